@@ -60,7 +60,7 @@ pub fn delta(mut world: World) -> World {
 
 /// Opens a store in SQLite with [`SESSIONS`] sessions that have had a turn each.
 pub fn idle() -> World {
-    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
     let options = SqliteOptions { readers: 1, ..SqliteOptions::default() };
     let store = SqliteStore::open(&folder.path().join("store.sqlite3"), options, NOW).unwrap();
     World::open(Arc::new(store), SESSIONS, Some(folder))

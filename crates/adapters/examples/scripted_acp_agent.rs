@@ -47,7 +47,7 @@ struct Agent {
     afterthought: Option<String>,
 }
 
-/// What to do after a command.
+/// The next step after a command.
 enum Next {
     Continue,
     Stop(&'static str),
@@ -147,8 +147,8 @@ impl Agent {
             }
             "session/fork" if self.has("fork") => {
                 let answer = self.open();
-                let heard = std::fs::read_to_string(self.folder.join(&session)).unwrap();
-                self.note(answer["sessionId"].as_str().unwrap(), &format!("{heard}(forked)"));
+                let prompts = std::fs::read_to_string(self.folder.join(&session)).unwrap();
+                self.note(answer["sessionId"].as_str().unwrap(), &format!("{prompts}(forked)"));
                 Ok(answer)
             }
             "session/close" if self.has("close") => {
@@ -309,8 +309,8 @@ impl Agent {
                 self.update(session, &json!({"sessionUpdate": "agent_thought_chunk", "content": content}));
             }
             "history" => {
-                let heard = std::fs::read_to_string(self.folder.join(session)).unwrap();
-                self.say(session, &heard);
+                let prompts = std::fs::read_to_string(self.folder.join(session)).unwrap();
+                self.say(session, &prompts);
             }
             "env" => self.say(session, &std::env::var(rest).unwrap_or_default()),
             "client" => self.say(session, &self.client.to_string()),

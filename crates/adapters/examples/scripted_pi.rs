@@ -42,10 +42,10 @@ struct Agent {
 struct Session {
     id: String,
     file: Option<PathBuf>,
-    heard: Vec<String>,
+    prompts: Vec<String>,
 }
 
-/// What to do after a command.
+/// The next step after a command.
 enum Next {
     Continue,
     Stop(&'static str, String),
@@ -112,14 +112,14 @@ impl Agent {
         self.opened += 1;
         let id = format!("{}-{}", std::process::id(), self.opened);
         let file = (self.behaviour != "forget").then(|| self.folder.join(format!("session_{id}.jsonl")));
-        self.session = Session { id, file, heard: vec![] };
+        self.session = Session { id, file, prompts: vec![] };
     }
 
     /// Switches to a session file. Like the real pi, it starts an empty session if there is no such file.
     fn switch(&mut self, file: &Path) {
         self.open();
         if let Ok(text) = std::fs::read_to_string(file) {
-            self.session.heard = text.lines().map(str::to_owned).collect();
+            self.session.prompts = text.lines().map(str::to_owned).collect();
             let name = file.file_stem().unwrap().to_string_lossy();
             name.strip_prefix("session_").unwrap().clone_into(&mut self.session.id);
         }
@@ -158,7 +158,7 @@ impl Agent {
 
     fn state(&self, busy: bool) -> Value {
         json!({"sessionId": self.session.id, "sessionFile": self.session.file, "isStreaming": busy,
-               "isCompacting": false, "pendingMessageCount": 0, "messageCount": self.session.heard.len(),
+               "isCompacting": false, "pendingMessageCount": 0, "messageCount": self.session.prompts.len(),
                "model": {"provider": "acme", "id": self.model}, "steeringMode": "all"})
     }
 
@@ -188,7 +188,7 @@ impl Agent {
             respond(&abort, Ok(Value::Null));
         }
         respond(record, Ok(Value::Null));
-        self.hear(record);
+        self.add_prompt(record);
         event("agent_start");
         event("turn_start");
         self.message_start();
@@ -196,7 +196,7 @@ impl Agent {
         while !self.steering.is_empty() {
             let joined = self.steering.remove(0);
             self.turn_end(end.0, &end.1);
-            self.hear(&joined);
+            self.add_prompt(&joined);
             event("turn_start");
             self.message_start();
             end = self.follow(joined["message"].as_str().unwrap());
@@ -208,12 +208,12 @@ impl Agent {
         }
     }
 
-    fn hear(&mut self, record: &Value) {
-        let mut heard = record["message"].as_str().unwrap().replace('\n', " | ");
+    fn add_prompt(&mut self, record: &Value) {
+        let mut prompt = record["message"].as_str().unwrap().replace('\n', " | ");
         for image in record["images"].as_array().into_iter().flatten() {
-            heard.push_str(&format!(" [{} {}]", image["mimeType"], image["data"]));
+            prompt.push_str(&format!(" [{} {}]", image["mimeType"], image["data"]));
         }
-        self.session.heard.push(heard);
+        self.session.prompts.push(prompt);
     }
 
     /// Executes a script. Returns the stop reason and the error message.
@@ -241,7 +241,7 @@ impl Agent {
             message["errorMessage"] = why.into();
         }
         if let Some(file) = &self.session.file {
-            std::fs::write(file, self.session.heard.join("\n") + "\n").unwrap();
+            std::fs::write(file, self.session.prompts.join("\n") + "\n").unwrap();
         }
         send(&json!({"type": "message_end", "message": message}));
         send(&json!({"type": "turn_end", "message": message, "toolResults": []}));
@@ -266,8 +266,8 @@ impl Agent {
         match verb {
             "think" => self.update("thinking_delta", &format!("thinking about {rest}")),
             "history" => {
-                let heard = self.session.heard.join("\n");
-                self.say(&heard);
+                let prompts = self.session.prompts.join("\n");
+                self.say(&prompts);
             }
             "model" => self.say(self.model),
             "arguments" => {

@@ -180,7 +180,7 @@ impl<D: LoginDialect> Login for Driver<D> {
         tokio::select! {
             done = self.dialect.authenticate(&launch, &self.context, method) => done,
             () = self.context.clock.sleep_until(until) => {
-                Err(Failure::new("timeout", "nobody has finished the login within ten minutes"))
+                Err(Failure::new("timeout", "the login was not completed within ten minutes"))
             }
         }
     }

@@ -1,8 +1,8 @@
-//! Control tools: what an agent may do with sessions and runs, by the names and in the form that its tools know.
+//! Control tools: list, inspect, message, delegate and cancel sessions and runs, in the form of docs/jsonl.md.
 //!
-//! An answer is `{"ok": true, …}` or `{"ok": false, "error": {"code", "message"}}`.
+//! A result is `{"ok": true, …}` or `{"ok": false, "error": {"code", "message"}}`.
 
-#![allow(unused_qualifications, reason = "what is derived for an inlined field has them")]
+#![allow(unused_qualifications, reason = "the derive for inlined fields generates them")]
 
 use std::collections::HashMap;
 
@@ -20,34 +20,34 @@ use serde_json::{Map, Value, json};
 use utoipa::openapi::{RefOr, Schema};
 use utoipa::{PartialSchema, ToSchema};
 
-use crate::jsonl::{said, told};
+use crate::jsonl::{assistant_text, code_and_message};
 use crate::link::Link;
 
 mod delegate;
 mod forms;
 
-/// The client of messages that agents send and that name none.
+/// The client id of calls without one.
 const CLIENT: &str = "omi-control-tools";
 
-/// A tool, as those are told of it who may call it.
-pub(crate) struct Told {
+/// The public description of a tool.
+pub(crate) struct ToolSpec {
     pub(crate) name: &'static str,
     pub(crate) description: &'static str,
-    /// The JSON Schema of what it is given.
+    /// The JSON Schema of the input.
     pub(crate) schema: Value,
 }
 
-/// The tools, what they are for, and what they take.
+/// Name, description and input schema of each tool.
 type Table = [(&'static str, &'static str, fn() -> RefOr<Schema>); 6];
-const TOLD: Table = [
+const TOOLS: Table = [
     (
         "list_agent_sessions",
-        "Lists agent sessions, the latest activity first, each with its latest and its active run.",
+        "Lists agent sessions, latest activity first, each with its latest and its active run.",
         List::schema,
     ),
     (
         "get_agent_run",
-        "Shows a run: its session, attempts, artifacts and events, what it was asked and what it said.",
+        "Returns a run with its session, attempts, artifacts and events, its prompt and its final text.",
         Get::schema,
     ),
     ("cancel_agent_run", "Cancels a run. Cancelled means stopped.", Cancel::schema),
@@ -58,50 +58,50 @@ const TOLD: Table = [
     ),
     (
         "send_agent_message",
-        "Sends a prompt to another agent session and waits for its answer. Not to the session that calls.",
+        "Sends a prompt to another agent session and waits for its answer. The session must not be the caller's own.",
         Send::schema,
     ),
     (
         "delegate_agent",
-        "Hands work to an agent session of its own, which sees only the objective and the context you give it.",
+        "Delegates work to a child agent session, which sees only the objective and the context you give it.",
         delegate::Delegate::schema,
     ),
 ];
 
-/// Every tool.
-pub(crate) fn tools() -> Vec<Told> {
-    let told = |(name, description, schema): (_, _, fn() -> RefOr<Schema>)| {
+/// Returns the descriptions of all tools.
+pub(crate) fn tools() -> Vec<ToolSpec> {
+    let spec = |(name, description, schema): (_, _, fn() -> RefOr<Schema>)| {
         let mut schema = serde_json::to_value(schema()).unwrap_or_default();
-        // What it is called here is nobody's matter.
+        // Drops Rust doc comments from the public schema.
         schema.as_object_mut().map(|schema| schema.remove("description"));
-        Told { name, description, schema }
+        ToolSpec { name, description, schema }
     };
-    TOLD.into_iter().map(told).collect()
+    TOOLS.into_iter().map(spec).collect()
 }
 
-/// Whom a tool acts for, and what it needs for that.
-pub(crate) struct Reach<'a> {
+/// The context of a tool call.
+pub(crate) struct ToolContext<'a> {
     pub(crate) link: &'a Link,
     pub(crate) owner: &'a str,
-    /// The session whose run calls it.
+    /// The session whose run makes the call.
     pub(crate) session: Option<SessionId>,
-    /// What those who call it name adapters, and what they are called here.
+    /// Adapter names by the aliases that callers use.
     pub(crate) aliases: &'a HashMap<String, String>,
     pub(crate) ids: &'a Ids,
-    /// Which run an attempt is one of, as far as that is known here.
+    /// Returns the run of an attempt, if known to this process.
     pub(crate) run_of: &'a (dyn Fn(AttemptId) -> Option<RunId> + std::marker::Send + Sync),
 }
 
-/// True for a tool that is answered here and not by the host.
+/// True for a control tool; other tools are run by the host.
 pub(crate) fn is_control_tool(name: &str) -> bool {
-    TOLD.iter().any(|(known, ..)| *known == name)
+    TOOLS.iter().any(|(known, ..)| *known == name)
 }
 
-/// What a tool answers, or a stable code and a sentence.
-type Answer = Result<Map<String, Value>, (String, String)>;
+/// A tool's result, or a stable code and a message.
+type ToolResult = Result<Map<String, Value>, (String, String)>;
 
-/// Carries a tool out: what it answers, and whether it is what was asked for.
-pub(crate) async fn call(tools: &Reach<'_>, name: &str, input: Value) -> (String, bool) {
+/// Calls a tool. Returns the JSON result and whether the call succeeded.
+pub(crate) async fn call(tools: &ToolContext<'_>, name: &str, input: Value) -> (String, bool) {
     let answer = match name {
         "list_agent_sessions" => tools.list(input).await,
         "get_agent_run" => tools.get(input).await,
@@ -116,12 +116,12 @@ pub(crate) async fn call(tools: &Reach<'_>, name: &str, input: Value) -> (String
             answer.insert("ok".into(), true.into());
             (Value::Object(answer).to_string(), true)
         }
-        Err((code, message)) => (refused(&code, &message).to_string(), false),
+        Err((code, message)) => (error_result(&code, &message).to_string(), false),
     }
 }
 
-/// A tool's answer that says why there is none.
-pub(crate) fn refused(code: &str, message: &str) -> Value {
+/// Builds the error result of a tool.
+pub(crate) fn error_result(code: &str, message: &str) -> Value {
     let code = serde_json::to_value(Code::of(code)).unwrap_or_default();
     let mut answer = json!({"ok": false, "error": {"message": message}});
     if let (Some(error), Value::Object(code)) = (answer["error"].as_object_mut(), code) {
@@ -134,7 +134,7 @@ fn failed(code: &str, message: impl Into<String>) -> (String, String) {
     (code.to_owned(), message.into())
 }
 
-fn object(value: Value) -> Answer {
+fn object(value: Value) -> ToolResult {
     match value {
         Value::Object(object) => Ok(object),
         _ => Ok(Map::new()),
@@ -146,28 +146,28 @@ fn read<T: DeserializeOwned>(input: Value) -> Result<T, (String, String)> {
     serde_json::from_value(input).map_err(|error| failed("invalid_tool_input", error.to_string()))
 }
 
-/// How many of something, at most `most`.
+/// Checks a limit; `most` is its maximum.
 fn limit(given: Option<usize>, default: usize, most: usize) -> Result<usize, (String, String)> {
     match given {
         None => Ok(default),
         Some(limit) if (1..=most).contains(&limit) => Ok(limit),
-        Some(_) => Err(failed("invalid_tool_input", format!("a limit is from 1 to {most}"))),
+        Some(_) => Err(failed("invalid_tool_input", format!("limit must be from 1 to {most}"))),
     }
 }
 
 #[derive(Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 struct List {
-    /// Whose; must be the owner for whom the caller acts.
+    /// The owner; must be the one that the caller acts for.
     owner_id: Option<String>,
-    /// Only those of this status.
+    /// Only sessions with this status.
     #[schema(inline)]
     status: Option<SessionStatus>,
-    /// Only those of this kind of surface.
+    /// Only sessions with this surface kind.
     surface_kind: Option<String>,
-    /// How many, at most 200; 50 if not given.
+    /// The maximum number of results, at most 200; default: 50.
     limit: Option<usize>,
-    /// Only those that were active before this moment.
+    /// Only sessions last active before this time.
     before_updated_at_ms: Option<i64>,
 }
 
@@ -176,11 +176,11 @@ struct List {
 struct Get {
     /// The run.
     run_id: String,
-    /// Whose; must be the owner for whom the caller acts.
+    /// The owner; must be the one that the caller acts for.
     owner_id: Option<String>,
-    /// Whether its events are shown; true if not given.
+    /// Whether to include events; default: true.
     include_events: Option<bool>,
-    /// How many of its last events, at most 500; 100 if not given.
+    /// The number of latest events, at most 500; default: 100.
     event_limit: Option<usize>,
 }
 
@@ -189,7 +189,7 @@ struct Get {
 struct Cancel {
     /// The run.
     run_id: String,
-    /// Whose; must be the owner for whom the caller acts.
+    /// The owner; must be the one that the caller acts for.
     owner_id: Option<String>,
 }
 
@@ -202,12 +202,12 @@ struct Inspect {
     run_id: Option<String>,
     /// The attempt.
     attempt_id: Option<String>,
-    /// Whose; must be the owner for whom the caller acts.
+    /// The owner; must be the one that the caller acts for.
     owner_id: Option<String>,
-    /// Only those of this role.
+    /// Only artifacts with this role.
     #[schema(inline)]
     role: Option<ArtifactRole>,
-    /// How many, at most 200; 50 if not given.
+    /// The maximum number of results, at most 200; default: 50.
     limit: Option<usize>,
 }
 
@@ -216,34 +216,34 @@ struct Inspect {
 struct Send {
     /// The session.
     session_id: String,
-    /// What it is told.
+    /// The prompt.
     prompt: String,
-    /// Whose; must be the owner for whom the caller acts.
+    /// The owner; must be the one that the caller acts for.
     owner_id: Option<String>,
-    /// Whether the agent may act or only answer; only answer if not given.
+    /// Whether the agent may act or only answer; default: only answer.
     #[schema(inline)]
     mode: Option<Mode>,
-    /// The agent runtime; the session's own if not given.
+    /// The agent runtime; default: that of the session.
     adapter_id: Option<String>,
-    /// The folder it works in.
+    /// The working directory.
     cwd: Option<String>,
     /// The model.
     model: Option<String>,
-    /// A name for this message: the same again is the same run.
+    /// An idempotency id: repeating the message with it returns the same run.
     request_id: Option<String>,
-    /// Whose name that is.
+    /// The client that the requestId belongs to.
     client_id: Option<String>,
 }
 
-impl Reach<'_> {
-    async fn list(&self, input: Value) -> Answer {
+impl ToolContext<'_> {
+    async fn list(&self, input: Value) -> ToolResult {
         let input: List = read(input)?;
         self.check_owner(input.owner_id.as_deref())?;
         let list = SessionListQuery {
             status: input.status,
             surface_kind: input.surface_kind,
             limit: Some(limit(input.limit, 50, 200)?),
-            // The smallest id there is: everything strictly before this moment.
+            // The smallest possible id selects everything strictly before this time.
             before: input.before_updated_at_ms.map(|at| format!("{at}.ses_{:032x}", 0)),
             ..SessionListQuery::default()
         };
@@ -281,7 +281,7 @@ impl Reach<'_> {
         object(json!({"sessions": sessions}))
     }
 
-    async fn get(&self, input: Value) -> Answer {
+    async fn get(&self, input: Value) -> ToolResult {
         let input: Get = read(input)?;
         self.check_owner(input.owner_id.as_deref())?;
         let events = match input.include_events.unwrap_or(true) {
@@ -295,7 +295,7 @@ impl Reach<'_> {
             async move { client.session_get(session).await }
         });
         let id = run.id;
-        let (parents, children) = self.kin(id).await?;
+        let (parents, children) = self.delegations(id).await?;
         object(json!({
             "session": forms::session(&session.await?),
             "run": self.run_form(&run).await?,
@@ -308,7 +308,7 @@ impl Reach<'_> {
         }))
     }
 
-    async fn cancel(&self, input: Value) -> Answer {
+    async fn cancel(&self, input: Value) -> ToolResult {
         let input: Cancel = read(input)?;
         self.check_owner(input.owner_id.as_deref())?;
         let run = self.run(&input.run_id).await?.id;
@@ -321,7 +321,7 @@ impl Reach<'_> {
         }))
     }
 
-    async fn artifacts(&self, input: Value) -> Answer {
+    async fn artifacts(&self, input: Value) -> ToolResult {
         let input: Inspect = read(input)?;
         self.check_owner(input.owner_id.as_deref())?;
         let most = limit(input.limit, 50, 200)?;
@@ -341,7 +341,7 @@ impl Reach<'_> {
                 let id: AttemptId =
                     attempt.parse().map_err(|_| failed("not_found", format!("no attempt {attempt:?}")))?;
                 let run = (self.run_of)(id).ok_or_else(|| {
-                    failed("not_found", format!("{attempt} is not one of the latest here; name its run"))
+                    failed("not_found", format!("{attempt} is not among the latest attempts; name its run"))
                 })?;
                 let mut found = self.run_artifacts(run, 200).await?;
                 found.retain(|artifact| artifact.attempt == Some(id));
@@ -352,13 +352,13 @@ impl Reach<'_> {
                 return Err(failed("invalid_tool_input", message));
             }
         };
-        let fits =
+        let has_role =
             |artifact: &&mainspring_core::Artifact| input.role.is_none_or(|role| role == artifact.role);
-        let artifacts: Vec<Value> = found.iter().filter(fits).take(most).map(forms::artifact).collect();
+        let artifacts: Vec<Value> = found.iter().filter(has_role).take(most).map(forms::artifact).collect();
         object(json!({"artifacts": artifacts}))
     }
 
-    async fn send(&self, input: Value) -> Answer {
+    async fn send(&self, input: Value) -> ToolResult {
         let input: Send = read(input)?;
         self.check_owner(input.owner_id.as_deref())?;
         let session: SessionId = input
@@ -366,7 +366,7 @@ impl Reach<'_> {
             .parse()
             .map_err(|_| failed("not_found", format!("no session {:?}", input.session_id)))?;
         if self.session == Some(session) {
-            let message = "a run cannot wait for another of its own session: it would wait for itself";
+            let message = "a run cannot wait for another run of its own session: it would deadlock";
             return Err(failed("would_deadlock", message));
         }
         let adapter = input.adapter_id.map(|name| self.aliases.get(&name).cloned().unwrap_or(name));
@@ -385,7 +385,7 @@ impl Reach<'_> {
             async move { client.run_create(prompt).await }
         });
         let run = accepted.await?.run.id;
-        self.ended(run).await?;
+        self.wait_until_ended(run).await?;
         let ended = self.run(&run.to_string()).await?;
         let session = session.to_string();
         let session = self.ask(|client| {
@@ -393,7 +393,8 @@ impl Reach<'_> {
             async move { client.session_get(session).await }
         });
         let attempts = self.attempts(run).await?;
-        let text = said(self.link, self.owner, &ended).await.map_err(|error| told(&error))?;
+        let text =
+            assistant_text(self.link, self.owner, &ended).await.map_err(|error| code_and_message(&error))?;
         object(json!({
             "session": forms::session(&session.await?),
             "run": self.run_form(&ended).await?,
@@ -404,8 +405,8 @@ impl Reach<'_> {
         }))
     }
 
-    /// Resolves once a run has ended.
-    async fn ended(&self, run: RunId) -> Result<(), (String, String)> {
+    /// Waits until a run has ended.
+    async fn wait_until_ended(&self, run: RunId) -> Result<(), (String, String)> {
         loop {
             let (client, no) = self.link.client(self.owner);
             let mut events = client.run_events(run, None).give_up_after(1);
@@ -414,13 +415,13 @@ impl Reach<'_> {
                     None => return Ok(()),
                     Some(Ok(_)) => {}
                     Some(Err(error)) if error.is_gone() && self.link.renewed(no).await => break,
-                    Some(Err(error)) => return Err(told(&error)),
+                    Some(Err(error)) => return Err(code_and_message(&error)),
                 }
             }
         }
     }
 
-    /// Refuses another owner than the one the agent acts for: what is another's is not found.
+    /// Refuses any owner but the one that the caller acts for, as not found.
     fn check_owner(&self, named: Option<&str>) -> Result<(), (String, String)> {
         match named {
             Some(named) if named != self.owner => Err(failed("not_found", format!("no owner {named:?}"))),
@@ -432,7 +433,7 @@ impl Reach<'_> {
     where
         F: Future<Output = Result<T, mainspring_client::Error>>,
     {
-        self.link.ask(self.owner, ask).await.map_err(|error| told(&error))
+        self.link.ask(self.owner, ask).await.map_err(|error| code_and_message(&error))
     }
 
     async fn run(&self, id: &str) -> Result<mainspring_core::Run, (String, String)> {
@@ -453,7 +454,7 @@ impl Reach<'_> {
         Ok(self.ask(|client| async move { client.run_artifacts(run, &first(limit)).await }).await?.items)
     }
 
-    /// The last `limit` events of a run.
+    /// Returns the last `limit` events of a run.
     async fn events(&self, run: RunId, limit: usize) -> Result<Vec<Value>, (String, String)> {
         let (mut last, mut after) = (vec![], Position::START);
         if limit == 0 {
@@ -481,7 +482,7 @@ impl Reach<'_> {
         Ok(self.ask(ask).await?.iter().map(forms::binding).collect())
     }
 
-    /// The agent's own name for the session of a run.
+    /// Returns the native session id of a run's last attempt.
     async fn native(&self, run: &mainspring_core::Run) -> Result<Option<String>, (String, String)> {
         let (id, session) = (run.id, run.session);
         let attempts = self.ask(|client| async move { client.run_attempts(id).await }).await?;
@@ -491,7 +492,7 @@ impl Reach<'_> {
         Ok(bindings.into_iter().find(|binding| Some(binding.id) == used).and_then(|binding| binding.native))
     }
 
-    /// A run, with what it was asked and what it said.
+    /// Returns the form of a run with its prompt and final text.
     async fn run_form(&self, run: &mainspring_core::Run) -> Result<Value, (String, String)> {
         let session = run.session.to_string();
         let text = async |message: Option<mainspring_core::MessageId>, role: Role| {
@@ -504,12 +505,12 @@ impl Reach<'_> {
                 Ok(found) => {
                     Ok(Some(found.node.message).filter(|one| one.role == role).map(|one| one.text()))
                 }
-                // A prompt that waits its turn has no place in the tree yet.
+                // A queued prompt is not in the tree yet.
                 Err(error) if error.is_not_found() => Ok(None),
-                Err(error) => Err(told(&error)),
+                Err(error) => Err(code_and_message(&error)),
             }
         };
-        // What it has said last is its last word only once it has ended.
+        // The last message is the final one only once the run has ended.
         let last = run.final_message.filter(|_| run.state.status().is_ended());
         let (prompt, last) = (text(run.prompt, Role::User).await?, text(last, Role::Assistant).await?);
         Ok(forms::run(run, prompt.as_deref(), last.as_deref()))
@@ -530,25 +531,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_control_tools_are_answered_here() {
-        assert!(TOLD.iter().all(|(name, ..)| is_control_tool(name)));
+    fn only_control_tools_are_recognized() {
+        assert!(TOOLS.iter().all(|(name, ..)| is_control_tool(name)));
         assert!(!is_control_tool("execute_sql"));
     }
 
     #[test]
-    fn every_tool_says_what_it_takes() {
-        let told = tools();
-        assert!(told.iter().all(|tool| is_control_tool(tool.name)));
-        let schema = |name: &str| &told.iter().find(|tool| tool.name == name).unwrap().schema;
-        let whose = "Whose; must be the owner for whom the caller acts.";
+    fn every_tool_has_an_input_schema() {
+        let specs = tools();
+        assert!(specs.iter().all(|tool| is_control_tool(tool.name)));
+        let schema = |name: &str| &specs.iter().find(|tool| tool.name == name).unwrap().schema;
+        let owner = "The owner; must be the one that the caller acts for.";
         let cancel = json!({"type": "object", "required": ["runId"], "properties": {
-            "ownerId": {"type": ["string", "null"], "description": whose},
+            "ownerId": {"type": ["string", "null"], "description": owner},
             "runId": {"type": "string", "description": "The run."},
         }});
         assert_eq!(*schema("cancel_agent_run"), cancel);
         assert_eq!(schema("send_agent_message")["required"], json!(["sessionId", "prompt"]));
-        let all = told.iter().map(|tool| tool.schema.to_string()).collect::<String>();
-        assert!(!all.contains("$ref"), "whoever reads it has nothing else to read: {all}");
+        let all = specs.iter().map(|tool| tool.schema.to_string()).collect::<String>();
+        assert!(!all.contains("$ref"), "the schema must be self-contained: {all}");
     }
 
     #[test]

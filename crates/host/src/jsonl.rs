@@ -1,17 +1,17 @@
-//! JSONL over standard input and output: a host on the same machine, such as a desktop application, asks in lines and is
-//! answered in lines. Versions 2 and 1 of the protocol that docs/jsonl.md describes.
+//! JSONL over standard input and output for a host on the same machine, such as a desktop application. Implements
+//! versions 2 and 1 of the protocol in docs/jsonl.md.
 //!
 //! ```text
-//!  host ──lines──▶ pipes ──▶ line ──▶ query, interrupt, warmup, … ──▶ link ──▶ whoever owns the sessions
+//!  host ──lines──▶ pipes ──▶ line ──▶ query, interrupt, warmup, … ──▶ link ──▶ the server that owns the sessions
 //!   ▲                                          │                         │
-//!   └──lines── pipes ◀── say ◀── tell ◀── follow (one reader per session with a live query) ◀─┘
+//!   └──lines── pipes ◀── reply ◀── tell ◀── follow (one reader per session with a live query) ◀─┘
 //! ```
 //!
-//! It translates and decides nothing: it is a client of the HTTP API, whether the state directory is this process's own or
-//! another's, so that a host is served in the same way by both.
+//! This module only translates. It is a client of the HTTP API, whether this process or another one owns the state
+//! directory, so a host sees no difference.
 //!
-//! Invariants: a line goes out whole; a query has exactly one end, after the answer to every wish to stop it; what a host
-//! does not read is not kept here.
+//! Invariants: lines are written atomically; a query has exactly one end, after the acknowledgement of every interrupt;
+//! output that a host does not read is not buffered without limit.
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
@@ -39,61 +39,61 @@ mod tell;
 mod warmup;
 
 use crate::link::Link;
-pub(crate) use follow::said;
-use line::{Bad, Echo, Envelope, Of};
+pub(crate) use follow::assistant_text;
+use line::{Echo, Envelope, InvalidLine, Subject};
 use live::{Attempts, Live};
 use mainspring_api::jsonl::{Code, Names, Reply, Request};
-use pipes::{Got, Out};
+use pipes::{Input, Out};
 
-/// The client of lines that name none.
+/// The client id of lines without one.
 pub const CLIENT: &str = "legacy-jsonl-client";
-/// The owner of lines that name none, unless the host was started for another.
+/// The owner of lines without one, unless the host was started for another.
 pub const OWNER: &str = "desktop-local-user";
-/// The kind of surface of queries that name none.
+/// The surface kind of queries without one.
 const SURFACE: &str = "legacy_jsonl";
 
-/// How the edge behaves.
+/// Options of the JSONL server.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// For whom lines ask that name no owner; empty for whom the client's key is.
+    /// The owner of lines without one; if empty, the owner of the client's API key.
     pub owner: String,
-    /// The adapter of queries that name none.
+    /// The adapter of queries without one.
     pub adapter: String,
-    /// What hosts call adapters, and what they are called here.
+    /// Adapter names by the aliases that hosts use.
     pub aliases: HashMap<String, String>,
-    /// The model of queries that name none.
+    /// The model of queries without one.
     pub model: Option<String>,
-    /// The folder of queries that name none.
+    /// The working directory of queries without one.
     pub cwd: String,
-    /// Where agents reach the tools of the host; nowhere if none.
+    /// The socket through which agents reach the host's tools; `None` disables it.
     pub relay: Option<PathBuf>,
-    /// How long an agent waits for a tool, in milliseconds.
+    /// Timeout of a tool call, in milliseconds.
     pub tool_timeout: u64,
-    /// Bytes of a line.
+    /// Maximum bytes of a line.
     pub line_bytes: usize,
 }
 
-/// Why the host says nothing more.
+/// Why the host sends no more lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Left {
-    /// It said `stop`.
+    /// The host sent `stop`.
     Stopped,
-    /// It has closed its end.
+    /// The host closed its output.
     Closed,
-    /// It does not read any more.
+    /// The host no longer reads.
     Gone,
 }
 
-/// A host, and what it has asked. Cheap to clone.
+/// The connection to one host and its live queries. Cheap to clone.
 #[derive(Clone)]
 pub struct Jsonl(Arc<Shared>);
 
-/// What every line reaches.
+/// State shared by the handlers of all lines.
 struct Shared {
     link: Link,
     out: Out,
     options: Options,
-    /// Names the requests of a client that has no name of its own: they are this connection's alone.
+    /// Scopes the requests of a client without an id to this connection.
     connection: String,
     live: Live,
     attempts: Attempts,
@@ -102,20 +102,20 @@ struct Shared {
     hints: warmup::Hints,
     logins: login::Logins,
     calls: relay::Calls,
-    /// Bytes of lines that are being worked on.
+    /// Limits the bytes of lines in progress.
     inbound: Arc<Semaphore>,
     ids: Ids,
     clock: Clock,
     tasks: Tasks,
 }
 
-/// What lines that are being worked on may take in memory.
-const INBOUND: u32 = 64 << 20;
-/// What a line takes besides its bytes until it is answered: the shortest are no less work.
-const BESIDE: usize = 8 << 10;
+/// Memory limit of lines in progress.
+const INBOUND_MAX_BYTES: u32 = 64 << 20;
+/// Assumed memory of a line in progress in addition to its bytes: also a short line costs a task.
+const LINE_OVERHEAD_BYTES: usize = 8 << 10;
 
 impl Jsonl {
-    /// Answers through `to`, and lets agents in. Nothing is said before [`Jsonl::serve`].
+    /// Starts the writer on `to` and the relay for agents. Nothing is written before [`Jsonl::serve`].
     pub fn start(
         link: Link,
         options: Options,
@@ -135,7 +135,7 @@ impl Jsonl {
             hints: warmup::Hints::default(),
             logins: login::Logins::default(),
             calls: relay::Calls::default(),
-            inbound: Arc::new(Semaphore::new(INBOUND as usize)),
+            inbound: Arc::new(Semaphore::new(INBOUND_MAX_BYTES as usize)),
             ids,
             clock,
             tasks: Tasks::default(),
@@ -146,125 +146,135 @@ impl Jsonl {
         Ok(edge)
     }
 
-    /// Says that we are ready, and answers the lines of `from` until the host says nothing more.
+    /// Sends `init`, then handles the lines of `from` until the host sends no more.
     pub async fn serve(&self, from: impl Read + Send + 'static) -> io::Result<Left> {
         let shared = &self.0;
-        shared.say(&Reply::Init { session_id: "".into() }, &Names::default()).await;
+        shared.reply(&Reply::Init { session_id: "".into() }, &Names::default()).await;
         let lines = pipes::lines(from, shared.options.line_bytes)?;
         let left = tokio::select! {
-            left = read(shared, lines) => left,
+            left = read_lines(shared, lines) => left,
             () = shared.out.gone() => Left::Gone,
         };
         shared.calls.host_left();
         Ok(left)
     }
 
-    /// Resolves once every query has its end.
+    /// Resolves once every query has ended.
     pub async fn answered(&self) {
-        self.0.live.over().await;
+        self.0.live.drained().await;
     }
 
-    /// Cancels every query that has no end, the latest first, so that none begins because another ends.
+    /// Cancels all live queries, latest first, so that no queued query starts because another one ends.
     pub async fn cancel(&self) {
         for query in self.0.live.all() {
             let Some(run) = query.run().await else { continue };
             let cancel = self.0.link.ask(&query.owner, |client| async move { client.run_cancel(run).await });
             if let Err(error) = cancel.await {
-                tracing::info!(%run, %error, "a query could not be cancelled");
+                tracing::info!(%run, %error, "query was not cancelled");
             }
         }
     }
 
-    /// Tells those who still wait what is true of their queries, and returns once the host has it all.
+    /// Ends the remaining queries with `shutting_down`, and returns once all output is written.
     pub async fn finish(&self) {
         let shared = &self.0;
         shared.calls.host_left();
         shared.calls.close();
         for query in shared.live.all() {
-            let message = "mainspring leaves before the query has its end; send it again under the same requestId \
-                           to learn what became of it";
-            shared.say(&Reply::error("shutting_down", message), &query.names(None)).await;
+            let message = "mainspring is shutting down before the query has ended; send it again with the same \
+                           requestId to get its result";
+            shared.reply(&Reply::error("shutting_down", message), &query.names(None)).await;
             shared.live.end(&query);
         }
         shared.out.flushed().await;
     }
 }
 
-/// Reads lines until there are no more.
-async fn read(shared: &Arc<Shared>, mut lines: mpsc::Receiver<Got>) -> Left {
-    while let Some(got) = lines.recv().await {
-        let bytes = match got {
-            Got::Line(bytes) => bytes,
-            Got::TooLong => {
+/// Reads and dispatches lines until the input ends or the host sends `stop`.
+async fn read_lines(shared: &Arc<Shared>, mut lines: mpsc::Receiver<Input>) -> Left {
+    while let Some(input) = lines.recv().await {
+        let bytes = match input {
+            Input::Line(bytes) => bytes,
+            Input::TooLong => {
                 let message = format!("a line has at most {} bytes", shared.options.line_bytes);
-                shared.bad(Bad { code: "too_large", message, echo: Echo::default(), of: Of::Other }).await;
+                shared
+                    .reply_invalid(InvalidLine {
+                        code: "too_large",
+                        message,
+                        echo: Echo::default(),
+                        subject: Subject::Other,
+                    })
+                    .await;
                 continue;
             }
         };
         match line::read(&bytes) {
-            Err(bad) => shared.bad(*bad).await,
+            Err(invalid) => shared.reply_invalid(*invalid).await,
             Ok((_, Request::Stop {})) => return Left::Stopped,
             Ok((envelope, line)) => {
-                let weight = u32::try_from(bytes.len() + BESIDE).unwrap_or(INBOUND).min(INBOUND);
+                let weight = u32::try_from(bytes.len() + LINE_OVERHEAD_BYTES)
+                    .unwrap_or(INBOUND_MAX_BYTES)
+                    .min(INBOUND_MAX_BYTES);
                 drop(bytes);
                 let Ok(weight) = shared.inbound.clone().acquire_many_owned(weight).await else {
                     return Left::Closed;
                 };
-                hear(shared, envelope, line, weight).await;
+                dispatch(shared, envelope, line, weight).await;
             }
         }
     }
     Left::Closed
 }
 
-/// Does what a line asks. Whatever takes time is done beside it, in the order that matters to the host.
-async fn hear(
+/// Handles a line. Slow work runs in its own task; lanes keep the order that the host relies on.
+async fn dispatch(
     shared: &Arc<Shared>,
     envelope: Envelope,
     line: Request,
     weight: tokio::sync::OwnedSemaphorePermit,
 ) {
     match line {
-        Request::Query(query) => query::hear(shared, &envelope, *query, weight),
-        Request::Interrupt(interrupt) => interrupt::hear(shared, envelope, interrupt, weight),
-        Request::InvalidateSession(invalid) => invalidate::hear(shared, envelope, invalid, weight),
-        Request::Warmup(warmup) => shared.hints.hear(shared.owner(&envelope), warmup, &shared.options),
+        Request::Query(query) => query::handle(shared, &envelope, *query, weight),
+        Request::Interrupt(interrupt) => interrupt::handle(shared, envelope, interrupt, weight),
+        Request::InvalidateSession(invalid) => invalidate::handle(shared, envelope, invalid, weight),
+        Request::Warmup(warmup) => shared.hints.record(shared.owner(&envelope), warmup, &shared.options),
         Request::ToolResult(result) => relay::answer(shared, &envelope, result).await,
-        Request::RefreshToken(_) => shared.calls.act_for(shared.owner(&envelope)),
-        Request::Authenticate(line) => login::hear(shared, envelope, line, weight),
+        Request::RefreshToken(_) => shared.calls.set_token_owner(shared.owner(&envelope)),
+        Request::Authenticate(line) => login::handle(shared, envelope, line, weight),
         Request::Stop {} => {}
     }
 }
 
 impl Shared {
-    async fn say(&self, reply: &Reply<'_>, names: &Names) {
+    /// Writes a reply.
+    async fn reply(&self, reply: &Reply<'_>, names: &Names) {
         self.out.line(reply.encode(names)).await;
     }
 
-    /// Says what is wrong with a line. What is about a query that lives is not to be taken for the query's end.
-    async fn bad(&self, bad: Bad) {
-        let Bad { code, message, echo, of } = bad;
-        match of {
-            Of::Interrupt => interrupt::refuse(self, echo.into(), code, message).await,
-            Of::Call(call_id) => {
+    /// Reports an invalid line, in a form that the host does not mistake for the end of a live query.
+    async fn reply_invalid(&self, invalid: InvalidLine) {
+        let InvalidLine { code, message, echo, subject } = invalid;
+        match subject {
+            Subject::Interrupt => interrupt::refuse(self, echo.into(), code, message).await,
+            Subject::Call(call_id) => {
                 let error = Reply::Error {
                     message: (&message).into(),
                     code: Code::of(code),
                     call_id: call_id.as_deref().map(Into::into),
                 };
-                self.say(&error, &Names::default()).await;
+                self.reply(&error, &Names::default()).await;
             }
-            Of::Other => self.say(&Reply::error(code, &message), &echo.into()).await,
+            Subject::Other => self.reply(&Reply::error(code, &message), &echo.into()).await,
         }
     }
 
-    /// For whom a line asks.
+    /// Returns the owner that a line acts for.
     fn owner<'a>(&'a self, envelope: &'a Envelope) -> &'a str {
         envelope.owner.as_deref().unwrap_or(&self.options.owner)
     }
 }
 
-/// An error of the client: its stable code, and a sentence for people.
-pub(crate) fn told(error: &mainspring_client::Error) -> (String, String) {
+/// Returns a client error's stable code and its message.
+pub(crate) fn code_and_message(error: &mainspring_client::Error) -> (String, String) {
     (error.code().to_owned(), error.to_string())
 }

@@ -1,6 +1,6 @@
 //! Inbound protocols over standard input and output: JSON lines for a host, the control tools over MCP.
 //!
-//! Both are clients of the HTTP API of the process that owns the sessions. They translate and decide nothing.
+//! Both are clients of the HTTP API of the process that owns the sessions. They only translate between protocols.
 
 mod control;
 pub mod jsonl;

@@ -1,50 +1,50 @@
-//! The link to where the sessions are: a client, and another one when its server has left.
+//! The link to the server that owns the sessions, which reconnects when the server changes.
 //!
-//! The edge is a client of whoever owns the state directory, which may be this very process. Who owns it can change while
-//! the host asks; the host does not notice. Whoever holds the [`Keeper`] finds the sessions again.
+//! The server is the process that owns the state directory, possibly this one. The owner can change while a host is
+//! connected, without the host noticing: the holder of the [`Keeper`] finds the next server.
 
 use mainspring_client::{Client, Error};
 use tokio::sync::{mpsc, watch};
 
-/// Where the sessions are now. Cheap to clone.
+/// A connection to the current server. Cheap to clone.
 #[derive(Clone)]
 pub struct Link {
-    now: watch::Receiver<Place>,
+    now: watch::Receiver<Server>,
     lost: mpsc::UnboundedSender<u64>,
 }
 
-/// The other end of a [`Link`]: hears that the server has left, and says where the sessions are now.
+/// The other end of a [`Link`]: is notified when the server is lost, and supplies the next one.
 pub struct Keeper {
-    now: watch::Sender<Place>,
+    now: watch::Sender<Server>,
     lost: mpsc::UnboundedReceiver<u64>,
 }
 
 #[derive(Clone)]
-struct Place {
+struct Server {
     client: Client,
-    /// Grows with each server.
+    /// Increases with each server.
     no: u64,
-    /// Whether there will be another when this one has left.
+    /// Whether another server will follow when this one is lost.
     renews: bool,
 }
 
 impl Link {
-    /// A link to the server of `client`. If it `renews`, its keeper finds the next one when it has left.
+    /// Creates a link to the server of `client`. If it `renews`, the keeper supplies the next server when this one is lost.
     pub fn new(client: Client, renews: bool) -> (Self, Keeper) {
-        let (sender, now) = watch::channel(Place { client, no: 0, renews });
-        let (lost, heard) = mpsc::unbounded_channel();
-        (Self { now, lost }, Keeper { now: sender, lost: heard })
+        let (sender, now) = watch::channel(Server { client, no: 0, renews });
+        let (lost, losses) = mpsc::unbounded_channel();
+        (Self { now, lost }, Keeper { now: sender, lost: losses })
     }
 
-    /// The client for `owner`, and the number of its server. Without an owner it acts for whom its key is.
+    /// Returns the client for `owner` and its server's number. An empty owner means the owner of the client's API key.
     pub(crate) fn client(&self, owner: &str) -> (Client, u64) {
-        let place = self.now.borrow();
-        let client = place.client.clone();
-        (if owner.is_empty() { client } else { client.for_owner(owner) }, place.no)
+        let server = self.now.borrow();
+        let client = server.client.clone();
+        (if owner.is_empty() { client } else { client.for_owner(owner) }, server.no)
     }
 
-    /// Asks; if the server has left, asks the next one. What changes something must be nameable, so that asking twice
-    /// does it once.
+    /// Sends a request; if the server is lost, repeats it on the next one. Requests that change something must therefore be
+    /// idempotent.
     pub(crate) async fn ask<T, F>(&self, owner: &str, ask: impl Fn(Client) -> F) -> Result<T, Error>
     where
         F: Future<Output = Result<T, Error>>,
@@ -61,22 +61,22 @@ impl Link {
         }
     }
 
-    /// True once another server is there than number `no`; false if there will be none.
+    /// Waits for a server after number `no`; false if none will follow.
     pub(crate) async fn renewed(&self, no: u64) -> bool {
         let mut now = self.now.clone();
         if now.borrow().no == no && (!now.borrow().renews || self.lost.send(no).is_err()) {
             return false;
         }
-        now.wait_for(|place| place.no > no || !place.renews).await.is_ok_and(|place| place.no > no)
+        now.wait_for(|server| server.no > no || !server.renews).await.is_ok_and(|server| server.no > no)
     }
 }
 
 impl Keeper {
-    /// Resolves once the server has left.
+    /// Resolves when the server is lost.
     pub async fn lost(&mut self) {
         loop {
             match self.lost.recv().await {
-                // Those who notice it late speak of one that was followed by another already.
+                // Ignores reports about an earlier server.
                 Some(no) if no < self.now.borrow().no => {}
                 Some(_) => return,
                 None => std::future::pending::<()>().await,
@@ -84,13 +84,13 @@ impl Keeper {
         }
     }
 
-    /// The sessions are there now.
+    /// Switches the link to the server of `client`.
     pub fn found(&self, client: Client, renews: bool) {
-        self.now.send_modify(|place| *place = Place { client, no: place.no + 1, renews });
+        self.now.send_modify(|server| *server = Server { client, no: server.no + 1, renews });
     }
 
-    /// There is no other server, and there will be none.
+    /// Declares that no other server will follow.
     pub fn give_up(&self) {
-        self.now.send_modify(|place| place.renews = false);
+        self.now.send_modify(|server| server.renews = false);
     }
 }

@@ -1,6 +1,6 @@
-//! MCP over standard input and output: the control tools, for an agent or for any other client of the protocol.
+//! MCP over standard input and output: the control tools, for an agent or any other MCP client.
 //!
-//! It translates and decides nothing: it is a client of whoever owns the sessions, for one owner.
+//! This module only translates. It is a client of the server that owns the sessions, and acts for one owner.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,18 +16,18 @@ use rmcp::{ErrorData, RoleServer, ServerHandler, ServiceExt};
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use crate::control::{self, Reach};
+use crate::control::{self, ToolContext};
 use crate::link::Link;
 
-/// For whom the tools act.
+/// Options of the MCP server.
 pub struct Options {
-    /// Whose sessions.
+    /// The owner that the tools act for.
     pub owner: String,
-    /// The session whose agent calls them; none for a client that is no agent's.
+    /// The session of the agent that calls the tools; `None` for other clients.
     pub session: Option<SessionId>,
 }
 
-/// Serves the tools to the one client at the other end, until it leaves.
+/// Serves the tools until the client disconnects.
 pub async fn serve(
     link: Link,
     options: Options,
@@ -60,12 +60,12 @@ impl ServerHandler for Tools {
         _request: Option<PaginatedRequestParams>,
         _context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        let tool = |told: control::Told| {
-            let schema = match told.schema {
+        let tool = |tool: control::ToolSpec| {
+            let schema = match tool.schema {
                 Value::Object(schema) => schema,
                 _ => serde_json::Map::new(),
             };
-            Tool::new(told.name, told.description, Arc::new(schema))
+            Tool::new(tool.name, tool.description, Arc::new(schema))
         };
         Ok(ListToolsResult::with_all_items(control::tools().into_iter().map(tool).collect()))
     }
@@ -75,10 +75,10 @@ impl ServerHandler for Tools {
         request: CallToolRequestParams,
         _context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        if !control::tools().iter().any(|told| told.name == request.name) {
+        if !control::tools().iter().any(|tool| tool.name == request.name) {
             return Err(ErrorData::invalid_params(format!("there is no tool {:?}", request.name), None));
         }
-        let tools = Reach {
+        let tools = ToolContext {
             link: &self.link,
             owner: &self.options.owner,
             session: self.options.session,

@@ -1,4 +1,4 @@
-//! Access: who a request comes from.
+//! Authentication: which caller a request comes from.
 
 use std::pin::Pin;
 
@@ -13,33 +13,32 @@ use subtle::ConstantTimeEq;
 
 use crate::{Http, Problem};
 
-/// Names the owner to act for.
-const OWNER: &str = "mainspring-owner";
+/// The header that names the owner to act for.
+const OWNER_HEADER: &str = "mainspring-owner";
 
-/// Whom the edge lets in: whoever holds the state directory's token, for any owner, and whoever holds a key, for its
-/// own.
+/// Authenticates callers: the state directory's token acts for any owner, an API key for its own owner.
 pub struct Access {
     token: [u8; 32],
     owner: String,
 }
 
 impl Access {
-    /// Lets in who holds `token`, for `owner` unless another is named. Only its hash is kept.
+    /// Accepts `token`, which acts for `owner` unless the request names another. Only the token's hash is kept.
     pub fn new(token: &str, owner: impl Into<String>) -> Self {
         Self { token: *blake3::hash(token.as_bytes()).as_bytes(), owner: owner.into() }
     }
 
-    /// Who shows `bearer` and names `owner`; none if that opens nothing.
+    /// Returns the caller with this bearer token and named `owner`; `None` if the token is not valid.
     async fn caller(
         &self,
         kernel: &Kernel,
         bearer: &str,
         owner: Option<&str>,
     ) -> Result<Option<Caller>, Error> {
-        // Hashes are compared, in constant time, so neither length nor content of the token shows in the time taken.
+        // Compares hashes in constant time, so timing reveals neither the length nor the content of the token.
         let hash = blake3::hash(bearer.as_bytes());
         if hash.as_bytes().ct_eq(&self.token).into() {
-            // Whoever can read the state directory can read everybody's sessions there.
+            // The token is in the state directory, and reading that gives access to all sessions anyway.
             let caller = Caller::new(owner.unwrap_or(&self.owner));
             return Ok(Some(caller.with_role(AccessRole::Admin)));
         }
@@ -54,10 +53,10 @@ impl Access {
     }
 }
 
-/// Who a request comes from; a request without a valid token or key gets no further.
-pub(super) struct Known(pub(super) Caller);
+/// Extracts the caller; rejects a request without a valid token or key.
+pub(super) struct Authenticated(pub(super) Caller);
 
-impl FromRequestParts<Http> for Known {
+impl FromRequestParts<Http> for Authenticated {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, http: &Http) -> Result<Self, Problem> {
@@ -77,17 +76,17 @@ impl FromRequestParts<Http> for Known {
     }
 }
 
-/// Resolves once the key that a stream was opened with opens nothing any more; never for the token.
-pub(super) type KeyOver = Pin<Box<dyn Future<Output = ()> + Send>>;
+/// Resolves when the key that opened a stream is revoked or expires; never for the token.
+pub(super) type KeyEnded = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-pub(super) fn key_over(http: &Http, caller: &Caller) -> KeyOver {
+pub(super) fn key_ended(http: &Http, caller: &Caller) -> KeyEnded {
     let (kernel, caller) = (http.kernel.clone(), caller.clone());
     Box::pin(async move { kernel.key_ended(&caller).await })
 }
 
-/// The owner that the request names.
+/// Reads the owner that the request names.
 fn owner_of(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
-    let Some(value) = headers.get(OWNER) else {
+    let Some(value) = headers.get(OWNER_HEADER) else {
         return Ok(None);
     };
     let owner = std::str::from_utf8(value.as_bytes())

@@ -1,4 +1,4 @@
-//! `/v1/agents`
+//! `/v1/agents`: agent definitions.
 
 use axum::Json;
 use axum::extract::{FromRequestParts, State};
@@ -10,18 +10,18 @@ use mainspring_kernel::kernel::AgentQuery;
 use utoipa::IntoParams;
 use utoipa::openapi::path::{Parameter, ParameterIn};
 
-use crate::access::Known;
-use crate::body::{Asked, Input, in_path, path};
+use crate::access::Authenticated;
+use crate::body::{JsonObject, QueryParams, in_path, path};
 use crate::sessions::page_of;
 use crate::{Http, Problem};
 
-/// The agent that the path names.
-pub(super) struct NamedAgent(AgentName);
+/// Extracts the agent from the path.
+pub(super) struct AgentPath(AgentName);
 
-/// What an agent's name looks like, with or without its version.
-const NAME: &str = "^[A-Za-z0-9._-]{1,128}(@[1-9][0-9]{0,8})?$";
+/// The pattern of an agent's name, with or without a version.
+const NAME_PATTERN: &str = "^[A-Za-z0-9._-]{1,128}(@[1-9][0-9]{0,8})?$";
 
-impl<S: Send + Sync> FromRequestParts<S> for NamedAgent {
+impl<S: Send + Sync> FromRequestParts<S> for AgentPath {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Problem> {
@@ -30,21 +30,21 @@ impl<S: Send + Sync> FromRequestParts<S> for NamedAgent {
     }
 }
 
-impl IntoParams for NamedAgent {
+impl IntoParams for AgentPath {
     fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
-        vec![in_path("agent", "The agent: `ID@VERSION`, or `ID` for its latest version.", NAME)]
+        vec![in_path("agent", "The agent: `ID@VERSION`, or `ID` for its latest version.", NAME_PATTERN)]
     }
 }
 
-/// Agents by id and version: the caller's own, and those that are everybody's
+/// Lists agents by id and version: the caller's own and the shared ones
 #[utoipa::path(
     get, path = "/v1/agents", params(AgentListQuery),
-    responses((status = 200, description = "A page", body = Page<Agent>)),
+    responses((status = 200, description = "A page of agents", body = Page<Agent>)),
 )]
 pub(super) async fn agent_list(
     State(http): State<Http>,
-    Known(caller): Known,
-    Asked(query): Asked<AgentListQuery>,
+    Authenticated(caller): Authenticated,
+    QueryParams(query): QueryParams<AgentListQuery>,
 ) -> Result<Json<Page<Agent>>, Problem> {
     let after = query.after.map(|after| after.parse::<AgentName>()).transpose();
     let after = after.map_err(|bad| Problem::invalid(format!("after: {bad}")))?;
@@ -53,47 +53,47 @@ pub(super) async fn agent_list(
     Ok(Json(page_of(&http, items, limit, |agent| agent.definition.name().to_string())))
 }
 
-/// Makes a version of an agent, which never changes; the same again is the same
+/// Creates a version of an agent. Versions are immutable; repeating the same request has no effect
 #[utoipa::path(
     post, path = "/v1/agents", request_body = AgentDefinition,
     responses(
-        (status = 200, description = "The very same was there", body = Agent),
-        (status = 201, description = "It was made", body = Agent),
+        (status = 200, description = "The identical version, which existed before", body = Agent),
+        (status = 201, description = "The new version", body = Agent),
     ),
     extensions(("x-problems" = json!(["forbidden", "agent_taken", "too_many"]))),
 )]
 pub(super) async fn agent_create(
     State(http): State<Http>,
-    Known(caller): Known,
-    Input(definition): Input<AgentDefinition>,
+    Authenticated(caller): Authenticated,
+    JsonObject(definition): JsonObject<AgentDefinition>,
 ) -> Result<(StatusCode, Json<Agent>), Problem> {
     let (agent, made) = http.kernel.agent_create(&caller, definition).await?;
     Ok((if made { StatusCode::CREATED } else { StatusCode::OK }, Json(agent)))
 }
 
-/// One agent: a version of it, or the latest
+/// Returns a version of an agent, or the latest one
 #[utoipa::path(
-    get, path = "/v1/agents/{agent}", params(NamedAgent),
+    get, path = "/v1/agents/{agent}", params(AgentPath),
     responses((status = 200, description = "The agent", body = Agent)),
 )]
 pub(super) async fn agent_get(
     State(http): State<Http>,
-    Known(caller): Known,
-    NamedAgent(name): NamedAgent,
+    Authenticated(caller): Authenticated,
+    AgentPath(name): AgentPath,
 ) -> Result<Json<Agent>, Problem> {
     Ok(Json(http.kernel.agent_get(&caller, &name).await?))
 }
 
-/// Deletes a version of an agent that the caller's owner made; its name never means anything else
+/// Deletes a version of an agent that the caller's owner created; its name and version cannot be reused
 #[utoipa::path(
-    delete, path = "/v1/agents/{agent}", params(NamedAgent),
-    responses((status = 204, description = "It is gone")),
+    delete, path = "/v1/agents/{agent}", params(AgentPath),
+    responses((status = 204, description = "The version is deleted")),
     extensions(("x-problems" = json!(["forbidden"]))),
 )]
 pub(super) async fn agent_delete(
     State(http): State<Http>,
-    Known(caller): Known,
-    NamedAgent(name): NamedAgent,
+    Authenticated(caller): Authenticated,
+    AgentPath(name): AgentPath,
 ) -> Result<StatusCode, Problem> {
     http.kernel.agent_delete(&caller, &name).await?;
     Ok(StatusCode::NO_CONTENT)

@@ -1,6 +1,7 @@
-//! Artifacts: what they are as JSON, what they hold as bytes.
+//! Artifacts: metadata as JSON, content as bytes.
 //!
-//! Bytes come from people and agents, so a browser is told to save them, never to show them as a page of this server.
+//! The content is untrusted (users and agents upload it), so the headers make a browser download it instead of rendering
+//! it as a page of this server.
 
 use axum::body::Body;
 use axum::extract::{FromRequestParts, Path, State};
@@ -18,19 +19,21 @@ use tokio_util::io::{ReaderStream, StreamReader};
 use utoipa::openapi::path::{Parameter, ParameterIn};
 use utoipa::{IntoParams, ToSchema};
 
-use crate::access::Known;
-use crate::body::{Asked, Named, NamedRun, Once, PATIENCE, idempotency_key, in_path};
-use crate::sessions::{page_of, place};
-use crate::state::is_known;
+use crate::access::Authenticated;
+use crate::body::{
+    DRAIN_FACTOR, IdempotencyHeader, QueryParams, RunPath, SessionPath, idempotency_key, in_path,
+};
+use crate::sessions::{page_of, page_start};
+use crate::state::matches_etag;
 use crate::{Http, Problem};
 
-/// How much of an artifact that is too large is still read at most, so that whoever sends it learns why.
-const DRAIN: u64 = 64 << 20;
+/// Bytes of an oversized artifact that are read at most, so that the client gets the problem.
+const DRAIN_MAX_BYTES: u64 = 64 << 20;
 
-/// The artifact that the path names.
-pub(super) struct NamedArtifact(ArtifactId);
+/// Extracts the artifact from the path.
+pub(super) struct ArtifactPath(ArtifactId);
 
-impl<S: Send + Sync> FromRequestParts<S> for NamedArtifact {
+impl<S: Send + Sync> FromRequestParts<S> for ArtifactPath {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Problem> {
@@ -40,34 +43,34 @@ impl<S: Send + Sync> FromRequestParts<S> for NamedArtifact {
     }
 }
 
-impl IntoParams for NamedArtifact {
+impl IntoParams for ArtifactPath {
     fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
         vec![in_path("artifact", "The artifact.", "^art_[0-9a-f]{32}$")]
     }
 }
 
-/// Any bytes.
+/// Arbitrary bytes.
 #[derive(ToSchema)]
 #[schema(value_type = String, format = Binary)]
-#[expect(dead_code, reason = "it documents a body")]
+#[expect(dead_code, reason = "documents a body")]
 pub(super) struct Bytes(Vec<u8>);
 
-/// Keeps the body as an artifact, of the `Content-Type` it says
+/// Stores the body as an artifact with the request's `Content-Type`
 #[utoipa::path(
-    post, path = "/v1/sessions/{session}/artifacts", params(Named, ArtifactQuery, Once),
+    post, path = "/v1/sessions/{session}/artifacts", params(SessionPath, ArtifactQuery, IdempotencyHeader),
     request_body(content = Bytes, content_type = "application/octet-stream"),
     responses(
-        (status = 200, description = "The same request made it before", body = Artifact, headers(("Location" = String))),
-        (status = 201, description = "It is kept", body = Artifact, headers(("Location" = String))),
+        (status = 200, description = "The artifact that the same request created before", body = Artifact, headers(("Location" = String))),
+        (status = 201, description = "The new artifact", body = Artifact, headers(("Location" = String))),
     ),
     extensions(("x-problems" = json!(["forbidden", "too_large", "request_conflict", "wrong_state"]))),
 )]
 pub(super) async fn artifact_put(
     State(http): State<Http>,
-    Known(caller): Known,
-    Named(by): Named,
+    Authenticated(caller): Authenticated,
+    SessionPath(by): SessionPath,
     headers: HeaderMap,
-    Asked(query): Asked<ArtifactQuery>,
+    QueryParams(query): QueryParams<ArtifactQuery>,
     body: Body,
 ) -> Result<Response, Problem> {
     let mime_type = match headers.get(header::CONTENT_TYPE).map(HeaderValue::to_str) {
@@ -85,30 +88,30 @@ pub(super) async fn artifact_put(
     let mut content = StreamReader::new(body.into_data_stream().map_err(std::io::Error::other));
     let put = http.kernel.artifact_put(&caller, &by, new, key, &mut content).await;
     if let Err(Error::TooLarge { limit, .. }) = &put {
-        let patience = (limit.saturating_mul(PATIENCE) as u64).min(DRAIN);
-        // Whoever has gone away needs no answer.
-        let _ = tokio::io::copy(&mut content.take(patience), &mut tokio::io::sink()).await;
+        let drain_bytes = (limit.saturating_mul(DRAIN_FACTOR) as u64).min(DRAIN_MAX_BYTES);
+        // A client that has disconnected needs no response.
+        let _ = tokio::io::copy(&mut content.take(drain_bytes), &mut tokio::io::sink()).await;
     }
     let (artifact, made) = put?;
     let status = if made { StatusCode::CREATED } else { StatusCode::OK };
-    let place = HeaderValue::from_str(&format!("/v1/artifacts/{}", artifact.id));
+    let location = HeaderValue::from_str(&format!("/v1/artifacts/{}", artifact.id));
     let mut response = (status, Json(artifact)).into_response();
-    response.headers_mut().extend(place.into_iter().map(|place| (header::LOCATION, place)));
+    response.headers_mut().extend(location.into_iter().map(|location| (header::LOCATION, location)));
     Ok(response)
 }
 
-/// Artifacts of a session, the newest first
+/// Lists the artifacts of a session, newest first
 #[utoipa::path(
-    get, path = "/v1/sessions/{session}/artifacts", params(Named, ArtifactListQuery),
-    responses((status = 200, description = "A page", body = Page<Artifact>)),
+    get, path = "/v1/sessions/{session}/artifacts", params(SessionPath, ArtifactListQuery),
+    responses((status = 200, description = "A page of artifacts", body = Page<Artifact>)),
 )]
 pub(super) async fn session_artifacts(
     State(http): State<Http>,
-    Known(caller): Known,
-    Named(by): Named,
-    Asked(query): Asked<ArtifactListQuery>,
+    Authenticated(caller): Authenticated,
+    SessionPath(by): SessionPath,
+    QueryParams(query): QueryParams<ArtifactListQuery>,
 ) -> Result<Json<Page<Artifact>>, Problem> {
-    let (limit, before) = (query.limit, place(query.before)?);
+    let (limit, before) = (query.limit, page_start(query.before)?);
     list(
         &http,
         http.kernel
@@ -118,18 +121,18 @@ pub(super) async fn session_artifacts(
     )
 }
 
-/// Artifacts of a run, the newest first
+/// Lists the artifacts of a run, newest first
 #[utoipa::path(
-    get, path = "/v1/runs/{run}/artifacts", params(NamedRun, ArtifactListQuery),
-    responses((status = 200, description = "A page", body = Page<Artifact>)),
+    get, path = "/v1/runs/{run}/artifacts", params(RunPath, ArtifactListQuery),
+    responses((status = 200, description = "A page of artifacts", body = Page<Artifact>)),
 )]
 pub(super) async fn run_artifacts(
     State(http): State<Http>,
-    Known(caller): Known,
-    NamedRun(run): NamedRun,
-    Asked(query): Asked<ArtifactListQuery>,
+    Authenticated(caller): Authenticated,
+    RunPath(run): RunPath,
+    QueryParams(query): QueryParams<ArtifactListQuery>,
 ) -> Result<Json<Page<Artifact>>, Problem> {
-    let (limit, before) = (query.limit, place(query.before)?);
+    let (limit, before) = (query.limit, page_start(query.before)?);
     list(
         &http,
         http.kernel
@@ -147,69 +150,69 @@ fn list(
     Ok(Json(page_of(http, items?, limit, |artifact| format!("{}.{}", artifact.created_at.0, artifact.id))))
 }
 
-/// One artifact, without its bytes
+/// Returns an artifact without its content
 #[utoipa::path(
-    get, path = "/v1/artifacts/{artifact}", params(NamedArtifact),
+    get, path = "/v1/artifacts/{artifact}", params(ArtifactPath),
     responses((status = 200, description = "The artifact", body = Artifact)),
 )]
 pub(super) async fn artifact_get(
     State(http): State<Http>,
-    Known(caller): Known,
-    NamedArtifact(id): NamedArtifact,
+    Authenticated(caller): Authenticated,
+    ArtifactPath(id): ArtifactPath,
 ) -> Result<Json<Artifact>, Problem> {
     Ok(Json(http.kernel.artifact_get(&caller, id).await?))
 }
 
 /// Deletes an artifact
 #[utoipa::path(
-    delete, path = "/v1/artifacts/{artifact}", params(NamedArtifact),
-    responses((status = 204, description = "It is gone")),
+    delete, path = "/v1/artifacts/{artifact}", params(ArtifactPath),
+    responses((status = 204, description = "The artifact is deleted")),
     extensions(("x-problems" = json!(["forbidden", "wrong_state"]))),
 )]
 pub(super) async fn artifact_delete(
     State(http): State<Http>,
-    Known(caller): Known,
-    NamedArtifact(id): NamedArtifact,
+    Authenticated(caller): Authenticated,
+    ArtifactPath(id): ArtifactPath,
 ) -> Result<StatusCode, Problem> {
     http.kernel.artifact_delete(&caller, id).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// The bytes of an artifact, or the range of them that is asked for
+/// Returns the content of an artifact, or the requested range of it
 #[utoipa::path(
     get, path = "/v1/artifacts/{artifact}/content",
-    params(NamedArtifact, ("Range" = Option<String>, Header, description = "One range of bytes.")),
+    params(ArtifactPath, ("Range" = Option<String>, Header, description = "One range of bytes.")),
     responses(
-        (status = 200, description = "The bytes, of the type they have", body = Bytes, content_type = "*/*", headers(("ETag" = String))),
-        (status = 206, description = "The range of them", body = Bytes, content_type = "*/*", headers(("ETag" = String))),
-        (status = 304, description = "They are as they were"),
+        (status = 200, description = "The content, with the artifact's media type", body = Bytes, content_type = "*/*", headers(("ETag" = String))),
+        (status = 206, description = "The requested range", body = Bytes, content_type = "*/*", headers(("ETag" = String))),
+        (status = 304, description = "The content is unchanged"),
     ),
     extensions(("x-problems" = json!(["range_not_satisfiable"]))),
 )]
 pub(super) async fn artifact_content(
     State(http): State<Http>,
-    Known(caller): Known,
-    NamedArtifact(id): NamedArtifact,
+    Authenticated(caller): Authenticated,
+    ArtifactPath(id): ArtifactPath,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let artifact = http.kernel.artifact_get(&caller, id).await?;
     let tag = format!("\"{}\"", artifact.content_hash.as_deref().unwrap_or_default());
-    if artifact.content_hash.is_some() && is_known(&headers, &tag) {
+    if artifact.content_hash.is_some() && matches_etag(&headers, &tag) {
         return Ok((StatusCode::NOT_MODIFIED, [(header::ETAG, tag)]).into_response());
     }
     let size = artifact.size_bytes.unwrap_or(0);
-    let (status, from, length) = match asked_range(&headers, &tag, size) {
-        Asks::All => (StatusCode::OK, 0, size),
-        Asks::Part { from, length } => (StatusCode::PARTIAL_CONTENT, from, length),
-        Asks::Beyond => return Ok(beyond(size)),
+    let (status, from, length) = match requested_range(&headers, &tag, size) {
+        RangeRequest::All => (StatusCode::OK, 0, size),
+        RangeRequest::Part { from, length } => (StatusCode::PARTIAL_CONTENT, from, length),
+        RangeRequest::Unsatisfiable => return Ok(unsatisfiable(size)),
     };
     let (artifact, bytes) = http.kernel.artifact_read(&caller, id, from, Some(length)).await?;
     let mut response = (status, Body::from_stream(ReaderStream::new(bytes))).into_response();
     let kind = artifact.mime_type.as_deref().unwrap_or("application/octet-stream");
-    let mut told: Vec<(HeaderName, String)> = vec![
+    let mut values: Vec<(HeaderName, String)> = vec![
         (header::CONTENT_TYPE, kind.to_owned()),
         (header::CONTENT_LENGTH, length.to_string()),
-        (header::CONTENT_DISPOSITION, disposition(&artifact)),
+        (header::CONTENT_DISPOSITION, content_disposition(&artifact)),
         (header::ETAG, tag),
         (header::ACCEPT_RANGES, "bytes".into()),
         (header::CACHE_CONTROL, "private, no-cache".into()),
@@ -217,26 +220,27 @@ pub(super) async fn artifact_content(
         (header::CONTENT_SECURITY_POLICY, "default-src 'none'; sandbox".into()),
     ];
     if status == StatusCode::PARTIAL_CONTENT {
-        told.push((header::CONTENT_RANGE, format!("bytes {from}-{}/{size}", from + length - 1)));
+        values.push((header::CONTENT_RANGE, format!("bytes {from}-{}/{size}", from + length - 1)));
     }
-    let told = told.into_iter().filter_map(|(name, value)| Some((name, HeaderValue::try_from(value).ok()?)));
-    response.headers_mut().extend(told);
+    let values =
+        values.into_iter().filter_map(|(name, value)| Some((name, HeaderValue::try_from(value).ok()?)));
+    response.headers_mut().extend(values);
     Ok(response)
 }
 
-/// What of the bytes is asked for.
+/// The part of the content that a request asks for.
 #[derive(Debug, PartialEq, Eq)]
-enum Asks {
+enum RangeRequest {
     All,
     Part { from: u64, length: u64 },
-    Beyond,
+    Unsatisfiable,
 }
 
-/// Reads `Range`. What is not one range of bytes, or is meant for other content (`If-Range`), asks for all.
-fn asked_range(headers: &HeaderMap, tag: &str, size: u64) -> Asks {
+/// Parses `Range`. Anything but a single byte range, and an `If-Range` for other content, requests everything.
+fn requested_range(headers: &HeaderMap, tag: &str, size: u64) -> RangeRequest {
     let text = |name: HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or("?").trim());
     if text(header::IF_RANGE).is_some_and(|known| known != tag) {
-        return Asks::All;
+        return RangeRequest::All;
     }
     let range = text(header::RANGE).and_then(|range| range.strip_prefix("bytes=")?.trim().split_once('-'));
     let number =
@@ -244,22 +248,22 @@ fn asked_range(headers: &HeaderMap, tag: &str, size: u64) -> Asks {
     let (first, last) = match range.map(|(first, last)| (first.trim(), last.trim())) {
         Some(("", last)) => match number(last) {
             Some(count) => (Some(size.saturating_sub(count)), Some(u64::MAX)),
-            None => return Asks::All,
+            None => return RangeRequest::All,
         },
         Some((first, "")) => (number(first), Some(u64::MAX)),
         Some((first, last)) => (number(first), number(last)),
-        None => return Asks::All,
+        None => return RangeRequest::All,
     };
     match (first, last) {
         (Some(first), Some(last)) if first < size && first <= last => {
-            Asks::Part { from: first, length: last.min(size - 1) - first + 1 }
+            RangeRequest::Part { from: first, length: last.min(size - 1) - first + 1 }
         }
-        (Some(first), Some(last)) if first <= last => Asks::Beyond,
-        _ => Asks::All,
+        (Some(first), Some(last)) if first <= last => RangeRequest::Unsatisfiable,
+        _ => RangeRequest::All,
     }
 }
 
-fn beyond(size: u64) -> Response {
+fn unsatisfiable(size: u64) -> Response {
     let detail = format!("the content has {size} bytes");
     let mut response =
         Problem::new(StatusCode::RANGE_NOT_SATISFIABLE, "range_not_satisfiable", detail).into_response();
@@ -268,8 +272,8 @@ fn beyond(size: u64) -> Response {
     response
 }
 
-/// To be saved, under a name that is a file name and nothing else anywhere.
-fn disposition(artifact: &Artifact) -> String {
+/// Makes browsers download the content, under a name that is a plain file name on every system.
+fn content_disposition(artifact: &Artifact) -> String {
     let id = artifact.id.to_string();
     let name = artifact.name.as_deref().unwrap_or(&id);
     let name: String = name.chars().map(|c| if matches!(c, '/' | '\\') { '_' } else { c }).collect();
@@ -294,32 +298,32 @@ mod tests {
 
     #[test]
     fn ranges_of_ten_bytes() {
-        let part = |from, length| Asks::Part { from, length };
-        for (range, asks) in [
+        let part = |from, length| RangeRequest::Part { from, length };
+        for (range, requested) in [
             ("bytes=0-3", part(0, 4)),
             ("bytes=4-", part(4, 6)),
             ("bytes=-3", part(7, 3)),
             ("bytes=-30", part(0, 10)),
             ("bytes=8-99", part(8, 2)),
-            ("bytes=10-", Asks::Beyond),
-            ("bytes=-0", Asks::Beyond),
-            ("bytes=3-2", Asks::All),
-            ("bytes=0-1,4-5", Asks::All),
-            ("bytes=x-1", Asks::All),
-            ("bytes=-", Asks::All),
-            ("bytes", Asks::All),
-            ("lines=1-2", Asks::All),
-            ("bytes=99999999999999999999-", Asks::All),
+            ("bytes=10-", RangeRequest::Unsatisfiable),
+            ("bytes=-0", RangeRequest::Unsatisfiable),
+            ("bytes=3-2", RangeRequest::All),
+            ("bytes=0-1,4-5", RangeRequest::All),
+            ("bytes=x-1", RangeRequest::All),
+            ("bytes=-", RangeRequest::All),
+            ("bytes", RangeRequest::All),
+            ("lines=1-2", RangeRequest::All),
+            ("bytes=99999999999999999999-", RangeRequest::All),
         ] {
             let mut headers = HeaderMap::new();
             headers.insert(header::RANGE, HeaderValue::from_static(range));
-            assert_eq!(asked_range(&headers, "\"t\"", 10), asks, "{range}");
+            assert_eq!(requested_range(&headers, "\"t\"", 10), requested, "{range}");
             headers.insert(header::IF_RANGE, HeaderValue::from_static("\"other\""));
-            assert_eq!(asked_range(&headers, "\"t\"", 10), Asks::All, "{range}");
+            assert_eq!(requested_range(&headers, "\"t\"", 10), RangeRequest::All, "{range}");
         }
         let mut headers = HeaderMap::new();
         headers.insert(header::RANGE, HeaderValue::from_static("bytes=0-"));
-        assert_eq!(asked_range(&headers, "", 0), Asks::Beyond);
+        assert_eq!(requested_range(&headers, "", 0), RangeRequest::Unsatisfiable);
     }
 
     #[test]
@@ -338,12 +342,12 @@ mod tests {
             size_bytes: None,
             created_at: Time(0),
         };
-        for (name, disposed) in [
+        for (name, expected) in [
             ("a b.txt", "attachment; filename=\"a b.txt\"; filename*=UTF-8''a%20b.txt"),
             ("ä\"; x=\"y", "attachment; filename=\"___ x__y\"; filename*=UTF-8''%C3%A4%22%3B%20x%3D%22y"),
             ("../../etc/passwd", "attachment; filename=\"_.._etc_passwd\"; filename*=UTF-8''_.._etc_passwd"),
         ] {
-            assert_eq!(disposition(&artifact(name)), disposed);
+            assert_eq!(content_disposition(&artifact(name)), expected);
         }
     }
 }

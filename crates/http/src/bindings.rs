@@ -1,4 +1,4 @@
-//! Bindings: the agents' own sessions that a session is or was tied to.
+//! Bindings: the agents' native sessions that a session uses or used.
 
 use axum::extract::rejection::PathRejection;
 use axum::extract::{FromRequestParts, Path, State};
@@ -12,18 +12,18 @@ use mainspring_kernel::store::SessionRef;
 use utoipa::IntoParams;
 use utoipa::openapi::path::{Parameter, ParameterIn};
 
-use crate::access::Known;
-use crate::body::{Asked, Input, Named, in_path};
+use crate::access::Authenticated;
+use crate::body::{JsonObject, QueryParams, SessionPath, in_path};
 use crate::sessions::{page_of, target_of};
 use crate::{Http, Problem};
 
-/// The session and the adapter that the path names.
-pub(super) struct NamedBinding {
+/// Extracts the session and the adapter from the path.
+pub(super) struct BindingPath {
     session: SessionRef,
     adapter: String,
 }
 
-impl<S: Send + Sync> FromRequestParts<S> for NamedBinding {
+impl<S: Send + Sync> FromRequestParts<S> for BindingPath {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Problem> {
@@ -33,33 +33,34 @@ impl<S: Send + Sync> FromRequestParts<S> for NamedBinding {
     }
 }
 
-impl IntoParams for NamedBinding {
+impl IntoParams for BindingPath {
     fn into_params(within: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
-        let mut params = Named::into_params(within);
+        let mut params = SessionPath::into_params(within);
         params.push(in_path("adapter", "The adapter, by its name.", "^[a-z][a-z0-9]*(-[a-z0-9]+)*$"));
         params
     }
 }
 
-/// Reads where a page begins: `ADAPTER.GENERATION`.
-fn place(text: Option<&str>) -> Result<Option<(&str, u32)>, Problem> {
+/// Parses the start of a page: `ADAPTER.GENERATION`.
+fn page_start(text: Option<&str>) -> Result<Option<(&str, u32)>, Problem> {
     let Some(text) = text else { return Ok(None) };
     let read = text.rsplit_once('.').and_then(|(adapter, no)| Some((adapter, no.parse().ok()?)));
     read.map(Some).ok_or_else(|| Problem::invalid(format!("{text:?} is not the `next` of an earlier page")))
 }
 
-/// Bindings of a session, by adapter and the newest generation first
+/// Lists the bindings of a session, by adapter, newest generation first
 #[utoipa::path(
-    get, path = "/v1/sessions/{session}/bindings", params(Named, BindingListQuery),
-    responses((status = 200, description = "A page", body = Page<Binding>)),
+    get, path = "/v1/sessions/{session}/bindings", params(SessionPath, BindingListQuery),
+    responses((status = 200, description = "A page of bindings", body = Page<Binding>)),
 )]
 pub(super) async fn binding_list(
     State(http): State<Http>,
-    Known(caller): Known,
-    Named(by): Named,
-    Asked(query): Asked<BindingListQuery>,
+    Authenticated(caller): Authenticated,
+    SessionPath(by): SessionPath,
+    QueryParams(query): QueryParams<BindingListQuery>,
 ) -> Result<Json<Page<Binding>>, Problem> {
-    let items = http.kernel.binding_list(&caller, &by, place(query.after.as_deref())?, query.limit).await?;
+    let items =
+        http.kernel.binding_list(&caller, &by, page_start(query.after.as_deref())?, query.limit).await?;
     let next = |binding: &Binding| format!("{}.{}", binding.adapter, binding.generation);
     Ok(Json(page_of(&http, items, query.limit, next)))
 }
@@ -70,30 +71,30 @@ fn adopted(adoption: BindingAdoption) -> (String, Adopted) {
     (adapter, Adopted { native, cwd, system_prompt })
 }
 
-/// Ties a session to an agent's own session that exists already, unless it has been tied to one
+/// Binds a session to an existing native session of an agent, unless it already has a binding
 #[utoipa::path(
-    post, path = "/v1/sessions/{session}/bindings", params(Named), request_body = BindingAdoption,
-    responses((status = 201, description = "The binding, which the next run takes up", body = Binding)),
+    post, path = "/v1/sessions/{session}/bindings", params(SessionPath), request_body = BindingAdoption,
+    responses((status = 201, description = "The binding, which the next run uses", body = Binding)),
     extensions(("x-problems" = json!([
         "forbidden", "adapter_not_registered", "adapter_incompatible", "session_busy", "already_exists", "wrong_state"
     ]))),
 )]
 pub(super) async fn binding_adopt(
     State(http): State<Http>,
-    Known(caller): Known,
-    Named(by): Named,
-    Input(adoption): Input<BindingAdoption>,
+    Authenticated(caller): Authenticated,
+    SessionPath(by): SessionPath,
+    JsonObject(adoption): JsonObject<BindingAdoption>,
 ) -> Result<(StatusCode, Json<Binding>), Problem> {
     let (adapter, adopted) = adopted(adoption);
     Ok((StatusCode::CREATED, Json(http.kernel.binding_adopt(&caller, &by, &adapter, adopted).await?)))
 }
 
-/// Finds or makes a session and ties it to an agent's own session that exists already, unless it has been tied to one
+/// Finds or creates a session and binds it to an existing native session of an agent, unless it already has a binding
 #[utoipa::path(
     post, path = "/v1/adopt", request_body = SessionAdoption,
     responses(
-        (status = 200, description = "It had been tied before, and stays so", body = SessionAdopted),
-        (status = 201, description = "It is tied, and the next run takes it up", body = SessionAdopted),
+        (status = 200, description = "The session was already bound; its binding is unchanged", body = SessionAdopted),
+        (status = 201, description = "The session is bound; the next run uses the native session", body = SessionAdopted),
     ),
     extensions(("x-problems" = json!([
         "forbidden", "adapter_not_registered", "adapter_incompatible", "session_busy", "wrong_state", "no_org"
@@ -101,13 +102,15 @@ pub(super) async fn binding_adopt(
 )]
 pub(super) async fn session_adopt(
     State(http): State<Http>,
-    Known(caller): Known,
-    Input(adoption): Input<SessionAdoption>,
+    Authenticated(caller): Authenticated,
+    JsonObject(adoption): JsonObject<SessionAdoption>,
 ) -> Result<(StatusCode, Json<SessionAdopted>), Problem> {
     let (session, adoption) = adoption.into_parts();
     let (adapter, adopted) = adopted(adoption);
     if session.starts() {
-        return Err(Problem::invalid("name the session by what it is found by, not by `new` or `load`"));
+        return Err(Problem::invalid(
+            "name the session by id, key, reference or alias, not by `new` or `load`",
+        ));
     }
     let mut target = target_of(session);
     target.new.adapter.get_or_insert_with(|| adapter.clone());
@@ -115,18 +118,18 @@ pub(super) async fn session_adopt(
     Ok((if done.adopted { StatusCode::CREATED } else { StatusCode::OK }, Json(done)))
 }
 
-/// Makes sure that the agent's own session is not used again
+/// Invalidates a binding, so that the agent's native session is not used again
 #[utoipa::path(
-    delete, path = "/v1/sessions/{session}/bindings/{adapter}", params(NamedBinding),
-    responses((status = 200, description = "The binding, which is invalid now; the session stays", body = Binding)),
+    delete, path = "/v1/sessions/{session}/bindings/{adapter}", params(BindingPath),
+    responses((status = 200, description = "The invalidated binding; the session is unchanged", body = Binding)),
     extensions(("x-problems" = json!([
         "forbidden", "adapter_not_registered", "adapter_incompatible", "session_busy", "wrong_state"
     ]))),
 )]
 pub(super) async fn binding_invalidate(
     State(http): State<Http>,
-    Known(caller): Known,
-    NamedBinding { session, adapter }: NamedBinding,
+    Authenticated(caller): Authenticated,
+    BindingPath { session, adapter }: BindingPath,
 ) -> Result<Json<Binding>, Problem> {
     Ok(Json(http.kernel.binding_invalidate(&caller, &session, &adapter).await?))
 }

@@ -1,4 +1,4 @@
-//! What comes in: bodies and queries whose mistakes become problems, never plain text.
+//! Extractors for bodies, queries and paths. Invalid input becomes a problem, never plain text.
 
 use std::time::Duration;
 
@@ -21,14 +21,14 @@ use utoipa::openapi::{ObjectBuilder, Required};
 
 use crate::{Http, Problem};
 
-/// How much of a body that is too large is still read, in multiples of what is allowed: whoever sends it then learns
-/// why it was refused, instead of a connection that breaks.
-pub(super) const PATIENCE: usize = 8;
+/// A body that is too large is still read up to this multiple of its limit, so that the sender gets the problem
+/// instead of a reset connection.
+pub(super) const DRAIN_FACTOR: usize = 8;
 
-/// A body of any JSON.
-pub(super) struct Json<T>(pub(super) T);
+/// Extracts any JSON value from the body.
+pub(super) struct JsonBody<T>(pub(super) T);
 
-impl<T: DeserializeOwned> FromRequest<Http> for Json<T> {
+impl<T: DeserializeOwned> FromRequest<Http> for JsonBody<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, http: &Http) -> Result<Self, Problem> {
@@ -46,14 +46,14 @@ impl<T: DeserializeOwned> FromRequest<Http> for Json<T> {
     }
 }
 
-/// A JSON body that is an object: serde alone would also read an array, field by field.
-pub(super) struct Input<T>(pub(super) T);
+/// Extracts a JSON object from the body. Serde alone would also read an array, field by field.
+pub(super) struct JsonObject<T>(pub(super) T);
 
-impl<T: DeserializeOwned> FromRequest<Http> for Input<T> {
+impl<T: DeserializeOwned> FromRequest<Http> for JsonObject<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, http: &Http) -> Result<Self, Problem> {
-        let Json(text) = Json::<Box<RawValue>>::from_request(request, http).await?;
+        let JsonBody(text) = JsonBody::<Box<RawValue>>::from_request(request, http).await?;
         if !text.get().starts_with('{') {
             return Err(Problem::invalid("the body: expected an object"));
         }
@@ -63,14 +63,14 @@ impl<T: DeserializeOwned> FromRequest<Http> for Input<T> {
     }
 }
 
-/// The whole body, if it comes in time.
+/// Reads the whole body, within the size and time limits.
 async fn read(http: &Http, body: Body) -> Result<Vec<u8>, Problem> {
-    let most = http.limits.body_ms;
+    let timeout_ms = http.limits.body_ms;
     tokio::select! {
         bytes = collect(body, http.body_bytes) => bytes,
-        () = http.kernel.sleep(Duration::from_millis(most)) => {
-            let detail = format!("the body did not come within {most} ms; send it faster");
-            Err(Problem::passing(StatusCode::REQUEST_TIMEOUT, "request_timeout", detail))
+        () = http.kernel.sleep(Duration::from_millis(timeout_ms)) => {
+            let detail = format!("the body did not arrive within {timeout_ms} ms; send it faster");
+            Err(Problem::transient(StatusCode::REQUEST_TIMEOUT, "request_timeout", detail))
         }
     }
 }
@@ -79,11 +79,11 @@ async fn collect(body: Body, limit: usize) -> Result<Vec<u8>, Problem> {
     let mut chunks = body.into_data_stream();
     let (mut bytes, mut size) = (vec![], 0);
     while let Some(chunk) = chunks.next().await {
-        let chunk = chunk.map_err(|error| Problem::invalid(format!("the body broke off: {error}")))?;
+        let chunk = chunk.map_err(|error| Problem::invalid(format!("the body ended early: {error}")))?;
         size += chunk.len();
         match size {
             _ if size <= limit => bytes.extend_from_slice(&chunk),
-            _ if size > limit.saturating_mul(PATIENCE) => break,
+            _ if size > limit.saturating_mul(DRAIN_FACTOR) => break,
             _ => bytes.clear(),
         }
     }
@@ -93,10 +93,10 @@ async fn collect(body: Body, limit: usize) -> Result<Vec<u8>, Problem> {
     }
 }
 
-/// The query of the address.
-pub(super) struct Asked<T>(pub(super) T);
+/// Extracts the query string.
+pub(super) struct QueryParams<T>(pub(super) T);
 
-impl<T: DeserializeOwned + Send + 'static, S: Send + Sync> FromRequestParts<S> for Asked<T> {
+impl<T: DeserializeOwned + Send + 'static, S: Send + Sync> FromRequestParts<S> for QueryParams<T> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Problem> {
@@ -105,10 +105,10 @@ impl<T: DeserializeOwned + Send + 'static, S: Send + Sync> FromRequestParts<S> f
     }
 }
 
-/// The session that the path names, by id or key.
-pub(super) struct Named(pub(super) SessionRef);
+/// Extracts the session from the path: its id or key.
+pub(super) struct SessionPath(pub(super) SessionRef);
 
-impl<S: Send + Sync> FromRequestParts<S> for Named {
+impl<S: Send + Sync> FromRequestParts<S> for SessionPath {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Problem> {
@@ -117,10 +117,10 @@ impl<S: Send + Sync> FromRequestParts<S> for Named {
     }
 }
 
-/// The session and the message of it that the path names.
-pub(super) struct NamedMessage(pub(super) SessionRef, pub(super) MessageId);
+/// Extracts a session and one of its messages from the path.
+pub(super) struct MessagePath(pub(super) SessionRef, pub(super) MessageId);
 
-impl<S: Send + Sync> FromRequestParts<S> for NamedMessage {
+impl<S: Send + Sync> FromRequestParts<S> for MessagePath {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Problem> {
@@ -131,24 +131,24 @@ impl<S: Send + Sync> FromRequestParts<S> for NamedMessage {
     }
 }
 
-impl IntoParams for Named {
+impl IntoParams for SessionPath {
     fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
         let key = "^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}$";
         vec![in_path("session", "The session: its id (`ses_…`) or the caller's own key.", key)]
     }
 }
 
-impl IntoParams for NamedMessage {
+impl IntoParams for MessagePath {
     fn into_params(within: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
-        let mut params = Named::into_params(within);
+        let mut params = SessionPath::into_params(within);
         params.push(in_path("message", "The message.", "^msg_[0-9a-f]{32}$"));
         params
     }
 }
 
-/// What the path names by its id alone.
-macro_rules! named {
-    ($($(#[$doc:meta])* $name:ident($id:ident): $part:literal, $told:literal, $prefix:literal;)*) => {
+/// Defines extractors for a path with one id.
+macro_rules! id_paths {
+    ($($(#[$doc:meta])* $name:ident($id:ident): $part:literal, $description:literal, $prefix:literal;)*) => {
         $(
             $(#[$doc])*
             pub(super) struct $name(pub(super) $id);
@@ -164,23 +164,23 @@ macro_rules! named {
 
             impl IntoParams for $name {
                 fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
-                    vec![in_path($part, $told, concat!("^", $prefix, "_[0-9a-f]{32}$"))]
+                    vec![in_path($part, $description, concat!("^", $prefix, "_[0-9a-f]{32}$"))]
                 }
             }
         )*
     };
 }
 
-named! {
-    /// The run that the path names.
-    NamedRun(RunId): "run", "The run.", "run";
-    /// The API key that the path names.
-    NamedKey(KeyId): "key", "The API key.", "key";
-    /// The delegation that the path names.
-    NamedDelegation(DelegationId): "delegation", "The delegation.", "del";
+id_paths! {
+    /// Extracts the run from the path.
+    RunPath(RunId): "run", "The run.", "run";
+    /// Extracts the API key from the path.
+    KeyPath(KeyId): "key", "The API key.", "key";
+    /// Extracts the delegation from the path.
+    DelegationPath(DelegationId): "delegation", "The delegation.", "del";
 }
 
-/// A part of the path that matches `pattern`.
+/// Describes a path parameter that matches `pattern`.
 pub(super) fn in_path(name: &str, description: &str, pattern: &str) -> Parameter {
     let text = ObjectBuilder::new().schema_type(Type::String).pattern(Some(pattern));
     ParameterBuilder::new()
@@ -192,22 +192,23 @@ pub(super) fn in_path(name: &str, description: &str, pattern: &str) -> Parameter
         .build()
 }
 
-/// How a request that creates is named.
+/// Documents the header that makes a creating request idempotent.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Header)]
-#[expect(dead_code, reason = "it documents a header; `idempotency_key` reads it")]
-pub(super) struct Once {
-    /// The same request again under this key gets the same answer, for 24 hours.
+#[expect(dead_code, reason = "documents a header; `idempotency_key` reads it")]
+pub(super) struct IdempotencyHeader {
+    /// Repeating the request with this key within 24 hours returns the first response.
     #[param(rename = "Idempotency-Key", min_length = 1, max_length = 512)]
     idempotency_key: Option<String>,
 }
 
-/// The key under which the same request gets the same answer.
+/// Reads the `Idempotency-Key` header.
 pub(super) fn idempotency_key(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
     let key = headers.get("idempotency-key").map(HeaderValue::to_str).transpose();
     key.map_err(|_| Problem::invalid("the Idempotency-Key must be plain text"))
 }
 
+/// Extracts the path's only parameter.
 pub(super) async fn path(parts: &mut Parts) -> Result<String, Problem> {
     let path: Result<Path<String>, PathRejection> = parts.extract().await;
     path.map(|Path(name)| name).map_err(|rejection| Problem::invalid(rejection.body_text()))

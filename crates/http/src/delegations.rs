@@ -1,4 +1,4 @@
-//! Delegations: work that a run hands to a session of its own.
+//! Delegations: work that a run hands to a child session.
 
 use axum::Json;
 use axum::extract::State;
@@ -8,18 +8,18 @@ use mainspring_api::{Delegate, Delegated, DelegationView, RunDelegations};
 use mainspring_core::RequestName;
 use mainspring_kernel::kernel::DelegationRequest;
 
-use crate::access::Known;
-use crate::body::{Input, NamedDelegation, NamedRun, Once, idempotency_key};
-use crate::runs::{HowToAnswer, preferred_wait};
+use crate::access::Authenticated;
+use crate::body::{DelegationPath, IdempotencyHeader, JsonObject, RunPath, idempotency_key};
+use crate::runs::{PreferHeader, preferred_wait};
 use crate::sessions::target_of;
 use crate::{Http, Problem};
 
-/// Hands work of a run that is at work to a session of its own: one child, however often it is sent
+/// Delegates work of an active run to a child session; a repeated request creates no second child
 #[utoipa::path(
-    post, path = "/v1/runs/{run}/delegations", request_body = Delegate, params(NamedRun, Once, HowToAnswer),
+    post, path = "/v1/runs/{run}/delegations", request_body = Delegate, params(RunPath, IdempotencyHeader, PreferHeader),
     responses(
-        (status = 200, description = "The child has ended, or was made before", body = Delegated),
-        (status = 202, description = "The child, which goes on", body = Delegated),
+        (status = 200, description = "The child run has ended, or the same request created it before", body = Delegated),
+        (status = 202, description = "The child run, which has not ended", body = Delegated),
     ),
     extensions(("x-problems" = json!([
         "adapter_full", "adapter_incompatible", "adapter_not_registered", "delegation_too_deep", "forbidden", "no_org",
@@ -28,10 +28,10 @@ use crate::{Http, Problem};
 )]
 pub(super) async fn run_delegate(
     State(http): State<Http>,
-    Known(caller): Known,
-    NamedRun(run): NamedRun,
+    Authenticated(caller): Authenticated,
+    RunPath(run): RunPath,
     headers: HeaderMap,
-    Input(work): Input<Delegate>,
+    JsonObject(work): JsonObject<Delegate>,
 ) -> Result<Response, Problem> {
     if work.request_id.is_some() && work.client_id.is_none() {
         return Err(Problem::invalid(
@@ -39,7 +39,7 @@ pub(super) async fn run_delegate(
         ));
     }
     if work.session.starts() {
-        return Err(Problem::invalid("what is delegated does not start a session: leave new and load out"));
+        return Err(Problem::invalid("a delegation does not start a session: leave out `new` and `load`"));
     }
     let delegate = DelegationRequest {
         mode: work.mode,
@@ -67,29 +67,29 @@ pub(super) async fn run_delegate(
     Ok((status, Json(Delegated { delegation, run, replayed: made.replayed, outcome })).into_response())
 }
 
-/// The delegations around a run: the one that made it, and those it has made
+/// Returns a run's delegations: the one that created the run, and those that the run created
 #[utoipa::path(
-    get, path = "/v1/runs/{run}/delegations", params(NamedRun),
-    responses((status = 200, description = "All of them", body = RunDelegations)),
+    get, path = "/v1/runs/{run}/delegations", params(RunPath),
+    responses((status = 200, description = "The parent and child delegations", body = RunDelegations)),
 )]
 pub(super) async fn run_delegations(
     State(http): State<Http>,
-    Known(caller): Known,
-    NamedRun(run): NamedRun,
+    Authenticated(caller): Authenticated,
+    RunPath(run): RunPath,
 ) -> Result<Json<RunDelegations>, Problem> {
-    let kin = http.kernel.run_delegations(&caller, run).await?;
-    Ok(Json(RunDelegations { parent: kin.parent, children: kin.children }))
+    let delegations = http.kernel.run_delegations(&caller, run).await?;
+    Ok(Json(RunDelegations { parent: delegations.parent, children: delegations.children }))
 }
 
-/// A delegation, and what came of it
+/// Returns a delegation and its outcome
 #[utoipa::path(
-    get, path = "/v1/delegations/{delegation}", params(NamedDelegation),
+    get, path = "/v1/delegations/{delegation}", params(DelegationPath),
     responses((status = 200, description = "The delegation", body = DelegationView)),
 )]
 pub(super) async fn delegation_get(
     State(http): State<Http>,
-    Known(caller): Known,
-    NamedDelegation(id): NamedDelegation,
+    Authenticated(caller): Authenticated,
+    DelegationPath(id): DelegationPath,
 ) -> Result<Json<DelegationView>, Problem> {
     let (delegation, outcome) = http.kernel.delegation_get(&caller, id).await?;
     Ok(Json(DelegationView { delegation, outcome }))

@@ -1,8 +1,7 @@
-//! The OpenAPI document: made of the same registrations as the routes, so that neither can be forgotten.
+//! The OpenAPI document, built from the same registrations as the routes.
 //!
-//! A handler says what is its own: parameters, body, answers, and in `x-problems` the codes that it alone can give.
-//! What every request may meet on its way to a handler is added here, and codes become answers: one per status, with
-//! the codes it may carry.
+//! A handler documents its parameters, body and responses, and lists its own problem codes in `x-problems`. This module
+//! adds the problems of the middleware and the extractors, and turns the codes into one response per status.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,27 +16,27 @@ use utoipa::PartialSchema;
 use crate::problem::PROBLEMS;
 use crate::{Http, endpoint, endpoints};
 
-/// A problem that may be answered: status and code.
-pub(super) type Row = (StatusCode, &'static str);
+/// A possible problem of an operation: status and code.
+pub(super) type ProblemRow = (StatusCode, &'static str);
 
-/// What every request may meet.
-pub(super) const OPEN: &[Row] = &[
+/// Problems that any request can get.
+pub(super) const OPEN_PROBLEMS: &[ProblemRow] = &[
     (StatusCode::FORBIDDEN, "forbidden_host"),
     (StatusCode::FORBIDDEN, "forbidden_origin"),
     (StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed"),
 ];
 
-/// What a request for a resource may meet.
-pub(super) const RESOURCE: &[Row] = &[
-    OPEN[0],
-    OPEN[1],
-    OPEN[2],
+/// Problems that a request for a resource can get.
+pub(super) const RESOURCE_PROBLEMS: &[ProblemRow] = &[
+    OPEN_PROBLEMS[0],
+    OPEN_PROBLEMS[1],
+    OPEN_PROBLEMS[2],
     (StatusCode::SERVICE_UNAVAILABLE, "overloaded"),
     (StatusCode::SERVICE_UNAVAILABLE, "shutting_down"),
 ];
 
-/// What a request may meet that must say who it comes from.
-const CALLER: &[Row] = &[
+/// Problems that an authenticated request can get in addition.
+const AUTHENTICATED_PROBLEMS: &[ProblemRow] = &[
     (StatusCode::BAD_REQUEST, "invalid_request"),
     (StatusCode::UNAUTHORIZED, "authentication"),
     (StatusCode::NOT_FOUND, "not_found"),
@@ -45,31 +44,31 @@ const CALLER: &[Row] = &[
     (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
 ];
 
-/// What a request with a body may meet besides.
-const BODY: &[Row] = &[
+/// Problems that a request with a body can get in addition.
+const BODY_PROBLEMS: &[ProblemRow] = &[
     (StatusCode::REQUEST_TIMEOUT, "request_timeout"),
     (StatusCode::PAYLOAD_TOO_LARGE, "too_large"),
     (StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type"),
 ];
 
-/// The document, ready to be sent, and the problems that it tells of each operation, by its id.
+/// The serialized document, and the problems it lists for each operation id.
 #[derive(Debug)]
 pub(super) struct Document {
     text: Bytes,
-    problems: BTreeMap<String, BTreeSet<Row>>,
+    problems: BTreeMap<String, BTreeSet<ProblemRow>>,
 }
 
 impl Document {
-    /// The document of a server with these limits.
+    /// Builds the document of a server with these limits.
     pub(super) fn new(limits: &Limits) -> Self {
         let (mut paths, mut schemas, mut problems) = (Map::new(), Map::new(), BTreeMap::new());
         for (endpoints, common) in endpoints() {
-            let mut api = serde_json::to_value(endpoint::told(endpoints)).unwrap_or_default();
-            schemas.extend(taken(&mut api, "/components/schemas"));
-            for (path, mut methods) in taken(&mut api, "/paths") {
+            let mut api = serde_json::to_value(endpoint::describe(endpoints)).unwrap_or_default();
+            schemas.extend(take_object(&mut api, "/components/schemas"));
+            for (path, mut methods) in take_object(&mut api, "/paths") {
                 for operation in methods.as_object_mut().into_iter().flat_map(Map::values_mut) {
-                    let told = complete(operation, &path, common, limits);
-                    problems.insert(operation["operationId"].as_str().unwrap_or_default().to_owned(), told);
+                    let listed = complete(operation, &path, common, limits);
+                    problems.insert(operation["operationId"].as_str().unwrap_or_default().to_owned(), listed);
                 }
                 paths.insert(path, methods);
             }
@@ -85,7 +84,7 @@ impl Document {
                 "version": env!("CARGO_PKG_VERSION"),
                 "description": "Durable sessions for AI agents. Errors are `application/problem+json` with a stable \
                                 `code`; creating requests are exactly-once under an `Idempotency-Key`; events come \
-                                as pages, or as server-sent events that resume where a reader was.",
+                                as pages, or as resumable server-sent events.",
                 "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
             },
             "servers": [{"url": "/"}],
@@ -103,45 +102,50 @@ impl Document {
         Self { text: document.to_string().into(), problems }
     }
 
-    /// True when the document says that the operation may be answered so.
-    pub(super) fn tells(&self, operation: &str, status: StatusCode, code: &'static str) -> bool {
+    /// True when the document lists this problem for the operation.
+    pub(super) fn lists_problem(&self, operation: &str, status: StatusCode, code: &'static str) -> bool {
         self.problems.get(operation).is_some_and(|problems| problems.contains(&(status, code)))
     }
 }
 
-/// The object at `pointer`, taken out.
-fn taken(value: &mut Value, pointer: &str) -> Map<String, Value> {
+/// Takes the object at `pointer` out of `value`.
+fn take_object(value: &mut Value, pointer: &str) -> Map<String, Value> {
     match value.pointer_mut(pointer).map(Value::take) {
         Some(Value::Object(object)) => object,
         _ => Map::new(),
     }
 }
 
-/// Completes what a handler says of itself. Returns the problems it may answer.
-fn complete(operation: &mut Value, path: &str, common: &[Row], limits: &Limits) -> BTreeSet<Row> {
+/// Completes a handler's documentation. Returns the problems of the operation.
+fn complete(
+    operation: &mut Value,
+    path: &str,
+    common: &[ProblemRow],
+    limits: &Limits,
+) -> BTreeSet<ProblemRow> {
     let own = operation.as_object_mut().and_then(|fields| fields.remove("x-problems")).unwrap_or_default();
     let own = own.as_array().into_iter().flatten().filter_map(Value::as_str);
     let own = own.filter_map(|code| PROBLEMS.iter().find(|(_, known)| *known == code));
-    let mut problems: BTreeSet<Row> = common.iter().chain(own).copied().collect();
+    let mut problems: BTreeSet<ProblemRow> = common.iter().chain(own).copied().collect();
     let has_body = operation.get("requestBody").is_some();
     if has_body {
-        problems.extend(BODY);
+        problems.extend(BODY_PROBLEMS);
     }
-    // Those that say nothing of security need what the document asks of all.
+    // Operations without their own `security` require the document's default: authentication.
     if operation.get("security").is_none() {
-        problems.extend(CALLER);
+        problems.extend(AUTHENTICATED_PROBLEMS);
         let parameters = operation["parameters"].as_array().cloned().unwrap_or_default();
-        operation["parameters"] = parameters.into_iter().chain([owner()]).collect();
+        operation["parameters"] = parameters.into_iter().chain([owner_parameter()]).collect();
     }
     let mut by_status: BTreeMap<StatusCode, Vec<&str>> = BTreeMap::new();
     for (status, code) in &problems {
         by_status.entry(*status).or_default().push(code);
     }
     for (status, codes) in by_status {
-        operation["responses"][status.as_str()] = answer(status, &codes);
+        operation["responses"][status.as_str()] = problem_response(status, &codes);
     }
     for parameter in operation.get_mut("parameters").and_then(Value::as_array_mut).into_iter().flatten() {
-        // What is not sent is absent; there is no null in an address or a header.
+        // An omitted parameter is absent: queries and headers have no null.
         if let Some(kinds) = parameter.pointer_mut("/schema/type").filter(|kinds| kinds.is_array()) {
             *kinds = kinds[0].take();
         }
@@ -155,25 +159,25 @@ fn complete(operation: &mut Value, path: &str, common: &[Row], limits: &Limits) 
     problems
 }
 
-/// The header that names the owner to act for.
-fn owner() -> Value {
+/// Describes the header that names the owner to act for.
+fn owner_parameter() -> Value {
     json!({
         "name": "Mainspring-Owner", "in": "header", "required": false,
-        "description": "For whom to act. The token acts for anybody, and for the configured owner if none is named; a \
-                        key acts for its own owner alone.",
+        "description": "The owner to act for. The token may act for any owner and defaults to the configured one; an API \
+                        key acts only for its own owner.",
         "schema": {"type": "string", "minLength": 1, "maxLength": 512},
     })
 }
 
-/// What a status with these codes looks like.
-fn answer(status: StatusCode, codes: &[&str]) -> Value {
+/// Describes the response of a status with these problem codes.
+fn problem_response(status: StatusCode, codes: &[&str]) -> Value {
     let text = |description: &str| json!({"description": description, "schema": {"type": "string"}});
     let mut headers = Map::new();
     if status == StatusCode::UNAUTHORIZED {
         headers.insert("WWW-Authenticate".into(), text("`Bearer`"));
     }
     if matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
-        headers.insert("Retry-After".into(), text("Seconds."));
+        headers.insert("Retry-After".into(), text("Seconds to wait before a retry."));
     }
     let listed = codes.iter().map(|code| format!("`{code}`")).collect::<Vec<_>>().join(", ");
     let schema = json!({"allOf": [
@@ -187,12 +191,12 @@ fn answer(status: StatusCode, codes: &[&str]) -> Value {
     })
 }
 
-/// The OpenAPI document of a server with these limits.
+/// Returns the OpenAPI document of a server with these limits.
 pub fn document(limits: &Limits) -> Value {
     serde_json::from_slice(&Document::new(limits).text).unwrap_or_default()
 }
 
-/// This document
+/// Returns this OpenAPI document
 #[utoipa::path(
     get, path = "/openapi.json", security(()),
     responses((status = 200, description = "An OpenAPI 3.1 document", body = serde_json::Value)),

@@ -1,7 +1,7 @@
-//! An endpoint: a handler with its path and methods, and what the document says of it.
+//! Endpoints: a handler with its path, its methods and its OpenAPI operation.
 //!
-//! Both come of one registration, so that neither can be forgotten. What the document says is made only when somebody
-//! asks for it: all schemas together take megabytes, and a server is rarely asked.
+//! One registration gives both the route and the documentation, so neither can be forgotten. The documentation is built
+//! on demand: all schemas together take megabytes, and few clients request them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,18 +18,18 @@ use crate::Http;
 
 type Schemas = Vec<(String, RefOr<Schema>)>;
 
-/// A handler, where it is reached, and what is said of it.
+/// A handler with its route and its documentation.
 pub(super) struct Endpoint {
     /// The operation's id: the handler's name.
     id: &'static str,
     path: String,
     methods: Vec<HttpMethod>,
     handler: MethodRouter<Http>,
-    tell: fn(&mut Schemas) -> Operation,
+    describe: fn(&mut Schemas) -> Operation,
 }
 
 impl Endpoint {
-    /// The endpoint of a handler, of which `T` tells. See [`endpoints!`].
+    /// Creates the endpoint of a handler that `T` documents. See [`endpoints!`].
     pub(super) fn of<T, A>(id: &'static str, handler: &impl Handler<A, Http>) -> Self
     where
         T: utoipa::Path + utoipa::__dev::SchemaReferences,
@@ -38,15 +38,15 @@ impl Endpoint {
         let methods = T::methods();
         let routes = methods.iter().map(HttpMethod::to_method_filter);
         let handler = routes.fold(MethodRouter::new(), |routes, method| routes.on(method, handler.clone()));
-        let tell = |schemas: &mut Schemas| {
+        let describe = |schemas: &mut Schemas| {
             T::schemas(schemas);
             T::operation()
         };
-        Self { id, path: T::path(), methods, handler, tell }
+        Self { id, path: T::path(), methods, handler, describe }
     }
 }
 
-/// The endpoints of handlers that have `#[utoipa::path]`.
+/// Creates the endpoints of handlers that have `#[utoipa::path]`.
 macro_rules! endpoints {
     ($($module:ident :: $handler:ident),+ $(,)?) => {
         utoipa_axum::paste! {
@@ -59,20 +59,20 @@ macro_rules! endpoints {
 }
 pub(super) use endpoints;
 
-/// Where every endpoint is reached.
+/// Builds the router of these endpoints.
 pub(super) fn router(endpoints: Vec<Endpoint>) -> Router<Http> {
     endpoints
         .into_iter()
         .fold(Router::new(), |router, endpoint| router.route(&endpoint.path, endpoint.handler))
 }
 
-/// What is said of every endpoint.
-pub(super) fn told(endpoints: Vec<Endpoint>) -> OpenApi {
+/// Builds the OpenAPI document of these endpoints.
+pub(super) fn describe(endpoints: Vec<Endpoint>) -> OpenApi {
     let (mut paths, mut components, mut schemas) = (Paths::new(), Components::new(), Schemas::new());
     for endpoint in endpoints {
-        let operation = (endpoint.tell)(&mut schemas);
+        let operation = (endpoint.describe)(&mut schemas);
         paths.add_path_operation(&endpoint.path, endpoint.methods, operation);
-        // At once: each endpoint tells all that it refers to, most of which others have told.
+        // Deduplicates at once: each endpoint lists every schema it refers to, most of them shared.
         components.schemas.extend(schemas.drain(..));
     }
     let mut api = OpenApi::default();
@@ -80,12 +80,12 @@ pub(super) fn told(endpoints: Vec<Endpoint>) -> OpenApi {
     api
 }
 
-/// The ids of operations, by path and method.
+/// Operation ids by path and method.
 #[derive(Debug, Default)]
 pub(super) struct Operations(BTreeMap<String, Vec<(Method, Arc<str>)>>);
 
 impl Operations {
-    /// Adds those of `endpoints`.
+    /// Adds the operations of `endpoints`.
     pub(super) fn extend(&mut self, endpoints: &[Endpoint]) {
         for endpoint in endpoints {
             let id: Arc<str> = endpoint.id.into();
@@ -94,7 +94,7 @@ impl Operations {
         }
     }
 
-    /// The id of the operation at `path`.
+    /// Returns the id of the operation at `path`.
     pub(super) fn id(&self, method: &Method, path: &str) -> Option<&Arc<str>> {
         let method = if method == Method::HEAD { &Method::GET } else { method };
         self.0.get(path)?.iter().find(|(known, _)| known == method).map(|(_, id)| id)

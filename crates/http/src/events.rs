@@ -1,7 +1,7 @@
-//! Events: JSON pages, or server-sent events that resume exactly where a reader was.
+//! Events as JSON pages or as resumable server-sent events.
 //!
-//! The id of each server-sent event is the resume point `cursor.pos`; a reader that comes back with it as
-//! `Last-Event-ID` or `after=` misses nothing and sees nothing twice.
+//! The id of each server-sent event is its position `cursor.pos`. A client that reconnects with it as `Last-Event-ID` or
+//! `after=` gets every later event exactly once.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -21,38 +21,38 @@ use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 use utoipa::IntoParams;
 
-use crate::access::{KeyOver, Known, key_over};
-use crate::body::{Asked, Named, NamedRun};
+use crate::access::{Authenticated, KeyEnded, key_ended};
+use crate::body::{QueryParams, RunPath, SessionPath};
 use crate::sessions::page_of;
-use crate::streams::Place;
+use crate::streams::StreamPermit;
 use crate::{Http, Problem};
 
-/// How often a silent stream shows that it lives.
-const HEARTBEAT: Duration = Duration::from_secs(15);
+/// Interval of keep-alive comments on an idle stream.
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(15);
 
-/// Where a stream goes on.
+/// Documents the header that resumes a stream.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Header)]
-#[expect(dead_code, reason = "it documents a header; `resume_point` reads it")]
-pub(super) struct Resume {
-    /// Like `after`; browsers send it by themselves.
+#[expect(dead_code, reason = "documents a header; `resume_point` reads it")]
+pub(super) struct ResumeHeader {
+    /// Like `after`; browsers send it automatically on reconnect.
     #[param(rename = "Last-Event-ID", pattern = r"^[0-9]{1,19}\.[0-9]{1,19}$")]
     last_event_id: Option<String>,
 }
 
-/// Events of a session: a page, or a stream if the caller accepts `text/event-stream`
+/// Returns a page of a session's events, or streams them if the client accepts `text/event-stream`
 #[utoipa::path(
-    get, path = "/v1/sessions/{session}/events", params(Named, EventsQuery, Resume),
-    responses((status = 200, description = "Events, in order",
+    get, path = "/v1/sessions/{session}/events", params(SessionPath, EventsQuery, ResumeHeader),
+    responses((status = 200, description = "Events in order",
         content((Page<Event> = "application/json"), (String = "text/event-stream")))),
     extensions(("x-problems" = json!(["cursor_expired", "too_many_streams"]))),
 )]
 pub(super) async fn session_events(
     State(http): State<Http>,
-    Known(caller): Known,
-    Named(by): Named,
+    Authenticated(caller): Authenticated,
+    SessionPath(by): SessionPath,
     headers: HeaderMap,
-    Asked(query): Asked<EventsQuery>,
+    QueryParams(query): QueryParams<EventsQuery>,
 ) -> Result<Response, Problem> {
     let after = resume_point(&headers, query.after.as_deref())?;
     if wants_stream(&headers) {
@@ -60,25 +60,25 @@ pub(super) async fn session_events(
             SubscriptionMode::Controller => http.kernel.session_subscribe(&caller, &by, after).await?,
             SubscriptionMode::Observer => http.kernel.session_observe(&caller, &by, after).await?,
         };
-        return stream_of(&http, caller, items, None);
+        return stream_response(&http, caller, items, None);
     }
     let cursor = after.unwrap_or(Position::START).cursor;
     Ok(page(&http, http.kernel.session_events(&caller, &by, cursor, query.limit).await?, query.limit))
 }
 
-/// Events of a run: a page, or a stream that ends with it
+/// Returns a page of a run's events, or streams them until the run ends if the client accepts `text/event-stream`
 #[utoipa::path(
-    get, path = "/v1/runs/{run}/events", params(NamedRun, EventsQuery, Resume),
-    responses((status = 200, description = "Events, in order",
+    get, path = "/v1/runs/{run}/events", params(RunPath, EventsQuery, ResumeHeader),
+    responses((status = 200, description = "Events in order",
         content((Page<Event> = "application/json"), (String = "text/event-stream")))),
     extensions(("x-problems" = json!(["cursor_expired", "too_many_streams"]))),
 )]
 pub(super) async fn run_events(
     State(http): State<Http>,
-    Known(caller): Known,
-    NamedRun(run): NamedRun,
+    Authenticated(caller): Authenticated,
+    RunPath(run): RunPath,
     headers: HeaderMap,
-    Asked(query): Asked<EventsQuery>,
+    QueryParams(query): QueryParams<EventsQuery>,
 ) -> Result<Response, Problem> {
     let after = resume_point(&headers, query.after.as_deref())?;
     let cursor = after.unwrap_or(Position::START).cursor;
@@ -87,31 +87,31 @@ pub(super) async fn run_events(
         return Ok(page(&http, events, query.limit));
     }
     let items = http.kernel.run_observe(&caller, run, after).await?;
-    stream_of(&http, caller, items, Some(run))
+    stream_response(&http, caller, items, Some(run))
 }
 
-/// A run that was just accepted, as a stream that ends with it.
+/// Streams a run that was just accepted, until the run ends.
 pub(super) async fn run_stream(
     http: &Http,
     caller: &Caller,
     accepted: &Accepted,
 ) -> Result<Response, Problem> {
-    let items = http.kernel.run_observe(caller, accepted.run.id, begin(accepted)).await?;
-    stream_of(http, caller.clone(), items, Some(accepted.run.id))
+    let items = http.kernel.run_observe(caller, accepted.run.id, stream_start(accepted)).await?;
+    stream_response(http, caller.clone(), items, Some(accepted.run.id))
 }
 
-/// Where the stream of an accepted run begins: of one that was accepted before, everything is told.
-fn begin(accepted: &Accepted) -> Option<Position> {
+/// Returns where the stream of an accepted run starts: at the run's first event if the request is a replay.
+fn stream_start(accepted: &Accepted) -> Option<Position> {
     (!accepted.replayed).then_some(accepted.position)
 }
 
-/// True when the caller asks for server-sent events.
+/// True when the client accepts server-sent events.
 pub(super) fn wants_stream(headers: &HeaderMap) -> bool {
     let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
     accept.split(',').any(|kind| kind.trim().starts_with("text/event-stream"))
 }
 
-/// Where the reader was: `Last-Event-ID`, which a browser sends by itself, else `after`.
+/// Reads the resume position: `Last-Event-ID`, which browsers send automatically, else `after`.
 pub(super) fn resume_point(headers: &HeaderMap, after: Option<&str>) -> Result<Option<Position>, Problem> {
     let last = headers.get("last-event-id").map(|value| value.to_str().unwrap_or("?"));
     let Some(text) = last.or(after) else {
@@ -124,41 +124,50 @@ fn page(http: &Http, events: Vec<Event>, limit: Option<usize>) -> Response {
     Json(page_of(http, events, limit, |event| event.position().to_string())).into_response()
 }
 
-fn stream_of(
+fn stream_response(
     http: &Http,
     caller: Caller,
     items: Subscription,
     run: Option<RunId>,
 ) -> Result<Response, Problem> {
-    let place = http.streams.place(&http.limits, Some(items.session()))?;
-    let (kernel, over, stop) = (http.kernel.clone(), key_over(http, &caller), http.stop.clone());
-    Ok(sse_of(frames(Reader { _place: place, kernel, caller, items, run, over, stop, done: false })))
+    let permit = http.streams.acquire(&http.limits, Some(items.session()))?;
+    let (kernel, key_ended, stop) = (http.kernel.clone(), key_ended(http, &caller), http.stop.clone());
+    Ok(sse_response(frames(Reader {
+        _permit: permit,
+        kernel,
+        caller,
+        items,
+        run,
+        key_ended,
+        stop,
+        done: false,
+    })))
 }
 
-/// Server-sent events, with a sign of life where they are silent.
-pub(super) fn sse_of(
+/// Builds a server-sent events response with keep-alive comments.
+pub(super) fn sse_response(
     frames: impl Stream<Item = Result<sse::Event, Infallible>> + Send + 'static,
 ) -> Response {
-    Sse::new(frames).keep_alive(KeepAlive::new().interval(HEARTBEAT)).into_response()
+    Sse::new(frames).keep_alive(KeepAlive::new().interval(HEARTBEAT_INTERVAL)).into_response()
 }
 
 struct Reader {
-    _place: Place,
+    _permit: StreamPermit,
     kernel: Kernel,
     caller: Caller,
     items: Subscription,
     run: Option<RunId>,
-    over: KeyOver,
+    key_ended: KeyEnded,
     stop: CancellationToken,
     done: bool,
 }
 
 impl Reader {
-    /// True after the item that is the last one of a run's stream.
+    /// True if `item` is the last one of a run's stream.
     async fn is_last(&mut self, item: &Item) -> bool {
         match (item, self.run) {
             (Item::Event(event), Some(run)) => event.run == Some(run) && event.body.ends_run(),
-            // Its end may be among what was pruned.
+            // The event that ended the run may have been pruned.
             (Item::Reset(_), Some(run)) => {
                 let run = self.kernel.run_get(&self.caller, run).await;
                 run.is_ok_and(|run| run.state.status().is_ended())
@@ -168,8 +177,8 @@ impl Reader {
     }
 }
 
-/// One frame per item, until the run ends (if it is one run's), the session is gone, the reader's key is over or the
-/// server stops.
+/// Sends one frame per item, until the run ends (in a run's stream), the session is deleted, the caller's key ends or
+/// the server stops.
 fn frames(reader: Reader) -> impl Stream<Item = Result<sse::Event, Infallible>> {
     stream::unfold(reader, |mut reader| async move {
         loop {
@@ -179,16 +188,16 @@ fn frames(reader: Reader) -> impl Stream<Item = Result<sse::Event, Infallible>> 
             let stop = reader.stop.clone();
             let item = tokio::select! {
                 biased;
-                () = &mut reader.over => return None,
-                // What has happened is told before the stream ends.
+                () = &mut reader.key_ended => return None,
+                // Events that have already happened are sent before the stream ends.
                 item = reader.items.next() => item?,
                 () = stop.cancelled() => return None,
             };
             let item = match item {
                 Ok(item) => item,
                 Err(error) => {
-                    // The reader comes back with its last id and finds out more.
-                    tracing::warn!(%error, "a stream broke off");
+                    // The client reconnects with its last id and gets the error as a response.
+                    tracing::warn!(%error, "stream ended with an error");
                     return None;
                 }
             };
@@ -209,9 +218,9 @@ fn frame(item: &Item, session: SessionId, run: Option<RunId>) -> Option<sse::Eve
         Item::Event(event) if run.is_none() || event.run == run => {
             Some(data(&**event).id(event.position().to_string()).event(event.body.kind()))
         }
-        // Its id is where the snapshot stands: whoever comes back with it goes on from there.
+        // The id is the snapshot's position: a client that reconnects with it continues from there.
         Item::Reset(snapshot) => Some(data(&**snapshot).id(snapshot.position.to_string()).event("reset")),
-        // A thought has no place in the order, so it carries no id.
+        // A thought has no position, so it carries no id.
         Item::Thought(thought) => {
             let thought = Thought { attempt_id: thought.attempt, text: (*thought.text).to_owned() };
             Some(data(&thought).event("thought"))

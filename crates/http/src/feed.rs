@@ -1,6 +1,6 @@
-//! `/v1/feed`: what all of the caller's sessions do, as server-sent events.
+//! `/v1/feed`: the activity of all of the caller's sessions, as server-sent events.
 //!
-//! The first event is a snapshot; a reader that comes back gets another one, so the events carry no id.
+//! The first event is a snapshot. A client that reconnects gets a new snapshot, so the events carry no id.
 
 use std::convert::Infallible;
 
@@ -11,34 +11,43 @@ use mainspring_api::FeedSnapshot;
 use mainspring_kernel::board::LiveFeed;
 use tokio_util::sync::CancellationToken;
 
-use crate::access::{KeyOver, Known, key_over};
-use crate::events::{data, sse_of};
-use crate::streams::Place;
+use crate::access::{Authenticated, KeyEnded, key_ended};
+use crate::events::{data, sse_response};
+use crate::streams::StreamPermit;
 use crate::{Http, Problem};
 
-/// What all of the caller's sessions in memory do, as a stream: a snapshot, then each change
+/// Streams the activity of all of the caller's loaded sessions: a snapshot, then each change
 #[utoipa::path(
     get, path = "/v1/feed",
     responses((status = 200, description = "Server-sent events", body = String, content_type = "text/event-stream")),
 )]
-pub(super) async fn feed(State(http): State<Http>, Known(caller): Known) -> Result<Response, Problem> {
-    let place = http.streams.place(&http.limits, None)?;
-    let (feed, over) = (http.kernel.live_feed(&caller), key_over(&http, &caller));
-    Ok(sse_of(frames(Reader { _place: place, feed, over, stop: http.stop, begun: false })))
+pub(super) async fn feed(
+    State(http): State<Http>,
+    Authenticated(caller): Authenticated,
+) -> Result<Response, Problem> {
+    let permit = http.streams.acquire(&http.limits, None)?;
+    let (feed, key_ended) = (http.kernel.live_feed(&caller), key_ended(&http, &caller));
+    Ok(sse_response(frames(Reader {
+        _permit: permit,
+        feed,
+        key_ended,
+        stop: http.stop,
+        snapshot_sent: false,
+    })))
 }
 
 struct Reader {
-    _place: Place,
+    _permit: StreamPermit,
     feed: LiveFeed,
-    over: KeyOver,
+    key_ended: KeyEnded,
     stop: CancellationToken,
-    begun: bool,
+    snapshot_sent: bool,
 }
 
-/// The snapshot, then one frame per change, until the reader's key is over or the server stops.
+/// Sends the snapshot, then one frame per change, until the caller's key ends or the server stops.
 fn frames(reader: Reader) -> impl Stream<Item = Result<sse::Event, Infallible>> {
     stream::unfold(reader, |mut reader| async move {
-        if !std::mem::replace(&mut reader.begun, true) {
+        if !std::mem::replace(&mut reader.snapshot_sent, true) {
             let snapshot =
                 data(&FeedSnapshot { sessions: reader.feed.snapshot().to_vec() }).event("snapshot");
             return Some((Ok(snapshot), reader));
@@ -46,8 +55,8 @@ fn frames(reader: Reader) -> impl Stream<Item = Result<sse::Event, Infallible>> 
         let stop = reader.stop.clone();
         let change = tokio::select! {
             biased;
-            () = &mut reader.over => return None,
-            // What has happened is told before the stream ends.
+            () = &mut reader.key_ended => return None,
+            // Changes that have already happened are sent before the stream ends.
             change = reader.feed.next() => change?,
             () = stop.cancelled() => return None,
         };

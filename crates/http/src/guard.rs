@@ -1,4 +1,4 @@
-//! Against rebinding: a page of somebody else's must not reach a server on this machine.
+//! Protection against DNS rebinding and cross-site requests: a foreign web page must not reach a local server.
 
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderName, StatusCode, header};
@@ -7,35 +7,35 @@ use axum::response::{IntoResponse, Response};
 
 use crate::{Http, Problem};
 
-/// Refuses requests that a browser sends for another site: a `Host` that is no name of this server, or an `Origin`
-/// that is neither the host itself nor one of the names that others know this server by.
+/// Refuses requests that a browser sends for another site: the `Host` must be local or allowed, and the `Origin`, if
+/// there is one, must be that host or an allowed one.
 pub(super) async fn check_origin(State(http): State<Http>, request: Request, next: Next) -> Response {
-    match foreign(request.headers(), &http.hosts) {
+    match refusal(request.headers(), &http.hosts) {
         Some(problem) => problem.into_response(),
         None => next.run(request).await,
     }
 }
 
-fn foreign(headers: &HeaderMap, hosts: &[String]) -> Option<Problem> {
+fn refusal(headers: &HeaderMap, hosts: &[String]) -> Option<Problem> {
     let text = |name: HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
     let host = text(header::HOST);
-    let is_known = |host: &str| hosts.iter().any(|known| known.eq_ignore_ascii_case(name_of(host)));
-    if let Some(name) = host.filter(|host| !is_local(host) && !is_known(host)) {
+    let is_allowed = |host: &str| hosts.iter().any(|known| known.eq_ignore_ascii_case(name_of(host)));
+    if let Some(name) = host.filter(|host| !is_local(host) && !is_allowed(host)) {
         let detail = format!(
             "the host {name:?} is not this machine: use localhost or a loopback address, or name it in allowed_hosts"
         );
         return Some(Problem::new(StatusCode::FORBIDDEN, "forbidden_host", detail));
     }
-    // A proxy may pass on another host than the one it is known by.
+    // A proxy may forward a `Host` that differs from its public name.
     let same = |origin: &&str| {
-        origin.split_once("://").is_some_and(|(_, rest)| Some(rest) == host || is_known(rest))
+        origin.split_once("://").is_some_and(|(_, rest)| Some(rest) == host || is_allowed(rest))
     };
     let origin = text(header::ORIGIN).filter(|origin| !same(origin))?;
     let detail = format!("the origin {origin:?} is another site");
     Some(Problem::new(StatusCode::FORBIDDEN, "forbidden_origin", detail))
 }
 
-/// The name in `NAME:PORT`.
+/// Returns the name in `NAME:PORT`.
 fn name_of(host: &str) -> &str {
     let name = match host.rsplit_once(':') {
         // A bare IPv6 address has colons of its own and no port.
@@ -56,13 +56,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_that_were_allowed_are_known_as_hosts_and_as_origins() {
+    fn allowed_names_are_accepted_as_hosts_and_origins() {
         let hosts = ["agents.example.com".to_owned(), "10.0.0.7".to_owned()];
         let refused = |host: &str, origin: Option<&str>| {
             let mut headers = HeaderMap::new();
             headers.insert(header::HOST, host.parse().unwrap());
             origin.map(|origin| headers.insert(header::ORIGIN, origin.parse().unwrap()));
-            foreign(&headers, &hosts).map(|problem| problem.code)
+            refusal(&headers, &hosts).map(|problem| problem.code)
         };
         for (host, origin, code) in [
             ("agents.example.com", None, None),
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn only_names_of_this_machine_are_local() {
+    fn only_localhost_and_loopback_addresses_are_local() {
         for host in [
             "localhost",
             "localhost:7070",

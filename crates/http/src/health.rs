@@ -1,23 +1,23 @@
-//! Whether the server lives and works, and what it can do.
+//! Health checks, adapters and models.
 
 use axum::Json;
 use axum::extract::State;
 use mainspring_api::{Capabilities, Health};
 use mainspring_core::ModelList;
 
-use crate::access::Known;
+use crate::access::Authenticated;
 use crate::{Http, Problem};
 
-/// The process answers
-#[utoipa::path(get, path = "/health", security(()), responses((status = 200, description = "It does", body = Health)))]
+/// Liveness: the process answers
+#[utoipa::path(get, path = "/health", security(()), responses((status = 200, description = "The server is alive", body = Health)))]
 pub(super) async fn health() -> Json<Health> {
     Json(Health { status: "ok".into(), version: env!("CARGO_PKG_VERSION").into() })
 }
 
-/// The store answers too, and the server is not stopping
+/// Readiness: the store answers and the server is not shutting down
 #[utoipa::path(
     get, path = "/ready", security(()),
-    responses((status = 200, description = "It takes work", body = Health)),
+    responses((status = 200, description = "The server accepts requests", body = Health)),
     extensions(("x-problems" = json!(["unavailable", "shutting_down", "corrupt"]))),
 )]
 pub(super) async fn ready(State(http): State<Http>) -> Result<Json<Health>, Problem> {
@@ -28,20 +28,23 @@ pub(super) async fn ready(State(http): State<Http>) -> Result<Json<Health>, Prob
     Ok(health().await)
 }
 
-/// The adapters and what they can do
+/// Lists the adapters and their capabilities
 #[utoipa::path(
     get, path = "/v1/adapters",
-    responses((status = 200, description = "All of them", body = Vec<Capabilities>)),
+    responses((status = 200, description = "All adapters", body = Vec<Capabilities>)),
 )]
-pub(super) async fn adapter_list(State(http): State<Http>, Known(_): Known) -> Json<Vec<Capabilities>> {
+pub(super) async fn adapter_list(
+    State(http): State<Http>,
+    Authenticated(_): Authenticated,
+) -> Json<Vec<Capabilities>> {
     Json(http.kernel.adapters())
 }
 
-/// The models that are configured, who runs models, and whether their keys are there
+/// Lists the configured models, the model providers, and whether each has an API key
 #[utoipa::path(
     get, path = "/v1/models",
-    responses((status = 200, description = "All of them; never a key", body = ModelList)),
+    responses((status = 200, description = "All models and providers, without their keys", body = ModelList)),
 )]
-pub(super) async fn model_list(State(http): State<Http>, Known(_): Known) -> Json<ModelList> {
+pub(super) async fn model_list(State(http): State<Http>, Authenticated(_): Authenticated) -> Json<ModelList> {
     Json(http.kernel.models())
 }

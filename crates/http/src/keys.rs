@@ -1,4 +1,4 @@
-//! `/v1/keys`
+//! `/v1/keys`: API keys.
 
 use axum::Json;
 use axum::extract::State;
@@ -7,27 +7,27 @@ use mainspring_api::{KeyListQuery, MadeKey, NewKey, Page};
 use mainspring_core::ApiKey;
 use mainspring_kernel::kernel::{self, KeyQuery};
 
-use crate::access::Known;
-use crate::body::{Asked, Input, NamedKey, Once, idempotency_key};
-use crate::sessions::{page_of, place};
+use crate::access::Authenticated;
+use crate::body::{IdempotencyHeader, JsonObject, KeyPath, QueryParams, idempotency_key};
+use crate::sessions::{page_of, page_start};
 use crate::{Http, Problem};
 
-/// A key, and its secret, which is shown this once
+/// Creates an API key; only this response contains its secret
 #[utoipa::path(
-    post, path = "/v1/keys", request_body = NewKey, params(Once),
+    post, path = "/v1/keys", request_body = NewKey, params(IdempotencyHeader),
     responses(
-        (status = 200, description = "The same request made it before", body = MadeKey),
-        (status = 201, description = "It was made", body = MadeKey),
+        (status = 200, description = "The key that the same request created before, without its secret", body = MadeKey),
+        (status = 201, description = "The new key with its secret", body = MadeKey),
     ),
     extensions(("x-problems" = json!(["forbidden", "request_conflict"]))),
 )]
 pub(super) async fn key_create(
     State(http): State<Http>,
-    Known(caller): Known,
+    Authenticated(caller): Authenticated,
     headers: HeaderMap,
-    Input(wanted): Input<NewKey>,
+    JsonObject(body): JsonObject<NewKey>,
 ) -> Result<(StatusCode, Json<MadeKey>), Problem> {
-    let NewKey { name, owner_id, org_id, role, expires_at_ms } = wanted;
+    let NewKey { name, owner_id, org_id, role, expires_at_ms } = body;
     let new = kernel::NewKey { name, owner: owner_id, org: org_id, role, expires_at: expires_at_ms };
     let (key, secret) = http.kernel.key_create(&caller, new, idempotency_key(&headers)?).await?;
     let secret = secret.map(|secret| secret.reveal().to_owned());
@@ -36,32 +36,32 @@ pub(super) async fn key_create(
     Ok((status, Json(MadeKey { key, secret, replayed })))
 }
 
-/// Keys, the newest first, without their secrets, which nobody has
+/// Lists API keys without their secrets, newest first
 #[utoipa::path(
     get, path = "/v1/keys", params(KeyListQuery),
-    responses((status = 200, description = "A page", body = Page<ApiKey>)),
+    responses((status = 200, description = "A page of API keys", body = Page<ApiKey>)),
     extensions(("x-problems" = json!(["forbidden"]))),
 )]
 pub(super) async fn key_list(
     State(http): State<Http>,
-    Known(caller): Known,
-    Asked(query): Asked<KeyListQuery>,
+    Authenticated(caller): Authenticated,
+    QueryParams(query): QueryParams<KeyListQuery>,
 ) -> Result<Json<Page<ApiKey>>, Problem> {
-    let (limit, before) = (query.limit, place(query.before)?);
+    let (limit, before) = (query.limit, page_start(query.before)?);
     let items = http.kernel.key_list(&caller, KeyQuery { before, limit }).await?;
     Ok(Json(page_of(&http, items, limit, |key| format!("{}.{}", key.created_at.0, key.id))))
 }
 
-/// Revokes a key; one that is revoked stays so
+/// Revokes an API key; succeeds also if it is revoked already
 #[utoipa::path(
-    delete, path = "/v1/keys/{key}", params(NamedKey),
-    responses((status = 204, description = "It opens nothing any more")),
+    delete, path = "/v1/keys/{key}", params(KeyPath),
+    responses((status = 204, description = "The key is revoked")),
     extensions(("x-problems" = json!(["forbidden"]))),
 )]
 pub(super) async fn key_revoke(
     State(http): State<Http>,
-    Known(caller): Known,
-    NamedKey(key): NamedKey,
+    Authenticated(caller): Authenticated,
+    KeyPath(key): KeyPath,
 ) -> Result<StatusCode, Problem> {
     http.kernel.key_revoke(&caller, key).await?;
     Ok(StatusCode::NO_CONTENT)

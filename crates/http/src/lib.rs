@@ -1,7 +1,7 @@
 //! The HTTP edge: resources under `/v1`, events as JSON pages or server-sent events.
 //!
-//! Handlers translate: a request into a kernel verb, its answer into JSON, its error into a problem (RFC 9457). A
-//! connection that ends cancels nothing. Streams end when the server stops.
+//! Handlers translate: a request into a kernel call, the result into JSON, an error into a problem (RFC 9457). A closed
+//! connection cancels nothing. Streams end when the server stops.
 
 #![expect(unused_qualifications, reason = "utoipa's attributes write them")]
 
@@ -48,28 +48,28 @@ pub use problem::{PROBLEMS, Problem};
 
 use endpoint::{Endpoint, Operations, endpoints};
 
-/// What every handler reaches.
+/// The HTTP server's shared state, passed to every handler.
 #[derive(Clone)]
 pub struct Http {
     kernel: Kernel,
     access: Arc<Access>,
-    /// Host names besides those of this machine.
+    /// Host names accepted besides localhost and loopback addresses.
     hosts: Arc<[String]>,
     stop: CancellationToken,
     limits: HttpLimits,
     body_bytes: usize,
-    /// One for each request that may be worked on at once.
+    /// One permit per request that may be handled concurrently.
     requests: Arc<Semaphore>,
     streams: Arc<streams::Streams>,
     operations: Arc<Operations>,
-    /// Made when it is first asked for.
+    /// Built on first use.
     document: Arc<OnceLock<document::Document>>,
     metrics: Arc<metrics::Metrics>,
 }
 
-/// Every endpoint, by what a request passes on its way there, and the problems it may meet on it.
-fn endpoints() -> [(Vec<Endpoint>, &'static [document::Row]); 2] {
-    // Those that tell how the server is, which they also do while it is overloaded.
+/// Returns all endpoints in two groups, each with the problems that its middleware can answer.
+fn endpoints() -> [(Vec<Endpoint>, &'static [document::ProblemRow]); 2] {
+    // Status endpoints: not limited, so that they also answer while the server is overloaded.
     let open = endpoints![health::health, health::ready, document::openapi, metrics::metrics,];
     let resources = endpoints![
         health::adapter_list,
@@ -139,13 +139,13 @@ fn endpoints() -> [(Vec<Endpoint>, &'static [document::Row]); 2] {
         keys::key_create,
         keys::key_revoke,
     ];
-    [(open, document::OPEN), (resources, document::RESOURCE)]
+    [(open, document::OPEN_PROBLEMS), (resources, document::RESOURCE_PROBLEMS)]
 }
 
 impl Http {
-    /// An edge on `kernel` for those whom `access` lets in, until `stop`.
+    /// Creates the HTTP edge of `kernel`. `access` authenticates requests; cancelling `stop` ends all streams.
     pub fn new(kernel: Kernel, access: Access, limits: HttpLimits, stop: CancellationToken) -> Self {
-        // A body holds a prompt and a system prompt, metadata and model options, each escaped at worst sixfold.
+        // A body holds a prompt, a system prompt, metadata and model options. JSON escapes grow each at most sixfold.
         let texts = kernel.limits().prompt_bytes.saturating_add(kernel.limits().metadata_bytes);
         let body_bytes = texts.saturating_mul(12).saturating_add(64 << 10);
         let streams = Arc::<streams::Streams>::default();
@@ -164,12 +164,12 @@ impl Http {
         }
     }
 
-    /// The same edge, which others may reach by these host names.
-    pub fn known_as(self, hosts: &[String]) -> Self {
+    /// Also accepts requests to these host names.
+    pub fn with_hosts(self, hosts: &[String]) -> Self {
         Self { hosts: hosts.into(), ..self }
     }
 
-    /// Every endpoint.
+    /// Builds the router with all endpoints and middleware.
     pub fn router(mut self) -> Router {
         let mut operations = Operations::default();
         let [open, resources] = endpoints().map(|(endpoints, _)| {
@@ -177,12 +177,12 @@ impl Http {
             endpoint::router(endpoints)
         });
         self.operations = Arc::new(operations);
-        let bounded = resources.layer(middleware::from_fn_with_state(self.clone(), watch::bound));
+        let bounded = resources.layer(middleware::from_fn_with_state(self.clone(), watch::limit_concurrency));
         open.merge(bounded)
             .fallback(problem::no_such_endpoint)
             .method_not_allowed_fallback(problem::no_such_method)
             .layer(middleware::from_fn_with_state(self.clone(), guard::check_origin))
-            .layer(middleware::from_fn_with_state(self.clone(), watch::observe))
+            .layer(middleware::from_fn_with_state(self.clone(), watch::record_metrics))
             .with_state(self)
     }
 

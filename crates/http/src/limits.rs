@@ -1,21 +1,21 @@
-//! What is too much for this edge; what is too much for the kernel, the kernel says.
+//! Limits of the HTTP server. The kernel checks its own limits.
 
 /// The limits of the HTTP edge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HttpLimits {
-    /// Requests that are worked on at once; streams are not among them.
+    /// Requests handled concurrently; open streams do not count.
     pub requests: usize,
-    /// Streams that are open at once.
+    /// Streams open at the same time.
     pub streams: usize,
-    /// Streams of one session that are open at once.
+    /// Streams of one session open at the same time.
     pub session_streams: usize,
-    /// Bytes of a request's line and headers.
+    /// Bytes of the request line and headers.
     pub header_bytes: usize,
-    /// Headers of a request.
+    /// Number of headers of a request.
     pub headers: usize,
-    /// Milliseconds in which the headers of the next request must have come.
+    /// Milliseconds within which a request's headers must arrive.
     pub header_ms: u64,
-    /// Milliseconds in which a request's body must have come.
+    /// Milliseconds within which a request's body must arrive.
     pub body_ms: u64,
 }
 

@@ -1,7 +1,7 @@
-//! Listening: connections are taken, bounded in what their headers may cost, and ended in an orderly way.
+//! The HTTP/1 server: accepts connections, limits their headers and shuts them down gracefully.
 //!
-//! What is too much never reaches a handler: more or longer headers than allowed are answered 431 and the connection
-//! is closed; one whose headers do not come in time is closed without an answer.
+//! Requests over the limits never reach a handler. Too many or too long headers are answered with 431 and the connection
+//! is closed; a connection whose headers do not arrive in time is closed without a response.
 
 use std::time::Duration;
 
@@ -16,13 +16,13 @@ use tokio_util::sync::CancellationToken;
 
 use crate::HttpLimits;
 
-/// How many headers hyper takes without allocating for each request.
-const USUAL_HEADERS: usize = 100;
-/// The least that hyper reads at once.
-const LEAST_BUFFER: usize = 8 << 10;
+/// Hyper's default for the number of headers. Setting any number makes hyper allocate for each request.
+const HYPER_DEFAULT_HEADERS: usize = 100;
+/// The smallest read buffer that hyper accepts.
+const HYPER_MIN_BUFFER_BYTES: usize = 8 << 10;
 
-/// Serves `router` on `listener` until `closing`; then takes no more connections and returns once those that are
-/// there have ended, each after the answer it is giving. Dropping it ends them at once.
+/// Serves `router` on `listener` until `closing` is cancelled. Then accepts no more connections, lets each open one finish
+/// its current response, and returns. Dropping the future closes all connections at once.
 pub async fn serve(
     mut listener: impl Listener,
     router: Router,
@@ -36,20 +36,20 @@ pub async fn serve(
             (stream, _) = listener.accept() => {
                 connections.spawn(connection(protocol.clone(), stream, router.clone(), closing.clone()));
             }
-            Some(ended) = connections.join_next() => told(ended),
+            Some(ended) = connections.join_next() => log_panic(ended),
             () = closing.cancelled() => break,
         }
     }
     drop(listener);
     while let Some(ended) = connections.join_next().await {
-        told(ended);
+        log_panic(ended);
     }
 }
 
-/// A connection whose handler broke does not break the others, and does not go unseen.
-fn told(ended: Result<(), tokio::task::JoinError>) {
+/// Logs a connection task that panicked. Other connections go on.
+fn log_panic(ended: Result<(), tokio::task::JoinError>) {
     if let Err(error) = ended {
-        tracing::error!(%error, "a request could not be carried out");
+        tracing::error!(%error, "connection task panicked");
     }
 }
 
@@ -59,8 +59,8 @@ fn protocol(limits: &HttpLimits) -> http1::Builder {
         .timer(TokioTimer::new())
         .header_read_timeout(Duration::from_millis(limits.header_ms))
         .max_header_size(limits.header_bytes)
-        .max_buf_size(limits.header_bytes.max(LEAST_BUFFER));
-    if limits.headers != USUAL_HEADERS {
+        .max_buf_size(limits.header_bytes.max(HYPER_MIN_BUFFER_BYTES));
+    if limits.headers != HYPER_DEFAULT_HEADERS {
         protocol.max_headers(limits.headers);
     }
     protocol
@@ -82,7 +82,7 @@ async fn connection(
         }
     };
     if let Err(error) = ended {
-        // The other side went away, was too slow, or sent what is no HTTP: nobody is left to be told.
-        tracing::debug!(%error, "a connection broke off");
+        // The peer disconnected, was too slow, or did not send HTTP: there is nobody to answer.
+        tracing::debug!(%error, "connection ended with an error");
     }
 }

@@ -1,4 +1,4 @@
-//! Logins: how the runtimes of adapters are authenticated.
+//! Logins: authentication of the adapters' agents.
 
 use axum::Json;
 use axum::RequestPartsExt;
@@ -11,14 +11,14 @@ use mainspring_core::AuthMethod;
 use utoipa::IntoParams;
 use utoipa::openapi::path::{Parameter, ParameterIn};
 
-use crate::access::Known;
-use crate::body::{Input, in_path};
+use crate::access::Authenticated;
+use crate::body::{JsonObject, in_path};
 use crate::{Http, Problem};
 
-/// The adapter that the path names.
-pub(super) struct NamedAdapter(String);
+/// Extracts the adapter from the path.
+pub(super) struct AdapterPath(String);
 
-impl<S: Send + Sync> FromRequestParts<S> for NamedAdapter {
+impl<S: Send + Sync> FromRequestParts<S> for AdapterPath {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Problem> {
@@ -28,39 +28,39 @@ impl<S: Send + Sync> FromRequestParts<S> for NamedAdapter {
     }
 }
 
-impl IntoParams for NamedAdapter {
+impl IntoParams for AdapterPath {
     fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
         vec![in_path("adapter", "The adapter, by its name.", "^[a-z][a-z0-9]*(-[a-z0-9]+)*$")]
     }
 }
 
-/// The ways to authenticate that an adapter's agent has named, once one has been started
+/// Lists the login methods of an adapter's agent; empty until the agent has been started once
 #[utoipa::path(
-    get, path = "/v1/adapters/{adapter}/logins", params(NamedAdapter),
-    responses((status = 200, description = "All of them", body = Vec<AuthMethod>)),
+    get, path = "/v1/adapters/{adapter}/logins", params(AdapterPath),
+    responses((status = 200, description = "All login methods", body = Vec<AuthMethod>)),
     extensions(("x-problems" = json!(["adapter_not_registered"]))),
 )]
 pub(super) async fn login_list(
     State(http): State<Http>,
-    Known(_): Known,
-    NamedAdapter(adapter): NamedAdapter,
+    Authenticated(_): Authenticated,
+    AdapterPath(adapter): AdapterPath,
 ) -> Result<Json<Vec<AuthMethod>>, Problem> {
     Ok(Json(http.kernel.login_list(&adapter)?))
 }
 
-/// Authenticates an adapter's agent, for everybody who uses it
+/// Authenticates an adapter's agent, for all of its users
 #[utoipa::path(
-    post, path = "/v1/adapters/{adapter}/logins", params(NamedAdapter), request_body = Login,
-    responses((status = 204, description = "It is done")),
+    post, path = "/v1/adapters/{adapter}/logins", params(AdapterPath), request_body = Login,
+    responses((status = 204, description = "The agent is authenticated")),
     extensions(("x-problems" = json!([
         "forbidden", "adapter_not_registered", "adapter_incompatible", "login_failed"
     ]))),
 )]
 pub(super) async fn login_create(
     State(http): State<Http>,
-    Known(caller): Known,
-    NamedAdapter(adapter): NamedAdapter,
-    Input(login): Input<Login>,
+    Authenticated(caller): Authenticated,
+    AdapterPath(adapter): AdapterPath,
+    JsonObject(login): JsonObject<Login>,
 ) -> Result<StatusCode, Problem> {
     http.kernel.login_create(&caller, &adapter, &login.method_id).await?;
     Ok(StatusCode::NO_CONTENT)

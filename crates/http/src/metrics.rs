@@ -1,6 +1,6 @@
-//! Metrics: what Prometheus reads at `/metrics`, in the OpenMetrics text format.
+//! Metrics for Prometheus at `/metrics`, in the OpenMetrics text format.
 //!
-//! What the kernel counts is asked of it at each reading; only what this edge alone knows is counted here.
+//! The kernel's counters are read at each scrape; this module counts only HTTP requests.
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,32 +20,32 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
-use crate::access::Known;
+use crate::access::Authenticated;
 use crate::streams::Streams;
 use crate::{Http, Problem};
 
 const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// The upper edges of the buckets that requests are sorted into by how long they took, in seconds.
+/// Upper bounds of the request duration buckets, in seconds.
 const REQUEST_SECONDS: [f64; 11] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 1.0, 5.0, 60.0];
 
-/// What this edge counts.
+/// The metrics registry and the HTTP counters.
 #[derive(Debug)]
 pub(super) struct Metrics {
     registry: Registry,
-    requests: Family<Answer, Counter>,
-    seconds: Family<Asked, Histogram, fn() -> Histogram>,
-    /// The operation of requests that meet none.
-    pub(super) nothing: Arc<str>,
+    requests: Family<RequestLabels, Counter>,
+    seconds: Family<OperationLabel, Histogram, fn() -> Histogram>,
+    /// The label of requests that match no operation.
+    pub(super) no_operation: Arc<str>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Asked {
+struct OperationLabel {
     operation: Arc<str>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Answer {
+struct RequestLabels {
     operation: Arc<str>,
     status: u16,
 }
@@ -62,31 +62,33 @@ impl Metrics {
             "Time until a request was answered, until its headers for a stream",
             seconds.clone(),
         );
-        registry.register_collector(Box::new(Asking { kernel, streams }));
-        Self { registry, requests, seconds, nothing: "none".into() }
+        registry.register_collector(Box::new(KernelCollector { kernel, streams }));
+        Self { registry, requests, seconds, no_operation: "none".into() }
     }
 
-    /// A request was answered.
-    pub(super) fn answered(&self, operation: &Arc<str>, status: StatusCode, took: Duration) {
+    /// Counts a request and its duration.
+    pub(super) fn record_request(&self, operation: &Arc<str>, status: StatusCode, took: Duration) {
         let operation = operation.clone();
-        self.seconds.get_or_create(&Asked { operation: operation.clone() }).observe(took.as_secs_f64());
-        self.requests.get_or_create(&Answer { operation, status: status.as_u16() }).inc();
+        self.seconds
+            .get_or_create(&OperationLabel { operation: operation.clone() })
+            .observe(took.as_secs_f64());
+        self.requests.get_or_create(&RequestLabels { operation, status: status.as_u16() }).inc();
     }
 }
 
-/// What is asked of others at each reading.
-struct Asking {
+/// Reads the counters of the kernel and the streams at each scrape.
+struct KernelCollector {
     kernel: Kernel,
     streams: Arc<Streams>,
 }
 
-impl fmt::Debug for Asking {
+impl fmt::Debug for KernelCollector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Asking")
+        f.write_str("KernelCollector")
     }
 }
 
-impl Collector for Asking {
+impl Collector for KernelCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let counts = self.kernel.counts();
         let encoder = &mut encoder;
@@ -94,7 +96,7 @@ impl Collector for Asking {
         gauge(encoder, "sessions_in_memory", "Sessions in memory", self.kernel.sessions_in_memory() as f64)?;
         gauge(encoder, "subscribers", "Readers of sessions", counts.subscribers as f64)?;
         gauge(encoder, "http_streams", "Streams that are open", self.streams.open() as f64)?;
-        self.work(encoder)?;
+        self.encode_runs(encoder)?;
         counter(encoder, "runs_accepted", "Prompts that became runs", counts.runs_accepted)?;
         counter(encoder, "queue_refusals", "Prompts refused because too many wait", counts.queue_refusals)?;
         runs_ended(encoder, &counts)?;
@@ -113,8 +115,8 @@ impl Collector for Asking {
     }
 }
 
-impl Asking {
-    fn work(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+impl KernelCollector {
+    fn encode_runs(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let work = *self.kernel.work().borrow();
         let help = "Runs that are executed (active), wait their turn (queued), or wait behind one that waits for a person (blocked)";
         let mut runs = encoder.encode_descriptor("runs", help, None, MetricType::Gauge)?;
@@ -149,24 +151,24 @@ fn runs_ended(encoder: &mut DescriptorEncoder<'_>, counts: &Counts) -> fmt::Resu
 fn commit_seconds(encoder: &mut DescriptorEncoder<'_>, counts: &Counts) -> fmt::Result {
     let help = "Time that a change took to become durable";
     let mut metric = encoder.encode_descriptor("commit_seconds", help, None, MetricType::Histogram)?;
-    let edges = COMMIT_SECONDS.into_iter().chain([f64::INFINITY]);
-    let buckets: Vec<(f64, u64)> = edges.zip(counts.commit_buckets).collect();
-    // The buckets were read one after the other; their sum is the count that fits them.
+    let bounds = COMMIT_SECONDS.into_iter().chain([f64::INFINITY]);
+    let buckets: Vec<(f64, u64)> = bounds.zip(counts.commit_buckets).collect();
+    // The buckets were read one by one, so their sum is the only count consistent with them.
     let count = counts.commit_buckets.iter().sum();
     metric.encode_histogram::<NoLabelSet>(counts.commit_seconds, count, &buckets, None)
 }
 
-/// What Prometheus reads
+/// Metrics for Prometheus
 #[utoipa::path(
     get, path = "/metrics",
     responses((status = 200, description = "OpenMetrics text", body = String, content_type = "application/openmetrics-text")),
 )]
 pub(super) async fn metrics(
     State(http): State<Http>,
-    Known(_): Known,
+    Authenticated(_): Authenticated,
 ) -> Result<([(HeaderName, &'static str); 1], String), Problem> {
     let mut page = String::new();
-    // Writing to a text does not fail.
+    // Writing to a String does not fail.
     let _ = text::encode(&mut page, &http.metrics.registry);
     Ok(([(header::CONTENT_TYPE, CONTENT_TYPE)], page))
 }

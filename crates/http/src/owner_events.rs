@@ -1,7 +1,7 @@
 //! `/v1/events`: the events of all of the caller's sessions in one order, as JSON pages or server-sent events.
 //!
-//! The id of each server-sent event is the resume point. Where the reader has been given everything there was, it is told so
-//! (`caught_up`): what it has built from the events is the present then.
+//! The id of each server-sent event is the resume position. `caught_up` is sent once the client has received all events so
+//! far: from then on its own view is current.
 
 use std::convert::Infallible;
 
@@ -15,72 +15,72 @@ use mainspring_core::{Body, Cursor, Event, Position};
 use mainspring_kernel::owner_events::{OwnerEvents, OwnerItem};
 use tokio_util::sync::CancellationToken;
 
-use crate::access::{KeyOver, Known, key_over};
-use crate::body::Asked;
-use crate::events::{Resume, data, resume_point, sse_of, wants_stream};
+use crate::access::{Authenticated, KeyEnded, key_ended};
+use crate::body::QueryParams;
+use crate::events::{ResumeHeader, data, resume_point, sse_response, wants_stream};
 use crate::sessions::page_of;
-use crate::streams::Place;
+use crate::streams::StreamPermit;
 use crate::{Http, Problem};
 
-/// Events of all of the caller's sessions: a page, or a stream if the caller accepts `text/event-stream`
+/// Returns a page of the events of all of the caller's sessions, or streams them if the client accepts `text/event-stream`
 #[utoipa::path(
-    get, path = "/v1/events", params(OwnerEventsQuery, Resume),
-    responses((status = 200, description = "Events, in order",
+    get, path = "/v1/events", params(OwnerEventsQuery, ResumeHeader),
+    responses((status = 200, description = "Events in order",
         content((Page<Event> = "application/json"), (String = "text/event-stream")))),
 )]
 pub(super) async fn owner_events(
     State(http): State<Http>,
-    Known(caller): Known,
+    Authenticated(caller): Authenticated,
     headers: HeaderMap,
-    Asked(query): Asked<OwnerEventsQuery>,
+    QueryParams(query): QueryParams<OwnerEventsQuery>,
 ) -> Result<Response, Problem> {
     let after = resume_point(&headers, query.after.as_deref())?.map(|position| position.cursor);
     let types = query.types.as_deref().map(types).transpose()?;
     if wants_stream(&headers) {
-        let place = http.streams.place(&http.limits, None)?;
+        let permit = http.streams.acquire(&http.limits, None)?;
         let events = http.kernel.owner_events(&caller, types, after).await?;
-        let (over, stop) = (key_over(&http, &caller), http.stop);
-        return Ok(sse_of(frames(Reader { _place: place, events, over, stop })));
+        let (key_ended, stop) = (key_ended(&http, &caller), http.stop);
+        return Ok(sse_response(frames(Reader { _permit: permit, events, key_ended, stop })));
     }
     let after = after.unwrap_or(Cursor::START);
     let events = http.kernel.owner_history(&caller, types, after, query.limit).await?;
     Ok(Json(page_of(&http, events, query.limit, |event| resume(event.cursor))).into_response())
 }
 
-/// The types of events that begin with one of these words.
+/// Returns the event types whose first part is one of these comma-separated words.
 fn types(words: &str) -> Result<Vec<&'static str>, Problem> {
     let mut types = vec![];
     for word in words.split(',') {
         let of_word = |kind: &&str| kind.split('.').next() == Some(word);
-        let known = types.len();
+        let before = types.len();
         types.extend(Body::TYPES.iter().copied().filter(of_word));
-        if types.len() == known {
-            return Err(Problem::invalid(format!("no event's type begins with {word:?}")));
+        if types.len() == before {
+            return Err(Problem::invalid(format!("no event type starts with {word:?}")));
         }
     }
     Ok(types)
 }
 
-/// Where a reader goes on. Streamed text has no place here, so neither has its count.
+/// Formats the resume position. This stream has no text deltas, so `pos` is always 0.
 fn resume(cursor: Cursor) -> String {
     Position { cursor, pos: 0 }.to_string()
 }
 
 struct Reader {
-    _place: Place,
+    _permit: StreamPermit,
     events: OwnerEvents,
-    over: KeyOver,
+    key_ended: KeyEnded,
     stop: CancellationToken,
 }
 
-/// One frame per item, until the reader's key is over or the server stops.
+/// Sends one frame per item, until the caller's key ends or the server stops.
 fn frames(reader: Reader) -> impl Stream<Item = Result<sse::Event, Infallible>> {
     stream::unfold(reader, |mut reader| async move {
         let stop = reader.stop.clone();
         let item = tokio::select! {
             biased;
-            () = &mut reader.over => return None,
-            // What has happened is told before the stream ends.
+            () = &mut reader.key_ended => return None,
+            // Events that have already happened are sent before the stream ends.
             item = reader.events.next() => item,
             () = stop.cancelled() => return None,
         };
@@ -91,8 +91,8 @@ fn frames(reader: Reader) -> impl Stream<Item = Result<sse::Event, Infallible>> 
                 data(&CaughtUp { position }).id(position.to_string()).event("caught_up")
             }
             Err(error) => {
-                // The reader comes back with its last id and finds out more.
-                tracing::warn!(%error, "a stream broke off");
+                // The client reconnects with its last id and gets the error as a response.
+                tracing::warn!(%error, "stream ended with an error");
                 return None;
             }
         };

@@ -1,4 +1,4 @@
-//! Sessions as files: `/v1/sessions/{session}/export`, `/v1/import`.
+//! Export and import of sessions as files: `/v1/sessions/{session}/export`, `/v1/import`.
 
 use axum::body::{Body, BodyDataStream};
 use axum::extract::{Request, State};
@@ -8,25 +8,25 @@ use futures_util::{StreamExt, stream};
 use mainspring_core::Session;
 use mainspring_kernel::kernel::Caller;
 
-use crate::access::Known;
-use crate::body::Named;
-use crate::sessions::Tagged;
+use crate::access::Authenticated;
+use crate::body::SessionPath;
+use crate::sessions::TaggedSession;
 use crate::{Http, Problem};
 
 const JSONL: &str = "application/jsonl";
-/// How many bytes of a file that was refused are still read.
-const PATIENCE: usize = 64 << 20;
+/// Bytes of a refused file that are still read, so that the client gets the problem.
+const DRAIN_MAX_BYTES: usize = 64 << 20;
 
-/// A session as a file of JSON Lines; one that breaks off has no `end` line
+/// Exports a session as JSON Lines; an incomplete file has no `end` line
 #[utoipa::path(
-    get, path = "/v1/sessions/{session}/export", params(Named),
-    responses((status = 200, description = "The file", body = String, content_type = "application/jsonl")),
+    get, path = "/v1/sessions/{session}/export", params(SessionPath),
+    responses((status = 200, description = "The exported session", body = String, content_type = "application/jsonl")),
     extensions(("x-problems" = json!(["session_busy"]))),
 )]
 pub(super) async fn session_export(
     State(http): State<Http>,
-    Known(caller): Known,
-    Named(by): Named,
+    Authenticated(caller): Authenticated,
+    SessionPath(by): SessionPath,
 ) -> Result<Response, Problem> {
     let export = http.kernel.session_export(&caller, &by).await?;
     let name = format!("attachment; filename=\"{}.jsonl\"", export.session().id);
@@ -34,7 +34,7 @@ pub(super) async fn session_export(
         Ok(Some(lines)) => Ok(Some((lines, export))),
         Ok(None) => Ok(None),
         Err(error) => {
-            tracing::warn!(%error, session = %export.session().id, "an export broke off");
+            tracing::warn!(%error, session = %export.session().id, "export ended with an error");
             Err(error)
         }
     });
@@ -45,12 +45,12 @@ pub(super) async fn session_export(
     Ok(response)
 }
 
-async fn read(http: &Http, caller: &Caller, chunks: &mut BodyDataStream) -> Result<Session, Problem> {
+async fn import(http: &Http, caller: &Caller, chunks: &mut BodyDataStream) -> Result<Session, Problem> {
     let mut import = http.kernel.session_import(caller)?;
     let limit = http.kernel.limits().import_bytes;
     let mut size = 0_usize;
     while let Some(chunk) = chunks.next().await {
-        let chunk = chunk.map_err(|error| Problem::invalid(format!("the body broke off: {error}")))?;
+        let chunk = chunk.map_err(|error| Problem::invalid(format!("the body ended early: {error}")))?;
         size = size.saturating_add(chunk.len());
         if size > limit {
             return Err(mainspring_kernel::Error::TooLarge { what: "the file", size, limit }.into());
@@ -60,15 +60,15 @@ async fn read(http: &Http, caller: &Caller, chunks: &mut BodyDataStream) -> Resu
     Ok(import.finish().await?)
 }
 
-/// Makes a session of a file, all of it or nothing
+/// Imports a session from a file, completely or not at all
 #[utoipa::path(
     post, path = "/v1/import", request_body(content = String, content_type = "application/jsonl"),
-    responses((status = 201, description = "It was made", body = Session, headers(("ETag" = String), ("Location" = String)))),
+    responses((status = 201, description = "The new session", body = Session, headers(("ETag" = String), ("Location" = String)))),
     extensions(("x-problems" = json!(["forbidden", "invalid_import", "already_exists"]))),
 )]
 pub(super) async fn session_import(
     State(http): State<Http>,
-    Known(caller): Known,
+    Authenticated(caller): Authenticated,
     headers: HeaderMap,
     request: Request,
 ) -> Result<Response, Problem> {
@@ -79,11 +79,11 @@ pub(super) async fn session_import(
         return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", detail));
     }
     let mut chunks = request.into_body().into_data_stream();
-    let session = match read(&http, &caller, &mut chunks).await {
+    let session = match import(&http, &caller, &mut chunks).await {
         Ok(session) => session,
         Err(problem) => {
-            // Whoever sends a file reads the answer once it is sent: what is left of it is read, up to a point.
-            let mut left = PATIENCE;
+            // Clients read the response only after sending the whole file, so the rest is drained up to a limit.
+            let mut left = DRAIN_MAX_BYTES;
             while let Some(Ok(chunk)) = chunks.next().await {
                 left = left.saturating_sub(chunk.len());
                 if left == 0 {
@@ -93,8 +93,8 @@ pub(super) async fn session_import(
             return Err(problem);
         }
     };
-    let place = HeaderValue::from_str(&format!("/v1/sessions/{}", session.id));
-    let mut response = (StatusCode::CREATED, Tagged(session)).into_response();
-    response.headers_mut().extend(place.into_iter().map(|place| (header::LOCATION, place)));
+    let location = HeaderValue::from_str(&format!("/v1/sessions/{}", session.id));
+    let mut response = (StatusCode::CREATED, TaggedSession(session)).into_response();
+    response.headers_mut().extend(location.into_iter().map(|location| (header::LOCATION, location)));
     Ok(response)
 }

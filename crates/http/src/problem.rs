@@ -4,8 +4,8 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use mainspring_kernel::Error;
 
-/// Every problem of this edge: its status and its code. What is answered and what the document says both come from
-/// here. What the kernel says has the status of its code's first line.
+/// Every problem of the HTTP API: status and code. Responses and the OpenAPI document both use this table. A kernel
+/// error gets the status of the first row with its code.
 pub const PROBLEMS: &[(StatusCode, &str)] = &[
     (StatusCode::BAD_REQUEST, "invalid_request"),
     (StatusCode::BAD_REQUEST, "adapter_not_registered"),
@@ -58,33 +58,33 @@ pub const PROBLEMS: &[(StatusCode, &str)] = &[
     (StatusCode::SERVICE_UNAVAILABLE, "shutting_down"),
 ];
 
-/// The status of what the kernel says. That every code has one is tested.
+/// Returns the status of a kernel error code. A test checks that every code has one.
 pub(super) fn status_of(code: &str) -> StatusCode {
     let row = PROBLEMS.iter().find(|(_, known)| *known == code);
     row.map_or(StatusCode::INTERNAL_SERVER_ERROR, |(status, _)| *status)
 }
 
-/// Why a request was not carried out.
+/// An error response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
     /// The HTTP status.
     pub status: StatusCode,
-    /// Stable, snake_case.
+    /// A stable code in snake_case.
     pub code: &'static str,
-    /// For people: names the thing and the remedy.
+    /// A sentence for people: names the resource and the remedy.
     pub detail: String,
     /// True when the same request may succeed later.
     pub retryable: bool,
 }
 
 impl Problem {
-    /// A problem that the same request would meet again. Its status and code stand in [`PROBLEMS`].
+    /// Creates a problem that is not retryable. [`PROBLEMS`] must contain its status and code.
     pub(super) fn new(status: StatusCode, code: &'static str, detail: impl Into<String>) -> Self {
         Self { status, code, detail: detail.into(), retryable: false }
     }
 
-    /// A problem that may be gone in a second.
-    pub(super) fn passing(status: StatusCode, code: &'static str, detail: impl Into<String>) -> Self {
+    /// Creates a retryable problem.
+    pub(super) fn transient(status: StatusCode, code: &'static str, detail: impl Into<String>) -> Self {
         Self { retryable: true, ..Self::new(status, code, detail) }
     }
 
@@ -97,15 +97,15 @@ impl From<Error> for Problem {
     fn from(error: Error) -> Self {
         let status = status_of(error.code());
         if status.is_server_error() {
-            tracing::warn!(%error, "a request could not be carried out");
+            tracing::warn!(%error, "request failed");
         }
         Self { status, code: error.code(), detail: error.to_string(), retryable: error.is_retryable() }
     }
 }
 
-/// Left with the response for whoever passes it on: which problem it is.
+/// The problem's code, as a response extension for the middleware.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Answered(pub(super) &'static str);
+pub(super) struct ProblemCode(pub(super) &'static str);
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
@@ -118,7 +118,7 @@ impl IntoResponse for Problem {
             retryable: self.retryable,
         };
         let mut response = (self.status, serde_json::to_string(&body).unwrap_or_default()).into_response();
-        response.extensions_mut().insert(Answered(self.code));
+        response.extensions_mut().insert(ProblemCode(self.code));
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         if self.retryable {
@@ -139,7 +139,7 @@ pub(super) async fn no_such_method() -> Problem {
     Problem::new(
         StatusCode::METHOD_NOT_ALLOWED,
         "method_not_allowed",
-        "this endpoint does not take this method",
+        "this endpoint does not support this method",
     )
 }
 
@@ -154,7 +154,7 @@ mod tests {
         for code in Error::CODES.iter().chain(Refusal::CODES) {
             assert!(
                 PROBLEMS.iter().any(|(_, known)| known == code),
-                "{code} has no line in PROBLEMS: give it the status it is answered with"
+                "{code} has no row in PROBLEMS: add one with its status"
             );
         }
     }

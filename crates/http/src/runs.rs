@@ -1,4 +1,4 @@
-//! `/v1/runs`, and prompts.
+//! `/v1/runs`: prompts and runs.
 
 use std::time::Duration;
 
@@ -11,13 +11,13 @@ use mainspring_core::{Attempt, Grant, RequestName, Run, Step};
 use mainspring_kernel::kernel::{Accepted, Caller, RunQuery, RunRequest};
 use utoipa::IntoParams;
 
-use crate::access::Known;
-use crate::body::{Asked, Input, Named, NamedRun, Once, idempotency_key};
-use crate::sessions::{page_of, place, target_of};
+use crate::access::Authenticated;
+use crate::body::{IdempotencyHeader, JsonObject, QueryParams, RunPath, SessionPath, idempotency_key};
+use crate::sessions::{page_of, page_start, target_of};
 use crate::{Http, Problem, events};
 
-/// Why a prompt is not accepted, or accepted and not streamed.
-const UNACCEPTED: &[&str] = &[
+/// The problems of a prompt: it is not accepted, or accepted but not streamed.
+const PROMPT_PROBLEMS: &[&str] = &[
     "adapter_not_registered",
     "adapter_incompatible",
     "not_user_message",
@@ -32,55 +32,55 @@ const UNACCEPTED: &[&str] = &[
     "too_many_streams",
 ];
 
-/// A prompt for the session that the body names, made if there is none
+/// Sends a prompt to the session named in the body, creating the session if needed
 #[utoipa::path(
-    post, path = "/v1/runs", request_body = Prompt, params(Once, HowToAnswer),
+    post, path = "/v1/runs", request_body = Prompt, params(IdempotencyHeader, PreferHeader),
     responses(
-        (status = 200, description = "The run, which has ended or was made before; or its events, as a stream",
+        (status = 200, description = "The run, which has ended or was created before by the same request; or the stream of its events",
             headers(("Location" = String)), content((AcceptedRun = "application/json"), (String = "text/event-stream"))),
-        (status = 202, description = "The run, which goes on", body = AcceptedRun, headers(("Location" = String))),
+        (status = 202, description = "The accepted run, which has not ended", body = AcceptedRun, headers(("Location" = String))),
     ),
-    extensions(("x-problems" = json!(UNACCEPTED))),
+    extensions(("x-problems" = json!(PROMPT_PROBLEMS))),
 )]
 pub(super) async fn run_create(
     State(http): State<Http>,
-    Known(caller): Known,
+    Authenticated(caller): Authenticated,
     headers: HeaderMap,
-    Input(prompt): Input<Prompt>,
+    JsonObject(prompt): JsonObject<Prompt>,
 ) -> Result<Response, Problem> {
     create(&http, &caller, &headers, prompt).await
 }
 
-/// A prompt for a session that exists
+/// Sends a prompt to an existing session
 #[utoipa::path(
-    post, path = "/v1/sessions/{session}/runs", request_body = Prompt, params(Named, Once, HowToAnswer),
+    post, path = "/v1/sessions/{session}/runs", request_body = Prompt, params(SessionPath, IdempotencyHeader, PreferHeader),
     responses(
-        (status = 200, description = "The run, which has ended or was made before; or its events, as a stream",
+        (status = 200, description = "The run, which has ended or was created before by the same request; or the stream of its events",
             headers(("Location" = String)), content((AcceptedRun = "application/json"), (String = "text/event-stream"))),
-        (status = 202, description = "The run, which goes on", body = AcceptedRun, headers(("Location" = String))),
+        (status = 202, description = "The accepted run, which has not ended", body = AcceptedRun, headers(("Location" = String))),
     ),
-    extensions(("x-problems" = json!(UNACCEPTED))),
+    extensions(("x-problems" = json!(PROMPT_PROBLEMS))),
 )]
 pub(super) async fn run_create_in(
     State(http): State<Http>,
-    Known(caller): Known,
-    Named(by): Named,
+    Authenticated(caller): Authenticated,
+    SessionPath(by): SessionPath,
     headers: HeaderMap,
-    Input(mut prompt): Input<Prompt>,
+    JsonObject(mut prompt): JsonObject<Prompt>,
 ) -> Result<Response, Problem> {
     if prompt.session.session_id.is_some() || prompt.session.key.is_some() {
-        return Err(Problem::invalid("the address names the session; leave it out of the body"));
+        return Err(Problem::invalid("the path names the session; leave it out of the body"));
     }
     prompt.session.session_id = Some(http.kernel.session_get(&caller, &by).await?.id);
     create(&http, &caller, &headers, prompt).await
 }
 
-/// How a prompt is answered.
+/// Documents the header that makes the response wait for the run.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Header)]
-#[expect(dead_code, reason = "it documents a header; `create` reads it")]
-pub(super) struct HowToAnswer {
-    /// `wait=N`: answer once the run has ended or asks something, at most N seconds (60) later.
+#[expect(dead_code, reason = "documents a header; `create` reads it")]
+pub(super) struct PreferHeader {
+    /// `wait=N`: respond when the run has ended or waits for input, at the latest after N seconds (at most 60).
     #[param(rename = "Prefer", pattern = "^wait=[0-9]+$")]
     prefer: Option<String>,
 }
@@ -122,37 +122,37 @@ async fn create(
         Some(timeout) => http.kernel.run_wait(caller, accepted.run.id, timeout).await?,
         None => accepted.run.clone(),
     };
-    Ok(answer(&accepted, run))
+    Ok(accepted_response(&accepted, run))
 }
 
-/// How long the caller would wait: `wait=N` seconds, at most a minute.
+/// Reads how long the client wants to wait: `wait=N` seconds, at most a minute.
 pub(super) fn preferred_wait(headers: &HeaderMap) -> Option<Duration> {
     let prefer = headers.get("prefer")?.to_str().ok()?;
     let wait = prefer.split([',', ';']).find_map(|part| part.trim().strip_prefix("wait="))?;
     Some(Duration::from_secs(wait.parse::<u64>().ok()?.min(60)))
 }
 
-fn answer(accepted: &Accepted, run: Run) -> Response {
+fn accepted_response(accepted: &Accepted, run: Run) -> Response {
     let status = match (accepted.replayed, run.state.status().is_ended()) {
         (true, _) | (false, true) => StatusCode::OK,
         (false, false) => StatusCode::ACCEPTED,
     };
-    let place = HeaderValue::from_str(&format!("/v1/runs/{}", run.id));
+    let location = HeaderValue::from_str(&format!("/v1/runs/{}", run.id));
     let (policy, position, replayed) = (accepted.policy, accepted.position, accepted.replayed);
     let mut response = (status, Json(AcceptedRun { run, policy, position, replayed })).into_response();
-    response.headers_mut().extend(place.into_iter().map(|place| (header::LOCATION, place)));
+    response.headers_mut().extend(location.into_iter().map(|location| (header::LOCATION, location)));
     response
 }
 
-/// Runs, the newest first
+/// Lists runs, newest first
 #[utoipa::path(
     get, path = "/v1/runs", params(RunListQuery),
-    responses((status = 200, description = "A page", body = Page<Run>)),
+    responses((status = 200, description = "A page of runs", body = Page<Run>)),
 )]
 pub(super) async fn run_list(
     State(http): State<Http>,
-    Known(caller): Known,
-    Asked(query): Asked<RunListQuery>,
+    Authenticated(caller): Authenticated,
+    QueryParams(query): QueryParams<RunListQuery>,
 ) -> Result<Json<Page<Run>>, Problem> {
     let session = match query.session {
         None => None,
@@ -161,108 +161,108 @@ pub(super) async fn run_list(
             Some(http.kernel.session_get(&caller, &by).await?.id)
         }
     };
-    let (limit, before) = (query.limit, place(query.before)?);
+    let (limit, before) = (query.limit, page_start(query.before)?);
     let query = RunQuery { session, status: query.status, before, limit };
     let items = http.kernel.run_list(&caller, query).await?;
     Ok(Json(page_of(&http, items, limit, |run| format!("{}.{}", run.created_at.0, run.id))))
 }
 
-/// One run
+/// Returns a run
 #[utoipa::path(
-    get, path = "/v1/runs/{run}", params(NamedRun),
-    responses((status = 200, description = "It", body = Run)),
+    get, path = "/v1/runs/{run}", params(RunPath),
+    responses((status = 200, description = "The run", body = Run)),
 )]
 pub(super) async fn run_get(
     State(http): State<Http>,
-    Known(caller): Known,
-    NamedRun(run): NamedRun,
+    Authenticated(caller): Authenticated,
+    RunPath(run): RunPath,
 ) -> Result<Json<Run>, Problem> {
     Ok(Json(http.kernel.run_get(&caller, run).await?))
 }
 
-/// The executions of a run, the first first
+/// Lists the attempts of a run, oldest first
 #[utoipa::path(
-    get, path = "/v1/runs/{run}/attempts", params(NamedRun),
-    responses((status = 200, description = "All of them", body = Page<Attempt>)),
+    get, path = "/v1/runs/{run}/attempts", params(RunPath),
+    responses((status = 200, description = "All attempts of the run", body = Page<Attempt>)),
 )]
 pub(super) async fn run_attempts(
     State(http): State<Http>,
-    Known(caller): Known,
-    NamedRun(run): NamedRun,
+    Authenticated(caller): Authenticated,
+    RunPath(run): RunPath,
 ) -> Result<Json<Page<Attempt>>, Problem> {
     let items = http.kernel.run_attempts(&caller, run).await?;
     Ok(Json(Page::whole(items)))
 }
 
-/// What a run may do as far as it was decided beforehand, the oldest decision first
+/// Lists the permissions granted to a run in advance, oldest first
 #[utoipa::path(
-    get, path = "/v1/runs/{run}/grants", params(NamedRun),
-    responses((status = 200, description = "All of them", body = Page<Grant>)),
+    get, path = "/v1/runs/{run}/grants", params(RunPath),
+    responses((status = 200, description = "All grants of the run", body = Page<Grant>)),
 )]
 pub(super) async fn run_grants(
     State(http): State<Http>,
-    Known(caller): Known,
-    NamedRun(run): NamedRun,
+    Authenticated(caller): Authenticated,
+    RunPath(run): RunPath,
 ) -> Result<Json<Page<Grant>>, Problem> {
     let items = http.kernel.run_grants(&caller, run).await?;
     Ok(Json(Page::whole(items)))
 }
 
-/// The model calls of a run, the first first
+/// Lists the model calls of a run, oldest first
 #[utoipa::path(
-    get, path = "/v1/runs/{run}/steps", params(NamedRun),
-    responses((status = 200, description = "All of them", body = Page<Step>)),
+    get, path = "/v1/runs/{run}/steps", params(RunPath),
+    responses((status = 200, description = "All model calls of the run", body = Page<Step>)),
 )]
 pub(super) async fn run_steps(
     State(http): State<Http>,
-    Known(caller): Known,
-    NamedRun(run): NamedRun,
+    Authenticated(caller): Authenticated,
+    RunPath(run): RunPath,
 ) -> Result<Json<Page<Step>>, Problem> {
     let items = http.kernel.run_steps(&caller, run).await?;
     Ok(Json(Page::whole(items)))
 }
 
-/// Stops a run; answers what was done, not what is hoped
+/// Cancels a run and reports which steps of the cancellation were done
 #[utoipa::path(
-    post, path = "/v1/runs/{run}/cancel", params(NamedRun),
-    responses((status = 200, description = "What was done", body = CancelOutcome)),
+    post, path = "/v1/runs/{run}/cancel", params(RunPath),
+    responses((status = 200, description = "The outcome of the cancellation", body = CancelOutcome)),
     extensions(("x-problems" = json!(["forbidden", "run_ended", "run_merged"]))),
 )]
 pub(super) async fn run_cancel(
     State(http): State<Http>,
-    Known(caller): Known,
-    NamedRun(run): NamedRun,
+    Authenticated(caller): Authenticated,
+    RunPath(run): RunPath,
 ) -> Result<Json<CancelOutcome>, Problem> {
     Ok(Json(http.kernel.run_cancel(&caller, run).await?))
 }
 
-/// Tries a failed, timed-out or orphaned run again
+/// Retries a failed, timed-out or orphaned run
 #[utoipa::path(
-    post, path = "/v1/runs/{run}/retry", params(NamedRun),
-    responses((status = 202, description = "The run, which is queued again", body = Run)),
+    post, path = "/v1/runs/{run}/retry", params(RunPath),
+    responses((status = 202, description = "The run, queued again", body = Run)),
     extensions(("x-problems" = json!(["forbidden", "session_busy", "not_latest_run", "run_merged", "wrong_state"]))),
 )]
 pub(super) async fn run_retry(
     State(http): State<Http>,
-    Known(caller): Known,
-    NamedRun(run): NamedRun,
+    Authenticated(caller): Authenticated,
+    RunPath(run): RunPath,
 ) -> Result<(StatusCode, Json<Run>), Problem> {
     Ok((StatusCode::ACCEPTED, Json(http.kernel.run_retry(&caller, run).await?)))
 }
 
-/// Answers a waiting run
+/// Answers the question or approval request of a waiting run
 #[utoipa::path(
-    post, path = "/v1/runs/{run}/answer", params(NamedRun), request_body = WaitAnswer,
-    responses((status = 200, description = "The run as it stands now", body = Run)),
+    post, path = "/v1/runs/{run}/answer", params(RunPath), request_body = WaitAnswer,
+    responses((status = 200, description = "The run after the answer", body = Run)),
     extensions(("x-problems" = json!([
         "forbidden", "not_waiting", "already_answered", "wrong_answer", "unknown_tool_use", "tool_result_conflict"
     ]))),
 )]
 pub(super) async fn run_answer(
     State(http): State<Http>,
-    Known(caller): Known,
-    NamedRun(run): NamedRun,
-    Input(answering): Input<WaitAnswer>,
+    Authenticated(caller): Authenticated,
+    RunPath(run): RunPath,
+    JsonObject(body): JsonObject<WaitAnswer>,
 ) -> Result<Json<Run>, Problem> {
-    Ok(Json(http.kernel.run_answer(&caller, run, answering.wait_id, answering.answer).await?))
+    Ok(Json(http.kernel.run_answer(&caller, run, body.wait_id, body.answer).await?))
 }

@@ -1,12 +1,12 @@
-//! `/v1/search`
+//! `/v1/search`: full-text search.
 
 use axum::Json;
 use axum::extract::State;
 use mainspring_api::{Page, SearchHit, SearchQuery};
 use mainspring_kernel::kernel;
 
-use crate::access::Known;
-use crate::body::Asked;
+use crate::access::Authenticated;
+use crate::body::QueryParams;
 use crate::{Http, Problem};
 
 fn hit(found: kernel::SearchHit) -> SearchHit {
@@ -21,15 +21,15 @@ fn hit(found: kernel::SearchHit) -> SearchHit {
     }
 }
 
-/// Sessions and messages that hold all of the words: titles first, then messages, the latest first
+/// Searches session titles and messages for all of the words: titles first, then messages, newest first
 #[utoipa::path(
     get, path = "/v1/search", params(SearchQuery),
-    responses((status = 200, description = "A page", body = Page<SearchHit>)),
+    responses((status = 200, description = "A page of matches", body = Page<SearchHit>)),
 )]
 pub(super) async fn session_search(
     State(http): State<Http>,
-    Known(caller): Known,
-    Asked(SearchQuery { q: text, limit, before }): Asked<SearchQuery>,
+    Authenticated(caller): Authenticated,
+    QueryParams(SearchQuery { q: text, limit, before }): QueryParams<SearchQuery>,
 ) -> Result<Json<Page<SearchHit>>, Problem> {
     let found = http.kernel.session_search(&caller, &kernel::SearchQuery { text, before, limit }).await?;
     Ok(Json(Page {

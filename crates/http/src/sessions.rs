@@ -1,4 +1,4 @@
-//! `/v1/sessions`
+//! `/v1/sessions`: sessions, their messages and snapshots.
 
 use axum::Json;
 use axum::extract::State;
@@ -17,12 +17,12 @@ use mainspring_kernel::store::SessionRef;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::access::Known;
-use crate::body::{Asked, Input, Named, Once, idempotency_key};
+use crate::access::Authenticated;
+use crate::body::{IdempotencyHeader, JsonObject, QueryParams, SessionPath, idempotency_key};
 use crate::{Http, Problem};
 
-/// Reads how a session is to be started: by `new` or `load`, and by no other name.
-fn start(target: SessionTarget) -> Result<SessionStart, Problem> {
+/// Converts a target that starts a session: `new` or `load`, and no other name.
+fn session_start(target: SessionTarget) -> Result<SessionStart, Problem> {
     if target.session_id.is_some()
         || target.key.is_some()
         || target.external_ref.is_some()
@@ -63,16 +63,16 @@ pub(super) fn target_of(target: SessionTarget) -> kernel::SessionTarget {
     }
 }
 
-/// A session with its version as an entity tag.
-pub(super) struct Tagged(pub(super) Session);
+/// A response with a session and its version as the ETag.
+pub(super) struct TaggedSession(pub(super) Session);
 
-impl IntoResponse for Tagged {
+impl IntoResponse for TaggedSession {
     fn into_response(self) -> Response {
         tagged(self.0.version, &self.0)
     }
 }
 
-/// What has a version, with it as an entity tag.
+/// Builds a response with `version` as the ETag.
 pub(super) fn tagged(version: u64, body: &impl Serialize) -> Response {
     ([(header::ETAG, tag(version))], Json(body)).into_response()
 }
@@ -81,44 +81,43 @@ pub(super) fn tag(version: u64) -> String {
     format!("\"{version}\"")
 }
 
-/// The session that the body names, in memory; a new one if there is none
+/// Finds the session named in the body or creates it, and loads it into memory
 #[utoipa::path(
-    post, path = "/v1/sessions", request_body = SessionTarget, params(Once),
+    post, path = "/v1/sessions", request_body = SessionTarget, params(IdempotencyHeader),
     responses(
-        (status = 200, description = "It exists", body = OpenedSession, headers(("ETag" = String), ("Location" = String))),
-        (status = 201, description = "It was made", body = OpenedSession, headers(("ETag" = String), ("Location" = String))),
+        (status = 200, description = "The existing session", body = OpenedSession, headers(("ETag" = String), ("Location" = String))),
+        (status = 201, description = "The new session", body = OpenedSession, headers(("ETag" = String), ("Location" = String))),
     ),
     extensions(("x-problems" = json!(["forbidden", "adapter_not_registered", "request_conflict", "already_exists", "ambiguous_mode", "no_model", "initial_messages_not_supported", "no_org"]))),
 )]
 pub(super) async fn session_resolve(
     State(http): State<Http>,
-    Known(caller): Known,
+    Authenticated(caller): Authenticated,
     headers: HeaderMap,
-    Input(target): Input<SessionTarget>,
+    JsonObject(target): JsonObject<SessionTarget>,
 ) -> Result<Response, Problem> {
     let key = idempotency_key(&headers)?;
     if target.starts() {
         let Started { session, opening, options } =
-            http.kernel.session_start(&caller, start(target)?, key).await?;
-        return Ok(opened(session, opening, Some(options)));
+            http.kernel.session_start(&caller, session_start(target)?, key).await?;
+        return Ok(opened_response(session, opening, Some(options)));
     }
     let (session, opening) = http.kernel.session_open(&caller, &target_of(target), key).await?;
-    Ok(opened(session, opening, None))
+    Ok(opened_response(session, opening, None))
 }
 
-fn opened(session: Session, opening: Opening, options: Option<RunOptions>) -> Response {
+fn opened_response(session: Session, opening: Opening, options: Option<RunOptions>) -> Response {
     let status = if opening == Opening::Created { StatusCode::CREATED } else { StatusCode::OK };
-    let place = HeaderValue::from_str(&format!("/v1/sessions/{}", session.id));
+    let location = HeaderValue::from_str(&format!("/v1/sessions/{}", session.id));
     let tag = HeaderValue::from_str(&tag(session.version));
     let mut response = (status, Json(OpenedSession { session, opening, options })).into_response();
     let headers = response.headers_mut();
-    headers.extend(place.into_iter().map(|place| (header::LOCATION, place)));
+    headers.extend(location.into_iter().map(|location| (header::LOCATION, location)));
     headers.extend(tag.into_iter().map(|tag| (header::ETAG, tag)));
     response
 }
 
-/// Returns the names of the one session that the query means, each only if both its parts are given; `None` if the query
-/// names no session.
+/// Returns the names in the query; a name with only one of its two parts is left out. `None` if the query names no session.
 fn names(query: &SessionListQuery) -> Option<Vec<SessionRef>> {
     let pair = |one: &Option<String>, other: &Option<String>| one.clone().zip(other.clone());
     let external = pair(&query.external_kind, &query.external_id);
@@ -130,46 +129,46 @@ fn names(query: &SessionListQuery) -> Option<Vec<SessionRef>> {
 }
 
 /// True when a session found by its name also passes the query's filters.
-fn passes(query: &SessionListQuery, session: &Session) -> bool {
+fn matches_filters(query: &SessionListQuery, session: &Session) -> bool {
     query.pinned.is_none_or(|pinned| pinned == session.pinned)
         && query.status.is_none_or(|status| status == session.status)
         && query.surface_kind.as_ref().is_none_or(|kind| *kind == session.surface_kind)
 }
 
-/// Builds a page of a list. A full page is followed by another one, which begins after `place` of the last item.
+/// Builds a page. If the page is full, `next` is the last item's `position`.
 pub(super) fn page_of<T>(
     http: &Http,
     items: Vec<T>,
     limit: Option<usize>,
-    place: impl Fn(&T) -> String,
+    position: impl Fn(&T) -> String,
 ) -> Page<T> {
     let full = items.len() >= limit.unwrap_or(http.kernel.limits().page.min(50));
-    let next = items.last().filter(|_| full).map(place);
+    let next = items.last().filter(|_| full).map(position);
     Page { items, next }
 }
 
-/// Reads where a page begins: `MILLISECONDS.ID`.
-pub(super) fn place<I: std::str::FromStr>(text: Option<String>) -> Result<Option<(Time, I)>, Problem> {
+/// Parses the start of a page: `MILLISECONDS.ID`.
+pub(super) fn page_start<I: std::str::FromStr>(text: Option<String>) -> Result<Option<(Time, I)>, Problem> {
     let Some(text) = text else { return Ok(None) };
     let read = text.split_once('.').and_then(|(time, id)| Some((Time(time.parse().ok()?), id.parse().ok()?)));
     read.map(Some).ok_or_else(|| Problem::invalid(format!("{text:?} is not the `next` of an earlier page")))
 }
 
-/// Sessions, the latest activity first
+/// Lists sessions, latest activity first
 #[utoipa::path(
     get, path = "/v1/sessions", params(SessionListQuery),
-    responses((status = 200, description = "A page", body = Page<ListedSession>)),
+    responses((status = 200, description = "A page of sessions", body = Page<ListedSession>)),
 )]
 pub(super) async fn session_list(
     State(http): State<Http>,
-    Known(caller): Known,
-    Asked(query): Asked<SessionListQuery>,
+    Authenticated(caller): Authenticated,
+    QueryParams(query): QueryParams<SessionListQuery>,
 ) -> Result<Json<Page<ListedSession>>, Problem> {
     let limit = query.limit;
     if let Some(names) = names(&query) {
-        return Ok(Json(Page::whole(named(&http, &caller, &query, &names).await?)));
+        return Ok(Json(Page::whole(find_by_names(&http, &caller, &query, &names).await?)));
     }
-    let before = place(query.before)?;
+    let before = page_start(query.before)?;
     let (scope, pinned, status) = (query.scope.unwrap_or_default(), query.pinned, query.status);
     let query = SessionQuery { scope, pinned, status, surface_kind: query.surface_kind, before, limit };
     let sessions = http.kernel.session_list(&caller, query).await?;
@@ -179,8 +178,8 @@ pub(super) async fn session_list(
     Ok(Json(page_of(&http, items, limit, at)))
 }
 
-/// The one session that has all of these names; a name that is not whole is nobody's.
-async fn named(
+/// Finds the session that has all of these names and passes the query's filters. No names: no session.
+async fn find_by_names(
     http: &Http,
     caller: &Caller,
     query: &SessionListQuery,
@@ -198,47 +197,47 @@ async fn named(
         }
         found = Some(session);
     }
-    let Some(session) = found.filter(|session| passes(query, session)) else { return Ok(vec![]) };
+    let Some(session) = found.filter(|session| matches_filters(query, session)) else { return Ok(vec![]) };
     let runs = RunQuery { session: Some(session.id), limit: Some(1), ..RunQuery::default() };
     let latest_run = http.kernel.run_list(caller, runs).await?.into_iter().next();
     Ok(vec![ListedSession { session, latest_run }])
 }
 
-/// One session
+/// Returns a session
 #[utoipa::path(
-    get, path = "/v1/sessions/{session}", params(Named),
-    responses((status = 200, description = "It; its version is the ETag", body = Session, headers(("ETag" = String)))),
+    get, path = "/v1/sessions/{session}", params(SessionPath),
+    responses((status = 200, description = "The session; its version is the ETag", body = Session, headers(("ETag" = String)))),
 )]
 pub(super) async fn session_get(
     State(http): State<Http>,
-    Known(caller): Known,
-    Named(by): Named,
-) -> Result<Tagged, Problem> {
-    Ok(Tagged(http.kernel.session_get(&caller, &by).await?))
+    Authenticated(caller): Authenticated,
+    SessionPath(by): SessionPath,
+) -> Result<TaggedSession, Problem> {
+    Ok(TaggedSession(http.kernel.session_get(&caller, &by).await?))
 }
 
-/// The version that `If-Match` names.
-pub(super) fn version(headers: &HeaderMap) -> Result<Option<u64>, Problem> {
+/// Reads the version in `If-Match`.
+pub(super) fn if_match_version(headers: &HeaderMap) -> Result<Option<u64>, Problem> {
     let Some(value) = headers.get(header::IF_MATCH) else { return Ok(None) };
     let read = value.to_str().ok().and_then(|text| text.trim_matches('"').parse().ok());
     read.map(Some).ok_or_else(|| Problem::invalid("If-Match takes the ETag of the session"))
 }
 
-/// Changes a session; with `If-Match`, only if nobody has changed it meanwhile
+/// Changes a session; with `If-Match`, only if the session is unchanged
 #[utoipa::path(
     patch, path = "/v1/sessions/{session}", request_body = SessionPatch,
-    params(Named, ("If-Match" = Option<String>, Header, description = "The ETag that it must still have.")),
-    responses((status = 200, description = "As it is now", body = Session, headers(("ETag" = String)))),
+    params(SessionPath, ("If-Match" = Option<String>, Header, description = "The ETag that the session must still have.")),
+    responses((status = 200, description = "The changed session", body = Session, headers(("ETag" = String)))),
     extensions(("x-problems" = json!(["forbidden", "session_busy", "no_org", "wrong_state", "version_conflict"]))),
 )]
 pub(super) async fn session_patch(
     State(http): State<Http>,
-    Known(caller): Known,
-    Named(by): Named,
+    Authenticated(caller): Authenticated,
+    SessionPath(by): SessionPath,
     headers: HeaderMap,
-    Input(patch): Input<SessionPatch>,
-) -> Result<Tagged, Problem> {
-    let version = version(&headers)?;
+    JsonObject(patch): JsonObject<SessionPatch>,
+) -> Result<TaggedSession, Problem> {
+    let version = if_match_version(&headers)?;
     let patch = kernel::SessionPatch {
         title: patch.title,
         status: patch.status,
@@ -252,22 +251,22 @@ pub(super) async fn session_patch(
         metadata: patch.metadata.map(|metadata| metadata.unwrap_or_else(|| Value::Object(Map::new()))),
         version,
     };
-    Ok(Tagged(http.kernel.session_patch(&caller, &by, patch).await?))
+    Ok(TaggedSession(http.kernel.session_patch(&caller, &by, patch).await?))
 }
 
-/// Deletes a session and everything of it; refused while a run lives
+/// Deletes a session with all of its data; refused while a run is active
 #[utoipa::path(
-    delete, path = "/v1/sessions/{session}", params(Named),
+    delete, path = "/v1/sessions/{session}", params(SessionPath),
     responses(
-        (status = 204, description = "It is gone"),
-        (status = 200, description = "It is gone, but for what its forks still see", body = KeptForForks),
+        (status = 204, description = "The session is deleted"),
+        (status = 200, description = "The session is deleted, except for the messages that its forks use", body = KeptForForks),
     ),
     extensions(("x-problems" = json!(["forbidden", "session_busy", "wrong_state"]))),
 )]
 pub(super) async fn session_delete(
     State(http): State<Http>,
-    Known(caller): Known,
-    Named(by): Named,
+    Authenticated(caller): Authenticated,
+    SessionPath(by): SessionPath,
 ) -> Result<Response, Problem> {
     let deleted = http.kernel.session_delete(&caller, &by).await?;
     Ok(match deleted.forks {
@@ -276,31 +275,31 @@ pub(super) async fn session_delete(
     })
 }
 
-/// Lets an idle session leave memory now
+/// Unloads an idle session from memory
 #[utoipa::path(
-    post, path = "/v1/sessions/{session}/close", params(Named),
-    responses((status = 200, description = "It is not in memory", body = ClosedSession)),
+    post, path = "/v1/sessions/{session}/close", params(SessionPath),
+    responses((status = 200, description = "The session is not in memory", body = ClosedSession)),
     extensions(("x-problems" = json!(["forbidden", "session_busy"]))),
 )]
 pub(super) async fn session_close(
     State(http): State<Http>,
-    Known(caller): Known,
-    Named(by): Named,
+    Authenticated(caller): Authenticated,
+    SessionPath(by): SessionPath,
 ) -> Result<Json<ClosedSession>, Problem> {
     Ok(Json(ClosedSession { closed: http.kernel.session_close(&caller, &by).await? }))
 }
 
-/// Prunes events: none of a run that has not ended, and no messages
+/// Deletes old events of a session; keeps its messages and the events of active runs
 #[utoipa::path(
-    post, path = "/v1/sessions/{session}/compact", params(Named), request_body = Compaction,
-    responses((status = 200, description = "Up to where events are gone", body = Compacted)),
+    post, path = "/v1/sessions/{session}/compact", params(SessionPath), request_body = Compaction,
+    responses((status = 200, description = "The position up to which events are deleted", body = Compacted)),
     extensions(("x-problems" = json!(["forbidden"]))),
 )]
 pub(super) async fn session_compact(
     State(http): State<Http>,
-    Known(caller): Known,
-    Named(by): Named,
-    Input(compaction): Input<Compaction>,
+    Authenticated(caller): Authenticated,
+    SessionPath(by): SessionPath,
+    JsonObject(compaction): JsonObject<Compaction>,
 ) -> Result<Json<Compacted>, Problem> {
     let before: Position = compaction
         .before
@@ -309,29 +308,29 @@ pub(super) async fn session_compact(
     Ok(Json(Compacted { floor: http.kernel.session_compact(&caller, &by, before.cursor).await? }))
 }
 
-/// The session at one instant, and where its stream stands then
+/// Returns the current state of a session and the position in its event stream
 #[utoipa::path(
-    get, path = "/v1/sessions/{session}/snapshot", params(Named),
-    responses((status = 200, description = "All that a new reader needs", body = Snapshot)),
+    get, path = "/v1/sessions/{session}/snapshot", params(SessionPath),
+    responses((status = 200, description = "The snapshot", body = Snapshot)),
 )]
 pub(super) async fn session_snapshot(
     State(http): State<Http>,
-    Known(caller): Known,
-    Named(by): Named,
+    Authenticated(caller): Authenticated,
+    SessionPath(by): SessionPath,
 ) -> Result<Json<Snapshot>, Problem> {
     Ok(Json(http.kernel.session_snapshot(&caller, &by).await?))
 }
 
-/// The end of the active path, root first
+/// Lists the latest messages of the active path, oldest first
 #[utoipa::path(
-    get, path = "/v1/sessions/{session}/messages", params(Named, MessageListQuery),
-    responses((status = 200, description = "Its messages", body = Page<Message>)),
+    get, path = "/v1/sessions/{session}/messages", params(SessionPath, MessageListQuery),
+    responses((status = 200, description = "A page of messages", body = Page<Message>)),
 )]
 pub(super) async fn session_messages(
     State(http): State<Http>,
-    Known(caller): Known,
-    Named(by): Named,
-    Asked(query): Asked<MessageListQuery>,
+    Authenticated(caller): Authenticated,
+    SessionPath(by): SessionPath,
+    QueryParams(query): QueryParams<MessageListQuery>,
 ) -> Result<Json<Page<std::sync::Arc<Message>>>, Problem> {
     let items = http.kernel.session_path(&caller, &by, query.before, query.limit).await?;
     Ok(Json(Page::whole(items)))

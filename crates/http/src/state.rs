@@ -1,4 +1,4 @@
-//! State of sessions, runs and owners: the same four verbs for all of them.
+//! Key-value state of sessions, runs and owners: the same four operations for each.
 
 use std::collections::HashMap;
 
@@ -15,18 +15,18 @@ use serde_json::Value;
 use utoipa::IntoParams;
 use utoipa::openapi::path::{Parameter, ParameterIn};
 
-use crate::access::Known;
-use crate::body::{self, Asked, Named, NamedRun, in_path};
+use crate::access::Authenticated;
+use crate::body::{self, QueryParams, RunPath, SessionPath, in_path};
 use crate::sessions::{page_of, tag, tagged};
 use crate::{Http, Problem};
 
-/// Whose state the path names, and which key of it.
-pub(super) struct Place {
+/// The state's scope (session, run or owner) and the key, both from the path.
+pub(super) struct StatePath {
     of: StateOf,
     key: String,
 }
 
-impl<S: Send + Sync> FromRequestParts<S> for Place {
+impl<S: Send + Sync> FromRequestParts<S> for StatePath {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Problem> {
@@ -43,78 +43,78 @@ impl<S: Send + Sync> FromRequestParts<S> for Place {
     }
 }
 
-/// The key that the path names.
-struct Key;
+/// Documents the path parameter `key`.
+struct KeyParam;
 
-impl IntoParams for Key {
+impl IntoParams for KeyParam {
     fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
-        vec![in_path("key", "The key.", "^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}$")]
+        vec![in_path("key", "The key of the entry.", "^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}$")]
     }
 }
 
-/// The owner needs no name: it is the caller's.
-struct Own;
+/// No path parameters: the owner is the caller's.
+struct NoParams;
 
-impl IntoParams for Own {
+impl IntoParams for NoParams {
     fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
         vec![]
     }
 }
 
-/// Preconditions of a change.
+/// Documents the precondition headers of a change.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Header)]
-#[expect(dead_code, reason = "it documents headers; `expect` reads them")]
-struct Condition {
-    /// The ETag that the entry must still have, or `*`: there must be one.
+#[expect(dead_code, reason = "documents headers; `expect` reads them")]
+struct PreconditionHeaders {
+    /// The ETag that the entry must still have, or `*`: the entry must exist.
     #[param(rename = "If-Match")]
     if_match: Option<String>,
-    /// `*`: there must be none.
+    /// `*`: the entry must not exist.
     #[param(rename = "If-None-Match")]
     if_none_match: Option<String>,
 }
 
-/// The four verbs on the state of one kind of thing.
-macro_rules! verbs {
+/// Defines list, get, set and delete of one kind of state.
+macro_rules! state_endpoints {
     ($of:ident, $all:literal, $one:literal, $list:ident, $get:ident, $set:ident, $delete:ident) => {
-        /// State, in the order of its keys
+        /// Lists state entries, sorted by key
         #[utoipa::path(
             get, path = $all, params($of, StateListQuery),
-            responses((status = 200, description = "A page", body = Page<StateEntry>)),
+            responses((status = 200, description = "A page of state entries", body = Page<StateEntry>)),
         )]
         pub(super) async fn $list(
             http: State<Http>,
-            caller: Known,
-            place: Place,
-            query: Asked<StateListQuery>,
+            caller: Authenticated,
+            path: StatePath,
+            query: QueryParams<StateListQuery>,
         ) -> Result<Json<Page<StateEntry>>, Problem> {
-            state_list(http, caller, place, query).await
+            state_list(http, caller, path, query).await
         }
 
-        /// One entry of state; with `If-None-Match`, 304 while it is as it was
+        /// Returns a state entry; with `If-None-Match`, 304 while it is unchanged
         #[utoipa::path(
-            get, path = $one, params($of, Key, StateQuery),
+            get, path = $one, params($of, KeyParam, StateQuery),
             responses(
-                (status = 200, description = "The entry", body = StateEntry, headers(("ETag" = String))),
-                (status = 304, description = "It is as it was"),
+                (status = 200, description = "The state entry", body = StateEntry, headers(("ETag" = String))),
+                (status = 304, description = "The entry is unchanged"),
             ),
         )]
         pub(super) async fn $get(
             http: State<Http>,
-            caller: Known,
-            place: Place,
+            caller: Authenticated,
+            path: StatePath,
             headers: HeaderMap,
-            query: Asked<StateQuery>,
+            query: QueryParams<StateQuery>,
         ) -> Result<Response, Problem> {
-            state_get(http, caller, place, headers, query).await
+            state_get(http, caller, path, headers, query).await
         }
 
-        /// Sets an entry of state: the body is the value
+        /// Sets a state entry to the value in the body
         #[utoipa::path(
-            put, path = $one, params($of, Key, Condition), request_body = Value,
+            put, path = $one, params($of, KeyParam, PreconditionHeaders), request_body = Value,
             responses(
-                (status = 200, description = "It was changed", body = StateEntry, headers(("ETag" = String))),
-                (status = 201, description = "There was none", body = StateEntry, headers(("ETag" = String))),
+                (status = 200, description = "The changed entry", body = StateEntry, headers(("ETag" = String))),
+                (status = 201, description = "The new entry", body = StateEntry, headers(("ETag" = String))),
             ),
             extensions(("x-problems" = json!([
                 "forbidden", "version_conflict", "too_many", "session_busy", "run_ended", "run_merged", "wrong_state"
@@ -122,35 +122,35 @@ macro_rules! verbs {
         )]
         pub(super) async fn $set(
             http: State<Http>,
-            caller: Known,
-            place: Place,
+            caller: Authenticated,
+            path: StatePath,
             headers: HeaderMap,
-            value: body::Json<Value>,
+            value: body::JsonBody<Value>,
         ) -> Result<Response, Problem> {
-            state_set(http, caller, place, headers, value).await
+            state_set(http, caller, path, headers, value).await
         }
 
-        /// Removes an entry of state: gone afterwards, whether it was there or not
+        /// Deletes a state entry; succeeds also if there is none
         #[utoipa::path(
-            delete, path = $one, params($of, Key, Condition),
-            responses((status = 204, description = "It is gone")),
+            delete, path = $one, params($of, KeyParam, PreconditionHeaders),
+            responses((status = 204, description = "The entry is deleted")),
             extensions(("x-problems" = json!([
                 "forbidden", "version_conflict", "session_busy", "run_ended", "run_merged", "wrong_state"
             ]))),
         )]
         pub(super) async fn $delete(
             http: State<Http>,
-            caller: Known,
-            place: Place,
+            caller: Authenticated,
+            path: StatePath,
             headers: HeaderMap,
         ) -> Result<StatusCode, Problem> {
-            state_delete(http, caller, place, headers).await
+            state_delete(http, caller, path, headers).await
         }
     };
 }
 
-verbs!(
-    Named,
+state_endpoints!(
+    SessionPath,
     "/v1/sessions/{session}/state",
     "/v1/sessions/{session}/state/{key}",
     session_state_list,
@@ -158,8 +158,8 @@ verbs!(
     session_state_set,
     session_state_delete
 );
-verbs!(
-    NamedRun,
+state_endpoints!(
+    RunPath,
     "/v1/runs/{run}/state",
     "/v1/runs/{run}/state/{key}",
     run_state_list,
@@ -167,8 +167,8 @@ verbs!(
     run_state_set,
     run_state_delete
 );
-verbs!(
-    Own,
+state_endpoints!(
+    NoParams,
     "/v1/state",
     "/v1/state/{key}",
     owner_state_list,
@@ -187,33 +187,33 @@ fn as_of(of: StateOf, at: Option<MessageId>) -> Result<StateOf, Problem> {
 
 async fn state_list(
     State(http): State<Http>,
-    Known(caller): Known,
-    place: Place,
-    Asked(query): Asked<StateListQuery>,
+    Authenticated(caller): Authenticated,
+    path: StatePath,
+    QueryParams(query): QueryParams<StateListQuery>,
 ) -> Result<Json<Page<StateEntry>>, Problem> {
-    let of = as_of(place.of, query.at)?;
+    let of = as_of(path.of, query.at)?;
     let items = http.kernel.state_list(&caller, &of, query.after.as_deref(), query.limit).await?;
     Ok(Json(page_of(&http, items, query.limit, |entry| entry.key.clone())))
 }
 
 async fn state_get(
     State(http): State<Http>,
-    Known(caller): Known,
-    place: Place,
+    Authenticated(caller): Authenticated,
+    path: StatePath,
     headers: HeaderMap,
-    Asked(query): Asked<StateQuery>,
+    QueryParams(query): QueryParams<StateQuery>,
 ) -> Result<Response, Problem> {
-    let of = as_of(place.of, query.at)?;
-    let entry = http.kernel.state_get(&caller, &of, &place.key).await?;
+    let of = as_of(path.of, query.at)?;
+    let entry = http.kernel.state_get(&caller, &of, &path.key).await?;
     let tag = tag(entry.version);
-    Ok(match is_known(&headers, &tag) {
+    Ok(match matches_etag(&headers, &tag) {
         true => (StatusCode::NOT_MODIFIED, [(header::ETAG, tag)]).into_response(),
         false => tagged(entry.version, &entry),
     })
 }
 
 /// True when `If-None-Match` names `tag`.
-pub(super) fn is_known(headers: &HeaderMap, tag: &str) -> bool {
+pub(super) fn matches_etag(headers: &HeaderMap, tag: &str) -> bool {
     let values = headers.get_all(header::IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok());
     let mut tags = values.flat_map(|value| value.split(',')).map(str::trim);
     tags.any(|known| known == "*" || known.trim_start_matches("W/") == tag)
@@ -221,13 +221,13 @@ pub(super) fn is_known(headers: &HeaderMap, tag: &str) -> bool {
 
 async fn state_set(
     State(http): State<Http>,
-    Known(caller): Known,
-    place: Place,
+    Authenticated(caller): Authenticated,
+    path: StatePath,
     headers: HeaderMap,
-    body::Json(value): body::Json<Value>,
+    body::JsonBody(value): body::JsonBody<Value>,
 ) -> Result<Response, Problem> {
     let expect = expect(&headers)?;
-    let outcome = http.kernel.state_set(&caller, &place.of, &place.key, Some(value), expect).await?;
+    let outcome = http.kernel.state_set(&caller, &path.of, &path.key, Some(value), expect).await?;
     let status = if outcome.created { StatusCode::CREATED } else { StatusCode::OK };
     Ok(match outcome.entry {
         Some(entry) => (status, tagged(entry.version, &entry)).into_response(),
@@ -237,12 +237,12 @@ async fn state_set(
 
 async fn state_delete(
     State(http): State<Http>,
-    Known(caller): Known,
-    place: Place,
+    Authenticated(caller): Authenticated,
+    path: StatePath,
     headers: HeaderMap,
 ) -> Result<StatusCode, Problem> {
     let expect = expect(&headers)?;
-    http.kernel.state_set(&caller, &place.of, &place.key, None, expect).await?;
+    http.kernel.state_set(&caller, &path.of, &path.key, None, expect).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -260,7 +260,7 @@ fn expect(headers: &HeaderMap) -> Result<Expect, Problem> {
                 .ok_or_else(|| Problem::invalid("If-Match takes the ETag of the entry, or *"))
         }
         (None, Some(_)) => {
-            Err(Problem::invalid("to change state, If-None-Match takes * only: there must be none"))
+            Err(Problem::invalid("on a change, If-None-Match takes only `*`: the entry must not exist"))
         }
         (Some(_), Some(_)) => Err(Problem::invalid("send If-Match or If-None-Match, not both")),
     }

@@ -1,6 +1,6 @@
-//! Open streams are counted, so that they stay bounded.
+//! Limits the number of open streams.
 //!
-//! Invariant: whoever is counted holds a [`Place`]; a reader that goes away gives it back.
+//! Invariant: every counted stream holds a [`StreamPermit`]; dropping it decrements the count.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 
 use crate::{HttpLimits, Problem};
 
-/// How many streams are open.
+/// Counts the open streams.
 #[derive(Debug, Default)]
 pub(super) struct Streams(Mutex<Open>);
 
@@ -21,45 +21,45 @@ struct Open {
     sessions: HashMap<SessionId, usize>,
 }
 
-/// A place among the open streams, given back when it is dropped.
+/// The permit of one open stream; released on drop.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct StreamPermit {
     streams: Arc<Streams>,
     session: Option<SessionId>,
 }
 
 impl Streams {
-    /// A place for one more stream, of a session if it is one's.
-    pub(super) fn place(
+    /// Acquires a permit for one more stream, also counted for `session` if given.
+    pub(super) fn acquire(
         self: &Arc<Self>,
         limits: &HttpLimits,
         session: Option<SessionId>,
-    ) -> Result<Place, Problem> {
+    ) -> Result<StreamPermit, Problem> {
         let mut open = self.0.lock();
         if open.total >= limits.streams {
             let detail = format!("{} streams are open already; try again later", limits.streams);
-            return Err(Problem::passing(StatusCode::SERVICE_UNAVAILABLE, "overloaded", detail));
+            return Err(Problem::transient(StatusCode::SERVICE_UNAVAILABLE, "overloaded", detail));
         }
         if let Some(session) = session {
             let of_session = open.sessions.entry(session).or_default();
             if *of_session >= limits.session_streams {
                 let detail =
                     format!("{} streams of this session are open already; close one", limits.session_streams);
-                return Err(Problem::passing(StatusCode::TOO_MANY_REQUESTS, "too_many_streams", detail));
+                return Err(Problem::transient(StatusCode::TOO_MANY_REQUESTS, "too_many_streams", detail));
             }
             *of_session += 1;
         }
         open.total += 1;
-        Ok(Place { streams: self.clone(), session })
+        Ok(StreamPermit { streams: self.clone(), session })
     }
 
-    /// How many are open.
+    /// Returns the number of open streams.
     pub(super) fn open(&self) -> usize {
         self.0.lock().total
     }
 }
 
-impl Drop for Place {
+impl Drop for StreamPermit {
     fn drop(&mut self) {
         let mut open = self.streams.0.lock();
         open.total -= 1;
@@ -79,19 +79,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_is_given_back() {
+    fn a_dropped_permit_is_released() {
         let limits = HttpLimits { streams: 3, session_streams: 2, ..HttpLimits::default() };
         let streams = Arc::new(Streams::default());
         let [one, other] = [1, 2].map(|no| Some(SessionId::from_random([no; 16])));
-        let code = |place: Result<Place, Problem>| place.map(drop).unwrap_err().code;
-        let first = streams.place(&limits, one).unwrap();
-        let _second = streams.place(&limits, one).unwrap();
-        assert_eq!(code(streams.place(&limits, one)), "too_many_streams");
-        let _third = streams.place(&limits, other).unwrap();
-        assert_eq!(code(streams.place(&limits, other)), "overloaded");
-        assert_eq!(code(streams.place(&limits, None)), "overloaded");
+        let code = |permit: Result<StreamPermit, Problem>| permit.map(drop).unwrap_err().code;
+        let first = streams.acquire(&limits, one).unwrap();
+        let _second = streams.acquire(&limits, one).unwrap();
+        assert_eq!(code(streams.acquire(&limits, one)), "too_many_streams");
+        let _third = streams.acquire(&limits, other).unwrap();
+        assert_eq!(code(streams.acquire(&limits, other)), "overloaded");
+        assert_eq!(code(streams.acquire(&limits, None)), "overloaded");
         drop(first);
-        assert!(streams.place(&limits, one).is_ok());
+        assert!(streams.acquire(&limits, one).is_ok());
         assert_eq!((streams.open(), streams.0.lock().sessions.len()), (2, 2));
     }
 }

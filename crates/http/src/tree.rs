@@ -1,4 +1,4 @@
-//! A session's tree: where its path goes, its messages and their families, forks.
+//! A session's message tree: nodes, single messages, navigation and forks.
 
 use axum::Json;
 use axum::extract::State;
@@ -7,65 +7,66 @@ use axum::response::{IntoResponse, Response};
 use mainspring_api::{Fork, MessageView, Navigation, Page, TreeNode, TreeQuery};
 use mainspring_kernel::kernel::ForkRequest;
 
-use crate::access::Known;
-use crate::body::{Asked, Input, Named, NamedMessage, Once, idempotency_key};
-use crate::sessions::{Tagged, version};
+use crate::access::Authenticated;
+use crate::body::{IdempotencyHeader, JsonObject, MessagePath, QueryParams, SessionPath, idempotency_key};
+use crate::sessions::{TaggedSession, if_match_version};
 use crate::{Http, Problem};
 
-/// A session's tree: line by line in the order of opening, parents before children
+/// Lists the nodes of a session's message tree: branch by branch in order of creation, parents before children
 #[utoipa::path(
-    get, path = "/v1/sessions/{session}/tree", params(Named, TreeQuery),
-    responses((status = 200, description = "A page", body = Page<TreeNode>)),
+    get, path = "/v1/sessions/{session}/tree", params(SessionPath, TreeQuery),
+    responses((status = 200, description = "A page of tree nodes", body = Page<TreeNode>)),
 )]
 pub(super) async fn session_tree(
     State(http): State<Http>,
-    Known(caller): Known,
-    Named(by): Named,
-    Asked(query): Asked<TreeQuery>,
+    Authenticated(caller): Authenticated,
+    SessionPath(by): SessionPath,
+    QueryParams(query): QueryParams<TreeQuery>,
 ) -> Result<Json<Page<TreeNode>>, Problem> {
     let tree = http.kernel.session_tree(&caller, &by, query).await?;
     Ok(Json(Page { items: tree.nodes, next: tree.next.map(|next| next.to_string()) }))
 }
 
-/// One message and what stands around it
+/// Returns a message with its parent, children and siblings
 #[utoipa::path(
-    get, path = "/v1/sessions/{session}/messages/{message}", params(NamedMessage),
+    get, path = "/v1/sessions/{session}/messages/{message}", params(MessagePath),
     responses((status = 200, description = "The message", body = MessageView)),
 )]
 pub(super) async fn session_message(
     State(http): State<Http>,
-    Known(caller): Known,
-    NamedMessage(by, message): NamedMessage,
+    Authenticated(caller): Authenticated,
+    MessagePath(by, message): MessagePath,
 ) -> Result<Json<MessageView>, Problem> {
     Ok(Json(http.kernel.session_message(&caller, &by, message).await?))
 }
 
-/// Moves the active path; with `If-Match`, only if nobody has changed the session meanwhile
+/// Moves the active path to another message; with `If-Match`, only if the session is unchanged
 #[utoipa::path(
     post, path = "/v1/sessions/{session}/navigate", request_body = Navigation,
-    params(Named, ("If-Match" = Option<String>, Header, description = "The ETag that it must still have.")),
-    responses((status = 200, description = "As it is now", body = mainspring_core::Session, headers(("ETag" = String)))),
+    params(SessionPath, ("If-Match" = Option<String>, Header, description = "The ETag that the session must still have.")),
+    responses((status = 200, description = "The changed session", body = mainspring_core::Session, headers(("ETag" = String)))),
     extensions(("x-problems" = json!(["forbidden", "session_busy", "abandoned_message", "version_conflict", "wrong_state"]))),
 )]
 pub(super) async fn session_navigate(
     State(http): State<Http>,
-    Known(caller): Known,
-    Named(by): Named,
+    Authenticated(caller): Authenticated,
+    SessionPath(by): SessionPath,
     headers: HeaderMap,
-    Input(to): Input<Navigation>,
-) -> Result<Tagged, Problem> {
-    let version = version(&headers)?;
-    let to =
-        to.message_id.ok_or_else(|| Problem::invalid("say where: messageId, or null for an empty path"))?;
-    Ok(Tagged(http.kernel.session_navigate(&caller, &by, to, version).await?))
+    JsonObject(to): JsonObject<Navigation>,
+) -> Result<TaggedSession, Problem> {
+    let version = if_match_version(&headers)?;
+    let to = to.message_id.ok_or_else(|| {
+        Problem::invalid("messageId is required: the id of a message, or null for an empty path")
+    })?;
+    Ok(TaggedSession(http.kernel.session_navigate(&caller, &by, to, version).await?))
 }
 
-/// A new session that goes on from a message of this one; nothing is copied
+/// Creates a session that continues from a message of this one, without copying messages
 #[utoipa::path(
-    post, path = "/v1/sessions/{session}/fork", request_body = Fork, params(Named, Once),
+    post, path = "/v1/sessions/{session}/fork", request_body = Fork, params(SessionPath, IdempotencyHeader),
     responses(
-        (status = 200, description = "The same request made it before", body = mainspring_core::Session, headers(("ETag" = String), ("Location" = String))),
-        (status = 201, description = "It was made", body = mainspring_core::Session, headers(("ETag" = String), ("Location" = String))),
+        (status = 200, description = "The session that the same request created before", body = mainspring_core::Session, headers(("ETag" = String), ("Location" = String))),
+        (status = 201, description = "The new session", body = mainspring_core::Session, headers(("ETag" = String), ("Location" = String))),
     ),
     extensions(("x-problems" = json!([
         "forbidden", "already_exists", "request_conflict", "abandoned_message", "session_busy", "wrong_state"
@@ -73,17 +74,17 @@ pub(super) async fn session_navigate(
 )]
 pub(super) async fn session_fork(
     State(http): State<Http>,
-    Known(caller): Known,
-    Named(by): Named,
+    Authenticated(caller): Authenticated,
+    SessionPath(by): SessionPath,
     headers: HeaderMap,
-    Input(fork): Input<Fork>,
+    JsonObject(fork): JsonObject<Fork>,
 ) -> Result<Response, Problem> {
     let Fork { message_id: message, key, title } = fork;
     let request = ForkRequest { message, key, title };
     let (session, made) = http.kernel.session_fork(&caller, &by, request, idempotency_key(&headers)?).await?;
     let status = if made { StatusCode::CREATED } else { StatusCode::OK };
-    let place = HeaderValue::from_str(&format!("/v1/sessions/{}", session.id));
-    let mut response = (status, Tagged(session)).into_response();
-    response.headers_mut().extend(place.into_iter().map(|place| (header::LOCATION, place)));
+    let location = HeaderValue::from_str(&format!("/v1/sessions/{}", session.id));
+    let mut response = (status, TaggedSession(session)).into_response();
+    response.headers_mut().extend(location.into_iter().map(|location| (header::LOCATION, location)));
     Ok(response)
 }

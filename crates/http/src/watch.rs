@@ -1,41 +1,41 @@
-//! What every request passes: it is counted, timed and bounded.
+//! Middleware: limits concurrent requests, counts and times them.
 
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::StatusCode;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
-use crate::problem::Answered;
+use crate::problem::ProblemCode;
 use crate::{Http, Problem};
 
-/// Works on so many requests at once and no more. A stream is let go once it has begun.
-pub(super) async fn bound(State(http): State<Http>, request: Request, next: Next) -> Response {
+/// Limits the number of concurrent requests. A stream stops counting once its headers are sent.
+pub(super) async fn limit_concurrency(State(http): State<Http>, request: Request, next: Next) -> Response {
     let Ok(_permit) = http.requests.try_acquire() else {
-        let detail = format!("{} requests are being worked on already; try again", http.limits.requests);
-        let problem = Problem::passing(StatusCode::SERVICE_UNAVAILABLE, "overloaded", detail);
+        let detail = format!("{} requests are already in progress; try again", http.limits.requests);
+        let problem = Problem::transient(StatusCode::SERVICE_UNAVAILABLE, "overloaded", detail);
         return problem.into_response();
     };
     next.run(request).await
 }
 
-/// Counts and times what is answered, and sees that it is what the document says.
-pub(super) async fn observe(State(http): State<Http>, request: Request, next: Next) -> Response {
+/// Counts and times responses. In debug builds, checks that the OpenAPI document lists each problem.
+pub(super) async fn record_metrics(State(http): State<Http>, request: Request, next: Next) -> Response {
     let path = request.extensions().get::<MatchedPath>().cloned();
     let method = request.method().clone();
-    let begun = http.kernel.elapsed();
+    let started = http.kernel.elapsed();
     let response = next.run(request).await;
-    let took = http.kernel.elapsed().saturating_sub(begun);
+    let took = http.kernel.elapsed().saturating_sub(started);
     let operation = path.and_then(|path| http.operations.id(&method, path.as_str()));
-    // Whoever asks for what does not exist must not make a label of it.
+    // Unknown paths must not become labels.
     let Some(operation) = operation else {
-        http.metrics.answered(&http.metrics.nothing, response.status(), took);
+        http.metrics.record_request(&http.metrics.no_operation, response.status(), took);
         return response;
     };
-    http.metrics.answered(operation, response.status(), took);
-    if let Some(Answered(code)) = response.extensions().get() {
+    http.metrics.record_request(operation, response.status(), took);
+    if let Some(ProblemCode(code)) = response.extensions().get() {
         debug_assert!(
-            http.document().tells(operation, response.status(), code),
-            "{operation} answered {} {code}, which its document does not say: add it to its x-problems",
+            http.document().lists_problem(operation, response.status(), code),
+            "{operation} answered {} {code}, which the OpenAPI document does not list: add it to the operation's x-problems",
             response.status(),
         );
     }

@@ -97,7 +97,7 @@ pub enum Error {
     BadImport {
         /// Number of the invalid line, from 1.
         line: u64,
-        /// What is wrong with the line.
+        /// The problem with the line.
         reason: String,
     },
     /// The object was changed by another request. Read it again, then retry.

@@ -78,7 +78,7 @@ impl Server {
         let (closing, stop, tasks) = (CancellationToken::new(), CancellationToken::new(), Tasks::default());
         let access = Access::new(&token, &config.owner);
         let edge = Http::new(kernel.clone(), access, config.http, stop.clone());
-        let router = edge.known_as(&config.allowed_hosts).router();
+        let router = edge.with_hosts(&config.allowed_hosts).router();
         if let Some(tcp) = tcp {
             // What is streamed goes out at once. A connection that refuses this is slower, and works.
             let tcp = tcp.tap_io(|stream| stream.set_nodelay(true).unwrap_or_default());

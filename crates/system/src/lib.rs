@@ -1,4 +1,4 @@
-//! Time, randomness and spawning: each in its one home, each replaceable in a test.
+//! Time, randomness and spawning: each in one place, each replaceable in a test.
 //!
 //! Everything else takes a [`clock::Clock`], [`ids::Ids`] or [`tasks::Tasks`]; `clippy.toml` bans the functions beneath.
 

@@ -63,7 +63,7 @@ pub(super) enum CallError {
     InvalidResponse {
         /// The method of the request.
         method: &'static str,
-        /// What is wrong with the result.
+        /// The reason.
         reason: String,
     },
 }

@@ -108,7 +108,7 @@ impl<D: Dialect> Driver<D> {
             active.native = Some(native.clone());
         }
         if attempt.is_cancelled() {
-            // `cancel` was called before there was a turn, so the agent would never hear of it.
+            // `cancel` was called before there was a turn, so the agent was not notified.
             return Err(AttemptError::Cancelled);
         }
         let turn = TurnContext {

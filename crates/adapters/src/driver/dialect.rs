@@ -44,7 +44,7 @@ pub struct AgentOptions {
     pub start_timeout: Duration,
     /// How long a process may take to exit by itself.
     pub stop_grace: Duration,
-    /// Who decides what the agent may do.
+    /// The policy for permissions that no rule decides.
     pub permissions: Permissions,
     /// Exceptions to `permissions`. Only for agents that say what they want to do.
     pub rules: Vec<Rule>,

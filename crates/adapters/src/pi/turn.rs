@@ -54,7 +54,7 @@ pub(super) struct PiTurn<'a> {
     may_be_handled: bool,
 }
 
-/// What to do after a record.
+/// The next step after a record.
 enum NextStep {
     Continue,
     Ask(Dialog),

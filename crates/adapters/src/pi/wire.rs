@@ -49,7 +49,7 @@ pub(super) struct Connection {
     next_id: AtomicU64,
 }
 
-/// Where incoming records go.
+/// The destinations of incoming records.
 struct Router {
     /// The calls that wait for a response. `None` once the reader has ended.
     pending: Mutex<Option<HashMap<CommandId, oneshot::Sender<Value>>>>,

@@ -62,7 +62,7 @@ fn over_stdio_it_is_called_by_its_prefix_and_started_again_after_it_was_killed()
     // Arguments that its schema does not allow never reach it.
     let said = prompt(dir.path(), "tool all__get-sum {\"a\": \"x\"}; say done");
     let results = results(&said);
-    assert!(results[0].2 && results[0].1.contains("do not fit"), "{results:?}");
+    assert!(results[0].2 && results[0].1.contains("do not match the schema"), "{results:?}");
 }
 
 /// The processes that were started by the process `parent` and are alive.

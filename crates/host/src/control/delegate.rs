@@ -1,6 +1,6 @@
-//! `delegate_agent`: a run hands work to a session of its own.
+//! `delegate_agent`: a run delegates work to a child session.
 
-use mainspring_client::{Client, Delegate as Wanted, SessionTarget};
+use mainspring_client::{Client, Delegate as DelegateRequest, SessionTarget};
 use mainspring_core::{
     Cost, Delegation, DelegationMode, DelegationResult, ExternalRef, Mode, RunId, RunLimits, RunOptions,
     SessionId,
@@ -9,76 +9,76 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
-use super::{Answer, CLIENT, Reach, failed, forms, object, read};
+use super::{CLIENT, ToolContext, ToolResult, failed, forms, object, read};
 
-/// What a child may cost if nothing is said, in US dollars.
-const BUDGET: f64 = 5.0;
-/// What it may cost at most.
-const BUDGET_MOST: f64 = 10.0;
+/// The default budget of a child, in US dollars.
+const DEFAULT_BUDGET_USD: f64 = 5.0;
+/// The maximum budget of a child, in US dollars.
+const MAX_BUDGET_USD: f64 = 10.0;
 
 #[derive(Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Delegate {
-    /// call: wait for the result. spawn: go on at once. continue: give an earlier child more to do, and wait.
+    /// call: wait for the result. spawn: return at once. continue: give an earlier child more work, and wait.
     #[schema(inline)]
     mode: DelegationMode,
-    /// The run that delegates, which is at work; the one you work for if not given.
+    /// The active run that delegates; default: the run you work for.
     parent_run_id: Option<String>,
-    /// What is to be achieved.
+    /// The objective of the work.
     objective: String,
-    /// What the child needs to know for that, at most 4000 characters; it sees nothing else of you.
+    /// Context for the child, at most 4000 characters; the child sees nothing else of your session.
     context: Option<String>,
-    /// Whose; must be the owner for whom the caller acts.
+    /// The owner; must be the one that the caller acts for.
     owner_id: Option<String>,
-    /// The child's session; needed to continue.
+    /// The child's session; required for continue.
     child_session_id: Option<String>,
-    /// The kind of surface of a new session; delegated_agent if not given.
+    /// The surface kind of a new session; default: delegated_agent.
     child_surface_kind: Option<String>,
-    /// What a new session stands for: the kind of that.
+    /// The kind of the external object that a new session refers to.
     child_external_ref_kind: Option<String>,
-    /// What a new session stands for: the id of that.
+    /// The id of the external object that a new session refers to.
     child_external_ref_id: Option<String>,
     /// The title of a new session.
     child_title: Option<String>,
-    /// The agent runtime of this work; the session's own if not given.
+    /// The agent runtime of this work; default: that of the session.
     adapter_id: Option<String>,
-    /// The agent runtime of a new session; the parent's if not given.
+    /// The agent runtime of a new session; default: that of the parent.
     default_adapter_id: Option<String>,
-    /// The folder it works in; the parent's if not given.
+    /// The working directory; default: that of the parent.
     cwd: Option<String>,
     /// The model.
     model: Option<String>,
-    /// Whether the child may act or only answer; only answer if not given.
+    /// Whether the child may act or only answer; default: only answer.
     #[schema(inline)]
     run_mode: Option<Mode>,
-    /// A name for this: the same again is the same child.
+    /// An idempotency id: repeating the call with it returns the same child.
     request_id: Option<String>,
-    /// Whose name that is.
+    /// The client that the requestId belongs to.
     client_id: Option<String>,
-    /// How deep delegation may go, from 1 to 5; 3 if not given.
+    /// The maximum depth of delegation, from 1 to 5; default: 3.
     max_depth: Option<u32>,
-    /// What the child may cost in US dollars, at most 10; 5 if not given.
+    /// The budget of the child in US dollars, at most 10; default: 5.
     max_budget_usd: Option<f64>,
-    /// Your own data, kept with a new session.
+    /// Metadata of a new session.
     #[schema(value_type = Option<Object>)]
     metadata: Option<Map<String, Value>>,
 }
 
-impl Reach<'_> {
-    pub(super) async fn delegate(&self, input: Value) -> Answer {
+impl ToolContext<'_> {
+    pub(super) async fn delegate(&self, input: Value) -> ToolResult {
         let input: Delegate = read(input)?;
         self.check_owner(input.owner_id.as_deref())?;
         let parent = self.parent(input.parent_run_id.as_deref()).await?;
-        let asked = json!({"mode": input.mode, "objective": input.objective, "context": input.context});
-        let (mode, wanted) = (input.mode, self.wanted(input)?);
+        let request = json!({"mode": input.mode, "objective": input.objective, "context": input.context});
+        let (mode, body) = (input.mode, self.delegate_request(input)?);
         let made = self.ask(|client| {
-            let wanted = &wanted;
-            async move { client.run_delegate(parent, wanted).await }
+            let body = &body;
+            async move { client.run_delegate(parent, body).await }
         });
         let made = made.await?;
         let (child, delegation) = (made.run.id, made.delegation.id);
         if mode != DelegationMode::Spawn {
-            self.ended(child).await?;
+            self.wait_until_ended(child).await?;
         }
         let settled = self.ask(|client| async move { client.delegation_get(delegation).await }).await?;
         let run = self.run(&child.to_string()).await?;
@@ -89,7 +89,7 @@ impl Reach<'_> {
         });
         let ended = run.state.status().is_ended();
         object(json!({
-            "delegation": forms::delegation(&settled.delegation, &asked),
+            "delegation": forms::delegation(&settled.delegation, &request),
             "childSession": forms::session(&session.await?),
             "childRun": self.run_form(&run).await?,
             "childAttempt": self.attempts(child).await?.last(),
@@ -99,13 +99,13 @@ impl Reach<'_> {
         }))
     }
 
-    /// The run that delegates: one of the session that calls, and nobody else's.
+    /// Returns the run that delegates, which must belong to the calling session.
     async fn parent(&self, named: Option<&str>) -> Result<RunId, (String, String)> {
         if let Some(named) = named {
             let run = self.run(named).await?;
             return match self.session.is_none_or(|own| own == run.session) {
                 true => Ok(run.id),
-                false => Err(failed("not_found", format!("{named} is no run of yours"))),
+                false => Err(failed("not_found", format!("{named} is not a run of your session"))),
             };
         }
         let message = "name the run that delegates: parentRunId";
@@ -118,16 +118,20 @@ impl Reach<'_> {
         active.map(|run| run.id).ok_or_else(|| failed("invalid_tool_input", message))
     }
 
-    fn wanted(&self, input: Delegate) -> Result<Wanted, (String, String)> {
+    fn delegate_request(&self, input: Delegate) -> Result<DelegateRequest, (String, String)> {
         let invalid = |message: String| failed("invalid_tool_input", message);
-        let budget = input.max_budget_usd.unwrap_or(BUDGET);
-        if !(budget > 0.0 && budget <= BUDGET_MOST) {
-            return Err(invalid(format!("maxBudgetUsd is more than 0 and at most {BUDGET_MOST}")));
+        let budget = input.max_budget_usd.unwrap_or(DEFAULT_BUDGET_USD);
+        if !(budget > 0.0 && budget <= MAX_BUDGET_USD) {
+            return Err(invalid(format!("maxBudgetUsd must be more than 0 and at most {MAX_BUDGET_USD}")));
         }
         let external_ref = match (input.child_external_ref_kind, input.child_external_ref_id) {
             (Some(kind), Some(id)) => Some(ExternalRef { kind, id }),
             (None, None) => None,
-            _ => return Err(invalid("a reference has a kind and an id: name both or none".into())),
+            _ => {
+                return Err(invalid(
+                    "childExternalRefKind and childExternalRefId must be given together".into(),
+                ));
+            }
         };
         let session_id = input.child_session_id.as_deref().map(str::parse::<SessionId>).transpose();
         let session_id = session_id.map_err(|_| {
@@ -147,7 +151,7 @@ impl Reach<'_> {
             metadata: input.metadata.map(Value::Object),
             ..SessionTarget::default()
         };
-        Ok(Wanted {
+        Ok(DelegateRequest {
             context: input.context,
             session,
             adapter: input.adapter_id.map(adapter),
@@ -161,16 +165,16 @@ impl Reach<'_> {
             max_depth: input.max_depth,
             client_id: Some(input.client_id.unwrap_or_else(|| CLIENT.into())),
             request_id: Some(input.request_id.unwrap_or_else(|| self.ids.secret())),
-            ..Wanted::new(input.mode, input.objective)
+            ..DelegateRequest::new(input.mode, input.objective)
         })
     }
 
-    /// The delegation that made a run, and those that it has made.
-    pub(super) async fn kin(&self, run: RunId) -> Result<(Value, Value), (String, String)> {
-        let kin = self.ask(|client| async move { client.run_delegations(run).await }).await?;
+    /// Returns the delegation that created a run, and those that the run created.
+    pub(super) async fn delegations(&self, run: RunId) -> Result<(Value, Value), (String, String)> {
+        let delegations = self.ask(|client| async move { client.run_delegations(run).await }).await?;
         let form = |delegation: &Delegation| forms::delegation(delegation, &json!({}));
         let list = |all: &[Delegation]| all.iter().map(form).collect::<Value>();
-        Ok((kin.parent.as_slice().iter().map(form).collect(), list(&kin.children)))
+        Ok((delegations.parent.as_slice().iter().map(form).collect(), list(&delegations.children)))
     }
 }
 

@@ -1,5 +1,4 @@
-//! Sessions, runs and the rest in the form that agents' tools know: one row of the specification's tables each, where the
-//! id of a session is `omiSessionId`.
+//! JSON forms of the control tools: one row of the specification's tables each, where a session's id is `omiSessionId`.
 
 use mainspring_api::jsonl::codes::protocol_code;
 use mainspring_core::{Artifact, Attempt, Binding, Delegation, Event, Run, Session};
@@ -51,7 +50,7 @@ pub(super) fn run(run: &Run, prompt: Option<&str>, final_text: Option<&str>) -> 
         "runId": run.id,
         "omiSessionId": run.session,
         "parentRunId": run.parent,
-        // A connection's own requests are told apart by what follows the mark; the client has no name of its own.
+        // `#…` scopes the requests of a client without an id to its connection; it is not part of the id.
         "clientId": run.request.client_id.as_deref().map(|name| name.split('#').next()),
         "requestId": run.request.request_id,
         "idempotencyKey": run.request.idempotency_key,

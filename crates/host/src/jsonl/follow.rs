@@ -1,8 +1,8 @@
-//! Following: one reader for each session that has a live query, which tells each query what happens in its run.
+//! Event readers: one for each session with live queries, which translates the events of each query's run.
 //!
-//! A query joins the reader of its session, unless that has read over something of its run already: then it gets a reader of
-//! its own, which begins where the run does. A reader that finds its host slow reads late, and what is streamed meanwhile
-//! comes as fewer and longer lines.
+//! A query joins the reader of its session, unless that reader has already skipped events of the query's run. Then the
+//! query gets its own reader, which starts at the run's beginning. With a slow host a reader falls behind, and streamed text
+//! is sent in fewer and longer lines.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -16,48 +16,48 @@ use mainspring_core::{
 use parking_lot::Mutex;
 
 use super::live::Query;
-use super::tell::{End, Teller, Told, spoken};
-use super::{Shared, told};
+use super::tell::{End, Translation, Translator, final_text};
+use super::{Shared, code_and_message};
 use crate::link::Link;
 
-/// How much text goes into one line at most.
-const STRETCH: usize = 64 << 10;
-/// How long to wait before asking again for a stream that is refused for now, in milliseconds.
-const PAUSE: u64 = 50;
+/// Size at which pending text is sent.
+const TEXT_FLUSH_BYTES: usize = 64 << 10;
+/// Delay before a refused stream is requested again.
+const RETRY_DELAY_MS: u64 = 50;
 
-/// The readers of sessions, where others may join.
+/// The session readers that queries can join.
 #[derive(Default)]
 pub(super) struct Followers(Mutex<HashMap<SessionId, Arc<Mutex<Following>>>>);
 
-/// Who is told by a reader.
+/// The queries of a reader.
 #[derive(Default)]
 struct Following {
-    tellers: HashMap<RunId, Teller>,
-    /// Runs of which something was read that nobody was there to be told.
-    missed: HashSet<RunId>,
-    over: bool,
+    translators: HashMap<RunId, Translator>,
+    /// Runs whose events were read before a query for them joined.
+    skipped: HashSet<RunId>,
+    closed: bool,
 }
 
-/// Tells `query` everything of its run, to its end.
+/// Sends `query` all events of its run until the run ends.
 pub(super) async fn follow(shared: &Arc<Shared>, query: Arc<Query>, accepted: AcceptedRun) {
     let AcceptedRun { run, position, replayed, .. } = accepted;
     if replayed && let Some(end) = End::of(&run) {
-        return recall(shared, &query, &run, &end).await;
+        return send_past_end(shared, &query, &run, &end).await;
     }
     let (session, id) = (run.session, run.id);
-    let teller = Teller::new(query.clone());
+    let translator = Translator::new(query.clone());
     let mine = {
         let mut followers = shared.followers.0.lock();
         let known = (!replayed).then(|| followers.get(&session)).flatten();
         if let Some(known) = known {
             let mut following = known.lock();
-            if !following.over && !following.missed.contains(&id) {
-                following.tellers.insert(id, teller);
+            if !following.closed && !following.skipped.contains(&id) {
+                following.translators.insert(id, translator);
                 return;
             }
         }
         let mine = Arc::new(Mutex::new(Following {
-            tellers: HashMap::from([(id, teller)]),
+            translators: HashMap::from([(id, translator)]),
             ..Following::default()
         }));
         if !replayed && !followers.contains_key(&session) {
@@ -70,7 +70,7 @@ pub(super) async fn follow(shared: &Arc<Shared>, query: Arc<Query>, accepted: Ac
         shared: shared.clone(),
         owner,
         session,
-        // Of a run that was accepted before, everything is told.
+        // A replayed run is sent from its beginning.
         only: replayed.then_some(id),
         from: (!replayed).then_some(position),
         following: mine,
@@ -79,36 +79,36 @@ pub(super) async fn follow(shared: &Arc<Shared>, query: Arc<Query>, accepted: Ac
     reader.read().await;
 }
 
-/// Learns the native session that a run uses. It is only a name: that it cannot be had is no reason to stop.
+/// Looks up the native session id of a binding. Failing is not fatal: the id is only informative.
 async fn bind(shared: &Shared, query: &Query, session: SessionId, binding: BindingId) {
     let ask = |client: Client| async move { client.binding_list(&session.to_string()).await };
     match shared.link.ask(&query.owner, ask).await {
         Ok(bindings) => {
             let found = bindings.into_iter().find(|known| known.id == binding);
-            query.learn(|known| known.native = found.and_then(|binding| binding.native));
+            query.update(|known| known.native = found.and_then(|binding| binding.native));
         }
-        Err(error) => tracing::info!(%session, %error, "the agent's own session is not known"),
+        Err(error) => tracing::info!(%session, %error, "native session id is not available"),
     }
 }
 
-/// Tells how a run ended that has ended before.
-async fn recall(shared: &Shared, query: &Query, run: &Run, end: &End) {
-    query.learn(|known| known.attempt = run.last_attempt);
+/// Sends the end of a run that has already ended.
+async fn send_past_end(shared: &Shared, query: &Query, run: &Run, end: &End) {
+    query.update(|known| known.attempt = run.last_attempt);
     let id = run.id;
     let ask = |client: Client| async move { client.run_attempts(id).await };
     let attempts = shared.link.ask(&query.owner, ask).await.unwrap_or_default();
     if let Some(binding) = attempts.last().and_then(|attempt| attempt.binding) {
         bind(shared, query, run.session, binding).await;
     }
-    let text = match said(&shared.link, &query.owner, run).await {
+    let text = match assistant_text(&shared.link, &query.owner, run).await {
         Ok(text) => text,
-        Err(error) => return fail(shared, query, &told(&error)).await,
+        Err(error) => return fail(shared, query, &code_and_message(&error)).await,
     };
-    end_with(shared, query, end, &text, None).await;
+    end_query(shared, query, end, &text, None).await;
 }
 
-/// Everything the agent said in a run that has ended.
-pub(crate) async fn said(link: &Link, owner: &str, run: &Run) -> Result<String, Error> {
+/// Returns all text of the agent in a run that has ended.
+pub(crate) async fn assistant_text(link: &Link, owner: &str, run: &Run) -> Result<String, Error> {
     let id = run.id;
     let mut text = String::new();
     let mut after = Position::START;
@@ -120,13 +120,13 @@ pub(crate) async fn said(link: &Link, owner: &str, run: &Run) -> Result<String, 
         };
         match link.ask(owner, ask).await {
             Ok(page) => {
-                text.extend(page.items.iter().filter_map(|event| spoken(&event.body)));
+                text.extend(page.items.iter().filter_map(|event| final_text(&event.body)));
                 match page.next.and_then(|next| next.parse().ok()) {
                     Some(next) => after = next,
                     None => return Ok(text),
                 }
             }
-            // The events are gone; the last message is not.
+            // The events were pruned; the last message still exists.
             Err(error) if error.is_cursor_expired() => break,
             Err(error) => return Err(error),
         }
@@ -140,18 +140,18 @@ pub(crate) async fn said(link: &Link, owner: &str, run: &Run) -> Result<String, 
     Ok(link.ask(owner, ask).await?.node.message.text())
 }
 
-/// Says how a query ended; if its agent wants the user to authenticate, which ways there are to.
-async fn end_with(shared: &Shared, query: &Query, end: &End, text: &str, event: Option<EventId>) {
+/// Ends a query; first sends `auth_required` if the agent requires a login.
+async fn end_query(shared: &Shared, query: &Query, end: &End, text: &str, event: Option<EventId>) {
     if end.wants_login() {
-        super::login::demand(shared, query).await;
+        super::login::require(shared, query).await;
     }
     finish(shared, query, end.line(query, text, event)).await;
 }
 
-/// Says the line that ends a query, after the answer to every wish to stop it.
+/// Sends the last line of a query, after the acknowledgement of every interrupt.
 async fn finish(shared: &Shared, query: &Query, last: Vec<u8>) {
     let _acknowledged = query.acknowledging.write().await;
-    // First it has an end, then it is told: who hears it may use the name again at once.
+    // Removed before the line is sent: the host may reuse the request id as soon as it reads the line.
     shared.live.end(query);
     shared.out.line(last).await;
 }
@@ -167,17 +167,17 @@ struct Reader {
     only: Option<RunId>,
     from: Option<Position>,
     following: Arc<Mutex<Following>>,
-    /// Text that has been read and not been said.
+    /// Text that was read but not sent.
     pending: Option<(Arc<Query>, String)>,
 }
 
 impl Reader {
     async fn read(&mut self) {
         let (mut events, mut no) = self.open();
-        while !self.is_over() {
+        while !self.is_closed() {
             let item = match events.next().now_or_never() {
                 Some(item) => item,
-                // Nothing more has come: what there is goes out.
+                // No more events for now: send the pending text.
                 None => {
                     self.flush().await;
                     events.next().await
@@ -188,16 +188,16 @@ impl Reader {
                 Some(Err(error)) if error.is_gone() => {
                     self.from = events.position();
                     if !self.shared.link.renewed(no).await {
-                        // Whoever ends this process says what is true of those who still wait.
+                        // `Jsonl::finish` ends the remaining queries.
                         return self.flush().await;
                     }
                     (events, no) = self.open();
                 }
                 Some(Err(error)) if error.is_retryable() => {
                     let clock = &self.shared.clock;
-                    clock.sleep_until(clock.now().plus(PAUSE)).await;
+                    clock.sleep_until(clock.now().plus(RETRY_DELAY_MS)).await;
                 }
-                Some(Err(error)) => return self.fail(&told(&error)).await,
+                Some(Err(error)) => return self.fail(&code_and_message(&error)).await,
                 None => return self.fail(&("not_found".into(), "the session was deleted".into())).await,
             }
         }
@@ -209,21 +209,21 @@ impl Reader {
             Some(run) => client.run_events(run, self.from),
             None => client.session_events(&self.session.to_string(), self.from.unwrap_or(Position::START)),
         };
-        // Who finds nobody asks where the sessions are now.
+        // On a lost connection the link supplies the next server.
         (events.give_up_after(1), no)
     }
 
-    /// True once there is nobody to tell anything. From then on nobody joins.
-    fn is_over(&self) -> bool {
+    /// True once the reader has no queries. From then on none can join.
+    fn is_closed(&self) -> bool {
         let mut followers = self.shared.followers.0.lock();
         let mut following = self.following.lock();
-        following.over = following.tellers.is_empty();
-        if following.over
+        following.closed = following.translators.is_empty();
+        if following.closed
             && followers.get(&self.session).is_some_and(|known| Arc::ptr_eq(known, &self.following))
         {
             followers.remove(&self.session);
         }
-        following.over
+        following.closed
     }
 
     async fn item(&mut self, item: Item) {
@@ -238,8 +238,8 @@ impl Reader {
             Item::Event(event) => self.event(&event).await,
             Item::Thought(thought) => self.thought(&thought).await,
             Item::Reset(snapshot) => self.reset(*snapshot).await,
-            // Text of a run that is not known is told with its message; text that a crash took back was said and cannot be
-            // unsaid, and its run has an end that is no success.
+            // Text of an unknown run comes again with its message. Text that a crash rolled back was already sent and
+            // cannot be withdrawn; its run does not succeed.
             Item::Live(_) | Item::Unknown { .. } => {}
         }
     }
@@ -247,13 +247,13 @@ impl Reader {
     async fn delta(&mut self, run: RunId, message: MessageId, text: String) {
         let query = {
             let mut following = self.following.lock();
-            match following.tellers.get_mut(&run) {
-                Some(teller) => {
-                    teller.streamed(message, text.len());
-                    teller.query.clone()
+            match following.translators.get_mut(&run) {
+                Some(translator) => {
+                    translator.record_streamed(message, text.len());
+                    translator.query.clone()
                 }
                 None => {
-                    following.missed.insert(run);
+                    following.skipped.insert(run);
                     return;
                 }
             }
@@ -265,7 +265,7 @@ impl Reader {
                 self.pending = Some((query, text));
             }
         }
-        if self.pending.as_ref().is_some_and(|(_, text)| text.len() >= STRETCH) {
+        if self.pending.as_ref().is_some_and(|(_, text)| text.len() >= TEXT_FLUSH_BYTES) {
             self.flush().await;
         }
     }
@@ -275,25 +275,26 @@ impl Reader {
         if let Some(attempt) = event.attempt {
             self.shared.attempts.note(attempt, run);
         }
-        let news = {
+        let update = {
             let mut following = self.following.lock();
-            match following.tellers.get_mut(&run) {
-                Some(teller) => {
-                    let told = teller.event(event);
-                    let query = teller.query.clone();
-                    let ended = told.end.is_some().then(|| following.tellers.remove(&run)).flatten();
-                    Some((query, told, ended))
+            match following.translators.get_mut(&run) {
+                Some(translator) => {
+                    let translation = translator.event(event);
+                    let query = translator.query.clone();
+                    let ended =
+                        translation.end.is_some().then(|| following.translators.remove(&run)).flatten();
+                    Some((query, translation, ended))
                 }
                 None => {
-                    // That it waits its turn is all that can be missed.
+                    // A query loses nothing if it misses `run.queued`.
                     if !matches!(event.body, Body::RunQueued { .. }) {
-                        following.missed.insert(run);
+                        following.skipped.insert(run);
                     }
                     None
                 }
             }
         };
-        let Some((query, Told { lines, end, bound }, ended)) = news else { return };
+        let Some((query, Translation { lines, end, bound }, ended)) = update else { return };
         self.flush().await;
         if let Some(binding) = bound {
             bind(&self.shared, &query, self.session, binding).await;
@@ -301,81 +302,83 @@ impl Reader {
         for line in lines {
             self.shared.out.line(line).await;
         }
-        if let (Some(end), Some(teller)) = (end, ended) {
-            let text = match teller.gap {
-                true => self.whole(run).await,
-                false => Ok(teller.text().to_owned()),
+        if let (Some(end), Some(translator)) = (end, ended) {
+            let text = match translator.gap {
+                true => self.complete_text(run).await,
+                false => Ok(translator.text().to_owned()),
             };
             match text {
-                Ok(text) => end_with(&self.shared, &query, &end, &text, Some(event.id)).await,
-                Err(error) => fail(&self.shared, &query, &told(&error)).await,
+                Ok(text) => end_query(&self.shared, &query, &end, &text, Some(event.id)).await,
+                Err(error) => fail(&self.shared, &query, &code_and_message(&error)).await,
             }
         }
     }
 
-    /// Everything that was said in a run of which some was not seen.
-    async fn whole(&self, run: RunId) -> Result<String, Error> {
+    /// Reads the complete text of a run after a gap.
+    async fn complete_text(&self, run: RunId) -> Result<String, Error> {
         let ask = |client: Client| async move { client.run_get(run).await };
         let run = self.shared.link.ask(&self.owner, ask).await?;
-        said(&self.shared.link, &self.owner, &run).await
+        assistant_text(&self.shared.link, &self.owner, &run).await
     }
 
     async fn thought(&mut self, thought: &Thought) {
         let query = {
             let following = self.following.lock();
             let run = self.shared.attempts.run_of(thought.attempt_id);
-            run.and_then(|run| following.tellers.get(&run)).map(|teller| teller.query.clone())
+            run.and_then(|run| following.translators.get(&run)).map(|translator| translator.query.clone())
         };
         if let Some(query) = query {
             self.flush().await;
-            self.shared.say(&Reply::ThinkingDelta { text: (&thought.text).into() }, &query.names(None)).await;
+            self.shared
+                .reply(&Reply::ThinkingDelta { text: (&thought.text).into() }, &query.names(None))
+                .await;
         }
     }
 
-    /// Events were pruned that had not been read: where each run stands is asked.
+    /// Handles pruned events: fetches the state of each run.
     async fn reset(&mut self, _now: Snapshot) {
         self.flush().await;
         let waiting: Vec<(RunId, Arc<Query>)> = {
             let mut following = self.following.lock();
-            following.tellers.values_mut().for_each(|teller| teller.gap = true);
-            following.tellers.iter().map(|(run, teller)| (*run, teller.query.clone())).collect()
+            following.translators.values_mut().for_each(|translator| translator.gap = true);
+            following.translators.iter().map(|(run, translator)| (*run, translator.query.clone())).collect()
         };
         for (id, query) in waiting {
             let ask = |client: Client| async move { client.run_get(id).await };
             match self.shared.link.ask(&self.owner, ask).await {
                 Ok(run) => {
                     if let Some(end) = End::of(&run) {
-                        self.following.lock().tellers.remove(&id);
-                        recall(&self.shared, &query, &run, &end).await;
+                        self.following.lock().translators.remove(&id);
+                        send_past_end(&self.shared, &query, &run, &end).await;
                     }
                 }
                 Err(error) => {
-                    self.following.lock().tellers.remove(&id);
-                    fail(&self.shared, &query, &told(&error)).await;
+                    self.following.lock().translators.remove(&id);
+                    fail(&self.shared, &query, &code_and_message(&error)).await;
                 }
             }
         }
     }
 
-    /// Says the text that has been read.
+    /// Sends the pending text.
     async fn flush(&mut self) {
         if let Some((query, text)) = self.pending.take() {
-            self.shared.say(&Reply::TextDelta { text: (&text).into() }, &query.names(None)).await;
+            self.shared.reply(&Reply::TextDelta { text: (&text).into() }, &query.names(None)).await;
         }
     }
 
-    /// Nothing more can be read: everybody is told why.
+    /// Ends all queries of the reader with an error.
     async fn fail(&mut self, why: &(String, String)) {
         self.flush().await;
         loop {
             let queries: Vec<Arc<Query>> = {
                 let mut following = self.following.lock();
-                following.tellers.drain().map(|(_, teller)| teller.query).collect()
+                following.translators.drain().map(|(_, translator)| translator.query).collect()
             };
             for query in queries {
                 fail(&self.shared, &query, why).await;
             }
-            if self.is_over() {
+            if self.is_closed() {
                 return;
             }
         }

@@ -1,4 +1,4 @@
-//! Images that come with a query: kept as artifacts of its session.
+//! Images of queries, stored as artifacts of the session.
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -7,18 +7,18 @@ use mainspring_core::{Block, SessionId};
 
 use super::live::Query;
 use super::query::Refused;
-use super::{Shared, told};
+use super::{Shared, code_and_message};
 
-/// Reads an image.
-pub(super) fn read(image: &str) -> Result<Vec<u8>, Refused> {
-    // Hosts are used to write what it is before it.
+/// Decodes a base64 image.
+pub(super) fn decode(image: &str) -> Result<Vec<u8>, Refused> {
+    // Hosts may send a data URL: `data:image/png;base64,…`.
     let encoded = image.split_once("base64,").map_or(image, |(_, encoded)| encoded);
     let invalid = |error| ("invalid_request".to_owned(), format!("imageBase64: {error}"));
     BASE64_STANDARD.decode(encoded.trim()).map_err(invalid)
 }
 
-/// Keeps an image, once for each name of a query.
-pub(super) async fn keep(
+/// Stores an image as an artifact, once per client and request id.
+pub(super) async fn store(
     shared: &Shared,
     query: &Query,
     session: SessionId,
@@ -28,15 +28,15 @@ pub(super) async fn keep(
     let mime_type = media_type(&bytes);
     let image = ArtifactQuery { kind: Some("image".into()), ..ArtifactQuery::default() };
     let name = blake3::hash(format!("{client}\0{}", query.request).as_bytes()).to_hex().to_string();
-    let kept = shared.link.ask(&query.owner, |client: Client| {
+    let stored = shared.link.ask(&query.owner, |client: Client| {
         let (image, name, bytes) = (&image, &name, bytes.clone());
         async move { client.artifact_put(&session.to_string(), image, Some(mime_type), bytes, name).await }
     });
-    let artifact = kept.await.map_err(|error| told(&error))?.id;
+    let artifact = stored.await.map_err(|error| code_and_message(&error))?.id;
     Ok(Block::Attachment { artifact, mime_type: mime_type.into(), name: None })
 }
 
-/// What kind of image it is, by how it begins.
+/// Detects the image's media type from its first bytes.
 fn media_type(bytes: &[u8]) -> &'static str {
     match bytes {
         [0x89, b'P', b'N', b'G', ..] => "image/png",

@@ -1,4 +1,4 @@
-//! `interrupt`: a wish to stop, and what became of it.
+//! `interrupt`: cancels a query and acknowledges the cancellation.
 
 use std::sync::Arc;
 
@@ -9,34 +9,39 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::line::{Envelope, Version};
 use super::live::Query;
-use super::{CLIENT, Shared, told};
+use super::{CLIENT, Shared, code_and_message};
 
-/// What is to be stopped.
-enum Aim {
+/// The target of an interrupt.
+enum Target {
     /// A query of this host.
     Query(Arc<Query>),
-    /// Any run of the owner.
+    /// A run of the owner that is no query of this host.
     Run(RunId),
-    /// Whatever a session does.
+    /// The active run of a session.
     Session(SessionId),
-    /// Nothing that is known; why.
+    /// Nothing: the code and message of the refusal.
     Nothing(&'static str, String),
 }
 
-/// Passes a wish to stop on. The query's end is told after the answer.
-pub(super) fn hear(shared: &Arc<Shared>, envelope: Envelope, line: Interrupt, weight: OwnedSemaphorePermit) {
-    let aim = aim(shared, &envelope, &line);
-    let query = match &aim {
-        Aim::Query(query) => Some(query.clone()),
+/// Cancels the target. The query's end is sent after the acknowledgement.
+pub(super) fn handle(
+    shared: &Arc<Shared>,
+    envelope: Envelope,
+    line: Interrupt,
+    weight: OwnedSemaphorePermit,
+) {
+    let target = target_of(shared, &envelope, &line);
+    let query = match &target {
+        Target::Query(query) => Some(query.clone()),
         _ => None,
     };
-    // Whoever tells its end waits for this; if the end is being told already, there is nothing to wait for.
-    let before_the_end = query.as_ref().and_then(|query| query.acknowledging.clone().try_read_owned().ok());
+    // The query's end waits for this lock; if the end is already being sent, the lock is not available.
+    let ack_lock = query.as_ref().and_then(|query| query.acknowledging.clone().try_read_owned().ok());
     let owner =
         query.as_ref().map_or_else(|| shared.owner(&envelope).to_owned(), |query| query.owner.clone());
     let shared = shared.clone();
     shared.tasks.clone().spawn(async move {
-        let outcome = stop(&shared, &owner, aim).await;
+        let outcome = stop(&shared, &owner, target).await;
         if envelope.version == Version::V2 {
             let names = match &query {
                 Some(query) => query.names(None),
@@ -44,26 +49,26 @@ pub(super) fn hear(shared: &Arc<Shared>, envelope: Envelope, line: Interrupt, we
             };
             acknowledge(&shared, names, outcome).await;
         }
-        drop((before_the_end, weight));
+        drop((ack_lock, weight));
     });
 }
 
-fn aim(shared: &Shared, envelope: &Envelope, line: &Interrupt) -> Aim {
+fn target_of(shared: &Shared, envelope: &Envelope, line: &Interrupt) -> Target {
     let live = &shared.live;
     let owns = |query: &Query| envelope.owner.as_ref().is_none_or(|owner| *owner == query.owner);
     if let Some(run) = &line.run_id {
         let Ok(run) = run.parse() else {
-            return Aim::Nothing("not_found", format!("no run {run:?}"));
+            return Target::Nothing("not_found", format!("no run {run:?}"));
         };
-        let known = live.latest(|query| owns(query) && query.known().run == Some(run));
-        return known.map_or(Aim::Run(run), Aim::Query);
+        let known = live.latest(|query| owns(query) && query.details().run == Some(run));
+        return known.map_or(Target::Run(run), Target::Query);
     }
     if let Some(attempt) = &line.attempt_id {
-        let fits = |query: &Query| query.known().attempt.is_some_and(|known| known.to_string() == *attempt);
+        let fits = |query: &Query| query.details().attempt.is_some_and(|known| known.to_string() == *attempt);
         let known = live.latest(|query| owns(query) && fits(query));
         return known.map_or_else(
-            || Aim::Nothing("not_found", format!("no attempt {attempt:?} is under way")),
-            Aim::Query,
+            || Target::Nothing("not_found", format!("no attempt {attempt:?} is under way")),
+            Target::Query,
         );
     }
     if let Some(request) = &envelope.request {
@@ -72,48 +77,48 @@ fn aim(shared: &Shared, envelope: &Envelope, line: &Interrupt) -> Aim {
             Some(client) => live.latest(|query| fits(query) && query.client == *client),
             None if live.only(fits).is_none() && live.latest(fits).is_some() => {
                 let message = format!("several clients have a query {request:?}: name the clientId too");
-                return Aim::Nothing("invalid_request", message);
+                return Target::Nothing("invalid_request", message);
             }
             None => live.only(fits),
         };
         return known.map_or_else(
-            || Aim::Nothing("not_found", format!("no query {request:?} is under way")),
-            Aim::Query,
+            || Target::Nothing("not_found", format!("no query {request:?} is under way")),
+            Target::Query,
         );
     }
     if let Some(session) = &line.session_id {
         let Ok(session) = session.parse() else {
-            return Aim::Nothing("not_found", format!("no session {session:?}"));
+            return Target::Nothing("not_found", format!("no session {session:?}"));
         };
-        let known = live.latest(|query| owns(query) && query.known().session == Some(session));
-        return known.map_or(Aim::Session(session), Aim::Query);
+        let known = live.latest(|query| owns(query) && query.details().session == Some(session));
+        return known.map_or(Target::Session(session), Target::Query);
     }
     let of_client = |client: &str| live.latest(|query| owns(query) && query.client == client);
     let (latest, none) = match &envelope.client {
-        // Who says its name means its own query, not whatever another client happens to do.
+        // A client that names itself means its own query, not another client's.
         Some(client) => (of_client(client), format!("client {client:?} has no query under way")),
         None => (of_client(CLIENT).or_else(|| live.latest(owns)), "no query is under way".to_owned()),
     };
-    latest.map_or_else(|| Aim::Nothing("not_found", none), Aim::Query)
+    latest.map_or_else(|| Target::Nothing("not_found", none), Target::Query)
 }
 
-async fn stop(shared: &Shared, owner: &str, aim: Aim) -> Result<CancelOutcome, (String, String)> {
-    let run = match aim {
-        Aim::Nothing(code, message) => return Err((code.to_owned(), message)),
-        Aim::Run(run) => Some(run),
-        Aim::Query(query) => query.run().await,
-        Aim::Session(session) => {
+async fn stop(shared: &Shared, owner: &str, target: Target) -> Result<CancelOutcome, (String, String)> {
+    let run = match target {
+        Target::Nothing(code, message) => return Err((code.to_owned(), message)),
+        Target::Run(run) => Some(run),
+        Target::Query(query) => query.run().await,
+        Target::Session(session) => {
             let ask = |client: Client| async move { client.session_snapshot(&session.to_string()).await };
-            let snapshot = shared.link.ask(owner, ask).await.map_err(|error| told(&error))?;
+            let snapshot = shared.link.ask(owner, ask).await.map_err(|error| code_and_message(&error))?;
             snapshot.active_run.map(|run| run.id)
         }
     };
     let run = run.ok_or_else(|| ("not_found".to_owned(), "no run is under way".to_owned()))?;
     let ask = |client: Client| async move { client.run_cancel(run).await };
-    shared.link.ask(owner, ask).await.map_err(|error| told(&error))
+    shared.link.ask(owner, ask).await.map_err(|error| code_and_message(&error))
 }
 
-/// Says that a wish to stop is not understood.
+/// Acknowledges an invalid interrupt as refused.
 pub(super) async fn refuse(shared: &Shared, names: Names, code: &str, message: String) {
     acknowledge(shared, names, Err((code.to_owned(), message))).await;
 }
@@ -130,7 +135,7 @@ async fn acknowledge(shared: &Shared, mut names: Names, outcome: Result<CancelOu
                 code: None,
                 message: None,
             };
-            shared.say(&ack, &names).await;
+            shared.reply(&ack, &names).await;
         }
         Err((code, message)) => {
             let ack = Reply::CancelAck {
@@ -140,12 +145,12 @@ async fn acknowledge(shared: &Shared, mut names: Names, outcome: Result<CancelOu
                 code: Some(Code::of(&code)),
                 message: Some((&message).into()),
             };
-            shared.say(&ack, &names).await;
+            shared.reply(&ack, &names).await;
         }
     }
 }
 
-/// What the line itself names, where no query is known.
+/// Returns the names in the line, for a line without a known query.
 fn names(envelope: &Envelope, line: &Interrupt) -> Names {
     fn id<T: std::str::FromStr>(text: Option<&String>) -> Option<T> {
         text.and_then(|text| text.parse().ok())

@@ -1,4 +1,4 @@
-//! `invalidate_session`: the agent's own session is not used again. The session stays as it is.
+//! `invalidate_session`: invalidates the agent's native session. The session itself is unchanged.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use mainspring_core::BindingStatus;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::line::{Envelope, Version};
-use super::{Shared, query, told};
+use super::{Shared, code_and_message, query};
 
-/// Sees to it that what the session of a key is tied to is not used again, before any query that comes after this.
-pub(super) fn hear(
+/// Invalidates the active bindings of a key's session, before any later query of that key starts.
+pub(super) fn handle(
     shared: &Arc<Shared>,
     envelope: Envelope,
     line: InvalidateSession,
@@ -19,17 +19,17 @@ pub(super) fn hear(
 ) {
     let owner = shared.owner(&envelope).to_owned();
     shared.hints.forget(&owner, &line.session_key);
-    let turn = shared.lanes.enter(query::lane_of(&owner, query::SCOPE, &line.session_key));
+    let position = shared.lanes.enter(query::lane_of(&owner, query::SCOPE, &line.session_key));
     let shared = shared.clone();
     shared.tasks.clone().spawn(async move {
-        let mut turn = turn;
-        turn.come().await;
+        let mut position = position;
+        position.wait().await;
         if let Err(error) = invalidate(&shared, &owner, &line.session_key).await {
-            let (code, message) = told(&error);
-            tracing::warn!(key = line.session_key, code, message, "a session was not invalidated");
-            // A host of version 1 would take it for the end of its query.
+            let (code, message) = code_and_message(&error);
+            tracing::warn!(key = line.session_key, code, message, "session was not invalidated");
+            // A version 1 host would take an error for the end of its query.
             if envelope.version == Version::V2 {
-                shared.say(&Reply::error(&code, &message), &Names::from(&envelope)).await;
+                shared.reply(&Reply::error(&code, &message), &Names::from(&envelope)).await;
             }
         }
         drop(weight);

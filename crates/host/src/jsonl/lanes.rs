@@ -1,4 +1,4 @@
-//! Lanes: queries for one session are accepted in the order of their lines, those of different sessions side by side.
+//! Lanes: queries for one session are accepted in the order of their lines, queries for different sessions concurrently.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,18 +6,18 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-/// Who goes last in each lane.
+/// The last entry of each lane.
 #[derive(Default, Clone)]
-pub(super) struct Lanes(Arc<Mutex<State>>);
+pub(super) struct Lanes(Arc<Mutex<LaneMap>>);
 
 #[derive(Default)]
-struct State {
+struct LaneMap {
     last: u64,
     lanes: HashMap<String, (u64, oneshot::Receiver<()>)>,
 }
 
-/// A place in a lane; dropped, the next one's turn has come.
-pub(super) struct Turn {
+/// A position in a lane; dropping it lets the next one proceed.
+pub(super) struct LanePosition {
     lanes: Lanes,
     lane: String,
     no: u64,
@@ -26,27 +26,27 @@ pub(super) struct Turn {
 }
 
 impl Lanes {
-    /// The place behind everybody who is in the lane.
-    pub(super) fn enter(&self, lane: String) -> Turn {
+    /// Joins the end of a lane.
+    pub(super) fn enter(&self, lane: String) -> LanePosition {
         let mut state = self.0.lock();
         state.last += 1;
         let no = state.last;
         let (done, after) = oneshot::channel();
         let before = state.lanes.insert(lane.clone(), (no, after)).map(|(_, before)| before);
-        Turn { lanes: self.clone(), lane, no, before, _done: done }
+        LanePosition { lanes: self.clone(), lane, no, before, _done: done }
     }
 }
 
-impl Turn {
-    /// Resolves once everybody before has gone.
-    pub(super) async fn come(&mut self) {
+impl LanePosition {
+    /// Waits until all earlier positions of the lane are dropped.
+    pub(super) async fn wait(&mut self) {
         if let Some(before) = self.before.take() {
             let _ = before.await;
         }
     }
 }
 
-impl Drop for Turn {
+impl Drop for LanePosition {
     fn drop(&mut self) {
         let mut state = self.lanes.0.lock();
         if state.lanes.get(&self.lane).is_some_and(|(no, _)| *no == self.no) {
@@ -60,14 +60,14 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn one_after_another_in_a_lane_and_side_by_side_in_two() {
+    async fn a_lane_is_sequential_and_two_lanes_are_concurrent() {
         let lanes = Lanes::default();
         let (mut first, mut second, mut other) =
             (lanes.enter("a".into()), lanes.enter("a".into()), lanes.enter("b".into()));
-        first.come().await;
-        other.come().await;
+        first.wait().await;
+        other.wait().await;
         {
-            let waits = second.come();
+            let waits = second.wait();
             tokio::pin!(waits);
             assert!(
                 std::future::poll_fn(|cx| std::task::Poll::Ready(waits.as_mut().poll(cx))).await.is_pending()

@@ -1,21 +1,21 @@
-//! What the host says: one JSON object per line.
+//! Parses the host's lines: one JSON object each.
 //!
-//! Every line has an envelope (`protocolVersion`, `requestId`, `clientId`, `ownerId`), and all of it may be absent: a line
-//! without a version is of version 1. What a field is called in version 1 is read here and nowhere else.
+//! Every line has an envelope (`protocolVersion`, `requestId`, `clientId`, `ownerId`) whose fields are all optional. A line
+//! without a version has version 1. Only this module handles the field names of version 1.
 
 use mainspring_api::jsonl::{Names, Request};
 use serde_json::{Map, Value};
 
-/// The version of the protocol that a line is in.
+/// The protocol version of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Version {
-    /// Answers carry no names: the host has one question at a time.
+    /// Replies carry no ids: the host has one query at a time.
     V1,
-    /// Every answer names what it belongs to.
+    /// Every reply names its request.
     V2,
 }
 
-/// Who says a line, and what it is called.
+/// The sender and the request id of a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Envelope {
     pub(super) version: Version,
@@ -24,28 +24,28 @@ pub(super) struct Envelope {
     pub(super) owner: Option<String>,
 }
 
-/// A line that was not understood, and what of its envelope could be read.
+/// An invalid line and the readable part of its envelope.
 #[derive(Debug, PartialEq)]
-pub(super) struct Bad {
+pub(super) struct InvalidLine {
     pub(super) code: &'static str,
     pub(super) message: String,
     pub(super) echo: Echo,
-    pub(super) of: Of,
+    pub(super) subject: Subject,
 }
 
-/// What a line that was not understood is about, as far as that could be read.
+/// The subject of an invalid line, as far as readable.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) enum Of {
-    /// A wish of version 2 to stop a query, which is acknowledged.
+pub(super) enum Subject {
+    /// An interrupt of version 2, which must be acknowledged.
     Interrupt,
-    /// A call of a tool.
+    /// A tool call, with its id.
     Call(Option<String>),
     /// Anything else.
     #[default]
     Other,
 }
 
-/// What a line called itself, to be said back with what is wrong with it.
+/// The names of an invalid line, returned with the error.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Echo {
     pub(super) version: Option<u64>,
@@ -54,7 +54,7 @@ pub(super) struct Echo {
 }
 
 impl From<&Envelope> for Names {
-    /// Names the answer to a line that is no query: in version 1 nothing.
+    /// Returns the names of the reply to a line that is no query; none in version 1.
     fn from(envelope: &Envelope) -> Self {
         match envelope.version {
             Version::V1 => Self::default(),
@@ -75,62 +75,64 @@ impl From<Echo> for Names {
     }
 }
 
-/// Reads a line.
-pub(super) fn read(bytes: &[u8]) -> Result<(Envelope, Request), Box<Bad>> {
-    let bad = |code, message| Box::new(Bad { code, message, echo: Echo::default(), of: Of::Other });
-    let parsed = serde_json::from_slice(bytes).or_else(|error| match whole_characters(bytes) {
-        Some(mended) => serde_json::from_slice(&mended),
+/// Parses a line.
+pub(super) fn read(bytes: &[u8]) -> Result<(Envelope, Request), Box<InvalidLine>> {
+    let invalid = |code, message| {
+        Box::new(InvalidLine { code, message, echo: Echo::default(), subject: Subject::Other })
+    };
+    let parsed = serde_json::from_slice(bytes).or_else(|error| match replace_lone_surrogates(bytes) {
+        Some(repaired) => serde_json::from_slice(&repaired),
         None => Err(error),
     });
     let object = match parsed {
         Ok(Value::Object(object)) => object,
-        Ok(_) => return Err(bad("invalid_request", "a line is a JSON object".into())),
-        Err(error) => return Err(bad("invalid_json", format!("the line is not JSON: {error}"))),
+        Ok(_) => return Err(invalid("invalid_request", "a line is a JSON object".into())),
+        Err(error) => return Err(invalid("invalid_json", format!("the line is not JSON: {error}"))),
     };
     let echo = Echo {
-        version: object.get("protocolVersion").and_then(whole),
+        version: object.get("protocolVersion").and_then(integer),
         request: object.get("requestId").and_then(Value::as_str).map(str::to_owned),
         client: object.get("clientId").and_then(Value::as_str).map(str::to_owned),
     };
     let text = |field: &str| object.get(field).and_then(Value::as_str);
-    let of = match text("type") {
-        Some("interrupt") if echo.version == Some(2) => Of::Interrupt,
-        Some("tool_result") => Of::Call(text("callId").map(str::to_owned)),
-        _ => Of::Other,
+    let subject = match text("type") {
+        Some("interrupt") if echo.version == Some(2) => Subject::Interrupt,
+        Some("tool_result") => Subject::Call(text("callId").map(str::to_owned)),
+        _ => Subject::Other,
     };
-    understand(object).map_err(|message| Box::new(Bad { code: "invalid_request", message, echo, of }))
+    parse(object).map_err(|message| Box::new(InvalidLine { code: "invalid_request", message, echo, subject }))
 }
 
-/// The line with `\u{fffd}` for every half of a character, if there are any: hosts that count in UTF-16 cut texts in the
-/// middle of one, and say the half as `\ud83d`.
-fn whole_characters(line: &[u8]) -> Option<Vec<u8>> {
+/// Replaces unpaired surrogate escapes by `\u{fffd}`; `None` if there are none. Hosts that count in UTF-16 cut texts
+/// inside a character and send half of it, such as `\ud83d`.
+fn replace_lone_surrogates(line: &[u8]) -> Option<Vec<u8>> {
     let unit = |at: usize| {
         let digits = line.get(at..at + 6)?.strip_prefix(b"\\u")?;
         u16::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
     };
-    let (mut mended, mut at, mut halves) = (Vec::with_capacity(line.len()), 0, false);
+    let (mut repaired, mut at, mut found) = (Vec::with_capacity(line.len()), 0, false);
     while at < line.len() {
         let length = match (unit(at), unit(at + 6)) {
             _ if line[at] != b'\\' => 1,
             (Some(0xd800..=0xdbff), Some(0xdc00..=0xdfff)) => 12,
             (Some(0xd800..=0xdfff), _) => {
-                halves = true;
-                mended.extend_from_slice(b"\\ufffd");
+                found = true;
+                repaired.extend_from_slice(b"\\ufffd");
                 at += 6;
                 continue;
             }
-            // What is escaped may be the mark itself.
+            // The escaped character may be a backslash.
             _ => 2,
         };
         let end = line.len().min(at + length);
-        mended.extend_from_slice(&line[at..end]);
+        repaired.extend_from_slice(&line[at..end]);
         at = end;
     }
-    halves.then_some(mended)
+    found.then_some(repaired)
 }
 
-/// A whole number, also one that was written with a fraction of nothing.
-fn whole(value: &Value) -> Option<u64> {
+/// Reads an integer; also accepts `1.0` and `2.0`.
+fn integer(value: &Value) -> Option<u64> {
     match value.as_f64() {
         Some(1.0) => Some(1),
         Some(2.0) => Some(2),
@@ -138,10 +140,10 @@ fn whole(value: &Value) -> Option<u64> {
     }
 }
 
-fn understand(mut object: Map<String, Value>) -> Result<(Envelope, Request), String> {
+fn parse(mut object: Map<String, Value>) -> Result<(Envelope, Request), String> {
     let version = match object.get("protocolVersion") {
         None | Some(Value::Null) => Version::V1,
-        Some(version) => match whole(version) {
+        Some(version) => match integer(version) {
             Some(1) => Version::V1,
             Some(2) => Version::V2,
             _ => return Err(format!("protocolVersion {version} is not spoken here; 1 and 2 are")),
@@ -174,7 +176,7 @@ fn understand(mut object: Map<String, Value>) -> Result<(Envelope, Request), Str
 }
 
 fn fields<T: serde::de::DeserializeOwned>(kind: &str, object: Map<String, Value>) -> Result<T, String> {
-    // What a newer host says besides is not our concern.
+    // Ignores fields of newer protocol versions.
     serde_json::from_value(Value::Object(object)).map_err(|error| format!("{kind}: {error}"))
 }
 
@@ -184,7 +186,7 @@ mod tests {
 
     use super::*;
 
-    fn line(value: &Value) -> Result<(Envelope, Request), Box<Bad>> {
+    fn line(value: &Value) -> Result<(Envelope, Request), Box<InvalidLine>> {
         read(value.to_string().as_bytes())
     }
 
@@ -204,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_said_back_with_its_names() {
+    fn an_invalid_line_is_reported_with_its_names() {
         let cases = [
             (json!([1]), "invalid_request", "a line is a JSON object", None),
             (
@@ -245,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_character_is_no_reason_not_to_read_a_line() {
+    fn lone_surrogates_are_replaced() {
         let prompt = |escaped: &str| {
             let line = format!(r#"{{"type":"query","requestId":"r","prompt":"{escaped}"}}"#);
             match read(line.as_bytes()) {
@@ -256,13 +258,13 @@ mod tests {
         assert_eq!(prompt(r"cut \ud83d"), "cut \u{fffd}");
         assert_eq!(prompt(r"\ude00 \ud83d\ude00 \ud83d\ud83d\ude00"), "\u{fffd} 😀 \u{fffd}😀");
         assert_eq!(prompt(r#"\\ud83d \" \ud83d"#), "\\ud83d \" \u{fffd}");
-        assert_eq!(prompt(r"\\ud83d"), r"\ud83d", "nothing is half here");
+        assert_eq!(prompt(r"\\ud83d"), r"\ud83d", "an escaped backslash starts no surrogate");
         assert_eq!(read(br#"{"type":"\ud83d"#).unwrap_err().code, "invalid_json");
         assert_eq!(read(br#"{"type":"\u12"#).unwrap_err().code, "invalid_json");
     }
 
     #[test]
-    fn a_token_is_never_shown() {
+    fn a_token_is_never_printed() {
         let (_, line) = line(&json!({"type": "refresh_token", "token": "secret"})).unwrap();
         assert!(!format!("{line:?}").contains("secret"));
     }

@@ -1,4 +1,4 @@
-//! Queries that have no end yet.
+//! Live queries: those that have not ended.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -18,21 +18,21 @@ pub(super) struct Query {
     pub(super) client: String,
     pub(super) owner: String,
     pub(super) adapter: String,
-    known: Mutex<Known>,
+    details: Mutex<RunDetails>,
     accepted: watch::Sender<Acceptance>,
-    /// Held by whoever tells what became of a wish to stop, so that the end is told after it.
+    /// Read-locked while an interrupt is acknowledged; sending the end takes the write lock, so it comes after.
     pub(super) acknowledging: Arc<RwLock<()>>,
 }
 
-/// What is known of a query's run.
+/// The details of a query's run, as far as known.
 #[derive(Debug, Default, Clone)]
-pub(super) struct Known {
+pub(super) struct RunDetails {
     pub(super) session: Option<SessionId>,
     pub(super) run: Option<RunId>,
     pub(super) attempt: Option<AttemptId>,
-    /// The runtime's own name for the session.
+    /// The agent's native session id.
     pub(super) native: Option<String>,
-    /// The agent works on it.
+    /// The agent is working on the run.
     pub(super) running: bool,
 }
 
@@ -44,32 +44,33 @@ enum Acceptance {
 }
 
 impl Query {
-    /// What is known of its run.
-    pub(super) fn known(&self) -> Known {
-        self.known.lock().clone()
+    /// Returns the details of the query's run.
+    pub(super) fn details(&self) -> RunDetails {
+        self.details.lock().clone()
     }
 
-    pub(super) fn learn(&self, learn: impl FnOnce(&mut Known)) {
-        learn(&mut self.known.lock());
+    /// Updates the details of the query's run.
+    pub(super) fn update(&self, update: impl FnOnce(&mut RunDetails)) {
+        update(&mut self.details.lock());
     }
 
-    /// What its lines carry; nothing in version 1.
+    /// Returns the names that the query's replies carry; none in version 1.
     pub(super) fn names(&self, event: Option<EventId>) -> Names {
         if self.version == Version::V1 {
             return Names::default();
         }
-        let known = self.known();
+        let details = self.details();
         Names {
-            session_id: known.session,
-            run_id: known.run,
-            attempt_id: known.attempt,
+            session_id: details.session,
+            run_id: details.run,
+            attempt_id: details.attempt,
             event_id: event,
-            adapter_session_id: known.native,
+            adapter_session_id: details.native,
             ..self.request_names()
         }
     }
 
-    /// What a line carries that is about its name, and not about its run.
+    /// Returns the names of the request without those of its run.
     pub(super) fn request_names(&self) -> Names {
         match self.version {
             Version::V1 => Names::default(),
@@ -82,13 +83,13 @@ impl Query {
         }
     }
 
-    /// Its run was accepted.
+    /// Records that the query's run was accepted.
     pub(super) fn accept(&self, session: SessionId, run: RunId) {
-        self.learn(|known| (known.session, known.run) = (Some(session), Some(run)));
+        self.update(|known| (known.session, known.run) = (Some(session), Some(run)));
         self.accepted.send_replace(Acceptance::Accepted(run));
     }
 
-    /// Its run, once it is accepted; none if it is not.
+    /// Waits for the query's run; `None` if the query is refused.
     pub(super) async fn run(&self) -> Option<RunId> {
         let mut accepted = self.accepted.subscribe();
         let answer = accepted.wait_for(|accepted| *accepted != Acceptance::Waiting).await;
@@ -99,20 +100,20 @@ impl Query {
     }
 }
 
-/// All of them.
+/// All live queries.
 #[derive(Default)]
-pub(super) struct Live(Mutex<State>, watch::Sender<usize>);
+pub(super) struct Live(Mutex<LiveQueries>, watch::Sender<usize>);
 
 #[derive(Default)]
-struct State {
+struct LiveQueries {
     last: u64,
-    /// In the order of their lines.
+    /// In the order of arrival.
     queries: BTreeMap<u64, Arc<Query>>,
     by_name: HashMap<(String, String, String), u64>,
 }
 
 impl Live {
-    /// A query that was read; the one that lives under the same names, if there is one.
+    /// Registers a query; fails with the live query of the same owner, client and request id, if there is one.
     pub(super) fn begin(
         &self,
         version: Version,
@@ -135,7 +136,7 @@ impl Live {
             client: client.to_owned(),
             owner: owner.to_owned(),
             adapter,
-            known: Mutex::default(),
+            details: Mutex::default(),
             accepted: watch::Sender::new(Acceptance::Waiting),
             acknowledging: Arc::default(),
         });
@@ -145,7 +146,7 @@ impl Live {
         Ok(query)
     }
 
-    /// A query has its end.
+    /// Removes a query that has ended.
     pub(super) fn end(&self, query: &Query) {
         let mut state = self.0.lock();
         if state.queries.remove(&query.no).is_some() {
@@ -162,35 +163,35 @@ impl Live {
         self.1.send_replace(state.queries.len());
     }
 
-    /// The latest that `fits`.
-    pub(super) fn latest(&self, fits: impl Fn(&Query) -> bool) -> Option<Arc<Query>> {
-        self.0.lock().queries.values().rev().find(|query| fits(query)).cloned()
+    /// Returns the latest query that `matches`.
+    pub(super) fn latest(&self, matches: impl Fn(&Query) -> bool) -> Option<Arc<Query>> {
+        self.0.lock().queries.values().rev().find(|query| matches(query)).cloned()
     }
 
-    /// The one that `fits`, if it is the only one.
-    pub(super) fn only(&self, fits: impl Fn(&Query) -> bool) -> Option<Arc<Query>> {
+    /// Returns the query that `matches`, if it is the only one.
+    pub(super) fn only(&self, matches: impl Fn(&Query) -> bool) -> Option<Arc<Query>> {
         let state = self.0.lock();
-        let mut fitting = state.queries.values().filter(|query| fits(query));
-        let first = fitting.next()?;
-        fitting.next().is_none().then(|| first.clone())
+        let mut matching = state.queries.values().filter(|query| matches(query));
+        let first = matching.next()?;
+        matching.next().is_none().then(|| first.clone())
     }
 
-    /// All of them, the latest first.
+    /// Returns all live queries, latest first.
     pub(super) fn all(&self) -> Vec<Arc<Query>> {
         self.0.lock().queries.values().rev().cloned().collect()
     }
 
-    /// Resolves once there is none.
-    pub(super) async fn over(&self) {
-        // The sender lives as long as this.
+    /// Resolves once there are no live queries.
+    pub(super) async fn drained(&self) {
+        // The sender lives as long as `self`.
         let _ = self.1.subscribe().wait_for(|count| *count == 0).await;
     }
 }
 
-/// How many attempts are remembered.
-const ATTEMPTS: usize = 4_096;
+/// Maximum number of remembered attempts.
+const MAX_ATTEMPTS: usize = 4_096;
 
-/// Which runs the latest attempts belong to: thoughts and agents name their attempt alone.
+/// The runs of the latest attempts: thoughts and agents name only their attempt.
 #[derive(Default)]
 pub(super) struct Attempts(Mutex<(HashMap<AttemptId, RunId>, VecDeque<AttemptId>)>);
 
@@ -200,7 +201,7 @@ impl Attempts {
         if known.0.insert(attempt, run).is_none() {
             known.1.push_back(attempt);
         }
-        if known.1.len() > ATTEMPTS
+        if known.1.len() > MAX_ATTEMPTS
             && let Some(oldest) = known.1.pop_front()
         {
             known.0.remove(&oldest);

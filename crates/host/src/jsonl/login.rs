@@ -1,4 +1,4 @@
-//! `auth_required` and `authenticate`: an agent wants the user to authenticate, and the user does.
+//! `auth_required` and `authenticate`: an agent requires a login, and the user completes it.
 
 use std::sync::Arc;
 
@@ -9,30 +9,32 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::line::{Envelope, Version};
 use super::live::Query;
-use super::{Shared, told};
+use super::{Shared, code_and_message};
 
-/// Which adapter's agent has asked last: a host says how, and not for whom.
+/// The adapter that last required a login: `authenticate` names a method but no adapter.
 #[derive(Default)]
 pub(super) struct Logins(Mutex<Option<String>>);
 
-/// Tells the host how the agent of a query can be authenticated.
-pub(super) async fn demand(shared: &Shared, query: &Query) {
+/// Sends `auth_required` with the login methods of a query's adapter.
+pub(super) async fn require(shared: &Shared, query: &Query) {
     *shared.logins.0.lock() = Some(query.adapter.clone());
-    required(shared, &query.owner, &query.adapter).await;
+    send_auth_required(shared, &query.owner, &query.adapter).await;
 }
 
-async fn required(shared: &Shared, owner: &str, adapter: &str) {
+async fn send_auth_required(shared: &Shared, owner: &str, adapter: &str) {
     let ask = |client: Client| async move { client.login_list(adapter).await };
-    // Without the ways the host still learns that it must be done; the error that follows says the rest.
+    // The host must learn that a login is required even if the methods are unknown; an error follows anyway.
     let methods = shared.link.ask(owner, ask).await.unwrap_or_else(|error| {
-        tracing::warn!(%error, adapter, "the ways to authenticate are not known");
+        tracing::warn!(%error, adapter, "login methods are not available");
         vec![]
     });
-    shared.say(&Reply::AuthRequired { methods: (&methods).into(), auth_url: None }, &Names::default()).await;
+    shared
+        .reply(&Reply::AuthRequired { methods: (&methods).into(), auth_url: None }, &Names::default())
+        .await;
 }
 
-/// Authenticates the agent that asked for it last, else that of queries that name none.
-pub(super) fn hear(
+/// Authenticates the adapter that last required a login, else the default adapter.
+pub(super) fn handle(
     shared: &Arc<Shared>,
     envelope: Envelope,
     line: Authenticate,
@@ -40,24 +42,25 @@ pub(super) fn hear(
 ) {
     let shared = shared.clone();
     shared.tasks.clone().spawn(async move {
-        let asked = shared.logins.0.lock().clone();
-        let named = &shared.options.adapter;
-        let adapter = asked.unwrap_or_else(|| shared.options.aliases.get(named).unwrap_or(named).clone());
+        let required = shared.logins.0.lock().clone();
+        let default = &shared.options.adapter;
+        let adapter =
+            required.unwrap_or_else(|| shared.options.aliases.get(default).unwrap_or(default).clone());
         let ask = |client: Client| {
             let (adapter, method) = (&adapter, &line.method_id);
             async move { client.login_create(adapter, method).await }
         };
         let (owner, names) = (shared.owner(&envelope), Names::from(&envelope));
         match (shared.link.ask(owner, ask).await, envelope.version) {
-            (Ok(()), _) => shared.say(&Reply::AuthSuccess {}, &names).await,
+            (Ok(()), _) => shared.reply(&Reply::AuthSuccess {}, &names).await,
             (Err(error), Version::V2) => {
-                let (code, message) = told(&error);
-                shared.say(&Reply::error(&code, &message), &names).await;
+                let (code, message) = code_and_message(&error);
+                shared.reply(&Reply::error(&code, &message), &names).await;
             }
-            // A host of version 1 would take an error for the end of a query.
+            // A version 1 host would take an error for the end of a query.
             (Err(error), Version::V1) => {
-                tracing::warn!(%error, adapter, "the agent was not authenticated");
-                required(&shared, owner, &adapter).await;
+                tracing::warn!(%error, adapter, "login failed");
+                send_auth_required(&shared, owner, &adapter).await;
             }
         }
         drop(weight);

@@ -1,7 +1,7 @@
-//! The two ends of the pipe to the host, each a thread of its own, since a pipe that is full or empty blocks.
+//! The pipes from and to the host, each with its own thread because pipe I/O blocks.
 //!
-//! Invariants: a line goes out whole and in one piece, whoever says it; what waits to go out is bounded by [`ROOM`], so a
-//! host that does not read makes those who speak wait and costs no memory.
+//! Invariants: lines are written atomically; the output queue is limited to [`QUEUE_MAX_BYTES`] bytes, so a host that does not read
+//! blocks the senders instead of using memory.
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::sync::Arc;
@@ -9,14 +9,14 @@ use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
-/// How many bytes wait to be written at most; a line that is longer waits alone.
-const ROOM: u32 = 1 << 20;
-/// How much is written at a time at most, unless one line is longer.
-const STRETCH: usize = 64 << 10;
-/// How many lines that were read wait to be understood.
-const AHEAD: usize = 16;
+/// Maximum bytes in the output queue; a longer line is queued alone.
+const QUEUE_MAX_BYTES: u32 = 1 << 20;
+/// Size up to which lines are joined for one write.
+const CHUNK_BYTES: usize = 64 << 10;
+/// Maximum number of lines read ahead.
+const READ_AHEAD_LINES: usize = 16;
 
-/// Where lines go out. Cheap to clone.
+/// The output to the host. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Out {
     lines: mpsc::UnboundedSender<(Vec<u8>, OwnedSemaphorePermit)>,
@@ -25,30 +25,31 @@ pub(super) struct Out {
 }
 
 impl Out {
-    /// Writes to `to` from now on.
+    /// Starts the thread that writes to `to`.
     pub(super) fn start(to: impl Write + Send + 'static) -> io::Result<Self> {
         let (lines, waiting) = mpsc::unbounded_channel();
         let gone = CancellationToken::new();
-        let out = Self { lines, room: Arc::new(Semaphore::new(ROOM as usize)), gone: gone.clone() };
+        let out =
+            Self { lines, room: Arc::new(Semaphore::new(QUEUE_MAX_BYTES as usize)), gone: gone.clone() };
         std::thread::Builder::new().name("jsonl-out".into()).spawn(move || write(to, waiting, &gone))?;
         Ok(out)
     }
 
-    /// Says a whole line, once there is room for it. To a host that has gone nothing is said.
+    /// Queues a line, waiting for room. Lines to a disconnected host are dropped.
     pub(super) async fn line(&self, line: Vec<u8>) {
-        let room = u32::try_from(line.len()).unwrap_or(ROOM).min(ROOM);
+        let room = u32::try_from(line.len()).unwrap_or(QUEUE_MAX_BYTES).min(QUEUE_MAX_BYTES);
         if let Ok(permit) = self.room.clone().acquire_many_owned(room).await {
-            // The thread lives as long as anybody who could say something.
+            // The thread lives as long as any `Out`.
             let _ = self.lines.send((line, permit));
         }
     }
 
-    /// Resolves once everything that was said is written, or nobody is there to read it.
+    /// Resolves once all queued lines are written or dropped.
     pub(super) async fn flushed(&self) {
-        let _ = self.room.acquire_many(ROOM).await;
+        let _ = self.room.acquire_many(QUEUE_MAX_BYTES).await;
     }
 
-    /// Resolves once the host does not read any more.
+    /// Resolves once the host no longer reads.
     pub(super) async fn gone(&self) {
         self.gone.cancelled().await;
     }
@@ -60,7 +61,7 @@ fn write(
     gone: &CancellationToken,
 ) {
     while let Some((mut lines, mut room)) = waiting.blocking_recv() {
-        while lines.len() < STRETCH
+        while lines.len() < CHUNK_BYTES
             && let Ok((line, more)) = waiting.try_recv()
         {
             lines.extend_from_slice(&line);
@@ -69,26 +70,26 @@ fn write(
         if !gone.is_cancelled()
             && let Err(error) = to.write_all(&lines).and_then(|()| to.flush())
         {
-            tracing::info!(%error, "the host does not read any more");
+            tracing::info!(%error, "the host no longer reads its output");
             gone.cancel();
         }
     }
 }
 
-/// What was read.
+/// One piece of input.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Got {
-    /// A line, without its end.
+pub(super) enum Input {
+    /// A line without its newline.
     Line(Vec<u8>),
-    /// A line that is longer than allowed, and is lost.
+    /// A line over the limit, which was discarded.
     TooLong,
 }
 
-/// Reads lines of at most `limit` bytes from now on; the channel ends with them.
-pub(super) fn lines(from: impl Read + Send + 'static, limit: usize) -> io::Result<mpsc::Receiver<Got>> {
-    let (lines, read) = mpsc::channel(AHEAD);
+/// Starts the thread that reads lines of at most `limit` bytes. The channel closes at the end of the input.
+pub(super) fn lines(from: impl Read + Send + 'static, limit: usize) -> io::Result<mpsc::Receiver<Input>> {
+    let (lines, read) = mpsc::channel(READ_AHEAD_LINES);
     std::thread::Builder::new().name("jsonl-in".into()).spawn(move || {
-        let mut from = BufReader::with_capacity(STRETCH, from);
+        let mut from = BufReader::with_capacity(CHUNK_BYTES, from);
         while let Some(line) = next(&mut from, limit) {
             if lines.blocking_send(line).is_err() {
                 break;
@@ -98,15 +99,15 @@ pub(super) fn lines(from: impl Read + Send + 'static, limit: usize) -> io::Resul
     Ok(read)
 }
 
-/// The next line that says something; none at the end.
-fn next(from: &mut impl BufRead, limit: usize) -> Option<Got> {
+/// Reads the next line that is not blank; `None` at the end of the input.
+fn next(from: &mut impl BufRead, limit: usize) -> Option<Input> {
     let (mut line, mut too_long) = (vec![], false);
     loop {
         let read = match from.fill_buf() {
             Ok(read) => read,
             Err(error) if error.kind() == ErrorKind::Interrupted => continue,
             Err(error) => {
-                tracing::warn!(%error, "the host cannot be read any more");
+                tracing::warn!(%error, "reading from the host failed");
                 return None;
             }
         };
@@ -124,8 +125,8 @@ fn next(from: &mut impl BufRead, limit: usize) -> Option<Got> {
         }
         let blank = line.iter().all(u8::is_ascii_whitespace);
         match (too_long, blank, over) {
-            (true, ..) => return Some(Got::TooLong),
-            (false, false, _) => return Some(Got::Line(line)),
+            (true, ..) => return Some(Input::TooLong),
+            (false, false, _) => return Some(Input::Line(line)),
             (false, true, true) => return None,
             (false, true, false) => line.clear(),
         }
@@ -136,21 +137,21 @@ fn next(from: &mut impl BufRead, limit: usize) -> Option<Got> {
 mod tests {
     use super::*;
 
-    fn read(text: &str, limit: usize) -> Vec<Got> {
+    fn read(text: &str, limit: usize) -> Vec<Input> {
         let mut from = BufReader::with_capacity(3, text.as_bytes());
         std::iter::from_fn(|| next(&mut from, limit)).collect()
     }
 
     #[test]
-    fn lines_end_where_they_end() {
-        let line = |text: &str| Got::Line(text.into());
+    fn lines_are_split_and_limited() {
+        let line = |text: &str| Input::Line(text.into());
         assert_eq!(read("{a}\r\n\n  \n{bcdef}\n{g}", 10), [line("{a}\r"), line("{bcdef}"), line("{g}")]);
-        assert_eq!(read("12345678901\nx\n1234567890", 10), [Got::TooLong, line("x"), line("1234567890")]);
+        assert_eq!(read("12345678901\nx\n1234567890", 10), [Input::TooLong, line("x"), line("1234567890")]);
         assert_eq!(read("", 10), []);
     }
 
     #[tokio::test]
-    async fn what_is_said_waits_for_a_host_that_does_not_read_and_ends_with_it() {
+    async fn output_waits_for_a_slow_host_and_ends_when_it_disconnects() {
         let (read, write) = io::pipe().unwrap();
         let out = Out::start(write).unwrap();
         let line = vec![b'x'; 600 << 10];

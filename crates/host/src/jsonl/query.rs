@@ -1,4 +1,4 @@
-//! `query`: a prompt becomes a run, and the run's end the query's.
+//! `query`: turns a prompt into a run; the end of the run is the end of the query.
 
 use std::sync::Arc;
 
@@ -9,72 +9,78 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::line::{Envelope, Version};
 use super::live::Query;
-use super::{CLIENT, Options, SURFACE, Shared, image, told};
+use super::{CLIENT, Options, SURFACE, Shared, code_and_message, image};
 
-/// The scope of session keys that name none.
+/// The scope of session keys without one.
 pub(super) const SCOPE: &str = "default";
 
-/// Why a query is not carried out: a stable code, and a sentence for people.
+/// Why a query is refused: a stable code and a message.
 pub(super) type Refused = (String, String);
 
-/// The session key of queries that name neither a key nor a model.
+/// The session key of queries without a key and a model.
 pub(super) fn default_key(options: &Options) -> &str {
     options.model.as_deref().unwrap_or(SCOPE)
 }
 
-/// Takes a query up. What a line does to the order of others is done before this returns.
-pub(super) fn hear(shared: &Arc<Shared>, envelope: &Envelope, line: Line, weight: OwnedSemaphorePermit) {
+/// Starts a query. Its position in the lane is taken before this function returns.
+pub(super) fn handle(shared: &Arc<Shared>, envelope: &Envelope, line: Line, weight: OwnedSemaphorePermit) {
     let owner = shared.owner(envelope).to_owned();
     let client = envelope.client.clone().unwrap_or_else(|| CLIENT.to_owned());
-    // Its lines carry the name, so that a host that gave none learns it.
+    // The replies carry the generated id, so the host learns it.
     let request = envelope.request.clone().unwrap_or_else(|| shared.ids.secret());
     let unnamed = envelope.client.is_none();
-    shared.calls.asked_for(&owner);
+    shared.calls.record_owner(&owner);
     let adapter = shared.adapter(envelope, &line);
-    // One that lives already under this name gives both their answer.
+    // A live query with the same request id answers both lines.
     let query = match shared.live.begin(envelope.version, &client, &owner, request, adapter) {
         Ok(query) => query,
-        Err(living) => {
-            tracing::debug!(request = living.request, "a query was sent again while it lives");
-            again(shared, living, line, unnamed, weight);
+        Err(live_query) => {
+            tracing::debug!(request = live_query.request, "query was repeated while it is live");
+            check_repeated(shared, live_query, line, unnamed, weight);
             return;
         }
     };
-    let turn = shared.lanes.enter(lane(&query, &line, &shared.options));
+    let position = shared.lanes.enter(lane(&query, &line, &shared.options));
     let shared = shared.clone();
     shared.tasks.clone().spawn(async move {
-        let mut turn = turn;
-        turn.come().await;
+        let mut position = position;
+        position.wait().await;
         let accepted = accept(&shared, &query, line, unnamed).await;
-        drop((turn, weight));
+        drop((position, weight));
         match accepted {
             Ok(accepted) => {
                 query.accept(accepted.run.session, accepted.run.id);
                 super::follow::follow(&shared, query, accepted).await;
             }
             Err((code, message)) => {
-                shared.say(&Reply::error(&code, &message), &query.names(None)).await;
+                shared.reply(&Reply::error(&code, &message), &query.names(None)).await;
                 shared.live.end(&query);
             }
         }
     });
 }
 
-/// The same name with another body is a conflict, which the host is told; the living query goes on.
-fn again(shared: &Arc<Shared>, living: Arc<Query>, line: Line, unnamed: bool, weight: OwnedSemaphorePermit) {
+/// Reports a conflict if the repeated query has a different body. The live query goes on.
+fn check_repeated(
+    shared: &Arc<Shared>,
+    live_query: Arc<Query>,
+    line: Line,
+    unnamed: bool,
+    weight: OwnedSemaphorePermit,
+) {
     let shared = shared.clone();
     shared.tasks.clone().spawn(async move {
-        if living.run().await.is_some()
-            && let Err((code, message)) = accept(&shared, &living, line, unnamed).await
+        if live_query.run().await.is_some()
+            && let Err((code, message)) = accept(&shared, &live_query, line, unnamed).await
         {
-            // It says nothing of the living one's run.
-            shared.say(&Reply::error(&code, &message), &living.request_names()).await;
+            // The error concerns the repeated line, not the run of the live query.
+            shared.reply(&Reply::error(&code, &message), &live_query.request_names()).await;
         }
         drop(weight);
     });
 }
 
-/// Queries of one lane are accepted one after another.
+/// Returns the lane of a query. Queries of one lane are accepted in order.
 fn lane(query: &Query, line: &Line, options: &Options) -> String {
     let name = match (&line.session_id, &line.external_ref_kind, &line.external_ref_id) {
         (Some(id), ..) if query.version == Version::V2 => format!("i{id}"),
@@ -84,7 +90,7 @@ fn lane(query: &Query, line: &Line, options: &Options) -> String {
     format!("{}\0{name}", query.owner)
 }
 
-/// The lane of a session key.
+/// Returns the lane of a session key.
 pub(super) fn lane_of(owner: &str, scope: &str, key: &str) -> String {
     format!("{owner}\0l{scope}\0{key}")
 }
@@ -93,14 +99,14 @@ fn scope(line: &Line) -> &str {
     line.legacy_client_scope.as_deref().unwrap_or(SCOPE)
 }
 
-/// The session key: the line's own, else the model's name.
+/// Returns the line's session key, or else its model.
 fn key<'a>(line: &'a Line, options: &'a Options) -> &'a str {
     let key = line.legacy_session_key.as_deref().or(line.session_key.as_deref());
     key.or(line.model.as_deref()).unwrap_or_else(|| default_key(options))
 }
 
 impl Shared {
-    /// The adapter of a query, by the name it has here. Version 1 takes the one that the host was started with.
+    /// Resolves the adapter of a query. Version 1 uses the adapter that the host was started with.
     fn adapter(&self, envelope: &Envelope, line: &Line) -> String {
         let named = line.adapter_id.as_ref().filter(|_| envelope.version == Version::V2);
         let name = named.unwrap_or(&self.options.adapter);
@@ -108,7 +114,7 @@ impl Shared {
     }
 }
 
-/// Has the prompt accepted, once, however often it is sent under its name.
+/// Creates the run of a query. Idempotent for a client and request id.
 async fn accept(
     shared: &Shared,
     query: &Query,
@@ -119,7 +125,7 @@ async fn accept(
     let hint = shared.hints.get(&query.owner, key(&line, options));
     let cwd = line.cwd.clone().or(hint.cwd).unwrap_or_else(|| options.cwd.clone());
     let system_prompt = line.system_prompt.clone().or(hint.system_prompt);
-    let image = line.image_base64.as_deref().map(image::read).transpose()?;
+    let image = line.image_base64.as_deref().map(image::decode).transpose()?;
     let mut target = target(shared, query, &line).await?;
     if target.session_id.is_none() {
         target.surface_kind = Some(line.surface_kind.clone().unwrap_or_else(|| SURFACE.into()));
@@ -137,13 +143,13 @@ async fn accept(
             let target = &target;
             async move { client.session_resolve(target, None).await }
         });
-        let session = opened.await.map_err(|error| told(&error))?.session.id;
+        let session = opened.await.map_err(|error| code_and_message(&error))?.session.id;
         if let Some(native) = native {
             adopt(shared, query, session, native, &cwd, system_prompt.as_deref()).await?;
         }
         target = SessionTarget { session_id: Some(session), ..SessionTarget::default() };
         if let Some(image) = image {
-            prompt.push(image::keep(shared, query, session, image, &scoped).await?);
+            prompt.push(image::store(shared, query, session, image, &scoped).await?);
         }
     }
     if !line.prompt.is_empty() || prompt.is_empty() {
@@ -168,11 +174,11 @@ async fn accept(
         let prompt = &prompt;
         async move { client.run_create(prompt).await }
     };
-    shared.link.ask(&query.owner, ask).await.map_err(|error| told(&error))
+    shared.link.ask(&query.owner, ask).await.map_err(|error| code_and_message(&error))
 }
 
-/// Ties the session to the agent's own session that the host remembers, unless it is tied to one already, or the agent has
-/// none: then the host's is old news.
+/// Binds the session to the native session that the host remembers. If the session is already bound, or the agent does
+/// not know the native session, the host's id is stale and is ignored.
 async fn adopt(
     shared: &Shared,
     query: &Query,
@@ -194,20 +200,21 @@ async fn adopt(
     match adopted.await {
         Ok(_) => Ok(()),
         Err(Error::Refused(problem)) if !problem.retryable => {
-            tracing::info!(%session, native, why = problem.detail, "the agent's own session was not adopted");
+            tracing::info!(%session, native, why = problem.detail, "native session was not adopted");
             Ok(())
         }
-        Err(error) => Err(told(&error)),
+        Err(error) => Err(code_and_message(&error)),
     }
 }
 
-/// Which session: by its id if it is the owner's, else by what it stands for, else by its key.
+/// Returns the session of a query: by its id if the owner has that session, else by its external reference, else by its
+/// key.
 async fn target(shared: &Shared, query: &Query, line: &Line) -> Result<SessionTarget, Refused> {
     let invalid = |message: &str| ("invalid_request".to_owned(), message.to_owned());
     let external = match (&line.external_ref_kind, &line.external_ref_id) {
         (Some(kind), Some(id)) => Some(ExternalRef { kind: kind.clone(), id: id.clone() }),
         (None, None) => None,
-        _ => return Err(invalid("externalRefKind and externalRefId go together")),
+        _ => return Err(invalid("externalRefKind and externalRefId must be given together")),
     };
     let is_named = external.is_some() || line.legacy_session_key.is_some() || line.session_key.is_some();
     let named = match external {
@@ -229,12 +236,12 @@ async fn target(shared: &Shared, query: &Query, line: &Line) -> Result<SessionTa
     if !is_named {
         return Ok(by_id(id));
     }
-    // An id that leads nowhere is no reason to refuse a query that says what it is for.
+    // If the id is unknown, the query's other name is used.
     let found =
         shared.link.ask(&query.owner, |client| async move { client.session_get(&id.to_string()).await });
     match found.await {
         Ok(_) => Ok(by_id(id)),
         Err(error) if error.is_not_found() => Ok(named),
-        Err(error) => Err(told(&error)),
+        Err(error) => Err(code_and_message(&error)),
     }
 }

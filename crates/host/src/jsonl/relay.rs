@@ -1,11 +1,11 @@
-//! The relay: a socket in the state directory by which agents reach tools that they do not have themselves.
+//! The relay: a socket in the state directory through which agents call control tools and the host's tools.
 //!
 //! ```text
 //! agent ──tool_use──▶ relay ──▶ a control tool: answered by the kernel
 //!                       └────▶ any other name: tool_use to the host ──tool_result──▶ back to the agent
 //! ```
 //!
-//! Invariant: every call has exactly one answer, at the latest when its time is up or the host is gone.
+//! Invariant: every call gets exactly one result, at the latest on timeout or when the host disconnects.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -27,44 +27,44 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use super::Shared;
 use super::line::Envelope;
 use super::live::Query;
-use crate::control::{self, Reach};
+use crate::control::{self, ToolContext};
 
-/// Bytes of what a tool answers.
-const RESULT: usize = 16 << 20;
-/// How many answers wait for an agent to read them.
-const ANSWERS: usize = 16;
-/// How many calls of one agent are under way at once.
-const AT_ONCE: usize = 256;
-/// How much of a line that is too long is read at a time.
-const STRETCH: u64 = 64 << 10;
+/// Maximum bytes of a tool result.
+const RESULT_MAX_BYTES: usize = 16 << 20;
+/// Maximum number of results queued for an agent.
+const QUEUED_RESULTS: usize = 16;
+/// Maximum number of concurrent calls of one agent.
+const MAX_CONCURRENT_CALLS: usize = 256;
+/// Chunk size for discarding the rest of a line over the limit.
+const DISCARD_CHUNK_BYTES: u64 = 64 << 10;
 
-/// Calls that wait for the host.
+/// Pending calls to the host.
 #[derive(Default)]
-pub(super) struct Calls(Mutex<State>);
+pub(super) struct Calls(Mutex<CallState>);
 
 #[derive(Default)]
-struct State {
-    /// By the name that the host knows.
+struct CallState {
+    /// By the call id sent to the host.
     waiting: HashMap<String, oneshot::Sender<Value>>,
     owners: Owners,
-    /// The socket, while it is ours, and the lock that says so.
+    /// The socket and its lock, while this host holds them.
     socket: Option<(PathBuf, File)>,
     closed: bool,
 }
 
-/// For whom an agent acts whose query is not known.
+/// The owner of agents whose query is unknown.
 #[derive(Default)]
 struct Owners {
-    asked: Asked,
-    /// Of whom the host has handed over a token last.
+    queried: QueriedOwners,
+    /// The owner of the host's latest token.
     token: Option<String>,
 }
 
-/// For whom the host has asked so far.
+/// The owners of the host's queries so far.
 #[derive(Default)]
-enum Asked {
+enum QueriedOwners {
     #[default]
-    Nobody,
+    None,
     One(String),
     Several,
 }
@@ -88,39 +88,39 @@ struct Call {
     protocol_version: Option<u64>,
 }
 
-/// Lets agents in at `path`. What a dead host left there is replaced; a living one keeps it as long as it lives.
+/// Listens for agents at `path`. Replaces the socket of a dead host; waits for a living one to exit.
 pub(super) fn listen(shared: &Arc<Shared>, path: &Path) -> io::Result<()> {
     let lock = File::create(path.with_extension("lock"))?;
     match lock.try_lock() {
         Ok(()) => open(shared, path, lock),
         Err(TryLockError::WouldBlock) => {
-            tracing::warn!(path = %path.display(), "another host answers the tool calls of agents, as long as it lives");
-            succeed(shared, path, lock)
+            tracing::warn!(path = %path.display(), "another host serves the agents' tool calls; waiting for it to exit");
+            open_later(shared, path, lock)
         }
         Err(TryLockError::Error(error)) => Err(error),
     }
 }
 
-/// Takes the place of the host that lets agents in, once that has left.
-fn succeed(shared: &Arc<Shared>, path: &Path, lock: File) -> io::Result<()> {
-    let (left, leaves) = oneshot::channel();
-    // Who waits for a lock is blocked: a thread of its own, which ends with the process at the latest.
+/// Opens the socket once the host that holds the lock has exited.
+fn open_later(shared: &Arc<Shared>, path: &Path, lock: File) -> io::Result<()> {
+    let (locked_sender, locked) = oneshot::channel();
+    // Waiting for the lock blocks, so it has its own thread, which ends with the process at the latest.
     std::thread::Builder::new().name("jsonl-relay".into()).spawn(move || {
-        let locked = lock.lock();
-        // A host that has left itself does not wait any more.
-        let _ = left.send(locked.map(|()| lock));
+        let result = lock.lock();
+        // The receiver is gone if this host has exited.
+        let _ = locked_sender.send(result.map(|()| lock));
     })?;
     let (host, path) = (Arc::downgrade(shared), path.to_owned());
     shared.tasks.spawn(async move {
-        let (Ok(Ok(lock)), Some(shared)) = (leaves.await, host.upgrade()) else { return };
+        let (Ok(Ok(lock)), Some(shared)) = (locked.await, host.upgrade()) else { return };
         if let Err(error) = open(&shared, &path, lock) {
-            tracing::warn!(%error, "agents cannot reach the tools of this host");
+            tracing::warn!(%error, "relay socket was not opened: agents cannot call the host's tools");
         }
     });
     Ok(())
 }
 
-/// Lets agents in, under a lock that is held.
+/// Opens the socket. The caller holds the lock.
 fn open(shared: &Arc<Shared>, path: &Path, lock: File) -> io::Result<()> {
     if shared.calls.0.lock().closed {
         return Ok(());
@@ -140,17 +140,17 @@ fn open(shared: &Arc<Shared>, path: &Path, lock: File) -> io::Result<()> {
                     let Some(shared) = host.upgrade() else { return };
                     shared.tasks.spawn(serve(shared.clone(), agent));
                 }
-                Err(error) => tracing::warn!(%error, "an agent could not be let in"),
+                Err(error) => tracing::warn!(%error, "agent connection was not accepted"),
             }
         }
     });
     Ok(())
 }
 
-/// Answers the calls of one agent until it leaves.
+/// Serves the calls of one agent until it disconnects.
 async fn serve(shared: Arc<Shared>, agent: UnixStream) {
     let (read, mut write) = agent.into_split();
-    let (answers, mut waiting) = mpsc::channel::<Vec<u8>>(ANSWERS);
+    let (answers, mut waiting) = mpsc::channel::<Vec<u8>>(QUEUED_RESULTS);
     shared.tasks.spawn(async move {
         while let Some(line) = waiting.recv().await {
             if write.write_all(&line).await.is_err() {
@@ -159,7 +159,7 @@ async fn serve(shared: Arc<Shared>, agent: UnixStream) {
         }
     });
     let (mut lines, limit) = (BufReader::new(read), shared.options.line_bytes);
-    let places = Arc::new(Semaphore::new(AT_ONCE));
+    let permits = Arc::new(Semaphore::new(MAX_CONCURRENT_CALLS));
     while let Some(line) = next(&mut lines, limit).await {
         let call = match read_call(line, limit) {
             Ok(call) => call,
@@ -168,24 +168,24 @@ async fn serve(shared: Arc<Shared>, agent: UnixStream) {
                 continue;
             }
         };
-        // An agent that calls without end waits until some have their answers, which all of them get.
-        let Ok(place) = places.clone().acquire_owned().await else { return };
+        // At the limit, the agent waits until one of its calls has a result.
+        let Ok(permit) = permits.clone().acquire_owned().await else { return };
         let (shared, answers) = (shared.clone(), answers.clone());
         let tasks = shared.tasks.clone();
         tasks.spawn(async move {
             let call_id = call.call_id.clone();
             let result = tokio::select! {
                 result = run(&shared, call) => result,
-                // Nobody is there to hear it.
+                // The agent has disconnected.
                 () = answers.closed() => return,
             };
             send(&answers, &call_id, result).await;
-            drop(place);
+            drop(permit);
         });
     }
 }
 
-/// The next line, of which no more than one byte beyond the limit is kept; none at the end.
+/// Reads the next line, cut to one byte over the limit; `None` at the end of the input.
 async fn next(lines: &mut BufReader<OwnedReadHalf>, limit: usize) -> Option<Vec<u8>> {
     loop {
         let mut line = vec![];
@@ -193,7 +193,7 @@ async fn next(lines: &mut BufReader<OwnedReadHalf>, limit: usize) -> Option<Vec<
         let mut rest = vec![];
         while line.len() > limit && !line.ends_with(b"\n") && !rest.ends_with(b"\n") {
             rest.clear();
-            if (&mut *lines).take(STRETCH).read_until(b'\n', &mut rest).await.ok()? == 0 {
+            if (&mut *lines).take(DISCARD_CHUNK_BYTES).read_until(b'\n', &mut rest).await.ok()? == 0 {
                 break;
             }
         }
@@ -205,7 +205,7 @@ async fn next(lines: &mut BufReader<OwnedReadHalf>, limit: usize) -> Option<Vec<
     }
 }
 
-/// The call that a line is; else the name of the call, as far as it can be read, and what is wrong with it.
+/// Parses a call. Fails with the call id, as far as readable, and the reason.
 fn read_call(line: Vec<u8>, limit: usize) -> Result<Call, (String, String)> {
     if line.len() > limit {
         return Err((String::new(), format!("a line has at most {limit} bytes")));
@@ -229,19 +229,20 @@ async fn send(answers: &mpsc::Sender<Vec<u8>>, call_id: &str, result: String) {
     let mut line =
         json!({"type": "tool_result", "callId": call_id, "result": result}).to_string().into_bytes();
     line.push(b'\n');
-    // An agent that has left needs no answer.
+    // An agent that has disconnected needs no result.
     let _ = answers.send(line).await;
 }
 
-/// What a call is answered with, whatever happens.
+/// Builds the result of a failed call.
 fn failed(code: &str, message: impl Into<String>) -> String {
-    control::refused(code, &message.into()).to_string()
+    control::error_result(code, &message.into()).to_string()
 }
 
 async fn run(shared: &Arc<Shared>, call: Call) -> String {
     let query = caller(shared, &call);
     let seconds = shared.options.tool_timeout / 1_000;
-    let late = failed("timeout", format!("the tool {:?} did not answer within {seconds} seconds", call.name));
+    let timed_out =
+        failed("timeout", format!("the tool {:?} did not answer within {seconds} seconds", call.name));
     let answer = async {
         if control::is_control_tool(&call.name) {
             let owner = match &query {
@@ -249,12 +250,12 @@ async fn run(shared: &Arc<Shared>, call: Call) -> String {
                 None => shared.calls.owner(is_named(&call), &shared.options.owner),
             };
             let Some(owner) = owner else {
-                let message = "for whom it is called is not known: name the runId of a query that is under way, or its \
-                               requestId and clientId";
+                let message = "the owner of this call is unknown: name the runId of a live query, or its requestId and \
+                               clientId";
                 return failed("stale_owner", message);
             };
-            let session = query.as_ref().and_then(|query| query.known().session);
-            let tools = Reach {
+            let session = query.as_ref().and_then(|query| query.details().session);
+            let tools = ToolContext {
                 link: &shared.link,
                 owner: &owner,
                 session,
@@ -268,22 +269,22 @@ async fn run(shared: &Arc<Shared>, call: Call) -> String {
     };
     tokio::select! {
         answer = answer => answer,
-        () = shared.clock.sleep_until(shared.clock.now().plus(shared.options.tool_timeout)) => late,
+        () = shared.clock.sleep_until(shared.clock.now().plus(shared.options.tool_timeout)) => timed_out,
     }
 }
 
-/// Has the host run a tool.
+/// Asks the host to run a tool.
 async fn ask_host(shared: &Shared, call: &Call, query: Option<&Query>) -> String {
     let Some((name, answer)) = shared.calls.begin(&call.call_id) else {
         return failed("transport_interruption", "the host is gone");
     };
-    let _waits = Waits { calls: &shared.calls, name: &name };
+    let _guard = PendingCall { calls: &shared.calls, name: &name };
     let names = match query {
         Some(query) => query.names(None),
-        None => named(call),
+        None => names_of(call),
     };
     shared
-        .say(
+        .reply(
             &Reply::ToolUse {
                 call_id: (&name).into(),
                 name: (&call.name).into(),
@@ -293,10 +294,10 @@ async fn ask_host(shared: &Shared, call: &Call, query: Option<&Query>) -> String
         )
         .await;
     match answer.await {
-        Ok(Value::String(result)) if result.len() <= RESULT => result,
+        Ok(Value::String(result)) if result.len() <= RESULT_MAX_BYTES => result,
         Ok(Value::String(result)) => too_long(result.len()),
         Ok(other) => match other.to_string() {
-            result if result.len() <= RESULT => result,
+            result if result.len() <= RESULT_MAX_BYTES => result,
             result => too_long(result.len()),
         },
         Err(_) => failed("transport_interruption", "the host is gone"),
@@ -304,21 +305,21 @@ async fn ask_host(shared: &Shared, call: &Call, query: Option<&Query>) -> String
 }
 
 fn too_long(size: usize) -> String {
-    let message = format!("the tool answered {size} bytes; at most {RESULT} are allowed");
+    let message = format!("the tool result has {size} bytes; the limit is {RESULT_MAX_BYTES}");
     failed("malformed_or_oversized_tool_result", message)
 }
 
-/// The query that an agent works on, by what it says of it, or because there is only one.
+/// Finds the query that a call belongs to: by the ids in the call, or because only one query matches.
 fn caller(shared: &Shared, call: &Call) -> Option<Arc<Query>> {
     let live = &shared.live;
     let is = |given: &Option<String>, known: Option<String>| given.is_some() && *given == known;
     let by_run = call.run_id.is_some() || call.attempt_id.is_some();
     let found = live.latest(|query| {
-        let known = query.known();
-        is(&call.run_id, known.run.map(|id| id.to_string()))
-            || is(&call.attempt_id, known.attempt.map(|id| id.to_string()))
+        let details = query.details();
+        is(&call.run_id, details.run.map(|id| id.to_string()))
+            || is(&call.attempt_id, details.attempt.map(|id| id.to_string()))
     });
-    // One that has ended leaves its calls to nobody: the query that happens to be under way is not theirs.
+    // If the named run has ended, the call belongs to no other query.
     if found.is_some() || (by_run && call.request_id.is_none()) {
         return found;
     }
@@ -328,27 +329,27 @@ fn caller(shared: &Shared, call: &Call) -> Option<Arc<Query>> {
         });
     }
     let fits = |query: &Query| {
-        let known = query.known();
+        let details = query.details();
         let adapter = call.adapter_id.as_ref().is_none_or(|adapter| {
             *adapter == query.adapter || shared.options.aliases.get(adapter) == Some(&query.adapter)
         });
         let session =
-            call.session_id.is_none() || is(&call.session_id, known.session.map(|id| id.to_string()));
-        let native = call.adapter_session_id.is_none() || is(&call.adapter_session_id, known.native);
-        known.running && adapter && session && native
+            call.session_id.is_none() || is(&call.session_id, details.session.map(|id| id.to_string()));
+        let native = call.adapter_session_id.is_none() || is(&call.adapter_session_id, details.native);
+        details.running && adapter && session && native
     };
     live.only(fits)
 }
 
-/// True for a call that says which query it belongs to.
+/// True for a call that names its query.
 fn is_named(call: &Call) -> bool {
     let names =
         [&call.run_id, &call.attempt_id, &call.request_id, &call.session_id, &call.adapter_session_id];
     names.iter().any(|name| name.is_some())
 }
 
-/// What a call says of itself, if it names a query that is not known here.
-fn named(call: &Call) -> Names {
+/// Returns the names in a call, for a call whose query is unknown.
+fn names_of(call: &Call) -> Names {
     fn id<T: std::str::FromStr>(text: Option<&String>) -> Option<T> {
         text.and_then(|text| text.parse().ok())
     }
@@ -364,93 +365,94 @@ fn named(call: &Call) -> Names {
     }
 }
 
-/// `tool_result`: what a tool of the host answered.
+/// Handles `tool_result`: the result of a tool that the host ran.
 pub(super) async fn answer(shared: &Shared, envelope: &Envelope, line: ToolResult) {
     let waiting = shared.calls.0.lock().waiting.remove(&line.call_id);
-    // An agent that has left needs no answer.
+    // An agent that has disconnected needs no result.
     if waiting.is_some_and(|waiting| waiting.send(line.result).is_ok()) {
         return;
     }
-    // Its request goes on: the answer names the call alone, so that it is not taken for the query's end.
+    // The error names only the call, so that the host does not take it for the end of the query.
     tracing::info!(
         call = line.call_id,
         request = envelope.request,
-        "an answer came for a call that waits no more"
+        "tool result for a call that is not pending"
     );
-    let message = "no tool call of this name waits: it has its answer, its time was up, or there was none";
+    let message =
+        "no tool call with this callId is pending: it has a result, it timed out, or it never existed";
     let error = Reply::Error {
         message: message.into(),
         code: Code::of("not_found"),
         call_id: Some((&line.call_id).into()),
     };
-    shared.say(&error, &Names::default()).await;
+    shared.reply(&error, &Names::default()).await;
 }
 
 impl Calls {
-    /// The host asks for `owner`.
-    pub(super) fn asked_for(&self, owner: &str) {
-        let asked = &mut self.0.lock().owners.asked;
-        match asked {
-            Asked::Nobody => *asked = Asked::One(owner.to_owned()),
-            Asked::One(known) if known != owner => *asked = Asked::Several,
-            Asked::One(_) | Asked::Several => {}
+    /// Records the owner of a query.
+    pub(super) fn record_owner(&self, owner: &str) {
+        let queried = &mut self.0.lock().owners.queried;
+        match queried {
+            QueriedOwners::None => *queried = QueriedOwners::One(owner.to_owned()),
+            QueriedOwners::One(known) if known != owner => *queried = QueriedOwners::Several,
+            QueriedOwners::One(_) | QueriedOwners::Several => {}
         }
     }
 
-    /// Agents that do not say which query they work on act for `owner`.
-    pub(super) fn act_for(&self, owner: &str) {
+    /// Sets the owner of agents that do not name their query.
+    pub(super) fn set_token_owner(&self, owner: &str) {
         self.0.lock().owners.token = Some(owner.to_owned());
     }
 
-    /// For whom a call is whose query is not known, by its own name or by nothing; none if it could be several.
+    /// Returns the owner of a call whose query is unknown; `None` if it is ambiguous. `named`: the call names a query.
     fn owner(&self, named: bool, default: &str) -> Option<String> {
-        let Owners { asked, token } = &self.0.lock().owners;
-        match (token, asked) {
+        let Owners { queried, token } = &self.0.lock().owners;
+        match (token, queried) {
             (Some(token), _) if !named => Some(token.clone()),
-            (_, Asked::Nobody) => Some(default.to_owned()),
-            (_, Asked::One(owner)) => Some(owner.clone()),
-            (_, Asked::Several) => None,
+            (_, QueriedOwners::None) => Some(default.to_owned()),
+            (_, QueriedOwners::One(owner)) => Some(owner.clone()),
+            (_, QueriedOwners::Several) => None,
         }
     }
 
-    /// A call that the host knows by the name given back: the agent's own, unless another agent has given it.
+    /// Registers a pending call. Returns its id for the host: the agent's own, or a variant if another agent uses it.
     fn begin(&self, name: &str) -> Option<(String, oneshot::Receiver<Value>)> {
         let mut state = self.0.lock();
         if state.closed {
             return None;
         }
-        let taken = |name: &String| !state.waiting.contains_key(name);
+        let is_free = |name: &String| !state.waiting.contains_key(name);
         let other = (2..).map(|no: u32| format!("{name}~{no}"));
-        let name = std::iter::once(name.to_owned()).chain(other).find(taken)?;
+        let name = std::iter::once(name.to_owned()).chain(other).find(is_free)?;
         let (answer, waiting) = oneshot::channel();
         state.waiting.insert(name.clone(), answer);
         Some((name, waiting))
     }
 
-    /// The host says nothing more: who waits for it is told so, and who calls from now on too.
+    /// Fails all pending and future calls: the host has disconnected.
     pub(super) fn host_left(&self) {
         let mut state = self.0.lock();
         state.closed = true;
         state.waiting.clear();
     }
 
-    /// Lets no agent in any more.
+    /// Closes the socket to new agents.
     pub(super) fn close(&self) {
         if let Some((path, lock)) = self.0.lock().socket.take() {
-            // Gone with its file, in this order, so that the next host finds neither or both.
+            // Removes the socket before releasing the lock, so that the next host does not lose its new socket.
             let _ = std::fs::remove_file(path);
             drop(lock);
         }
     }
 }
 
-/// Forgets a call when nobody waits for it any more.
-struct Waits<'a> {
+/// Removes a pending call on drop.
+struct PendingCall<'a> {
     calls: &'a Calls,
     name: &'a str,
 }
 
-impl Drop for Waits<'_> {
+impl Drop for PendingCall<'_> {
     fn drop(&mut self) {
         self.calls.0.lock().waiting.remove(self.name);
     }

@@ -1,4 +1,4 @@
-//! `warmup`: hints of what later queries will want. They make nothing and open nothing.
+//! `warmup`: defaults for later queries. A warmup creates and opens nothing.
 
 use mainspring_api::jsonl::{Warmup, WarmupSession};
 use std::collections::{HashMap, VecDeque};
@@ -7,10 +7,10 @@ use parking_lot::Mutex;
 
 use super::Options;
 
-/// How many hints are kept; the oldest go first.
-const MOST: usize = 1_024;
+/// Maximum number of hints; the oldest are dropped first.
+const MAX_HINTS: usize = 1_024;
 
-/// What a query of a session key wants unless it says otherwise.
+/// Defaults for the queries of a session key.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(super) struct Hint {
     pub(super) cwd: Option<String>,
@@ -18,19 +18,19 @@ pub(super) struct Hint {
     pub(super) system_prompt: Option<String>,
 }
 
-/// The hints of all owners, by their session keys.
+/// Hints by owner and session key.
 #[derive(Default)]
-pub(super) struct Hints(Mutex<State>);
+pub(super) struct Hints(Mutex<HintMap>);
 
 #[derive(Default)]
-struct State {
+struct HintMap {
     hints: HashMap<(String, String), Hint>,
     order: VecDeque<(String, String)>,
 }
 
 impl Hints {
-    /// Remembers what a line says.
-    pub(super) fn hear(&self, owner: &str, warmup: Warmup, options: &Options) {
+    /// Stores the hints of a `warmup` line.
+    pub(super) fn record(&self, owner: &str, warmup: Warmup, options: &Options) {
         let named =
             |model: String| WarmupSession { key: model.clone(), model: Some(model), system_prompt: None };
         let sessions = match (warmup.sessions, warmup.models, warmup.model) {
@@ -51,7 +51,7 @@ impl Hints {
             if state.hints.insert(name.clone(), hint).is_none() {
                 state.order.push_back(name);
             }
-            if state.order.len() > MOST
+            if state.order.len() > MAX_HINTS
                 && let Some(oldest) = state.order.pop_front()
             {
                 state.hints.remove(&oldest);
@@ -59,17 +59,17 @@ impl Hints {
         }
     }
 
-    /// What is known of a session key.
+    /// Returns the hint of a session key, or an empty one.
     pub(super) fn get(&self, owner: &str, key: &str) -> Hint {
         self.0.lock().hints.get(&(owner.to_owned(), key.to_owned())).cloned().unwrap_or_default()
     }
 
-    /// Forgets what is known of a session key.
+    /// Removes the hint of a session key.
     pub(super) fn forget(&self, owner: &str, key: &str) {
         let name = (owner.to_owned(), key.to_owned());
         let mut state = self.0.lock();
         if state.hints.remove(&name).is_some() {
-            state.order.retain(|known| *known != name);
+            state.order.retain(|other| *other != name);
         }
     }
 }

@@ -13,12 +13,12 @@ fn operations() -> Vec<(String, Value)> {
 #[test]
 fn handlers_name_problems_that_exist() {
     for (endpoints, _) in endpoints() {
-        let api = serde_json::to_value(endpoint::told(endpoints)).unwrap();
+        let api = serde_json::to_value(endpoint::describe(endpoints)).unwrap();
         for (path, methods) in api["paths"].as_object().unwrap() {
             for operation in methods.as_object().unwrap().values() {
                 for code in operation["x-problems"].as_array().into_iter().flatten() {
                     let known = PROBLEMS.iter().any(|(_, known)| code == known);
-                    assert!(known, "{path} names {code}, which has no line in PROBLEMS");
+                    assert!(known, "{path} names {code}, which has no row in PROBLEMS");
                 }
             }
         }
@@ -26,7 +26,7 @@ fn handlers_name_problems_that_exist() {
 }
 
 #[test]
-fn an_operation_is_counted_under_the_id_that_its_document_tells() {
+fn metrics_use_the_operation_ids_of_the_document() {
     let mut known = endpoint::Operations::default();
     endpoints().iter().for_each(|(endpoints, _)| known.extend(endpoints));
     for (name, operation) in operations() {
@@ -38,7 +38,7 @@ fn an_operation_is_counted_under_the_id_that_its_document_tells() {
 }
 
 #[test]
-fn every_operation_is_whole() {
+fn every_operation_is_documented_completely() {
     let all = operations();
     let ids: BTreeSet<&str> =
         all.iter().map(|(_, operation)| operation["operationId"].as_str().unwrap()).collect();
@@ -59,7 +59,7 @@ fn every_operation_is_whole() {
 }
 
 #[test]
-fn every_reference_leads_somewhere() {
+fn every_reference_resolves() {
     fn references(value: &Value, found: &mut BTreeSet<String>) {
         match value {
             Value::Object(fields) => {
@@ -79,17 +79,17 @@ fn every_reference_leads_somewhere() {
 }
 
 #[test]
-fn a_page_is_as_long_as_this_server_allows() {
+fn the_page_limit_is_that_of_the_server() {
     let document = document(&Limits { page: 7, ..Limits::default() });
     let parameters = document["paths"]["/v1/runs"]["get"]["parameters"].as_array().unwrap();
     let limit = parameters.iter().find(|parameter| parameter["name"] == "limit").unwrap();
     assert_eq!(limit["schema"]["maximum"], 7);
 }
 
-/// The public form is camelCase. A name that is not comes of an attribute of serde's that utoipa does not know:
-/// `rename_all_fields` of an enum, for which each variant has `rename_all`.
+/// Public fields are camelCase. A snake_case name comes from serde's `rename_all_fields` on an enum, which utoipa does
+/// not support: use `rename_all` on each variant.
 #[test]
-fn every_field_is_named_as_it_is_sent() {
+fn every_field_is_camel_case() {
     fn names(value: &Value, found: &mut BTreeSet<String>) {
         match value {
             Value::Object(fields) => {

@@ -96,7 +96,7 @@ impl Item {
     }
 }
 
-/// What a reader does next.
+/// Next step of a reader.
 enum ReadStep {
     Ready(Item),
     Load,

@@ -19,7 +19,7 @@ impl Kernel {
         wait: WaitId,
         answer: Answer,
     ) -> Result<Run, Error> {
-        let session = self.run_changed(caller, run).await?;
+        let session = self.run_for_change(caller, run).await?;
         let Answer::Tools { results } = &answer else {
             return self.shared.call(session, |reply| Command::Answer(run, wait, answer, reply)).await;
         };

@@ -77,7 +77,7 @@ impl Kernel {
         idempotency_key: Option<&str>,
         content: &mut (impl AsyncRead + Unpin + Send + ?Sized),
     ) -> Result<(Artifact, bool), Error> {
-        let session = self.session_changed(caller, by).await?.id;
+        let session = self.session_for_change(caller, by).await?.id;
         let (staged, artifact) = self.shared.artifact_stage(session, new.clone(), content).await?;
         let asked = idempotency_key
             .map(|key| self.request_new(caller, PUT_OPERATION, key, &(session, new, &staged.hash)));

@@ -47,12 +47,13 @@ impl Kernel {
         adapter: &str,
         adopted: Adopted,
     ) -> Result<SessionAdopted, Error> {
-        if let Some(found) = self.session_named(caller, target).await? {
-            self.session_changed(caller, &SessionRef::Id(found.id)).await?;
+        if let Some(found) = self.session_resolve(caller, target).await? {
+            self.session_for_change(caller, &SessionRef::Id(found.id)).await?;
         }
         self.check_adopted(adapter, &adopted).await?;
         let adopts = Some((adapter, &adopted));
-        let made = self.session_made(caller, target, "session_adopt", None, OnNameTaken::Open, adopts);
+        let made =
+            self.session_open_or_create(caller, target, "session_adopt", None, OnNameTaken::Open, adopts);
         let (session, opening) = made.await?;
         let refusal = match opening {
             Opening::Created => None,
@@ -76,7 +77,7 @@ impl Kernel {
         session: &SessionRef,
         adapter: &str,
     ) -> Result<Binding, Error> {
-        let session = self.session_changed(caller, session).await?;
+        let session = self.session_for_change(caller, session).await?;
         self.check_binds(adapter)?;
         let change = BindingChange::Invalidate(adapter.to_owned());
         self.shared.call(session.id, |reply| Command::Binding(change, reply)).await
@@ -91,7 +92,7 @@ impl Kernel {
         adapter: &str,
         adopted: Adopted,
     ) -> Result<Binding, Error> {
-        let session = self.session_changed(caller, session).await?;
+        let session = self.session_for_change(caller, session).await?;
         self.check_adopted(adapter, &adopted).await?;
         let change = BindingChange::Adopt(adapter.to_owned(), adopted);
         self.shared.call(session.id, |reply| Command::Binding(change, reply)).await

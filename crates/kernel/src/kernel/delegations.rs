@@ -151,7 +151,7 @@ impl Kernel {
             mode: request.mode,
             objective: request.objective,
         };
-        self.run_made(caller, &child, fingerprint, Some(&delegation)).await
+        self.run_accept_once(caller, &child, fingerprint, Some(&delegation)).await
     }
 
     fn check_delegation(&self, request: &DelegationRequest) -> Result<(), Error> {

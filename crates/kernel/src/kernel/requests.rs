@@ -45,7 +45,7 @@ pub struct NewSession {
     pub metadata: Option<Value>,
     // The following fields were added later. Absent ones are skipped, so that the fingerprints of older requests stay
     // the same.
-    /// Who may read the session besides its owner; nobody if not given.
+    /// Visibility of the session; private if not given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub visibility: Option<Visibility>,
     /// Model.
@@ -171,7 +171,7 @@ pub struct SessionPatch {
     pub status: Option<SessionStatus>,
     /// Whether the session is pinned.
     pub pinned: Option<bool>,
-    /// Who may read the session besides its owner.
+    /// Visibility of the session.
     pub visibility: Option<Visibility>,
     /// Model.
     pub model: Option<Option<String>>,

@@ -21,12 +21,12 @@ impl Kernel {
     /// Accepts a prompt. Under one request name it creates exactly one run, however often it is sent.
     pub async fn run_create(&self, caller: &Caller, request: RunRequest) -> Result<Accepted, Error> {
         self.check_request(caller, &request)?;
-        self.run_made(caller, &request, fingerprint(&request), None).await
+        self.run_accept_once(caller, &request, fingerprint(&request), None).await
     }
 
     /// Accepts a checked request, or finds the run that an earlier request under its name created. `delegation` is given
     /// if the run is the child of a delegation.
-    pub(super) async fn run_made(
+    pub(super) async fn run_accept_once(
         &self,
         caller: &Caller,
         request: &RunRequest,
@@ -94,7 +94,7 @@ impl Kernel {
 
     /// The session of a prompt. If there is none, starts an actor for a new session, which its first run creates.
     async fn session_for(&self, caller: &Caller, request: &RunRequest) -> Result<SessionId, Error> {
-        if let Some(found) = self.session_named(caller, &request.session).await? {
+        if let Some(found) = self.session_resolve(caller, &request.session).await? {
             caller.check_changes(&found)?;
             return Ok(found.id);
         }
@@ -167,7 +167,7 @@ impl Kernel {
     }
 
     /// The session of a run that the caller may change.
-    pub(super) async fn run_changed(&self, caller: &Caller, run: RunId) -> Result<SessionId, Error> {
+    pub(super) async fn run_for_change(&self, caller: &Caller, run: RunId) -> Result<SessionId, Error> {
         let run = self.run_get(caller, run).await?;
         caller.check_changes_run(&run)?;
         Ok(run.session)
@@ -223,13 +223,13 @@ impl Kernel {
     /// Cancels a run. Returns once the cancellation is recorded and passed on to the adapter; the run's end follows as an
     /// event.
     pub async fn run_cancel(&self, caller: &Caller, run: RunId) -> Result<CancelOutcome, Error> {
-        let session = self.run_changed(caller, run).await?;
+        let session = self.run_for_change(caller, run).await?;
         self.shared.call(session, |reply| Command::Cancel(run, reply)).await
     }
 
     /// Retries an ended run.
     pub async fn run_retry(&self, caller: &Caller, run: RunId) -> Result<Run, Error> {
-        let session = self.run_changed(caller, run).await?;
+        let session = self.run_for_change(caller, run).await?;
         self.shared.call(session, |reply| Command::Retry(run, reply)).await
     }
 

@@ -38,13 +38,14 @@ impl Kernel {
         target: &SessionTarget,
         idempotency_key: Option<&str>,
     ) -> Result<(Session, Opening), Error> {
-        self.session_made(caller, target, "session_open", idempotency_key, OnNameTaken::Open, None).await
+        self.session_open_or_create(caller, target, "session_open", idempotency_key, OnNameTaken::Open, None)
+            .await
     }
 
     /// Opens or creates the session that `target` names. Under one idempotency key, `operation` creates it at most once.
     ///
     /// `adopted` binds a new session to an existing native session of an adapter.
-    pub(super) async fn session_made(
+    pub(super) async fn session_open_or_create(
         &self,
         caller: &Caller,
         target: &SessionTarget,
@@ -63,7 +64,7 @@ impl Kernel {
                 let made = self.session_get(caller, &session_ref(&answer)?).await?;
                 return self.shared.open(made.id).await;
             }
-            let found = self.session_named(caller, target).await?;
+            let found = self.session_resolve(caller, target).await?;
             if let (Some(found), OnNameTaken::Open) = (&found, on_name_taken) {
                 return self.shared.open(found.id).await;
             }
@@ -100,7 +101,11 @@ impl Kernel {
     }
 
     /// Gets a session that the caller may change. Every operation that changes a session begins here.
-    pub(super) async fn session_changed(&self, caller: &Caller, by: &SessionRef) -> Result<Session, Error> {
+    pub(super) async fn session_for_change(
+        &self,
+        caller: &Caller,
+        by: &SessionRef,
+    ) -> Result<Session, Error> {
         let session = self.session_get(caller, by).await?;
         caller.check_changes(&session)?;
         Ok(session)
@@ -192,7 +197,7 @@ impl Kernel {
 
     /// Deletes a session and all its data, except what its forks still see. Returns the forks.
     pub async fn session_delete(&self, caller: &Caller, by: &SessionRef) -> Result<Deleted, Error> {
-        let id = self.session_changed(caller, by).await?.id;
+        let id = self.session_for_change(caller, by).await?.id;
         let forks = self.shared.store.session_forks(id).await?;
         let delete = vec![session::Command::Delete { live: false }];
         let session = self.session_change(caller, &SessionRef::Id(id), delete, None).await?;
@@ -203,7 +208,7 @@ impl Kernel {
     ///
     /// Its readers keep their streams, which continue when the session is loaded again.
     pub async fn session_close(&self, caller: &Caller, by: &SessionRef) -> Result<bool, Error> {
-        let session = self.session_changed(caller, by).await?;
+        let session = self.session_for_change(caller, by).await?;
         let (reply, closed) = oneshot::channel();
         let Some(actor) = self.shared.actor(session.id) else { return Ok(false) };
         if actor.send(Command::Close(reply).into()).is_err() {
@@ -229,7 +234,7 @@ impl Kernel {
         by: &SessionRef,
         before: Cursor,
     ) -> Result<Position, Error> {
-        let session = self.session_changed(caller, by).await?;
+        let session = self.session_for_change(caller, by).await?;
         self.shared.call(session.id, |reply| Command::Compact(before, reply)).await
     }
 
@@ -240,7 +245,7 @@ impl Kernel {
         commands: Vec<session::Command>,
         version: Option<u64>,
     ) -> Result<Session, Error> {
-        let session = self.session_changed(caller, by).await?;
+        let session = self.session_for_change(caller, by).await?;
         self.shared.call(session.id, |reply| Command::Session(commands, version, reply)).await
     }
 
@@ -271,7 +276,7 @@ impl Kernel {
     }
 
     /// Finds the session that `target` names: by id, then key, external reference and legacy alias.
-    pub(super) async fn session_named(
+    pub(super) async fn session_resolve(
         &self,
         caller: &Caller,
         target: &SessionTarget,

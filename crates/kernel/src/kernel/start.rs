@@ -77,7 +77,7 @@ impl Kernel {
                 check_model(&given)?;
                 let target =
                     SessionTarget { key: new.flatten(), new: start.like, ..SessionTarget::default() };
-                let made = self.session_made(
+                let made = self.session_open_or_create(
                     caller,
                     &target,
                     "session_start",

@@ -61,8 +61,8 @@ impl Kernel {
             StateOf::Session(_, Some(_)) => {
                 return Err(Error::Invalid("state is changed where the path ends, not at a message".into()));
             }
-            StateOf::Session(by, None) => (self.session_changed(caller, by).await?.id, None),
-            StateOf::Run(run) => (self.run_changed(caller, *run).await?, Some(*run)),
+            StateOf::Session(by, None) => (self.session_for_change(caller, by).await?.id, None),
+            StateOf::Run(run) => (self.run_for_change(caller, *run).await?, Some(*run)),
         };
         let write = StateWrite { run, key: key.to_owned(), value, expect };
         self.shared.call(session, |reply| Command::StateWrite(Box::new(write), reply)).await

@@ -54,7 +54,7 @@ impl Kernel {
         to: Option<MessageId>,
         version: Option<u64>,
     ) -> Result<Session, Error> {
-        let session = self.session_changed(caller, by).await?;
+        let session = self.session_for_change(caller, by).await?;
         self.shared.call(session.id, |reply| Command::Navigate(to, version, reply)).await
     }
 
@@ -69,7 +69,7 @@ impl Kernel {
         fork: ForkRequest,
         idempotency_key: Option<&str>,
     ) -> Result<(Session, bool), Error> {
-        let source = self.session_changed(caller, by).await?;
+        let source = self.session_for_change(caller, by).await?;
         fork.key.as_deref().map_or(Ok(()), check_key)?;
         check_title(self, fork.title.as_deref())?;
         let asked = (source.id, &fork);

@@ -9,8 +9,7 @@ use mainspring_api::jsonl::codes::{is_mapped, protocol_code};
 use crate::docs::document;
 
 /// What stands before a code in the sources: a failure of a run, the end of an attempt, a command that fails.
-const BEFORE: [&str; 6] =
-    ["Failure::new(", "Stop::failed(", "failed(", "code: ", "const fn code(", "Self::error("];
+const BEFORE: [&str; 5] = ["Failure::new(", "failed(", "code: ", "const fn code(", "Self::error("];
 
 /// The codes that the sources in `folder` give: the text after what stands before one.
 fn codes(folder: &Path, found: &mut BTreeSet<String>) {
@@ -29,7 +28,7 @@ fn codes(folder: &Path, found: &mut BTreeSet<String>) {
                 }
             }
             // Tables: what kind of error it is, and its code.
-            if path.ends_with("provider/error.rs") || path.ends_with("pi/fault.rs") {
+            if path.ends_with("provider/error.rs") || path.ends_with("pi/model_error.rs") {
                 let arms = text
                     .split("=> ")
                     .skip(1)
@@ -50,7 +49,9 @@ fn is_code(text: &str) -> bool {
 fn every_code_that_mainspring_can_give_has_its_line_in_the_table() {
     let mut found = BTreeSet::new();
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    for name in ["adapters", "agent", "client", "core", "edges", "kernel", "mainspring", "store"] {
+    for name in
+        ["adapters", "agent", "api", "cli", "client", "core", "host", "http", "kernel", "mainspring", "store"]
+    {
         codes(&crates.join(name).join("src"), &mut found);
     }
     for known in ["executor_lost", "model_rate_limited", "quota_exceeded", "script_failed", "limit_reached"] {

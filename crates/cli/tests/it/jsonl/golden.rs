@@ -190,11 +190,11 @@ fn fault_unknown_type_bad_json_missing_prompt() {
     {"clientId":"c","code":"invalid_request","message":"query: unknown variant `both`, expected `ask` or `act`","protocolVersion":2,"requestId":"r4","type":"error"}
     {"code":"invalid_request","message":"protocolVersion 7 is not spoken here; 1 and 2 are","protocolVersion":7,"requestId":"r5","type":"error"}
     {"clientId":"legacy-jsonl-client","code":"adapter_not_registered","message":"no adapter \"nope\"","protocolVersion":2,"requestId":"r6","type":"error"}
-    {"clientId":"legacy-jsonl-client","code":"invalid_request","message":"externalRefKind and externalRefId go together","protocolVersion":2,"requestId":"r7","type":"error"}
+    {"clientId":"legacy-jsonl-client","code":"invalid_request","message":"externalRefKind and externalRefId must be given together","protocolVersion":2,"requestId":"r7","type":"error"}
     {"clientId":"legacy-jsonl-client","code":"not_found","message":"no session \"ses_1\"","protocolVersion":2,"requestId":"r8","type":"error"}
     {"clientId":"legacy-jsonl-client","code":"invalid_request","message":"imageBase64: Invalid symbol 33, offset 0.","protocolVersion":2,"requestId":"r9","type":"error"}
     {"code":"invalid_request","message":"query: missing field `prompt`","type":"error"}
-    {"callId":"c1","code":"not_found","message":"no tool call of this name waits: it has its answer, its time was up, or there was none","type":"error"}
+    {"callId":"c1","code":"not_found","message":"no tool call with this callId is pending: it has a result, it timed out, or it never existed","type":"error"}
     {"code":"invalid_request","message":"tool_result: missing field `callId`","type":"error"}
     {"code":"invalid_request","message":"invalidate_session: missing field `sessionKey`","type":"error"}
     {"code":"invalid_request","message":"a line has at most 1024 bytes","reason":"too_large","type":"error"}
