@@ -41,6 +41,29 @@ pub struct Capabilities {
     pub keeps_limits: bool,
 }
 
+impl Capabilities {
+    /// Describes an adapter without native sessions and without any optional capability; a restart orphans its attempts.
+    pub fn minimal(adapter: impl Into<String>) -> Self {
+        Self {
+            adapter: adapter.into(),
+            resume_fidelity: Fidelity::None,
+            supports_native_resume: false,
+            supports_cancellation: false,
+            acknowledges_cancellation: false,
+            requires_pinned_worker: false,
+            supports_model_switching: false,
+            supports_artifact_emission: false,
+            supports_tools: false,
+            supports_client_tools: false,
+            supports_steering: false,
+            restart_behavior: RestartBehavior::AttemptsOrphaned,
+            uses_bindings: false,
+            supports_authentication: false,
+            keeps_limits: false,
+        }
+    }
+}
+
 /// What a restart of the server means for an adapter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]

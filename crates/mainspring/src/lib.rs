@@ -108,13 +108,66 @@
 //! # tokio::runtime::Runtime::new().unwrap().block_on(example()).unwrap();
 //! ```
 //!
+//! # An adapter
+//!
+//! An agent runtime of your own implements [`adapter::Adapter`]; sessions, streaming, cancelling and retries come with it.
+//!
+//! ```
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! use std::time::Duration;
+//!
+//! use async_trait::async_trait;
+//! use mainspring::adapter::{Adapter, AttemptHandle, Capabilities, Death, Dispatch, End, Executed};
+//! use mainspring::core::{AttemptId, RunStatus};
+//! use mainspring::{Caller, Config, Node, RunRequest};
+//!
+//! struct Echo;
+//!
+//! #[async_trait]
+//! impl Adapter for Echo {
+//!     fn capabilities(&self) -> Capabilities {
+//!         Capabilities { supports_cancellation: true, ..Capabilities::minimal("echo") }
+//!     }
+//!
+//!     async fn execute(&self, attempt: AttemptHandle) -> Executed {
+//!         match attempt.delta(0, &attempt.assignment().prompt.text()) {
+//!             Ok(()) => End::succeeded(),
+//!             Err(_) => End::stopped(),
+//!         }
+//!     }
+//!
+//!     async fn cancel(&self, _: AttemptId) -> Dispatch {
+//!         Dispatch { dispatched: true, acknowledged: false }
+//!     }
+//!
+//!     async fn kill(&self, _: AttemptId) -> Death {
+//!         Death::Proven // Dropping the future has stopped everything.
+//!     }
+//!
+//!     fn forget(&self, _: &str) {}
+//! }
+//!
+//! let folder = tempfile::tempdir()?;
+//! let mut config = Config::with_state_dir(folder.path());
+//! config.adapter = "echo".into();
+//! let node = Node::builder(config).adapter(Echo).open().await?;
+//! let me = Caller::new("me");
+//! let run = node.kernel().run_create(&me, RunRequest::text("a", "hello")).await?.run;
+//! let run = node.kernel().run_wait(&me, run.id, Duration::from_secs(30)).await?;
+//! assert_eq!(run.state.status(), RunStatus::Succeeded);
+//! node.close().await;
+//! # Ok(())
+//! # }
+//! # tokio::runtime::Runtime::new().unwrap().block_on(example()).unwrap();
+//! ```
+//!
 //! # A session's life
 //!
 //! ```
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! use std::time::Duration;
 //!
-//! use mainspring::core::{Block, Place};
+//! use mainspring::core::Place;
 //! use mainspring::{Caller, Config, ForkRequest, Node, RunRequest, SessionStart, session_ref};
 //!
 //! let folder = tempfile::tempdir()?;
@@ -152,7 +205,6 @@
 //! let fork = ForkRequest { message: answer, key: Some("tea-2".into()), title: None };
 //! let (fork, created) = kernel.session_fork(&me, &tea, fork, None).await?;
 //! assert!(created && fork.tip_message == Some(answer));
-//! # let _ = Block::text("");
 //! node.close().await;
 //! # Ok(())
 //! # }
