@@ -7,8 +7,9 @@ use mainspring_client::{
     Fork, Item, MessageListQuery, NewName, SearchQuery, SessionListQuery, SessionPatch, SessionTarget,
     Snapshot,
 };
-use mainspring_core::{BadId, Body, MessageId, Position, RunStatus, SessionStatus};
+use mainspring_core::{BadId, Body, MessageId, Position, RunOptions, RunStatus, SessionStatus};
 use mainspring_system::ids::Ids;
+use serde::Serialize;
 
 use super::fail::{Exit, Fail};
 use super::home::{Home, Purpose};
@@ -178,6 +179,14 @@ pub(super) struct Like {
     cwd: Option<String>,
 }
 
+/// A started session, as JSON: the same whether it was in memory or not.
+#[derive(Serialize)]
+struct Started<'a> {
+    #[serde(flatten)]
+    session: &'a mainspring_core::Session,
+    options: Option<&'a RunOptions>,
+}
+
 async fn start(
     context: &Context<'_>,
     home: &mut Home<'_>,
@@ -200,7 +209,9 @@ async fn start(
     };
     let started = home.ask(async |client| client.session_resolve(&target, None).await).await?;
     match context.output.json {
-        true => Ok(context.output.object(&started)?),
+        true => Ok(context
+            .output
+            .object(&Started { session: &started.session, options: started.options.as_ref() })?),
         false => changed(context, &started.session, what),
     }
 }
