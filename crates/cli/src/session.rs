@@ -7,8 +7,9 @@ use mainspring_client::{
     Fork, Item, MessageListQuery, NewName, SearchQuery, SessionListQuery, SessionPatch, SessionTarget,
     Snapshot,
 };
-use mainspring_core::{BadId, Body, MessageId, Position, RunStatus, SessionStatus};
+use mainspring_core::{BadId, Body, MessageId, Position, RunOptions, RunStatus, SessionStatus};
 use mainspring_system::ids::Ids;
+use serde::Serialize;
 
 use super::fail::{Exit, Fail};
 use super::home::{Home, Purpose};
@@ -178,6 +179,14 @@ pub(super) struct Like {
     cwd: Option<String>,
 }
 
+/// A started session, as JSON: the same whether it was in memory or not.
+#[derive(Serialize)]
+struct Started<'a> {
+    #[serde(flatten)]
+    session: &'a mainspring_core::Session,
+    options: Option<&'a RunOptions>,
+}
+
 async fn start(
     context: &Context<'_>,
     home: &mut Home<'_>,
@@ -200,7 +209,9 @@ async fn start(
     };
     let started = home.ask(async |client| client.session_resolve(&target, None).await).await?;
     match context.output.json {
-        true => Ok(context.output.object(&started)?),
+        true => Ok(context
+            .output
+            .object(&Started { session: &started.session, options: started.options.as_ref() })?),
         false => changed(context, &started.session, what),
     }
 }
@@ -211,7 +222,7 @@ impl Session {
             let prompt = tree::branch(context, session, message, text.join(" "), root).await?;
             return deliver(context, &prompt).await;
         }
-        // Who follows a session for long serves it meanwhile, and so does its work.
+        // A long-running `tail` may own the state directory, so it also executes queued runs.
         let purpose = if let Self::Tail { .. } = self { Purpose::Execute } else { Purpose::Records };
         let mut home = context.home(purpose).await?;
         let outcome = self.carry_out(context, &mut home).await;
@@ -227,7 +238,7 @@ impl Session {
             Self::Load { session, like } => start(context, home, None, Some(session), like).await,
             Self::Show { session, limit } => show(context, home, &session, limit).await,
             Self::Tail { session, after } => tail(context, home, &session, after.as_deref()).await,
-            // Branches are prompts.
+            // `Branch` is sent as a prompt before this point.
             Self::Branch { .. } => Ok(()),
             Self::Tree { session, svg } => tree::show(context, home, &session, svg.as_deref()).await,
             Self::Navigate { session, message } => {
@@ -327,7 +338,7 @@ fn changed(context: &Context<'_>, session: &mainspring_core::Session, what: &str
     Ok(())
 }
 
-/// Shows events and text as they come.
+/// Shows events and text as they arrive.
 async fn tail(
     context: &Context<'_>,
     home: &mut Home<'_>,

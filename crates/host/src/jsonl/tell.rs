@@ -200,7 +200,7 @@ impl Translator {
         for block in &message.content {
             match block {
                 Block::ToolUse { id, input, .. } => {
-                    drop(self.message_calls.insert(id.clone(), input.clone()))
+                    drop(self.message_calls.insert(id.clone(), input.clone()));
                 }
                 Block::ToolResult { tool_use_id, name, content, .. } => {
                     send(&tool_output(tool_use_id, name, &result_text(content)));
