@@ -173,8 +173,8 @@ fn mcp(adapter: &AdapterConfig, config: &Config) -> Vec<(String, Result<McpServe
     given.map(|(name, config)| (name.clone(), server(config))).chain(ours).collect()
 }
 
-/// Describes mainspring's own MCP server as a guest of this node. It reads no configuration file: a file in the
-/// agent's folder must not configure it.
+/// Describes mainspring's own MCP server as a guest of this node. The server reads no configuration file: a file in
+/// the agent's folder must not configure it.
 fn own(config: &Config) -> McpServer {
     let command = guard(config).into_iter().next().map(PathBuf::from).unwrap_or_default();
     let state_dir = config.state_dir.to_string_lossy().into_owned();
@@ -182,7 +182,7 @@ fn own(config: &Config) -> McpServer {
     McpServer::Control { command, args: args.into() }
 }
 
-/// Finds the absolute path of a program, as the protocol requires, in the agent's own search path.
+/// Finds the absolute path of a program, as the protocol requires, in the place where the agent itself would find it.
 fn program(command: &str, adapter: &AdapterConfig) -> Result<PathBuf, String> {
     let path = adapter.env.as_ref().and_then(|env| env.get("PATH").map(OsString::from));
     let path = path.or_else(|| std::env::var_os("PATH")).unwrap_or_default();

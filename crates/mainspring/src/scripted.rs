@@ -1,7 +1,6 @@
 //! The provider `scripted`: models that need no key and follow their prompt as a script.
 //!
-//! The model server runs inside this process and is called over real HTTP, as any provider. The first request starts
-//! it.
+//! The model server starts with the first request, inside this process, and is called over real HTTP.
 
 use async_trait::async_trait;
 use futures_util::stream::{self, BoxStream, StreamExt};

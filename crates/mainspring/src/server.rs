@@ -120,8 +120,8 @@ impl Server {
 /// Raises the limit of open files: every stream is one, and most systems allow a process 1,024 by default.
 fn allow_open_files(limits: HttpLimits) {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    // Twice the maximum, for idle connections, the store and agents. Not the system's maximum: agents inherit the
-    // limit, and some programs start by closing every possible file.
+    // Twice the streams and requests: the other half is for idle connections, the store and agents. Not the system's
+    // maximum: agents inherit the limit, and some programs start by closing every possible file.
     let wanted = u64::try_from(2 * (limits.streams + limits.requests)).unwrap_or(u64::MAX);
     let wanted = maximum.map_or(wanted, |maximum| maximum.min(wanted));
     if current.is_none_or(|current| current >= wanted) {

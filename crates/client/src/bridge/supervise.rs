@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! starting ──init──▶ ready ──dies──▶ restarting ──pause──▶ starting
-//!    │                 │                 └──too many failures in a row──▶ failed ──somebody asks──▶ starting
+//!    │                 │                 └──too many failures in a row──▶ failed ──next request──▶ starting
 //!    └───────stop──────┴──▶ stopped
 //! ```
 

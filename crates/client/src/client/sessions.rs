@@ -14,7 +14,7 @@ use super::{Client, if_version};
 use crate::{Error, Events};
 
 impl Client {
-    /// Finds the session that `target` names and loads it, or creates it. With `new` the name must be free, with `load` the
+    /// Finds and loads the session that `target` names, or creates it. With `new` the key must be free, with `load` the
     /// session must exist. The same `name` again gives the same session.
     pub async fn session_resolve(
         &self,
