@@ -121,7 +121,7 @@ struct Screen<'a, 'b> {
 }
 
 impl Screen<'_, '_> {
-    /// Shows one item; true when the run, or a run ahead of it in the queue, has ended or waits.
+    /// Shows one item; true when the run may have ended, or when a run of the session waits for an answer.
     fn show(&mut self, item: &Item) -> Result<bool, Fail> {
         let output = self.context.output;
         self.busy = None;
