@@ -30,7 +30,7 @@ pub struct Capabilities {
     pub supports_client_tools: bool,
     /// A prompt can join a run at a step boundary.
     pub supports_steering: bool,
-    /// What a restart of the server means for the adapter's runs.
+    /// The effect of a server restart on the adapter's runs.
     pub restart_behavior: RestartBehavior,
     /// The adapter works through native sessions: an attempt runs only once one is opened or resumed.
     pub uses_bindings: bool,
@@ -64,7 +64,7 @@ impl Capabilities {
     }
 }
 
-/// What a restart of the server means for an adapter.
+/// The effect of a server restart on an adapter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]

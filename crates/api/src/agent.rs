@@ -13,14 +13,14 @@ pub struct Agent {
     // The definition's own schema allows no further fields beside it.
     #[cfg_attr(feature = "schema", schema(value_type = Object))]
     pub definition: AgentDefinition,
-    /// Who may use the definition.
+    /// The callers that may use the definition.
     pub scope: AgentScope,
     /// When the owner created the definition; absent for a shared one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub created_at_ms: Option<Time>,
 }
 
-/// Who may use an agent definition.
+/// The callers that may use an agent definition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]

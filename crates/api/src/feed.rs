@@ -3,7 +3,7 @@
 use mainspring_core::SessionId;
 use serde::{Deserialize, Serialize};
 
-/// What a session is doing: a projection of its latest run.
+/// The activity of a session: a projection of its latest run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LiveStatus {
@@ -27,7 +27,7 @@ pub struct LiveSession {
     /// The title, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
-    /// What the session is doing.
+    /// The session's activity.
     pub status: LiveStatus,
 }
 

@@ -205,7 +205,7 @@ pub struct Authenticate {
 /// A line to the host.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct ReplyLine {
-    /// What the line belongs to.
+    /// The ids that the line belongs to.
     #[serde(flatten)]
     pub names: Names,
     /// The reply.
@@ -382,7 +382,7 @@ impl<'a> Code<'a> {
     }
 }
 
-/// What a line belongs to.
+/// The ids that a line belongs to.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Names {

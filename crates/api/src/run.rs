@@ -30,7 +30,7 @@ pub struct Prompt {
     /// Where in the session's tree the prompt goes.
     #[serde(default)]
     pub place: Place,
-    /// What the prompt does to a busy session.
+    /// The effect of the prompt on a busy session.
     #[serde(default)]
     pub policy: Policy,
     /// The client; needed with a `requestId`.

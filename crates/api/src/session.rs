@@ -54,7 +54,7 @@ pub struct SessionTarget {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(value_type = Option<Object>))]
     pub metadata: Option<Value>,
-    /// Who may read a new session besides its owner.
+    /// The readers of a new session besides its owner.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub visibility: Option<Visibility>,
     /// The model that a new session's runs use.
@@ -141,7 +141,7 @@ pub enum Opening {
 #[cfg_attr(feature = "schema", derive(utoipa::IntoParams), into_params(parameter_in = Query))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SessionListQuery {
-    /// Whose sessions.
+    /// Only the caller's own sessions (`own`), or all that members of the org may read (`org`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", param(inline))]
     pub scope: Option<Scope>,
@@ -175,7 +175,7 @@ pub struct SessionListQuery {
     pub before: Option<String>,
 }
 
-/// Whose sessions to list.
+/// Selects the sessions to list by owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
@@ -215,7 +215,7 @@ pub struct SessionPatch {
     /// Whether the session is pinned; null leaves it as it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pinned: Option<bool>,
-    /// Who may read the session besides its owner; null leaves it as it is.
+    /// The readers of the session besides its owner; null leaves them as they are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub visibility: Option<Visibility>,
     /// The model that the session's runs use.
@@ -244,7 +244,7 @@ pub struct SessionPatch {
     pub metadata: Option<Option<Value>>,
 }
 
-/// What is left of a deleted session.
+/// The forks that keep messages of a deleted session.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
@@ -253,7 +253,7 @@ pub struct KeptForForks {
     pub kept_for_forks: Vec<SessionId>,
 }
 
-/// Whether a session left memory.
+/// The result of unloading a session from memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct ClosedSession {

@@ -49,7 +49,8 @@ fn external(text: &str) -> Result<ExternalRef, String> {
 
 impl Which {
     fn target(self) -> SessionTarget {
-        // A session that is made has the folder of queries that name none, so that the first of them goes on in it.
+        // A new session gets the working folder of queries that name none, so that the first such query continues in
+        // it.
         let cwd = std::env::home_dir().map(|home| home.to_string_lossy().into_owned());
         if let Some(task) = self.task {
             return SessionTarget { cwd, ..SessionTarget::from(&Surface::task_chat(&task)) };

@@ -74,7 +74,7 @@ impl AgentCommand {
                 let agent = home.ask(async |client| client.agent_get(&agent).await).await?;
                 match definition::to_toml(&agent.definition) {
                     Some(file) if !output.json => Ok(output.part(&file)?),
-                    // What TOML has no word for is shown as it is sent.
+                    // Values that TOML cannot express are shown as JSON.
                     _ => Ok(output.object(&agent)?),
                 }
             }
@@ -97,7 +97,7 @@ impl AgentCommand {
                     false => Ok(output.line(format_args!("deleted {agent}"))?),
                 }
             }
-            // It needs nobody's sessions.
+            // `Check` reads files only and runs before any session is opened.
             Self::Check { .. } => Ok(()),
         }
     }
@@ -114,7 +114,7 @@ fn row(agent: &Agent) -> Vec<String> {
     vec![definition.name().to_string(), whose, model, excerpt(&definition.description, 60)]
 }
 
-/// The definition in a file, if all of it makes sense.
+/// Reads and validates the definition in a file.
 fn read(file: &Path) -> Result<AgentDefinition, String> {
     let text = std::fs::read_to_string(file).map_err(|error| error.to_string())?;
     let definition = definition::from_toml(&text)?;
@@ -127,7 +127,7 @@ fn bad(file: &Path, wrong: &str) -> Fail {
     Fail::bad_request(format!("{}: {wrong}", file.display()))
 }
 
-/// Says of each file what is wrong with it.
+/// Reports the errors of each file.
 fn check(context: &Context<'_>, files: &[PathBuf]) -> Result<Exit, Fail> {
     let folder = &context.config().agents_dir;
     let files = match files {

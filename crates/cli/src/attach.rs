@@ -1,4 +1,4 @@
-//! Files of a prompt: kept as artifacts of its session, then named by it.
+//! Attachments of a prompt: stored as artifacts of its session, then referenced by the prompt.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use super::fail::Fail;
 use super::file;
 use super::home::Home;
 
-/// Media types by the end of a file's name.
+/// Media types by file extension.
 const TYPES: &[(&str, &str)] = &[
     ("png", "image/png"),
     ("jpg", "image/jpeg"),
@@ -28,14 +28,14 @@ const TYPES: &[(&str, &str)] = &[
     ("toml", "application/toml"),
 ];
 
-/// A file that a prompt is to name.
+/// A file to attach to a prompt.
 pub(super) struct File {
     name: String,
     mime_type: String,
     bytes: Vec<u8>,
 }
 
-/// Reads files that a prompt is to name.
+/// Reads the files to attach to a prompt.
 pub(super) fn read(paths: &[PathBuf]) -> Result<Vec<File>, Fail> {
     let read = |path: &PathBuf| {
         let bytes = file::read(path)?;
@@ -48,8 +48,8 @@ pub(super) fn read(paths: &[PathBuf]) -> Result<Vec<File>, Fail> {
     paths.iter().map(read).collect()
 }
 
-/// Keeps `files` as artifacts of the prompt's session, which is made if it is new, and names them in the prompt. Under
-/// the prompt's own name, so that it can be sent again.
+/// Stores `files` as artifacts of the prompt's session (created if new) and references them in the prompt. Their
+/// idempotency keys derive from the prompt's, so that the prompt can be sent again.
 pub(super) async fn attach(home: &mut Home<'_>, mut prompt: Prompt, files: &[File]) -> Result<Prompt, Fail> {
     if files.is_empty() {
         return Ok(prompt);
@@ -86,7 +86,7 @@ pub(super) async fn attach(home: &mut Home<'_>, mut prompt: Prompt, files: &[Fil
     Ok(prompt)
 }
 
-/// By the end of the name; else text if it is text.
+/// Guesses the media type by file extension, else by whether the bytes are text.
 fn media_type(path: &Path, bytes: &[u8]) -> &'static str {
     let end = path.extension().map(|end| end.to_string_lossy().to_ascii_lowercase()).unwrap_or_default();
     match TYPES.iter().find(|(known, _)| *known == end) {

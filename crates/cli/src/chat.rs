@@ -1,7 +1,7 @@
 //! `mainspring chat`: a conversation at the terminal, or line by line from a file or a pipe.
 //!
-//! A chat is a client like every command: of a daemon, of another command, of a server elsewhere, or of itself. What is
-//! said is a session's, and goes on wherever the session is opened next.
+//! A chat is a client like every command: of a daemon, of another command, of a remote server, or of its own process.
+//! The conversation belongs to a session and continues wherever that session is opened next.
 
 use clap::Args;
 use mainspring_agent::models::{DEFAULT_PROFILE, SCRIPTED};
@@ -32,7 +32,7 @@ use screen::Screen;
 use signals::Signals;
 use turn::Turn;
 
-/// The lines that were said at a terminal, within the state directory.
+/// File of the terminal's input history, within the state directory.
 const HISTORY: &str = "chat_history";
 
 /// Talk to an agent: streaming, tools, questions, branches
@@ -67,7 +67,7 @@ impl Chat {
         let mut home = context.home(Purpose::Execute).await?;
         let outcome = Box::pin(self.talk(context, &mut home)).await;
         match outcome {
-            // Who leaves a run behind does not want to wait for it.
+            // A person who leaves a running run does not want to wait for its end.
             Ok(Turn::Left(exit)) => home.abandon().await.map(|()| exit),
             Ok(Turn::Over(exit)) => home.leave().await.map(|()| exit),
             Err(fail) => home.leave().await.and(Err(fail)),
@@ -110,23 +110,22 @@ struct Talk<'a, 'h> {
     signals: Signals,
     interactive: bool,
     chat: Chat,
-    /// What a session is called that was given no name.
+    /// Generated key for a session that was given none.
     name: String,
-    /// The session's id, once there is one.
+    /// The session's id, once the session exists.
     session: Option<String>,
-    /// Everything of the session up to here was seen.
+    /// All events of the session up to this position were shown.
     position: Position,
-    /// The models of whoever executes.
+    /// The models of the process that executes the runs.
     models: ModelList,
-    /// The model that prompts ask for.
+    /// The model requested by prompts.
     model: Option<String>,
-    /// The profile that prompts ask for.
+    /// The model profile requested by prompts.
     profile: Option<String>,
-    /// Where the next prompt goes, if not to the end of the path.
+    /// Place of the next prompt, if not the end of the active path.
     next: Option<Place>,
-    /// The messages of the tree that was shown last.
+    /// The messages of the last drawn tree, by number.
     numbers: Vec<MessageId>,
-    /// The last run.
     last: Option<RunId>,
 }
 
@@ -163,7 +162,7 @@ impl Talk<'_, '_> {
                 Ok(Some(Turn::Over(turn))) => exit = turn,
                 Ok(Some(Turn::Left(Exit::Done))) => break,
                 Ok(Some(left)) => return Ok(left),
-                // What cannot be done is told, and the conversation goes on.
+                // A failed command is reported and the conversation continues.
                 Err(fail) => {
                     exit = fail.exit;
                     self.complain(&fail)?;
@@ -174,7 +173,7 @@ impl Talk<'_, '_> {
         Ok(Turn::Over(if self.interactive { Exit::Done } else { exit }))
     }
 
-    /// The session that was named, if it exists.
+    /// Finds the named session, if it exists.
     async fn find(&mut self) -> Result<Option<Session>, Fail> {
         let Some(name) = self.chat.session.clone() else { return Ok(None) };
         match self.home.ask(async |client| client.session_get(&name).await).await {
@@ -182,13 +181,13 @@ impl Talk<'_, '_> {
                 self.session = Some(session.id.to_string());
                 Ok(Some(session))
             }
-            // A key that is free is given to the session that the first prompt makes.
+            // A free key is given to the session that the first prompt creates.
             Err(fail) if fail.exit == Exit::NotFound && !name.starts_with("ses_") => Ok(None),
             Err(fail) => Err(fail),
         }
     }
 
-    /// Settles which model is asked where nothing says so: the scripted one if none is configured.
+    /// Chooses the model where nothing names one: the scripted model if none is configured.
     fn choose(&mut self, known: Option<&Session>) {
         let adapter = self.chat.adapter.as_deref().or(known.map(|session| session.adapter.as_str()));
         let native = adapter.is_none_or(|adapter| adapter == native::NAME);
@@ -203,7 +202,7 @@ impl Talk<'_, '_> {
         }
     }
 
-    /// The first screen: where one is, who answers, what can be done.
+    /// Shows the first screen: the session, the model and the commands.
     fn welcome(&mut self, known: Option<&Session>) -> Result<(), Fail> {
         if self.context.output.json {
             return Ok(());
@@ -248,7 +247,7 @@ impl Talk<'_, '_> {
         model.unwrap_or_else(|| format!("as {} says", self.chat.agent.as_deref().unwrap_or("the server")))
     }
 
-    /// Shows where an existing session stands, and joins what it is doing.
+    /// Shows the state of an existing session and follows its active run.
     async fn join(&mut self, known: Option<&Session>) -> Result<Option<Turn>, Fail> {
         let Some(session) = known else { return Ok(None) };
         let name = session.id.to_string();
@@ -273,7 +272,7 @@ impl Talk<'_, '_> {
         Ok(matches!(turn, Turn::Left(_)).then_some(turn))
     }
 
-    /// Does what a line asks for.
+    /// Executes one input line.
     async fn obey(&mut self, line: &str) -> Result<Option<Turn>, Fail> {
         let order = Order::read(line).map_err(Fail::bad_request)?;
         let Some(order) = order else { return Ok(None) };
@@ -296,7 +295,7 @@ impl Talk<'_, '_> {
         }
     }
 
-    /// Sends a prompt, or asks for another answer, and follows its run.
+    /// Sends a prompt, or regenerates an answer, and follows the run.
     async fn prompt(&mut self, place: Place, text: Option<String>) -> Result<Turn, Fail> {
         self.screen.gap()?;
         let session = self.open().await?;
@@ -318,7 +317,7 @@ impl Talk<'_, '_> {
                 ..RunOptions::default()
             },
             place,
-            // So that it can be sent again when a connection breaks, and is one run all the same.
+            // A prompt that is sent again after a broken connection must not start a second run.
             idempotency_key: Some(Ids::system().secret()),
             ..Prompt::default()
         };
@@ -328,21 +327,22 @@ impl Talk<'_, '_> {
         self.follow(&accepted.run, events).await
     }
 
-    /// The session's events from where this chat stands. Thoughts are shown to who is there, so it is there before.
+    /// Subscribes to the session's events from the current position. Connects before the prompt is sent, because
+    /// thoughts reach only connected readers.
     async fn listen(&self, session: &str) -> Events {
         let mut events = self.home.events(session, self.position);
-        // What cannot be reached now is tried again with the first item.
+        // A failed connection is retried when the first item is read.
         let _ = events.connect().await;
         events
     }
 
-    /// The session; it is made when it is first needed.
+    /// Returns the session's id and creates the session when it is first needed.
     async fn open(&mut self) -> Result<String, Fail> {
         if let Some(session) = &self.session {
             return Ok(session.clone());
         }
         let target = SessionTarget {
-            // Without a name of its own a second try would make a second one.
+            // Without a key, a retried request would create a second session.
             key: Some(self.chat.session.clone().unwrap_or_else(|| self.name.clone())),
             surface_kind: Some("cli".into()),
             adapter: Some(self.chat.adapter.clone().unwrap_or_else(|| native::NAME.into())),
@@ -413,7 +413,7 @@ impl Talk<'_, '_> {
         Ok(())
     }
 
-    /// How to come back.
+    /// Shows how to resume the session.
     fn farewell(&mut self) -> Result<(), Fail> {
         self.screen.end()?;
         if self.session.is_some() && self.interactive {
@@ -424,14 +424,14 @@ impl Talk<'_, '_> {
     }
 }
 
-/// A name for a session that was given none: when it began, and something that makes it unique.
+/// Generates the key of a session that was given none: its start time and a unique suffix.
 fn name() -> String {
     let now = moment(Clock::system().now()).replace([' ', ':'], "-");
     let unique: String = Ids::system().secret().chars().filter(char::is_ascii_alphanumeric).take(4).collect();
     format!("chat-{now}-{}", unique.to_lowercase())
 }
 
-/// True for a model that only follows scripts.
+/// True for a model of the scripted provider.
 fn is_scripted(model: &str) -> bool {
     model.split_once('/').is_some_and(|(provider, _)| provider == SCRIPTED)
 }

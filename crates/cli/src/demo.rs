@@ -1,5 +1,5 @@
-//! `mainspring demo`: the main job, shown on a fresh state directory. Agents run on the native loop, which asks a scripted
-//! model over HTTP, in this very process: no key, and nothing is pretended.
+//! `mainspring demo`: shows the main features on a fresh state directory. Agents run on the native loop, which calls a
+//! scripted model over HTTP in this process: no API key is needed, and nothing is faked.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -130,11 +130,11 @@ impl Demo {
     }
 }
 
-/// The configuration within the demo's folder.
+/// Name of the configuration file within the demo's folder.
 const FILE: &str = "demo.toml";
 
-/// What the demo runs with, whatever is configured otherwise: also written down, for the process that is killed and for
-/// whoever keeps the folder.
+/// Builds the demo's configuration, independent of the user's. Also written to a file, for the process that is killed
+/// and for a folder that is kept.
 fn config(context: &Context<'_>, dir: &Path) -> Result<Config, Fail> {
     let models = format!("[models.{DEFAULT_PROFILE}]\nprovider = \"{SCRIPTED}\"\nmodel = \"demo\"\n");
     std::fs::create_dir_all(dir)?;
@@ -159,7 +159,7 @@ struct Stage<'a> {
 }
 
 impl Stage<'_> {
-    /// A line for people.
+    /// Prints a line, unless the output is JSON.
     fn text(&self, text: &str) -> Result<(), Fail> {
         if !self.output.json {
             self.output.line(text)?;
@@ -180,7 +180,7 @@ impl Stage<'_> {
         self.follow(kernel, story, accepted.session.id, &accepted.run, accepted.position).await
     }
 
-    /// A first answer, then another one to the same prompt, as a branch.
+    /// Plays a first answer, then another answer to the same prompt, as a branch.
     async fn play_branch(&self, kernel: &Kernel, story: &Story) -> Result<Run, Fail> {
         let first = self.play(kernel, story).await?;
         let message_id = prompt_of(kernel, &self.caller, &first).await?;
@@ -192,7 +192,7 @@ impl Stage<'_> {
         self.follow(kernel, story, accepted.session.id, &accepted.run, accepted.position).await
     }
 
-    /// Shows a run as it happens, until it ends; plays the person where one is needed.
+    /// Shows a run as it happens until it ends, and answers its questions.
     async fn follow(
         &self,
         kernel: &Kernel,
@@ -205,7 +205,7 @@ impl Stage<'_> {
         let mut text = String::new();
         let mut bytes = 0;
         let mut streamed = None;
-        // It comes in pieces.
+        // Thoughts arrive in pieces.
         let mut thought = String::new();
         while let Some(item) = events.next().await.transpose()? {
             if let Item::Thought(more) = &item {
@@ -226,7 +226,7 @@ impl Stage<'_> {
                     }
                 }
                 Item::Event(event) if event.run == Some(run.id) => {
-                    // What was said before anybody could listen is in the message itself.
+                    // Text that was streamed before the subscription began is taken from the completed message.
                     if let Body::MessageCompleted { message, .. } = &event.body
                         && message.role == Role::Assistant
                         && streamed != Some(message.id)
@@ -249,7 +249,7 @@ impl Stage<'_> {
         Ok(kernel.run_get(&self.caller, run.id).await?)
     }
 
-    /// Prints whole lines of what was said, and all of it when something else happens.
+    /// Prints the complete lines of the streamed text, or all of it when `all` is set.
     fn say(&self, story: &Story, text: &mut String, all: bool) -> Result<(), Fail> {
         loop {
             let end = match text.find('\n') {
@@ -316,7 +316,7 @@ impl Stage<'_> {
         Ok(self.output.table(&headings, rows)?)
     }
 
-    /// How many events there are in all sessions.
+    /// Counts the events of all sessions.
     async fn count(&self, kernel: &Kernel) -> Result<usize, Fail> {
         let mut count = 0;
         for (session, _) in kernel.session_list(&self.caller, SessionQuery::default()).await? {
@@ -333,7 +333,7 @@ impl Stage<'_> {
         Ok(count)
     }
 
-    /// Starts this program as a child on the same folder and kills it while it streams.
+    /// Starts this program as a child process on the same folder and kills it while it streams.
     async fn crash(&self, dir: &Path) -> Result<(), Fail> {
         let mut child = tokio::process::Command::new(std::env::current_exe()?);
         child.arg("--state-dir").arg(dir).arg("--config").arg(dir.join(FILE));
@@ -368,7 +368,7 @@ impl Stage<'_> {
         self.line(&CRASH, &format!("{DIM}kill -9 after {} bytes of its answer{DIM:#}", shown.len()))
     }
 
-    /// Shows what a new process finds: everything that was acknowledged, and the interrupted run, marked as such.
+    /// Shows that a new process finds every acknowledged event, and the interrupted run marked as such.
     async fn recover(&self, kernel: &Kernel, before: usize) -> Result<(), Fail> {
         let by = SessionRef::Key("crash".into());
         let query = mainspring_kernel::kernel::RunQuery {
@@ -417,7 +417,7 @@ const CRASH: Story = Story {
     colour: AnsiColor::White,
 };
 
-/// The user message that started `run`.
+/// Finds the user message that started `run`.
 async fn prompt_of(kernel: &Kernel, caller: &Caller, run: &Run) -> Result<MessageId, Fail> {
     let path = kernel.session_path(caller, &SessionRef::Id(run.session), None, None).await?;
     let prompt = path.iter().find(|message| message.role == Role::User);

@@ -162,7 +162,7 @@ impl Doctor {
     }
 }
 
-/// What a check of the database has found.
+/// Reports the results of the database check.
 fn database_shown(config: &Config, check: SqliteCheck, add: &mut impl FnMut(Health, &'static str, String)) {
     let mib = check.file_bytes as f64 / f64::from(1 << 20);
     add(Health::Ok, "database", format!("{}, {mib:.1} MiB", config.database().display()));

@@ -1,4 +1,4 @@
-//! Exit codes, and what goes before them.
+//! Exit codes, and the errors behind them.
 
 use std::borrow::Cow;
 
@@ -24,7 +24,7 @@ pub(super) enum Exit {
     Cancelled = 130,
 }
 
-/// A command that could not be carried out: a stable code, and a sentence that names the thing and the remedy.
+/// Error of a command: a stable code, and a message that names the thing and the remedy.
 #[derive(Debug)]
 pub(super) struct Fail {
     pub(super) exit: Exit,
@@ -34,7 +34,7 @@ pub(super) struct Fail {
 }
 
 impl Fail {
-    /// The code of a command that was given something wrong.
+    /// Code for invalid arguments.
     pub(super) const INVALID_REQUEST: &str = "invalid_request";
 
     pub(super) fn bad_request(message: impl Into<String>) -> Self {
@@ -131,7 +131,7 @@ impl From<std::io::Error> for Fail {
     }
 }
 
-/// An error and its sources, each once.
+/// Joins the messages of an error and its sources, each once.
 pub(super) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

@@ -20,7 +20,7 @@ pub(super) struct Feed {}
 
 impl Feed {
     pub(super) async fn execute(self, context: &Context<'_>) -> Result<Exit, Fail> {
-        // Who watches for long serves meanwhile, and so does what is to do.
+        // A long-running watcher may own the state directory, so it also executes queued runs.
         let mut home = context.home(Purpose::Execute).await?;
         let (output, clock) = (context.output, Clock::system());
         let mut names = HashMap::new();
@@ -57,7 +57,7 @@ impl Feed {
     }
 }
 
-/// The item as an object with its type.
+/// Builds a JSON object of the item, with its type.
 fn json(item: &FeedItem) -> Value {
     match item {
         FeedItem::Snapshot(snapshot) => json!({"type": "snapshot", "sessions": snapshot.sessions}),
@@ -66,7 +66,7 @@ fn json(item: &FeedItem) -> Value {
     }
 }
 
-/// What to show of an item; `names` holds what sessions are called.
+/// Formats an item; `names` caches the display names of sessions.
 fn lines(names: &mut HashMap<SessionId, String>, item: FeedItem) -> Vec<String> {
     let mut meet = |session: &LiveSession| {
         let name = session.key.clone().unwrap_or_else(|| session.session_id.to_string());

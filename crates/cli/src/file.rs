@@ -1,4 +1,4 @@
-//! Sessions as files: written whole or not at all.
+//! Session export and import files, written atomically.
 
 use std::io::{self, Read, Write};
 use std::path::Path;
@@ -19,7 +19,7 @@ pub(super) async fn export(home: &mut Home<'_>, session: &str, file: Option<&Pat
         }
         return Ok(());
     };
-    // Under another name first, so that what has the name is whole.
+    // Writes to a temporary file and renames it, so that `file` is never incomplete.
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut part = tempfile::NamedTempFile::new_in(folder).map_err(|error| unusable(file, &error))?;
     while let Some(piece) = pieces.next().await {
@@ -40,7 +40,7 @@ pub(super) fn read(file: &Path) -> Result<Vec<u8>, Fail> {
     std::fs::read(file).map_err(|error| unusable(file, &error))
 }
 
-/// A file that cannot be read or written.
+/// Error for a file that cannot be read or written.
 pub(super) fn unusable(file: &Path, error: &io::Error) -> Fail {
     let message = format!("{} cannot be used: {error}", file.display());
     Fail { exit: Exit::BadRequest, code: "file_unusable".into(), message, retryable: false }

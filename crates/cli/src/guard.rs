@@ -1,4 +1,4 @@
-//! `mainspring guard`: what mainspring starts itself as, to hold an agent's process tree. Not for people.
+//! `mainspring guard`: supervises an agent's process tree. Started by mainspring itself, not by people.
 
 use std::ffi::OsString;
 use std::process::ExitCode;

@@ -1,7 +1,8 @@
-//! Where a command finds its sessions: at a server that was named, with the process that owns the state directory,
-//! or here, where this process takes the directory and serves it itself.
+//! Connects a command to its sessions: at the configured server, with the process that owns the state directory, or in
+//! this process, which then takes the directory and serves it.
 //!
-//! All three are one thing to a command: a client. A guest whose host leaves takes the directory over and goes on.
+//! A command sees a client in all three cases. When the owner of the directory exits, its guest takes the directory
+//! over and continues.
 
 use std::time::Duration;
 
@@ -17,20 +18,20 @@ use mainspring::Server;
 use mainspring::token;
 use mainspring::{Node, NodeError};
 
-/// How often to look whether the owner of the state directory answers or has left, and how long.
+/// Interval in milliseconds and number of attempts to reach the owner of the state directory or to take its place.
 const LOOK_MS: u64 = 20;
 const LOOKS: u32 = 500;
 
-/// What a command wants of this process, if the state directory becomes its own.
+/// Work this process does if it becomes the owner of the state directory.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// Work: what is queued is executed.
+    /// Executes queued runs.
     Execute,
-    /// Read and change records only: what is queued stays queued.
+    /// Reads and changes records only: queued runs stay queued.
     Records,
 }
 
-/// Where the sessions are.
+/// Connection to the sessions.
 pub(super) struct Home<'a> {
     context: &'a Context<'a>,
     purpose: Purpose,
@@ -54,7 +55,7 @@ impl<'a> Home<'a> {
                 Err(Found::Fail(fail)) => return Err(fail),
                 Ok(home) => return Ok(home),
             };
-            // Its owner may be about to listen, or to leave.
+            // The owner may be about to listen or to exit.
             if let Some(client) = guest(context)?
                 && client.ready().await.is_ok()
             {
@@ -68,7 +69,7 @@ impl<'a> Home<'a> {
         }
     }
 
-    /// As a guest of the process that owns the state directory, and in no other way.
+    /// Connects as a guest of the process that owns the state directory, and never takes the directory.
     pub(super) async fn visit(context: &'a Context<'a>) -> Result<Self, Fail> {
         let nobody = || Fail::bad_request("nobody serves the state directory: start `mainspring serve`");
         let client = guest(context)?.ok_or_else(nobody)?;
@@ -101,8 +102,8 @@ impl<'a> Home<'a> {
         }
     }
 
-    /// Asks; if the host has left meanwhile, goes on where the sessions are now and asks again. What changes something
-    /// must be nameable, so that asking twice does it once.
+    /// Sends a request; if the owner has exited, reconnects and sends it again. Requests that change something must be
+    /// idempotent.
     pub(super) async fn ask<T>(&mut self, ask: impl AsyncFn(&Client) -> Result<T, Error>) -> Result<T, Fail> {
         match ask(&self.client).await {
             Err(error) if error.is_gone() && self.is_guest() => {
@@ -113,35 +114,35 @@ impl<'a> Home<'a> {
         }
     }
 
-    /// What happens in a session after `from`, for somebody who handles the host's leaving.
+    /// Subscribes to a session's events after `from`. The caller must call `renew` when the owner exits.
     pub(super) fn events(&self, session: &str, from: Position) -> Events {
         let events = self.client.session_events(session, from);
         if self.is_guest() { events.give_up_after(1) } else { events }
     }
 
-    /// What all sessions do, for somebody who handles the host's leaving.
+    /// Subscribes to the feed of all sessions. The caller must call `renew` when the owner exits.
     pub(super) fn feed(&self) -> Feed {
         let feed = self.client.feed();
         if self.is_guest() { feed.give_up_after(1) } else { feed }
     }
 
-    /// Finds the sessions again after their host has left.
+    /// Reconnects after the owner has exited.
     pub(super) async fn renew(&mut self) -> Result<(), Fail> {
         *self = Self::find(self.context, self.purpose).await?;
         Ok(())
     }
 
-    /// Who to ask, for somebody who handles the host's leaving.
+    /// Returns the current client. The caller must call `renew` when the owner exits.
     pub(super) fn client(&self) -> &Client {
         &self.client
     }
 
-    /// True for the guest of another process on this machine.
+    /// True when another process on this machine owns the state directory.
     pub(super) fn is_guest(&self) -> bool {
         self.own.is_none() && self.context.config().url.is_none()
     }
 
-    /// Leaves. What was accepted here, from guests too, is worked off first.
+    /// Disconnects. An owner first completes all accepted work, including its guests'.
     pub(super) async fn leave(self) -> Result<(), Fail> {
         let Some((node, server)) = self.own else {
             return Ok(());
@@ -157,8 +158,8 @@ impl<'a> Home<'a> {
 }
 
 impl Home<'_> {
-    /// Leaves within `drain` milliseconds: what executes here may finish until then and is stopped after that, and who
-    /// follows it is told how it ended.
+    /// Disconnects within `drain` milliseconds: runs that execute here may finish until then and are stopped after
+    /// that. Followers of these runs still receive the final events.
     pub(super) async fn leave_within(self, drain: u64) {
         let Some((node, server)) = self.own else { return };
         server.close();
@@ -170,7 +171,7 @@ impl Home<'_> {
         node.close().await;
     }
 
-    /// Leaves at once. What is being executed here is stopped and recorded so; what is queued stays queued.
+    /// Disconnects at once. Running runs are stopped and recorded as such; queued runs stay queued.
     pub(super) async fn abandon(self) -> Result<(), Fail> {
         if let Some((node, server)) = self.own {
             server.stop().await;
@@ -180,13 +181,13 @@ impl Home<'_> {
     }
 }
 
-/// Why the state directory did not become ours.
+/// Reason why this process could not take the state directory.
 enum Found {
     Busy(StateDirError),
     Fail(Fail),
 }
 
-/// The owner of the state directory, if it can be talked to.
+/// Builds a client of the state directory's owner, if the owner is reachable.
 fn guest(context: &Context<'_>) -> Result<Option<Client>, Fail> {
     let config = context.config();
     let there = token::read(&config.state_dir)?.is_some() && Socket::of(&config.state_dir).path().exists();

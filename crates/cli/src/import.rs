@@ -21,7 +21,7 @@ use super::stdio::{alias, aliases};
 use mainspring::NodeError;
 use mainspring::config::Config;
 
-/// After how many sessions a word is said of how far it is.
+/// Number of sessions between two progress messages.
 const STEP: u64 = 500;
 
 /// Take in what another program has kept
@@ -77,7 +77,8 @@ async fn omi(
     adapters: &HashMap<String, String>,
 ) -> Result<OmiReport, Fail> {
     let (config, clock, ids) = (context.config(), Clock::system(), Ids::system());
-    // The state directory is ours until the end, so that nobody sees the store half full. A dry run takes nothing.
+    // Holds the state directory until the end, so that no other process sees a partial import. A dry run does not take
+    // it.
     let own = match dry_run {
         true => None,
         false => Some(StateDir::open(&config.state_dir, clock.now(), ids.node()).map_err(NodeError::from)?),
@@ -103,7 +104,7 @@ async fn omi(
         OmiOptions { adapters, kept: &bytes, limits: &config.limits, ids: &ids, now: clock.now(), dry_run };
     let report = source.import(&config.database(), &options, |done, all| {
         if done > 0 && done.is_multiple_of(STEP) {
-            // Who does not read this learns the end all the same.
+            // A progress message that cannot be written does not fail the import.
             let _ = context.output.note(format_args!("{DIM}{done} of {all} sessions{DIM:#}"));
         }
     })?;
@@ -113,14 +114,14 @@ async fn omi(
     Ok(report)
 }
 
-/// Keeps the bytes of a file. Should the import come to nothing, the next start removes them.
+/// Stores the bytes of a file. If the import fails, the next start removes them.
 async fn keep(blobs: &Blobs, id: ArtifactId, file: File, limit: usize) -> Result<(KeptBlob, String), Fail> {
     let staged = blobs.stage(id, &mut tokio::fs::File::from_std(file), limit).await?;
     let hash = staged.hash.clone();
     Ok((blobs.keep(staged).await?, hash))
 }
 
-/// The file that an artifact's address leads to, if it is one that fits and is as long as the original says.
+/// Opens the file behind an artifact's URI, if its size is within the limit and matches the original's record.
 fn reachable(artifact: &OmiArtifact, limit: usize) -> Option<(File, u64)> {
     let path = match artifact.uri.strip_prefix("file://") {
         Some(rest) => PathBuf::from(std::ffi::OsString::from_vec(unescaped(
@@ -135,7 +136,7 @@ fn reachable(artifact: &OmiArtifact, limit: usize) -> Option<(File, u64)> {
     Some((file, known.len()))
 }
 
-/// The bytes that an address stands for.
+/// Decodes percent-encoded text.
 fn unescaped(text: &str) -> Vec<u8> {
     let bytes = text.as_bytes();
     let (mut out, mut at) = (vec![], 0);
@@ -193,7 +194,7 @@ fn shown(context: &Context<'_>, report: &OmiReport, dry_run: bool) -> io::Result
     Ok(())
 }
 
-/// True for an adapter that runs can use.
+/// True for an adapter that is configured or built in.
 fn is_known(config: &Config, adapter: &str) -> bool {
     config.adapters.contains_key(adapter)
         || [mainspring_adapters::script::NAME, mainspring_agent::native::NAME].contains(&adapter)

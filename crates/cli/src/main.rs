@@ -152,7 +152,7 @@ fn main() -> ExitCode {
         Err(error) => return misunderstood(&error),
     };
     if let Command::Guard(guard) = &cli.command {
-        // Before any configuration is read: a guard has none.
+        // A guard reads no configuration.
         return guard.execute();
     }
     let output = Output::new(cli.global.json);
@@ -166,7 +166,7 @@ fn main() -> ExitCode {
     ExitCode::from(outcome as u8)
 }
 
-/// Arguments that make no sense, as JSON where JSON was wanted; also help and version, which clap prints.
+/// Reports invalid arguments, as JSON with `--json`; also prints clap's help and version.
 fn misunderstood(error: &clap::Error) -> ExitCode {
     let wants_json = std::env::args().any(|argument| argument == "--json");
     if !error.use_stderr() || !wants_json {
@@ -192,7 +192,7 @@ fn start(cli: Cli, output: &Output) -> Result<Exit, Fail> {
     let key = cli.global.secret.clone().or_else(|| std::env::var("MAINSPRING_KEY").ok());
     let context = Context { resolved, output, key };
     let exit = runtime.block_on(context.execute(cli.command));
-    // What still reads from a terminal must not keep the process.
+    // A blocking read from the terminal must not keep the process alive.
     runtime.shutdown_background();
     exit
 }
@@ -214,16 +214,17 @@ fn load(global: &Global) -> Result<Resolved, Fail> {
 
 fn log(config: &Config) {
     let mut filter = tracing_subscriber::EnvFilter::new(&config.log);
-    // What is sent to providers and what they answer, keys included, is nobody's business, whatever is logged.
+    // Requests to model providers and their answers contain keys and private text: never log them, whatever the filter
+    // says.
     for quiet in ["genai=off", "h2=warn", "hyper=warn", "hyper_util=warn", "reqwest=warn"] {
         if let Ok(directive) = quiet.parse() {
             filter = filter.add_directive(directive);
         }
     }
-    // A second subscriber in one process is a test's doing; the first one stays.
+    // Only tests install a second subscriber in one process; the first one stays.
     let fmt = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(std::io::stderr().is_terminal());
     let _ = fmt.with_writer(std::io::stderr).try_init();
-    // A panic of an adapter is recorded as the failure of its attempt; here it is a line of the log.
+    // An adapter's panic is recorded as the failure of its attempt; here it is only logged.
     std::panic::set_hook(Box::new(|panic| {
         let place = panic.location().map(ToString::to_string).unwrap_or_default();
         let what = panic.payload_as_str().unwrap_or("unknown");
@@ -231,11 +232,11 @@ fn log(config: &Config) {
     }));
 }
 
-/// What every command works with.
+/// Configuration and output shared by every command.
 struct Context<'a> {
     resolved: Resolved,
     output: &'a Output,
-    /// Shown to the server that `url` names; never stored or printed.
+    /// API key sent to the server at `url`; never stored or printed.
     key: Option<String>,
 }
 
@@ -268,7 +269,7 @@ impl Context<'_> {
         &self.resolved.config
     }
 
-    /// Where the sessions are.
+    /// Connects to the sessions.
     async fn home(&self, purpose: Purpose) -> Result<Home<'_>, Fail> {
         Box::pin(Home::find(self, purpose)).await
     }

@@ -26,14 +26,14 @@ pub(super) struct Mcp {
 
 impl Mcp {
     pub(super) async fn execute(self, context: &Context<'_>) -> Result<Exit, Fail> {
-        // What serves an agent never takes its sessions over.
+        // An agent's MCP server must not take over the state directory that its agent runs in.
         let mut home = match self.session {
             Some(_) => Home::visit(context).await?,
             None => context.home(Purpose::Execute).await?,
         };
         let renews = home.is_guest() && self.session.is_none();
         let (link, mut keeper) = Link::new(home.client().clone(), renews);
-        // Behind a key, it is the key that says for whom.
+        // With an API key, the key determines the owner.
         let owner = match context.config().url {
             Some(_) => String::new(),
             None => context.config().owner.clone(),

@@ -53,7 +53,7 @@ impl ModelServer {
     }
 }
 
-/// Says where it is and how to ask it.
+/// Prints the server's address and an example request.
 fn announce(context: &Context<'_>, server: &model::ModelServer) -> Result<(), Fail> {
     let output = context.output;
     output.line(format_args!("A model without a key, at {BOLD}{}{BOLD:#}, until Ctrl-C.", server.url()))?;

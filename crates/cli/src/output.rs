@@ -20,7 +20,7 @@ pub(super) const GREEN: Style = AnsiColor::Green.on_default();
 pub(super) const YELLOW: Style = AnsiColor::Yellow.on_default();
 pub(super) const CYAN: Style = AnsiColor::Cyan.on_default();
 
-/// Where and how a command prints.
+/// Prints a command's results and notes.
 pub(super) struct Output {
     pub(super) json: bool,
 }
@@ -30,45 +30,45 @@ impl Output {
         Self { json }
     }
 
-    /// True when a person sits at the terminal.
+    /// True when a person is at the terminal.
     pub(super) fn is_interactive(&self) -> bool {
         !self.json && io::stdin().is_terminal() && io::stderr().is_terminal()
     }
 
-    /// A line of the result.
+    /// Prints a line of the result.
     pub(super) fn line(&self, line: impl Display) -> io::Result<()> {
         tolerate(writeln!(anstream::stdout(), "{line}"))
     }
 
-    /// Part of a line of the result, shown at once.
+    /// Prints part of a line of the result and flushes it.
     pub(super) fn part(&self, text: &str) -> io::Result<()> {
         let mut out = anstream::stdout();
         tolerate(out.write_all(text.as_bytes()).and_then(|()| out.flush()))
     }
 
-    /// Bytes of the result, as they are.
+    /// Writes bytes of the result unchanged.
     pub(super) fn raw(&self, bytes: &[u8]) -> io::Result<()> {
         tolerate(io::stdout().write_all(bytes))
     }
 
-    /// One JSON object on a line.
+    /// Prints a JSON object on one line.
     pub(super) fn object(&self, value: &impl Serialize) -> io::Result<()> {
         let json = serde_json::to_string(value)?;
         tolerate(writeln!(io::stdout(), "{json}"))
     }
 
-    /// Something for the person, beside the result.
+    /// Prints a note to standard error.
     pub(super) fn note(&self, note: impl Display) -> io::Result<()> {
         tolerate(writeln!(anstream::stderr(), "{note}"))
     }
 
-    /// Part of a line for the person, shown at once.
+    /// Prints part of a note and flushes it.
     pub(super) fn aside(&self, text: impl Display) -> io::Result<()> {
         let mut out = anstream::stderr();
         tolerate(write!(out, "{text}").and_then(|()| out.flush()))
     }
 
-    /// Turns a spinner beside `what` while it lives, for a person who waits.
+    /// Shows a spinner with the text `what` until the guard is dropped; none without a terminal.
     pub(super) fn busy(&self, what: &str) -> Option<Busy> {
         if self.json || !io::stderr().is_terminal() {
             return None;
@@ -79,7 +79,7 @@ impl Output {
         Some(Busy(bar))
     }
 
-    /// Rows under headings.
+    /// Prints rows under headings.
     pub(super) fn table(&self, headings: &[&str], rows: Vec<Vec<String>>) -> io::Result<()> {
         let mut table = Table::new();
         table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
@@ -99,7 +99,7 @@ impl Output {
         Ok(())
     }
 
-    /// Says that a list may go on.
+    /// Notes that a list may have more items.
     pub(super) fn maybe_more(&self, shown: usize, limit: usize) -> io::Result<()> {
         match shown < limit {
             true => Ok(()),
@@ -107,9 +107,9 @@ impl Output {
         }
     }
 
-    /// Why the command could not be carried out.
+    /// Prints the command's error.
     pub(super) fn fail(&self, fail: &Fail) {
-        // With nowhere to say it, the exit code still does.
+        // If standard error is closed, the exit code still reports the failure.
         let _ = match self.json {
             true => writeln!(io::stderr(), "{}", fail.json()),
             false => writeln!(anstream::stderr(), "{RED}error[{}]{RED:#}: {}", fail.code, fail.message),
@@ -117,7 +117,7 @@ impl Output {
     }
 }
 
-/// A spinner; gone once this is dropped.
+/// A spinner, removed on drop.
 pub(super) struct Busy(ProgressBar);
 
 impl Drop for Busy {
@@ -126,7 +126,7 @@ impl Drop for Busy {
     }
 }
 
-/// A reader that has gone away, such as `head`, is not our failure.
+/// Ignores a broken pipe: a reader such as `head` may close its end early.
 fn tolerate(outcome: io::Result<()>) -> io::Result<()> {
     match outcome {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
@@ -134,7 +134,7 @@ fn tolerate(outcome: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// A status in its colour.
+/// Formats a status in its colour.
 pub(super) fn status(status: RunStatus) -> String {
     let style = match status {
         RunStatus::Succeeded => GREEN,
@@ -146,7 +146,7 @@ pub(super) fn status(status: RunStatus) -> String {
     format!("{style}{status}{style:#}")
 }
 
-/// A moment in the local time zone.
+/// Formats a time in the local time zone.
 pub(super) fn moment(time: Time) -> String {
     match jiff::Timestamp::from_millisecond(time.0) {
         Ok(moment) => moment.to_zoned(jiff::tz::TimeZone::system()).strftime("%Y-%m-%d %H:%M:%S").to_string(),
@@ -154,7 +154,7 @@ pub(super) fn moment(time: Time) -> String {
     }
 }
 
-/// A stretch of time, short.
+/// Formats a duration briefly.
 pub(super) fn span(millis: u64) -> String {
     match millis {
         0..1_000 => format!("{millis} ms"),
@@ -163,7 +163,7 @@ pub(super) fn span(millis: u64) -> String {
     }
 }
 
-/// The first line of a text, cut to `most` characters.
+/// Returns the first line of a text, cut to `most` characters.
 pub(super) fn excerpt(text: &str, most: usize) -> String {
     let line = text.trim().lines().next().unwrap_or_default();
     match line.char_indices().nth(most) {

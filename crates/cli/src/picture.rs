@@ -1,7 +1,7 @@
-//! Pictures of a session's tree: as text, and as an image that a browser shows.
+//! Drawings of a session's tree, as text and as an SVG image.
 //!
-//! Both walk the tree in the same order: of the messages beneath one, those beside the path come first and the one that
-//! its cursor leads to last, straight below. So the active path, and every path that was left, runs straight down.
+//! Both walk the tree in the same order: of a message's children, the one that its cursor leads to comes last, straight
+//! below; the others come first, to the right. So the active path and every abandoned path run straight down.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -12,19 +12,19 @@ use mainspring_core::{Block, MessageId, MessageStatus, Role};
 /// A message in the picture.
 struct Row<'a> {
     node: &'a TreeNode,
-    /// How far to the right: how many branches it is off the first line.
+    /// Column: the number of branches between this message and the first line.
     lane: usize,
-    /// The row of the message above.
+    /// The row of the parent.
     above: Option<usize>,
-    /// True when it goes straight on from there.
+    /// True when the message stands straight below its parent.
     straight: bool,
-    /// True when nothing comes after it beneath the message above.
+    /// True for the last child of the parent.
     last: bool,
-    /// The number of its root.
+    /// Index of the message's root.
     root: usize,
 }
 
-/// The rows from top to bottom. Without recursion, since a conversation may be long.
+/// Lists the rows from top to bottom. Iterative, since a conversation may be long.
 fn rows(nodes: &[TreeNode]) -> Vec<Row<'_>> {
     let mut beneath: HashMap<Option<MessageId>, Vec<&TreeNode>> = HashMap::new();
     for node in nodes {
@@ -54,24 +54,23 @@ fn rows(nodes: &[TreeNode]) -> Vec<Row<'_>> {
     rows
 }
 
-/// One message of a tree that is drawn as text.
+/// One message of a tree drawn as text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Line {
-    /// The message.
     pub(crate) message: MessageId,
-    /// Begins a tree of its own beneath another.
+    /// True for a root below another tree.
     pub(crate) apart: bool,
     /// The drawing, without colours.
     pub(crate) text: String,
 }
 
-/// The tree as text, a line per message, with at most `most` characters of what it says.
+/// Draws the tree as text, one line per message, with at most `most` characters of its content.
 ///
-/// `●` is on the active path, `○` is not, `✗` was rolled back. A branch that was left stands to the right of where it
-/// was left; where a message's cursor leads stands straight below it.
+/// `●` is on the active path, `○` is not, `✗` was rolled back. An abandoned branch stands to the right of its branching
+/// point; the message that a cursor leads to stands straight below.
 pub(crate) fn lines(nodes: &[TreeNode], most: usize) -> Vec<Line> {
     let rows = rows(nodes);
-    // Whether a lane goes on beneath a row: something straight is still to come in it.
+    // Whether a lane continues below a row: a later row stands straight in the same lane.
     let mut goes_on = vec![vec![]; rows.len()];
     for (at, row) in rows.iter().enumerate() {
         let Some(above) = row.above else { continue };
@@ -106,7 +105,7 @@ pub(crate) fn lines(nodes: &[TreeNode], most: usize) -> Vec<Line> {
     rows.iter().zip(&goes_on).enumerate().map(draw).collect()
 }
 
-/// The tree as text, a line per message with its id.
+/// Draws the tree as text, one line per message with its id.
 pub(crate) fn text(nodes: &[TreeNode]) -> String {
     let mut text = String::new();
     for line in lines(nodes, 60) {
@@ -136,7 +135,7 @@ fn who(node: &TreeNode) -> &'static str {
     }
 }
 
-/// The beginning of what a message says, on one line.
+/// Returns the beginning of a message's content, on one line.
 fn excerpt(content: &[Block], most: usize) -> String {
     let shown = |block: &Block| match block {
         Block::Text { text } => text.clone(),
@@ -157,7 +156,7 @@ fn excerpt(content: &[Block], most: usize) -> String {
     }
 }
 
-/// Sizes of the image, in its own units.
+/// Sizes within the image, in SVG user units.
 const ROW: usize = 30;
 const LANE: usize = 24;
 const GAP: usize = 14;
@@ -165,7 +164,7 @@ const LEFT: usize = 28;
 const TOP: usize = 62;
 const WIDTH: usize = 900;
 
-/// The tree as an SVG image: it needs no other file, and follows the colours that its reader prefers.
+/// Draws the tree as a self-contained SVG image that follows the viewer's colour scheme.
 pub(crate) fn svg(nodes: &[TreeNode]) -> String {
     let rows = rows(nodes);
     let lanes = rows.iter().map(|row| row.lane + 1).max().unwrap_or(1);
@@ -191,7 +190,7 @@ pub(crate) fn svg(nodes: &[TreeNode]) -> String {
         let _ =
             writeln!(svg, "<text class=\"said off\" x=\"{LEFT}\" y=\"{}\">no messages yet</text>", TOP + 14);
     }
-    // The active path lies above the others.
+    // Draws the active path on top of the others.
     for active in [false, true] {
         for (at, row) in rows.iter().enumerate().filter(|(_, row)| row.node.active == active) {
             edge(&mut svg, &rows, at, row);
@@ -214,18 +213,18 @@ fn x(lane: usize) -> usize {
     LEFT + lane * LANE
 }
 
-/// A root stands apart from what is above it.
+/// Vertical position of a row, with a gap above every root.
 fn y(rows: &[Row<'_>], row: usize) -> usize {
     TOP + row * ROW + ROW / 2 + rows[row].root * GAP
 }
 
-/// The way from the message above.
+/// Draws the line from the parent.
 fn edge(svg: &mut String, rows: &[Row<'_>], at: usize, row: &Row<'_>) {
     let Some(above) = row.above else { return };
     let (from, to) = ((x(rows[above].lane), y(rows, above)), (x(row.lane), y(rows, at)));
     let way = match row.straight {
         true => format!("M{} {}V{}", from.0, from.1, to.1),
-        // Down beside what was left before, then across.
+        // Down beside the earlier branches, then across.
         false => {
             let bend = to.1 - ROW;
             format!(
@@ -301,7 +300,7 @@ fn escaped(text: &str) -> String {
             '<' => escaped.push_str("&lt;"),
             '>' => escaped.push_str("&gt;"),
             '"' => escaped.push_str("&quot;"),
-            // XML has no way to say the others.
+            // XML cannot represent other control characters.
             char if char.is_control() || matches!(char, '\u{FFFE}' | '\u{FFFF}') => escaped.push(' '),
             char => escaped.push(char),
         }
@@ -341,7 +340,7 @@ mod tests {
         MessageId::from_random([n; 16])
     }
 
-    /// Odd ones are the user's.
+    /// Nodes with an odd number are user messages.
     fn node(n: u8, parent: Option<u8>, text: &str, cursor: Option<u8>, state: &str) -> TreeNode {
         TreeNode {
             message: Arc::new(Message {

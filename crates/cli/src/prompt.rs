@@ -120,7 +120,8 @@ impl Prompt {
         };
         let idempotency_key = match self.request_id {
             Some(_) => None,
-            // Every prompt has a name, so that it can be sent again when a connection breaks, and is one run all the same.
+            // A prompt that is sent again after a broken connection must not start a second run, so every prompt has a
+            // key.
             None => Some(self.idempotency_key.unwrap_or_else(|| Ids::system().secret())),
         };
         let mut tools = vec![];
@@ -167,7 +168,7 @@ impl Prompt {
     }
 }
 
-/// The tools of a file: one, or a list of them.
+/// Reads the tools of a file: one object, or a list.
 fn read_tools(path: &Path) -> Result<Vec<ClientTool>, Fail> {
     #[derive(Deserialize)]
     #[serde(untagged)]
@@ -203,7 +204,7 @@ async fn send(
         announce(context, &mut home, &accepted).await?;
         let AcceptedRun { run, position, replayed, .. } = accepted;
         match run.state.status() {
-            // Nothing more will come of a run that has ended: show what it said.
+            // An ended run produces no more events: show its output.
             status if replayed && status.is_ended() => {
                 replay(context, &mut home, &run).await.map(|()| exit_of(status))
             }
@@ -214,7 +215,7 @@ async fn send(
     home.leave().await.and(exit)
 }
 
-/// Says which session and which run it is.
+/// Prints the session and the run.
 async fn announce(context: &Context<'_>, home: &mut Home<'_>, accepted: &AcceptedRun) -> Result<(), Fail> {
     if context.output.json {
         return Ok(());

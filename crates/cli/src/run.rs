@@ -130,7 +130,7 @@ impl Run {
     pub(super) async fn execute(self, context: &Context<'_>) -> Result<Exit, Fail> {
         let mut from = None;
         if let Self::Retry { run } = &self {
-            // Recorded before anything executes, so that nothing queued behind it comes first.
+            // Recorded before any run executes, so that runs queued later do not start first.
             let mut home = context.home(Purpose::Records).await?;
             let retried = retry(&mut home, *run).await;
             home.leave().await?;
@@ -242,14 +242,14 @@ impl Run {
     }
 }
 
-/// Puts the run back into the queue; says where its session's stream stood before.
+/// Puts the run back into the queue and returns the previous position of its session's stream.
 async fn retry(home: &mut Home<'_>, run: RunId) -> Result<Position, Fail> {
     let now = position(home, run).await?;
     home.ask(async |client| client.run_retry(run).await).await?;
     Ok(now)
 }
 
-/// Where the stream of the run's session stands.
+/// Returns the current position of the session's stream.
 async fn position(home: &mut Home<'_>, run: RunId) -> Result<Position, Fail> {
     let session = home.ask(async |client| client.run_get(run).await).await?.session.to_string();
     Ok(home.ask(async |client| client.session_snapshot(&session).await).await?.position)
@@ -296,7 +296,7 @@ fn took(run: &mainspring_core::Run) -> String {
     run.completed_at.map(|end| span(end.since(run.created_at))).unwrap_or_default()
 }
 
-/// What a run may still use, in words.
+/// Describes the budget a run has left.
 fn left(budget: &Budget) -> String {
     let steps = budget.max_steps.zip(budget.steps_left);
     let tokens = budget.max_tokens.zip(budget.tokens_left);
@@ -310,7 +310,7 @@ fn left(budget: &Budget) -> String {
     parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
-/// How many artifacts of a run are shown, the newest first.
+/// Maximum number of artifacts shown for a run, newest first.
 const ARTIFACTS: usize = 50;
 
 async fn show(context: &Context<'_>, home: &mut Home<'_>, run: RunId) -> Result<(), Fail> {
@@ -423,7 +423,7 @@ async fn events(context: &Context<'_>, home: &mut Home<'_>, run: RunId, after: C
     Ok(())
 }
 
-/// An event on one line, for people.
+/// Formats an event on one line.
 pub(super) fn one_line(event: &Event) -> String {
     let payload =
         serde_json::to_value(&event.body).map(|json| json["payload"].to_string()).unwrap_or_default();
@@ -432,7 +432,7 @@ pub(super) fn one_line(event: &Event) -> String {
     format!("{DIM}{cursor:>6} {at}{DIM:#} {kind:<28} {payload}")
 }
 
-/// Every event of a run.
+/// Fetches every event of a run.
 pub(super) async fn all_events(home: &mut Home<'_>, run: RunId) -> Result<Vec<Event>, Fail> {
     let mut events: Vec<Event> = vec![];
     loop {

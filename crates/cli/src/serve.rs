@@ -58,7 +58,7 @@ async fn serve(context: &Context<'_>, node: &Node, address: SocketAddr) -> Resul
     let drain = config.drain_ms;
     output.note(format_args!("{DIM}stopping: active runs may finish for {drain} ms{DIM:#}"))?;
     server.close();
-    // Streams stay open while runs finish, so that their readers see the end.
+    // Streams stay open while runs finish, so that readers receive the final events.
     tokio::select! {
         () = kernel.drain() => {}
         () = kernel.sleep(Duration::from_millis(drain)) => {}
@@ -81,7 +81,7 @@ async fn print_token(context: &Context<'_>, dir: &Path) -> Result<Exit, Fail> {
     Ok(Exit::Done)
 }
 
-/// Resolves when the process is told to stop, by a person or by its supervisor.
+/// Resolves on Ctrl-C or SIGTERM.
 async fn stopped() -> io::Result<()> {
     let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
     tokio::select! {

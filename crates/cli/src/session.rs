@@ -222,7 +222,7 @@ impl Session {
             let prompt = tree::branch(context, session, message, text.join(" "), root).await?;
             return deliver(context, &prompt).await;
         }
-        // Who follows a session for long serves it meanwhile, and so does its work.
+        // A long-running `tail` may own the state directory, so it also executes queued runs.
         let purpose = if let Self::Tail { .. } = self { Purpose::Execute } else { Purpose::Records };
         let mut home = context.home(purpose).await?;
         let outcome = self.carry_out(context, &mut home).await;
@@ -238,7 +238,7 @@ impl Session {
             Self::Load { session, like } => start(context, home, None, Some(session), like).await,
             Self::Show { session, limit } => show(context, home, &session, limit).await,
             Self::Tail { session, after } => tail(context, home, &session, after.as_deref()).await,
-            // Branches are prompts.
+            // `Branch` is sent as a prompt before this point.
             Self::Branch { .. } => Ok(()),
             Self::Tree { session, svg } => tree::show(context, home, &session, svg.as_deref()).await,
             Self::Navigate { session, message } => {
@@ -338,7 +338,7 @@ fn changed(context: &Context<'_>, session: &mainspring_core::Session, what: &str
     Ok(())
 }
 
-/// Shows events and text as they come.
+/// Shows events and text as they arrive.
 async fn tail(
     context: &Context<'_>,
     home: &mut Home<'_>,

@@ -20,9 +20,9 @@ use super::home::{Home, Purpose};
 use super::watch::interrupted;
 use mainspring::config::Config;
 
-/// What hosts call agent runtimes, and the kind of adapter that drives them.
+/// Hosts' names for agent runtimes, and the kind of adapter that drives each.
 const KINDS: [(&str, &str); 3] = [("acp", "acp"), ("acp-claude", "acp"), ("pi-mono", "pi")];
-/// How long a host may take to read the last lines, in milliseconds.
+/// Time a host has to read the last lines, in milliseconds.
 const LAST_WORDS: u64 = 5_000;
 
 /// Serve a host over standard input and output: JSON lines, of the protocol's versions 2 and 1
@@ -43,7 +43,7 @@ pub(super) struct Stdio {
     alias: Vec<(String, String)>,
 }
 
-/// Reads NAME=ADAPTER.
+/// Parses NAME=ADAPTER.
 pub(super) fn alias(text: &str) -> Result<(String, String), String> {
     let (name, adapter) = text.split_once('=').ok_or("expected NAME=ADAPTER, for example acp=claude")?;
     Ok((name.to_owned(), adapter.to_owned()))
@@ -53,7 +53,7 @@ impl Stdio {
     pub(super) async fn execute(self, context: &Context<'_>) -> Result<Exit, Fail> {
         let served = self.serve(context).await;
         if let Err(fail) = &served {
-            // The host reads this and nothing else.
+            // The host reads only standard output.
             let (code, reason) = protocol_code(&fail.code);
             let line = json!({"type": "error", "message": fail.message, "code": code, "reason": reason});
             let _ = writeln!(std::io::stdout(), "{line}");
@@ -74,7 +74,7 @@ impl Stdio {
             }
         };
         let served = converse(context, &mut home, &mut keeper, &host, &clock).await;
-        // What is left is stopped, and told; who does not read it is not waited for.
+        // Stops the remaining runs and reports their end, without waiting for a host that no longer reads.
         home.leave_within(context.config().drain_ms).await;
         within(&clock, LAST_WORDS, host.finish()).await;
         served
@@ -108,12 +108,12 @@ impl Stdio {
     }
 }
 
-/// What hosts call adapters: by the kind of runtime they drive, unless one is configured under that name, and as it was
-/// given.
+/// Maps hosts' adapter names to configured adapters: by the kind of runtime, unless an adapter is configured under that
+/// name. Aliases in `given` take precedence.
 pub(super) fn aliases(config: &Config, given: &[(String, String)]) -> HashMap<String, String> {
     let of_kind = |kind: &str| {
         let fits = |name: &&String| config.adapters[*name].kind.is_some_and(|of| of.word() == kind);
-        // Of several, the one that queries take that name none.
+        // Of several adapters of the kind, prefer the default one.
         Some(&config.adapter)
             .filter(|name| config.adapters.contains_key(*name) && fits(name))
             .or_else(|| config.adapters.keys().find(fits))
@@ -123,7 +123,8 @@ pub(super) fn aliases(config: &Config, given: &[(String, String)]) -> HashMap<St
     by_kind.chain(given.iter().cloned()).collect()
 }
 
-/// Answers the host until it leaves, and what it has asked as far as it wants that.
+/// Serves the host until it leaves. Then cancels its open queries after a signal, or waits for them if only the input
+/// was closed.
 async fn converse(
     context: &Context<'_>,
     home: &mut Home<'_>,
@@ -151,14 +152,14 @@ async fn converse(
                 within(clock, grace, stops).await;
             }
             Left::Closed => within(clock, config.drain_ms, host.answered()).await,
-            // Nobody is there to be told.
+            // The host no longer reads answers.
             Left::Gone => {}
         }
     };
     at(home, keeper, ends).await
 }
 
-/// What `future` gives; meanwhile, whenever the server that has the sessions leaves, finds them again.
+/// Awaits `future`; meanwhile reconnects whenever the owner of the sessions exits.
 pub(super) async fn at<T>(
     home: &mut Home<'_>,
     keeper: &mut Keeper,
@@ -179,7 +180,7 @@ pub(super) async fn at<T>(
     }
 }
 
-/// Waits for `future`, at most so many milliseconds.
+/// Awaits `future` for at most `millis` milliseconds.
 async fn within(clock: &Clock, millis: u64, future: impl Future<Output = ()>) {
     tokio::select! {
         () = future => {}

@@ -1,4 +1,4 @@
-//! A session's tree on the command line: shown, drawn, branched from.
+//! The commands `session tree` and `session branch`.
 
 use std::path::Path;
 
@@ -28,7 +28,7 @@ pub(super) async fn show(
     Ok(())
 }
 
-/// Every page of a session's tree.
+/// Fetches every page of a session's tree.
 pub(super) async fn whole(home: &mut Home<'_>, session: &str) -> Result<Vec<TreeNode>, Fail> {
     let (mut nodes, mut query): (Vec<TreeNode>, _) = (vec![], TreeQuery::default());
     loop {
@@ -41,7 +41,7 @@ pub(super) async fn whole(home: &mut Home<'_>, session: &str) -> Result<Vec<Tree
     }
 }
 
-/// The prompt that branches from `message`: another answer to a user message, another prompt after an assistant
+/// Builds the prompt that branches from `message`: another answer to a user message, another prompt after an assistant
 /// message, or a new root.
 pub(super) async fn branch(
     context: &Context<'_>,
@@ -87,7 +87,7 @@ pub(super) async fn branch(
     })
 }
 
-/// The blocks of a message, a line or more each.
+/// Formats the blocks of a message, each as one or more lines.
 pub(super) fn blocks(content: &[Block]) -> Vec<String> {
     let shown = |block: &Block| match block {
         Block::Text { text } => text.trim_end().to_owned(),

@@ -1,4 +1,4 @@
-//! Watching a run: its text on standard output as it comes, what it does on standard error.
+//! Following a run: its text goes to standard output as it streams, its activity to standard error.
 
 use std::collections::HashMap;
 use std::io::IsTerminal;
@@ -17,7 +17,7 @@ use super::fail::{Exit, Fail};
 use super::home::Home;
 use super::output::{self, Busy, DIM, RED, YELLOW};
 
-/// Follows `run` from `from` until it ends, waits for an answer that cannot be had here, or is cancelled by Ctrl-C.
+/// Follows `run` from `from` until it ends, waits for an answer that cannot be given here, or is cancelled by Ctrl-C.
 pub(super) async fn watch(
     context: &Context<'_>,
     home: &mut Home<'_>,
@@ -75,9 +75,9 @@ pub(super) async fn watch(
     }
 }
 
-/// Works off what an earlier process had accepted and this one has started; Ctrl-C leaves the rest queued.
+/// Waits until the runs accepted by an earlier process have ended; Ctrl-C leaves the rest queued.
 ///
-/// `close` lets nobody in any more: what was accepted until then is worked off too.
+/// `close` stops accepting work; work accepted before that is completed too.
 pub(super) async fn work_off(context: &Context<'_>, kernel: &Kernel, close: impl Fn()) -> Result<(), Fail> {
     let Work { queued, active, .. } = *kernel.work().borrow();
     if queued + active > 0 {
@@ -96,8 +96,8 @@ pub(super) async fn work_off(context: &Context<'_>, kernel: &Kernel, close: impl
     }
 }
 
-/// Resolves when the process is told to stop: by Ctrl-C, or by whoever supervises it. Who waits for it again and again
-/// keeps one of these: a signal that nobody waits for is lost.
+/// Resolves on Ctrl-C, SIGTERM or SIGHUP. A caller that waits repeatedly must keep one future: a signal that arrives
+/// between two futures is lost.
 pub(super) async fn interrupted() -> std::io::Result<()> {
     use tokio::signal::unix::{SignalKind, signal};
     let (mut terminate, mut hang_up) = (signal(SignalKind::terminate())?, signal(SignalKind::hangup())?);
@@ -112,16 +112,16 @@ struct Screen<'a, 'b> {
     context: &'a Context<'b>,
     session: SessionId,
     run: RunId,
-    /// What of a message was shown as it came.
+    /// Text of each message that was already shown while it streamed.
     streamed: HashMap<MessageId, String>,
     mid_line: bool,
-    /// In the midst of a thought, which comes in pieces.
+    /// True within a thought, which arrives in pieces.
     thinking: bool,
     busy: Option<Busy>,
 }
 
 impl Screen<'_, '_> {
-    /// Shows one item; true when the run, or one that it waits behind, has come to a stop of some kind.
+    /// Shows one item; true when the run may have ended, or when a run of the session waits for an answer.
     fn show(&mut self, item: &Item) -> Result<bool, Fail> {
         let output = self.context.output;
         self.busy = None;
@@ -153,13 +153,13 @@ impl Screen<'_, '_> {
                 output.aside(format_args!("{DIM}{}{DIM:#}", thought.text.replace('\n', "\n  ")))?;
                 Ok(false)
             }
-            // What the run did meanwhile is not kept; where it stands is.
+            // The skipped events are not replayed, so check the run's current state.
             Item::Reset(_) => Ok(true),
             Item::Unknown { .. } => Ok(false),
         }
     }
 
-    /// True when another run of the session waits for a person, and this one behind it.
+    /// True when this run is queued behind a run that waits for a person.
     fn is_blocked(&self, now: &Snapshot) -> Result<bool, Fail> {
         let Some(ahead) = now.active_run.as_ref().filter(|active| active.id != self.run) else {
             return Ok(false);
@@ -179,7 +179,7 @@ impl Screen<'_, '_> {
         Ok(true)
     }
 
-    /// Turns a spinner until something is shown, unless a line has begun: that line shows it.
+    /// Shows a spinner until something is written, unless a partial line already shows activity.
     fn wait_for(&mut self, what: &str) {
         if !self.mid_line && !self.thinking && self.busy.is_none() {
             self.busy = self.context.output.busy(what);
@@ -228,7 +228,8 @@ impl Screen<'_, '_> {
         Ok(())
     }
 
-    /// Shows what of a whole message has not been seen streaming. What a failed attempt left is in the log only.
+    /// Shows the part of a complete message that was not shown while it streamed. Output of failed attempts is in the
+    /// log only.
     fn message(&mut self, message: &Message) -> Result<(), Fail> {
         let seen = self.streamed.remove(&message.id).unwrap_or_default();
         if message.role == Role::Assistant && message.status == MessageStatus::Completed {
@@ -255,7 +256,7 @@ impl Screen<'_, '_> {
         Ok(())
     }
 
-    /// Leaves the line for something beside the result. Where the result goes elsewhere, it is not touched.
+    /// Ends the current line before a note. A result that does not go to the terminal is left as it is.
     fn step_aside(&mut self) -> Result<(), Fail> {
         if std::io::stdout().is_terminal() { self.end_line() } else { Ok(()) }
     }
@@ -274,13 +275,13 @@ impl Screen<'_, '_> {
         let grace = output::span(self.context.config().cancel_grace_ms);
         let note = format_args!("{DIM}cancelling; what does not stop within {grace} is killed{DIM:#}");
         self.context.output.note(note)?;
-        // A run that has ended meanwhile needs no cancellation.
+        // The run may have ended in the meantime.
         let run = self.run;
         let _ = home.ask(async |client| client.run_cancel(run).await).await;
         Ok(())
     }
 
-    /// What a stop means: the exit, or none if the run goes on.
+    /// Returns the exit code for the run's state, or none if the run continues.
     async fn after(&mut self, home: &mut Home<'_>, state: &RunState) -> Result<Option<Exit>, Fail> {
         let output = self.context.output;
         if let Some(wait) = state.wait().filter(|wait| wait.answer.is_none()) {
@@ -298,10 +299,10 @@ impl Screen<'_, '_> {
         Ok(Some(exit_of(status)))
     }
 
-    /// Puts the run's question to the person, if there is one; else says how to answer it.
+    /// Asks the person at the terminal; without a terminal, prints how to answer.
     async fn question(&mut self, home: &mut Home<'_>, wait: &Wait) -> Result<Option<Exit>, Fail> {
         let output = self.context.output;
-        // Whoever executes tools is a program, not whoever looks on.
+        // Client tools are executed by a program, not by the person who watches.
         if output.is_interactive() && wait.request != WaitRequest::Tools {
             output.note(format_args!("{YELLOW}?{YELLOW:#} {}", wait.question))?;
             let answer = tokio::select! {
@@ -325,13 +326,13 @@ impl Screen<'_, '_> {
     }
 }
 
-/// What of a whole text comes after what was seen of it, which is not its beginning for who has come in the midst.
+/// Returns the part of `text` after `seen`. For a reader who joined late, `seen` is not the beginning of `text`.
 fn unseen<'a>(text: &'a str, seen: &str) -> &'a str {
     let after = || text.rfind(seen).and_then(|at| text.get(at + seen.len()..));
     text.strip_prefix(seen).or_else(after).unwrap_or(text)
 }
 
-/// Says what a run waits for, and how it is answered.
+/// Prints the run's question and how to answer it.
 pub(super) fn tell_wait(context: &Context<'_>, run: RunId, wait: &Wait) -> Result<(), Fail> {
     let output = context.output;
     if output.json {
@@ -345,7 +346,7 @@ pub(super) fn tell_wait(context: &Context<'_>, run: RunId, wait: &Wait) -> Resul
     Ok(output.note(format_args!("answer with: {}", how_to_answer(run, wait)))?)
 }
 
-/// How a run has ended, for people.
+/// Describes how a run has ended.
 pub(super) fn ended(run: RunId, state: &RunState) -> String {
     let why = state.error().map(|error| format!(": {} ({})", error.message, error.code)).unwrap_or_default();
     format!("{DIM}·{DIM:#} {}{why} {DIM}{run}{DIM:#}", output::status(state.status()))
@@ -367,7 +368,7 @@ fn waits(body: &Body) -> bool {
     matches!(body, Body::RunWaitingInput { .. } | Body::RunWaitingApproval { .. })
 }
 
-/// How a run's end ends the process.
+/// Maps a run's status to the exit code.
 pub(super) fn exit_of(status: RunStatus) -> Exit {
     match status {
         RunStatus::Succeeded => Exit::Done,
@@ -376,14 +377,14 @@ pub(super) fn exit_of(status: RunStatus) -> Exit {
     }
 }
 
-/// Reads an answer from the terminal; none when there is nobody any more.
+/// Reads an answer from the terminal; none at end of input.
 async fn ask(context: &Context<'_>, wait: &Wait) -> Result<Option<Answer>, Fail> {
     let hint = match wait.request {
         WaitRequest::Input => "answer",
         WaitRequest::Approval => "allow? [y/n]",
         WaitRequest::Tools => return Ok(None),
     };
-    // What was typed before the question was seen is no answer to it.
+    // Input typed before the question was shown is not an answer to it.
     if std::io::stdin().is_terminal() {
         rustix::termios::tcflush(std::io::stdin(), rustix::termios::QueueSelector::IFlush)
             .map_err(std::io::Error::from)?;

@@ -1,4 +1,4 @@
-//! The bridge: how an application on the same machine has its conversations answered by one daemon process.
+//! The bridge: runs the conversations of a local application through one daemon process.
 //!
 //! ```text
 //! AgentBridge (main chat) ─┐                                 ┌─ pipes ─ mainspring stdio
@@ -6,11 +6,11 @@
 //! AgentBridge (a pill)    ─┘   directory and program)        └─ started again when it dies
 //! ```
 //!
-//! A [`RuntimeProcess`] owns the process and routes each of its lines to the handle that asked. An [`AgentBridge`] is such a
-//! handle: it asks one thing at a time, and different handles ask side by side.
+//! A [`RuntimeProcess`] owns the process and routes each reply line to the handle of its query. An [`AgentBridge`] is
+//! such a handle: it has one query at a time, and different handles work in parallel.
 //!
-//! Invariants: a query has exactly one end, and it is the daemon's word or that the daemon is lost, never a guess; a handle
-//! that does not read costs bounded memory and makes nobody wait.
+//! Invariants: a query ends exactly once, with the daemon's own result or with the loss of the daemon, never with a
+//! guess; a handle that does not read uses bounded memory and blocks no other handle.
 
 mod error;
 mod handle;

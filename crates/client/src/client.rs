@@ -1,6 +1,6 @@
 //! The client: a connection to a server, and one method per operation of the API, named as the operation.
 //!
-//! Methods stand in the file of their noun.
+//! Each method is in the file of its noun.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ mod sessions;
 mod state;
 mod tree;
 
-/// The header under which the same request gets the same answer.
+/// The header that makes a repeated request idempotent.
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -124,7 +124,7 @@ impl Client {
         self.send(self.request(Method::DELETE, path)).await.map(drop)
     }
 
-    /// Posts a request that has a name: under the same name it is carried out once.
+    /// Posts a request with an idempotency key: requests with the same key are carried out once.
     async fn post_once<T: DeserializeOwned>(
         &self,
         path: &[&str],

@@ -1,45 +1,45 @@
-//! What went wrong, by what the caller does next.
+//! Errors of requests, by what the caller does next.
 
 use crate::Problem;
 
-/// The codes of the server that the client acts upon.
+/// Codes of the server that change the client's behaviour.
 mod code {
     pub(super) const CURSOR_EXPIRED: &str = "cursor_expired";
     pub(super) const NOT_FOUND: &str = "not_found";
     pub(super) const SHUTTING_DOWN: &str = "shutting_down";
 }
 
-/// Why a request was not carried out, or is not known to be.
+/// Why a request failed, or may have failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The server refused. Nothing changed.
+    /// The server refused the request. Nothing changed.
     #[error("{}", .0.detail)]
     Refused(Problem),
-    /// Nobody answers there. Nothing changed.
+    /// No server answers at the address. Nothing changed.
     #[error("nobody answers at {at}: start one with `mainspring serve`, or check the address")]
     Unreachable {
-        /// Where.
+        /// The address.
         at: String,
-        /// What the system said.
+        /// The error of the operating system or the HTTP library.
         #[source]
         source: reqwest::Error,
     },
-    /// The connection broke before the answer was there: whether the request was carried out is not known. One that
-    /// has a name can be sent again.
+    /// The connection broke before the response arrived: the request may or may not have been carried out. A request
+    /// with an idempotency key can be sent again.
     #[error("the connection to {at} broke before the answer was there")]
     Broken {
-        /// Where.
+        /// The address.
         at: String,
-        /// What the system said.
+        /// The error of the operating system or the HTTP library.
         #[source]
         source: reqwest::Error,
     },
-    /// The answer is none of ours.
+    /// The response is not one of mainspring's.
     #[error("{at} does not answer as mainspring does: {what}")]
     Protocol {
-        /// Where.
+        /// The address.
         at: String,
-        /// What was wrong.
+        /// The problem with the response.
         what: String,
     },
     /// The address, the key or the socket cannot be used.
@@ -48,7 +48,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The stable code.
+    /// Returns the stable code.
     pub fn code(&self) -> &str {
         match self {
             Self::Refused(problem) => &problem.code,

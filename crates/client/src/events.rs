@@ -1,7 +1,7 @@
 //! Event streams that reconnect.
 //!
-//! A stream remembers the position of what it has given last. When the connection breaks, it comes back with that
-//! position, so the caller gets each event and each streamed byte once, however often that happens.
+//! A stream remembers the position of the last item it returned. When the connection breaks, the stream reconnects at
+//! that position, so the caller gets each event and each streamed byte exactly once.
 
 use mainspring_api::{Snapshot, Thought};
 use mainspring_core::{Body, Event, LiveEvent, Position, RunId};
@@ -11,7 +11,7 @@ use sse_stream::Sse;
 use crate::stream::Frames;
 use crate::{Client, Error};
 
-/// What happens in a session or a run, in order.
+/// The events of a session or a run, in order.
 pub struct Events {
     frames: Frames,
     run: Option<RunId>,
@@ -19,28 +19,28 @@ pub struct Events {
     over: bool,
 }
 
-/// One thing that happened.
+/// One item of a stream.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Item {
     /// A durable event.
     Event(Box<Event>),
-    /// Streamed text, or that a crash lost some that had been shown.
+    /// Streamed text, or the notice that a crash lost text already streamed.
     Live(LiveEvent),
-    /// A thought: shown live, never again.
+    /// A thought: display-only, never replayed.
     Thought(Thought),
-    /// What lay between is not kept any more: the session as it is now, from which the stream goes on.
+    /// The events in between were pruned. The stream continues after this snapshot of the session.
     Reset(Box<Snapshot>),
-    /// Something that a newer server says and this client does not know.
+    /// An item of a newer server that this client does not know.
     Unknown {
-        /// Its type.
+        /// The type of the item.
         kind: String,
-        /// What it says.
+        /// The payload of the item.
         data: Value,
     },
 }
 
 impl Item {
-    /// The streamed text, if it is some.
+    /// Returns the streamed text; empty for other items.
     pub fn text(&self) -> &str {
         match self {
             Self::Live(LiveEvent { body: Body::MessageDelta { text, .. }, .. }) => text,
@@ -60,28 +60,28 @@ impl Events {
         Self { frames, run: Some(run), at: from, over: false }
     }
 
-    /// Gives up after `tries` failed tries in a row to come back; without this, never.
+    /// Gives up after `tries` consecutive failures to reconnect; by default never.
     pub fn give_up_after(mut self, tries: u32) -> Self {
         self.frames.tries = tries;
         self
     }
 
-    /// Connects now instead of with the first item: what is only shown live is seen from here on.
+    /// Connects now instead of with the first item, so that display-only items are received from here on.
     pub async fn connect(&mut self) -> Result<(), Error> {
         self.frames.open(self.at).await
     }
 
-    /// The resume point: everything up to here has been given.
+    /// The resume point: all items up to here were returned.
     pub fn position(&self) -> Option<Position> {
         self.at
     }
 
-    /// The next thing; none once the run has ended or the session is gone. May be dropped and called again.
+    /// Waits for the next item; `None` once the run has ended or the session is deleted. Cancel-safe.
     pub async fn next(&mut self) -> Option<Result<Item, Error>> {
         while !self.over {
             let read = match self.frames.next(self.at).await {
                 Ok(frame) => self.read(frame),
-                // Somebody may be there again later.
+                // The server may come back: the caller can try again.
                 Err(error) if error.is_retryable() => return Some(Err(error)),
                 Err(error) => Err(error),
             };
@@ -100,7 +100,7 @@ impl Events {
             Some(Err(bad)) => return Err(self.frames.client.protocol(bad.to_string())),
         };
         let Some(data) = frame.data else {
-            // An id alone says where the stream stands.
+            // A frame with only an id moves the position.
             self.at = position.or(self.at);
             return Ok(None);
         };

@@ -1,11 +1,11 @@
-//! The live feed: what all of the caller's sessions do.
+//! The live feed: the activity of all of the caller's sessions.
 
 use mainspring_api::{FeedItem, LiveChange};
 
 use crate::stream::Frames;
 use crate::{Client, Error};
 
-/// What all of the caller's sessions in memory do. After a connection that broke it begins again with a snapshot.
+/// The activity of all of the caller's sessions in memory. After a reconnect the feed starts with a new snapshot.
 pub struct Feed(Frames);
 
 impl Feed {
@@ -13,13 +13,13 @@ impl Feed {
         Self(Frames::of(client, &["v1", "feed"]))
     }
 
-    /// Gives up after `tries` failed tries in a row to come back; without this, never.
+    /// Gives up after `tries` consecutive failures to reconnect; by default never.
     pub fn give_up_after(mut self, tries: u32) -> Self {
         self.0.tries = tries;
         self
     }
 
-    /// The next thing that happened. May be dropped and called again.
+    /// Waits for the next item. Cancel-safe.
     pub async fn next(&mut self) -> Result<FeedItem, Error> {
         loop {
             let frame = self.0.next(None).await?;

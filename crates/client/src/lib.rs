@@ -1,6 +1,6 @@
 //! The Rust client of mainspring: typed verbs over HTTP, on TCP or on the state directory's Unix socket.
 //!
-//! An event stream reconnects by itself, resumes where it was, and gives each event and each streamed byte once.
+//! An event stream reconnects by itself, resumes at its position, and returns each event and each streamed byte once.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), mainspring_client::Error> {

@@ -8,21 +8,21 @@ use sse_stream::{Sse, SseByteStream};
 use crate::stream::Open;
 use crate::{Client, Error};
 
-/// Events of all of the caller's sessions, over one connection. When it breaks, come back with the position.
+/// Events of all of the caller's sessions, over one connection. When the connection breaks, resume at the position.
 pub struct OwnerEvents {
     client: Client,
     open: Open,
     at: Option<Position>,
 }
 
-/// What it tells.
+/// One item of the stream.
 #[derive(Debug, Clone, PartialEq)]
 pub enum OwnerItem {
     /// A durable event.
     Event(Box<Event>),
-    /// Everything that had happened has been told: what was built from it is the present.
+    /// All earlier events were returned: a projection of them is now up to date.
     CaughtUp(Position),
-    /// Something that a newer server says and this client does not know.
+    /// An item of a newer server that this client does not know.
     Unknown,
 }
 
@@ -37,15 +37,15 @@ impl OwnerEvents {
         Ok(Self { client, open, at: after })
     }
 
-    /// The resume point: everything up to here has been given.
+    /// The resume point: all events up to here were returned.
     pub fn position(&self) -> Option<Position> {
         self.at
     }
 
-    /// The next thing; none once the connection has ended. May be dropped and called again.
+    /// Waits for the next item; `None` once the connection has ended. Cancel-safe.
     pub async fn next(&mut self) -> Option<Result<OwnerItem, Error>> {
         loop {
-            // A connection that broke has ended.
+            // A broken connection ends the stream too.
             let Sse { event, data, id, .. } = self.open.next().await?.ok()?;
             let (Some(kind), Some(data)) = (event, data) else { continue };
             let item =

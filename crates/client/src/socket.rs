@@ -1,43 +1,43 @@
-//! Where the server of a state directory listens, and the token that it lets in.
+//! The socket and the token of a state directory.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-/// The socket within the state directory.
+/// The socket's name within the state directory.
 const SOCKET: &str = "mainspring.sock";
-/// What the address of a socket can hold, on the system that allows least.
+/// Maximum bytes of a socket path on the strictest supported system.
 const SOCKET_PATH: usize = 100;
 
-/// The file within the state directory that holds its token; readable by its owner only.
+/// The name of the token file within the state directory; only its owner can read the file.
 pub const TOKEN: &str = "token";
 
 /// The socket of a state directory.
 #[derive(Debug)]
 pub struct Socket {
     path: PathBuf,
-    /// How to reach it where its path is too long for an address: through the folder that is kept open here.
+    /// A short alias of a path that is too long for a socket address: it goes through the open folder kept here.
     short: Option<(PathBuf, File)>,
 }
 
-/// Whether `path` can be the address of a socket.
+/// True when `path` is short enough for a socket address.
 pub fn fits_socket(path: &Path) -> bool {
     path.as_os_str().len() <= SOCKET_PATH
 }
 
 impl Socket {
-    /// The socket of `state_dir`, whether somebody listens there or not.
+    /// Names the socket of `state_dir`, even if no server listens there.
     pub fn of(state_dir: &Path) -> Self {
         let path = state_dir.join(SOCKET);
         let short = if fits_socket(&path) { None } else { shortened(state_dir) };
         Self { path, short }
     }
 
-    /// What to connect to, for as long as this lives.
+    /// Returns the path to connect to; valid as long as `self` lives.
     pub fn address(&self) -> &Path {
         self.short.as_ref().map_or(&self.path, |(short, _)| short)
     }
 
-    /// Where it is, for people.
+    /// Returns the real path, for display.
     pub fn path(&self) -> &Path {
         &self.path
     }

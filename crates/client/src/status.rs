@@ -1,4 +1,4 @@
-//! The status of all of the caller's sessions: a projection of their events, and of nothing else.
+//! The status of all of the caller's sessions: a projection of their events only.
 //!
 //! ```text
 //! unknown ──list, then events up to now──▶ current ──the connection breaks──▶ stale
@@ -6,8 +6,8 @@
 //!                                             └──list, then events up to now────┘
 //! ```
 //!
-//! Invariants: a status is what mainspring said, never what this process concludes; that nobody answers makes what is known
-//! stale, and ends no run. While the past is being caught up with, nothing of it is shown.
+//! Invariants: a status is always one that mainspring reported, never a conclusion of this process; a lost connection
+//! makes the statuses stale and ends no run. While past events are replayed, none of their effects is visible.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -25,13 +25,13 @@ mod statuses;
 use statuses::Statuses;
 pub use statuses::{RunView, SessionView};
 
-/// The events that a status is made of, by the first words of their types.
+/// The type prefixes of the events that change a status.
 const WORDS: &[&str] = &["session", "run", "attempt", "progress", "usage"];
-/// The pauses between tries to come back: the first, and the longest.
+/// The delays between reconnects: the first, and the longest.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(2));
-/// How many sessions are listed at a time.
+/// Number of sessions per page.
 const PAGE: usize = 200;
-/// Where a run stands that has not ended.
+/// The statuses of runs that have not ended.
 const LIVE: [RunStatus; 6] = [
     RunStatus::Queued,
     RunStatus::Starting,
@@ -41,22 +41,22 @@ const LIVE: [RunStatus; 6] = [
     RunStatus::Cancelling,
 ];
 
-/// How true what is known is.
+/// How up to date the statuses are.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Standing {
-    /// Nothing is known yet.
+    /// No status was received yet.
     #[default]
     Unknown,
-    /// It is as mainspring says.
+    /// The statuses are those of mainspring now.
     Current,
-    /// It was so when mainspring was last heard. What became of it since is not known.
+    /// The statuses are those of the last connection. Later changes are unknown.
     Stale {
-        /// Why it is not heard.
+        /// The reason why the connection was lost.
         why: String,
     },
 }
 
-/// Where the sessions and runs of one caller stand. Follows their events as long as it lives.
+/// The statuses of one caller's sessions and runs. Follows their events until dropped.
 pub struct StatusStore {
     known: Arc<Known>,
     _follows: JoinSet<()>,
@@ -69,7 +69,7 @@ struct Known {
 }
 
 impl StatusStore {
-    /// Follows the sessions of `client`, also when its server leaves and comes back.
+    /// Follows the sessions of `client`, also across restarts of its server.
     pub fn follow(client: Client) -> Self {
         let known = Arc::<Known>::default();
         let mut follows = JoinSet::new();
@@ -77,44 +77,44 @@ impl StatusStore {
         Self { known, _follows: follows }
     }
 
-    /// How true what is known is.
+    /// Returns how up to date the statuses are.
     pub fn standing(&self) -> Standing {
         self.known.lock().1.clone()
     }
 
-    /// A session; none if it is not known.
+    /// Returns a session; `None` if it is unknown.
     pub fn session(&self, session: SessionId) -> Option<SessionView> {
         self.known.lock().0.session(session).cloned()
     }
 
-    /// A run that has not ended, or is its session's latest; none if it is not known.
+    /// Returns a run that has not ended or is its session's latest; `None` if it is unknown.
     pub fn run(&self, run: RunId) -> Option<RunView> {
         self.known.lock().0.run(run).cloned()
     }
 
-    /// A session's latest run.
+    /// Returns a session's latest run.
     pub fn latest_run(&self, session: SessionId) -> Option<RunView> {
         self.known.lock().0.latest(session).cloned()
     }
 
-    /// The session of a surface, and its latest run.
+    /// Returns the session of a surface, and its latest run.
     pub fn surface(&self, surface: &Surface) -> Option<(SessionView, Option<RunView>)> {
         self.external(&surface.external_ref)
     }
 
-    /// The session that stands for something, and its latest run.
+    /// Returns the session with an external reference, and its latest run.
     pub fn external(&self, external: &ExternalRef) -> Option<(SessionView, Option<RunView>)> {
         let known = self.known.lock();
         let session = known.0.external(external)?;
         Some((session.clone(), known.0.latest(session.session_id).cloned()))
     }
 
-    /// Changes whenever something that is known does.
+    /// Watches for changes of any status.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.known.version.subscribe()
     }
 
-    /// What `look` finds, once it finds something: now, or after some change.
+    /// Waits until `look` returns a value: now, or after a change.
     pub async fn until<T>(&self, look: impl Fn(&Self) -> Option<T>) -> T {
         let mut changes = self.changes();
         loop {
@@ -122,7 +122,7 @@ impl StatusStore {
             if let Some(found) = look(self) {
                 return found;
             }
-            // The sender lives as long as this.
+            // The sender lives as long as `self`, so the wait cannot fail.
             let _ = changes.changed().await;
         }
     }
@@ -142,7 +142,7 @@ impl Known {
     }
 }
 
-/// Follows, whatever happens to the connection.
+/// Follows the events, and reconnects for ever.
 async fn follow(known: Arc<Known>, client: Client) {
     let mut failures = 0;
     loop {
@@ -160,10 +160,11 @@ async fn follow(known: Arc<Known>, client: Client) {
     }
 }
 
-/// One connection, from what holds now to its end.
+/// Runs one connection: lists the present statuses, then follows events until the connection ends.
 async fn attend(known: &Known, client: &Client, failures: &mut u32) -> Result<(), Error> {
     let Some(begin) = present(client).await? else { return Ok(()) };
-    // What is listed is as new as that or newer: what happened meanwhile is told again, which changes nothing in the end.
+    // The list is at least as new as `begin`. Events in between are replayed, which does not change the final
+    // statuses.
     let mut statuses = list(client).await?;
     let mut events = client.owner_events(WORDS, Some(begin)).await?;
     loop {
@@ -183,7 +184,7 @@ async fn attend(known: &Known, client: &Client, failures: &mut u32) -> Result<()
         if let Some(stranger) = stranger {
             match client.session_get(&stranger.to_string()).await {
                 Ok(session) => known.change(|statuses, _| statuses.describe(&session)),
-                // The session was deleted meanwhile; its event follows.
+                // The session was deleted in the meantime; its event follows.
                 Err(error) if error.is_not_found() => {}
                 Err(error) => return Err(error),
             }
@@ -192,7 +193,7 @@ async fn attend(known: &Known, client: &Client, failures: &mut u32) -> Result<()
     Ok(())
 }
 
-/// Where all events end now; none if the connection broke.
+/// Returns the position of the latest event; `None` if the connection broke.
 async fn present(client: &Client) -> Result<Option<Position>, Error> {
     let mut events = client.owner_events(WORDS, None).await?;
     while let Some(item) = events.next().await.transpose()? {
@@ -203,7 +204,7 @@ async fn present(client: &Client) -> Result<Option<Position>, Error> {
     Ok(None)
 }
 
-/// The sessions of the latest activity with their latest runs, and all runs that have not ended.
+/// Lists the most recently active sessions with their latest runs, and all runs that have not ended.
 async fn list(client: &Client) -> Result<Statuses, Error> {
     let mut statuses = Statuses::default();
     let mut page = SessionListQuery { limit: Some(PAGE), ..SessionListQuery::default() };

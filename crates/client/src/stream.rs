@@ -1,4 +1,4 @@
-//! Server-sent events over connections that come back.
+//! Server-sent events over connections that reconnect.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -10,13 +10,13 @@ use sse_stream::{Sse, SseByteStream};
 use crate::pause::pause;
 use crate::{Client, Error};
 
-/// The pauses between tries to come back: the first, and the longest.
+/// The delays between reconnects: the first, and the longest.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(5));
 
 /// One connection.
 pub(crate) type Open = Pin<Box<dyn Stream<Item = Result<Sse, sse_stream::Error>> + Send>>;
 
-/// The frames of one address, connection after connection.
+/// The frames of one address, across reconnects.
 pub(crate) struct Frames {
     pub(crate) client: Client,
     path: Vec<String>,
@@ -31,7 +31,7 @@ impl Frames {
         Self { client, path, open: None, failures: 0, tries: u32::MAX }
     }
 
-    /// The next frame; a connection that is new begins after `at`. May be dropped and called again.
+    /// Waits for the next frame; a new connection starts after `at`. Cancel-safe.
     pub(crate) async fn next(&mut self, at: Option<Position>) -> Result<Sse, Error> {
         loop {
             let Some(open) = &mut self.open else {
@@ -43,13 +43,13 @@ impl Frames {
                     self.failures = 0;
                     return Ok(frame);
                 }
-                // It broke, or the server stops.
+                // The connection broke, or the server is stopping.
                 Some(Err(_)) | None => self.open = None,
             }
         }
     }
 
-    /// Connects, unless it is connected.
+    /// Connects if there is no connection.
     pub(crate) async fn open(&mut self, at: Option<Position>) -> Result<(), Error> {
         if self.open.is_none() { self.connect(at).await } else { Ok(()) }
     }
@@ -59,7 +59,7 @@ impl Frames {
             pause(self.failures, PAUSE.0, PAUSE.1).await;
             let path: Vec<&str> = self.path.iter().map(String::as_str).collect();
             let connected = self.client.stream(&path, &[], at).await;
-            // One that says nothing counts as a failure too.
+            // Counted as a failure until a frame arrives: a connection without frames is one too.
             self.failures += 1;
             match connected {
                 Ok(response) => {

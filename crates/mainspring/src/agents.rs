@@ -1,4 +1,4 @@
-//! Agents: the adapters that the configuration names, made from what it says of them.
+//! Agents: builds the adapters that the configuration names.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -19,12 +19,12 @@ use mainspring_kernel::policy::Permissions;
 use crate::config::{self, AdapterConfig, AdapterKind, Config};
 use crate::scripted::Scripted;
 
-/// The variable in which agents find the relay.
+/// The environment variable that tells agents the relay's socket.
 const BRIDGE: &str = "OMI_BRIDGE_PIPE";
-/// The name of our own MCP server.
+/// The name of mainspring's own MCP server.
 pub(crate) const OWN: &str = "mainspring";
 
-/// The parts that an embedder brings.
+/// The parts that an embedder supplies.
 pub(crate) struct Parts {
     pub(crate) tools: Toolbox,
     pub(crate) hooks: Arc<dyn Hooks>,
@@ -43,10 +43,10 @@ impl Default for Parts {
     }
 }
 
-/// The adapters of one node, and what of them must be closed.
+/// The adapters of one node, and the process adapters to close.
 pub(crate) struct Agents {
     pub(crate) adapters: Vec<Arc<dyn Adapter>>,
-    /// What the native one knows.
+    /// The agent definitions and models of the native adapter.
     pub(crate) catalog: Arc<NativeCatalog>,
     processes: Vec<Arc<ProcessAdapter>>,
 }
@@ -78,20 +78,20 @@ impl Agents {
             Arc::new(native(config, models, parts.tools, definitions).with_hooks(parts.hooks)),
         ];
         adapters.extend(processes.iter().map(|adapter| adapter.clone() as Arc<dyn Adapter>));
-        // Last, so that they replace others of the same name.
+        // The embedder's adapters come last, so that they replace others of the same name.
         adapters.extend(parts.adapters);
         Ok(Self { adapters, catalog, processes })
     }
 
-    /// Waits until nothing acts any more that an earlier process had started. Before that nobody may say what became
-    /// of it.
+    /// Waits until every agent process that an earlier node started has ended. Until then the outcome of its work is
+    /// unknown.
     pub(crate) async fn wait_for_earlier(&self, config: &Config, clock: &Clock) {
         if !self.processes.is_empty() {
             process::sweep(&scope(config), clock).await;
         }
     }
 
-    /// Ends every process.
+    /// Stops every agent process.
     pub(crate) async fn close(&self) {
         for adapter in &self.processes {
             adapter.close().await;
@@ -153,7 +153,7 @@ fn acp(adapter: &AdapterConfig, config: &Config) -> AcpOptions {
     }
 }
 
-/// The MCP servers that an agent is given, or why one of them cannot be.
+/// Returns the MCP servers of an agent, or the reason why one cannot be used.
 fn mcp(adapter: &AdapterConfig, config: &Config) -> Vec<(String, Result<McpServer, String>)> {
     let wanted = adapter.mcp.as_deref().unwrap_or_default();
     let servers = config.models.mcp.iter();
@@ -173,7 +173,8 @@ fn mcp(adapter: &AdapterConfig, config: &Config) -> Vec<(String, Result<McpServe
     given.map(|(name, config)| (name.clone(), server(config))).chain(ours).collect()
 }
 
-/// Our own MCP server, as a guest of this very node. What files the agent's folder has are not its configuration.
+/// Describes mainspring's own MCP server as a guest of this node. The server reads no configuration file: a file in
+/// the agent's folder must not configure it.
 fn own(config: &Config) -> McpServer {
     let command = guard(config).into_iter().next().map(PathBuf::from).unwrap_or_default();
     let state_dir = config.state_dir.to_string_lossy().into_owned();
@@ -181,7 +182,7 @@ fn own(config: &Config) -> McpServer {
     McpServer::Control { command, args: args.into() }
 }
 
-/// The path of a program as the protocol wants it, absolute: where the agent itself would find it.
+/// Finds the absolute path of a program, as the protocol requires, in the place where the agent itself would find it.
 fn program(command: &str, adapter: &AdapterConfig) -> Result<PathBuf, String> {
     let path = adapter.env.as_ref().and_then(|env| env.get("PATH").map(OsString::from));
     let path = path.or_else(|| std::env::var_os("PATH")).unwrap_or_default();
@@ -193,19 +194,19 @@ fn program(command: &str, adapter: &AdapterConfig) -> Result<PathBuf, String> {
     found.next().ok_or_else(|| format!("there is no program {command:?}"))
 }
 
-/// What an agent finds in its environment besides what every agent does.
+/// Returns the environment variables of an agent in addition to those that every agent gets.
 fn env(adapter: &AdapterConfig, config: &Config) -> Vec<(String, String)> {
     let relay = config.relay().map(|path| (BRIDGE.to_owned(), path.to_string_lossy().into_owned()));
-    // What is set for the adapter comes last, and wins.
+    // The adapter's own variables come last and override.
     relay.into_iter().chain(adapter.env.clone().unwrap_or_default()).collect()
 }
 
-/// What marks the processes of this node: its state directory, which one process owns at a time.
+/// Returns the marker of this node's processes: the state directory, which one process owns at a time.
 fn scope(config: &Config) -> String {
     config.state_dir.to_string_lossy().into_owned()
 }
 
-/// What holds process trees: what is configured, or this very program.
+/// Returns the command that supervises process trees: the configured one, or this program.
 fn guard(config: &Config) -> Vec<OsString> {
     if !config.guard.is_empty() {
         return config.guard.iter().map(OsString::from).collect();

@@ -1,9 +1,9 @@
 //! mainspring as a library: durable sessions for AI agents.
 //!
-//! This crate is where concrete parts meet: it alone reads the configuration and names a store and adapters.
+//! This is the only crate that reads the configuration and names a concrete store and adapters.
 //!
-//! A [`Node`] is one running mainspring: it owns a state directory, executes runs and has the [`Kernel`] with all verbs.
-//! [`Node::builder`] takes what an embedder brings: tools, hooks, adapters, a store.
+//! A [`Node`] is one running mainspring: it owns a state directory, executes runs and has the [`Kernel`] with all
+//! verbs. [`Node::builder`] takes the parts of an embedder: tools, hooks, adapters, a store.
 //!
 //! # A prompt, followed to its end
 //!
@@ -87,7 +87,7 @@
 //! use mainspring::provider::ToolUse;
 //! use mainspring::{Config, Node};
 //!
-//! /// Lets no tool delete anything.
+//! /// Refuses every tool that deletes.
 //! struct Careful;
 //!
 //! #[async_trait]

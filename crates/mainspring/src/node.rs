@@ -1,4 +1,4 @@
-//! The node: one running mainspring. Store, adapters and kernel meet here and nowhere else.
+//! The node: one running mainspring. The only place that joins store, adapters and kernel.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,11 +20,11 @@ use mainspring_store::{
 use crate::agents::{Agents, Parts};
 use crate::config::{self, Config};
 
-/// One running mainspring: it owns its state directory until it is closed.
+/// One running mainspring: owns its state directory until closed.
 pub struct Node {
     kernel: Kernel,
     agents: Agents,
-    /// The store, if it is the built-in one.
+    /// The built-in store; `None` if an embedder replaced it.
     sqlite: Option<Arc<SqliteStore>>,
     // Released last: while the store is open, no other process may own the folder.
     dir: StateDir,
@@ -34,21 +34,21 @@ pub struct Node {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NodeError {
-    /// The state directory cannot be had.
+    /// The state directory cannot be used.
     #[error(transparent)]
     StateDir(#[from] StateDirError),
     /// The database cannot be opened.
     #[error(transparent)]
     Store(#[from] OpenError),
-    /// What is said of models makes no sense.
+    /// The configuration of models is inconsistent.
     #[error(transparent)]
     Models(#[from] ModelsConfigError),
-    /// What an earlier process left could not be taken up.
+    /// The unfinished work of an earlier process cannot be recovered.
     #[error("{} cannot be taken up: {source}", path.display())]
     Kernel {
         /// The database.
         path: PathBuf,
-        /// Why.
+        /// The error of the kernel.
         source: mainspring_kernel::Error,
     },
 }
@@ -66,7 +66,7 @@ impl NodeError {
     }
 }
 
-/// Builds a node from a configuration and the parts that an embedder brings. See [`Node::builder`].
+/// Builds a node from a configuration and the parts of an embedder. See [`Node::builder`].
 #[must_use]
 pub struct NodeBuilder {
     config: Config,
@@ -94,7 +94,7 @@ impl NodeBuilder {
         self
     }
 
-    /// Sets who decides about permission requests of agents whose configuration does not say; a person if not set.
+    /// Sets how permission requests are decided for agents without a configured policy; by default a person decides.
     pub fn permissions(mut self, permissions: Permissions) -> Self {
         self.parts.permissions = permissions;
         self
@@ -179,7 +179,7 @@ impl Node {
         self.kernel.shutdown().await;
         self.agents.close().await;
         let Self { kernel, agents: _, sqlite, dir } = self;
-        // The last of these joins the writer thread; it has little left to do.
+        // Dropping the last reference joins the writer thread, which has little left to do.
         drop(kernel);
         drop(sqlite);
         drop(dir);

@@ -1,7 +1,6 @@
-//! The provider `scripted`: models without a key, that follow their prompt as a script.
+//! The provider `scripted`: models that need no key and follow their prompt as a script.
 //!
-//! Its model server runs inside this process and is asked over real HTTP, as any provider's. It is started with the
-//! first request.
+//! The model server starts with the first request, inside this process, and is called over real HTTP.
 
 use async_trait::async_trait;
 use futures_util::stream::{self, BoxStream, StreamExt};
@@ -13,10 +12,10 @@ use mainspring_core::KeyPresence;
 use mainspring_model_server::{ModelServer, Protocol};
 use tokio::sync::OnceCell;
 
-/// Where the script server listens: any free port, for this machine alone.
+/// The address of the script server: any free port, reachable from this machine only.
 const ADDRESS: &str = "127.0.0.1:0";
 
-/// Asks the script server of this process.
+/// Calls the script server of this process.
 #[derive(Default)]
 pub(crate) struct Scripted(OnceCell<(ModelServer, GenaiProvider)>);
 

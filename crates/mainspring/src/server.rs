@@ -1,7 +1,7 @@
-//! The server of a node: the HTTP API on the state directory's socket, and on a TCP address if it is given one.
+//! The server of a node: the HTTP API on the state directory's socket, and optionally on a TCP address.
 //!
-//! Whoever owns the state directory serves it, the command line included, so that a second process is always a guest
-//! of the first.
+//! The process that owns the state directory serves it, the command line included, so that a second process is always
+//! a guest of the first.
 
 use std::io;
 use std::net::SocketAddr;
@@ -20,7 +20,7 @@ use crate::config::Config;
 use crate::node::Node;
 use crate::token;
 
-/// How long connections may take to end once everything else has.
+/// Time that connections may take to end after everything else has stopped.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
 /// A running server.
@@ -37,17 +37,17 @@ pub struct Server {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {
-    /// The token cannot be read or made.
+    /// The token cannot be read or created.
     #[error("the token of the state directory cannot be used: {0}")]
     Token(io::Error),
-    /// The address cannot be had.
+    /// The address cannot be bound.
     #[error("cannot listen on {at}: {source}; {remedy}")]
     Listen {
         /// The address.
         at: String,
-        /// Why.
+        /// The error of the operating system.
         source: io::Error,
-        /// What to do about it.
+        /// The remedy, for people.
         remedy: &'static str,
     },
 }
@@ -63,7 +63,7 @@ impl ServeError {
 }
 
 impl Server {
-    /// Serves `node` on its socket, and on `listen`.
+    /// Serves `node` on its socket, and on `listen` if given.
     pub async fn start(node: &Node, config: &Config, listen: Option<SocketAddr>) -> Result<Self, ServeError> {
         let token = token::read_or_create(&config.state_dir).map_err(ServeError::Token)?;
         allow_open_files(config.http);
@@ -80,7 +80,7 @@ impl Server {
         let edge = Http::new(kernel.clone(), access, config.http, stop.clone());
         let router = edge.with_hosts(&config.allowed_hosts).router();
         if let Some(tcp) = tcp {
-            // What is streamed goes out at once. A connection that refuses this is slower, and works.
+            // Streamed data is sent without delay. A connection that refuses the option is slower, but works.
             let tcp = tcp.tap_io(|stream| stream.set_nodelay(true).unwrap_or_default());
             tasks.spawn(mainspring_http::serve(tcp, router.clone(), config.http, closing.clone()));
         }
@@ -88,24 +88,24 @@ impl Server {
         Ok(Self { kernel, socket, address, closing, stop, tasks })
     }
 
-    /// Where it listens beside the socket.
+    /// Returns the TCP address, if the server listens on one.
     pub fn address(&self) -> Option<SocketAddr> {
         self.address
     }
 
-    /// Where its socket is.
+    /// Returns the socket.
     pub fn socket(&self) -> &Socket {
         &self.socket
     }
 
-    /// Lets nobody in any more. Who comes now finds nobody and waits for the state directory.
+    /// Refuses new connections. A new client finds no socket and waits for the state directory.
     pub fn close(&self) {
-        // The lock tells who may serve; the socket of a server that is leaving would only mislead.
+        // The lock decides which process may serve; the socket of a stopping server would mislead clients.
         let _ = std::fs::remove_file(self.socket.path());
         self.closing.cancel();
     }
 
-    /// Stops: the kernel first, so that streams tell how everything ended, then the streams.
+    /// Stops the kernel first, so that streams report the end of every run, then the streams.
     pub async fn stop(self) {
         self.close();
         self.kernel.shutdown().await;
@@ -117,11 +117,11 @@ impl Server {
     }
 }
 
-/// Every stream is an open file, and most systems allow a process 1,024 of them unless it asks for more.
+/// Raises the limit of open files: every stream is one, and most systems allow a process 1,024 by default.
 fn allow_open_files(limits: HttpLimits) {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    // As many again for connections that rest, the store and agents. Not all there are: what is allowed to us is allowed
-    // to agents too, and some programs begin by closing every file they might have.
+    // Twice the streams and requests: the other half is for idle connections, the store and agents. Not the system's
+    // maximum: agents inherit the limit, and some programs start by closing every possible file.
     let wanted = u64::try_from(2 * (limits.streams + limits.requests)).unwrap_or(u64::MAX);
     let wanted = maximum.map_or(wanted, |maximum| maximum.min(wanted));
     if current.is_none_or(|current| current >= wanted) {
@@ -140,7 +140,7 @@ async fn bind(address: SocketAddr) -> Result<TcpListener, ServeError> {
     })
 }
 
-/// Listens. The folder is ours, so what lies there was left by the dead.
+/// Binds the socket. This process owns the folder, so an existing socket was left by a dead process.
 fn listen_on(socket: &Socket) -> Result<UnixListener, ServeError> {
     let failed = |source| ServeError::Listen {
         at: socket.path().display().to_string(),

@@ -13,7 +13,7 @@ pub fn read_or_create(state_dir: &Path) -> io::Result<String> {
         Some(token) => Ok(token),
         None => {
             let token = Ids::system().secret();
-            // Written whole under another name first: a crash leaves no half of a token.
+            // Written whole under another name first, so that a crash leaves no partial token.
             let part = state_dir.join(format!("{TOKEN}.part"));
             let mut file = std::fs::OpenOptions::new()
                 .write(true)

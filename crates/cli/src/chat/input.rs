@@ -1,4 +1,4 @@
-//! Where lines come from: a person at a terminal, with editing and history, or a file or a pipe, line by line.
+//! Input lines: from a terminal, with editing and history, or from a file or a pipe.
 
 use std::borrow::Cow;
 use std::io::{self, IsTerminal};
@@ -19,36 +19,36 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::order::ORDERS;
 
-/// How many lines are remembered.
+/// Maximum number of lines in the history.
 const HISTORY: usize = 10_000;
 
-/// What came.
+/// Result of reading a line.
 pub(super) enum Read {
     Line(String),
     /// Ctrl-C, at a terminal.
     Interrupted,
-    /// Nothing more will come.
+    /// End of input.
     Ended,
 }
 
-/// What is asked for.
+/// Request for a line.
 pub(super) struct Ask {
-    /// What stands before the line.
+    /// Text shown before the line.
     pub(super) prompt: &'static str,
-    /// How that looks.
+    /// Style of the prompt text.
     pub(super) style: Style,
-    /// An answer to a question, which is not remembered, and is not what was typed before the question was seen.
+    /// The line answers a question: keep it out of the history, and discard keys typed before the question was shown.
     pub(super) answer: bool,
 }
 
-/// Where lines come from.
+/// Source of input lines.
 pub(super) enum Input {
     Terminal(Terminal),
     Plain(Lines<BufReader<Stdin>>),
 }
 
 impl Input {
-    /// Standard input; a terminal remembers what was said in `history`.
+    /// Opens standard input; a terminal keeps its lines in the file `history`.
     pub(super) fn open(history: &Path, interactive: bool) -> io::Result<Self> {
         match interactive {
             true => Terminal::open(history).map(Self::Terminal),
@@ -56,7 +56,7 @@ impl Input {
         }
     }
 
-    /// The next line. A line that ends with a backslash goes on in the next one.
+    /// Reads the next line. A trailing backslash continues the line.
     pub(super) async fn line(&mut self, ask: Ask) -> io::Result<Read> {
         match self {
             Self::Terminal(terminal) => terminal.line(ask).await,
@@ -75,7 +75,7 @@ impl Input {
         }
     }
 
-    /// Shows nothing of what is typed while this lives; it waits for the next line.
+    /// Turns the terminal's echo off until the guard is dropped; typed keys stay buffered for the next line.
     pub(super) fn quiet(&self) -> Option<Quiet> {
         match self {
             Self::Terminal(_) => Quiet::begin(),
@@ -84,13 +84,13 @@ impl Input {
     }
 }
 
-/// A person at a terminal.
+/// Terminal input, read by an editor on a thread of its own.
 pub(super) struct Terminal {
     asks: mpsc::Sender<Ask>,
     lines: UnboundedReceiver<io::Result<Read>>,
-    /// True while a line is being read that nobody waits for any more: whoever asks next gets it.
+    /// True while the editor still reads a line whose request was dropped; the next request receives that line.
     asked: bool,
-    /// As it was: whoever leaves in the middle of a line puts it back.
+    /// The terminal's original attributes, restored when the chat ends in the middle of a line.
     before: Option<Termios>,
 }
 
@@ -100,7 +100,7 @@ impl Terminal {
         let (sender, lines) = unbounded_channel();
         let before = termios::tcgetattr(io::stdin()).ok();
         let mut editor = Typing::new(history.to_owned()).map_err(failed)?;
-        // The editor waits for keys, which no runtime can do for it.
+        // The editor blocks on key presses, so it needs a thread of its own.
         let read = move || {
             while let Ok(ask) = asked.recv() {
                 if sender.send(editor.read(&ask)).is_err() {
@@ -129,7 +129,7 @@ impl Terminal {
 impl Drop for Terminal {
     fn drop(&mut self) {
         if let Some(before) = &self.before {
-            // A terminal that has gone needs no care.
+            // The terminal may be closed already.
             let _ = termios::tcsetattr(io::stdin(), OptionalActions::Now, before);
         }
     }
@@ -146,7 +146,7 @@ impl Typing {
         let config = Config::builder().max_history_size(HISTORY)?.history_ignore_dups(true)?;
         let mut editor = Editor::with_config(config.history_ignore_space(true).build())?;
         editor.set_helper(Some(Slash));
-        // There is none yet, or it is not ours to read: one begins without.
+        // A missing or unreadable history is not an error.
         let _ = editor.load_history(&history);
         Ok(Self { editor, history })
     }
@@ -157,7 +157,7 @@ impl Typing {
             Ok(line) => {
                 let line = line.replace("\\\n", "\n");
                 if !ask.answer && self.editor.add_history_entry(line.as_str()).unwrap_or(false) {
-                    // What cannot be remembered was said all the same.
+                    // A line that cannot be written to the history is still used.
                     let _ = self.editor.append_history(&self.history);
                 }
                 Ok(Read::Line(line))
@@ -176,7 +176,7 @@ fn failed(error: ReadlineError) -> io::Error {
     }
 }
 
-/// Knows the orders, and that a backslash goes on.
+/// Editor helper: completes slash commands and continues lines that end with a backslash.
 struct Slash;
 
 impl Completer for Slash {
@@ -219,7 +219,7 @@ impl Hinter for Slash {
 
 impl Helper for Slash {}
 
-/// A terminal that does not show what is typed.
+/// Guard that keeps the terminal's echo off.
 pub(super) struct Quiet(Termios);
 
 impl Quiet {

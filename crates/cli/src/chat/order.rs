@@ -1,13 +1,12 @@
-//! What a line asks for: something said, or an order that begins with a slash.
+//! Parsing of an input line: a prompt, or a command that begins with a slash.
 
-/// One line of the person.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Order {
     Say(String),
     Help,
     Quit,
     Tree,
-    /// Another answer, or another prompt: at the message of this number, or at the last prompt.
+    /// Regenerates or edits at the message of this number, or at the last prompt.
     Branch {
         at: Option<usize>,
         text: Option<String>,
@@ -18,7 +17,7 @@ pub(super) enum Order {
     Model(Option<String>),
 }
 
-/// The orders: name, what follows it, what it does.
+/// The slash commands: name, arguments, description.
 pub(super) const ORDERS: [(&str, &str, &str); 8] = [
     (
         "branch",
@@ -35,7 +34,7 @@ pub(super) const ORDERS: [(&str, &str, &str); 8] = [
 ];
 
 impl Order {
-    /// Reads a line; none if nothing was said. An order that does not exist is refused with what was meant.
+    /// Parses a line; none if the line is empty. An unknown command is refused with a suggestion.
     pub(super) fn read(line: &str) -> Result<Option<Self>, String> {
         let line = line.trim();
         let Some(order) = line.strip_prefix('/') else {

@@ -1,5 +1,5 @@
-//! What the person sees. At a terminal everything goes there, wrapped and calm; elsewhere what the agent says is the
-//! result, as it is, and all else goes to standard error.
+//! Output of a chat. At a terminal all output goes there, wrapped. Elsewhere the agent's text goes unchanged to
+//! standard output and everything else to standard error.
 
 use std::io::{self, IsTerminal};
 
@@ -8,17 +8,17 @@ use anstyle::Style;
 use super::wrap::{Wrap, one_line};
 use crate::output::{Busy, DIM, Output, RED, YELLOW};
 
-/// Lines are not longer than this, however wide the terminal is: nobody reads those.
+/// Maximum line width in columns, however wide the terminal is: longer lines are hard to read.
 const WIDEST: usize = 100;
 
-/// What the person sees.
+/// Writes the conversation.
 pub(super) struct Screen<'a> {
     output: &'a Output,
-    /// Both results and notes go to a terminal.
+    /// True when both results and notes go to a terminal.
     terminal: bool,
     said: Option<Wrap>,
     thought: Option<Wrap>,
-    /// Where the result is not wrapped: whether its line has begun.
+    /// True when an unwrapped result has begun a line.
     mid_line: bool,
     busy: Option<Busy>,
 }
@@ -29,14 +29,14 @@ impl<'a> Screen<'a> {
         Self { output, terminal, said: None, thought: None, mid_line: false, busy: None }
     }
 
-    /// How many columns a line has.
+    /// Width of a line in columns.
     pub(super) fn width(&self) -> usize {
         let size = rustix::termios::tcgetwinsize(io::stdout()).ok().filter(|_| self.terminal);
         let columns = size.map_or(WIDEST, |size| usize::from(size.ws_col));
         columns.clamp(16, WIDEST)
     }
 
-    /// Something the agent says, as it comes.
+    /// Writes a piece of the agent's text.
     pub(super) fn say(&mut self, text: &str) -> io::Result<()> {
         self.busy = None;
         self.end_thought()?;
@@ -51,7 +51,7 @@ impl<'a> Screen<'a> {
         self.output.part(&wrapped)
     }
 
-    /// Something the agent thinks, as it comes.
+    /// Writes a piece of the agent's thoughts.
     pub(super) fn think(&mut self, text: &str) -> io::Result<()> {
         self.busy = None;
         if self.terminal {
@@ -62,7 +62,7 @@ impl<'a> Screen<'a> {
         self.aside(&wrapped, DIM)
     }
 
-    /// What was said or thought is whole.
+    /// Ends the current text or thought.
     pub(super) fn end(&mut self) -> io::Result<()> {
         self.busy = None;
         self.end_thought()?;
@@ -87,7 +87,7 @@ impl<'a> Screen<'a> {
         self.aside(end, DIM)
     }
 
-    /// Part of a line beside the result.
+    /// Writes part of a line to standard error.
     fn aside(&self, text: &str, style: Style) -> io::Result<()> {
         match (text.is_empty() || self.output.json, text.trim().is_empty()) {
             (true, _) => Ok(()),
@@ -96,22 +96,22 @@ impl<'a> Screen<'a> {
         }
     }
 
-    /// A line about what happens, in the background.
+    /// Writes a dimmed status line.
     pub(super) fn note(&mut self, text: &str) -> io::Result<()> {
         self.line("·", DIM, DIM, text)
     }
 
-    /// A line about what went wrong.
+    /// Writes an error line.
     pub(super) fn problem(&mut self, text: &str) -> io::Result<()> {
         self.line("✗", RED, Style::new(), text)
     }
 
-    /// A question to the person.
+    /// Writes a question to the person.
     pub(super) fn question(&mut self, text: &str) -> io::Result<()> {
         self.line("?", YELLOW, Style::new(), text)
     }
 
-    /// A line of its own, wrapped, with a mark before it.
+    /// Writes a wrapped line of its own, with a mark before it.
     fn line(&mut self, mark: &str, colour: Style, style: Style, text: &str) -> io::Result<()> {
         self.step_aside()?;
         if self.output.json {
@@ -122,7 +122,7 @@ impl<'a> Screen<'a> {
         self.output.note(format_args!("{colour}{mark}{colour:#} {style}{}{style:#}", wrapped.trim_start()))
     }
 
-    /// A line as it is, cut to the terminal's width.
+    /// Writes an unwrapped line, cut to the terminal's width.
     pub(super) fn plain(&mut self, text: &str, style: Style) -> io::Result<()> {
         self.step_aside()?;
         if self.output.json {
@@ -131,7 +131,7 @@ impl<'a> Screen<'a> {
         self.output.note(format_args!("{style}{text}{style:#}"))
     }
 
-    /// A tool was called, and this came of it.
+    /// Shows a tool call and its result.
     pub(super) fn tool(&mut self, name: &str, input: &str, result: Result<&str, &str>) -> io::Result<()> {
         let room = self.width().saturating_sub(6);
         let call = one_line(&format!("{name} {input}"), room * 3 / 5);
@@ -148,26 +148,26 @@ impl<'a> Screen<'a> {
         self.output.note(format_args!("{DIM}· {call}{DIM:#} {colour}{arrow}{colour:#} {DIM}{text}{DIM:#}"))
     }
 
-    /// An empty line at a terminal.
+    /// Writes an empty line at a terminal.
     pub(super) fn gap(&mut self) -> io::Result<()> {
         self.end()?;
         if self.terminal { self.output.part("\n") } else { Ok(()) }
     }
 
-    /// Leaves the line. A result that goes elsewhere is not touched by what is said beside it.
+    /// Ends the current line before a note. A result that does not go to the terminal is left as it is.
     fn step_aside(&mut self) -> io::Result<()> {
         self.busy = None;
         self.end_thought()?;
         if self.terminal { self.end_said() } else { Ok(()) }
     }
 
-    /// True when nothing shows that something is being done.
+    /// True when neither a spinner nor streaming text shows activity.
     pub(super) fn is_still(&self) -> bool {
         let writing = |wrap: &Option<Wrap>| wrap.as_ref().is_some_and(Wrap::is_mid_line);
         self.terminal && self.busy.is_none() && !writing(&self.said) && !writing(&self.thought)
     }
 
-    /// Turns a spinner until something else is shown.
+    /// Shows a spinner until something else is written.
     pub(super) fn busy(&mut self, what: &str) {
         if self.is_still() {
             self.busy = self.output.busy(what);

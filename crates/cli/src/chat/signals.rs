@@ -1,4 +1,4 @@
-//! Signals: heard for as long as the conversation lasts, so that none is lost between two things that wait for it.
+//! Signals: received for as long as the chat lasts, so that no signal is lost between two waits.
 
 use std::io;
 
@@ -6,11 +6,11 @@ use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 
 use super::input::Read;
 
-/// Tells the process to stop.
+/// A request to stop the process.
 pub(super) enum Signal {
-    /// By Ctrl-C.
+    /// Ctrl-C.
     Interrupt,
-    /// By whoever supervises it, or because the terminal has gone.
+    /// SIGTERM, or SIGHUP because the terminal was closed.
     Terminate,
 }
 
@@ -38,7 +38,7 @@ impl Signals {
         })
     }
 
-    /// The next one, also if it came while nobody waited for it.
+    /// Waits for the next signal; returns at once for a signal that arrived since the last call.
     pub(super) async fn next(&mut self) -> Signal {
         tokio::select! {
             _ = self.interrupt.recv() => Signal::Interrupt,

@@ -1,4 +1,4 @@
-//! The tree within a chat: shown with numbers, branched from, gone back in.
+//! Commands of a chat on the session's tree: show, branch, navigate, undo.
 
 use mainspring_client::{MessageListQuery, TreeNode};
 use mainspring_core::{MessageId, Place, Role};
@@ -12,7 +12,7 @@ use crate::picture;
 use crate::tree::whole;
 
 impl Talk<'_, '_> {
-    /// Shows the tree, and remembers which number stands for which message.
+    /// Shows the tree and stores which number stands for which message.
     pub(super) async fn tree(&mut self) -> Result<(), Fail> {
         let Some(session) = self.session.clone() else {
             return Ok(self.screen.note("nothing has been said yet")?);
@@ -40,7 +40,7 @@ impl Talk<'_, '_> {
         Ok(())
     }
 
-    /// Moves the active path to message `no` of the tree that was shown.
+    /// Moves the active path to message `no` of the last drawn tree.
     pub(super) async fn go(&mut self, no: usize) -> Result<(), Fail> {
         let (message, session) = (self.numbered(no)?, self.session.clone().unwrap_or_default());
         self.home.ask(async |client| client.session_navigate(&session, Some(message), None).await).await?;
@@ -51,7 +51,7 @@ impl Talk<'_, '_> {
         Ok(self.screen.note(&format!("the conversation goes on after: {said}"))?)
     }
 
-    /// Goes back to before the last prompt: what is said next stands beside it.
+    /// Goes back to before the last prompt: the next prompt becomes its sibling.
     pub(super) async fn undo(&mut self) -> Result<(), Fail> {
         let from = match self.next {
             None => self.prompt_above(None).await?,
@@ -71,7 +71,7 @@ impl Talk<'_, '_> {
         Ok(self.screen.note(goes_on)?)
     }
 
-    /// Where a branch goes: at message `at` of the tree that was shown, or at the last prompt.
+    /// Resolves the place of a branch: message `at` of the last drawn tree, or the last prompt.
     pub(super) async fn branch(&mut self, at: Option<usize>, text: bool) -> Result<Place, Fail> {
         let node = match at {
             Some(no) => {
@@ -100,12 +100,12 @@ impl Talk<'_, '_> {
         }
     }
 
-    /// Beside `prompt`, at the same place.
+    /// Returns the place of a sibling of `prompt`.
     fn before(&self, prompt: &TreeNode) -> Place {
         prompt.parent_id.map_or(Place::Root, |message_id| Place::Edit { message_id })
     }
 
-    /// The nearest prompt at or above `message`, or above the end of the path.
+    /// Finds the nearest prompt at or above `message`, or above the end of the path.
     async fn prompt_above(&mut self, message: Option<MessageId>) -> Result<Option<TreeNode>, Fail> {
         let Some(session) = self.session.clone() else { return Ok(None) };
         let Some(mut at) = message else {
@@ -121,7 +121,7 @@ impl Talk<'_, '_> {
         }
     }
 
-    /// The last prompt of the active path.
+    /// Finds the last prompt of the active path.
     async fn last_prompt(&mut self, session: &str) -> Result<Option<TreeNode>, Fail> {
         let mut before = None;
         loop {
@@ -147,7 +147,7 @@ impl Talk<'_, '_> {
     }
 }
 
-/// At most `most` columns of a line: the drawing and who speaks stay as they are.
+/// Cuts a line to `most` columns; the drawing and the role are kept.
 fn cut(line: &str, most: usize) -> String {
     let drawing = line.chars().take_while(|char| !char.is_alphanumeric()).count() + "agent  ".len();
     let head: String = line.chars().take(drawing).collect();

@@ -1,4 +1,4 @@
-//! One turn: a run is followed until it ends. Whatever waits for a person asks this one.
+//! One turn: follows a run until it ends, and puts the questions of waiting runs to the person.
 
 use std::collections::HashMap;
 use std::io;
@@ -20,10 +20,10 @@ use crate::fail::{Exit, Fail};
 use crate::output::YELLOW;
 use crate::watch::exit_of;
 
-/// How long nothing may happen before a spinner says that something does, in milliseconds.
+/// Silence before a spinner is shown, in milliseconds.
 const STILL: u64 = 150;
 
-/// The codes of failures that another model or a key can solve.
+/// Error codes that another model or an API key can fix.
 const KEY_CODES: [&str; 3] = ["model_not_configured", "model_key_missing", "model_unauthorized"];
 
 /// How a turn ended.
@@ -31,33 +31,34 @@ const KEY_CODES: [&str; 3] = ["model_not_configured", "model_key_missing", "mode
 pub(super) enum Turn {
     /// The run ended.
     Over(Exit),
-    /// The person leaves.
+    /// The person leaves the chat.
     Left(Exit),
 }
 
-/// What of a run was seen so far.
+/// State of the display of one run.
 #[derive(Default)]
 struct Seen {
-    /// How many bytes of a message were shown as they came.
+    /// Number of bytes of each message that were already shown while it streamed.
     streamed: HashMap<MessageId, usize>,
     /// Tool calls: name and arguments, by id.
     calls: HashMap<String, (String, Value)>,
-    /// What is being done, for the spinner.
+    /// Current activity, for the spinner.
     doing: Option<String>,
 }
 
-/// What follows from something that happened.
+/// Next step after an item was shown.
 enum Next {
-    /// More comes.
+    /// Read the next item.
     More,
-    /// Somebody may have to answer.
+    /// Check whether the session waits for an answer.
     Waits,
-    /// The run may have ended.
+    /// Check whether the run has ended.
     Look,
 }
 
 impl Talk<'_, '_> {
-    /// Follows a run that was under way when this chat came: it may wait already, and then no event says so.
+    /// Follows a run that was active when this chat joined. The run may already wait for an answer, and then no event
+    /// announces the wait.
     pub(super) async fn follow_joined(&mut self, run: &Run) -> Result<Turn, Fail> {
         match self.answer_waiting().await? {
             Some(turn) => Ok(turn),
@@ -68,7 +69,7 @@ impl Talk<'_, '_> {
         }
     }
 
-    /// Follows `run` until it ends. Ctrl-C stops it; once more leaves.
+    /// Follows `run` until it ends. Ctrl-C cancels the run; a second Ctrl-C leaves the chat.
     pub(super) async fn follow(&mut self, run: &Run, mut events: Events) -> Result<Turn, Fail> {
         let (session, run) = (run.session.to_string(), run.id);
         let mut seen = Seen::default();
@@ -77,7 +78,7 @@ impl Talk<'_, '_> {
         let clock = Clock::system();
         loop {
             let item = tokio::select! {
-                // Nothing that streams keeps it from being heard.
+                // Checks signals first, so that a busy stream cannot delay Ctrl-C.
                 biased;
                 signal = self.signals.next() => match signal {
                     Signal::Interrupt if !stopping => {
@@ -117,7 +118,7 @@ impl Talk<'_, '_> {
         }
     }
 
-    /// Shows what the session was doing when this chat joined it.
+    /// Shows the partial output of the session's active run.
     pub(super) fn show_open(&mut self, snapshot: &Snapshot) -> Result<(), Fail> {
         let text = snapshot.partial.iter().flat_map(|open| &open.blocks).map(|block| block.text.as_str());
         let text: String = text.collect();
@@ -129,12 +130,12 @@ impl Talk<'_, '_> {
 
     async fn stop(&mut self, run: RunId) -> Result<(), Fail> {
         self.screen.note("stopping; Ctrl-C again leaves")?;
-        // A run that has ended meanwhile needs no stopping.
+        // The run may have ended in the meantime.
         let _ = self.home.ask(async |client| client.run_cancel(run).await).await;
         Ok(())
     }
 
-    /// Puts the question that the session waits for, if it does, whichever run asks it.
+    /// Puts the session's pending question to the person, if there is one, whichever run asks.
     async fn answer_waiting(&mut self) -> Result<Option<Turn>, Fail> {
         let session = self.session.clone().unwrap_or_default();
         let snapshot = self.home.ask(async |client| client.session_snapshot(&session).await).await?;
@@ -146,7 +147,7 @@ impl Talk<'_, '_> {
         }
     }
 
-    /// Tells how the run has ended; none if it has not.
+    /// Reports how the run has ended; none if it has not ended.
     async fn look(&mut self, run: RunId) -> Result<Option<Turn>, Fail> {
         let run = self.home.ask(async |client| client.run_get(run).await).await?;
         if !run.state.status().is_ended() {
@@ -177,7 +178,6 @@ impl Talk<'_, '_> {
         Ok(())
     }
 
-    /// Puts a run's question to the person.
     async fn ask(&mut self, run: RunId, wait: &Wait) -> Result<Option<Turn>, Fail> {
         self.screen.end()?;
         if self.context.output.json {
@@ -223,7 +223,7 @@ impl Talk<'_, '_> {
                 continue;
             };
             let answered = self.home.ask(async |client| client.run_answer(run, wait.id, &answer).await).await;
-            // Somebody else may have been faster.
+            // Another client may have answered first.
             if let Err(fail) = answered {
                 self.screen.problem(&fail.message)?;
             }
@@ -231,12 +231,12 @@ impl Talk<'_, '_> {
         }
     }
 
-    /// Shows one item, and says what it means.
+    /// Shows one item and returns the next step.
     fn show(&mut self, run: RunId, item: &Item, seen: &mut Seen) -> Result<Next, Fail> {
         let next = match item {
             Item::Event(event) if waits(&event.body) => Next::Waits,
             Item::Event(event) if event.run == Some(run) && event.body.ends_run() => Next::Look,
-            // What happened meanwhile is not kept; where the session stands is.
+            // The skipped events are not replayed, so check the run's current state.
             Item::Reset(_) => Next::Look,
             _ => Next::More,
         };
@@ -315,7 +315,7 @@ impl Talk<'_, '_> {
         content: &[Block],
         is_error: bool,
     ) -> io::Result<()> {
-        // The person has seen the question and given the answer.
+        // The person has already seen the question and the answer.
         if name == mainspring_agent::tool::ASK_PERSON && !is_error {
             return Ok(());
         }
@@ -333,7 +333,7 @@ fn waits(body: &Body) -> bool {
     matches!(body, Body::RunWaitingInput { .. } | Body::RunWaitingApproval { .. })
 }
 
-/// What a line answers; none if it answers nothing.
+/// Parses the answer to a request; none if the line is not an answer.
 fn answer_of(request: WaitRequest, line: &str) -> Option<Answer> {
     let line = line.trim();
     match (request, line.to_lowercase().as_str()) {
@@ -345,12 +345,12 @@ fn answer_of(request: WaitRequest, line: &str) -> Option<Answer> {
     }
 }
 
-/// The last prompt of a person on a path, from its end.
+/// Finds the last prompt on a path.
 pub(super) fn last_prompt(path: &[Arc<Message>]) -> Option<&Message> {
     path.iter().rev().map(|message| &**message).find(|message| is_prompt(message))
 }
 
-/// True for what a person said, as opposed to what tools answered.
+/// True for a person's message, false for tool results.
 pub(super) fn is_prompt(message: &Message) -> bool {
     let result = |block: &Block| matches!(block, Block::ToolResult { .. });
     message.role == Role::User && !message.content.iter().any(result)

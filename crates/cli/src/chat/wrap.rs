@@ -1,19 +1,19 @@
-//! Wrapping text while it streams: words go out whole, lines end before the terminal's edge, lists hang, code stays as
-//! it is. What could move the cursor or colour the terminal is left out.
+//! Wraps text while it streams: words are written whole, lines end before the terminal's edge, list items get a hanging
+//! indent, code stays unchanged. Characters that could move the cursor or change colours are removed.
 
 use unicode_width::UnicodeWidthChar;
 
-/// Text on its way to a terminal.
+/// Wrapping state of one text.
 #[derive(Debug)]
 pub(super) struct Wrap {
     width: usize,
-    /// What every line begins with.
+    /// Number of spaces before every line.
     margin: usize,
-    /// Where the cursor is.
+    /// Current column of the cursor.
     column: usize,
-    /// Where the lines of this paragraph begin.
+    /// Indent of the paragraph's continuation lines.
     hang: usize,
-    /// Whether anything but spaces stands on this line of the text.
+    /// True when the current source line has a character other than a space.
     begun: bool,
     spaces: usize,
     word: String,
@@ -22,7 +22,7 @@ pub(super) struct Wrap {
 }
 
 impl Wrap {
-    /// For lines of `width` columns, each with `margin` spaces before it.
+    /// Wraps to lines of `width` columns, each with `margin` spaces before it.
     pub(super) fn new(width: usize, margin: usize) -> Self {
         Self {
             width: width.max(margin + 8),
@@ -37,7 +37,7 @@ impl Wrap {
         }
     }
 
-    /// What of `text` can go out now.
+    /// Adds `text` and returns the output that is ready.
     pub(super) fn push(&mut self, text: &str) -> String {
         let mut out = String::with_capacity(text.len() + 8);
         for char in text.chars() {
@@ -54,14 +54,14 @@ impl Wrap {
         out
     }
 
-    /// What is left of the word that was begun.
+    /// Returns the output of the unfinished word.
     pub(super) fn rest(&mut self) -> String {
         let mut out = String::new();
         self.put_word(&mut out);
         out
     }
 
-    /// True when the cursor does not stand at the beginning of a line.
+    /// True when the cursor is not at the beginning of a line.
     pub(super) fn is_mid_line(&self) -> bool {
         self.column > 0
     }
@@ -72,7 +72,7 @@ impl Wrap {
     }
 
     fn letter(&mut self, out: &mut String, char: char) {
-        // A control character has no width, and no business here.
+        // Control characters have no width and are dropped.
         let Some(width) = char.width().filter(|_| !is_hidden(char)) else { return };
         // Scripts without spaces break between any two of their wide characters.
         if width > 1 || self.word_width + width > self.width - self.margin {
@@ -108,7 +108,7 @@ impl Wrap {
         }
         if first {
             let item = if is_marker(&self.word) { self.word_width + 1 } else { 0 };
-            // On a narrow terminal there is no room to hang.
+            // A narrow terminal has no room for a hanging indent.
             self.hang = (self.column + item).min(self.width / 2).max(self.margin);
         }
         self.spaces = 0;
@@ -127,19 +127,19 @@ fn indent(out: &mut String, by: usize) {
     out.extend(std::iter::repeat_n(' ', by));
 }
 
-/// What an item of a list begins with.
+/// True for a list marker.
 fn is_marker(word: &str) -> bool {
     let number = word.strip_suffix(['.', ')']).unwrap_or_default();
     matches!(word, "-" | "*" | "+" | "•")
         || (!number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()))
 }
 
-/// What would change how other text is shown.
+/// True for characters that change how other text is displayed.
 fn is_hidden(char: char) -> bool {
     char.is_control() || matches!(char, '\u{202A}'..='\u{202E}' | '\u{2066}'..='\u{2069}')
 }
 
-/// `text` on one line, at most `most` columns wide, without what could move the cursor.
+/// Puts `text` on one line of at most `most` columns, without characters that could move the cursor.
 pub(super) fn one_line(text: &str, most: usize) -> String {
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let (mut line, mut width) = (String::new(), 0);
@@ -162,7 +162,7 @@ mod tests {
 
     fn wrapped(text: &str, width: usize, margin: usize) -> String {
         let mut wrap = Wrap::new(width, margin);
-        // Whatever the pieces are, the lines are the same.
+        // The wrapped lines do not depend on how the text is split.
         let pieces: String = text.chars().map(|char| wrap.push(&char.to_string())).collect();
         let streamed = format!("{pieces}{}", wrap.rest());
         let mut wrap = Wrap::new(width, margin);

@@ -1,5 +1,5 @@
-//! What the specification of the control plane asks for, line by line: docs/acceptance.md names the test of each. Here are
-//! those that have no other home, through the binary: a host over standard input and output, and the command line.
+//! Acceptance tests of the control plane's specification that fit nowhere else, through the binary: a host over
+//! standard input and output, and the command line. docs/acceptance.md names the test of each requirement.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use crate::docs::document;
 use crate::jsonl::Host;
 use crate::kill::example;
 
-/// A folder with an ACP agent and a pi set up in it, as a desktop host would.
+/// Creates a folder configured with an ACP agent and a pi, as a desktop host would.
 fn desk() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let agent = |name: &str| {
@@ -29,14 +29,14 @@ fn desk() -> tempfile::TempDir {
     dir
 }
 
-/// The three surfaces of a desktop: their kind, what they stand for, and the agent behind each.
+/// The three surfaces of a desktop: kind, kind and id of the external reference, and adapter.
 const SURFACES: [(&str, &str, &str, &str); 3] = [
     ("main_chat", "chat", "default", "acp"),
     ("task_chat", "task", "task-7", "acp-claude"),
     ("floating_pill", "pill", "0d1c", "pi-mono"),
 ];
 
-/// A query of a surface.
+/// Builds a query of a surface.
 fn surface(request: &str, (kind, of, id, adapter): (&str, &str, &str, &str), prompt: &str) -> Value {
     json!({
         "type": "query", "protocolVersion": 2, "requestId": request, "clientId": "desk", "surfaceKind": kind,
@@ -44,7 +44,7 @@ fn surface(request: &str, (kind, of, id, adapter): (&str, &str, &str, &str), pro
     })
 }
 
-/// Everything that is said of a query.
+/// Sends a query and returns every line about it.
 fn told(host: &mut Host, line: &Value) -> Vec<Value> {
     host.say(line);
     host.ended(line["requestId"].as_str().unwrap())
@@ -54,7 +54,7 @@ fn end(host: &mut Host, line: &Value) -> Value {
     told(host, line).pop().unwrap()
 }
 
-/// What the command line says of the host's sessions.
+/// Runs a command as the host's owner and returns its JSON lines.
 fn shown(dir: &Path, words: &[&str]) -> Vec<Value> {
     let said = run(dir, &[words, &["--owner", "desktop-local-user", "--json"]].concat());
     assert_eq!(said.code, 0, "{words:?}: {}", said.err);
@@ -277,7 +277,7 @@ fn a_query_of_version_1_is_a_session_a_run_and_an_attempt() {
     assert_eq!(session["legacyAlias"], json!({"scope": "default", "key": "main"}));
 }
 
-/// Every source file beneath `folder`.
+/// Lists every source file beneath `folder`.
 fn sources(folder: &Path) -> Vec<PathBuf> {
     let mut found = vec![];
     for entry in std::fs::read_dir(folder).unwrap() {
@@ -291,7 +291,7 @@ fn sources(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The tests of the sources, by `crate::module::name`, the module being the file's.
+/// Lists the tests of the sources as `crate::module::name`; the module is the file's.
 fn tests() -> BTreeMap<String, PathBuf> {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut found = BTreeMap::new();

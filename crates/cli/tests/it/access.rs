@@ -1,4 +1,4 @@
-//! Access: every operation of the document is asked by those who may not.
+//! Access: calls every operation of the OpenAPI document without permission.
 
 use std::collections::BTreeSet;
 
@@ -7,28 +7,28 @@ use serde_json::{Value, json};
 
 use crate::http::{Frames, Server, answer};
 
-/// What an operation shows of somebody else's.
+/// Expected answer of an operation about another owner's data.
 #[derive(Debug, Clone, Copy)]
 enum Foreign {
-    /// It is not found.
+    /// 404 `not_found`.
     NotFound,
-    /// It may not be done for them.
+    /// 403 `forbidden`.
     Forbidden,
-    /// A list without it.
+    /// A list without the foreign items.
     NotListed,
-    /// A stream that begins without it.
+    /// A stream whose first frame has no foreign data.
     NotStreamed,
-    /// It shows nothing that is anybody's.
+    /// An answer that contains no owner's data.
     Nothing,
-    /// It is about what is the caller's own.
+    /// Success, on the caller's own data.
     Own,
-    /// It is refused for another reason.
+    /// An error for another reason.
     Refused,
 }
 use Foreign::{Forbidden, NotFound, NotListed, NotStreamed, Nothing, Own, Refused};
 
-/// An example of each operation: what follows its path, its body, what it shows of somebody else's. `SESSION` stands
-/// for theirs.
+/// An example of each operation: query string, body, expected answer about foreign data. `SESSION` stands for the
+/// foreign session.
 const EXAMPLES: &[(&str, &str, &str, Foreign)] = &[
     ("adapter_list", "", "", Nothing),
     ("model_list", "", "", Nothing),
@@ -119,7 +119,7 @@ const EXAMPLES: &[(&str, &str, &str, Foreign)] = &[
 /// Operations that need no token.
 const OPEN: &[&str] = &["health", "openapi", "ready"];
 
-/// What the document says of one operation.
+/// One operation of the OpenAPI document.
 struct Operation {
     id: String,
     method: Method,
@@ -127,7 +127,7 @@ struct Operation {
     is_open: bool,
 }
 
-/// The operations of the document that `server` hands out.
+/// Reads the operations from the OpenAPI document that `server` serves.
 async fn operations(server: &Server) -> Vec<Operation> {
     let document: Value =
         server.client.get(format!("{}/openapi.json", server.url)).send().await.unwrap().json().await.unwrap();
@@ -145,7 +145,7 @@ async fn operations(server: &Server) -> Vec<Operation> {
     found
 }
 
-/// What there is to ask for.
+/// Ids of the resources that the examples use.
 struct Names<'a> {
     session: &'a str,
     run: &'a str,
@@ -156,7 +156,7 @@ struct Names<'a> {
     delegation: &'a str,
 }
 
-/// The example requests of an operation on what `names` names, without a token.
+/// Builds the example requests of an operation on the resources in `names`, without a token.
 fn requests<'a>(
     server: &'a Server,
     operation: &'a Operation,
@@ -237,7 +237,7 @@ async fn nobody_without_a_token_or_key_gets_anywhere() {
     assert_eq!(state().await, before, "and nothing was changed");
 }
 
-/// Somebody who may do everything in an org of their own.
+/// Creates a key of an admin in an org of their own.
 async fn admin(server: &Server, owner: &str, org: &str) -> Value {
     let body = json!({"name": owner, "ownerId": owner, "orgId": org, "role": "admin"});
     server.post("/v1/keys", body).await.1
@@ -267,7 +267,7 @@ async fn what_belongs_to_another_is_not_found() {
     let (_, delegated) = answer(request.header("prefer", "wait=30").bearer_auth(them)).await;
     assert_eq!(delegated["run"]["status"], "waiting_input", "{delegated}");
     let delegation = delegated["delegation"]["delegationId"].as_str().unwrap();
-    // What they see of it themselves, and what must not change.
+    // The owner's view, which must not change.
     let lists = ["/v1/sessions", "/v1/sessions?scope=org", "/v1/runs", "/v1/keys"];
     let mut before = vec![];
     for list in lists {
@@ -280,7 +280,7 @@ async fn what_belongs_to_another_is_not_found() {
     let ids = [session, run, key, message, artifact, delegation, "their.agent"];
     let shows = |text: String| ids.iter().any(|id| text.contains(id));
     for operation in operations(&server).await.iter().filter(|operation| !operation.is_open) {
-        // The name of a session is its owner's own, so theirs names nothing here.
+        // Session keys are scoped to their owner, so the foreign key matches no session here.
         let by_name = operation.path.contains("{session}").then_some("theirs");
         for session in [session].into_iter().chain(by_name) {
             for (request, foreign) in requests(
@@ -307,7 +307,7 @@ async fn what_belongs_to_another_is_not_found() {
                 };
                 assert_eq!((status, &body["code"]), (expected, &code), "{shown}");
                 assert_eq!(matches!(foreign, NotListed), body["items"].is_array(), "{shown}");
-                // Whoever asks for it by its id reads that again; no list may tell it.
+                // An error may repeat the requested id; a successful answer must not contain it.
                 assert!(status != StatusCode::OK || !shows(body.to_string()), "{shown}");
             }
         }

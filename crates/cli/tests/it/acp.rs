@@ -1,4 +1,4 @@
-//! Agents that speak ACP under a real node: what needs the program or a published agent. The adapter's own suite is in
+//! ACP agents under a real node: tests that need the program or a published agent. The adapter's own suite is in
 //! `crates/adapters/tests`.
 
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ async fn world(resumes: &str) -> World {
     world_with(resumes, |_| {}).await
 }
 
-/// A node whose scripted agent resumes in this way, set up further by `change`.
+/// Opens a node whose scripted agent resumes in the way `resumes` names, configured further by `change`.
 async fn world_with(resumes: &str, change: impl Fn(&mut AdapterConfig)) -> World {
     let set_up = |adapter: &mut AdapterConfig| {
         let agent = folder_of(adapter).join("agent");

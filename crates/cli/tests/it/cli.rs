@@ -5,12 +5,12 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
-/// Runs `mainspring` on `dir` as a script would: no terminal.
+/// Runs `mainspring` on `dir` without a terminal, as a script would.
 fn mainspring(dir: &Path, arguments: &[&str]) -> Output {
     command(dir).args(arguments).output().unwrap()
 }
 
-/// `mainspring` on `dir`, with no settings but these.
+/// Builds a `mainspring` command on `dir`, without inherited settings.
 pub(crate) fn command(dir: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_mainspring"));
     command.env_clear().env("HOME", dir).env("MAINSPRING_STATE_DIR", dir.join("state")).current_dir(dir);
@@ -110,7 +110,7 @@ fn exit_codes_say_what_happened() {
     assert_eq!(run(dir.path(), &["run", "answer", &waiting, "--allow"]).code, 4);
     let said = run(dir.path(), &["run", "answer", &waiting, "me"]);
     assert_eq!((said.code, said.out.as_str()), (0, "You answered: me\n"), "{}", said.err);
-    // The prompt that waited behind it was accepted, so it has been done as well.
+    // The prompt queued behind the waiting run was accepted, so it has been executed too.
     assert_eq!(json_lines(&run(dir.path(), &["run", "list", "--json"]))[0]["status"], "succeeded");
     assert_eq!(run(dir.path(), &["run", "cancel", &waiting]).code, 4);
 }
@@ -259,7 +259,7 @@ fn the_demo_ends_by_itself_without_a_terminal() {
     ] {
         assert!(said.out.contains(expected), "{expected}: {}", said.out);
     }
-    // Two answers to what the tool and the person said, one to everything else; the failed one counts.
+    // Two model calls after a tool result and after a person's answer, one otherwise; the failed call counts.
     for (story, calls) in [("stream", 1), ("tool", 2), ("retry", 2), ("cancel", 1), ("ask", 2), ("branch", 1)]
     {
         let row = said.out.lines().find(|line| line.starts_with(&format!(" {story} "))).unwrap();
@@ -272,7 +272,7 @@ fn the_demo_ends_by_itself_without_a_terminal() {
 #[test]
 fn what_the_demo_keeps_can_be_looked_at_as_it_says() {
     let dir = tempfile::tempdir().unwrap();
-    // What is configured here has nothing to do with it, not even if it does not work.
+    // The demo ignores the user's configuration, even a broken one.
     std::fs::write(dir.path().join("mainspring.toml"), "[mcp.broken]\ncommand = \"/nowhere\"\n").unwrap();
     let kept = dir.path().join("kept");
     let said = run(dir.path(), &["demo", "--keep", kept.to_str().unwrap()]);

@@ -12,14 +12,14 @@ use tokio::task::JoinSet;
 
 use crate::guests::serve;
 
-/// Passes connections on to `to` and cuts each of them after some bytes, at whatever place that is.
+/// Proxies connections to `to` and cuts each one after a random number of bytes.
 async fn cut(listener: TcpListener, to: String, seed: u64, cuts: Arc<AtomicUsize>) {
     let (mut seed, mut connections) = (seed, JoinSet::new());
     loop {
         let (mut near, _) = listener.accept().await.unwrap();
         let mut far = TcpStream::connect(&to).await.unwrap();
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        // The head of an answer is some 200 bytes, so a few connections break before anything was said.
+        // The head of a response has about 200 bytes, so some connections break before any content.
         let mut budget = usize::try_from(seed >> 33).unwrap() % 1_600 + 150;
         let cuts = cuts.clone();
         connections.spawn(async move {
@@ -82,7 +82,7 @@ async fn a_stream_that_is_cut_anywhere_gives_each_event_and_each_byte_once() {
                     && message.role == mainspring::core::Role::Assistant
                 {
                     whole.push_str(&message.text());
-                    // Its text replaces its deltas: those that were not sent any more are in it.
+                    // The complete text replaces the deltas, some of which were not sent again.
                     text.clone_from(&whole);
                 }
                 seen.push(event.id);

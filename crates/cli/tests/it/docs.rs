@@ -1,4 +1,4 @@
-//! The documents say what the code does.
+//! Checks the documents against the code.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;

@@ -1,4 +1,4 @@
-//! Whoever owns the state directory serves it: every other process is its guest.
+//! The owner of the state directory serves it: every other process is its guest.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::process::{Child, Stdio};
 
 use crate::cli::{Said, command, json_lines, run, said};
 
-/// A process that is killed when it is dropped.
+/// A process that is killed on drop.
 pub(crate) struct Owner {
     child: Child,
     out: BufReader<std::process::ChildStdout>,
@@ -14,14 +14,13 @@ pub(crate) struct Owner {
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
 impl Owner {
-    /// Its process.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
@@ -39,14 +38,14 @@ impl Owner {
         line
     }
 
-    /// Waits for a text that is not a whole line yet.
+    /// Waits for text that may be an incomplete line.
     fn says(&mut self, text: &str) {
         let mut seen = vec![0; text.len()];
         self.out.read_exact(&mut seen).unwrap();
         assert_eq!(String::from_utf8(seen).unwrap(), text);
     }
 
-    /// Everything it says until it ends by itself.
+    /// Reads all output until the process ends by itself.
     fn end(mut self) -> Said {
         let (mut out, mut err) = (String::new(), String::new());
         self.out.read_to_string(&mut out).unwrap();
@@ -55,7 +54,7 @@ impl Owner {
     }
 }
 
-/// A `mainspring serve`, and where it listens.
+/// Starts `mainspring serve` and returns its address.
 pub(crate) fn serve(dir: &Path) -> (Owner, String) {
     let mut owner = Owner::start(dir, &["serve", "--listen", "127.0.0.1:0"]);
     let mut line = String::new();
@@ -64,7 +63,7 @@ pub(crate) fn serve(dir: &Path) -> (Owner, String) {
     (owner, url.unwrap_or_else(|| panic!("{line}")).to_owned())
 }
 
-/// What was said, without what differs from one time to the next: ids, times, and how text was cut into deltas.
+/// Output without the parts that vary between runs: ids, times, and the division of text into deltas.
 fn alike(said: &Said) -> (i32, String, String) {
     let plain = |text: &str| {
         let mut plain = String::new();
@@ -84,8 +83,8 @@ fn alike(said: &Said) -> (i32, String, String) {
     (said.code, plain(&said.out), plain(&said.err))
 }
 
-/// One of everything that the command line can do, in an order that makes sense. `RUN` is the latest run, `USER` and
-/// `AGENT` are the first messages of session t.
+/// Every command of the command line once, in a meaningful order. `RUN` is the latest run, `USER` and `AGENT` are the
+/// first messages of session t.
 const SCRIPT: &[&[&str]] = &[
     &["session", "list"],
     &["session", "show", "nobody"],
@@ -263,7 +262,7 @@ fn a_tail_shows_what_happened_and_what_happens() {
     run(dir.path(), &["prompt", "--session", "a", "say before"]);
     let mut tail = Owner::start(dir.path(), &["session", "tail", "a", "--after", "start", "--json"]);
     assert!(tail.line().contains("session.created"));
-    // Who follows a session serves it meanwhile.
+    // A process that follows a session also serves the state directory.
     let prompt = run(dir.path(), &["prompt", "--session", "a", "say after"]);
     assert_eq!((prompt.code, prompt.out.as_str()), (0, "after\n"), "{}", prompt.err);
     let mut ends = 0;

@@ -16,7 +16,7 @@ mod data;
 mod keys;
 mod tree;
 
-/// A `mainspring serve` of its own; killed when it is dropped.
+/// A `mainspring serve` process, killed on drop.
 pub(crate) struct Server {
     child: Child,
     pub(crate) url: String,
@@ -27,7 +27,7 @@ pub(crate) struct Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have been told to stop already.
+        // The process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -38,7 +38,7 @@ impl Server {
         Self::start_with(&[])
     }
 
-    /// A server with these variables set.
+    /// Starts a server with these environment variables.
     pub(crate) fn start_with(settings: &[(&str, &str)]) -> Self {
         Self::start_in(Arc::new(tempfile::tempdir().unwrap()), settings)
     }
@@ -48,7 +48,7 @@ impl Server {
         Self::start_by(command, dir, settings)
     }
 
-    /// A server that is allowed so many open files, unless it asks for more.
+    /// Starts a server with a soft limit of `open_files`, which it may raise.
     pub(crate) fn start_poor(open_files: u32) -> Self {
         let dir = Arc::new(tempfile::tempdir().unwrap());
         let ours = mainspring(dir.path());
@@ -97,7 +97,7 @@ impl Server {
         run
     }
 
-    /// Waits for the run to end, by its event stream.
+    /// Waits for the end of the run on its event stream.
     pub(crate) async fn ended(&self, run: &Value) -> Value {
         let path = format!("/v1/runs/{}/events", run["runId"].as_str().unwrap());
         let mut stream = Frames::open(self, &path, None).await;
@@ -107,7 +107,7 @@ impl Server {
 }
 
 impl Server {
-    /// How many open files it is allowed, and how many it may ask for.
+    /// Returns the soft and hard limits of open files.
     pub(crate) fn open_files(&self) -> (u64, u64) {
         let limits = std::fs::read_to_string(format!("/proc/{}/limits", self.child.id())).unwrap();
         let line = limits.lines().find_map(|line| line.strip_prefix("Max open files")).unwrap();
@@ -115,7 +115,7 @@ impl Server {
         (numbers.next().unwrap(), numbers.next().unwrap())
     }
 
-    /// Its socket in the state directory.
+    /// Path of the socket in the state directory.
     pub(crate) fn socket(&self) -> std::path::PathBuf {
         self.dir.path().join("state/mainspring.sock")
     }
@@ -134,7 +134,7 @@ pub(crate) async fn answer(request: RequestBuilder) -> (StatusCode, Value) {
     (status, serde_json::from_str(&text).unwrap_or(Value::String(text)))
 }
 
-/// Server-sent events, as a client reads them.
+/// Client of a stream of server-sent events.
 pub(crate) struct Frames {
     response: reqwest::Response,
     buffer: Vec<u8>,

@@ -1,4 +1,4 @@
-//! `mainspring import omi`: a state directory of the original daemon becomes ours, once, whole and truthfully.
+//! `mainspring import omi`: imports the original daemon's state directory once, completely and faithfully.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,7 +20,7 @@ use crate::jsonl::Host;
 mod original;
 use original::{OWNER, Original, THOUGHT, id};
 
-/// What the original called its runtimes, and what stands for them in the tests.
+/// Maps the original's runtimes to the adapter of the tests.
 const ALIASES: [&str; 4] = ["--alias", "acp=script", "--alias", "pi-mono=script"];
 
 /// Imports `from` into the state directory of `dir`.
@@ -34,7 +34,7 @@ fn report(said: &Said) -> Value {
     json_lines(said).pop().unwrap()
 }
 
-/// Every file in `folder`, and what it holds.
+/// Reads every file in `folder`.
 fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();
     for entry in fs::read_dir(folder).unwrap() {
@@ -47,7 +47,7 @@ fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     found
 }
 
-/// A world with one of everything, and much that is odd. `bytes` is a file that an artifact leads to.
+/// Builds an original with every kind of record and many irregular ones. `bytes` is the file of an artifact.
 fn world(bytes: &Path) -> Original {
     fs::write(bytes, "# all is well\n").unwrap();
     let mut original = Original::new();
@@ -151,7 +151,7 @@ fn session(n: u64) -> SessionRef {
     SessionRef::Id(id("ses", n).parse().unwrap())
 }
 
-/// Opens what was imported, as any process does.
+/// Opens the imported state directory as a node would.
 async fn opened<T>(dir: &Path, look: impl AsyncFnOnce(&Kernel, &Caller) -> T) -> T {
     let node = Node::builder(Config::with_state_dir(dir.join("state"))).records_only().open().await.unwrap();
     let seen = look(node.kernel(), &Caller::new(OWNER)).await;
@@ -195,7 +195,7 @@ async fn sessions_are_there_under_their_ids_and_events_under_their_numbers() {
         let first = kernel.run_get(me, id("run", 1).parse().unwrap()).await.unwrap();
         assert_eq!((first.usage.input_tokens, first.usage.cost.usd()), (19, Some(0.5)));
         assert_eq!(first.options.system_prompt.as_deref(), Some("be kind"));
-        // Each event has the number it had; those that have no counterpart have left theirs to the messages.
+        // Events keep their numbers; the numbers of events without a counterpart are used for the messages.
         let events = kernel.session_events(me, &session(1), Cursor::START, None).await.unwrap();
         let original: BTreeMap<u64, String> = original
             .database
@@ -345,7 +345,7 @@ async fn what_several_names_of_one_runtime_were_tied_to_is_counted_through() {
     let dir = tempfile::tempdir().unwrap();
     let mut original = Original::new();
     let chat = original.session(1, "main_chat", &[]);
-    // The host said `acp` first and `acp-claude` later; the second was told of the first's native session too.
+    // The host used `acp` first and `acp-claude` later; the second also has a native session of the first.
     original.binding(1, &chat, &[("status", &"stale")]);
     original.binding(2, &chat, &[("binding_generation", &2)]);
     let other: [(&str, &dyn rusqlite::types::ToSql); 2] =
@@ -353,7 +353,7 @@ async fn what_several_names_of_one_runtime_were_tied_to_is_counted_through() {
     let same = ("adapter_native_session_id", &"native-1" as &dyn rusqlite::types::ToSql);
     original.binding(3, &chat, &[&other[..], &[same]].concat());
     original.binding(4, &chat, &[other[0], ("binding_generation", &2)]);
-    // Another session under the first name, tied to a native session of the second.
+    // Another session under the first name, bound to a native session of the second.
     let pill = original.session(2, "floating_pill", &[]);
     original.binding(5, &pill, &[("adapter_native_session_id", &"native-4")]);
     let from = original.killed(dir.path());
@@ -400,7 +400,7 @@ fn the_sessions_go_on() {
     let retried = run(dir.path(), &["run", "retry", &id("run", 6), "--owner", OWNER]);
     assert_eq!((retried.code, retried.out.as_str()), (0, "You said: more\n"), "{}", retried.err);
 
-    // A host finds its sessions by what it called them, and its old requests by their names.
+    // A host finds its sessions by their external references, and its old requests by their ids.
     let mut host = Host::start_with(dir.path(), &ALIASES, &[("MAINSPRING_OWNER", OWNER)]);
     host.say(&json!({"type": "query", "protocolVersion": 2, "requestId": "new", "clientId": "swift", "prompt": "say hi",
                      "systemPrompt": "be kind", "externalRefKind": "chat", "externalRefId": "default"}));
@@ -528,7 +528,7 @@ fn an_import_that_is_killed_leaves_all_or_nothing_and_can_be_made_again() {
     let again = import(dir.path(), &from, &["--json"]);
     match left.starts_with("0 sessions") {
         true => assert_eq!(report(&again)["taken"]["sessions"], json!(SESSIONS)),
-        // It was done before it was killed.
+        // The import was complete before the kill.
         false => assert!(again.err.contains("already_imported"), "{}", again.err),
     }
     assert!(stored().starts_with("2000 sessions, 2000 runs"), "{}", stored());

@@ -1,4 +1,4 @@
-//! `mainspring stdio`: a host that speaks JSON lines to a real process through real pipes.
+//! `mainspring stdio`: a host that speaks JSON lines with a real process through real pipes.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
@@ -22,7 +22,7 @@ mod relay;
 mod restart;
 mod slow;
 
-/// A `mainspring stdio` and the host that speaks to it; killed when it is dropped.
+/// A `mainspring stdio` process and its host, killed on drop.
 pub(crate) struct Host {
     child: Child,
     stdin: Option<ChildStdin>,
@@ -32,14 +32,14 @@ pub(crate) struct Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
 impl Host {
-    /// Starts one on `dir` and waits until it is ready.
+    /// Starts a process on `dir` and waits until it is ready.
     pub(crate) fn start(dir: &Path) -> Self {
         Self::start_with(dir, &[], &[])
     }
@@ -63,23 +63,23 @@ impl Host {
         Self { child, stdin, lines, dir: dir.to_owned() }
     }
 
-    /// Says a line.
+    /// Sends a line.
     pub(crate) fn say(&mut self, line: &Value) {
         self.write(&format!("{line}\n"));
     }
 
-    /// Writes what may be no line.
+    /// Writes text that may not be a complete line.
     fn write(&mut self, text: &str) {
         self.stdin.as_mut().unwrap().write_all(text.as_bytes()).unwrap();
     }
 
-    /// A query of version 2 in the session of `key`.
+    /// Sends a version 2 query in the session of `key`.
     pub(crate) fn query(&mut self, request: &str, key: &str, prompt: &str) {
         self.say(&query(request, key, prompt));
     }
 
-    /// A query that asks, and goes on with `script` once the host has heard the question: by then its run is followed,
-    /// so that nothing it thinks is missed. Gives the command that answered, which ends with the run.
+    /// Sends a query that asks a question and continues with `script` once the host has read the question. By then the
+    /// run is followed, so that no thought is missed. Returns the command that answered, which ends with the run.
     fn query_followed(&mut self, request: &str, key: &str, script: &str) -> Child {
         self.query(request, key, &format!("ask Go?; {script}"));
         let asked = self.until(|line| line["text"].as_str().is_some_and(|text| text.ends_with("?\n")));
@@ -102,12 +102,12 @@ impl Host {
             .unwrap()
     }
 
-    /// The next line.
+    /// Reads the next line.
     pub(crate) fn hear(&mut self) -> Value {
         self.next().unwrap_or_else(|| panic!("nothing more is said"))
     }
 
-    /// The next line; none at the end.
+    /// Reads the next line; none at the end.
     fn next(&mut self) -> Option<Value> {
         let mut line = String::new();
         self.lines.read_line(&mut line).unwrap();
@@ -116,7 +116,7 @@ impl Host {
             .then(|| serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}")))
     }
 
-    /// Every line up to the first that `is`, which comes last.
+    /// Reads every line up to and including the first that satisfies `is`.
     pub(crate) fn until(&mut self, is: impl Fn(&Value) -> bool) -> Vec<Value> {
         let mut heard = vec![];
         loop {
@@ -127,29 +127,29 @@ impl Host {
         }
     }
 
-    /// Every line up to the end of a query.
+    /// Reads every line up to the end of a query.
     pub(crate) fn ended(&mut self, request: &str) -> Vec<Value> {
         self.until(|line| is_end(line) && line["requestId"] == request)
     }
 
-    /// The end of a query.
+    /// Reads up to the end of a query and returns its last line.
     pub(crate) fn end_of(&mut self, request: &str) -> Value {
         self.ended(request).pop().unwrap()
     }
 
-    /// Closes its end, and gives everything that is still said and the exit code.
+    /// Closes the input and returns the remaining lines and the exit code.
     pub(crate) fn close(mut self) -> (Vec<Value>, i32) {
         drop(self.stdin.take());
         self.rest()
     }
 
-    /// Everything that is said until the process ends by itself, and its exit code.
+    /// Reads until the process ends by itself; returns the lines and the exit code.
     fn rest(&mut self) -> (Vec<Value>, i32) {
         let rest = std::iter::from_fn(|| self.next()).collect();
         (rest, self.child.wait().unwrap().code().unwrap())
     }
 
-    /// Kills it, as `kill -9` does.
+    /// Kills the process with SIGKILL.
     pub(crate) fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -160,13 +160,13 @@ impl Host {
     }
 }
 
-/// The reading end of a pipe into which nobody writes.
+/// Returns the reading end of a pipe without a writer.
 fn empty() -> ChildStdout {
     let (read, _) = std::io::pipe().unwrap();
     std::os::fd::OwnedFd::from(read).into()
 }
 
-/// A query of version 2 in the session of `key`.
+/// Builds a version 2 query in the session of `key`.
 fn query(request: &str, key: &str, prompt: &str) -> Value {
     json!({
         "type": "query", "protocolVersion": 2, "requestId": request, "clientId": "test", "legacySessionKey": key,
@@ -179,23 +179,22 @@ pub(crate) fn is_end(line: &Value) -> bool {
     line["type"] == "result" || line["type"] == "error"
 }
 
-/// What was streamed to a query.
+/// Joins the text streamed to a query.
 fn text_of(lines: &[Value], request: &str) -> String {
     let of = |line: &&Value| line["type"] == "text_delta" && line["requestId"] == request;
     lines.iter().filter(of).map(|line| line["text"].as_str().unwrap()).collect()
 }
 
-/// A transcript in which nothing differs from one time to the next: ids are numbered in the order of their coming, and
-/// text that came in pieces is one piece.
+/// Builds a reproducible transcript: ids are numbered in order of appearance, and streamed text is joined.
 fn golden(lines: &[Value]) -> String {
     let mut whole = joined(lines);
-    // Whether maps keep the order of their making depends on who else is in the build.
+    // Whether maps keep insertion order depends on feature unification in the build.
     whole.iter_mut().for_each(Value::sort_all_objects);
     let text: Vec<String> = whole.iter().map(Value::to_string).collect();
     numbered(&text.join("\n"))
 }
 
-/// The same lines with text that came in pieces as one piece.
+/// Joins consecutive text deltas into one line.
 fn joined(lines: &[Value]) -> Vec<Value> {
     let mut whole: Vec<Value> = vec![];
     for line in lines {
@@ -214,7 +213,7 @@ fn joined(lines: &[Value]) -> Vec<Value> {
     whole
 }
 
-/// The same text with `run_4f…` as `run_1`, and so on.
+/// Replaces ids such as `run_4f…` with `run_1`, and so on.
 fn numbered(text: &str) -> String {
     let (mut numbers, mut seen) = (HashMap::<String, usize>::new(), HashMap::<String, String>::new());
     let mut out = String::new();

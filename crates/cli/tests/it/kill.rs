@@ -1,4 +1,4 @@
-//! `kill -9` at random points under load: nothing acknowledged is lost, nothing is invented.
+//! `kill -9` at random points under load: no acknowledged run is lost, and none is invented.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader};
@@ -11,7 +11,7 @@ use mainspring_kernel::store::SessionRef;
 
 const KILLS: u64 = 60;
 
-/// A small generator, so that a failure can be played again from its seed.
+/// A small random generator, so that a failure can be reproduced from its seed.
 pub(crate) struct Dice(pub(crate) u64);
 
 impl Dice {
@@ -41,7 +41,7 @@ fn what_was_acknowledged_survives_sixty_kills() {
     assert!(ended > 100, "only {ended} runs succeeded: that was no load");
 }
 
-/// Starts the load, kills it after `lines` lines, and remembers everything it had said.
+/// Starts the load, kills it after `lines` lines, and records its output.
 fn kill_one(dir: &Path, round: u64, lines: u64, told: &mut HashMap<RunId, Option<RunStatus>>) {
     let mut child: Child =
         Command::new(example("load")).arg(dir).arg(round.to_string()).stdout(Stdio::piped()).spawn().unwrap();
@@ -51,7 +51,7 @@ fn kill_one(dir: &Path, round: u64, lines: u64, told: &mut HashMap<RunId, Option
     }
     child.kill().unwrap();
     child.wait().unwrap();
-    // What it had said before it died counts as well; only a line cut short does not.
+    // Complete lines written before the kill count as well.
     for line in said.map_while(Result::ok) {
         hear(&line, told);
     }
@@ -66,7 +66,7 @@ fn hear(line: &str, told: &mut HashMap<RunId, Option<RunStatus>>) {
     }
 }
 
-/// Opens what the dead left, as any new process does, and compares.
+/// Opens the state directory of the killed process and compares it with the recorded output.
 async fn examine(dir: &Path, told: &mut HashMap<RunId, Option<RunStatus>>, round: u64) {
     let node = Node::builder(Config::with_state_dir(dir)).records_only().open().await.unwrap();
     let (kernel, me) = (node.kernel(), Caller::new("load"));
@@ -84,7 +84,7 @@ async fn examine(dir: &Path, told: &mut HashMap<RunId, Option<RunStatus>>, round
                 assert!(status.is_ended() || status == RunStatus::Queued, "round {round}: {id} is {status}");
             }
         }
-        // Ends are forever, whoever saw them first.
+        // A final status never changes again.
         *was = status.is_ended().then_some(status);
         let attempts = kernel.run_attempts(&me, *id).await.unwrap();
         let numbers: Vec<u32> = attempts.iter().map(|attempt| attempt.no).collect();
@@ -113,7 +113,7 @@ async fn examine(dir: &Path, told: &mut HashMap<RunId, Option<RunStatus>>, round
     assert!(checked.status.success(), "round {round}: {}", String::from_utf8_lossy(&checked.stdout));
 }
 
-/// An example of this package, built beside the tests.
+/// Path of an example of this package, built beside the tests.
 pub(crate) fn example(name: &str) -> PathBuf {
     let tests = std::env::current_exe().unwrap();
     let built = tests.ancestors().nth(2).unwrap().join("examples").join(name);

@@ -1,4 +1,4 @@
-//! What is too much for the HTTP API, over real sockets.
+//! Limits of the HTTP API, over real sockets.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tokio::net::{TcpStream, UnixStream};
 
 use crate::http::{Frames, Server, answer};
 
-/// Waits until a request is answered as wanted; what it waits for is on its way.
+/// Repeats a request until its status is `wanted`.
 async fn until(server: &Server, path: &str, wanted: StatusCode) -> reqwest::Response {
     let asked = async {
         loop {
@@ -22,7 +22,7 @@ async fn until(server: &Server, path: &str, wanted: StatusCode) -> reqwest::Resp
     tokio::time::timeout(Duration::from_secs(30), asked).await.unwrap()
 }
 
-/// Sends raw bytes and reads all that comes back until the server closes the connection.
+/// Sends raw bytes and reads until the server closes the connection.
 async fn raw(mut stream: impl AsyncRead + AsyncWrite + Unpin, sent: &str) -> String {
     stream.write_all(sent.as_bytes()).await.unwrap();
     let mut read = String::new();
@@ -39,7 +39,7 @@ async fn connect(server: &Server) -> TcpStream {
 async fn so_many_requests_are_worked_on_and_no_more() {
     let server = Server::start_with(&[("MAINSPRING_HTTP_REQUESTS", "1")]);
     server.prompt("a", "say begun; hang").await;
-    // A stream is let go once it has begun.
+    // A stream does not count as a request once it has begun.
     let _stream = Frames::open(&server, "/v1/sessions/a/events", Some("0.0")).await;
     assert_eq!(server.get("/v1/sessions").await.0, StatusCode::OK);
 
@@ -47,7 +47,7 @@ async fn so_many_requests_are_worked_on_and_no_more() {
     let slow = async {
         loop {
             let request = server.request(Method::POST, "/v1/runs").header("prefer", "wait=60").json(&body);
-            // The others that try may have been faster.
+            // A concurrent probe may have taken the free place.
             let status = request.send().await.unwrap().status();
             assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE, "the run hangs");
         }
@@ -64,7 +64,7 @@ async fn so_many_requests_are_worked_on_and_no_more() {
     assert_eq!(refused.headers()["retry-after"], "1");
     let problem: Value = refused.json().await.unwrap();
     assert_eq!((&problem["code"], &problem["retryable"]), (&json!("overloaded"), &json!(true)));
-    // Whoever waited has gone away.
+    // The waiting request was dropped.
     until(&server, "/v1/sessions", StatusCode::OK).await;
 }
 
@@ -90,7 +90,7 @@ async fn streams_are_bounded_per_session_and_in_all() {
     }
     let (_, metrics) = server.get("/metrics").await;
     assert!(metrics.as_str().unwrap().contains("mainspring_http_streams 2.0\n"), "{metrics}");
-    // A reader that goes away makes room.
+    // A reader that disconnects frees its place.
     drop(first);
     let path = format!("{}/v1/sessions/c/events", server.url);
     let opened = async {
@@ -113,7 +113,7 @@ async fn headers_are_bounded_in_size_and_number() {
         format!("GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{headers}\r\n")
     };
     let long = get(&format!("x: {}\r\n", "a".repeat(2048)));
-    // Without an end, and as long as what is read at once.
+    // A header without an end, as long as the read buffer.
     let mut endless = get("x: ");
     endless.truncate(endless.len() - 2);
     endless.extend(std::iter::repeat_n('a', (8 << 10) - endless.len()));

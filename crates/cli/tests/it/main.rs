@@ -1,4 +1,4 @@
-//! mainspring from outside: its binary, its files, its death.
+//! Tests of the mainspring binary from outside: its interfaces, its files, its crashes.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 #![allow(clippy::print_stderr, reason = "a seed must be seen to be played again")]

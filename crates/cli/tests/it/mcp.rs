@@ -1,5 +1,5 @@
-//! A real MCP server that nobody here wrote: `@modelcontextprotocol/server-everything`, as its makers publish it, called
-//! through the native loop by a scripted model.
+//! The published MCP server `@modelcontextprotocol/server-everything`, called through the native loop by a scripted
+//! model.
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
@@ -13,13 +13,13 @@ use crate::agents::{everything_server, node};
 use crate::cli::{Said, command, json_lines, run, said};
 use crate::guests::serve;
 
-/// A prompt for the native loop, with all that the scripted model then does.
+/// Sends a prompt to the native loop; the scripted model follows `script`.
 fn prompt(dir: &Path, script: &str) -> Said {
     let arguments = ["prompt", "--json", "--adapter", "native", "--model", "scripted/any", "-s", "s", script];
     said(command(dir).args(arguments).output().unwrap())
 }
 
-/// What the tools of a prompt answered: name, text, whether it went wrong.
+/// Returns the tool results of a prompt: name, text, whether the result is an error.
 fn results(said: &Said) -> Vec<(String, String, bool)> {
     let events = json_lines(said);
     let messages = events.iter().filter(|event| event["type"] == "message.completed");
@@ -31,7 +31,7 @@ fn results(said: &Said) -> Vec<(String, String, bool)> {
     blocks.filter(|block| block["type"] == "tool_result").filter_map(result).collect()
 }
 
-/// One call that works and one that does not, side by side.
+/// A successful call and a failing one in the same turn.
 const BOTH: &str = r#"tool all__echo {"message": "hi"}; tool all__gzip-file-as-resource {"name": "x", "data": "ftp://nowhere/x", "outputType": "resource"}; say done"#;
 
 fn check_both(said: &Said) {
@@ -49,7 +49,7 @@ fn over_stdio_it_is_called_by_its_prefix_and_started_again_after_it_was_killed()
     let config =
         format!("[mcp.all]\ncommand = {:?}\nargs = [{:?}, \"stdio\"]\n", node(), everything_server());
     std::fs::write(dir.path().join("mainspring.toml"), config).unwrap();
-    // A daemon keeps it from one run to the next.
+    // A daemon keeps the MCP server alive between runs.
     let (daemon, _) = serve(dir.path());
     check_both(&prompt(dir.path(), BOTH));
     let children = children_of(daemon.id());
@@ -59,18 +59,18 @@ fn over_stdio_it_is_called_by_its_prefix_and_started_again_after_it_was_killed()
     kill_process(children[0], Signal::KILL).unwrap();
     check_both(&prompt(dir.path(), BOTH));
     assert_ne!(children_of(daemon.id()), children, "another one was started");
-    // Arguments that its schema does not allow never reach it.
+    // Arguments that violate the tool's schema never reach the server.
     let said = prompt(dir.path(), "tool all__get-sum {\"a\": \"x\"}; say done");
     let results = results(&said);
     assert!(results[0].2 && results[0].1.contains("do not match the schema"), "{results:?}");
 }
 
-/// The processes that were started by the process `parent` and are alive.
+/// Lists the live child processes of `parent`.
 fn children_of(parent: u32) -> Vec<Pid> {
     let stat = |entry: std::fs::DirEntry| {
         let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
         let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
-        // After the name, which may hold anything: the state, then the parent.
+        // The fields after the name, which may contain any character: state, then parent.
         let mut rest = stat.rsplit_once(')')?.1.split_whitespace();
         let alive = rest.next()? != "Z";
         (alive && rest.next()?.parse::<u32>().ok()? == parent).then(|| Pid::from_raw(pid)).flatten()
@@ -78,7 +78,7 @@ fn children_of(parent: u32) -> Vec<Pid> {
     std::fs::read_dir("/proc").unwrap().filter_map(|entry| stat(entry.ok()?)).collect()
 }
 
-/// The server over HTTP, killed when it is dropped.
+/// The MCP server over HTTP, killed on drop.
 struct Http {
     child: Child,
     _said: BufReader<ChildStderr>,
@@ -115,7 +115,7 @@ fn over_streamable_http_it_is_called_and_found_again_after_it_was_killed() {
     let server = Http::start(port);
     check_both(&prompt(dir.path(), BOTH));
     drop(server);
-    // Nothing answers: the run goes on without its tools, and its model is told that there are none.
+    // The server is down: the run continues without its tools, and the model gets an error.
     let said = prompt(dir.path(), "tool all__echo {\"message\": \"hi\"}; say done");
     assert!(results(&said)[0].2, "{}", said.out);
     let _server = Http::start(port);

@@ -1,4 +1,4 @@
-//! What Prometheus reads of a real server.
+//! Prometheus metrics of a real server.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::docs::document;
 use crate::http::Server;
 
-/// Every sample of `page`, by name and labels.
+/// Parses every sample of `page`, by name and labels.
 fn samples(page: &str) -> BTreeMap<&str, f64> {
     let lines = page.lines().filter(|line| !line.starts_with('#'));
     lines
@@ -63,7 +63,7 @@ async fn what_is_done_is_counted() {
     assert!(commits >= 6.0 && value("mainspring_events_total") > commits);
     assert!(value("mainspring_commit_seconds_sum") > 0.0);
     assert!(value("mainspring_sessions_in_memory") >= 2.0);
-    // Streamed text is counted when it is written, every 100 ms; what was streamed first is by now, or soon.
+    // Streamed text is counted when it is written, every 100 ms, so the count may come a little later.
     let streamed = async {
         loop {
             let page = server.get("/metrics").await.1;
@@ -81,7 +81,7 @@ async fn what_is_done_is_counted() {
 #[tokio::test]
 async fn every_metric_is_documented_and_none_that_does_not_exist() {
     let server = Server::start_with(&[]);
-    // What is counted by operation shows once there was one.
+    // An operation's counter appears after its first call.
     server.get("/health").await;
     let (_, page) = server.get("/metrics").await;
     let named =

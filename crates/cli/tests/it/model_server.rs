@@ -1,4 +1,4 @@
-//! Models without a key: `mainspring model-server`, and the provider `scripted`.
+//! Scripted models: `mainspring model-server`, and the provider `scripted`.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::cli::{command, json_lines, run, said};
 
-/// A model server of its own process, told to stop when the test is over.
+/// A model server process, killed on drop.
 struct Served {
     child: Child,
     out: BufReader<std::process::ChildStdout>,
@@ -26,7 +26,7 @@ impl Served {
         Self { child, out }
     }
 
-    /// What it says until a line holds `last`.
+    /// Reads output until a line contains `last`.
     fn until(&mut self, last: &str) -> String {
         let mut text = String::new();
         while !text.contains(last) {
@@ -35,7 +35,7 @@ impl Served {
         text
     }
 
-    /// Tells it to stop as Ctrl-C does; its exit code.
+    /// Sends SIGINT and returns the exit code.
     fn stop(&mut self) -> Option<i32> {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
@@ -90,7 +90,7 @@ fn as_json_it_says_where_it_is_and_a_taken_address_is_refused() {
 #[test]
 fn the_provider_scripted_needs_no_server_and_no_configuration() {
     let dir = tempfile::tempdir().unwrap();
-    // A proxy that nobody listens at must not stand between a process and itself.
+    // A broken proxy setting must not affect requests of the process to itself.
     let native = |arguments: &[&str]| {
         let mut command = command(dir.path());
         command.env("HTTP_PROXY", "http://127.0.0.1:9").env("MAINSPRING_ADAPTER", "native");

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 const SECRET: &str = "sk-planted-0123456789abcdef";
 
-/// Runs `mainspring` with a key in its environment, in a folder that has a configuration.
+/// Runs `mainspring` with an API key in its environment, in a folder with a configuration.
 fn mainspring(dir: &Path, arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_mainspring"))
         .env_clear()
@@ -38,14 +38,14 @@ fn configure(dir: &Path, server: &ModelServer, protocol: Protocol) {
     std::fs::write(dir.join("mainspring.toml"), config).unwrap();
 }
 
-/// Every byte of every file beneath `dir`.
+/// Reads every file beneath `dir`.
 fn contents(dir: &Path) -> Vec<(String, Vec<u8>)> {
     let mut all = vec![];
     for entry in std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()) {
         if entry.is_dir() {
             all.extend(contents(&entry));
         } else if let Ok(bytes) = std::fs::read(&entry) {
-            // A socket has none.
+            // Sockets cannot be read and are skipped.
             all.push((entry.display().to_string(), bytes));
         }
     }
@@ -90,7 +90,7 @@ async fn a_key_reaches_the_provider_and_nothing_else() {
     }
 }
 
-/// A picture of one dot.
+/// Beginning of a PNG image.
 const PNG: &[u8] = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR";
 
 #[tokio::test(flavor = "multi_thread")]
@@ -113,10 +113,10 @@ async fn files_go_with_a_prompt_and_a_run_shows_what_it_may_still_use() {
     let asked = server.requests()[0].body.to_string();
     assert!(asked.contains("iVBORw0KGgoAAAANSUhEUg==") && asked.contains("image/png"), "{asked}");
     assert!(asked.contains("Grüße") && asked.contains("file notes, text/plain"), "{asked}");
-    // Sent again it is the same run, with the same files.
+    // The same request again returns the same run, with the same files.
     assert_eq!(prompt(&named), run);
     assert_eq!(server.counts().received, 1);
-    // Without a text, and in a session of its own.
+    // Without text, in a new session.
     prompt(&[]);
     assert_eq!(server.counts().received, 2);
     let missing = mainspring(dir.path(), &["prompt", "--attach", "nowhere.png", "hi"]);

@@ -11,7 +11,7 @@ use crate::agents::{PICTURE, World, failure, folder_of, installed, kinds, model,
 
 mod real;
 
-/// A prompt that joins the running run.
+/// Builds a prompt that steers the active run.
 fn steer(key: &str, text: &str) -> RunRequest {
     RunRequest { policy: Policy::Steer, ..request(key, text) }
 }

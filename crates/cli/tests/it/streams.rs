@@ -1,4 +1,4 @@
-//! Streams over real sockets: whoever comes, goes or stalls, everybody gets everything once.
+//! Streams over real sockets: every reader gets every event once, whatever other readers do.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,14 +23,14 @@ use tokio_util::sync::CancellationToken;
 use crate::http::{Frame, Frames, Server, answer};
 use crate::kill::Dice;
 
-/// What a client has put together from what it was shown.
+/// State that a client builds from its stream.
 #[derive(Default)]
 struct Story {
     open: HashMap<String, String>,
     events: Vec<u64>,
-    /// The agent's messages, whole.
+    /// The agent's complete messages.
     said: Vec<String>,
-    /// How many runs have ended.
+    /// Number of ended runs.
     ended: usize,
 }
 
@@ -49,7 +49,7 @@ impl Story {
             let message = &payload["message"];
             let blocks = message["content"].as_array().unwrap();
             let whole: String = blocks.iter().filter_map(|block| block["text"].as_str()).collect();
-            // What was streamed is the beginning of the message, byte for byte; the rest came with its completion.
+            // The streamed text is an exact prefix of the message; the rest arrives with the completion.
             let streamed = self.open.remove(message["messageId"].as_str().unwrap()).unwrap_or_default();
             assert!(whole.starts_with(&streamed), "{streamed:?} is not the beginning of {whole:?}");
             if message["role"] == "assistant" {
@@ -59,7 +59,7 @@ impl Story {
     }
 }
 
-/// That a reader goes away cancels nothing, and however often it does, it ends with the same text and every event.
+/// Disconnecting cancels no run, and a reader that reconnects often ends with the same text and every event.
 #[tokio::test]
 async fn a_reader_that_reconnects_a_thousand_times_misses_nothing_and_sees_nothing_twice() {
     const CONNECTIONS: usize = 1_000;
@@ -79,7 +79,7 @@ async fn a_reader_that_reconnects_a_thousand_times_misses_nothing_and_sees_nothi
         let mode = ["controller", "observer"][connections % 2];
         let path = format!("/v1/sessions/long/events?mode={mode}");
         let mut stream = Frames::open(&server, &path, Some(&last)).await;
-        // A few frames, or none, then the line goes dead.
+        // Reads a few frames, or none, then drops the connection.
         for _ in 0..dice.below(5) {
             let frame = stream.next().await.unwrap();
             story.take(&frame);
@@ -104,7 +104,7 @@ async fn a_reader_that_reconnects_a_thousand_times_misses_nothing_and_sees_nothi
     assert!(prompts > 1, "seed {seed}: {prompts} turns");
 }
 
-/// A kernel and its HTTP edge in this process, on a real socket.
+/// A kernel and its HTTP server in this process, on a real socket.
 struct Local {
     kernel: Kernel,
     url: String,
@@ -147,7 +147,7 @@ impl Local {
         Frames::of(response)
     }
 
-    /// Somebody who asks for a stream and then reads nothing of it.
+    /// Opens a stream and never reads from it.
     async fn stall(&self, path: &str) -> tokio::net::TcpStream {
         let socket = TcpSocket::new_v4().unwrap();
         socket.set_recv_buffer_size(4_096).unwrap();
@@ -203,7 +203,7 @@ async fn one_who_stalls_costs_nobody_anything() {
         readers.spawn(to_the_end(local.read(&from("shared")).await));
     }
     local.readers(READERS + 2).await;
-    // Much more than any buffer between here and there holds.
+    // Much more than all buffers on the way can hold.
     local.prompt("flood", &format!("stream 60000 {}", "x".repeat(199))).await;
     local.prompt("shared", "stream 300 every 1ms word; say done").await;
     let mut streams = JoinSet::new();
@@ -262,7 +262,7 @@ async fn what_was_pruned_is_a_reset_for_streams_and_gone_for_pages() {
     server.prompt("a", "say three").await;
     let next = stream.next().await.unwrap();
     assert_eq!(next.event, "run.queued");
-    // The stream of a run whose end was pruned ends all the same.
+    // The stream of a run ends even if the run's last event was pruned.
     let first = run["items"].as_array().unwrap().last().unwrap()["runId"].as_str().unwrap().to_owned();
     let mut of_run = Frames::open(&server, &format!("/v1/runs/{first}/events"), None).await;
     assert_eq!(of_run.next().await.unwrap().event, "reset");

@@ -1,7 +1,7 @@
-"""Gives schemathesis real sessions, runs and keys to ask for, and prompts that the script agent carries out.
+"""Gives schemathesis the ids of existing sessions, runs and keys, and prompts that the script agent can execute.
 
-What is generated stays: of every four requests that are meant to be valid, three are about something that exists.
-The choice hangs on the request alone, so that the same seed gives the same requests.
+Of every four requests that are meant to be valid, three get existing ids; all others stay as generated.
+The choice depends on the request alone, so that the same seed gives the same requests.
 """
 
 import hashlib
@@ -18,8 +18,8 @@ from schemathesis.generation import GenerationMode
 URL = os.environ["SWEEP_URL"]
 HEADERS = {"Authorization": "Bearer " + os.environ["SWEEP_TOKEN"]}
 
-# Hypothesis parses its own lambdas to show them; where a value may be anything it does so deep in a recursion, and some
-# Pythons then fail ("AST constructor recursion depth mismatch"). Nobody reads them here.
+# Hypothesis parses its own lambdas to print them. For unconstrained values it does so deep in a recursion, and some
+# Python versions then fail ("AST constructor recursion depth mismatch"). The sweep does not need that output.
 lambda_sources.lambda_description = lambda function: "lambda"
 
 SCRIPTS = [
@@ -38,12 +38,12 @@ SCRIPTS = [
     "say",
 ]
 
-# Sessions of an agent with sessions of its own.
+# Sessions of an agent that keeps native sessions.
 BOUND = [f"bound-{number}" for number in range(3)]
 
 
 def seed():
-    """Makes sessions with runs in every state. Returns what there is to ask for."""
+    """Creates sessions with runs in every state and returns their ids."""
     runs, waits = [], []
     for number, script in enumerate(SCRIPTS):
         body = {"prompt": script, "session": {"key": f"seed-{number}", "title": script}}
@@ -68,7 +68,7 @@ def seed():
     for number in range(3):
         agent = {"id": f"seed-{number}", "system": "You are {{ session.owner }}'s."}
         requests.post(URL + "/v1/agents", json=agent, headers=HEADERS, timeout=30).raise_for_status()
-    # Once for sure: which of them a sweep deletes first is its own affair.
+    # Tested here once for certain: the sweep may delete the agents in any order.
     requests.delete(URL + "/v1/agents/seed-2@1", headers=HEADERS, timeout=30).raise_for_status()
     artifacts = []
     for number in range(3):
@@ -79,7 +79,7 @@ def seed():
     for place in ["sessions/seed-0", f"runs/{runs[4]['runId']}", ""]:
         state = f"{URL}/v1/{place}/state".replace("//state", "/state")
         requests.put(f"{state}/seed", json={"a": 1}, headers=HEADERS, timeout=30).raise_for_status()
-        # Once for sure: in the sweep their session may be gone before it is their turn.
+        # Tested here once for certain: the sweep may delete the session before it reads or deletes its state.
         requests.get(f"{state}/seed", headers=HEADERS, timeout=30).raise_for_status()
         requests.delete(f"{state}/other", headers=HEADERS, timeout=30).raise_for_status()
     first = f"{URL}/v1/sessions/seed-0"
@@ -92,14 +92,14 @@ def seed():
         answer = requests.post(URL + "/v1/runs", json=body, headers=HEADERS | {"Prefer": "wait=30"}, timeout=60)
         answer.raise_for_status()
         assert answer.json()["status"] == "succeeded", answer.text
-    # Only the last run of a session can be tried again, and in the sweep another one soon is.
+    # Only the last run of a session can be retried, and the sweep soon adds later runs.
     failed = runs[SCRIPTS.index("fail no luck")]["runId"]
     requests.post(f"{URL}/v1/runs/{failed}/retry", headers=HEADERS, timeout=30).raise_for_status()
     adopted = {"adapter": "agent", "adapterNativeSessionId": "seed"}
     requests.post(f"{URL}/v1/sessions/seed-1/bindings", json=adopted, headers=HEADERS, timeout=30).raise_for_status()
     adopted |= {"session": {"externalRef": {"kind": "task", "id": "seed"}}, "adapterNativeSessionId": "task"}
     requests.post(f"{URL}/v1/adopt", json=adopted, headers=HEADERS, timeout=30).raise_for_status()
-    # What is invalid once stays so: in the sweep itself this may only ever be refused.
+    # An invalidated binding stays invalid, so the sweep itself may see only refusals.
     invalid = f"{URL}/v1/sessions/{BOUND[0]}/bindings/agent"
     requests.delete(invalid, headers=HEADERS, timeout=30).raise_for_status()
     delegations = []
@@ -109,10 +109,10 @@ def seed():
         answer = requests.post(place, json=body, headers=HEADERS | {"Prefer": "wait=10"}, timeout=30)
         answer.raise_for_status()
         delegations.append(answer.json()["delegation"]["delegationId"])
-    # A file that is being read breaks off when its session changes, which it does in a sweep: it is read once, here.
+    # An export is aborted when its session changes, as it does during the sweep, so it is read once here.
     answer = requests.get(f"{URL}/v1/sessions/seed-2/export", headers=HEADERS, timeout=30)
     answer.raise_for_status()
-    # The feed is nothing but a stream, which the sweep leaves out: that it begins is all that is asked of it here.
+    # The sweep leaves streams out, and the feed is only a stream: check here that it begins.
     with requests.get(URL + "/v1/feed", headers=HEADERS, stream=True, timeout=30) as feed:
         feed.raise_for_status()
     return sessions, [run["runId"] for run in runs], waits, messages, keys, artifacts, delegations, answer.text
@@ -122,7 +122,7 @@ SESSIONS, RUNS, WAITS, MESSAGES, KEYS, ARTIFACTS, DELEGATIONS, EXPORT = seed()
 
 
 def renamed(text, choice):
-    """A session's file with ids of its own."""
+    """Replaces the ids in a session's export with new ones."""
 
     def other(found):
         digits = hashlib.md5(f"{choice}{found[1]}".encode()).hexdigest()
@@ -133,13 +133,13 @@ def renamed(text, choice):
 
 @schemathesis.serializer("application/jsonl")
 def lines(context, value):
-    """A file is text; whatever else is generated is no file, and is sent as it is."""
+    """Encodes an export file as UTF-8; generated bytes are sent unchanged."""
     return value if isinstance(value, bytes) else str(value).encode("utf-8", "replace")
 
 
 @schemathesis.hook
 def before_call(context, case, kwargs):
-    # A stream does not end by itself; streams have tests of their own.
+    # Ask for JSON: a stream does not end by itself, and streams have their own tests.
     case.headers["Accept"] = "application/json"
     if case.meta is None or case.meta.generation.mode is not GenerationMode.POSITIVE:
         return
@@ -151,7 +151,7 @@ def before_call(context, case, kwargs):
         case.headers["Prefer"] = f"wait={choice % 2}"
     if not known:
         return
-    # What there is belongs to the configured owner.
+    # The existing sessions and runs belong to the configured owner.
     case.headers.pop("Mainspring-Owner", None)
     parameters = case.path_parameters or {}
     if "session" in parameters:
@@ -231,7 +231,7 @@ def prompt(case, choice, operation):
 
 @schemathesis.hook
 def after_call(context, case, response):
-    # Some of what is answered is asked for next: what was made during the sweep, too.
+    # Later requests also use the runs created during the sweep.
     if response.status_code in (201, 202) and len(RUNS) < 400:
         body = response.json()
         if "runId" in body:

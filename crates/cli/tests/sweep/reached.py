@@ -1,4 +1,4 @@
-"""Says which operations the sweep never got through to: what is only ever refused has not been tested."""
+"""Lists the operations that never succeeded in the sweep: an operation that was only refused has not been tested."""
 
 import os
 import re

@@ -1,57 +1,57 @@
-//! What went wrong with a query or the process, by what the caller does next.
+//! Errors of queries and of the process, by what the caller does next.
 
 use super::QueryIds;
 
-/// Why a handle did not get what it asked for.
+/// Why a request of a handle failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BridgeError {
-    /// The query has ended without success. What the ids name is durable.
+    /// The query ended without success. The ids name durable records.
     #[error("{message}")]
     Failed {
-        /// Stable, snake_case.
+        /// A stable code in snake_case.
         code: String,
-        /// For people.
+        /// A message for people.
         message: String,
-        /// What it became, as far as it is known.
+        /// The ids of the query, as far as they are known.
         ids: Box<QueryIds>,
     },
-    /// A handle asks one thing at a time.
+    /// The handle already has an active query; it may have only one.
     #[error("{request:?} is under way: wait for its end, interrupt it, or ask through another handle")]
     Busy {
-        /// What is under way.
+        /// The request id of the active query.
         request: String,
     },
-    /// There is nothing to interrupt.
+    /// The handle has no active query to interrupt.
     #[error("no query of this handle is under way")]
     Idle,
-    /// The process cannot be started, or dies whenever it is. What was asked may have been accepted: the same request id
-    /// tells, once a process lives.
+    /// The process cannot be started, or dies after every start. The request may have been accepted: send it again
+    /// under the same request id once a process runs.
     #[error("the runtime process is lost: {why}")]
     Lost {
-        /// What was seen of it last.
+        /// The last known failure of the process.
         why: String,
     },
-    /// The process was stopped by this side.
+    /// The process was stopped by this application.
     #[error("the runtime process was stopped")]
     Stopped,
-    /// The process of this state directory was started otherwise.
+    /// A process of this state directory already runs with other launch options.
     #[error(
         "the runtime process of {state_dir} was started with other arguments: stop it first, or ask for it with the same"
     )]
     Launched {
-        /// Whose process.
+        /// The state directory of the process.
         state_dir: String,
     },
-    /// The process does not speak as it should.
+    /// The process violates the protocol.
     #[error("the runtime process does not speak the protocol: {what}")]
     Protocol {
-        /// What it said.
+        /// The offending output.
         what: String,
     },
 }
 
 impl BridgeError {
-    /// The stable code.
+    /// Returns the stable code.
     pub fn code(&self) -> &str {
         match self {
             Self::Failed { code, .. } => code,

@@ -1,4 +1,4 @@
-//! Handles: whoever asks, and the stream of what it is answered.
+//! Handles: they send queries and stream the replies.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,47 +10,47 @@ use super::process::RuntimeProcess;
 use super::route::{Route, Tools};
 use super::{BridgeError, CancelAck, QueryEvent, QueryIds, QueryResult, Surface, Warmup};
 
-/// How a handle asks.
+/// The options of a handle.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct BridgeOptions {
-    /// Its name: requests are unique within it, also later and in another process. A fresh one if none.
+    /// The client id. Request ids are unique per client id, also later and in another process. Generated if `None`.
     pub client_id: Option<String>,
-    /// For whom it asks; the process's default if none.
+    /// The owner of the queries; the process's default if `None`.
     pub owner: Option<String>,
-    /// The adapter of its queries that name none; the process's default if none.
+    /// The adapter of queries that name none; the process's default if `None`.
     pub adapter: Option<String>,
 }
 
-/// A query.
+/// A prompt and the session it belongs to.
 #[derive(Clone, Default)]
 pub struct Query {
-    /// What is said.
+    /// The text of the prompt.
     pub prompt: String,
-    /// The instructions.
+    /// The system prompt.
     pub system_prompt: Option<String>,
-    /// The canonical session, if it is known.
+    /// The canonical session, if the caller knows it.
     pub session_id: Option<SessionId>,
-    /// Where the conversation is shown: the same surface leads to the same session.
+    /// The place where the conversation is shown: the same surface always gives the same session.
     pub surface: Option<Surface>,
-    /// A compatibility alias of the session, and its scope; for callers that have no surface.
+    /// A compatibility alias of the session, for callers without a surface.
     pub legacy_key: Option<String>,
     /// The scope of the alias.
     pub legacy_scope: Option<String>,
-    /// What the agent's runtime calls a session of its own that is to be gone on with, if this session is tied to none yet.
+    /// The id of an existing native session to continue with, if the session has no binding yet.
     pub legacy_adapter_session_id: Option<String>,
-    /// The adapter; the handle's if none.
+    /// The adapter; the handle's if `None`.
     pub adapter: Option<String>,
-    /// The folder.
+    /// The working folder.
     pub cwd: Option<String>,
-    /// Whether the agent may act.
+    /// The mode: the agent may act, or only answer.
     pub mode: Mode,
-    /// The model.
+    /// The model; the adapter's default if `None`.
     pub model: Option<String>,
     /// An image, in base64.
     pub image_base64: Option<String>,
-    /// Its name: the same again is the same run. A fresh one if none.
+    /// The request id: a repeated id gives the same run. Generated if `None`.
     pub request_id: Option<String>,
-    /// What answers calls of the host's tools; if none, they come as [`QueryEvent::ToolCall`].
+    /// The function that answers calls of the host's tools; if `None`, calls arrive as [`QueryEvent::ToolCall`].
     pub tools: Option<Tools>,
 }
 
@@ -64,13 +64,13 @@ impl fmt::Debug for Query {
 }
 
 impl Query {
-    /// A prompt on a surface.
+    /// Creates a query with a prompt on a surface.
     pub fn new(surface: Surface, prompt: impl Into<String>) -> Self {
         Self { prompt: prompt.into(), surface: Some(surface), ..Self::default() }
     }
 }
 
-/// A handle that asks one thing at a time. Different handles ask side by side through one process.
+/// A handle with at most one active query. Different handles of one process work in parallel.
 pub struct AgentBridge {
     process: RuntimeProcess,
     client: String,
@@ -83,17 +83,17 @@ impl AgentBridge {
         Self { process, client, options }
     }
 
-    /// Its name, for as long as it lives.
+    /// Returns the client id, which is the same for the lifetime of the handle.
     pub fn client_id(&self) -> &str {
         &self.client
     }
 
-    /// The process that answers it.
+    /// Returns the process that serves the handle.
     pub fn process(&self) -> &RuntimeProcess {
         &self.process
     }
 
-    /// Asks. Refused while the handle has something under way.
+    /// Sends a query. Refused while the handle has an active query.
     pub fn query(&self, query: Query) -> Result<QueryStream, BridgeError> {
         let request = query.request_id.clone().unwrap_or_else(|| fresh("query"));
         let line = jsonl::Query {
@@ -116,26 +116,26 @@ impl AgentBridge {
         Ok(QueryStream { route, _process: self.process.clone() })
     }
 
-    /// Wishes what is under way to stop. Its end follows, as what it is: cancelled, or what it became before.
+    /// Asks the active query to stop. The query's actual end follows: cancelled, or its outcome if it ended before.
     pub async fn interrupt(&self) -> Result<CancelAck, BridgeError> {
         let shared = self.process.shared();
         let answer = shared.interrupt(&self.client)?;
         answer.await.map_err(|_| shared.unanswered())
     }
 
-    /// What is under way: its request id and what it became so far.
+    /// Returns the request id of the active query and the ids known so far.
     pub fn active(&self) -> Option<(String, QueryIds)> {
         let route = self.process.shared().active(&self.client)?;
         Some((route.request.clone(), route.ids()))
     }
 
-    /// Hints what later queries of some session keys want. Makes nothing.
+    /// Announces the settings of later queries by session key. Creates nothing.
     pub fn warmup(&self, warmup: Warmup) {
         self.process.shared().warm(self.options.owner.as_deref(), warmup);
     }
 
-    /// Has the agent's own session of a key not used again by later queries; the session stays. Gives the request's name: if
-    /// it is refused, a [`super::Notice`] names it.
+    /// Invalidates the binding of a session key; the session stays. Returns the request id: a refusal arrives as a
+    /// [`super::Notice`] with this id.
     pub fn invalidate_session(&self, session_key: &str) -> String {
         let request = fresh("invalidate");
         let line = self.line(
@@ -146,14 +146,14 @@ impl AgentBridge {
         request
     }
 
-    /// Hands over a newer token of the owner's.
+    /// Passes on a newer token of the owner.
     pub fn refresh_token(&self, token: &str) {
         self.process
             .shared()
             .token(self.line(None, Request::RefreshToken(RefreshToken { token: token.to_owned() })));
     }
 
-    /// Says how the user wants to authenticate. Resolves once the user has.
+    /// Chooses the user's authentication method. Resolves once the user has authenticated.
     pub async fn authenticate(&self, method_id: &str) -> Result<(), BridgeError> {
         let shared = self.process.shared();
         let request = fresh("login");
@@ -174,29 +174,30 @@ impl AgentBridge {
     }
 }
 
-/// What a query is answered. Dropping it is not stopping the query: its run goes on.
+/// The events of a query. Dropping the stream does not stop the query: its run continues.
 pub struct QueryStream {
     route: Arc<Route>,
     _process: RuntimeProcess,
 }
 
 impl QueryStream {
-    /// The name of the request.
+    /// Returns the request id.
     pub fn request_id(&self) -> &str {
         &self.route.request
     }
 
-    /// What it became, as far as it is known.
+    /// Returns the ids of the query, as far as they are known.
     pub fn ids(&self) -> QueryIds {
         self.route.ids()
     }
 
-    /// What happens next; none once the query has its end. Dropping the future loses nothing.
+    /// Waits for the next event; `None` once the query has ended. Cancel-safe.
     pub async fn next(&mut self) -> Option<QueryEvent> {
         self.route.next().await
     }
 
-    /// How it ended, once it has. What is still unread is passed over; calls of tools among it are told that nobody answers.
+    /// Waits for the end of the query. Unread events are discarded; the agent is told that discarded tool calls get no
+    /// answer.
     pub async fn result(mut self) -> Result<QueryResult, BridgeError> {
         while self.next().await.is_some() {}
         self.route.take_end().unwrap_or(Err(BridgeError::Stopped))
@@ -209,14 +210,14 @@ impl Drop for QueryStream {
     }
 }
 
-/// A name that nobody else has.
+/// Generates a unique id.
 #[expect(
     clippy::disallowed_methods,
     reason = "a client has no kernel's ids; a name that came twice would be taken for the same request"
 )]
 fn fresh(kind: &str) -> String {
     let mut bytes = [0; 16];
-    // Where the system has no random numbers, nothing at all runs.
+    // A system without random numbers cannot run anything.
     #[expect(clippy::expect_used, reason = "see above")]
     getrandom::fill(&mut bytes).expect("the operating system gives random numbers");
     format!("{kind}-{:032x}", u128::from_ne_bytes(bytes))

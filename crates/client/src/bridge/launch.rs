@@ -1,4 +1,4 @@
-//! How the process is started, and how often again.
+//! Launch options of the process, and the restart policy.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -7,39 +7,40 @@ use std::time::Duration;
 
 use tokio::process::Command;
 
-/// How the daemon process is started.
+/// The launch options of the daemon process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Launch {
-    /// The program: `mainspring`, or where it is.
+    /// The program: `mainspring`, or its path.
     pub program: PathBuf,
-    /// Whose sessions.
+    /// The state directory, which holds the sessions.
     pub state_dir: PathBuf,
     /// Arguments after `stdio`, for example `--adapter claude`.
     pub args: Vec<OsString>,
-    /// Variables of its environment, beside those of this process.
+    /// Additional environment variables; they override inherited ones.
     pub env: Vec<(OsString, OsString)>,
-    /// Leaves it the variables of `env` alone.
+    /// Inherits no variables: the process gets only those of `env`.
     pub clear_env: bool,
-    /// The folder it starts in, where it looks for its configuration; this process's if none.
+    /// The working folder, where the process looks for its configuration; this process's if `None`.
     pub cwd: Option<PathBuf>,
-    /// For whom queries ask that name no owner; the daemon's default if none.
+    /// The owner of queries that name none; the daemon's default if `None`.
     pub owner: Option<String>,
-    /// How often it is started again.
+    /// The restart policy.
     pub restart: Restart,
 }
 
-/// How often, and how soon, a process that died is started again.
+/// How often and how soon a process that died is restarted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Restart {
-    /// How many failures in a row are too many. One that answered something before it died is no failure in a row.
+    /// Number of consecutive failures after which restarts stop. A process that replied before it died resets the
+    /// count.
     pub tries: u32,
-    /// The pause before the first new start; it doubles with each failure in a row.
+    /// The delay before the first restart; it doubles with each consecutive failure.
     pub first: Duration,
-    /// The longest pause.
+    /// The maximum delay.
     pub longest: Duration,
-    /// How long a process may take until it is ready.
+    /// The time that a process may take to become ready.
     pub ready: Duration,
-    /// How long a process may take to stop when it is asked to; then it is killed.
+    /// The time that a process may take to stop when asked to; then it is killed.
     pub stop: Duration,
 }
 
@@ -52,7 +53,7 @@ impl Default for Restart {
 }
 
 impl Launch {
-    /// `program stdio` on the sessions of `state_dir`.
+    /// Creates options for `program stdio` with the sessions of `state_dir`.
     pub fn new(program: impl Into<PathBuf>, state_dir: impl Into<PathBuf>) -> Self {
         Self {
             program: program.into(),
@@ -80,7 +81,7 @@ impl Launch {
         }
         command.args(&self.args).envs(self.env.iter().map(|(name, value)| (name, value)));
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        // Whoever drops it without a word must not leave it behind.
+        // A child that is dropped without a stop must not keep running.
         command.kill_on_drop(true);
         command
     }

@@ -1,25 +1,25 @@
-//! Queries as a caller sees them: their ids, results and acknowledgements.
+//! The caller's view of queries: their ids, results and acknowledgements.
 
 use mainspring_api::jsonl::Names;
 use mainspring_core::{AttemptId, RunId, RunStatus, SessionId, Usage};
 
 use super::BridgeError;
 
-/// What a query became. Canonical ids are mainspring's; the adapter's own is never one of them.
+/// The ids of a query. Session, run and attempt ids are mainspring's own; the adapter's session id is foreign.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct QueryIds {
     /// The canonical session.
     pub session_id: Option<SessionId>,
     /// The canonical run.
     pub run_id: Option<RunId>,
-    /// The canonical attempt: the latest of the run.
+    /// The canonical attempt: the latest one of the run.
     pub attempt_id: Option<AttemptId>,
-    /// What the agent's runtime calls its own session. Not a session's id here.
+    /// The native session's id in the agent's runtime. Not a session id of mainspring.
     pub adapter_session_id: Option<String>,
 }
 
 impl QueryIds {
-    /// Takes over what `newer` knows.
+    /// Overwrites the ids with those known to `newer`.
     pub(super) fn learn(&mut self, newer: &Self) {
         self.session_id = newer.session_id.or(self.session_id);
         self.run_id = newer.run_id.or(self.run_id);
@@ -30,45 +30,45 @@ impl QueryIds {
     }
 }
 
-/// How a query ended that succeeded, or was cancelled.
+/// The end of a query that succeeded or was cancelled.
 #[derive(Debug, Clone, PartialEq)]
 pub struct QueryResult {
-    /// The canonical session: what continuity is kept by.
+    /// The canonical session, which keeps the continuity of the conversation.
     pub session_id: SessionId,
     /// The canonical run.
     pub run_id: RunId,
-    /// The canonical attempt; none if the run was cancelled before there was one.
+    /// The canonical attempt; `None` if the run was cancelled before its first attempt.
     pub attempt_id: Option<AttemptId>,
-    /// What the agent's runtime calls its own session, if it has one. Never a session's id here.
+    /// The native session's id in the agent's runtime, if it has one. Not a session id of mainspring.
     pub adapter_session_id: Option<String>,
     /// `succeeded` or `cancelled`.
     pub terminal_status: RunStatus,
-    /// Everything the agent said; of a cancelled run, what it had said.
+    /// The agent's whole text; for a cancelled run, the text up to its end.
     pub text: String,
     /// Tokens and cost of all attempts.
     pub usage: Usage,
 }
 
 impl QueryResult {
-    /// What version 1 of the protocol called `sessionId`: the adapter's own where there is one, else the canonical one.
-    /// For callers that keep it as they always did; new ones name the one they mean.
+    /// Returns the `sessionId` of protocol version 1: the native session's id if there is one, else the canonical id.
+    /// For callers of version 1; new callers use the field they mean.
     pub fn legacy_session_id(&self) -> String {
         self.adapter_session_id.clone().unwrap_or_else(|| self.session_id.to_string())
     }
 }
 
-/// What became of a wish to stop: what was done, not what is hoped.
+/// The actual outcome of a request to cancel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CancelAck {
-    /// The wish is recorded.
+    /// The request was recorded.
     pub accepted: bool,
-    /// The adapter was told.
+    /// The request was sent to the adapter.
     pub dispatch_attempted: bool,
-    /// The adapter confirmed.
+    /// The adapter confirmed the request.
     pub adapter_acknowledged: bool,
-    /// Why it was not accepted: a stable code, and a sentence for people.
+    /// The reason for a refusal: a stable code, and a message for people.
     pub refusal: Option<(String, String)>,
-    /// What is to stop.
+    /// The ids of the query to cancel.
     pub ids: QueryIds,
 }
 
@@ -83,7 +83,7 @@ impl From<&Names> for QueryIds {
     }
 }
 
-/// The result that a line tells.
+/// Converts a result line.
 pub(super) fn result(
     ids: QueryIds,
     text: String,
@@ -133,7 +133,7 @@ mod tests {
         );
         assert_eq!(result.adapter_session_id.as_deref(), Some("native-7"));
         assert_eq!((result.usage.input_tokens, result.usage.cost.usd()), (100, Some(0.12)));
-        // Version 1 knew one id: the adapter's own, where it has one.
+        // Version 1 has one id: the adapter's own, if there is one.
         assert_eq!(result.legacy_session_id(), "native-7");
         let own = QueryResult { adapter_session_id: None, ..result };
         assert_eq!(own.legacy_session_id(), session);

@@ -1,4 +1,4 @@
-//! The one daemon process of a state directory, shared by all handles of this application.
+//! The daemon process of a state directory, shared by all handles of this application.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -12,73 +12,73 @@ use super::supervise::supervise;
 use super::{AgentBridge, BridgeError, BridgeOptions, Launch};
 use crate::{Client, Error};
 
-/// The owner that the daemon assumes where none is named.
+/// The owner that the daemon assumes if none is named.
 const OWNER: &str = "desktop-local-user";
 
-/// A daemon process, started again when it dies. Cheap to clone; when the last handle to it is gone, it is asked to stop.
+/// A daemon process, restarted when it dies. Cheap to clone; dropping the last clone asks the process to stop.
 #[derive(Clone)]
 pub struct RuntimeProcess(Arc<Owned>);
 
-/// How the process is.
+/// The health of the process.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Health {
-    /// What it is doing.
+    /// The current phase.
     pub phase: Phase,
-    /// Its process id, while there is one.
+    /// The process id, while a process runs.
     pub pid: Option<u32>,
-    /// How often it was started again.
+    /// Number of restarts.
     pub restarts: u32,
-    /// How many failures in a row there were.
+    /// Number of consecutive failures.
     pub failures: u32,
-    /// What ended the last one.
+    /// The reason why the last process ended.
     pub why: Option<String>,
 }
 
-/// What the process is doing.
+/// The lifecycle phase of the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Phase {
-    /// It starts.
+    /// The process is starting.
     #[default]
     Starting,
-    /// It answers.
+    /// The process accepts queries.
     Ready,
-    /// It died, and will be started again.
+    /// The process died and will be restarted.
     Restarting,
-    /// It died too often. The next query tries again.
+    /// The process died too often. The next query starts it again.
     Failed,
-    /// It was stopped by this side.
+    /// The process was stopped by this application.
     Stopped,
 }
 
-/// What the process says that is no part of a query.
+/// A message of the process that does not belong to a query.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Notice {
     /// An agent wants the user to authenticate.
     AuthRequired {
-        /// How the user can.
+        /// The available methods.
         methods: Vec<AuthMethod>,
-        /// Where.
+        /// The page on which to authenticate.
         auth_url: Option<String>,
     },
-    /// The user has.
+    /// The user has authenticated.
     AuthSuccess,
-    /// Something that has no answer otherwise was refused, such as invalidating a session that is busy.
+    /// A request without a reply of its own was refused, for example invalidating a busy session.
     Refused {
-        /// What.
+        /// The request id.
         request_id: String,
-        /// Whose.
+        /// The client id of the handle that sent the request.
         client_id: String,
-        /// Stable, snake_case.
+        /// A stable code in snake_case.
         code: String,
-        /// For people.
+        /// A message for people.
         message: String,
     },
 }
 
-/// Whose process: the program and the state directory.
+/// The identity of a process: its program and state directory.
 type Key = (PathBuf, PathBuf);
 
-/// The processes of this application.
+/// The running processes of this application.
 static PROCESSES: LazyLock<Mutex<HashMap<Key, Weak<Owned>>>> = LazyLock::new(Mutex::default);
 
 struct Owned {
@@ -97,8 +97,8 @@ impl Drop for Owned {
 }
 
 impl RuntimeProcess {
-    /// The process of this program and state directory: the one that lives, else a new one. Resolves once it is ready, or
-    /// cannot be.
+    /// Returns the running process of this program and state directory, or starts one. Resolves once the process is
+    /// ready or has failed.
     pub async fn start(launch: Launch) -> Result<Self, BridgeError> {
         let process = Self::find(launch)?;
         process.0.shared.want();
@@ -108,7 +108,7 @@ impl RuntimeProcess {
 
     fn find(launch: Launch) -> Result<Self, BridgeError> {
         let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
-        // A program without a folder is found by the system's search path, not here.
+        // A program without a folder is found through `PATH`, so its path stays as it is.
         let program = match launch.program.components().count() {
             1 => launch.program.clone(),
             _ => absolute(&launch.program),
@@ -119,7 +119,7 @@ impl RuntimeProcess {
         if let Some(known) = &known
             && !*known.shared.stop.borrow()
         {
-            // Whoever goes last takes the lock.
+            // Dropping the last `Owned` takes this lock, so release it first.
             drop(processes);
             let state_dir = launch.state_dir.display().to_string();
             return match known.shared.launch == launch {
@@ -134,7 +134,7 @@ impl RuntimeProcess {
         Ok(Self(owned))
     }
 
-    /// Resolves once the process is ready, or cannot be.
+    /// Waits until the process is ready or has failed.
     pub async fn ready(&self) -> Result<(), BridgeError> {
         let mut health = self.health();
         let settled = |health: &Health| matches!(health.phase, Phase::Ready | Phase::Failed | Phase::Stopped);
@@ -147,42 +147,43 @@ impl RuntimeProcess {
         }
     }
 
-    /// How it is, and how it will be.
+    /// Watches the health of the process.
     pub fn health(&self) -> watch::Receiver<Health> {
         self.0.shared.health.subscribe()
     }
 
-    /// The end of what the process that is running, or ran last, said on its standard error.
+    /// Returns the end of the standard error of the current process, or of the last one.
     pub fn stderr(&self) -> String {
         lock(&self.0.shared.stderr).text()
     }
 
-    /// What the process says from now on that is no part of a query.
+    /// Subscribes to later messages that do not belong to a query.
     pub fn notices(&self) -> broadcast::Receiver<Notice> {
         self.0.shared.notices.subscribe()
     }
 
-    /// A handle that asks, with a name of its own.
+    /// Creates a handle with a generated client id.
     pub fn bridge(&self) -> AgentBridge {
         self.bridge_with(BridgeOptions::default())
     }
 
-    /// A handle that asks as `options` say.
+    /// Creates a handle with `options`.
     pub fn bridge_with(&self, options: BridgeOptions) -> AgentBridge {
         AgentBridge::new(self.clone(), options)
     }
 
-    /// A client of the same sessions over HTTP, on the state directory's socket, for the owner of its queries.
+    /// Creates an HTTP client of the same sessions, on the state directory's socket, for the owner of the queries.
     pub fn client(&self) -> Result<Client, Error> {
         let launch = &self.0.shared.launch;
         let client = Client::of_state_dir(&launch.state_dir)?;
         Ok(client.for_owner(launch.owner.as_deref().unwrap_or(OWNER)))
     }
 
-    /// Stops it for everybody: what is under way is cancelled and told, and this returns once the process has ended.
+    /// Stops the process for all handles: active queries are cancelled and get their ends. Returns once the process
+    /// has exited.
     pub async fn stop(&self) {
         self.0.shared.stop.send_replace(true);
-        // What is watched lives as long as this.
+        // The sender lives as long as `self`, so the wait cannot fail.
         let _ = self.health().wait_for(|health| health.phase == Phase::Stopped).await;
     }
 

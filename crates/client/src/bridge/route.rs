@@ -1,8 +1,8 @@
-//! Routes: what a handle has asked, and what it has been told and not read yet.
+//! Routes: the queries of handles, and the events that a handle has not read yet.
 //!
-//! Whoever reads the process's lines never waits for a handle. Text that is not read grows together into fewer and longer
-//! pieces; where that is too much, the oldest of what is only shown goes, which the handle is told. A tool call that waits for
-//! an answer and the end never go.
+//! The reader of the process's lines never waits for a handle. Unread text is merged into fewer and longer events.
+//! Beyond the limits, the oldest display-only events are dropped, and the handle is told how many. Unanswered tool
+//! calls and the end of the query are never dropped.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -19,63 +19,63 @@ use super::BridgeError;
 use super::line::{QueryIds, QueryResult};
 use super::shared::lock;
 
-/// Bytes of text that wait for a handle.
+/// Maximum bytes of unread text per handle.
 const ROOM: usize = 1 << 20;
-/// Events that wait for a handle.
+/// Maximum number of unread events per handle.
 const EVENTS: usize = 1_024;
-/// How long a piece of text grows.
+/// Size in bytes from which a text event is not merged further.
 const STRETCH: usize = 64 << 10;
 
-/// What happens while a query is under way.
+/// An event of an active query.
 #[derive(Debug)]
 pub enum QueryEvent {
-    /// The agent says something.
+    /// The agent streams text.
     TextDelta(String),
-    /// The agent thinks something: shown, kept nowhere.
+    /// The agent streams a thought: display-only, never stored.
     ThinkingDelta(String),
-    /// The agent uses a tool of its own.
+    /// The agent uses one of its own tools.
     ToolActivity {
-        /// Which.
+        /// The tool's name.
         name: String,
-        /// How far it is.
+        /// The state of the call.
         status: Activity,
-        /// Which call of it.
+        /// The id of the call.
         tool_use_id: Option<String>,
-        /// What it is called with.
+        /// The arguments of the call.
         input: Option<Value>,
     },
-    /// What such a tool answered.
+    /// The result of one of the agent's own tools.
     ToolResultDisplay {
-        /// Which call.
+        /// The id of the call.
         tool_use_id: String,
-        /// Of which tool.
+        /// The tool's name.
         name: String,
-        /// What it answered.
+        /// The tool's output.
         output: String,
     },
-    /// The agent calls a tool of the host, which answers it.
+    /// The agent calls a tool of the host, which must answer.
     ToolCall(ToolCall),
     /// The agent wants the user to authenticate.
     AuthRequired {
-        /// How the user can.
+        /// The available methods.
         methods: Vec<AuthMethod>,
-        /// Where.
+        /// The page on which to authenticate.
         auth_url: Option<String>,
     },
-    /// The process died, and the query was asked again under its name: what was streamed before is told again from the
-    /// beginning, if the run still goes on.
+    /// The process died, and the query was sent again under its request id. If the run continues, its text is
+    /// streamed again from the beginning.
     Restarted,
-    /// This handle read too slowly: some of what is only shown is gone. The result holds the whole text.
+    /// The handle read too slowly, and display-only events were dropped. The result holds the whole text.
     Missed {
-        /// How many events.
+        /// Number of dropped events.
         events: usize,
-        /// How many bytes of text.
+        /// Number of dropped bytes of text.
         bytes: usize,
     },
 }
 
 impl QueryEvent {
-    /// The text, if it is some.
+    /// Returns the streamed text; empty for other events.
     pub fn text(&self) -> &str {
         match self {
             Self::TextDelta(text) => text,
@@ -83,7 +83,7 @@ impl QueryEvent {
         }
     }
 
-    /// How many bytes of it count.
+    /// Returns the bytes that count towards the limit.
     fn weight(&self) -> usize {
         match self {
             Self::TextDelta(text) | Self::ThinkingDelta(text) => text.len(),
@@ -93,19 +93,19 @@ impl QueryEvent {
         }
     }
 
-    /// True for what is only shown.
+    /// True for display-only events, which may be dropped.
     fn is_shown(&self) -> bool {
         !matches!(self, Self::ToolCall(_) | Self::AuthRequired { .. } | Self::Restarted)
     }
 }
 
-/// A call of a tool of the host. Dropped without an answer, the agent is told that there is none.
+/// A call of one of the host's tools. Dropping the call without an answer tells the agent that there is none.
 pub struct ToolCall {
-    /// Which tool.
+    /// The tool's name.
     pub name: String,
-    /// What it is called with.
+    /// The arguments.
     pub input: Value,
-    /// On whose behalf.
+    /// The ids of the calling query.
     pub ids: QueryIds,
     call: String,
     to: Option<mpsc::UnboundedSender<Vec<u8>>>,
@@ -131,7 +131,7 @@ impl ToolCall {
         Self { name, input, ids, call, to: Some(to) }
     }
 
-    /// Answers it. A text is handed on as it is, anything else as JSON.
+    /// Answers the call. Text is passed on as it is, any other value as JSON.
     pub fn answer(mut self, result: impl Into<Value>) {
         match result.into() {
             Value::String(text) => self.send(&text),
@@ -139,7 +139,7 @@ impl ToolCall {
         }
     }
 
-    /// Answers that it failed.
+    /// Answers that the call failed.
     pub fn fail(mut self, code: &str, message: &str) {
         self.refuse(code, message);
     }
@@ -150,7 +150,7 @@ impl ToolCall {
 
     fn send(&mut self, result: &str) {
         if let Some(to) = self.to.take() {
-            // A process that died has nobody who waits.
+            // If the process died, no caller waits for the answer.
             let answer = ToolResult { call_id: self.call.clone(), result: result.into() };
             let _ = to.send(RequestLine::from(Request::ToolResult(answer)).encode());
         }
@@ -163,14 +163,14 @@ impl Drop for ToolCall {
     }
 }
 
-/// What answers calls of the host's tools.
+/// A function that answers calls of the host's tools.
 #[derive(Clone)]
 pub struct Tools(Arc<Answer>);
 
 type Answer = dyn Fn(ToolCall) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync;
 
 impl Tools {
-    /// Answers each call with `answer`, beside all else.
+    /// Answers each call with `answer`, concurrently with the stream.
     pub fn new<F, A>(answer: F) -> Self
     where
         F: Fn(ToolCall) -> A + Send + Sync + 'static,
@@ -180,11 +180,11 @@ impl Tools {
     }
 }
 
-/// One query, from its line to its end.
+/// One query, from its request line to its end.
 pub(super) struct Route {
     pub(super) client: String,
     pub(super) request: String,
-    /// The line that asks, to be said again to another process.
+    /// The request line, kept to be sent again to the next process.
     pub(super) line: Vec<u8>,
     tools: Option<Tools>,
     inbox: Mutex<Inbox>,
@@ -198,7 +198,7 @@ struct Inbox {
     missed: (usize, usize),
     ids: QueryIds,
     end: Option<Result<QueryResult, BridgeError>>,
-    /// Nobody reads it.
+    /// The stream was dropped: no reader is left.
     left: bool,
     answering: JoinSet<()>,
 }
@@ -208,15 +208,15 @@ impl Route {
         Self { client, request, line, tools, inbox: Mutex::default(), wake: Notify::new() }
     }
 
-    /// Something happened. Never waits.
+    /// Queues an event. Never waits.
     pub(super) fn tell(&self, event: QueryEvent) {
         let dropped = lock(&self.inbox).push(event);
         self.wake.notify_one();
-        // Outside of the lock: a call that nobody answers says so when it goes.
+        // Dropped outside the lock: dropping an unanswered tool call sends its failure.
         drop(dropped);
     }
 
-    /// A tool of the host is called: answered by the caller's own function, or read as an event.
+    /// Passes a tool call to the caller's function, or queues it as an event.
     pub(super) fn call(&self, call: ToolCall) {
         match &self.tools {
             Some(tools) => {
@@ -247,13 +247,13 @@ impl Route {
         drop(answering);
     }
 
-    /// The next event; none once the query has its end and everything before it was read.
+    /// Waits for the next event; `None` once the query has ended and all events were read.
     pub(super) async fn next(&self) -> Option<QueryEvent> {
         loop {
             if let Some(next) = lock(&self.inbox).pop() {
                 return next;
             }
-            // One reader alone: a wake-up that came meanwhile is kept for it.
+            // There is only one reader, and `Notify` stores a wake-up sent in between.
             self.wake.notified().await;
         }
     }
@@ -262,7 +262,7 @@ impl Route {
         lock(&self.inbox).end.take()
     }
 
-    /// Nobody reads it any more.
+    /// Discards unread events and all later ones.
     pub(super) fn leave(&self) {
         let unread = {
             let mut inbox = lock(&self.inbox);
@@ -275,7 +275,7 @@ impl Route {
 }
 
 impl Inbox {
-    /// Takes an event up; gives back what nobody will read.
+    /// Queues an event; returns the events to drop.
     fn push(&mut self, event: QueryEvent) -> Vec<QueryEvent> {
         if self.left {
             return vec![event];
@@ -292,7 +292,7 @@ impl Inbox {
         }
         let mut dropped = vec![];
         while self.held > ROOM || self.events.len() > EVENTS {
-            // The latest stays however long it is: who reads in time misses nothing.
+            // The latest event stays whatever its size, so a reader that keeps up misses nothing.
             let before = self.events.len().saturating_sub(1);
             let Some(at) = self.events.iter().take(before).position(QueryEvent::is_shown) else { break };
             dropped.extend(self.events.remove(at).inspect(|event| {
@@ -304,7 +304,7 @@ impl Inbox {
         dropped
     }
 
-    /// The next event, or none at the end; nothing while there is neither.
+    /// Returns the next event, `Some(None)` at the end, and `None` if there is nothing yet.
     fn pop(&mut self) -> Option<Option<QueryEvent>> {
         if let (events @ 1.., bytes) = std::mem::take(&mut self.missed) {
             return Some(Some(QueryEvent::Missed { events, bytes }));

@@ -1,8 +1,8 @@
-//! What the handles and whoever watches over the process have in common.
+//! State shared by the handles and the supervisor of the process.
 //!
-//! Everything that must reach the process is kept here until it is answered, so that another process can be told the same:
-//! hints first, then queries in the order of their asking, then wishes to stop. A line goes out under the lock that its record
-//! is made under, so that no process is told something twice, or not at all.
+//! Every request stays here until it is answered, so that it can be sent again to the next process: hints first, then
+//! queries in their order, then interrupts. A line is sent under the same lock as its record is made, so each process
+//! gets each request exactly once.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
@@ -18,28 +18,28 @@ use super::process::{Health, Notice, Phase};
 use super::route::{QueryEvent, Route, ToolCall};
 use super::tail::Tail;
 
-/// How many hints are remembered for the next process; the oldest go first.
+/// Maximum number of hints remembered for the next process; the oldest are dropped.
 const HINTS: usize = 256;
-/// How many notices wait for somebody who listens.
+/// Capacity of the channel of notices.
 const NOTICES: usize = 64;
 
-/// The lock, whatever became of whoever held it: nothing is left half done under it.
+/// Locks a mutex, even a poisoned one: no change under these locks can be left half done.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Encodes an announcement of what later queries will use.
+/// Encodes an announcement of the settings of later queries.
 fn warmup_line(owner: Option<&str>, warmup: &Warmup) -> Vec<u8> {
     let line = RequestLine { owner_id: owner.map(str::to_owned), ..Request::Warmup(warmup.clone()).into() };
     line.encode()
 }
 
-/// One process after another, and what is asked of them.
+/// The state of one process after another, and their requests.
 pub(super) struct Shared {
     pub(super) launch: Launch,
     pub(super) health: watch::Sender<Health>,
     pub(super) stop: watch::Sender<bool>,
-    /// Somebody asks although it was given up.
+    /// Wakes the supervisor after it gave up.
     pub(super) wanted: Notify,
     pub(super) stderr: Mutex<Tail>,
     pub(super) notices: broadcast::Sender<Notice>,
@@ -59,23 +59,23 @@ fn failed(code: String, message: String, ids: QueryIds) -> BridgeError {
 
 #[derive(Default)]
 struct State {
-    /// To the process that is ready, if one is.
+    /// The queue to the process, if it is ready.
     to: Option<mpsc::UnboundedSender<Vec<u8>>>,
-    /// The query of each client, with its number: the order of asking.
+    /// The active query of each client, with its sequence number.
     routes: HashMap<String, (u64, Arc<Route>)>,
     last: u64,
     interrupts: VecDeque<Interrupt>,
     logins: VecDeque<Login>,
     hints: VecDeque<(Option<String>, Warmup)>,
     token: Option<Vec<u8>>,
-    /// Lines that have no answer, said while no process was ready.
+    /// Lines that get no reply, kept until a process is ready.
     unsaid: Vec<Vec<u8>>,
-    /// Whether there are no more tries unless somebody asks.
+    /// True if no restart follows until the next request.
     given_up: bool,
     over: bool,
-    /// The process has answered something.
+    /// True once the process has answered a request.
     useful: bool,
-    /// What the process said was wrong before it was ready.
+    /// The error that the process reported before it was ready.
     complaint: Option<String>,
 }
 
@@ -89,7 +89,7 @@ struct Interrupt {
 impl State {
     fn send(&self, line: &[u8]) {
         if let Some(to) = &self.to {
-            // A process that died is told by the next one's records.
+            // If the process died, the next one gets the line from the records.
             let _ = to.send(line.to_vec());
         }
     }
@@ -99,7 +99,7 @@ impl State {
         (names.request_id.as_ref() == Some(&route.request)).then(|| route.clone())
     }
 
-    /// The routes in the order of their asking.
+    /// Returns the routes in the order of their queries.
     fn in_order(&self) -> Vec<Arc<Route>> {
         let mut routes: Vec<_> = self.routes.values().cloned().collect();
         routes.sort_by_key(|(no, _)| *no);
@@ -120,7 +120,7 @@ impl Shared {
         }
     }
 
-    /// Asks a query, now or once a process is ready.
+    /// Sends a query now, or once a process is ready.
     pub(super) fn ask(&self, route: Arc<Route>) -> Result<(), BridgeError> {
         let mut state = lock(&self.state);
         if state.over {
@@ -137,7 +137,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Has a process that was given up tried again.
+    /// Restarts the process if the supervisor gave up.
     pub(super) fn want(&self) {
         self.want_in(&mut lock(&self.state));
     }
@@ -149,12 +149,12 @@ impl Shared {
         }
     }
 
-    /// What a client has under way.
+    /// Returns the active query of a client.
     pub(super) fn active(&self, client: &str) -> Option<Arc<Route>> {
         lock(&self.state).routes.get(client).map(|(_, route)| route.clone())
     }
 
-    /// Wishes what a client has under way to stop.
+    /// Asks the active query of a client to stop.
     pub(super) fn interrupt(&self, client: &str) -> Result<oneshot::Receiver<CancelAck>, BridgeError> {
         let mut state = lock(&self.state);
         if state.over {
@@ -175,7 +175,7 @@ impl Shared {
         Ok(heard)
     }
 
-    /// Hints what later queries want; another process is told as well.
+    /// Announces the settings of later queries, also to the next process.
     pub(super) fn warm(&self, owner: Option<&str>, warmup: Warmup) {
         let mut state = lock(&self.state);
         state.send(&warmup_line(owner, &warmup));
@@ -187,7 +187,7 @@ impl Shared {
         }
     }
 
-    /// What a session key is tied to is not used again, and nothing is hinted of it any more.
+    /// Invalidates the binding of a session key, and forgets its hints.
     pub(super) fn invalidate(&self, owner: Option<&str>, key: &str, line: Vec<u8>) {
         let mut state = lock(&self.state);
         for (of, hint) in &mut state.hints {
@@ -202,14 +202,14 @@ impl Shared {
         }
     }
 
-    /// Hands over a token; another process is told as well.
+    /// Passes on a token, also to the next process.
     pub(super) fn token(&self, line: Vec<u8>) {
         let mut state = lock(&self.state);
         state.send(&line);
         state.token = Some(line);
     }
 
-    /// Says how the user wants to authenticate.
+    /// Chooses the user's authentication method.
     pub(super) fn log_in(
         &self,
         request: String,
@@ -225,7 +225,7 @@ impl Shared {
         Ok(heard)
     }
 
-    /// A process begins: nothing is known of it.
+    /// Resets the state for a new process.
     pub(super) fn begin(&self, pid: Option<u32>) {
         let mut state = lock(&self.state);
         (state.useful, state.complaint) = (false, None);
@@ -233,7 +233,7 @@ impl Shared {
         self.health.send_modify(|health| (health.phase, health.pid) = (Phase::Starting, pid));
     }
 
-    /// The process is ready: it is told everything that has no answer.
+    /// Marks the process ready, and sends it every unanswered request.
     fn ready(&self, to: &mpsc::UnboundedSender<Vec<u8>>) {
         let mut state = lock(&self.state);
         state.to = Some(to.clone());
@@ -258,14 +258,14 @@ impl Shared {
         self.health.send_modify(|health| health.phase = Phase::Ready);
     }
 
-    /// The process has ended. Gives whether it had answered something, and what it complained of.
+    /// Marks the process ended. Returns true if the process had answered a request, and the error it reported.
     pub(super) fn ended(&self) -> (bool, Option<String>) {
         let mut state = lock(&self.state);
         state.to = None;
         (state.useful, state.complaint.take())
     }
 
-    /// Tells everybody who waits that there will be no answer; `over` if there will be none for anybody.
+    /// Fails all pending requests; with `over`, all later ones too.
     pub(super) fn give_up(&self, error: &BridgeError, over: bool) {
         let routes = {
             let mut state = lock(&self.state);
@@ -282,7 +282,7 @@ impl Shared {
         }
     }
 
-    /// Why there is no answer to something that is not a query.
+    /// Returns the error of a request, other than a query, that gets no answer.
     pub(super) fn unanswered(&self) -> BridgeError {
         match lock(&self.state).over {
             true => BridgeError::Stopped,
@@ -290,7 +290,7 @@ impl Shared {
         }
     }
 
-    /// Does what a line of the process says. Never waits.
+    /// Handles a line of the process. Never waits.
     pub(super) fn hear(&self, line: &[u8], to: &mpsc::UnboundedSender<Vec<u8>>) {
         let Ok(ReplyLine { names, reply }) = serde_json::from_slice(line) else {
             let what = String::from_utf8_lossy(&line[..line.len().min(200)]).trim_end().to_owned();
@@ -345,7 +345,7 @@ impl Shared {
             Reply::Result { text, terminal_status, usage, .. } => {
                 self.end(route, |ids| line::result(ids, text.into_owned(), terminal_status, usage));
             }
-            // An answer that came too late; its query goes on.
+            // A tool's answer arrived too late; its query continues.
             Reply::Error { call_id: Some(_), .. } => {}
             Reply::Error { code, message, .. } => match (route, &names.request_id) {
                 (Some(route), _) => {
@@ -355,7 +355,7 @@ impl Shared {
                 (None, Some(request)) => {
                     let (code, message) = (code.into_specific(), message.into_owned());
                     match self.login(Some(request)) {
-                        // Who does not wait needs no answer.
+                        // The caller may have stopped waiting.
                         Some(login) => {
                             drop(login.answer.send(Err(failed(code, message, QueryIds::default()))));
                         }
@@ -378,14 +378,14 @@ impl Shared {
                 let (methods, auth_url) = (methods.into_owned(), auth_url.map(Cow::into_owned));
                 let event =
                     || QueryEvent::AuthRequired { methods: methods.clone(), auth_url: auth_url.clone() };
-                // A line that names no query may be about any.
+                // A line without a query may concern any of them.
                 let about = route.map_or_else(|| lock(&self.state).in_order(), |route| vec![route]);
                 about.iter().for_each(|route| route.tell(event()));
                 self.notice(Notice::AuthRequired { methods, auth_url });
             }
             Reply::AuthSuccess {} => {
                 if let Some(login) = self.login(names.request_id.as_deref()) {
-                    // Who does not wait needs no answer.
+                    // The caller may have stopped waiting.
                     let _ = login.answer.send(Ok(()));
                 }
                 self.notice(Notice::AuthSuccess);
@@ -394,14 +394,14 @@ impl Shared {
         }
     }
 
-    /// The login of this name, or the oldest; it is over.
+    /// Removes and returns the login with this request id, or the oldest one.
     fn login(&self, request: Option<&str>) -> Option<Login> {
         let logins = &mut lock(&self.state).logins;
         let at = logins.iter().position(|login| request.is_none_or(|request| login.request == request))?;
         logins.remove(at)
     }
 
-    /// The only query under way, for a call that names none.
+    /// Returns the only active query, for a tool call that names none.
     fn only(&self, named: bool) -> Option<Arc<Route>> {
         let state = lock(&self.state);
         let mut routes = state.routes.values();
@@ -418,7 +418,7 @@ impl Shared {
         {
             let mut state = lock(&self.state);
             state.useful = true;
-            // First the handle is free, then it is told: who hears it may ask again at once.
+            // Free the handle before it learns of the end, so that its next query is not refused as busy.
             state.routes.remove(&route.client);
         }
         route.end(end(route.ids()));
@@ -430,13 +430,13 @@ impl Shared {
         state.useful = true;
         let at = state.interrupts.iter().position(|wish| wish.client == client && wish.request == request);
         if let Some(wish) = at.and_then(|at| state.interrupts.remove(at)) {
-            // Who does not wait needs no answer.
+            // The caller may have stopped waiting.
             let _ = wish.answer.send(ack);
         }
     }
 
     fn notice(&self, notice: Notice) {
-        // Perhaps nobody listens.
+        // Fails if there is no subscriber.
         let _ = self.notices.send(notice);
     }
 }

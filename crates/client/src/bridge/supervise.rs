@@ -1,8 +1,8 @@
-//! Watching over the process: it is started, read and written to, and started again when it dies.
+//! The supervisor: starts the process, reads and writes its pipes, and restarts it when it dies.
 //!
 //! ```text
 //! starting ──init──▶ ready ──dies──▶ restarting ──pause──▶ starting
-//!    │                 │                 └──too many failures in a row──▶ failed ──somebody asks──▶ starting
+//!    │                 │                 └──too many failures in a row──▶ failed ──next request──▶ starting
 //!    └───────stop──────┴──▶ stopped
 //! ```
 
@@ -22,14 +22,14 @@ use super::process::Phase;
 use super::shared::{Shared, lock};
 use crate::pause::{pause, sleep};
 
-/// How much is read at a time.
+/// Size in bytes of a read.
 const STRETCH: usize = 64 << 10;
-/// How long a process that has closed its output may take to end, and its last words to arrive.
+/// Time that a process may take to exit after it closed its output, and to deliver the rest of its standard error.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
-/// Watches over one process after another until it is to stop.
+/// Runs one process after another until asked to stop.
 pub(super) async fn supervise(shared: Arc<Shared>) {
-    // Also if the runtime ends before the process does, nobody waits for ever.
+    // Fails pending requests even if the runtime drops this task before the process exits.
     let over = Over(shared.clone());
     let (mut stop, restart) = (shared.stop.subscribe(), shared.launch.restart);
     let mut failures = 0;
@@ -74,20 +74,20 @@ impl Drop for Over {
 }
 
 enum End {
-    /// As it was asked to.
+    /// The process exited because it was asked to.
     Stopped,
     Died(Died),
 }
 
 struct Died {
     why: String,
-    /// It had answered something, or lived long: that it died is news.
+    /// The process had answered a request or lived long: its death starts a new series of failures.
     useful: bool,
-    /// There was something to start.
+    /// False if the program could not be started at all.
     startable: bool,
 }
 
-/// One process, from its start to its end.
+/// Runs one process from its start to its end.
 async fn live(shared: &Arc<Shared>, stop: &mut watch::Receiver<bool>) -> End {
     let restart = shared.launch.restart;
     let mut child = match shared.launch.command().spawn() {
@@ -113,11 +113,11 @@ async fn live(shared: &Arc<Shared>, stop: &mut watch::Receiver<bool>) -> End {
     loop {
         tokio::select! {
             () = &mut heard => break,
-            // What it still says is heard.
+            // The process reads no more, but its output is still handled.
             () = &mut writes, if !deaf => deaf = true,
             () = &mut tails, if !quiet => quiet = true,
             stopped = stop.wait_for(|stop| *stop), if !stopping => {
-                // Its sender lives in what is watched over.
+                // The sender lives in `shared`, so the wait cannot fail.
                 drop(stopped);
                 (stopping, waiting) = (true, true);
                 let _ = to.send(RequestLine::from(Request::Stop {}).encode());
@@ -134,7 +134,7 @@ async fn live(shared: &Arc<Shared>, stop: &mut watch::Receiver<bool>) -> End {
     }
     let exit = exit(&mut child, overdue).await;
     if !quiet {
-        // Its last words may still be on their way.
+        // The rest of standard error may still arrive.
         tokio::select! {
             () = &mut tails => {}
             () = sleep(LAST_WORDS) => {}
@@ -157,28 +157,28 @@ async fn live(shared: &Arc<Shared>, stop: &mut watch::Receiver<bool>) -> End {
     End::Died(Died { why, useful, startable: true })
 }
 
-/// How it ended; `kill` if it does not by itself.
+/// Waits for the exit and describes it. With `kill`, kills the process first.
 async fn exit(child: &mut Child, kill: bool) -> String {
     if kill {
-        // It may have ended meanwhile.
+        // Fails if the process has exited in the meantime.
         let _ = child.start_kill();
     }
     let told = |status: ExitStatus| format!("it ended with {status}");
     tokio::select! {
         status = child.wait() => return status.map_or_else(|error| error.to_string(), told),
-        // It has closed its output and lives: of no use to anybody.
+        // A live process with closed output is useless: kill it.
         () = sleep(LAST_WORDS) => {}
     }
     let _ = child.start_kill();
     child.wait().await.map_or_else(|error| error.to_string(), told)
 }
 
-/// Reads lines until there are no more.
+/// Reads and handles lines until the end of the output.
 async fn hear(shared: &Shared, from: ChildStdout, to: &mpsc::UnboundedSender<Vec<u8>>) {
     let mut from = BufReader::with_capacity(STRETCH, from);
     let mut line = vec![];
     while from.read_until(b'\n', &mut line).await.is_ok_and(|read| read > 0) {
-        // Half a line is what its death left.
+        // A partial line was cut off by the death of the process.
         if line.ends_with(b"\n") && !line.trim_ascii().is_empty() {
             shared.hear(&line, to);
         }
@@ -186,7 +186,7 @@ async fn hear(shared: &Shared, from: ChildStdout, to: &mpsc::UnboundedSender<Vec
     }
 }
 
-/// Writes what is to be said until nobody reads it.
+/// Writes queued lines until the process stops reading.
 async fn write(mut to: ChildStdin, mut queue: mpsc::UnboundedReceiver<Vec<u8>>) {
     while let Some(line) = queue.recv().await {
         if to.write_all(&line).await.is_err() {
@@ -195,7 +195,7 @@ async fn write(mut to: ChildStdin, mut queue: mpsc::UnboundedReceiver<Vec<u8>>) 
     }
 }
 
-/// Keeps the end of what it says beside.
+/// Keeps the end of the standard error.
 async fn tail(shared: &Shared, mut from: ChildStderr) {
     let mut piece = vec![0; STRETCH];
     while let Ok(read @ 1..) = from.read(&mut piece).await {

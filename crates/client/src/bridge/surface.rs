@@ -1,14 +1,14 @@
-//! Surfaces: where in an application a conversation is shown, and what it stands for there.
+//! Surfaces: the places in an application that show a conversation, and the things that it is about.
 
 use mainspring_api::{SessionTarget, jsonl};
 use mainspring_core::ExternalRef;
 
-/// A place where a conversation is shown. The same one always leads to the same session.
+/// A place that shows a conversation. The same surface always leads to the same session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Surface {
-    /// What kind of place.
+    /// The kind of place.
     pub kind: String,
-    /// What the conversation stands for, unique per owner.
+    /// The application's thing that the conversation is about, unique per owner.
     pub external_ref: ExternalRef,
 }
 
@@ -34,7 +34,7 @@ impl Surface {
         }
     }
 
-    /// The main chat, of the application's own chat session if it has several.
+    /// The main chat; `chat` tells several main chats apart.
     pub fn main_chat(chat: Option<&str>) -> Self {
         Self::new("main_chat", "chat", chat.unwrap_or("default"))
     }

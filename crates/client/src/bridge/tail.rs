@@ -1,8 +1,8 @@
-//! The end of what the process said on its standard error.
+//! The end of the process's standard error.
 
 use std::collections::VecDeque;
 
-/// How many bytes of it are kept.
+/// Number of bytes kept.
 const KEPT: usize = 8 << 10;
 
 /// The last bytes of a stream.
@@ -20,7 +20,7 @@ impl Tail {
         self.0.clear();
     }
 
-    /// What is kept, without the line that was cut.
+    /// Returns the kept text without a line that was cut.
     pub(super) fn text(&self) -> String {
         let text = String::from_utf8_lossy(&self.0.iter().copied().collect::<Vec<u8>>()).into_owned();
         match (self.0.len() < KEPT, text.split_once('\n')) {

@@ -1,4 +1,4 @@
-//! Bindings: the agents' own sessions that a session is tied to.
+//! Bindings: the native sessions that a session is tied to.
 
 use mainspring_api::{
     BindingAdoption, BindingListQuery, Page, SessionAdopted, SessionAdoption, SessionTarget,
@@ -32,8 +32,8 @@ impl Client {
         self.get(&["v1", "sessions", session, "bindings"], query).await
     }
 
-    /// Finds or creates a session and ties it to an existing native session, unless it has a binding of that adapter
-    /// already. Sent again it changes nothing.
+    /// Finds or creates a session and ties it to an existing native session, unless it already has a binding of that
+    /// adapter. Idempotent.
     pub async fn session_adopt(
         &self,
         session: &SessionTarget,
@@ -42,7 +42,7 @@ impl Client {
         self.post(&["v1", "adopt"], &SessionAdoption::new(session.clone(), adoption.clone())).await
     }
 
-    /// Ties a session to an existing native session, unless it has a binding of that adapter already.
+    /// Ties a session to an existing native session, unless it already has a binding of that adapter.
     pub async fn binding_adopt(&self, session: &str, adoption: &BindingAdoption) -> Result<Binding, Error> {
         self.post(&["v1", "sessions", session, "bindings"], adoption).await
     }

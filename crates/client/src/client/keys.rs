@@ -7,7 +7,7 @@ use super::Client;
 use crate::Error;
 
 impl Client {
-    /// Creates a key. Its secret is answered only now.
+    /// Creates a key. Only this response contains its secret.
     pub async fn key_create(&self, new: &NewKey) -> Result<MadeKey, Error> {
         self.post(&["v1", "keys"], new).await
     }

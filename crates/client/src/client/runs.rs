@@ -8,7 +8,7 @@ use super::Client;
 use crate::{Error, Events};
 
 impl Client {
-    /// Sends a prompt. It becomes exactly one run, however often it is sent under the same name.
+    /// Sends a prompt. A prompt sent again under the same name creates no second run.
     pub async fn run_create(&self, prompt: &Prompt) -> Result<AcceptedRun, Error> {
         self.post_once(&["v1", "runs"], prompt, prompt.idempotency_key.as_deref()).await
     }
@@ -57,7 +57,7 @@ impl Client {
         Events::of_run(self.clone(), run, from)
     }
 
-    /// Cancels a run. Answers what was done; the run's end follows as an event.
+    /// Cancels a run. Returns what was done; the run's end follows as an event.
     pub async fn run_cancel(&self, run: RunId) -> Result<CancelOutcome, Error> {
         self.post(&["v1", "runs", &run.to_string(), "cancel"], &json!({})).await
     }
@@ -67,7 +67,7 @@ impl Client {
         self.post(&["v1", "runs", &run.to_string(), "retry"], &json!({})).await
     }
 
-    /// Answers what a run waits for.
+    /// Answers a wait of a run.
     pub async fn run_answer(&self, run: RunId, wait: WaitId, answer: &Answer) -> Result<Run, Error> {
         let body = WaitAnswer { wait_id: wait, answer: answer.clone() };
         self.post(&["v1", "runs", &run.to_string(), "answer"], &body).await

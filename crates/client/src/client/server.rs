@@ -1,4 +1,4 @@
-//! The server itself, and what happens in all sessions.
+//! The server itself, and the events of all sessions.
 
 use mainspring_api::{Health, OwnerEventsQuery, Page};
 use mainspring_core::{Event, Position};
@@ -30,13 +30,13 @@ impl Client {
         response.text().await.map_err(|error| self.failed(error))
     }
 
-    /// Follows what all of the caller's sessions in memory do.
+    /// Follows the live activity of all of the caller's sessions in memory.
     pub fn feed(&self) -> Feed {
         Feed::of(self.clone())
     }
 
-    /// Follows the events of all of the caller's sessions after `after`, in one order; from now on if it is `None`. With
-    /// `words`, only events whose types begin with one of them, for example `run`.
+    /// Follows the events of all of the caller's sessions after `after`, in one order; from now on if `None`. With
+    /// `words`, only events whose types begin with one of the words, for example `run`.
     pub async fn owner_events(&self, words: &[&str], after: Option<Position>) -> Result<OwnerEvents, Error> {
         OwnerEvents::open(self.clone(), words, after).await
     }

@@ -14,7 +14,7 @@ use super::{Client, if_version};
 use crate::{Error, Events};
 
 impl Client {
-    /// Finds the session that `target` names and loads it, or creates it. With `new` the name must be free, with `load` the
+    /// Finds and loads the session that `target` names, or creates it. With `new` the key must be free, with `load` the
     /// session must exist. The same `name` again gives the same session.
     pub async fn session_resolve(
         &self,
@@ -39,7 +39,7 @@ impl Client {
         self.get(&["v1", "sessions", session, "snapshot"], &()).await
     }
 
-    /// Changes a session; with `version` only if the session still has it.
+    /// Changes a session; with `version`, only if that is still the session's version.
     pub async fn session_patch(
         &self,
         session: &str,
@@ -50,7 +50,7 @@ impl Client {
         self.read(self.send(if_version(request, version)).await?).await
     }
 
-    /// Deletes a session. Answers the forks that still read messages of it.
+    /// Deletes a session. Returns the forks that still read its messages.
     pub async fn session_delete(&self, session: &str) -> Result<KeptForForks, Error> {
         let response = self.send(self.request(Method::DELETE, &["v1", "sessions", session])).await?;
         match response.status() {
@@ -64,7 +64,7 @@ impl Client {
         self.post(&["v1", "sessions", session, "close"], &json!({})).await
     }
 
-    /// Prunes the events before a position: none of a run that has not ended, and no messages.
+    /// Prunes the events before a position. Messages and the events of unfinished runs stay.
     pub async fn session_compact(&self, session: &str, before: Position) -> Result<Compacted, Error> {
         let body = Compaction { before: before.to_string() };
         self.post(&["v1", "sessions", session, "compact"], &body).await

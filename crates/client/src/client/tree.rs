@@ -32,7 +32,8 @@ impl Client {
         self.get(&["v1", "sessions", session, "messages", &message.to_string()], &()).await
     }
 
-    /// Moves the active path to end at `message`, or empties it; with `version` only if the session still has it.
+    /// Moves the active path to end at `message`, or empties it; with `version`, only if that is still the session's
+    /// version.
     pub async fn session_navigate(
         &self,
         session: &str,

@@ -1,4 +1,4 @@
-//! The fold: what is known after an event, of what was known before it.
+//! The fold: applies events to the known statuses.
 
 use std::collections::HashMap;
 
@@ -7,48 +7,49 @@ use mainspring_core::{
     Time, Usage,
 };
 
-/// How many sessions are known at most; those that have rested longest go first.
+/// Maximum number of known sessions; the least recently changed ones are dropped first.
 const MOST: usize = 10_000;
 
-/// A session.
+/// The known status of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionView {
-    /// Which.
+    /// The session's id.
     pub session_id: SessionId,
-    /// What kind of surface opened it; none if that is not known.
+    /// The kind of surface that opened the session; `None` if unknown.
     pub surface_kind: Option<String>,
-    /// What it stands for.
+    /// The application's thing that the session is about.
     pub external_ref: Option<ExternalRef>,
-    /// For people.
+    /// The title, for display.
     pub title: Option<String>,
-    /// Its latest run.
+    /// The session's latest run.
     pub latest_run: Option<RunId>,
-    /// Grows with each change of any session: the smaller, the longer it has rested.
+    /// The number of this session's last change, counted over all sessions: the smallest is the least recently
+    /// changed.
     changed: u64,
 }
 
-/// A run.
+/// The known status of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunView {
-    /// Which.
+    /// The run's id.
     pub run_id: RunId,
-    /// Of which session.
+    /// The run's session.
     pub session_id: SessionId,
-    /// Where it stands, by mainspring's word.
+    /// The status that mainspring reported.
     pub status: RunStatus,
-    /// How far it is, for people.
+    /// The progress, for display.
     pub progress: Option<String>,
-    /// Who executes it; none while nobody does.
+    /// The attempt that executes the run; `None` if there is none.
     pub active_attempt: Option<AttemptId>,
-    /// What all its attempts used so far.
+    /// The usage of all attempts so far.
     pub usage: Usage,
-    /// Why it did not succeed.
+    /// The reason why the run did not succeed.
     pub error: Option<Failure>,
-    /// When it last changed.
+    /// The time of the last change.
     pub updated_at: Time,
 }
 
-/// Where sessions and runs stand.
+/// The known statuses of sessions and runs.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Statuses {
     sessions: HashMap<SessionId, SessionView>,
@@ -78,7 +79,7 @@ impl Statuses {
         self.sessions.len() >= MOST
     }
 
-    /// Says what a session is like.
+    /// Records the description of a session.
     pub(super) fn describe(&mut self, session: &Session) {
         let view = self.touch(session.id);
         view.surface_kind = Some(session.surface_kind.clone());
@@ -87,7 +88,7 @@ impl Statuses {
         self.refer(session.id, session.external_ref.as_ref());
     }
 
-    /// Says where a run stands; `latest` if it is its session's.
+    /// Records the status of a run; `latest` if the run is its session's latest.
     pub(super) fn put(&mut self, run: &Run, latest: bool) {
         let status = run.state.status();
         let view = RunView {
@@ -107,9 +108,9 @@ impl Statuses {
         }
     }
 
-    /// Takes in an event that may be known already by what was listed.
+    /// Applies an event that the listed statuses may already include.
     pub(super) fn replay(&mut self, event: &Event) -> Option<SessionId> {
-        // What was used is added up, and must not be twice. All else says how it is.
+        // Usage is a sum and must not be counted twice. All other events set values, so a repetition is harmless.
         let known = event.run.and_then(|run| self.runs.get(&run));
         let counted = known.is_some_and(|run| run.updated_at >= event.at);
         match event.body {
@@ -118,7 +119,7 @@ impl Statuses {
         }
     }
 
-    /// Takes in an event. Gives its session if nothing is known of what that is like.
+    /// Applies an event. Returns its session if the session's description is unknown.
     pub(super) fn apply(&mut self, event: &Event) -> Option<SessionId> {
         let id = event.session;
         match &event.body {
@@ -150,7 +151,7 @@ impl Statuses {
 
     fn run_apply(&mut self, id: RunId, event: &Event, body: &Body) {
         let session = self.touch(event.session);
-        // A run that is queued is its session's last, also one that is tried again.
+        // A queued run becomes its session's latest, also when it is retried.
         let before = match body {
             Body::RunQueued { .. } => session.latest_run.replace(id).filter(|before| *before != id),
             _ => None,
@@ -178,7 +179,7 @@ impl Statuses {
         }
     }
 
-    /// The session, known from now on, which has changed.
+    /// Returns the session, marked as changed; adds it if it is unknown.
     fn touch(&mut self, id: SessionId) -> &mut SessionView {
         self.changes += 1;
         if !self.sessions.contains_key(&id) && self.is_full() {
@@ -202,7 +203,7 @@ impl Statuses {
         }
     }
 
-    /// Forgets the session that has rested longest.
+    /// Drops the least recently changed session without an active run.
     fn forget_one(&mut self) {
         let rests = |session: &&SessionView| {
             let run = session.latest_run.and_then(|run| self.runs.get(&run));
@@ -261,7 +262,7 @@ impl RunView {
     }
 }
 
-/// True where somebody executes a run.
+/// True when a run of this status has an attempt that executes it.
 fn has_attempt(status: RunStatus) -> bool {
     !status.is_ended() && status != RunStatus::Queued
 }
@@ -339,7 +340,7 @@ mod tests {
             (view.status, &view.error, view.active_attempt),
             (RunStatus::Orphaned, &Some(error), None)
         );
-        // The next run takes its place, and what nobody asks for is not kept.
+        // The next run becomes the latest; the ended one before it is dropped.
         known.apply(&event(1, Some(2), 6, queued()));
         assert_eq!((known.latest(session(1)).unwrap().run_id, known.run(run(1))), (run(2), None));
         known.apply(&event(1, None, 7, Body::SessionDeleted {}));
@@ -351,7 +352,7 @@ mod tests {
         let mut known = Statuses::default();
         known.apply(&event(1, Some(1), 1, queued()));
         known.apply(&event(1, Some(1), 5, spent(10)));
-        // As if that had been listed; what led to it is told again.
+        // As if these statuses had been listed; the events that led to them are replayed.
         for (at, body) in [(1, queued()), (3, Body::RunRunning {}), (5, spent(10)), (6, spent(1))] {
             known.replay(&event(1, Some(1), at, body));
         }

@@ -228,7 +228,7 @@ pub(super) fn problems(
                 let must = match servers.get(server) {
                     None if server.contains('*') || server == OWN => return None,
                     None => format!("names {server:?}, which is no MCP server: write [mcp.{server}]"),
-                    // The protocol cannot express it.
+                    // The protocol cannot express the working folder of a server.
                     Some(config) if config.cwd.is_some() => format!(
                         "names {server:?}, whose cwd such an agent cannot be told: give the server a table without it"
                     ),

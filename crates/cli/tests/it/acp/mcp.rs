@@ -1,4 +1,4 @@
-//! MCP servers that agents are given.
+//! MCP servers that are passed to agents.
 
 use mainspring_agent::tool::mcp::McpConfig;
 
@@ -6,7 +6,7 @@ use super::*;
 use crate::cli::{json_lines, run};
 use crate::guests::serve;
 
-/// A node whose agent is given these MCP servers.
+/// Opens a node whose agent is given these MCP servers.
 async fn with_servers(features: &str, servers: &[(&str, McpConfig)]) -> World {
     let mut world = world_with(features, |adapter| adapter.mcp = Some(vec!["*".into()])).await;
     let servers = servers.iter().map(|(name, config)| ((*name).to_owned(), config.clone()));
@@ -25,7 +25,7 @@ fn program() -> McpConfig {
     }
 }
 
-/// `PATH` stands for a secret: it is one variable that there is.
+/// Uses `PATH` as the secret, because that variable always exists.
 fn server() -> McpConfig {
     McpConfig {
         url: Some("http://127.0.0.1:1/mcp".into()),
@@ -55,7 +55,7 @@ async fn every_session_gets_them_when_it_is_opened_and_when_it_is_taken_up() {
                 told[1],
                 serde_json::json!({"type": "http", "name": "search", "url": "http://127.0.0.1:1/mcp", "headers": headers})
             );
-            // Another process is told as well.
+            // An agent in a new process receives the servers as well.
             world.reopen().await;
         }
         assert_eq!(world.bindings("a").await.len(), 1, "{features}");
@@ -81,7 +81,7 @@ async fn what_an_agent_cannot_be_given_is_refused_and_says_why() {
     }
 }
 
-/// What our own server answers to a call, over its standard input and output.
+/// A `mainspring mcp` process, called over standard input and output.
 struct Own {
     process: std::process::Child,
     out: std::io::BufReader<std::process::ChildStdout>,
@@ -125,14 +125,14 @@ impl Own {
         if answer["result"].is_null() { answer["error"].clone() } else { answer["result"].clone() }
     }
 
-    /// What a tool answers, and whether it is an error.
+    /// Calls a tool; returns its answer and whether the answer is an error.
     fn call(&mut self, name: &str, arguments: &serde_json::Value) -> (serde_json::Value, bool) {
         let answer = self.ask("tools/call", &serde_json::json!({"name": name, "arguments": arguments}));
         let text = answer["content"][0]["text"].as_str().unwrap();
         (serde_json::from_str(text).unwrap(), answer["isError"] == true)
     }
 
-    /// Closes its input and waits until it has left.
+    /// Closes the server's input and waits for its exit.
     fn leave(mut self) {
         drop(self.process.stdin.take());
         assert!(self.process.wait().unwrap().success());
@@ -169,7 +169,8 @@ fn our_own_server_acts_for_the_owner_and_the_session_it_was_given_to() {
     let sent = serde_json::json!({"sessionId": b["sessionId"], "prompt": "history", "mode": "act"});
     let (answer, failed) = own.call("send_agent_message", &sent);
     assert!(!failed && answer["text"] == "my name is Bob\nhistory\n", "{answer}");
-    // It would wait for itself; another's is not there; what is not understood is refused.
+    // A prompt to the caller's own session would deadlock, a foreign session is not found, and invalid input is
+    // refused.
     for (arguments, code) in [
         (serde_json::json!({"sessionId": a["sessionId"], "prompt": "hi"}), "would_deadlock"),
         (serde_json::json!({"sessionId": b["sessionId"], "prompt": "hi", "ownerId": "eve"}), "not_found"),

@@ -1,4 +1,4 @@
-//! Real agents, as their makers publish them.
+//! Published ACP agents, unmodified.
 
 use mainspring_agent::tool::mcp::McpConfig;
 use mainspring_kernel::kernel::{Adopted, ForkRequest, SessionTarget};
@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::*;
 
-/// The example agent: it has a part to play and plays it, whatever it is told.
+/// Opens a node with the SDK's example agent, which plays a fixed script for every prompt.
 async fn example_agent() -> World {
     let agent = installed().join("node_modules/@agentclientprotocol/sdk/dist/examples/agent.js");
     let command = [node(), agent].map(|word| word.to_string_lossy().into_owned()).to_vec();
@@ -41,7 +41,7 @@ async fn the_example_agent_of_the_protocols_own_library() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_example_agent_plays_twice_at_once_and_goes_on_after_it_was_killed() {
     let world = example_agent().await;
-    // One is allowed what the other is not.
+    // The permission is granted in one session and denied in the other.
     let both = [world.prompt("a", "improve it").await, world.prompt("b", "improve it").await];
     let asked = [world.asked(both[0]).await.0, world.asked(both[1]).await.0];
     assert_eq!(world.processes(), 4, "an agent and a guard each");
@@ -55,7 +55,7 @@ async fn the_example_agent_plays_twice_at_once_and_goes_on_after_it_was_killed()
     }
     let natives = [world.bindings("a").await[0].native.clone(), world.bindings("b").await[0].native.clone()];
     assert_ne!(natives[0], natives[1]);
-    // Killed in the middle of a turn, it is gone with all it knew: the next is told what was said.
+    // Killed in the middle of a turn, the example agent loses its session: the next one receives the history.
     let run = world.prompt("a", "once more").await;
     world.streams("a", "I'll help you").await;
     for pid in world.agents() {
@@ -77,7 +77,7 @@ async fn the_example_agent_plays_twice_at_once_and_goes_on_after_it_was_killed()
     world.close().await;
 }
 
-/// opencode with a model of our own, in folders of its own.
+/// Opens a node with opencode, the tests' model and a separate home folder.
 async fn opencode(tasks: &Tasks) -> World {
     let base = model::serve(tasks).await;
     let binary = installed().join("node_modules/opencode-linux-x64/bin/opencode");
@@ -145,7 +145,7 @@ async fn opencode_works_asks_stops_and_remembers() {
     assert!(cat.contains("Tom") && !cat.contains("Rex"), "{cat}");
     assert!(dog.contains("Rex") && !dog.contains("Tom"), "{dog}");
 
-    // Killed in the middle of a turn, it goes on with what it knew.
+    // Killed in the middle of a turn, opencode resumes its session.
     world.prompt("b", "HANG again").await;
     world.streams("b", "hanging").await;
     for pid in world.agents() {
@@ -172,13 +172,13 @@ async fn opencode_uses_what_it_is_given_mcp_servers_and_files() {
     let adapter = world.config.adapters.get_mut("agent").unwrap();
     adapter.mcp = Some(vec!["all".into()]);
     adapter.rules = Some(["allow fs write *", "allow tool edit *"].map(|rule| rule.parse().unwrap()).into());
-    // Taken up again by another process, it has them still.
+    // A new process still passes the MCP servers to a resumed session.
     for _ in 0..2 {
         world.reopen().await;
         let text = world.say("a", r#"CALL all_echo {"message": "forty-two"}"#).await;
         assert!(text.contains("the tool said: Echo: forty-two"), "{text}");
     }
-    // What it changes, it has its client write, where that is offered.
+    // opencode writes files through its client where the client offers it.
     let file = world.folder.path().canonicalize().unwrap().join("work/notes.txt");
     let arguments = json!({"filePath": file, "content": "forty-two"});
     world.say("b", &format!("CALL write {arguments}")).await;
@@ -208,10 +208,10 @@ async fn opencode_is_told_its_model_and_mode_is_shown_files_and_is_forked() {
     let run = world.send(world.with_file("a", "my cat is Tom", "text/plain", b"my dog is Rex").await).await;
     assert_eq!(world.ended(run).await.state.status(), RunStatus::Succeeded);
     assert!(world.last("a").await.text().contains("my dog is Rex"), "{:?}", world.last("a").await);
-    // In a mode that it has, and in none that it has not.
+    // Mode `ask` uses opencode's own mode, configured as `ask_mode`.
     let run = world.send(RunRequest { mode: Mode::Ask, ..request("a", "who?") }).await;
     assert_eq!(world.ended(run).await.state.status(), RunStatus::Succeeded);
-    // A fork knows all that was said, and nothing of it was told again.
+    // A fork knows the whole history without a replay.
     let fork = ForkRequest { key: Some("b".into()), message: world.last("a").await.id, title: None };
     world.node().kernel().session_fork(&world.me, &session_ref("a").unwrap(), fork, None).await.unwrap();
     let text = world.say("b", "who?").await;
@@ -234,7 +234,7 @@ async fn opencode_goes_on_in_a_session_that_was_adopted_from_elsewhere() {
     let mut world = opencode(&tasks).await;
     world.say("a", "my cat is Tom").await;
     let native = world.bindings("a").await[0].native.clone().unwrap();
-    // Another state directory, and the same agent: all that is known here is what the agent calls its session.
+    // In a new state directory, only the native session id is known.
     world.config.state_dir = world.folder.path().join("another-state");
     world.reopen().await;
     let target = SessionTarget { key: Some("b".into()), ..SessionTarget::default() };

@@ -1,4 +1,4 @@
-//! Agents of a program that was killed.
+//! Agents of a killed program.
 
 use std::process::{Command, Stdio};
 

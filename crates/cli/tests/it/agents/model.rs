@@ -1,8 +1,8 @@
-//! A model that real agents are given: Chat Completions over HTTP, and what it says is what it was told to.
+//! A model for published agents: Chat Completions over HTTP, controlled by commands in the prompt.
 //!
-//! `RUN command` makes it call the agent's shell tool, `CALL tool {…}` any tool, `HANG` makes it stream a word and then nothing, `MODEL` makes it
-//! say which model it was asked to be, `IMAGES` how many it sees, `FAIL status` makes it fail; anything else it answers
-//! with all that people have said so far.
+//! `RUN command` calls the agent's shell tool, `CALL tool {…}` any tool. `HANG` streams a word and then nothing.
+//! `MODEL` answers with the requested model, `IMAGES` with the number of images. `FAIL status` fails. Any other prompt
+//! is answered with all user messages so far.
 
 use std::convert::Infallible;
 
@@ -15,7 +15,7 @@ use futures_util::stream::{self, Stream, StreamExt};
 use mainspring_kernel::tasks::Tasks;
 use serde_json::{Value, json};
 
-/// A model server on a free port, and the base address that agents are given.
+/// Starts a model server on a free port and returns its base URL.
 pub(crate) async fn serve(tasks: &Tasks) -> String {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let base = format!("http://{}/v1", listener.local_addr().unwrap());
@@ -57,13 +57,13 @@ async fn complete(
     Ok(Sse::new(stream::iter(events).map(Ok).chain(rest.filter_map(async |()| None))))
 }
 
-/// What is streamed, and why it ends; never, if there is no reason.
+/// Returns the streamed chunks and the finish reason; none if the stream never ends.
 fn answer(body: &Value) -> (Vec<Value>, Option<&'static str>) {
     let messages = body["messages"].as_array().cloned().unwrap_or_default();
     let last = messages.last().cloned().unwrap_or_default();
     let text = |text: &str| json!({"role": "assistant", "content": text});
     let said = content(&last);
-    // What a new native session is told first is no command.
+    // The replayed history before the message contains no commands.
     let asked = said.rsplit("what follows is the next message.").next().unwrap_or_default();
     if last["role"] == "tool" {
         return (vec![text("the tool said: "), text(&said)], Some("stop"));

@@ -1,4 +1,4 @@
-//! The example of docs/bridge.md is this one, and does what it says.
+//! Runs the example of docs/bridge.md and checks that it matches the document.
 
 use mainspring_client::bridge::{Launch, Query, QueryEvent, RuntimeProcess, Surface};
 use mainspring_client::status::StatusStore;

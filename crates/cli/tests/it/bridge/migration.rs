@@ -1,4 +1,5 @@
-//! Task-chat legacy migration: what a host remembers of an agent's own sessions becomes bindings, once and in its place.
+//! Migration of legacy task chats: the native session ids that a host remembers become bindings, once and in the right
+//! session.
 
 use std::path::Path;
 
@@ -11,14 +12,14 @@ use crate::cli::{json_lines, run};
 use crate::jsonl::Host;
 use crate::jsonl::acp::folder;
 
-/// The agent of `dir` has sessions of its own from before, under these names.
+/// Creates earlier native sessions with these ids in the agent of `dir`.
 fn known(dir: &Path, natives: &[&str]) {
     natives
         .iter()
         .for_each(|native| std::fs::write(dir.join("agent").join(native), "said before\n").unwrap());
 }
 
-/// Adopts the latest that the host remembers for task 42.
+/// Adopts the host's latest native session for task 42.
 async fn adopt(process: &RuntimeProcess, dir: &Path, native: &str) -> SessionAdopted {
     let adoption = BindingAdoption {
         adapter: "claude".into(),
@@ -40,7 +41,7 @@ async fn the_latest_acp_session_id_becomes_an_acp_binding() {
     assert_eq!((binding.adapter.as_str(), binding.generation), ("claude", 1));
     assert_eq!((binding.fidelity, binding.status), (Fidelity::Native, BindingStatus::Active));
     assert_eq!((adopted.adopted, binding.native.as_deref()), (true, Some("native-latest")));
-    // The first query goes on in it, and what else the host remembers is history.
+    // The first query continues in the adopted session; older ids in the query are ignored.
     let query = Query {
         legacy_adapter_session_id: Some("native-older".into()),
         ..Query::new(Surface::task_chat("42"), "history")
@@ -74,7 +75,7 @@ async fn a_canonical_session_id_is_never_written_into_the_adapters_id_field() {
     let process = start(dir.path()).await;
     let bridge = process.bridge();
     let main = ask(&bridge, Surface::main_chat(None), "hello").result().await.unwrap();
-    // A host that mixes them up is not followed: the agent opens a session of its own.
+    // A session id in the field for a native id is ignored: the agent opens a new native session.
     let mixed = Query {
         legacy_adapter_session_id: Some(main.session_id.to_string()),
         ..Query::new(Surface::task_chat("42"), "hello")

@@ -14,7 +14,7 @@ use tokio::net::UnixStream;
 use super::{ask, launch, rest, start, until};
 use crate::jsonl::acp::folder;
 
-/// What a tool of the host answers an agent.
+/// Calls one of the host's tools as an agent and returns the answer.
 async fn call(relay: &Path, name: &str, input: &Value, run: Option<&str>) -> String {
     let mut agent = BufReader::new(UnixStream::connect(relay).await.unwrap());
     let mut line = json!({"type": "tool_use", "callId": "1", "name": name, "input": input});
@@ -36,16 +36,16 @@ async fn two_agent_bridge_handles_share_one_daemon() {
     assert_ne!(one.client_id(), other.client_id());
     assert!(first.health().borrow().pid.is_some());
     assert_eq!(first.health().borrow().pid, second.health().borrow().pid, "one process");
-    // Both are under way at once.
+    // Both queries run concurrently.
     let mut a = ask(&one, Surface::main_chat(None), "say one; hang");
     let mut b = ask(&other, Surface::task_chat("7"), "say other; hang");
     until(&mut a, "one\n").await;
     until(&mut b, "other\n").await;
-    // Otherwise started it would be another daemon, and there is one per state directory.
+    // A different launch would need a second daemon, and a state directory has only one.
     let otherwise = Launch { args: vec!["--model".into(), "x".into()], ..launch(dir.path()) };
     let refused = RuntimeProcess::start(otherwise).await.err().unwrap();
     assert_eq!(refused.code(), "process_conflict", "{refused}");
-    // A handle that goes does not end what others share.
+    // Dropping one handle does not end the shared process.
     drop((a, one, first));
     other.interrupt().await.unwrap();
     assert_eq!(b.result().await.unwrap().text, "other\n");
@@ -60,7 +60,7 @@ async fn two_agent_bridge_handles_share_one_daemon() {
 async fn events_are_routed_by_request_id() {
     let dir = tempfile::tempdir().unwrap();
     let process = start(dir.path()).await;
-    // Main chat, task chat and two pills at once, each with a prompt of its own, three times over.
+    // Main chat, task chat and two pills concurrently, each with its own prompt, three times.
     let surfaces = [
         Surface::main_chat(None),
         Surface::task_chat("task-1"),
@@ -106,7 +106,7 @@ async fn interrupting_one_request_does_not_interrupt_another() {
     let mut goes_on = ask(&other, Surface::task_chat("1"), "say here; sleep 200ms; say and there");
     until(&mut stopped, "half").await;
     until(&mut goes_on, "here").await;
-    // One thing at a time.
+    // A handle runs one query at a time.
     let busy = one.query(Query::new(Surface::task_chat("2"), "say more")).err().unwrap();
     assert_eq!(busy.code(), "request_active", "{busy}");
     let ack = one.interrupt().await.unwrap();
@@ -129,7 +129,7 @@ async fn a_slow_handle_makes_nobody_wait_and_the_result_is_whole() {
     let mut unread = ask(&slow, Surface::main_chat(None), &format!("stream 4000 {word}"));
     let read = ask(&quick, Surface::task_chat("1"), &format!("stream 1000 {word}"));
     assert_eq!(read.result().await.unwrap().text.len(), 1_000_000);
-    // It has ended, and nothing of it was read.
+    // Wait for the end of the query without reading its stream.
     while slow.active().is_some() {
         tokio::task::yield_now().await;
     }
@@ -141,7 +141,7 @@ async fn a_slow_handle_makes_nobody_wait_and_the_result_is_whole() {
             other => panic!("{other:?}"),
         }
     }
-    // A daemon that is behind tells much at once, and the latest is kept however long it is.
+    // A daemon that lags sends large deltas, and the latest delta is kept whatever its size.
     let streamed: usize = pieces.iter().sum();
     assert!(streamed <= 1 << 20 || pieces.len() == 1, "{pieces:?}");
     assert_eq!(streamed + missed, 4_000_000);
@@ -166,7 +166,7 @@ async fn a_login_an_invalidation_and_its_refusal_reach_whom_they_concern() {
     let ids = second.ids();
     assert_eq!(ids.session_id, Some(first.session_id), "the session stays");
     assert_ne!(ids.adapter_session_id, first.adapter_session_id, "the agent's own does not");
-    // While it is being used it cannot be, and whoever asked is told.
+    // A busy session cannot be invalidated, and the caller is notified.
     let mut notices = process.notices();
     let request = bridge.invalidate_session("k");
     let refused = notices.recv().await.unwrap();
@@ -189,7 +189,7 @@ async fn a_tool_of_the_host_is_answered_by_the_handle_whose_query_calls_it() {
     let mut hanging = ask(&other, Surface::task_chat("1"), "say here; hang");
     until(&mut hanging, "here").await;
     let relay = dir.path().join("state/relay.sock");
-    // By the caller's own function.
+    // Answered by the caller's function.
     let tools = Tools::new(|call| async move {
         let answer = json!({"is": call.input["of"], "by": call.name});
         call.answer(answer);
@@ -200,7 +200,7 @@ async fn a_tool_of_the_host_is_answered_by_the_handle_whose_query_calls_it() {
     let run = asked.ids().run_id.unwrap();
     let said = call(&relay, "colour", &json!({"of": "sky"}), Some(&run.to_string())).await;
     assert_eq!(said, json!({"is": "sky", "by": "colour"}).to_string());
-    // As an event, which the reader answers.
+    // Answered by the reader of the event.
     let other_run = hanging.ids().run_id.unwrap().to_string();
     let nothing = json!({});
     let (answer, ()) = tokio::join!(call(&relay, "name", &nothing, Some(&other_run)), async {
@@ -210,7 +210,7 @@ async fn a_tool_of_the_host_is_answered_by_the_handle_whose_query_calls_it() {
         }
     });
     assert_eq!(answer, "ada");
-    // Whose call it is must be known when two could have made it.
+    // With two possible runs, the call must name its run.
     let unknown = call(&relay, "name", &nothing, None).await;
     assert!(unknown.contains("invalid_request"), "{unknown}");
     one.interrupt().await.unwrap();

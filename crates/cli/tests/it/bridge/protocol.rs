@@ -36,7 +36,7 @@ async fn a_cancellation_acknowledgement_parses() {
     let mut stream = ask(&bridge, Surface::main_chat(None), "hang");
     until(&mut stream, "hanging").await;
     let ack = bridge.interrupt().await.unwrap();
-    // The agent is told, and its protocol has no word for that it has heard.
+    // The cancellation is sent to the agent, and the agent's protocol has no acknowledgement for it.
     assert_eq!(
         (ack.accepted, ack.dispatch_attempted, ack.adapter_acknowledged, &ack.refusal),
         (true, true, false, &None)
@@ -54,7 +54,7 @@ async fn the_legacy_session_id_retains_native_behaviour() {
     let result = bridge.query(query).unwrap().result().await.unwrap();
     assert_eq!(Some(result.legacy_session_id()), result.adapter_session_id);
     process.stop().await;
-    // What version 1 of the protocol calls it.
+    // The field names of protocol version 1.
     let mut host = Host::start(dir.path());
     host.say(&serde_json::json!({"type": "query", "id": "v1", "prompt": "old", "systemPrompt": "", "sessionKey": "k"}));
     let v1 = host.until(is_end).pop().unwrap();

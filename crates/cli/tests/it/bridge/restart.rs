@@ -1,4 +1,4 @@
-//! A process that dies: what was asked is asked again, and answered truthfully once.
+//! Death of the daemon: every query is sent again and answered exactly once.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -20,7 +20,7 @@ async fn a_query_whose_process_died_is_told_what_became_of_it_once() {
         WarmupSession { key: "k".into(), system_prompt: Some("be kind".into()), ..WarmupSession::default() };
     one.warmup(Warmup { sessions: Some(vec![hint]), ..Warmup::default() });
     let first = ask(&other, Surface::task_chat("1"), "say done").result().await.unwrap();
-    // It goes by a hint, which the next process must know to see that it is the same request.
+    // The query depends on a warmup hint, which the next process must know to recognise the same request.
     let asked = Query { legacy_key: Some("k".into()), prompt: "say half; hang".into(), ..Query::default() };
     let mut lost = one.query(asked).unwrap();
     until(&mut lost, "half").await;
@@ -28,7 +28,7 @@ async fn a_query_whose_process_died_is_told_what_became_of_it_once() {
     let pid = kill(&process);
     let health = another(&process, pid).await;
     assert_eq!((health.restarts, health.failures), (1, 1), "{health:?}");
-    // The run was lost with its process: that is what its end says, and not that it succeeded.
+    // The run was lost with its process: it ends as orphaned, not as succeeded.
     let (_, events) = rest(&mut lost).await;
     assert!(matches!(events[..], [QueryEvent::Restarted]), "{events:?}");
     let run = lost.ids().run_id.unwrap();
@@ -37,7 +37,7 @@ async fn a_query_whose_process_died_is_told_what_became_of_it_once() {
     assert_eq!((code.as_str(), ids.run_id), ("executor_lost", Some(run)));
     let client = process.client().unwrap();
     assert_eq!(client.run_get(run).await.unwrap().state.status(), RunStatus::Orphaned);
-    // One that had begun is lost too; one that the dead process never heard of, or that waited, is carried out.
+    // The second query is lost too if it had started; if it was queued or never received, it is executed.
     rest(&mut queued).await;
     let session = first.session_id.to_string();
     match queued.result().await {
@@ -64,7 +64,7 @@ async fn a_query_that_goes_on_elsewhere_is_told_from_its_beginning_and_interrupt
     let bridge = process.bridge();
     let mut stream = ask(&bridge, Surface::main_chat(None), "say before; hang");
     until(&mut stream, "before").await;
-    // The server has the sessions: the run outlives the process that asked.
+    // The server owns the sessions: the run survives the death of the process that asked.
     let pid = kill(&process);
     assert!(matches!(stream.next().await, Some(QueryEvent::Restarted)));
     assert_eq!(until(&mut stream, "before").await, "before\n", "told again, whole");
@@ -84,7 +84,7 @@ async fn a_process_that_cannot_live_is_given_up_with_its_reason_and_tried_again_
     let error = RuntimeProcess::start(quick.clone()).await.err().unwrap();
     assert_eq!(error.code(), "process_lost");
     assert!(error.to_string().contains("max_workers"), "{error}");
-    // Of several who ask, each is told; once it can live, it does.
+    // A failed start can be repeated, and works once the cause is removed.
     std::fs::remove_file(&broken).unwrap();
     let process = RuntimeProcess::start(quick).await.unwrap();
     let answer = ask(&process.bridge(), Surface::main_chat(None), "say well").result().await.unwrap();
@@ -97,7 +97,7 @@ async fn a_process_that_cannot_live_is_given_up_with_its_reason_and_tried_again_
 #[tokio::test]
 async fn a_process_that_dies_again_and_again_is_given_up_and_lives_again_when_somebody_asks() {
     let dir = tempfile::tempdir().unwrap();
-    // It dies when it is asked, until it is not to any more.
+    // The program exits on its first request as long as the file `poison` exists.
     let (program, poison) = (dir.path().join("program"), dir.path().join("poison"));
     std::fs::write(&poison, "").unwrap();
     let real = env!("CARGO_BIN_EXE_mainspring");
@@ -122,7 +122,7 @@ async fn a_process_that_dies_again_and_again_is_given_up_and_lives_again_when_so
     std::fs::remove_file(&poison).unwrap();
     assert_eq!(ask(&bridge, Surface::main_chat(None), "say hi").result().await.unwrap().text, "hi\n");
     assert_eq!(process.health().borrow().phase, Phase::Ready);
-    // Whoever starts it asks for it as well.
+    // Starting the same launch counts as a request and restarts the failed process.
     std::fs::write(&poison, "").unwrap();
     kill(&process);
     let lost = ask(&bridge, Surface::main_chat(None), "say hi").result().await;
@@ -143,7 +143,7 @@ async fn the_last_handle_to_go_stops_the_process_in_good_order() {
     drop((stream, process));
     health.wait_for(|health| health.phase == Phase::Stopped).await.unwrap();
     assert!(client.run_get(run).await.unwrap_err().is_gone(), "nobody serves there any more");
-    // Nothing was left to be found out: the run was stopped, and that is recorded.
+    // Nothing was left unknown: the run was stopped and recorded as cancelled.
     let process = start(dir.path()).await;
     assert_eq!(process.client().unwrap().run_get(run).await.unwrap().state.status(), RunStatus::Cancelled);
 }

@@ -1,4 +1,4 @@
-//! Status projection: what is shown of a session is what its canonical run events say.
+//! Status projection: the shown state of a session follows from its canonical run events.
 
 use mainspring::core::{RunId, RunStatus};
 use mainspring_client::bridge::{Launch, Phase, Restart, RuntimeProcess, Surface};
@@ -7,7 +7,7 @@ use mainspring_client::status::{RunView, Standing, StatusStore};
 use super::{ask, kill, launch, start, until};
 use crate::cli::run;
 
-/// Waits until the latest run of a surface is as `is` says.
+/// Waits until the latest run of a surface satisfies `is`.
 async fn latest(store: &StatusStore, surface: &Surface, is: impl Fn(&RunView) -> bool) -> RunView {
     store.until(|store| store.surface(surface)?.1.filter(|run| is(run))).await
 }
@@ -28,7 +28,7 @@ async fn main_chat_task_chat_and_pill_statuses_follow_canonical_run_events() {
     let earlier = ask(&process.bridge(), main.clone(), "say earlier").result().await.unwrap();
     let store = StatusStore::follow(process.client().unwrap());
     assert_eq!((store.standing(), store.surface(&main)), (Standing::Unknown, None));
-    // What was before is known, and what comes follows.
+    // Earlier runs are known, and later ones follow.
     assert_eq!(reaches(&store, &main, RunStatus::Succeeded).await.run_id, earlier.run_id);
     let bridges = [process.bridge(), process.bridge(), process.bridge()];
     let mut hangs =
@@ -49,7 +49,7 @@ async fn main_chat_task_chat_and_pill_statuses_follow_canonical_run_events() {
     let cancelled = reaches(&store, &main, RunStatus::Cancelled).await;
     assert_eq!((cancelled.run_id, cancelled.active_attempt), (shown.run_id, None));
     assert_eq!(hangs.result().await.unwrap().usage, cancelled.usage);
-    // By session and by run it is the same.
+    // Lookups by session and by run agree.
     let (session, run) = store.surface(&pill).unwrap();
     assert_eq!(session.surface_kind.as_deref(), Some("floating_pill"));
     assert_eq!(store.latest_run(session.session_id), run);
@@ -72,9 +72,9 @@ async fn closing_or_dropping_a_handle_does_not_fabricate_terminal_success() {
     let mut stream = ask(&bridge, task.clone(), "say here; hang");
     until(&mut stream, "here").await;
     let run = stream.ids().run_id.unwrap();
-    // The chat is closed: nobody reads the query any more, and nobody could ask.
+    // The chat is closed: no one reads the query any more.
     drop((stream, bridge));
-    // Something happens after that, so that what could have been concluded would be seen.
+    // A later event gives a wrong conclusion the time to show.
     ask(&process.bridge(), Surface::main_chat(None), "say later").result().await.unwrap();
     reaches(&store, &Surface::main_chat(None), RunStatus::Succeeded).await;
     assert_eq!(store.run(run).unwrap().status, RunStatus::Running);
@@ -87,7 +87,7 @@ async fn closing_or_dropping_a_handle_does_not_fabricate_terminal_success() {
 #[tokio::test]
 async fn process_restart_produces_orphaned_status_rather_than_silent_completion() {
     let dir = tempfile::tempdir().unwrap();
-    // A process that dies stays dead until somebody asks, so that what is shown meanwhile can be looked at.
+    // With one try, a dead process stays dead until the next request, so that the state in between can be checked.
     let restart = Restart { tries: 1, ..Restart::default() };
     let process = RuntimeProcess::start(Launch { restart, ..launch(dir.path()) }).await.unwrap();
     let store = StatusStore::follow(process.client().unwrap());
@@ -98,10 +98,10 @@ async fn process_restart_produces_orphaned_status_rather_than_silent_completion(
     kill(&process);
     assert_eq!(stream.result().await.unwrap_err().code(), "process_lost");
     process.health().wait_for(|health| health.phase == Phase::Failed).await.unwrap();
-    // What became of the run nobody knows: it is shown as it was last, and that it is old.
+    // The run's outcome is unknown: its last status is shown, marked as stale.
     store.until(|store| matches!(store.standing(), Standing::Stale { .. }).then_some(())).await;
     assert_eq!(store.run(shown).unwrap().status, RunStatus::Running);
-    // Another process takes the sessions up: what happened while nobody was heard is known after.
+    // Another process takes over the sessions: events missed in between are known afterwards.
     let said =
         run(dir.path(), &["prompt", "--owner", "desktop-local-user", "--session", "k", "say elsewhere"]);
     assert_eq!(said.code, 0, "{}", said.err);

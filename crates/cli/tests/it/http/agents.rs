@@ -1,9 +1,9 @@
-//! Agent definitions over HTTP and on the command line, and the runs that follow them.
+//! Agent definitions over HTTP and on the command line, and runs that use them.
 
 use super::*;
 use crate::cli::{json_lines, run, said};
 
-/// Asks as `owner`.
+/// Sends a request as `owner`.
 async fn ask(server: &Server, owner: &str, method: Method, path: &str, body: &Value) -> (u16, Value) {
     let request = server.request(method, path).header("mainspring-owner", owner);
     let request = if body.is_null() { request } else { request.json(body) };
@@ -65,7 +65,8 @@ async fn an_owners_agent_is_followed_by_its_runs_and_nobody_elses() {
         let (_, run) = answer(request.header("prefer", "wait=30").json(&body)).await;
         format!("{} {}", run["status"], run["error"]["code"]).replace('"', "")
     };
-    // Her agent may not ask, so its model is told so and says on; for everybody's it waits; for his there is none.
+    // Ada's agent may not ask a person, so its model gets an error and continues. The shared agent waits. Bob has no
+    // `poet`.
     assert_eq!(ran("ada", "poet", "a").await, "succeeded null");
     assert_eq!(ran("ada", "everybody@1", "b").await, "waiting_input null");
     assert_eq!(ran("bob", "poet", "a").await, "failed agent_not_found");

@@ -1,4 +1,4 @@
-//! Tools that the caller executes, over real sockets and across a real `kill -9`.
+//! Client tools, over real sockets and across a real `kill -9`.
 
 use serde_json::json;
 

@@ -186,8 +186,8 @@ async fn an_artifact_comes_back_as_it_was_sent_and_is_never_shown_as_a_page() {
     assert_eq!(server.bytes(&artifact, &[]).await.0, StatusCode::NOT_FOUND);
 }
 
-/// Killed again and again while artifacts are uploaded: what was acknowledged is there, what is there is whole, and
-/// after the next start nothing else is.
+/// Kills the server repeatedly during uploads: acknowledged artifacts exist, existing artifacts are complete, and after
+/// the next start no other file is left.
 #[tokio::test]
 async fn a_kill_between_bytes_and_row_loses_and_leaves_nothing() {
     let dir = Arc::new(tempfile::tempdir().unwrap());
@@ -200,7 +200,7 @@ async fn a_kill_between_bytes_and_row_loses_and_leaves_nothing() {
         let (client, token) = (server.client.clone(), server.token.clone());
         let address = format!("{}/v1/sessions/a/artifacts", server.url);
         let upload = |no: usize| {
-            // Every third has the content of another.
+            // Every third upload repeats the same content.
             let text = format!("round {round} content {}", if no.is_multiple_of(3) { 0 } else { no });
             let request = client.post(&address).bearer_auth(&token).body(text.clone());
             async move {
@@ -219,7 +219,7 @@ async fn a_kill_between_bytes_and_row_loses_and_leaves_nothing() {
                 if answers <= round * 3 {
                     uploads.spawn(upload(next.next().unwrap()));
                 } else if answers == round * 3 + 1 {
-                    // Five are under way.
+                    // Five uploads are in progress.
                     server.child.kill().unwrap();
                 }
             }

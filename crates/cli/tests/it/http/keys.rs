@@ -4,7 +4,7 @@ use mainspring_kernel::clock::Clock;
 
 use super::*;
 
-/// Somebody with a key.
+/// A client with an API key.
 struct Holder<'a> {
     server: &'a Server,
     id: String,
@@ -12,7 +12,7 @@ struct Holder<'a> {
 }
 
 impl Server {
-    /// Makes a key with the state directory's token.
+    /// Creates a key with the state directory's token.
     async fn key(&self, body: Value) -> Holder<'_> {
         let (status, key) = self.post("/v1/keys", body).await;
         assert_eq!(status, StatusCode::CREATED, "{key}");
@@ -20,7 +20,7 @@ impl Server {
         Holder { server: self, id: text("keyId"), secret: text("secret") }
     }
 
-    /// A member's key.
+    /// Creates a member's key.
     async fn member(&self, owner: &str, org: &str) -> Holder<'_> {
         self.key(json!({"name": owner, "ownerId": owner, "orgId": org})).await
     }
@@ -45,7 +45,7 @@ impl Holder<'_> {
         (status.as_u16(), body)
     }
 
-    /// A stream of a session, which has begun.
+    /// Opens a session's stream and waits for its beginning.
     async fn stream(&self, path: &str) -> Frames {
         let request = self.request(Method::GET, path).header("accept", "text/event-stream");
         let response = request.send().await.unwrap();
@@ -54,7 +54,7 @@ impl Holder<'_> {
     }
 }
 
-/// A key of Ada's that expires soon; later on a machine that is too slow to make it in time.
+/// Creates a key of Ada's that expires soon; tries longer lifetimes on a slow machine.
 async fn brief(server: &Server) -> Holder<'_> {
     for span in [300, 1_000, 5_000, 30_000] {
         let body =
@@ -126,7 +126,7 @@ async fn a_key_that_is_over_opens_nothing_and_ends_its_streams() {
     for _ in 0..2 {
         assert_eq!(server.revoke(&ada.id).await, StatusCode::NO_CONTENT);
     }
-    // The end of the streams is the event that is waited for.
+    // The streams end once the key is revoked.
     assert!(adas.next().await.is_none() && feed.next().await.is_none());
     let (status, problem) = ada.get("/v1/sessions/a").await;
     assert_eq!((status, &problem["code"]), (401, &json!("authentication")));

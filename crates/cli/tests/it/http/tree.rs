@@ -3,7 +3,7 @@
 use super::*;
 
 impl Server {
-    /// Sends a prompt and waits for its end.
+    /// Sends a prompt and waits for the run's end.
     async fn play(&self, session: &str, text: &str) -> Value {
         let run = self.prompt(session, text).await;
         self.ended(&run).await
@@ -44,7 +44,7 @@ async fn a_tree_is_grown_walked_and_read() {
     let (_, root) = server.get(&format!("/v1/sessions/a/messages/{}", first[0])).await;
     assert_eq!((&root["cursor"], &root["children"]), (&json!(second[1]), &family["siblings"]));
 
-    // Pages of the tree, parents before children.
+    // The tree's pages list parents before children.
     let mut nodes: Vec<Value> = vec![];
     let mut next = String::new();
     loop {
@@ -120,7 +120,7 @@ async fn a_session_travels_as_a_file() {
     let (status, problem) = import(&there, "application/jsonl", &cut).await;
     assert_eq!((status, &problem["code"]), (StatusCode::BAD_REQUEST, &json!("invalid_import")));
     assert!(problem["detail"].as_str().unwrap().starts_with("line 5:"), "{problem}");
-    // What had come of it is removed beside; until then its id is taken.
+    // The rows of a failed import are removed in the background; until then their session id is taken.
     let (status, session) = loop {
         let (status, session) = import(&there, "application/x-ndjson", &file).await;
         if session["code"] != "already_exists" {

@@ -1,4 +1,4 @@
-//! A state directory as the original daemon leaves it, written row by row as it writes them.
+//! A state directory of the original daemon, written row by row as the original does.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,17 +10,17 @@ use serde_json::{Value, json};
 pub(super) const OWNER: &str = "ada-uid";
 const SCHEMA: &str = include_str!("schema.sql");
 
-/// A thought that the original wrote down.
+/// A thought in the original's records.
 pub(super) const THOUGHT: &str = "a-thought-that-is-nobodys-business";
 
-/// The original at work: its database is open.
+/// The original with its database open.
 pub(super) struct Original {
     folder: tempfile::TempDir,
     pub(super) database: Connection,
     clock: i64,
 }
 
-/// An id as the original draws them: a prefix, and what `n` leads to.
+/// Builds an id in the original's format from a prefix and `n`.
 pub(super) fn id(prefix: &str, n: u64) -> String {
     format!("{prefix}_{n:012x}4000a000{n:012x}")
 }
@@ -36,17 +36,17 @@ impl Original {
             )
             .unwrap();
         database.execute_batch(SCHEMA).unwrap();
-        // Odd rows are written as well, which its own checks would not let in.
+        // Allows irregular rows, which the schema's own checks would reject.
         database.execute_batch("PRAGMA foreign_keys = OFF; PRAGMA ignore_check_constraints = ON").unwrap();
         Self { folder, database, clock: 1_782_240_000_000 }
     }
 
-    /// Its state directory, while it runs.
+    /// Path of the state directory, while the original runs.
     pub(super) fn running(&self) -> &Path {
         self.folder.path()
     }
 
-    /// What it leaves in `to` when it is killed: the file and a WAL that holds most of it.
+    /// Copies the files a killed original leaves into `to`: the database, and a WAL that holds most of the data.
     pub(super) fn killed(&self, to: &Path) -> PathBuf {
         let left = to.join("omi");
         fs::create_dir(&left).unwrap();
@@ -62,7 +62,7 @@ impl Original {
         self.clock
     }
 
-    /// Inserts a row, given the columns that are not the default.
+    /// Inserts a row; unnamed columns get their defaults.
     pub(super) fn insert(&self, table: &str, columns: &[(&str, &dyn ToSql)]) {
         let names: Vec<&str> = columns.iter().map(|(name, _)| *name).collect();
         let places: Vec<String> = (1..=columns.len()).map(|at| format!("?{at}")).collect();
@@ -89,7 +89,7 @@ impl Original {
         id
     }
 
-    /// A run, and that it was accepted.
+    /// Inserts a run and the event of its acceptance.
     pub(super) fn run(&mut self, n: u64, session: &str, prompt: &str, more: &[(&str, &dyn ToSql)]) -> String {
         let (id, now) = (id("run", n), self.now());
         let input = json!({"prompt": prompt, "systemPrompt": "be kind", "metadata": {}}).to_string();
@@ -165,7 +165,7 @@ impl Original {
         id
     }
 
-    /// An event; its number.
+    /// Inserts an event and returns its number.
     pub(super) fn event(
         &mut self,
         session: &str,
@@ -185,7 +185,7 @@ impl Original {
         u64::try_from(self.database.last_insert_rowid()).unwrap()
     }
 
-    /// A whole turn: an attempt that speaks, thinks and uses a tool, and how it ended.
+    /// Inserts a whole turn: an attempt that speaks, thinks and uses a tool, and its end.
     pub(super) fn turn(&mut self, n: u64, session: &str, run: &str, binding: &str, status: &str) -> String {
         let attempt = self.attempt(n, run, session, &[("binding_id", &binding), ("status", &status)]);
         let mut says =

@@ -1,4 +1,4 @@
-//! A host whose queries are answered by an agent with sessions of its own.
+//! A host with an agent that keeps native sessions.
 
 use std::io::Write;
 use std::path::Path;
@@ -10,12 +10,12 @@ use super::{Host, is_end, query};
 use crate::cli::{json_lines, run};
 use crate::kill::example;
 
-/// A folder with a scripted ACP agent set up in it, under a name of its own.
+/// Creates a folder configured with a scripted ACP agent.
 pub(crate) fn folder() -> tempfile::TempDir {
     folder_with("")
 }
 
-/// The same, with more said of the agent.
+/// Like [`folder`], with more settings of the agent.
 fn folder_with(more: &str) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let agent = dir.path().join("agent");
@@ -35,7 +35,7 @@ fn asks(host: &mut Host, request: &str, prompt: &str, fields: &Value) -> Vec<Val
     host.ended(request)
 }
 
-/// The agent's own session of a query's end.
+/// Returns the native session id of a query's result.
 fn native(heard: &[Value]) -> String {
     heard.last().unwrap()["adapterSessionId"].as_str().unwrap_or_else(|| panic!("{heard:?}")).to_owned()
 }
@@ -51,13 +51,14 @@ fn lines_name_the_agents_own_session_and_hosts_know_agents_by_their_kind() {
         assert_eq!(line["adapterSessionId"], own, "{line}");
         assert!(line["sessionId"].as_str().unwrap().starts_with("ses_"));
     }
-    // The next query of the session goes on in it, also in another process, and also when it is told again.
+    // The session's next query continues in the native session, also in another process, and also when a query is
+    // repeated.
     assert_eq!(native(&asks(&mut host, "2", "again", &json!({"adapterId": "acp"}))), own);
     host.close();
     let mut host = Host::start(dir.path());
     assert_eq!(native(&asks(&mut host, "3", "once more", &json!({}))), own);
     assert_eq!(native(&asks(&mut host, "2", "again", &json!({"adapterId": "acp"}))), own);
-    // Version 1 knows no other.
+    // Version 1 reports the native session as its only session id.
     host.say(&json!({"type": "query", "id": "v1", "prompt": "old", "systemPrompt": "", "sessionKey": "k"}));
     let v1 = host.until(is_end).pop().unwrap();
     assert_eq!((&v1["sessionId"], v1.get("adapterSessionId")), (&own.into(), None));
@@ -73,7 +74,7 @@ fn an_invalidated_session_is_opened_anew_and_stays_the_same_to_the_host() {
     let second = asks(&mut host, "2", "hello again", &json!({}));
     assert_ne!(native(&second), native(&first));
     assert_eq!(second.last().unwrap()["sessionId"], first.last().unwrap()["sessionId"]);
-    // While it is being used, it cannot be.
+    // A busy session cannot be invalidated.
     host.query("3", "k", "hang");
     host.until(|line| line["type"] == "text_delta");
     host.say(&json!({"type": "invalidate_session", "sessionKey": "k", "protocolVersion": 2, "requestId": "i", "clientId": "test"}));
@@ -97,7 +98,7 @@ fn a_session_that_the_host_remembers_is_adopted_once() {
     );
     assert_eq!(native(&adopted), "native-old");
     assert!(adopted.last().unwrap()["text"].as_str().unwrap().contains("what was said before"));
-    // The session is tied by now: what the host remembers is old news.
+    // The session is bound by now: the native session id from the host is ignored.
     let next = asks(
         &mut host,
         "2",
@@ -105,7 +106,7 @@ fn a_session_that_the_host_remembers_is_adopted_once() {
         &json!({"legacyAdapterSessionId": "native-other", "systemPrompt": "be kind"}),
     );
     assert_eq!(native(&next), "native-old");
-    // One that the agent does not know any more is tried, and then another is opened, in the same run.
+    // A native session unknown to the agent is tried, and then a new one is opened in the same run.
     host.say(&json!({"type": "query", "id": "v1", "prompt": "hello", "systemPrompt": "", "sessionKey": "other", "resume": "native-gone"}));
     let heard = host.until(is_end);
     assert_eq!(
@@ -185,7 +186,7 @@ fn fault_agent_process_crash() {
     assert_eq!(asks(&mut host, "3", "hello", &json!({})).last().unwrap()["text"], "hello\n");
 }
 
-/// An agent that does nothing before somebody has logged in.
+/// Makes the agent refuse work before a login.
 const LOCKED: &str = "env = { ACP_AGENT_LOCKED = \"1\" }";
 
 #[test]
@@ -206,13 +207,13 @@ fn who_must_authenticate_is_told_how_and_can() {
         (&json!("error"), &json!("authentication"), &json!("login_failed"), &json!("magic")),
     );
     assert!(refused["message"].as_str().unwrap().contains("it has token"), "{refused}");
-    // A host of version 1 is asked once more: an error would be the end of a query to it.
+    // A version 1 host gets `auth_required` again: it would take an error for the end of a query.
     host.say(&json!({"type": "authenticate", "methodId": "magic"}));
     assert_eq!(host.hear()["type"], "auth_required");
     host.say(&says("token"));
     assert_eq!(host.hear(), json!({"type": "auth_success", "protocolVersion": 2, "requestId": "token"}));
     assert_eq!(asks(&mut host, "late", "hello", &json!({})).last().unwrap()["text"], "hello\n");
-    // What had failed can be asked again: its end is what it was.
+    // A failed query that is sent again returns the recorded end.
     assert_eq!(asks(&mut host, "early", "hello", &json!({})).last().unwrap()["code"], "authentication");
 }
 
@@ -232,7 +233,7 @@ fn who_must_authenticate_at_the_command_line_is_told_how_and_can() {
     assert_eq!(nothing.code, 2, "{}", nothing.err);
     let listed = run(dir.path(), &["adapter", "list"]);
     assert!(listed.out.contains("claude"), "{}", listed.out);
-    // Chosen for good, it is done whenever an agent starts.
+    // With a configured method, the login happens at every start of the agent.
     let dir = folder_with(&format!("{LOCKED}\nauth_method = \"token\""));
     let open = run(dir.path(), &["prompt", "hello"]);
     assert_eq!(open.code, 0, "{}", open.err);
@@ -267,7 +268,8 @@ fn fault_grants_approvals() {
         let owner = ["--owner", "desktop-local-user"];
         run(dir.path(), &[&["run", verb, run_id.as_str().unwrap()][..], &owner, more].concat())
     };
-    // One asks for a permission, the other for none: both have their grant, seen through the server and by people.
+    // One prompt asks for a permission, the other does not: both have a grant, visible through the server and on the
+    // command line.
     for (request, prompt) in [("asks", "ask write a file"), ("asks not", "hello")] {
         let end = asks(&mut host, request, prompt, &json!({})).pop().unwrap();
         let run = &json_lines(&shown("show", &end["runId"], &["--json"]))[0];

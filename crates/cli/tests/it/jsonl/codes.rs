@@ -1,4 +1,4 @@
-//! Every code that mainspring can give is told in the protocol's words.
+//! Checks that every error code of mainspring maps to a code of the protocol.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,10 +8,10 @@ use mainspring_api::jsonl::codes::{is_mapped, protocol_code};
 
 use crate::docs::document;
 
-/// What stands before a code in the sources: a failure of a run, the end of an attempt, a command that fails.
+/// Source text before an error code: a failure of a run, the end of an attempt, a failing command.
 const BEFORE: [&str; 5] = ["Failure::new(", "failed(", "code: ", "const fn code(", "Self::error("];
 
-/// The codes that the sources in `folder` give: the text after what stands before one.
+/// Collects the error codes in the sources of `folder`: the text after one of `BEFORE`.
 fn codes(folder: &Path, found: &mut BTreeSet<String>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -27,7 +27,7 @@ fn codes(folder: &Path, found: &mut BTreeSet<String>) {
                     found.extend(literal.filter(|text| is_code(text)).map(str::to_owned));
                 }
             }
-            // Tables: what kind of error it is, and its code.
+            // Tables of error kinds and their codes.
             if path.ends_with("provider/error.rs") || path.ends_with("pi/model_error.rs") {
                 let arms = text
                     .split("=> ")

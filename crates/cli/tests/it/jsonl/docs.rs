@@ -1,11 +1,11 @@
-//! The examples of docs/jsonl.md happen as they are written.
+//! Runs the examples of docs/jsonl.md.
 
 use serde_json::Value;
 
 use super::{Host, joined};
 use crate::docs::document;
 
-/// A line as the document shows it: ids are shortened.
+/// Shortens ids as the document does.
 fn shortened(line: &Value) -> Value {
     match line {
         Value::String(text) => match text.split_once('_') {
@@ -41,7 +41,7 @@ fn the_examples_are_what_happens() {
                 }
                 ("< ", expected) => {
                     let expected: Value = serde_json::from_str(expected).unwrap();
-                    // A text may come in pieces.
+                    // Text may arrive in pieces.
                     while heard.first() != Some(&expected) {
                         heard.push(shortened(&host.hear()));
                         heard = joined(&heard);

@@ -1,5 +1,5 @@
-//! What the system that spoke this protocol first did wrong: each was seen there, none may be seen here. Those that need
-//! a real agent are in `acp` and `pi`, those that need a kill in `restart`; docs/acceptance.md lists all of them.
+//! Regression tests for faults seen in the protocol's first implementation. Tests that need a real agent are in `acp`
+//! and `pi`, tests that need a kill in `restart`; docs/acceptance.md lists all of them.
 
 use rusqlite::OpenFlags;
 use serde_json::{Value, json};
@@ -82,10 +82,10 @@ fn fault_duplicate_request_id() {
     let mut host = Host::start(dir.path());
     let line = query("r", "k", "say once; sleep 50ms; say more");
     host.say(&line);
-    // While it lives there is one answer to both.
+    // While the run is active, both queries get one answer.
     host.say(&line);
     let first = host.end_of("r");
-    // Later the answer is told again.
+    // Afterwards the answer is repeated.
     host.say(&line);
     let again = host.hear();
     for field in ["type", "text", "runId", "attemptId", "sessionId", "terminalStatus"] {
@@ -129,7 +129,7 @@ fn fault_thinking_text() {
         let bytes = if path.is_file() { std::fs::read(path).unwrap() } else { continue };
         let holds =
             |text: &str| bytes.windows(text.len()).filter(|window| *window == text.as_bytes()).count();
-        // The prompt, which is a script here, says it itself.
+        // The prompt, a script, contains the word itself.
         assert_eq!(holds("xyzzy"), holds("think xyzzy"));
         aloud += holds("aloud") - holds("say aloud");
     }
@@ -171,7 +171,7 @@ fn sessions_are_found_by_their_names_and_owners_kept_apart() {
     let task = session_of(json!({"externalRefKind": "task", "externalRefId": "7", "legacySessionKey": "t"}));
     assert_eq!(session_of(json!({"externalRefKind": "task", "externalRefId": "7"})), task);
     assert_eq!(session_of(json!({"sessionId": task})), task);
-    // An explicit reference keeps the alias out of it.
+    // An explicit reference is independent of the alias.
     let alias = session_of(json!({"legacySessionKey": "t"}));
     assert_ne!(alias, task);
     assert_eq!(session_of(json!({"sessionKey": "t"})), alias);
@@ -182,7 +182,7 @@ fn sessions_are_found_by_their_names_and_owners_kept_apart() {
     );
     assert_ne!(session_of(json!({"legacySessionKey": "t", "legacyClientScope": "pill"})), alias);
     assert_eq!(session_of(json!({})), session_of(json!({})));
-    // What is another's is not found; what it stands for is the caller's own.
+    // Another owner's session id is not found; the same external reference resolves to the caller's own session.
     assert_eq!(session_of(json!({"sessionId": task, "ownerId": "jürgen"})), "not_found");
     let others = session_of(
         json!({"sessionId": task, "ownerId": "jürgen", "externalRefKind": "task", "externalRefId": "7"}),
@@ -233,7 +233,7 @@ fn fault_delta_throughput() {
     let mut host = Host::start(dir.path());
     host.query("r", "k", &format!("stream {DELTAS} x; hang"));
     host.until(|line| line["type"] == "text_delta");
-    // Not a row for each while it streams, but one for each tick of the clock.
+    // Deltas are written once per clock tick, not one row each.
     let database = dir.path().join("state/mainspring.sqlite3");
     let database = rusqlite::Connection::open_with_flags(database, OpenFlags::SQLITE_OPEN_READ_ONLY).unwrap();
     let kept = || {
@@ -246,7 +246,7 @@ fn fault_delta_throughput() {
     let end = host.end_of("r");
     assert_eq!(end["text"].as_str().unwrap().matches('x').count(), DELTAS as usize);
     assert_eq!(kept(), (0, 0), "what is in its message is not kept twice");
-    // Nor does what is kept of a run grow with how it was streamed.
+    // The stored events of a run do not depend on how its text was streamed.
     let owner = ["--owner", "desktop-local-user", "--json"];
     let events = run(dir.path(), &[&["run", "events", end["runId"].as_str().unwrap()][..], &owner].concat());
     let events = json_lines(&events);

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::{Host, golden, query};
 
-/// What is said to `prompt` in version 2, to its end.
+/// Runs `prompt` in version 2 and returns the transcript.
 fn v2(prompt: &str) -> String {
     let dir = tempfile::tempdir().unwrap();
     let mut host = Host::start(dir.path());
@@ -55,7 +55,7 @@ fn a_failure_of_version_2() {
 fn a_thought_is_shown_in_its_place() {
     let dir = tempfile::tempdir().unwrap();
     let mut host = Host::start(dir.path());
-    // While it goes on, what it says is not gone from memory, however late it is read.
+    // Thoughts of an active run stay in memory, however late they are read.
     let mut answer = host.query_followed("r", "k", "think of it; say it; hang");
     let heard = host.until(|line| line["text"].as_str().is_some_and(|text| text.ends_with("it\n")));
     host.say(&json!({"type": "interrupt", "protocolVersion": 2, "requestId": "r", "clientId": "test"}));
@@ -175,7 +175,7 @@ fn fault_unknown_type_bad_json_missing_prompt() {
         host.write(&text);
         let mut line = host.hear();
         if line["code"] == "adapter_not_registered" {
-            // Which ones there are is not this edge's concern.
+            // The list of adapters is not part of this protocol.
             let message = line["message"].as_str().unwrap();
             line["message"] = message.split(';').next().unwrap().into();
         }
@@ -199,7 +199,7 @@ fn fault_unknown_type_bad_json_missing_prompt() {
     {"code":"invalid_request","message":"invalidate_session: missing field `sessionKey`","type":"error"}
     {"code":"invalid_request","message":"a line has at most 1024 bytes","reason":"too_large","type":"error"}
     "#);
-    // And none of it has done any harm.
+    // The process still works after all invalid lines.
     host.say(&query("fine", "k", "say fine"));
     assert_eq!(host.end_of("fine")["text"], "fine\n");
     let ends: Vec<Value> = host.close().0;

@@ -1,5 +1,5 @@
-//! A host is served in the same way by the process that owns the sessions and by a guest of it, and is told the truth when
-//! it leaves.
+//! A host gets the same service from the owner of the sessions and from a guest, and correct results when either
+//! leaves.
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -76,7 +76,7 @@ fn the_end_of_the_input_does_not_wait_for_ever() {
         (&"cancelled".into(), &"half\n".into())
     );
     assert_eq!(told("queued")["reason"], "shutting_down");
-    // It was accepted, so it is worked off by whoever comes next.
+    // The accepted query is executed by the next process.
     let mut host = Host::start(dir.path());
     host.say(&query("queued", "a", "say later"));
     assert_eq!(host.end_of("queued")["text"], "later\n");

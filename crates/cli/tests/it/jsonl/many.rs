@@ -1,4 +1,4 @@
-//! Many clients through one pipe: no line is torn, mixed or lost, whoever interrupts whom.
+//! Many clients through one pipe: no line is torn, mixed or lost, even with interrupts.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -10,7 +10,7 @@ use crate::kill::Dice;
 const CLIENTS: usize = 4;
 const QUERIES: usize = 200;
 
-/// What is known of a query.
+/// Known state of a query.
 #[derive(Default)]
 struct Seen {
     session: Option<Value>,
@@ -30,7 +30,7 @@ fn four_clients_with_two_hundred_queries_each_never_mix_a_line() {
     let mut host = Host::start_with(dir.path(), &[], &[("MAINSPRING_DURABILITY", "normal")]);
     let mut seen: BTreeMap<(String, String), Seen> = BTreeMap::new();
     let (mut asked, mut ended) = (vec![0; CLIENTS], 0);
-    // Each client has a few queries under way at a time, in sessions of its own and in one that all share.
+    // Each client has a few queries in progress, in its own sessions and in a shared one.
     while ended < CLIENTS * QUERIES {
         for (client, asked) in asked.iter_mut().enumerate() {
             while *asked < QUERIES && *asked < ended / CLIENTS + 12 {
@@ -52,7 +52,7 @@ fn four_clients_with_two_hundred_queries_each_never_mix_a_line() {
         let query = seen.get_mut(&name).unwrap_or_else(|| panic!("nobody asked for {line}"));
         ended += usize::from(hear(query, &name, line));
     }
-    // What was asked about queries that had ended is still answered.
+    // Interrupts of ended queries are still answered.
     let (rest, code) = host.close();
     for line in rest {
         assert_eq!(line["type"], "cancel_ack", "{line}");
@@ -101,18 +101,18 @@ fn interrupt(host: &mut Host, seen: &mut BTreeMap<(String, String), Seen>, clien
     seen.get_mut(&(client.clone(), request.clone())).unwrap().asked_to_stop += 1;
 }
 
-/// Takes a line; true if it ends its query.
+/// Records a line; true if the line ends its query.
 fn hear(query: &mut Seen, name: &(String, String), line: Value) -> bool {
     if line["type"] == "cancel_ack" {
         query.acknowledged += 1;
-        // One that came after the end names no run.
+        // An acknowledgement after the end names no run.
         if let (Some(run), Some(told)) = (&query.run, line.get("runId")) {
             assert_eq!(run, told, "{name:?}: {line}");
         }
         return false;
     }
     assert!(query.end.is_none(), "{name:?} has ended before {line}");
-    // Whatever a line says, it says it of one run.
+    // All lines of a query name the same run.
     for (known, field) in [(&mut query.session, "sessionId"), (&mut query.run, "runId")] {
         assert_eq!(known.get_or_insert_with(|| line[field].clone()), &line[field], "{name:?}: {line}");
     }

@@ -1,12 +1,11 @@
-//! Whom a line concerns: an answer names what it is about and nothing else, and a wish reaches what it names and nothing
-//! else.
+//! Addressing: an answer names only its own subject, and a request affects only the query it names.
 
 use serde_json::{Value, json};
 
 use super::{Host, query};
 use crate::cli::{json_lines, run};
 
-/// A query of version 2 of some client, which says `here` and hangs.
+/// Sends a client's version 2 query that says `here` and hangs.
 fn hangs(host: &mut Host, client: &str, request: &str) {
     let mut line = query(request, client, "say here; hang");
     line["clientId"] = client.into();
@@ -14,7 +13,7 @@ fn hangs(host: &mut Host, client: &str, request: &str) {
     host.until(|line| line["type"] == "text_delta" && line["clientId"] == client);
 }
 
-/// What an interrupt with `fields` is answered with.
+/// Sends an interrupt with `fields` and returns its acknowledgement.
 fn interrupts(host: &mut Host, fields: &Value) -> Value {
     let mut line = json!({"type": "interrupt", "protocolVersion": 2});
     line.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
@@ -30,11 +29,11 @@ fn a_wish_to_stop_never_reaches_another_clients_query() {
     let none = interrupts(&mut host, &json!({"clientId": "three"}));
     assert_eq!((&none["accepted"], &none["code"]), (&false.into(), &"not_found".into()));
     assert_eq!(none["message"], "client \"three\" has no query under way");
-    // Both have a query of this name: which of them is meant is not guessed.
+    // Both clients have a query with this id, so the interrupt is ambiguous.
     let both = interrupts(&mut host, &json!({"requestId": "r"}));
     assert_eq!((&both["accepted"], &both["code"]), (&false.into(), &"invalid_request".into()));
     assert!(both["message"].as_str().unwrap().contains("name the clientId"), "{both}");
-    // By its name alone a client's own query is meant; without one, as in version 1, the latest.
+    // The client's id alone means its own query; no id at all means the latest query, as in version 1.
     for (fields, client) in [(json!({"clientId": "one"}), "one"), (json!({}), "two")] {
         let done = interrupts(&mut host, &fields);
         assert_eq!((&done["accepted"], &done["clientId"]), (&true.into(), &client.into()));
@@ -47,17 +46,17 @@ fn what_goes_wrong_beside_a_query_is_not_taken_for_its_end() {
     let dir = tempfile::tempdir().unwrap();
     let mut host = Host::start(dir.path());
     hangs(&mut host, "c", "r");
-    // A wish that is not understood is acknowledged as every wish is.
+    // An invalid interrupt is acknowledged like a valid one.
     let named = json!({"requestId": "r", "clientId": "c", "sessionId": 5});
     let bad = interrupts(&mut host, &named);
     assert_eq!((&bad["accepted"], &bad["code"]), (&false.into(), &"invalid_request".into()));
     assert_eq!((&bad["requestId"], &bad["clientId"]), (&"r".into(), &"c".into()));
-    // An answer that is none is about its call alone.
+    // An invalid tool result names only its call.
     host.say(&json!({"type": "tool_result", "protocolVersion": 2, "requestId": "r", "clientId": "c", "callId": "x"}));
     let message = "tool_result: missing field `result`";
     let expected = json!({"type": "error", "code": "invalid_request", "message": message, "callId": "x"});
     assert_eq!(host.hear(), expected);
-    // The name is used for something else: nothing of that is about the run.
+    // A conflicting use of the request id must not name the run.
     host.say(
         &json!({"type": "query", "protocolVersion": 2, "requestId": "r", "clientId": "c", "prompt": "say x"}),
     );
@@ -89,7 +88,7 @@ fn an_empty_text_is_as_good_as_none_and_a_version_is_a_number() {
     let shown = &json_lines(&run(dir.path(), &[&show[..], &owner].concat()))[0];
     assert_eq!(shown["session"]["surfaceKind"], "legacy_jsonl");
     assert!(!shown.to_string().contains("attachment"), "{shown}");
-    // An id that leads nowhere is no error where a key does, by whichever of its names.
+    // An unknown session id is no error if the key, under either field name, resolves.
     line["requestId"] = "again".into();
     line["sessionId"] = "ses_00000000000040008000000000000000".into();
     line["sessionKey"] = line.as_object_mut().unwrap().remove("legacySessionKey").unwrap();

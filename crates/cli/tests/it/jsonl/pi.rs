@@ -1,11 +1,11 @@
-//! A host whose queries are answered by pi, which it knows as `pi-mono`.
+//! A host that uses pi under the name `pi-mono`.
 
 use serde_json::{Value, json};
 
 use super::{Host, query};
 use crate::kill::example;
 
-/// A folder with a scripted pi set up in it, beside the adapter that is the default.
+/// Creates a folder configured with a scripted pi, which is not the default adapter.
 fn folder() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let agent = dir.path().join("agent");

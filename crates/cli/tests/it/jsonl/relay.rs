@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::{Host, golden, is_end};
 use crate::guests::serve;
 
-/// An agent at the relay of a host.
+/// An agent connected to a host's relay.
 struct Agent(BufReader<UnixStream>);
 
 impl Agent {
@@ -26,7 +26,7 @@ impl Agent {
         self.say(&json!({"type": "tool_use", "callId": id, "name": name, "input": input}));
     }
 
-    /// The next answer: the call, and its result as text.
+    /// Reads the next answer: the call's id and its result as text.
     fn hear(&mut self) -> (String, String) {
         let mut line = String::new();
         self.0.read_line(&mut line).unwrap();
@@ -35,14 +35,14 @@ impl Agent {
         (line["callId"].as_str().unwrap().to_owned(), line["result"].as_str().unwrap().to_owned())
     }
 
-    /// What a control tool answers.
+    /// Calls a control tool and returns its answer.
     fn control(&mut self, name: &str, input: &Value) -> Value {
         self.call("c", name, input);
         serde_json::from_str(&self.hear().1).unwrap()
     }
 }
 
-/// The code of an answer that is none.
+/// Returns the error code of an answer.
 fn code(answer: &str) -> String {
     let answer: Value = serde_json::from_str(answer).unwrap();
     assert_eq!(answer["ok"], false);
@@ -58,12 +58,12 @@ fn a_tool_of_the_host_is_called_and_answers() {
     host.query("r", "k", "say here; hang");
     host.until(|line| line["type"] == "text_delta");
     let mut agent = Agent::of(&host);
-    // There is one query under way: the call is its.
+    // With one active query, the call belongs to it.
     agent.call("omi-1", "execute_sql", &json!({"query": "SELECT 1"}));
     assert_snapshot!(golden(&[host.hear()]), @r#"{"attemptId":"att_1","callId":"omi-1","clientId":"test","input":{"query":"SELECT 1"},"name":"execute_sql","protocolVersion":2,"requestId":"r","runId":"run_1","sessionId":"ses_1","type":"tool_use"}"#);
     host.say(&json!({"type": "tool_result", "callId": "omi-1", "result": "one row"}));
     assert_eq!(agent.hear(), ("omi-1".into(), "one row".into()));
-    // Or it says whose it is; what it says of a query that is not known here is passed on as it is.
+    // A call may name its query; ids of unknown queries are passed on unchanged.
     host.query("r2", "k2", "say here too; hang");
     host.until(|line| line["type"] == "text_delta");
     for (call, correlation) in [
@@ -96,7 +96,7 @@ fn every_call_has_an_answer_whatever_happens() {
         &[("MAINSPRING_STDIO_TOOL_TIMEOUT_MS", "200"), ("MAINSPRING_STDIO_LINE_BYTES", "4096")],
     );
     let (mut agent, mut other) = (Agent::of(&host), Agent::of(&host));
-    // Nobody answers: its time is up, and a late answer is told to be late.
+    // A call without an answer times out, and a late answer is rejected.
     agent.call("late", "slow_tool", &json!({}));
     assert_eq!(host.hear()["callId"], "late");
     let (call, answer) = agent.hear();
@@ -107,7 +107,7 @@ fn every_call_has_an_answer_whatever_happens() {
         (&late["code"], &late["callId"], late.get("requestId")),
         (&"not_found".into(), &"late".into(), None)
     );
-    // Two agents that give their calls the same name get their own answers.
+    // Two agents with the same call id each get their own answer.
     agent.call("same", "tool", &json!({"from": "agent"}));
     let first = host.hear();
     other.call("same", "tool", &json!({"from": "other"}));
@@ -117,7 +117,7 @@ fn every_call_has_an_answer_whatever_happens() {
     }
     assert_eq!(agent.hear(), ("same".into(), "agent".into()));
     assert_eq!(other.hear(), ("same".into(), "other".into()));
-    // Lines that make no sense.
+    // Invalid lines.
     agent.say(&json!({"type": "tool_use", "callId": "no name"}));
     assert_eq!(code(&agent.hear().1), "invalid_tool_input");
     agent.say(&json!({"type": "other", "callId": "x", "name": "y"}));
@@ -127,7 +127,7 @@ fn every_call_has_an_answer_whatever_happens() {
     agent.0.get_mut().write_all(b"[]\n").unwrap();
     let object: Value = serde_json::from_str(&agent.hear().1).unwrap();
     assert_eq!(object["error"]["message"], "a line is a JSON object");
-    // One that is too long is passed over, and what follows it is not.
+    // A line that is too long is skipped, and the next line is read.
     agent.call("long", "tool", &json!("x".repeat(5_000)));
     let long: Value = serde_json::from_str(&agent.hear().1).unwrap();
     assert_eq!(
@@ -209,7 +209,7 @@ fn the_kernel_answers_the_control_tools() {
     assert_eq!(host.until(is_end).pop().unwrap()["terminalStatus"], "cancelled");
 }
 
-/// What `delegate_agent` is given by the run of a line.
+/// Builds the input of `delegate_agent` for the run of a line.
 fn delegate(line: &Value, mode: &str, more: &Value) -> Value {
     let mut input = json!({"mode": mode, "parentRunId": line["runId"], "objective": "say counted"});
     input.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -246,11 +246,11 @@ fn an_agent_delegates_and_learns_what_came_of_it() {
     }
     assert!(result["usage"]["inputTokens"].is_number(), "{result}");
 
-    // Whose run delegates is known by who calls.
+    // The calling agent determines the parent run.
     let input = json!({"mode": "spawn", "objective": "say mine"});
     assert_eq!(agent.control("delegate_agent", &input)["delegation"]["parentRunId"], mine["runId"]);
 
-    // The same again is the same child.
+    // A repeated call returns the same child.
     let again = agent.control("delegate_agent", &delegate(&mine, "call", &more));
     assert_eq!(again["childRun"]["runId"], child["runId"]);
 
@@ -268,7 +268,7 @@ fn an_agent_delegates_and_learns_what_came_of_it() {
     let seen = agent.control("get_agent_run", &json!({"runId": child["runId"]}));
     assert_eq!(seen["parentDelegations"][0]["delegationId"], delegation["delegationId"]);
 
-    // Who stops the parent stops what it has spawned.
+    // Cancelling the parent cancels its spawned children.
     host.say(&json!({"type": "interrupt", "requestId": "r", "clientId": "test", "protocolVersion": 2}));
     assert_eq!(host.until(is_end).pop().unwrap()["terminalStatus"], "cancelled");
     let child = json!({"runId": spawned["childRun"]["runId"]});
@@ -327,7 +327,7 @@ fn control_tools_refuse_what_makes_no_sense_and_what_is_anothers() {
             "{tool} {input}: {answer}"
         );
     }
-    // An agent acts for the owner of the query that it works on, and sees nobody else's.
+    // An agent acts for the owner of its query and sees no other owner's sessions.
     let mut line = super::query("bens", "b", "say here; hang");
     line["ownerId"] = "ben".into();
     host.say(&line);
@@ -361,13 +361,13 @@ fn a_call_of_a_query_that_has_ended_is_nobodys() {
         serde_json::from_str::<Value>(&agent.hear().1).unwrap()
     };
     let owner = |answer: &Value| answer["sessions"][0]["session"]["ownerId"].clone();
-    // As long as the host asks for one owner, every call is for that one.
+    // While all of the host's queries have one owner, every call acts for that owner.
     assert_eq!(owner(&list(&mut agent, json!({"runId": ended["runId"]}))), "ann");
     let mut line = super::query("bens", "b", "say here; hang");
     line["ownerId"] = "ben".into();
     host.say(&line);
     host.until(|line| line["type"] == "text_delta");
-    // The query that happens to be under way is not the one that ended.
+    // A call of an ended query is not given to the active query.
     agent.say(
         &json!({"type": "tool_use", "callId": "c", "name": "lookup", "input": {}, "runId": ended["runId"]}),
     );
@@ -377,7 +377,7 @@ fn a_call_of_a_query_that_has_ended_is_nobodys() {
         let refused = list(&mut agent, of);
         assert_eq!(refused["error"]["code"], "stale_owner", "{refused}");
     }
-    // Who names nothing works on what is under way.
+    // A call without ids belongs to the active query.
     assert_eq!(owner(&list(&mut agent, json!({}))), "ben");
 }
 
@@ -391,7 +391,7 @@ fn an_agent_that_calls_without_end_waits_for_answers() {
     let calls = move || (0..CALLS).for_each(|no| writer.call(&no.to_string(), "tool", &json!({})));
     let writes = std::thread::spawn(calls);
     let mut calls: Vec<Value> = (0..256).map(|_| host.hear()).collect();
-    // No more of them before one has its answer.
+    // No more calls arrive until one is answered.
     host.say(&json!({"type": "nonsense"}));
     assert_eq!(host.hear()["type"], "error");
     let mut answered = 0;
@@ -417,7 +417,7 @@ fn the_first_host_keeps_the_relay_and_the_next_one_gets_it() {
     first.say(&json!({"type": "tool_result", "callId": "c", "result": "from the first"}));
     assert_eq!(agent.hear().1, "from the first");
     first.kill();
-    // The one that lives takes its place.
+    // The remaining host takes the relay over.
     let relay = second.relay();
     let connected = std::iter::repeat_with(|| UnixStream::connect(&relay)).find_map(Result::ok).unwrap();
     let mut agent = Agent(BufReader::new(connected));

@@ -1,4 +1,4 @@
-//! `kill -9` and a new start: what was accepted is one run, whatever the host sends again.
+//! `kill -9` and restart: an accepted query is one run, whatever the host sends again.
 
 use std::collections::HashMap;
 
@@ -26,7 +26,7 @@ fn queries_that_are_sent_again_after_a_kill_are_told_what_became_of_them() {
     host.say(&lines[1]);
     let half = host.until(|line| line["type"] == "text_delta").pop().unwrap();
     host.say(&lines[2]);
-    // Nothing is said of a query that waits; that it was accepted is seen by asking for it.
+    // A queued query produces no line; its acceptance shows in the list of runs.
     while runs(dir.path()).len() < 3 {}
     let relay = host.relay();
     host.kill();
@@ -63,7 +63,7 @@ fn twenty_kills_make_no_query_twice_and_lose_none() {
         let asked = 5 * kill;
         let open = (0..asked).filter(|no| !ends.contains_key(&format!("q{no}")));
         open.collect::<Vec<_>>().into_iter().for_each(|no| host.say(&line(no)));
-        // The last one is killed when it has answered everything.
+        // The last process is killed after it has answered everything.
         let most = if kill < KILLS { dice.below(40) } else { u64::MAX };
         let mut heard = 0;
         while heard < most && ends.len() < asked {

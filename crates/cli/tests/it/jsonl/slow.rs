@@ -1,11 +1,11 @@
-//! A host that does not read: nothing is lost, and nothing is kept for it.
+//! A host that does not read: no output is lost, and none is buffered in memory.
 
 use std::io::Write;
 
 use super::{Host, is_end, text_of};
 use crate::guests::serve;
 
-/// What a process holds in memory at most, in kilobytes.
+/// Returns the peak memory of a process, in kilobytes.
 fn peak(process: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
@@ -15,7 +15,7 @@ fn peak(process: u32) -> u64 {
 #[test]
 fn a_host_that_reads_late_is_told_everything_and_costs_no_memory() {
     const QUERIES: usize = 6;
-    // Each text is as large as a message may be; together they are many times what a process without them holds.
+    // Each text has the maximum message size; together they are many times the memory of an idle process.
     const TIMES: usize = 1_500_000;
     let dir = tempfile::tempdir().unwrap();
     let (_server, _) = serve(dir.path());
@@ -24,7 +24,7 @@ fn a_host_that_reads_late_is_told_everything_and_costs_no_memory() {
     let name = |no: usize| format!("q{no}");
     (0..QUERIES)
         .for_each(|no| host.query(&name(no), &name(no), &format!("stream {TIMES} word{no}; say end")));
-    // Everything has happened before the first line is read.
+    // All runs have ended before the first line is read.
     let ended = |listed: &str| listed.matches("\"status\":\"succeeded\"").count();
     let list = ["run", "list", "--json", "--owner", "desktop-local-user"];
     while ended(&crate::cli::run(dir.path(), &list).out) < QUERIES {}
@@ -41,7 +41,7 @@ fn a_host_that_reads_late_is_told_everything_and_costs_no_memory() {
         let end = heard.iter().find(|line| is_end(line) && line["requestId"] == name(no)).unwrap();
         assert!(end["text"] == whole, "{no}");
     }
-    // The runs had said sixty megabytes by then.
+    // The runs had produced sixty megabytes by then.
     let held = before - idle;
     assert!(held < 15_000, "{held} kB were held for a host that had not read");
 }
@@ -61,7 +61,7 @@ fn many_short_lines_of_a_host_that_does_not_read_cost_no_memory() {
         }
         stdin
     });
-    // Until nothing more is taken from it: everything that is kept is kept by then.
+    // Waits until the process stops reading its input: its buffers are full by then.
     let (mut full, mut before) = (0, 0);
     while !writer.is_finished() && full < 100_000 {
         let waiting = rustix::io::ioctl_fionread(&pipe).unwrap();

@@ -1,4 +1,4 @@
-//! The real pi, as its makers publish it, with a model of our own over HTTP.
+//! The published pi, unmodified, with the tests' model over HTTP.
 
 use std::path::Path;
 
@@ -7,14 +7,14 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::*;
 
-/// The extension that the documents give to those who want to be asked.
+/// Reads the permission extension from docs/adapters.md.
 fn asking() -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/adapters.md");
     let text = std::fs::read_to_string(path).unwrap();
     text.split("```ts\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap().to_owned()
 }
 
-/// Pi with a model of our own, in folders of its own.
+/// Opens a node with pi, the tests' model and a separate home folder.
 async fn pi(tasks: &Tasks, change: impl Fn(&mut AdapterConfig)) -> World {
     let base = model::serve(tasks).await;
     let modules = installed().join("node_modules");
@@ -45,13 +45,13 @@ async fn pi(tasks: &Tasks, change: impl Fn(&mut AdapterConfig)) -> World {
         change(adapter);
     };
     let mut world = World::open(AdapterKind::Pi, set_up).await;
-    // How long one may take to stop on a machine that is busy.
+    // Time for pi to stop on a busy machine.
     world.config.cancel_grace_ms = 8_000;
     world.reopen().await;
     world
 }
 
-/// The processes of pi, without their guards.
+/// Lists the processes of pi, without their guards.
 fn pis(world: &World) -> Vec<Pid> {
     let program = |pid: &Pid| std::fs::read_link(format!("/proc/{}/exe", pid.as_raw_pid()));
     let is_node = |pid: &Pid| program(pid).is_ok_and(|program| program.ends_with("bin/node"));
@@ -81,16 +81,16 @@ async fn pi_works_and_asks() {
         assert_eq!(work(&world).join(&file).exists(), decision == Approval::Allowed);
         let kinds = kinds(&world.events("a").await);
         assert!(kinds.contains(&"tool.started") && kinds.contains(&kind), "{kinds:?}");
-        // Two calls of the model, 7 tokens in and 3 out each.
+        // Two model calls, each with 7 input and 3 output tokens.
         assert_eq!((ended.usage.input_tokens, ended.usage.output_tokens), (14, 6));
         assert!((ended.usage.cost.usd().unwrap() - 0.026).abs() < 1e-9, "{:?}", ended.usage);
     }
-    // A run that may only answer has no tool that could change anything.
+    // A run in mode `ask` has no tool that could change anything.
     let run = world.send(RunRequest { mode: Mode::Ask, ..request("a", "RUN touch acted.txt") }).await;
     assert_eq!(world.ended(run).await.state.status(), RunStatus::Succeeded);
     assert!(!work(&world).join("acted.txt").exists(), "{:?}", world.last("a").await);
     assert_eq!(world.bindings("a").await.len(), 1, "it is the same session");
-    // The model is the one that is wanted.
+    // The requested model is used.
     for (wanted, used) in [(None, "stub-1"), (Some("stub-2"), "stub-2"), (Some("stub/stub-1"), "stub-1")] {
         let mut request = request("b", "MODEL?");
         request.options.model = wanted.map(str::to_owned);
@@ -98,7 +98,7 @@ async fn pi_works_and_asks() {
         world.ended(run).await;
         assert_eq!(world.last("b").await.text(), format!("the model is {used}"));
     }
-    // It sees what it is shown.
+    // Attached images reach the model.
     let run = world.send(world.with_file("b", "how many IMAGES?", "image/png", PICTURE).await).await;
     assert_eq!(world.ended(run).await.state.status(), RunStatus::Succeeded);
     assert_eq!(world.last("b").await.text(), "images: 1");
@@ -139,7 +139,7 @@ async fn what_pi_has_started_stops_with_it() {
     soon(begun).await;
     soon(world.node().kernel().run_cancel(&world.me, run)).await.unwrap();
     assert_eq!(world.ended(run).await.state.status(), RunStatus::Cancelled);
-    // Pi stops what it waits for. What it had sent to the background goes with its process.
+    // Pi stops its foreground command. Background commands end with pi's process.
     assert!(sleeps() <= 1, "{}", sleeps());
     let json = serde_json::to_string(&world.events("a").await).unwrap();
     assert!(json.contains("Allow bash?") && json.contains(r#""decision":"allowed""#), "{json}");
@@ -167,7 +167,7 @@ async fn pi_stops_keeps_what_it_said_and_remembers_what_it_was_told() {
     assert!(cat.contains("Tom") && !cat.contains("Rex"), "{cat}");
     assert!(dog.contains("Rex") && !dog.contains("Tom"), "{dog}");
 
-    // Killed in the middle of a turn, it fails that turn and goes on with what it knew.
+    // Killed in the middle of a turn, pi fails that turn and resumes its session.
     let run = world.prompt("b", "HANG again").await;
     world.streams("b", "hanging").await;
     for pid in pis(&world) {
@@ -178,7 +178,7 @@ async fn pi_stops_keeps_what_it_said_and_remembers_what_it_was_told() {
     let dog = world.say("b", "and who now?").await;
     assert!(dog.contains("Rex"), "{dog}");
 
-    // So does one whose whole tree was killed with the node's back turned.
+    // The same holds when pi's whole process tree is killed.
     world.prompt("b", "HANG once more").await;
     world.streams("b", "hanging").await;
     for pid in world.agents() {
@@ -196,7 +196,7 @@ async fn pi_stops_keeps_what_it_said_and_remembers_what_it_was_told() {
 async fn pi_that_has_kept_nothing_is_told_what_was_said() {
     let tasks = Tasks::default();
     let world = pi(&tasks, |_| {}).await;
-    // It writes a session down when its first message is whole.
+    // Pi writes a session to disk when its first message is complete.
     let run = world.prompt("a", "my cat is Tom; HANG").await;
     world.streams("a", "hanging").await;
     for pid in pis(&world) {
