@@ -4,10 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
-use mainspring_core::{AttemptId, Fidelity};
-use mainspring_kernel::adapter::{
-    Adapter, AttemptHandle, Capabilities, Death, Dispatch, End, Executed, RestartBehavior,
-};
+use mainspring_core::AttemptId;
+use mainspring_kernel::adapter::{Adapter, AttemptHandle, Capabilities, Death, Dispatch, End, Executed};
 
 use crate::world::text;
 
@@ -55,23 +53,7 @@ struct Agent {
 #[async_trait]
 impl Adapter for Agent {
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            adapter: self.name.into(),
-            resume_fidelity: Fidelity::None,
-            supports_native_resume: false,
-            supports_cancellation: true,
-            acknowledges_cancellation: false,
-            requires_pinned_worker: false,
-            supports_model_switching: false,
-            supports_artifact_emission: false,
-            supports_tools: false,
-            supports_client_tools: false,
-            supports_steering: false,
-            restart_behavior: RestartBehavior::AttemptsOrphaned,
-            uses_bindings: false,
-            supports_authentication: false,
-            keeps_limits: false,
-        }
+        Capabilities { supports_cancellation: true, ..Capabilities::minimal(self.name) }
     }
 
     async fn execute(&self, attempt: AttemptHandle) -> Executed {

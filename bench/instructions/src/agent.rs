@@ -3,10 +3,8 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use mainspring_core::{AttemptId, Fidelity};
-use mainspring_kernel::adapter::{
-    Adapter, AttemptHandle, Capabilities, Death, Dispatch, End, Executed, RestartBehavior,
-};
+use mainspring_core::AttemptId;
+use mainspring_kernel::adapter::{Adapter, AttemptHandle, Capabilities, Death, Dispatch, End, Executed};
 use tokio::sync::Semaphore;
 
 pub(crate) const NAME: &str = "gated";
@@ -32,23 +30,7 @@ pub(crate) struct Agent {
 #[async_trait]
 impl Adapter for Agent {
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            adapter: NAME.into(),
-            resume_fidelity: Fidelity::None,
-            supports_native_resume: false,
-            supports_cancellation: true,
-            acknowledges_cancellation: false,
-            requires_pinned_worker: false,
-            supports_model_switching: false,
-            supports_artifact_emission: false,
-            supports_tools: false,
-            supports_client_tools: false,
-            supports_steering: false,
-            restart_behavior: RestartBehavior::AttemptsOrphaned,
-            uses_bindings: false,
-            supports_authentication: false,
-            keeps_limits: false,
-        }
+        Capabilities { supports_cancellation: true, ..Capabilities::minimal(NAME) }
     }
 
     async fn execute(&self, attempt: AttemptHandle) -> Executed {

@@ -6,12 +6,10 @@
 use async_trait::async_trait;
 use mainspring_core::script::{Call, Command, parse};
 use mainspring_core::{
-    Answer, Approval, AttemptId, Block, ClientCall, ClientResult, Failure, Fidelity, Place, ToolOutcome,
-    WaitRequest,
+    Answer, Approval, AttemptId, Block, ClientCall, ClientResult, Failure, Place, ToolOutcome, WaitRequest,
 };
 use mainspring_kernel::adapter::{
     Adapter, Ask, AttemptHandle, Capabilities, Death, Dispatch, End, Executed, HandleError, Record,
-    RestartBehavior,
 };
 use serde_json::{Value, json};
 
@@ -28,21 +26,10 @@ pub const NAME: &str = "script";
 impl Adapter for ScriptAdapter {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
-            adapter: NAME.into(),
-            resume_fidelity: Fidelity::None,
-            supports_native_resume: false,
             supports_cancellation: true,
-            acknowledges_cancellation: false,
-            requires_pinned_worker: false,
-            supports_model_switching: false,
-            supports_artifact_emission: false,
             supports_tools: true,
             supports_client_tools: true,
-            supports_steering: false,
-            restart_behavior: RestartBehavior::AttemptsOrphaned,
-            uses_bindings: false,
-            supports_authentication: false,
-            keeps_limits: false,
+            ..Capabilities::minimal(NAME)
         }
     }
 

@@ -3,10 +3,8 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use mainspring_core::{AttemptId, Fidelity, Time, WaitRequest};
-use mainspring_kernel::adapter::{
-    Adapter, Ask, AttemptHandle, Capabilities, Death, Dispatch, Executed, RestartBehavior,
-};
+use mainspring_core::{AttemptId, Time, WaitRequest};
+use mainspring_kernel::adapter::{Adapter, Ask, AttemptHandle, Capabilities, Death, Dispatch, Executed};
 use mainspring_kernel::kernel::RunRequest;
 use mainspring_kernel::store::Store;
 use parking_lot::Mutex;
@@ -124,21 +122,13 @@ impl Puppet {
 impl Adapter for Puppet {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
-            adapter: self.behavior.name.into(),
-            resume_fidelity: Fidelity::None,
-            supports_native_resume: false,
             supports_cancellation: true,
             acknowledges_cancellation: self.behavior.dispatch.acknowledged,
-            requires_pinned_worker: false,
-            supports_model_switching: false,
-            supports_artifact_emission: false,
             supports_tools: true,
             supports_client_tools: self.behavior.client_tools,
             supports_steering: self.behavior.steers,
-            restart_behavior: RestartBehavior::AttemptsOrphaned,
             uses_bindings: self.behavior.uses_bindings,
-            supports_authentication: false,
-            keeps_limits: false,
+            ..Capabilities::minimal(self.behavior.name)
         }
     }
 
