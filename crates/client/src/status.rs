@@ -23,10 +23,10 @@ use crate::{Client, Error, OwnerItem, RunListQuery, SessionListQuery};
 mod statuses;
 
 use statuses::Statuses;
-pub use statuses::{RunView, SessionView};
+pub use statuses::{ArtifactView, RunView, SessionView};
 
 /// The type prefixes of the events that change a status.
-const WORDS: &[&str] = &["session", "run", "attempt", "progress", "usage"];
+const WORDS: &[&str] = &["session", "run", "attempt", "progress", "usage", "artifact"];
 /// The delays between reconnects: the first, and the longest.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(2));
 /// Number of sessions per page.

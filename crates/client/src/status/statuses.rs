@@ -3,12 +3,15 @@
 use std::collections::HashMap;
 
 use mainspring_core::{
-    AttemptId, Body, Event, ExternalRef, Failure, Run, RunId, RunStatus, Session, SessionChange, SessionId,
-    Time, Usage,
+    ArtifactId, ArtifactRole, AttemptId, Body, Event, ExternalRef, Failure, Run, RunId, RunStatus, Session,
+    SessionChange, SessionId, Time, Usage,
 };
 
 /// Maximum number of known sessions; the least recently changed ones are dropped first.
 const MOST: usize = 10_000;
+
+/// Maximum number of known artifacts of a run.
+const MAX_ARTIFACTS: usize = 1_000;
 
 /// The known status of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,8 +48,24 @@ pub struct RunView {
     pub usage: Usage,
     /// The reason why the run did not succeed.
     pub error: Option<Failure>,
+    /// The artifacts of the run, the oldest first. `None` if they are not all known: the run began before the statuses
+    /// were followed, or has created over 1,000. `Client::run_artifacts` reads them then.
+    pub artifacts: Option<Vec<ArtifactView>>,
     /// The time of the last change.
     pub updated_at: Time,
+}
+
+/// An artifact of a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ArtifactView {
+    /// The artifact's id.
+    pub artifact_id: ArtifactId,
+    /// The kind, for example `file`.
+    pub kind: String,
+    /// The role.
+    pub role: ArtifactRole,
+    /// The name, for display.
+    pub name: Option<String>,
 }
 
 /// The known statuses of sessions and runs.
@@ -99,6 +118,7 @@ impl Statuses {
             active_attempt: run.last_attempt.filter(|_| has_attempt(status)),
             usage: run.usage,
             error: run.state.error().cloned(),
+            artifacts: None,
             updated_at: run.updated_at,
         };
         self.runs.insert(run.id, view);
@@ -137,6 +157,14 @@ impl Statuses {
             Body::SessionUpdated { change: SessionChange::Title { title, .. } } => {
                 self.touch(id).title.clone_from(title);
             }
+            // A person deletes an artifact outside of its run.
+            Body::ArtifactDeleted { artifact_id } => {
+                for run in self.runs.values_mut().filter(|run| run.session_id == id) {
+                    run.artifacts
+                        .iter_mut()
+                        .for_each(|all| all.retain(|one| one.artifact_id != *artifact_id));
+                }
+            }
             body => {
                 if let Some(run) = event.run {
                     self.run_apply(run, event, body);
@@ -165,6 +193,7 @@ impl Statuses {
             active_attempt: None,
             usage: Usage::default(),
             error: None,
+            artifacts: matches!(body, Body::RunQueued { .. }).then(Vec::new),
             updated_at: event.at,
         });
         run.apply(event, body);
@@ -244,8 +273,23 @@ impl RunView {
             Body::AttemptCreated { .. } => self.active_attempt = event.attempt,
             Body::ProgressUpdated { text } => self.progress = Some(text.clone()),
             Body::UsageUpdated { usage } => self.usage += *usage,
+            Body::ArtifactCreated { artifact_id, kind, role, name, .. } => self.add_artifact(ArtifactView {
+                artifact_id: *artifact_id,
+                kind: kind.clone(),
+                role: *role,
+                name: name.clone(),
+            }),
             _ => {}
         }
+    }
+
+    fn add_artifact(&mut self, artifact: ArtifactView) {
+        let Some(known) = &mut self.artifacts else { return };
+        // A replayed event may name one that is known.
+        if known.iter().any(|one| one.artifact_id == artifact.artifact_id) {
+            return;
+        }
+        if known.len() < MAX_ARTIFACTS { known.push(artifact) } else { self.artifacts = None }
     }
 
     fn stand(&mut self, status: RunStatus) {
@@ -345,6 +389,35 @@ mod tests {
         assert_eq!((known.latest(session(1)).unwrap().run_id, known.run(run(1))), (run(2), None));
         known.apply(&event(1, None, 7, Body::SessionDeleted {}));
         assert!(known.external(&task).is_none() && known.run(run(2)).is_none());
+    }
+
+    #[test]
+    fn a_run_that_was_followed_from_its_start_knows_its_artifacts() {
+        let id = |no: u8| ArtifactId::from_random([no; 16]);
+        let artifact = |no: u8| Body::ArtifactCreated {
+            artifact_id: id(no),
+            kind: "file".into(),
+            role: ArtifactRole::Result,
+            name: Some(format!("{no}.txt")),
+            mime_type: None,
+            size_bytes: None,
+        };
+        let mut known = Statuses::default();
+        known.apply(&event(1, Some(1), 1, queued()));
+        for no in [1, 2, 2] {
+            known.apply(&event(1, Some(1), 2, artifact(no)));
+        }
+        let ids = |known: &Statuses| {
+            let all = known.run(run(1)).unwrap().artifacts.clone().unwrap();
+            all.into_iter().map(|one| one.artifact_id).collect::<Vec<_>>()
+        };
+        assert_eq!(ids(&known), [id(1), id(2)], "a repeated event adds nothing");
+        known.apply(&event(1, None, 3, Body::ArtifactDeleted { artifact_id: id(1) }));
+        assert_eq!(ids(&known), [id(2)]);
+        // A run whose start was not seen may have others.
+        known.apply(&event(2, Some(3), 4, Body::RunRunning {}));
+        known.apply(&event(2, Some(3), 5, artifact(4)));
+        assert_eq!(known.run(run(3)).unwrap().artifacts, None);
     }
 
     #[test]
