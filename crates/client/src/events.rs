@@ -20,7 +20,10 @@ pub struct Events {
 }
 
 /// One item of a stream.
-#[allow(clippy::large_enum_variant, reason = "streamed text is the most frequent item and costs no allocation")]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "streamed text is the most frequent item and costs no allocation"
+)]
 #[derive(Debug, Clone, PartialEq)]
 pub enum Item {
     /// A durable event.
