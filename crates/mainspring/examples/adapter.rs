@@ -8,7 +8,7 @@ use std::io::Write as _;
 
 use async_trait::async_trait;
 use mainspring::adapter::{Adapter, AttemptHandle, Capabilities, Death, Dispatch, End, Executed};
-use mainspring::core::{AttemptId, Failure};
+use mainspring::core::{AttemptId, Body, Failure, Role};
 use mainspring::{Caller, Config, Item, Node, RunRequest, session_ref};
 
 /// Answers with the words of the prompt in reverse.
@@ -58,11 +58,21 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let accepted = node.kernel().run_create(&me, RunRequest::text("words", prompt)).await?;
     let session = session_ref("words")?;
     let mut stream = node.kernel().session_subscribe(&me, &session, Some(accepted.position)).await?;
-    let mut out = std::io::stdout();
+    let (mut out, mut shown) = (std::io::stdout(), 0);
     while let Some(item) = stream.next().await.transpose()? {
         match item {
-            Item::Delta(delta) => write!(out, "{}", delta.text)?,
-            Item::Event(event) if event.body.ends_run() => break,
+            Item::Delta(delta) => {
+                write!(out, "{}", delta.text)?;
+                shown += delta.text.len();
+            }
+            Item::Event(event) => match &event.body {
+                // A completed message replaces its deltas, also those that were not streamed yet.
+                Body::MessageCompleted { message, .. } if message.role == Role::Assistant => {
+                    write!(out, "{}", message.text().get(shown..).unwrap_or_default())?;
+                }
+                body if body.ends_run() => break,
+                _ => {}
+            },
             _ => {}
         }
     }

@@ -7,7 +7,7 @@
 
 use std::io::Write as _;
 
-use mainspring::core::{Body, Expect, StateScope};
+use mainspring::core::{Body, Expect, Role, StateScope};
 use mainspring::tool::{ToolCall, ToolError, function};
 use mainspring::{Caller, Config, Item, Node, RunRequest, StateOf, Toolbox, session_ref};
 
@@ -42,11 +42,19 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let session = session_ref("notes")?;
     let mut stream = node.kernel().session_subscribe(&me, &session, Some(accepted.position)).await?;
-    let mut out = std::io::stdout();
+    let (mut out, mut shown) = (std::io::stdout(), 0);
     while let Some(item) = stream.next().await.transpose()? {
         match item {
-            Item::Delta(delta) => write!(out, "{}", delta.text)?,
+            Item::Delta(delta) => {
+                write!(out, "{}", delta.text)?;
+                shown += delta.text.len();
+            }
             Item::Event(event) => match &event.body {
+                // A completed message replaces its deltas, also those that were not streamed yet.
+                Body::MessageCompleted { message, .. } if message.role == Role::Assistant => {
+                    write!(out, "{}", message.text().get(shown..).unwrap_or_default())?;
+                    shown = 0;
+                }
                 Body::ToolStarted { name, .. } => writeln!(out, "· {name}")?,
                 body if body.ends_run() => break,
                 _ => {}

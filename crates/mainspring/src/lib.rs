@@ -9,6 +9,7 @@
 //!
 //! ```
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! use mainspring::core::{Body, Role};
 //! use mainspring::{Caller, Config, Item, Node, RunRequest, session_ref};
 //!
 //! let folder = tempfile::tempdir()?;
@@ -17,15 +18,20 @@
 //! let accepted = node.kernel().run_create(&me, RunRequest::text("greeting", "say hello")).await?;
 //! let greeting = session_ref("greeting")?;
 //! let mut stream = node.kernel().session_subscribe(&me, &greeting, Some(accepted.position)).await?;
-//! let mut text = String::new();
+//! let mut answer = String::new();
 //! while let Some(item) = stream.next().await.transpose()? {
 //!     match item {
-//!         Item::Delta(delta) => text.push_str(&delta.text),
-//!         Item::Event(event) if event.body.ends_run() => break,
+//!         // Text as it is streamed. The completed message replaces it, also what was not streamed yet.
+//!         Item::Delta(delta) => answer.push_str(&delta.text),
+//!         Item::Event(event) => match &event.body {
+//!             Body::MessageCompleted { message, .. } if message.role == Role::Assistant => answer = message.text(),
+//!             body if body.ends_run() => break,
+//!             _ => {}
+//!         },
 //!         _ => {}
 //!     }
 //! }
-//! assert!(text.is_empty() || text == "hello");
+//! assert_eq!(answer.trim_end(), "hello");
 //! node.close().await;
 //! # Ok(())
 //! # }
