@@ -59,7 +59,7 @@ impl Shared {
     }
 }
 
-/// What the events of a run tell about its work.
+/// The effects and open questions that a run's events show.
 #[derive(Default)]
 struct Work {
     completed: Vec<DoneEffect>,
