@@ -247,11 +247,11 @@ fn the_demo_ends_by_itself_without_a_terminal() {
     let said = run(dir.path(), &["demo"]);
     assert_eq!(said.code, 0, "{}", said.err);
     for expected in [
-        "tool add answered",
-        "the provider says: Overloaded, will be tried again",
+        "tool add completed",
+        "the provider says: Overloaded, will be retried",
         "attempt 2",
-        "cancelled: it has stopped",
-        "was answered: tea",
+        "cancelled: the agent has stopped",
+        "answer: tea",
         "○ agent  Here is one way to put it.",
         "● agent  And here is another one.",
         "kill -9",

@@ -251,7 +251,7 @@ fn a_second_server_is_refused_and_doctor_says_who_is_there() {
     assert!(doctor.code == 0 && doctor.out.contains("in use by process"), "{}", doctor.out);
     run(dir.path(), &["prompt", "--session", "a", "say hi"]);
     let doctor = run(dir.path(), &["doctor", "--thorough"]);
-    for line in ["integrity        nothing wrong", "stored           1 sessions, 1 runs"] {
+    for line in ["integrity        no problems", "stored           1 sessions, 1 runs"] {
         assert!(doctor.out.contains(line), "{line}: {}", doctor.out);
     }
 }

@@ -141,10 +141,10 @@ fn adopting_and_what_came_of_it_have_commands() {
     let said = run(dir.path(), &adopt);
     assert_eq!(said.code, 0, "{}", said.err);
     assert!(
-        said.out.starts_with("ses_") && said.out.ends_with(" tied to native-1 of claude, generation 1\n")
+        said.out.starts_with("ses_") && said.out.ends_with(" bound to native-1 of claude, generation 1\n")
     );
     let again = run(dir.path(), &adopt);
-    assert!(again.out.contains(" was tied before to native-1"), "{}", again.out);
+    assert!(again.out.contains(" was already bound to native-1"), "{}", again.out);
     let session = said.out.split(' ').next().unwrap();
     let listed = run(dir.path(), &["binding", "list", session]);
     assert!(listed.out.contains("native-1") && listed.out.contains("active"), "{}", listed.out);

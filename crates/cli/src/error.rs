@@ -26,14 +26,14 @@ pub(super) enum Exit {
 
 /// Error of a command: a stable code, and a message that names the thing and the remedy.
 #[derive(Debug)]
-pub(super) struct Fail {
+pub(super) struct CliError {
     pub(super) exit: Exit,
     pub(super) code: Cow<'static, str>,
     pub(super) message: String,
     pub(super) retryable: bool,
 }
 
-impl Fail {
+impl CliError {
     /// Code for invalid arguments.
     pub(super) const INVALID_REQUEST: &str = "invalid_request";
 
@@ -51,7 +51,7 @@ impl Fail {
     }
 }
 
-impl From<Error> for Fail {
+impl From<Error> for CliError {
     fn from(error: Error) -> Self {
         let exit = match &error {
             Error::NotFound { .. } => Exit::NotFound,
@@ -78,7 +78,7 @@ impl From<Error> for Fail {
     }
 }
 
-impl From<mainspring_client::Error> for Fail {
+impl From<mainspring_client::Error> for CliError {
     fn from(error: mainspring_client::Error) -> Self {
         use mainspring_client::Error as E;
         let exit = match &error {
@@ -96,13 +96,13 @@ impl From<mainspring_client::Error> for Fail {
     }
 }
 
-impl From<ServeError> for Fail {
+impl From<ServeError> for CliError {
     fn from(error: ServeError) -> Self {
         Self { exit: Exit::NotNow, code: error.code().into(), message: error.to_string(), retryable: true }
     }
 }
 
-impl From<NodeError> for Fail {
+impl From<NodeError> for CliError {
     fn from(error: NodeError) -> Self {
         let exit = match &error {
             NodeError::StateDir(mainspring_store::StateDirError::Busy { .. }) => Exit::Owned,
@@ -114,7 +114,7 @@ impl From<NodeError> for Fail {
     }
 }
 
-impl From<ConfigError> for Fail {
+impl From<ConfigError> for CliError {
     fn from(error: ConfigError) -> Self {
         Self {
             exit: Exit::BadRequest,
@@ -125,7 +125,7 @@ impl From<ConfigError> for Fail {
     }
 }
 
-impl From<std::io::Error> for Fail {
+impl From<std::io::Error> for CliError {
     fn from(error: std::io::Error) -> Self {
         Self { exit: Exit::NotNow, code: "io".into(), message: error.to_string(), retryable: false }
     }
