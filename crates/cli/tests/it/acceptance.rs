@@ -338,7 +338,7 @@ fn every_requirement_of_the_specification_has_a_test() {
     assert_eq!(
         counts,
         [
-            ("Criteria of acceptance", 12),
+            ("Acceptance criteria", 12),
             ("Faults of the original", 15),
             ("First tests", 36),
             ("First tests of a host", 13)
