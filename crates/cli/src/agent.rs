@@ -76,25 +76,11 @@ impl AgentCommand {
                 let agent = connection.request(async |client| client.agent_get(&agent).await).await?;
                 match definition::to_toml(&agent.definition) {
                     Some(file) if !output.json => Ok(output.print(&file)?),
-                    // Values that TOML cannot express are count as JSON.
+                    // Values that TOML cannot express are printed as JSON.
                     _ => Ok(output.print_json(&agent)?),
                 }
             }
-            Self::Create { files } => {
-                let definitions = files
-                    .iter()
-                    .map(|file| read_definition(file).map_err(|problem| invalid_file(file, &problem)));
-                let definitions = definitions.collect::<Result<Vec<_>, CliError>>()?;
-                for definition in definitions {
-                    let created =
-                        connection.request(async |client| client.agent_create(&definition).await).await?;
-                    match output.json {
-                        true => output.print_json(&created)?,
-                        false => output.print_line(format_args!("{}", created.definition.name()))?,
-                    }
-                }
-                Ok(())
-            }
+            Self::Create { files } => create(context, connection, &files).await,
             Self::Delete { agent } => {
                 connection.request(async |client| client.agent_delete(&agent).await).await?;
                 match output.json {
@@ -106,6 +92,24 @@ impl AgentCommand {
             Self::Check { .. } => Ok(()),
         }
     }
+}
+
+async fn create(
+    context: &Context<'_>,
+    connection: &mut Connection<'_>,
+    files: &[PathBuf],
+) -> Result<(), CliError> {
+    let read = |file: &PathBuf| read_definition(file).map_err(|problem| invalid_file(file, &problem));
+    // All files are checked before the first agent is created.
+    let definitions = files.iter().map(read).collect::<Result<Vec<_>, CliError>>()?;
+    for definition in definitions {
+        let created = connection.request(async |client| client.agent_create(&definition).await).await?;
+        match context.output.json {
+            true => context.output.print_json(&created)?,
+            false => context.output.print_line(created.definition.name())?,
+        }
+    }
+    Ok(())
 }
 
 fn row(agent: &Agent) -> Vec<String> {

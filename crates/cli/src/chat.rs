@@ -35,7 +35,7 @@ use turn::TurnEnd;
 /// File of the terminal's input history, within the state directory.
 const HISTORY_FILE: &str = "chat_history";
 
-/// Conversation to an agent: streaming, tools, questions, branches
+/// Chat with an agent
 #[derive(Args)]
 #[command(
     after_help = "Without a configured model, the built-in scripted model answers; it needs no key. In the chat, /help \

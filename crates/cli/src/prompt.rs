@@ -205,7 +205,7 @@ async fn send_with_files(
         print_accepted(context, &mut connection, &accepted).await?;
         let AcceptedRun { run, position, replayed, .. } = accepted;
         match run.state.status() {
-            // An format_end run produces no more events: show its output.
+            // An ended run produces no more events: print its output.
             status if replayed && status.is_ended() => {
                 print_ended_run(context, &mut connection, &run).await.map(|()| exit_code(status))
             }
@@ -237,7 +237,7 @@ async fn print_accepted(
         .print_note(format_args!("{DIM}· session {name}, {}{replayed}{DIM:#}", accepted.run.id))?)
 }
 
-/// Shows a run that has format_end: its events as JSON, or its last message.
+/// Prints a run that has ended: its events as JSON, or its last message.
 async fn print_ended_run(
     context: &Context<'_>,
     connection: &mut Connection<'_>,

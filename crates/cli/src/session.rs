@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use mainspring_client::{Fork, NewName, SessionPatch, SessionTarget};
+use mainspring_client::{Client, Fork, NewName, SessionPatch, SessionTarget};
 use mainspring_core::{BadId, MessageId, RunOptions, SessionStatus};
 use mainspring_system::ids::Ids;
 use serde::Serialize;
@@ -233,14 +233,8 @@ impl Session {
         match self {
             Self::List { limit, archived } => list::list(context, connection, limit, archived).await,
             Self::New { key, options } => {
-                start_session(
-                    context,
-                    connection,
-                    Some(key.map_or(NewName::Any(true), NewName::Key)),
-                    None,
-                    options,
-                )
-                .await
+                let name = key.map_or(NewName::Any(true), NewName::Key);
+                start_session(context, connection, Some(name), None, options).await
             }
             Self::Load { session, options } => {
                 start_session(context, connection, None, Some(session), options).await
@@ -254,16 +248,7 @@ impl Session {
             Self::Tree { session, svg } => {
                 tree::print_tree(context, connection, &session, svg.as_deref()).await
             }
-            Self::Navigate { session, message } => {
-                let message = match message.as_str() {
-                    "none" => None,
-                    id => Some(id.parse().map_err(|bad: BadId| CliError::bad_request(bad.to_string()))?),
-                };
-                let session = connection
-                    .request(async |client| client.session_navigate(&session, message, None).await)
-                    .await?;
-                print_changed(context, &session, "navigated")
-            }
+            Self::Navigate { session, message } => navigate(context, connection, &session, &message).await,
             Self::Fork { session, message, key, title } => {
                 let (fork, name) = (Fork { message_id: message, key, title }, Ids::system().secret());
                 let created = connection
@@ -293,27 +278,42 @@ impl Session {
                 patch_session(context, connection, &session, &changes, "renamed").await
             }
             Self::Archive { session } => {
-                patch_session(
-                    context,
-                    connection,
-                    &session,
-                    &status_patch(SessionStatus::Archived),
-                    "archived",
-                )
-                .await
+                let changes = status_patch(SessionStatus::Archived);
+                patch_session(context, connection, &session, &changes, "archived").await
             }
             Self::Reopen { session } => {
-                patch_session(context, connection, &session, &status_patch(SessionStatus::Open), "reopened")
-                    .await
+                let changes = status_patch(SessionStatus::Open);
+                patch_session(context, connection, &session, &changes, "reopened").await
             }
-            Self::Delete { session } => {
-                let found = connection.request(async |client| client.session_get(&session).await).await?;
-                connection.request(async |client| client.session_delete(&session).await).await?;
-                let deleted = mainspring_core::Session { status: SessionStatus::Deleted, ..found };
-                print_changed(context, &deleted, "deleted")
-            }
+            Self::Delete { session } => delete(context, connection, &session).await,
         }
     }
+}
+
+async fn navigate(
+    context: &Context<'_>,
+    connection: &mut Connection<'_>,
+    session: &str,
+    message: &str,
+) -> Result<(), CliError> {
+    let message = match message {
+        "none" => None,
+        id => Some(id.parse().map_err(|bad: BadId| CliError::bad_request(bad.to_string()))?),
+    };
+    let navigate = async |client: &Client| client.session_navigate(session, message, None).await;
+    let session = connection.request(navigate).await?;
+    print_changed(context, &session, "navigated")
+}
+
+async fn delete(
+    context: &Context<'_>,
+    connection: &mut Connection<'_>,
+    session: &str,
+) -> Result<(), CliError> {
+    let found = connection.request(async |client| client.session_get(session).await).await?;
+    connection.request(async |client| client.session_delete(session).await).await?;
+    let deleted = mainspring_core::Session { status: SessionStatus::Deleted, ..found };
+    print_changed(context, &deleted, "deleted")
 }
 
 fn pinned_patch(pinned: bool) -> SessionPatch {

@@ -60,18 +60,7 @@ impl Input {
     pub(super) async fn read_line(&mut self, request: LineRequest) -> io::Result<LineInput> {
         match self {
             Self::Terminal(terminal) => terminal.read_line(request).await,
-            Self::Plain(lines) => {
-                let mut whole = String::new();
-                while let Some(line) = lines.next_line().await? {
-                    whole.push_str(&line);
-                    if !whole.ends_with('\\') {
-                        return Ok(LineInput::Line(whole));
-                    }
-                    whole.pop();
-                    whole.push('\n');
-                }
-                Ok(if whole.is_empty() { LineInput::Ended } else { LineInput::Line(whole) })
-            }
+            Self::Plain(lines) => read_plain(lines).await,
         }
     }
 
@@ -82,6 +71,19 @@ impl Input {
             Self::Plain(_) => None,
         }
     }
+}
+
+async fn read_plain(lines: &mut Lines<BufReader<Stdin>>) -> io::Result<LineInput> {
+    let mut joined = String::new();
+    while let Some(line) = lines.next_line().await? {
+        joined.push_str(&line);
+        if !joined.ends_with('\\') {
+            return Ok(LineInput::Line(joined));
+        }
+        joined.pop();
+        joined.push('\n');
+    }
+    Ok(if joined.is_empty() { LineInput::Ended } else { LineInput::Line(joined) })
 }
 
 /// Terminal input, read by an editor on a thread of its own.

@@ -48,7 +48,7 @@ struct RunDisplay {
 
 /// Next step after an item was shown.
 enum NextStep {
-    /// LineInput the next item.
+    /// Read the next item.
     Read,
     /// Check whether the session waits for an answer.
     CheckWait,
@@ -329,7 +329,7 @@ impl Conversation<'_, '_> {
         content: &[Block],
         is_error: bool,
     ) -> io::Result<()> {
-        // The person has already display the question and the answer.
+        // The person has already seen the question and the answer.
         if name == mainspring_agent::tool::ASK_PERSON && !is_error {
             return Ok(());
         }

@@ -74,7 +74,7 @@ impl DemoRunner<'_> {
         )
     }
 
-    /// Shows that a new process finds every acknowledged event, and the interrupt_signal run marked as such.
+    /// Shows that a new process finds every acknowledged event, and the interrupted run marked as such.
     pub(super) async fn show_recovery(&self, kernel: &Kernel, before: usize) -> Result<(), CliError> {
         let by = SessionRef::Key("crash".into());
         let query =

@@ -51,6 +51,15 @@ fn read_files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 fn sample_original(bytes: &Path) -> Original {
     fs::write(bytes, "# all is well\n").unwrap();
     let mut original = Original::new();
+    add_chat(&mut original, bytes);
+    add_running_task(&mut original);
+    add_delegation(&mut original);
+    add_irregular_records(&mut original);
+    original
+}
+
+/// Adds session 1: a chat with bindings, two ended runs, artifacts and grants.
+fn add_chat(original: &mut Original, bytes: &Path) {
     let chat = original.session(
         1,
         "main_chat",
@@ -77,15 +86,18 @@ fn sample_original(bytes: &Path) -> Original {
     let uri = format!("file://{}", bytes.to_str().unwrap().replace(' ', "%20"));
     original.artifact(1, &chat, &first, &uri, 14);
     original.artifact(2, &chat, &first, "file:///nowhere/at/all.md", 3);
-    let made = json!({"artifactId": id("art", 1)});
-    original.event(&chat, Some(&first), None, "artifact.created", &made);
+    let created = json!({"artifactId": id("art", 1)});
+    original.event(&chat, Some(&first), None, "artifact.created", &created);
     original.grant(1, &chat, &first, &[]);
     original.grant(2, &chat, &first, &[("revoked_at_ms", &2)]);
     original.grant(3, &chat, &first, &[("constraints_json", &r#"{"times":1}"#)]);
     let second =
         original.run(2, &chat, "never mind", &[("status", &"cancelled"), ("final_text", &"half of")]);
     original.turn(2, &chat, &second, &active, "cancelled");
+}
 
+/// Adds session 2: a task with a run that had not ended.
+fn add_running_task(original: &mut Original) {
     let alias: [(&str, &dyn rusqlite::types::ToSql); 3] = [
         ("legacy_client_scope", &"task-chat"),
         ("legacy_session_key", &"t-9"),
@@ -101,26 +113,33 @@ fn sample_original(bytes: &Path) -> Original {
         &task,
         &[("status", &"running"), ("binding_id", &memory), ("adapter_id", &"pi-mono")],
     );
+}
 
+/// Adds session 3, to which the first run of session 1 delegated work.
+fn add_delegation(original: &mut Original) {
+    let (parent_session, parent_run, binding) = (id("ses", 1), id("run", 1), id("bind", 2));
     let child = original.session(3, "delegated_agent", &[]);
-    let childs =
-        original.run(4, &child, "look it up", &[("parent_run_id", &first), ("final_text", &"found")]);
-    original.turn(4, &child, &childs, &active, "succeeded");
+    let child_run =
+        original.run(4, &child, "look it up", &[("parent_run_id", &parent_run), ("final_text", &"found")]);
+    original.turn(4, &child, &child_run, &binding, "succeeded");
     original.insert(
         "delegations",
         &[
             ("delegation_id", &id("del", 1)),
-            ("parent_session_id", &chat),
-            ("parent_run_id", &first),
+            ("parent_session_id", &parent_session),
+            ("parent_run_id", &parent_run),
             ("child_session_id", &child),
-            ("child_run_id", &childs),
+            ("child_run_id", &child_run),
             ("mode", &"spawn"),
             ("status", &"running"),
             ("objective", &"look it up"),
             ("created_at_ms", &1),
         ],
     );
+}
 
+/// Adds session 4 and rows that are invalid, incomplete or unknown.
+fn add_irregular_records(original: &mut Original) {
     let odd = original.session(4, "floating_pill", &[("status", &"dreaming"), ("metadata_json", &"[broken")]);
     original.run(5, &odd, "", &[("status", &"pondering"), ("input_json", &"{not json")]);
     let failed = [
@@ -144,7 +163,6 @@ fn sample_original(bytes: &Path) -> Original {
         ],
     );
     original.database.execute_batch("CREATE TABLE later (x); INSERT INTO later VALUES (1)").unwrap();
-    original
 }
 
 fn session(n: u64) -> SessionRef {

@@ -170,7 +170,7 @@ fn the_built_in_mcp_server_acts_for_its_owner_and_session() {
     let sent = serde_json::json!({"sessionId": b["sessionId"], "prompt": "history", "mode": "act"});
     let (answer, failed) = mcp.call("send_agent_message", &sent);
     assert!(!failed && answer["text"] == "my name is Bob\nhistory\n", "{answer}");
-    // A prompt to the caller's mcp session would deadlock, a foreign session is not found, and invalid input is
+    // A prompt to the caller's own session would deadlock, a foreign session is not found, and invalid input is
     // refused.
     for (arguments, code) in [
         (serde_json::json!({"sessionId": a["sessionId"], "prompt": "hi"}), "would_deadlock"),
