@@ -175,6 +175,11 @@ impl Report {
             self.add(Health::Ok, "integrity", "no problems".into());
         }
         self.add_problems("integrity", check.problems);
+        if check.crash_check_due {
+            let unfinished =
+                "not finished after an unclean stop; it runs in the background and again at the next start";
+            self.add(Health::Note, "crash check", unfinished.into());
+        }
         let stored = format!("{} sessions, {} runs, {} events", check.sessions, check.runs, check.events);
         self.add(Health::Ok, "stored", stored);
     }
