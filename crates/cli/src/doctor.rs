@@ -48,7 +48,7 @@ impl Doctor {
             true => report.0.iter().try_for_each(|finding| context.output.print_json(finding))?,
             false => report.print(context, is_bad)?,
         }
-        Ok(if is_bad { Exit::NotNow } else { Exit::Done })
+        Ok(if is_bad { Exit::Unavailable } else { Exit::Done })
     }
 
     async fn examine(&self, context: &Context<'_>, report: &mut Report) {

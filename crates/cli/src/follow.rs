@@ -55,7 +55,7 @@ pub(super) async fn follow_run(
             }
         };
         let item = match item {
-            None => return Ok(Exit::NotNow),
+            None => return Ok(Exit::Unavailable),
             Some(Err(error)) if error.is_gone() && connection.is_guest() => {
                 connection.reconnect().await?;
                 events = connection.events(&name, events.position().unwrap_or(from));
@@ -88,7 +88,7 @@ pub(super) async fn drain_accepted(
     if queued + active > 0 {
         let count = queued + active;
         let note = format_args!(
-            "{DIM}finishing {count} runs accepted from others; Ctrl-C leaves them queued{DIM:#}"
+            "{DIM}finishing runs accepted from other commands: {count}; Ctrl-C leaves them queued{DIM:#}"
         );
         context.output.print_note(note)?;
     }

@@ -214,8 +214,8 @@ impl From<OmiError> for CliError {
             OmiError::Missing { .. } => Exit::NotFound,
             OmiError::Unfit { .. } => Exit::BadRequest,
             OmiError::NotEmpty { .. } | OmiError::Done { .. } => Exit::Refused,
-            OmiError::Running { .. } | OmiError::Changed { .. } | OmiError::Io { .. } => Exit::NotNow,
-            OmiError::Open(_) | OmiError::Store(_) => Exit::NotNow,
+            OmiError::Running { .. } | OmiError::Changed { .. } | OmiError::Io { .. } => Exit::Unavailable,
+            OmiError::Open(_) | OmiError::Store(_) => Exit::Unavailable,
         };
         let retryable = matches!(error, OmiError::Running { .. } | OmiError::Changed { .. });
         Self { exit, code: error.code().into(), message: chain(&error), retryable }

@@ -180,10 +180,10 @@ pub(super) async fn with_reconnect<T>(
     }
 }
 
-/// Awaits `future` for at most `millis` milliseconds.
-async fn timeout(clock: &Clock, millis: u64, future: impl Future<Output = ()>) {
+/// Awaits `future` for at most `timeout_ms` milliseconds.
+async fn timeout(clock: &Clock, timeout_ms: u64, future: impl Future<Output = ()>) {
     tokio::select! {
         () = future => {}
-        () = clock.sleep_until(clock.now().plus(millis)) => {}
+        () = clock.sleep_until(clock.now().plus(timeout_ms)) => {}
     }
 }

@@ -95,7 +95,7 @@ impl Conversation<'_, '_> {
                 }
             };
             let item = match item {
-                None => return Ok(TurnEnd::Leave(Exit::NotNow)),
+                None => return Ok(TurnEnd::Leave(Exit::Unavailable)),
                 Some(Err(error)) if error.is_gone() && self.connection.is_guest() => {
                     self.connection.reconnect().await?;
                     events = self.connection.events(&session, events.position().unwrap_or(self.position));

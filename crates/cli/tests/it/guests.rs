@@ -209,7 +209,7 @@ fn a_second_process_is_a_guest_and_the_owner_executes_its_prompts() {
     assert_eq!(refused.code, 4, "{}", refused.err);
     let owner = owner.wait();
     assert_eq!(owner.code, 0, "{}", owner.err);
-    assert!(owner.out.ends_with("end\n") && owner.err.contains("working off 1"), "{}", owner.err);
+    assert!(owner.out.ends_with("end\n") && owner.err.contains("other commands: 1;"), "{}", owner.err);
     let guest = guest.wait();
     assert_eq!((guest.code, guest.out.ends_with("bye\n")), (0, true), "{}", guest.err);
     assert_eq!(guest.out.matches('y').count(), 79 + 1, "{}", guest.out);

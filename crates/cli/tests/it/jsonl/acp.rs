@@ -228,7 +228,7 @@ fn the_command_line_lists_login_methods_and_can_log_in() {
     assert_eq!(wrong.code, 4, "{}", wrong.err);
     assert!(wrong.err.contains("error[login_failed]"), "{}", wrong.err);
     let done = run(dir.path(), &["adapter", "login", "claude", "token"]);
-    assert_eq!((done.code, done.out.as_str()), (0, "logged in to claude by token\n"), "{}", done.err);
+    assert_eq!((done.code, done.out.as_str()), (0, "logged in to claude with token\n"), "{}", done.err);
     let nothing = run(dir.path(), &["adapter", "login", "script", "token"]);
     assert_eq!(nothing.code, 2, "{}", nothing.err);
     let listed = run(dir.path(), &["adapter", "list"]);
