@@ -88,7 +88,7 @@ impl Stdio {
             (false, true) => jsonl::OWNER.to_owned(),
             (false, false) => String::new(),
         };
-        let relay = config.relay().filter(|_| is_own);
+        let relay = config.relay_socket().filter(|_| is_own);
         if relay.is_none() && is_own {
             tracing::warn!(
                 "the path of the state directory is too long for a socket: agents cannot reach the tools of the host"
@@ -112,7 +112,9 @@ impl Stdio {
 /// name. Aliases in `given` take precedence.
 pub(super) fn aliases(config: &Config, given: &[(String, String)]) -> HashMap<String, String> {
     let of_kind = |kind: &str| {
-        let fits = |name: &&String| config.adapters[*name].kind.is_some_and(|of| of.word() == kind);
+        let fits = |name: &&String| {
+            config.adapters[*name].kind.is_some_and(|adapter_kind| adapter_kind.keyword() == kind)
+        };
         // Of several adapters of the kind, prefer the default one.
         Some(&config.adapter)
             .filter(|name| config.adapters.contains_key(*name) && fits(name))

@@ -122,7 +122,7 @@ pub(crate) async fn call(tools: &ToolContext<'_>, name: &str, input: Value) -> (
 
 /// Builds the error result of a tool.
 pub(crate) fn error_result(code: &str, message: &str) -> Value {
-    let code = serde_json::to_value(Code::of(code)).unwrap_or_default();
+    let code = serde_json::to_value(Code::new(code)).unwrap_or_default();
     let mut answer = json!({"ok": false, "error": {"message": message}});
     if let (Some(error), Value::Object(code)) = (answer["error"].as_object_mut(), code) {
         error.extend(code);

@@ -42,7 +42,7 @@ use crate::link::Link;
 pub(crate) use follow::assistant_text;
 use line::{Echo, Envelope, InvalidLine, Subject};
 use live::{Attempts, Live};
-use mainspring_api::jsonl::{Code, Names, Reply, Request};
+use mainspring_api::jsonl::{Code, LineIds, Reply, Request};
 use pipes::{Input, Out};
 
 /// The client id of lines without one.
@@ -149,7 +149,7 @@ impl Jsonl {
     /// Sends `init`, then handles the lines of `from` until the host sends no more.
     pub async fn serve(&self, from: impl Read + Send + 'static) -> io::Result<Left> {
         let shared = &self.0;
-        shared.reply(&Reply::Init { session_id: "".into() }, &Names::default()).await;
+        shared.reply(&Reply::Init { session_id: "".into() }, &LineIds::default()).await;
         let lines = pipes::lines(from, shared.options.line_bytes)?;
         let left = tokio::select! {
             left = read_lines(shared, lines) => left,
@@ -183,7 +183,7 @@ impl Jsonl {
         for query in shared.live.all() {
             let message = "mainspring is shutting down before the query has ended; send it again with the same \
                            requestId to get its result";
-            shared.reply(&Reply::error("shutting_down", message), &query.names(None)).await;
+            shared.reply(&Reply::error("shutting_down", message), &query.line_ids(None)).await;
             shared.live.end(&query);
         }
         shared.out.flushed().await;
@@ -247,8 +247,8 @@ async fn dispatch(
 
 impl Shared {
     /// Writes a reply.
-    async fn reply(&self, reply: &Reply<'_>, names: &Names) {
-        self.out.line(reply.encode(names)).await;
+    async fn reply(&self, reply: &Reply<'_>, line_ids: &LineIds) {
+        self.out.line(reply.encode(line_ids)).await;
     }
 
     /// Reports an invalid line, in a form that the host does not mistake for the end of a live query.
@@ -259,10 +259,10 @@ impl Shared {
             Subject::Call(call_id) => {
                 let error = Reply::Error {
                     message: (&message).into(),
-                    code: Code::of(code),
+                    code: Code::new(code),
                     call_id: call_id.as_deref().map(Into::into),
                 };
-                self.reply(&error, &Names::default()).await;
+                self.reply(&error, &LineIds::default()).await;
             }
             Subject::Other => self.reply(&Reply::error(code, &message), &echo.into()).await,
         }

@@ -157,7 +157,7 @@ async fn finish(shared: &Shared, query: &Query, last: Vec<u8>) {
 }
 
 async fn fail(shared: &Shared, query: &Query, (code, message): &(String, String)) {
-    finish(shared, query, Reply::error(code, message).encode(&query.names(None))).await;
+    finish(shared, query, Reply::error(code, message).encode(&query.line_ids(None))).await;
 }
 
 struct Reader {
@@ -330,7 +330,7 @@ impl Reader {
         if let Some(query) = query {
             self.flush().await;
             self.shared
-                .reply(&Reply::ThinkingDelta { text: (&thought.text).into() }, &query.names(None))
+                .reply(&Reply::ThinkingDelta { text: (&thought.text).into() }, &query.line_ids(None))
                 .await;
         }
     }
@@ -363,7 +363,7 @@ impl Reader {
     /// Sends the pending text.
     async fn flush(&mut self) {
         if let Some((query, text)) = self.pending.take() {
-            self.shared.reply(&Reply::TextDelta { text: (&text).into() }, &query.names(None)).await;
+            self.shared.reply(&Reply::TextDelta { text: (&text).into() }, &query.line_ids(None)).await;
         }
     }
 

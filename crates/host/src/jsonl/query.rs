@@ -53,7 +53,7 @@ pub(super) fn handle(shared: &Arc<Shared>, envelope: &Envelope, line: Line, weig
                 super::follow::follow(&shared, query, accepted).await;
             }
             Err((code, message)) => {
-                shared.reply(&Reply::error(&code, &message), &query.names(None)).await;
+                shared.reply(&Reply::error(&code, &message), &query.line_ids(None)).await;
                 shared.live.end(&query);
             }
         }
@@ -74,7 +74,7 @@ fn check_repeated(
             && let Err((code, message)) = accept(&shared, &live_query, line, unnamed).await
         {
             // The error concerns the repeated line, not the run of the live query.
-            shared.reply(&Reply::error(&code, &message), &live_query.request_names()).await;
+            shared.reply(&Reply::error(&code, &message), &live_query.request_line_ids()).await;
         }
         drop(weight);
     });
@@ -157,7 +157,7 @@ async fn accept(
     }
     let prompt = Prompt {
         session: target,
-        prompt: PromptContent::of(prompt),
+        prompt: PromptContent::from_blocks(prompt),
         adapter: Some(query.adapter.clone()),
         mode: line.mode.unwrap_or_default(),
         options: RunOptions {
