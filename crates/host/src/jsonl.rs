@@ -39,7 +39,6 @@ mod tell;
 mod warmup;
 
 use crate::link::Link;
-pub(crate) use follow::assistant_text;
 use line::{Echo, Envelope, InvalidLine, Subject};
 use live::{Attempts, Live};
 use mainspring_api::jsonl::{Code, LineIds, Reply, Request};

@@ -2,9 +2,10 @@
 //!
 //! Both are clients of the HTTP API of the process that owns the sessions. They only translate between protocols.
 
-mod control;
 pub mod jsonl;
 mod link;
 pub mod mcp;
+mod plane;
 
 pub use link::{Keeper, Link};
+pub use plane::LinkPlane;

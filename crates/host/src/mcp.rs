@@ -5,6 +5,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use mainspring_control::{CLIENT, ControlTools};
 use mainspring_core::SessionId;
 use mainspring_system::ids::Ids;
 use rmcp::model::{
@@ -16,8 +17,8 @@ use rmcp::{ErrorData, RoleServer, ServerHandler, ServiceExt};
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use crate::control::{self, ToolContext};
 use crate::link::Link;
+use crate::plane::LinkPlane;
 
 /// Options of the MCP server.
 pub struct Options {
@@ -60,14 +61,14 @@ impl ServerHandler for Tools {
         _request: Option<PaginatedRequestParams>,
         _context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        let tool = |tool: control::ToolSpec| {
+        let tool = |tool: mainspring_control::ToolSpec| {
             let schema = match tool.schema {
                 Value::Object(schema) => schema,
                 _ => serde_json::Map::new(),
             };
             Tool::new(tool.name, tool.description, Arc::new(schema))
         };
-        Ok(ListToolsResult::with_all_items(control::tools().into_iter().map(tool).collect()))
+        Ok(ListToolsResult::with_all_items(mainspring_control::tools().into_iter().map(tool).collect()))
     }
 
     async fn call_tool(
@@ -75,20 +76,22 @@ impl ServerHandler for Tools {
         request: CallToolRequestParams,
         _context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        if !control::tools().iter().any(|tool| tool.name == request.name) {
+        if !mainspring_control::is_control_tool(&request.name) {
             return Err(ErrorData::invalid_params(format!("there is no tool {:?}", request.name), None));
         }
-        let tools = ToolContext {
-            link: &self.link,
-            owner: &self.options.owner,
+        let tools = ControlTools {
+            plane: &LinkPlane::new(&self.link, &self.options.owner),
             session: self.options.session,
             aliases: &HashMap::new(),
-            ids: &self.ids,
+            client_id: CLIENT,
+            request_id: &self.ids.secret(),
             run_of: &|_| None,
         };
         let input = request.arguments.map_or(Value::Null, Value::Object);
-        let (answer, ok) = control::call(&tools, &request.name, input).await;
-        let content = vec![ContentBlock::text(answer)];
-        Ok(if ok { CallToolResult::success(content) } else { CallToolResult::error(content) }.into())
+        let result = match tools.call(&request.name, input).await {
+            Ok(answer) => CallToolResult::success(vec![ContentBlock::text(answer)]),
+            Err(answer) => CallToolResult::error(vec![ContentBlock::text(answer)]),
+        };
+        Ok(result.into())
     }
 }

@@ -9,16 +9,17 @@ use std::sync::Arc;
 
 use futures_util::FutureExt;
 use mainspring_api::jsonl::Reply;
-use mainspring_client::{AcceptedRun, Client, Error, Events, EventsQuery, Item, Snapshot, Thought};
+use mainspring_client::{AcceptedRun, Client, Events, Item, Snapshot, Thought};
+use mainspring_control::run_text;
 use mainspring_core::{
     BindingId, Body, Event, EventId, LiveEvent, MessageId, Position, Run, RunId, SessionId,
 };
 use parking_lot::Mutex;
 
 use super::live::Query;
-use super::tell::{End, Translation, Translator, final_text};
+use super::tell::{End, Translation, Translator};
 use super::{Shared, code_and_message};
-use crate::link::Link;
+use crate::plane::LinkPlane;
 
 /// Size at which pending text is sent.
 const TEXT_FLUSH_BYTES: usize = 64 << 10;
@@ -100,44 +101,17 @@ async fn send_past_end(shared: &Shared, query: &Query, run: &Run, end: &End) {
     if let Some(binding) = attempts.last().and_then(|attempt| attempt.binding) {
         bind(shared, query, run.session, binding).await;
     }
-    let text = match assistant_text(&shared.link, &query.owner, run).await {
+    let text = match read_text(shared, &query.owner, run).await {
         Ok(text) => text,
-        Err(error) => return fail(shared, query, &code_and_message(&error)).await,
+        Err(error) => return fail(shared, query, &error).await,
     };
     end_query(shared, query, end, &text, None).await;
 }
 
-/// Returns all text of the agent in a run that has ended.
-pub(crate) async fn assistant_text(link: &Link, owner: &str, run: &Run) -> Result<String, Error> {
-    let id = run.id;
-    let mut text = String::new();
-    let mut after = Position::START;
-    loop {
-        let query = EventsQuery::after(after, None);
-        let ask = |client: Client| {
-            let query = &query;
-            async move { client.run_events_page(id, query).await }
-        };
-        match link.ask(owner, ask).await {
-            Ok(page) => {
-                text.extend(page.items.iter().filter_map(|event| final_text(&event.body)));
-                match page.next.and_then(|next| next.parse().ok()) {
-                    Some(next) => after = next,
-                    None => return Ok(text),
-                }
-            }
-            // The events were pruned; the last message still exists.
-            Err(error) if error.is_cursor_expired() => break,
-            Err(error) => return Err(error),
-        }
-    }
-    let Some(message) = run.final_message else { return Ok(String::new()) };
-    let session = run.session.to_string();
-    let ask = |client: Client| {
-        let session = &session;
-        async move { client.session_message(session, message).await }
-    };
-    Ok(link.ask(owner, ask).await?.node.message.text())
+/// Reads all text of the agent in a run that has ended.
+async fn read_text(shared: &Shared, owner: &str, run: &Run) -> Result<String, (String, String)> {
+    let text = run_text(&LinkPlane::new(&shared.link, owner), run).await;
+    text.map_err(|error| (error.code.into_owned(), error.message))
 }
 
 /// Ends a query; first sends `auth_required` if the agent requires a login.
@@ -309,16 +283,16 @@ impl Reader {
             };
             match text {
                 Ok(text) => end_query(&self.shared, &query, &end, &text, Some(event.id)).await,
-                Err(error) => fail(&self.shared, &query, &code_and_message(&error)).await,
+                Err(error) => fail(&self.shared, &query, &error).await,
             }
         }
     }
 
     /// Reads the complete text of a run after a gap.
-    async fn complete_text(&self, run: RunId) -> Result<String, Error> {
+    async fn complete_text(&self, run: RunId) -> Result<String, (String, String)> {
         let ask = |client: Client| async move { client.run_get(run).await };
-        let run = self.shared.link.ask(&self.owner, ask).await?;
-        assistant_text(&self.shared.link, &self.owner, &run).await
+        let run = self.shared.link.ask(&self.owner, ask).await.map_err(|error| code_and_message(&error))?;
+        read_text(&self.shared, &self.owner, &run).await
     }
 
     async fn thought(&mut self, thought: &Thought) {

@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use mainspring_api::jsonl::{Code, LineIds, Reply, ToolResult};
+use mainspring_control::{CLIENT, ControlTools, error_answer, is_control_tool};
 use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -27,7 +28,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use super::Shared;
 use super::line::Envelope;
 use super::live::Query;
-use crate::control::{self, ToolContext};
+use crate::plane::LinkPlane;
 
 /// Maximum bytes of a tool result.
 const RESULT_MAX_BYTES: usize = 16 << 20;
@@ -235,7 +236,7 @@ async fn send(answers: &mpsc::Sender<Vec<u8>>, call_id: &str, result: String) {
 
 /// Builds the result of a failed call.
 fn failed(code: &str, message: impl Into<String>) -> String {
-    control::error_result(code, &message.into()).to_string()
+    error_answer(code, &message.into())
 }
 
 async fn run(shared: &Arc<Shared>, call: Call) -> String {
@@ -244,7 +245,7 @@ async fn run(shared: &Arc<Shared>, call: Call) -> String {
     let timed_out =
         failed("timeout", format!("the tool {:?} did not answer within {seconds} seconds", call.name));
     let answer = async {
-        if control::is_control_tool(&call.name) {
+        if is_control_tool(&call.name) {
             let owner = match &query {
                 Some(query) => Some(query.owner.clone()),
                 None => shared.calls.owner(is_named(&call), &shared.options.owner),
@@ -255,15 +256,15 @@ async fn run(shared: &Arc<Shared>, call: Call) -> String {
                 return failed("stale_owner", message);
             };
             let session = query.as_ref().and_then(|query| query.details().session);
-            let tools = ToolContext {
-                link: &shared.link,
-                owner: &owner,
+            let tools = ControlTools {
+                plane: &LinkPlane::new(&shared.link, &owner),
                 session,
                 aliases: &shared.options.aliases,
-                ids: &shared.ids,
+                client_id: CLIENT,
+                request_id: &shared.ids.secret(),
                 run_of: &|attempt| shared.attempts.run_of(attempt),
             };
-            return control::call(&tools, &call.name, call.input.clone()).await.0;
+            return tools.call(&call.name, call.input.clone()).await.unwrap_or_else(|failed| failed);
         }
         ask_host(shared, &call, query.as_deref()).await
     };

@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use mainspring_api::jsonl::{Activity, Reply};
+use mainspring_control::is_final;
 use mainspring_core::{
-    BindingId, Block, Body, Cost, Event, Failure, Message, MessageId, MessageStatus, Role, Run, RunStatus,
-    Usage,
+    BindingId, Block, Body, Cost, Event, Failure, Message, MessageId, Role, Run, RunStatus, Usage,
 };
 use serde_json::Value;
 
@@ -222,20 +222,6 @@ fn tool_activity<'a>(call: &'a str, name: &'a str, status: Activity, input: Opti
 
 fn tool_output<'a>(call: &'a str, name: &'a str, output: &'a str) -> Reply<'a> {
     Reply::ToolResultDisplay { tool_use_id: call.into(), name: name.into(), output: output.into() }
-}
-
-/// True for assistant messages that are completed or cancelled, not for the remains of a failed attempt.
-fn is_final(message: &Message) -> bool {
-    let kept = matches!(message.status, MessageStatus::Completed | MessageStatus::Cancelled);
-    message.role == Role::Assistant && kept
-}
-
-/// Returns the text of a final assistant message, if the event is one.
-pub(super) fn final_text(body: &Body) -> Option<String> {
-    match body {
-        Body::MessageCompleted { message, .. } if is_final(message) => Some(message.text()),
-        _ => None,
-    }
 }
 
 /// Returns a tool result as text; other blocks as JSON.

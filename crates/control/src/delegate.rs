@@ -1,0 +1,97 @@
+//! `delegate_agent`: a run delegates work to a child session.
+
+use mainspring_api::control::{
+    ControlError, DelegateWork, DelegatedWork, DelegationForm, DelegationInput, DelegationResultForm,
+};
+use mainspring_api::{Delegate, SessionTarget};
+use mainspring_core::{Cost, ExternalRef, Mode, RunId, RunLimits, RunOptions};
+use serde_json::Value;
+
+use crate::{ControlTools, Input, invalid, run_id, session_id};
+
+/// The default budget of a child, in US dollars.
+const DEFAULT_BUDGET_USD: f64 = 5.0;
+/// The maximum budget of a child, in US dollars.
+const MAX_BUDGET_USD: f64 = 10.0;
+
+impl ControlTools<'_> {
+    pub(crate) async fn delegate(&self, input: Input<DelegateWork>) -> Result<DelegatedWork, ControlError> {
+        let input = input?;
+        self.check_owner(input.owner_id.as_deref())?;
+        let parent = self.parent(input.parent_run_id.as_deref()).await?;
+        let request = DelegationInput {
+            mode: Some(input.mode),
+            objective: Some(input.objective.clone()),
+            context: Some(input.context.clone()),
+        };
+        let (mode, work) = (input.mode, self.work(input)?);
+        let made = self.plane.run_delegate(parent, &work).await?;
+        let run = match mode.is_awaited() {
+            true => self.plane.run_ended(made.run.id).await?,
+            false => self.plane.run_get(made.run.id).await?,
+        };
+        let settled = self.plane.delegation_get(made.delegation.id).await?;
+        let status = run.state.status();
+        Ok(DelegatedWork {
+            delegation: DelegationForm::new(settled.delegation, request),
+            child_session: self.plane.session_get(run.session).await?.into(),
+            child_attempt: self.attempts(run.id).await?.pop(),
+            adapter_session_id: self.native_session(&run).await?,
+            terminal_status: status.is_ended().then_some(status),
+            result: settled.outcome.map(DelegationResultForm::from),
+            child_run: self.run_form(run).await?,
+        })
+    }
+
+    /// Returns the run that delegates, which must belong to the calling session.
+    async fn parent(&self, named: Option<&str>) -> Result<RunId, ControlError> {
+        if let Some(named) = named {
+            let run = self.plane.run_get(run_id(named)?).await?;
+            return match self.session.is_none_or(|own| own == run.session) {
+                true => Ok(run.id),
+                false => Err(ControlError::not_found(format!("{named} is not a run of your session"))),
+            };
+        }
+        let unnamed = || invalid("name the run that delegates: parentRunId");
+        let own = self.session.ok_or_else(unnamed)?;
+        self.plane.session_active_run(own).await?.map(|run| run.id).ok_or_else(unnamed)
+    }
+
+    /// Converts the input to a request of the API.
+    fn work(&self, input: DelegateWork) -> Result<Delegate, ControlError> {
+        let budget = input.max_budget_usd.unwrap_or(DEFAULT_BUDGET_USD);
+        if !(budget > 0.0 && budget <= MAX_BUDGET_USD) {
+            return Err(invalid(format!("maxBudgetUsd must be more than 0 and at most {MAX_BUDGET_USD}")));
+        }
+        let external_ref = match (input.child_external_ref_kind, input.child_external_ref_id) {
+            (Some(kind), Some(id)) => Some(ExternalRef { kind, id }),
+            (None, None) => None,
+            _ => return Err(invalid("childExternalRefKind and childExternalRefId must be given together")),
+        };
+        let adapter = input.adapter_id.map(|name| self.adapter(name));
+        let default_adapter = input.default_adapter_id.map(|name| self.adapter(name));
+        let session = SessionTarget {
+            session_id: input.child_session_id.as_deref().map(session_id).transpose()?,
+            external_ref,
+            title: input.child_title,
+            surface_kind: input.child_surface_kind,
+            adapter: default_adapter.or_else(|| adapter.clone()),
+            cwd: input.cwd.clone(),
+            metadata: input.metadata.map(Value::Object),
+            ..SessionTarget::default()
+        };
+        let limits = RunLimits { max_cost: Some(Cost::from(budget)), ..RunLimits::default() };
+        let (client_id, request_id) = self.request_name(input.client_id, input.request_id);
+        Ok(Delegate {
+            context: input.context,
+            session,
+            adapter,
+            run_mode: input.run_mode.unwrap_or(Mode::Ask),
+            options: RunOptions { model: input.model, cwd: input.cwd, limits, ..RunOptions::default() },
+            max_depth: input.max_depth,
+            client_id,
+            request_id,
+            ..Delegate::new(input.mode, input.objective)
+        })
+    }
+}
