@@ -9,7 +9,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::line::{Envelope, Version};
 use super::live::Query;
-use super::{CLIENT, Shared, code_and_message};
+use super::{DEFAULT_CLIENT_ID, Shared, code_and_message};
 
 /// The target of an interrupt.
 enum Target {
@@ -28,7 +28,7 @@ pub(super) fn handle(
     shared: &Arc<Shared>,
     envelope: Envelope,
     line: Interrupt,
-    weight: OwnedSemaphorePermit,
+    permit: OwnedSemaphorePermit,
 ) {
     let target = target_of(shared, &envelope, &line);
     let query = match &target {
@@ -49,7 +49,7 @@ pub(super) fn handle(
             };
             acknowledge(&shared, line_ids, outcome).await;
         }
-        drop((ack_lock, weight));
+        drop((ack_lock, permit));
     });
 }
 
@@ -97,7 +97,9 @@ fn target_of(shared: &Shared, envelope: &Envelope, line: &Interrupt) -> Target {
     let (latest, none) = match &envelope.client {
         // A client that names itself means its own query, not another client's.
         Some(client) => (of_client(client), format!("client {client:?} has no query under way")),
-        None => (of_client(CLIENT).or_else(|| live.latest(owns)), "no query is under way".to_owned()),
+        None => {
+            (of_client(DEFAULT_CLIENT_ID).or_else(|| live.latest(owns)), "no query is under way".to_owned())
+        }
     };
     latest.map_or_else(|| Target::Nothing("not_found", none), Target::Query)
 }

@@ -15,7 +15,7 @@ pub(super) fn handle(
     shared: &Arc<Shared>,
     envelope: Envelope,
     line: InvalidateSession,
-    weight: OwnedSemaphorePermit,
+    permit: OwnedSemaphorePermit,
 ) {
     let owner = shared.owner(&envelope).to_owned();
     shared.hints.forget(&owner, &line.session_key);
@@ -32,7 +32,7 @@ pub(super) fn handle(
                 shared.reply(&Reply::error(&code, &message), &LineIds::from(&envelope)).await;
             }
         }
-        drop(weight);
+        drop(permit);
     });
 }
 

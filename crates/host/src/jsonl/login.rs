@@ -38,7 +38,7 @@ pub(super) fn handle(
     shared: &Arc<Shared>,
     envelope: Envelope,
     line: Authenticate,
-    weight: OwnedSemaphorePermit,
+    permit: OwnedSemaphorePermit,
 ) {
     let shared = shared.clone();
     shared.tasks.clone().spawn(async move {
@@ -63,6 +63,6 @@ pub(super) fn handle(
                 send_auth_required(&shared, owner, &adapter).await;
             }
         }
-        drop(weight);
+        drop(permit);
     });
 }

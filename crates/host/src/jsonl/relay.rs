@@ -241,7 +241,7 @@ fn failed(code: &str, message: impl Into<String>) -> String {
 
 async fn run(shared: &Arc<Shared>, call: Call) -> String {
     let query = caller(shared, &call);
-    let seconds = shared.options.tool_timeout / 1_000;
+    let seconds = shared.options.tool_timeout_ms / 1_000;
     let timed_out =
         failed("timeout", format!("the tool {:?} did not answer within {seconds} seconds", call.name));
     let answer = async {
@@ -270,7 +270,7 @@ async fn run(shared: &Arc<Shared>, call: Call) -> String {
     };
     tokio::select! {
         answer = answer => answer,
-        () = shared.clock.sleep_until(shared.clock.now().plus(shared.options.tool_timeout)) => timed_out,
+        () = shared.clock.sleep_until(shared.clock.now().plus(shared.options.tool_timeout_ms)) => timed_out,
     }
 }
 
@@ -348,7 +348,7 @@ fn is_named(call: &Call) -> bool {
     ids.iter().any(|id| id.is_some())
 }
 
-/// Returns the names in a call, for a call whose query is unknown.
+/// Returns the ids in a call, for a call whose query is unknown.
 fn line_ids_of(call: &Call) -> LineIds {
     fn id<T: std::str::FromStr>(text: Option<&String>) -> Option<T> {
         text.and_then(|text| text.parse().ok())

@@ -295,9 +295,9 @@ impl Shared {
             ));
         }
         Ok(RunLimits {
-            max_tokens: least(wanted.max_tokens, tokens),
-            max_cost: least(wanted.max_cost, cost),
-            max_time: least(wanted.max_time, time),
+            max_tokens: min_set(wanted.max_tokens, tokens),
+            max_cost: min_set(wanted.max_cost, cost),
+            max_time: min_set(wanted.max_time, time),
             ..wanted
         })
     }
@@ -329,7 +329,7 @@ impl Shared {
     }
 }
 
-fn least<T: Ord>(a: Option<T>, b: Option<T>) -> Option<T> {
+fn min_set<T: Ord>(a: Option<T>, b: Option<T>) -> Option<T> {
     match (a, b) {
         (Some(a), Some(b)) => Some(a.min(b)),
         (a, b) => a.or(b),

@@ -105,8 +105,8 @@ impl Shared {
             let fence = self.store.lease_take(id, self.node).await?;
             let (tx, rx) = mpsc::unbounded_channel();
             let feed = self.feed_new(id);
-            let unborn = crate::actor::unborn(session);
-            let actor = Box::new(Actor::new(me, fence, feed.clone(), unborn, false, (tx.clone(), rx)));
+            let loaded = crate::actor::new_loaded(session);
+            let actor = Box::new(Actor::new(me, fence, feed.clone(), loaded, false, (tx.clone(), rx)));
             let mut slots = self.slots.lock();
             if self.tasks.is_stopping() {
                 return Err(Error::ShuttingDown);
