@@ -123,7 +123,7 @@ impl Blobs {
         }
     }
 
-    /// Begins to stage at most `limit` bytes, written piece by piece.
+    /// Begins to stage at most `limit` bytes, written chunk by chunk.
     pub(crate) async fn stage_begin(&self, id: ArtifactId, limit: usize) -> Result<StagingBlob, Error> {
         let part = self.staging().join(format!("{id}.part"));
         let file = self.blocking(move |blobs| blobs.part_make(&part).map(|file| (part, file))).await;
