@@ -176,6 +176,11 @@ fn database_shown(config: &Config, check: SqliteCheck, add: &mut impl FnMut(Heal
     for problem in check.problems.into_iter().take(10) {
         add(Health::Bad, "integrity", problem);
     }
+    if check.crash_check_due {
+        let found =
+            "after an unclean stop, not finished: it runs in the background, and again at the next start";
+        add(Health::Note, "crash check", found.into());
+    }
     let stored = format!("{} sessions, {} runs, {} events", check.sessions, check.runs, check.events);
     add(Health::Ok, "stored", stored);
 }

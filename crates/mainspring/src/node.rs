@@ -146,7 +146,7 @@ fn open_sqlite(config: &Config, clock: &Clock) -> Result<Arc<SqliteStore>, OpenE
         config::Durability::Full => Durability::Full,
         config::Durability::Normal => Durability::Normal,
     };
-    let options = SqliteOptions { durability, readers: config.readers };
+    let options = SqliteOptions { durability, readers: config.readers, ..SqliteOptions::default() };
     SqliteStore::open(&config.database(), options, clock.now()).map(Arc::new)
 }
 

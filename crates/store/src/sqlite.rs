@@ -27,6 +27,7 @@ use rusqlite::Connection;
 use tokio::sync::oneshot;
 
 use self::apply::Prepared;
+use self::checker::Checker;
 use self::columns::int;
 use self::readers::Readers;
 use self::writer::{Answer, ChunkJob, Job, Shared, Writer};
@@ -35,6 +36,7 @@ use crate::Fault;
 mod agents;
 mod apply;
 mod check;
+mod checker;
 mod columns;
 mod data;
 mod digests;
@@ -49,6 +51,7 @@ mod readers;
 mod search;
 mod state;
 mod steps;
+mod wal;
 mod write;
 mod write_records;
 mod writer;
@@ -65,11 +68,14 @@ pub struct SqliteOptions {
     pub durability: Durability,
     /// The number of reads that can run at the same time.
     pub readers: usize,
+    /// The size of the largest database that is checked before it is used, if it was not closed normally. A larger one
+    /// is checked in the background.
+    pub check_at_open_bytes: u64,
 }
 
 impl Default for SqliteOptions {
     fn default() -> Self {
-        Self { durability: Durability::Full, readers: 4 }
+        Self { durability: Durability::Full, readers: 4, check_at_open_bytes: 32 << 20 }
     }
 }
 
@@ -92,6 +98,7 @@ pub struct SqliteStore {
     path: PathBuf,
     shared: Arc<Shared>,
     pragmas: Vec<(&'static str, i64)>,
+    checker: Option<Checker>,
     /// Dropped before the writer, so that no reader blocks the last checkpoint.
     readers: Option<Readers>,
     writer: Option<JoinHandle<()>>,
@@ -100,9 +107,10 @@ pub struct SqliteStore {
 impl SqliteStore {
     /// Opens the database at `path`, or creates it. On an error, an existing file is unchanged.
     pub fn open(path: &Path, options: SqliteOptions, now: Time) -> Result<Self, OpenError> {
-        let connection = open::open_writer(path, &options, now)?;
-        let pragmas = open::pragmas(&connection).map_err(|error| open::failed(path, error))?;
-        let (boot, seq) = boot(&connection).map_err(|error| open::failed(path, error))?;
+        let open::Opened { connection, check_due } = open::open_writer(path, &options, now)?;
+        let fail = |error| open::failed(path, error);
+        let pragmas = open::pragmas(&connection).map_err(fail)?;
+        let (boot, seq) = boot(&connection, check_due).map_err(fail)?;
         let readers =
             (0..options.readers.max(1)).map(|_| open::open_reader(path)).collect::<Result<_, _>>()?;
         let io = |error: std::io::Error| OpenError::Io { path: path.into(), source: error.into() };
@@ -111,7 +119,11 @@ impl SqliteStore {
         let writer = Writer { shared: Arc::clone(&shared), connection, boot, seq };
         let thread = std::thread::Builder::new().name("store-writer".into());
         let writer = Some(thread.spawn(move || writer.run()).map_err(io)?);
-        Ok(Self { path: path.into(), shared, pragmas, readers, writer })
+        let checker = match check_due {
+            true => Some(Checker::start(open::open_reader(path)?, path, Arc::clone(&shared)).map_err(io)?),
+            false => None,
+        };
+        Ok(Self { path: path.into(), shared, pragmas, checker, readers, writer })
     }
 
     /// Checks the health of the database, for `doctor`. `thorough` reads every page.
@@ -187,6 +199,7 @@ impl SqliteStore {
 
 impl Drop for SqliteStore {
     fn drop(&mut self) {
+        self.checker = None;
         self.readers = None;
         self.shared.queue.close();
         if let Some(writer) = self.writer.take()
@@ -201,13 +214,19 @@ fn closed() -> StoreError {
     StoreError::Unavailable("the store is closed".into())
 }
 
-/// Increments the number of boots, and returns it with the last cursor ever assigned.
-fn boot(connection: &Connection) -> rusqlite::Result<(u64, u64)> {
+/// Increments the number of boots and renews the token in the file itself, so that no WAL and no copy from before this
+/// start fits together with one from after it. Returns the number of boots and the last cursor ever assigned.
+fn boot(connection: &Connection, check_due: bool) -> rusqlite::Result<(u64, u64)> {
+    connection.execute_batch("BEGIN IMMEDIATE")?;
     let boot = connection.query_row(
         "INSERT INTO meta VALUES ('boot', 1) ON CONFLICT (name) DO UPDATE SET value = value + 1 RETURNING value",
         [],
         |row| row.get::<_, i64>(0),
     )?;
+    check::crash_check_write(connection, check_due)?;
+    wal::token_renew(connection)?;
+    connection.execute_batch("COMMIT")?;
+    connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
     let seq = connection.query_row(
         "SELECT max(coalesce((SELECT value FROM meta WHERE name = 'event_seq'), ?1),
                     coalesce((SELECT max(event_seq) FROM events), ?1))",

@@ -21,3 +21,4 @@ mod state_dir;
 mod steps;
 mod streams;
 mod tree;
+mod wal;
