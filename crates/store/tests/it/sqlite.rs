@@ -26,7 +26,6 @@ async fn everything_is_there_after_reopening() {
         row_run(run(1, 1, 1, RunState::Running { attempt: attempt_id(1) })),
         row_attempt(attempt(1, 1, 1, RunStatus::Running)),
     ];
-    rows.extend(record_rows());
     commit(&store, fence, rows, vec![event(1, completed)]).await.unwrap();
     let (loaded_before, events_before) =
         (store.session_load(session_id(1)).await.unwrap(), events(&store, 1).await);
@@ -206,6 +205,7 @@ async fn the_views_have_the_tables_and_columns_of_the_original() {
         row_run(done),
         row_attempt(attempt(1, 1, 1, RunStatus::Succeeded)),
     ];
+    rows.extend(record_rows());
     commit(&store, fence, rows, vec![event(1, completed)]).await.unwrap();
     let connection = open_read_only(folder.path());
     let text = |sql: &str| connection.query_row(sql, [], |row| row.get::<_, String>(0)).unwrap();
