@@ -81,7 +81,7 @@ pub(super) async fn attach(home: &mut Home<'_>, mut prompt: Prompt, files: &[Fil
             name: Some(file.name.clone()),
         });
     }
-    prompt.prompt = PromptContent::of(blocks);
+    prompt.prompt = PromptContent::from_blocks(blocks);
     prompt.session = SessionTarget { session_id: Some(session), ..SessionTarget::default() };
     Ok(prompt)
 }

@@ -190,9 +190,10 @@ enum Found {
 /// Builds a client of the state directory's owner, if the owner is reachable.
 fn guest(context: &Context<'_>) -> Result<Option<Client>, Fail> {
     let config = context.config();
-    let there = token::read(&config.state_dir)?.is_some() && Socket::of(&config.state_dir).path().exists();
+    let there =
+        token::read(&config.state_dir)?.is_some() && Socket::in_state_dir(&config.state_dir).path().exists();
     match there {
-        true => Ok(Some(Client::of_state_dir(&config.state_dir)?.for_owner(&config.owner))),
+        true => Ok(Some(Client::from_state_dir(&config.state_dir)?.for_owner(&config.owner))),
         false => Ok(None),
     }
 }

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use mainspring_api::jsonl::codes::protocol_code;
-use mainspring_host::jsonl::{self, Jsonl, Left};
+use mainspring_host::jsonl::{self, Disconnect, Jsonl};
 use mainspring_host::{Keeper, Link};
 use mainspring_kernel::clock::Clock;
 use mainspring_system::ids::Ids;
@@ -85,10 +85,10 @@ impl Stdio {
         let is_own = config.url.is_none();
         let owner = match (context.resolved.origins.contains_key("owner"), is_own) {
             (true, _) => config.owner.clone(),
-            (false, true) => jsonl::OWNER.to_owned(),
+            (false, true) => jsonl::DEFAULT_OWNER.to_owned(),
             (false, false) => String::new(),
         };
-        let relay = config.relay().filter(|_| is_own);
+        let relay = config.relay_socket().filter(|_| is_own);
         if relay.is_none() && is_own {
             tracing::warn!(
                 "the path of the state directory is too long for a socket: agents cannot reach the tools of the host"
@@ -102,7 +102,7 @@ impl Stdio {
             model: self.model.clone(),
             cwd: home.to_string_lossy().into_owned(),
             relay,
-            tool_timeout: config.stdio.tool_timeout_ms,
+            tool_timeout_ms: config.stdio.tool_timeout_ms,
             line_bytes: config.stdio.line_bytes,
         }
     }
@@ -112,7 +112,9 @@ impl Stdio {
 /// name. Aliases in `given` take precedence.
 pub(super) fn aliases(config: &Config, given: &[(String, String)]) -> HashMap<String, String> {
     let of_kind = |kind: &str| {
-        let fits = |name: &&String| config.adapters[*name].kind.is_some_and(|of| of.word() == kind);
+        let fits = |name: &&String| {
+            config.adapters[*name].kind.is_some_and(|adapter_kind| adapter_kind.keyword() == kind)
+        };
         // Of several adapters of the kind, prefer the default one.
         Some(&config.adapter)
             .filter(|name| config.adapters.contains_key(*name) && fits(name))
@@ -136,14 +138,14 @@ async fn converse(
     let asks = async {
         tokio::select! {
             left = host.serve(std::io::stdin()) => left,
-            signal = interrupted() => signal.map(|()| Left::Stopped),
+            signal = interrupted() => signal.map(|()| Disconnect::Stopped),
         }
     };
     let left = at(home, keeper, asks).await??;
     tracing::info!(?left, "the host asks nothing more");
     let ends = async {
         match left {
-            Left::Stopped => {
+            Disconnect::Stopped => {
                 let grace = config.cancel_grace_ms + LAST_WORDS;
                 let stops = async {
                     host.cancel().await;
@@ -151,9 +153,9 @@ async fn converse(
                 };
                 within(clock, grace, stops).await;
             }
-            Left::Closed => within(clock, config.drain_ms, host.answered()).await,
+            Disconnect::Closed => within(clock, config.drain_ms, host.answered()).await,
             // The host no longer reads answers.
-            Left::Gone => {}
+            Disconnect::NotReading => {}
         }
     };
     at(home, keeper, ends).await

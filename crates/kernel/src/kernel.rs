@@ -51,7 +51,7 @@ pub use access::Caller;
 pub use agents::{AGENTS_PER_OWNER, Agent, AgentQuery, AgentScope};
 pub use artifacts::{ArtifactQuery, ArtifactsOf, BlobsCheck, NewArtifact};
 pub use bindings::{Adopted, SessionAdopted, instructions_hash};
-pub use delegations::{CONTEXT_CHARS, Delegated, DelegationRequest, MAX_DEPTH, RunDelegations};
+pub use delegations::{Delegated, DelegationRequest, MAX_CONTEXT_CHARS, MAX_DEPTH, RunDelegations};
 pub use keys::{KeyQuery, NewKey, Secret};
 pub use options::{OnOrphan, Options, Retry, Work};
 pub use portable::{Export, Import};
@@ -67,7 +67,7 @@ pub use state::StateOf;
 pub(crate) use tree::Forking;
 pub use tree::{ForkRequest, MessageTree, MessageView, TreeNode, TreeQuery};
 
-/// The authority. Cheap to clone.
+/// The entry point of every operation. Cheap to clone.
 #[derive(Clone)]
 pub struct Kernel {
     shared: Arc<Shared>,
@@ -289,7 +289,7 @@ impl Shared {
     /// Purges a deleted session in the background, in steps.
     pub(crate) fn purge(&self, session: SessionId) {
         let store = self.store.clone();
-        self.in_steps(session, move || {
+        self.repeat_in_background(session, move || {
             let store = store.clone();
             async move { store.session_purge(session).await }
         });
@@ -298,14 +298,14 @@ impl Shared {
     /// Removes a session's pruned events in the background, in steps.
     pub(crate) fn prune(&self, session: SessionId) {
         let store = self.store.clone();
-        self.in_steps(session, move || {
+        self.repeat_in_background(session, move || {
             let store = store.clone();
             async move { store.events_prune(session).await }
         });
     }
 
-    /// Repeats `step` in the background until it returns false, then removes the bytes of artifacts that are gone.
-    fn in_steps<F>(&self, session: SessionId, step: impl Fn() -> F + Send + 'static)
+    /// Repeats `step` in the background until it returns false, then removes the bytes of deleted artifacts.
+    fn repeat_in_background<F>(&self, session: SessionId, step: impl Fn() -> F + Send + 'static)
     where
         F: Future<Output = Result<bool, StoreError>> + Send,
     {
