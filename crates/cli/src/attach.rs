@@ -89,7 +89,7 @@ pub(super) async fn attach_files(
             name: Some(file.name.clone()),
         });
     }
-    prompt.prompt = PromptContent::of(blocks);
+    prompt.prompt = PromptContent::from_blocks(blocks);
     prompt.session = SessionTarget { session_id: Some(session), ..SessionTarget::default() };
     Ok(prompt)
 }

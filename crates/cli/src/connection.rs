@@ -196,9 +196,9 @@ enum OwnError {
 fn owner_client(context: &Context<'_>) -> Result<Option<Client>, CliError> {
     let config = context.config();
     let is_served =
-        token::read(&config.state_dir)?.is_some() && Socket::of(&config.state_dir).path().exists();
+        token::read(&config.state_dir)?.is_some() && Socket::in_state_dir(&config.state_dir).path().exists();
     match is_served {
-        true => Ok(Some(Client::of_state_dir(&config.state_dir)?.for_owner(&config.owner))),
+        true => Ok(Some(Client::from_state_dir(&config.state_dir)?.for_owner(&config.owner))),
         false => Ok(None),
     }
 }

@@ -28,7 +28,7 @@ impl ModelServer {
     pub(super) async fn execute(self, context: &Context<'_>) -> Result<Exit, CliError> {
         let server = model::ModelServer::listen(&self.listen.to_string()).await;
         let server = server.map_err(|source| ServeError::Listen {
-            at: self.listen.to_string(),
+            address: self.listen.to_string(),
             source,
             remedy: "choose another address with --listen",
         })?;

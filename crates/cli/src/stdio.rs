@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use mainspring_api::jsonl::codes::protocol_code;
-use mainspring_host::jsonl::{self, Jsonl, Left};
+use mainspring_host::jsonl::{self, Disconnect, Jsonl};
 use mainspring_host::{Keeper, Link};
 use mainspring_kernel::clock::Clock;
 use mainspring_system::ids::Ids;
@@ -85,10 +85,10 @@ impl Stdio {
         let is_local = config.url.is_none();
         let owner = match (context.resolved.origins.contains_key("owner"), is_local) {
             (true, _) => config.owner.clone(),
-            (false, true) => jsonl::OWNER.to_owned(),
+            (false, true) => jsonl::DEFAULT_OWNER.to_owned(),
             (false, false) => String::new(),
         };
-        let relay = config.relay().filter(|_| is_local);
+        let relay = config.relay_socket().filter(|_| is_local);
         if relay.is_none() && is_local {
             tracing::warn!(
                 "the path of the state directory is too long for a socket: agents cannot call the tools of the host"
@@ -102,7 +102,7 @@ impl Stdio {
             model: self.model.clone(),
             cwd: home.to_string_lossy().into_owned(),
             relay,
-            tool_timeout: config.stdio.tool_timeout_ms,
+            tool_timeout_ms: config.stdio.tool_timeout_ms,
             line_bytes: config.stdio.line_bytes,
         }
     }
@@ -112,7 +112,9 @@ impl Stdio {
 /// name. Aliases in `overrides` take precedence.
 pub(super) fn resolve_aliases(config: &Config, overrides: &[(String, String)]) -> HashMap<String, String> {
     let of_kind = |kind: &str| {
-        let matches = |name: &&String| config.adapters[*name].kind.is_some_and(|of| of.word() == kind);
+        let matches = |name: &&String| {
+            config.adapters[*name].kind.is_some_and(|adapter_kind| adapter_kind.keyword() == kind)
+        };
         // Of several adapters of the kind, prefer the default one.
         Some(&config.adapter)
             .filter(|name| config.adapters.contains_key(*name) && matches(name))
@@ -135,15 +137,15 @@ async fn serve_host(
     let config = context.config();
     let input = async {
         tokio::select! {
-            left = host.serve(std::io::stdin()) => left,
-            signal = interrupt_signal() => signal.map(|()| Left::Stopped),
+            disconnect = host.serve(std::io::stdin()) => disconnect,
+            signal = interrupt_signal() => signal.map(|()| Disconnect::Stopped),
         }
     };
-    let left = with_reconnect(connection, keeper, input).await??;
-    tracing::info!(?left, "the host sends no more input");
+    let disconnect = with_reconnect(connection, keeper, input).await??;
+    tracing::info!(?disconnect, "the host sends no more input");
     let ending = async {
-        match left {
-            Left::Stopped => {
+        match disconnect {
+            Disconnect::Stopped => {
                 let grace_ms = config.cancel_grace_ms + FINAL_LINES_TIMEOUT_MS;
                 let cancel = async {
                     host.cancel().await;
@@ -151,9 +153,9 @@ async fn serve_host(
                 };
                 timeout(clock, grace_ms, cancel).await;
             }
-            Left::Closed => timeout(clock, config.drain_ms, host.answered()).await,
+            Disconnect::Closed => timeout(clock, config.drain_ms, host.answered()).await,
             // The host no longer reads answers.
-            Left::Gone => {}
+            Disconnect::NotReading => {}
         }
     };
     with_reconnect(connection, keeper, ending).await

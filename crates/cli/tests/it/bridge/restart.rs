@@ -79,7 +79,8 @@ async fn a_process_that_cannot_start_is_given_up_with_its_reason_and_retried_by_
     let dir = tempfile::tempdir().unwrap();
     let broken = dir.path().join("mainspring.toml");
     std::fs::write(&broken, "max_workers = \"many\"\n").unwrap();
-    let restart = Restart { tries: 2, first: std::time::Duration::from_millis(1), ..Restart::default() };
+    let restart =
+        Restart { max_failures: 2, initial_delay: std::time::Duration::from_millis(1), ..Restart::default() };
     let quick = Launch { restart, ..launch(dir.path()) };
     let error = RuntimeProcess::start(quick.clone()).await.err().unwrap();
     assert_eq!(error.code(), "process_lost");
@@ -108,7 +109,8 @@ async fn a_process_that_keeps_dying_is_given_up_and_restarted_by_the_next_query(
     );
     std::fs::write(&program, script).unwrap();
     std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
-    let restart = Restart { tries: 3, first: std::time::Duration::from_millis(1), ..Restart::default() };
+    let restart =
+        Restart { max_failures: 3, initial_delay: std::time::Duration::from_millis(1), ..Restart::default() };
     let launch = Launch { program, restart, ..launch(dir.path()) };
     let again = launch.clone();
     let process = RuntimeProcess::start(launch).await.unwrap();

@@ -2,7 +2,7 @@
 
 use mainspring::core::{RunId, RunStatus};
 use mainspring_client::bridge::{Launch, Phase, Restart, RuntimeProcess, Surface};
-use mainspring_client::status::{RunView, Standing, StatusStore};
+use mainspring_client::status::{Freshness, RunView, StatusStore};
 
 use super::{kill, launch, read_until, start, start_query};
 use crate::cli::run;
@@ -17,7 +17,7 @@ async fn reaches(store: &StatusStore, surface: &Surface, status: RunStatus) -> R
 }
 
 async fn current(store: &StatusStore) {
-    store.until(|store| (store.standing() == Standing::Current).then_some(())).await;
+    store.until(|store| (store.freshness() == Freshness::Current).then_some(())).await;
 }
 
 #[tokio::test]
@@ -27,7 +27,7 @@ async fn main_chat_task_chat_and_pill_statuses_follow_canonical_run_events() {
     let [main, task, pill] = [Surface::main_chat(None), Surface::task_chat("1"), Surface::floating_pill("p")];
     let earlier = start_query(&process.bridge(), main.clone(), "say earlier").result().await.unwrap();
     let store = StatusStore::follow(process.client().unwrap());
-    assert_eq!((store.standing(), store.surface(&main)), (Standing::Unknown, None));
+    assert_eq!((store.freshness(), store.surface(&main)), (Freshness::Unknown, None));
     // Earlier runs are known, and later ones follow.
     assert_eq!(reaches(&store, &main, RunStatus::Succeeded).await.run_id, earlier.run_id);
     let bridges = [process.bridge(), process.bridge(), process.bridge()];
@@ -88,7 +88,7 @@ async fn closing_or_dropping_a_handle_does_not_fabricate_terminal_success() {
 async fn process_restart_produces_orphaned_status_rather_than_silent_completion() {
     let dir = tempfile::tempdir().unwrap();
     // With one try, a dead process stays dead until the next request, so that the state in between can be checked.
-    let restart = Restart { tries: 1, ..Restart::default() };
+    let restart = Restart { max_failures: 1, ..Restart::default() };
     let process = RuntimeProcess::start(Launch { restart, ..launch(dir.path()) }).await.unwrap();
     let store = StatusStore::follow(process.client().unwrap());
     let (task, bridge) = (Surface::task_chat("1"), process.bridge());
@@ -99,7 +99,7 @@ async fn process_restart_produces_orphaned_status_rather_than_silent_completion(
     assert_eq!(stream.result().await.unwrap_err().code(), "process_lost");
     process.health().wait_for(|health| health.phase == Phase::Failed).await.unwrap();
     // The run's outcome is unknown: its last status is shown, marked as stale.
-    store.until(|store| matches!(store.standing(), Standing::Stale { .. }).then_some(())).await;
+    store.until(|store| matches!(store.freshness(), Freshness::Stale { .. }).then_some(())).await;
     assert_eq!(store.run(shown).unwrap().status, RunStatus::Running);
     // Another process takes over the sessions: events missed in between are known afterwards.
     let output =
@@ -108,7 +108,7 @@ async fn process_restart_produces_orphaned_status_rather_than_silent_completion(
     start_query(&bridge, Surface::main_chat(None), "say back").result().await.unwrap();
     let orphaned = reaches(&store, &task, RunStatus::Orphaned).await;
     assert_eq!((orphaned.run_id, orphaned.error.unwrap().code.as_str()), (shown, "executor_lost"));
-    assert_eq!(store.standing(), Standing::Current);
+    assert_eq!(store.freshness(), Freshness::Current);
     let client = process.client().unwrap();
     let elsewhere = client.session_get("k").await.unwrap().id;
     assert_eq!(store.latest_run(elsewhere).unwrap().status, RunStatus::Succeeded);
