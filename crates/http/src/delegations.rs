@@ -38,7 +38,7 @@ pub(super) async fn run_delegate(
             "a requestId is the client's own: send a clientId too, or an Idempotency-Key",
         ));
     }
-    if work.session.starts() {
+    if work.session.has_start_fields() {
         return Err(Problem::invalid("a delegation does not start a session: leave out `new` and `load`"));
     }
     let delegate = DelegationRequest {

@@ -97,7 +97,7 @@ async fn create(
             "a requestId is the client's own: send a clientId too, or an Idempotency-Key",
         ));
     }
-    if prompt.session.starts() {
+    if prompt.session.has_start_fields() {
         return Err(Problem::invalid("a prompt does not start a session: `POST /v1/sessions` does"));
     }
     let request = RunRequest {
@@ -191,7 +191,7 @@ pub(super) async fn run_attempts(
     RunPath(run): RunPath,
 ) -> Result<Json<Page<Attempt>>, Problem> {
     let items = http.kernel.run_attempts(&caller, run).await?;
-    Ok(Json(Page::whole(items)))
+    Ok(Json(Page::single(items)))
 }
 
 /// Lists the permissions granted to a run in advance, oldest first
@@ -205,7 +205,7 @@ pub(super) async fn run_grants(
     RunPath(run): RunPath,
 ) -> Result<Json<Page<Grant>>, Problem> {
     let items = http.kernel.run_grants(&caller, run).await?;
-    Ok(Json(Page::whole(items)))
+    Ok(Json(Page::single(items)))
 }
 
 /// Lists the model calls of a run, oldest first
@@ -219,7 +219,7 @@ pub(super) async fn run_steps(
     RunPath(run): RunPath,
 ) -> Result<Json<Page<Step>>, Problem> {
     let items = http.kernel.run_steps(&caller, run).await?;
-    Ok(Json(Page::whole(items)))
+    Ok(Json(Page::single(items)))
 }
 
 /// Cancels a run and reports which steps of the cancellation were done

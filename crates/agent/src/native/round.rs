@@ -342,7 +342,6 @@ fn outcome_record(call: &ToolUse, failure: Option<(ToolOutcome, String)>, result
     }
 }
 
-
 fn result_blocks(calls: &[ToolUse], results: Vec<Option<ToolResult>>) -> Vec<Block> {
     let block = |(call, result): (&ToolUse, Option<ToolResult>)| {
         let result = result.unwrap_or_else(|| ToolResult::error("the call has no result"));

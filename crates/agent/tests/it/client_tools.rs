@@ -218,7 +218,8 @@ fn after_a_crash_the_model_gets_the_result_of_a_finished_tool() {
         assert_eq!(results[0], ("done".to_owned(), false));
         assert!(results[1].0.starts_with("outcome unknown"), "{results:?}");
         assert!(world.request_body(0).to_string().contains("done"), "the model sees the result");
-        let completed = |body: &Body| matches!(body, Body::ToolCompleted { end, .. } if text_of(&end.content) == "done");
+        let completed =
+            |body: &Body| matches!(body, Body::ToolCompleted { end, .. } if text_of(&end.content) == "done");
         let bodies = world.event_bodies(run.id).await;
         assert_eq!(bodies.iter().filter(|body| completed(body)).count(), 1, "{bodies:?}");
     });

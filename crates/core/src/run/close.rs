@@ -13,7 +13,9 @@
 //!
 //! Invariant: the path of an ended run owes no tool a result and ends with a message of the agent.
 
-use crate::{Block, Body, CallResult, Failure, MessageId, MessageStatus, Place, Role, Run, ToolEnd, ToolOutcome};
+use crate::{
+    Block, Body, CallResult, Failure, MessageId, MessageStatus, Place, Role, Run, ToolEnd, ToolOutcome,
+};
 
 /// How the last messages of a run end.
 #[derive(Debug, Clone, PartialEq, Eq)]

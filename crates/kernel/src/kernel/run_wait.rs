@@ -20,7 +20,7 @@ impl Kernel {
         }
         let subscription = self.shared.subscribe(found.session, SubscriptionMode::Observer).await?;
         let now = subscription.feed().position();
-        let events = subscription.guest(caller.owner != found.owner).resume(now).events_only();
+        let events = subscription.with_guest(caller.owner != found.owner).resume(now).events_only();
         // The subscription exists before the run is read again, so no event is missed between the two.
         tokio::select! {
             biased;

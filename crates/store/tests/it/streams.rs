@@ -249,7 +249,8 @@ async fn the_result_of_a_tool_call_is_read_before_and_after_its_message_is_writt
             started_at: Some(NOW),
             ended: Some(EndedToolCall { result, message: message_id(7) }),
         };
-        let end = ToolEnd { message_id: Some(message_id(7)), content: content.clone(), duration_ms: Some(12) };
+        let end =
+            ToolEnd { message_id: Some(message_id(7)), content: content.clone(), duration_ms: Some(12) };
         let completed = Body::ToolCompleted { tool_use_id: "t1".into(), name: "add".into(), end };
         let event = NewEvent {
             id: event_id(1),
@@ -265,12 +266,8 @@ async fn the_result_of_a_tool_call_is_read_before_and_after_its_message_is_writt
             events.into_iter().map(|event| event.body).find(|body| matches!(body, Body::ToolCompleted { .. }))
         };
         assert_eq!(read().await, Some(completed.clone()), "{name}: while other calls run");
-        let block = Block::ToolResult {
-            tool_use_id: "t1".into(),
-            name: "add".into(),
-            content,
-            is_error: false,
-        };
+        let block =
+            Block::ToolResult { tool_use_id: "t1".into(), name: "add".into(), content, is_error: false };
         let message = Arc::new(Message { content: vec![block], ..message(7, 1, "") });
         let rows = vec![Row::Message(message, None), Row::ToolCallSettled(run_id(1), "t1".into())];
         commit(store, fence, rows, vec![]).await.unwrap();

@@ -2,11 +2,11 @@
 //!
 //! A script lists what is open, `text hi; call t1 add; known t1 2; last user`, and how the run ends, `fail code`.
 
-use insta::assert_snapshot;
-use serde_json::json;
 use super::*;
 use crate::CancelReason;
 use crate::event::Close;
+use insta::assert_snapshot;
+use serde_json::json;
 
 fn message(n: u8) -> MessageId {
     MessageId::from_random([n; 16])

@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use mainspring_core::{Block, Body, CallResult, Cursor, Event, Message, MessageId, Position, RunId, SessionId};
+use mainspring_core::{
+    Block, Body, CallResult, Cursor, Event, Message, MessageId, Position, RunId, SessionId,
+};
 use mainspring_kernel::store::StoreError;
 use rusqlite::{Connection, params};
 use serde_json::Value;
@@ -225,10 +227,12 @@ impl<'a> EventReader<'a> {
         end.content = match self.results(id)? {
             Some(message) => message.content.iter().find_map(of_call).unwrap_or_default(),
             None => {
-                let sql = "SELECT result FROM effects WHERE session_id = ?1 AND run_id = ?2 AND tool_use_id = ?3";
+                let sql =
+                    "SELECT result FROM effects WHERE session_id = ?1 AND run_id = ?2 AND tool_use_id = ?3";
                 let params = params![event.session.bytes(), blob(event.run), tool_use_id];
                 let found = query_one(self.connection, sql, params, |columns| columns.json::<CallResult>())?;
-                let missing = || StoreError::Corrupt(format!("the result of the tool call {tool_use_id} is missing"));
+                let missing =
+                    || StoreError::Corrupt(format!("the result of the tool call {tool_use_id} is missing"));
                 found.ok_or_else(missing)?.content
             }
         };

@@ -4,8 +4,8 @@ use std::collections::HashSet;
 
 use mainspring_core::{Attempt, Cursor, Line, LineId, Position, Run, Session, SessionId};
 use mainspring_kernel::store::{
-    Chunk, EndedToolCall, Fence, InboxItem, Loaded, OpenToolCall, SessionPage, SessionRef, SessionsOf, StoreError,
-    Unfinished,
+    Chunk, EndedToolCall, Fence, InboxItem, Loaded, OpenToolCall, SessionPage, SessionRef, SessionsOf,
+    StoreError, Unfinished,
 };
 use rusqlite::{Connection, params};
 
