@@ -72,7 +72,7 @@ impl From<Error> for Fail {
             Error::Forbidden(_) | Error::Changed { .. } => Exit::Refused,
             Error::LoginFailed { .. } | Error::TooDeep { .. } | Error::WouldDeadlock(_) => Exit::Refused,
             Error::Overloaded { .. } | Error::AdapterFull { .. } | Error::ShuttingDown => Exit::NotNow,
-            Error::Unavailable(_) | Error::Corrupt(_) => Exit::NotNow,
+            Error::Unavailable(_) | Error::StoreLost(_) | Error::Corrupt(_) => Exit::NotNow,
         };
         Self { exit, code: error.code().into(), message: error.to_string(), retryable: error.is_retryable() }
     }

@@ -284,6 +284,7 @@ impl Actor {
         while let Some(input) = self.rx.recv().await {
             input.refuse(error);
         }
+        self.shared.lease_release(self.fence).await;
     }
 
     /// Stops, and forwards the commands that arrive meanwhile. An idle session is loaded again for them; a deleted one
@@ -293,6 +294,10 @@ impl Actor {
         if is_over {
             // Before a successor can take the session's place on the board.
             self.remove_from_board();
+        }
+        // When the process stops, the last streamed text is written after this, under the lease.
+        if !self.lifetime.is_shutting_down() {
+            self.shared.lease_release(self.fence).await;
         }
         self.rx.close();
         self.report_no_work();

@@ -22,7 +22,7 @@ use crate::ids::Ids;
 use crate::meters::{Counts, Meters};
 use crate::owner_events::OwnerWakers;
 use crate::scheduler::Scheduler;
-use crate::store::{Request, Store, StoreError};
+use crate::store::{Fence, Request, Store, StoreError};
 use crate::tasks::Tasks;
 
 mod access;
@@ -190,9 +190,7 @@ impl Kernel {
 
     /// Checks that the store answers.
     pub async fn check_store(&self) -> Result<(), Error> {
-        let no_session = crate::store::SessionRef::Key(String::new());
-        self.shared.store.session_find("", &no_session).await?;
-        Ok(())
+        Ok(self.shared.store.health().await?)
     }
 
     /// Waits for `time`, by the kernel's clock.
@@ -328,12 +326,23 @@ impl Shared {
         });
     }
 
+    /// Gives the lease of a session up that leaves memory.
+    pub(crate) async fn lease_release(&self, fence: Fence) {
+        if let Err(error) = self.store.lease_release(fence).await {
+            // The next one to load the session takes the lease anyway.
+            tracing::warn!(%error, session = %fence.session, "cannot release the lease of the session");
+        }
+    }
+
     /// Purges the session of a failed import. Takes the lease first, so that commits still in flight are fenced.
     fn discard(&self, session: SessionId) {
         let Some(me) = self.me.upgrade() else { return };
         self.tasks.spawn(async move {
             match me.store.lease_take(session, me.node).await {
-                Ok(_) => me.purge(session),
+                Ok(fence) => {
+                    me.lease_release(fence).await;
+                    me.purge(session);
+                }
                 // The next start retries.
                 Err(error) => tracing::warn!(%error, %session, "cannot remove a failed import"),
             }

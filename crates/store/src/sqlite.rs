@@ -29,8 +29,9 @@ use tokio::sync::oneshot;
 use self::apply::Prepared;
 use self::checker::Checker;
 use self::columns::int;
+use self::files::Files;
 use self::readers::Readers;
-use self::writer::{Answer, ChunkJob, Job, Shared, Writer};
+use self::writer::{Answer, ChunkJob, Job, LEASE_BITS, Shared, Writer};
 use crate::Fault;
 
 mod agents;
@@ -41,6 +42,7 @@ mod columns;
 mod data;
 mod digests;
 mod error;
+mod files;
 mod migrate;
 mod omi;
 mod open;
@@ -115,8 +117,8 @@ impl SqliteStore {
             (0..options.readers.max(1)).map(|_| open::open_reader(path)).collect::<Result<_, _>>()?;
         let io = |error: std::io::Error| OpenError::Io { path: path.into(), source: error.into() };
         let readers = Some(Readers::start(readers).map_err(io)?);
-        let shared = Arc::<Shared>::default();
-        let writer = Writer { shared: Arc::clone(&shared), connection, boot, seq };
+        let shared = Arc::new(Shared::new(Files::of(path).map_err(io)?));
+        let writer = Writer { shared: Arc::clone(&shared), connection, last_epoch: boot << LEASE_BITS, seq };
         let thread = std::thread::Builder::new().name("store-writer".into());
         let writer = Some(thread.spawn(move || writer.run()).map_err(io)?);
         let checker = match check_due {
@@ -170,6 +172,12 @@ impl SqliteStore {
         }
         self.shared.queue.set_paused(true);
         Paused(Arc::clone(&self.shared))
+    }
+
+    /// Returns the number of leases in memory.
+    #[doc(hidden)]
+    pub fn leases(&self) -> usize {
+        self.shared.leases.lock().len()
     }
 
     /// Returns the number of queued commits.
@@ -251,6 +259,16 @@ impl Store for SqliteStore {
 
     async fn lease_take(&self, session: SessionId, _node: NodeId) -> Result<Fence, StoreError> {
         self.submit(|answer| Job::Lease(session, answer)).await
+    }
+
+    async fn lease_release(&self, fence: Fence) -> Result<(), StoreError> {
+        self.shared.lease_release(fence);
+        Ok(())
+    }
+
+    async fn health(&self) -> Result<(), StoreError> {
+        self.shared.check_writable()?;
+        self.read(read::events::event_last).await.map(drop)
     }
 
     async fn session_purge(&self, session: SessionId) -> Result<bool, StoreError> {

@@ -170,3 +170,18 @@ fn a_server_asks_for_the_open_files_that_its_streams_need() {
     assert!(most > 256, "this machine allows too few open files to tell");
     assert_eq!(allowed, most.min(2 * (32_768 + 1_024)), "twice its streams and requests, if it may");
 }
+
+#[tokio::test]
+async fn a_deleted_state_directory_is_reported_and_prompts_are_refused() {
+    let server = Server::start();
+    let first = server.prompt("a", "say hi").await;
+    server.ended(&first).await;
+    assert_eq!(server.get("/ready").await.0, StatusCode::OK);
+    std::fs::remove_dir_all(server.dir.path().join("state")).unwrap();
+    let body = json!({"prompt": "say lost", "session": {"key": "a"}});
+    for (status, problem) in [server.get("/ready").await, server.post("/v1/runs", body).await] {
+        assert_eq!((status, &problem["code"]), (StatusCode::SERVICE_UNAVAILABLE, &json!("store_lost")));
+        assert_eq!(problem["retryable"], false, "{problem}");
+        assert!(problem["detail"].as_str().unwrap().contains("state directory"), "{problem}");
+    }
+}

@@ -168,8 +168,13 @@ impl Shared {
         let session = feed.session();
         let load = async {
             let fence = self.store.lease_take(session, self.node).await?;
-            let loaded = self.store.session_load(session).await?;
-            Ok::<_, Error>((fence, loaded.ok_or_else(|| Error::not_found("session", session))?))
+            let error = match self.store.session_load(session).await {
+                Ok(Some(loaded)) => return Ok::<_, Error>((fence, loaded)),
+                Ok(None) => Error::not_found("session", session),
+                Err(error) => error.into(),
+            };
+            self.lease_release(fence).await;
+            Err(error)
         };
         let (fence, loaded) = match load.await {
             Ok(loaded) => loaded,

@@ -19,20 +19,22 @@ use std::sync::{Arc, OnceLock};
 use mainspring_core::{ApiKey, Cursor, SessionId, StateOutcome, Time};
 use mainspring_kernel::store::{AgentRow, Chunk, Fence, OwnerState, Request, Row, StoreError};
 use parking_lot::Mutex;
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, params};
 use tokio::sync::oneshot;
 
 use super::apply::Prepared;
 use super::columns::{Id, int};
 use super::error::write_error;
+use super::files::Files;
 use super::queue::Queue;
 use super::write::request_write;
 use super::write_records::key_write;
 use super::{agents, check, data, purge, search, wal};
 use crate::Fault;
 
-/// The low bits of an epoch that count the leases of one boot.
-const LEASE_BITS: u32 = 24;
+/// The low bits of an epoch, which count the leases of one boot. Their number never runs out.
+pub(super) const LEASE_BITS: u32 = 40;
 
 pub(super) type Answer<T> = oneshot::Sender<Result<T, StoreError>>;
 
@@ -70,8 +72,9 @@ pub(super) struct ChunkJob {
 }
 
 /// The state that the writer thread shares with the store.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Shared {
+    files: Files,
     pub(super) queue: Queue<Job, ChunkJob>,
     pub(super) leases: Mutex<HashMap<SessionId, Lease>>,
     pub(super) fault: Mutex<Option<Fault>>,
@@ -89,6 +92,28 @@ pub(super) struct Lease {
 }
 
 impl Shared {
+    pub(super) fn new(files: Files) -> Self {
+        Self {
+            files,
+            queue: Queue::default(),
+            leases: Mutex::default(),
+            fault: Mutex::default(),
+            damage: OnceLock::new(),
+        }
+    }
+
+    /// Forgets a lease, unless it was taken again.
+    pub(super) fn lease_release(&self, fence: Fence) {
+        let mut leases = self.leases.lock();
+        if leases.get(&fence.session).is_some_and(|lease| lease.epoch == fence.epoch) {
+            leases.remove(&fence.session);
+            // Gives memory back after a peak.
+            if leases.len() < leases.capacity() / 4 {
+                leases.shrink_to_fit();
+            }
+        }
+    }
+
     /// Refuses all further writes: they could be lost, or damage more.
     pub(super) fn set_damaged(&self, path: &str, problem: &str) {
         tracing::error!(path, problem, "the database is damaged; nothing is written any more");
@@ -100,7 +125,7 @@ impl Shared {
     pub(super) fn check_writable(&self) -> Result<(), StoreError> {
         match self.damage.get() {
             Some(damage) => Err(StoreError::Corrupt(damage.clone())),
-            None => Ok(()),
+            None => self.files.check(),
         }
     }
 
@@ -124,8 +149,8 @@ impl Drop for CloseOnDrop<'_> {
 pub(super) struct Writer {
     pub(super) shared: Arc<Shared>,
     pub(super) connection: Connection,
-    /// The number of this boot, unique per database.
-    pub(super) boot: u64,
+    /// The epoch of the last lease. Each boot starts with higher ones.
+    pub(super) last_epoch: u64,
     /// The last cursor assigned.
     pub(super) seq: u64,
 }
@@ -174,7 +199,19 @@ impl Writer {
                 self.chunks_write(batch.lazy);
             }
         }
-        if let Err(error) = self.connection.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)") {
+        self.close();
+    }
+
+    /// Merges the WAL into the file, unless that is no longer there: SQLite would delete the WAL of what is there now.
+    fn close(&self) {
+        let closed = match self.shared.files.check() {
+            Ok(()) => self.connection.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)"),
+            Err(lost) => {
+                tracing::error!(%lost, "the database is closed without its last checkpoint");
+                self.connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map(drop)
+            }
+        };
+        if let Err(error) = closed {
             tracing::warn!(%error, "the last checkpoint failed; the next start repeats it");
         }
     }
@@ -194,7 +231,7 @@ impl Writer {
         let alone = jobs.iter().filter(is_write).count() == 1;
         for job in jobs {
             if let Job::Lease(session, answer) = job {
-                answers.push(PendingAnswer::Lease(answer, self.lease_take(session)));
+                answers.push(PendingAnswer::Lease(answer, Ok(self.lease_take(session))));
                 continue;
             }
             let begun = match &failure {
@@ -302,7 +339,7 @@ impl Writer {
                 PendingAnswer::Done(answer, self.atomically_sql(alone, write))
             }
             // Unreachable: `group_write` issues leases itself.
-            Job::Lease(session, answer) => PendingAnswer::Lease(answer, self.lease_take(session)),
+            Job::Lease(session, answer) => PendingAnswer::Lease(answer, Ok(self.lease_take(session))),
         }
     }
 
@@ -391,17 +428,12 @@ impl Writer {
         self.connection.prepare_cached(sql)?.execute([]).map(drop)
     }
 
-    fn lease_take(&self, session: SessionId) -> Result<Fence, StoreError> {
-        let first = self.boot << LEASE_BITS;
-        let mut leases = self.shared.leases.lock();
-        let epoch = leases.get(&session).map_or(first, |lease| lease.epoch) + 1;
-        if epoch >= first + (1 << LEASE_BITS) {
-            return Err(StoreError::Unavailable(
-                "too many leases of this session since the start: restart".into(),
-            ));
-        }
-        leases.insert(session, Lease { epoch, dropped_before: 0 });
-        Ok(Fence { session, epoch })
+    /// Issues a lease. Epochs are unique among all sessions, so that a released lease need not be remembered.
+    fn lease_take(&mut self, session: SessionId) -> Fence {
+        self.last_epoch += 1;
+        let epoch = self.last_epoch;
+        self.shared.leases.lock().insert(session, Lease { epoch, dropped_before: 0 });
+        Fence { session, epoch }
     }
 
     fn record_chunk_drops(&self, drops: &[(SessionId, u64)]) {

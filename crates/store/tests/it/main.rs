@@ -7,6 +7,7 @@ mod contract;
 mod data;
 mod delegations;
 mod digests;
+mod files;
 mod fixtures;
 mod grants;
 mod keys;
