@@ -21,7 +21,7 @@ use super::resume::Question;
 use super::summary::head_and_tail;
 use crate::hooks::{ToolDecision, ToolResult};
 use crate::provider::ToolUse;
-use crate::tool::{Entry, ToolCall, ToolContext, matches_pattern};
+use crate::tool::{ToolCall, ToolContext, ToolEntry, matches_pattern};
 
 /// A tool call that has finished: its index and its outcome.
 struct Finished {
@@ -49,7 +49,7 @@ impl Execution<'_> {
         let mut running = FuturesUnordered::new();
         let mut for_client = vec![];
         for (at, (call, decision)) in calls.iter().zip(&decided).enumerate() {
-            let is_client = self.plan.tools.get(&call.name).is_some_and(Entry::is_client);
+            let is_client = self.plan.tools.get(&call.name).is_some_and(ToolEntry::is_client);
             if let Some(result) = self.ended_result(call) {
                 // The result has passed the hooks already.
                 results[at] = Some(result);
@@ -157,7 +157,7 @@ impl Execution<'_> {
     }
 
     /// Adds the record that the call starts. Returns the result for the model instead if the call must not run.
-    fn begin(&self, call: &ToolUse, records: &mut Vec<Record>) -> Result<Entry, Skipped> {
+    fn begin(&self, call: &ToolUse, records: &mut Vec<Record>) -> Result<ToolEntry, Skipped> {
         let Some(entry) = self.plan.tools.get(&call.name).cloned() else {
             return Err(Skipped::rejected("tool_invalid", format!("no tool {:?}", call.name)));
         };
@@ -213,7 +213,7 @@ impl Execution<'_> {
     fn run_tool(
         &self,
         at: usize,
-        entry: Entry,
+        entry: ToolEntry,
         call: &ToolUse,
     ) -> impl Future<Output = Finished> + Send + use<> {
         let assignment = self.attempt.assignment();
