@@ -178,21 +178,25 @@ impl Agent {
         if id.is_null() {
             return;
         }
-        self.send(&match answer {
-            Ok(result) => json!({"jsonrpc": "2.0", "id": id, "result": result}),
-            Err(why) => {
-                let code = match why {
-                    "Method not found" => -32601,
-                    "No common version" => -32022,
-                    _ if why.starts_with("Authentication") => -32000,
-                    _ => -32603,
-                };
-                json!({"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": why}})
-            }
-        });
+        self.respond(id, answer);
         if let Some(text) = self.afterthought.take() {
             self.say(&session, &text);
         }
+    }
+
+    fn respond(&self, id: &Value, answer: Result<Value, &str>) {
+        self.send(&match answer {
+            Ok(result) => json!({"jsonrpc": "2.0", "id": id, "result": result}),
+            Err(message) => {
+                let code = match message {
+                    "Method not found" => -32601,
+                    "No common version" => -32022,
+                    _ if message.starts_with("Authentication") => -32000,
+                    _ => -32603,
+                };
+                json!({"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": message}})
+            }
+        });
     }
 
     fn capabilities(&self) -> Value {
@@ -345,23 +349,9 @@ impl Agent {
                     json!({"sessionUpdate": "agent_message_chunk", "messageId": message, "content": content});
                 self.update(session, &chunk);
             }
-            // A tool call whose title changes while it runs.
-            "rename" => {
-                let call = json!({"sessionUpdate": "tool_call", "toolCallId": "r", "title": "Terminal", "kind": "execute",
-                                  "status": "pending", "rawInput": {}});
-                self.update(session, &call);
-                let update = json!({"sessionUpdate": "tool_call_update", "toolCallId": "r", "title": rest,
-                                    "status": "completed", "rawInput": {"command": rest}});
-                self.update(session, &update);
-            }
+            "rename" => self.rename(session, rest),
             "noise" => self.noise(session),
-            "spawn" => {
-                for program in ["setsid sleep 1000", "sleep 1000"] {
-                    let mut words = program.split(' ');
-                    let mut command = Command::new(words.next().unwrap());
-                    command.args(words).stdin(Stdio::null()).stdout(Stdio::inherit()).spawn().unwrap();
-                }
-            }
+            "spawn" => spawn_sleepers(),
             "flood" => (0..rest.parse().unwrap()).for_each(|_: u64| self.say(session, "0123456789")),
             "stop" => return Next::Stop(Box::leak(rest.to_owned().into_boxed_str())),
             "hang" => {
@@ -390,6 +380,16 @@ impl Agent {
             _ => self.say(session, &format!("{command}\n")),
         }
         Next::Continue
+    }
+
+    /// Reports a tool call whose title changes while it runs.
+    fn rename(&self, session: &str, title: &str) {
+        let call = json!({"sessionUpdate": "tool_call", "toolCallId": "r", "title": "Terminal", "kind": "execute",
+                          "status": "pending", "rawInput": {}});
+        self.update(session, &call);
+        let update = json!({"sessionUpdate": "tool_call_update", "toolCallId": "r", "title": title,
+                            "status": "completed", "rawInput": {"command": title}});
+        self.update(session, &update);
     }
 
     fn spend(&self, session: &str, dollars: f64) {
@@ -488,5 +488,14 @@ impl Agent {
         let answer = self.read().unwrap();
         self.say(session, &format!("vendor {}\n", answer["error"]["code"]));
         println!("not json at all");
+    }
+}
+
+/// Starts two processes that outlive the turn, one of them in a session of its own.
+fn spawn_sleepers() {
+    for program in ["setsid sleep 1000", "sleep 1000"] {
+        let mut words = program.split(' ');
+        let mut command = Command::new(words.next().unwrap());
+        command.args(words).stdin(Stdio::null()).stdout(Stdio::inherit()).spawn().unwrap();
     }
 }

@@ -57,7 +57,7 @@ impl ModelsConfig {
                 return Err(ModelsConfigError { key: format!("mcp.{name}"), reason });
             }
         }
-        let built_in = BUILT_IN.iter().map(|(name, ..)| *name).chain([SCRIPTED]);
+        let built_in = BUILT_IN_PROVIDERS.iter().map(|(name, ..)| *name).chain([SCRIPTED]);
         let known: BTreeSet<&str> = self.providers.keys().map(String::as_str).chain(built_in).collect();
         for (name, profile) in &self.models {
             if profile.context_tokens.is_some_and(|tokens| tokens < MIN_WINDOW_TOKENS) {
@@ -184,7 +184,7 @@ impl SelectedModel {
 }
 
 /// The built-in providers: name, kind, base URL if not the official one, environment variable of the key.
-const BUILT_IN: [(&str, Kind, Option<&str>, Option<&str>); 5] = [
+const BUILT_IN_PROVIDERS: [(&str, Kind, Option<&str>, Option<&str>); 5] = [
     ("anthropic", Kind::Anthropic, None, Some("ANTHROPIC_API_KEY")),
     ("openai", Kind::OpenAiResponses, None, Some("OPENAI_API_KEY")),
     ("openai-chat", Kind::OpenAi, None, Some("OPENAI_API_KEY")),
@@ -203,7 +203,7 @@ impl Models {
             let provider = GenaiProvider::new(name, kind, base_url, key, &connections);
             models.providers.insert(name.into(), Arc::new(provider));
         };
-        for (name, kind, base_url, variable) in BUILT_IN {
+        for (name, kind, base_url, variable) in BUILT_IN_PROVIDERS {
             let key = variable.map_or(KeySource::None, |name| KeySource::Variable(name.into()));
             add(name, kind, base_url.unwrap_or(kind.base_url()), key);
         }

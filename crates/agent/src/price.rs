@@ -1,4 +1,4 @@
-//! Token prices. The built-in prices are those of the providers for short prompts on [`AS_OF`], from a public list; they
+//! Token prices. The built-in prices are those of the providers for short prompts on [`PRICES_AS_OF`], from a public list; they
 //! are never updated at run time. Configured prices take precedence.
 
 use std::collections::BTreeMap;
@@ -34,11 +34,11 @@ impl Price {
 }
 
 /// The date of the built-in prices.
-pub const AS_OF: &str = "2026-08-08";
+pub const PRICES_AS_OF: &str = "2026-08-08";
 
 /// The built-in prices: name, input, output, cache read, cache write. A model with only a similar name has no price: a
 /// guess would be reported as if it were known.
-const BUILT_IN: [(&str, f64, f64, f64, f64); 55] = [
+const BUILT_IN_PRICES: [(&str, f64, f64, f64, f64); 55] = [
     ("claude-fable-5", 10.0, 50.0, 1.0, 12.5),
     ("claude-opus-5", 5.0, 25.0, 0.5, 6.25),
     ("claude-opus-4-8", 5.0, 25.0, 0.5, 6.25),
@@ -117,7 +117,7 @@ impl Prices {
     /// Returns the same price in its public form.
     pub fn describe(&self, provider: &str, model: &str) -> Option<ModelPrice> {
         let configured = self.configured(provider, model);
-        let as_of = configured.is_none().then(|| AS_OF.to_owned());
+        let as_of = configured.is_none().then(|| PRICES_AS_OF.to_owned());
         let price = configured.or_else(|| built_in(model))?;
         Some(ModelPrice {
             input: price.input,
@@ -141,7 +141,8 @@ impl Prices {
 
 /// Returns the built-in price of `model`, or of the model that it is a dated version of.
 fn built_in(model: &str) -> Option<Price> {
-    let found = BUILT_IN.iter().find(|(name, ..)| model.strip_prefix(name).is_some_and(is_version_suffix));
+    let found =
+        BUILT_IN_PRICES.iter().find(|(name, ..)| model.strip_prefix(name).is_some_and(is_version_suffix));
     found.map(|(_, input, output, read, write)| Price {
         input: *input,
         output: *output,
@@ -193,7 +194,7 @@ mod tests {
         let price = prices.describe("acme", "m-1").unwrap();
         assert_eq!((price.cache_read, price.as_of), (1.0, None));
         let price = prices.describe("openai", "gpt-4o").unwrap();
-        assert_eq!((price.cache_read, price.as_of.as_deref()), (1.25, Some(AS_OF)));
+        assert_eq!((price.cache_read, price.as_of.as_deref()), (1.25, Some(PRICES_AS_OF)));
         assert_eq!(prices.describe("acme", "m-2"), None);
         assert_eq!(prices.describe("ollama", "qwen").unwrap().output, 0.0);
     }

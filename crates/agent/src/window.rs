@@ -2,7 +2,7 @@
 //! written. A configured window takes precedence.
 
 /// Prefix of the name, and tokens of prompt and answer together.
-const BUILT_IN: [(&str, u64); 14] = [
+const BUILT_IN_WINDOWS: [(&str, u64); 14] = [
     ("claude-", 200_000),
     ("gpt-3.5", 16_385),
     ("gpt-4", 8_192),
@@ -21,7 +21,7 @@ const BUILT_IN: [(&str, u64); 14] = [
 
 /// Returns the context window of a model in tokens, if it is known.
 pub fn context_window(model: &str) -> Option<u64> {
-    let matching = BUILT_IN.iter().filter(|(name, _)| model.starts_with(name));
+    let matching = BUILT_IN_WINDOWS.iter().filter(|(name, _)| model.starts_with(name));
     matching.max_by_key(|(name, _)| name.len()).map(|(_, tokens)| *tokens)
 }
 

@@ -1,4 +1,4 @@
-//! Event streams, beside the events themselves.
+//! Event streams. The events themselves are defined in core.
 
 use mainspring_core::{AttemptId, Position};
 use serde::{Deserialize, Serialize};
@@ -36,7 +36,7 @@ pub enum SubscriptionMode {
     /// Keeps the session in memory.
     #[default]
     Controller,
-    /// Does not: the stream pauses while the session is unloaded, and continues when it is loaded again.
+    /// Does not keep the session in memory: the stream pauses while the session is unloaded, and continues when it is loaded again.
     Observer,
 }
 
@@ -69,7 +69,7 @@ pub struct Thought {
     pub text: String,
 }
 
-/// Marks the point of a stream up to which everything had happened when it was sent.
+/// Marks that every event up to `position` was sent: later events are live.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CaughtUp {
     /// The resume point.

@@ -1,4 +1,4 @@
-//! The live feed: the sessions in memory and what they do.
+//! The live feed: the sessions in memory and their activity.
 
 use mainspring_core::SessionId;
 use serde::{Deserialize, Serialize};
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LiveStatus {
-    /// Nothing.
+    /// No run is active or queued.
     Idle,
     /// A run is being executed or queued.
     Busy,
@@ -42,20 +42,20 @@ pub struct FeedSnapshot {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case", rename_all_fields = "camelCase")]
 pub enum LiveChange {
-    /// The session came into memory.
+    /// The session was loaded into memory.
     Opened(LiveSession),
     /// The session's status changed.
     Status {
         /// The session.
         session_id: SessionId,
-        /// Its status now.
+        /// The new status.
         status: LiveStatus,
     },
     /// The session's title changed.
     Title {
         /// The session.
         session_id: SessionId,
-        /// Its title now.
+        /// The new title.
         title: Option<String>,
     },
     /// The session left memory, or was closed.

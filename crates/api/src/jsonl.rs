@@ -1,6 +1,6 @@
-//! JSON lines: what a host and `mainspring stdio` say to each other, one object per line.
+//! JSON lines: the protocol between a host and `mainspring stdio`, one object per line.
 //!
-//! A host sends a [`Request`] within an envelope and gets [`Reply`] lines, each with the [`Names`] of what it belongs to.
+//! A host sends a [`Request`] within an envelope and gets [`Reply`] lines, each with the [`LineIds`] of its request and run.
 //! docs/jsonl.md describes the protocol. Replies borrow their texts, so that a streamed delta is not copied to be sent.
 
 use std::borrow::Cow;
@@ -13,9 +13,9 @@ use serde_json::Value;
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RequestLine {
-    /// 2.
+    /// Always 2.
     pub protocol_version: u8,
-    /// The host's name for the request.
+    /// The host's id of the request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub request_id: Option<String>,
     /// The client within the host.
@@ -52,7 +52,7 @@ pub enum Request {
     Interrupt(Interrupt),
     /// Invalidates the agent's own session of a key.
     InvalidateSession(InvalidateSession),
-    /// Announces what later queries will use.
+    /// Announces the settings of later queries.
     Warmup(Warmup),
     /// Answers a call of one of the host's tools.
     ToolResult(ToolResult),
@@ -76,7 +76,7 @@ pub struct Query {
     /// Whether the agent may act.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
-    /// The adapter, by the host's name for it.
+    /// The adapter, by the alias that the host uses.
     #[serde(default, deserialize_with = "non_empty", skip_serializing_if = "Option::is_none")]
     pub adapter_id: Option<String>,
     /// The session, by id.
@@ -140,7 +140,7 @@ pub struct InvalidateSession {
     pub session_key: String,
 }
 
-/// Announces what later queries will use, unless they say otherwise.
+/// Announces the settings of later queries that do not set them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Warmup {
     /// The folder.
@@ -157,7 +157,7 @@ pub struct Warmup {
     pub sessions: Option<Vec<WarmupSession>>,
 }
 
-/// Announces what later queries of one session key will use.
+/// Announces the settings of later queries of one session key.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WarmupSession {
@@ -207,7 +207,7 @@ pub struct Authenticate {
 pub struct ReplyLine {
     /// The ids that the line belongs to.
     #[serde(flatten)]
-    pub names: Names,
+    pub line_ids: LineIds,
     /// The reply.
     #[serde(flatten)]
     pub reply: Reply<'static>,
@@ -267,12 +267,12 @@ pub enum Reply<'a> {
     },
     /// The end of a query that succeeded, or was cancelled.
     Result {
-        /// Everything the agent said.
+        /// The agent's whole text.
         text: Cow<'a, str>,
-        /// The session. A reader finds it in [`Names`].
+        /// The session. A reader finds it in [`LineIds`].
         #[serde(default)]
         session_id: Cow<'a, str>,
-        /// The agent's own session. A reader finds it in [`Names`].
+        /// The agent's own session. A reader finds it in [`LineIds`].
         #[serde(default, skip_serializing_if = "Option::is_none")]
         adapter_session_id: Option<Cow<'a, str>>,
         /// `succeeded` or `cancelled`.
@@ -324,26 +324,26 @@ pub enum Reply<'a> {
 }
 
 impl<'a> Reply<'a> {
-    /// Builds an error of one of our codes.
+    /// Builds an error with one of our codes.
     pub fn error(code: &'a str, message: &'a str) -> Self {
-        Self::Error { message: message.into(), code: Code::of(code), call_id: None }
+        Self::Error { message: message.into(), code: Code::new(code), call_id: None }
     }
 
     /// Encodes the line, its end included.
-    pub fn encode(&self, names: &Names) -> Vec<u8> {
+    pub fn encode(&self, line_ids: &LineIds) -> Vec<u8> {
         #[derive(Serialize)]
         struct Line<'a> {
             #[serde(flatten)]
             reply: &'a Reply<'a>,
             #[serde(flatten)]
-            names: Names,
+            line_ids: LineIds,
         }
-        let mut names = names.clone();
+        let mut line_ids = line_ids.clone();
         if let Self::Result { .. } = self {
-            // A result has these itself.
-            (names.session_id, names.adapter_session_id) = (None, None);
+            // A result has its own fields for these.
+            (line_ids.session_id, line_ids.adapter_session_id) = (None, None);
         }
-        encode(&Line { reply: self, names })
+        encode(&Line { reply: self, line_ids })
     }
 }
 
@@ -359,7 +359,7 @@ pub enum Activity {
     Failed,
 }
 
-/// The code of an error in the protocol's closed list, and our own code where it says more.
+/// An error code from the protocol's closed list, with our own code where ours is more specific.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Code<'a> {
     /// The protocol's code.
@@ -371,7 +371,7 @@ pub struct Code<'a> {
 
 impl<'a> Code<'a> {
     /// Maps one of our codes to the protocol's.
-    pub fn of(ours: &'a str) -> Self {
+    pub fn new(ours: &'a str) -> Self {
         let (code, reason) = codes::protocol_code(ours);
         Self { code: code.into(), reason: reason.map(Cow::Borrowed) }
     }
@@ -385,18 +385,18 @@ impl<'a> Code<'a> {
 /// The ids that a line belongs to.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Names {
+pub struct LineIds {
     /// The protocol's version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub protocol_version: Option<u64>,
-    /// The host's name for the request.
+    /// The host's id of the request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request_id: Option<String>,
     /// The client within the host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_id: Option<String>,
     /// The session.
-    #[serde(default, deserialize_with = "session_id", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "session_id_or_none", skip_serializing_if = "Option::is_none")]
     pub session_id: Option<SessionId>,
     /// The run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -424,7 +424,7 @@ fn non_empty<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Er
 }
 
 /// Reads the id of a session; `init` has an empty one.
-fn session_id<'de, D: Deserializer<'de>>(from: D) -> Result<Option<SessionId>, D::Error> {
+fn session_id_or_none<'de, D: Deserializer<'de>>(from: D) -> Result<Option<SessionId>, D::Error> {
     Ok(Option::<String>::deserialize(from)?.and_then(|id| id.parse().ok()))
 }
 

@@ -48,7 +48,7 @@ pub use state::{StateListQuery, StateQuery};
 pub use tree::{Fork, MessageView, Navigation, TreeNode, TreeQuery};
 
 /// Distinguishes a field that was sent as null from one that was not sent.
-fn present<'de, D, T>(deserializer: D) -> Result<Option<Option<T>>, D::Error>
+fn present_or_null<'de, D, T>(deserializer: D) -> Result<Option<Option<T>>, D::Error>
 where
     D: serde::Deserializer<'de>,
     T: serde::Deserialize<'de>,

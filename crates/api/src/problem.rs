@@ -1,4 +1,4 @@
-//! Errors, as RFC 9457 has them.
+//! Errors in the format of RFC 9457.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,9 +14,9 @@ pub struct Problem {
     pub title: String,
     /// The HTTP status.
     pub status: u16,
-    /// Stable, snake_case: programs decide by it.
+    /// The stable code in snake_case, for programs.
     pub code: String,
-    /// For people: names the thing and the remedy.
+    /// The cause and the remedy, for people.
     pub detail: String,
     /// True when the same request may succeed later.
     #[serde(default)]

@@ -70,7 +70,7 @@ pub enum PromptContent {
 
 impl PromptContent {
     /// Wraps blocks; `None` if there are none.
-    pub fn of(blocks: Vec<Block>) -> Option<Self> {
+    pub fn from_blocks(blocks: Vec<Block>) -> Option<Self> {
         (!blocks.is_empty()).then_some(Self::Blocks(blocks))
     }
 
@@ -120,7 +120,7 @@ pub struct RunListQuery {
     pub before: Option<String>,
 }
 
-/// The outcome of a cancel request: what was done, not what is hoped.
+/// The outcome of a cancel request so far.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
@@ -140,7 +140,7 @@ pub struct CancelOutcome {
     pub status: RunStatus,
 }
 
-/// An answer to what a run waits for.
+/// An answer to a wait of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]

@@ -93,7 +93,7 @@ impl SessionTarget {
     }
 
     /// True with `new`, `load` or a field that goes with them.
-    pub fn starts(&self) -> bool {
+    pub fn has_start_fields(&self) -> bool {
         self.new.is_some() || self.load.is_some() || self.messages.is_some() || self.model_required
     }
 }
@@ -206,7 +206,7 @@ pub struct ListedSession {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SessionPatch {
     /// The title; null or empty removes it.
-    #[serde(default, deserialize_with = "crate::present", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "crate::present_or_null", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(value_type = Option<String>))]
     pub title: Option<Option<String>>,
     /// `open` or `archived`; null leaves it as it is.
@@ -219,27 +219,27 @@ pub struct SessionPatch {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub visibility: Option<Visibility>,
     /// The model that the session's runs use.
-    #[serde(default, deserialize_with = "crate::present", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "crate::present_or_null", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(value_type = Option<String>))]
     pub model: Option<Option<String>>,
     /// The logical model that the session's runs use.
-    #[serde(default, deserialize_with = "crate::present", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "crate::present_or_null", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(value_type = Option<String>))]
     pub model_profile: Option<Option<String>>,
     /// The instructions for the session's runs.
-    #[serde(default, deserialize_with = "crate::present", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "crate::present_or_null", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(value_type = Option<String>))]
     pub system_prompt: Option<Option<String>>,
     /// Options for the model's provider in the session's runs; replaces all of them.
-    #[serde(default, deserialize_with = "crate::present", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "crate::present_or_null", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(value_type = Option<Object>))]
     pub model_options: Option<Option<Map<String, Value>>>,
     /// The folder that the session's runs work in.
-    #[serde(default, deserialize_with = "crate::present", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "crate::present_or_null", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(value_type = Option<String>))]
     pub cwd: Option<Option<String>>,
     /// The caller's own data; replaces all of it.
-    #[serde(default, deserialize_with = "crate::present", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "crate::present_or_null", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(value_type = Option<Object>))]
     pub metadata: Option<Option<Value>>,
 }

@@ -44,7 +44,7 @@ pub struct TreeNode {
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct MessageView {
-    /// The message and its place. The cursor is the same as in the tree.
+    /// The message and its place in the tree. The cursor is the same as in the tree.
     #[serde(flatten)]
     pub node: TreeNode,
     /// The children: first the one on the same line, then the others, the oldest first.
@@ -62,7 +62,7 @@ pub struct MessageView {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Navigation {
     /// The message; null empties the path.
-    #[serde(default, deserialize_with = "crate::present")]
+    #[serde(default, deserialize_with = "crate::present_or_null")]
     #[cfg_attr(feature = "schema", schema(value_type = Option<MessageId>, required))]
     pub message_id: Option<Option<MessageId>>,
 }

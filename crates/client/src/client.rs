@@ -15,7 +15,7 @@ use reqwest::{Method, RequestBuilder, Response, Url};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::{Error, Socket, TOKEN};
+use crate::{Error, Socket, TOKEN_FILE};
 
 mod adapters;
 mod agents;
@@ -39,7 +39,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 pub struct Client {
     http: reqwest::Client,
     base: Url,
-    at: Arc<str>,
+    address: Arc<str>,
     secret: Arc<str>,
     owner: Option<Arc<str>>,
     /// Keeps the short alias of a long socket path alive.
@@ -61,27 +61,36 @@ impl Client {
     /// Connects to the socket of a state directory.
     pub fn over_socket(socket: &Path, secret: &str) -> Result<Self, Error> {
         let base = Url::parse("http://localhost").map_err(|error| Error::Invalid(error.to_string()))?;
-        let at = socket.display().to_string();
-        Self::new(reqwest::Client::builder().unix_socket(socket), base, at.into(), secret)
+        let address = socket.display().to_string();
+        Self::new(reqwest::Client::builder().unix_socket(socket), base, address.into(), secret)
     }
 
     /// Connects to the server of a state directory, on its socket, with its token. The token must exist.
-    pub fn of_state_dir(state_dir: &Path) -> Result<Self, Error> {
-        let token = state_dir.join(TOKEN);
+    pub fn from_state_dir(state_dir: &Path) -> Result<Self, Error> {
+        let token = state_dir.join(TOKEN_FILE);
         let secret = std::fs::read_to_string(&token)
             .map_err(|error| Error::Invalid(format!("{} cannot be read: {error}", token.display())))?;
-        let socket = Socket::of(state_dir);
+        let socket = Socket::in_state_dir(state_dir);
         let client = Self::over_socket(socket.address(), secret.trim())?;
-        Ok(Self { at: socket.path().display().to_string().into(), _socket: Some(Arc::new(socket)), ..client })
+        Ok(Self {
+            address: socket.path().display().to_string().into(),
+            _socket: Some(Arc::new(socket)),
+            ..client
+        })
     }
 
-    fn new(builder: reqwest::ClientBuilder, base: Url, at: Arc<str>, secret: &str) -> Result<Self, Error> {
+    fn new(
+        builder: reqwest::ClientBuilder,
+        base: Url,
+        address: Arc<str>,
+        secret: &str,
+    ) -> Result<Self, Error> {
         // The process has one TLS provider; the first one installed wins.
         let _ = rustls::crypto::ring::default_provider().install_default();
         // No proxy: the address names the server itself.
         let http = builder.connect_timeout(CONNECT_TIMEOUT).no_proxy().build();
         let http = http.map_err(|error| Error::Invalid(format!("no HTTP client: {error}")))?;
-        Ok(Self { http, base, at, secret: secret.into(), owner: None, _socket: None })
+        Ok(Self { http, base, address, secret: secret.into(), owner: None, _socket: None })
     }
 
     /// Acts for `owner`. Only the state directory's token may do that.
@@ -103,12 +112,12 @@ impl Client {
         self.send(request).await
     }
 
-    /// Reads the body of an answer piece by piece.
-    fn pieces(&self, response: Response) -> impl Stream<Item = Result<Vec<u8>, Error>> + Send + use<> {
+    /// Reads the body of a response chunk by chunk.
+    fn body_chunks(&self, response: Response) -> impl Stream<Item = Result<Vec<u8>, Error>> + Send + use<> {
         let client = self.clone();
-        response.bytes_stream().map(move |piece| match piece {
-            Ok(piece) => Ok(piece.to_vec()),
-            Err(error) => Err(client.failed(error)),
+        response.bytes_stream().map(move |chunk| match chunk {
+            Ok(chunk) => Ok(chunk.to_vec()),
+            Err(error) => Err(client.transport_error(error)),
         })
     }
 
@@ -125,15 +134,15 @@ impl Client {
     }
 
     /// Posts a request with an idempotency key: requests with the same key are carried out once.
-    async fn post_once<T: DeserializeOwned>(
+    async fn post_idempotent<T: DeserializeOwned>(
         &self,
         path: &[&str],
         body: &impl Serialize,
-        name: Option<&str>,
+        idempotency_key: Option<&str>,
     ) -> Result<T, Error> {
         let mut request = self.request(Method::POST, path).json(body);
-        if let Some(name) = name {
-            request = request.header(IDEMPOTENCY_KEY, name);
+        if let Some(key) = idempotency_key {
+            request = request.header(IDEMPOTENCY_KEY, key);
         }
         self.read(self.send(request).await?).await
     }
@@ -152,34 +161,34 @@ impl Client {
 
     async fn send(&self, request: RequestBuilder) -> Result<Response, Error> {
         self.owner.as_deref().map_or(Ok(()), check_owner)?;
-        let response = request.send().await.map_err(|error| self.failed(error))?;
+        let response = request.send().await.map_err(|error| self.transport_error(error))?;
         if response.status().is_success() {
             return Ok(response);
         }
         let status = response.status();
-        let text = response.text().await.map_err(|error| self.failed(error))?;
+        let text = response.text().await.map_err(|error| self.transport_error(error))?;
         match serde_json::from_str::<Problem>(&text) {
             Ok(problem) => Err(Error::Refused(problem)),
-            Err(_) => Err(self.protocol(format!("{status} without a reason"))),
+            Err(_) => Err(self.protocol_error(format!("{status} without a reason"))),
         }
     }
 
     async fn read<T: DeserializeOwned>(&self, response: Response) -> Result<T, Error> {
-        let bytes = response.bytes().await.map_err(|error| self.failed(error))?;
-        serde_json::from_slice(&bytes).map_err(|error| self.protocol(error.to_string()))
+        let bytes = response.bytes().await.map_err(|error| self.transport_error(error))?;
+        serde_json::from_slice(&bytes).map_err(|error| self.protocol_error(error.to_string()))
     }
 
-    fn failed(&self, source: reqwest::Error) -> Error {
-        let (at, source) = (self.at.to_string(), source.without_url());
+    fn transport_error(&self, source: reqwest::Error) -> Error {
+        let (address, source) = (self.address.to_string(), source.without_url());
         match source.is_connect() {
-            true => Error::Unreachable { at, source },
+            true => Error::Unreachable { address, source },
             false if source.is_builder() => Error::Invalid(format!("{source}")),
-            false => Error::Broken { at, source },
+            false => Error::Broken { address, source },
         }
     }
 
-    pub(crate) fn protocol(&self, what: String) -> Error {
-        Error::Protocol { at: self.at.to_string(), what }
+    pub(crate) fn protocol_error(&self, problem: String) -> Error {
+        Error::Protocol { address: self.address.to_string(), problem }
     }
 }
 

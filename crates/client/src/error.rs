@@ -16,31 +16,31 @@ pub enum Error {
     #[error("{}", .0.detail)]
     Refused(Problem),
     /// No server answers at the address. Nothing changed.
-    #[error("nobody answers at {at}: start one with `mainspring serve`, or check the address")]
+    #[error("nobody answers at {address}: start one with `mainspring serve`, or check the address")]
     Unreachable {
         /// The address.
-        at: String,
+        address: String,
         /// The error of the operating system or the HTTP library.
         #[source]
         source: reqwest::Error,
     },
     /// The connection broke before the response arrived: the request may or may not have been carried out. A request
     /// with an idempotency key can be sent again.
-    #[error("the connection to {at} broke before the answer was there")]
+    #[error("the connection to {address} broke before the answer was there")]
     Broken {
         /// The address.
-        at: String,
+        address: String,
         /// The error of the operating system or the HTTP library.
         #[source]
         source: reqwest::Error,
     },
     /// The response is not one of mainspring's.
-    #[error("{at} does not answer as mainspring does: {what}")]
+    #[error("{address} does not answer as mainspring does: {problem}")]
     Protocol {
         /// The address.
-        at: String,
+        address: String,
         /// The problem with the response.
-        what: String,
+        problem: String,
     },
     /// The address, the key or the socket cannot be used.
     #[error("{0}")]

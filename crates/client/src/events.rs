@@ -15,8 +15,8 @@ use crate::{Client, Error};
 pub struct Events {
     frames: Frames,
     run: Option<RunId>,
-    at: Option<Position>,
-    over: bool,
+    position: Option<Position>,
+    ended: bool,
 }
 
 /// One item of a stream.
@@ -55,63 +55,63 @@ impl Item {
 
 impl Events {
     pub(crate) fn of_session(client: Client, session: &str, from: Position) -> Self {
-        let frames = Frames::of(client, &["v1", "sessions", session, "events"]);
-        Self { frames, run: None, at: Some(from), over: false }
+        let frames = Frames::new(client, &["v1", "sessions", session, "events"]);
+        Self { frames, run: None, position: Some(from), ended: false }
     }
 
     pub(crate) fn of_run(client: Client, run: RunId, from: Option<Position>) -> Self {
-        let frames = Frames::of(client, &["v1", "runs", &run.to_string(), "events"]);
-        Self { frames, run: Some(run), at: from, over: false }
+        let frames = Frames::new(client, &["v1", "runs", &run.to_string(), "events"]);
+        Self { frames, run: Some(run), position: from, ended: false }
     }
 
-    /// Gives up after `tries` consecutive failures to reconnect; by default never.
-    pub fn give_up_after(mut self, tries: u32) -> Self {
-        self.frames.tries = tries;
+    /// Gives up after `failures` consecutive failures to reconnect; by default never.
+    pub fn give_up_after(mut self, failures: u32) -> Self {
+        self.frames.max_failures = failures;
         self
     }
 
     /// Connects now instead of with the first item, so that display-only items are received from here on.
     pub async fn connect(&mut self) -> Result<(), Error> {
-        self.frames.open(self.at).await
+        self.frames.ensure_connected(self.position).await
     }
 
-    /// The resume point: all items up to here were returned.
+    /// Returns the resume point: all items up to here were returned.
     pub fn position(&self) -> Option<Position> {
-        self.at
+        self.position
     }
 
     /// Waits for the next item; `None` once the run has ended or the session is deleted. Cancel-safe.
     pub async fn next(&mut self) -> Option<Result<Item, Error>> {
-        while !self.over {
-            let read = match self.frames.next(self.at).await {
-                Ok(frame) => self.read(frame),
+        while !self.ended {
+            let item = match self.frames.next(self.position).await {
+                Ok(frame) => self.read_frame(frame),
                 // The server may come back: the caller can try again.
                 Err(error) if error.is_retryable() => return Some(Err(error)),
                 Err(error) => Err(error),
             };
-            self.over |= read.is_err();
-            if let Some(item) = read.transpose() {
+            self.ended |= item.is_err();
+            if let Some(item) = item.transpose() {
                 return Some(item);
             }
         }
         None
     }
 
-    fn read(&mut self, frame: Sse) -> Result<Option<Item>, Error> {
+    fn read_frame(&mut self, frame: Sse) -> Result<Option<Item>, Error> {
         let position = match frame.id.as_deref().map(str::parse::<Position>) {
             None => None,
             Some(Ok(position)) => Some(position),
-            Some(Err(bad)) => return Err(self.frames.client.protocol(bad.to_string())),
+            Some(Err(bad)) => return Err(self.frames.client.protocol_error(bad.to_string())),
         };
         let Some(data) = frame.data else {
             // A frame with only an id moves the position.
-            self.at = position.or(self.at);
+            self.position = position.or(self.position);
             return Ok(None);
         };
-        let item = item(frame.event.as_deref().unwrap_or("message"), &data)
-            .map_err(|error| self.frames.client.protocol(format!("{error} in {data:?}")))?;
-        self.at = position.or(self.at);
-        self.over = match &item {
+        let item = parse_item(frame.event.as_deref().unwrap_or("message"), &data)
+            .map_err(|error| self.frames.client.protocol_error(format!("{error} in {data:?}")))?;
+        self.position = position.or(self.position);
+        self.ended = match &item {
             Item::Event(event) if self.run.is_some() => event.run == self.run && event.body.ends_run(),
             Item::Event(event) => matches!(event.body, Body::SessionDeleted {}),
             _ => false,
@@ -120,7 +120,7 @@ impl Events {
     }
 }
 
-fn item(kind: &str, data: &str) -> Result<Item, serde_json::Error> {
+fn parse_item(kind: &str, data: &str) -> Result<Item, serde_json::Error> {
     Ok(match kind {
         "thought" => Item::Thought(serde_json::from_str(data)?),
         "reset" => Item::Reset(serde_json::from_str(data)?),

@@ -9,13 +9,13 @@ use crate::{Client, Error};
 pub struct Feed(Frames);
 
 impl Feed {
-    pub(crate) fn of(client: Client) -> Self {
-        Self(Frames::of(client, &["v1", "feed"]))
+    pub(crate) fn new(client: Client) -> Self {
+        Self(Frames::new(client, &["v1", "feed"]))
     }
 
-    /// Gives up after `tries` consecutive failures to reconnect; by default never.
-    pub fn give_up_after(mut self, tries: u32) -> Self {
-        self.0.tries = tries;
+    /// Gives up after `failures` consecutive failures to reconnect; by default never.
+    pub fn give_up_after(mut self, failures: u32) -> Self {
+        self.0.max_failures = failures;
         self
     }
 
@@ -31,7 +31,7 @@ impl Feed {
                 }
                 _ => Ok(FeedItem::Unknown),
             };
-            return item.map_err(|error| self.0.client.protocol(format!("{error} in {data:?}")));
+            return item.map_err(|error| self.0.client.protocol_error(format!("{error} in {data:?}")));
         }
     }
 }

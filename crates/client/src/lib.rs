@@ -1,4 +1,4 @@
-//! The Rust client of mainspring: typed verbs over HTTP, on TCP or on the state directory's Unix socket.
+//! The Rust client of mainspring: typed operations over HTTP, on TCP or on the state directory's Unix socket.
 //!
 //! An event stream reconnects by itself, resumes at its position, and returns each event and each streamed byte once.
 //!
@@ -16,13 +16,13 @@
 //! # }
 //! ```
 
+mod backoff;
 pub mod bridge;
 mod client;
 mod error;
 mod events;
 mod feed;
 mod owner_events;
-mod pause;
 mod socket;
 pub mod status;
 mod stream;
@@ -33,4 +33,4 @@ pub use events::{Events, Item};
 pub use feed::Feed;
 pub use mainspring_api::*;
 pub use owner_events::{OwnerEvents, OwnerItem};
-pub use socket::{Socket, TOKEN, fits_socket};
+pub use socket::{Socket, TOKEN_FILE, fits_socket};

@@ -5,14 +5,14 @@ use mainspring_api::CaughtUp;
 use mainspring_core::{Body, Event, Position};
 use sse_stream::{Sse, SseByteStream};
 
-use crate::stream::Open;
+use crate::stream::Connection;
 use crate::{Client, Error};
 
 /// Events of all of the caller's sessions, over one connection. When the connection breaks, resume at the position.
 pub struct OwnerEvents {
     client: Client,
-    open: Open,
-    at: Option<Position>,
+    connection: Connection,
+    position: Option<Position>,
 }
 
 /// One item of the stream.
@@ -27,38 +27,42 @@ pub enum OwnerItem {
 }
 
 impl OwnerEvents {
-    pub(crate) async fn open(client: Client, words: &[&str], after: Option<Position>) -> Result<Self, Error> {
+    pub(crate) async fn open(
+        client: Client,
+        type_prefixes: &[&str],
+        after: Option<Position>,
+    ) -> Result<Self, Error> {
         let mut query = vec![];
-        if !words.is_empty() {
-            query.push(("types", words.join(",")));
+        if !type_prefixes.is_empty() {
+            query.push(("types", type_prefixes.join(",")));
         }
         let response = client.stream(&["v1", "events"], &query, after).await?;
-        let open: Open = Box::pin(SseByteStream::new(response.bytes_stream()));
-        Ok(Self { client, open, at: after })
+        let connection: Connection = Box::pin(SseByteStream::new(response.bytes_stream()));
+        Ok(Self { client, connection, position: after })
     }
 
-    /// The resume point: all events up to here were returned.
+    /// Returns the resume point: all events up to here were returned.
     pub fn position(&self) -> Option<Position> {
-        self.at
+        self.position
     }
 
     /// Waits for the next item; `None` once the connection has ended. Cancel-safe.
     pub async fn next(&mut self) -> Option<Result<OwnerItem, Error>> {
         loop {
             // A broken connection ends the stream too.
-            let Sse { event, data, id, .. } = self.open.next().await?.ok()?;
+            let Sse { event, data, id, .. } = self.connection.next().await?.ok()?;
             let (Some(kind), Some(data)) = (event, data) else { continue };
-            let item =
-                item(&kind, &data).map_err(|error| self.client.protocol(format!("{error} in {data:?}")));
+            let item = parse_item(&kind, &data)
+                .map_err(|error| self.client.protocol_error(format!("{error} in {data:?}")));
             if let Some(position) = id.and_then(|id| id.parse().ok()) {
-                self.at = Some(position);
+                self.position = Some(position);
             }
             return Some(item);
         }
     }
 }
 
-fn item(kind: &str, data: &str) -> Result<OwnerItem, serde_json::Error> {
+fn parse_item(kind: &str, data: &str) -> Result<OwnerItem, serde_json::Error> {
     Ok(match kind {
         "caught_up" => OwnerItem::CaughtUp(serde_json::from_str::<CaughtUp>(data)?.position),
         kind if Body::TYPES.contains(&kind) => OwnerItem::Event(serde_json::from_str(data)?),

@@ -16,8 +16,8 @@ use mainspring_core::{ExternalRef, Position, RunId, RunStatus, SessionId};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use crate::backoff::Backoff;
 use crate::bridge::Surface;
-use crate::pause::pause;
 use crate::{Client, Error, OwnerItem, RunListQuery, SessionListQuery};
 
 mod statuses;
@@ -26,13 +26,13 @@ use statuses::Statuses;
 pub use statuses::{ArtifactView, RunView, SessionView};
 
 /// The type prefixes of the events that change a status.
-const WORDS: &[&str] = &["session", "run", "attempt", "progress", "usage", "artifact"];
-/// The delays between reconnects: the first, and the longest.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(2));
-/// Number of sessions per page.
-const PAGE: usize = 200;
+const EVENT_TYPE_PREFIXES: &[&str] = &["session", "run", "attempt", "progress", "usage", "artifact"];
+const RECONNECT_BACKOFF: Backoff =
+    Backoff { initial: Duration::from_millis(20), max: Duration::from_secs(2) };
+/// Number of sessions or runs per page.
+const PAGE_SIZE: usize = 200;
 /// The statuses of runs that have not ended.
-const LIVE: [RunStatus; 6] = [
+const UNFINISHED_STATUSES: [RunStatus; 6] = [
     RunStatus::Queued,
     RunStatus::Starting,
     RunStatus::Running,
@@ -43,7 +43,7 @@ const LIVE: [RunStatus; 6] = [
 
 /// How up to date the statuses are.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum Standing {
+pub enum Freshness {
     /// No status was received yet.
     #[default]
     Unknown,
@@ -52,49 +52,49 @@ pub enum Standing {
     /// The statuses are those of the last connection. Later changes are unknown.
     Stale {
         /// The reason why the connection was lost.
-        why: String,
+        reason: String,
     },
 }
 
 /// The statuses of one caller's sessions and runs. Follows their events until dropped.
 pub struct StatusStore {
-    known: Arc<Known>,
-    _follows: JoinSet<()>,
+    shared: Arc<SharedStatuses>,
+    _task: JoinSet<()>,
 }
 
 #[derive(Default)]
-struct Known {
-    statuses: Mutex<(Statuses, Standing)>,
+struct SharedStatuses {
+    statuses: Mutex<(Statuses, Freshness)>,
     version: watch::Sender<u64>,
 }
 
 impl StatusStore {
     /// Follows the sessions of `client`, also across restarts of its server.
     pub fn follow(client: Client) -> Self {
-        let known = Arc::<Known>::default();
-        let mut follows = JoinSet::new();
-        follows.spawn(follow(known.clone(), client));
-        Self { known, _follows: follows }
+        let shared = Arc::<SharedStatuses>::default();
+        let mut task = JoinSet::new();
+        task.spawn(follow(shared.clone(), client));
+        Self { shared, _task: task }
     }
 
     /// Returns how up to date the statuses are.
-    pub fn standing(&self) -> Standing {
-        self.known.lock().1.clone()
+    pub fn freshness(&self) -> Freshness {
+        self.shared.lock().1.clone()
     }
 
     /// Returns a session; `None` if it is unknown.
     pub fn session(&self, session: SessionId) -> Option<SessionView> {
-        self.known.lock().0.session(session).cloned()
+        self.shared.lock().0.session(session).cloned()
     }
 
     /// Returns a run that has not ended or is its session's latest; `None` if it is unknown.
     pub fn run(&self, run: RunId) -> Option<RunView> {
-        self.known.lock().0.run(run).cloned()
+        self.shared.lock().0.run(run).cloned()
     }
 
     /// Returns a session's latest run.
     pub fn latest_run(&self, session: SessionId) -> Option<RunView> {
-        self.known.lock().0.latest(session).cloned()
+        self.shared.lock().0.latest_run(session).cloned()
     }
 
     /// Returns the session of a surface, and its latest run.
@@ -104,22 +104,22 @@ impl StatusStore {
 
     /// Returns the session with an external reference, and its latest run.
     pub fn external(&self, external: &ExternalRef) -> Option<(SessionView, Option<RunView>)> {
-        let known = self.known.lock();
-        let session = known.0.external(external)?;
-        Some((session.clone(), known.0.latest(session.session_id).cloned()))
+        let shared = self.shared.lock();
+        let session = shared.0.session_by_external_ref(external)?;
+        Some((session.clone(), shared.0.latest_run(session.session_id).cloned()))
     }
 
     /// Watches for changes of any status.
     pub fn changes(&self) -> watch::Receiver<u64> {
-        self.known.version.subscribe()
+        self.shared.version.subscribe()
     }
 
-    /// Waits until `look` returns a value: now, or after a change.
-    pub async fn until<T>(&self, look: impl Fn(&Self) -> Option<T>) -> T {
+    /// Waits until `condition` returns a value: now, or after a change.
+    pub async fn until<T>(&self, condition: impl Fn(&Self) -> Option<T>) -> T {
         let mut changes = self.changes();
         loop {
             changes.mark_unchanged();
-            if let Some(found) = look(self) {
+            if let Some(found) = condition(self) {
                 return found;
             }
             // The sender lives as long as `self`, so the wait cannot fail.
@@ -128,45 +128,49 @@ impl StatusStore {
     }
 }
 
-impl Known {
-    fn lock(&self) -> std::sync::MutexGuard<'_, (Statuses, Standing)> {
+impl SharedStatuses {
+    fn lock(&self) -> std::sync::MutexGuard<'_, (Statuses, Freshness)> {
         self.statuses.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    fn change(&self, change: impl FnOnce(&mut Statuses, &mut Standing)) {
-        let mut known = self.lock();
-        let (statuses, standing) = &mut *known;
-        change(statuses, standing);
-        drop(known);
+    fn change(&self, change: impl FnOnce(&mut Statuses, &mut Freshness)) {
+        let mut guard = self.lock();
+        let (statuses, freshness) = &mut *guard;
+        change(statuses, freshness);
+        drop(guard);
         self.version.send_modify(|version| *version += 1);
     }
 }
 
 /// Follows the events, and reconnects for ever.
-async fn follow(known: Arc<Known>, client: Client) {
+async fn follow(shared: Arc<SharedStatuses>, client: Client) {
     let mut failures = 0;
     loop {
-        pause(failures, PAUSE.0, PAUSE.1).await;
+        RECONNECT_BACKOFF.wait(failures).await;
         failures += 1;
-        let why = match attend(&known, &client, &mut failures).await {
+        let reason = match follow_connection(&shared, &client, &mut failures).await {
             Ok(()) => "the connection has ended".to_owned(),
             Err(error) => error.to_string(),
         };
-        known.change(|_, standing| {
-            if *standing != Standing::Unknown {
-                *standing = Standing::Stale { why };
+        shared.change(|_, freshness| {
+            if *freshness != Freshness::Unknown {
+                *freshness = Freshness::Stale { reason };
             }
         });
     }
 }
 
-/// Runs one connection: lists the present statuses, then follows events until the connection ends.
-async fn attend(known: &Known, client: &Client, failures: &mut u32) -> Result<(), Error> {
-    let Some(begin) = present(client).await? else { return Ok(()) };
+/// Lists the current statuses, then follows events until the connection ends.
+async fn follow_connection(
+    shared: &SharedStatuses,
+    client: &Client,
+    failures: &mut u32,
+) -> Result<(), Error> {
+    let Some(begin) = latest_position(client).await? else { return Ok(()) };
     // The list is at least as new as `begin`. Events in between are replayed, which does not change the final
     // statuses.
-    let mut statuses = list(client).await?;
-    let mut events = client.owner_events(WORDS, Some(begin)).await?;
+    let mut statuses = list_statuses(client).await?;
+    let mut events = client.owner_events(EVENT_TYPE_PREFIXES, Some(begin)).await?;
     loop {
         match events.next().await.transpose()? {
             None => return Ok(()),
@@ -175,15 +179,15 @@ async fn attend(known: &Known, client: &Client, failures: &mut u32) -> Result<()
             Some(OwnerItem::Unknown) => {}
         }
     }
-    known.change(|shown, standing| (*shown, *standing) = (statuses, Standing::Current));
+    shared.change(|current, freshness| (*current, *freshness) = (statuses, Freshness::Current));
     *failures = 0;
     while let Some(item) = events.next().await.transpose()? {
         let OwnerItem::Event(event) = item else { continue };
-        let mut stranger = None;
-        known.change(|statuses, _| stranger = statuses.apply(&event));
-        if let Some(stranger) = stranger {
-            match client.session_get(&stranger.to_string()).await {
-                Ok(session) => known.change(|statuses, _| statuses.describe(&session)),
+        let mut undescribed = None;
+        shared.change(|statuses, _| undescribed = statuses.apply(&event));
+        if let Some(undescribed) = undescribed {
+            match client.session_get(&undescribed.to_string()).await {
+                Ok(session) => shared.change(|statuses, _| statuses.record_session(&session)),
                 // The session was deleted in the meantime; its event follows.
                 Err(error) if error.is_not_found() => {}
                 Err(error) => return Err(error),
@@ -194,8 +198,8 @@ async fn attend(known: &Known, client: &Client, failures: &mut u32) -> Result<()
 }
 
 /// Returns the position of the latest event; `None` if the connection broke.
-async fn present(client: &Client) -> Result<Option<Position>, Error> {
-    let mut events = client.owner_events(WORDS, None).await?;
+async fn latest_position(client: &Client) -> Result<Option<Position>, Error> {
+    let mut events = client.owner_events(EVENT_TYPE_PREFIXES, None).await?;
     while let Some(item) = events.next().await.transpose()? {
         if let OwnerItem::CaughtUp(position) = item {
             return Ok(Some(position));
@@ -205,15 +209,15 @@ async fn present(client: &Client) -> Result<Option<Position>, Error> {
 }
 
 /// Lists the most recently active sessions with their latest runs, and all runs that have not ended.
-async fn list(client: &Client) -> Result<Statuses, Error> {
+async fn list_statuses(client: &Client) -> Result<Statuses, Error> {
     let mut statuses = Statuses::default();
-    let mut page = SessionListQuery { limit: Some(PAGE), ..SessionListQuery::default() };
+    let mut page = SessionListQuery { limit: Some(PAGE_SIZE), ..SessionListQuery::default() };
     loop {
         let sessions = client.session_list(&page).await?;
         for listed in &sessions.items {
-            statuses.describe(&listed.session);
+            statuses.record_session(&listed.session);
             if let Some(run) = &listed.latest_run {
-                statuses.put(run, true);
+                statuses.record_run(run, true);
             }
         }
         page.before = sessions.next;
@@ -221,11 +225,12 @@ async fn list(client: &Client) -> Result<Statuses, Error> {
             break;
         }
     }
-    for status in LIVE {
-        let mut page = RunListQuery { status: Some(status), limit: Some(PAGE), ..RunListQuery::default() };
+    for status in UNFINISHED_STATUSES {
+        let mut page =
+            RunListQuery { status: Some(status), limit: Some(PAGE_SIZE), ..RunListQuery::default() };
         loop {
             let runs = client.run_list(&page).await?;
-            runs.items.iter().for_each(|run| statuses.put(run, false));
+            runs.items.iter().for_each(|run| statuses.record_run(run, false));
             page.before = runs.next;
             if page.before.is_none() {
                 break;

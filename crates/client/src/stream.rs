@@ -7,66 +7,67 @@ use futures_util::{Stream, StreamExt};
 use mainspring_core::Position;
 use sse_stream::{Sse, SseByteStream};
 
-use crate::pause::pause;
+use crate::backoff::Backoff;
 use crate::{Client, Error};
 
-/// The delays between reconnects: the first, and the longest.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(5));
+const RECONNECT_BACKOFF: Backoff =
+    Backoff { initial: Duration::from_millis(10), max: Duration::from_secs(5) };
 
-/// One connection.
-pub(crate) type Open = Pin<Box<dyn Stream<Item = Result<Sse, sse_stream::Error>> + Send>>;
+/// The frames of one connection.
+pub(crate) type Connection = Pin<Box<dyn Stream<Item = Result<Sse, sse_stream::Error>> + Send>>;
 
-/// The frames of one address, across reconnects.
+/// The frames of one path, across reconnects.
 pub(crate) struct Frames {
     pub(crate) client: Client,
     path: Vec<String>,
-    open: Option<Open>,
+    connection: Option<Connection>,
     failures: u32,
-    pub(crate) tries: u32,
+    /// The number of consecutive failures after which `next` returns the error.
+    pub(crate) max_failures: u32,
 }
 
 impl Frames {
-    pub(crate) fn of(client: Client, path: &[&str]) -> Self {
-        let path = path.iter().map(|part| (*part).to_owned()).collect();
-        Self { client, path, open: None, failures: 0, tries: u32::MAX }
+    pub(crate) fn new(client: Client, path: &[&str]) -> Self {
+        let path = path.iter().map(|segment| (*segment).to_owned()).collect();
+        Self { client, path, connection: None, failures: 0, max_failures: u32::MAX }
     }
 
-    /// Waits for the next frame; a new connection starts after `at`. Cancel-safe.
-    pub(crate) async fn next(&mut self, at: Option<Position>) -> Result<Sse, Error> {
+    /// Waits for the next frame; a new connection starts after `after`. Cancel-safe.
+    pub(crate) async fn next(&mut self, after: Option<Position>) -> Result<Sse, Error> {
         loop {
-            let Some(open) = &mut self.open else {
-                self.connect(at).await?;
+            let Some(connection) = &mut self.connection else {
+                self.connect(after).await?;
                 continue;
             };
-            match open.next().await {
+            match connection.next().await {
                 Some(Ok(frame)) => {
                     self.failures = 0;
                     return Ok(frame);
                 }
                 // The connection broke, or the server is stopping.
-                Some(Err(_)) | None => self.open = None,
+                Some(Err(_)) | None => self.connection = None,
             }
         }
     }
 
     /// Connects if there is no connection.
-    pub(crate) async fn open(&mut self, at: Option<Position>) -> Result<(), Error> {
-        if self.open.is_none() { self.connect(at).await } else { Ok(()) }
+    pub(crate) async fn ensure_connected(&mut self, after: Option<Position>) -> Result<(), Error> {
+        if self.connection.is_none() { self.connect(after).await } else { Ok(()) }
     }
 
-    async fn connect(&mut self, at: Option<Position>) -> Result<(), Error> {
+    async fn connect(&mut self, after: Option<Position>) -> Result<(), Error> {
         loop {
-            pause(self.failures, PAUSE.0, PAUSE.1).await;
+            RECONNECT_BACKOFF.wait(self.failures).await;
             let path: Vec<&str> = self.path.iter().map(String::as_str).collect();
-            let connected = self.client.stream(&path, &[], at).await;
+            let response = self.client.stream(&path, &[], after).await;
             // Counted as a failure until a frame arrives: a connection without frames is one too.
             self.failures += 1;
-            match connected {
+            match response {
                 Ok(response) => {
-                    self.open = Some(Box::pin(SseByteStream::new(response.bytes_stream())));
+                    self.connection = Some(Box::pin(SseByteStream::new(response.bytes_stream())));
                     return Ok(());
                 }
-                Err(error) if error.is_retryable() && self.failures < self.tries => {}
+                Err(error) if error.is_retryable() && self.failures < self.max_failures => {}
                 Err(error) => return Err(error),
             }
         }

@@ -4,7 +4,7 @@
 //! ```text
 //!  host ──lines──▶ pipes ──▶ line ──▶ query, interrupt, warmup, … ──▶ link ──▶ the server that owns the sessions
 //!   ▲                                          │                         │
-//!   └──lines── pipes ◀── reply ◀── tell ◀── follow (one reader per session with a live query) ◀─┘
+//!   └──lines── pipes ◀── reply ◀── translate ◀── follow (one reader per session with a live query) ◀─┘
 //! ```
 //!
 //! This module only translates. It is a client of the HTTP API, whether this process or another one owns the state
@@ -35,21 +35,21 @@ mod login;
 mod pipes;
 mod query;
 mod relay;
-mod tell;
+mod translate;
 mod warmup;
 
 use crate::link::Link;
 use line::{Echo, Envelope, InvalidLine, Subject};
 use live::{Attempts, Live};
-use mainspring_api::jsonl::{Code, Names, Reply, Request};
-use pipes::{Input, Out};
+use mainspring_api::jsonl::{Code, LineIds, Reply, Request};
+use pipes::{Input, Output};
 
 /// The client id of lines without one.
-pub const CLIENT: &str = "legacy-jsonl-client";
+pub const DEFAULT_CLIENT_ID: &str = "legacy-jsonl-client";
 /// The owner of lines without one, unless the host was started for another.
-pub const OWNER: &str = "desktop-local-user";
+pub const DEFAULT_OWNER: &str = "desktop-local-user";
 /// The surface kind of queries without one.
-const SURFACE: &str = "legacy_jsonl";
+const DEFAULT_SURFACE_KIND: &str = "legacy_jsonl";
 
 /// Options of the JSONL server.
 #[derive(Debug, Clone)]
@@ -67,20 +67,20 @@ pub struct Options {
     /// The socket through which agents reach the host's tools; `None` disables it.
     pub relay: Option<PathBuf>,
     /// Timeout of a tool call, in milliseconds.
-    pub tool_timeout: u64,
+    pub tool_timeout_ms: u64,
     /// Maximum bytes of a line.
     pub line_bytes: usize,
 }
 
 /// Why the host sends no more lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Left {
+pub enum Disconnect {
     /// The host sent `stop`.
     Stopped,
     /// The host closed its output.
     Closed,
     /// The host no longer reads.
-    Gone,
+    NotReading,
 }
 
 /// The connection to one host and its live queries. Cheap to clone.
@@ -90,7 +90,7 @@ pub struct Jsonl(Arc<Shared>);
 /// State shared by the handlers of all lines.
 struct Shared {
     link: Link,
-    out: Out,
+    output: Output,
     options: Options,
     /// Scopes the requests of a client without an id to this connection.
     connection: String,
@@ -122,9 +122,9 @@ impl Jsonl {
         clock: Clock,
         to: impl Write + Send + 'static,
     ) -> io::Result<Self> {
-        let edge = Self(Arc::new(Shared {
+        let jsonl = Self(Arc::new(Shared {
             link,
-            out: Out::start(to)?,
+            output: Output::start(to)?,
             options,
             connection: ids.secret(),
             live: Live::default(),
@@ -139,23 +139,23 @@ impl Jsonl {
             clock,
             tasks: Tasks::default(),
         }));
-        if let Some(path) = &edge.0.options.relay {
-            relay::listen(&edge.0, path)?;
+        if let Some(path) = &jsonl.0.options.relay {
+            relay::listen(&jsonl.0, path)?;
         }
-        Ok(edge)
+        Ok(jsonl)
     }
 
     /// Sends `init`, then handles the lines of `from` until the host sends no more.
-    pub async fn serve(&self, from: impl Read + Send + 'static) -> io::Result<Left> {
+    pub async fn serve(&self, from: impl Read + Send + 'static) -> io::Result<Disconnect> {
         let shared = &self.0;
-        shared.reply(&Reply::Init { session_id: "".into() }, &Names::default()).await;
+        shared.reply(&Reply::Init { session_id: "".into() }, &LineIds::default()).await;
         let lines = pipes::lines(from, shared.options.line_bytes)?;
-        let left = tokio::select! {
-            left = read_lines(shared, lines) => left,
-            () = shared.out.gone() => Left::Gone,
+        let reason = tokio::select! {
+            reason = read_lines(shared, lines) => reason,
+            () = shared.output.disconnected() => Disconnect::NotReading,
         };
         shared.calls.host_left();
-        Ok(left)
+        Ok(reason)
     }
 
     /// Resolves once every query has ended.
@@ -182,15 +182,15 @@ impl Jsonl {
         for query in shared.live.all() {
             let message = "mainspring is shutting down before the query has ended; send it again with the same \
                            requestId to get its result";
-            shared.reply(&Reply::error("shutting_down", message), &query.names(None)).await;
+            shared.reply(&Reply::error("shutting_down", message), &query.line_ids(None)).await;
             shared.live.end(&query);
         }
-        shared.out.flushed().await;
+        shared.output.flushed().await;
     }
 }
 
 /// Reads and dispatches lines until the input ends or the host sends `stop`.
-async fn read_lines(shared: &Arc<Shared>, mut lines: mpsc::Receiver<Input>) -> Left {
+async fn read_lines(shared: &Arc<Shared>, mut lines: mpsc::Receiver<Input>) -> Disconnect {
     while let Some(input) = lines.recv().await {
         let bytes = match input {
             Input::Line(bytes) => bytes,
@@ -209,20 +209,20 @@ async fn read_lines(shared: &Arc<Shared>, mut lines: mpsc::Receiver<Input>) -> L
         };
         match line::read(&bytes) {
             Err(invalid) => shared.reply_invalid(*invalid).await,
-            Ok((_, Request::Stop {})) => return Left::Stopped,
+            Ok((_, Request::Stop {})) => return Disconnect::Stopped,
             Ok((envelope, line)) => {
-                let weight = u32::try_from(bytes.len() + LINE_OVERHEAD_BYTES)
+                let size = u32::try_from(bytes.len() + LINE_OVERHEAD_BYTES)
                     .unwrap_or(INBOUND_MAX_BYTES)
                     .min(INBOUND_MAX_BYTES);
                 drop(bytes);
-                let Ok(weight) = shared.inbound.clone().acquire_many_owned(weight).await else {
-                    return Left::Closed;
+                let Ok(permit) = shared.inbound.clone().acquire_many_owned(size).await else {
+                    return Disconnect::Closed;
                 };
-                dispatch(shared, envelope, line, weight).await;
+                dispatch(shared, envelope, line, permit).await;
             }
         }
     }
-    Left::Closed
+    Disconnect::Closed
 }
 
 /// Handles a line. Slow work runs in its own task; lanes keep the order that the host relies on.
@@ -230,24 +230,24 @@ async fn dispatch(
     shared: &Arc<Shared>,
     envelope: Envelope,
     line: Request,
-    weight: tokio::sync::OwnedSemaphorePermit,
+    permit: tokio::sync::OwnedSemaphorePermit,
 ) {
     match line {
-        Request::Query(query) => query::handle(shared, &envelope, *query, weight),
-        Request::Interrupt(interrupt) => interrupt::handle(shared, envelope, interrupt, weight),
-        Request::InvalidateSession(invalid) => invalidate::handle(shared, envelope, invalid, weight),
+        Request::Query(query) => query::handle(shared, &envelope, *query, permit),
+        Request::Interrupt(interrupt) => interrupt::handle(shared, envelope, interrupt, permit),
+        Request::InvalidateSession(invalid) => invalidate::handle(shared, envelope, invalid, permit),
         Request::Warmup(warmup) => shared.hints.record(shared.owner(&envelope), warmup, &shared.options),
         Request::ToolResult(result) => relay::answer(shared, &envelope, result).await,
         Request::RefreshToken(_) => shared.calls.set_token_owner(shared.owner(&envelope)),
-        Request::Authenticate(line) => login::handle(shared, envelope, line, weight),
+        Request::Authenticate(line) => login::handle(shared, envelope, line, permit),
         Request::Stop {} => {}
     }
 }
 
 impl Shared {
     /// Writes a reply.
-    async fn reply(&self, reply: &Reply<'_>, names: &Names) {
-        self.out.line(reply.encode(names)).await;
+    async fn reply(&self, reply: &Reply<'_>, line_ids: &LineIds) {
+        self.output.line(reply.encode(line_ids)).await;
     }
 
     /// Reports an invalid line, in a form that the host does not mistake for the end of a live query.
@@ -258,10 +258,10 @@ impl Shared {
             Subject::Call(call_id) => {
                 let error = Reply::Error {
                     message: (&message).into(),
-                    code: Code::of(code),
+                    code: Code::new(code),
                     call_id: call_id.as_deref().map(Into::into),
                 };
-                self.reply(&error, &Names::default()).await;
+                self.reply(&error, &LineIds::default()).await;
             }
             Subject::Other => self.reply(&Reply::error(code, &message), &echo.into()).await,
         }

@@ -107,7 +107,7 @@ pub(super) async fn session_adopt(
 ) -> Result<(StatusCode, Json<SessionAdopted>), Problem> {
     let (session, adoption) = adoption.into_parts();
     let (adapter, adopted) = adopted(adoption);
-    if session.starts() {
+    if session.has_start_fields() {
         return Err(Problem::invalid(
             "name the session by id, key, reference or alias, not by `new` or `load`",
         ));

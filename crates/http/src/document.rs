@@ -42,6 +42,7 @@ const AUTHENTICATED_PROBLEMS: &[ProblemRow] = &[
     (StatusCode::NOT_FOUND, "not_found"),
     (StatusCode::INTERNAL_SERVER_ERROR, "corrupt"),
     (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
+    (StatusCode::SERVICE_UNAVAILABLE, "store_lost"),
 ];
 
 /// Problems that a request with a body can get in addition.

@@ -13,7 +13,7 @@ use crate::body::SessionPath;
 use crate::sessions::TaggedSession;
 use crate::{Http, Problem};
 
-const JSONL: &str = "application/jsonl";
+const JSONL_MEDIA_TYPE: &str = "application/jsonl";
 /// Bytes of a refused file that are still read, so that the client gets the problem.
 const DRAIN_MAX_BYTES: usize = 64 << 20;
 
@@ -40,7 +40,7 @@ pub(super) async fn session_export(
     });
     let mut response = Body::from_stream(chunks).into_response();
     let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(JSONL));
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(JSONL_MEDIA_TYPE));
     headers.extend(HeaderValue::from_str(&name).into_iter().map(|name| (header::CONTENT_DISPOSITION, name)));
     Ok(response)
 }
@@ -74,8 +74,8 @@ pub(super) async fn session_import(
 ) -> Result<Response, Problem> {
     let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     let kind = kind.split(';').next().unwrap_or_default().trim();
-    if ![JSONL, "application/x-ndjson", "application/x-jsonlines"].contains(&kind) {
-        let detail = format!("send the file as {JSONL}");
+    if ![JSONL_MEDIA_TYPE, "application/x-ndjson", "application/x-jsonlines"].contains(&kind) {
+        let detail = format!("send the file as {JSONL_MEDIA_TYPE}");
         return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", detail));
     }
     let mut chunks = request.into_body().into_data_stream();

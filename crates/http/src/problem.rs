@@ -55,6 +55,7 @@ pub const PROBLEMS: &[(StatusCode, &str)] = &[
     (StatusCode::INTERNAL_SERVER_ERROR, "corrupt"),
     (StatusCode::SERVICE_UNAVAILABLE, "overloaded"),
     (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
+    (StatusCode::SERVICE_UNAVAILABLE, "store_lost"),
     (StatusCode::SERVICE_UNAVAILABLE, "shutting_down"),
 ];
 

@@ -169,7 +169,7 @@ pub(super) async fn run_attempts(
     RunPath(run): RunPath,
 ) -> Result<Json<Page<Attempt>>, Problem> {
     let items = http.kernel.run_attempts(&caller, run).await?;
-    Ok(Json(Page::whole(items)))
+    Ok(Json(Page::single(items)))
 }
 
 /// Lists the permissions granted to a run in advance, oldest first
@@ -183,7 +183,7 @@ pub(super) async fn run_grants(
     RunPath(run): RunPath,
 ) -> Result<Json<Page<Grant>>, Problem> {
     let items = http.kernel.run_grants(&caller, run).await?;
-    Ok(Json(Page::whole(items)))
+    Ok(Json(Page::single(items)))
 }
 
 /// Lists the model calls of a run, oldest first
@@ -197,7 +197,7 @@ pub(super) async fn run_steps(
     RunPath(run): RunPath,
 ) -> Result<Json<Page<Step>>, Problem> {
     let items = http.kernel.run_steps(&caller, run).await?;
-    Ok(Json(Page::whole(items)))
+    Ok(Json(Page::single(items)))
 }
 
 /// Cancels a run and reports which steps of the cancellation were done

@@ -72,7 +72,7 @@ pub(super) async fn session_resolve(
     JsonObject(target): JsonObject<SessionTarget>,
 ) -> Result<Response, Problem> {
     let key = idempotency_key(&headers)?;
-    if target.starts() {
+    if target.has_start_fields() {
         let Started { session, opening, options } =
             http.kernel.session_start(&caller, session_start(target)?, key).await?;
         return Ok(opened_response(session, opening, Some(options)));
@@ -139,7 +139,7 @@ pub(super) async fn session_list(
 ) -> Result<Json<Page<ListedSession>>, Problem> {
     let limit = query.limit;
     if let Some(names) = names(&query) {
-        return Ok(Json(Page::whole(find_by_names(&http, &caller, &query, &names).await?)));
+        return Ok(Json(Page::single(find_by_names(&http, &caller, &query, &names).await?)));
     }
     let before = page_start(query.before)?;
     let (scope, pinned, status) = (query.scope.unwrap_or_default(), query.pinned, query.status);
@@ -306,5 +306,5 @@ pub(super) async fn session_messages(
     QueryParams(query): QueryParams<MessageListQuery>,
 ) -> Result<Json<Page<std::sync::Arc<Message>>>, Problem> {
     let items = http.kernel.session_path(&caller, &by, query.before, query.limit).await?;
-    Ok(Json(Page::whole(items)))
+    Ok(Json(Page::single(items)))
 }

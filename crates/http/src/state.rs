@@ -64,7 +64,7 @@ impl IntoParams for NoParams {
 /// Documents the precondition headers of a change.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Header)]
-#[expect(dead_code, reason = "documents headers; `expect` reads them")]
+#[expect(dead_code, reason = "documents headers; `precondition` reads them")]
 struct PreconditionHeaders {
     /// The ETag that the entry must still have, or `*`: the entry must exist.
     #[param(rename = "If-Match")]
@@ -226,7 +226,7 @@ async fn state_set(
     headers: HeaderMap,
     body::JsonBody(value): body::JsonBody<Value>,
 ) -> Result<Response, Problem> {
-    let expect = expect(&headers)?;
+    let expect = precondition(&headers)?;
     let outcome = http.kernel.state_set(&caller, &path.of, &path.key, Some(value), expect).await?;
     let status = if outcome.created { StatusCode::CREATED } else { StatusCode::OK };
     Ok(match outcome.entry {
@@ -241,12 +241,12 @@ async fn state_delete(
     path: StatePath,
     headers: HeaderMap,
 ) -> Result<StatusCode, Problem> {
-    let expect = expect(&headers)?;
+    let expect = precondition(&headers)?;
     http.kernel.state_set(&caller, &path.of, &path.key, None, expect).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-fn expect(headers: &HeaderMap) -> Result<Expect, Problem> {
+fn precondition(headers: &HeaderMap) -> Result<Expect, Problem> {
     let text = |name: HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or("?").trim());
     match (text(header::IF_MATCH), text(header::IF_NONE_MATCH)) {
         (None, None) => Ok(Expect::Any),

@@ -1,11 +1,11 @@
-//! Session actors: one task per live session carries out the session's commands one after the other.
+//! Session actors: one task per live session executes the session's commands one after the other.
 //!
 //! ```text
 //! input ─▶ draft (decide, apply to copies) ─▶ commit ─▶ take the copies over ─▶ publish ─▶ act ─▶ answer
 //! ```
 //!
 //! Invariants: except for streamed text, nothing is published or acted upon before its commit has returned; at most one
-//! commit per session is in flight; an idle session without a controller leaves memory.
+//! commit per session is in flight; an idle session without a controller is unloaded.
 
 use std::sync::Arc;
 
@@ -32,7 +32,6 @@ mod delegations;
 mod draft;
 mod execute;
 mod inbox;
-mod known;
 mod lifetime;
 mod limits;
 mod queue;
@@ -42,13 +41,14 @@ mod snapshot;
 mod status;
 mod steer;
 mod tree;
+mod tree_cache;
 use active::Active;
-pub(crate) use binding::{BINDINGS, BindingChange};
+pub(crate) use binding::{BindingChange, MAX_BINDINGS_READ};
 pub(crate) use command::{Command, Input, Reply, Report, Signal};
 pub(crate) use data::StateWrite;
 use draft::{AttemptDraft, Draft, Hot, SessionDraft, Subject};
 use session::created;
-pub(crate) use session::{SessionSeed, unborn};
+pub(crate) use session::{SessionSeed, new_loaded};
 pub(crate) use snapshot::Instant;
 
 pub(crate) type Sender = mpsc::UnboundedSender<Input>;
@@ -61,14 +61,14 @@ pub(crate) struct Actor {
     tx: Sender,
     rx: Receiver,
     hot: Hot,
-    known: known::Known,
+    tree_cache: tree_cache::TreeCache,
     /// False until the session's first commit.
     stored: bool,
     active: Option<Active>,
     queue: queue::Queue,
     permit_order: queue::PermitOrder,
-    /// The last tip that is known to owe no tool a result.
-    answered: Option<mainspring_core::Point>,
+    /// The last tip that is known to have no tool call without a result.
+    answered_tip: Option<mainspring_core::Point>,
     lifetime: lifetime::Lifetime,
     reported: status::Reported,
     waiters: delegations::Waiters,
@@ -84,27 +84,27 @@ impl Actor {
         stored: bool,
         channel: (Sender, Receiver),
     ) -> Self {
-        let open = loaded.runs.iter().map(|(run, _)| run).find(|run| run.state.holder().is_some());
-        feed.attach_actor(fence, &loaded, open.map(|run| run.id));
+        let executing = loaded.runs.iter().map(|(run, _)| run).find(|run| run.state.holder().is_some());
+        feed.attach_actor(fence, &loaded, executing.map(|run| run.id));
         if !loaded.inbox.is_empty() {
             // The receiver is in this actor, so sending cannot fail.
             let _ = channel.0.send(Command::Inbox.into());
         }
         let latest_no = loaded.latest.as_ref().map_or(0, |run| run.no);
-        let waits = |run: &&Run| run.state.holder().is_none() && run.merged_into.is_none();
-        let queue = loaded.runs.iter().map(|(run, _)| run).filter(waits).cloned().collect();
+        let is_queued = |run: &&Run| run.state.holder().is_none() && run.merged_into.is_none();
+        let queue = loaded.runs.iter().map(|(run, _)| run).filter(is_queued).cloned().collect();
         Self {
             feed,
             fence,
             tx: channel.0,
             rx: channel.1,
-            hot: hot(loaded),
-            known: known::Known::default(),
+            hot: hot_state(loaded),
+            tree_cache: tree_cache::TreeCache::default(),
             stored,
             active: None,
             queue: queue::Queue::restore(queue, latest_no),
             permit_order: queue::PermitOrder::default(),
-            answered: None,
+            answered_tip: None,
             lifetime: lifetime::Lifetime::default(),
             reported: status::Reported::default(),
             waiters: delegations::Waiters::default(),
@@ -133,11 +133,11 @@ impl Actor {
             if self.lifetime.is_shutting_down() && !self.active.as_ref().is_some_and(Active::is_acting) {
                 self.lifetime.end();
             }
-            if self.lifetime.is_over() || self.leave() {
+            if self.lifetime.is_over() || self.unload_if_unneeded() {
                 break;
             }
         }
-        self.depart().await;
+        self.stop_serving().await;
     }
 
     async fn handle(&mut self, input: Input) {
@@ -251,7 +251,7 @@ impl Actor {
         }
     }
 
-    /// Does what is due: kills, expires, orders permits.
+    /// Executes everything that is due: kills, expires, orders permits.
     async fn tick(&mut self) {
         let now = self.shared.clock.now();
         if self.kill_at().is_some_and(|at| at <= now) {
@@ -266,7 +266,7 @@ impl Actor {
         self.order_permit();
     }
 
-    /// The time of the next thing that is due; the far future if there is none.
+    /// Returns the time of the next due action; the far future if there is none.
     fn deadline(&self) -> Time {
         let order = self.next_order().map(|(_, at)| at);
         [self.unload_at(), order, self.kill_at(), self.expiry(), self.time_limit()]
@@ -276,7 +276,7 @@ impl Actor {
             .unwrap_or(Time(i64::MAX))
     }
 
-    /// Ends before the session is served, and refuses every command with `error`.
+    /// Stops before the session is served, and refuses every command with `error`.
     pub(crate) async fn abandon(mut self, error: &Error) {
         self.shared.remove_actor(self.fence.session, &self.tx);
         self.feed.fail(error);
@@ -284,19 +284,24 @@ impl Actor {
         while let Some(input) = self.rx.recv().await {
             input.refuse(error);
         }
+        self.shared.lease_release(self.fence).await;
     }
 
-    /// Ends, and passes on the commands that arrive meanwhile. An idle session is loaded again for them; a deleted one
-    /// stays gone.
-    async fn depart(mut self) {
-        let over = self.lifetime.is_over();
-        if over {
+    /// Stops, and forwards the commands that arrive meanwhile. An idle session is loaded again for them; a deleted one
+    /// is not.
+    async fn stop_serving(mut self) {
+        let is_over = self.lifetime.is_over();
+        if is_over {
             // Before a successor can take the session's place on the board.
             self.remove_from_board();
         }
+        // When the process stops, the last streamed text is written after this, under the lease.
+        if !self.lifetime.is_shutting_down() {
+            self.shared.lease_release(self.fence).await;
+        }
         self.rx.close();
         self.report_no_work();
-        if over {
+        if is_over {
             self.shared.remove_actor(self.fence.session, &self.tx);
             self.feed.authorize(None);
             self.feed.close();
@@ -313,12 +318,12 @@ impl Actor {
                 None => {}
             }
         }
-        self.lifetime.ended();
+        self.lifetime.answer_waiting();
     }
 }
 
-/// The state that drafts work on, as it was loaded.
-fn hot(loaded: Loaded) -> Hot {
+/// Builds the state that drafts change, from the loaded session.
+fn hot_state(loaded: Loaded) -> Hot {
     let runs = || loaded.runs.iter().map(|(run, _)| run);
     let merged = runs().filter(|run| run.merged_into.is_some()).cloned().collect();
     let keeps_private = runs().any(|run| run.pen.is_some());

@@ -77,14 +77,14 @@ impl StagingBlob {
             });
         }
         self.hasher.update(bytes);
-        self.file.write_all(bytes).await.map_err(|error| unwritable(&error))
+        self.file.write_all(bytes).await.map_err(|error| write_error(&error))
     }
 
     /// Completes the content and makes it durable.
     pub(crate) async fn end(self) -> Result<StagedBlob, Error> {
         let Self { mut staged, mut file, hasher, .. } = self;
-        file.flush().await.map_err(|error| unwritable(&error))?;
-        file.sync_all().await.map_err(|error| unwritable(&error))?;
+        file.flush().await.map_err(|error| write_error(&error))?;
+        file.sync_all().await.map_err(|error| write_error(&error))?;
         staged.hash = hasher.finalize().to_hex().to_string();
         Ok(staged)
     }
@@ -123,11 +123,11 @@ impl Blobs {
         }
     }
 
-    /// Begins to stage at most `limit` bytes, written piece by piece.
+    /// Begins to stage at most `limit` bytes, written chunk by chunk.
     pub(crate) async fn stage_begin(&self, id: ArtifactId, limit: usize) -> Result<StagingBlob, Error> {
         let part = self.staging().join(format!("{id}.part"));
         let file = self.blocking(move |blobs| blobs.part_make(&part).map(|file| (part, file))).await;
-        let (part, file) = file.map_err(|error| unwritable(&error))?;
+        let (part, file) = file.map_err(|error| write_error(&error))?;
         // From here on, dropping this removes the file.
         let staged = StagedBlob { part, id, hash: String::new(), size: 0 };
         Ok(StagingBlob { staged, file: tokio::fs::File::from_std(file), hasher: Box::default(), limit })
@@ -140,7 +140,7 @@ impl Blobs {
         let marker = self.staging().join(format!("{}.{}", staged.hash, staged.id));
         let kept = KeptBlob { marker: marker.clone(), hash: staged.hash.clone(), _gate: gate };
         let placed = self.blocking(move |blobs| blobs.place(&staged, &marker)).await;
-        placed.map(|()| kept).map_err(|error| unwritable(&error))
+        placed.map(|()| kept).map_err(|error| write_error(&error))
     }
 
     /// Removes the marker of kept bytes, after their row was committed.
@@ -162,16 +162,16 @@ impl Blobs {
     /// Removes the bytes of `hash`, which no row refers to.
     pub(crate) async fn remove(&self, hash: &str) -> Result<(), Error> {
         match tokio::fs::remove_file(self.path(hash)).await {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(unwritable(&error)),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(write_error(&error)),
             _ => Ok(()),
         }
     }
 
     /// Cleans up after an earlier process: removes incomplete files, and returns the hashes whose rows may be missing,
     /// each with its marker.
-    pub(crate) async fn leftovers(&self) -> Result<Vec<(String, PathBuf)>, Error> {
+    pub(crate) async fn recover(&self) -> Result<Vec<(String, PathBuf)>, Error> {
         let found = self.blocking(|blobs| blobs.staging_read()).await;
-        found.map_err(|error| unwritable(&error))
+        found.map_err(|error| write_error(&error))
     }
 
     /// Removes a marker.
@@ -312,6 +312,6 @@ fn sync(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-fn unwritable(error: &io::Error) -> Error {
+fn write_error(error: &io::Error) -> Error {
     Error::Unavailable(format!("the folder of artifacts: {error}"))
 }

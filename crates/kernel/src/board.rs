@@ -1,9 +1,9 @@
 //! The board: the current status of every session in memory, for readers that watch all sessions of an owner.
 //!
-//! Readers pull. Per owner, the board keeps each session's latest status and the order in which sessions last changed.
+//! Readers poll. Per owner, the board keeps each session's latest status and the order in which sessions last changed.
 //! A reader keeps its position in that order and the last status it reported for each session. A slow reader therefore
 //! gets the latest status of each session and nothing in between, its memory is bounded by the number of sessions, and
-//! nobody waits for it.
+//! no writer waits for it.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ mod tests;
 
 /// Removed sessions remembered per owner for readers that have not seen the removal. A reader further behind learns
 /// that a session is closed, but not whether it was deleted.
-const REMOVED_MAX: usize = 1_024;
+const MAX_REMOVED: usize = 1_024;
 
 /// Status of all sessions in memory, by owner. Cheap to clone.
 #[derive(Debug, Clone, Default)]
@@ -36,12 +36,12 @@ struct OwnerSessions {
     last_change: u64,
     /// Sessions in memory, each with the number of its last change.
     sessions: HashMap<SessionId, (LiveSession, u64)>,
-    /// Sessions that left memory: whether they were deleted, and the number of that change.
+    /// Unloaded sessions: whether they were deleted, and the number of that change.
     removed: HashMap<SessionId, (bool, u64)>,
     /// Last change of each session in `sessions` and `removed`, in order.
     order: BTreeMap<u64, SessionId>,
     /// Removals up to this change may have been dropped from `removed`.
-    forgotten: u64,
+    dropped_to: u64,
     readers: usize,
     wake: Arc<Notify>,
 }
@@ -58,7 +58,7 @@ impl Board {
         }
     }
 
-    /// Removes a session that left memory; `deleted` tells whether it was deleted.
+    /// Removes an unloaded session; `deleted` if it was deleted.
     pub(crate) fn remove(&self, owner: &str, session: SessionId, deleted: bool) {
         let mut state = self.0.lock();
         let Some(known) = state.owners.get_mut(owner) else { return };
@@ -73,8 +73,8 @@ impl Board {
         state.owners.values().for_each(|owner| owner.wake.notify_waiters());
     }
 
-    /// Makes a reader of all sessions of `owner`, with a snapshot of their present status.
-    pub(crate) fn read(&self, owner: &str) -> LiveFeed {
+    /// Creates a reader of all sessions of `owner`, with a snapshot of their present status.
+    pub(crate) fn subscribe(&self, owner: &str) -> LiveFeed {
         let mut state = self.0.lock();
         let known = state.owners.entry(owner.to_owned()).or_default();
         known.readers += 1;
@@ -125,13 +125,13 @@ impl OwnerSessions {
         }
         let at = self.number_change(id);
         self.removed.insert(id, (deleted, at));
-        if self.removed.len() > REMOVED_MAX
+        if self.removed.len() > MAX_REMOVED
             && let Some((first, at)) =
                 self.removed.iter().map(|(id, (_, at))| (*id, *at)).min_by_key(|(_, at)| *at)
         {
             self.removed.remove(&first);
             self.order.remove(&at);
-            self.forgotten = self.forgotten.max(at);
+            self.dropped_to = self.dropped_to.max(at);
         }
     }
 
@@ -174,11 +174,11 @@ impl LiveFeed {
         loop {
             let wake = self.wake.clone();
             let notified = wake.notified();
-            let over = self.pull();
+            let closed = self.queue_next();
             if let Some(change) = self.pending.pop_front() {
                 return Some(change);
             }
-            if over {
+            if closed {
                 return None;
             }
             notified.await;
@@ -186,13 +186,13 @@ impl LiveFeed {
     }
 
     /// Queues the changes of the next session that changed. Returns true if no more changes will come.
-    fn pull(&mut self) -> bool {
+    fn queue_next(&mut self) -> bool {
         let board = self.board.clone();
         let state = board.0.lock();
         let Some(owner) = state.owners.get(&self.owner).filter(|_| self.pending.is_empty()) else {
             return false;
         };
-        if self.seen < owner.forgotten {
+        if self.seen < owner.dropped_to {
             let mut ids: Vec<SessionId> =
                 self.reported.keys().chain(owner.sessions.keys()).copied().collect();
             ids.sort();

@@ -173,6 +173,9 @@ pub enum Error {
     /// The store failed, and nothing was changed. Retry later.
     #[error("the store is not available: {0}")]
     Unavailable(String),
+    /// The stored data was deleted, moved or replaced while mainspring was running.
+    #[error("{0}")]
+    StoreLost(String),
     /// Stored data is inconsistent.
     #[error("the store is damaged: {0}")]
     Corrupt(String),
@@ -208,6 +211,7 @@ impl Error {
         Self::WouldDeadlock(_) => "would_deadlock",
         Self::ShuttingDown => "shutting_down",
         Self::Unavailable(_) => "unavailable",
+        Self::StoreLost(_) => "store_lost",
         Self::Corrupt(_) => "corrupt",
         ; Self::Refused(refusal) => refusal.code(),
     }
@@ -250,6 +254,7 @@ impl From<StoreError> for Error {
             StoreError::VersionMismatch(mismatch) => mismatch.into(),
             StoreError::Pruned(floor) => Self::Expired { floor },
             StoreError::Corrupt(what) => Self::Corrupt(what),
+            StoreError::Lost(what) => Self::StoreLost(what),
             StoreError::Unavailable(what) => Self::Unavailable(what),
             StoreError::Fenced | StoreError::Conflict(_) => Self::Unavailable(error.to_string()),
         }

@@ -82,7 +82,7 @@ struct FeedState {
     thought_no: u64,
 }
 
-/// FeedState of a feed.
+/// The phase of a feed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Phase {
     /// The stream's position is not known yet.
@@ -131,7 +131,7 @@ pub enum DeltaError {
 }
 
 impl Feed {
-    /// Makes a feed in the loading state.
+    /// Creates a feed in the loading state.
     pub(crate) fn new(
         session: SessionId,
         dirty: UnboundedSender<Arc<Feed>>,
@@ -170,7 +170,7 @@ impl Feed {
 
     /// Publishes `text` as part of block `block` of the message being written. Never waits for the disk.
     ///
-    /// `fresh` draws the id of a new message, if none is being written.
+    /// `fresh` generates the id of a new message, if none is being written.
     pub(crate) fn delta(
         self: &Arc<Self>,
         by: AttemptId,
@@ -236,7 +236,7 @@ impl Feed {
         Ok(())
     }
 
-    /// Gives the right to stream to an attempt of a run, or takes it away.
+    /// Grants the right to stream to an attempt of a run, or revokes it.
     pub(crate) fn authorize(&self, writer: Option<(AttemptId, RunId)>) {
         self.state.lock().writer = writer.map(|(attempt, run)| Writer { attempt, run, open: None, bytes: 0 });
     }

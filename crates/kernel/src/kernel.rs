@@ -22,7 +22,7 @@ use crate::ids::Ids;
 use crate::meters::{Counts, Meters};
 use crate::owner_events::OwnerWakers;
 use crate::scheduler::Scheduler;
-use crate::store::{Request, Store, StoreError};
+use crate::store::{Fence, Request, Store, StoreError};
 use crate::tasks::Tasks;
 
 mod access;
@@ -53,7 +53,7 @@ pub use agents::{AGENTS_PER_OWNER, Agent, AgentQuery, AgentScope};
 pub use artifacts::{ArtifactQuery, ArtifactsOf, BlobsCheck, NewArtifact};
 pub use bindings::{Adopted, SessionAdopted, instructions_hash};
 pub use control::KernelPlane;
-pub use delegations::{CONTEXT_CHARS, Delegated, DelegationRequest, MAX_DEPTH, RunDelegations};
+pub use delegations::{Delegated, DelegationRequest, MAX_CONTEXT_CHARS, MAX_DEPTH, RunDelegations};
 pub use keys::{KeyQuery, NewKey, Secret};
 pub use options::{OnOrphan, Options, Retry, Work};
 pub use portable::{Export, Import};
@@ -69,7 +69,7 @@ pub use state::StateOf;
 pub(crate) use tree::Forking;
 pub use tree::{ForkRequest, MessageTree, MessageView, TreeNode, TreeQuery};
 
-/// The authority. Cheap to clone.
+/// The entry point of every operation. Cheap to clone.
 #[derive(Clone)]
 pub struct Kernel {
     shared: Arc<Shared>,
@@ -192,9 +192,7 @@ impl Kernel {
 
     /// Checks that the store answers.
     pub async fn check_store(&self) -> Result<(), Error> {
-        let no_session = crate::store::SessionRef::Key(String::new());
-        self.shared.store.session_find("", &no_session).await?;
-        Ok(())
+        Ok(self.shared.store.health().await?)
     }
 
     /// Waits for `time`, by the kernel's clock.
@@ -293,7 +291,7 @@ impl Shared {
     /// Purges a deleted session in the background, in steps.
     pub(crate) fn purge(&self, session: SessionId) {
         let store = self.store.clone();
-        self.in_steps(session, move || {
+        self.repeat_in_background(session, move || {
             let store = store.clone();
             async move { store.session_purge(session).await }
         });
@@ -302,14 +300,14 @@ impl Shared {
     /// Removes a session's pruned events in the background, in steps.
     pub(crate) fn prune(&self, session: SessionId) {
         let store = self.store.clone();
-        self.in_steps(session, move || {
+        self.repeat_in_background(session, move || {
             let store = store.clone();
             async move { store.events_prune(session).await }
         });
     }
 
-    /// Repeats `step` in the background until it returns false, then removes the bytes of artifacts that are gone.
-    fn in_steps<F>(&self, session: SessionId, step: impl Fn() -> F + Send + 'static)
+    /// Repeats `step` in the background until it returns false, then removes the bytes of deleted artifacts.
+    fn repeat_in_background<F>(&self, session: SessionId, step: impl Fn() -> F + Send + 'static)
     where
         F: Future<Output = Result<bool, StoreError>> + Send,
     {
@@ -330,12 +328,23 @@ impl Shared {
         });
     }
 
+    /// Gives the lease of a session up that leaves memory.
+    pub(crate) async fn lease_release(&self, fence: Fence) {
+        if let Err(error) = self.store.lease_release(fence).await {
+            // The next one to load the session takes the lease anyway.
+            tracing::warn!(%error, session = %fence.session, "cannot release the lease of the session");
+        }
+    }
+
     /// Purges the session of a failed import. Takes the lease first, so that commits still in flight are fenced.
     fn discard(&self, session: SessionId) {
         let Some(me) = self.me.upgrade() else { return };
         self.tasks.spawn(async move {
             match me.store.lease_take(session, me.node).await {
-                Ok(_) => me.purge(session),
+                Ok(fence) => {
+                    me.lease_release(fence).await;
+                    me.purge(session);
+                }
                 // The next start retries.
                 Err(error) => tracing::warn!(%error, %session, "cannot remove a failed import"),
             }

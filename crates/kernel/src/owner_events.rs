@@ -3,7 +3,7 @@
 //! Readers pull: each keeps its position in the order of all events, reads pages from the store, and is woken after a
 //! commit to a session of its owner. Nobody waits for a slow reader.
 //!
-//! Invariant: a reader gets each event once and in order. When it is told that it has caught up, it has received every
+//! Invariant: a reader gets each event once and in order. When it has caught up, it has received every
 //! event committed before.
 
 use std::collections::{HashMap, VecDeque};
@@ -52,7 +52,7 @@ impl OwnerWakers {
         owner.wake.notify_waiters();
     }
 
-    fn join(&self, owner: &str) -> Arc<Notify> {
+    fn add_reader(&self, owner: &str) -> Arc<Notify> {
         self.readers.fetch_add(1, Ordering::AcqRel);
         let mut owners = self.owners.lock();
         let owner = owners.entry(owner.to_owned()).or_default();
@@ -60,7 +60,7 @@ impl OwnerWakers {
         owner.wake.clone()
     }
 
-    fn leave(&self, owner: &str) {
+    fn remove_reader(&self, owner: &str) {
         let mut owners = self.owners.lock();
         if let Some(known) = owners.get_mut(owner) {
             known.readers -= 1;
@@ -107,7 +107,7 @@ impl OwnerEvents {
         types: Option<Vec<&'static str>>,
         after: Cursor,
     ) -> Self {
-        let wake = shared.owner_wakers.join(owner);
+        let wake = shared.owner_wakers.add_reader(owner);
         let (owner, page) = (owner.to_owned(), VecDeque::new());
         Self { shared, owner, types, wake, at: after, page, caught_up: None }
     }
@@ -120,7 +120,7 @@ impl OwnerEvents {
             }
             let wake = self.wake.clone();
             let notified = wake.notified();
-            if self.pull(PAGE_EVENTS).await? {
+            if self.read_page(PAGE_EVENTS).await? {
                 continue;
             }
             if self.caught_up != Some(self.at) {
@@ -133,12 +133,12 @@ impl OwnerEvents {
 
     /// Reads at most `limit` stored events, without waiting for new ones.
     pub(crate) async fn page(&mut self, limit: usize) -> Result<Vec<Event>, Error> {
-        while self.page.len() < limit && self.pull(limit - self.page.len()).await? {}
+        while self.page.len() < limit && self.read_page(limit - self.page.len()).await? {}
         Ok(std::mem::take(&mut self.page).into_iter().take(limit).collect())
     }
 
     /// Reads the next page; false at the end.
-    async fn pull(&mut self, limit: usize) -> Result<bool, Error> {
+    async fn read_page(&mut self, limit: usize) -> Result<bool, Error> {
         let store = &self.shared.store;
         let (events, until) = store.owner_events(&self.owner, self.types.as_deref(), self.at, limit).await?;
         if until <= self.at {
@@ -161,6 +161,6 @@ impl OwnerEvents {
 
 impl Drop for OwnerEvents {
     fn drop(&mut self) {
-        self.shared.owner_wakers.leave(&self.owner);
+        self.shared.owner_wakers.remove_reader(&self.owner);
     }
 }

@@ -147,7 +147,7 @@ impl Scheduler {
     }
 
     fn release(&self, adapter: &str, lender: Option<RunId>) {
-        self.0.lock().give_back(adapter, lender);
+        self.0.lock().return_permit(adapter, lender);
         self.grant();
     }
 
@@ -160,7 +160,7 @@ impl Scheduler {
             // Delivered without the lock: the receiver may request the next permit at once.
             if let Err(mut refused) = (request.deliver)(self.permit(&adapter, source)) {
                 refused.live = false;
-                self.0.lock().give_back(&adapter, refused.lender);
+                self.0.lock().return_permit(&adapter, refused.lender);
             }
         }
     }
@@ -198,7 +198,7 @@ impl SchedulerState {
         Some(source)
     }
 
-    fn give_back(&mut self, adapter: &str, lender: Option<RunId>) {
+    fn return_permit(&mut self, adapter: &str, lender: Option<RunId>) {
         match lender {
             Some(lender) => drop(self.lent.remove(&lender)),
             None => self.free += 1,

@@ -49,6 +49,12 @@ pub trait Store: Send + Sync + 'static {
     /// Takes the lease of `session`: voids every fence returned for it before.
     async fn lease_take(&self, session: SessionId, node: NodeId) -> Result<Fence, StoreError>;
 
+    /// Gives a lease up: voids `fence` and frees the memory of the lease. A lease taken since is not affected.
+    async fn lease_release(&self, fence: Fence) -> Result<(), StoreError>;
+
+    /// Checks that reads are answered, and that commits would be written to where the next start reads them.
+    async fn health(&self) -> Result<(), StoreError>;
+
     /// Removes some rows of a deleted session. Returns true while there are more.
     async fn session_purge(&self, session: SessionId) -> Result<bool, StoreError>;
 
@@ -343,6 +349,9 @@ pub enum StoreError {
     /// Stored data is inconsistent. Nothing changed.
     #[error("{0}")]
     Corrupt(String),
+    /// The stored data was deleted, moved or replaced while the store was open. Nothing changed.
+    #[error("{0}")]
+    Lost(String),
     /// The outcome is unknown: look it up before answering.
     #[error("{0}")]
     Unavailable(String),

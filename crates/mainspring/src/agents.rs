@@ -17,22 +17,22 @@ use mainspring_kernel::clock::Clock;
 use mainspring_kernel::policy::Permissions;
 
 use crate::config::{self, AdapterConfig, AdapterKind, Config};
-use crate::scripted::Scripted;
+use crate::scripted::ScriptedProvider;
 
-/// The environment variable that tells agents the relay's socket.
-const BRIDGE: &str = "OMI_BRIDGE_PIPE";
+/// The environment variable with which agents find the relay's socket.
+const BRIDGE_PIPE_VARIABLE: &str = "OMI_BRIDGE_PIPE";
 /// The name of mainspring's own MCP server.
-pub(crate) const OWN: &str = "mainspring";
+pub(crate) const CONTROL_SERVER: &str = "mainspring";
 
 /// The parts that an embedder supplies.
-pub(crate) struct Parts {
+pub(crate) struct EmbedderParts {
     pub(crate) tools: Toolbox,
     pub(crate) hooks: Arc<dyn Hooks>,
     pub(crate) adapters: Vec<Arc<dyn Adapter>>,
     pub(crate) permissions: Permissions,
 }
 
-impl Default for Parts {
+impl Default for EmbedderParts {
     fn default() -> Self {
         Self {
             tools: Toolbox::new(),
@@ -55,7 +55,7 @@ impl Agents {
     /// Creates the built-in adapters, those of `config` and those of the embedder. Starts no process.
     pub(crate) fn new(
         config: &Config,
-        parts: Parts,
+        parts: EmbedderParts,
         definitions: Arc<Definitions>,
         clock: &Clock,
     ) -> Result<Self, ModelsConfigError> {
@@ -64,18 +64,21 @@ impl Agents {
             .iter()
             .filter_map(|(name, adapter)| {
                 let kind = adapter.kind?;
-                let options = options(name, adapter, kind, config, parts.permissions);
+                let options = agent_options(name, adapter, kind, config, parts.permissions);
                 Some(Arc::new(match kind {
-                    AdapterKind::Acp => ProcessAdapter::acp(options, acp(adapter, config), clock.clone()),
+                    AdapterKind::Acp => {
+                        ProcessAdapter::acp(options, acp_options(adapter, config), clock.clone())
+                    }
                     AdapterKind::Pi => ProcessAdapter::pi(options, clock.clone()),
                 }))
             })
             .collect();
-        let models = Models::new(&config.models)?.with_provider(SCRIPTED, Arc::new(Scripted::default()));
+        let models =
+            Models::new(&config.models)?.with_provider(SCRIPTED, Arc::new(ScriptedProvider::default()));
         let catalog = Arc::new(NativeCatalog::new(definitions.clone(), models.clone()));
         let mut adapters: Vec<Arc<dyn Adapter>> = vec![
             Arc::new(ScriptAdapter),
-            Arc::new(native(config, models, parts.tools, definitions).with_hooks(parts.hooks)),
+            Arc::new(native_adapter(config, models, parts.tools, definitions).with_hooks(parts.hooks)),
         ];
         adapters.extend(processes.iter().map(|adapter| adapter.clone() as Arc<dyn Adapter>));
         // The embedder's adapters come last, so that they replace others of the same name.
@@ -85,9 +88,9 @@ impl Agents {
 
     /// Waits until every agent process that an earlier node started has ended. Until then the outcome of its work is
     /// unknown.
-    pub(crate) async fn wait_for_earlier(&self, config: &Config, clock: &Clock) {
+    pub(crate) async fn wait_for_earlier_processes(&self, config: &Config, clock: &Clock) {
         if !self.processes.is_empty() {
-            process::sweep(&scope(config), clock).await;
+            process::sweep(&process_scope(config), clock).await;
         }
     }
 
@@ -99,29 +102,34 @@ impl Agents {
     }
 }
 
-fn native(config: &Config, models: Models, tools: Toolbox, definitions: Arc<Definitions>) -> NativeAdapter {
+fn native_adapter(
+    config: &Config,
+    models: Models,
+    tools: Toolbox,
+    definitions: Arc<Definitions>,
+) -> NativeAdapter {
     let native = NativeAdapter::new(models, tools.merge(&Toolbox::built_in()), definitions);
     let options = NativeOptions { result_bytes: config.tool_result_bytes, ..NativeOptions::default() };
     native.with_options(options).with_mcp(McpServers::new(&config.models.mcp))
 }
 
-fn options(
+fn agent_options(
     name: &str,
     adapter: &AdapterConfig,
     kind: AdapterKind,
     config: &Config,
     permissions: Permissions,
 ) -> AgentOptions {
-    let millis = |set: Option<u64>, default: u64| Duration::from_millis(set.unwrap_or(default));
+    let millis = |configured: Option<u64>, default: u64| Duration::from_millis(configured.unwrap_or(default));
     AgentOptions {
         name: name.to_owned(),
-        guard: guard(config),
-        scope: scope(config),
+        guard: guard_command(config),
+        scope: process_scope(config),
         command: adapter
             .command
             .clone()
             .unwrap_or_else(|| kind.command().iter().map(ToString::to_string).collect()),
-        env: env(adapter, config),
+        env: agent_env(adapter, config),
         pass_env: adapter.pass_env.clone().unwrap_or_default(),
         cwd: adapter
             .cwd
@@ -144,23 +152,23 @@ fn options(
     }
 }
 
-fn acp(adapter: &AdapterConfig, config: &Config) -> AcpOptions {
+fn acp_options(adapter: &AdapterConfig, config: &Config) -> AcpOptions {
     AcpOptions {
         auth_method: adapter.auth_method.clone(),
         act_mode: adapter.act_mode.clone(),
         ask_mode: adapter.ask_mode.clone(),
-        mcp: mcp(adapter, config),
+        mcp: mcp_servers(adapter, config),
     }
 }
 
 /// Returns the MCP servers of an agent, or the reason why one cannot be used.
-fn mcp(adapter: &AdapterConfig, config: &Config) -> Vec<(String, Result<McpServer, String>)> {
+fn mcp_servers(adapter: &AdapterConfig, config: &Config) -> Vec<(String, Result<McpServer, String>)> {
     let wanted = adapter.mcp.as_deref().unwrap_or_default();
     let servers = config.models.mcp.iter();
-    let given = servers.filter(|(name, _)| wanted.iter().any(|pattern| matches_pattern(pattern, name)));
-    let server = |server: &McpConfig| match (&server.command, &server.url) {
+    let configured = servers.filter(|(name, _)| wanted.iter().any(|pattern| matches_pattern(pattern, name)));
+    let convert = |server: &McpConfig| match (&server.command, &server.url) {
         (Some(command), _) => Ok(McpServer::Stdio {
-            command: program(command, adapter)?,
+            command: find_program(command, adapter)?,
             args: server.args.clone(),
             env: server.environment(),
         }),
@@ -168,22 +176,23 @@ fn mcp(adapter: &AdapterConfig, config: &Config) -> Vec<(String, Result<McpServe
             Ok(McpServer::Http { url: url.clone().unwrap_or_default(), headers: server.request_headers()? })
         }
     };
-    let ours = wanted.iter().any(|name| name == OWN) && !config.models.mcp.contains_key(OWN);
-    let ours = ours.then(|| (OWN.to_owned(), Ok(own(config))));
-    given.map(|(name, config)| (name.clone(), server(config))).chain(ours).collect()
+    let wants_control =
+        wanted.iter().any(|name| name == CONTROL_SERVER) && !config.models.mcp.contains_key(CONTROL_SERVER);
+    let control = wants_control.then(|| (CONTROL_SERVER.to_owned(), Ok(control_server(config))));
+    configured.map(|(name, config)| (name.clone(), convert(config))).chain(control).collect()
 }
 
 /// Describes mainspring's own MCP server as a guest of this node. The server reads no configuration file: a file in
 /// the agent's folder must not configure it.
-fn own(config: &Config) -> McpServer {
-    let command = guard(config).into_iter().next().map(PathBuf::from).unwrap_or_default();
+fn control_server(config: &Config) -> McpServer {
+    let command = guard_command(config).into_iter().next().map(PathBuf::from).unwrap_or_default();
     let state_dir = config.state_dir.to_string_lossy().into_owned();
     let args = ["mcp".to_owned(), "--config".into(), "/dev/null".into(), "--state-dir".into(), state_dir];
     McpServer::Control { command, args: args.into() }
 }
 
 /// Finds the absolute path of a program, as the protocol requires, in the place where the agent itself would find it.
-fn program(command: &str, adapter: &AdapterConfig) -> Result<PathBuf, String> {
+fn find_program(command: &str, adapter: &AdapterConfig) -> Result<PathBuf, String> {
     let path = adapter.env.as_ref().and_then(|env| env.get("PATH").map(OsString::from));
     let path = path.or_else(|| std::env::var_os("PATH")).unwrap_or_default();
     let folders: Vec<PathBuf> = match command.contains('/') {
@@ -195,22 +204,24 @@ fn program(command: &str, adapter: &AdapterConfig) -> Result<PathBuf, String> {
 }
 
 /// Returns the environment variables of an agent in addition to those that every agent gets.
-fn env(adapter: &AdapterConfig, config: &Config) -> Vec<(String, String)> {
-    let relay = config.relay().map(|path| (BRIDGE.to_owned(), path.to_string_lossy().into_owned()));
+fn agent_env(adapter: &AdapterConfig, config: &Config) -> Vec<(String, String)> {
+    let relay = config
+        .relay_socket()
+        .map(|path| (BRIDGE_PIPE_VARIABLE.to_owned(), path.to_string_lossy().into_owned()));
     // The adapter's own variables come last and override.
     relay.into_iter().chain(adapter.env.clone().unwrap_or_default()).collect()
 }
 
 /// Returns the marker of this node's processes: the state directory, which one process owns at a time.
-fn scope(config: &Config) -> String {
+fn process_scope(config: &Config) -> String {
     config.state_dir.to_string_lossy().into_owned()
 }
 
 /// Returns the command that supervises process trees: the configured one, or this program.
-fn guard(config: &Config) -> Vec<OsString> {
+fn guard_command(config: &Config) -> Vec<OsString> {
     if !config.guard.is_empty() {
         return config.guard.iter().map(OsString::from).collect();
     }
-    let itself = std::env::current_exe().map_or_else(|_| "mainspring".into(), PathBuf::into_os_string);
-    vec![itself, "guard".into()]
+    let this_program = std::env::current_exe().map_or_else(|_| "mainspring".into(), PathBuf::into_os_string);
+    vec![this_program, "guard".into()]
 }

@@ -33,7 +33,7 @@ pub use rule::Value;
 pub use settings::{Config, Durability, OnOrphan, Retry, SETTINGS, Setting, Stdio, Titles};
 pub use source::{Origin, Sources, VARIABLES, Variable};
 
-use rule::{Input, Raw};
+use rule::{Input, RawValue};
 
 /// A configuration with the origin of each value.
 #[derive(Debug, Clone, PartialEq)]
@@ -48,7 +48,7 @@ pub struct Resolved {
 
 /// One setting as listed by `mainspring config show`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Row {
+pub struct SettingRow {
     /// The dotted name of the setting.
     pub key: String,
     /// The value.
@@ -60,24 +60,24 @@ pub struct Row {
 }
 
 impl Config {
-    /// The defaults with all data in `state_dir`, for programs that embed mainspring.
+    /// Returns the defaults with all data in `state_dir`, for programs that embed mainspring.
     pub fn with_state_dir(state_dir: impl Into<PathBuf>) -> Self {
         let state_dir = state_dir.into();
         Self { agents_dir: state_dir.join("agents"), state_dir, ..Self::defaults() }
     }
 
-    /// The database file within the state directory.
+    /// Returns the database file within the state directory.
     pub fn database(&self) -> PathBuf {
         self.state_dir.join("mainspring.sqlite3")
     }
 
-    /// The folder of the artifacts' bytes within the state directory.
+    /// Returns the folder of the artifacts' bytes within the state directory.
     pub fn artifacts_dir(&self) -> PathBuf {
         self.state_dir.join("artifacts")
     }
 
-    /// The socket on which agents reach the tools of a host. `None` if the path is too long for a socket.
-    pub fn relay(&self) -> Option<PathBuf> {
+    /// Returns the socket on which agents reach the tools of a host. `None` if the path is too long for a socket.
+    pub fn relay_socket(&self) -> Option<PathBuf> {
         Some(self.state_dir.join("relay.sock")).filter(|path| fits_socket(path))
     }
 
@@ -87,7 +87,7 @@ impl Config {
         let mut entries = Vec::new();
         let mut file = None;
         let mut models = ModelsConfig::default();
-        match source::locate(sources) {
+        match source::find_file(sources) {
             Ok(None) => {}
             Ok(Some((path, text))) => {
                 entries.extend(file::entries(&path, &text, &mut problems));
@@ -127,12 +127,12 @@ impl Config {
 }
 
 impl Resolved {
-    /// Every setting in the order of the table, then the settings of adapters.
-    pub fn rows(&self) -> Vec<Row> {
+    /// Lists every setting in the order of the table, then the settings of adapters.
+    pub fn rows(&self) -> Vec<SettingRow> {
         let origin = |key: &str| self.origins.get(key).cloned().unwrap_or(Origin::Default);
         let mut rows = Vec::new();
         for setting in SETTINGS {
-            rows.push(Row {
+            rows.push(SettingRow {
                 key: setting.key.to_owned(),
                 value: setting.value(&self.config),
                 origin: origin(setting.key),
@@ -142,7 +142,7 @@ impl Resolved {
         for (name, adapter) in &self.config.adapters {
             for setting in ADAPTER_SETTINGS {
                 let key = settings::adapter_key(name, setting.key);
-                rows.extend((setting.show)(adapter).map(|value| Row {
+                rows.extend((setting.show)(adapter).map(|value| SettingRow {
                     value,
                     origin: origin(&key),
                     key,
@@ -154,9 +154,9 @@ impl Resolved {
     }
 
     fn apply(&mut self, entry: Entry, home: Option<&Path>) -> Result<(), Problem> {
-        let Entry { key, raw, shown, folder, origin } = entry;
+        let Entry { key, raw, written, folder, origin } = entry;
         let input = Input { raw, folder: &folder, home };
-        let result = match settings::target(&key) {
+        let result = match settings::find_target(&key) {
             Some(settings::Target::Setting(setting)) => setting.read(&mut self.config, &input),
             Some(settings::Target::Adapter(name, setting)) => {
                 (setting.read)(self.config.adapters.entry(name.to_owned()).or_default(), &input)
@@ -168,7 +168,7 @@ impl Resolved {
                 self.origins.insert(key, origin);
                 Ok(())
             }
-            Err(must) => Err(Problem::Invalid { key, shown, origin, must }),
+            Err(allowed) => Err(Problem::Invalid { key, written, origin, allowed }),
         }
     }
 
@@ -176,17 +176,20 @@ impl Resolved {
     fn contradictions(&self) -> Vec<Problem> {
         let Config { limits, retry, .. } = &self.config;
         let mut problems = Vec::new();
-        let mut at_most = |low: &'static str, high: &'static str, fits: bool| {
-            if !fits {
-                let side = |key: &str| self.rows().into_iter().find(|row| row.key == key).map(Box::new);
-                problems.extend(
-                    side(low).zip(side(high)).map(|(low, high)| Problem::Contradiction { low, high }),
-                );
+        let mut check_order = |low: &'static str, high: &'static str, in_order: bool| {
+            if !in_order {
+                let row = |key: &str| self.rows().into_iter().find(|row| row.key == key).map(Box::new);
+                problems
+                    .extend(row(low).zip(row(high)).map(|(low, high)| Problem::Contradiction { low, high }));
             }
         };
-        at_most("retry.base_ms", "retry.max_ms", retry.base_ms <= retry.max_ms);
+        check_order("retry.base_ms", "retry.max_ms", retry.base_ms <= retry.max_ms);
         // A prompt becomes a message: a longer prompt would be accepted and then refused.
-        at_most("limits.prompt_bytes", "limits.message_bytes", limits.prompt_bytes <= limits.message_bytes);
+        check_order(
+            "limits.prompt_bytes",
+            "limits.message_bytes",
+            limits.prompt_bytes <= limits.message_bytes,
+        );
         problems
     }
 }
@@ -194,9 +197,9 @@ impl Resolved {
 /// One unchecked value of one layer.
 struct Entry {
     key: String,
-    raw: Raw,
+    raw: RawValue,
     /// The value as written.
-    shown: String,
+    written: String,
     /// The folder that relative paths refer to.
     folder: PathBuf,
     origin: Origin,

@@ -17,7 +17,7 @@ use mainspring_store::{
     Durability, OpenError, SqliteCheck, SqliteOptions, SqliteStore, StateDir, StateDirError,
 };
 
-use crate::agents::{Agents, Parts};
+use crate::agents::{Agents, EmbedderParts};
 use crate::config::{self, Config};
 
 /// One running mainspring: owns its state directory until closed.
@@ -27,7 +27,7 @@ pub struct Node {
     /// The built-in store; `None` if an embedder replaced it.
     sqlite: Option<Arc<SqliteStore>>,
     // Released last: while the store is open, no other process may own the folder.
-    dir: StateDir,
+    state_dir: StateDir,
 }
 
 /// Why a node could not be opened. Nothing was changed.
@@ -71,7 +71,7 @@ impl NodeError {
 pub struct NodeBuilder {
     config: Config,
     store: Option<Arc<dyn Store>>,
-    parts: Parts,
+    parts: EmbedderParts,
     execute: bool,
 }
 
@@ -119,7 +119,7 @@ impl NodeBuilder {
         let definitions = Arc::new(Definitions::new(Some(config.agents_dir.clone())));
         let agents = Agents::new(&config, parts, definitions, &clock)?;
         let node = ids.node();
-        let dir = StateDir::open(&config.state_dir, clock.now(), node)?;
+        let state_dir = StateDir::open(&config.state_dir, clock.now(), node)?;
         let (store, sqlite) = match store {
             Some(store) => (store, None),
             None => {
@@ -132,12 +132,12 @@ impl NodeBuilder {
             artifacts: Some(config.artifacts_dir()),
             execute,
             agents: agents.catalog.clone(),
-            ..options_of(&config)
+            ..kernel_options(&config)
         };
-        agents.wait_for_earlier(&config, &clock).await;
+        agents.wait_for_earlier_processes(&config, &clock).await;
         let kernel = Kernel::start(store, agents.adapters.clone(), options, clock, ids).await;
         let kernel = kernel.map_err(|source| NodeError::Kernel { path: config.database(), source })?;
-        Ok(Node { kernel, agents, sqlite, dir })
+        Ok(Node { kernel, agents, sqlite, state_dir })
     }
 }
 
@@ -146,14 +146,14 @@ fn open_sqlite(config: &Config, clock: &Clock) -> Result<Arc<SqliteStore>, OpenE
         config::Durability::Full => Durability::Full,
         config::Durability::Normal => Durability::Normal,
     };
-    let options = SqliteOptions { durability, readers: config.readers };
+    let options = SqliteOptions { durability, readers: config.readers, ..SqliteOptions::default() };
     SqliteStore::open(&config.database(), options, clock.now()).map(Arc::new)
 }
 
 impl Node {
     /// Starts building a node with this configuration.
     pub fn builder(config: Config) -> NodeBuilder {
-        NodeBuilder { config, store: None, parts: Parts::default(), execute: true }
+        NodeBuilder { config, store: None, parts: EmbedderParts::default(), execute: true }
     }
 
     /// Opens a node with the built-in parts: `Node::builder(config).open()`.
@@ -178,15 +178,15 @@ impl Node {
     pub async fn close(self) {
         self.kernel.shutdown().await;
         self.agents.close().await;
-        let Self { kernel, agents: _, sqlite, dir } = self;
+        let Self { kernel, agents: _, sqlite, state_dir } = self;
         // Dropping the last reference joins the writer thread, which has little left to do.
         drop(kernel);
         drop(sqlite);
-        drop(dir);
+        drop(state_dir);
     }
 }
 
-fn options_of(config: &Config) -> Options {
+fn kernel_options(config: &Config) -> Options {
     Options {
         limits: config.limits.clone(),
         owner: Some(config.owner.clone()),
@@ -195,7 +195,7 @@ fn options_of(config: &Config) -> Options {
         adapter_workers: config
             .adapters
             .iter()
-            .filter_map(|(name, adapter)| Some((name.clone(), adapter.workers()?)))
+            .filter_map(|(name, adapter)| Some((name.clone(), adapter.max_attempts()?)))
             .collect(),
         cancel_grace_ms: config.cancel_grace_ms,
         wait_expiry_ms: config.wait_expiry_hours * 60 * 60 * 1_000,

@@ -13,16 +13,16 @@ use mainspring_model_server::{ModelServer, Protocol};
 use tokio::sync::OnceCell;
 
 /// The address of the script server: any free port, reachable from this machine only.
-const ADDRESS: &str = "127.0.0.1:0";
+const LISTEN_ADDRESS: &str = "127.0.0.1:0";
 
 /// Calls the script server of this process.
 #[derive(Default)]
-pub(crate) struct Scripted(OnceCell<(ModelServer, GenaiProvider)>);
+pub(crate) struct ScriptedProvider(OnceCell<(ModelServer, GenaiProvider)>);
 
-impl Scripted {
+impl ScriptedProvider {
     async fn provider(&self) -> Result<&GenaiProvider, ModelError> {
         let start = async || {
-            let server = ModelServer::listen(ADDRESS).await?;
+            let server = ModelServer::listen(LISTEN_ADDRESS).await?;
             let (base, connections) = (server.base_url(Protocol::Anthropic), Connections::direct());
             let provider =
                 GenaiProvider::new(SCRIPTED, Kind::Anthropic, &base, KeySource::None, &connections);
@@ -37,7 +37,7 @@ impl Scripted {
 }
 
 #[async_trait]
-impl Provider for Scripted {
+impl Provider for ScriptedProvider {
     async fn stream(&self, request: Request) -> BoxStream<'static, Result<Piece, ModelError>> {
         match self.provider().await {
             Ok(provider) => provider.stream(request).await,

@@ -21,7 +21,7 @@ use crate::node::Node;
 use crate::token;
 
 /// Time that connections may take to end after everything else has stopped.
-const LAST_WORDS: Duration = Duration::from_secs(5);
+const CONNECTION_END_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A running server.
 pub struct Server {
@@ -41,10 +41,10 @@ pub enum ServeError {
     #[error("the token of the state directory cannot be used: {0}")]
     Token(io::Error),
     /// The address cannot be bound.
-    #[error("cannot listen on {at}: {source}; {remedy}")]
+    #[error("cannot listen on {address}: {source}; {remedy}")]
     Listen {
         /// The address.
-        at: String,
+        address: String,
         /// The error of the operating system.
         source: io::Error,
         /// The remedy, for people.
@@ -66,19 +66,19 @@ impl Server {
     /// Serves `node` on its socket, and on `listen` if given.
     pub async fn start(node: &Node, config: &Config, listen: Option<SocketAddr>) -> Result<Self, ServeError> {
         let token = token::read_or_create(&config.state_dir).map_err(ServeError::Token)?;
-        allow_open_files(config.http);
+        raise_open_file_limit(config.http);
         let kernel = node.kernel().clone();
         let tcp = match listen {
-            Some(address) => Some(bind(address).await?),
+            Some(address) => Some(bind_tcp(address).await?),
             None => None,
         };
         let address = tcp.as_ref().and_then(|tcp| tcp.local_addr().ok());
-        let socket = Socket::of(&config.state_dir);
-        let unix = listen_on(&socket)?;
+        let socket = Socket::in_state_dir(&config.state_dir);
+        let unix = bind_socket(&socket)?;
         let (closing, stop, tasks) = (CancellationToken::new(), CancellationToken::new(), Tasks::default());
         let access = Access::new(&token, &config.owner);
-        let edge = Http::new(kernel.clone(), access, config.http, stop.clone());
-        let router = edge.with_hosts(&config.allowed_hosts).router();
+        let http = Http::new(kernel.clone(), access, config.http, stop.clone());
+        let router = http.with_hosts(&config.allowed_hosts).router();
         if let Some(tcp) = tcp {
             // Streamed data is sent without delay. A connection that refuses the option is slower, but works.
             let tcp = tcp.tap_io(|stream| stream.set_nodelay(true).unwrap_or_default());
@@ -112,13 +112,13 @@ impl Server {
         self.stop.cancel();
         tokio::select! {
             () = self.tasks.wait() => {}
-            () = self.kernel.sleep(LAST_WORDS) => {}
+            () = self.kernel.sleep(CONNECTION_END_TIMEOUT) => {}
         }
     }
 }
 
 /// Raises the limit of open files: every stream is one, and most systems allow a process 1,024 by default.
-fn allow_open_files(limits: HttpLimits) {
+fn raise_open_file_limit(limits: HttpLimits) {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     // Twice the streams and requests: the other half is for idle connections, the store and agents. Not the system's
     // maximum: agents inherit the limit, and some programs start by closing every possible file.
@@ -128,22 +128,22 @@ fn allow_open_files(limits: HttpLimits) {
         return;
     }
     if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum }) {
-        tracing::warn!(%error, wanted, "no more open files are allowed: fewer streams can be open");
+        tracing::warn!(%error, wanted, "the limit of open files cannot be raised: fewer streams can be open");
     }
 }
 
-async fn bind(address: SocketAddr) -> Result<TcpListener, ServeError> {
+async fn bind_tcp(address: SocketAddr) -> Result<TcpListener, ServeError> {
     TcpListener::bind(address).await.map_err(|source| ServeError::Listen {
-        at: address.to_string(),
+        address: address.to_string(),
         source,
         remedy: "choose another address with --listen",
     })
 }
 
 /// Binds the socket. This process owns the folder, so an existing socket was left by a dead process.
-fn listen_on(socket: &Socket) -> Result<UnixListener, ServeError> {
+fn bind_socket(socket: &Socket) -> Result<UnixListener, ServeError> {
     let failed = |source| ServeError::Listen {
-        at: socket.path().display().to_string(),
+        address: socket.path().display().to_string(),
         source,
         remedy: "check the folder, or choose another with --state-dir",
     };

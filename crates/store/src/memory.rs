@@ -44,6 +44,7 @@ pub struct MemoryStore {
 struct Inner {
     tables: Tables,
     leases: HashMap<SessionId, Lease>,
+    last_epoch: u64,
     fault: Option<Fault>,
 }
 
@@ -130,9 +131,22 @@ impl Store for MemoryStore {
 
     async fn lease_take(&self, session: SessionId, _node: NodeId) -> Result<Fence, StoreError> {
         let mut inner = self.inner.lock();
-        let lease = inner.leases.entry(session).or_default();
-        *lease = Lease { epoch: lease.epoch + 1, dropped_before: 0 };
-        Ok(Fence { session, epoch: lease.epoch })
+        inner.last_epoch += 1;
+        let epoch = inner.last_epoch;
+        inner.leases.insert(session, Lease { epoch, dropped_before: 0 });
+        Ok(Fence { session, epoch })
+    }
+
+    async fn lease_release(&self, fence: Fence) -> Result<(), StoreError> {
+        let mut inner = self.inner.lock();
+        if inner.is_current(fence) {
+            inner.leases.remove(&fence.session);
+        }
+        Ok(())
+    }
+
+    async fn health(&self) -> Result<(), StoreError> {
+        Ok(())
     }
 
     async fn session_purge(&self, session: SessionId) -> Result<bool, StoreError> {

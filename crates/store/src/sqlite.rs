@@ -27,18 +27,22 @@ use rusqlite::Connection;
 use tokio::sync::oneshot;
 
 use self::apply::Prepared;
+use self::checker::Checker;
 use self::columns::int;
+use self::files::Files;
 use self::readers::Readers;
-use self::writer::{Answer, ChunkJob, Job, Shared, Writer};
+use self::writer::{Answer, ChunkJob, Job, LEASE_BITS, Shared, Writer};
 use crate::Fault;
 
 mod agents;
 mod apply;
 mod check;
+mod checker;
 mod columns;
 mod data;
 mod digests;
 mod error;
+mod files;
 mod migrate;
 mod omi;
 mod open;
@@ -49,6 +53,7 @@ mod readers;
 mod search;
 mod state;
 mod steps;
+mod wal;
 mod write;
 mod write_records;
 mod writer;
@@ -65,11 +70,14 @@ pub struct SqliteOptions {
     pub durability: Durability,
     /// The number of reads that can run at the same time.
     pub readers: usize,
+    /// The size of the largest database that is checked before it is used, if it was not closed normally. A larger one
+    /// is checked in the background.
+    pub check_at_open_bytes: u64,
 }
 
 impl Default for SqliteOptions {
     fn default() -> Self {
-        Self { durability: Durability::Full, readers: 4 }
+        Self { durability: Durability::Full, readers: 4, check_at_open_bytes: 32 << 20 }
     }
 }
 
@@ -92,6 +100,7 @@ pub struct SqliteStore {
     path: PathBuf,
     shared: Arc<Shared>,
     pragmas: Vec<(&'static str, i64)>,
+    checker: Option<Checker>,
     /// Dropped before the writer, so that no reader blocks the last checkpoint.
     readers: Option<Readers>,
     writer: Option<JoinHandle<()>>,
@@ -100,18 +109,23 @@ pub struct SqliteStore {
 impl SqliteStore {
     /// Opens the database at `path`, or creates it. On an error, an existing file is unchanged.
     pub fn open(path: &Path, options: SqliteOptions, now: Time) -> Result<Self, OpenError> {
-        let connection = open::open_writer(path, &options, now)?;
-        let pragmas = open::pragmas(&connection).map_err(|error| open::failed(path, error))?;
-        let (boot, seq) = boot(&connection).map_err(|error| open::failed(path, error))?;
+        let open::Opened { connection, check_due } = open::open_writer(path, &options, now)?;
+        let fail = |error| open::failed(path, error);
+        let pragmas = open::pragmas(&connection).map_err(fail)?;
+        let (boot, seq) = boot(&connection, check_due).map_err(fail)?;
         let readers =
             (0..options.readers.max(1)).map(|_| open::open_reader(path)).collect::<Result<_, _>>()?;
         let io = |error: std::io::Error| OpenError::Io { path: path.into(), source: error.into() };
         let readers = Some(Readers::start(readers).map_err(io)?);
-        let shared = Arc::<Shared>::default();
-        let writer = Writer { shared: Arc::clone(&shared), connection, boot, seq };
+        let shared = Arc::new(Shared::new(Files::of(path).map_err(io)?));
+        let writer = Writer { shared: Arc::clone(&shared), connection, last_epoch: boot << LEASE_BITS, seq };
         let thread = std::thread::Builder::new().name("store-writer".into());
         let writer = Some(thread.spawn(move || writer.run()).map_err(io)?);
-        Ok(Self { path: path.into(), shared, pragmas, readers, writer })
+        let checker = match check_due {
+            true => Some(Checker::start(open::open_reader(path)?, path, Arc::clone(&shared)).map_err(io)?),
+            false => None,
+        };
+        Ok(Self { path: path.into(), shared, pragmas, checker, readers, writer })
     }
 
     /// Checks the health of the database, for `doctor`. `thorough` reads every page.
@@ -160,6 +174,12 @@ impl SqliteStore {
         Paused(Arc::clone(&self.shared))
     }
 
+    /// Returns the number of leases in memory.
+    #[doc(hidden)]
+    pub fn leases(&self) -> usize {
+        self.shared.leases.lock().len()
+    }
+
     /// Returns the number of queued commits.
     #[doc(hidden)]
     pub fn queued(&self) -> usize {
@@ -187,6 +207,7 @@ impl SqliteStore {
 
 impl Drop for SqliteStore {
     fn drop(&mut self) {
+        self.checker = None;
         self.readers = None;
         self.shared.queue.close();
         if let Some(writer) = self.writer.take()
@@ -201,13 +222,19 @@ fn closed() -> StoreError {
     StoreError::Unavailable("the store is closed".into())
 }
 
-/// Increments the number of boots, and returns it with the last cursor ever assigned.
-fn boot(connection: &Connection) -> rusqlite::Result<(u64, u64)> {
+/// Increments the number of boots and renews the token in the file itself, so that no WAL and no copy from before this
+/// start fits together with one from after it. Returns the number of boots and the last cursor ever assigned.
+fn boot(connection: &Connection, check_due: bool) -> rusqlite::Result<(u64, u64)> {
+    connection.execute_batch("BEGIN IMMEDIATE")?;
     let boot = connection.query_row(
         "INSERT INTO meta VALUES ('boot', 1) ON CONFLICT (name) DO UPDATE SET value = value + 1 RETURNING value",
         [],
         |row| row.get::<_, i64>(0),
     )?;
+    check::crash_check_write(connection, check_due)?;
+    wal::token_renew(connection)?;
+    connection.execute_batch("COMMIT")?;
+    connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
     let seq = connection.query_row(
         "SELECT max(coalesce((SELECT value FROM meta WHERE name = 'event_seq'), ?1),
                     coalesce((SELECT max(event_seq) FROM events), ?1))",
@@ -232,6 +259,16 @@ impl Store for SqliteStore {
 
     async fn lease_take(&self, session: SessionId, _node: NodeId) -> Result<Fence, StoreError> {
         self.submit(|answer| Job::Lease(session, answer)).await
+    }
+
+    async fn lease_release(&self, fence: Fence) -> Result<(), StoreError> {
+        self.shared.lease_release(fence);
+        Ok(())
+    }
+
+    async fn health(&self) -> Result<(), StoreError> {
+        self.shared.check_writable()?;
+        self.read(read::events::event_last).await.map(drop)
     }
 
     async fn session_purge(&self, session: SessionId) -> Result<bool, StoreError> {

@@ -12,24 +12,24 @@ pub struct Clock(Arc<Source>);
 
 #[derive(Debug)]
 enum Source {
-    /// Holds the time at which the clock was made.
+    /// Holds the creation time of the clock.
     System(Instant),
     Manual(watch::Sender<Time>),
 }
 
 impl Clock {
-    /// The system's clock.
+    /// Returns the system's clock.
     #[expect(clippy::disallowed_methods, reason = "this is the home of the clock")]
     pub fn system() -> Self {
         Self(Arc::new(Source::System(Instant::now())))
     }
 
-    /// A clock that stays at `start` until [`Clock::advance`] moves it.
+    /// Creates a clock that stays at `start` until [`Clock::advance`] moves it.
     pub fn manual(start: Time) -> Self {
         Self(Arc::new(Source::Manual(watch::Sender::new(start))))
     }
 
-    /// The time now.
+    /// Returns the current time.
     pub fn now(&self) -> Time {
         match &*self.0 {
             Source::System(_) => system_now(),
@@ -37,15 +37,15 @@ impl Clock {
         }
     }
 
-    /// Monotonic time since an arbitrary start, to measure durations.
+    /// Returns monotonic time since an arbitrary start, to measure durations.
     pub fn elapsed(&self) -> Duration {
         match &*self.0 {
-            Source::System(made) => made.elapsed(),
+            Source::System(created_at) => created_at.elapsed(),
             Source::Manual(now) => Duration::from_millis(now.borrow().since(Time(0))),
         }
     }
 
-    /// Returns once it is `time` or later.
+    /// Waits until `time`.
     pub async fn sleep_until(&self, time: Time) {
         match &*self.0 {
             Source::System(_) => system_sleep(time.since(system_now())).await,

@@ -1,4 +1,4 @@
-//! Ids: the only place that draws random numbers.
+//! Ids: the only place that generates random numbers.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use mainspring_core::{
 };
 use parking_lot::Mutex;
 
-/// Draws ids: at random, or from a seed so that a test can be repeated.
+/// Generates ids: at random, or from a seed so that a test can be repeated.
 #[derive(Debug, Clone)]
 pub struct Ids(Arc<Mutex<Source>>);
 
@@ -17,7 +17,7 @@ enum Source {
     /// Random bytes are read in blocks: one system call for many ids.
     System {
         block: Box<[u8; 1024]>,
-        used: usize,
+        consumed: usize,
     },
     Seeded {
         state: u64,
@@ -25,12 +25,12 @@ enum Source {
 }
 
 impl Ids {
-    /// Random ids.
+    /// Creates a source of random ids.
     pub fn system() -> Self {
-        Self(Arc::new(Mutex::new(Source::System { block: Box::new([0; 1024]), used: 1024 })))
+        Self(Arc::new(Mutex::new(Source::System { block: Box::new([0; 1024]), consumed: 1024 })))
     }
 
-    /// Pseudo-random ids, determined by `seed`.
+    /// Creates a source of pseudo-random ids, determined by `seed`.
     pub fn seeded(seed: u64) -> Self {
         Self(Arc::new(Mutex::new(Source::Seeded { state: seed })))
     }
@@ -38,13 +38,13 @@ impl Ids {
     fn bytes<const N: usize>(&self) -> [u8; N] {
         let mut bytes = [0; N];
         match &mut *self.0.lock() {
-            Source::System { block, used } => {
-                if *used + N > block.len() {
+            Source::System { block, consumed } => {
+                if *consumed + N > block.len() {
                     refill(&mut block[..]);
-                    *used = 0;
+                    *consumed = 0;
                 }
-                bytes.copy_from_slice(&block[*used..*used + N]);
-                *used += N;
+                bytes.copy_from_slice(&block[*consumed..*consumed + N]);
+                *consumed += N;
             }
             Source::Seeded { state } => {
                 bytes.iter_mut().for_each(|byte| *byte = splitmix(state).to_le_bytes()[0]);
@@ -55,17 +55,17 @@ impl Ids {
 }
 
 impl Ids {
-    /// Draws a secret of 256 bits, as 64 hexadecimal digits.
+    /// Generates a secret of 256 bits, as 64 hexadecimal digits.
     pub fn secret(&self) -> String {
         self.bytes::<32>().iter().map(|byte| format!("{byte:02x}")).collect()
     }
 }
 
-macro_rules! draws {
+macro_rules! id_generators {
     ($($name:ident: $id:ident),* $(,)?) => {
         impl Ids {
             $(
-                #[doc = concat!("Draws a [`", stringify!($id), "`].")]
+                #[doc = concat!("Generates a [`", stringify!($id), "`].")]
                 pub fn $name(&self) -> $id {
                     $id::from_random(self.bytes())
                 }
@@ -73,7 +73,7 @@ macro_rules! draws {
         }
     };
 }
-draws! {
+id_generators! {
     session: SessionId, run: RunId, attempt: AttemptId, event: EventId, message: MessageId, node: NodeId, wait: WaitId,
     line: LineId, key: KeyId, binding: BindingId, grant: GrantId, artifact: ArtifactId, step: StepId,
     delegation: DelegationId,
@@ -82,7 +82,7 @@ draws! {
 #[expect(clippy::disallowed_methods, reason = "this is the home of random numbers")]
 fn refill(block: &mut [u8]) {
     // Without randomness ids could repeat, and no guarantee of the kernel would hold.
-    getrandom::fill(block).expect("the operating system gives random numbers");
+    getrandom::fill(block).expect("the operating system provides random numbers");
 }
 
 fn splitmix(state: &mut u64) -> u64 {
@@ -98,11 +98,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seed_draws_the_same_ids_again_and_random_ones_differ() {
-        let draw = |ids: Ids| (0..100).map(|_| ids.run()).collect::<Vec<_>>();
-        assert_eq!(draw(Ids::seeded(7)), draw(Ids::seeded(7)));
-        assert_ne!(draw(Ids::seeded(7)), draw(Ids::seeded(8)));
-        let random: std::collections::HashSet<_> = draw(Ids::system()).into_iter().collect();
+    fn a_seed_repeats_its_ids_and_random_ids_differ() {
+        let generate = |ids: Ids| (0..100).map(|_| ids.run()).collect::<Vec<_>>();
+        assert_eq!(generate(Ids::seeded(7)), generate(Ids::seeded(7)));
+        assert_ne!(generate(Ids::seeded(7)), generate(Ids::seeded(8)));
+        let random: std::collections::HashSet<_> = generate(Ids::system()).into_iter().collect();
         assert_eq!(random.len(), 100);
     }
 }

@@ -45,7 +45,7 @@ pub struct ToolFailure<'a> {
 impl<'a> ErrorAnswer<'a> {
     /// Builds the answer from one of our codes.
     pub fn new(code: &'a str, message: &'a str) -> Self {
-        Self { ok: false, error: ToolFailure { code: Code::of(code), message } }
+        Self { ok: false, error: ToolFailure { code: Code::new(code), message } }
     }
 }
 

@@ -1,10 +1,10 @@
 //! Error codes: maps ours to those of the protocol.
 //!
-//! The protocol's codes are a closed list, and hosts decide by them. Our codes say more and grow: each has its line in
-//! [`CODES`], and is sent beside the protocol's code as `reason` where the two differ.
+//! The protocol's codes are a closed list, and hosts decide by them. Our codes are more specific, and their number grows: each is listed in
+//! [`CODE_MAP`], and is sent beside the protocol's code as `reason` where the two differ.
 
 /// The codes of the protocol.
-pub const PROTOCOL: [&str; 21] = [
+pub const PROTOCOL_CODES: [&str; 21] = [
     "authentication",
     "quota_exceeded",
     "invalid_request",
@@ -29,7 +29,7 @@ pub const PROTOCOL: [&str; 21] = [
 ];
 
 /// Our codes by the protocol's code. A code in both lists is sent as it is.
-pub const CODES: &[(&str, &[&str])] = &[
+pub const CODE_MAP: &[(&str, &[&str])] = &[
     ("authentication", &["login_failed", "model_key_missing", "model_unauthorized"]),
     (
         "quota_exceeded",
@@ -110,6 +110,7 @@ pub const CODES: &[(&str, &[&str])] = &[
             "shutting_down",
             "state_dir_owned",
             "state_dir_unusable",
+            "store_lost",
             "store_unusable",
             "too_many_streams",
             "unavailable",
@@ -129,19 +130,19 @@ pub const CODES: &[(&str, &[&str])] = &[
     ("unknown", &["corrupt", "outcome_unknown"]),
 ];
 
-/// Maps one of our codes to the protocol's code, and our own where the two differ. A code of an agent's own runtime is
-/// `unknown` to a host.
+/// Maps one of our codes to the protocol's code, and our own where the two differ. A code of an agent's own runtime maps to
+/// `unknown`.
 pub fn protocol_code(code: &str) -> (&'static str, Option<&str>) {
-    if let Some(same) = PROTOCOL.iter().find(|known| **known == code) {
+    if let Some(same) = PROTOCOL_CODES.iter().find(|known| **known == code) {
         return (same, None);
     }
-    let known = CODES.iter().find(|(_, ours)| ours.contains(&code));
+    let known = CODE_MAP.iter().find(|(_, ours)| ours.contains(&code));
     (known.map_or("unknown", |(theirs, _)| theirs), Some(code))
 }
 
-/// True for a code that has its line in the table.
+/// True for a code that is listed here.
 pub fn is_mapped(code: &str) -> bool {
-    PROTOCOL.contains(&code) || CODES.iter().any(|(_, ours)| ours.contains(&code))
+    PROTOCOL_CODES.contains(&code) || CODE_MAP.iter().any(|(_, ours)| ours.contains(&code))
 }
 
 #[cfg(test)]
@@ -149,14 +150,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_is_a_function_into_the_protocols_codes() {
+    fn every_code_maps_to_one_protocol_code() {
         let mut seen = std::collections::HashSet::new();
-        for (theirs, ours) in CODES {
-            assert!(PROTOCOL.contains(theirs), "{theirs} is no code of the protocol");
+        for (theirs, ours) in CODE_MAP {
+            assert!(PROTOCOL_CODES.contains(theirs), "{theirs} is no code of the protocol");
             assert!(ours.is_sorted(), "{theirs}");
             for code in *ours {
                 assert!(seen.insert(code), "{code} is there twice");
-                assert!(!PROTOCOL.contains(code), "{code} is sent as it is");
+                assert!(!PROTOCOL_CODES.contains(code), "{code} is sent as it is");
                 assert_eq!(protocol_code(code), (*theirs, Some(*code)));
             }
         }

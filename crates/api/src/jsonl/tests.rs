@@ -2,21 +2,21 @@ use mainspring_core::{RunStatus, SessionId, Usage};
 
 use super::*;
 
-fn shown(reply: &Reply<'_>, names: &Names) -> String {
-    String::from_utf8(reply.encode(names)).unwrap()
+fn encoded(reply: &Reply<'_>, line_ids: &LineIds) -> String {
+    String::from_utf8(reply.encode(line_ids)).unwrap()
 }
 
 #[test]
-fn a_line_is_its_type_what_it_says_and_what_it_belongs_to() {
-    let names = Names {
+fn a_line_has_its_type_fields_and_ids() {
+    let line_ids = LineIds {
         protocol_version: Some(2),
         request_id: Some("r".into()),
         session_id: Some(SessionId::from_random([1; 16])),
         adapter_session_id: Some("native".into()),
-        ..Names::default()
+        ..LineIds::default()
     };
-    insta::assert_snapshot!(shown(&Reply::TextDelta { text: "a\nb".into() }, &names), @r#"{"type":"text_delta","text":"a\nb","protocolVersion":2,"requestId":"r","sessionId":"ses_01010101010141018101010101010101","adapterSessionId":"native"}"#);
-    insta::assert_snapshot!(shown(&Reply::Init { session_id: "".into() }, &Names::default()), @r#"{"type":"init","sessionId":""}"#);
+    insta::assert_snapshot!(encoded(&Reply::TextDelta { text: "a\nb".into() }, &line_ids), @r#"{"type":"text_delta","text":"a\nb","protocolVersion":2,"requestId":"r","sessionId":"ses_01010101010141018101010101010101","adapterSessionId":"native"}"#);
+    insta::assert_snapshot!(encoded(&Reply::Init { session_id: "".into() }, &LineIds::default()), @r#"{"type":"init","sessionId":""}"#);
     let result = Reply::Result {
         text: "hi".into(),
         session_id: "ses".into(),
@@ -24,16 +24,16 @@ fn a_line_is_its_type_what_it_says_and_what_it_belongs_to() {
         terminal_status: RunStatus::Succeeded,
         usage: Usage::default(),
     };
-    insta::assert_snapshot!(shown(&result, &names), @r#"{"type":"result","text":"hi","sessionId":"ses","adapterSessionId":"native","terminalStatus":"succeeded","inputTokens":0,"outputTokens":0,"cacheReadTokens":0,"cacheWriteTokens":0,"costUsd":0.0,"protocolVersion":2,"requestId":"r"}"#);
+    insta::assert_snapshot!(encoded(&result, &line_ids), @r#"{"type":"result","text":"hi","sessionId":"ses","adapterSessionId":"native","terminalStatus":"succeeded","inputTokens":0,"outputTokens":0,"cacheReadTokens":0,"cacheWriteTokens":0,"costUsd":0.0,"protocolVersion":2,"requestId":"r"}"#);
 }
 
 #[test]
-fn a_reply_is_read_back_as_it_was_written() {
-    let names = Names {
+fn a_reply_round_trips() {
+    let line_ids = LineIds {
         protocol_version: Some(2),
         request_id: Some("r".into()),
         session_id: Some(SessionId::from_random([1; 16])),
-        ..Names::default()
+        ..LineIds::default()
     };
     for reply in [
         Reply::TextDelta { text: "a".into() },
@@ -48,16 +48,16 @@ fn a_reply_is_read_back_as_it_was_written() {
             accepted: false,
             dispatch_attempted: false,
             adapter_acknowledged: false,
-            code: Some(Code::of("not_found")),
+            code: Some(Code::new("not_found")),
             message: Some("none".into()),
         },
         Reply::AuthRequired { methods: vec![].into(), auth_url: None },
     ] {
-        let line: ReplyLine = serde_json::from_slice(&reply.encode(&names)).unwrap();
-        assert_eq!((line.reply, line.names), (reply, names.clone()));
+        let line: ReplyLine = serde_json::from_slice(&reply.encode(&line_ids)).unwrap();
+        assert_eq!((line.reply, line.line_ids), (reply, line_ids.clone()));
     }
     let newer: ReplyLine = serde_json::from_str(r#"{"type":"hologram","depth":3}"#).unwrap();
     assert_eq!(newer.reply, Reply::Unknown);
     let init: ReplyLine = serde_json::from_str(r#"{"type":"init","sessionId":""}"#).unwrap();
-    assert_eq!((init.reply, init.names), (Reply::Init { session_id: "".into() }, Names::default()));
+    assert_eq!((init.reply, init.line_ids), (Reply::Init { session_id: "".into() }, LineIds::default()));
 }

@@ -26,10 +26,10 @@ pub enum BridgeError {
     Idle,
     /// The process cannot be started, or dies after every start. The request may have been accepted: send it again
     /// under the same request id once a process runs.
-    #[error("the runtime process is lost: {why}")]
+    #[error("the runtime process is lost: {reason}")]
     Lost {
-        /// The last known failure of the process.
-        why: String,
+        /// The last failure of the process.
+        reason: String,
     },
     /// The process was stopped by this application.
     #[error("the runtime process was stopped")]
@@ -38,15 +38,15 @@ pub enum BridgeError {
     #[error(
         "the runtime process of {state_dir} was started with other arguments: stop it first, or ask for it with the same"
     )]
-    Launched {
+    LaunchConflict {
         /// The state directory of the process.
         state_dir: String,
     },
     /// The process violates the protocol.
-    #[error("the runtime process does not speak the protocol: {what}")]
+    #[error("the runtime process does not speak the protocol: {problem}")]
     Protocol {
-        /// The offending output.
-        what: String,
+        /// The violation.
+        problem: String,
     },
 }
 
@@ -59,7 +59,7 @@ impl BridgeError {
             Self::Idle => "no_request",
             Self::Lost { .. } => "process_lost",
             Self::Stopped => "process_stopped",
-            Self::Launched { .. } => "process_conflict",
+            Self::LaunchConflict { .. } => "process_conflict",
             Self::Protocol { .. } => "protocol",
         }
     }

@@ -79,7 +79,7 @@ pub struct AgentBridge {
 
 impl AgentBridge {
     pub(super) fn new(process: RuntimeProcess, options: BridgeOptions) -> Self {
-        let client = options.client_id.clone().unwrap_or_else(|| fresh("bridge"));
+        let client = options.client_id.clone().unwrap_or_else(|| generate_id("bridge"));
         Self { process, client, options }
     }
 
@@ -95,7 +95,7 @@ impl AgentBridge {
 
     /// Sends a query. Refused while the handle has an active query.
     pub fn query(&self, query: Query) -> Result<QueryStream, BridgeError> {
-        let request = query.request_id.clone().unwrap_or_else(|| fresh("query"));
+        let request = query.request_id.clone().unwrap_or_else(|| generate_id("query"));
         let line = jsonl::Query {
             prompt: query.prompt,
             system_prompt: Some(query.system_prompt.unwrap_or_default()),
@@ -110,9 +110,9 @@ impl AgentBridge {
             image_base64: query.image_base64,
             ..query.surface.as_ref().map(Surface::query).unwrap_or_default()
         };
-        let line = self.line(Some(&request), Request::Query(Box::new(line)));
+        let line = self.encode_line(Some(&request), Request::Query(Box::new(line)));
         let route = Arc::new(Route::new(self.client.clone(), request, line, query.tools));
-        self.process.shared().ask(route.clone())?;
+        self.process.shared().send_query(route.clone())?;
         Ok(QueryStream { route, _process: self.process.clone() })
     }
 
@@ -120,7 +120,7 @@ impl AgentBridge {
     pub async fn interrupt(&self) -> Result<CancelAck, BridgeError> {
         let shared = self.process.shared();
         let answer = shared.interrupt(&self.client)?;
-        answer.await.map_err(|_| shared.unanswered())
+        answer.await.map_err(|_| shared.unanswered_error())
     }
 
     /// Returns the request id of the active query and the ids known so far.
@@ -131,14 +131,14 @@ impl AgentBridge {
 
     /// Announces the settings of later queries by session key. Creates nothing.
     pub fn warmup(&self, warmup: Warmup) {
-        self.process.shared().warm(self.options.owner.as_deref(), warmup);
+        self.process.shared().send_warmup(self.options.owner.as_deref(), warmup);
     }
 
     /// Invalidates the binding of a session key; the session stays. Returns the request id: a refusal arrives as a
     /// [`super::Notice`] with this id.
     pub fn invalidate_session(&self, session_key: &str) -> String {
-        let request = fresh("invalidate");
-        let line = self.line(
+        let request = generate_id("invalidate");
+        let line = self.encode_line(
             Some(&request),
             Request::InvalidateSession(InvalidateSession { session_key: session_key.to_owned() }),
         );
@@ -148,24 +148,26 @@ impl AgentBridge {
 
     /// Passes on a newer token of the owner.
     pub fn refresh_token(&self, token: &str) {
-        self.process
-            .shared()
-            .token(self.line(None, Request::RefreshToken(RefreshToken { token: token.to_owned() })));
+        self.process.shared().refresh_token(
+            self.encode_line(None, Request::RefreshToken(RefreshToken { token: token.to_owned() })),
+        );
     }
 
     /// Chooses the user's authentication method. Resolves once the user has authenticated.
     pub async fn authenticate(&self, method_id: &str) -> Result<(), BridgeError> {
         let shared = self.process.shared();
-        let request = fresh("login");
-        let line = self
-            .line(Some(&request), Request::Authenticate(Authenticate { method_id: method_id.to_owned() }));
-        let answer = shared.log_in(request, line)?;
-        answer.await.map_err(|_| shared.unanswered())?
+        let request = generate_id("login");
+        let line = self.encode_line(
+            Some(&request),
+            Request::Authenticate(Authenticate { method_id: method_id.to_owned() }),
+        );
+        let answer = shared.authenticate(request, line)?;
+        answer.await.map_err(|_| shared.unanswered_error())?
     }
 
-    fn line(&self, name: Option<&str>, request: Request) -> Vec<u8> {
+    fn encode_line(&self, request_id: Option<&str>, request: Request) -> Vec<u8> {
         let line = RequestLine {
-            request_id: name.map(str::to_owned),
+            request_id: request_id.map(str::to_owned),
             client_id: Some(self.client.to_string()),
             owner_id: self.options.owner.clone(),
             ..request.into()
@@ -206,19 +208,19 @@ impl QueryStream {
 
 impl Drop for QueryStream {
     fn drop(&mut self) {
-        self.route.leave();
+        self.route.discard_events();
     }
 }
 
 /// Generates a unique id.
 #[expect(
     clippy::disallowed_methods,
-    reason = "a client has no kernel's ids; a name that came twice would be taken for the same request"
+    reason = "a client has no kernel's ids; a repeated id would mean the same request"
 )]
-fn fresh(kind: &str) -> String {
+fn generate_id(kind: &str) -> String {
     let mut bytes = [0; 16];
     // A system without random numbers cannot run anything.
     #[expect(clippy::expect_used, reason = "see above")]
-    getrandom::fill(&mut bytes).expect("the operating system gives random numbers");
+    getrandom::fill(&mut bytes).expect("the operating system provides random numbers");
     format!("{kind}-{:032x}", u128::from_ne_bytes(bytes))
 }

@@ -33,22 +33,26 @@ pub struct Launch {
 pub struct Restart {
     /// Number of consecutive failures after which restarts stop. A process that replied before it died resets the
     /// count.
-    pub tries: u32,
+    pub max_failures: u32,
     /// The delay before the first restart; it doubles with each consecutive failure.
-    pub first: Duration,
-    /// The maximum delay.
-    pub longest: Duration,
+    pub initial_delay: Duration,
+    /// The maximum delay before a restart.
+    pub max_delay: Duration,
     /// The time that a process may take to become ready.
-    pub ready: Duration,
+    pub ready_timeout: Duration,
     /// The time that a process may take to stop when asked to; then it is killed.
-    pub stop: Duration,
+    pub stop_timeout: Duration,
 }
 
 impl Default for Restart {
     fn default() -> Self {
-        let seconds = Duration::from_secs;
-        let first = Duration::from_millis(100);
-        Self { tries: 5, first, longest: seconds(10), ready: seconds(60), stop: seconds(30) }
+        Self {
+            max_failures: 5,
+            initial_delay: Duration::from_millis(100),
+            max_delay: Duration::from_secs(10),
+            ready_timeout: Duration::from_secs(60),
+            stop_timeout: Duration::from_secs(30),
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! The caller's view of queries: their ids, results and acknowledgements.
 
-use mainspring_api::jsonl::Names;
+use mainspring_api::jsonl::LineIds;
 use mainspring_core::{AttemptId, RunId, RunStatus, SessionId, Usage};
 
 use super::BridgeError;
@@ -20,7 +20,7 @@ pub struct QueryIds {
 
 impl QueryIds {
     /// Overwrites the ids with those known to `newer`.
-    pub(super) fn learn(&mut self, newer: &Self) {
+    pub(super) fn update(&mut self, newer: &Self) {
         self.session_id = newer.session_id.or(self.session_id);
         self.run_id = newer.run_id.or(self.run_id);
         self.attempt_id = newer.attempt_id.or(self.attempt_id);
@@ -72,19 +72,19 @@ pub struct CancelAck {
     pub ids: QueryIds,
 }
 
-impl From<&Names> for QueryIds {
-    fn from(names: &Names) -> Self {
+impl From<&LineIds> for QueryIds {
+    fn from(line_ids: &LineIds) -> Self {
         Self {
-            session_id: names.session_id,
-            run_id: names.run_id,
-            attempt_id: names.attempt_id,
-            adapter_session_id: names.adapter_session_id.clone(),
+            session_id: line_ids.session_id,
+            run_id: line_ids.run_id,
+            attempt_id: line_ids.attempt_id,
+            adapter_session_id: line_ids.adapter_session_id.clone(),
         }
     }
 }
 
 /// Converts a result line.
-pub(super) fn result(
+pub(super) fn query_result(
     ids: QueryIds,
     text: String,
     terminal_status: RunStatus,
@@ -92,7 +92,7 @@ pub(super) fn result(
 ) -> Result<QueryResult, BridgeError> {
     let QueryIds { session_id, run_id, attempt_id, adapter_session_id } = ids;
     let (Some(session_id), Some(run_id)) = (session_id, run_id) else {
-        return Err(BridgeError::Protocol { what: "a result without its session or its run".into() });
+        return Err(BridgeError::Protocol { problem: "a result without its session or its run".into() });
     };
     Ok(QueryResult { session_id, run_id, attempt_id, adapter_session_id, terminal_status, text, usage })
 }
@@ -105,7 +105,7 @@ mod tests {
     use super::super::Surface;
     use super::*;
 
-    fn read(line: &str) -> ReplyLine {
+    fn parse(line: &str) -> ReplyLine {
         serde_json::from_str(line).unwrap()
     }
 
@@ -115,14 +115,14 @@ mod tests {
             format!("{kind}_{}4{}8{}", digit.repeat(12), digit.repeat(3), digit.repeat(15))
         };
         let (session, run, attempt) = (id("ses", "1"), id("run", "2"), id("att", "3"));
-        let line = read(&format!(
+        let line = parse(&format!(
             r#"{{"type":"result","protocolVersion":2,"requestId":"r","clientId":"c","sessionId":"{session}","runId":"{run}",
             "attemptId":"{attempt}","adapterSessionId":"native-7","terminalStatus":"succeeded","text":"hi","costUsd":0.12,
             "inputTokens":100,"outputTokens":80,"cacheReadTokens":0,"cacheWriteTokens":0}}"#
         ));
-        let ids = QueryIds::from(&line.names);
+        let ids = QueryIds::from(&line.line_ids);
         let Reply::Result { text, terminal_status, usage, .. } = line.reply else { panic!("{line:?}") };
-        let result = result(ids, text.into_owned(), terminal_status, usage).unwrap();
+        let result = query_result(ids, text.into_owned(), terminal_status, usage).unwrap();
         assert_eq!(
             (
                 result.session_id.to_string(),
@@ -135,13 +135,13 @@ mod tests {
         assert_eq!((result.usage.input_tokens, result.usage.cost.usd()), (100, Some(0.12)));
         // Version 1 has one id: the adapter's own, if there is one.
         assert_eq!(result.legacy_session_id(), "native-7");
-        let own = QueryResult { adapter_session_id: None, ..result };
-        assert_eq!(own.legacy_session_id(), session);
+        let without_native = QueryResult { adapter_session_id: None, ..result };
+        assert_eq!(without_native.legacy_session_id(), session);
     }
 
     #[test]
     fn a_cancellation_acknowledgement_parses() {
-        let line = read(
+        let line = parse(
             r#"{"type":"cancel_ack","requestId":"r","accepted":true,"dispatchAttempted":true,"adapterAcknowledged":false}"#,
         );
         let ack = Reply::CancelAck {

@@ -13,11 +13,11 @@ use super::{AgentBridge, BridgeError, BridgeOptions, Launch};
 use crate::{Client, Error};
 
 /// The owner that the daemon assumes if none is named.
-const OWNER: &str = "desktop-local-user";
+const DEFAULT_OWNER: &str = "desktop-local-user";
 
 /// A daemon process, restarted when it dies. Cheap to clone; dropping the last clone asks the process to stop.
 #[derive(Clone)]
-pub struct RuntimeProcess(Arc<Owned>);
+pub struct RuntimeProcess(Arc<ProcessOwner>);
 
 /// The health of the process.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -31,7 +31,7 @@ pub struct Health {
     /// Number of consecutive failures.
     pub failures: u32,
     /// The reason why the last process ended.
-    pub why: Option<String>,
+    pub reason: Option<String>,
 }
 
 /// The lifecycle phase of the process.
@@ -76,17 +76,18 @@ pub enum Notice {
 }
 
 /// The identity of a process: its program and state directory.
-type Key = (PathBuf, PathBuf);
+type ProcessKey = (PathBuf, PathBuf);
 
 /// The running processes of this application.
-static PROCESSES: LazyLock<Mutex<HashMap<Key, Weak<Owned>>>> = LazyLock::new(Mutex::default);
+static PROCESSES: LazyLock<Mutex<HashMap<ProcessKey, Weak<ProcessOwner>>>> = LazyLock::new(Mutex::default);
 
-struct Owned {
+/// Stops the process when the last clone of its [`RuntimeProcess`] is dropped.
+struct ProcessOwner {
     shared: Arc<Shared>,
-    key: Key,
+    key: ProcessKey,
 }
 
-impl Drop for Owned {
+impl Drop for ProcessOwner {
     fn drop(&mut self) {
         self.shared.stop.send_replace(true);
         let mut processes = lock(&PROCESSES);
@@ -100,13 +101,13 @@ impl RuntimeProcess {
     /// Returns the running process of this program and state directory, or starts one. Resolves once the process is
     /// ready or has failed.
     pub async fn start(launch: Launch) -> Result<Self, BridgeError> {
-        let process = Self::find(launch)?;
-        process.0.shared.want();
+        let process = Self::find_or_spawn(launch)?;
+        process.0.shared.restart_if_given_up();
         process.ready().await?;
         Ok(process)
     }
 
-    fn find(launch: Launch) -> Result<Self, BridgeError> {
+    fn find_or_spawn(launch: Launch) -> Result<Self, BridgeError> {
         let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
         // A program without a folder is found through `PATH`, so its path stays as it is.
         let program = match launch.program.components().count() {
@@ -119,19 +120,19 @@ impl RuntimeProcess {
         if let Some(known) = &known
             && !*known.shared.stop.borrow()
         {
-            // Dropping the last `Owned` takes this lock, so release it first.
+            // Dropping the last `ProcessOwner` takes this lock, so release it first.
             drop(processes);
             let state_dir = launch.state_dir.display().to_string();
             return match known.shared.launch == launch {
                 true => Ok(Self(known.clone())),
-                false => Err(BridgeError::Launched { state_dir }),
+                false => Err(BridgeError::LaunchConflict { state_dir }),
             };
         }
-        let owned = Arc::new(Owned { shared: Arc::new(Shared::new(launch)), key: key.clone() });
-        processes.insert(key, Arc::downgrade(&owned));
+        let owner = Arc::new(ProcessOwner { shared: Arc::new(Shared::new(launch)), key: key.clone() });
+        processes.insert(key, Arc::downgrade(&owner));
         drop(processes);
-        spawn(supervise(owned.shared.clone()));
-        Ok(Self(owned))
+        spawn(supervise(owner.shared.clone()));
+        Ok(Self(owner))
     }
 
     /// Waits until the process is ready or has failed.
@@ -141,7 +142,7 @@ impl RuntimeProcess {
         match health.wait_for(settled).await {
             Ok(health) if health.phase == Phase::Ready => Ok(()),
             Ok(health) if health.phase == Phase::Failed => {
-                Err(BridgeError::Lost { why: health.why.clone().unwrap_or_default() })
+                Err(BridgeError::Lost { reason: health.reason.clone().unwrap_or_default() })
             }
             _ => Err(BridgeError::Stopped),
         }
@@ -175,8 +176,8 @@ impl RuntimeProcess {
     /// Creates an HTTP client of the same sessions, on the state directory's socket, for the owner of the queries.
     pub fn client(&self) -> Result<Client, Error> {
         let launch = &self.0.shared.launch;
-        let client = Client::of_state_dir(&launch.state_dir)?;
-        Ok(client.for_owner(launch.owner.as_deref().unwrap_or(OWNER)))
+        let client = Client::from_state_dir(&launch.state_dir)?;
+        Ok(client.for_owner(launch.owner.as_deref().unwrap_or(DEFAULT_OWNER)))
     }
 
     /// Stops the process for all handles: active queries are cancelled and get their ends. Returns once the process

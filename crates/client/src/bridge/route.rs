@@ -1,7 +1,7 @@
 //! Routes: the queries of handles, and the events that a handle has not read yet.
 //!
 //! The reader of the process's lines never waits for a handle. Unread text is merged into fewer and longer events.
-//! Beyond the limits, the oldest display-only events are dropped, and the handle is told how many. Unanswered tool
+//! Beyond the limits, the oldest display-only events are dropped, and the handle gets their number. Unanswered tool
 //! calls and the end of the query are never dropped.
 
 use std::collections::VecDeque;
@@ -20,11 +20,11 @@ use super::line::{QueryIds, QueryResult};
 use super::shared::lock;
 
 /// Maximum bytes of unread text per handle.
-const ROOM: usize = 1 << 20;
+const MAX_UNREAD_BYTES: usize = 1 << 20;
 /// Maximum number of unread events per handle.
-const EVENTS: usize = 1_024;
+const MAX_UNREAD_EVENTS: usize = 1_024;
 /// Size in bytes from which a text event is not merged further.
-const STRETCH: usize = 64 << 10;
+const MAX_MERGED_BYTES: usize = 64 << 10;
 
 /// An event of an active query.
 #[derive(Debug)]
@@ -84,7 +84,7 @@ impl QueryEvent {
     }
 
     /// Returns the bytes that count towards the limit.
-    fn weight(&self) -> usize {
+    fn size_bytes(&self) -> usize {
         match self {
             Self::TextDelta(text) | Self::ThinkingDelta(text) => text.len(),
             Self::ToolResultDisplay { output, .. } => output.len(),
@@ -94,7 +94,7 @@ impl QueryEvent {
     }
 
     /// True for display-only events, which may be dropped.
-    fn is_shown(&self) -> bool {
+    fn is_display_only(&self) -> bool {
         !matches!(self, Self::ToolCall(_) | Self::AuthRequired { .. } | Self::Restarted)
     }
 }
@@ -107,8 +107,8 @@ pub struct ToolCall {
     pub input: Value,
     /// The ids of the calling query.
     pub ids: QueryIds,
-    call: String,
-    to: Option<mpsc::UnboundedSender<Vec<u8>>>,
+    call_id: String,
+    stdin: Option<mpsc::UnboundedSender<Vec<u8>>>,
 }
 
 impl fmt::Debug for ToolCall {
@@ -122,13 +122,13 @@ impl fmt::Debug for ToolCall {
 
 impl ToolCall {
     pub(super) fn new(
-        call: String,
+        call_id: String,
         name: String,
         input: Value,
         ids: QueryIds,
-        to: mpsc::UnboundedSender<Vec<u8>>,
+        stdin: mpsc::UnboundedSender<Vec<u8>>,
     ) -> Self {
-        Self { name, input, ids, call, to: Some(to) }
+        Self { name, input, ids, call_id, stdin: Some(stdin) }
     }
 
     /// Answers the call. Text is passed on as it is, any other value as JSON.
@@ -149,10 +149,10 @@ impl ToolCall {
     }
 
     fn send(&mut self, result: &str) {
-        if let Some(to) = self.to.take() {
+        if let Some(stdin) = self.stdin.take() {
             // If the process died, no caller waits for the answer.
-            let answer = ToolResult { call_id: self.call.clone(), result: result.into() };
-            let _ = to.send(RequestLine::from(Request::ToolResult(answer)).encode());
+            let answer = ToolResult { call_id: self.call_id.clone(), result: result.into() };
+            let _ = stdin.send(RequestLine::from(Request::ToolResult(answer)).encode());
         }
     }
 }
@@ -165,9 +165,9 @@ impl Drop for ToolCall {
 
 /// A function that answers calls of the host's tools.
 #[derive(Clone)]
-pub struct Tools(Arc<Answer>);
+pub struct Tools(Arc<AnswerCall>);
 
-type Answer = dyn Fn(ToolCall) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync;
+type AnswerCall = dyn Fn(ToolCall) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync;
 
 impl Tools {
     /// Answers each call with `answer`, concurrently with the stream.
@@ -194,13 +194,15 @@ pub(super) struct Route {
 #[derive(Default)]
 struct Inbox {
     events: VecDeque<QueryEvent>,
-    held: usize,
-    missed: (usize, usize),
+    /// The bytes of `events` that count towards the limit.
+    queued_bytes: usize,
+    dropped_events: usize,
+    dropped_bytes: usize,
     ids: QueryIds,
     end: Option<Result<QueryResult, BridgeError>>,
     /// The stream was dropped: no reader is left.
-    left: bool,
-    answering: JoinSet<()>,
+    abandoned: bool,
+    answer_tasks: JoinSet<()>,
 }
 
 impl Route {
@@ -209,7 +211,7 @@ impl Route {
     }
 
     /// Queues an event. Never waits.
-    pub(super) fn tell(&self, event: QueryEvent) {
+    pub(super) fn push_event(&self, event: QueryEvent) {
         let dropped = lock(&self.inbox).push(event);
         self.wake.notify_one();
         // Dropped outside the lock: dropping an unanswered tool call sends its failure.
@@ -217,20 +219,20 @@ impl Route {
     }
 
     /// Passes a tool call to the caller's function, or queues it as an event.
-    pub(super) fn call(&self, call: ToolCall) {
+    pub(super) fn handle_tool_call(&self, call: ToolCall) {
         match &self.tools {
             Some(tools) => {
                 let answer = (tools.0)(call);
                 let mut inbox = lock(&self.inbox);
-                while inbox.answering.try_join_next().is_some() {}
-                inbox.answering.spawn(answer);
+                while inbox.answer_tasks.try_join_next().is_some() {}
+                inbox.answer_tasks.spawn(answer);
             }
-            None => self.tell(QueryEvent::ToolCall(call)),
+            None => self.push_event(QueryEvent::ToolCall(call)),
         }
     }
 
-    pub(super) fn learn(&self, ids: &QueryIds) {
-        lock(&self.inbox).ids.learn(ids);
+    pub(super) fn update_ids(&self, ids: &QueryIds) {
+        lock(&self.inbox).ids.update(ids);
     }
 
     pub(super) fn ids(&self) -> QueryIds {
@@ -238,13 +240,13 @@ impl Route {
     }
 
     pub(super) fn end(&self, end: Result<QueryResult, BridgeError>) {
-        let answering = {
+        let answer_tasks = {
             let mut inbox = lock(&self.inbox);
             inbox.end = Some(end);
-            std::mem::take(&mut inbox.answering)
+            std::mem::take(&mut inbox.answer_tasks)
         };
         self.wake.notify_one();
-        drop(answering);
+        drop(answer_tasks);
     }
 
     /// Waits for the next event; `None` once the query has ended and all events were read.
@@ -263,11 +265,11 @@ impl Route {
     }
 
     /// Discards unread events and all later ones.
-    pub(super) fn leave(&self) {
+    pub(super) fn discard_events(&self) {
         let unread = {
             let mut inbox = lock(&self.inbox);
-            inbox.left = true;
-            (inbox.held, inbox.missed) = (0, (0, 0));
+            inbox.abandoned = true;
+            (inbox.queued_bytes, inbox.dropped_events, inbox.dropped_bytes) = (0, 0, 0);
             std::mem::take(&mut inbox.events)
         };
         drop(unread);
@@ -277,28 +279,30 @@ impl Route {
 impl Inbox {
     /// Queues an event; returns the events to drop.
     fn push(&mut self, event: QueryEvent) -> Vec<QueryEvent> {
-        if self.left {
+        if self.abandoned {
             return vec![event];
         }
-        self.held += event.weight();
+        self.queued_bytes += event.size_bytes();
         match (self.events.back_mut(), event) {
             (Some(QueryEvent::TextDelta(last)), QueryEvent::TextDelta(more))
             | (Some(QueryEvent::ThinkingDelta(last)), QueryEvent::ThinkingDelta(more))
-                if last.len() < STRETCH =>
+                if last.len() < MAX_MERGED_BYTES =>
             {
                 last.push_str(&more);
             }
             (_, event) => self.events.push_back(event),
         }
         let mut dropped = vec![];
-        while self.held > ROOM || self.events.len() > EVENTS {
+        while self.queued_bytes > MAX_UNREAD_BYTES || self.events.len() > MAX_UNREAD_EVENTS {
             // The latest event stays whatever its size, so a reader that keeps up misses nothing.
-            let before = self.events.len().saturating_sub(1);
-            let Some(at) = self.events.iter().take(before).position(QueryEvent::is_shown) else { break };
-            dropped.extend(self.events.remove(at).inspect(|event| {
-                self.held -= event.weight();
-                self.missed.0 += 1;
-                self.missed.1 += event.weight();
+            let droppable = self.events.len().saturating_sub(1);
+            let Some(index) = self.events.iter().take(droppable).position(QueryEvent::is_display_only) else {
+                break;
+            };
+            dropped.extend(self.events.remove(index).inspect(|event| {
+                self.queued_bytes -= event.size_bytes();
+                self.dropped_events += 1;
+                self.dropped_bytes += event.size_bytes();
             }));
         }
         dropped
@@ -306,12 +310,14 @@ impl Inbox {
 
     /// Returns the next event, `Some(None)` at the end, and `None` if there is nothing yet.
     fn pop(&mut self) -> Option<Option<QueryEvent>> {
-        if let (events @ 1.., bytes) = std::mem::take(&mut self.missed) {
+        if self.dropped_events > 0 {
+            let events = std::mem::take(&mut self.dropped_events);
+            let bytes = std::mem::take(&mut self.dropped_bytes);
             return Some(Some(QueryEvent::Missed { events, bytes }));
         }
         match self.events.pop_front() {
             Some(event) => {
-                self.held -= event.weight();
+                self.queued_bytes -= event.size_bytes();
                 Some(Some(event))
             }
             None => self.end.is_some().then_some(None),
@@ -328,17 +334,23 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn text_that_is_not_read_grows_together_and_what_is_too_much_is_told() {
+    async fn unread_text_is_merged_and_dropped_text_is_reported() {
         let route = route();
         for _ in 0..10 {
-            route.tell(QueryEvent::TextDelta("ab".into()));
+            route.push_event(QueryEvent::TextDelta("ab".into()));
         }
         assert_eq!(route.next().await.unwrap().text(), "ab".repeat(10));
-        let (to, mut answers) = mpsc::unbounded_channel();
-        route.call(ToolCall::new("1".into(), "t".into(), Value::Null, QueryIds::default(), to));
+        let (stdin, mut answers) = mpsc::unbounded_channel();
+        route.handle_tool_call(ToolCall::new(
+            "1".into(),
+            "t".into(),
+            Value::Null,
+            QueryIds::default(),
+            stdin,
+        ));
         let piece = "x".repeat(1_000);
         for _ in 0..5_000 {
-            route.tell(QueryEvent::TextDelta(piece.clone()));
+            route.push_event(QueryEvent::TextDelta(piece.clone()));
         }
         route.end(Err(BridgeError::Stopped));
         let (mut missed, mut text, mut calls) = (0, 0, 0);
@@ -353,33 +365,33 @@ mod tests {
                 other => panic!("{other:?}"),
             }
         }
-        assert!(text <= ROOM && missed > 0, "{text} bytes, {missed} missed");
-        assert_eq!((missed + text, calls), (5_000_000, 1), "every byte is given or told to be missed");
+        assert!(text <= MAX_UNREAD_BYTES && missed > 0, "{text} bytes, {missed} missed");
+        assert_eq!((missed + text, calls), (5_000_000, 1), "every byte is delivered or reported as missed");
         let answer = String::from_utf8(answers.recv().await.unwrap()).unwrap();
         assert!(answer.contains("\"result\":\"here\""), "{answer}");
         assert_eq!(route.take_end(), Some(Err(BridgeError::Stopped)));
     }
 
     #[tokio::test]
-    async fn who_reads_in_time_misses_nothing_however_long_it_is() {
+    async fn a_reader_that_keeps_up_misses_no_large_event() {
         let route = route();
-        let long = "x".repeat(3 * ROOM);
+        let long = "x".repeat(3 * MAX_UNREAD_BYTES);
         for _ in 0..2 {
-            route.tell(QueryEvent::ToolResultDisplay {
+            route.push_event(QueryEvent::ToolResultDisplay {
                 tool_use_id: "t".into(),
                 name: "read".into(),
                 output: long.clone(),
             });
-            let shown = route.next().await.unwrap();
-            assert!(matches!(shown, QueryEvent::ToolResultDisplay { output, .. } if output == long));
+            let event = route.next().await.unwrap();
+            assert!(matches!(event, QueryEvent::ToolResultDisplay { output, .. } if output == long));
         }
     }
 
     #[tokio::test]
-    async fn what_tools_are_called_with_counts_as_what_they_answer_does() {
+    async fn tool_input_counts_towards_the_limit() {
         let route = route();
         for _ in 0..50 {
-            route.tell(QueryEvent::ToolActivity {
+            route.push_event(QueryEvent::ToolActivity {
                 name: "write".into(),
                 status: Activity::Started,
                 tool_use_id: None,
@@ -387,18 +399,30 @@ mod tests {
             });
         }
         let QueryEvent::Missed { events, bytes } = route.next().await.unwrap() else {
-            panic!("nothing is missed")
+            panic!("nothing was dropped")
         };
-        assert!(events >= 39 && bytes >= 50 * 100_000 - ROOM, "{events} events, {bytes} bytes");
+        assert!(events >= 39 && bytes >= 50 * 100_000 - MAX_UNREAD_BYTES, "{events} events, {bytes} bytes");
     }
 
     #[tokio::test]
-    async fn a_call_that_nobody_reads_is_answered_all_the_same() {
+    async fn a_tool_call_without_a_reader_is_answered() {
         let route = route();
-        let (to, mut answers) = mpsc::unbounded_channel();
-        route.call(ToolCall::new("1".into(), "t".into(), Value::Null, QueryIds::default(), to.clone()));
-        route.leave();
-        route.call(ToolCall::new("2".into(), "t".into(), Value::Null, QueryIds::default(), to));
+        let (stdin, mut answers) = mpsc::unbounded_channel();
+        route.handle_tool_call(ToolCall::new(
+            "1".into(),
+            "t".into(),
+            Value::Null,
+            QueryIds::default(),
+            stdin.clone(),
+        ));
+        route.discard_events();
+        route.handle_tool_call(ToolCall::new(
+            "2".into(),
+            "t".into(),
+            Value::Null,
+            QueryIds::default(),
+            stdin,
+        ));
         for call in ["1", "2"] {
             let answer = String::from_utf8(answers.recv().await.unwrap()).unwrap();
             assert!(

@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
-/// Number of bytes kept.
-const KEPT: usize = 8 << 10;
+/// Maximum number of bytes kept.
+const MAX_TAIL_BYTES: usize = 8 << 10;
 
 /// The last bytes of a stream.
 #[derive(Debug, Default)]
@@ -11,20 +11,20 @@ pub(super) struct Tail(VecDeque<u8>);
 
 impl Tail {
     pub(super) fn push(&mut self, bytes: &[u8]) {
-        self.0.extend(&bytes[bytes.len().saturating_sub(KEPT)..]);
-        let over = self.0.len().saturating_sub(KEPT);
-        self.0.drain(..over);
+        self.0.extend(&bytes[bytes.len().saturating_sub(MAX_TAIL_BYTES)..]);
+        let excess = self.0.len().saturating_sub(MAX_TAIL_BYTES);
+        self.0.drain(..excess);
     }
 
     pub(super) fn clear(&mut self) {
         self.0.clear();
     }
 
-    /// Returns the kept text without a line that was cut.
+    /// Returns the kept text without a line that was cut off at its start.
     pub(super) fn text(&self) -> String {
         let text = String::from_utf8_lossy(&self.0.iter().copied().collect::<Vec<u8>>()).into_owned();
-        match (self.0.len() < KEPT, text.split_once('\n')) {
-            (false, Some((_, whole))) => whole.to_owned(),
+        match (self.0.len() < MAX_TAIL_BYTES, text.split_once('\n')) {
+            (false, Some((_, complete))) => complete.to_owned(),
             _ => text,
         }
     }
@@ -43,8 +43,11 @@ mod tests {
             tail.push(format!("line {no}\n").as_bytes());
         }
         let text = tail.text();
-        assert!(text.len() <= KEPT && text.starts_with("line ") && text.ends_with("line 1999\n"), "{text}");
-        tail.push(&[b'x'; 3 * KEPT]);
-        assert_eq!(tail.text().len(), KEPT);
+        assert!(
+            text.len() <= MAX_TAIL_BYTES && text.starts_with("line ") && text.ends_with("line 1999\n"),
+            "{text}"
+        );
+        tail.push(&[b'x'; 3 * MAX_TAIL_BYTES]);
+        assert_eq!(tail.text().len(), MAX_TAIL_BYTES);
     }
 }

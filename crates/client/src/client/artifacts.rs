@@ -12,18 +12,18 @@ use super::{Client, IDEMPOTENCY_KEY};
 use crate::Error;
 
 impl Client {
-    /// Stores `bytes` as an artifact of a session. The same `name` again gives the same artifact.
+    /// Stores `bytes` as an artifact of a session. The same `idempotency_key` again gives the same artifact.
     pub async fn artifact_put(
         &self,
         session: &str,
         artifact: &ArtifactQuery,
         mime_type: Option<&str>,
         bytes: Vec<u8>,
-        name: &str,
+        idempotency_key: &str,
     ) -> Result<Artifact, Error> {
         let request = self.request(Method::POST, &["v1", "sessions", session, "artifacts"]).query(artifact);
         let request = request.header(CONTENT_TYPE, mime_type.unwrap_or("application/octet-stream"));
-        self.read(self.send(request.header(IDEMPOTENCY_KEY, name).body(bytes)).await?).await
+        self.read(self.send(request.header(IDEMPOTENCY_KEY, idempotency_key).body(bytes)).await?).await
     }
 
     /// Lists the artifacts of a session, the newest first.
@@ -54,7 +54,7 @@ impl Client {
         self.delete(&["v1", "artifacts", &artifact.to_string()]).await
     }
 
-    /// Reads an artifact's bytes piece by piece: all of them, or a range.
+    /// Reads an artifact's bytes chunk by chunk: all of them, or a range.
     pub async fn artifact_content(
         &self,
         artifact: ArtifactId,
@@ -67,6 +67,6 @@ impl Client {
             }
             request = request.header(RANGE, format!("bytes={start}-{}", end - 1));
         }
-        Ok(self.pieces(self.send(request).await?))
+        Ok(self.body_chunks(self.send(request).await?))
     }
 }

@@ -10,7 +10,7 @@ impl Client {
     /// Delegates work of a running run to a child session.
     pub async fn run_delegate(&self, run: RunId, delegate: &Delegate) -> Result<Delegated, Error> {
         let path = ["v1", "runs", &run.to_string(), "delegations"];
-        self.post_once(&path, delegate, delegate.idempotency_key.as_deref()).await
+        self.post_idempotent(&path, delegate, delegate.idempotency_key.as_deref()).await
     }
 
     /// Lists the delegations of a run: the one that created the run, and those that the run made.

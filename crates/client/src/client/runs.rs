@@ -8,15 +8,15 @@ use super::Client;
 use crate::{Error, Events};
 
 impl Client {
-    /// Sends a prompt. A prompt sent again under the same name creates no second run.
+    /// Sends a prompt. A prompt sent again under the same idempotency key creates no second run.
     pub async fn run_create(&self, prompt: &Prompt) -> Result<AcceptedRun, Error> {
-        self.post_once(&["v1", "runs"], prompt, prompt.idempotency_key.as_deref()).await
+        self.post_idempotent(&["v1", "runs"], prompt, prompt.idempotency_key.as_deref()).await
     }
 
-    /// Sends a prompt to a session that exists, by id or key.
+    /// Sends a prompt to a session given by id or key.
     pub async fn run_create_in(&self, session: &str, prompt: &Prompt) -> Result<AcceptedRun, Error> {
         let path = ["v1", "sessions", session, "runs"];
-        self.post_once(&path, prompt, prompt.idempotency_key.as_deref()).await
+        self.post_idempotent(&path, prompt, prompt.idempotency_key.as_deref()).await
     }
 
     /// Reads a run.

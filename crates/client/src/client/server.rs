@@ -14,7 +14,7 @@ impl Client {
         self.get(&["health"], &()).await
     }
 
-    /// Checks that the server takes work.
+    /// Checks that the server accepts work.
     pub async fn ready(&self) -> Result<Health, Error> {
         self.get(&["ready"], &()).await
     }
@@ -27,18 +27,22 @@ impl Client {
     /// Reads the metrics in the text format of Prometheus.
     pub async fn metrics(&self) -> Result<String, Error> {
         let response = self.send(self.request(Method::GET, &["metrics"])).await?;
-        response.text().await.map_err(|error| self.failed(error))
+        response.text().await.map_err(|error| self.transport_error(error))
     }
 
     /// Follows the live activity of all of the caller's sessions in memory.
     pub fn feed(&self) -> Feed {
-        Feed::of(self.clone())
+        Feed::new(self.clone())
     }
 
     /// Follows the events of all of the caller's sessions after `after`, in one order; from now on if `None`. With
-    /// `words`, only events whose types begin with one of the words, for example `run`.
-    pub async fn owner_events(&self, words: &[&str], after: Option<Position>) -> Result<OwnerEvents, Error> {
-        OwnerEvents::open(self.clone(), words, after).await
+    /// `type_prefixes`, only events whose types begin with one of them, for example `run`.
+    pub async fn owner_events(
+        &self,
+        type_prefixes: &[&str],
+        after: Option<Position>,
+    ) -> Result<OwnerEvents, Error> {
+        OwnerEvents::open(self.clone(), type_prefixes, after).await
     }
 
     /// Reads a page of the events of all of the caller's sessions.

@@ -15,13 +15,13 @@ use crate::{Error, Events};
 
 impl Client {
     /// Finds and loads the session that `target` names, or creates it. With `new` the key must be free, with `load` the
-    /// session must exist. The same `name` again gives the same session.
+    /// session must exist. The same `idempotency_key` again gives the same session.
     pub async fn session_resolve(
         &self,
         target: &SessionTarget,
-        name: Option<&str>,
+        idempotency_key: Option<&str>,
     ) -> Result<OpenedSession, Error> {
-        self.post_once(&["v1", "sessions"], target, name).await
+        self.post_idempotent(&["v1", "sessions"], target, idempotency_key).await
     }
 
     /// Reads a session, by id or key.
@@ -70,13 +70,13 @@ impl Client {
         self.post(&["v1", "sessions", session, "compact"], &body).await
     }
 
-    /// Exports a session as JSON Lines, piece by piece. A file without its last line is incomplete.
+    /// Exports a session as JSON Lines, chunk by chunk. A file without its last line is incomplete.
     pub async fn session_export(
         &self,
         session: &str,
     ) -> Result<impl Stream<Item = Result<Vec<u8>, Error>> + Send + use<>, Error> {
         let response = self.send(self.request(Method::GET, &["v1", "sessions", session, "export"])).await?;
-        Ok(self.pieces(response))
+        Ok(self.body_chunks(response))
     }
 
     /// Creates a session from an exported file: all of it or nothing.

@@ -22,12 +22,12 @@ impl Client {
         Ok(page.items)
     }
 
-    /// Reads a page of a session's tree: messages with their places, parents before children.
+    /// Reads a page of a session's tree: messages with their parent and depth, parents before children.
     pub async fn session_tree(&self, session: &str, query: &TreeQuery) -> Result<Page<TreeNode>, Error> {
         self.get(&["v1", "sessions", session, "tree"], query).await
     }
 
-    /// Reads one message with its place, children and siblings.
+    /// Reads one message with its children and siblings.
     pub async fn session_message(&self, session: &str, message: MessageId) -> Result<MessageView, Error> {
         self.get(&["v1", "sessions", session, "messages", &message.to_string()], &()).await
     }
@@ -45,9 +45,14 @@ impl Client {
         self.read(self.send(if_version(request, version)).await?).await
     }
 
-    /// Creates a session that continues from a message of this one. The same `name` again gives the same fork.
-    pub async fn session_fork(&self, session: &str, fork: &Fork, name: &str) -> Result<Session, Error> {
-        self.post_once(&["v1", "sessions", session, "fork"], fork, Some(name)).await
+    /// Creates a session that continues from a message of this one. The same `idempotency_key` again gives the same fork.
+    pub async fn session_fork(
+        &self,
+        session: &str,
+        fork: &Fork,
+        idempotency_key: &str,
+    ) -> Result<Session, Error> {
+        self.post_idempotent(&["v1", "sessions", session, "fork"], fork, Some(idempotency_key)).await
     }
 
     /// Finds sessions by title and messages by text.

@@ -1,4 +1,4 @@
-//! The fold: applies events to the known statuses.
+//! Applies events to the known statuses.
 
 use std::collections::HashMap;
 
@@ -8,7 +8,7 @@ use mainspring_core::{
 };
 
 /// Maximum number of known sessions; the least recently changed ones are dropped first.
-const MOST: usize = 10_000;
+const MAX_SESSIONS: usize = 10_000;
 
 /// Maximum number of known artifacts of a run.
 const MAX_ARTIFACTS: usize = 1_000;
@@ -49,7 +49,7 @@ pub struct RunView {
     /// The reason why the run did not succeed.
     pub error: Option<Failure>,
     /// The artifacts of the run, the oldest first. `None` if they are not all known: the run began before the statuses
-    /// were followed, or has created over 1,000. `Client::run_artifacts` reads them then.
+    /// were followed, or has created over 1,000. Read them with `Client::run_artifacts` then.
     pub artifacts: Option<Vec<ArtifactView>>,
     /// The time of the last change.
     pub updated_at: Time,
@@ -73,7 +73,7 @@ pub struct ArtifactView {
 pub(super) struct Statuses {
     sessions: HashMap<SessionId, SessionView>,
     runs: HashMap<RunId, RunView>,
-    external: HashMap<ExternalRef, SessionId>,
+    by_external_ref: HashMap<ExternalRef, SessionId>,
     changes: u64,
 }
 
@@ -86,29 +86,29 @@ impl Statuses {
         self.runs.get(&run)
     }
 
-    pub(super) fn latest(&self, session: SessionId) -> Option<&RunView> {
+    pub(super) fn latest_run(&self, session: SessionId) -> Option<&RunView> {
         self.runs.get(&self.sessions.get(&session)?.latest_run?)
     }
 
-    pub(super) fn external(&self, external: &ExternalRef) -> Option<&SessionView> {
-        self.sessions.get(self.external.get(external)?)
+    pub(super) fn session_by_external_ref(&self, external: &ExternalRef) -> Option<&SessionView> {
+        self.sessions.get(self.by_external_ref.get(external)?)
     }
 
     pub(super) fn is_full(&self) -> bool {
-        self.sessions.len() >= MOST
+        self.sessions.len() >= MAX_SESSIONS
     }
 
     /// Records the description of a session.
-    pub(super) fn describe(&mut self, session: &Session) {
+    pub(super) fn record_session(&mut self, session: &Session) {
         let view = self.touch(session.id);
         view.surface_kind = Some(session.surface_kind.clone());
         view.external_ref.clone_from(&session.external_ref);
         view.title.clone_from(&session.title);
-        self.refer(session.id, session.external_ref.as_ref());
+        self.index_external_ref(session.id, session.external_ref.as_ref());
     }
 
     /// Records the status of a run; `latest` if the run is its session's latest.
-    pub(super) fn put(&mut self, run: &Run, latest: bool) {
+    pub(super) fn record_run(&mut self, run: &Run, latest: bool) {
         let status = run.state.status();
         let view = RunView {
             run_id: run.id,
@@ -131,10 +131,10 @@ impl Statuses {
     /// Applies an event that the listed statuses may already include.
     pub(super) fn replay(&mut self, event: &Event) -> Option<SessionId> {
         // Usage is a sum and must not be counted twice. All other events set values, so a repetition is harmless.
-        let known = event.run.and_then(|run| self.runs.get(&run));
-        let counted = known.is_some_and(|run| run.updated_at >= event.at);
+        let known_run = event.run.and_then(|run| self.runs.get(&run));
+        let is_counted = known_run.is_some_and(|run| run.updated_at >= event.at);
         match event.body {
-            Body::UsageUpdated { .. } if counted => None,
+            Body::UsageUpdated { .. } if is_counted => None,
             _ => self.apply(event),
         }
     }
@@ -144,7 +144,7 @@ impl Statuses {
         let id = event.session;
         match &event.body {
             Body::SessionDeleted {} => {
-                self.forget(id);
+                self.remove_session(id);
                 return None;
             }
             Body::SessionCreated { title, surface_kind, external_ref, .. } => {
@@ -152,7 +152,7 @@ impl Statuses {
                 view.surface_kind = Some(surface_kind.clone());
                 view.title.clone_from(title);
                 view.external_ref.clone_from(external_ref);
-                self.refer(id, external_ref.as_ref());
+                self.index_external_ref(id, external_ref.as_ref());
             }
             Body::SessionUpdated { change: SessionChange::Title { title, .. } } => {
                 self.touch(id).title.clone_from(title);
@@ -167,7 +167,7 @@ impl Statuses {
             }
             body => {
                 if let Some(run) = event.run {
-                    self.run_apply(run, event, body);
+                    self.apply_to_run(run, event, body);
                 }
             }
         }
@@ -177,11 +177,11 @@ impl Statuses {
             .map(|session| session.session_id)
     }
 
-    fn run_apply(&mut self, id: RunId, event: &Event, body: &Body) {
+    fn apply_to_run(&mut self, id: RunId, event: &Event, body: &Body) {
         let session = self.touch(event.session);
         // A queued run becomes its session's latest, also when it is retried.
-        let before = match body {
-            Body::RunQueued { .. } => session.latest_run.replace(id).filter(|before| *before != id),
+        let previous = match body {
+            Body::RunQueued { .. } => session.latest_run.replace(id).filter(|previous| *previous != id),
             _ => None,
         };
         let is_latest = session.latest_run == Some(id);
@@ -197,14 +197,13 @@ impl Statuses {
             updated_at: event.at,
         });
         run.apply(event, body);
-        let over = run.status.is_ended() && !is_latest;
-        if over {
+        if run.status.is_ended() && !is_latest {
             self.runs.remove(&id);
         }
-        if let Some(before) = before
-            && self.runs.get(&before).is_some_and(|run| run.status.is_ended())
+        if let Some(previous) = previous
+            && self.runs.get(&previous).is_some_and(|run| run.status.is_ended())
         {
-            self.runs.remove(&before);
+            self.runs.remove(&previous);
         }
     }
 
@@ -212,7 +211,7 @@ impl Statuses {
     fn touch(&mut self, id: SessionId) -> &mut SessionView {
         self.changes += 1;
         if !self.sessions.contains_key(&id) && self.is_full() {
-            self.forget_one();
+            self.evict_one();
         }
         let view = self.sessions.entry(id).or_insert(SessionView {
             session_id: id,
@@ -226,31 +225,31 @@ impl Statuses {
         view
     }
 
-    fn refer(&mut self, id: SessionId, external: Option<&ExternalRef>) {
+    fn index_external_ref(&mut self, id: SessionId, external: Option<&ExternalRef>) {
         if let Some(external) = external {
-            self.external.insert(external.clone(), id);
+            self.by_external_ref.insert(external.clone(), id);
         }
     }
 
     /// Drops the least recently changed session without an active run.
-    fn forget_one(&mut self) {
-        let rests = |session: &&SessionView| {
+    fn evict_one(&mut self) {
+        let is_idle = |session: &&SessionView| {
             let run = session.latest_run.and_then(|run| self.runs.get(&run));
             run.is_none_or(|run| run.status.is_ended())
         };
-        let oldest = self.sessions.values().filter(rests).min_by_key(|session| session.changed);
+        let oldest = self.sessions.values().filter(is_idle).min_by_key(|session| session.changed);
         if let Some(id) = oldest.map(|session| session.session_id) {
-            self.forget(id);
+            self.remove_session(id);
         }
     }
 
-    fn forget(&mut self, id: SessionId) {
+    fn remove_session(&mut self, id: SessionId) {
         let Some(session) = self.sessions.remove(&id) else { return };
         self.runs.retain(|_, run| run.session_id != id);
         if let Some(external) = session.external_ref
-            && self.external.get(&external) == Some(&id)
+            && self.by_external_ref.get(&external) == Some(&id)
         {
-            self.external.remove(&external);
+            self.by_external_ref.remove(&external);
         }
     }
 }
@@ -259,12 +258,12 @@ impl RunView {
     fn apply(&mut self, event: &Event, body: &Body) {
         self.updated_at = self.updated_at.max(event.at);
         match body {
-            Body::RunQueued { .. } => self.stand(RunStatus::Queued),
-            Body::RunStarting {} => self.stand(RunStatus::Starting),
-            Body::RunRunning {} => self.stand(RunStatus::Running),
-            Body::RunWaitingInput { .. } => self.stand(RunStatus::WaitingInput),
-            Body::RunWaitingApproval { .. } => self.stand(RunStatus::WaitingApproval),
-            Body::RunCancelling {} => self.stand(RunStatus::Cancelling),
+            Body::RunQueued { .. } => self.set_status(RunStatus::Queued),
+            Body::RunStarting {} => self.set_status(RunStatus::Starting),
+            Body::RunRunning {} => self.set_status(RunStatus::Running),
+            Body::RunWaitingInput { .. } => self.set_status(RunStatus::WaitingInput),
+            Body::RunWaitingApproval { .. } => self.set_status(RunStatus::WaitingApproval),
+            Body::RunCancelling {} => self.set_status(RunStatus::Cancelling),
             Body::RunSucceeded { close } => self.end(RunStatus::Succeeded, None, close.usage),
             Body::RunCancelled { close, .. } => self.end(RunStatus::Cancelled, None, close.usage),
             Body::RunFailed { error, close } => self.end(RunStatus::Failed, Some(error), close.usage),
@@ -285,14 +284,14 @@ impl RunView {
 
     fn add_artifact(&mut self, artifact: ArtifactView) {
         let Some(known) = &mut self.artifacts else { return };
-        // A replayed event may name one that is known.
+        // A replayed event may name a known artifact.
         if known.iter().any(|one| one.artifact_id == artifact.artifact_id) {
             return;
         }
         if known.len() < MAX_ARTIFACTS { known.push(artifact) } else { self.artifacts = None }
     }
 
-    fn stand(&mut self, status: RunStatus) {
+    fn set_status(&mut self, status: RunStatus) {
         self.status = status;
         self.error = None;
         if !has_attempt(status) {
@@ -301,7 +300,7 @@ impl RunView {
     }
 
     fn end(&mut self, status: RunStatus, error: Option<&Failure>, usage: Usage) {
-        self.stand(status);
+        self.set_status(status);
         (self.error, self.usage) = (error.cloned(), usage);
     }
 }
@@ -327,12 +326,12 @@ mod tests {
         RunId::from_random([no; 16])
     }
 
-    fn event(of: u16, run_no: Option<u8>, at: u64, body: Body) -> Event {
+    fn event(session_no: u16, run_no: Option<u8>, at: u64, body: Body) -> Event {
         Event {
             id: EventId::from_random([0; 16]),
             cursor: Cursor(at),
             pos: 0,
-            session: session(of),
+            session: session(session_no),
             run: run_no.map(run),
             attempt: Some(AttemptId::from_random([9; 16])),
             request: None,
@@ -350,49 +349,49 @@ mod tests {
         Body::SessionCreated { key: None, title: None, adapter, surface_kind, external_ref: external }
     }
 
-    fn spent(input_tokens: u64) -> Body {
+    fn usage(input_tokens: u64) -> Body {
         Body::UsageUpdated { usage: Usage { input_tokens, ..Usage::default() } }
     }
 
     #[test]
-    fn a_session_shows_its_latest_run_and_a_run_what_was_said_of_it() {
+    fn events_update_the_status_of_a_session_and_its_latest_run() {
         let task = ExternalRef { kind: "task".into(), id: "7".into() };
-        let mut known = Statuses::default();
-        assert_eq!(known.apply(&event(1, None, 1, created(Some(task.clone())))), None);
+        let mut statuses = Statuses::default();
+        assert_eq!(statuses.apply(&event(1, None, 1, created(Some(task.clone())))), None);
         for body in [
             queued(),
             Body::AttemptCreated { attempt_no: 1, adapter: "a".into(), resume_from_attempt_id: None },
         ] {
-            known.apply(&event(1, Some(1), 2, body));
+            statuses.apply(&event(1, Some(1), 2, body));
         }
-        for body in [Body::RunStarting {}, Body::RunRunning {}, spent(3), spent(4)] {
-            known.apply(&event(1, Some(1), 3, body));
+        for body in [Body::RunStarting {}, Body::RunRunning {}, usage(3), usage(4)] {
+            statuses.apply(&event(1, Some(1), 3, body));
         }
-        known.apply(&event(1, Some(1), 4, Body::ProgressUpdated { text: "half".into() }));
-        let view = known.latest(known.external(&task).unwrap().session_id).unwrap();
+        statuses.apply(&event(1, Some(1), 4, Body::ProgressUpdated { text: "half".into() }));
+        let view = statuses.latest_run(statuses.session_by_external_ref(&task).unwrap().session_id).unwrap();
         assert_eq!((view.run_id, view.status, view.usage.input_tokens), (run(1), RunStatus::Running, 7));
         assert_eq!((view.progress.as_deref(), view.active_attempt.is_some()), (Some("half"), true));
         let error = Failure::new("executor_lost", "gone");
-        known.apply(&event(
+        statuses.apply(&event(
             1,
             Some(1),
             5,
             Body::RunOrphaned { error: error.clone(), close: Default::default() },
         ));
-        let view = known.run(run(1)).unwrap();
+        let view = statuses.run(run(1)).unwrap();
         assert_eq!(
             (view.status, &view.error, view.active_attempt),
             (RunStatus::Orphaned, &Some(error), None)
         );
         // The next run becomes the latest; the ended one before it is dropped.
-        known.apply(&event(1, Some(2), 6, queued()));
-        assert_eq!((known.latest(session(1)).unwrap().run_id, known.run(run(1))), (run(2), None));
-        known.apply(&event(1, None, 7, Body::SessionDeleted {}));
-        assert!(known.external(&task).is_none() && known.run(run(2)).is_none());
+        statuses.apply(&event(1, Some(2), 6, queued()));
+        assert_eq!((statuses.latest_run(session(1)).unwrap().run_id, statuses.run(run(1))), (run(2), None));
+        statuses.apply(&event(1, None, 7, Body::SessionDeleted {}));
+        assert!(statuses.session_by_external_ref(&task).is_none() && statuses.run(run(2)).is_none());
     }
 
     #[test]
-    fn a_run_that_was_followed_from_its_start_knows_its_artifacts() {
+    fn artifacts_are_known_of_a_run_followed_from_its_start() {
         let id = |no: u8| ArtifactId::from_random([no; 16]);
         let artifact = |no: u8| Body::ArtifactCreated {
             artifact_id: id(no),
@@ -402,46 +401,50 @@ mod tests {
             mime_type: None,
             size_bytes: None,
         };
-        let mut known = Statuses::default();
-        known.apply(&event(1, Some(1), 1, queued()));
+        let mut statuses = Statuses::default();
+        statuses.apply(&event(1, Some(1), 1, queued()));
         for no in [1, 2, 2] {
-            known.apply(&event(1, Some(1), 2, artifact(no)));
+            statuses.apply(&event(1, Some(1), 2, artifact(no)));
         }
-        let ids = |known: &Statuses| {
-            let all = known.run(run(1)).unwrap().artifacts.clone().unwrap();
+        let ids = |statuses: &Statuses| {
+            let all = statuses.run(run(1)).unwrap().artifacts.clone().unwrap();
             all.into_iter().map(|one| one.artifact_id).collect::<Vec<_>>()
         };
-        assert_eq!(ids(&known), [id(1), id(2)], "a repeated event adds nothing");
-        known.apply(&event(1, None, 3, Body::ArtifactDeleted { artifact_id: id(1) }));
-        assert_eq!(ids(&known), [id(2)]);
+        assert_eq!(ids(&statuses), [id(1), id(2)], "a repeated event adds nothing");
+        statuses.apply(&event(1, None, 3, Body::ArtifactDeleted { artifact_id: id(1) }));
+        assert_eq!(ids(&statuses), [id(2)]);
         // A run whose start was not seen may have others.
-        known.apply(&event(2, Some(3), 4, Body::RunRunning {}));
-        known.apply(&event(2, Some(3), 5, artifact(4)));
-        assert_eq!(known.run(run(3)).unwrap().artifacts, None);
+        statuses.apply(&event(2, Some(3), 4, Body::RunRunning {}));
+        statuses.apply(&event(2, Some(3), 5, artifact(4)));
+        assert_eq!(statuses.run(run(3)).unwrap().artifacts, None);
     }
 
     #[test]
-    fn what_was_listed_and_is_told_again_is_not_counted_twice() {
-        let mut known = Statuses::default();
-        known.apply(&event(1, Some(1), 1, queued()));
-        known.apply(&event(1, Some(1), 5, spent(10)));
+    fn replayed_usage_is_not_counted_twice() {
+        let mut statuses = Statuses::default();
+        statuses.apply(&event(1, Some(1), 1, queued()));
+        statuses.apply(&event(1, Some(1), 5, usage(10)));
         // As if these statuses had been listed; the events that led to them are replayed.
-        for (at, body) in [(1, queued()), (3, Body::RunRunning {}), (5, spent(10)), (6, spent(1))] {
-            known.replay(&event(1, Some(1), at, body));
+        for (at, body) in [(1, queued()), (3, Body::RunRunning {}), (5, usage(10)), (6, usage(1))] {
+            statuses.replay(&event(1, Some(1), at, body));
         }
-        let view = known.latest(session(1)).unwrap();
+        let view = statuses.latest_run(session(1)).unwrap();
         assert_eq!((view.status, view.usage.input_tokens), (RunStatus::Running, 11));
     }
 
     #[test]
-    fn a_session_that_was_not_listed_is_asked_for_and_the_longest_at_rest_go() {
-        let mut known = Statuses::default();
-        assert_eq!(known.apply(&event(0, Some(1), 1, queued())), Some(session(0)), "who is that?");
-        for no in 1..=u16::try_from(MOST).unwrap() {
-            known.apply(&event(no, None, 2, created(None)));
+    fn an_undescribed_session_is_returned_and_the_oldest_idle_session_is_evicted() {
+        let mut statuses = Statuses::default();
+        assert_eq!(
+            statuses.apply(&event(0, Some(1), 1, queued())),
+            Some(session(0)),
+            "its description is unknown"
+        );
+        for no in 1..=u16::try_from(MAX_SESSIONS).unwrap() {
+            statuses.apply(&event(no, None, 2, created(None)));
         }
-        assert_eq!(known.sessions.len(), MOST);
-        assert!(known.session(session(0)).is_some(), "it has a run that has not ended");
-        assert!(known.session(session(1)).is_none(), "it has rested longest");
+        assert_eq!(statuses.sessions.len(), MAX_SESSIONS);
+        assert!(statuses.session(session(0)).is_some(), "its run has not ended");
+        assert!(statuses.session(session(1)).is_none(), "it has been idle longest");
     }
 }

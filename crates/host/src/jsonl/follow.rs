@@ -17,7 +17,7 @@ use mainspring_core::{
 use parking_lot::Mutex;
 
 use super::live::Query;
-use super::tell::{End, Translation, Translator};
+use super::translate::{End, Translation, Translator};
 use super::{Shared, code_and_message};
 use crate::plane::LinkPlane;
 
@@ -127,11 +127,11 @@ async fn finish(shared: &Shared, query: &Query, last: Vec<u8>) {
     let _acknowledged = query.acknowledging.write().await;
     // Removed before the line is sent: the host may reuse the request id as soon as it reads the line.
     shared.live.end(query);
-    shared.out.line(last).await;
+    shared.output.line(last).await;
 }
 
 async fn fail(shared: &Shared, query: &Query, (code, message): &(String, String)) {
-    finish(shared, query, Reply::error(code, message).encode(&query.names(None))).await;
+    finish(shared, query, Reply::error(code, message).encode(&query.line_ids(None))).await;
 }
 
 struct Reader {
@@ -274,7 +274,7 @@ impl Reader {
             bind(&self.shared, &query, self.session, binding).await;
         }
         for line in lines {
-            self.shared.out.line(line).await;
+            self.shared.output.line(line).await;
         }
         if let (Some(end), Some(translator)) = (end, ended) {
             let text = match translator.gap {
@@ -304,7 +304,7 @@ impl Reader {
         if let Some(query) = query {
             self.flush().await;
             self.shared
-                .reply(&Reply::ThinkingDelta { text: (&thought.text).into() }, &query.names(None))
+                .reply(&Reply::ThinkingDelta { text: (&thought.text).into() }, &query.line_ids(None))
                 .await;
         }
     }
@@ -337,7 +337,7 @@ impl Reader {
     /// Sends the pending text.
     async fn flush(&mut self) {
         if let Some((query, text)) = self.pending.take() {
-            self.shared.reply(&Reply::TextDelta { text: (&text).into() }, &query.names(None)).await;
+            self.shared.reply(&Reply::TextDelta { text: (&text).into() }, &query.line_ids(None)).await;
         }
     }
 

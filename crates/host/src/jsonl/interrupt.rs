@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use mainspring_api::jsonl::{Code, Interrupt, Names, Reply};
+use mainspring_api::jsonl::{Code, Interrupt, LineIds, Reply};
 use mainspring_client::{CancelOutcome, Client};
 use mainspring_core::{RunId, SessionId};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::line::{Envelope, Version};
 use super::live::Query;
-use super::{CLIENT, Shared, code_and_message};
+use super::{DEFAULT_CLIENT_ID, Shared, code_and_message};
 
 /// The target of an interrupt.
 enum Target {
@@ -28,7 +28,7 @@ pub(super) fn handle(
     shared: &Arc<Shared>,
     envelope: Envelope,
     line: Interrupt,
-    weight: OwnedSemaphorePermit,
+    permit: OwnedSemaphorePermit,
 ) {
     let target = target_of(shared, &envelope, &line);
     let query = match &target {
@@ -43,13 +43,13 @@ pub(super) fn handle(
     shared.tasks.clone().spawn(async move {
         let outcome = stop(&shared, &owner, target).await;
         if envelope.version == Version::V2 {
-            let names = match &query {
-                Some(query) => query.names(None),
-                None => names(&envelope, &line),
+            let line_ids = match &query {
+                Some(query) => query.line_ids(None),
+                None => line_ids(&envelope, &line),
             };
-            acknowledge(&shared, names, outcome).await;
+            acknowledge(&shared, line_ids, outcome).await;
         }
-        drop((ack_lock, weight));
+        drop((ack_lock, permit));
     });
 }
 
@@ -97,7 +97,9 @@ fn target_of(shared: &Shared, envelope: &Envelope, line: &Interrupt) -> Target {
     let (latest, none) = match &envelope.client {
         // A client that names itself means its own query, not another client's.
         Some(client) => (of_client(client), format!("client {client:?} has no query under way")),
-        None => (of_client(CLIENT).or_else(|| live.latest(owns)), "no query is under way".to_owned()),
+        None => {
+            (of_client(DEFAULT_CLIENT_ID).or_else(|| live.latest(owns)), "no query is under way".to_owned())
+        }
     };
     latest.map_or_else(|| Target::Nothing("not_found", none), Target::Query)
 }
@@ -119,15 +121,19 @@ async fn stop(shared: &Shared, owner: &str, target: Target) -> Result<CancelOutc
 }
 
 /// Acknowledges an invalid interrupt as refused.
-pub(super) async fn refuse(shared: &Shared, names: Names, code: &str, message: String) {
-    acknowledge(shared, names, Err((code.to_owned(), message))).await;
+pub(super) async fn refuse(shared: &Shared, line_ids: LineIds, code: &str, message: String) {
+    acknowledge(shared, line_ids, Err((code.to_owned(), message))).await;
 }
 
-async fn acknowledge(shared: &Shared, mut names: Names, outcome: Result<CancelOutcome, (String, String)>) {
+async fn acknowledge(
+    shared: &Shared,
+    mut line_ids: LineIds,
+    outcome: Result<CancelOutcome, (String, String)>,
+) {
     match outcome {
         Ok(done) => {
-            names.run_id = Some(done.run_id);
-            names.attempt_id = done.attempt_id.or(names.attempt_id);
+            line_ids.run_id = Some(done.run_id);
+            line_ids.attempt_id = done.attempt_id.or(line_ids.attempt_id);
             let ack = Reply::CancelAck {
                 accepted: done.accepted,
                 dispatch_attempted: done.dispatch_attempted,
@@ -135,33 +141,33 @@ async fn acknowledge(shared: &Shared, mut names: Names, outcome: Result<CancelOu
                 code: None,
                 message: None,
             };
-            shared.reply(&ack, &names).await;
+            shared.reply(&ack, &line_ids).await;
         }
         Err((code, message)) => {
             let ack = Reply::CancelAck {
                 accepted: false,
                 dispatch_attempted: false,
                 adapter_acknowledged: false,
-                code: Some(Code::of(&code)),
+                code: Some(Code::new(&code)),
                 message: Some((&message).into()),
             };
-            shared.reply(&ack, &names).await;
+            shared.reply(&ack, &line_ids).await;
         }
     }
 }
 
-/// Returns the names in the line, for a line without a known query.
-fn names(envelope: &Envelope, line: &Interrupt) -> Names {
+/// Returns the ids in the line, for a line without a known query.
+fn line_ids(envelope: &Envelope, line: &Interrupt) -> LineIds {
     fn id<T: std::str::FromStr>(text: Option<&String>) -> Option<T> {
         text.and_then(|text| text.parse().ok())
     }
-    Names {
+    LineIds {
         protocol_version: Some(2),
         request_id: envelope.request.clone(),
         client_id: envelope.client.clone(),
         session_id: id(line.session_id.as_ref()),
         run_id: id(line.run_id.as_ref()),
         attempt_id: id(line.attempt_id.as_ref()),
-        ..Names::default()
+        ..LineIds::default()
     }
 }

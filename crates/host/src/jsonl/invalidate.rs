@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mainspring_api::jsonl::{InvalidateSession, Names, Reply};
+use mainspring_api::jsonl::{InvalidateSession, LineIds, Reply};
 use mainspring_client::{Client, Error, SessionListQuery};
 use mainspring_core::BindingStatus;
 use tokio::sync::OwnedSemaphorePermit;
@@ -15,7 +15,7 @@ pub(super) fn handle(
     shared: &Arc<Shared>,
     envelope: Envelope,
     line: InvalidateSession,
-    weight: OwnedSemaphorePermit,
+    permit: OwnedSemaphorePermit,
 ) {
     let owner = shared.owner(&envelope).to_owned();
     shared.hints.forget(&owner, &line.session_key);
@@ -29,10 +29,10 @@ pub(super) fn handle(
             tracing::warn!(key = line.session_key, code, message, "session was not invalidated");
             // A version 1 host would take an error for the end of its query.
             if envelope.version == Version::V2 {
-                shared.reply(&Reply::error(&code, &message), &Names::from(&envelope)).await;
+                shared.reply(&Reply::error(&code, &message), &LineIds::from(&envelope)).await;
             }
         }
-        drop(weight);
+        drop(permit);
     });
 }
 

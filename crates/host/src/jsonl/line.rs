@@ -3,7 +3,7 @@
 //! Every line has an envelope (`protocolVersion`, `requestId`, `clientId`, `ownerId`) whose fields are all optional. A line
 //! without a version has version 1. Only this module handles the field names of version 1.
 
-use mainspring_api::jsonl::{Names, Request};
+use mainspring_api::jsonl::{LineIds, Request};
 use serde_json::{Map, Value};
 
 /// The protocol version of a line.
@@ -45,7 +45,7 @@ pub(super) enum Subject {
     Other,
 }
 
-/// The names of an invalid line, returned with the error.
+/// The ids of an invalid line, returned with the error.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Echo {
     pub(super) version: Option<u64>,
@@ -53,8 +53,8 @@ pub(super) struct Echo {
     pub(super) client: Option<String>,
 }
 
-impl From<&Envelope> for Names {
-    /// Returns the names of the reply to a line that is no query; none in version 1.
+impl From<&Envelope> for LineIds {
+    /// Returns the ids of the reply to a line that is no query; none in version 1.
     fn from(envelope: &Envelope) -> Self {
         match envelope.version {
             Version::V1 => Self::default(),
@@ -68,7 +68,7 @@ impl From<&Envelope> for Names {
     }
 }
 
-impl From<Echo> for Names {
+impl From<Echo> for LineIds {
     fn from(echo: Echo) -> Self {
         let Echo { version, request, client } = echo;
         Self { protocol_version: version, request_id: request, client_id: client, ..Self::default() }

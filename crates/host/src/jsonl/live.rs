@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
-use mainspring_api::jsonl::Names;
+use mainspring_api::jsonl::LineIds;
 use mainspring_core::{AttemptId, EventId, RunId, SessionId};
 use parking_lot::Mutex;
 use tokio::sync::{RwLock, watch};
@@ -54,31 +54,31 @@ impl Query {
         update(&mut self.details.lock());
     }
 
-    /// Returns the names that the query's replies carry; none in version 1.
-    pub(super) fn names(&self, event: Option<EventId>) -> Names {
+    /// Returns the ids that the query's replies carry; none in version 1.
+    pub(super) fn line_ids(&self, event: Option<EventId>) -> LineIds {
         if self.version == Version::V1 {
-            return Names::default();
+            return LineIds::default();
         }
         let details = self.details();
-        Names {
+        LineIds {
             session_id: details.session,
             run_id: details.run,
             attempt_id: details.attempt,
             event_id: event,
             adapter_session_id: details.native,
-            ..self.request_names()
+            ..self.request_line_ids()
         }
     }
 
-    /// Returns the names of the request without those of its run.
-    pub(super) fn request_names(&self) -> Names {
+    /// Returns the ids of the request without those of its run.
+    pub(super) fn request_line_ids(&self) -> LineIds {
         match self.version {
-            Version::V1 => Names::default(),
-            Version::V2 => Names {
+            Version::V1 => LineIds::default(),
+            Version::V2 => LineIds {
                 protocol_version: Some(2),
                 request_id: Some(self.request.clone()),
                 client_id: Some(self.client.clone()),
-                ..Names::default()
+                ..LineIds::default()
             },
         }
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mainspring_api::jsonl::{Authenticate, Names, Reply};
+use mainspring_api::jsonl::{Authenticate, LineIds, Reply};
 use mainspring_client::Client;
 use parking_lot::Mutex;
 use tokio::sync::OwnedSemaphorePermit;
@@ -29,7 +29,7 @@ async fn send_auth_required(shared: &Shared, owner: &str, adapter: &str) {
         vec![]
     });
     shared
-        .reply(&Reply::AuthRequired { methods: (&methods).into(), auth_url: None }, &Names::default())
+        .reply(&Reply::AuthRequired { methods: (&methods).into(), auth_url: None }, &LineIds::default())
         .await;
 }
 
@@ -38,7 +38,7 @@ pub(super) fn handle(
     shared: &Arc<Shared>,
     envelope: Envelope,
     line: Authenticate,
-    weight: OwnedSemaphorePermit,
+    permit: OwnedSemaphorePermit,
 ) {
     let shared = shared.clone();
     shared.tasks.clone().spawn(async move {
@@ -50,12 +50,12 @@ pub(super) fn handle(
             let (adapter, method) = (&adapter, &line.method_id);
             async move { client.login_create(adapter, method).await }
         };
-        let (owner, names) = (shared.owner(&envelope), Names::from(&envelope));
+        let (owner, line_ids) = (shared.owner(&envelope), LineIds::from(&envelope));
         match (shared.link.ask(owner, ask).await, envelope.version) {
-            (Ok(()), _) => shared.reply(&Reply::AuthSuccess {}, &names).await,
+            (Ok(()), _) => shared.reply(&Reply::AuthSuccess {}, &line_ids).await,
             (Err(error), Version::V2) => {
                 let (code, message) = code_and_message(&error);
-                shared.reply(&Reply::error(&code, &message), &names).await;
+                shared.reply(&Reply::error(&code, &message), &line_ids).await;
             }
             // A version 1 host would take an error for the end of a query.
             (Err(error), Version::V1) => {
@@ -63,6 +63,6 @@ pub(super) fn handle(
                 send_auth_required(&shared, owner, &adapter).await;
             }
         }
-        drop(weight);
+        drop(permit);
     });
 }

@@ -18,65 +18,70 @@ const READ_AHEAD_LINES: usize = 16;
 
 /// The output to the host. Cheap to clone.
 #[derive(Clone)]
-pub(super) struct Out {
+pub(super) struct Output {
     lines: mpsc::UnboundedSender<(Vec<u8>, OwnedSemaphorePermit)>,
-    room: Arc<Semaphore>,
-    gone: CancellationToken,
+    capacity: Arc<Semaphore>,
+    disconnected: CancellationToken,
 }
 
-impl Out {
+impl Output {
     /// Starts the thread that writes to `to`.
     pub(super) fn start(to: impl Write + Send + 'static) -> io::Result<Self> {
         let (lines, waiting) = mpsc::unbounded_channel();
-        let gone = CancellationToken::new();
-        let out =
-            Self { lines, room: Arc::new(Semaphore::new(QUEUE_MAX_BYTES as usize)), gone: gone.clone() };
-        std::thread::Builder::new().name("jsonl-out".into()).spawn(move || write(to, waiting, &gone))?;
-        Ok(out)
+        let disconnected = CancellationToken::new();
+        let output = Self {
+            lines,
+            capacity: Arc::new(Semaphore::new(QUEUE_MAX_BYTES as usize)),
+            disconnected: disconnected.clone(),
+        };
+        std::thread::Builder::new()
+            .name("jsonl-out".into())
+            .spawn(move || write_lines(to, waiting, &disconnected))?;
+        Ok(output)
     }
 
     /// Queues a line, waiting for room. Lines to a disconnected host are dropped.
     pub(super) async fn line(&self, line: Vec<u8>) {
-        let room = u32::try_from(line.len()).unwrap_or(QUEUE_MAX_BYTES).min(QUEUE_MAX_BYTES);
-        if let Ok(permit) = self.room.clone().acquire_many_owned(room).await {
-            // The thread lives as long as any `Out`.
+        let bytes = u32::try_from(line.len()).unwrap_or(QUEUE_MAX_BYTES).min(QUEUE_MAX_BYTES);
+        if let Ok(permit) = self.capacity.clone().acquire_many_owned(bytes).await {
+            // The thread lives as long as any `Output`.
             let _ = self.lines.send((line, permit));
         }
     }
 
     /// Resolves once all queued lines are written or dropped.
     pub(super) async fn flushed(&self) {
-        let _ = self.room.acquire_many(QUEUE_MAX_BYTES).await;
+        let _ = self.capacity.acquire_many(QUEUE_MAX_BYTES).await;
     }
 
     /// Resolves once the host no longer reads.
-    pub(super) async fn gone(&self) {
-        self.gone.cancelled().await;
+    pub(super) async fn disconnected(&self) {
+        self.disconnected.cancelled().await;
     }
 }
 
-fn write(
+fn write_lines(
     mut to: impl Write,
     mut waiting: mpsc::UnboundedReceiver<(Vec<u8>, OwnedSemaphorePermit)>,
-    gone: &CancellationToken,
+    disconnected: &CancellationToken,
 ) {
-    while let Some((mut lines, mut room)) = waiting.blocking_recv() {
+    while let Some((mut lines, mut permit)) = waiting.blocking_recv() {
         while lines.len() < CHUNK_BYTES
             && let Ok((line, more)) = waiting.try_recv()
         {
             lines.extend_from_slice(&line);
-            room.merge(more);
+            permit.merge(more);
         }
-        if !gone.is_cancelled()
+        if !disconnected.is_cancelled()
             && let Err(error) = to.write_all(&lines).and_then(|()| to.flush())
         {
             tracing::info!(%error, "the host no longer reads its output");
-            gone.cancel();
+            disconnected.cancel();
         }
     }
 }
 
-/// One piece of input.
+/// One line of input.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Input {
     /// A line without its newline.
@@ -90,7 +95,7 @@ pub(super) fn lines(from: impl Read + Send + 'static, limit: usize) -> io::Resul
     let (lines, read) = mpsc::channel(READ_AHEAD_LINES);
     std::thread::Builder::new().name("jsonl-in".into()).spawn(move || {
         let mut from = BufReader::with_capacity(CHUNK_BYTES, from);
-        while let Some(line) = next(&mut from, limit) {
+        while let Some(line) = next_line(&mut from, limit) {
             if lines.blocking_send(line).is_err() {
                 break;
             }
@@ -100,7 +105,7 @@ pub(super) fn lines(from: impl Read + Send + 'static, limit: usize) -> io::Resul
 }
 
 /// Reads the next line that is not blank; `None` at the end of the input.
-fn next(from: &mut impl BufRead, limit: usize) -> Option<Input> {
+fn next_line(from: &mut impl BufRead, limit: usize) -> Option<Input> {
     let (mut line, mut too_long) = (vec![], false);
     loop {
         let read = match from.fill_buf() {
@@ -111,20 +116,20 @@ fn next(from: &mut impl BufRead, limit: usize) -> Option<Input> {
                 return None;
             }
         };
-        let over = read.is_empty();
+        let at_end = read.is_empty();
         let end = read.iter().position(|byte| *byte == b'\n');
-        let piece = end.map_or(read, |end| &read[..end]);
-        too_long |= line.len() + piece.len() > limit;
+        let part = end.map_or(read, |end| &read[..end]);
+        too_long |= line.len() + part.len() > limit;
         if !too_long {
-            line.extend_from_slice(piece);
+            line.extend_from_slice(part);
         }
-        let used = end.map_or(read.len(), |end| end + 1);
-        from.consume(used);
-        if end.is_none() && !over {
+        let consumed = end.map_or(read.len(), |end| end + 1);
+        from.consume(consumed);
+        if end.is_none() && !at_end {
             continue;
         }
         let blank = line.iter().all(u8::is_ascii_whitespace);
-        match (too_long, blank, over) {
+        match (too_long, blank, at_end) {
             (true, ..) => return Some(Input::TooLong),
             (false, false, _) => return Some(Input::Line(line)),
             (false, true, true) => return None,
@@ -139,7 +144,7 @@ mod tests {
 
     fn read(text: &str, limit: usize) -> Vec<Input> {
         let mut from = BufReader::with_capacity(3, text.as_bytes());
-        std::iter::from_fn(|| next(&mut from, limit)).collect()
+        std::iter::from_fn(|| next_line(&mut from, limit)).collect()
     }
 
     #[test]
@@ -153,16 +158,16 @@ mod tests {
     #[tokio::test]
     async fn output_waits_for_a_slow_host_and_ends_when_it_disconnects() {
         let (read, write) = io::pipe().unwrap();
-        let out = Out::start(write).unwrap();
+        let output = Output::start(write).unwrap();
         let line = vec![b'x'; 600 << 10];
-        out.line(line.clone()).await;
-        let second = out.line(line.clone());
+        output.line(line.clone()).await;
+        let second = output.line(line.clone());
         tokio::pin!(second);
         // The pipe holds 64 KB: the first line waits, and there is no room for a second.
         assert!(futures_util::poll!(&mut second).is_pending());
         drop(read);
         second.await;
-        out.gone().await;
-        out.flushed().await;
+        output.disconnected().await;
+        output.flushed().await;
     }
 }

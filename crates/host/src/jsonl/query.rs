@@ -9,7 +9,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::line::{Envelope, Version};
 use super::live::Query;
-use super::{CLIENT, Options, SURFACE, Shared, code_and_message, image};
+use super::{DEFAULT_CLIENT_ID, DEFAULT_SURFACE_KIND, Options, Shared, code_and_message, image};
 
 /// The scope of session keys without one.
 pub(super) const SCOPE: &str = "default";
@@ -23,9 +23,9 @@ pub(super) fn default_key(options: &Options) -> &str {
 }
 
 /// Starts a query. Its position in the lane is taken before this function returns.
-pub(super) fn handle(shared: &Arc<Shared>, envelope: &Envelope, line: Line, weight: OwnedSemaphorePermit) {
+pub(super) fn handle(shared: &Arc<Shared>, envelope: &Envelope, line: Line, permit: OwnedSemaphorePermit) {
     let owner = shared.owner(envelope).to_owned();
-    let client = envelope.client.clone().unwrap_or_else(|| CLIENT.to_owned());
+    let client = envelope.client.clone().unwrap_or_else(|| DEFAULT_CLIENT_ID.to_owned());
     // The replies carry the generated id, so the host learns it.
     let request = envelope.request.clone().unwrap_or_else(|| shared.ids.secret());
     let unnamed = envelope.client.is_none();
@@ -36,7 +36,7 @@ pub(super) fn handle(shared: &Arc<Shared>, envelope: &Envelope, line: Line, weig
         Ok(query) => query,
         Err(live_query) => {
             tracing::debug!(request = live_query.request, "query was repeated while it is live");
-            check_repeated(shared, live_query, line, unnamed, weight);
+            check_repeated(shared, live_query, line, unnamed, permit);
             return;
         }
     };
@@ -46,14 +46,14 @@ pub(super) fn handle(shared: &Arc<Shared>, envelope: &Envelope, line: Line, weig
         let mut position = position;
         position.wait().await;
         let accepted = accept(&shared, &query, line, unnamed).await;
-        drop((position, weight));
+        drop((position, permit));
         match accepted {
             Ok(accepted) => {
                 query.accept(accepted.run.session, accepted.run.id);
                 super::follow::follow(&shared, query, accepted).await;
             }
             Err((code, message)) => {
-                shared.reply(&Reply::error(&code, &message), &query.names(None)).await;
+                shared.reply(&Reply::error(&code, &message), &query.line_ids(None)).await;
                 shared.live.end(&query);
             }
         }
@@ -66,7 +66,7 @@ fn check_repeated(
     live_query: Arc<Query>,
     line: Line,
     unnamed: bool,
-    weight: OwnedSemaphorePermit,
+    permit: OwnedSemaphorePermit,
 ) {
     let shared = shared.clone();
     shared.tasks.clone().spawn(async move {
@@ -74,9 +74,9 @@ fn check_repeated(
             && let Err((code, message)) = accept(&shared, &live_query, line, unnamed).await
         {
             // The error concerns the repeated line, not the run of the live query.
-            shared.reply(&Reply::error(&code, &message), &live_query.request_names()).await;
+            shared.reply(&Reply::error(&code, &message), &live_query.request_line_ids()).await;
         }
-        drop(weight);
+        drop(permit);
     });
 }
 
@@ -128,12 +128,12 @@ async fn accept(
     let image = line.image_base64.as_deref().map(image::decode).transpose()?;
     let mut target = target(shared, query, &line).await?;
     if target.session_id.is_none() {
-        target.surface_kind = Some(line.surface_kind.clone().unwrap_or_else(|| SURFACE.into()));
+        target.surface_kind = Some(line.surface_kind.clone().unwrap_or_else(|| DEFAULT_SURFACE_KIND.into()));
         target.adapter = Some(query.adapter.clone());
         target.cwd = Some(cwd.clone());
     }
     let scoped = match unnamed {
-        true => format!("{CLIENT}#{}", shared.connection),
+        true => format!("{DEFAULT_CLIENT_ID}#{}", shared.connection),
         false => query.client.clone(),
     };
     let mut prompt = vec![];
@@ -157,7 +157,7 @@ async fn accept(
     }
     let prompt = Prompt {
         session: target,
-        prompt: PromptContent::of(prompt),
+        prompt: PromptContent::from_blocks(prompt),
         adapter: Some(query.adapter.clone()),
         mode: line.mode.unwrap_or_default(),
         options: RunOptions {

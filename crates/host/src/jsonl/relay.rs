@@ -15,7 +15,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use mainspring_api::jsonl::{Code, Names, Reply, ToolResult};
+use mainspring_api::jsonl::{Code, LineIds, Reply, ToolResult};
 use mainspring_control::{CLIENT, ControlTools, error_answer, is_control_tool};
 use parking_lot::Mutex;
 use serde::Deserialize;
@@ -241,7 +241,7 @@ fn failed(code: &str, message: impl Into<String>) -> String {
 
 async fn run(shared: &Arc<Shared>, call: Call) -> String {
     let query = caller(shared, &call);
-    let seconds = shared.options.tool_timeout / 1_000;
+    let seconds = shared.options.tool_timeout_ms / 1_000;
     let timed_out =
         failed("timeout", format!("the tool {:?} did not answer within {seconds} seconds", call.name));
     let answer = async {
@@ -270,7 +270,7 @@ async fn run(shared: &Arc<Shared>, call: Call) -> String {
     };
     tokio::select! {
         answer = answer => answer,
-        () = shared.clock.sleep_until(shared.clock.now().plus(shared.options.tool_timeout)) => timed_out,
+        () = shared.clock.sleep_until(shared.clock.now().plus(shared.options.tool_timeout_ms)) => timed_out,
     }
 }
 
@@ -280,9 +280,9 @@ async fn ask_host(shared: &Shared, call: &Call, query: Option<&Query>) -> String
         return failed("transport_interruption", "the host is gone");
     };
     let _guard = PendingCall { calls: &shared.calls, name: &name };
-    let names = match query {
-        Some(query) => query.names(None),
-        None => names_of(call),
+    let line_ids = match query {
+        Some(query) => query.line_ids(None),
+        None => line_ids_of(call),
     };
     shared
         .reply(
@@ -291,7 +291,7 @@ async fn ask_host(shared: &Shared, call: &Call, query: Option<&Query>) -> String
                 name: (&call.name).into(),
                 input: Cow::Borrowed(&call.input),
             },
-            &names,
+            &line_ids,
         )
         .await;
     match answer.await {
@@ -344,17 +344,16 @@ fn caller(shared: &Shared, call: &Call) -> Option<Arc<Query>> {
 
 /// True for a call that names its query.
 fn is_named(call: &Call) -> bool {
-    let names =
-        [&call.run_id, &call.attempt_id, &call.request_id, &call.session_id, &call.adapter_session_id];
-    names.iter().any(|name| name.is_some())
+    let ids = [&call.run_id, &call.attempt_id, &call.request_id, &call.session_id, &call.adapter_session_id];
+    ids.iter().any(|id| id.is_some())
 }
 
-/// Returns the names in a call, for a call whose query is unknown.
-fn names_of(call: &Call) -> Names {
+/// Returns the ids in a call, for a call whose query is unknown.
+fn line_ids_of(call: &Call) -> LineIds {
     fn id<T: std::str::FromStr>(text: Option<&String>) -> Option<T> {
         text.and_then(|text| text.parse().ok())
     }
-    Names {
+    LineIds {
         protocol_version: call.protocol_version,
         request_id: call.request_id.clone(),
         client_id: call.client_id.clone(),
@@ -383,10 +382,10 @@ pub(super) async fn answer(shared: &Shared, envelope: &Envelope, line: ToolResul
         "no tool call with this callId is pending: it has a result, it timed out, or it never existed";
     let error = Reply::Error {
         message: message.into(),
-        code: Code::of("not_found"),
+        code: Code::new("not_found"),
         call_id: Some((&line.call_id).into()),
     };
-    shared.reply(&error, &Names::default()).await;
+    shared.reply(&error, &LineIds::default()).await;
 }
 
 impl Calls {

@@ -8,6 +8,6 @@ use mainspring_kernel::Error;
 fn every_code_of_the_kernel_and_of_http_is_mapped_to_the_protocol() {
     let http = mainspring_http::PROBLEMS.iter().map(|(_, code)| code);
     for code in Error::CODES.iter().chain(Refusal::CODES).chain(http) {
-        assert!(is_mapped(code), "{code} has no line in CODES of crates/api/src/jsonl/codes.rs");
+        assert!(is_mapped(code), "{code} is not listed in CODE_MAP of crates/api/src/jsonl/codes.rs");
     }
 }

@@ -17,10 +17,10 @@ use crate::store::{Request, Row};
 impl Actor {
     pub(super) async fn accept(&mut self, accept: Accept) -> Result<Accepted, CreateError> {
         let adapter = self.check_accept(&accept)?;
-        let base = self.base(accept.place).await?;
+        let base = self.base_of(accept.place).await?;
         let policy = self.check_policy(&accept, &adapter)?;
         let permit = self.permit_for(&accept, &adapter)?;
-        let (run, prompt) = self.run_of(&accept, &adapter, base.again.clone(), permit.is_some());
+        let (run, prompt) = self.build_run(&accept, &adapter, base.answered_again.clone(), permit.is_some());
         let (position, _) = self.feed.snapshot();
         let superseded = self.queue.superseded_by(policy);
         let starts = permit.is_some();
@@ -48,11 +48,11 @@ impl Actor {
         prompt: Arc<Message>,
         permit: Permit,
     ) -> Result<Run, CreateError> {
-        let bound = self.bound(&run, base.at, &prompt).await?;
-        let own = is_own(accept, &prompt).then(|| (prompt.clone(), false));
+        let candidate = self.resume_candidate(&run, base.at, &prompt).await?;
+        let new_prompt = is_new_prompt(accept, &prompt).then(|| (prompt.clone(), false));
         let draft = self.accept_draft(accept, run, policy)?;
-        let mut draft = self.give_up_on_error(draft.start(self.shared.node, base, own))?;
-        self.give_up_on_error(self.open(&mut draft, bound))?;
+        let mut draft = self.give_up_on_error(draft.start(self.shared.node, base, new_prompt))?;
+        self.give_up_on_error(self.open(&mut draft, candidate))?;
         let started = self.commit(draft).await?;
         self.queue.accepted(started.run.no);
         let run = started.run.clone();
@@ -69,7 +69,7 @@ impl Actor {
         prompt: Arc<Message>,
     ) -> Result<Run, CreateError> {
         let mut draft = self.accept_draft(accept, run, policy)?;
-        if is_own(accept, &prompt) {
+        if is_new_prompt(accept, &prompt) {
             draft.row(Row::Message(prompt, None));
         }
         let run = self.commit(draft).await?.run;
@@ -109,7 +109,7 @@ impl Actor {
         Ok(draft)
     }
 
-    /// Checks what does not depend on the session's work, and returns the run's adapter.
+    /// Checks everything that does not depend on the session's other runs, and returns the run's adapter.
     fn check_accept(&self, accept: &Accept) -> Result<String, Error> {
         if self.shared.tasks.is_stopping() || self.lifetime.is_shutting_down() {
             return Err(Error::ShuttingDown);
@@ -141,8 +141,8 @@ impl Actor {
         Ok(accept.policy)
     }
 
-    /// The permit to start the run at once; none if the run must wait. Refused if the kernel's queue is full then: an
-    /// idle session waits too when no worker is free.
+    /// Acquires the permit to start the run at once; none if the run must wait. Refuses the run if it must wait and the
+    /// kernel's queue is full: even an idle session waits when no worker is free.
     fn permit_for(&self, accept: &Accept, adapter: &str) -> Result<Option<Permit>, Error> {
         let lender =
             accept.delegation.as_ref().filter(|task| task.mode.is_awaited()).map(|task| task.parent_run);
@@ -158,16 +158,16 @@ impl Actor {
         Ok(permit)
     }
 
-    /// The run, and the message it answers: its own prompt, or the earlier prompt `again`.
-    fn run_of(
+    /// Builds the run, and the message it answers: a new prompt, or the earlier prompt `answered_again`.
+    fn build_run(
         &self,
         accept: &Accept,
         adapter: &str,
-        again: Option<Arc<Message>>,
+        answered_again: Option<Arc<Message>>,
         starts: bool,
     ) -> (Run, Arc<Message>) {
         let now = self.shared.clock.now();
-        let prompt = match again {
+        let prompt = match answered_again {
             Some(earlier) => earlier,
             None => Arc::new(Message {
                 id: self.shared.ids.message(),
@@ -190,7 +190,7 @@ impl Actor {
             fingerprint: accept.fingerprint,
             adapter: adapter.to_owned(),
             mode: accept.mode,
-            prompt: is_own(accept, &prompt).then_some(prompt.id),
+            prompt: is_new_prompt(accept, &prompt).then_some(prompt.id),
             options: accept.options.or(&self.hot.session.run_defaults()),
             place: accept.place,
             steers: accept.policy == Policy::Steer && self.busy().is_some(),
@@ -211,7 +211,7 @@ impl Actor {
     }
 }
 
-/// True when `prompt` is the run's own, not an earlier one that is answered again.
-fn is_own(accept: &Accept, prompt: &Message) -> bool {
+/// True when `prompt` is new, not an earlier one that is answered again.
+fn is_new_prompt(accept: &Accept, prompt: &Message) -> bool {
     prompt.run == Some(accept.run)
 }

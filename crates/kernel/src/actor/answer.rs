@@ -1,4 +1,4 @@
-//! Waiting: a run asks a person or its caller's tools, gives its worker back, and continues once it is answered and a
+//! Waiting: a run asks a person or its caller's tools, releases its worker, and continues once it is answered and a
 //! worker is free.
 
 use mainspring_core::run::{Command as RunCommand, Outcome};
@@ -7,13 +7,13 @@ use mainspring_core::{
 };
 
 use super::Actor;
-use super::commit::FIRST_PAUSE_MS;
+use super::commit::INITIAL_BACKOFF_MS;
 use crate::adapter::{Answered, Ask, AskReply, HandleError};
 use crate::error::Error;
 use crate::scheduler::Permit;
 
 impl Actor {
-    /// Lets an execution ask, and hold on until the answer.
+    /// Lets an execution ask, and blocks it until the answer.
     pub(super) async fn ask(&mut self, by: AttemptId, ask: Ask, holder: AskReply) {
         match self.authority(by) {
             Some(active) if active.status() == RunStatus::Running => {
@@ -72,7 +72,7 @@ impl Actor {
         let mut draft = self.draft_of(active);
         draft.state_settle();
         self.give_up_on_error(draft.command(RunCommand::Wait { by, wait }))?;
-        self.take_over(draft).await?;
+        self.commit_active(draft).await?;
         Ok(())
     }
 
@@ -84,7 +84,7 @@ impl Actor {
         };
         let mut draft = self.draft_of(active);
         self.give_up_on_error(draft.command(RunCommand::Answer { wait, answer }))?;
-        self.take_over(draft).await?;
+        self.commit_active(draft).await?;
         self.active.as_ref().map(|active| active.run.clone()).ok_or_else(|| Error::not_found("run", run))
     }
 
@@ -99,7 +99,7 @@ impl Actor {
         let mut draft = self.draft_of(active);
         let by = active.attempt.id;
         self.give_up_on_error(draft.command(RunCommand::Resume { by }))?;
-        self.take_over(draft).await?;
+        self.commit_active(draft).await?;
         let Some(mut active) = self.active.take() else {
             return Ok(());
         };
@@ -117,13 +117,13 @@ impl Actor {
         Ok(())
     }
 
-    /// When the open question of the active run expires.
+    /// Returns when the open question of the active run expires.
     pub(super) fn expiry(&self) -> Option<Time> {
         let active = self.active.as_ref().filter(|active| !active.stop.is_killing())?;
         active.run.state.wait().filter(|wait| wait.answer.is_none())?.expires_at
     }
 
-    /// Ends a run whose question nobody has answered in time. An execution that holds the wait is stopped first, unless
+    /// Ends a run whose question was not answered in time. An execution that holds the wait is stopped first, unless
     /// it continues without an answer.
     pub(super) async fn expire(&mut self) {
         let Some(active) = &self.active else { return };
@@ -145,7 +145,7 @@ impl Actor {
 
     /// Lets the execution continue without an answer as soon as a worker is free. Retries until that is recorded.
     async fn lapse(&mut self) {
-        let mut pause = FIRST_PAUSE_MS;
+        let mut backoff_ms = INITIAL_BACKOFF_MS;
         while let Some(active) = self.active.as_ref().filter(|_| !self.lifetime.is_over()) {
             let mut draft = self.draft_of(active);
             let by = active.attempt.id;
@@ -153,11 +153,11 @@ impl Actor {
                 tracing::error!(%refusal, "a question lapsed in a state that does not allow it");
                 return;
             }
-            match self.take_over(draft).await {
+            match self.commit_active(draft).await {
                 Ok(()) => return,
                 Err(error) => {
                     tracing::warn!(%error, "a lapsed question could not be recorded yet");
-                    self.rest(&mut pause).await;
+                    self.backoff(&mut backoff_ms).await;
                 }
             }
         }

@@ -1,9 +1,9 @@
-//! Bindings: the native session that an attempt resumes, and the message that it stands at afterwards.
+//! Bindings: the native session that an attempt resumes, and its position in the session's tree afterwards.
 //!
 //! The latest binding of the session and adapter is checked when an attempt starts, so that an agent never answers from
-//! another path. While an attempt uses a binding, the binding stands at the attempt's prompt. No other prompt lies
+//! another path. While an attempt uses a binding, its position is the attempt's prompt. No other prompt lies
 //! beneath that message, so after a crash no run resumes the binding. When the run ends on the session's path, the
-//! binding stands at the run's last message.
+//! position is the run's last message.
 
 use mainspring_core::binding::{Command as BindingCommand, apply, decide};
 use mainspring_core::run::Outcome;
@@ -19,11 +19,11 @@ use crate::error::Error;
 use crate::kernel::{Adopted, Shared, instructions_hash};
 use crate::store::{Row, StoreError};
 
-/// The number of bindings of a session and an adapter that are read, newest generation first.
-pub(crate) const BINDINGS: usize = 50;
+/// Maximum number of bindings of a session and an adapter that are read, newest generation first.
+pub(crate) const MAX_BINDINGS_READ: usize = 50;
 
 /// The binding that an attempt may resume.
-pub(super) struct Bound {
+pub(super) struct ResumeCandidate {
     latest: Option<Box<Binding>>,
     /// The message above the run's prompt.
     at: Option<MessageId>,
@@ -38,13 +38,13 @@ pub(crate) enum BindingChange {
 }
 
 impl Actor {
-    /// The binding that the next attempt of `run` may resume; none for an adapter without bindings.
-    pub(super) async fn bound(
+    /// Finds the binding that the next attempt of `run` may resume; none for an adapter without bindings.
+    pub(super) async fn resume_candidate(
         &self,
         run: &Run,
         base: Option<Point>,
         prompt: &Message,
-    ) -> Result<Option<Bound>, Error> {
+    ) -> Result<Option<ResumeCandidate>, Error> {
         let adapter = self.shared.adapters.get(&run.adapter);
         if !adapter.is_some_and(|adapter| adapter.capabilities().uses_bindings) {
             return Ok(None);
@@ -54,11 +54,11 @@ impl Actor {
             let latest = self.binding_latest(&run.adapter).await?;
             let at = match &latest {
                 Some(binding) if binding.status == BindingStatus::Active => {
-                    self.above(run, base, prompt).await?
+                    self.message_above_prompt(run, base, prompt).await?
                 }
                 _ => None,
             };
-            Ok(Some(Bound { latest, at }))
+            Ok(Some(ResumeCandidate { latest, at }))
         });
         find.await
     }
@@ -68,8 +68,8 @@ impl Actor {
         Ok(found.into_iter().next().map(Box::new))
     }
 
-    /// The message above the prompt of `run`.
-    async fn above(
+    /// Returns the message above the prompt of `run`.
+    async fn message_above_prompt(
         &self,
         run: &Run,
         base: Option<Point>,
@@ -91,8 +91,8 @@ impl Actor {
         })
     }
 
-    /// Records that the runtime has lost the native session. The run is tried again at once.
-    pub(super) async fn stale(&mut self, reason: String) -> Outcome {
+    /// Records that the runtime has lost the native session. The run is retried at once.
+    pub(super) async fn stale_outcome(&mut self, reason: String) -> Outcome {
         let error = Failure::new("stale_binding", reason.clone());
         match self.record_lost(reason).await.is_ok() {
             true => Outcome::Failed {
@@ -102,7 +102,7 @@ impl Actor {
                 retry_at: Some(self.shared.clock.now()),
             },
             // Without a binding to lose, an immediate retry could loop for ever: this failure counts as one.
-            false => self.failed(error, true),
+            false => self.failed_outcome(error, true),
         }
     }
 
@@ -110,7 +110,7 @@ impl Actor {
         let Some(active) = &self.active else { return Err(Error::not_found("run", "active")) };
         let mut draft = self.draft_of(active);
         self.give_up_on_error(draft.binding_lose(reason))?;
-        self.take_over(draft).await?;
+        self.commit_active(draft).await?;
         Ok(())
     }
 
@@ -140,7 +140,7 @@ impl Actor {
 
 impl Shared {
     /// Tells the adapters that these native sessions are not resumed soon.
-    pub(crate) fn natives_forget<'a>(&self, bindings: impl Iterator<Item = &'a Binding>) {
+    pub(crate) fn forget_native_sessions<'a>(&self, bindings: impl Iterator<Item = &'a Binding>) {
         for binding in bindings {
             if let (Some(adapter), Some(native)) = (self.adapters.get(&binding.adapter), &binding.native) {
                 adapter.forget(native);
@@ -148,8 +148,8 @@ impl Shared {
         }
     }
 
-    /// The bindings that the session would resume, one per adapter.
-    pub(crate) async fn natives(&self, session: SessionId) -> Result<Vec<Binding>, StoreError> {
+    /// Lists the bindings that the session would resume, one per adapter.
+    pub(crate) async fn active_bindings(&self, session: SessionId) -> Result<Vec<Binding>, StoreError> {
         let mut natives = vec![];
         for (name, adapter) in &self.adapters {
             if adapter.capabilities().uses_bindings {
@@ -162,14 +162,14 @@ impl Shared {
 }
 
 impl AttemptDraft {
-    /// Takes the binding up if it fits the run, and records that it is stale if it does not.
-    pub(super) fn bind(&mut self, bound: Bound, node: NodeId) {
-        self.hot.binding = bound.latest;
+    /// Uses the binding if it fits the run, and records that it is stale if it does not.
+    pub(super) fn use_candidate(&mut self, candidate: ResumeCandidate, node: NodeId) {
+        self.hot.binding = candidate.latest;
         let Some(binding) = &self.hot.binding else { return };
         let run = &self.subject.run;
         let resume = BindingCommand::Resume {
             node,
-            at: bound.at,
+            at: candidate.at,
             cwd: run.options.cwd.clone(),
             system_prompt_hash: instructions_hash(run.options.system_prompt.as_deref()),
         };
@@ -280,7 +280,7 @@ impl SessionDraft {
 
 impl<A: AttemptSlot> Draft<OfRun<A>> {
     /// Moves the binding that the attempt used to the run's last message: the run has ended on the session's path.
-    pub(super) fn binding_follow(&mut self) {
+    pub(super) fn binding_advance(&mut self) {
         let used = self.subject.attempt.get().and_then(|attempt| attempt.binding);
         let Some(binding) = &mut self.hot.binding else { return };
         if used != Some(binding.id) || binding.status != BindingStatus::Active {

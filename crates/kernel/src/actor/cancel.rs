@@ -4,7 +4,7 @@ use mainspring_core::run::{Command as RunCommand, Outcome};
 use mainspring_core::{Attempt, AttemptId, CancelReason, Failure, Proof, Run, RunId, RunStatus, Time, Usage};
 use tokio::sync::oneshot;
 
-use super::commit::FIRST_PAUSE_MS;
+use super::commit::INITIAL_BACKOFF_MS;
 use super::{Active, Actor, Reply, Report};
 use crate::adapter::{Death, Dispatch, HandleError};
 use crate::error::Error;
@@ -15,7 +15,7 @@ use crate::kernel::CancelOutcome;
 pub(super) struct Stop {
     /// Callers that wait until the cancellation is dispatched.
     replies: Vec<Reply<CancelOutcome>>,
-    /// True while the adapter is told to stop and its answer is not recorded.
+    /// True while the adapter is asked to stop and its answer is not recorded.
     dispatching: bool,
     /// When the attempt is killed unless it has stopped by then.
     kill_at: Option<Time>,
@@ -33,7 +33,7 @@ impl Stop {
         self.dispatching
     }
 
-    /// Begins to tell the adapter to stop.
+    /// Begins to ask the adapter to stop.
     fn dispatch(&mut self, kill_at: Time) {
         self.dispatching = true;
         self.kill_at = Some(kill_at);
@@ -100,7 +100,7 @@ impl Actor {
         Ok(cancel_outcome(&cancelled.run, None))
     }
 
-    /// Stops the active run: tells its adapter, and kills the attempt after the grace period.
+    /// Stops the active run: asks its adapter to stop, and kills the attempt after the grace period.
     async fn cancel_active(&mut self, reason: CancelReason, reply: Option<Reply<CancelOutcome>>) {
         if let Some(active) = &mut self.active {
             active.stop.replies.extend(reply);
@@ -116,7 +116,7 @@ impl Actor {
         }
     }
 
-    /// Records the cancellation. Returns true if the adapter must be told, false if the run has ended with it.
+    /// Records the cancellation. Returns true if the adapter must be asked to stop, false if the run has ended with it.
     async fn try_cancel_active(&mut self, reason: CancelReason) -> Result<bool, Error> {
         let Some(pen) = self.active.as_ref().map(|active| active.run.pen) else { return Ok(false) };
         let change = self.path_change_to(pen).await?;
@@ -129,14 +129,14 @@ impl Actor {
         let mut draft = draft.with_path_change(change);
         self.give_up_on_error(draft.command(RunCommand::Cancel { reason }))?;
         if draft.subject.run.state.status().is_ended() {
-            self.conclude(draft).await?;
+            self.commit_end(draft).await?;
             return Ok(false);
         }
-        self.take_over(draft).await?;
+        self.commit_active(draft).await?;
         Ok(true)
     }
 
-    /// Tells the adapter of the active run to stop.
+    /// Asks the adapter of the active run to stop.
     fn dispatch_cancel(&mut self) {
         let Some(active) = &mut self.active else { return };
         let (by, clock) = (active.attempt.id, self.shared.clock.clone());
@@ -148,19 +148,19 @@ impl Actor {
         }
         let (tx, adapter) = (self.tx.clone(), self.shared.adapters.get(&active.run.adapter).cloned());
         self.shared.tasks.spawn(async move {
-            let nothing = Dispatch { dispatched: false, acknowledged: false };
+            let not_dispatched = Dispatch { dispatched: false, acknowledged: false };
             let dispatch = match adapter {
                 Some(adapter) => tokio::select! {
                     dispatch = adapter.cancel(by) => dispatch,
-                    () = clock.sleep_until(kill_at) => nothing,
+                    () = clock.sleep_until(kill_at) => not_dispatched,
                 },
-                None => nothing,
+                None => not_dispatched,
             };
             let _ = tx.send(Report::Dispatched(by, dispatch).into());
         });
     }
 
-    /// Records that the adapter was told to stop, and answers the callers that wait for it.
+    /// Records that the adapter was asked to stop, and answers the callers that wait for it.
     pub(super) async fn dispatched(&mut self, by: AttemptId, dispatch: Dispatch) {
         let Some(active) = self.active.as_ref().filter(|active| active.is_held_by(by)) else { return };
         let mut draft = self.draft_of(active);
@@ -169,7 +169,7 @@ impl Actor {
         if self.give_up_on_error(recorded).is_err() {
             return;
         }
-        let recorded = self.take_over(draft).await;
+        let recorded = self.commit_active(draft).await;
         let Some(active) = &mut self.active else { return };
         match recorded {
             Ok(()) => {
@@ -180,12 +180,12 @@ impl Actor {
         }
     }
 
-    /// When the active run is killed unless it has stopped by then.
+    /// Returns when the active run is killed unless it has stopped by then.
     pub(super) fn kill_at(&self) -> Option<Time> {
         self.active.as_ref()?.stop.kill_at
     }
 
-    /// Gives the execution up: it is aborted, then the adapter kills what is left of it, then the attempt ends as
+    /// Gives the execution up: it is aborted, then the adapter kills the rest of it, then the attempt ends as
     /// `outcome`.
     pub(super) fn kill(&mut self, outcome: Outcome) {
         let Some(active) = &mut self.active else { return };
@@ -195,7 +195,7 @@ impl Actor {
         }
     }
 
-    /// Lets the adapter kill what is left of an aborted execution. An adapter that fails or does not answer within the
+    /// Asks the adapter to kill everything that is left of an aborted execution. An adapter that fails or does not answer within the
     /// grace period has proven nothing.
     pub(super) fn kill_remains(&self, adapter: &str, by: AttemptId) {
         let (tx, clock) = (self.tx.clone(), self.shared.clock.clone());
@@ -238,16 +238,16 @@ impl Actor {
         self.finish(outcome, Usage::default()).await;
     }
 
-    /// Cancels the runs that a newer prompt takes the place of.
+    /// Cancels the runs that a newer prompt replaces.
     pub(super) async fn supersede(&mut self, superseded: &[RunId], interrupt: bool) {
         for run in superseded {
-            let mut pause = FIRST_PAUSE_MS;
+            let mut backoff_ms = INITIAL_BACKOFF_MS;
             while let Err(error) = self.cancel_queued(*run, CancelReason::Superseded).await {
                 if self.lifetime.is_over() || !error.is_retryable() {
                     tracing::warn!(%error, %run, "a superseded prompt could not be cancelled");
                     break;
                 }
-                self.rest(&mut pause).await;
+                self.backoff(&mut backoff_ms).await;
             }
         }
         if interrupt {
@@ -263,22 +263,23 @@ impl Actor {
         }
     }
 
-    /// Stops the active run for a reason of the kernel's own. Retries until the cancellation is recorded: nobody would
-    /// ask again.
+    /// Stops the active run for a reason of the kernel's own. Retries until the cancellation is recorded, since no caller
+    /// would repeat it.
     async fn stop_active(&mut self, reason: CancelReason) {
-        let goes_on = |active: &Active| !active.stop.is_killing() && active.status() != RunStatus::Cancelling;
-        let mut pause = FIRST_PAUSE_MS;
-        while self.active.as_ref().is_some_and(goes_on) {
+        let is_running =
+            |active: &Active| !active.stop.is_killing() && active.status() != RunStatus::Cancelling;
+        let mut backoff_ms = INITIAL_BACKOFF_MS;
+        while self.active.as_ref().is_some_and(is_running) {
             self.cancel_active(reason, None).await;
-            if self.lifetime.is_over() || !self.active.as_ref().is_some_and(goes_on) {
+            if self.lifetime.is_over() || !self.active.as_ref().is_some_and(is_running) {
                 return;
             }
-            self.rest(&mut pause).await;
+            self.backoff(&mut backoff_ms).await;
         }
     }
 }
 
-/// The answer to a cancellation.
+/// Builds the answer to a cancellation.
 pub(super) fn cancel_outcome(run: &Run, attempt: Option<&Attempt>) -> CancelOutcome {
     let stages = attempt.map(|attempt| attempt.cancellation).unwrap_or_default();
     CancelOutcome {

@@ -28,19 +28,19 @@ pub(crate) enum Input {
     Signal(Signal),
 }
 
-/// A command from a caller or from another session. An actor that is about to leave passes it on to its successor.
+/// A command from a caller or from another session. A stopping actor forwards it to its successor.
 pub(crate) enum Command {
     /// Accepts a prompt.
     Accept(Box<Accept>, Reply<Accepted, CreateError>),
-    /// Creates the session, if it is new, and remembers the request that asked for it.
+    /// Creates the session, if it is new, and records the request.
     Create(Option<Box<Request>>, SessionSeed, Reply<Session, CreateError>),
     /// Stops a run.
     Cancel(RunId, Reply<CancelOutcome>),
-    /// Tries an ended run again.
+    /// Retries an ended run.
     Retry(RunId, Reply<Run>),
     /// Answers a waiting run.
     Answer(RunId, WaitId, Answer, Reply<Run>),
-    /// Changes the session, if it stands at the version given.
+    /// Changes the session; with a version, only if the session still has it.
     Session(Vec<SessionCommand>, Option<u64>, Reply<Session>),
     /// Changes a binding of the session.
     Binding(BindingChange, Reply<Binding>),
@@ -48,7 +48,7 @@ pub(crate) enum Command {
     Snapshot(Reply<Instant>),
     /// Keeps the session in memory for a caller that opened it; `started` if the session was not in memory before.
     Open { started: bool, reply: Reply<Session> },
-    /// Makes the session leave memory now.
+    /// Unloads the session now.
     Close(Reply<()>),
     /// Prunes the events before a cursor.
     Compact(Cursor, Reply<Position>),
@@ -58,13 +58,13 @@ pub(crate) enum Command {
     ArtifactAdd(Box<Artifact>, Option<Box<Request>>, Reply<(), CreateError>),
     /// Deletes an artifact.
     ArtifactDelete(ArtifactId, Reply<()>),
-    /// Names the session with a model's title, if it found one, and counts the usage of the model.
+    /// Sets the title that a model proposed, if any, and counts the usage of the model.
     Title(Option<String>, Usage, Reply<()>),
-    /// Moves the active path, if the session stands at the version given.
+    /// Moves the active path; with a version, only if the session still has it.
     Navigate(Option<MessageId>, Option<u64>, Reply<Session>),
-    /// Makes a session that continues from a message of this one.
+    /// Creates a session that continues from a message of this one.
     Fork(Box<Forking>, Reply<Session, CreateError>),
-    /// Takes the notes that other sessions have left.
+    /// Processes the notes from other sessions.
     Inbox,
 }
 
@@ -89,7 +89,7 @@ pub(crate) enum Report {
     DelegationWait { delegation: DelegationId, reply: HandleReply<Delegation> },
     /// The execution has returned, panicked or been aborted.
     Executed(AttemptId, Result<Executed, JoinError>),
-    /// The adapter was told to stop.
+    /// The adapter was asked to stop.
     Dispatched(AttemptId, Dispatch),
     /// The attempt did not stop in time and was killed.
     Killed(AttemptId, Death),
@@ -97,9 +97,9 @@ pub(crate) enum Report {
 
 /// A signal from the kernel.
 pub(crate) enum Signal {
-    /// A permit for the work that was ordered.
+    /// The ordered permit.
     Granted(Permit),
-    /// The last reason to stay in memory is gone.
+    /// The last controller has left.
     Release,
     /// The process stops: stop the active run.
     Shutdown(oneshot::Sender<()>),
@@ -152,7 +152,7 @@ impl From<Signal> for Input {
 }
 
 impl Command {
-    /// Answers the command with `error`: nobody carries it out.
+    /// Answers the command with `error`: it is not executed.
     pub(crate) fn refuse(self, error: &Error) {
         let error = error.clone();
         match self {

@@ -67,7 +67,7 @@ impl Actor {
         let clock = &self.shared.clock;
         let begun = clock.elapsed();
         let outcome = match self.shared.store.commit(commit.clone()).await {
-            Err(StoreError::Unavailable(why)) => self.look_up(&commit, why).await,
+            Err(StoreError::Unavailable(why)) => self.resolve_outcome(&commit, why).await,
             outcome => outcome,
         };
         let meters = &self.shared.meters;
@@ -97,7 +97,7 @@ impl Actor {
         for run in runs(commit).filter(|run| run.state.status().is_ended()) {
             shared.meters.ended(&run.adapter, run.state.status());
         }
-        shared.natives_forget(closed_bindings(commit));
+        shared.forget_native_sessions(closed_bindings(commit));
         self.feed.set_visibility(hot.session.visibility);
         let events = self.events_of(commit, cursors);
         shared.owner_wakers.notify(&hot.session.owner, &events);
@@ -110,16 +110,16 @@ impl Actor {
                 shared.dispatch(*to, Command::Inbox);
             }
         }
-        self.known.follow(&commit.rows);
+        self.tree_cache.apply_rows(&commit.rows);
         self.hot = hot;
         self.stored = true;
     }
 
-    /// The events of a commit as readers get them.
+    /// Builds the events of a commit as readers get them.
     fn events_of(&self, commit: &Commit, cursors: Vec<Cursor>) -> Vec<Arc<Event>> {
-        let request = |of: RunId| {
+        let request = |id: RunId| {
             let active = self.active.iter().map(|active| &active.run);
-            let run = runs(commit).chain(active).find(|run| run.id == of)?;
+            let run = runs(commit).chain(active).find(|run| run.id == id)?;
             run.request.request_id.clone()
         };
         let event = |(event, cursor): (&NewEvent, Cursor)| {
@@ -138,11 +138,11 @@ impl Actor {
         commit.events.iter().zip(cursors).map(event).collect()
     }
 
-    /// Finds out whether a commit of unknown outcome is durable, before anybody is answered.
-    async fn look_up(&self, commit: &Commit, why: String) -> Result<Vec<Cursor>, StoreError> {
+    /// Reads from the store whether a commit of unknown outcome is durable, before any caller is answered.
+    async fn resolve_outcome(&self, commit: &Commit, why: String) -> Result<Vec<Cursor>, StoreError> {
         let (at, _) = self.feed.snapshot();
         let first = commit.events.first().map(|event| event.id);
-        let mut pause = FIRST_PAUSE_MS;
+        let mut backoff_ms = INITIAL_BACKOFF_MS;
         loop {
             let limit = commit.events.len();
             match self.shared.store.events_after(self.fence.session, None, at.cursor, limit).await {
@@ -152,28 +152,28 @@ impl Actor {
                 Ok(_) => return Err(StoreError::Unavailable(why)),
                 Err(StoreError::Unavailable(still)) => {
                     tracing::warn!(%why, %still, "the outcome of a commit is not known yet");
-                    self.rest(&mut pause).await;
+                    self.backoff(&mut backoff_ms).await;
                 }
                 Err(other) => return Err(other),
             }
         }
     }
 
-    /// Sleeps for `pause` milliseconds before the store is asked again, and doubles the pause.
-    pub(super) async fn rest(&self, pause: &mut u64) {
+    /// Sleeps for `backoff_ms` before a retry, and doubles it.
+    pub(super) async fn backoff(&self, backoff_ms: &mut u64) {
         let clock = &self.shared.clock;
-        clock.sleep_until(clock.now().plus(*pause)).await;
-        *pause = (*pause * 2).min(LONGEST_PAUSE_MS);
+        clock.sleep_until(clock.now().plus(*backoff_ms)).await;
+        *backoff_ms = (*backoff_ms * 2).min(MAX_BACKOFF_MS);
     }
 }
 
-/// The first pause after which something that failed is tried again.
-pub(super) const FIRST_PAUSE_MS: u64 = 50;
+/// The delay before the first retry.
+pub(super) const INITIAL_BACKOFF_MS: u64 = 50;
 
-/// The longest such pause.
-pub(super) const LONGEST_PAUSE_MS: u64 = 5_000;
+/// The maximum delay before a retry.
+pub(super) const MAX_BACKOFF_MS: u64 = 5_000;
 
-/// The runs that a commit changes.
+/// Lists the runs that a commit changes.
 fn runs(commit: &Commit) -> impl Iterator<Item = &Run> {
     commit.rows.iter().filter_map(|row| match row {
         Row::Run(run) => Some(&**run),
@@ -181,7 +181,7 @@ fn runs(commit: &Commit) -> impl Iterator<Item = &Run> {
     })
 }
 
-/// The bindings that a commit closes or invalidates.
+/// Lists the bindings that a commit closes or invalidates.
 fn closed_bindings(commit: &Commit) -> impl Iterator<Item = &Binding> {
     commit.rows.iter().filter_map(|row| match row {
         Row::Binding(binding) if matches!(binding.status, BindingStatus::Closed | BindingStatus::Invalid) => {

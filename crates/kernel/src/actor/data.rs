@@ -58,7 +58,7 @@ impl Actor {
         if let Some(active) = self.active.as_ref().filter(|active| active.run.id == run) {
             let mut draft = self.draft_of(active);
             draft.state_set(row, StateAuthor::Caller);
-            self.take_over(draft).await?;
+            self.commit_active(draft).await?;
         } else if let Some(queued) = self.queue.get(run).cloned() {
             let mut draft = self.draft().of_run(queued);
             draft.state_set(row, StateAuthor::Caller);
@@ -74,7 +74,7 @@ impl Actor {
         by: AttemptId,
         write: StateWrite,
     ) -> Result<StateOutcome, HandleError> {
-        let pen = self.may_record(by)?.run.pen;
+        let pen = self.recordable(by)?.run.pen;
         let of_session = write.run.is_none();
         let (outcome, row) = self.state_decide(write, pen, false).await?;
         if let (Some(row), Some(active)) = (row, &self.active) {
@@ -83,7 +83,7 @@ impl Actor {
                 draft.hot.state_at_pen.push(row.key.clone());
             }
             draft.state_set(row, StateAuthor::Agent);
-            self.take_over(draft).await.map_err(Error::from)?;
+            self.commit_active(draft).await.map_err(Error::from)?;
         }
         Ok(outcome)
     }
@@ -138,11 +138,11 @@ impl Actor {
         by: AttemptId,
         artifact: Box<Artifact>,
     ) -> Result<(), HandleError> {
-        self.may_record(by)?;
+        self.recordable(by)?;
         let Some(active) = &self.active else { return Err(HandleError::Revoked) };
         let mut draft = self.draft_of(active);
         draft.artifact_add(artifact);
-        self.take_over(draft).await.map_err(|error| HandleError::Kernel(error.into()))
+        self.commit_active(draft).await.map_err(|error| HandleError::Kernel(error.into()))
     }
 
     /// Names the session with a model's title, and counts the usage of the model as the session's.

@@ -21,7 +21,7 @@ use mainspring_core::{
 };
 
 use super::delegations::Delegations;
-use super::known::PathChange;
+use super::tree_cache::PathChange;
 use crate::ids::Ids;
 use crate::store::{Commit, Fence, NewEvent, OpenToolCall, Row, StatePlace, StateRow};
 
@@ -76,7 +76,7 @@ pub(crate) struct Draft<S> {
     completes_text: bool,
     /// The change of the path that comes with a new tip.
     path_change: Option<PathChange>,
-    session_for_change: bool,
+    session_changed: bool,
     lines_changed: BTreeMap<LineId, Line>,
     events: Vec<NewEvent>,
     rows: Vec<Row>,
@@ -116,7 +116,7 @@ impl SessionDraft {
             subject: SessionOnly,
             completes_text: false,
             path_change: None,
-            session_for_change: false,
+            session_changed: false,
             lines_changed: BTreeMap::new(),
             events: vec![],
             rows: vec![],
@@ -157,7 +157,7 @@ impl<S> Draft<S> {
             subject: subject(self.subject),
             completes_text: self.completes_text,
             path_change: self.path_change,
-            session_for_change: self.session_for_change,
+            session_changed: self.session_changed,
             lines_changed: self.lines_changed,
             events: self.events,
             rows: self.rows,
@@ -179,7 +179,7 @@ impl<S> Draft<S> {
     }
 
     /// Records an event about a run, without applying it.
-    pub(crate) fn about(&mut self, run: RunId, body: Body) {
+    pub(crate) fn emit_for_run(&mut self, run: RunId, body: Body) {
         let (id, pos, at) = (self.ids.event(), self.pos, self.at);
         self.events.push(NewEvent { id, pos, run: Some(run), attempt: None, at, body });
     }
@@ -204,7 +204,7 @@ impl<S: Subject> Draft<S> {
         self.subject.apply(&body, self.at);
         let before = (self.hot.session.version, self.hot.session.last_activity_at);
         session::apply(&mut self.hot.session, &body, self.at);
-        self.session_for_change |= matches!(body, Body::SessionCreated { .. })
+        self.session_changed |= matches!(body, Body::SessionCreated { .. })
             || before != (self.hot.session.version, self.hot.session.last_activity_at);
         // A change of the session belongs to no run, even if a run causes it.
         let of_run = !matches!(body, Body::SessionUpdated { .. });
@@ -236,7 +236,7 @@ impl<S: Subject> Draft<S> {
     /// Splits the draft into its commit and the state to take over once the commit is durable.
     pub(crate) fn finish(self, fence: Fence) -> Finished<S> {
         let mut rows = Vec::with_capacity(self.rows.len() + self.lines_changed.len() + 4);
-        if self.session_for_change {
+        if self.session_changed {
             rows.push(Row::Session(Box::new(self.hot.session.clone())));
         }
         rows.extend(self.subject.run().map(|run| Row::Run(Box::new(run.clone()))));

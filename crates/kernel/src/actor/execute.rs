@@ -10,9 +10,9 @@ use mainspring_core::{
 };
 use tokio::task::{AbortHandle, JoinError};
 
-use super::binding::Bound;
+use super::binding::ResumeCandidate;
 use super::cancel::cancel_outcome;
-use super::commit::FIRST_PAUSE_MS;
+use super::commit::INITIAL_BACKOFF_MS;
 use super::draft::check_size;
 use super::tree::Base;
 use super::{Active, Actor, AttemptDraft, Report};
@@ -34,7 +34,7 @@ impl Actor {
             Some(active) => Some(&active.run),
             None => self.queue.first(),
         };
-        // The run that the permit was ordered for may be gone, and the next one may need another adapter's permit.
+        // The run that the permit was ordered for may have ended, and the next one may need another adapter's permit.
         let Some(run) = next.filter(|run| permit.is_for(&run.adapter)).cloned() else {
             return;
         };
@@ -54,25 +54,25 @@ impl Actor {
     /// Starts the next attempt of the first run of the queue.
     async fn begin(&mut self, run: Run, permit: Permit) -> Result<(), Error> {
         let base = match run.pen {
-            None => self.base(run.place).await?,
+            None => self.base_of(run.place).await?,
             Some(_) => Base::default(),
         };
-        let prompt = match &base.again {
+        let prompt = match &base.answered_again {
             Some(earlier) => earlier.clone(),
             None => self.prompt_of(&run).await?,
         };
-        let own = run.prompt.is_some().then(|| (prompt.clone(), true));
-        let bound = self.bound(&run, base.at, &prompt).await?;
+        let new_prompt = run.prompt.is_some().then(|| (prompt.clone(), true));
+        let candidate = self.resume_candidate(&run, base.at, &prompt).await?;
         let draft = self.draft().of_run(run);
-        let mut draft = self.give_up_on_error(draft.start(self.shared.node, &base, own))?;
-        self.give_up_on_error(self.open(&mut draft, bound))?;
+        let mut draft = self.give_up_on_error(draft.start(self.shared.node, &base, new_prompt))?;
+        self.give_up_on_error(self.open(&mut draft, candidate))?;
         let started = self.commit(draft).await?;
         self.queue.remove(started.run.id);
         self.launch(started.run, started.attempt, permit, prompt, None);
         Ok(())
     }
 
-    /// The user message that `run` answers.
+    /// Reads the user message that `run` answers.
     pub(super) async fn prompt_of(&self, run: &Run) -> Result<Arc<Message>, Error> {
         let id = run.answered_message();
         let id = id.ok_or_else(|| Error::Corrupt(format!("{} has no prompt", run.id)))?;
@@ -83,11 +83,15 @@ impl Actor {
         Ok(Arc::new(Message { status: MessageStatus::Completed, ..Message::clone(&placed.message) }))
     }
 
-    /// Gives an adapter without bindings control at once. Another gets it when its native session is open.
-    pub(super) fn open(&self, draft: &mut AttemptDraft, bound: Option<Bound>) -> Result<(), Refusal> {
-        match bound {
-            Some(bound) => {
-                draft.bind(bound, self.shared.node);
+    /// Gives an adapter without bindings control at once. Other adapters get it when their native session is open.
+    pub(super) fn open(
+        &self,
+        draft: &mut AttemptDraft,
+        candidate: Option<ResumeCandidate>,
+    ) -> Result<(), Refusal> {
+        match candidate {
+            Some(candidate) => {
+                draft.use_candidate(candidate, self.shared.node);
                 Ok(())
             }
             None => {
@@ -155,23 +159,23 @@ impl Actor {
         let abort = task.abort_handle();
         self.shared.tasks.spawn(async move {
             let executed = task.await;
-            // The report of an actor that is gone is dropped.
+            // The report to an actor that has stopped is dropped.
             let _ = tx.send(Report::Executed(by, executed).into());
         });
         abort
     }
 
-    /// The active run, if `by` has authority over it; a late call is counted.
+    /// Returns the active run, if `by` has authority over it; a late call is counted.
     pub(super) fn authority(&mut self, by: AttemptId) -> Option<&mut Active> {
-        let holds = self.active.as_ref().is_some_and(|active| active.is_held_by(by));
-        if !holds {
+        let has_authority = self.active.as_ref().is_some_and(|active| active.is_held_by(by));
+        if !has_authority {
             self.feed.count_late();
         }
-        self.active.as_mut().filter(|_| holds)
+        self.active.as_mut().filter(|_| has_authority)
     }
 
-    /// The active run, if `by` may record for it: not between a cancellation and the signal to stop.
-    pub(super) fn may_record(&mut self, by: AttemptId) -> Result<&mut Active, HandleError> {
+    /// Returns the active run, if `by` may record for it: not between a cancellation and the signal to stop.
+    pub(super) fn recordable(&mut self, by: AttemptId) -> Result<&mut Active, HandleError> {
         let active = self.authority(by).ok_or(HandleError::Revoked)?;
         if active.status() == RunStatus::Cancelling && !active.cancel.is_cancelled() {
             return Err(HandleError::Revoked);
@@ -179,7 +183,7 @@ impl Actor {
         Ok(active)
     }
 
-    /// The end of the active run's path.
+    /// Returns the end of the active run's path.
     pub(super) fn head(&mut self, by: AttemptId) -> Result<Option<Point>, HandleError> {
         let active = self.authority(by).ok_or(HandleError::Revoked)?;
         Ok(active.run.pen.and_then(before))
@@ -187,20 +191,20 @@ impl Actor {
 
     /// Makes `records` durable.
     pub(super) async fn record(&mut self, by: AttemptId, records: Vec<Record>) -> Result<(), HandleError> {
-        self.may_record(by)?;
-        let spends = records.iter().any(|record| {
+        self.recordable(by)?;
+        let has_usage = records.iter().any(|record| {
             matches!(record, Record::Usage(_) | Record::Message { usage: Some(_), .. } | Record::Step(_))
         });
-        let draft = self.recording(by, records)?;
-        self.take_over(draft).await.map_err(|error| HandleError::Kernel(error.into()))?;
-        if spends {
+        let draft = self.draft_with_records(by, records)?;
+        self.commit_active(draft).await.map_err(|error| HandleError::Kernel(error.into()))?;
+        if has_usage {
             self.enforce_limits();
         }
         Ok(())
     }
 
     /// Opens a draft of the active run that holds `records`.
-    pub(super) fn recording(
+    pub(super) fn draft_with_records(
         &mut self,
         by: AttemptId,
         records: Vec<Record>,
@@ -230,7 +234,7 @@ impl Actor {
     }
 
     /// Commits a draft of the active run and keeps its state.
-    pub(super) async fn take_over(&mut self, draft: AttemptDraft) -> Result<(), StoreError> {
+    pub(super) async fn commit_active(&mut self, draft: AttemptDraft) -> Result<(), StoreError> {
         let committed = self.commit(draft).await?;
         if let Some(active) = &mut self.active {
             active.run = committed.run;
@@ -257,40 +261,42 @@ impl Actor {
             Ok(Executed::Ended(End::Succeeded { usage })) if status == RunStatus::Starting => {
                 let error =
                     Failure::new("binding_failed", "the adapter ended before it had opened its session");
-                (self.failed(error, true), usage)
+                (self.failed_outcome(error, true), usage)
             }
             Ok(Executed::Ended(End::Succeeded { usage })) if waits => {
                 let error =
                     Failure::new("wait_abandoned", "the adapter ended without the answer it asked for");
-                (self.failed(error, false), usage)
+                (self.failed_outcome(error, false), usage)
             }
             Ok(Executed::Ended(End::Succeeded { usage })) => (Outcome::Succeeded, usage),
             Ok(Executed::Ended(End::Stopped { usage })) => (Outcome::Stopped { proof: Proof::Ended }, usage),
-            Ok(Executed::Ended(End::Stale { reason })) => (self.stale(reason).await, Usage::default()),
-            Ok(Executed::Ended(End::Failed { error, retryable, usage })) => {
-                (self.failed(error, retryable), usage)
+            Ok(Executed::Ended(End::Stale { reason })) => {
+                (self.stale_outcome(reason).await, Usage::default())
             }
-            Err(gone) => {
+            Ok(Executed::Ended(End::Failed { error, retryable, usage })) => {
+                (self.failed_outcome(error, retryable), usage)
+            }
+            Err(panic) => {
                 let error =
-                    Failure::new("adapter_crashed", format!("the adapter crashed: {}", panic_text(gone)));
-                (self.failed(error, true), Usage::default())
+                    Failure::new("adapter_crashed", format!("the adapter crashed: {}", panic_text(panic)));
+                (self.failed_outcome(error, true), Usage::default())
             }
         };
         self.finish(outcome, usage).await;
     }
 
-    /// A failure of the active attempt, to be tried again if attempts are left.
-    pub(super) fn failed(&self, error: Failure, retryable: bool) -> Outcome {
+    /// Builds the failure of the active attempt, to be retried if attempts are left.
+    pub(super) fn failed_outcome(&self, error: Failure, retryable: bool) -> Outcome {
         let attempts = self.active.as_ref().map_or(0, |active| active.run.attempts);
         let retry = &self.shared.options.retry;
-        let again = retryable && attempts < self.shared.options.limits.attempts;
-        let retry_at = again.then(|| self.shared.clock.now().plus(retry.delay(attempts)));
+        let retries = retryable && attempts < self.shared.options.limits.attempts;
+        let retry_at = retries.then(|| self.shared.clock.now().plus(retry.delay(attempts)));
         Outcome::Failed { status: RunStatus::Failed, error, retryable, retry_at }
     }
 
-    /// Ends the active attempt. Retries until the end is recorded: the attempt is over whatever the store says.
+    /// Ends the active attempt. Retries until the end is recorded: the attempt is over even if the store is unavailable.
     pub(super) async fn finish(&mut self, outcome: Outcome, usage: Usage) {
-        let mut pause = FIRST_PAUSE_MS;
+        let mut backoff_ms = INITIAL_BACKOFF_MS;
         loop {
             match self.try_finish(outcome.clone(), usage).await {
                 Ok(()) => return,
@@ -300,7 +306,7 @@ impl Actor {
                 }
                 Err(error) => {
                     tracing::warn!(%error, run = ?self.active.as_ref().map(|active| active.run.id), "an attempt's end could not be recorded yet");
-                    self.rest(&mut pause).await;
+                    self.backoff(&mut backoff_ms).await;
                 }
             }
         }
@@ -324,33 +330,33 @@ impl Actor {
             }
         }
         if !usage.is_zero() {
-            draft.spend(usage);
+            draft.add_usage(usage);
         }
         if let Err(refusal) = self.give_up_on_error(end_attempt(&mut draft, active, outcome)) {
             tracing::error!(%refusal, "an attempt ended in a way its run does not allow");
             return Ok(());
         }
-        self.conclude(draft).await
+        self.commit_end(draft).await
     }
 
-    /// The title of a session that nobody has named, once its first turn is completed.
+    /// Returns the title for a session without one, once its first turn is completed.
     fn title_after(&self, active: &Active, outcome: &Outcome) -> Option<String> {
-        let named = self.hot.session.title_source.is_some() || !self.shared.options.auto_title;
+        let is_named = self.hot.session.title_source.is_some() || !self.shared.options.auto_title;
         match outcome {
-            Outcome::Succeeded if !named => session::title_of(&active.prompt.text()),
+            Outcome::Succeeded if !is_named => session::title_of(&active.prompt.text()),
             _ => None,
         }
     }
 
     /// Commits a draft in which the active run ends or goes back to the queue, and releases its permit and execution.
-    pub(super) async fn conclude(&mut self, draft: AttemptDraft) -> Result<(), Error> {
+    pub(super) async fn commit_end(&mut self, draft: AttemptDraft) -> Result<(), Error> {
         let ended = self.commit(draft).await?;
         self.feed.authorize(None);
         let active = self.active.take();
         let (run, attempt) = (ended.run, ended.attempt);
         // Every tool call of an ended run has a result.
         let is_tip = run.state.status().is_ended() && run.final_message == self.hot.session.tip_message;
-        self.answered = self.hot.session.tip.filter(|_| is_tip).or(self.answered);
+        self.answered_tip = self.hot.session.tip.filter(|_| is_tip).or(self.answered_tip);
         if let Some(mut active) = active {
             active.stop.answer(&cancel_outcome(&run, Some(&attempt)));
         }

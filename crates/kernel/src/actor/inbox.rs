@@ -14,17 +14,17 @@ use mainspring_core::{
     Body, CancelReason, Delegation, DelegationId, NewDelegation, RunId, RunStatus, SessionId,
 };
 
-use super::commit::FIRST_PAUSE_MS;
+use super::commit::INITIAL_BACKOFF_MS;
 use super::{Actor, Draft, Subject};
 use crate::adapter::HandleReply;
 use crate::error::Error;
 use crate::store::{Commit, DelegationsOf, InboxItem, Note, Row};
 
 impl Actor {
-    /// Processes the notes in the inbox, in order. Retries while the store is unavailable, since nobody sends
-    /// [`super::Command::Inbox`] again.
+    /// Processes the notes in the inbox, in order. Retries while the store is unavailable, since
+    /// [`super::Command::Inbox`] is sent only once.
     pub(crate) async fn process_inbox(&mut self) {
-        let mut pause = FIRST_PAUSE_MS;
+        let mut backoff_ms = INITIAL_BACKOFF_MS;
         loop {
             let error = match Box::pin(self.process_notes()).await {
                 Ok(()) => return,
@@ -40,13 +40,13 @@ impl Actor {
                 return;
             }
             tracing::warn!(%error, %session, "the inbox could not be processed yet");
-            self.rest(&mut pause).await;
+            self.backoff(&mut backoff_ms).await;
         }
     }
 
     async fn process_notes(&mut self) -> Result<(), Error> {
         for InboxItem { id, note, .. } in self.shared.store.inbox(self.fence.session).await? {
-            // A handled note is removed with what it caused.
+            // A handled note is removed in the commit of its effects.
             let handled = Row::InboxTaken(id);
             match note {
                 Note::Delegated { delegation } => {
@@ -57,7 +57,7 @@ impl Actor {
                 }
                 Note::Cancel { run } => {
                     self.stop(run, CancelReason::Parent).await?;
-                    // Stopping twice is stopping once, so the outcome of this commit need not be known.
+                    // Stopping is idempotent, so the outcome of this commit need not be known.
                     let commit = Commit { fence: self.fence, events: vec![], rows: vec![handled] };
                     self.shared.store.commit(commit.into()).await?;
                 }
@@ -70,7 +70,7 @@ impl Actor {
     async fn record_delegation(&mut self, delegation: Delegation, handled: Row) -> Result<(), Error> {
         let parent = self.run_status(delegation.parent_run).await?;
         let mut draft = self.draft();
-        draft.about(
+        draft.emit_for_run(
             delegation.parent_run,
             Body::DelegationCreated {
                 delegation_id: delegation.id,
@@ -92,7 +92,7 @@ impl Actor {
     async fn record_settlement(&mut self, delegation: Delegation, handled: Row) -> Result<(), Error> {
         let mut draft = self.draft();
         let (delegation_id, status) = (delegation.id, delegation.status);
-        draft.about(delegation.parent_run, Body::DelegationCompleted { delegation_id, status });
+        draft.emit_for_run(delegation.parent_run, Body::DelegationCompleted { delegation_id, status });
         draft.row(handled);
         draft.hot.delegations.remove_child(delegation.id);
         self.commit(draft).await?;
@@ -112,7 +112,7 @@ impl Actor {
         }
     }
 
-    /// The status of a run of this session.
+    /// Returns the status of a run of this session.
     async fn run_status(&self, run: RunId) -> Result<RunStatus, Error> {
         match self.active.as_ref().filter(|active| active.run.id == run) {
             Some(active) => Ok(active.status()),

@@ -1,4 +1,4 @@
-//! The lifetime of an actor: when its session leaves memory.
+//! The lifetime of an actor: when its session is unloaded from memory.
 //!
 //! ```text
 //!            a change, the end of a run, the last controller leaves
@@ -22,7 +22,7 @@ pub(super) struct Lifetime {
     unload: Option<Unload>,
     /// True when a caller has opened the session and nothing has happened since.
     opened: bool,
-    /// Callers that want the session to leave memory now.
+    /// Callers that want the session unloaded now.
     closing: Vec<Reply<()>>,
     over: bool,
     shutdown: Option<oneshot::Sender<()>>,
@@ -54,7 +54,7 @@ impl Lifetime {
         self.over
     }
 
-    /// Makes the session leave memory as soon as it is idle, or refuses while it is busy.
+    /// Unloads the session as soon as it is idle, or refuses while it is busy.
     pub(super) fn close(&mut self, reply: Reply<()>) {
         self.closing.push(reply);
     }
@@ -74,8 +74,8 @@ impl Lifetime {
         self.shutdown.is_some()
     }
 
-    /// Answers everybody who waits for the end of the actor.
-    pub(super) fn ended(self) {
+    /// Answers all callers that wait for the end of the actor.
+    pub(super) fn answer_waiting(self) {
         for reply in self.closing {
             let _ = reply.send(Ok(()));
         }
@@ -99,7 +99,7 @@ impl Actor {
         }
     }
 
-    /// Gives a caller that opened the session the time to join; `started` if the session was not in memory.
+    /// Gives a caller that opened the session time to join; `started` if the session was not in memory.
     pub(super) fn opened(&mut self, started: bool) {
         if started {
             self.lifetime.disarm();
@@ -109,22 +109,22 @@ impl Actor {
         }
     }
 
-    /// When the session leaves memory, if nothing happens until then.
+    /// Returns when the session is unloaded, if nothing happens until then.
     pub(super) fn unload_at(&self) -> Option<Time> {
-        // The session cannot leave with a permit on order: then it waits for the permit.
-        let may = self.is_idle() && !self.permit_order.is_open() && self.feed.controllers() == 0;
-        self.lifetime.unload.map(|unload| unload.at).filter(|_| may)
+        // A session with a permit on order is not unloaded: it waits for the permit.
+        let may_unload = self.is_idle() && !self.permit_order.is_open() && self.feed.controllers() == 0;
+        self.lifetime.unload.map(|unload| unload.at).filter(|_| may_unload)
     }
 
-    /// Leaves memory if a caller closed the session or if nobody needs it; returns false if it stays.
-    pub(super) fn leave(&mut self) -> bool {
+    /// Unloads the session if a caller closed it or if it is unneeded; returns false if it stays.
+    pub(super) fn unload_if_unneeded(&mut self) -> bool {
         if let Some(status) = self.busy() {
             self.lifetime.refuse_closing(status);
             return false;
         }
         if !self.lifetime.closing.is_empty() {
             // Controllers keep their streams, which continue when the session is loaded again.
-            return self.leave_if(|_| true);
+            return self.unload_if(|_| true);
         }
         let Some(Unload { joins, .. }) = self.lifetime.unload.filter(|_| self.is_due()) else { return false };
         if self.feed.controller_joins() != joins {
@@ -135,14 +135,14 @@ impl Actor {
             }
             return false;
         }
-        self.leave_if(|actor| actor.feed.controllers() == 0 && actor.feed.controller_joins() == joins)
+        self.unload_if(|actor| actor.feed.controllers() == 0 && actor.feed.controller_joins() == joins)
     }
 
     fn is_due(&self) -> bool {
         self.unload_at().is_some_and(|at| at <= self.shared.clock.now())
     }
 
-    fn leave_if(&self, may: impl FnOnce(&Self) -> bool) -> bool {
+    fn unload_if(&self, may: impl FnOnce(&Self) -> bool) -> bool {
         let may = || self.rx.is_empty() && may(self);
         self.shared.unload(&self.feed, &self.tx, may, || self.remove_from_board())
     }

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use mainspring_core::{Policy, Run, RunId, RunState, Time};
 
-use super::commit::{FIRST_PAUSE_MS, LONGEST_PAUSE_MS};
+use super::commit::{INITIAL_BACKOFF_MS, MAX_BACKOFF_MS};
 use super::{Actor, Input, Signal};
 use crate::kernel::Shared;
 
@@ -141,7 +141,7 @@ impl PermitOrder {
 
     /// Notes that the work of a permit could not be started: the next order waits, longer each time.
     pub(super) fn failed(&mut self, now: Time) {
-        let pause = self.backoff.map_or(FIRST_PAUSE_MS, |(_, pause)| (pause * 2).min(LONGEST_PAUSE_MS));
+        let pause = self.backoff.map_or(INITIAL_BACKOFF_MS, |(_, pause)| (pause * 2).min(MAX_BACKOFF_MS));
         self.backoff = Some((now.plus(pause), pause));
     }
 }

@@ -38,7 +38,7 @@ impl Actor {
         Ok(self.hot.session.clone())
     }
 
-    /// Changes the session, if it stands at `version`, where one is given.
+    /// Changes the session; with `version`, only if the session still has it.
     pub(super) async fn change_session(
         &mut self,
         commands: Vec<SessionCommand>,
@@ -48,7 +48,7 @@ impl Actor {
         let leaves = |command| matches!(command, &SessionCommand::Archive | &SessionCommand::Delete { .. });
         // The bindings of a deleted session cannot be read any more.
         let natives = match commands.iter().any(leaves) {
-            true => Box::pin(self.shared.natives(self.fence.session)).await?,
+            true => Box::pin(self.shared.active_bindings(self.fence.session)).await?,
             false => vec![],
         };
         let mut draft = self.draft();
@@ -65,7 +65,7 @@ impl Actor {
             }
         }
         self.commit(draft).await?;
-        self.shared.natives_forget(natives.iter());
+        self.shared.forget_native_sessions(natives.iter());
         if self.hot.session.status == SessionStatus::Deleted {
             self.lifetime.end();
             self.shared.purge(self.fence.session);
@@ -94,8 +94,8 @@ pub(super) fn created(session: &Session) -> Body {
     }
 }
 
-/// The stored state of a new session, before its first commit.
-pub(crate) fn unborn(session: Session) -> Loaded {
+/// Builds the stored state of a new session, before its first commit.
+pub(crate) fn new_loaded(session: Session) -> Loaded {
     Loaded {
         session,
         runs: vec![],

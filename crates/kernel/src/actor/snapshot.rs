@@ -57,9 +57,9 @@ impl Instant {
     /// Completes the snapshot with messages from the store.
     pub(crate) async fn complete(self, store: &dyn Store) -> Result<Snapshot, Error> {
         let Self { session, active, queued, partial, position } = self;
-        let messages = tail(store, session.tip).await?;
+        let messages = latest_messages(store, session.tip).await?;
         let head = active.as_ref().and_then(|run| run.pen).and_then(before);
-        let mut pending = tail(store, head).await?;
+        let mut pending = latest_messages(store, head).await?;
         let merged = |run: &&Run| run.merged_into.is_some();
         let writers: Vec<_> = active.iter().chain(queued.iter().filter(merged)).map(|run| run.id).collect();
         pending.retain(|message| message.run.is_some_and(|run| writers.contains(&run)));
@@ -75,7 +75,7 @@ impl Instant {
     }
 }
 
-async fn tail(store: &dyn Store, tip: Option<Point>) -> Result<Vec<Arc<Message>>, Error> {
+async fn latest_messages(store: &dyn Store, tip: Option<Point>) -> Result<Vec<Arc<Message>>, Error> {
     let Some(tip) = tip else { return Ok(vec![]) };
     let path = store.path(tip, None, TAIL_MESSAGES).await?;
     Ok(path.into_iter().map(|placed| placed.message).collect())

@@ -56,11 +56,11 @@ impl Actor {
         for run in &steering {
             prompts.push(self.prompt_of(run).await?);
         }
-        let mut draft = self.recording(by, records)?;
+        let mut draft = self.draft_with_records(by, records)?;
         for (run, prompt) in steering.iter().zip(&prompts) {
             self.give_up_on_error(draft.merge(run.clone(), prompt.clone())).map_err(Error::from)?;
         }
-        self.take_over(draft).await.map_err(Error::from)?;
+        self.commit_active(draft).await.map_err(Error::from)?;
         steering.iter().for_each(|run| self.queue.remove(run.id));
         if let Some(active) = &self.active {
             active.steering.send_replace(false);

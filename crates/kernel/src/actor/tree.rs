@@ -8,13 +8,13 @@ use mainspring_core::{
     Visibility,
 };
 
-use super::known::{PathChange, Unknown};
+use super::tree_cache::{NotCached, PathChange};
 use super::{Actor, Command, SessionSeed};
 use crate::error::{CreateError, Error};
 use crate::kernel::Forking;
 use crate::store::{PlacedMessage, StateAt, StatePlace, StateRow, StoreError};
 
-/// Half the number of lines in the first read: usually all but one are cached.
+/// Half the number of lines in the first read, which is small: usually all but one are cached.
 const LINES_READ: usize = 4;
 
 /// The place where a run starts.
@@ -23,19 +23,19 @@ pub(super) struct Base {
     /// The message above the run's first one.
     pub(super) at: Option<Point>,
     /// The earlier user message that the run answers again.
-    pub(super) again: Option<Arc<Message>>,
-    /// Tool calls of the message above that have no result, id and name: the run first gives them one.
-    pub(super) owed: Vec<(String, String)>,
+    pub(super) answered_again: Option<Arc<Message>>,
+    /// Tool calls of the message above that have no result, id and name. The run adds results for them first.
+    pub(super) unanswered: Vec<(String, String)>,
 }
 
 impl Actor {
-    /// The start of a run with this place.
-    pub(super) async fn base(&self, place: Place) -> Result<Base, Error> {
+    /// Finds the start of a run with this place.
+    pub(super) async fn base_of(&self, place: Place) -> Result<Base, Error> {
         let (message_id, role) = match place {
             Place::Root => return Ok(Base::default()),
             Place::Tip => {
                 let at = self.hot.session.tip;
-                return Ok(Base { at, again: None, owed: self.owed(at).await? });
+                return Ok(Base { at, answered_again: None, unanswered: self.unanswered_calls(at).await? });
             }
             Place::Regenerate { message_id } => (message_id, Role::User),
             Place::Edit { message_id } => (message_id, Role::Assistant),
@@ -45,23 +45,25 @@ impl Actor {
         match (message.role, role) {
             (Role::Assistant, Role::User) => Err(Error::NotUserMessage(message_id)),
             (Role::User, Role::Assistant) => Err(Error::NotAssistantMessage(message_id)),
-            (Role::User, Role::User) => Ok(Base { at: Some(point), again: Some(message), owed: vec![] }),
+            (Role::User, Role::User) => {
+                Ok(Base { at: Some(point), answered_again: Some(message), unanswered: vec![] })
+            }
             (Role::Assistant, Role::Assistant) => {
-                Ok(Base { at: Some(point), again: None, owed: message.tool_calls() })
+                Ok(Base { at: Some(point), answered_again: None, unanswered: message.tool_calls() })
             }
         }
     }
 
-    /// Tool calls without a result at the tip. An ended run leaves none, but a fork or an import may start anywhere.
-    async fn owed(&self, tip: Option<Point>) -> Result<Vec<(String, String)>, Error> {
-        let Some(tip) = tip.filter(|tip| self.answered != Some(*tip)) else {
+    /// Lists the tool calls without a result at the tip. An ended run leaves none, but a fork or an import may start anywhere.
+    async fn unanswered_calls(&self, tip: Option<Point>) -> Result<Vec<(String, String)>, Error> {
+        let Some(tip) = tip.filter(|tip| self.answered_tip != Some(*tip)) else {
             return Ok(vec![]);
         };
         let last = self.shared.store.path(tip, None, 1).await?;
         Ok(last.last().map(|placed| placed.message.tool_calls()).unwrap_or_default())
     }
 
-    /// A message that this session sees and that is not on an abandoned line.
+    /// Finds a message that this session sees and that is not on an abandoned line.
     async fn message_at(&self, id: MessageId) -> Result<(Point, PlacedMessage, Option<Line>), Error> {
         let found = self.shared.store.message_get(self.fence.session, id).await?;
         let (placed, line) = found.ok_or_else(|| Error::not_found("message", id))?;
@@ -73,7 +75,7 @@ impl Actor {
         Ok((point, placed, line))
     }
 
-    /// The change of the path to the place where a run writes; none if the path ends there already.
+    /// Computes the change of the path to the place where a run writes; none if the path ends there already.
     pub(super) async fn path_change_to(
         &mut self,
         pen: Option<Point>,
@@ -88,19 +90,19 @@ impl Actor {
         self.path_change(pen).await.map(Some)
     }
 
-    /// The change of the path that lets it end at `to`.
+    /// Computes the change of the path so that it ends at `to`.
     async fn path_change(&mut self, to: Point) -> Result<PathChange, StoreError> {
         let from = self.hot.session.tip;
-        self.known.trim();
+        self.tree_cache.trim();
         let mut limit = LINES_READ;
         loop {
-            let Unknown(line) = match self.known.path_change(from, to) {
+            let NotCached(line) = match self.tree_cache.path_change(from, to) {
                 Ok(change) => return Ok(change),
-                Err(unknown) => unknown,
+                Err(not_cached) => not_cached,
             };
             // Twice as many lines each time: a long path costs few reads.
             limit *= 2;
-            self.known.insert(self.shared.store.lines_to_root(self.fence.session, line, limit).await?);
+            self.tree_cache.insert(self.shared.store.lines_to_root(self.fence.session, line, limit).await?);
         }
     }
 
@@ -118,7 +120,7 @@ impl Actor {
         let (mut leaf, mut line, mut change) = (None, None, None);
         if let Some(to) = to {
             let (point, ..) = self.message_at(to).await?;
-            let found = store.leaf(session, self.known.follow_cursors(point)).await?;
+            let found = store.leaf(session, self.tree_cache.follow_cursors(point)).await?;
             let (placed, own) = found.ok_or_else(|| Error::Corrupt(format!("{to} leads nowhere")))?;
             let end = placed.point.unwrap_or(point);
             leaf = Some((end, placed.message.id));
@@ -178,7 +180,7 @@ impl Actor {
         self.shared.call(fork.id, |reply| Command::Create(fork.request, seed, reply)).await
     }
 
-    /// State to copy into a fork of this fork. On lines of other sessions the new fork would see state that was set after
+    /// Lists the state to copy into a fork of this fork. On lines of other sessions the new fork would see state that was set after
     /// this session was forked, and not the state that this session has set there.
     async fn state_for_fork(&self, fork: &Session, point: Point) -> Result<Vec<StateRow>, Error> {
         let at = |session| StateAt::Session { session, at: Some(point) };

@@ -10,7 +10,7 @@ use serde_json::Value;
 use tokio::sync::{oneshot, watch};
 
 use super::{Answered, Ask, Assignment, Context, EarlierCalls, HandleError, Record};
-use crate::actor::{self, BINDINGS, Command, Report};
+use crate::actor::{self, Command, MAX_BINDINGS_READ, Report};
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::feed::Feed;
@@ -200,7 +200,7 @@ impl AttemptHandle {
                 continue;
             }
             let bindings =
-                store.bindings(of, Some(&run.adapter), None, BINDINGS).await.map_err(Error::from)?;
+                store.bindings(of, Some(&run.adapter), None, MAX_BINDINGS_READ).await.map_err(Error::from)?;
             if let Some(found) = bindings.into_iter().find(matches) {
                 return Ok(Some(found));
             }

@@ -10,10 +10,10 @@ fn session(n: u16) -> LiveSession {
     LiveSession { session_id: id(n), key: None, title: None, status: LiveStatus::Idle }
 }
 
-fn pull(feed: &mut LiveFeed) -> Vec<LiveChange> {
+fn all_changes(feed: &mut LiveFeed) -> Vec<LiveChange> {
     let mut all = vec![];
     loop {
-        feed.pull();
+        feed.queue_next();
         match feed.pending.pop_front() {
             Some(change) => all.push(change),
             None => return all,
@@ -24,16 +24,16 @@ fn pull(feed: &mut LiveFeed) -> Vec<LiveChange> {
 #[test]
 fn a_reader_far_behind_finds_dropped_removals_by_comparing() {
     let board = Board::default();
-    let count = u16::try_from(REMOVED_MAX * 2).unwrap();
+    let count = u16::try_from(MAX_REMOVED * 2).unwrap();
     (0..count).for_each(|n| board.put("a", session(n)));
-    let mut feed = board.read("a");
+    let mut feed = board.subscribe("a");
     (0..count).for_each(|n| board.remove("a", id(n), n % 2 == 0));
     board.put("a", session(count));
-    let changes = pull(&mut feed);
+    let changes = all_changes(&mut feed);
     let of = |kind: &str| changes.iter().filter(|change| change.kind() == kind).count();
     assert_eq!(changes.len(), usize::from(count) + 1);
     // Deletions are reported for the remembered half; the others are reported as closed, which is true as well.
-    assert_eq!((of("deleted"), of("closed"), of("opened")), (REMOVED_MAX / 2, REMOVED_MAX * 3 / 2, 1));
+    assert_eq!((of("deleted"), of("closed"), of("opened")), (MAX_REMOVED / 2, MAX_REMOVED * 3 / 2, 1));
     assert_eq!(feed.buffered(), 1);
 }
 
@@ -41,7 +41,7 @@ fn a_reader_far_behind_finds_dropped_removals_by_comparing() {
 fn an_owner_without_sessions_and_readers_is_dropped() {
     let board = Board::default();
     board.put("a", session(1));
-    let feed = board.read("a");
+    let feed = board.subscribe("a");
     board.remove("a", id(1), false);
     assert_eq!(board.0.lock().owners.len(), 1);
     drop(feed);

@@ -11,7 +11,7 @@ use super::{Feed, FeedState, Phase, Segment};
 use crate::error::Error;
 use crate::store::{Chunk, Fence, Loaded};
 
-/// Counts of readers. Changed under the lock of the session slots, so that nobody joins a session being unloaded.
+/// Counts of readers. Changed under the lock of the session slots, so that no reader joins a session being unloaded.
 #[derive(Debug, Default)]
 pub(super) struct Readers {
     controllers: AtomicUsize,
@@ -112,7 +112,7 @@ impl Feed {
         }
     }
 
-    /// Disconnects the feed from its actor: the session leaves memory, its readers stay.
+    /// Disconnects the feed from its actor: the session is unloaded, its readers stay.
     pub(crate) fn detach_actor(&self) {
         let mut state = self.state.lock();
         state.phase = Phase::Unloaded;

@@ -128,7 +128,7 @@ impl Subscription {
     }
 
     /// Sets whether the reader is not the session's owner.
-    pub(crate) fn guest(mut self, guest: bool) -> Self {
+    pub(crate) fn with_guest(mut self, guest: bool) -> Self {
         self.guest = guest;
         self
     }

@@ -51,7 +51,7 @@ impl Kernel {
         self.shared.options.agents.check(&definition).map_err(Error::Invalid)?;
         let name = definition.name();
         if let Some(shared) = self.agent_shared(&name) {
-            return match same(&shared, &definition) {
+            return match is_same(&shared, &definition) {
                 true => Ok((shared_agent(shared), false)),
                 false => Err(Error::AgentTaken { name: name.to_string() }),
             };
@@ -140,7 +140,7 @@ impl Kernel {
     }
 }
 
-fn same(a: &AgentDefinition, b: &AgentDefinition) -> bool {
+fn is_same(a: &AgentDefinition, b: &AgentDefinition) -> bool {
     hash(a) == hash(b)
 }
 

@@ -332,7 +332,7 @@ impl Shared {
     /// Finishes or undoes the artifact writes that an earlier process left incomplete.
     pub(super) async fn blobs_recover(&self) -> Result<(), Error> {
         let Some(blobs) = &self.blobs else { return Ok(()) };
-        for (hash, marker) in blobs.leftovers().await? {
+        for (hash, marker) in blobs.recover().await? {
             self.blob_remove_unused(&hash).await?;
             blobs.marker_remove(&marker).await;
         }

@@ -22,13 +22,13 @@ use crate::store::{DelegationsOf, SessionRef};
 mod result;
 
 /// The depth limit if a request gives none: a child of a child of a child.
-const DEFAULT_DEPTH: u32 = 3;
+const DEFAULT_MAX_DEPTH: u32 = 3;
 /// The largest depth limit that a request may give.
 pub const MAX_DEPTH: u32 = 5;
 /// The most characters of context that a child gets.
-pub const CONTEXT_CHARS: usize = 4_000;
+pub const MAX_CONTEXT_CHARS: usize = 4_000;
 /// The surface kind of a session that was created for delegated work.
-const SURFACE: &str = "delegated_agent";
+const DELEGATED_SURFACE_KIND: &str = "delegated_agent";
 
 /// A request to delegate work of a run.
 // Requests are remembered by a hash of these fields: their names and order must not change.
@@ -47,7 +47,7 @@ pub struct DelegationRequest {
     pub adapter: Option<String>,
     /// Whether the child may act. Never more than its parent.
     pub run_mode: Mode,
-    /// The other options of the child run. Its limits are cut to the rest of its parent's.
+    /// The other options of the child run. Its limits are at most the rest of its parent's.
     pub options: RunOptions,
     /// The largest depth of delegation, counting the child.
     pub max_depth: Option<u32>,
@@ -93,7 +93,7 @@ impl TryFrom<Delegate> for DelegationRequest {
     type Error = Error;
 
     fn try_from(work: Delegate) -> Result<Self, Error> {
-        if work.session.starts() {
+        if work.session.has_start_fields() {
             return Err(Error::Invalid(
                 "a delegation does not start a session: leave out `new` and `load`".into(),
             ));
@@ -138,7 +138,7 @@ impl Kernel {
         caller.check_changes_run(&parent)?;
         self.check_delegation(&request)?;
         let fingerprint = idempotency::fingerprint(&(parent.id, &request.in_order()));
-        // A repeated request is not checked again: the checks may refuse by now what they allowed then.
+        // A repeated request is not checked again: the checks may refuse by now a request they allowed then.
         let accepted = match self.run_replayed(caller, &request.name, Policy::Enqueue, fingerprint).await? {
             Some(accepted) => accepted,
             None => Box::pin(self.child_create(caller, &parent, request, fingerprint)).await?,
@@ -178,9 +178,9 @@ impl Kernel {
         }
         check_size("the objective", request.objective.len(), limits.prompt_bytes)?;
         let context = request.context.as_ref().map_or(0, |context| context.chars().count());
-        if context > CONTEXT_CHARS {
+        if context > MAX_CONTEXT_CHARS {
             return Err(Error::Invalid(format!(
-                "the context has {context} characters; at most {CONTEXT_CHARS} are handed on. Hand over artifacts instead"
+                "the context has {context} characters; at most {MAX_CONTEXT_CHARS} are handed on. Hand over artifacts instead"
             )));
         }
         if request.max_depth.is_some_and(|depth| !(1..=MAX_DEPTH).contains(&depth)) {
@@ -212,7 +212,7 @@ impl Kernel {
             return Err(Refusal::WrongState { what: "run that would delegate", status: status.name() }.into());
         }
         let depth = self.shared.depth(parent).await? + 1;
-        let limit = request.max_depth.unwrap_or(DEFAULT_DEPTH);
+        let limit = request.max_depth.unwrap_or(DEFAULT_MAX_DEPTH);
         if depth > limit {
             return Err(Error::TooDeep { depth, limit });
         }
@@ -225,7 +225,7 @@ impl Kernel {
         let home = self.session_get(caller, &SessionRef::Id(parent.session)).await?;
         let given = &request.session.new;
         let new = NewSession {
-            surface_kind: Some(given.surface_kind.clone().unwrap_or_else(|| SURFACE.into())),
+            surface_kind: Some(given.surface_kind.clone().unwrap_or_else(|| DELEGATED_SURFACE_KIND.into())),
             adapter: Some(given.adapter.as_ref().unwrap_or(&parent.adapter).clone()),
             cwd: given.cwd.clone().or(parent.options.cwd.clone()).or(home.cwd),
             agent_definition: given.agent_definition.clone().or(Some(home.agent_definition)),
@@ -278,7 +278,7 @@ impl Kernel {
 }
 
 impl Shared {
-    /// The number of delegations above `run`.
+    /// Counts the delegations above `run`.
     async fn depth(&self, run: &Run) -> Result<u32, Error> {
         let (mut depth, mut above) = (0, run.parent);
         while let Some(parent) = above {
@@ -289,7 +289,7 @@ impl Shared {
         Ok(depth)
     }
 
-    /// Cuts the limits that a child of `parent` wants to what its parent has left.
+    /// Reduces the limits requested for a child of `parent` to the rest of its parent's.
     async fn child_limits(&self, parent: &Run, wanted: RunLimits) -> Result<RunLimits, Error> {
         let limits = parent.options.limits;
         let (max_tokens, max_cost) = match &parent.budget {
@@ -312,9 +312,9 @@ impl Shared {
             ));
         }
         Ok(RunLimits {
-            max_tokens: least(wanted.max_tokens, tokens),
-            max_cost: least(wanted.max_cost, cost),
-            max_time: least(wanted.max_time, time),
+            max_tokens: min_set(wanted.max_tokens, tokens),
+            max_cost: min_set(wanted.max_cost, cost),
+            max_time: min_set(wanted.max_time, time),
             ..wanted
         })
     }
@@ -346,7 +346,7 @@ impl Shared {
     }
 }
 
-fn least<T: Ord>(a: Option<T>, b: Option<T>) -> Option<T> {
+fn min_set<T: Ord>(a: Option<T>, b: Option<T>) -> Option<T> {
     match (a, b) {
         (Some(a), Some(b)) => Some(a.min(b)),
         (a, b) => a.or(b),

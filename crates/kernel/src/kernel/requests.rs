@@ -157,7 +157,7 @@ impl TryFrom<Prompt> for RunRequest {
 
     fn try_from(prompt: Prompt) -> Result<Self, Error> {
         let name = request_name(prompt.client_id, prompt.request_id, prompt.idempotency_key)?;
-        if prompt.session.starts() {
+        if prompt.session.has_start_fields() {
             return Err(Error::Invalid("a prompt does not start a session: `POST /v1/sessions` does".into()));
         }
         Ok(Self {

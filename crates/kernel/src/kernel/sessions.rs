@@ -218,8 +218,8 @@ impl Kernel {
         match closed.await {
             Ok(outcome) => {
                 outcome?;
-                let natives = self.shared.natives(session.id).await?;
-                self.shared.natives_forget(natives.iter());
+                let natives = self.shared.active_bindings(session.id).await?;
+                self.shared.forget_native_sessions(natives.iter());
                 Ok(true)
             }
             // The actor stopped before it read the command.

@@ -1,7 +1,7 @@
 //! Session slots: which sessions are in memory, and which are read.
 //!
 //! A session has a slot while it has an actor or a reader. Subscribing, unsubscribing and unloading happen under one
-//! lock, so that nobody subscribes to a session being unloaded, and a reader's feed is always the one its actor writes.
+//! lock, so that no reader subscribes to a session being unloaded, and a reader's feed is always the one its actor writes.
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -16,7 +16,7 @@ use crate::error::Error;
 use crate::feed::{Feed, FeedMemory, Subscription, SubscriptionMode};
 
 /// Sessions kept in memory only because they were opened explicitly. Beyond that, the oldest is released.
-const OPENED_MAX: usize = 1_000;
+const MAX_OPENED: usize = 1_000;
 
 type Ready = oneshot::Sender<Result<(), Error>>;
 
@@ -105,8 +105,8 @@ impl Shared {
             let fence = self.store.lease_take(id, self.node).await?;
             let (tx, rx) = mpsc::unbounded_channel();
             let feed = self.feed_new(id);
-            let unborn = crate::actor::unborn(session);
-            let actor = Box::new(Actor::new(me, fence, feed.clone(), unborn, false, (tx.clone(), rx)));
+            let loaded = crate::actor::new_loaded(session);
+            let actor = Box::new(Actor::new(me, fence, feed.clone(), loaded, false, (tx.clone(), rx)));
             let mut slots = self.slots.lock();
             if self.tasks.is_stopping() {
                 return Err(Error::ShuttingDown);
@@ -168,8 +168,13 @@ impl Shared {
         let session = feed.session();
         let load = async {
             let fence = self.store.lease_take(session, self.node).await?;
-            let loaded = self.store.session_load(session).await?;
-            Ok::<_, Error>((fence, loaded.ok_or_else(|| Error::not_found("session", session))?))
+            let error = match self.store.session_load(session).await {
+                Ok(Some(loaded)) => return Ok::<_, Error>((fence, loaded)),
+                Ok(None) => Error::not_found("session", session),
+                Err(error) => error.into(),
+            };
+            self.lease_release(fence).await;
+            Err(error)
         };
         let (fence, loaded) = match load.await {
             Ok(loaded) => loaded,
@@ -325,11 +330,11 @@ impl Shared {
     }
 
     /// Records that a session was loaded because a caller opened it, and releases the oldest such session beyond
-    /// [`OPENED_MAX`].
+    /// [`MAX_OPENED`].
     pub(super) fn note_opened(&self, session: SessionId) {
         let mut opened = self.opened.lock();
         opened.push_back(session);
-        let oldest = if opened.len() > OPENED_MAX { opened.pop_front() } else { None };
+        let oldest = if opened.len() > MAX_OPENED { opened.pop_front() } else { None };
         drop(opened);
         if let Some(actor) = oldest.and_then(|oldest| self.actor(oldest)) {
             // An actor that has ended needs no release.

@@ -90,7 +90,7 @@ impl Kernel {
         mode: SubscriptionMode,
     ) -> Result<Subscription, Error> {
         let (session, guest) = (session.id, caller.owner != session.owner);
-        let subscription = self.shared.subscribe(session, mode).await?.guest(guest);
+        let subscription = self.shared.subscribe(session, mode).await?.with_guest(guest);
         let now = subscription.feed().position();
         let Some(from) = from else { return Ok(subscription.resume(now)) };
         // The caller may know an event that is committed but not published yet.
@@ -104,7 +104,7 @@ impl Kernel {
 
     /// Reads the status of the caller's sessions that are in memory, and every change of it from now on.
     pub fn live_feed(&self, caller: &Caller) -> LiveFeed {
-        self.shared.board.read(&caller.owner)
+        self.shared.board.subscribe(&caller.owner)
     }
 
     /// Reads every event of the caller's sessions after `after`, in one order; from now on if `after` is none. With

@@ -244,3 +244,48 @@ fn a_store_reopens_after_repeated_crashes() {
         );
     }
 }
+
+#[tokio::test]
+async fn a_deleted_state_directory_is_noticed() {
+    let world = World::on(Disk::sqlite()).await;
+    world.play("a", "say one").await;
+    world.kernel.check_store().await.unwrap();
+    std::fs::remove_dir_all(world.disk.file.as_ref().unwrap().parent().unwrap()).unwrap();
+    assert_eq!(world.kernel.check_store().await.unwrap_err().code(), "store_lost");
+    for key in ["a", "new"] {
+        let refused = world.send(mainspring_kernel::kernel::RunRequest::text(key, "say two")).await;
+        let error = refused.unwrap_err();
+        assert_eq!((error.code(), error.is_retryable()), ("store_lost", false));
+        assert!(error.to_string().contains("put the state directory back"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn sessions_that_are_not_in_memory_hold_no_lease() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = mainspring_store::SqliteStore::open(
+        &folder.path().join("test.sqlite3"),
+        mainspring_store::SqliteOptions::default(),
+        crate::world::NOW,
+    );
+    let store = Arc::new(store.unwrap());
+    let mut disk = Disk::memory();
+    disk.store = store.clone();
+    let world = World::on(disk).await;
+    for no in 0..20 {
+        world.play(&format!("s{no}"), "say one").await;
+    }
+    let unknown = mainspring_core::SessionId::from_random([7; 16]);
+    let by_id = mainspring_kernel::store::SessionRef::Id(unknown);
+    assert!(world.kernel.session_subscribe(&world.me, &by_id, None).await.is_err());
+    // Starting a world takes one lease of its own.
+    assert_eq!(store.leases(), 21);
+    let unloaded = async {
+        while store.leases() > 1 {
+            tokio::task::yield_now().await;
+        }
+    };
+    world.advance_until(5_000, unloaded).await;
+    world.play("s0", "say two").await;
+    assert_eq!(store.leases(), 2);
+}

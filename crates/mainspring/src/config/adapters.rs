@@ -11,10 +11,10 @@ use mainspring_kernel::policy;
 
 use super::error::Problem;
 use super::rule::{
-    Input, Keywords, Number, Rule, Value, command, keyword, names, number, path, policies, servers, table,
-    text,
+    Input, Keywords, Number, Rule, Value, command, keyword, number, path, policy_rules, server_names, text,
+    variable_names, variables,
 };
-use crate::agents::OWN;
+use crate::agents::CONTROL_SERVER;
 
 /// The settings of one adapter.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -61,8 +61,8 @@ pub struct AdapterConfig {
 pub(crate) const DEFAULT_MAX_PROCESSES: usize = 16;
 
 impl AdapterConfig {
-    /// Maximum number of concurrent attempts: every attempt of an external agent needs a process.
-    pub(crate) fn workers(&self) -> Option<usize> {
+    /// Returns the maximum number of concurrent attempts: every attempt of an external agent needs a process.
+    pub(crate) fn max_attempts(&self) -> Option<usize> {
         let processes = self.kind.map(|_| self.max_processes.unwrap_or(DEFAULT_MAX_PROCESSES));
         self.max_workers.into_iter().chain(processes).min()
     }
@@ -78,7 +78,7 @@ pub enum AdapterKind {
 }
 
 impl AdapterKind {
-    /// The default command that starts the agent.
+    /// Returns the default command that starts the agent.
     pub const fn command(self) -> &'static [&'static str] {
         match self {
             Self::Acp => &[],
@@ -86,8 +86,8 @@ impl AdapterKind {
         }
     }
 
-    /// The keyword of the kind in the file.
-    pub fn word(self) -> &'static str {
+    /// Returns the keyword of the kind in the file.
+    pub fn keyword(self) -> &'static str {
         Self::ALL.iter().find(|(_, kind)| *kind == self).map_or("", |(word, _)| word)
     }
 }
@@ -130,14 +130,14 @@ pub struct AdapterSetting {
 }
 
 impl AdapterSetting {
-    /// A description of the allowed values that continues "must be".
+    /// Returns a description of the allowed values that continues "must be".
     pub fn allowed(&self) -> String {
         (self.allowed)()
     }
 }
 
 const MINUTE_MS: u64 = 60_000;
-pub(super) const WORKERS: Number = number(1, 1024);
+pub(super) const WORKER_COUNT_RANGE: Number = number(1, 1024);
 
 macro_rules! adapter_settings {
     ($( #[doc = $doc:literal] $key:ident: $type:ty, $rule:expr, $default:literal; )*) => {
@@ -164,15 +164,15 @@ adapter_settings! {
     #[doc = "Command that starts the agent; a relative path is relative to the file."]
     command: Vec<String>, command(), "`pi --mode rpc` for pi, else none";
     #[doc = "Environment variables of the agent; only their names are displayed."]
-    env: BTreeMap<String, String>, table(), "none";
+    env: BTreeMap<String, String>, variables(), "none";
     #[doc = "Variables of mainspring's own environment that are passed to the agent besides the harmless ones."]
-    pass_env: Vec<String>, names(), "none";
+    pass_env: Vec<String>, variable_names(), "none";
     #[doc = "Working folder of runs that name none."]
     cwd: PathBuf, path(), "the current folder";
     #[doc = "Maximum number of active runs of this adapter."]
-    max_workers: usize, WORKERS, "the global `max_workers`";
+    max_workers: usize, WORKER_COUNT_RANGE, "the global `max_workers`";
     #[doc = "Maximum number of processes, including those of waiting runs and idle ones."]
-    max_processes: usize, WORKERS, "16";
+    max_processes: usize, WORKER_COUNT_RANGE, "16";
     #[doc = "Milliseconds that an idle process is kept."]
     idle_ms: u64, number(0, 24 * 60 * MINUTE_MS), "300000";
     #[doc = "Milliseconds that an agent may take to start or to open a session."]
@@ -182,7 +182,7 @@ adapter_settings! {
     #[doc = "How permission requests are decided: by a person (ask), all allowed with high trust (legacy), or all denied (deny)."]
     permissions: Permissions, keyword(), "ask";
     #[doc = "Exceptions from `permissions`; the first matching rule decides. ACP only."]
-    rules: Vec<policy::Rule>, policies(), "none";
+    rules: Vec<policy::Rule>, policy_rules(), "none";
     #[doc = "When the agent's standard error is kept as an artifact: if the attempt failed, or always."]
     keep_log: KeepLog, keyword(), "failed";
     #[doc = "Authentication method, one of those the agent offers. ACP only."]
@@ -194,7 +194,7 @@ adapter_settings! {
     #[doc = "Mode of the agent in runs that may only answer. ACP only."]
     ask_mode: String, text(), "the agent's own";
     #[doc = "MCP servers that the agent gets: names of `[mcp.NAME]`; `*` matches any text. ACP only."]
-    mcp: Vec<String>, servers(), "none";
+    mcp: Vec<String>, server_names(), "none";
 }
 
 /// Checks the settings of the adapter `name` for missing and inconsistent values.
@@ -203,30 +203,30 @@ pub(super) fn problems(
     adapter: &AdapterConfig,
     servers: &BTreeMap<String, McpConfig>,
 ) -> Vec<Problem> {
-    let problem = |key: &str, must: &str| Problem::Adapter {
+    let problem_of = |key: &str, problem: &str| Problem::Adapter {
         key: format!("adapters.{name}.{key}"),
-        must: must.to_owned(),
+        problem: problem.to_owned(),
     };
-    let set = |setting: &AdapterSetting| (setting.show)(adapter).is_some();
+    let is_set = |setting: &AdapterSetting| (setting.show)(adapter).is_some();
     match adapter.kind {
         Some(_) if [mainspring_adapters::script::NAME, mainspring_agent::native::NAME].contains(&name) => {
-            vec![problem("kind", "must not be set: this adapter is built in; choose another name")]
+            vec![problem_of("kind", "must not be set: this adapter is built in; choose another name")]
         }
         Some(kind) => {
-            let set_to_nothing = adapter.command.as_ref().is_some_and(Vec::is_empty);
-            let missing = set_to_nothing || (adapter.command.is_none() && kind.command().is_empty());
+            let set_to_empty = adapter.command.as_ref().is_some_and(Vec::is_empty);
+            let missing = set_to_empty || (adapter.command.is_none() && kind.command().is_empty());
             let command = missing.then(|| {
-                problem("command", "is missing: write the command that starts the agent, as a list")
+                problem_of("command", "is missing: write the command that starts the agent, as a list")
             });
             let acp_only = ["auth_method", "act_mode", "ask_mode", "mcp", "rules"];
             let others = ADAPTER_SETTINGS.iter().filter(|setting| {
-                kind != AdapterKind::Acp && acp_only.contains(&setting.key) && set(setting)
+                kind != AdapterKind::Acp && acp_only.contains(&setting.key) && is_set(setting)
             });
             let others =
-                others.map(|setting| problem(setting.key, "is for agents of kind \"acp\": remove it"));
+                others.map(|setting| problem_of(setting.key, "is for agents of kind \"acp\": remove it"));
             let unknown = adapter.mcp.iter().flatten().filter_map(|server| {
-                let must = match servers.get(server) {
-                    None if server.contains('*') || server == OWN => return None,
+                let text = match servers.get(server) {
+                    None if server.contains('*') || server == CONTROL_SERVER => return None,
                     None => format!("names {server:?}, which is no MCP server: write [mcp.{server}]"),
                     // The protocol cannot express the working folder of a server.
                     Some(config) if config.cwd.is_some() => format!(
@@ -234,16 +234,16 @@ pub(super) fn problems(
                     ),
                     Some(_) => return None,
                 };
-                Some(problem("mcp", &must))
+                Some(problem_of("mcp", &text))
             });
             command.into_iter().chain(others).chain(unknown).collect()
         }
         None => {
             let others =
-                ADAPTER_SETTINGS.iter().filter(|setting| setting.key != "max_workers" && set(setting));
+                ADAPTER_SETTINGS.iter().filter(|setting| setting.key != "max_workers" && is_set(setting));
             others
                 .map(|setting| {
-                    problem(setting.key, "needs a kind: write kind = \"acp\" or kind = \"pi\" beside it")
+                    problem_of(setting.key, "needs a kind: write kind = \"acp\" or kind = \"pi\" beside it")
                 })
                 .collect()
         }

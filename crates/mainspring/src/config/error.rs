@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use super::Row;
+use super::SettingRow;
 use super::adapters::ADAPTER_SETTINGS;
 use super::settings::{self, SETTINGS};
 use super::source::Origin;
@@ -37,16 +37,16 @@ impl From<Problem> for ConfigError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
     /// The setting does not allow this value.
-    #[error("{key} = {shown} ({origin}): must be {must}")]
+    #[error("{key} = {written} ({origin}): must be {allowed}")]
     Invalid {
         /// The setting.
         key: String,
         /// The value as written.
-        shown: String,
+        written: String,
         /// The origin of the value.
         origin: Origin,
         /// A description of the allowed values.
-        must: String,
+        allowed: String,
     },
     /// The configuration of models is inconsistent.
     #[error("{key} ({origin}): {reason}")]
@@ -59,22 +59,22 @@ pub enum Problem {
         reason: String,
     },
     /// The setting does not exist.
-    #[error("unknown setting `{key}` ({origin}): {}", remedy(near))]
+    #[error("unknown setting `{key}` ({origin}): {}", remedy(suggestion))]
     UnknownKey {
         /// The key as written.
         key: String,
         /// The origin of the key.
         origin: Origin,
         /// The most similar setting.
-        near: Option<String>,
+        suggestion: Option<String>,
     },
     /// The variable does not exist.
-    #[error("unknown variable {name}: {}", remedy(near))]
+    #[error("unknown variable {name}: {}", remedy(suggestion))]
     UnknownVariable {
         /// The variable.
         name: String,
         /// The most similar variable.
-        near: Option<String>,
+        suggestion: Option<String>,
     },
     /// The value of a variable is not Unicode.
     #[error("{name} is not valid UTF-8: give a value that is")]
@@ -89,20 +89,20 @@ pub enum Problem {
     )]
     Contradiction {
         /// The setting that must not be greater.
-        low: Box<Row>,
+        low: Box<SettingRow>,
         /// The other setting.
-        high: Box<Row>,
+        high: Box<SettingRow>,
     },
     /// The settings of an adapter are incomplete or inconsistent.
-    #[error("{key} {must}")]
+    #[error("{key} {problem}")]
     Adapter {
         /// The setting.
         key: String,
         /// The problem and its remedy.
-        must: String,
+        problem: String,
     },
     /// The file cannot be read.
-    #[error("the configuration file {}{} cannot be read: {reason}; correct its path or make it readable", path.display(), named(named_by))]
+    #[error("the configuration file {}{} cannot be read: {reason}; correct its path or make it readable", path.display(), named_suffix(named_by))]
     Unreadable {
         /// The file.
         path: PathBuf,
@@ -128,7 +128,7 @@ pub enum Problem {
     NoStateDir,
     /// There is no current folder.
     #[error("the current folder cannot be determined: {reason}; start in one that exists")]
-    NoFolder {
+    NoCurrentDir {
         /// The error of the operating system.
         reason: String,
     },
@@ -136,43 +136,43 @@ pub enum Problem {
 
 impl Problem {
     pub(super) fn unknown_key(key: String, origin: Origin) -> Self {
-        let near = near(&key);
-        Self::UnknownKey { key, origin, near }
+        let suggestion = most_similar_key(&key);
+        Self::UnknownKey { key, origin, suggestion }
     }
 
     pub(super) fn unknown_variable(name: &str) -> Self {
         let word = name.strip_prefix("MAINSPRING_").unwrap_or(name);
-        let near = near(word).map(|key| settings::variable(&key));
-        Self::UnknownVariable { name: name.to_owned(), near }
+        let suggestion = most_similar_key(word).map(|key| settings::variable(&key));
+        Self::UnknownVariable { name: name.to_owned(), suggestion }
     }
 }
 
-fn remedy(near: &Option<String>) -> String {
-    match near {
-        Some(near) => format!("did you mean {near}?"),
+fn remedy(suggestion: &Option<String>) -> String {
+    match suggestion {
+        Some(suggestion) => format!("did you mean {suggestion}?"),
         None => "remove it; `mainspring config show` lists what there is".to_owned(),
     }
 }
 
-fn named(by: &Option<Origin>) -> String {
+fn named_suffix(by: &Option<Origin>) -> String {
     by.as_ref().map(|origin| format!(" (named by {origin})")).unwrap_or_default()
 }
 
-/// The existing key that is most similar to `word`, if it is similar enough.
-fn near(word: &str) -> Option<String> {
+/// Finds the existing key that is most similar to `word`, if it is similar enough.
+fn most_similar_key(word: &str) -> Option<String> {
     const MIN_SIMILARITY: f64 = 0.6;
     let keys = SETTINGS.iter().map(|setting| setting.key).chain(settings::GROUPS.iter().copied());
     let keys = keys.chain(["adapters", "config"]).map(str::to_owned);
-    let of_adapters = ADAPTER_SETTINGS.iter().map(|setting| settings::adapter_key("NAME", setting.key));
+    let adapter_keys = ADAPTER_SETTINGS.iter().map(|setting| settings::adapter_key("NAME", setting.key));
     // In an adapter's table, suggest only the keys of adapters.
-    let in_table = word.starts_with("adapters.") && word.matches('.').count() == 2;
-    let keys = of_adapters.chain(keys.filter(|_| !in_table));
+    let in_adapter_table = word.starts_with("adapters.") && word.matches('.').count() == 2;
+    let keys = adapter_keys.chain(keys.filter(|_| !in_adapter_table));
     let scored = keys.map(|key| (similarity(word, &key), key));
     let (score, key) = scored.max_by(|(a, _), (b, _)| a.total_cmp(b))?;
     (score >= MIN_SIMILARITY).then_some(key)
 }
 
-/// The similarity of `word` to `key`, or to its last part: people forget the table that a key is in.
+/// Computes the similarity of `word` to `key`, or to its last part: people forget the table that a key is in.
 fn similarity(word: &str, key: &str) -> f64 {
     let plain = |text: &str| text.to_ascii_lowercase().replace(['.', '-'], "_");
     let last = |text: &str| plain(text.rsplit('.').next().unwrap_or(text));

@@ -9,7 +9,7 @@ use toml::de::{DeTable, DeValue};
 use super::Entry;
 use super::error::Problem;
 use super::models::MODEL_TABLES;
-use super::rule::{ADAPTER_NAME, Raw, is_adapter_name};
+use super::rule::{ADAPTER_NAME, RawValue, is_adapter_name};
 use super::settings::{self, GROUPS};
 use super::source::Origin;
 
@@ -17,7 +17,7 @@ use super::source::Origin;
 pub(super) fn entries(path: &Path, text: &str, problems: &mut Vec<Problem>) -> Vec<Entry> {
     let mut reader = Reader { path, text, entries: Vec::new(), problems };
     match DeTable::parse(text) {
-        Ok(root) => reader.table("", root.get_ref()),
+        Ok(root) => reader.read_table("", root.get_ref()),
         Err(error) => {
             let start = error.span().map_or(0, |span| span.start);
             let (line, column) = position(text, start);
@@ -36,99 +36,104 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Reads the table with the key prefix `at`, which is empty or ends with a dot.
-    fn table(&mut self, at: &str, table: &DeTable<'_>) {
+    /// Reads the table with the key `prefix`, which is empty or ends with a dot.
+    fn read_table(&mut self, prefix: &str, table: &DeTable<'_>) {
         for (name, value) in table {
-            let key = format!("{at}{}", name.get_ref());
+            let key = format!("{prefix}{}", name.get_ref());
             // A quoted key with a dot in it looks like two keys but is one.
-            let plain = !name.get_ref().contains('.');
-            if plain && settings::target(&key).is_some() {
-                self.value(key, value);
-            } else if plain && at.is_empty() && GROUPS.contains(&key.as_str()) {
-                self.nested(&key, value);
-            } else if plain && key == "adapters" {
-                self.adapters(value);
-            } else if plain && MODEL_TABLES.contains(&key.as_str()) {
+            let is_plain = !name.get_ref().contains('.');
+            if is_plain && settings::find_target(&key).is_some() {
+                self.read_value(key, value);
+            } else if is_plain && prefix.is_empty() && GROUPS.contains(&key.as_str()) {
+                self.read_nested(&key, value);
+            } else if is_plain && key == "adapters" {
+                self.read_adapters(value);
+            } else if is_plain && MODEL_TABLES.contains(&key.as_str()) {
                 // Read as a whole by `models`.
             } else {
                 let origin = self.origin(name.span().start);
-                let key = if plain { key } else { format!("{at}{:?}", name.get_ref()) };
+                let key = if is_plain { key } else { format!("{prefix}{:?}", name.get_ref()) };
                 self.problems.push(Problem::unknown_key(key, origin));
             }
         }
     }
 
-    fn nested(&mut self, key: &str, value: &Spanned<DeValue<'_>>) {
+    fn read_nested(&mut self, key: &str, value: &Spanned<DeValue<'_>>) {
         match value.get_ref() {
-            DeValue::Table(table) => self.table(&format!("{key}."), table),
-            _ => self.invalid(key, value, &format!("a table: write [{key}] and its keys below")),
+            DeValue::Table(table) => self.read_table(&format!("{key}."), table),
+            _ => self.report_invalid(key, value, &format!("a table: write [{key}] and its keys below")),
         }
     }
 
-    fn adapters(&mut self, value: &Spanned<DeValue<'_>>) {
+    fn read_adapters(&mut self, value: &Spanned<DeValue<'_>>) {
         let DeValue::Table(table) = value.get_ref() else {
-            return self.invalid("adapters", value, "a table: write [adapters.NAME] for each adapter");
+            return self.report_invalid("adapters", value, "a table: write [adapters.NAME] for each adapter");
         };
         for (name, value) in table {
             let key = format!("adapters.{}", name.get_ref());
             if is_adapter_name(name.get_ref()) {
-                self.nested(&key, value);
+                self.read_nested(&key, value);
             } else {
-                let must = format!("[adapters.NAME], where NAME is {ADAPTER_NAME}");
-                let (shown, origin) = (format!("{:?}", name.get_ref()), self.origin(name.span().start));
-                self.problems.push(Problem::Invalid { key: "adapters".into(), shown, origin, must });
+                let allowed = format!("[adapters.NAME], where NAME is {ADAPTER_NAME}");
+                let (written, origin) = (format!("{:?}", name.get_ref()), self.origin(name.span().start));
+                self.problems.push(Problem::Invalid { key: "adapters".into(), written, origin, allowed });
             }
         }
     }
 
-    fn value(&mut self, key: String, value: &Spanned<DeValue<'_>>) {
+    fn read_value(&mut self, key: String, value: &Spanned<DeValue<'_>>) {
         let raw = match value.get_ref() {
-            DeValue::String(text) => Raw::Text(text.to_string()),
+            DeValue::String(text) => RawValue::Text(text.to_string()),
             DeValue::Integer(integer) => {
-                Raw::Integer(u64::from_str_radix(integer.as_str(), integer.radix()).ok())
+                RawValue::Integer(u64::from_str_radix(integer.as_str(), integer.radix()).ok())
             }
             DeValue::Array(values) => {
                 let texts = values.iter().map(|value| value.get_ref().as_str().map(str::to_owned));
-                texts.collect::<Option<Vec<_>>>().map_or(Raw::Other, Raw::List)
+                texts.collect::<Option<Vec<_>>>().map_or(RawValue::Other, RawValue::List)
             }
             DeValue::Table(table) => {
                 let text = |value: &Spanned<DeValue<'_>>| value.get_ref().as_str().map(str::to_owned);
                 let texts =
                     table.iter().map(|(name, value)| Some((name.get_ref().to_string(), text(value)?)));
-                texts.collect::<Option<BTreeMap<_, _>>>().map_or(Raw::Other, Raw::Table)
+                texts.collect::<Option<BTreeMap<_, _>>>().map_or(RawValue::Other, RawValue::Table)
             }
-            _ => Raw::Other,
+            _ => RawValue::Other,
         };
         let folder = self.path.parent().map(PathBuf::from).unwrap_or_default();
-        let secret = key.ends_with(".env");
-        let shown = if secret { "{…}".to_owned() } else { self.excerpt(value) };
+        let is_secret = key.ends_with(".env");
+        let written = if is_secret { "{…}".to_owned() } else { self.excerpt(value) };
         let origin = self.origin(value.span().start);
-        self.entries.push(Entry { key, raw, shown, folder, origin });
+        self.entries.push(Entry { key, raw, written, folder, origin });
     }
 
-    fn invalid(&mut self, key: &str, value: &Spanned<DeValue<'_>>, must: &str) {
-        let (shown, origin) = (self.excerpt(value), self.origin(value.span().start));
-        self.problems.push(Problem::Invalid { key: key.to_owned(), shown, origin, must: must.to_owned() });
+    fn report_invalid(&mut self, key: &str, value: &Spanned<DeValue<'_>>, allowed: &str) {
+        let (written, origin) = (self.excerpt(value), self.origin(value.span().start));
+        self.problems.push(Problem::Invalid {
+            key: key.to_owned(),
+            written,
+            origin,
+            allowed: allowed.to_owned(),
+        });
     }
 
     fn origin(&self, start: usize) -> Origin {
         Origin::File { path: self.path.to_owned(), line: position(self.text, start).0 }
     }
 
-    /// The value as written in the file, on one line and shortened.
+    /// Returns the value as written in the file, on one line and shortened.
     fn excerpt(&self, value: &Spanned<DeValue<'_>>) -> String {
         const MAX_CHARS: usize = 60;
-        let written = self.text.get(value.span()).unwrap_or_default();
+        let source = self.text.get(value.span()).unwrap_or_default();
         let mut excerpt: String =
-            written.chars().take(MAX_CHARS).map(|c| if c.is_control() { ' ' } else { c }).collect();
-        if written.chars().nth(MAX_CHARS).is_some() {
+            source.chars().take(MAX_CHARS).map(|c| if c.is_control() { ' ' } else { c }).collect();
+        if source.chars().nth(MAX_CHARS).is_some() {
             excerpt.push('…');
         }
         excerpt
     }
 }
 
-/// The line and column of the byte at `start`, counted from 1.
+/// Returns the line and column of the byte at `start`, counted from 1.
 pub(super) fn position(text: &str, start: usize) -> (usize, usize) {
     let before = text.get(..start).unwrap_or(text);
     let line = before.matches('\n').count() + 1;

@@ -6,7 +6,7 @@ use mainspring_agent::ModelsConfig;
 
 use super::error::Problem;
 use super::file::position;
-use super::rule::expand;
+use super::rule::expand_path;
 use super::source::Origin;
 
 /// The tables that are read here.
@@ -20,10 +20,10 @@ pub(super) fn read(
     problems: &mut Vec<Problem>,
 ) -> ModelsConfig {
     // TOML syntax errors were already reported.
-    let Ok(whole) = text.parse::<toml::Table>() else {
+    let Ok(tables) = text.parse::<toml::Table>() else {
         return ModelsConfig::default();
     };
-    if !MODEL_TABLES.iter().any(|name| whole.contains_key(*name)) {
+    if !MODEL_TABLES.iter().any(|name| tables.contains_key(*name)) {
         return ModelsConfig::default();
     }
     let mut config: ModelsConfig = match toml::from_str(text) {
@@ -43,11 +43,11 @@ pub(super) fn read(
     for (name, provider) in &mut config.providers {
         let key = format!("providers.{name}.key_file");
         if let Some(file) = &provider.key_file {
-            match expand(file, folder, home) {
-                Ok(whole) => provider.key_file = Some(whole),
-                Err(must) => {
-                    let shown = format!("{:?}", file.display().to_string());
-                    problems.push(Problem::Invalid { origin: origin(&key), key, shown, must });
+            match expand_path(file, folder, home) {
+                Ok(absolute) => provider.key_file = Some(absolute),
+                Err(allowed) => {
+                    let written = format!("{:?}", file.display().to_string());
+                    problems.push(Problem::Invalid { origin: origin(&key), key, written, allowed });
                 }
             }
         }

@@ -35,7 +35,7 @@ impl fmt::Display for Value {
 }
 
 /// An unchecked value of a layer.
-pub(super) enum Raw {
+pub(super) enum RawValue {
     /// The text of a variable or flag, of any type.
     Untyped(String),
     /// A string of the file.
@@ -52,7 +52,7 @@ pub(super) enum Raw {
 
 /// An unchecked value with the folders that its paths are relative to.
 pub(super) struct Input<'a> {
-    pub(super) raw: Raw,
+    pub(super) raw: RawValue,
     pub(super) folder: &'a Path,
     pub(super) home: Option<&'a Path>,
 }
@@ -60,8 +60,8 @@ pub(super) struct Input<'a> {
 impl Input<'_> {
     fn text(&self) -> Option<&str> {
         match &self.raw {
-            Raw::Untyped(text) | Raw::Text(text) => Some(text),
-            Raw::Integer(_) | Raw::List(_) | Raw::Table(_) | Raw::Other => None,
+            RawValue::Untyped(text) | RawValue::Text(text) => Some(text),
+            RawValue::Integer(_) | RawValue::List(_) | RawValue::Table(_) | RawValue::Other => None,
         }
     }
 }
@@ -72,7 +72,7 @@ pub(super) trait Rule<T> {
     fn read(&self, input: &Input<'_>) -> Result<T, String>;
     /// Converts `value` for display.
     fn show(&self, value: &T) -> Value;
-    /// A description of the allowed values that continues "must be".
+    /// Returns a description of the allowed values that continues "must be".
     fn allowed(&self) -> String;
 }
 
@@ -87,7 +87,7 @@ pub(super) struct Number {
     max: u64,
 }
 
-/// A whole number from `min` to `max`.
+/// Allows a whole number from `min` to `max`.
 pub(super) const fn number(min: u64, max: u64) -> Number {
     Number { min, max }
 }
@@ -99,10 +99,10 @@ where
     fn read(&self, input: &Input<'_>) -> Result<T, String> {
         let allowed = || Rule::<T>::allowed(self);
         let number = match &input.raw {
-            Raw::Untyped(text) => digits(text),
-            Raw::Integer(number) => *number,
-            Raw::Text(_) => return Err(format!("{}, without quotes", allowed())),
-            Raw::List(_) | Raw::Table(_) | Raw::Other => None,
+            RawValue::Untyped(text) => parse_number(text),
+            RawValue::Integer(number) => *number,
+            RawValue::Text(_) => return Err(format!("{}, without quotes", allowed())),
+            RawValue::List(_) | RawValue::Table(_) | RawValue::Other => None,
         };
         number
             .filter(|number| (self.min..=self.max).contains(number))
@@ -120,7 +120,7 @@ where
 }
 
 /// Parses a decimal number. Single underscores are allowed between digits, as in TOML.
-fn digits(text: &str) -> Option<u64> {
+fn parse_number(text: &str) -> Option<u64> {
     let grouped = text.split('_').all(|group| !group.is_empty() && group.bytes().all(|b| b.is_ascii_digit()));
     if grouped { text.replace('_', "").parse().ok() } else { None }
 }
@@ -132,14 +132,14 @@ pub(super) trait Keywords: Copy + PartialEq + 'static {
 }
 
 /// A rule that accepts the keywords of an enum.
-pub(super) struct OneKeyword;
+pub(super) struct OneOfKeywords;
 
-/// One of the keywords of the setting's type.
-pub(super) const fn keyword() -> OneKeyword {
-    OneKeyword
+/// Allows one of the keywords of the setting's type.
+pub(super) const fn keyword() -> OneOfKeywords {
+    OneOfKeywords
 }
 
-impl<T: Keywords> Rule<T> for OneKeyword {
+impl<T: Keywords> Rule<T> for OneOfKeywords {
     fn read(&self, input: &Input<'_>) -> Result<T, String> {
         let found = input.text().and_then(|text| T::ALL.iter().find(|(word, _)| *word == text));
         found.map(|(_, value)| *value).ok_or_else(|| Rule::<T>::allowed(self))
@@ -162,7 +162,7 @@ pub(super) struct Text {
     check: fn(&str) -> bool,
 }
 
-/// The name of an owner.
+/// Allows the name of an owner.
 pub(super) const fn owner_name() -> Text {
     Text {
         allowed: "a text of 1 to 512 bytes without control characters",
@@ -170,7 +170,7 @@ pub(super) const fn owner_name() -> Text {
     }
 }
 
-/// The name of an adapter.
+/// Allows the name of an adapter.
 pub(super) const fn adapter_name() -> Text {
     Text { allowed: ADAPTER_NAME, check: is_adapter_name }
 }
@@ -190,7 +190,7 @@ pub(super) fn is_adapter_name(name: &str) -> bool {
         })
 }
 
-/// An address with a port.
+/// Allows an address with a port.
 pub(super) const fn address() -> Text {
     Text {
         allowed: "an address and a port, such as 127.0.0.1:7433; port 0 takes a free one",
@@ -199,20 +199,22 @@ pub(super) const fn address() -> Text {
 }
 
 /// A rule that accepts a list of host names: a list in the file, comma-separated elsewhere.
-pub(super) struct Hosts;
+pub(super) struct HostNames;
 
-/// A list of host names.
-pub(super) const fn hosts() -> Hosts {
-    Hosts
+/// Allows a list of host names.
+pub(super) const fn host_names() -> HostNames {
+    HostNames
 }
 
-impl Rule<Vec<String>> for Hosts {
+impl Rule<Vec<String>> for HostNames {
     fn read(&self, input: &Input<'_>) -> Result<Vec<String>, String> {
         let hosts: Vec<String> = match &input.raw {
-            Raw::List(hosts) => hosts.clone(),
-            Raw::Untyped(text) if text.trim().is_empty() => vec![],
-            Raw::Untyped(text) => text.split(',').map(|host| host.trim().to_owned()).collect(),
-            Raw::Text(_) | Raw::Integer(_) | Raw::Table(_) | Raw::Other => return Err(self.allowed()),
+            RawValue::List(hosts) => hosts.clone(),
+            RawValue::Untyped(text) if text.trim().is_empty() => vec![],
+            RawValue::Untyped(text) => text.split(',').map(|host| host.trim().to_owned()).collect(),
+            RawValue::Text(_) | RawValue::Integer(_) | RawValue::Table(_) | RawValue::Other => {
+                return Err(self.allowed());
+            }
         };
         if hosts.iter().all(|host| is_host(host)) { Ok(hosts) } else { Err(self.allowed()) }
     }
@@ -233,8 +235,8 @@ fn is_host(host: &str) -> bool {
     host.parse::<std::net::IpAddr>().is_ok() || (host.len() <= 253 && host.split('.').all(is_label))
 }
 
-/// A tracing filter.
-pub(super) const fn filter() -> Text {
+/// Allows a tracing filter.
+pub(super) const fn log_filter() -> Text {
     Text {
         allowed: "a tracing filter such as \"warn\" or \"info,mainspring=debug\", with the levels off, error, warn, info, debug, trace",
         check: |text| {
@@ -268,7 +270,7 @@ impl Rule<String> for Text {
     }
 }
 
-/// A text on one line.
+/// Allows a text on one line.
 pub(super) const fn text() -> Text {
     Text {
         allowed: "a text of 1 to 512 bytes without control characters",
@@ -279,7 +281,7 @@ pub(super) const fn text() -> Text {
 /// A rule that accepts a command: a list in the file, words separated by whitespace elsewhere.
 pub(super) struct Command;
 
-/// A command and its arguments.
+/// Allows a command and its arguments.
 pub(super) const fn command() -> Command {
     Command
 }
@@ -287,8 +289,8 @@ pub(super) const fn command() -> Command {
 impl Rule<Vec<String>> for Command {
     fn read(&self, input: &Input<'_>) -> Result<Vec<String>, String> {
         let mut words: Vec<String> = match &input.raw {
-            Raw::List(words) => words.clone(),
-            Raw::Untyped(text) => text.split_whitespace().map(str::to_owned).collect(),
+            RawValue::List(words) => words.clone(),
+            RawValue::Untyped(text) => text.split_whitespace().map(str::to_owned).collect(),
             _ => return Err(self.allowed()),
         };
         let program = words.first_mut();
@@ -297,7 +299,8 @@ impl Rule<Vec<String>> for Command {
         }
         // A bare name is looked up in PATH when the command is started.
         if let Some(program) = program.filter(|program| program.contains('/')) {
-            *program = expand(Path::new(program), input.folder, input.home)?.to_string_lossy().into_owned();
+            *program =
+                expand_path(Path::new(program), input.folder, input.home)?.to_string_lossy().into_owned();
         }
         if words.iter().any(|word| word.contains('\0')) { Err(self.allowed()) } else { Ok(words) }
     }
@@ -312,29 +315,32 @@ impl Rule<Vec<String>> for Command {
 }
 
 /// A rule that accepts a list of names: a list in the file, comma-separated elsewhere.
-pub(super) struct Names {
+pub(super) struct NameList {
     allowed: &'static str,
     check: fn(&str) -> bool,
 }
 
-/// Names of environment variables.
-pub(super) const fn names() -> Names {
-    Names { allowed: "a list of names of variables, such as [\"ANTHROPIC_API_KEY\"]", check: is_variable }
+/// Allows names of environment variables.
+pub(super) const fn variable_names() -> NameList {
+    NameList {
+        allowed: "a list of names of variables, such as [\"ANTHROPIC_API_KEY\"]",
+        check: is_variable_name,
+    }
 }
 
-/// Names of MCP servers, or patterns.
-pub(super) const fn servers() -> Names {
-    Names {
+/// Allows names of MCP servers, or patterns.
+pub(super) const fn server_names() -> NameList {
+    NameList {
         allowed: "a list of names of MCP servers, such as [\"fs\"]",
         check: |name| check_text("name", name).is_ok(),
     }
 }
 
-impl Rule<Vec<String>> for Names {
+impl Rule<Vec<String>> for NameList {
     fn read(&self, input: &Input<'_>) -> Result<Vec<String>, String> {
         let names: Vec<String> = match &input.raw {
-            Raw::List(names) => names.clone(),
-            Raw::Untyped(text) => text.split(',').map(|name| name.trim().to_owned()).collect(),
+            RawValue::List(names) => names.clone(),
+            RawValue::Untyped(text) => text.split(',').map(|name| name.trim().to_owned()).collect(),
             _ => return Err(self.allowed()),
         };
         if names.iter().all(|name| (self.check)(name)) { Ok(names) } else { Err(self.allowed()) }
@@ -350,18 +356,18 @@ impl Rule<Vec<String>> for Names {
 }
 
 /// A rule that accepts policy rules: a list in the file, comma-separated elsewhere.
-pub(super) struct Policies;
+pub(super) struct PolicyRules;
 
-/// Policy rules.
-pub(super) const fn policies() -> Policies {
-    Policies
+/// Allows policy rules.
+pub(super) const fn policy_rules() -> PolicyRules {
+    PolicyRules
 }
 
-impl Rule<Vec<policy::Rule>> for Policies {
+impl Rule<Vec<policy::Rule>> for PolicyRules {
     fn read(&self, input: &Input<'_>) -> Result<Vec<policy::Rule>, String> {
         let rules: Vec<String> = match &input.raw {
-            Raw::List(rules) => rules.clone(),
-            Raw::Untyped(text) => text.split(',').map(|rule| rule.trim().to_owned()).collect(),
+            RawValue::List(rules) => rules.clone(),
+            RawValue::Untyped(text) => text.split(',').map(|rule| rule.trim().to_owned()).collect(),
             _ => return Err(self.allowed()),
         };
         rules.iter().map(|rule| rule.parse()).collect::<Result<_, _>>().map_err(|_| self.allowed())
@@ -377,22 +383,22 @@ impl Rule<Vec<policy::Rule>> for Policies {
     }
 }
 
-fn is_variable(name: &str) -> bool {
+fn is_variable_name(name: &str) -> bool {
     !name.is_empty() && !name.contains(['=', '\0']) && !name.contains(char::is_whitespace)
 }
 
 /// A rule that accepts a table of environment variables. Only their names are displayed.
 pub(super) struct Variables;
 
-/// Environment variables with their values.
-pub(super) const fn table() -> Variables {
+/// Allows environment variables with their values.
+pub(super) const fn variables() -> Variables {
     Variables
 }
 
 impl Rule<BTreeMap<String, String>> for Variables {
     fn read(&self, input: &Input<'_>) -> Result<BTreeMap<String, String>, String> {
-        let Raw::Table(table) = &input.raw else { return Err(self.allowed()) };
-        let is_valid = |(name, value): (&String, &String)| is_variable(name) && !value.contains('\0');
+        let RawValue::Table(table) = &input.raw else { return Err(self.allowed()) };
+        let is_valid = |(name, value): (&String, &String)| is_variable_name(name) && !value.contains('\0');
         if table.iter().all(is_valid) { Ok(table.clone()) } else { Err(self.allowed()) }
     }
 
@@ -406,14 +412,14 @@ impl Rule<BTreeMap<String, String>> for Variables {
 }
 
 /// A rule that accepts a URL or an empty text.
-pub(super) struct Urls;
+pub(super) struct UrlOrEmpty;
 
-/// The URL of a server; empty for none.
-pub(super) const fn url() -> Urls {
-    Urls
+/// Allows the URL of a server; empty for none.
+pub(super) const fn url() -> UrlOrEmpty {
+    UrlOrEmpty
 }
 
-impl Rule<Option<String>> for Urls {
+impl Rule<Option<String>> for UrlOrEmpty {
     fn read(&self, input: &Input<'_>) -> Result<Option<String>, String> {
         let text = input.text().ok_or_else(|| self.allowed())?;
         let host = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
@@ -434,17 +440,17 @@ impl Rule<Option<String>> for Urls {
 }
 
 /// A rule that accepts a path and makes it absolute.
-pub(super) struct Paths;
+pub(super) struct AbsolutePath;
 
-/// A path.
-pub(super) const fn path() -> Paths {
-    Paths
+/// Allows a path.
+pub(super) const fn path() -> AbsolutePath {
+    AbsolutePath
 }
 
-impl Rule<PathBuf> for Paths {
+impl Rule<PathBuf> for AbsolutePath {
     fn read(&self, input: &Input<'_>) -> Result<PathBuf, String> {
         let text = input.text().ok_or_else(|| self.allowed())?;
-        expand(Path::new(text), input.folder, input.home)
+        expand_path(Path::new(text), input.folder, input.home)
     }
 
     fn show(&self, value: &PathBuf) -> Value {
@@ -458,13 +464,13 @@ impl Rule<PathBuf> for Paths {
 
 /// Makes `path` absolute: relative to `folder`, or to `home` after `~`. Returns a description of the allowed values
 /// if that is impossible.
-pub(super) fn expand(path: &Path, folder: &Path, home: Option<&Path>) -> Result<PathBuf, String> {
+pub(super) fn expand_path(path: &Path, folder: &Path, home: Option<&Path>) -> Result<PathBuf, String> {
     let start = match path.components().next() {
         None => return Err("a path that is not empty".to_owned()),
         Some(Component::Normal(start)) => start.to_string_lossy(),
         Some(_) => "".into(),
     };
-    let whole = match path.strip_prefix("~") {
+    let absolute = match path.strip_prefix("~") {
         _ if path.to_string_lossy().contains('\0') => return Err("a path without NUL characters".to_owned()),
         Ok(rest) => home.ok_or("a path without ~, since there is no HOME")?.join(rest),
         Err(_) if start.starts_with('~') => {
@@ -475,5 +481,5 @@ pub(super) fn expand(path: &Path, folder: &Path, home: Option<&Path>) -> Result<
         Err(_) => folder.join(path),
     };
     // Collecting the components removes `.` and repeated or trailing slashes.
-    Ok(whole.components().collect())
+    Ok(absolute.components().collect())
 }

@@ -12,10 +12,10 @@ use mainspring_agent::ModelsConfig;
 use mainspring_core::Limits;
 use mainspring_http::HttpLimits;
 
-use super::adapters::{ADAPTER_SETTINGS, AdapterConfig, AdapterSetting, WORKERS};
+use super::adapters::{ADAPTER_SETTINGS, AdapterConfig, AdapterSetting, WORKER_COUNT_RANGE};
 use super::rule::{
-    self, Input, Keywords, Rule, Value, adapter_name, address, command, filter, hosts, keyword, number,
-    owner_name, path, url,
+    self, Input, Keywords, Rule, Value, adapter_name, address, command, host_names, keyword, log_filter,
+    number, owner_name, path, url,
 };
 
 const SECOND_MS: u64 = 1000;
@@ -46,7 +46,7 @@ macro_rules! settings {
         }
 
         impl Config {
-            /// The defaults. The caller replaces `state_dir`, whose default depends on the machine.
+            /// Returns the defaults. The caller replaces `state_dir`, whose default depends on the machine.
             pub(super) fn defaults() -> Self {
                 Self {
                     $( $key: $default, )*
@@ -95,7 +95,7 @@ settings! {
         /// Default adapter of runs.
         adapter: String, adapter_name(), "script".into();
         /// Maximum number of active runs.
-        max_workers: usize, WORKERS, 8, alias "OMI_AGENT_MAX_WORKERS";
+        max_workers: usize, WORKER_COUNT_RANGE, 8, alias "OMI_AGENT_MAX_WORKERS";
         /// Whether an acknowledgement survives a power loss (full) or only a crash of the process (normal).
         durability: Durability, keyword(), Durability::Full;
         /// Milliseconds between asking an agent to stop and killing it.
@@ -117,11 +117,11 @@ settings! {
         /// Server that the command line uses instead of the state directory, such as `http://127.0.0.1:7433`.
         url: Option<String>, url(), None;
         /// Additional host names that `serve` accepts, such as that of a proxy in front of it.
-        allowed_hosts: Vec<String>, hosts(), Vec::new();
+        allowed_hosts: Vec<String>, host_names(), Vec::new();
         /// Milliseconds that `serve` waits for active runs before it stops them.
         drain_ms: u64, number(0, HOUR_MS), 10 * SECOND_MS;
         /// Log filter, in the syntax of tracing.
-        log: String, filter(), "warn".into();
+        log: String, log_filter(), "warn".into();
         /// Command that supervises the processes of agents, for programs that embed mainspring; `mainspring guard` if empty.
         guard: Vec<String>, command(), Vec::new();
     }
@@ -258,37 +258,37 @@ pub struct Setting {
 }
 
 impl Setting {
-    /// The variable of the setting.
+    /// Returns the variable of the setting.
     pub fn variable(&self) -> String {
         variable(self.key)
     }
 
-    /// The variable of an older system that also sets it. [`Setting::variable`] takes precedence.
+    /// Returns the variable of an older system that also sets it. [`Setting::variable`] takes precedence.
     pub fn alias(&self) -> Option<&'static str> {
         self.alias
     }
 
-    /// The flag of the setting.
+    /// Returns the flag of the setting.
     pub fn flag(&self) -> String {
         flag(self.key)
     }
 
-    /// The description of the setting.
+    /// Returns the description of the setting.
     pub fn description(&self) -> &'static str {
         self.doc.trim()
     }
 
-    /// A description of the allowed values that continues "must be".
+    /// Returns a description of the allowed values that continues "must be".
     pub fn allowed(&self) -> String {
         (self.allowed)()
     }
 
-    /// The default, before `~` is expanded.
+    /// Returns the default, before `~` is expanded.
     pub fn default(&self) -> Value {
         self.value(&Config::defaults())
     }
 
-    /// The value of the setting in `config`.
+    /// Returns the value of the setting in `config`.
     pub fn value(&self, config: &Config) -> Value {
         (self.show)(config)
     }
@@ -304,8 +304,8 @@ pub(super) enum Target<'a> {
     Adapter(&'a str, &'static AdapterSetting),
 }
 
-/// The setting that `key` names, if there is one.
-pub(super) fn target(key: &str) -> Option<Target<'_>> {
+/// Finds the setting that `key` names, if there is one.
+pub(super) fn find_target(key: &str) -> Option<Target<'_>> {
     if let Some(setting) = SETTINGS.iter().find(|setting| setting.key == key) {
         return Some(Target::Setting(setting));
     }
@@ -318,20 +318,20 @@ pub(super) fn adapter_key(name: &str, key: &str) -> String {
     format!("adapters.{name}.{key}")
 }
 
-/// The adapter whose worker limit `variable` sets. Names have hyphens and no underscores, so this is unambiguous.
+/// Returns the adapter whose worker limit `variable` sets. Names have hyphens and no underscores, so this is unambiguous.
 pub(super) fn adapter_of_variable(variable: &str) -> Option<String> {
     let name = variable.strip_prefix("MAINSPRING_ADAPTERS_")?.strip_suffix("_MAX_WORKERS")?;
-    let upper = !name.bytes().any(|b| b.is_ascii_lowercase() || b == b'-');
+    let is_upper = !name.bytes().any(|b| b.is_ascii_lowercase() || b == b'-');
     let name = name.to_ascii_lowercase().replace('_', "-");
-    (upper && rule::is_adapter_name(&name)).then_some(name)
+    (is_upper && rule::is_adapter_name(&name)).then_some(name)
 }
 
-/// The variable of the setting `key`.
+/// Returns the variable of the setting `key`.
 pub(super) fn variable(key: &str) -> String {
     format!("MAINSPRING_{}", key.to_ascii_uppercase().replace(['.', '-'], "_"))
 }
 
-/// The flag of the setting `key`.
+/// Returns the flag of the setting `key`.
 pub(super) fn flag(key: &str) -> String {
     format!("--{}", key.replace(['.', '_'], "-"))
 }

@@ -7,7 +7,7 @@ use std::{env, fmt, fs, io};
 use serde::{Serialize, Serializer};
 
 use super::error::{ConfigError, Problem};
-use super::rule::expand;
+use super::rule::expand_path;
 use super::settings::SETTINGS;
 
 const FILE_NAME: &str = "mainspring.toml";
@@ -55,30 +55,30 @@ pub struct Sources {
 impl Sources {
     /// Collects the sources of this process. The caller sets `file` from `--config`.
     pub fn from_process(flags: Vec<(String, String)>) -> Result<Self, ConfigError> {
-        let cwd = env::current_dir().map_err(|error| Problem::NoFolder { reason: error.to_string() })?;
+        let cwd = env::current_dir().map_err(|error| Problem::NoCurrentDir { reason: error.to_string() })?;
         let home = env::home_dir().filter(|home| home.is_absolute());
-        Ok(Self { file: None, env: variables(env::vars_os())?, cwd, home, flags })
+        Ok(Self { file: None, env: relevant_variables(env::vars_os())?, cwd, home, flags })
     }
 
-    /// The value of the variable `name`.
+    /// Returns the value of the variable `name`.
     pub(super) fn variable(&self, name: &str) -> Option<&str> {
         self.env.iter().rev().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 }
 
 /// Keeps only the variables that concern the configuration: the others may hold secrets.
-pub(super) fn variables(
+pub(super) fn relevant_variables(
     all: impl Iterator<Item = (OsString, OsString)>,
 ) -> Result<Vec<(String, String)>, Problem> {
-    let mut kept = Vec::new();
+    let mut relevant = Vec::new();
     for (name, value) in all {
         let Some(name) = name.to_str().filter(|name| is_relevant(name)) else {
             continue;
         };
         let value = value.into_string().map_err(|_| Problem::NotUnicode { name: name.to_owned() })?;
-        kept.push((name.to_owned(), value));
+        relevant.push((name.to_owned(), value));
     }
-    Ok(kept)
+    Ok(relevant)
 }
 
 fn is_relevant(name: &str) -> bool {
@@ -88,7 +88,7 @@ fn is_relevant(name: &str) -> bool {
 }
 
 /// Finds the configuration file and reads its text, if there is one.
-pub(super) fn locate(sources: &Sources) -> Result<Option<(PathBuf, String)>, Problem> {
+pub(super) fn find_file(sources: &Sources) -> Result<Option<(PathBuf, String)>, Problem> {
     let home = sources.home.as_deref();
     let named = match (&sources.file, sources.variable("MAINSPRING_CONFIG")) {
         (Some(path), _) => Some((path.as_path(), Origin::Flag { name: "--config".into() })),
@@ -98,13 +98,13 @@ pub(super) fn locate(sources: &Sources) -> Result<Option<(PathBuf, String)>, Pro
         (None, None) => None,
     };
     if let Some((path, origin)) = named {
-        let invalid = |must| Problem::Invalid {
+        let invalid = |allowed| Problem::Invalid {
             key: "config".into(),
-            shown: format!("{:?}", path.to_string_lossy()),
+            written: format!("{:?}", path.to_string_lossy()),
             origin: origin.clone(),
-            must,
+            allowed,
         };
-        let path = expand(path, &sources.cwd, home).map_err(invalid)?;
+        let path = expand_path(path, &sources.cwd, home).map_err(invalid)?;
         return match fs::read_to_string(&path) {
             Ok(text) => Ok(Some((path, text))),
             Err(error) => {
@@ -112,7 +112,7 @@ pub(super) fn locate(sources: &Sources) -> Result<Option<(PathBuf, String)>, Pro
             }
         };
     }
-    let config_home = xdg(sources, "XDG_CONFIG_HOME", ".config");
+    let config_home = xdg_folder(sources, "XDG_CONFIG_HOME", ".config");
     let candidates = [
         Some(sources.cwd.join(FILE_NAME)),
         config_home.map(|folder| folder.join("mainspring").join(FILE_NAME)),
@@ -129,14 +129,14 @@ pub(super) fn locate(sources: &Sources) -> Result<Option<(PathBuf, String)>, Pro
     Ok(None)
 }
 
-/// The default state directory.
+/// Returns the default state directory.
 pub(super) fn default_state_dir(sources: &Sources) -> Option<PathBuf> {
-    xdg(sources, "XDG_STATE_HOME", ".local/state").map(|folder| folder.join("mainspring"))
+    xdg_folder(sources, "XDG_STATE_HOME", ".local/state").map(|folder| folder.join("mainspring"))
 }
 
-/// The folder named by `variable`, else `below` in the home directory. Relative paths are ignored, as the XDG
+/// Returns the folder named by `variable`, else `below` in the home directory. Relative paths are ignored, as the XDG
 /// specification requires.
-fn xdg(sources: &Sources, variable: &str, below: &str) -> Option<PathBuf> {
+fn xdg_folder(sources: &Sources, variable: &str, below: &str) -> Option<PathBuf> {
     let named = sources.variable(variable).map(PathBuf::from).filter(|path| path.is_absolute());
     named.or_else(|| Some(sources.home.as_ref()?.join(below)))
 }
@@ -150,7 +150,7 @@ pub enum Origin {
     /// The configuration file.
     File {
         /// The file.
-        #[serde(serialize_with = "lossy")]
+        #[serde(serialize_with = "serialize_lossy")]
         path: PathBuf,
         /// The line, counted from 1.
         line: usize,
@@ -178,6 +178,6 @@ impl fmt::Display for Origin {
 }
 
 /// Serializes a path as text; a path that is not Unicode would otherwise fail.
-fn lossy<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+fn serialize_lossy<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(&path.to_string_lossy())
 }

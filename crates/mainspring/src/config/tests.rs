@@ -361,8 +361,8 @@ fn addresses_and_host_names_are_checked() {
     assert_eq!(listed.load().config.allowed_hosts, hosts);
     assert_eq!(named.load().config.allowed_hosts, hosts);
     assert_eq!(machine().flag("allowed_hosts", " ").load().config.allowed_hosts, [""; 0]);
-    let shown = listed.load().rows().into_iter().find(|row| row.key == "allowed_hosts").unwrap().value;
-    assert_eq!(serde_json::to_value(shown).unwrap(), serde_json::json!(hosts));
+    let value = listed.load().rows().into_iter().find(|row| row.key == "allowed_hosts").unwrap().value;
+    assert_eq!(serde_json::to_value(value).unwrap(), serde_json::json!(hosts));
     for value in
         [r#""a.example""#, "1", "[1]", r#"["a", 1]"#, r#"["a:80"]"#, r#"["http://a"]"#, r#"[""]"#, r#"["*"]"#]
     {
@@ -535,10 +535,11 @@ fn only_relevant_variables_are_kept() {
         (os(b"OMI_AGENT_STATE_DIR"), os(b"/x")),
         (os(b"XDG_STATE_HOME"), os(b"/y")),
     ];
-    let kept = source::variables(all.into_iter()).unwrap();
-    let names: Vec<_> = kept.iter().map(|(name, _)| name.as_str()).collect();
+    let relevant = source::relevant_variables(all.into_iter()).unwrap();
+    let names: Vec<_> = relevant.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(names, ["MAINSPRING_OWNER", "OMI_AGENT_STATE_DIR", "XDG_STATE_HOME"]);
-    let error = source::variables([(os(b"MAINSPRING_STATE_DIR"), os(b"/\xff"))].into_iter()).unwrap_err();
+    let error =
+        source::relevant_variables([(os(b"MAINSPRING_STATE_DIR"), os(b"/\xff"))].into_iter()).unwrap_err();
     assert_eq!(error.to_string(), "MAINSPRING_STATE_DIR is not valid UTF-8: give a value that is");
 }
 
@@ -556,10 +557,10 @@ fn an_adapter_is_configured_in_the_file_and_its_secrets_are_not_displayed() {
     assert_eq!(adapter.env.as_ref().unwrap()["API_KEY"], "s3cret");
     assert_eq!(adapter.cwd, Some(machine.path("project/work")));
     assert_eq!((adapter.kind, adapter.permissions), (Some(AdapterKind::Acp), Some(Permissions::Legacy)));
-    let shown = serde_json::to_string(&resolved.rows()).unwrap();
-    assert!(!shown.contains("s3cret"), "{shown}");
+    let rows = serde_json::to_string(&resolved.rows()).unwrap();
+    assert!(!rows.contains("s3cret"), "{rows}");
     for key in ["kind", "command", "env", "pass_env", "cwd", "permissions", "max_processes", "model"] {
-        assert!(shown.contains(&format!("adapters.opencode.{key}")), "{key}: {shown}");
+        assert!(rows.contains(&format!("adapters.opencode.{key}")), "{key}: {rows}");
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::Entry;
 use super::error::Problem;
-use super::rule::Raw;
+use super::rule::RawValue;
 use super::settings::{self, SETTINGS};
 use super::source::{Origin, Sources, VARIABLES};
 
@@ -10,7 +10,7 @@ use super::source::{Origin, Sources, VARIABLES};
 pub(super) fn variables(sources: &Sources, problems: &mut Vec<Problem>) -> Vec<Entry> {
     let mut entries = Vec::new();
     for (name, value) in &sources.env {
-        let Some(key) = key_of(name) else {
+        let Some(key) = key_of_variable(name) else {
             if name.starts_with("MAINSPRING_") && !VARIABLES.iter().any(|variable| variable.name == name) {
                 problems.push(Problem::unknown_variable(name));
             }
@@ -30,7 +30,7 @@ pub(super) fn flags(sources: &Sources, problems: &mut Vec<Problem>) -> Vec<Entry
     let mut entries = Vec::new();
     for (key, value) in &sources.flags {
         let origin = Origin::Flag { name: settings::flag(key) };
-        if settings::target(key).is_some() {
+        if settings::find_target(key).is_some() {
             entries.push(entry(sources, key.clone(), value, origin));
         } else {
             problems.push(Problem::unknown_key(key.clone(), origin));
@@ -39,8 +39,8 @@ pub(super) fn flags(sources: &Sources, problems: &mut Vec<Problem>) -> Vec<Entry
     entries
 }
 
-/// The key of the setting that the variable `name` sets.
-fn key_of(name: &str) -> Option<String> {
+/// Returns the key of the setting that the variable `name` sets.
+fn key_of_variable(name: &str) -> Option<String> {
     let named = SETTINGS.iter().find(|setting| setting.variable() == name || setting.alias() == Some(name));
     match named {
         Some(setting) => Some(setting.key.to_owned()),
@@ -53,8 +53,8 @@ fn key_of(name: &str) -> Option<String> {
 fn entry(sources: &Sources, key: String, value: &str, origin: Origin) -> Entry {
     Entry {
         key,
-        raw: Raw::Untyped(value.to_owned()),
-        shown: format!("{value:?}"),
+        raw: RawValue::Untyped(value.to_owned()),
+        written: format!("{value:?}"),
         folder: sources.cwd.clone(),
         origin,
     }

@@ -1,6 +1,6 @@
 //! Checks the health of a database, for `doctor`.
 
-use rusqlite::{Connection, Result};
+use rusqlite::{Connection, OptionalExtension, Result};
 
 use super::migrate;
 
@@ -29,6 +29,34 @@ pub struct SqliteCheck {
     pub runs: u64,
     /// The number of events.
     pub events: u64,
+    /// True if the database was not closed normally and has not been checked completely since.
+    pub crash_check_due: bool,
+}
+
+/// Returns true if a check after a crash has not finished.
+pub(super) fn crash_check_due(connection: &Connection) -> Result<bool> {
+    let due = connection.query_row("SELECT 1 FROM meta WHERE name = 'crash_check_due'", [], |_| Ok(()));
+    due.optional().map(|due| due.is_some())
+}
+
+/// Records whether a check after a crash is due.
+pub(super) fn crash_check_write(connection: &Connection, due: bool) -> Result<()> {
+    let sql = match due {
+        true => "INSERT OR REPLACE INTO meta VALUES ('crash_check_due', 1)",
+        false => "DELETE FROM meta WHERE name = 'crash_check_due'",
+    };
+    connection.execute(sql, []).map(drop)
+}
+
+/// Lists the problems that SQLite finds without comparing indexes with their tables. Reads the whole file.
+pub(super) fn quick_check(connection: &Connection) -> Result<Vec<String>> {
+    integrity_check(connection, "PRAGMA quick_check(20)")
+}
+
+fn integrity_check(connection: &Connection, pragma: &str) -> Result<Vec<String>> {
+    let mut statement = connection.prepare(pragma)?;
+    let problems = statement.query_map([], |row| row.get::<_, String>(0))?;
+    problems.filter(|problem| !matches!(problem, Ok(text) if text == "ok")).collect()
 }
 
 /// Checks the database. `thorough` also compares every index with its table, which reads the whole file.
@@ -40,12 +68,10 @@ pub(super) fn check(connection: &Connection, thorough: bool, file_bytes: u64) ->
         let search = format!("SELECT count(*) FROM {table} WHERE {table} MATCH 'x'");
         connection.query_row(&search, [], |_| Ok(()))?;
     }
-    let integrity = if thorough { "PRAGMA integrity_check(20)" } else { "PRAGMA quick_check(20)" };
-    let mut problems = connection
-        .prepare(integrity)?
-        .query_map([], |row| row.get::<_, String>(0))?
-        .collect::<Result<Vec<_>>>()?;
-    problems.retain(|problem| problem != "ok");
+    let mut problems = match thorough {
+        true => integrity_check(connection, "PRAGMA integrity_check(20)")?,
+        false => quick_check(connection)?,
+    };
     let mut foreign_keys = connection.prepare("PRAGMA foreign_key_check")?;
     let mut rows = foreign_keys.query([])?;
     while let Some(row) = rows.next()? {
@@ -64,5 +90,6 @@ pub(super) fn check(connection: &Connection, thorough: bool, file_bytes: u64) ->
         sessions: query_number("SELECT count(*) FROM sessions WHERE status <> 'deleted'")?,
         runs: query_number("SELECT count(*) FROM runs")?,
         events: query_number("SELECT count(*) FROM events")?,
+        crash_check_due: crash_check_due(connection)?,
     })
 }

@@ -18,6 +18,7 @@ const MIGRATIONS: &[(u32, &str)] = &[
     (11, include_str!("../../migrations/0011_budgets.sql")),
     (12, include_str!("../../migrations/0012_agents.sql")),
     (16, include_str!("../../migrations/0016_unknown_costs.sql")),
+    (17, include_str!("../../migrations/0017_wal_token.sql")),
 ];
 
 /// The schema version this program writes.

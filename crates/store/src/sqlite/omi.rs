@@ -25,7 +25,7 @@ use rusqlite::{Connection, OptionalExtension};
 use super::apply::Prepared;
 use super::columns::int;
 use super::open::{self, OpenError};
-use super::{SqliteOptions, migrate};
+use super::{SqliteOptions, migrate, wal};
 
 mod bindings;
 mod copy;
@@ -155,12 +155,13 @@ impl OmiSource {
         mut progress: impl FnMut(u64, u64),
     ) -> Result<OmiReport, OmiError> {
         let mut target = match options.dry_run {
-            false => open::open_writer(database, &SqliteOptions::default(), options.now)?,
+            false => open::open_writer(database, &SqliteOptions::default(), options.now)?.connection,
             true => open_dry_run(database, options.now)?,
         };
         let fail = |error| OmiError::from(open::failed(database, error));
         let transaction = target.transaction().map_err(fail)?;
         check_empty(&transaction, database)?;
+        wal::token_renew(&transaction).map_err(fail)?;
         let mut import = Import::new(self, &transaction, options)?;
         import.import_all(&mut progress)?;
         let Import { report, seq, .. } = import;

@@ -1,8 +1,11 @@
 //! Opens a database file, and rejects an unusable one before writing anything.
 //!
-//! The bytes of the header are checked first, and then the tables through a connection that cannot write, because
-//! opening a file in WAL mode can change it. A new database is created under another name and renamed when complete,
-//! so that a crash leaves either a complete database or none.
+//! The bytes of the header are checked first, then whether the WAL belongs to the file, and then the tables through a
+//! connection that cannot write, because opening a file in WAL mode can change it. A new database is created under
+//! another name and renamed when complete, so that a crash leaves either a complete database or none.
+//!
+//! A file beside the database, [`HISTORY`], records that there was one, so that a missing database is not mistaken for
+//! a new state directory.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
@@ -13,7 +16,8 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use super::migrate::{self, SCHEMA_VERSION};
-use super::{Durability, SqliteOptions};
+use super::wal::{self, Wal};
+use super::{Durability, SqliteOptions, check};
 
 /// `MSPR`, in the header of every mainspring database.
 const APPLICATION_ID: u32 = 0x4D53_5052;
@@ -22,6 +26,10 @@ const OLDEST_SQLITE: i32 = 3_051_003;
 const MAGIC: &[u8; 16] = b"SQLite format 3\0";
 /// The number of prepared statements each connection caches. The crate has about 60.
 const CACHED_STATEMENTS: usize = 128;
+/// The suffix of the file that records that a database exists.
+const HISTORY: &str = "-history";
+const HISTORY_TEXT: &str = "A mainspring database belongs beside this file. \
+    If it is missing, mainspring refuses to start with an empty one. Remove this file to start anew.\n";
 
 /// A database that cannot be opened. The file is unchanged.
 #[derive(Debug, thiserror::Error)]
@@ -42,6 +50,20 @@ pub enum OpenError {
     /// The file is damaged.
     #[error("{} is damaged ({reason}): restore it from a backup, or move it away to start anew", path.display())]
     Corrupt { path: PathBuf, reason: String },
+    /// The WAL beside the file is not its own.
+    #[error(
+        "{} does not belong to {}, which was replaced or restored beside it: to use the database as it is, move {} away; \
+         or put the database back that it belongs to",
+        wal.display(), path.display(), wal.display()
+    )]
+    StaleWal { path: PathBuf, wal: PathBuf },
+    /// The file is missing or empty, but files beside it show that there was a database.
+    #[error(
+        "{} is missing or empty, but there was a database: put it back, or restore a backup; \
+         to start anew, move {traces} away",
+        path.display()
+    )]
+    Missing { path: PathBuf, traces: String },
     /// The file or its file system is read-only.
     #[error("{} is read-only: make it writable (chmod u+w), or remount its file system", path.display())]
     ReadOnly { path: PathBuf },
@@ -66,26 +88,77 @@ pub enum OpenError {
     },
 }
 
+/// A database that is open for writing.
+pub(super) struct Opened {
+    pub(super) connection: Connection,
+    /// True if the database was not closed normally and is too large to be checked before it is used.
+    pub(super) check_due: bool,
+}
+
 /// Opens the write connection. Creates or migrates the database if necessary.
-pub(super) fn open_writer(path: &Path, options: &SqliteOptions, now: Time) -> Result<Connection, OpenError> {
+pub(super) fn open_writer(path: &Path, options: &SqliteOptions, now: Time) -> Result<Opened, OpenError> {
     check_sqlite()?;
-    if !inspect(path)? {
+    let found = inspect(path)?;
+    if found.is_none() {
         create(path, now)?;
     }
     let fail = |error| failed(path, error);
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut connection = Connection::open_with_flags(path, flags).map_err(fail)?;
+    connection.execute_batch("PRAGMA busy_timeout = 5000").map_err(fail)?;
+    let check_due = crash_check(path, &connection, found.is_some_and(|wal| wal != Wal::Absent), options)?;
+    let version = migrate::version(&connection).map_err(fail)?;
+    if version > SCHEMA_VERSION {
+        return Err(OpenError::Newer { path: path.into(), found: version, known: SCHEMA_VERSION });
+    }
+    if version < SCHEMA_VERSION {
+        without_wal(&mut connection, |connection| migrate::migrate(connection, now)).map_err(fail)?;
+    }
     configure(&connection, options).map_err(fail)?;
-    let found = migrate::version(&connection).map_err(fail)?;
-    if found > SCHEMA_VERSION {
-        return Err(OpenError::Newer { path: path.into(), found, known: SCHEMA_VERSION });
+    history_write(path).map_err(|error| io_failed(path, error))?;
+    Ok(Opened { connection, check_due })
+}
+
+/// Runs a change of the schema or of page numbers outside the WAL, where the token of a WAL could not be compared with
+/// that of the database. No other connection may be open.
+pub(super) fn without_wal<T>(
+    connection: &mut Connection,
+    change: impl FnOnce(&mut Connection) -> rusqlite::Result<T>,
+) -> rusqlite::Result<T> {
+    connection.execute_batch("PRAGMA journal_mode = DELETE; PRAGMA synchronous = FULL")?;
+    change(connection)
+}
+
+/// Checks a database that was not closed normally. Returns true if it is too large to be checked now.
+fn crash_check(
+    path: &Path,
+    connection: &Connection,
+    unclean: bool,
+    options: &SqliteOptions,
+) -> Result<bool, OpenError> {
+    let fail = |error| failed(path, error);
+    // Closing must not merge the WAL into a damaged file.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(fail)?;
+    let due = unclean || check::crash_check_due(connection).map_err(fail)?;
+    let is_large = fs::metadata(path).is_ok_and(|file| file.len() > options.check_at_open_bytes);
+    if due && !is_large {
+        let problems = check::quick_check(connection).map_err(fail)?;
+        if let Some(problem) = problems.into_iter().next() {
+            return Err(OpenError::Corrupt { path: path.into(), reason: problem });
+        }
     }
-    if found < SCHEMA_VERSION {
-        migrate::migrate(&mut connection, now).map_err(fail)?;
-        // Writes the new version into the header of the file, where an older program checks it.
-        connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).map_err(fail)?;
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false).map_err(fail)?;
+    Ok(due && is_large)
+}
+
+/// Records beside the database that it exists.
+fn history_write(path: &Path) -> io::Result<()> {
+    let history = sibling(path, HISTORY);
+    if history.exists() {
+        return Ok(());
     }
-    Ok(connection)
+    fs::write(&history, HISTORY_TEXT)?;
+    folder_sync(path)
 }
 
 /// Opens a read-only connection. The writer must be open.
@@ -109,8 +182,7 @@ fn configure(connection: &Connection, options: &SqliteOptions) -> rusqlite::Resu
         Durability::Normal => "NORMAL",
     };
     connection.execute_batch(&format!(
-        "PRAGMA busy_timeout = 5000;
-         PRAGMA journal_mode = WAL;
+        "PRAGMA journal_mode = WAL;
          PRAGMA synchronous = {synchronous};
          PRAGMA foreign_keys = ON;
          PRAGMA wal_autocheckpoint = 2000;
@@ -135,11 +207,12 @@ pub(super) fn pragmas(connection: &Connection) -> rusqlite::Result<Vec<(&'static
     names.into_iter().map(|name| Ok((name, value(name)?))).collect()
 }
 
-/// Returns whether there is a database. Fails if it is foreign or incomplete. Changes nothing.
-fn inspect(path: &Path) -> Result<bool, OpenError> {
+/// Returns the state of the WAL if there is a database. Fails if the database is foreign, incomplete or missing, or if
+/// its WAL belongs to another one. Changes nothing.
+fn inspect(path: &Path) -> Result<Option<Wal>, OpenError> {
     let metadata = match fs::metadata(path) {
         Ok(metadata) => metadata,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return check_new(path),
         Err(error) => return Err(io_failed(path, error)),
     };
     if !metadata.is_file() {
@@ -151,7 +224,7 @@ fn inspect(path: &Path) -> Result<bool, OpenError> {
     let mut file =
         OpenOptions::new().read(true).write(true).open(path).map_err(|error| io_failed(path, error))?;
     if metadata.len() == 0 {
-        return Ok(false);
+        return check_new(path);
     }
     let mut header = [0; 100];
     let complete = file.read_exact(&mut header);
@@ -167,19 +240,39 @@ fn inspect(path: &Path) -> Result<bool, OpenError> {
     if found > SCHEMA_VERSION {
         return Err(OpenError::Newer { path: path.into(), found, known: SCHEMA_VERSION });
     }
-    // After a crash the file is complete only with its WAL, which SQLite merges when it opens both.
-    let has_wal = fs::metadata(sibling(path, "-wal")).is_ok_and(|wal| wal.len() > 0);
-    if !has_wal {
-        let page_size = match u64::from(u16::from_be_bytes([header[16], header[17]])) {
-            1 => 65536,
-            size => size,
-        };
-        if u64::from(number(28)) * page_size > metadata.len() {
-            return Err(OpenError::Corrupt { path: path.into(), reason: "its end is missing".into() });
+    let page_size = match u64::from(u16::from_be_bytes([header[16], header[17]])) {
+        1 => 65536,
+        size => size,
+    };
+    let base = wal::Base { page_size, schema_cookie: number(40), schema_version: found };
+    let beside = sibling(path, "-wal");
+    let wal = wal::examine(&mut file, base, &beside).map_err(|error| io_failed(&beside, error))?;
+    match wal {
+        Wal::Stale => return Err(OpenError::StaleWal { path: path.into(), wal: beside }),
+        // After a crash the file is complete only with its WAL, which SQLite merges when it opens both.
+        Wal::Belongs => {}
+        Wal::Absent | Wal::Empty => {
+            if u64::from(number(28)) * page_size > metadata.len() {
+                return Err(OpenError::Corrupt { path: path.into(), reason: "its end is missing".into() });
+            }
+            check_tables(path)?;
         }
-        check_tables(path)?;
     }
-    Ok(true)
+    Ok(Some(wal))
+}
+
+/// Fails if files beside a missing or empty database show that there was one.
+fn check_new(path: &Path) -> Result<Option<Wal>, OpenError> {
+    let traces: Vec<String> = ["-wal", "-journal", HISTORY]
+        .map(|suffix| sibling(path, suffix))
+        .into_iter()
+        .filter(|trace| fs::metadata(trace).is_ok_and(|file| file.len() > 0))
+        .map(|trace| trace.display().to_string())
+        .collect();
+    match traces.is_empty() {
+        true => Ok(None),
+        false => Err(OpenError::Missing { path: path.into(), traces: traces.join(" and ") }),
+    }
 }
 
 /// Reads the schema and a row of each small table through a connection that cannot write.
@@ -222,8 +315,13 @@ fn create(path: &Path, now: Time) -> Result<(), OpenError> {
         let _ = remove(&draft);
     }
     renamed?;
+    folder_sync(path).map_err(|error| io_failed(path, error))
+}
+
+/// Makes new names in the folder of `path` durable.
+fn folder_sync(path: &Path) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    File::open(folder).and_then(|folder| folder.sync_all()).map_err(|error| io_failed(path, error))
+    File::open(folder).and_then(|folder| folder.sync_all())
 }
 
 /// Creates a file that only its owner can read: it will hold private conversations.
@@ -271,7 +369,7 @@ fn check_sqlite() -> Result<(), OpenError> {
 }
 
 /// Returns `path` with `suffix` appended to its name.
-fn sibling(path: &Path, suffix: &str) -> PathBuf {
+pub(super) fn sibling(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     name.into()
@@ -313,7 +411,7 @@ mod tests {
     fn no_connection_recompiles_its_statements() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("test.sqlite3");
-        let writer = open_writer(&path, &SqliteOptions::default(), Time(0)).unwrap();
+        let writer = open_writer(&path, &SqliteOptions::default(), Time(0)).unwrap().connection;
         for connection in [&writer, &open_reader(&path).unwrap()] {
             assert!(connection.db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG).unwrap());
         }

@@ -4,7 +4,8 @@
 //! queue ──take all──▶ BEGIN ─▶ [savepoint, check fence, write, release | roll back]… ─▶ COMMIT ──▶ answers
 //! ```
 //!
-//! A commit that is alone in its group needs no savepoint: a failure rolls back the transaction.
+//! A commit that is alone in its group needs no savepoint: a failure rolls back the transaction. The first transaction
+//! of each WAL also renews the token of `wal.rs`.
 //!
 //! The writer does not wait for a group to fill: all jobs that are queued when it is free form the next group. It also
 //! checks fences and issues leases. A new lease is sent after the group's commit, so that its holder reads everything
@@ -13,26 +14,27 @@
 //! Invariant: no answer is sent before its transaction has ended.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use mainspring_core::{ApiKey, Cursor, SessionId, StateOutcome, Time};
 use mainspring_kernel::store::{AgentRow, Chunk, Fence, OwnerState, Request, Row, StoreError};
 use parking_lot::Mutex;
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, params};
 use tokio::sync::oneshot;
 
 use super::apply::Prepared;
 use super::columns::{Id, int};
 use super::error::write_error;
+use super::files::Files;
 use super::queue::Queue;
-use super::search;
 use super::write::request_write;
 use super::write_records::key_write;
-use super::{agents, data, purge};
+use super::{agents, check, data, purge, search, wal};
 use crate::Fault;
 
-/// The low bits of an epoch that count the leases of one boot.
-const LEASE_BITS: u32 = 24;
+/// The low bits of an epoch, which count the leases of one boot. Their number never runs out.
+pub(super) const LEASE_BITS: u32 = 40;
 
 pub(super) type Answer<T> = oneshot::Sender<Result<T, StoreError>>;
 
@@ -58,6 +60,8 @@ pub(super) enum Job {
     AgentWrite(Box<AgentRow>, Answer<bool>),
     /// Deletes a version of an owner's agent. Answers false if there is none.
     AgentDelete((String, String, u32), Answer<bool>),
+    /// Records that the check after a crash has passed.
+    CrashChecked(Answer<()>),
 }
 
 /// A job that writes streamed text.
@@ -68,11 +72,14 @@ pub(super) struct ChunkJob {
 }
 
 /// The state that the writer thread shares with the store.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Shared {
+    files: Files,
     pub(super) queue: Queue<Job, ChunkJob>,
     pub(super) leases: Mutex<HashMap<SessionId, Lease>>,
     pub(super) fault: Mutex<Option<Fault>>,
+    /// The damage that a check in the background has found.
+    damage: OnceLock<String>,
 }
 
 /// The right to write a session. Kept in memory only: the lock of the state directory makes this process the only
@@ -85,6 +92,43 @@ pub(super) struct Lease {
 }
 
 impl Shared {
+    pub(super) fn new(files: Files) -> Self {
+        Self {
+            files,
+            queue: Queue::default(),
+            leases: Mutex::default(),
+            fault: Mutex::default(),
+            damage: OnceLock::new(),
+        }
+    }
+
+    /// Forgets a lease, unless it was taken again.
+    pub(super) fn lease_release(&self, fence: Fence) {
+        let mut leases = self.leases.lock();
+        if leases.get(&fence.session).is_some_and(|lease| lease.epoch == fence.epoch) {
+            leases.remove(&fence.session);
+            // Gives memory back after a peak.
+            if leases.len() < leases.capacity() / 4 {
+                leases.shrink_to_fit();
+            }
+        }
+    }
+
+    /// Refuses all further writes: they could be lost, or damage more.
+    pub(super) fn set_damaged(&self, path: &str, problem: &str) {
+        tracing::error!(path, problem, "the database is damaged; nothing is written any more");
+        let remedy = "restore it from a backup, or move it away to start anew";
+        let _ = self.damage.set(format!("{path} is damaged ({problem}): {remedy}"));
+    }
+
+    /// Fails if the database must not be written.
+    pub(super) fn check_writable(&self) -> Result<(), StoreError> {
+        match self.damage.get() {
+            Some(damage) => Err(StoreError::Corrupt(damage.clone())),
+            None => self.files.check(),
+        }
+    }
+
     fn is_current(&self, fence: Fence) -> bool {
         self.leases.lock().get(&fence.session).is_some_and(|lease| lease.epoch == fence.epoch)
     }
@@ -105,8 +149,8 @@ impl Drop for CloseOnDrop<'_> {
 pub(super) struct Writer {
     pub(super) shared: Arc<Shared>,
     pub(super) connection: Connection,
-    /// The number of this boot, unique per database.
-    pub(super) boot: u64,
+    /// The epoch of the last lease. Each boot starts with higher ones.
+    pub(super) last_epoch: u64,
     /// The last cursor assigned.
     pub(super) seq: u64,
 }
@@ -117,7 +161,7 @@ enum PendingAnswer {
     Lease(Answer<Fence>, Result<Fence, StoreError>),
     Flag(Answer<bool>, Result<bool, StoreError>),
     State(Answer<StateOutcome>, Result<StateOutcome, StoreError>),
-    Key(Answer<()>, Result<(), StoreError>),
+    Done(Answer<()>, Result<(), StoreError>),
 }
 
 impl PendingAnswer {
@@ -136,7 +180,7 @@ impl PendingAnswer {
             Self::Lease(answer, result) => send(answer, result, None),
             Self::Flag(answer, result) => send(answer, result, failure),
             Self::State(answer, result) => send(answer, result, failure),
-            Self::Key(answer, result) => send(answer, result, failure),
+            Self::Done(answer, result) => send(answer, result, failure),
         }
     }
 }
@@ -155,7 +199,19 @@ impl Writer {
                 self.chunks_write(batch.lazy);
             }
         }
-        if let Err(error) = self.connection.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)") {
+        self.close();
+    }
+
+    /// Merges the WAL into the file, unless that is no longer there: SQLite would delete the WAL of what is there now.
+    fn close(&self) {
+        let closed = match self.shared.files.check() {
+            Ok(()) => self.connection.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)"),
+            Err(lost) => {
+                tracing::error!(%lost, "the database is closed without its last checkpoint");
+                self.connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map(drop)
+            }
+        };
+        if let Err(error) = closed {
             tracing::warn!(%error, "the last checkpoint failed; the next start repeats it");
         }
     }
@@ -175,15 +231,15 @@ impl Writer {
         let alone = jobs.iter().filter(is_write).count() == 1;
         for job in jobs {
             if let Job::Lease(session, answer) = job {
-                answers.push(PendingAnswer::Lease(answer, self.lease_take(session)));
+                answers.push(PendingAnswer::Lease(answer, Ok(self.lease_take(session))));
                 continue;
             }
             let begun = match &failure {
-                None if self.connection.is_autocommit() => self.execute("BEGIN IMMEDIATE"),
+                None if self.connection.is_autocommit() => self.begin(),
                 _ => Ok(()),
             };
             if let Err(error) = begun {
-                failure = Some(StoreError::Unavailable(error.to_string()));
+                failure = Some(error);
             }
             if failure.is_none() {
                 answers.push(self.job_write(job, alone, &mut chunk_drops));
@@ -267,7 +323,7 @@ impl Writer {
                     request.iter().try_for_each(|request| request_write(connection, request))?;
                     Ok(key_write(connection, &key)?)
                 });
-                PendingAnswer::Key(answer, result)
+                PendingAnswer::Done(answer, result)
             }
             Job::AgentWrite(agent, answer) => {
                 let result = self.atomically(alone, |connection| agents::agent_write(connection, &agent));
@@ -278,9 +334,27 @@ impl Writer {
                     self.atomically_sql(alone, |connection| agents::agent_delete(connection, &agent));
                 PendingAnswer::Flag(answer, result)
             }
+            Job::CrashChecked(answer) => {
+                let write = |connection: &Connection| check::crash_check_write(connection, false);
+                PendingAnswer::Done(answer, self.atomically_sql(alone, write))
+            }
             // Unreachable: `group_write` issues leases itself.
-            Job::Lease(session, answer) => PendingAnswer::Lease(answer, self.lease_take(session)),
+            Job::Lease(session, answer) => PendingAnswer::Lease(answer, Ok(self.lease_take(session))),
         }
+    }
+
+    /// Begins a transaction. One that may be the first of a WAL renews the token, by which a later start recognizes the
+    /// database that the WAL belongs to.
+    fn begin(&self) -> Result<(), StoreError> {
+        self.shared.check_writable()?;
+        let unavailable = |error: rusqlite::Error| StoreError::Unavailable(error.to_string());
+        let renew = wal::may_restart(&self.connection).map_err(unavailable)?;
+        self.execute("BEGIN IMMEDIATE").map_err(unavailable)?;
+        if renew && let Err(error) = wal::token_renew(&self.connection) {
+            let _ = self.execute("ROLLBACK");
+            return Err(unavailable(error));
+        }
+        Ok(())
     }
 
     /// Like [`Self::atomically`], for a `write` that only SQLite can refuse.
@@ -354,17 +428,12 @@ impl Writer {
         self.connection.prepare_cached(sql)?.execute([]).map(drop)
     }
 
-    fn lease_take(&self, session: SessionId) -> Result<Fence, StoreError> {
-        let first = self.boot << LEASE_BITS;
-        let mut leases = self.shared.leases.lock();
-        let epoch = leases.get(&session).map_or(first, |lease| lease.epoch) + 1;
-        if epoch >= first + (1 << LEASE_BITS) {
-            return Err(StoreError::Unavailable(
-                "too many leases of this session since the start: restart".into(),
-            ));
-        }
-        leases.insert(session, Lease { epoch, dropped_before: 0 });
-        Ok(Fence { session, epoch })
+    /// Issues a lease. Epochs are unique among all sessions, so that a released lease need not be remembered.
+    fn lease_take(&mut self, session: SessionId) -> Fence {
+        self.last_epoch += 1;
+        let epoch = self.last_epoch;
+        self.shared.leases.lock().insert(session, Lease { epoch, dropped_before: 0 });
+        Fence { session, epoch }
     }
 
     fn record_chunk_drops(&self, drops: &[(SessionId, u64)]) {
@@ -377,7 +446,9 @@ impl Writer {
     }
 
     fn chunks_write(&self, jobs: VecDeque<ChunkJob>) {
-        let result = self.chunks_insert(&jobs).map_err(|error| StoreError::Unavailable(error.to_string()));
+        let result = self.begin().and_then(|()| {
+            self.chunks_insert(&jobs).map_err(|error| StoreError::Unavailable(error.to_string()))
+        });
         if result.is_err() && !self.connection.is_autocommit() {
             let _ = self.execute("ROLLBACK");
         }
@@ -387,7 +458,6 @@ impl Writer {
     }
 
     fn chunks_insert(&self, jobs: &VecDeque<ChunkJob>) -> rusqlite::Result<()> {
-        self.execute("BEGIN IMMEDIATE")?;
         let mut insert = self.connection.prepare_cached(
             "INSERT OR IGNORE INTO chunks (session_id, pos, message_id, block, text) SELECT ?1, ?2, ?3, ?4, ?5 \
              WHERE NOT EXISTS (SELECT 1 FROM messages WHERE message_id = ?3)",
@@ -423,7 +493,9 @@ impl Job {
             | Self::AgentDelete(_, answer)
             | Self::BlobClaimed(_, answer) => PendingAnswer::Flag(answer, Err(error())),
             Self::StatePut(_, answer) => PendingAnswer::State(answer, Err(error())),
-            Self::KeyWrite(_, answer) => PendingAnswer::Key(answer, Err(error())),
+            Self::KeyWrite(_, answer) | Self::CrashChecked(answer) => {
+                PendingAnswer::Done(answer, Err(error()))
+            }
         }
     }
 }

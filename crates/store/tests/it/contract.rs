@@ -441,3 +441,18 @@ async fn only_one_binding_of_a_session_and_adapter_is_active() {
         commit(store, fence, vec![second, stale], vec![]).await.unwrap();
     }
 }
+
+#[tokio::test]
+async fn a_released_lease_is_void() {
+    for (name, Subject { store, .. }) in every_store() {
+        let first = create_session(&*store, 1).await;
+        store.lease_release(first).await.unwrap();
+        let refused = commit(&*store, first, vec![], vec![progress(1)]).await;
+        assert_eq!(refused, Err(StoreError::Fenced), "{name}");
+        let second = lease(&*store, 1).await;
+        assert!(second.epoch > first.epoch, "{name}");
+        store.lease_release(first).await.unwrap();
+        commit(&*store, second, vec![], vec![progress(2)]).await.unwrap();
+        store.health().await.unwrap();
+    }
+}

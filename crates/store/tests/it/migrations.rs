@@ -13,7 +13,7 @@ use crate::digests::digest;
 use crate::fixtures::*;
 use crate::steps::step;
 
-const RELEASED: &[&str] = &[
+pub(crate) const RELEASED: &[&str] = &[
     include_str!("../../migrations/0001_tables.sql"),
     include_str!("../../migrations/0002_views.sql"),
     include_str!("../../migrations/0003_access.sql"),
@@ -29,7 +29,7 @@ const RELEASED: &[&str] = &[
 ];
 
 /// Creates a database of the version that had these migrations, and runs `fill` on it.
-fn create_database(folder: &Path, migrations: &[&str], fill: &str) {
+pub(crate) fn create_database(folder: &Path, migrations: &[&str], fill: &str) {
     let old = Connection::open(folder.join("test.sqlite3")).unwrap();
     old.pragma_update(None, "application_id", 0x4D53_5052).unwrap();
     old.execute_batch(

@@ -36,9 +36,9 @@ fn open_error(path: &Path) -> OpenError {
 }
 
 #[test]
-fn a_closed_store_is_one_file() {
+fn a_closed_store_is_one_file_and_its_history() {
     let (folder, _) = database();
-    assert_eq!(file_names(folder.path()), ["test.sqlite3"]);
+    assert_eq!(file_names(folder.path()), ["test.sqlite3", "test.sqlite3-history"]);
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn an_empty_file_and_an_unfinished_one_are_replaced_by_a_database() {
     fs::write(folder.path().join("test.sqlite3"), "").unwrap();
     fs::write(folder.path().join("test.sqlite3.creating"), "half").unwrap();
     sqlite_open(folder.path()).close();
-    assert_eq!(file_names(folder.path()), ["test.sqlite3"]);
+    assert_eq!(file_names(folder.path()), ["test.sqlite3", "test.sqlite3-history"]);
 }
 
 #[test]
@@ -129,5 +129,6 @@ fn a_file_name_that_looks_like_a_uri_is_used_as_is() {
     for _ in 0..2 {
         SqliteStore::open(&path, SqliteOptions::default(), NOW).unwrap().close();
     }
-    assert_eq!(file_names(folder.path()), ["50%?mode=memory#x.sqlite3"]);
+    let names = file_names(folder.path());
+    assert_eq!(names, ["50%?mode=memory#x.sqlite3", "50%?mode=memory#x.sqlite3-history"]);
 }

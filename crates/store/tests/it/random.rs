@@ -1,5 +1,6 @@
 //! One random sequence through every store, compared at every step.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use mainspring_core::*;
@@ -8,7 +9,7 @@ use mainspring_kernel::store::{
     ArtifactPage, Chunk, Commit, Fence, InboxItem, NewEvent, Note, OpenToolCall, OwnerState, Request, Row,
     RunPage, SessionPage, SessionRef, SessionsOf, StateAt, StatePlace, StateRow, Store,
 };
-use mainspring_store::MemoryStore;
+use mainspring_store::{MemoryStore, SqliteStore};
 use serde_json::json;
 
 use crate::digests::digest as digest_at;
@@ -215,6 +216,23 @@ impl Random {
 /// Reads everything, as text.
 async fn read_everything(store: &dyn Store) -> Vec<String> {
     let mut all = vec![format!("{:?}", store.unfinished().await)];
+    read_pages(store, &mut all).await;
+    for n in 0..SESSIONS {
+        read_session(store, n, &mut all).await;
+    }
+    read_searches(store, &mut all).await;
+    for n in 0..RUNS {
+        read_run(store, n, &mut all).await;
+    }
+    for n in 0..i64::try_from(SESSIONS * 3).unwrap() {
+        for line in [n, 100 + n] {
+            read_line(store, session_id(u64::try_from(n / 3).unwrap()), line, &mut all).await;
+        }
+    }
+    all
+}
+
+async fn read_pages(store: &dyn Store, all: &mut Vec<String>) {
     let runs = RunPage { owner: OWNER.into(), session: None, status: None, before: None, limit: NO_LIMIT };
     let sessions = SessionPage {
         of: SessionsOf::Owner(OWNER.into()),
@@ -229,43 +247,6 @@ async fn read_everything(store: &dyn Store) -> Vec<String> {
     all.push(format!("{:?}", store.session_page(&sessions).await));
     all.push(format!("{:?}", store.session_page(&shared).await));
     all.push(format!("{:?}", store.owner_outside_org(OWNER, "acme").await));
-    for n in 0..SESSIONS {
-        let id = session_id(n);
-        // The epochs of the stores differ.
-        let mut loaded = store.session_load(id).await.unwrap();
-        for chunk in loaded.iter_mut().flat_map(|loaded| &mut loaded.chunks) {
-            chunk.fence.epoch = 0;
-        }
-        all.push(format!("load {n} {loaded:?}"));
-        all.push(format!("events {n} {:?}", store.events_after(id, None, Cursor::START, NO_LIMIT).await));
-        all.push(format!("before {n} {:?}", store.event_before(id, Cursor(200)).await));
-        all.push(format!("tree {n} {:?}", store.tree_page(id, None, NO_LIMIT).await));
-        all.push(format!("roots {n} {:?}", store.children(id, None, 2).await));
-        all.push(format!("bindings {n} {:?}", store.bindings(id, None, None, NO_LIMIT).await));
-        all.push(format!(
-            "bindings {n} of pi {:?}",
-            store.bindings(id, Some("pi"), Some(("pi", 3)), 2).await
-        ));
-        all.push(format!("forks {n} {:?}", store.session_forks(id).await));
-        all.push(format!("key {n} {:?}", store.session_find(OWNER, &SessionRef::Key(format!("k{n}"))).await));
-        for at in
-            [None, Some(point(i64::try_from(n * 3).unwrap(), 2)), Some(point(103, 3)), Some(point(117, 1))]
-        {
-            let at = StateAt::Session { session: id, at };
-            let page = store.state_page(&at, Some("s0"), 9).await.map_err(|_| "missing");
-            let slot = store.state_get(&at, "s0").await.map_err(|_| "missing");
-            let count = store.state_count(&at).await.map_err(|_| "missing");
-            all.push(format!("state {at:?} {slot:?} {page:?} {count:?}"));
-        }
-        for run in [None, Some(run_id(1))] {
-            let page =
-                ArtifactPage { session: id, run, before: Some((NOW.plus(2), artifact_id(5))), limit: 3 };
-            all.push(format!("artifacts {n} {:?}", store.artifact_page(&page).await));
-        }
-        for m in 0..12 {
-            all.push(format!("message {n} {:?}", store.message_get(id, message_id(n * 50 + m)).await));
-        }
-    }
     let owner = StateAt::Owner(OWNER.into());
     all.push(format!(
         "owner {:?} {:?}",
@@ -273,6 +254,42 @@ async fn read_everything(store: &dyn Store) -> Vec<String> {
         store.state_count(&owner).await
     ));
     all.push(format!("blobs {:?} {:?}", store.blob_page(None, 9).await, store.blob_loose(9).await));
+}
+
+async fn read_session(store: &dyn Store, n: u64, all: &mut Vec<String>) {
+    let id = session_id(n);
+    // The epochs of the stores differ.
+    let mut loaded = store.session_load(id).await.unwrap();
+    for chunk in loaded.iter_mut().flat_map(|loaded| &mut loaded.chunks) {
+        chunk.fence.epoch = 0;
+    }
+    all.push(format!("load {n} {loaded:?}"));
+    all.push(format!("events {n} {:?}", store.events_after(id, None, Cursor::START, NO_LIMIT).await));
+    all.push(format!("before {n} {:?}", store.event_before(id, Cursor(200)).await));
+    all.push(format!("tree {n} {:?}", store.tree_page(id, None, NO_LIMIT).await));
+    all.push(format!("roots {n} {:?}", store.children(id, None, 2).await));
+    all.push(format!("bindings {n} {:?}", store.bindings(id, None, None, NO_LIMIT).await));
+    all.push(format!("bindings {n} of pi {:?}", store.bindings(id, Some("pi"), Some(("pi", 3)), 2).await));
+    all.push(format!("forks {n} {:?}", store.session_forks(id).await));
+    all.push(format!("key {n} {:?}", store.session_find(OWNER, &SessionRef::Key(format!("k{n}"))).await));
+    for at in [None, Some(point(i64::try_from(n * 3).unwrap(), 2)), Some(point(103, 3)), Some(point(117, 1))]
+    {
+        let at = StateAt::Session { session: id, at };
+        let page = store.state_page(&at, Some("s0"), 9).await.map_err(|_| "missing");
+        let slot = store.state_get(&at, "s0").await.map_err(|_| "missing");
+        let count = store.state_count(&at).await.map_err(|_| "missing");
+        all.push(format!("state {at:?} {slot:?} {page:?} {count:?}"));
+    }
+    for run in [None, Some(run_id(1))] {
+        let page = ArtifactPage { session: id, run, before: Some((NOW.plus(2), artifact_id(5))), limit: 3 };
+        all.push(format!("artifacts {n} {:?}", store.artifact_page(&page).await));
+    }
+    for m in 0..12 {
+        all.push(format!("message {n} {:?}", store.message_get(id, message_id(n * 50 + m)).await));
+    }
+}
+
+async fn read_searches(store: &dyn Store, all: &mut Vec<String>) {
     for text in ["text", "TEXT 5", "word3", "text 1"] {
         let query = Query::parse(text).unwrap();
         all.push(format!("titles {text} {:?}", store.search_titles(OWNER, &query, 4).await));
@@ -282,98 +299,105 @@ async fn read_everything(store: &dyn Store) -> Vec<String> {
             all.push(format!("found {text} {found:?}"));
         }
     }
-    for n in 0..RUNS {
-        all.push(format!("artifact {n} {:?}", store.artifact_get(artifact_id(n)).await));
-        let run = StateAt::Run(run_id(n));
-        all.push(format!(
-            "run {n} {:?} {:?}",
-            store.state_get(&run, "s1").await,
-            store.state_page(&run, None, 2).await
-        ));
-        all.push(format!(
-            "run {n} {:?} {:?} {:?}",
-            store.run_get(run_id(n)).await,
-            store.attempts(run_id(n)).await,
-            store.steps(run_id(n)).await
-        ));
-        let asked = store.run_by_request(OWNER, "desk", &format!("r{n}")).await;
-        all.push(format!("asked {n} {asked:?}"));
-        let of_run = store.events_after(session_id(n % SESSIONS), Some(run_id(n)), Cursor(5), 3).await;
-        all.push(format!("of run {n} {of_run:?}"));
-        all.push(format!(
-            "request {n} {:?}",
-            store.request_get(OWNER, "session_create", &format!("k{n}")).await
-        ));
+}
+
+async fn read_run(store: &dyn Store, n: u64, all: &mut Vec<String>) {
+    let (id, state) = (run_id(n), StateAt::Run(run_id(n)));
+    all.push(format!("artifact {n} {:?}", store.artifact_get(artifact_id(n)).await));
+    let (slot, page) = (store.state_get(&state, "s1").await, store.state_page(&state, None, 2).await);
+    all.push(format!("run {n} {slot:?} {page:?}"));
+    let (run, attempts) = (store.run_get(id).await, store.attempts(id).await);
+    all.push(format!("run {n} {run:?} {attempts:?} {:?}", store.steps(id).await));
+    let requested = store.run_by_request(OWNER, "desk", &format!("r{n}")).await;
+    all.push(format!("requested {n} {requested:?}"));
+    let events = store.events_after(session_id(n % SESSIONS), Some(id), Cursor(5), 3).await;
+    all.push(format!("events of run {n} {events:?}"));
+    let request = store.request_get(OWNER, "session_create", &format!("k{n}")).await;
+    all.push(format!("request {n} {request:?}"));
+}
+
+async fn read_line(store: &dyn Store, session: SessionId, line: i64, all: &mut Vec<String>) {
+    // Which of several missing lines is reported is not part of the contract.
+    let path = store.path(point(line, 3), Some(4), 3).await.map_err(|_| "missing");
+    all.push(format!("path {line} {path:?}"));
+    for pos in [0, 3] {
+        let children = store.children(session, Some(point(line, pos)), 3).await;
+        all.push(format!("children {line} {pos} {children:?}"));
+        all.push(format!("leaf {line} {pos} {:?}", store.leaf(session, point(line, pos)).await));
     }
-    for n in 0..i64::try_from(SESSIONS * 3).unwrap() {
-        for line in [n, 100 + n] {
-            // Which of several missing lines is reported is not part of the contract.
-            let path = store.path(point(line, 3), Some(4), 3).await.map_err(|_| "missing");
-            all.push(format!("path {line} {path:?}"));
-            let of = session_id(u64::try_from(n / 3).unwrap());
-            for pos in [0, 3] {
-                all.push(format!(
-                    "children {line} {pos} {:?}",
-                    store.children(of, Some(point(line, pos)), 3).await
-                ));
-                all.push(format!("leaf {line} {pos} {:?}", store.leaf(of, point(line, pos)).await));
-            }
-            for reader in [of, session_id(2)] {
-                let digest = store.digest(reader, point(line, 2)).await.map_err(|_| "missing");
-                all.push(format!("digest {line} {digest:?}"));
-            }
-            let strands = store.lines_to_root(of, LineId(line), 9).await.map_err(|_| "missing");
-            all.push(format!("strands {line} {strands:?}"));
-        }
+    for reader in [session, session_id(2)] {
+        let digest = store.digest(reader, point(line, 2)).await.map_err(|_| "missing");
+        all.push(format!("digest {line} {digest:?}"));
     }
-    all
+    let lines = store.lines_to_root(session, LineId(line), 9).await.map_err(|_| "missing");
+    all.push(format!("lines {line} {lines:?}"));
 }
 
 async fn purge(store: &dyn Store, session: SessionId) {
     while store.session_purge(session).await.unwrap() {}
 }
 
-async fn run_sequence(seed: u64) {
-    let folder = tempfile::tempdir().unwrap();
-    let (sqlite, memory) = (sqlite_open(folder.path()), MemoryStore::default());
-    let mut random = Random(seed);
-    let mut step_random = Random(seed + 1_000_000);
-    let mut fences: Vec<[Fence; 2]> = vec![];
-    let mut bases: Vec<Option<Option<Point>>> = vec![None; usize::try_from(SESSIONS).unwrap()];
-    for n in 0..SESSIONS {
-        fences.push([lease(&sqlite, n).await, lease(&memory, n).await]);
+/// The stores of one sequence, and the generators of its steps.
+struct Sequence {
+    seed: u64,
+    sqlite: SqliteStore,
+    memory: MemoryStore,
+    random: Random,
+    /// A second generator, for rows that were added later: they leave the main sequence as it was.
+    row_random: Random,
+    /// The lease of each session, in SQLite and in memory.
+    fences: Vec<[Fence; 2]>,
+    /// The base of each session, once it is chosen: the origin of a fork never changes.
+    bases: Vec<Option<Option<Point>>>,
+}
+
+impl Sequence {
+    async fn new(seed: u64, folder: &Path) -> Self {
+        let (sqlite, memory) = (sqlite_open(folder), MemoryStore::default());
+        let mut fences = vec![];
+        for n in 0..SESSIONS {
+            fences.push([lease(&sqlite, n).await, lease(&memory, n).await]);
+        }
+        let bases = vec![None; usize::try_from(SESSIONS).unwrap()];
+        let (random, row_random) = (Random(seed), Random(seed + 1_000_000));
+        Self { seed, sqlite, memory, random, row_random, fences, bases }
     }
-    for step in 0..STEPS {
-        let of = random.roll(SESSIONS);
-        let [in_sqlite, in_memory] = fences[usize::try_from(of).unwrap()];
+
+    /// Does one random thing to both stores and compares the results.
+    async fn step(&mut self, step: usize) {
+        let of = self.random.roll(SESSIONS);
+        let [in_sqlite, in_memory] = self.fences[usize::try_from(of).unwrap()];
+        let what = format!("seed {} step {step}", self.seed);
+        let (sqlite, memory, random) = (&self.sqlite, &self.memory, &mut self.random);
         match random.roll(22) {
             20 => {
                 let put = random.owner_state();
                 let (from_sqlite, from_memory) =
                     (sqlite.state_put(put.clone()).await, memory.state_put(put).await);
-                assert_eq!(from_sqlite, from_memory, "seed {seed} step {step}");
+                assert_eq!(from_sqlite, from_memory, "{what}");
             }
             21 => {
                 let hash = format!("hash {}", random.roll(4));
                 let claimed = (sqlite.blob_is_used(&hash).await, memory.blob_is_used(&hash).await);
-                assert_eq!(claimed.0, claimed.1, "seed {seed} step {step}");
+                assert_eq!(claimed.0, claimed.1, "{what}");
                 if random.chance(50) {
                     sqlite.blob_forget(&hash).await.unwrap();
                     memory.blob_forget(&hash).await.unwrap();
                 }
             }
             0 => {
-                fences[usize::try_from(of).unwrap()] = [lease(&sqlite, of).await, lease(&memory, of).await];
+                let fences = [lease(sqlite, of).await, lease(memory, of).await];
                 let commit = |fence| Arc::new(Commit { fence, events: vec![progress(1)], rows: vec![] });
                 let stale = (sqlite.commit(commit(in_sqlite)).await, memory.commit(commit(in_memory)).await);
-                assert_eq!(stale.0, stale.1, "seed {seed} step {step}");
+                assert_eq!(stale.0, stale.1, "{what}");
+                self.fences[usize::try_from(of).unwrap()] = fences;
             }
             1 => {
                 if memory.unfinished().await.unwrap().deleted.contains(&session_id(of)) {
-                    bases[usize::try_from(of).unwrap()] = None;
+                    self.bases[usize::try_from(of).unwrap()] = None;
                 }
-                purge(&sqlite, session_id(of)).await;
-                purge(&memory, session_id(of)).await;
+                purge(sqlite, session_id(of)).await;
+                purge(memory, session_id(of)).await;
             }
             5 => {
                 sqlite.events_prune(session_id(of)).await.unwrap();
@@ -395,76 +419,103 @@ async fn run_sequence(seed: u64) {
                 sqlite.chunks_write(chunk(in_sqlite)).await.unwrap();
                 memory.chunks_write(chunk(in_memory)).await.unwrap();
             }
-            _ => {
-                let mut rows = vec![];
-                if random.chance(30) || step < 20 {
-                    // The origin of a fork never changes, and exists.
-                    let at = point(i64::try_from(random.roll(SESSIONS * 3)).unwrap(), 1);
-                    let exists = memory.path(at, None, 1).await.is_ok_and(|path| path.len() == 1);
-                    let base = &mut bases[usize::try_from(of).unwrap()];
-                    let base = *base.get_or_insert((exists && random.chance(40)).then_some(at));
-                    rows.push(random.session(of, base));
-                }
-                // At most one conflict per commit: which of two is reported is not part of the contract.
-                for _ in 0..=random.roll(2) {
-                    let row = random.row(of);
-                    let twice = |is: fn(&Row) -> bool| is(&row) && rows.iter().any(is);
-                    if !twice(is_placed) && !twice(|row| matches!(row, Row::Run(_))) {
-                        rows.push(row);
-                    }
-                }
-                // Uses its own generator, so that the main sequence does not change.
-                if let Some(known) = memory.run_get(run_id(step_random.roll(RUNS))).await.unwrap() {
-                    let taken = Step {
-                        run: known.id,
-                        ..step_of(step_random.roll(30), 0, 1 + u32::try_from(step_random.roll(3)).unwrap())
-                    };
-                    let seal = step_random.chance(20);
-                    rows.push(if seal { Row::StepsSeal(known.id) } else { Row::Step(Box::new(taken)) });
-                }
-                if step_random.chance(30) {
-                    let of_line = i64::try_from(of * 3 + step_random.roll(3)).unwrap();
-                    let digest = digest_at(of_line, u32::try_from(step_random.roll(4)).unwrap());
-                    if memory.path(digest.at, None, 1).await.is_ok() {
-                        let made_at = NOW.plus(step_random.roll(9));
-                        rows.push(Row::Digest(Box::new(Digest { made_at, ..digest })));
-                    }
-                }
-                let is_loaded = memory.session_load(session_id(of)).await.unwrap().is_some();
-                if is_loaded && step_random.chance(30) {
-                    rows.push(Row::Binding(Box::new(step_random.binding(of))));
-                }
-                let mut events: Vec<NewEvent> = (0..random.roll(3)).map(|_| random.event()).collect();
-                for event in &mut events {
-                    // An event may refer only to a stored run.
-                    let known = match event.run {
-                        Some(run) => memory.run_get(run).await.unwrap(),
-                        None => None,
-                    };
-                    event.run = known.map(|run| run.id);
-                }
-                let commit = |fence| Commit { fence, events: events.clone(), rows: rows.clone() };
-                let (from_sqlite, from_memory) = (
-                    sqlite.commit(commit(in_sqlite).into()).await,
-                    memory.commit(commit(in_memory).into()).await,
-                );
-                assert_eq!(kind(&from_sqlite), kind(&from_memory), "seed {seed} step {step}: {rows:#?}");
-                assert_eq!(from_sqlite.ok(), from_memory.ok(), "seed {seed} step {step}");
-            }
+            _ => self.commit(step, of).await,
         }
-        if step % 40 == 0 || step == STEPS - 1 {
-            let (from_sqlite, from_memory) = (read_everything(&sqlite).await, read_everything(&memory).await);
-            for (from_sqlite, from_memory) in from_sqlite.iter().zip(&from_memory) {
-                assert_eq!(from_sqlite, from_memory, "seed {seed} step {step}");
-            }
+        if step.is_multiple_of(40) || step == STEPS - 1 {
+            self.compare(step).await;
         }
     }
-    let check = sqlite.check(true).await.unwrap();
+
+    /// Commits random rows and events of session `of` to both stores.
+    async fn commit(&mut self, step: usize, of: u64) {
+        let [in_sqlite, in_memory] = self.fences[usize::try_from(of).unwrap()];
+        let (rows, events) = (self.rows(step, of).await, self.events().await);
+        let commit = |fence| Commit { fence, events: events.clone(), rows: rows.clone() };
+        let (from_sqlite, from_memory) = (
+            self.sqlite.commit(commit(in_sqlite).into()).await,
+            self.memory.commit(commit(in_memory).into()).await,
+        );
+        let seed = self.seed;
+        assert_eq!(kind(&from_sqlite), kind(&from_memory), "seed {seed} step {step}: {rows:#?}");
+        assert_eq!(from_sqlite.ok(), from_memory.ok(), "seed {seed} step {step}");
+    }
+
+    async fn rows(&mut self, step: usize, of: u64) -> Vec<Row> {
+        let (memory, random, row_random) = (&self.memory, &mut self.random, &mut self.row_random);
+        let mut rows = vec![];
+        if random.chance(30) || step < 20 {
+            // The origin of a fork exists.
+            let at = point(i64::try_from(random.roll(SESSIONS * 3)).unwrap(), 1);
+            let exists = memory.path(at, None, 1).await.is_ok_and(|path| path.len() == 1);
+            let base = &mut self.bases[usize::try_from(of).unwrap()];
+            let base = *base.get_or_insert((exists && random.chance(40)).then_some(at));
+            rows.push(random.session(of, base));
+        }
+        // At most one conflict per commit: which of two is reported is not part of the contract.
+        for _ in 0..=random.roll(2) {
+            let row = random.row(of);
+            let twice = |is: fn(&Row) -> bool| is(&row) && rows.iter().any(is);
+            if !twice(is_placed) && !twice(|row| matches!(row, Row::Run(_))) {
+                rows.push(row);
+            }
+        }
+        if let Some(known) = memory.run_get(run_id(row_random.roll(RUNS))).await.unwrap() {
+            let taken = Step {
+                run: known.id,
+                ..step_of(row_random.roll(30), 0, 1 + u32::try_from(row_random.roll(3)).unwrap())
+            };
+            let seal = row_random.chance(20);
+            rows.push(if seal { Row::StepsSeal(known.id) } else { Row::Step(Box::new(taken)) });
+        }
+        if row_random.chance(30) {
+            let of_line = i64::try_from(of * 3 + row_random.roll(3)).unwrap();
+            let digest = digest_at(of_line, u32::try_from(row_random.roll(4)).unwrap());
+            if memory.path(digest.at, None, 1).await.is_ok() {
+                let made_at = NOW.plus(row_random.roll(9));
+                rows.push(Row::Digest(Box::new(Digest { made_at, ..digest })));
+            }
+        }
+        let is_loaded = memory.session_load(session_id(of)).await.unwrap().is_some();
+        if is_loaded && row_random.chance(30) {
+            rows.push(Row::Binding(Box::new(row_random.binding(of))));
+        }
+        rows
+    }
+
+    async fn events(&mut self) -> Vec<NewEvent> {
+        let mut events: Vec<NewEvent> = (0..self.random.roll(3)).map(|_| self.random.event()).collect();
+        for event in &mut events {
+            // An event may refer only to a stored run.
+            let known = match event.run {
+                Some(run) => self.memory.run_get(run).await.unwrap(),
+                None => None,
+            };
+            event.run = known.map(|run| run.id);
+        }
+        events
+    }
+
+    async fn compare(&self, step: usize) {
+        let (from_sqlite, from_memory) =
+            (read_everything(&self.sqlite).await, read_everything(&self.memory).await);
+        for (from_sqlite, from_memory) in from_sqlite.iter().zip(&from_memory) {
+            assert_eq!(from_sqlite, from_memory, "seed {} step {step}", self.seed);
+        }
+    }
+}
+
+async fn run_sequence(seed: u64) {
+    let folder = tempfile::tempdir().unwrap();
+    let mut sequence = Sequence::new(seed, folder.path()).await;
+    for step in 0..STEPS {
+        sequence.step(step).await;
+    }
+    let check = sequence.sqlite.check(true).await.unwrap();
     assert_eq!(check.problems, Vec::<String>::new(), "seed {seed}");
     assert!(check.events > 20, "seed {seed}: the sequence wrote something");
 }
 
-/// Returns true for rows of order within one commit is not part of the contract.
+/// True for rows whose order within one commit is not part of the contract.
 fn is_placed(row: &Row) -> bool {
     matches!(row, Row::Message(..) | Row::MessagePlace(..) | Row::Line(_))
 }
@@ -472,7 +523,7 @@ fn is_placed(row: &Row) -> bool {
 /// Returns the kind of the result, which decides what a caller does next.
 fn kind(answer: &Result<Vec<Cursor>, mainspring_kernel::store::StoreError>) -> &'static str {
     use mainspring_kernel::store::StoreError::{
-        Conflict, Corrupt, Fenced, Pruned, Unavailable, VersionMismatch,
+        Conflict, Corrupt, Fenced, Lost, Pruned, Unavailable, VersionMismatch,
     };
     match answer {
         Ok(_) => "ok",
@@ -481,6 +532,7 @@ fn kind(answer: &Result<Vec<Cursor>, mainspring_kernel::store::StoreError>) -> &
         Err(VersionMismatch(_)) => "version mismatch",
         Err(Pruned(_)) => "pruned",
         Err(Corrupt(_)) => "corrupt",
+        Err(Lost(_)) => "lost",
         Err(Unavailable(_)) => "unavailable",
     }
 }

@@ -125,24 +125,9 @@ async fn all_commits_of_a_group_fail_if_the_disk_is_full() {
     assert_eq!(stored, 0);
 }
 
-#[tokio::test]
-async fn the_views_have_the_tables_and_columns_of_the_original() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = sqlite_open(folder.path());
-    let fence = create_session(&store, 1).await;
-    let done = Run {
-        prompt: Some(message_id(2)),
-        final_message: Some(message_id(3)),
-        usage: Usage { cost: Cost(1_500_000_000), ..Usage::default() },
-        ..run(1, 1, 1, RunState::Succeeded {})
-    };
-    let completed = Body::MessageCompleted { message: Arc::new(message(3, 1, "four")), parent_id: None };
-    let rows = vec![
-        Row::Line(line(1, None, 2)),
-        row_message(message(2, 1, "2 + 2?"), Some(point(1, 0))),
-        row_message(message(3, 1, "four"), Some(point(1, 1))),
-        row_run(done),
-        row_attempt(attempt(1, 1, 1, RunStatus::Succeeded)),
+/// One row of each kind of record that has a view of its own.
+fn record_rows() -> Vec<Row> {
+    vec![
         Row::Binding(Box::new(Binding {
             id: binding_id(1),
             session: session_id(1),
@@ -198,7 +183,29 @@ async fn the_views_have_the_tables_and_columns_of_the_original() {
             created_at: NOW,
             completed_at: None,
         })),
+    ]
+}
+
+#[tokio::test]
+async fn the_views_have_the_tables_and_columns_of_the_original() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = sqlite_open(folder.path());
+    let fence = create_session(&store, 1).await;
+    let done = Run {
+        prompt: Some(message_id(2)),
+        final_message: Some(message_id(3)),
+        usage: Usage { cost: Cost(1_500_000_000), ..Usage::default() },
+        ..run(1, 1, 1, RunState::Succeeded {})
+    };
+    let completed = Body::MessageCompleted { message: Arc::new(message(3, 1, "four")), parent_id: None };
+    let mut rows = vec![
+        Row::Line(line(1, None, 2)),
+        row_message(message(2, 1, "2 + 2?"), Some(point(1, 0))),
+        row_message(message(3, 1, "four"), Some(point(1, 1))),
+        row_run(done),
+        row_attempt(attempt(1, 1, 1, RunStatus::Succeeded)),
     ];
+    rows.extend(record_rows());
     commit(&store, fence, rows, vec![event(1, completed)]).await.unwrap();
     let connection = open_read_only(folder.path());
     let text = |sql: &str| connection.query_row(sql, [], |row| row.get::<_, String>(0)).unwrap();

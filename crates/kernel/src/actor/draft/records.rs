@@ -58,13 +58,13 @@ impl AttemptDraft {
                     self.session_command(session::Command::Title { title, source: TitleSource::Agent })?;
                 }
             }
-            Record::Usage(usage) => self.spend(usage),
+            Record::Usage(usage) => self.add_usage(usage),
         }
         Ok(())
     }
 
     /// Counts usage of the run.
-    pub(crate) fn spend(&mut self, usage: Usage) {
+    pub(crate) fn add_usage(&mut self, usage: Usage) {
         self.hot.turn_usage += usage;
         self.emit(Body::UsageUpdated { usage });
     }

@@ -96,8 +96,8 @@ impl QueuedDraft {
     ) -> Result<AttemptDraft, Refusal> {
         let run = &mut self.subject.run;
         let attempt = run::new_attempt(run, self.ids.attempt(), node, self.at);
-        let first = run.pen.is_none();
-        if first {
+        let is_first = run.pen.is_none();
+        if is_first {
             let line = base.at.and_then(|base| self.hot.lines.get(&base.line));
             let placed = place(base.at, line, run.place.is_branch(), self.ids.line());
             run.pen = Some(placed.point);
@@ -107,20 +107,20 @@ impl QueuedDraft {
         }
         let mut draft = self.with_subject(|of| OfRun::new(of.run, attempt));
         draft.command(Command::Start)?;
-        if first && !base.owed.is_empty() {
-            let why = "no result: the conversation went on without it";
-            draft.write_results(close::without_result(base.owed.clone(), why))?;
+        if is_first && !base.unanswered.is_empty() {
+            let reason = "no result: the conversation went on without it";
+            draft.write_results(close::without_result(base.unanswered.clone(), reason))?;
         }
         match prompt {
-            Some((message, stored)) if first => draft.write(message, stored)?,
+            Some((message, stored)) if is_first => draft.write(message, stored)?,
             // An earlier prompt is answered again: the last message elsewhere does not matter.
-            _ if first => draft.hot.last_role = Some(Role::User),
+            _ if is_first => draft.hot.last_role = Some(Role::User),
             _ => draft.hot.last_role = draft.hot.last_role.or(Some(Role::User)),
         }
         Ok(draft)
     }
 
-    /// Lets an ended run that is retried write beneath `base`, on a new line.
+    /// Places the pen of a retried run beneath `base`, on a new line.
     pub(crate) fn reopen(&mut self, base: Option<Point>, message: Option<MessageId>) {
         let placed = place(base, None, true, self.ids.line());
         self.subject.run.pen = Some(placed.point);
@@ -140,13 +140,13 @@ impl AttemptDraft {
         self
     }
 
-    /// Sets the title that the session gets if the run succeeds and nobody has named the session.
+    /// Sets the title that the session gets if the run succeeds and the session has no title.
     pub(crate) fn with_title(mut self, title: Option<String>) -> Self {
         self.subject.title = title;
         self
     }
 
-    /// Leaves open tool calls to the next attempt, if the run is tried again and `leaves` is true.
+    /// Leaves open tool calls to the next attempt, if the run is retried and `leaves` is true.
     pub(crate) fn leaving_tools(mut self, leaves: bool) -> Self {
         self.subject.leaves_tools = leaves;
         self
@@ -174,8 +174,8 @@ impl AttemptDraft {
 }
 
 impl<A: AttemptSlot> Draft<OfRun<A>> {
-    /// Applies a command to the run. Closes the run's path where the run ends, and sets aside what the failed attempt
-    /// left where the run is tried again.
+    /// Applies a command to the run. Closes the run's path where the run ends, and sets aside the rest of a failed
+    /// attempt where the run is retried.
     pub(crate) fn command(&mut self, command: Command) -> Result<(), Refusal> {
         if let Command::Wait { wait, .. } = &command {
             self.subject.wait = Some(wait.clone());
@@ -281,7 +281,7 @@ impl<A: AttemptSlot> Draft<OfRun<A>> {
             PathEnd::Tip => {
                 close.tip = run.final_message;
                 self.move_tip();
-                self.binding_follow();
+                self.binding_advance();
             }
             PathEnd::Unmoved => {
                 // An abandoned line is not written any more and need not stay in memory.
@@ -312,7 +312,7 @@ impl<A: AttemptSlot> Draft<OfRun<A>> {
         }
         for text in std::mem::take(&mut self.subject.streamed) {
             let NewMessage { id, content } = new_message(text);
-            let (line, point) = tree::aside(self.ids.line(), self.above());
+            let (line, point) = tree::aside(self.ids.line(), self.point_above_pen());
             let message = self.message(id, Role::Assistant, content, MessageStatus::Failed, None);
             let parent_id = self.subject.run.parent_message(self.hot.session.tip_message);
             self.lines_changed.insert(line.id, line);
@@ -331,13 +331,13 @@ impl<A: AttemptSlot> Draft<OfRun<A>> {
         }
     }
 
-    /// The usage of the turn that ends here.
+    /// Takes the usage of the turn that ends here.
     pub(super) fn take_turn_usage(&mut self) -> Option<Usage> {
         let used = std::mem::take(&mut self.hot.turn_usage);
         (!used.is_zero()).then_some(used)
     }
 
-    /// Writes a message of the tools.
+    /// Writes a message with tool results.
     pub(crate) fn write_results(&mut self, blocks: Vec<Block>) -> Result<(), Refusal> {
         let message = self.message(self.ids.message(), Role::User, blocks, MessageStatus::Completed, None);
         self.write(message, false)
@@ -363,7 +363,7 @@ impl<A: AttemptSlot> Draft<OfRun<A>> {
         })
     }
 
-    /// Puts `message` at the run's pen and moves the pen on. Refused for a run that has never started.
+    /// Writes `message` at the run's pen and advances the pen. Refused for a run that has never started.
     pub(super) fn write(&mut self, message: Arc<Message>, stored: bool) -> Result<(), Refusal> {
         let run = &mut self.subject.run;
         let parent_id = run.parent_message(self.hot.session.tip_message);
@@ -384,8 +384,8 @@ impl<A: AttemptSlot> Draft<OfRun<A>> {
         Ok(())
     }
 
-    /// The place of the message above the pen.
-    fn above(&self) -> Option<Point> {
+    /// Returns the position of the message above the pen.
+    fn point_above_pen(&self) -> Option<Point> {
         let pen = self.subject.run.pen?;
         tree::above(pen, self.hot.lines.get(&pen.line))
     }

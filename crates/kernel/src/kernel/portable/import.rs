@@ -1,7 +1,7 @@
 //! Import: creates a session from a file, completely or not at all.
 //!
-//! The session is written page by page with the status deleted, and gets its real status in the last commit. So nobody
-//! sees it before it is complete, and an import that ends early leaves a deleted session, which is purged at once or by
+//! The session is written page by page with the status deleted, and gets its real status in the last commit. So it
+//! is invisible until it is complete, and an import that ends early leaves a deleted session, which is purged at once or by
 //! the next start.
 //!
 //! The file is not trusted: everything it refers to must be in it, its ids must be new, and the session must belong to
@@ -24,9 +24,9 @@ pub struct Import {
     kernel: Kernel,
     caller: Caller,
     /// Received bytes of the current, incomplete line.
-    rest: Vec<u8>,
+    partial_line: Vec<u8>,
     /// Number of the current line.
-    no: u64,
+    line_no: u64,
     ended: bool,
     partial: Option<PartialSession>,
 }
@@ -60,7 +60,7 @@ impl Kernel {
     pub fn session_import(&self, caller: &Caller) -> Result<Import, Error> {
         caller.check_writes()?;
         let (kernel, caller) = (self.clone(), caller.clone());
-        Ok(Import { kernel, caller, rest: vec![], no: 0, ended: false, partial: None })
+        Ok(Import { kernel, caller, partial_line: vec![], line_no: 0, ended: false, partial: None })
     }
 }
 
@@ -69,22 +69,22 @@ impl Import {
     pub async fn push(&mut self, bytes: &[u8]) -> Result<(), Error> {
         let mut bytes = bytes;
         while let Some(end) = bytes.iter().position(|byte| *byte == b'\n') {
-            self.rest.extend_from_slice(&bytes[..end]);
+            self.partial_line.extend_from_slice(&bytes[..end]);
             bytes = &bytes[end + 1..];
-            let line = std::mem::take(&mut self.rest);
-            self.line(&line).await?;
+            let line = std::mem::take(&mut self.partial_line);
+            self.import_line(&line).await?;
         }
-        self.rest.extend_from_slice(bytes);
+        self.partial_line.extend_from_slice(bytes);
         self.check_size()
     }
 
     /// Ends the file and makes the session visible.
     pub async fn finish(mut self) -> Result<Session, Error> {
-        if !self.rest.is_empty() {
-            let line = std::mem::take(&mut self.rest);
-            self.line(&line).await?;
+        if !self.partial_line.is_empty() {
+            let line = std::mem::take(&mut self.partial_line);
+            self.import_line(&line).await?;
         }
-        self.no += 1;
+        self.line_no += 1;
         let Some(partial) = self.partial.as_mut().filter(|_| self.ended) else {
             return Err(
                 self.error(LineError::Line("the file is cut off: it has no line of the kind end".into()))
@@ -102,26 +102,26 @@ impl Import {
     /// Refuses a line longer than the largest message, escaped.
     fn check_size(&self) -> Result<(), Error> {
         let limit = self.kernel.limits().message_bytes.saturating_mul(6).saturating_add(64 << 10);
-        match self.rest.len() {
+        match self.partial_line.len() {
             size if size > limit => Err(Error::TooLarge { what: "a line", size, limit }),
             _ => Ok(()),
         }
     }
 
-    async fn line(&mut self, line: &[u8]) -> Result<(), Error> {
-        self.no += 1;
-        let read = Box::pin(self.read(line)).await;
+    async fn import_line(&mut self, line: &[u8]) -> Result<(), Error> {
+        self.line_no += 1;
+        let read = Box::pin(self.read_line(line)).await;
         read.map_err(|error| self.error(error))
     }
 
     fn error(&self, error: LineError) -> Error {
         match error {
-            LineError::Line(reason) => Error::BadImport { line: self.no, reason },
+            LineError::Line(reason) => Error::BadImport { line: self.line_no, reason },
             LineError::Kernel(error) => error,
         }
     }
 
-    async fn read(&mut self, line: &[u8]) -> Result<(), LineError> {
+    async fn read_line(&mut self, line: &[u8]) -> Result<(), LineError> {
         if self.ended {
             return refuse("nothing stands after the line of the kind end");
         }
@@ -144,13 +144,14 @@ impl Import {
             (FileLine::Bytes { data }, Some(partial)) => partial.bytes(&data).await,
             (FileLine::State { entry }, Some(partial)) => partial.state(entry, line.len()).await,
             (FileLine::Event { event }, Some(partial)) => partial.event(event, line.len()).await,
-            (FileLine::End { lines }, Some(partial)) if lines + 1 == self.no => {
+            (FileLine::End { lines }, Some(partial)) if lines + 1 == self.line_no => {
                 self.ended = true;
                 partial.enter(Section::Events)
             }
-            (FileLine::End { lines }, Some(_)) => {
-                refuse(format!("{lines} lines stood above in the file that was written, not {}", self.no - 1))
-            }
+            (FileLine::End { lines }, Some(_)) => refuse(format!(
+                "{lines} lines stood above in the file that was written, not {}",
+                self.line_no - 1
+            )),
         }
     }
 

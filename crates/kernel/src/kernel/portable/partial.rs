@@ -334,6 +334,7 @@ impl PartialSession {
         }
         self.shared.search_stale.notify_one();
         self.claim.begun = false;
+        self.shared.lease_release(self.fence).await;
         Ok(session)
     }
 }

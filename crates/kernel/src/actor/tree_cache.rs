@@ -10,8 +10,8 @@ use mainspring_core::{Line, LineId, Point, Range};
 
 use crate::store::{Row, SessionLine};
 
-/// A cache of more lines than this is cleared before the next walk.
-const LINES_KEPT: usize = 8_192;
+/// Maximum number of cached lines. A larger cache is cleared before the next walk.
+const MAX_CACHED_LINES: usize = 8_192;
 
 /// A change from one path to another.
 #[derive(Debug, Default)]
@@ -26,37 +26,37 @@ pub(super) struct PathChange {
 
 /// A line that is not cached and must be read.
 #[derive(Debug)]
-pub(super) struct Unknown(pub(super) LineId);
+pub(super) struct NotCached(pub(super) LineId);
 
 #[derive(Debug, Default)]
-pub(super) struct Known(HashMap<LineId, SessionLine>);
+pub(super) struct TreeCache(HashMap<LineId, SessionLine>);
 
-impl Known {
-    /// Clears a cache that has become large. Not to be called during a walk, which would start again.
+impl TreeCache {
+    /// Clears a cache that has become large. Must not be called during a walk, which would start again.
     pub(super) fn trim(&mut self) {
-        if self.0.len() > LINES_KEPT {
+        if self.0.len() > MAX_CACHED_LINES {
             self.0.clear();
         }
     }
 
-    pub(super) fn insert(&mut self, strands: Vec<SessionLine>) {
-        self.0.extend(strands.into_iter().map(|strand| (strand.line.id, strand)));
+    pub(super) fn insert(&mut self, lines: Vec<SessionLine>) {
+        self.0.extend(lines.into_iter().map(|cached| (cached.line.id, cached)));
     }
 
     /// Applies the rows of a commit of this session.
-    pub(super) fn follow(&mut self, rows: &[Row]) {
+    pub(super) fn apply_rows(&mut self, rows: &[Row]) {
         for row in rows {
             match row {
                 Row::Line(line) => {
-                    if let Some(strand) = self.0.get_mut(&line.id) {
-                        strand.line = *line;
+                    if let Some(cached) = self.0.get_mut(&line.id) {
+                        cached.line = *line;
                     }
                 }
                 Row::Cursor(at, to) => {
-                    let Some(strand) = self.0.get_mut(&at.line) else { continue };
+                    let Some(cached) = self.0.get_mut(&at.line) else { continue };
                     match to {
-                        Some(to) => drop(strand.cursors.insert(at.pos, *to)),
-                        None => drop(strand.cursors.remove(&at.pos)),
+                        Some(to) => drop(cached.cursors.insert(at.pos, *to)),
+                        None => drop(cached.cursors.remove(&at.pos)),
                     }
                 }
                 _ => {}
@@ -70,15 +70,15 @@ impl Known {
         let mut at = at;
         // Every cursor leads deeper, so the loop ends whatever was stored.
         loop {
-            let Some(strand) = self.0.get(&at.line).filter(|strand| strand.own) else { return at };
-            if !(strand.line.start()..strand.line.end).contains(&at.pos) {
+            let Some(cached) = self.0.get(&at.line).filter(|cached| cached.own) else { return at };
+            if !(cached.line.start()..cached.line.end).contains(&at.pos) {
                 return at;
             }
-            let mut next = Point { pos: strand.line.end - 1, ..at };
-            for (pos, to) in strand.cursors.range(at.pos..strand.line.end) {
+            let mut next = Point { pos: cached.line.end - 1, ..at };
+            for (pos, to) in cached.cursors.range(at.pos..cached.line.end) {
                 let here = Point { pos: *pos, ..at };
                 // Only the store knows whether the cursor leads anywhere.
-                let Some(line) = self.0.get(to).map(|strand| strand.line) else { return here };
+                let Some(line) = self.0.get(to).map(|cached| cached.line) else { return here };
                 if line.parent == Some(here) && !line.abandoned && line.end > line.start() {
                     next = Point { line: line.id, pos: line.start() };
                     break;
@@ -91,16 +91,16 @@ impl Known {
         }
     }
 
-    /// The change of a path that ended at `from` and is to end at `to`.
-    pub(super) fn path_change(&self, from: Option<Point>, to: Point) -> Result<PathChange, Unknown> {
-        let known = |id: LineId| self.0.get(&id).ok_or(Unknown(id));
-        let ranges = diverging_ranges(from, to, |id| Ok(known(id)?.line.parent))?;
+    /// Computes the change of a path that ends at `from` so that it ends at `to`.
+    pub(super) fn path_change(&self, from: Option<Point>, to: Point) -> Result<PathChange, NotCached> {
+        let cached_line = |id: LineId| self.0.get(&id).ok_or(NotCached(id));
+        let ranges = diverging_ranges(from, to, |id| Ok(cached_line(id)?.line.parent))?;
         let mut change = PathChange { ranges, ..PathChange::default() };
         for range in &change.ranges {
-            let strand = known(range.line)?;
-            let cursors = strand.cursors.range(range.from..=range.to);
+            let cached = cached_line(range.line)?;
+            let cursors = cached.cursors.range(range.from..=range.to);
             change.cursors.extend(cursors.map(|(pos, to)| (Point { line: range.line, pos: *pos }, *to)));
-            change.lines.extend(strand.own.then_some(strand.line));
+            change.lines.extend(cached.own.then_some(cached.line));
         }
         Ok(change)
     }

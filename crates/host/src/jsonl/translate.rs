@@ -82,9 +82,9 @@ impl End {
 
     /// Builds the line that ends the query.
     pub(super) fn line(&self, query: &Query, text: &str, event: Option<mainspring_core::EventId>) -> Vec<u8> {
-        let names = query.names(event);
+        let line_ids = query.line_ids(event);
         if let Some(Failure { code, message }) = &self.error {
-            return Reply::error(code, message).encode(&names);
+            return Reply::error(code, message).encode(&line_ids);
         }
         let details = query.details();
         let canonical = details.session.map(|id| id.to_string()).unwrap_or_default();
@@ -100,7 +100,7 @@ impl End {
             terminal_status: self.status,
             usage: self.reported_usage(),
         };
-        result.encode(&names)
+        result.encode(&line_ids)
     }
 }
 
@@ -135,7 +135,7 @@ impl Translator {
         let mut send = |reply: &Reply<'_>| {
             // Text looks the same whether it was streamed or not.
             let event = (!matches!(reply, Reply::TextDelta { .. })).then_some(event.id);
-            translation.lines.push(reply.encode(&query.names(event)));
+            translation.lines.push(reply.encode(&query.line_ids(event)));
         };
         match &event.body {
             Body::AttemptStarted {} | Body::RunRunning {} => query.update(|known| known.running = true),
@@ -241,7 +241,7 @@ mod tests {
     use super::*;
     use crate::jsonl::live::Live;
 
-    /// Returns the lines of `bodies`, without names.
+    /// Returns the lines of `bodies`, without ids.
     fn lines_of(bodies: Vec<Body>) -> Vec<Value> {
         let live = Live::default();
         let begun = live.begin(Version::V1, "c", "o", "r".into(), "acp".into());

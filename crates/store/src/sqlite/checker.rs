@@ -1,0 +1,67 @@
+//! Checks a large database in the background, after a process that did not close it.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use mainspring_kernel::store::StoreError;
+use rusqlite::{Connection, ErrorCode, InterruptHandle};
+use tokio::sync::oneshot;
+
+use super::writer::{Job, Shared};
+use super::{check, error};
+
+/// The thread of the check. Dropping it ends an unfinished check, which the next start repeats.
+pub(super) struct Checker {
+    interrupt: InterruptHandle,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Checker {
+    /// Starts the check on a connection of its own.
+    pub(super) fn start(connection: Connection, path: &Path, shared: Arc<Shared>) -> std::io::Result<Self> {
+        let interrupt = connection.get_interrupt_handle();
+        let path = path.display().to_string();
+        let thread = std::thread::Builder::new().name("store-check".into());
+        let thread = thread.spawn(move || run(&connection, &path, &shared))?;
+        Ok(Self { interrupt, thread: Some(thread) })
+    }
+}
+
+fn run(connection: &Connection, path: &str, shared: &Shared) {
+    match check::quick_check(connection) {
+        Ok(problems) => match problems.first() {
+            None => {
+                let (answer, _) = oneshot::channel();
+                // If the queue is closed, the next start repeats the check.
+                let _ = shared.queue.push_urgent(Job::CrashChecked(answer));
+            }
+            Some(problem) => shared.set_damaged(path, problem),
+        },
+        Err(failure) if failure.sqlite_error_code() == Some(ErrorCode::OperationInterrupted) => {}
+        Err(failure) => match error::read_error(&failure) {
+            StoreError::Corrupt(problem) => shared.set_damaged(path, &problem),
+            failure => tracing::error!(%failure, "the check after an unclean stop failed"),
+        },
+    }
+}
+
+impl Drop for Checker {
+    fn drop(&mut self) {
+        let Some(thread) = self.thread.take() else { return };
+        // The interrupt has no effect before the check has begun.
+        while !thread.is_finished() {
+            self.interrupt.interrupt();
+            std::thread::yield_now();
+        }
+        if thread.join().is_err() {
+            tracing::error!("the check after an unclean stop panicked");
+        }
+    }
+}
+
+impl std::fmt::Debug for Checker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Checker").finish_non_exhaustive()
+    }
+}
