@@ -92,7 +92,7 @@ pub const ASK_PERSON: &str = "ask_person";
 
 /// A registered tool.
 #[derive(Clone)]
-pub struct Entry {
+pub struct ToolEntry {
     /// The description for the model.
     pub spec: ToolSpec,
     /// The properties of the tool.
@@ -115,7 +115,7 @@ enum Executor {
     Client,
 }
 
-impl Entry {
+impl ToolEntry {
     /// Returns true for the tool that asks a person: the run waits for the answer.
     pub fn asks_person(&self) -> bool {
         matches!(self.executor, Executor::Person)
@@ -164,7 +164,7 @@ pub struct InvalidTool {
 /// A set of tools.
 #[derive(Clone, Default)]
 pub struct Toolbox {
-    entries: BTreeMap<String, Entry>,
+    entries: BTreeMap<String, ToolEntry>,
 }
 
 impl Toolbox {
@@ -182,7 +182,7 @@ impl Toolbox {
         let spec = ToolSpec { name: ASK_PERSON.into(), description: description.into(), schema };
         let traits = ToolTraits { idempotent: true, ..ToolTraits::default() };
         let (validator, executor) = (LazyValidator::default(), Executor::Person);
-        let entry = Entry { spec, traits, validator, executor };
+        let entry = ToolEntry { spec, traits, validator, executor };
         Self { entries: [(ASK_PERSON.to_owned(), entry)].into() }
     }
 
@@ -192,7 +192,7 @@ impl Toolbox {
         for tool in data::tools().into_iter().chain(control::tools()).chain([delegate::tool()]) {
             // A test compiles every built-in schema, so they are not compiled here.
             let (spec, traits, validator) = (tool.spec(), tool.traits(), LazyValidator::default());
-            let entry = Entry { spec, traits, validator, executor: Executor::Tool(tool) };
+            let entry = ToolEntry { spec, traits, validator, executor: Executor::Tool(tool) };
             all.entries.insert(entry.spec.name.clone(), entry);
         }
         all
@@ -223,7 +223,7 @@ impl Toolbox {
         if self.entries.contains_key(&name) {
             return Err(InvalidTool { name, reason: "a tool of that name exists already".into() });
         }
-        let entry = Entry { spec, traits, validator: LazyValidator::default(), executor };
+        let entry = ToolEntry { spec, traits, validator: LazyValidator::default(), executor };
         // Reports an invalid schema when the tool is added, not at its first call.
         if let Some(reason) = entry.validator().err().cloned() {
             return Err(InvalidTool { name, reason });
@@ -239,12 +239,12 @@ impl Toolbox {
     }
 
     /// Returns the tool of this name.
-    pub fn get(&self, name: &str) -> Option<&Entry> {
+    pub fn get(&self, name: &str) -> Option<&ToolEntry> {
         self.entries.get(name)
     }
 
     /// Iterates over the tools in the order of their names.
-    pub fn iter(&self) -> impl Iterator<Item = &Entry> {
+    pub fn iter(&self) -> impl Iterator<Item = &ToolEntry> {
         self.entries.values()
     }
 
