@@ -15,6 +15,7 @@ use crate::output::validate;
 use crate::provider::ToolSpec;
 
 mod context;
+mod control;
 mod data;
 mod delegate;
 mod function;
@@ -45,11 +46,13 @@ pub struct ToolTraits {
     pub idempotent: bool,
     /// The timeout of a call in milliseconds.
     pub timeout_ms: u64,
+    /// The tool reads or changes other sessions. An agent definition must name it: the pattern `*` alone does not select it.
+    pub leaves_session: bool,
 }
 
 impl Default for ToolTraits {
     fn default() -> Self {
-        Self { idempotent: false, timeout_ms: 5_000 }
+        Self { idempotent: false, timeout_ms: 5_000, leaves_session: false }
     }
 }
 
@@ -183,10 +186,10 @@ impl Toolbox {
         Self { entries: [(ASK_PERSON.to_owned(), entry)].into() }
     }
 
-    /// Creates a set with all built-in tools: asking a person, state, artifacts, delegation.
+    /// Creates a set with all built-in tools: asking a person, state, artifacts, delegation, other sessions.
     pub fn built_in() -> Self {
         let mut all = Self::new();
-        for tool in data::tools().into_iter().chain([delegate::tool()]) {
+        for tool in data::tools().into_iter().chain(control::tools()).chain([delegate::tool()]) {
             // A test compiles every built-in schema, so they are not compiled here.
             let (spec, traits, validator) = (tool.spec(), tool.traits(), LazyValidator::default());
             let entry = ToolEntry { spec, traits, validator, executor: Executor::Tool(tool) };
@@ -245,11 +248,16 @@ impl Toolbox {
         self.entries.values()
     }
 
-    /// Returns the tools whose names match one of `patterns`.
+    /// Returns the tools whose names match one of `patterns`. `*` alone selects no tool that leaves the session.
     #[must_use]
     pub fn filter(&self, patterns: &[String]) -> Self {
-        let matches = |name: &String| patterns.iter().any(|pattern| matches_pattern(pattern, name));
-        let entries = self.entries.iter().filter(|(name, _)| matches(name));
+        let selects = |pattern: &String, name: &str, entry: &ToolEntry| {
+            matches_pattern(pattern, name) && (pattern != "*" || !entry.traits.leaves_session)
+        };
+        let entries = self
+            .entries
+            .iter()
+            .filter(|(name, entry)| patterns.iter().any(|pattern| selects(pattern, name, entry)));
         Self { entries: entries.map(|(name, entry)| (name.clone(), entry.clone())).collect() }
     }
 
@@ -337,5 +345,10 @@ mod tests {
         }
         assert_eq!(toolbox().filter(&["a*".into()]).iter().count(), 2);
         assert_eq!(toolbox().filter(&["add".into()]).iter().count(), 1);
+        let selects = |pattern: &str, name| Toolbox::built_in().filter(&[pattern.into()]).get(name).is_some();
+        for leaving in ["list_agent_sessions", "get_agent_run", "cancel_agent_run", "send_agent_message"] {
+            assert!(!selects("*", leaving) && selects("*_agent_*", leaving) && selects(leaving, leaving));
+        }
+        assert!(selects("*", "delegate_agent"));
     }
 }
