@@ -46,6 +46,7 @@ struct Inner {
     leases: HashMap<SessionId, Lease>,
     last_epoch: u64,
     fault: Option<Fault>,
+    reads: u64,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -62,8 +63,16 @@ impl MemoryStore {
         self.inner.lock().fault = Some(fault);
     }
 
+    /// The number of reads so far, without loads of whole sessions.
+    #[doc(hidden)]
+    pub fn reads(&self) -> u64 {
+        self.inner.lock().reads
+    }
+
     fn read<T>(&self, read: impl FnOnce(&Tables) -> T) -> Result<T, StoreError> {
-        Ok(read(&self.inner.lock().tables))
+        let mut inner = self.inner.lock();
+        inner.reads += 1;
+        Ok(read(&inner.tables))
     }
 }
 

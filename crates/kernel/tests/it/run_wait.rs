@@ -1,12 +1,14 @@
 //! Waiting for a run: until it ends or asks, or until the time is up.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use mainspring_core::{RunStatus, Visibility};
 use mainspring_kernel::Options;
-use mainspring_kernel::adapter::End;
+use mainspring_kernel::adapter::{End, Record};
 use mainspring_kernel::kernel::{Caller, RunRequest, SessionPatch};
 use mainspring_kernel::store::SessionRef;
+use mainspring_store::MemoryStore;
 
 use crate::puppet::{PuppetBehavior, puppet, puppet_request};
 use crate::world::{Disk, World, every_store, input, run_ready_tasks, with_timeout};
@@ -117,4 +119,36 @@ async fn a_guest_who_may_no_longer_read_the_session_stops_waiting() {
     })
     .await;
     assert_eq!(waited.unwrap_err().code(), "not_found");
+}
+
+#[tokio::test]
+async fn waiting_does_not_poll_the_store() {
+    let store = Arc::new(MemoryStore::default());
+    let disk = Disk::on_memory(store.clone());
+    let (adapter, mut control) = puppet(&disk.store, PuppetBehavior::default());
+    let world = World::with(disk, Options::default(), vec![adapter]).await;
+    let run = world.send(puppet_request("a", "go")).await.unwrap().run;
+    let execution = control.next().await;
+    let mut waiting = Box::pin(world.kernel.run_wait(&world.me, run.id, MINUTE));
+    let work = async {
+        // By now the call has read the run and follows its events.
+        run_ready_tasks().await;
+        let reads = store.reads();
+        for no in 0..100 {
+            execution.handle.delta(0, "word ").unwrap();
+            let progress = Record::Progress { text: format!("{no} %") };
+            execution.handle.record(vec![progress]).await.unwrap();
+            world.clock.advance(100);
+            run_ready_tasks().await;
+        }
+        (reads, store.reads())
+    };
+    let (before, after) = tokio::select! {
+        biased;
+        waited = &mut waiting => panic!("nothing has ended the run: {waited:?}"),
+        reads = with_timeout(work) => reads,
+    };
+    assert_eq!(after, before, "neither text nor events nor time make a waiting call read");
+    execution.end(End::succeeded());
+    assert_eq!(with_timeout(waiting).await.unwrap().state.status(), RunStatus::Succeeded);
 }

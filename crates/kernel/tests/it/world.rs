@@ -35,7 +35,10 @@ pub(crate) struct Disk {
 
 impl Disk {
     pub(crate) fn memory() -> Self {
-        let store = Arc::new(MemoryStore::default());
+        Self::on_memory(Arc::default())
+    }
+
+    pub(crate) fn on_memory(store: Arc<MemoryStore>) -> Self {
         Self {
             name: "memory",
             store: store.clone(),
