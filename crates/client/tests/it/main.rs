@@ -7,6 +7,7 @@ mod adapters;
 mod agents;
 mod artifacts;
 mod bindings;
+mod bridge;
 mod connections;
 mod delegations;
 mod errors;
