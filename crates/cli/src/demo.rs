@@ -1,6 +1,7 @@
 //! `mainspring demo`: shows the main features on a fresh state directory. Agents run on the native loop, which calls a
 //! scripted model over HTTP in this process: no API key is needed, and nothing is faked.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -97,13 +98,13 @@ fn config(context: &Context<'_>, dir: &Path) -> Result<Config, CliError> {
     std::fs::write(dir.join(CONFIG_FILE), file)?;
     let models: ModelsConfig =
         toml::from_str(&models).map_err(|error| CliError::bad_request(error.to_string()))?;
-    Ok(Config {
-        retry: mainspring::config::Retry { base_ms: 400, ..context.config().retry },
-        state_dir: dir.to_owned(),
-        agents_dir: dir.join("agents"),
-        adapter: native::NAME.into(),
-        adapters: Default::default(),
-        models,
-        ..context.config().clone()
-    })
+    let config = context.config().clone();
+    let retry = mainspring::config::Retry { base_ms: 400, ..config.retry };
+    Ok(config
+        .retry(retry)
+        .state_dir(dir.to_owned())
+        .agents_dir(dir.join("agents"))
+        .adapter(native::NAME.into())
+        .adapters(BTreeMap::new())
+        .models(models))
 }

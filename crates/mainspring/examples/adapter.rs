@@ -50,8 +50,8 @@ impl Adapter for Reverse {
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let prompt = std::env::args().nth(1).unwrap_or("one two three".into());
-    let mut config = Config::with_state_dir(std::env::temp_dir().join("mainspring-example-adapter"));
-    config.adapter = "reverse".into();
+    let config = Config::with_state_dir(std::env::temp_dir().join("mainspring-example-adapter"))
+        .adapter("reverse".into());
     let node = Node::builder(config).adapter(Reverse).open().await?;
 
     let me = Caller::new("me");

@@ -30,8 +30,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = std::env::args().skip(1);
     let prompt = args.next().unwrap_or(r#"tool take_note {"name":"drink","text":"tea"}; say noted"#.into());
 
-    let mut config = Config::with_state_dir(std::env::temp_dir().join("mainspring-example-tool"));
-    config.adapter = "native".into();
+    let config =
+        Config::with_state_dir(std::env::temp_dir().join("mainspring-example-tool")).adapter("native".into());
     let tools = Toolbox::new().with(function("take_note", "Keeps a note.", take_note))?;
     let node = Node::builder(config).tools(tools).open().await?;
 

@@ -113,7 +113,7 @@ fn native_adapter(
     native.with_options(options).with_mcp(McpServers::new(&config.models.mcp))
 }
 
-fn agent_options(
+pub(crate) fn agent_options(
     name: &str,
     adapter: &AdapterConfig,
     kind: AdapterKind,

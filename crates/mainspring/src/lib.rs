@@ -66,8 +66,7 @@
 //! }
 //!
 //! let folder = tempfile::tempdir()?;
-//! let mut config = Config::with_state_dir(folder.path());
-//! config.adapter = "native".into();
+//! let config = Config::with_state_dir(folder.path()).adapter("native".into());
 //! let tools = Toolbox::new().with(function("write_file", "Writes a file.", write_file))?;
 //! let node = Node::builder(config).tools(tools).open().await?;
 //! let me = Caller::new("me");
@@ -154,8 +153,7 @@
 //! }
 //!
 //! let folder = tempfile::tempdir()?;
-//! let mut config = Config::with_state_dir(folder.path());
-//! config.adapter = "echo".into();
+//! let config = Config::with_state_dir(folder.path()).adapter("echo".into());
 //! let node = Node::builder(config).adapter(Echo).open().await?;
 //! let me = Caller::new("me");
 //! let run = node.kernel().run_create(&me, RunRequest::text("a", "hello")).await?.run;

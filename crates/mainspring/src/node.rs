@@ -212,3 +212,6 @@ fn kernel_options(config: &Config) -> Options {
         execute: true,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -35,7 +35,11 @@ macro_rules! settings {
         )*} )*
     ) => {
         /// The settings of one process, complete and checked.
+        ///
+        /// Programs that embed mainspring start from [`Config::with_state_dir`] and change what they need, by the
+        /// setters or field by field. Further settings may be added later.
         #[derive(Debug, Clone, PartialEq)]
+        #[non_exhaustive]
         pub struct Config {
             $( #[doc = $doc] pub $key: $type, )*
             $( $(#[$group_doc])* pub $group: $group_type, )*
@@ -57,6 +61,14 @@ macro_rules! settings {
             }
         }
 
+        /// Setters, each named as its setting.
+        impl Config {
+            $( settings!(@setter $doc, $key, $type); )*
+            $( settings!(@setter concat!("Sets the group `", stringify!($group), "`."), $group, $group_type); )*
+            settings!(@setter "The settings of adapters, by adapter name.", adapters, BTreeMap<String, AdapterConfig>);
+            settings!(@setter "Model providers, profiles and prices.", models, ModelsConfig);
+        }
+
         /// Every setting, in the order of display, without the settings of adapters.
         pub const SETTINGS: &[Setting] = &[
             $( settings!(@row $doc, stringify!($key), [$key], $rule, [$($alias)?]), )*
@@ -68,6 +80,14 @@ macro_rules! settings {
 
         /// The tables of the file whose keys are settings.
         pub(super) const GROUPS: &[&str] = &[$( stringify!($group), )*];
+    };
+    (@setter $doc:expr, $key:ident, $type:ty) => {
+        #[doc = $doc]
+        #[must_use]
+        pub fn $key(mut self, $key: $type) -> Self {
+            self.$key = $key;
+            self
+        }
     };
     (@row $doc:expr, $key:expr, [$($field:tt)+], $rule:expr, [$($alias:literal)?]) => {
         Setting {

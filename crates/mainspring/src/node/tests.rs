@@ -1,0 +1,85 @@
+//! The parts that an embedder replaces.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use mainspring_core::RunStatus;
+use mainspring_kernel::kernel::{Caller, RunRequest};
+use mainspring_kernel::policy::Permissions;
+use mainspring_kernel::store::{SessionRef, Store};
+use mainspring_store::MemoryStore;
+
+use crate::agents::agent_options;
+use crate::config::{self, AdapterConfig, AdapterKind, Config};
+use crate::{Node, Server};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+#[tokio::test]
+async fn a_store_of_the_embedder_replaces_the_database() {
+    let folder = tempfile::tempdir().unwrap();
+    let (config, me) = (Config::with_state_dir(folder.path()), Caller::new("ada"));
+    let store = Arc::new(MemoryStore::default());
+    let node = Node::builder(config.clone()).store(store.clone()).open().await.unwrap();
+    let run = node.kernel().run_create(&me, RunRequest::text("a", "say hi")).await.unwrap().run;
+    let run = node.kernel().run_wait(&me, run.id, MINUTE).await.unwrap();
+    assert_eq!(run.state.status(), RunStatus::Succeeded);
+    assert!(node.check(true).await.is_none(), "there is no database to check");
+    node.close().await;
+    assert!(!config.database().exists());
+    let found = store.session_find("ada", &SessionRef::Key("a".into())).await.unwrap();
+    assert_eq!(found.map(|session| session.id), Some(run.session));
+    // The next node on the same store takes over what is in it.
+    let node = Node::builder(config.clone()).store(store).open().await.unwrap();
+    assert_eq!(node.kernel().run_get(&me, run.id).await.unwrap(), run);
+    node.close().await;
+    // Without that store there is the database, which knows nothing of it.
+    let node = Node::open(&config).await.unwrap();
+    assert_eq!(node.kernel().run_get(&me, run.id).await.unwrap_err().code(), "not_found");
+    assert!(node.check(true).await.unwrap().unwrap().problems.is_empty());
+    node.close().await;
+}
+
+#[tokio::test]
+async fn a_node_for_records_only_accepts_runs_and_executes_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let (config, me) = (Config::with_state_dir(folder.path()), Caller::new("ada"));
+    let node = Node::builder(config.clone()).records_only().open().await.unwrap();
+    let run = node.kernel().run_create(&me, RunRequest::text("a", "say hi")).await.unwrap().run;
+    let waited = node.kernel().run_wait(&me, run.id, Duration::from_millis(50)).await.unwrap();
+    assert_eq!((waited.state.status(), waited.attempts), (RunStatus::Queued, 0));
+    node.close().await;
+    let node = Node::open(&config).await.unwrap();
+    let run = node.kernel().run_wait(&me, run.id, MINUTE).await.unwrap();
+    assert_eq!((run.state.status(), run.attempts), (RunStatus::Succeeded, 1), "the next node executes it");
+    node.close().await;
+}
+
+#[test]
+fn permissions_of_the_builder_apply_to_agents_without_a_configured_policy() {
+    let config = Config::with_state_dir("/nowhere");
+    let policy_of = |builder: &super::NodeBuilder, configured| {
+        let adapter = AdapterConfig { permissions: configured, ..AdapterConfig::default() };
+        agent_options("a", &adapter, AdapterKind::Acp, &config, builder.parts.permissions).permissions
+    };
+    let builder = Node::builder(config.clone());
+    assert_eq!(policy_of(&builder, None), Permissions::Ask, "a person decides");
+    let builder = builder.permissions(Permissions::Deny);
+    assert_eq!(policy_of(&builder, None), Permissions::Deny);
+    assert_eq!(policy_of(&builder, Some(config::Permissions::Legacy)), Permissions::Legacy);
+}
+
+#[tokio::test]
+async fn a_configuration_is_built_by_setters() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = Config::with_state_dir(folder.path()).owner("ada".into()).max_workers(1);
+    assert_eq!((config.owner.as_str(), config.max_workers), ("ada", 1));
+    assert_eq!(config.state_dir, folder.path(), "other settings stay");
+    let node = Node::open(&config).await.unwrap();
+    let server = Server::start(&node, &config, None).await.unwrap();
+    let client = mainspring_client::Client::from_state_dir(&config.state_dir).unwrap();
+    let opened = client.session_resolve(&mainspring_api::SessionTarget::key("a"), None).await.unwrap();
+    assert_eq!(opened.session.owner, "ada");
+    server.stop().await;
+    node.close().await;
+}
