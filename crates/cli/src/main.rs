@@ -35,6 +35,7 @@ mod model_server;
 mod output;
 mod prompt;
 mod run;
+mod safe_text;
 mod serve;
 mod session;
 mod stdio;
