@@ -9,10 +9,11 @@ use mainspring_kernel::store::{
 };
 use rusqlite::{Connection, params};
 
+use super::super::checksum;
 use super::super::columns::Id;
 use super::{
-    attempt, attempt_columns, line, line_columns, page_start, query_all, query_one, run, run_columns,
-    session, session_columns, sql_limit,
+    attempt, attempt_columns, chunk_columns, line, line_columns, page_start, query_all, query_one, run,
+    run_columns, session, session_columns, sql_limit,
 };
 
 /// The condition of the partial indexes. SQLite uses them only if it is repeated exactly.
@@ -119,8 +120,9 @@ fn lines_of(
 }
 
 fn chunks(connection: &Connection, fence: Fence) -> Result<Vec<Chunk>, StoreError> {
-    let sql = "SELECT pos, message_id, block, text FROM chunks WHERE session_id = ?1 ORDER BY pos";
+    let sql = concat!("SELECT ", chunk_columns!(), " FROM chunks WHERE session_id = ?1 ORDER BY pos");
     query_all(connection, sql, [fence.session.bytes()], |columns| {
+        columns.check(&checksum::CHUNK)?;
         Ok(Chunk {
             fence,
             pos: columns.number()?,
