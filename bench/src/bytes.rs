@@ -13,25 +13,25 @@ use crate::table::{Goal, Table};
 use crate::{turn, world};
 
 const TURNS: usize = 1_000;
-const PAYLOAD: f64 = 1_000.0;
+const PAYLOAD_BYTES: f64 = 1_000.0;
 
 pub(crate) fn measure(runtime: &Runtime, table: &mut Table) {
-    let empty = turns(runtime, 0);
-    let long = turns(runtime, 10_000);
-    let all = |parts: &BTreeMap<String, f64>| parts.values().sum::<f64>();
+    let empty = bytes_per_turn(runtime, 0);
+    let long = bytes_per_turn(runtime, 10_000);
+    let total = |parts: &BTreeMap<String, f64>| parts.values().sum::<f64>();
     for (messages, parts) in [(0, &empty), (10_000, &long)] {
         table.line(
             format!("bytes on disk per turn, {messages} prior messages"),
-            all(parts),
-            Some((PAYLOAD, "payload")),
+            total(parts),
+            Some((PAYLOAD_BYTES, "payload")),
             "B",
-            Goal::AtMost(PAYLOAD + 4096.0),
+            Goal::AtMost(PAYLOAD_BYTES + 4096.0),
         );
     }
     table.line(
         "bytes on disk per turn, long beside empty",
-        all(&long),
-        Some((all(&empty), "empty")),
+        total(&long),
+        Some((total(&empty), "empty")),
         "B",
         Goal::RatioAtMost(1.2),
     );
@@ -42,13 +42,13 @@ pub(crate) fn measure(runtime: &Runtime, table: &mut Table) {
 }
 
 /// Bytes per turn of each table and index.
-fn turns(runtime: &Runtime, messages: u32) -> BTreeMap<String, f64> {
+fn bytes_per_turn(runtime: &Runtime, messages: u32) -> BTreeMap<String, f64> {
     let folder = world::Folder::new();
     let path = folder.file("ours.sqlite3");
     let store = world::store(&path);
     let session = runtime.block_on(Builder::new().stored_session(&*store, messages / 2));
     // The search index is written lazily: complete it before and after the measurement.
-    runtime.block_on(indexed(&store));
+    runtime.block_on(complete_index(&store));
     // Closing the store leaves one file without a WAL.
     drop(store);
     let before = sizes(&path);
@@ -58,22 +58,22 @@ fn turns(runtime: &Runtime, messages: u32) -> BTreeMap<String, f64> {
         let by = SessionRef::Id(session);
         let mut feed = kernel.session_subscribe(&world::caller(), &by, None).await.unwrap();
         for _ in 0..TURNS {
-            turn::one(&kernel, session, &mut feed).await;
+            turn::run_turn(&kernel, session, &mut feed).await;
         }
         drop(feed);
         kernel.shutdown().await;
     });
-    runtime.block_on(indexed(&store));
+    runtime.block_on(complete_index(&store));
     drop(store);
     let after = sizes(&path);
-    let grown = |(name, bytes): (String, f64)| {
+    let per_turn = |(name, bytes): (String, f64)| {
         let before = before.get(&name).copied().unwrap_or(0.0);
         (name, (bytes - before) / TURNS as f64)
     };
-    after.into_iter().map(grown).collect()
+    after.into_iter().map(per_turn).collect()
 }
 
-async fn indexed(store: &SqliteStore) {
+async fn complete_index(store: &SqliteStore) {
     while store.search_index().await.unwrap() {}
 }
 

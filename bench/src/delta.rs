@@ -70,11 +70,11 @@ async fn rate(kernel: &Kernel, session: SessionId, readers: usize, table: &mut T
 /// deltas; the rest arrived with the completed message because the reader was behind.
 async fn read_flood(mut feed: Subscription) -> f64 {
     let mut expected = FLOOD_PIECES.concat().into_bytes().into_iter().cycle();
-    let (mut seen, mut all) = (0, 0);
+    let (mut streamed, mut total) = (0, 0);
     while let Some(item) = feed.next().await {
         match item.unwrap() {
             Item::Delta(delta) => {
-                seen += delta.text.len();
+                streamed += delta.text.len();
                 assert!(delta.text.bytes().all(|byte| Some(byte) == expected.next()), "a byte is wrong");
             }
             Item::Event(event) => match &event.body {
@@ -83,12 +83,12 @@ async fn read_flood(mut feed: Subscription) -> f64 {
                     if message.role == mainspring_core::Role::Assistant =>
                 {
                     let text = message.text();
-                    let rest = text.bytes().skip(seen);
-                    assert!(rest.eq(expected.by_ref().take(text.len() - seen)), "a byte is wrong");
-                    all = FLOOD_PIECES.iter().cycle().take(FLOOD_DELTAS).map(|piece| piece.len()).sum();
-                    assert_eq!(text.len(), all, "bytes are missing");
+                    let rest = text.bytes().skip(streamed);
+                    assert!(rest.eq(expected.by_ref().take(text.len() - streamed)), "a byte is wrong");
+                    total = FLOOD_PIECES.iter().cycle().take(FLOOD_DELTAS).map(|piece| piece.len()).sum();
+                    assert_eq!(text.len(), total, "bytes are missing");
                 }
-                Body::RunSucceeded { .. } => return seen as f64 / all as f64,
+                Body::RunSucceeded { .. } => return streamed as f64 / total as f64,
                 Body::RunFailed { error, .. } => panic!("{error:?}"),
                 _ => {}
             },

@@ -15,7 +15,7 @@ use crate::{start, world};
 
 pub(crate) mod client;
 pub(crate) mod server;
-use client::{Client, Frames, between};
+use client::{Client, SseStream, between};
 use server::{BARE, OURS, Server};
 
 const ROUNDS: usize = 5;
@@ -30,7 +30,7 @@ const PACE_DELTAS: usize = 2_000;
 pub(crate) fn measure(runtime: &Runtime, table: &mut Table) {
     let folder = world::Folder::new();
     let (path, bare) = (folder.file("ours.sqlite3"), folder.file("bare.sqlite3"));
-    let (sessions, talk, bare_talk) = runtime.block_on(async {
+    let (sessions, session, bare_session) = runtime.block_on(async {
         let (builder, store, other) = (Builder::new(), world::store(&path), world::store(&bare));
         let mut sessions = vec![];
         for _ in 0..LOADS.map(|(clients, _)| clients).into_iter().max().unwrap() * SESSIONS {
@@ -43,10 +43,10 @@ pub(crate) fn measure(runtime: &Runtime, table: &mut Table) {
         for (clients, requests) in LOADS {
             accept(&ours, &bare, &sessions, clients, requests, table).await;
         }
-        delta(&ours, &bare, talk, table).await;
-        let show = (format!("/v1/sessions/{talk}"), format!("/session/{bare_talk}"));
+        delta(&ours, &bare, session, table).await;
+        let show = (format!("/v1/sessions/{session}"), format!("/session/{bare_session}"));
         reads(&ours, &bare, "session show", show, table).await;
-        let page = (format!("/v1/sessions/{talk}/events?limit=50"), format!("/events/{bare_talk}"));
+        let page = (format!("/v1/sessions/{session}/events?limit=50"), format!("/events/{bare_session}"));
         reads(&ours, &bare, "page of 50 events", page, table).await;
     });
     daemon(runtime, table);
@@ -107,10 +107,10 @@ async fn delta(ours: &Server, bare: &Server, session: SessionId, table: &mut Tab
     for _ in 0..3 {
         let path = format!("/v1/sessions/{session}/runs");
         let body = format!(r#"{{"prompt":"{PACE_DELTAS}","adapter":"{PACE}"}}"#);
-        let frames = Frames::open(ours.port, &ours.token, "POST", &path, &body).await;
+        let frames = SseStream::open(ours.port, &ours.token, "POST", &path, &body).await;
         times.extend(latencies(frames).await);
         let path = format!("/pace/{PACE_DELTAS}");
-        baseline.extend(latencies(Frames::open(bare.port, &bare.token, "GET", &path, "").await).await);
+        baseline.extend(latencies(SseStream::open(bare.port, &bare.token, "GET", &path, "").await).await);
     }
     for (name, part, goal) in [("p50", 0.5, Goal::None), ("p99", 0.99, Goal::AtMost(2_000.0))] {
         table.line(
@@ -124,7 +124,7 @@ async fn delta(ours: &Server, bare: &Server, session: SessionId, table: &mut Tab
 }
 
 /// The latency of each delta in milliseconds.
-async fn latencies(mut frames: Frames) -> Vec<f64> {
+async fn latencies(mut frames: SseStream) -> Vec<f64> {
     let mut latencies_ms = vec![];
     while let Some(frame) = frames.next().await {
         let streams = frame.contains("message.delta") || !frame.contains("event: ");
@@ -195,10 +195,10 @@ fn daemon(runtime: &Runtime, table: &mut Table) {
         starts[2].push(measure_start(&|| Server::start(BARE, &bare)));
     }
     let part = |of: usize, at: usize| median(&starts[of].iter().map(|start| start[at]).collect::<Vec<_>>());
-    let line =
+    let rows =
         [("start of the daemon until it listens", "ms", 0, 200.0), ("idle RSS of the daemon", "MB", 1, 30.0)];
-    for (measure, unit, at, most) in line {
-        let goal = Goal::AtMost(most);
+    for (measure, unit, at, maximum) in rows {
+        let goal = Goal::AtMost(maximum);
         table.line(
             format!("{measure}, none stored"),
             part(1, at),

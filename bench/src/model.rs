@@ -55,8 +55,8 @@ pub(crate) fn measure(runtime: &Runtime, table: &mut Table) {
         let kernel = kernel.await.unwrap();
         let (mut ours, mut baseline) = (vec![], vec![]);
         for round in 0..ROUNDS {
-            ours.extend(all(|no| run(kernel.clone(), format!("r{round}-{no}"))).await);
-            baseline.extend(all(|_| read(base.clone())).await);
+            ours.extend(run_concurrently(|no| run(kernel.clone(), format!("r{round}-{no}"))).await);
+            baseline.extend(run_concurrently(|_| read(base.clone())).await);
         }
         kernel.shutdown().await;
         assert_eq!(
@@ -77,11 +77,13 @@ pub(crate) fn measure(runtime: &Runtime, table: &mut Table) {
 }
 
 /// Runs a hundred tasks concurrently and collects their results.
-async fn all<F: Future<Output = Vec<f64>> + Send + 'static>(make: impl Fn(usize) -> F) -> Vec<f64> {
+async fn run_concurrently<F: Future<Output = Vec<f64>> + Send + 'static>(
+    make: impl Fn(usize) -> F,
+) -> Vec<f64> {
     let running: Vec<_> = (0..RUNS).map(|no| tokio::spawn(make(no))).collect();
     let mut latencies_ms = vec![];
-    for one in running {
-        latencies_ms.extend(one.await.unwrap());
+    for task in running {
+        latencies_ms.extend(task.await.unwrap());
     }
     latencies_ms
 }
@@ -89,7 +91,7 @@ async fn all<F: Future<Output = Vec<f64>> + Send + 'static>(make: impl Fn(usize)
 /// The latency of each delta of a run at a subscription.
 async fn run(kernel: Kernel, key: String) -> Vec<f64> {
     let options = RunOptions { model: Some("bench/any".into()), ..RunOptions::default() };
-    let request = RunRequest { options, ..RunRequest::text(key, "go on") };
+    let request = RunRequest { options, ..RunRequest::text(key, "continue") };
     let accepted = kernel.run_create(&world::caller(), request).await.unwrap();
     let by = SessionRef::Id(accepted.session.id);
     let mut feed = kernel.session_subscribe(&world::caller(), &by, Some(accepted.position)).await.unwrap();

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
-use crate::http::client::{Client, Frames, between};
+use crate::http::client::{Client, SseStream, between};
 use crate::http::server::Server;
 use crate::table::{Goal, Table};
 use crate::world;
@@ -33,7 +33,7 @@ fn raise_open_file_limit() {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();
     assert!(
-        maximum.is_none_or(|most| most > READERS as u64 + 100),
+        maximum.is_none_or(|limit| limit > READERS as u64 + 100),
         "too few open files are allowed: {maximum:?}"
     );
 }
@@ -72,11 +72,11 @@ impl Received {
     }
 }
 
-async fn read(mut frames: Frames, from: u64) -> Received {
-    let mut seen = Received { pos: from, ..Received::default() };
+async fn read(mut frames: SseStream, from: u64) -> Received {
+    let mut received = Received { pos: from, ..Received::default() };
     while let Some(frame) = frames.next().await {
-        if seen.record(frame) {
-            return seen;
+        if received.record(frame) {
+            return received;
         }
     }
     panic!("a stream ended before the run did");
@@ -94,20 +94,27 @@ async fn readers(table: &mut Table) {
         let mut opening = JoinSet::new();
         for _ in 0..CONCURRENT_CONNECTS {
             let (port, token) = (server.port, server.token.clone());
-            opening
-                .spawn(async move { Frames::open(port, &token, "GET", "/v1/sessions/one/events", "").await });
+            opening.spawn(async move {
+                SseStream::open(port, &token, "GET", "/v1/sessions/one/events", "").await
+            });
         }
         for frames in opening.join_all().await {
             tasks.spawn(read(frames, 0));
         }
     }
     let opened = begin.elapsed();
-    let (begin, held) = (Instant::now(), server.resident().0);
+    let (begin, connected) = (Instant::now(), server.resident().0);
     client.send("POST", "/v1/sessions/one/runs", SCRIPT).await;
-    let seen = tasks.join_all().await;
+    let received = tasks.join_all().await;
     let streamed = begin.elapsed();
     let expected = stored(&mut client, "one").await;
-    report(table, &format!("{READERS} readers of one session"), &seen, |_| expected[1..].to_vec(), streamed);
+    report(
+        table,
+        &format!("{READERS} readers of one session"),
+        &received,
+        |_| expected[1..].to_vec(),
+        streamed,
+    );
     table.line(
         format!("{READERS} readers: until all were there"),
         opened.as_secs_f64(),
@@ -115,7 +122,7 @@ async fn readers(table: &mut Table) {
         "s",
         Goal::None,
     );
-    report_memory(table, &format!("{READERS} readers"), &server, before, held).await;
+    report_memory(table, &format!("{READERS} readers"), &server, before, connected).await;
 }
 
 async fn sessions(table: &mut Table) {
@@ -129,26 +136,26 @@ async fn sessions(table: &mut Table) {
         let key = format!("s{no}");
         client.send("POST", "/v1/sessions", &format!(r#"{{"key":"{key}"}}"#)).await;
         let path = format!("/v1/sessions/{key}/runs");
-        let frames = Frames::open(server.port, &server.token, "POST", &path, SCRIPT).await;
+        let frames = SseStream::open(server.port, &server.token, "POST", &path, SCRIPT).await;
         tasks.spawn(async move { (no, read(frames, 0).await) });
     }
-    let held = server.resident().0;
-    let mut seen = tasks.join_all().await;
+    let connected = server.resident().0;
+    let mut received = tasks.join_all().await;
     let streamed = begin.elapsed();
-    seen.sort_by_key(|(no, _)| *no);
+    received.sort_by_key(|(no, _)| *no);
     let mut expected = vec![];
     for no in 0..SESSIONS {
         expected.push(stored(&mut client, &format!("s{no}")).await[1..].to_vec());
     }
-    let seen: Vec<Received> = seen.into_iter().map(|(_, seen)| seen).collect();
+    let received: Vec<Received> = received.into_iter().map(|(_, received)| received).collect();
     report(
         table,
         &format!("{SESSIONS} sessions that stream at once"),
-        &seen,
+        &received,
         |no| expected[no].clone(),
         streamed,
     );
-    report_memory(table, &format!("{SESSIONS} sessions"), &server, before, held).await;
+    report_memory(table, &format!("{SESSIONS} sessions"), &server, before, connected).await;
 }
 
 /// The cursors of all events of a session.
@@ -160,34 +167,36 @@ async fn stored(client: &mut Client, key: &str) -> Vec<u64> {
 
 fn report(
     table: &mut Table,
-    what: &str,
-    seen: &[Received],
+    name: &str,
+    received: &[Received],
     expected: impl Fn(usize) -> Vec<u64>,
     time: Duration,
 ) {
     let (mut lost, mut duplicates) = (0, 0);
-    for (no, seen) in seen.iter().enumerate() {
+    for (no, received) in received.iter().enumerate() {
         let expected = expected(no);
-        lost += expected.iter().filter(|cursor| !seen.events.contains(cursor)).count() as u64 + seen.lost;
-        duplicates +=
-            (seen.events.len() - seen.events.iter().collect::<std::collections::HashSet<_>>().len()) as u64;
-        duplicates += seen.events.iter().filter(|cursor| !expected.contains(cursor)).count() as u64;
+        lost +=
+            expected.iter().filter(|cursor| !received.events.contains(cursor)).count() as u64 + received.lost;
+        duplicates += (received.events.len()
+            - received.events.iter().collect::<std::collections::HashSet<_>>().len())
+            as u64;
+        duplicates += received.events.iter().filter(|cursor| !expected.contains(cursor)).count() as u64;
     }
-    let sum = |part: fn(&Received) -> u64| seen.iter().map(part).sum::<u64>() as f64;
-    let frames = sum(|seen| seen.frames);
-    table.line(format!("{what}: events and deltas delivered"), frames, None, "", Goal::None);
-    table.line(format!("{what}: delivered per second"), frames / time.as_secs_f64(), None, "/s", Goal::None);
-    table.line(format!("{what}: events and bytes lost"), lost as f64, None, "", Goal::AtMost(0.0));
-    table.line(format!("{what}: events seen twice"), duplicates as f64, None, "", Goal::AtMost(0.0));
-    table.line(format!("{what}: time (the stream takes 10 s)"), time.as_secs_f64(), None, "s", Goal::None);
+    let sum = |part: fn(&Received) -> u64| received.iter().map(part).sum::<u64>() as f64;
+    let frames = sum(|received| received.frames);
+    table.line(format!("{name}: events and deltas delivered"), frames, None, "", Goal::None);
+    table.line(format!("{name}: delivered per second"), frames / time.as_secs_f64(), None, "/s", Goal::None);
+    table.line(format!("{name}: events and bytes lost"), lost as f64, None, "", Goal::AtMost(0.0));
+    table.line(format!("{name}: events seen twice"), duplicates as f64, None, "", Goal::AtMost(0.0));
+    table.line(format!("{name}: time (the stream takes 10 s)"), time.as_secs_f64(), None, "s", Goal::None);
 }
 
-async fn report_memory(table: &mut Table, what: &str, server: &Server, before: f64, held: f64) {
+async fn report_memory(table: &mut Table, name: &str, server: &Server, before: f64, connected: f64) {
     // Memory of closed connections is released with a delay.
     tokio::time::sleep(Duration::from_secs(2)).await;
     let (after, peak) = server.resident();
-    let parts = [("before", before), ("with all connected", held), ("peak", peak), ("after", after)];
+    let parts = [("before", before), ("with all connected", connected), ("peak", peak), ("after", after)];
     for (when, resident) in parts {
-        table.line(format!("{what}: RSS of the daemon, {when}"), resident, None, "MB", Goal::None);
+        table.line(format!("{name}: RSS of the daemon, {when}"), resident, None, "MB", Goal::None);
     }
 }

@@ -21,6 +21,6 @@ pub(crate) fn ms(time: Duration) -> f64 {
 /// Measures how long `work` takes, in seconds.
 pub(crate) fn seconds<T>(work: impl FnOnce() -> T) -> (f64, T) {
     let begin = Instant::now();
-    let made = work();
-    (begin.elapsed().as_secs_f64(), made)
+    let result = work();
+    (begin.elapsed().as_secs_f64(), result)
 }

@@ -27,7 +27,7 @@ pub(crate) fn measure(_runtime: &Runtime, table: &mut Table) {
     let folder = world::Folder::new();
     let mut ours = Host::start(mainspring(&folder.file("state")).arg("stdio"));
     let init = ours.receive();
-    assert_eq!(init["type"], "init", "build it first: cargo build --profile dist -p mainspring");
+    assert_eq!(init["type"], "init", "build it first: cargo build --profile dist -p mainspring-cli");
     let mut bare = Host::start(Command::new(std::env::current_exe().unwrap()).args([BARE, "."]));
     for sessions in SESSIONS {
         flood(&mut ours, &mut bare, sessions, table);
@@ -44,12 +44,12 @@ fn flood(ours: &mut Host, bare: &mut Host, sessions: usize, table: &mut Table) {
         for session in 0..sessions {
             ours.query(&format!("f{sessions}.{round}.{session}"), &format!("s{session}"), &prompt);
         }
-        let line_count = ours.text(sessions, each);
+        let line_count = ours.read_text(sessions, each);
         rates.push(DELTAS as f64 / begin.elapsed().as_secs_f64());
         lines.push(line_count as f64);
         let begin = Instant::now();
         bare.send(&json!({"type": "flood", "deltas": DELTAS}));
-        bare.text(1, DELTAS);
+        bare.read_text(1, DELTAS);
         baseline.push(DELTAS as f64 / begin.elapsed().as_secs_f64());
     }
     let sessions_text =
@@ -73,11 +73,11 @@ fn queries(ours: &mut Host, bare: &mut Host, table: &mut Table) {
     for no in 0..QUERIES {
         let begin = Instant::now();
         ours.query(&format!("q{no}"), "q", "say hello");
-        ours.text(1, 0);
+        ours.read_text(1, 0);
         times.push(ms(begin.elapsed()));
         let begin = Instant::now();
         bare.send(&json!({"type": "flood", "deltas": 1}));
-        bare.text(1, 1);
+        bare.read_text(1, 1);
         baseline.push(ms(begin.elapsed()));
     }
     for (name, part) in [("p50", 0.5), ("p99", 0.99)] {
@@ -137,7 +137,7 @@ impl Host {
     }
 
     /// Reads to the end of `queries` queries of `deltas` deltas each. Returns the number of lines.
-    fn text(&mut self, queries: usize, deltas: usize) -> usize {
+    fn read_text(&mut self, queries: usize, deltas: usize) -> usize {
         let (mut bytes, mut ends, mut lines) = (0, 0, 0);
         let mut line = String::new();
         while ends < queries {

@@ -49,19 +49,19 @@ impl Table {
         goal: Goal,
     ) {
         let with_unit = |number: f64| format!("{} {unit}", format_number(number)).trim_end().to_owned();
-        let of_ratio = ratio.unwrap_or(f64::NAN);
+        let ratio_value = ratio.unwrap_or(f64::NAN);
         let (goal, met) = match goal {
-            Goal::AtLeast(least) => (format!("≥ {}", with_unit(least)), Some(ours >= least)),
-            Goal::AtMost(most) => (format!("≤ {}", with_unit(most)), Some(ours <= most)),
-            Goal::RatioAtLeast(least) => (format!("ratio ≥ {least}"), Some(of_ratio >= least)),
-            Goal::RatioAtMost(most) => (format!("ratio ≤ {most}"), Some(of_ratio <= most)),
+            Goal::AtLeast(minimum) => (format!("≥ {}", with_unit(minimum)), Some(ours >= minimum)),
+            Goal::AtMost(maximum) => (format!("≤ {}", with_unit(maximum)), Some(ours <= maximum)),
+            Goal::RatioAtLeast(minimum) => (format!("ratio ≥ {minimum}"), Some(ratio_value >= minimum)),
+            Goal::RatioAtMost(maximum) => (format!("ratio ≤ {maximum}"), Some(ratio_value <= maximum)),
             Goal::None => (String::new(), None),
         };
         let met = met.map_or("", |met| if met { "yes" } else { "NO" });
         self.lines.push([
             measure.into(),
             with_unit(ours),
-            baseline.map_or_else(String::new, |(baseline, what)| format!("{} ({what})", with_unit(baseline))),
+            baseline.map_or_else(String::new, |(baseline, name)| format!("{} ({name})", with_unit(baseline))),
             ratio.map_or_else(String::new, |ratio| format!("{ratio:.2}")),
             goal,
             met.into(),

@@ -12,7 +12,7 @@ use tokio::runtime::Runtime;
 use crate::history::Builder;
 use crate::stats::{median, ms};
 use crate::table::{Goal, Table};
-use crate::turn::{one, prompt, succeeded};
+use crate::turn::{prompt, run_turn, wait_succeeded};
 use crate::world;
 
 const ROUNDS: usize = 150;
@@ -76,10 +76,10 @@ pub(crate) fn measure(runtime: &Runtime, table: &mut Table) {
         }
         let mut times = vec![vec![vec![]; SHAPES.len()]; OPERATIONS.len()];
         for round in 0..ROUNDS {
-            for (act, times) in times.iter_mut().enumerate() {
+            for (operation, times) in times.iter_mut().enumerate() {
                 // Rotate the order: an operation may be slowed by disk writes of the one before it.
                 for at in (0..trees.len()).map(|at| (at + round) % SHAPES.len()) {
-                    times[at].push(perform(&kernel, &trees[at], act, round, &mut random).await);
+                    times[at].push(perform(&kernel, &trees[at], operation, round, &mut random).await);
                 }
             }
         }
@@ -87,10 +87,10 @@ pub(crate) fn measure(runtime: &Runtime, table: &mut Table) {
         (times, opened)
     });
     let (times, opened) = runtime.block_on(measured).unwrap();
-    for (act, times) in OPERATIONS.iter().zip(&times) {
-        lines(table, act, times);
+    for (operation, times) in OPERATIONS.iter().zip(&times) {
+        add_lines(table, operation, times);
     }
-    lines(table, "open, and read the end of the path", &opened);
+    add_lines(table, "open, and read the end of the path", &opened);
     table.note(
         "Wide and deep trees hold 100,000 messages in 1,000 branches, beneath messages anywhere or each beneath the \
          one before; the small one 100 messages in 10 branches. Anywhere in a deep tree lies hundreds of branches \
@@ -99,14 +99,14 @@ pub(crate) fn measure(runtime: &Runtime, table: &mut Table) {
 }
 
 /// The ratio is the median of the ratios per round, since a disturbance affects all measurements of a round.
-fn lines(table: &mut Table, act: &str, times: &[Vec<f64>]) {
+fn add_lines(table: &mut Table, operation: &str, times: &[Vec<f64>]) {
     let (small, others) = times.split_first().unwrap();
     for ((_, name), ours) in SHAPES.iter().skip(1).zip(others) {
         // Opening takes some microseconds more because the indexes are one page deeper.
-        let goal = Goal::RatioAtMost(if act.starts_with("open") { 1.5 } else { 1.25 });
+        let goal = Goal::RatioAtMost(if operation.starts_with("open") { 1.5 } else { 1.25 });
         let ratios: Vec<f64> = ours.iter().zip(small).map(|(ours, small)| ours / small).collect();
-        let (measure, beside) = (format!("{act}, {name} tree, p50"), (median(small), "small tree"));
-        table.line_with_ratio(measure, median(ours), Some(beside), Some(median(&ratios)), "ms", goal);
+        let (measure, baseline) = (format!("{operation}, {name} tree, p50"), (median(small), "small tree"));
+        table.line_with_ratio(measure, median(ours), Some(baseline), Some(median(&ratios)), "ms", goal);
     }
 }
 
@@ -178,13 +178,19 @@ async fn open(store: &dyn Store, trees: &[StoredTree]) -> Vec<Vec<f64>> {
     times
 }
 
-async fn perform(kernel: &Kernel, tree: &StoredTree, act: usize, round: usize, random: &mut Random) -> f64 {
+async fn perform(
+    kernel: &Kernel,
+    tree: &StoredTree,
+    operation: usize,
+    round: usize,
+    random: &mut Random,
+) -> f64 {
     let (caller, by) = (world::caller(), SessionRef::Id(tree.session));
     let target = tree.messages[random.below(tree.messages.len())];
-    match act {
+    match operation {
         0 => {
             let mut feed = kernel.session_subscribe(&caller, &by, None).await.unwrap();
-            one(kernel, tree.session, &mut feed).await
+            run_turn(kernel, tree.session, &mut feed).await
         }
         1 => {
             let question = tree.messages[tree.messages.len() - 2].0;
@@ -240,6 +246,6 @@ async fn branch(kernel: &Kernel, tree: &StoredTree, place: Place) -> f64 {
     }
     let begin = Instant::now();
     let run = kernel.run_create(&world::caller(), request).await.unwrap().run.id;
-    succeeded(&mut feed, run).await;
+    wait_succeeded(&mut feed, run).await;
     ms(begin.elapsed())
 }

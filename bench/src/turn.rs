@@ -27,23 +27,23 @@ pub(crate) fn measure(runtime: &Runtime, table: &mut Table) {
     let mut by_hand = ByHand::new(connection);
     let measured = runtime.spawn(async move {
         let builder = Builder::new();
-        let mut talks: Vec<Vec<SessionId>> = vec![];
+        let mut sessions_by_size: Vec<Vec<SessionId>> = vec![];
         for (messages, count) in SIZES {
             let mut sessions = vec![];
             for _ in 0..count {
                 sessions.push(builder.stored_session(&*store, messages / 2).await);
             }
-            talks.push(sessions);
+            sessions_by_size.push(sessions);
         }
         let kernel = world::kernel(store.clone()).await;
         let mut times = vec![vec![]; SIZES.len()];
         let mut baseline = vec![];
         for turn in 0..TURNS {
-            for (sessions, times) in talks.iter().zip(&mut times) {
+            for (sessions, times) in sessions_by_size.iter().zip(&mut times) {
                 let session = sessions[turn % sessions.len()];
                 let mut feed =
                     kernel.session_subscribe(&world::caller(), &SessionRef::Id(session), None).await.unwrap();
-                times.push(one(&kernel, session, &mut feed).await);
+                times.push(run_turn(&kernel, session, &mut feed).await);
             }
             baseline.push(by_hand.turn());
         }
@@ -70,11 +70,11 @@ pub(crate) fn measure(runtime: &Runtime, table: &mut Table) {
         );
     }
     let medians: Vec<f64> = times.iter().map(|times| median(times)).collect();
-    let (least, most) = (percentile(&medians, 0.0), percentile(&medians, 1.0));
+    let (shortest, longest) = (percentile(&medians, 0.0), percentile(&medians, 1.0));
     table.line(
         "turn, longest beside shortest of the four p50",
-        most,
-        Some((least, "shortest")),
+        longest,
+        Some((shortest, "shortest")),
         "ms",
         Goal::RatioAtMost(1.2),
     );
@@ -82,11 +82,11 @@ pub(crate) fn measure(runtime: &Runtime, table: &mut Table) {
 
 /// Executes one turn and returns its duration in milliseconds. Call it from a task of the runtime, like the callers
 /// in a server.
-pub(crate) async fn one(kernel: &Kernel, session: SessionId, feed: &mut Subscription) -> f64 {
+pub(crate) async fn run_turn(kernel: &Kernel, session: SessionId, feed: &mut Subscription) -> f64 {
     let request = prompt(session, world::text(500));
     let begin = Instant::now();
     let run = kernel.run_create(&world::caller(), request).await.unwrap().run.id;
-    succeeded(feed, run).await;
+    wait_succeeded(feed, run).await;
     ms(begin.elapsed())
 }
 
@@ -99,7 +99,7 @@ pub(crate) fn prompt(session: SessionId, text: String) -> RunRequest {
 }
 
 /// Reads until `run` has succeeded.
-pub(crate) async fn succeeded(feed: &mut Subscription, run: RunId) {
+pub(crate) async fn wait_succeeded(feed: &mut Subscription, run: RunId) {
     while let Some(item) = feed.next().await {
         match item.unwrap() {
             Item::Event(event) if event.run == Some(run) => match &event.body {

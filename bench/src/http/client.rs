@@ -32,13 +32,13 @@ impl Client {
             if let Some(end) = find(&self.buffer, b"\r\n\r\n") {
                 break end + 4;
             }
-            self.more().await;
+            self.read_more().await;
         };
         let head = String::from_utf8_lossy(&self.buffer[..end]).to_lowercase();
         let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")).unwrap();
         let length: usize = length.trim().parse().unwrap();
         while self.buffer.len() < end + length {
-            self.more().await;
+            self.read_more().await;
         }
         let body = String::from_utf8(self.buffer[end..end + length].to_vec()).unwrap();
         self.buffer.drain(..end + length);
@@ -46,7 +46,7 @@ impl Client {
         body
     }
 
-    async fn more(&mut self) {
+    async fn read_more(&mut self) {
         assert!(
             self.stream.read_buf(&mut self.buffer).await.unwrap() > 0,
             "the server closed the connection"
@@ -55,14 +55,14 @@ impl Client {
 }
 
 /// A stream of server-sent events.
-pub(crate) struct Frames {
+pub(crate) struct SseStream {
     stream: TcpStream,
     buffer: Vec<u8>,
     /// The end of the data that was already returned.
-    at: usize,
+    returned: usize,
 }
 
-impl Frames {
+impl SseStream {
     /// Requests a stream, and returns once the server has answered.
     pub(crate) async fn open(port: u16, token: &str, method: &str, path: &str, body: &str) -> Self {
         let mut stream = connect(port).await;
@@ -73,27 +73,27 @@ impl Frames {
             body.len(),
         );
         stream.write_all(request.as_bytes()).await.unwrap();
-        let mut frames = Self { stream, buffer: Vec::with_capacity(1 << 10), at: 0 };
+        let mut frames = Self { stream, buffer: Vec::with_capacity(1 << 10), returned: 0 };
         let head =
-            frames.until(b"\r\n\r\n").await.map(|(from, to)| frames.text(from, to)).unwrap_or_default();
+            frames.read_until(b"\r\n\r\n").await.map(|(from, to)| frames.text(from, to)).unwrap_or_default();
         assert!(head.contains("200 OK"), "{method} {path}: {head}");
         frames
     }
 
     /// The next frame; `None` at the end of the stream.
     pub(crate) async fn next(&mut self) -> Option<&str> {
-        let (from, to) = self.until(b"\n\n").await?;
+        let (from, to) = self.read_until(b"\n\n").await?;
         Some(str::from_utf8(&self.buffer[from..to]).unwrap())
     }
 
-    async fn until(&mut self, end: &[u8]) -> Option<(usize, usize)> {
+    async fn read_until(&mut self, end: &[u8]) -> Option<(usize, usize)> {
         loop {
-            if let Some(found) = find(&self.buffer[self.at..], end) {
-                let from = self.at;
-                self.at += found + end.len();
+            if let Some(found) = find(&self.buffer[self.returned..], end) {
+                let from = self.returned;
+                self.returned += found + end.len();
                 return Some((from, from + found));
             }
-            self.buffer.drain(..std::mem::take(&mut self.at));
+            self.buffer.drain(..std::mem::take(&mut self.returned));
             if self.stream.read_buf(&mut self.buffer).await.unwrap() == 0 {
                 return None;
             }

@@ -57,7 +57,7 @@ impl Server {
             .args(["serve", "--listen", "127.0.0.1:0"])
             .stderr(Stdio::piped())
             .spawn()
-            .expect("build it first: cargo build --profile dist -p mainspring");
+            .expect("build it first: cargo build --profile dist -p mainspring-cli");
         let mut line = String::new();
         let mut stderr = BufReader::new(child.stderr.take().unwrap());
         stderr.read_line(&mut line).unwrap();

@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 use mainspring_client::{ArtifactQuery, Prompt, PromptContent, SessionTarget};
 use mainspring_core::Block;
 
-use super::fail::Fail;
+use super::connection::Connection;
+use super::error::CliError;
 use super::file;
-use super::home::Home;
 
 /// Media types by file extension.
-const TYPES: &[(&str, &str)] = &[
+const MEDIA_TYPES: &[(&str, &str)] = &[
     ("png", "image/png"),
     ("jpg", "image/jpeg"),
     ("jpeg", "image/jpeg"),
@@ -29,41 +29,49 @@ const TYPES: &[(&str, &str)] = &[
 ];
 
 /// A file to attach to a prompt.
-pub(super) struct File {
+pub(super) struct Attachment {
     name: String,
     mime_type: String,
     bytes: Vec<u8>,
 }
 
 /// Reads the files to attach to a prompt.
-pub(super) fn read(paths: &[PathBuf]) -> Result<Vec<File>, Fail> {
+pub(super) fn read_files(paths: &[PathBuf]) -> Result<Vec<Attachment>, CliError> {
     let read = |path: &PathBuf| {
-        let bytes = file::read(path)?;
+        let bytes = file::read_file(path)?;
         let name = match path.file_name() {
             Some(name) if path.as_os_str() != "-" => name.to_string_lossy().into_owned(),
             _ => "standard input".to_owned(),
         };
-        Ok(File { mime_type: media_type(path, &bytes).to_owned(), name, bytes })
+        Ok(Attachment { mime_type: media_type(path, &bytes).to_owned(), name, bytes })
     };
     paths.iter().map(read).collect()
 }
 
 /// Stores `files` as artifacts of the prompt's session (created if new) and references them in the prompt. Their
 /// idempotency keys derive from the prompt's, so that the prompt can be sent again.
-pub(super) async fn attach(home: &mut Home<'_>, mut prompt: Prompt, files: &[File]) -> Result<Prompt, Fail> {
+pub(super) async fn attach_files(
+    connection: &mut Connection<'_>,
+    mut prompt: Prompt,
+    files: &[Attachment],
+) -> Result<Prompt, CliError> {
     if files.is_empty() {
         return Ok(prompt);
     }
     let name = match (&prompt.idempotency_key, &prompt.client_id, &prompt.request_id) {
         (Some(key), ..) => key.clone(),
         (None, Some(client), Some(request)) => format!("{client}.{request}"),
-        _ => return Err(Fail::bad_request("a prompt with files needs a name")),
+        _ => return Err(CliError::bad_request("a prompt with files needs a name")),
     };
     let session = match prompt.session.session_id {
         Some(id) => id,
         None => {
             let (target, name) = (prompt.session.clone(), format!("{name}.session"));
-            home.ask(async |client| client.session_resolve(&target, Some(&name)).await).await?.session.id
+            connection
+                .request(async |client| client.session_resolve(&target, Some(&name)).await)
+                .await?
+                .session
+                .id
         }
     };
     let id = session.to_string();
@@ -71,10 +79,10 @@ pub(super) async fn attach(home: &mut Home<'_>, mut prompt: Prompt, files: &[Fil
     for (no, file) in files.iter().enumerate() {
         let key = format!("{name}.file.{no}");
         let artifact = ArtifactQuery { name: Some(file.name.clone()), ..ArtifactQuery::default() };
-        let put = async |client: &mainspring_client::Client| {
+        let upload = async |client: &mainspring_client::Client| {
             client.artifact_put(&id, &artifact, Some(&file.mime_type), file.bytes.clone(), &key).await
         };
-        let artifact = home.ask(put).await?;
+        let artifact = connection.request(upload).await?;
         blocks.push(Block::Attachment {
             artifact: artifact.id,
             mime_type: file.mime_type.clone(),
@@ -88,8 +96,11 @@ pub(super) async fn attach(home: &mut Home<'_>, mut prompt: Prompt, files: &[Fil
 
 /// Guesses the media type by file extension, else by whether the bytes are text.
 fn media_type(path: &Path, bytes: &[u8]) -> &'static str {
-    let end = path.extension().map(|end| end.to_string_lossy().to_ascii_lowercase()).unwrap_or_default();
-    match TYPES.iter().find(|(known, _)| *known == end) {
+    let extension = path
+        .extension()
+        .map(|extension| extension.to_string_lossy().to_ascii_lowercase())
+        .unwrap_or_default();
+    match MEDIA_TYPES.iter().find(|(known, _)| *known == extension) {
         Some((_, kind)) => kind,
         None if !bytes.contains(&0) && std::str::from_utf8(bytes).is_ok() => "text/plain",
         None => "application/octet-stream",
@@ -101,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_media_type_is_guessed() {
+    fn the_media_type_is_guessed_from_the_extension_or_the_bytes() {
         let kind = |name: &str, bytes: &[u8]| media_type(Path::new(name), bytes);
         assert_eq!(kind("a.PNG", b"x"), "image/png");
         assert_eq!(kind("main.rs", "fn ä() {}".as_bytes()), "text/plain");

@@ -5,62 +5,64 @@ use mainspring_client::BindingListQuery;
 use mainspring_core::Binding;
 
 use super::Context;
-use super::fail::{Exit, Fail};
-use super::home::{Home, Purpose};
-use super::output::{DIM, moment};
+use super::connection::{Connection, Purpose};
+use super::error::{CliError, Exit};
+use super::output::{DIM, format_time};
 
-/// List the agents' own sessions that a session is tied to, or have one not used again
+/// List and invalidate the bindings of a session to agents' own sessions
 #[derive(Subcommand)]
 pub(super) enum BindingCommand {
-    /// List what a session is or was tied to, the newest generation of each agent runtime first
+    /// List the bindings of a session, newest generation of each adapter first
     List {
-        /// A key or a ses_… id
+        /// Session key or id (ses_…)
         session: String,
-        /// How many
+        /// Maximum number of bindings to list
         #[arg(long, value_name = "N", default_value_t = 50)]
         limit: usize,
-        /// Those after this one: ADAPTER.GENERATION
+        /// List the bindings after this one: ADAPTER.GENERATION
         #[arg(long, value_name = "PLACE")]
         after: Option<String>,
     },
-    /// Have the agent's own session not used again; the session stays, and its next run opens another
+    /// Invalidate a binding: the next run opens a new session of the agent
     Invalidate {
-        /// A key or a ses_… id
+        /// Session key or id (ses_…)
         session: String,
-        /// The agent runtime
+        /// Adapter name
         adapter: String,
     },
 }
 
 impl BindingCommand {
-    pub(super) async fn execute(self, context: &Context<'_>) -> Result<Exit, Fail> {
-        let mut home = context.home(Purpose::Records).await?;
-        let outcome = self.carry_out(context, &mut home).await;
-        home.leave().await.and(outcome).map(|()| Exit::Done)
+    pub(super) async fn execute(self, context: &Context<'_>) -> Result<Exit, CliError> {
+        let mut connection = context.connect(Purpose::Records).await?;
+        let outcome = self.dispatch(context, &mut connection).await;
+        connection.close().await.and(outcome).map(|()| Exit::Done)
     }
 
-    async fn carry_out(self, context: &Context<'_>, home: &mut Home<'_>) -> Result<(), Fail> {
+    async fn dispatch(self, context: &Context<'_>, connection: &mut Connection<'_>) -> Result<(), CliError> {
         let output = context.output;
         match self {
             Self::List { session, limit, after } => {
                 let query = BindingListQuery { after, limit: Some(limit) };
-                let page = home.ask(async |client| client.binding_page(&session, &query).await).await?;
+                let page =
+                    connection.request(async |client| client.binding_page(&session, &query).await).await?;
                 if output.json {
-                    return Ok(page.items.iter().try_for_each(|binding| output.object(binding))?);
+                    return Ok(page.items.iter().try_for_each(|binding| output.print_json(binding))?);
                 }
-                let heads = ["adapter", "generation", "status", "native session", "survives", "made"];
-                output.table(&heads, page.items.iter().map(row).collect())?;
+                let heads = ["adapter", "generation", "status", "native session", "fidelity", "created"];
+                output.print_table(&heads, page.items.iter().map(row).collect())?;
                 match page.next {
-                    Some(next) => Ok(output.note(format_args!("{DIM}more with --after {next}{DIM:#}"))?),
+                    Some(next) => Ok(output.print_note(format_args!("{DIM}more: --after {next}{DIM:#}"))?),
                     None => Ok(()),
                 }
             }
             Self::Invalidate { session, adapter } => {
-                let binding =
-                    home.ask(async |client| client.binding_invalidate(&session, &adapter).await).await?;
+                let binding = connection
+                    .request(async |client| client.binding_invalidate(&session, &adapter).await)
+                    .await?;
                 match output.json {
-                    true => Ok(output.object(&binding)?),
-                    false => Ok(output.line(format_args!("{} {}", binding.adapter, binding.status))?),
+                    true => Ok(output.print_json(&binding)?),
+                    false => Ok(output.print_line(format_args!("{} {}", binding.adapter, binding.status))?),
                 }
             }
         }
@@ -69,17 +71,17 @@ impl BindingCommand {
 
 fn row(binding: &Binding) -> Vec<String> {
     let native = binding.native.as_deref().unwrap_or("–").to_owned();
-    let survives = match binding.reconstructed {
+    let fidelity = match binding.reconstructed {
         true => format!("{}, reconstructed", binding.fidelity),
         false => binding.fidelity.to_string(),
     };
-    let made = moment(binding.created_at);
+    let created = format_time(binding.created_at);
     vec![
         binding.adapter.clone(),
         binding.generation.to_string(),
         binding.status.to_string(),
         native,
-        survives,
-        made,
+        fidelity,
+        created,
     ]
 }

@@ -14,104 +14,108 @@ use mainspring_kernel::clock::Clock;
 use mainspring_system::ids::Ids;
 
 use super::Context;
-use super::fail::{Exit, Fail};
-use super::home::{Home, Purpose};
-use super::output::{BOLD, DIM, PLAIN, moment};
+use super::connection::{Connection, Purpose};
+use super::error::{CliError, Exit};
+use super::output::{BOLD, DIM, PLAIN, format_time};
 
+mod command;
 mod input;
-mod order;
 mod screen;
 mod signals;
 mod tree;
 mod turn;
 mod wrap;
 
-use input::{Ask, Input, Read};
-use order::{ORDERS, Order};
+use command::{ChatCommand, SLASH_COMMANDS};
+use input::{Input, LineInput, LineRequest};
 use screen::Screen;
 use signals::Signals;
-use turn::Turn;
+use turn::TurnEnd;
 
 /// File of the terminal's input history, within the state directory.
-const HISTORY: &str = "chat_history";
+const HISTORY_FILE: &str = "chat_history";
 
-/// Talk to an agent: streaming, tools, questions, branches
+/// Chat with an agent
 #[derive(Args)]
 #[command(
-    after_help = "Without a configured model it talks to the built-in scripted model, which needs no key. Within the \
-chat, /help lists what can be done besides talking. From a pipe each line is a prompt, or the answer to a question."
+    after_help = "Without a configured model, the built-in scripted model answers; it needs no key. In the chat, /help \
+lists the commands. Input from a pipe is read line by line: each line is a prompt or the answer to a question."
 )]
 pub(super) struct Chat {
-    /// The session: a key of your choice (made if it is new) or a ses_… id [default: a new session]
+    /// Session key (created if new) or id (ses_…) [default: a new session]
     #[arg(long, short, value_name = "KEY|ID")]
     session: Option<String>,
-    /// The model, as PROVIDER/MODEL [default: the session's, or the configured one]
+    /// Model, as PROVIDER/MODEL [default: the session's, or the configured one]
     #[arg(long)]
     model: Option<String>,
-    /// The agent of a new session, as ID or ID@VERSION
+    /// Agent definition of a new session: ID or ID@VERSION
     #[arg(long, value_name = "AGENT")]
     agent: Option<String>,
-    /// The agent runtime [default: the session's; native for a new one]
+    /// Adapter [default: the session's; native for a new one]
     #[arg(long, value_name = "NAME")]
     adapter: Option<String>,
-    /// Instructions for the agent
+    /// System prompt of the agent
     #[arg(long, value_name = "TEXT")]
     system: Option<String>,
-    /// The folder the agent works in
+    /// Working directory of the agent
     #[arg(long, value_name = "DIR")]
     cwd: Option<String>,
 }
 
 impl Chat {
-    pub(super) async fn execute(self, context: &Context<'_>) -> Result<Exit, Fail> {
-        let mut home = context.home(Purpose::Execute).await?;
-        let outcome = Box::pin(self.talk(context, &mut home)).await;
+    pub(super) async fn execute(self, context: &Context<'_>) -> Result<Exit, CliError> {
+        let mut connection = context.connect(Purpose::Execute).await?;
+        let outcome = Box::pin(self.converse(context, &mut connection)).await;
         match outcome {
             // A person who leaves a running run does not want to wait for its end.
-            Ok(Turn::Left(exit)) => home.abandon().await.map(|()| exit),
-            Ok(Turn::Over(exit)) => home.leave().await.map(|()| exit),
-            Err(fail) => home.leave().await.and(Err(fail)),
+            Ok(TurnEnd::Leave(exit)) => connection.close_now().await.map(|()| exit),
+            Ok(TurnEnd::RunEnded(exit)) => connection.close().await.map(|()| exit),
+            Err(error) => connection.close().await.and(Err(error)),
         }
     }
 
-    async fn talk(self, context: &Context<'_>, home: &mut Home<'_>) -> Result<Turn, Fail> {
+    async fn converse(
+        self,
+        context: &Context<'_>,
+        connection: &mut Connection<'_>,
+    ) -> Result<TurnEnd, CliError> {
         let interactive = context.output.is_interactive();
-        let input = Input::open(&context.config().state_dir.join(HISTORY), interactive)?;
-        let mut talk = Talk {
+        let input = Input::open(&context.config().state_dir.join(HISTORY_FILE), interactive)?;
+        let mut conversation = Conversation {
             context,
-            home,
+            connection,
             screen: Screen::new(context.output),
             input,
-            signals: Signals::listen()?,
+            signals: Signals::register()?,
             interactive,
-            name: name(),
+            generated_key: generate_key(),
             session: None,
             position: Position::START,
             models: ModelList::default(),
             model: self.model.clone(),
             profile: None,
-            next: None,
-            numbers: vec![],
-            last: None,
+            next_place: None,
+            tree_messages: vec![],
+            last_run: None,
             chat: self,
         };
-        let turn = talk.run().await?;
-        talk.farewell()?;
+        let turn = conversation.run().await?;
+        conversation.print_resume_hint()?;
         Ok(turn)
     }
 }
 
 /// A conversation.
-struct Talk<'a, 'h> {
+struct Conversation<'a, 'h> {
     context: &'a Context<'a>,
-    home: &'a mut Home<'h>,
+    connection: &'a mut Connection<'h>,
     screen: Screen<'a>,
     input: Input,
     signals: Signals,
     interactive: bool,
     chat: Chat,
     /// Generated key for a session that was given none.
-    name: String,
+    generated_key: String,
     /// The session's id, once the session exists.
     session: Option<String>,
     /// All events of the session up to this position were shown.
@@ -123,75 +127,76 @@ struct Talk<'a, 'h> {
     /// The model profile requested by prompts.
     profile: Option<String>,
     /// Place of the next prompt, if not the end of the active path.
-    next: Option<Place>,
+    next_place: Option<Place>,
     /// The messages of the last drawn tree, by number.
-    numbers: Vec<MessageId>,
-    last: Option<RunId>,
+    tree_messages: Vec<MessageId>,
+    /// The last run that ended in this chat.
+    last_run: Option<RunId>,
 }
 
-impl Talk<'_, '_> {
-    async fn run(&mut self) -> Result<Turn, Fail> {
-        let known = self.find().await?;
-        self.models = self.home.ask(async |client| client.model_list().await).await?;
-        self.choose(known.as_ref());
-        self.welcome(known.as_ref())?;
-        if let Some(left) = self.join(known.as_ref()).await? {
+impl Conversation<'_, '_> {
+    async fn run(&mut self) -> Result<TurnEnd, CliError> {
+        let known = self.find_session().await?;
+        self.models = self.connection.request(async |client| client.model_list().await).await?;
+        self.choose_model(known.as_ref());
+        self.print_welcome(known.as_ref())?;
+        if let Some(left) = self.resume(known.as_ref()).await? {
             return Ok(left);
         }
         let (mut exit, mut warned) = (Exit::Done, false);
         loop {
-            let ask = Ask { prompt: "› ", style: BOLD, answer: false };
-            let read = tokio::select! {
+            let request = LineRequest { prompt: "› ", style: BOLD, answer: false };
+            let input = tokio::select! {
                 biased;
                 signal = self.signals.next() => signal.into(),
-                read = self.input.line(ask) => read?,
+                input = self.input.read_line(request) => input?,
             };
-            let line = match read {
-                Read::Line(line) => line,
-                Read::Interrupted if self.interactive && !warned => {
+            let line = match input {
+                LineInput::Line(line) => line,
+                LineInput::Interrupted if self.interactive && !warned => {
                     warned = true;
-                    self.screen.note("Ctrl-C again leaves, and so does Ctrl-D")?;
+                    self.screen.print_note("press Ctrl-C again or Ctrl-D to leave")?;
                     continue;
                 }
-                Read::Interrupted if !self.interactive => return Ok(Turn::Left(Exit::Cancelled)),
-                Read::Interrupted | Read::Ended => break,
+                LineInput::Interrupted if !self.interactive => return Ok(TurnEnd::Leave(Exit::Cancelled)),
+                LineInput::Interrupted | LineInput::Ended => break,
             };
             warned = false;
-            match self.obey(&line).await {
+            match self.execute_line(&line).await {
                 Ok(None) => {}
-                Ok(Some(Turn::Over(turn))) => exit = turn,
-                Ok(Some(Turn::Left(Exit::Done))) => break,
+                Ok(Some(TurnEnd::RunEnded(turn))) => exit = turn,
+                Ok(Some(TurnEnd::Leave(Exit::Done))) => break,
                 Ok(Some(left)) => return Ok(left),
                 // A failed command is reported and the conversation continues.
-                Err(fail) => {
-                    exit = fail.exit;
-                    self.complain(&fail)?;
+                Err(error) => {
+                    exit = error.exit;
+                    self.print_error(&error)?;
                 }
             }
-            self.screen.gap()?;
+            self.screen.print_gap()?;
         }
-        Ok(Turn::Over(if self.interactive { Exit::Done } else { exit }))
+        Ok(TurnEnd::RunEnded(if self.interactive { Exit::Done } else { exit }))
     }
 
     /// Finds the named session, if it exists.
-    async fn find(&mut self) -> Result<Option<Session>, Fail> {
+    async fn find_session(&mut self) -> Result<Option<Session>, CliError> {
         let Some(name) = self.chat.session.clone() else { return Ok(None) };
-        match self.home.ask(async |client| client.session_get(&name).await).await {
+        match self.connection.request(async |client| client.session_get(&name).await).await {
             Ok(session) => {
                 self.session = Some(session.id.to_string());
                 Ok(Some(session))
             }
             // A free key is given to the session that the first prompt creates.
-            Err(fail) if fail.exit == Exit::NotFound && !name.starts_with("ses_") => Ok(None),
-            Err(fail) => Err(fail),
+            Err(error) if error.exit == Exit::NotFound && !name.starts_with("ses_") => Ok(None),
+            Err(error) => Err(error),
         }
     }
 
     /// Chooses the model where nothing names one: the scripted model if none is configured.
-    fn choose(&mut self, known: Option<&Session>) {
+    fn choose_model(&mut self, known: Option<&Session>) {
         let adapter = self.chat.adapter.as_deref().or(known.map(|session| session.adapter.as_str()));
         let native = adapter.is_none_or(|adapter| adapter == native::NAME);
-        let configured = self.profile_of(DEFAULT_PROFILE).is_some();
+        let configured = self.find_profile(DEFAULT_PROFILE).is_some();
         let named = known.is_some_and(|session| {
             session.model.is_some()
                 || session.model_profile.is_some()
@@ -203,7 +208,7 @@ impl Talk<'_, '_> {
     }
 
     /// Shows the first screen: the session, the model and the commands.
-    fn welcome(&mut self, known: Option<&Session>) -> Result<(), Fail> {
+    fn print_welcome(&mut self, known: Option<&Session>) -> Result<(), CliError> {
         if self.context.output.json {
             return Ok(());
         }
@@ -216,90 +221,91 @@ impl Talk<'_, '_> {
             (None, Some(name)) => format!("new session {name}"),
             (None, None) => "new session".into(),
         };
-        let whose = if self.home.is_guest() { ", at the daemon of this machine" } else { "" };
-        self.screen.plain(&format!("{BOLD}mainspring{BOLD:#} {DIM}· {name}{whose}{DIM:#}"), PLAIN)?;
+        let location = if self.connection.is_guest() { ", served by another process" } else { "" };
+        self.screen.print_line(&format!("{BOLD}mainspring{BOLD:#} {DIM}· {name}{location}{DIM:#}"), PLAIN)?;
         if self.model.as_deref().is_some_and(is_scripted) {
-            self.screen.note(
-                "No model is configured, so you talk to the scripted model: no key, no network, no intelligence. It \
-                 follows what you say as a script.",
+            self.screen.print_note(
+                "No model is configured, so the scripted model answers: no key, no network, no intelligence. It \
+                 executes your prompt as a script.",
             )?;
-            self.screen.note("Try: say Hello.; ask How are you?; say Good to know.")?;
-            self.screen
-                .note("A real model: /model anthropic/claude-sonnet-4-5, with its key set; docs/models.md")?;
+            self.screen.print_note("Try: say Hello.; ask How are you?; say Good to know.")?;
+            self.screen.print_note(
+                "For a real model: set its key, then /model anthropic/claude-sonnet-4-5 (see docs/models.md)",
+            )?;
         } else {
-            let model = self.model_shown(known);
-            self.screen.note(&format!("model: {model}"))?;
+            let model = self.model_label(known);
+            self.screen.print_note(&format!("model: {model}"))?;
         }
-        self.screen.note("/help lists what you can do, Ctrl-C stops an answer, Ctrl-D leaves")?;
-        Ok(self.screen.gap()?)
+        self.screen.print_note("/help lists the commands, Ctrl-C cancels an answer, Ctrl-D leaves")?;
+        Ok(self.screen.print_gap()?)
     }
 
-    fn profile_of(&self, name: &str) -> Option<&ModelProfile> {
+    fn find_profile(&self, name: &str) -> Option<&ModelProfile> {
         self.models.profiles.iter().find(|profile| profile.profile == name)
     }
 
-    fn model_shown(&self, known: Option<&Session>) -> String {
+    fn model_label(&self, known: Option<&Session>) -> String {
         let profile = self.profile.as_deref().or(known.and_then(|known| known.model_profile.as_deref()));
         let named = known.and_then(|known| known.model.clone());
-        let of_profile = self.profile_of(profile.unwrap_or(DEFAULT_PROFILE));
+        let of_profile = self.find_profile(profile.unwrap_or(DEFAULT_PROFILE));
         let of_profile = of_profile.map(|profile| format!("{}/{}", profile.provider, profile.model));
         let model = self.model.clone().or(named).or(of_profile);
-        model.unwrap_or_else(|| format!("as {} says", self.chat.agent.as_deref().unwrap_or("the server")))
+        model.unwrap_or_else(|| format!("chosen by {}", self.chat.agent.as_deref().unwrap_or("the server")))
     }
 
     /// Shows the state of an existing session and follows its active run.
-    async fn join(&mut self, known: Option<&Session>) -> Result<Option<Turn>, Fail> {
+    async fn resume(&mut self, known: Option<&Session>) -> Result<Option<TurnEnd>, CliError> {
         let Some(session) = known else { return Ok(None) };
         let name = session.id.to_string();
-        let snapshot = self.home.ask(async |client| client.session_snapshot(&name).await).await?;
+        let snapshot = self.connection.request(async |client| client.session_snapshot(&name).await).await?;
         self.position = snapshot.position;
         if !self.context.output.json && self.interactive {
             if let Some(prompt) = turn::last_prompt(&snapshot.messages) {
-                let said = wrap::one_line(&prompt.text(), 400);
-                self.screen.plain(&format!("› {said}"), DIM)?;
-                self.screen.gap()?;
+                let line = wrap::one_line(&prompt.text(), 400);
+                self.screen.print_line(&format!("› {line}"), DIM)?;
+                self.screen.print_gap()?;
             }
             if let Some(last) = snapshot.messages.last().filter(|last| !turn::is_prompt(last)) {
-                self.screen.say(&last.text())?;
-                self.screen.gap()?;
+                self.screen.print_answer(&last.text())?;
+                self.screen.print_gap()?;
             }
         }
         let Some(active) = &snapshot.active_run else { return Ok(None) };
-        self.screen.note("it is at work; Ctrl-C stops that")?;
-        self.show_open(&snapshot)?;
-        let turn = self.follow_joined(active).await?;
-        self.screen.gap()?;
-        Ok(matches!(turn, Turn::Left(_)).then_some(turn))
+        self.screen.print_note("a run is active; Ctrl-C cancels it")?;
+        self.print_partial(&snapshot)?;
+        let turn = self.follow_active(active).await?;
+        self.screen.print_gap()?;
+        Ok(matches!(turn, TurnEnd::Leave(_)).then_some(turn))
     }
 
     /// Executes one input line.
-    async fn obey(&mut self, line: &str) -> Result<Option<Turn>, Fail> {
-        let order = Order::read(line).map_err(Fail::bad_request)?;
-        let Some(order) = order else { return Ok(None) };
-        match order {
-            Order::Say(text) => {
-                let place = self.next.unwrap_or_default();
-                self.prompt(place, Some(text)).await.map(Some)
+    async fn execute_line(&mut self, line: &str) -> Result<Option<TurnEnd>, CliError> {
+        let command = ChatCommand::parse(line).map_err(CliError::bad_request)?;
+        let Some(command) = command else { return Ok(None) };
+        match command {
+            ChatCommand::Prompt(text) => {
+                let place = self.next_place.unwrap_or_default();
+                self.send_prompt(place, Some(text)).await.map(Some)
             }
-            Order::Branch { at, text } => {
-                let place = self.branch(at, text.is_some()).await?;
-                self.prompt(place, text).await.map(Some)
+            ChatCommand::Branch { at, text } => {
+                let place = self.branch_place(at, text.is_some()).await?;
+                self.send_prompt(place, text).await.map(Some)
             }
-            Order::Retry => self.retry().await.map(Some),
-            Order::Quit => Ok(Some(Turn::Left(Exit::Done))),
-            Order::Help => self.help().map(|()| None),
-            Order::Tree => self.tree().await.map(|()| None),
-            Order::Go(no) => self.go(no).await.map(|()| None),
-            Order::Undo => self.undo().await.map(|()| None),
-            Order::Model(name) => self.change_model(name).map(|()| None),
+            ChatCommand::Retry => self.retry_last().await.map(Some),
+            ChatCommand::Quit => Ok(Some(TurnEnd::Leave(Exit::Done))),
+            ChatCommand::Help => self.print_help().map(|()| None),
+            ChatCommand::Tree => self.print_tree().await.map(|()| None),
+            ChatCommand::Go(no) => self.navigate(no).await.map(|()| None),
+            ChatCommand::Undo => self.undo().await.map(|()| None),
+            ChatCommand::Model(name) => self.change_model(name).map(|()| None),
         }
     }
 
     /// Sends a prompt, or regenerates an answer, and follows the run.
-    async fn prompt(&mut self, place: Place, text: Option<String>) -> Result<Turn, Fail> {
-        self.screen.gap()?;
-        let session = self.open().await?;
-        let id = session.parse().map_err(|_| Fail::bad_request("no such session"))?;
+    async fn send_prompt(&mut self, place: Place, text: Option<String>) -> Result<TurnEnd, CliError> {
+        self.screen.print_gap()?;
+        let session = self.ensure_session().await?;
+        let id = session.parse().map_err(|_| CliError::bad_request("invalid session id"))?;
         let prompt = Prompt {
             session: SessionTarget {
                 session_id: Some(id),
@@ -321,112 +327,121 @@ impl Talk<'_, '_> {
             idempotency_key: Some(Ids::system().secret()),
             ..Prompt::default()
         };
-        let events = self.listen(&session).await;
-        let accepted = self.home.ask(async |client| client.run_create(&prompt).await).await?;
-        self.next = None;
+        let events = self.subscribe(&session).await;
+        let accepted = self.connection.request(async |client| client.run_create(&prompt).await).await?;
+        self.next_place = None;
         self.follow(&accepted.run, events).await
     }
 
     /// Subscribes to the session's events from the current position. Connects before the prompt is sent, because
     /// thoughts reach only connected readers.
-    async fn listen(&self, session: &str) -> Events {
-        let mut events = self.home.events(session, self.position);
+    async fn subscribe(&self, session: &str) -> Events {
+        let mut events = self.connection.events(session, self.position);
         // A failed connection is retried when the first item is read.
         let _ = events.connect().await;
         events
     }
 
     /// Returns the session's id and creates the session when it is first needed.
-    async fn open(&mut self) -> Result<String, Fail> {
+    async fn ensure_session(&mut self) -> Result<String, CliError> {
         if let Some(session) = &self.session {
             return Ok(session.clone());
         }
         let target = SessionTarget {
             // Without a key, a retried request would create a second session.
-            key: Some(self.chat.session.clone().unwrap_or_else(|| self.name.clone())),
+            key: Some(self.chat.session.clone().unwrap_or_else(|| self.generated_key.clone())),
             surface_kind: Some("cli".into()),
             adapter: Some(self.chat.adapter.clone().unwrap_or_else(|| native::NAME.into())),
             agent_definition: self.chat.agent.clone(),
             cwd: self.chat.cwd.clone(),
             ..SessionTarget::default()
         };
-        let opened = self.home.ask(async |client| client.session_resolve(&target, None).await).await?;
+        let opened =
+            self.connection.request(async |client| client.session_resolve(&target, None).await).await?;
         let id = opened.session.id.to_string();
-        let snapshot = self.home.ask(async |client| client.session_snapshot(&id).await).await?;
+        let snapshot = self.connection.request(async |client| client.session_snapshot(&id).await).await?;
         self.position = snapshot.position;
         self.session = Some(id.clone());
         Ok(id)
     }
 
-    async fn retry(&mut self) -> Result<Turn, Fail> {
-        let session = self.session.clone().ok_or_else(|| Fail::bad_request("nothing has been said yet"))?;
+    async fn retry_last(&mut self) -> Result<TurnEnd, CliError> {
+        let session =
+            self.session.clone().ok_or_else(|| CliError::bad_request("the session has no messages yet"))?;
         let query =
             RunListQuery { session: Some(session.clone()), limit: Some(1), ..RunListQuery::default() };
-        let last = self.home.ask(async |client| client.run_list(&query).await).await?;
+        let last = self.connection.request(async |client| client.run_list(&query).await).await?;
         let run = last.items.first().map(|run| run.id);
-        let run = self.last.or(run).ok_or_else(|| Fail::bad_request("nothing has been said yet"))?;
-        let run: Run = self.home.ask(async |client| client.run_retry(run).await).await?;
-        self.screen.gap()?;
-        let events = self.home.events(&session, self.position);
+        let run =
+            self.last_run.or(run).ok_or_else(|| CliError::bad_request("the session has no messages yet"))?;
+        let run: Run = self.connection.request(async |client| client.run_retry(run).await).await?;
+        self.screen.print_gap()?;
+        let events = self.connection.events(&session, self.position);
         self.follow(&run, events).await
     }
 
-    fn help(&mut self) -> Result<(), Fail> {
-        let left = ORDERS.iter().map(|(name, takes, _)| name.len() + takes.len() + 2).max().unwrap_or(0);
-        for (name, takes, does) in ORDERS {
-            let order = format!("/{name} {takes}");
-            let room = self.screen.width().saturating_sub(left + 4);
-            let mut wrap = wrap::Wrap::new(room.max(24), 0);
-            let text = format!("{}{}", wrap.push(does), wrap.rest());
+    fn print_help(&mut self) -> Result<(), CliError> {
+        let name_width = SLASH_COMMANDS
+            .iter()
+            .map(|(name, arguments, _)| name.len() + arguments.len() + 2)
+            .max()
+            .unwrap_or(0);
+        for (name, arguments, description) in SLASH_COMMANDS {
+            let command = format!("/{name} {arguments}");
+            let columns = self.screen.width().saturating_sub(name_width + 4);
+            let mut wrap = wrap::Wrap::new(columns.max(24), 0);
+            let text = format!("{}{}", wrap.push(description), wrap.finish());
             for (at, line) in text.lines().enumerate() {
-                let order = if at == 0 { order.as_str() } else { "" };
-                self.screen.plain(&format!("  {order:left$}  {DIM}{line}{DIM:#}"), PLAIN)?;
+                let command = if at == 0 { command.as_str() } else { "" };
+                self.screen.print_line(&format!("  {command:name_width$}  {DIM}{line}{DIM:#}"), PLAIN)?;
             }
         }
-        self.screen.note("a backslash at the end of a line goes on in the next one")?;
+        self.screen.print_note("end a line with a backslash to continue it on the next line")?;
         Ok(())
     }
 
-    fn change_model(&mut self, name: Option<String>) -> Result<(), Fail> {
+    fn change_model(&mut self, name: Option<String>) -> Result<(), CliError> {
         let Some(name) = name else {
-            let shown = self.model_shown(None);
-            self.screen.note(&format!("model: {shown}"))?;
+            let label = self.model_label(None);
+            self.screen.print_note(&format!("model: {label}"))?;
             for ModelProfile { profile, provider, model, key, .. } in &self.models.profiles {
-                let missing = if *key == KeyPresence::Missing { " (its key is missing)" } else { "" };
-                self.screen.note(&format!("/model {profile}: {provider}/{model}{missing}"))?;
+                let missing = if *key == KeyPresence::Missing { " (key missing)" } else { "" };
+                self.screen.print_note(&format!("/model {profile}: {provider}/{model}{missing}"))?;
             }
-            return Ok(self.screen.note("/model PROVIDER/MODEL asks any other, such as scripted/any")?);
+            return Ok(self
+                .screen
+                .print_note("/model PROVIDER/MODEL selects any other model, for example scripted/any")?);
         };
-        (self.model, self.profile) = match self.profile_of(&name).is_some() {
+        (self.model, self.profile) = match self.find_profile(&name).is_some() {
             true => (None, Some(name.clone())),
             false => (Some(name.clone()), None),
         };
-        Ok(self.screen.note(&format!("from now on: {name}"))?)
+        Ok(self.screen.print_note(&format!("model is now {name}"))?)
     }
 
-    fn complain(&mut self, fail: &Fail) -> Result<(), Fail> {
+    fn print_error(&mut self, error: &CliError) -> Result<(), CliError> {
         match self.context.output.json {
-            true => self.context.output.object(&fail.json())?,
-            false if fail.code == Fail::INVALID_REQUEST => self.screen.problem(&fail.message)?,
-            false => self.screen.problem(&format!("{} ({})", fail.message, fail.code))?,
+            true => self.context.output.print_json(&error.json())?,
+            false if error.code == CliError::INVALID_REQUEST => self.screen.print_error(&error.message)?,
+            false => self.screen.print_error(&format!("{} ({})", error.message, error.code))?,
         }
         Ok(())
     }
 
     /// Shows how to resume the session.
-    fn farewell(&mut self) -> Result<(), Fail> {
-        self.screen.end()?;
+    fn print_resume_hint(&mut self) -> Result<(), CliError> {
+        self.screen.end_text()?;
         if self.session.is_some() && self.interactive {
-            let name = self.chat.session.clone().unwrap_or_else(|| self.name.clone());
-            self.screen.plain(&format!("mainspring chat -s {name} comes back here"), DIM)?;
+            let name = self.chat.session.clone().unwrap_or_else(|| self.generated_key.clone());
+            self.screen.print_line(&format!("continue with: mainspring chat -s {name}"), DIM)?;
         }
         Ok(())
     }
 }
 
 /// Generates the key of a session that was given none: its start time and a unique suffix.
-fn name() -> String {
-    let now = moment(Clock::system().now()).replace([' ', ':'], "-");
+fn generate_key() -> String {
+    let now = format_time(Clock::system().now()).replace([' ', ':'], "-");
     let unique: String = Ids::system().secret().chars().filter(char::is_ascii_alphanumeric).take(4).collect();
     format!("chat-{now}-{}", unique.to_lowercase())
 }

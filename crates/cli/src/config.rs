@@ -4,7 +4,7 @@ use clap::Subcommand;
 use serde_json::json;
 
 use super::Context;
-use super::fail::{Exit, Fail};
+use super::error::{CliError, Exit};
 use super::output::DIM;
 
 /// Show the configuration
@@ -15,21 +15,21 @@ pub(super) enum Config {
 }
 
 impl Config {
-    pub(super) fn execute(&self, context: &Context<'_>) -> Result<Exit, Fail> {
+    pub(super) fn execute(&self, context: &Context<'_>) -> Result<Exit, CliError> {
         let Self::Show = self;
         let rows = context.resolved.rows();
         if context.output.json {
-            context.output.object(&json!({"file": context.resolved.file, "settings": rows}))?;
+            context.output.print_json(&json!({"file": context.resolved.file, "settings": rows}))?;
             return Ok(Exit::Done);
         }
         match &context.resolved.file {
-            Some(file) => context.output.note(format_args!("{DIM}file: {}{DIM:#}", file.display()))?,
-            None => context.output.note(format_args!("{DIM}no configuration file{DIM:#}"))?,
+            Some(file) => context.output.print_note(format_args!("{DIM}file: {}{DIM:#}", file.display()))?,
+            None => context.output.print_note(format_args!("{DIM}no configuration file{DIM:#}"))?,
         }
         let rows = rows.into_iter().map(|row| {
             vec![row.key, row.value.to_string(), row.origin.to_string(), row.description.trim().to_owned()]
         });
-        context.output.table(&["setting", "value", "from", "what it is for"], rows.collect())?;
+        context.output.print_table(&["setting", "value", "source", "description"], rows.collect())?;
         Ok(Exit::Done)
     }
 }

@@ -5,24 +5,27 @@ use mainspring_store::{SCHEMA_VERSION, SqliteCheck, SqliteStore, StateDir};
 use serde::Serialize;
 
 use super::Context;
-use super::fail::{Exit, Fail};
-use super::output::{DIM, GREEN, RED, YELLOW, moment};
+use super::error::{CliError, Exit};
+use super::output::{DIM, GREEN, RED, YELLOW, format_time};
 use mainspring::Node;
 use mainspring::config::{Config, Durability};
 
-/// Check the state directory, the database, versions and limits
+/// Check the state directory, the database and the configuration
 #[derive(Args)]
 pub(super) struct Doctor {
-    /// Compare every index with its table and every artifact with its hash: reads everything
+    /// Also verify every index and the hash of every artifact; reads all data
     #[arg(long)]
     thorough: bool,
 }
 
+/// The result of one check.
 #[derive(Serialize)]
 struct Finding {
     health: Health,
-    what: &'static str,
-    found: String,
+    #[serde(rename = "what")]
+    subject: &'static str,
+    #[serde(rename = "found")]
+    detail: String,
 }
 
 #[derive(Serialize, Clone, Copy, PartialEq, Eq)]
@@ -33,156 +36,168 @@ enum Health {
     Bad,
 }
 
+/// Maximum number of problems listed per subject.
+const MAX_PROBLEMS: usize = 10;
+
 impl Doctor {
-    pub(super) async fn execute(self, context: &Context<'_>) -> Result<Exit, Fail> {
-        let findings = self.examine(context).await;
-        let sick = findings.iter().any(|finding| finding.health == Health::Bad);
-        if context.output.json {
-            findings.iter().try_for_each(|finding| context.output.object(finding))?;
-        } else {
-            for Finding { health, what, found } in &findings {
-                let mark = match health {
-                    Health::Ok => format!("{GREEN}ok  {GREEN:#}"),
-                    Health::Note => format!("{YELLOW}note{YELLOW:#}"),
-                    Health::Bad => format!("{RED}bad {RED:#}"),
-                };
-                context.output.line(format_args!("{mark} {what:<16} {found}"))?;
-            }
-            let verdict = if sick {
-                format!("{RED}something is wrong{RED:#}")
-            } else {
-                format!("{DIM}nothing wrong was found{DIM:#}")
-            };
-            context.output.line(verdict)?;
+    pub(super) async fn execute(self, context: &Context<'_>) -> Result<Exit, CliError> {
+        let mut report = Report::default();
+        self.examine(context, &mut report).await;
+        let is_bad = report.0.iter().any(|finding| finding.health == Health::Bad);
+        match context.output.json {
+            true => report.0.iter().try_for_each(|finding| context.output.print_json(finding))?,
+            false => report.print(context, is_bad)?,
         }
-        Ok(if sick { Exit::NotNow } else { Exit::Done })
+        Ok(if is_bad { Exit::Unavailable } else { Exit::Done })
     }
 
-    async fn examine(&self, context: &Context<'_>) -> Vec<Finding> {
-        let mut findings = vec![];
-        let mut add = |health, what, found: String| findings.push(Finding { health, what, found });
+    async fn examine(&self, context: &Context<'_>, report: &mut Report) {
         let config = context.config();
-        add(Health::Ok, "mainspring", env!("CARGO_PKG_VERSION").into());
-        add(
+        report.add(Health::Ok, "mainspring", env!("CARGO_PKG_VERSION").into());
+        let file = context.resolved.file.as_ref().map(|file| file.display().to_string());
+        report.add(
             Health::Ok,
             "configuration",
-            context
-                .resolved
-                .file
-                .as_ref()
-                .map_or("no file (mainspring config show)".into(), |file| file.display().to_string()),
+            file.unwrap_or_else(|| "no file (mainspring config show)".into()),
         );
-        let dir = config.state_dir.display();
-        match StateDir::peek(&config.state_dir) {
-            Err(error) => {
-                add(Health::Bad, "state directory", error.to_string());
-                return findings;
+        if !self.state_dir(config, report) {
+            return;
+        }
+        match Node::builder(config.clone()).records_only().open().await {
+            Ok(node) => {
+                self.node(config, &node, report).await;
+                node.close().await;
             }
+            Err(error) => report.add(Health::Bad, "database", CliError::from(error).message),
+        }
+    }
+
+    /// Checks the state directory. True if it can be opened; one in use by another process is only read.
+    fn state_dir(&self, config: &Config, report: &mut Report) -> bool {
+        let (subject, dir) = ("state directory", config.state_dir.display());
+        match StateDir::peek(&config.state_dir) {
+            Err(error) => report.add(Health::Bad, subject, error.to_string()),
             Ok(Some(owner)) => {
-                let since = moment(owner.since);
-                add(
-                    Health::Note,
-                    "state directory",
-                    format!("{dir}, in use by process {} since {since}", owner.pid),
-                );
+                let (pid, since) = (owner.pid, format_time(owner.since));
+                report.add(Health::Note, subject, format!("{dir}, in use by process {pid} since {since}"));
                 match SqliteStore::check_read_only(&config.database(), self.thorough) {
-                    Err(error) => add(Health::Bad, "database", error.to_string()),
-                    Ok(check) => database_shown(config, check, &mut add),
+                    Err(error) => report.add(Health::Bad, "database", error.to_string()),
+                    Ok(check) => report.add_database(config, check),
                 }
-                add(Health::Note, "artifacts", "not looked at while another process may add some".into());
-                return findings;
+                let skipped = "not checked, because another process may be adding some";
+                report.add(Health::Note, "artifacts", skipped.into());
             }
             Ok(None) if !config.state_dir.exists() => {
-                add(
-                    Health::Note,
-                    "state directory",
-                    format!("{dir} does not exist; the first prompt makes it"),
-                );
-                return findings;
+                let missing = format!("{dir} does not exist; the first prompt creates it");
+                report.add(Health::Note, subject, missing);
             }
             Ok(None) if !config.database().exists() => {
-                add(
-                    Health::Note,
-                    "state directory",
-                    format!("{dir} holds no database; the first prompt makes it"),
-                );
-                return findings;
+                let missing = format!("{dir} has no database; the first prompt creates it");
+                report.add(Health::Note, subject, missing);
             }
-            Ok(None) => add(Health::Ok, "state directory", format!("{dir}, free")),
+            Ok(None) => {
+                report.add(Health::Ok, subject, format!("{dir}, not in use"));
+                return true;
+            }
         }
-        let node = match Node::builder(config.clone()).records_only().open().await {
-            Ok(node) => node,
-            Err(error) => {
-                add(Health::Bad, "database", Fail::from(error).message);
-                return findings;
-            }
-        };
+        false
+    }
+
+    /// Checks the parts that need an open node.
+    async fn node(&self, config: &Config, node: &Node, report: &mut Report) {
         match node.check(self.thorough).await {
             None => {}
-            Some(Err(error)) => add(Health::Bad, "database", error.to_string()),
-            Some(Ok(check)) => database_shown(config, check, &mut add),
+            Some(Err(error)) => report.add(Health::Bad, "database", error.to_string()),
+            Some(Ok(check)) => report.add_database(config, check),
         }
         match node.kernel().blobs_check(self.thorough).await {
-            Err(error) => add(Health::Bad, "artifacts", error.to_string()),
+            Err(error) => report.add(Health::Bad, "artifacts", error.to_string()),
             Ok(check) => {
-                let found = format!("{} contents, {} bytes", check.blobs, check.bytes);
-                add(Health::Ok, "artifacts", found);
-                check
-                    .problems
-                    .into_iter()
-                    .take(10)
-                    .for_each(|problem| add(Health::Bad, "artifacts", problem));
+                let stored = format!("{} contents, {} bytes", check.blobs, check.bytes);
+                report.add(Health::Ok, "artifacts", stored);
+                report.add_problems("artifacts", check.problems);
             }
         }
         let work = *node.kernel().work().borrow();
         if work.queued + work.blocked > 0 {
-            let found = format!("{} wait for a process: the next prompt works them off", work.queued);
-            let blocked = format!("{found}; {} wait behind a question (mainspring run list)", work.blocked);
-            add(Health::Note, "queued runs", if work.blocked > 0 { blocked } else { found });
+            let mut waiting = format!("{} wait for a process: the next prompt executes them", work.queued);
+            if work.blocked > 0 {
+                waiting += &format!("; {} wait behind a question (mainspring run list)", work.blocked);
+            }
+            report.add(Health::Note, "queued runs", waiting);
         }
         let adapters: Vec<String> =
             node.kernel().adapters().into_iter().map(|adapter| adapter.adapter).collect();
-        let known = adapters.contains(&config.adapter);
-        let found = format!("{}, by default {}", adapters.join(", "), config.adapter);
-        match known {
-            true => add(Health::Ok, "adapters", found),
-            false => add(Health::Bad, "adapters", format!("{found}, which does not exist: change `adapter`")),
+        let list = format!("{}, by default {}", adapters.join(", "), config.adapter);
+        match adapters.contains(&config.adapter) {
+            true => report.add(Health::Ok, "adapters", list),
+            false => {
+                report.add(
+                    Health::Bad,
+                    "adapters",
+                    format!("{list}, which does not exist: change `adapter`"),
+                );
+            }
         }
         let limits = &config.limits;
-        add(
-            Health::Ok,
-            "limits",
-            format!(
-                "{} workers, prompts of {} bytes, {} queued per session, {} in all",
-                config.max_workers, limits.prompt_bytes, limits.queue_per_session, limits.queue_total
-            ),
+        let limits = format!(
+            "{} workers, prompts of {} bytes, {} queued per session, {} in all",
+            config.max_workers, limits.prompt_bytes, limits.queue_per_session, limits.queue_total
         );
-        node.close().await;
-        findings
+        report.add(Health::Ok, "limits", limits);
     }
 }
 
-/// Reports the results of the database check.
-fn database_shown(config: &Config, check: SqliteCheck, add: &mut impl FnMut(Health, &'static str, String)) {
-    let mib = check.file_bytes as f64 / f64::from(1 << 20);
-    add(Health::Ok, "database", format!("{}, {mib:.1} MiB", config.database().display()));
-    let (version, journal) = (check.sqlite_version, check.journal_mode);
-    add(Health::Ok, "sqlite", format!("{version}, journal {journal}, durability {}", durability(config)));
-    let schema = if check.schema_version == SCHEMA_VERSION { Health::Ok } else { Health::Note };
-    add(schema, "schema", format!("{} of {SCHEMA_VERSION}", check.schema_version));
-    if check.problems.is_empty() {
-        add(Health::Ok, "integrity", "nothing wrong".into());
+/// The findings so far.
+#[derive(Default)]
+struct Report(Vec<Finding>);
+
+impl Report {
+    fn add(&mut self, health: Health, subject: &'static str, detail: String) {
+        self.0.push(Finding { health, subject, detail });
     }
-    for problem in check.problems.into_iter().take(10) {
-        add(Health::Bad, "integrity", problem);
+
+    fn add_problems(&mut self, subject: &'static str, problems: Vec<String>) {
+        for problem in problems.into_iter().take(MAX_PROBLEMS) {
+            self.add(Health::Bad, subject, problem);
+        }
     }
-    if check.crash_check_due {
-        let found =
-            "after an unclean stop, not finished: it runs in the background, and again at the next start";
-        add(Health::Note, "crash check", found.into());
+
+    /// Adds the results of the database check.
+    fn add_database(&mut self, config: &Config, check: SqliteCheck) {
+        let mib = check.file_bytes as f64 / f64::from(1 << 20);
+        self.add(Health::Ok, "database", format!("{}, {mib:.1} MiB", config.database().display()));
+        let (version, journal, durability) = (check.sqlite_version, check.journal_mode, durability(config));
+        self.add(Health::Ok, "sqlite", format!("{version}, journal {journal}, durability {durability}"));
+        let schema = if check.schema_version == SCHEMA_VERSION { Health::Ok } else { Health::Note };
+        self.add(schema, "schema", format!("{} of {SCHEMA_VERSION}", check.schema_version));
+        if check.problems.is_empty() {
+            self.add(Health::Ok, "integrity", "no problems".into());
+        }
+        self.add_problems("integrity", check.problems);
+        if check.crash_check_due {
+            let unfinished =
+                "not finished after an unclean stop; it runs in the background and again at the next start";
+            self.add(Health::Note, "crash check", unfinished.into());
+        }
+        let stored = format!("{} sessions, {} runs, {} events", check.sessions, check.runs, check.events);
+        self.add(Health::Ok, "stored", stored);
     }
-    let stored = format!("{} sessions, {} runs, {} events", check.sessions, check.runs, check.events);
-    add(Health::Ok, "stored", stored);
+
+    fn print(&self, context: &Context<'_>, is_bad: bool) -> std::io::Result<()> {
+        for Finding { health, subject, detail } in &self.0 {
+            let label = match health {
+                Health::Ok => format!("{GREEN}ok  {GREEN:#}"),
+                Health::Note => format!("{YELLOW}note{YELLOW:#}"),
+                Health::Bad => format!("{RED}bad {RED:#}"),
+            };
+            context.output.print_line(format_args!("{label} {subject:<16} {detail}"))?;
+        }
+        match is_bad {
+            true => context.output.print_line(format_args!("{RED}problems found{RED:#}")),
+            false => context.output.print_line(format_args!("{DIM}no problems found{DIM:#}")),
+        }
+    }
 }
 
 fn durability(config: &Config) -> &'static str {

@@ -9,56 +9,55 @@ use mainspring_kernel::clock::Clock;
 use serde_json::{Value, json};
 
 use super::Context;
-use super::fail::{Exit, Fail};
-use super::home::Purpose;
-use super::output::{CYAN, DIM, GREEN, YELLOW, moment};
-use super::watch::interrupted;
+use super::connection::{Connection, Purpose};
+use super::error::{CliError, Exit};
+use super::follow::interrupt_signal;
+use super::output::{CYAN, DIM, GREEN, Output, YELLOW, format_time};
 
-/// Follow what all sessions do, until Ctrl-C
+/// Print status changes of all sessions, until Ctrl-C
 #[derive(Args)]
 pub(super) struct Feed {}
 
 impl Feed {
-    pub(super) async fn execute(self, context: &Context<'_>) -> Result<Exit, Fail> {
+    pub(super) async fn execute(self, context: &Context<'_>) -> Result<Exit, CliError> {
         // A long-running watcher may own the state directory, so it also executes queued runs.
-        let mut home = context.home(Purpose::Execute).await?;
-        let (output, clock) = (context.output, Clock::system());
-        let mut names = HashMap::new();
-        let mut interrupt = std::pin::pin!(interrupted());
-        let outcome = 'feed: loop {
-            let mut feed = home.feed();
-            loop {
-                let item = tokio::select! {
-                    item = feed.next() => item,
-                    signal = &mut interrupt => break 'feed signal.map_err(Fail::from),
-                };
-                let item = match item {
-                    Err(error) if error.is_gone() && home.is_guest() => break,
-                    Err(error) => break 'feed Err(error.into()),
-                    Ok(item) => item,
-                };
-                let shown = if output.json {
-                    output.object(&json(&item))
-                } else {
-                    let at = moment(clock.now());
-                    lines(&mut names, item)
-                        .iter()
-                        .try_for_each(|line| output.line(format_args!("{DIM}{at}{DIM:#} {line}")))
-                };
-                if let Err(error) = shown {
-                    break 'feed Err(error.into());
-                }
-            }
-            if let Err(fail) = home.renew().await {
-                break Err(fail);
-            }
+        let mut connection = context.connect(Purpose::Execute).await?;
+        let outcome = print_feed(context.output, &mut connection).await;
+        connection.close().await.and(outcome).map(|()| Exit::Done)
+    }
+}
+
+/// Prints the feed until Ctrl-C.
+async fn print_feed(output: &Output, connection: &mut Connection<'_>) -> Result<(), CliError> {
+    let (clock, mut names) = (Clock::system(), HashMap::new());
+    let mut interrupt = std::pin::pin!(interrupt_signal());
+    let mut feed = connection.feed();
+    loop {
+        let item = tokio::select! {
+            item = feed.next() => item,
+            signal = &mut interrupt => return Ok(signal?),
         };
-        home.leave().await.and(outcome).map(|()| Exit::Done)
+        let item = match item {
+            Err(error) if error.is_gone() && connection.is_guest() => {
+                connection.reconnect().await?;
+                feed = connection.feed();
+                continue;
+            }
+            item => item?,
+        };
+        if output.json {
+            output.print_json(&to_json(&item))?;
+            continue;
+        }
+        let at = format_time(clock.now());
+        for line in format_item(&mut names, item) {
+            output.print_line(format_args!("{DIM}{at}{DIM:#} {line}"))?;
+        }
     }
 }
 
 /// Builds a JSON object of the item, with its type.
-fn json(item: &FeedItem) -> Value {
+fn to_json(item: &FeedItem) -> Value {
     match item {
         FeedItem::Snapshot(snapshot) => json!({"type": "snapshot", "sessions": snapshot.sessions}),
         FeedItem::Change(change) => json!(change),
@@ -67,39 +66,39 @@ fn json(item: &FeedItem) -> Value {
 }
 
 /// Formats an item; `names` caches the display names of sessions.
-fn lines(names: &mut HashMap<SessionId, String>, item: FeedItem) -> Vec<String> {
-    let mut meet = |session: &LiveSession| {
+fn format_item(names: &mut HashMap<SessionId, String>, item: FeedItem) -> Vec<String> {
+    let mut session_line = |session: &LiveSession| {
         let name = session.key.clone().unwrap_or_else(|| session.session_id.to_string());
         let title = session.title.as_ref().map(|title| format!("  {title}")).unwrap_or_default();
-        let line = format!("{} {name}{DIM}{title}{DIM:#}", status(session.status));
+        let line = format!("{} {name}{DIM}{title}{DIM:#}", format_status(session.status));
         names.insert(session.session_id, name);
         line
     };
-    let called = |names: &HashMap<_, _>, id: SessionId| names.get(&id).cloned().unwrap_or(id.to_string());
+    let name_of = |names: &HashMap<_, _>, id: SessionId| names.get(&id).cloned().unwrap_or(id.to_string());
     match item {
         FeedItem::Snapshot(snapshot) if snapshot.sessions.is_empty() => {
-            vec![format!("{DIM}no session is in memory{DIM:#}")]
+            vec![format!("{DIM}no session is loaded{DIM:#}")]
         }
-        FeedItem::Snapshot(snapshot) => snapshot.sessions.iter().map(meet).collect(),
-        FeedItem::Change(LiveChange::Opened(session)) => vec![meet(&session)],
-        FeedItem::Change(LiveChange::Status { session_id, status: now }) => {
-            vec![format!("{} {}", status(now), called(names, session_id))]
+        FeedItem::Snapshot(snapshot) => snapshot.sessions.iter().map(session_line).collect(),
+        FeedItem::Change(LiveChange::Opened(session)) => vec![session_line(&session)],
+        FeedItem::Change(LiveChange::Status { session_id, status }) => {
+            vec![format!("{} {}", format_status(status), name_of(names, session_id))]
         }
         FeedItem::Change(LiveChange::Title { session_id, title }) => {
             let title = title.unwrap_or_default();
-            vec![format!("title  {}{DIM}  {title}{DIM:#}", called(names, session_id))]
+            vec![format!("title  {}{DIM}  {title}{DIM:#}", name_of(names, session_id))]
         }
         FeedItem::Change(LiveChange::Closed { session_id }) => {
-            vec![format!("{DIM}closed {}{DIM:#}", called(names, session_id))]
+            vec![format!("{DIM}closed {}{DIM:#}", name_of(names, session_id))]
         }
         FeedItem::Change(LiveChange::Deleted { session_id }) => {
-            vec![format!("deleted {}", called(names, session_id))]
+            vec![format!("deleted {}", name_of(names, session_id))]
         }
         FeedItem::Unknown => vec![],
     }
 }
 
-fn status(status: LiveStatus) -> String {
+fn format_status(status: LiveStatus) -> String {
     match status {
         LiveStatus::Idle => format!("{GREEN}idle{GREEN:#}  "),
         LiveStatus::Busy => format!("{CYAN}busy{CYAN:#}  "),

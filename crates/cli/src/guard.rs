@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use clap::Args;
 
-/// Hold a process tree and leave nothing of it
+/// Supervise a process tree and kill it when its parent exits
 #[derive(Args)]
 pub(super) struct Guard {
-    /// How long it has to end by itself once its input was closed
+    /// Time that the process has to exit after its input was closed
     #[arg(long, default_value_t = 5_000)]
     grace_ms: u64,
-    /// What to start
+    /// Command to start
     #[arg(last = true, required = true)]
     command: Vec<OsString>,
 }

@@ -7,39 +7,39 @@ use mainspring_kernel::clock::Clock;
 use serde_json::json;
 
 use super::Context;
-use super::fail::{Exit, Fail};
-use super::home::{Home, Purpose};
-use super::output::{DIM, YELLOW, moment};
+use super::connection::{Connection, Purpose};
+use super::error::{CliError, Exit};
+use super::output::{DIM, YELLOW, format_time};
 
-/// Make, list and revoke API keys
+/// Create, list and revoke API keys
 #[derive(Subcommand)]
 pub(super) enum Key {
-    /// Make a key, and show its secret this once
+    /// Create a key and print its secret, which is shown only once
     Create {
-        /// What it is for
+        /// Name of the key
         name: String,
-        /// For whom its holder acts [default: you]
+        /// Owner that the key acts for [default: you]
         #[arg(long = "for", value_name = "OWNER")]
         owner: Option<String>,
-        /// The org its holder belongs to
+        /// Organisation of the key
         #[arg(long, value_name = "NAME")]
         org: Option<String>,
-        /// What its holder may do: admin, member or viewer
+        /// Role of the key: admin, member or viewer
         #[arg(long, default_value = "member", value_parser = parse_role)]
         role: AccessRole,
-        /// After how many days it opens nothing any more [default: never]
+        /// Days until the key expires [default: never]
         #[arg(long, value_name = "DAYS", value_parser = clap::value_parser!(u64).range(1..=36_500))]
         days: Option<u64>,
     },
-    /// List keys, the newest first; their secrets are kept nowhere
+    /// List keys, newest first; secrets are not stored
     List {
-        /// How many
+        /// Maximum number of keys to list
         #[arg(long, value_name = "N", default_value_t = 50)]
         limit: usize,
     },
-    /// Revoke a key: it opens nothing from now on
+    /// Revoke a key
     Revoke {
-        /// The key
+        /// Key id
         key: KeyId,
     },
 }
@@ -49,49 +49,49 @@ fn parse_role(name: &str) -> Result<AccessRole, String> {
 }
 
 impl Key {
-    pub(super) async fn execute(self, context: &Context<'_>) -> Result<Exit, Fail> {
-        let mut home = context.home(Purpose::Records).await?;
-        let outcome = self.carry_out(context, &mut home).await;
-        home.leave().await.and(outcome).map(|()| Exit::Done)
+    pub(super) async fn execute(self, context: &Context<'_>) -> Result<Exit, CliError> {
+        let mut connection = context.connect(Purpose::Records).await?;
+        let outcome = self.dispatch(context, &mut connection).await;
+        connection.close().await.and(outcome).map(|()| Exit::Done)
     }
 
-    async fn carry_out(self, context: &Context<'_>, home: &mut Home<'_>) -> Result<(), Fail> {
+    async fn dispatch(self, context: &Context<'_>, connection: &mut Connection<'_>) -> Result<(), CliError> {
         let (output, now) = (context.output, Clock::system().now());
         match self {
             Self::Create { name, owner, org, role, days } => {
                 let expires_at_ms = days.map(|days| now.plus(days * 24 * 60 * 60 * 1_000));
                 let new = NewKey { name, owner_id: owner, org_id: org, role, expires_at_ms };
-                let made = home.ask(async |client| client.key_create(&new).await).await?;
+                let created = connection.request(async |client| client.key_create(&new).await).await?;
                 if output.json {
-                    return Ok(output.object(&made)?);
+                    return Ok(output.print_json(&created)?);
                 }
-                let key = &made.key;
+                let key = &created.key;
                 let org = key.org.as_ref().map(|org| format!(" of {org}")).unwrap_or_default();
-                output.note(format_args!(
-                    "{DIM}· {} for {}{org}, {}; its secret is shown this once:{DIM:#}",
+                output.print_note(format_args!(
+                    "{DIM}· {} for {}{org}, {}; the secret is shown only once:{DIM:#}",
                     key.id, key.owner, key.role
                 ))?;
-                Ok(output.line(made.secret.unwrap_or_default())?)
+                Ok(output.print_line(created.secret.unwrap_or_default())?)
             }
             Self::List { limit } => {
                 let query = KeyListQuery { limit: Some(limit), before: None };
-                let keys = home.ask(async |client| client.key_list(&query).await).await?.items;
+                let keys = connection.request(async |client| client.key_list(&query).await).await?.items;
                 if output.json {
-                    return Ok(keys.iter().try_for_each(|key| output.object(key))?);
+                    return Ok(keys.iter().try_for_each(|key| output.print_json(key))?);
                 }
                 if keys.is_empty() {
-                    return Ok(output.note("no keys; make one with: mainspring key create NAME")?);
+                    return Ok(output.print_note("no keys; create one with: mainspring key create NAME")?);
                 }
-                let shown = keys.len();
+                let count = keys.len();
                 let rows = keys.iter().map(|key| row(key, now)).collect();
-                output.table(&["key", "name", "owner", "org", "role", "made", "state"], rows)?;
-                Ok(output.maybe_more(shown, limit)?)
+                output.print_table(&["key", "name", "owner", "org", "role", "created", "state"], rows)?;
+                Ok(output.print_limit_note(count, limit)?)
             }
             Self::Revoke { key } => {
-                home.ask(async |client| client.key_revoke(key).await).await?;
+                connection.request(async |client| client.key_revoke(key).await).await?;
                 match output.json {
-                    true => Ok(output.object(&json!({"keyId": key, "revoked": true}))?),
-                    false => Ok(output.line(format_args!("revoked {key}"))?),
+                    true => Ok(output.print_json(&json!({"keyId": key, "revoked": true}))?),
+                    false => Ok(output.print_line(format_args!("revoked {key}"))?),
                 }
             }
         }
@@ -100,9 +100,9 @@ impl Key {
 
 fn row(key: &ApiKey, now: Time) -> Vec<String> {
     let state = match (key.revoked_at, key.expires_at) {
-        (Some(at), _) => format!("{DIM}revoked {}{DIM:#}", moment(at)),
-        (None, Some(end)) if end <= now => format!("{DIM}expired {}{DIM:#}", moment(end)),
-        (None, Some(end)) => format!("{YELLOW}until {}{YELLOW:#}", moment(end)),
+        (Some(at), _) => format!("{DIM}revoked {}{DIM:#}", format_time(at)),
+        (None, Some(end)) if end <= now => format!("{DIM}expired {}{DIM:#}", format_time(end)),
+        (None, Some(end)) => format!("{YELLOW}until {}{YELLOW:#}", format_time(end)),
         (None, None) => "valid".into(),
     };
     vec![
@@ -111,7 +111,7 @@ fn row(key: &ApiKey, now: Time) -> Vec<String> {
         key.owner.clone(),
         key.org.clone().unwrap_or_default(),
         key.role.to_string(),
-        moment(key.created_at),
+        format_time(key.created_at),
         state,
     ]
 }

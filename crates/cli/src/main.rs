@@ -1,8 +1,8 @@
-//! The command line: `mainspring NOUN VERB`, human by default, JSON with `--json`.
+//! The command line: `mainspring NOUN VERB`, text by default, JSON with `--json`.
 //!
-//! Exit codes: 0 done; 1 the run failed, timed out or was orphaned; 2 the request makes no sense; 3 there is no such
-//! thing; 4 refused in this state; 5 not possible now, try later; 6 the state directory belongs to another process;
-//! 7 the run waits for an answer; 130 cancelled.
+//! Exit codes: 0 done; 1 the run failed, timed out or was orphaned; 2 bad request; 3 not found; 4 refused in this state;
+//! 5 temporarily unavailable; 6 the state directory is in use by another process; 7 the run waits for an answer;
+//! 130 cancelled.
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -13,39 +13,38 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use mainspring::config::{Config, Resolved, Sources};
 
 mod adapter;
-mod adopt;
 mod agent;
 mod attach;
 mod binding;
 mod chat;
 mod config;
+mod connection;
 mod demo;
 mod doctor;
-mod fail;
+mod drawing;
+mod error;
 mod feed;
 mod file;
+mod follow;
 mod guard;
-mod home;
 mod import;
 mod key;
 mod mcp;
 mod model;
 mod model_server;
 mod output;
-mod picture;
 mod prompt;
 mod run;
 mod serve;
 mod session;
 mod stdio;
 mod tree;
-mod watch;
 
-use fail::{Exit, Fail};
-use home::{Home, Purpose};
+use connection::{Connection, Purpose};
+use error::{CliError, Exit};
 use output::Output;
 
-/// Durable sessions for AI agents: accepts work exactly once, streams it, survives kill -9.
+/// Durable control plane for AI agents: accepts each request once, streams its run, survives kill -9.
 #[derive(Parser)]
 #[command(name = "mainspring", version, propagate_version = true, max_term_width = 100, after_help = EXIT_CODES)]
 struct Cli {
@@ -56,91 +55,91 @@ struct Cli {
 }
 
 const EXIT_CODES: &str = "Exit codes: 0 done, 1 the run failed, 2 bad request, 3 not found, 4 refused in this state, \
-5 not possible now, 6 the state directory belongs to another process, 7 the run waits for an answer, 130 cancelled.";
+5 temporarily unavailable, 6 the state directory is in use by another process, 7 the run waits for an answer, 130 cancelled.";
 
 #[derive(Args)]
 struct Global {
-    /// The folder everything is kept in
+    /// State directory
     #[arg(long, global = true, value_name = "DIR", help_heading = "Settings")]
     state_dir: Option<String>,
-    /// The configuration file [default: ./mainspring.toml, then the user's]
+    /// Configuration file [default: ./mainspring.toml, then the user's]
     #[arg(long, global = true, value_name = "FILE", help_heading = "Settings")]
     config: Option<PathBuf>,
-    /// Whose sessions these are
+    /// Owner of the sessions
     #[arg(long, global = true, value_name = "NAME", help_heading = "Settings")]
     owner: Option<String>,
-    /// How many runs are executed at once
+    /// Maximum number of runs executed at once
     #[arg(long, global = true, value_name = "N", help_heading = "Settings")]
     max_workers: Option<String>,
-    /// What survives a loss of power: full or normal
+    /// Durability of commits on power loss: full or normal
     #[arg(long, global = true, value_name = "LEVEL", help_heading = "Settings")]
     durability: Option<String>,
-    /// What is logged to standard error, for example debug
+    /// Log filter for standard error, for example debug
     #[arg(long, global = true, value_name = "FILTER", help_heading = "Settings")]
     log: Option<String>,
-    /// The server to talk to, instead of the state directory's
+    /// URL of the server to use instead of the state directory
     #[arg(long, global = true, value_name = "URL", help_heading = "Settings")]
     url: Option<String>,
-    /// The key to show to the server; better given as MAINSPRING_KEY, which other users cannot see
+    /// API key for the server; MAINSPRING_KEY is safer
     #[arg(long = "key", global = true, value_name = "KEY", help_heading = "Settings")]
     secret: Option<String>,
-    /// Machine-readable output: JSON, one object per line where there are many
+    /// Print JSON, one object per line
     #[arg(long, global = true)]
     json: bool,
 }
 
 #[derive(Subcommand)]
 enum Command {
-    /// Show what mainspring does, in a temporary folder, without any configuration
+    /// Show the main features in a temporary directory, without any configuration
     Demo(demo::Demo),
-    /// Talk to an agent: streaming, tools, questions, branches
+    /// Chat with an agent
     Chat(Box<chat::Chat>),
     /// Send a prompt and stream the answer
     Prompt(Box<prompt::Prompt>),
     /// List, show and change sessions
     #[command(subcommand)]
     Session(session::Session),
-    /// List, show, cancel, retry and answer runs
+    /// List, show, cancel, retry, answer and delegate runs
     #[command(subcommand)]
     Run(run::Run),
-    /// List agent runtimes, and log in to them
+    /// List adapters and log in to their agents
     #[command(subcommand)]
     Adapter(adapter::Adapter),
-    /// List the agents' own sessions that a session is tied to, or have one not used again
+    /// List and invalidate the bindings of a session to agents' own sessions
     #[command(subcommand)]
     Binding(binding::BindingCommand),
-    /// List, show, check, make and delete agent definitions
+    /// List, show, check, create and delete agent definitions
     #[command(subcommand)]
     Agent(agent::AgentCommand),
-    /// List models
+    /// List models and providers
     #[command(subcommand)]
     Model(model::Model),
-    /// Follow what all sessions do, until Ctrl-C
+    /// Print status changes of all sessions, until Ctrl-C
     Feed(feed::Feed),
-    /// Serve the HTTP API, on an address (this machine's own by default) and a Unix socket
+    /// Serve the HTTP API on a TCP address and a Unix socket
     Serve(serve::Serve),
-    /// Serve a host over standard input and output: JSON lines, of the protocol's versions 2 and 1
+    /// Serve a host program over standard input and output (JSON Lines)
     Stdio(stdio::Stdio),
-    /// Serve the control tools over MCP, on standard input and output: for agents, and for any MCP client
+    /// Serve the control tools over MCP on standard input and output
     Mcp(mcp::Mcp),
-    /// Serve a scripted model, in the protocols of the providers, to try things out without a key
+    /// Serve a scripted model in the providers' protocols; needs no key
     ModelServer(model_server::ModelServer),
-    /// Make, list and revoke API keys
+    /// Create, list and revoke API keys
     #[command(subcommand)]
     Key(key::Key),
-    /// Take in what another program has kept
+    /// Import the data of another program
     #[command(subcommand)]
     Import(import::Import),
     /// Show the configuration
     #[command(subcommand)]
     Config(config::Config),
-    /// Check the state directory, the database, versions and limits
+    /// Check the state directory, the database and the configuration
     Doctor(doctor::Doctor),
     #[command(hide = true)]
     Guard(guard::Guard),
     /// Print a completion script for a shell
     Completions {
-        /// Which shell
+        /// Shell
         shell: clap_complete::Shell,
     },
 }
@@ -149,45 +148,45 @@ enum Command {
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => return misunderstood(&error),
+        Err(error) => return print_usage_error(&error),
     };
     if let Command::Guard(guard) = &cli.command {
         // A guard reads no configuration.
         return guard.execute();
     }
     let output = Output::new(cli.global.json);
-    let outcome = match start(cli, &output) {
+    let outcome = match run_cli(cli, &output) {
         Ok(exit) => exit,
-        Err(fail) => {
-            output.fail(&fail);
-            fail.exit
+        Err(error) => {
+            output.print_error(&error);
+            error.exit
         }
     };
     ExitCode::from(outcome as u8)
 }
 
 /// Reports invalid arguments, as JSON with `--json`; also prints clap's help and version.
-fn misunderstood(error: &clap::Error) -> ExitCode {
+fn print_usage_error(error: &clap::Error) -> ExitCode {
     let wants_json = std::env::args().any(|argument| argument == "--json");
     if !error.use_stderr() || !wants_json {
         error.exit();
     }
     let text = error.to_string();
     let message = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
-    let fail = Fail::bad_request(message);
-    Output::new(true).fail(&fail);
-    ExitCode::from(fail.exit as u8)
+    let error = CliError::bad_request(message);
+    Output::new(true).print_error(&error);
+    ExitCode::from(error.exit as u8)
 }
 
-fn start(cli: Cli, output: &Output) -> Result<Exit, Fail> {
+fn run_cli(cli: Cli, output: &Output) -> Result<Exit, CliError> {
     if let Command::Completions { shell } = cli.command {
         let mut script = vec![];
         clap_complete::generate(shell, &mut Cli::command(), "mainspring", &mut script);
-        output.raw(&script)?;
+        output.print_bytes(&script)?;
         return Ok(Exit::Done);
     }
-    let resolved = load(&cli.global)?;
-    log(&resolved.config);
+    let resolved = load_config(&cli.global)?;
+    init_logging(&resolved.config);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let key = cli.global.secret.clone().or_else(|| std::env::var("MAINSPRING_KEY").ok());
     let context = Context { resolved, output, key };
@@ -197,7 +196,7 @@ fn start(cli: Cli, output: &Output) -> Result<Exit, Fail> {
     exit
 }
 
-fn load(global: &Global) -> Result<Resolved, Fail> {
+fn load_config(global: &Global) -> Result<Resolved, CliError> {
     let flags = [
         ("state_dir", &global.state_dir),
         ("owner", &global.owner),
@@ -212,7 +211,7 @@ fn load(global: &Global) -> Result<Resolved, Fail> {
     Ok(Config::load(&sources)?)
 }
 
-fn log(config: &Config) {
+fn init_logging(config: &Config) {
     let mut filter = tracing_subscriber::EnvFilter::new(&config.log);
     // Requests to model providers and their answers contain keys and private text: never log them, whatever the filter
     // says.
@@ -226,9 +225,9 @@ fn log(config: &Config) {
     let _ = fmt.with_writer(std::io::stderr).try_init();
     // An adapter's panic is recorded as the failure of its attempt; here it is only logged.
     std::panic::set_hook(Box::new(|panic| {
-        let place = panic.location().map(ToString::to_string).unwrap_or_default();
-        let what = panic.payload_as_str().unwrap_or("unknown");
-        tracing::error!(place, what, "a task panicked");
+        let location = panic.location().map(ToString::to_string).unwrap_or_default();
+        let message = panic.payload_as_str().unwrap_or("unknown");
+        tracing::error!(location, message, "a task panicked");
     }));
 }
 
@@ -241,7 +240,7 @@ struct Context<'a> {
 }
 
 impl Context<'_> {
-    async fn execute(&self, command: Command) -> Result<Exit, Fail> {
+    async fn execute(&self, command: Command) -> Result<Exit, CliError> {
         match command {
             Command::Demo(demo) => Box::pin(demo.execute(self)).await,
             Command::Chat(chat) => Box::pin(chat.execute(self)).await,
@@ -269,8 +268,8 @@ impl Context<'_> {
         &self.resolved.config
     }
 
-    /// Connects to the sessions.
-    async fn home(&self, purpose: Purpose) -> Result<Home<'_>, Fail> {
-        Box::pin(Home::find(self, purpose)).await
+    /// Connects to the process that serves the sessions.
+    async fn connect(&self, purpose: Purpose) -> Result<Connection<'_>, CliError> {
+        Box::pin(Connection::open(self, purpose)).await
     }
 }

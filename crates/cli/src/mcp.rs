@@ -7,32 +7,33 @@ use mainspring_host::mcp;
 use mainspring_system::ids::Ids;
 
 use super::Context;
-use super::fail::{Exit, Fail};
-use super::home::{Home, Purpose};
-use super::stdio::at;
+use super::connection::{Connection, Purpose};
+use super::error::{CliError, Exit};
+use super::stdio::with_reconnect;
 
-/// Serve the control tools over MCP, on standard input and output: for agents, and for any MCP client
+/// Serve the control tools over MCP on standard input and output
 #[derive(Args)]
 #[command(
     after_help = "Tools: list_agent_sessions, get_agent_run, cancel_agent_run, inspect_agent_artifacts, \
-send_agent_message. They act for one owner (--owner). Agents of `[adapters.NAME]` are given this server by \
-mcp = [\"mainspring\"]."
+send_agent_message. They act for one owner (--owner). To give an agent this server, set mcp = \
+[\"mainspring\"] in `[adapters.NAME]`; mainspring then passes --session: the agent cannot send messages to its own \
+session, and the command exits with its server."
 )]
 pub(super) struct Mcp {
-    /// The session whose agent this is for: it cannot send messages to itself, and ends with its server
+    /// Session of the agent that uses this server
     #[arg(long, value_name = "ID")]
     session: Option<SessionId>,
 }
 
 impl Mcp {
-    pub(super) async fn execute(self, context: &Context<'_>) -> Result<Exit, Fail> {
+    pub(super) async fn execute(self, context: &Context<'_>) -> Result<Exit, CliError> {
         // An agent's MCP server must not take over the state directory that its agent runs in.
-        let mut home = match self.session {
-            Some(_) => Home::visit(context).await?,
-            None => context.home(Purpose::Execute).await?,
+        let mut connection = match self.session {
+            Some(_) => Connection::open_as_guest(context).await?,
+            None => context.connect(Purpose::Execute).await?,
         };
-        let renews = home.is_guest() && self.session.is_none();
-        let (link, mut keeper) = Link::new(home.client().clone(), renews);
+        let reconnects = connection.is_guest() && self.session.is_none();
+        let (link, mut keeper) = Link::new(connection.client().clone(), reconnects);
         // With an API key, the key determines the owner.
         let owner = match context.config().url {
             Some(_) => String::new(),
@@ -41,9 +42,9 @@ impl Mcp {
         let options = mcp::Options { owner, session: self.session };
         let served = mcp::serve(link, options, Ids::system(), tokio::io::stdin(), tokio::io::stdout());
         let served = Box::pin(served);
-        let served = at(&mut home, &mut keeper, served).await;
-        home.leave_within(context.config().drain_ms).await;
-        served?.map_err(Fail::bad_request)?;
+        let served = with_reconnect(&mut connection, &mut keeper, served).await;
+        connection.close_within(context.config().drain_ms).await;
+        served?.map_err(CliError::bad_request)?;
         Ok(Exit::Done)
     }
 }

@@ -4,59 +4,62 @@ use clap::Subcommand;
 use mainspring_core::{KeyPresence, ModelPrice};
 
 use super::Context;
-use super::fail::{Exit, Fail};
-use super::home::Purpose;
+use super::connection::Purpose;
+use super::error::{CliError, Exit};
 use super::output::DIM;
 
-/// List models
+/// List models and providers
 #[derive(Subcommand)]
 pub(super) enum Model {
-    /// List the models that are configured, who runs models, and whether their keys are there
+    /// List configured models and providers, and whether their keys are set
     List,
 }
 
 impl Model {
-    pub(super) async fn execute(self, context: &Context<'_>) -> Result<Exit, Fail> {
+    pub(super) async fn execute(self, context: &Context<'_>) -> Result<Exit, CliError> {
         let Self::List = self;
-        let mut home = context.home(Purpose::Records).await?;
-        let asked = home.ask(async |client| client.model_list().await).await;
-        home.leave().await?;
-        let (list, output) = (asked?, context.output);
+        let mut connection = context.connect(Purpose::Records).await?;
+        let models = connection.request(async |client| client.model_list().await).await;
+        connection.close().await?;
+        let (list, output) = (models?, context.output);
         if output.json {
-            output.object(&list)?;
+            output.print_json(&list)?;
             return Ok(Exit::Done);
         }
         if list.profiles.is_empty() {
-            output.note(
-                "no model is configured; docs/models.md says how. Without a key: --model scripted/any",
+            output.print_note(
+                "no model is configured; see docs/models.md. Without a key: --model scripted/any",
             )?;
         } else {
             let rows = list.profiles.iter().map(|profile| {
                 vec![
                     profile.profile.clone(),
                     format!("{}/{}", profile.provider, profile.model),
-                    key(profile.key).to_owned(),
+                    key_label(profile.key).to_owned(),
                     profile.context_tokens.map_or("unknown".into(), |tokens| tokens.to_string()),
-                    profile.price.as_ref().map_or("unknown".into(), price),
+                    profile.price.as_ref().map_or("unknown".into(), format_price),
                 ]
             });
-            output.table(&["profile", "model", "key", "window", "$ per million in/out"], rows.collect())?;
+            output.print_table(
+                &["profile", "model", "key", "window", "$ per million in/out"],
+                rows.collect(),
+            )?;
             if let Some(day) = list.profiles.iter().find_map(|profile| profile.price.as_ref()?.as_of.clone())
             {
-                output.note(format_args!(
-                    "{DIM}prices with a * are those of {day}; [prices] has your own{DIM:#}"
+                output.print_note(format_args!(
+                    "{DIM}prices with a * are as of {day}; set your own in [prices]{DIM:#}"
                 ))?;
             }
         }
         let rows = list.providers.iter().map(|provider| {
-            vec![provider.provider.clone(), provider.kind.clone(), key(provider.key).to_owned()]
+            vec![provider.provider.clone(), provider.kind.clone(), key_label(provider.key).to_owned()]
         });
-        output.table(&["provider", "protocol", "key"], rows.collect())?;
+        output.print_table(&["provider", "protocol", "key"], rows.collect())?;
         Ok(Exit::Done)
     }
 }
 
-fn key(key: KeyPresence) -> &'static str {
+fn key_label(key: KeyPresence) -> &'static str {
     match key {
         KeyPresence::Present => "present",
         KeyPresence::Missing => "missing",
@@ -64,7 +67,7 @@ fn key(key: KeyPresence) -> &'static str {
     }
 }
 
-fn price(price: &ModelPrice) -> String {
+fn format_price(price: &ModelPrice) -> String {
     let mark = if price.as_of.is_some() { "*" } else { "" };
     format!("{}/{}{mark}", price.input, price.output)
 }

@@ -10,7 +10,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use mainspring_core::{RunStatus, Time};
 use serde::Serialize;
 
-use super::fail::Fail;
+use super::error::CliError;
 
 pub(super) const DIM: Style = Style::new().dimmed();
 pub(super) const PLAIN: Style = Style::new();
@@ -36,51 +36,51 @@ impl Output {
     }
 
     /// Prints a line of the result.
-    pub(super) fn line(&self, line: impl Display) -> io::Result<()> {
-        tolerate(writeln!(anstream::stdout(), "{line}"))
+    pub(super) fn print_line(&self, line: impl Display) -> io::Result<()> {
+        ignore_broken_pipe(writeln!(anstream::stdout(), "{line}"))
     }
 
     /// Prints part of a line of the result and flushes it.
-    pub(super) fn part(&self, text: &str) -> io::Result<()> {
+    pub(super) fn print(&self, text: &str) -> io::Result<()> {
         let mut out = anstream::stdout();
-        tolerate(out.write_all(text.as_bytes()).and_then(|()| out.flush()))
+        ignore_broken_pipe(out.write_all(text.as_bytes()).and_then(|()| out.flush()))
     }
 
     /// Writes bytes of the result unchanged.
-    pub(super) fn raw(&self, bytes: &[u8]) -> io::Result<()> {
-        tolerate(io::stdout().write_all(bytes))
+    pub(super) fn print_bytes(&self, bytes: &[u8]) -> io::Result<()> {
+        ignore_broken_pipe(io::stdout().write_all(bytes))
     }
 
     /// Prints a JSON object on one line.
-    pub(super) fn object(&self, value: &impl Serialize) -> io::Result<()> {
+    pub(super) fn print_json(&self, value: &impl Serialize) -> io::Result<()> {
         let json = serde_json::to_string(value)?;
-        tolerate(writeln!(io::stdout(), "{json}"))
+        ignore_broken_pipe(writeln!(io::stdout(), "{json}"))
     }
 
     /// Prints a note to standard error.
-    pub(super) fn note(&self, note: impl Display) -> io::Result<()> {
-        tolerate(writeln!(anstream::stderr(), "{note}"))
+    pub(super) fn print_note(&self, note: impl Display) -> io::Result<()> {
+        ignore_broken_pipe(writeln!(anstream::stderr(), "{note}"))
     }
 
     /// Prints part of a note and flushes it.
-    pub(super) fn aside(&self, text: impl Display) -> io::Result<()> {
+    pub(super) fn print_note_part(&self, text: impl Display) -> io::Result<()> {
         let mut out = anstream::stderr();
-        tolerate(write!(out, "{text}").and_then(|()| out.flush()))
+        ignore_broken_pipe(write!(out, "{text}").and_then(|()| out.flush()))
     }
 
     /// Shows a spinner with the text `what` until the guard is dropped; none without a terminal.
-    pub(super) fn busy(&self, what: &str) -> Option<Busy> {
+    pub(super) fn start_spinner(&self, what: &str) -> Option<Spinner> {
         if self.json || !io::stderr().is_terminal() {
             return None;
         }
         let bar = ProgressBar::new_spinner().with_message(what.to_owned());
         bar.set_style(ProgressStyle::with_template("{spinner:.cyan} {msg:.dim} {elapsed:.dim}").ok()?);
         bar.enable_steady_tick(Duration::from_millis(80));
-        Some(Busy(bar))
+        Some(Spinner(bar))
     }
 
     /// Prints rows under headings.
-    pub(super) fn table(&self, headings: &[&str], rows: Vec<Vec<String>>) -> io::Result<()> {
+    pub(super) fn print_table(&self, headings: &[&str], rows: Vec<Vec<String>>) -> io::Result<()> {
         let mut table = Table::new();
         table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
         table.set_header(headings.iter().map(|heading| heading.to_uppercase()));
@@ -91,43 +91,45 @@ impl Output {
         for (at, line) in text.lines().enumerate() {
             let line = line.trim_end().strip_prefix(' ').unwrap_or(line.trim_end());
             if at == 0 {
-                self.line(format_args!("{DIM}{line}{DIM:#}"))?;
+                self.print_line(format_args!("{DIM}{line}{DIM:#}"))?;
             } else {
-                self.line(line)?;
+                self.print_line(line)?;
             }
         }
         Ok(())
     }
 
     /// Notes that a list may have more items.
-    pub(super) fn maybe_more(&self, shown: usize, limit: usize) -> io::Result<()> {
-        match shown < limit {
+    pub(super) fn print_limit_note(&self, count: usize, limit: usize) -> io::Result<()> {
+        match count < limit {
             true => Ok(()),
-            false => self.note(format_args!("{DIM}the first {shown}; more with --limit{DIM:#}")),
+            false => {
+                self.print_note(format_args!("{DIM}showing the first {count}; raise --limit for more{DIM:#}"))
+            }
         }
     }
 
     /// Prints the command's error.
-    pub(super) fn fail(&self, fail: &Fail) {
+    pub(super) fn print_error(&self, error: &CliError) {
         // If standard error is closed, the exit code still reports the failure.
         let _ = match self.json {
-            true => writeln!(io::stderr(), "{}", fail.json()),
-            false => writeln!(anstream::stderr(), "{RED}error[{}]{RED:#}: {}", fail.code, fail.message),
+            true => writeln!(io::stderr(), "{}", error.json()),
+            false => writeln!(anstream::stderr(), "{RED}error[{}]{RED:#}: {}", error.code, error.message),
         };
     }
 }
 
 /// A spinner, removed on drop.
-pub(super) struct Busy(ProgressBar);
+pub(super) struct Spinner(ProgressBar);
 
-impl Drop for Busy {
+impl Drop for Spinner {
     fn drop(&mut self) {
         self.0.finish_and_clear();
     }
 }
 
 /// Ignores a broken pipe: a reader such as `head` may close its end early.
-fn tolerate(outcome: io::Result<()>) -> io::Result<()> {
+fn ignore_broken_pipe(outcome: io::Result<()>) -> io::Result<()> {
     match outcome {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         outcome => outcome,
@@ -135,7 +137,7 @@ fn tolerate(outcome: io::Result<()>) -> io::Result<()> {
 }
 
 /// Formats a status in its colour.
-pub(super) fn status(status: RunStatus) -> String {
+pub(super) fn format_status(status: RunStatus) -> String {
     let style = match status {
         RunStatus::Succeeded => GREEN,
         RunStatus::Failed | RunStatus::TimedOut | RunStatus::Orphaned => RED,
@@ -147,15 +149,17 @@ pub(super) fn status(status: RunStatus) -> String {
 }
 
 /// Formats a time in the local time zone.
-pub(super) fn moment(time: Time) -> String {
+pub(super) fn format_time(time: Time) -> String {
     match jiff::Timestamp::from_millisecond(time.0) {
-        Ok(moment) => moment.to_zoned(jiff::tz::TimeZone::system()).strftime("%Y-%m-%d %H:%M:%S").to_string(),
+        Ok(timestamp) => {
+            timestamp.to_zoned(jiff::tz::TimeZone::system()).strftime("%Y-%m-%d %H:%M:%S").to_string()
+        }
         Err(_) => time.0.to_string(),
     }
 }
 
 /// Formats a duration briefly.
-pub(super) fn span(millis: u64) -> String {
+pub(super) fn format_duration(millis: u64) -> String {
     match millis {
         0..1_000 => format!("{millis} ms"),
         1_000..60_000 => format!("{:.1} s", millis as f64 / 1_000.0),
@@ -163,10 +167,10 @@ pub(super) fn span(millis: u64) -> String {
     }
 }
 
-/// Returns the first line of a text, cut to `most` characters.
-pub(super) fn excerpt(text: &str, most: usize) -> String {
+/// Returns the first line of a text, cut to `max_chars` characters.
+pub(super) fn excerpt(text: &str, max_chars: usize) -> String {
     let line = text.trim().lines().next().unwrap_or_default();
-    match line.char_indices().nth(most) {
+    match line.char_indices().nth(max_chars) {
         Some((at, _)) => format!("{}…", &line[..at]),
         None if text.trim().lines().nth(1).is_some() => format!("{line} …"),
         None => line.to_owned(),

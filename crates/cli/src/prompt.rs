@@ -11,50 +11,50 @@ use mainspring_core::{
 use mainspring_system::ids::Ids;
 use serde::Deserialize;
 
-use super::fail::{Exit, Fail};
-use super::home::{Home, Purpose};
+use super::connection::{Connection, Purpose};
+use super::error::{CliError, Exit};
+use super::follow::{exit_code, follow_run, format_end};
 use super::output::DIM;
-use super::watch::{ended, exit_of, watch};
 use super::{Context, attach, file, run};
 
 /// Send a prompt and stream the answer
 #[derive(Args)]
 #[command(
-    after_help = "Without a text, the prompt is read from standard input. The built-in script agent follows its \
-prompt as a script, for example: say hello; tool add {\"a\":1,\"b\":2}; ask How are you?"
+    after_help = "Without TEXT, the prompt is read from standard input. The built-in script agent executes its prompt as \
+a script, for example: say hello; tool add {\"a\":1,\"b\":2}; ask How are you?\n\nA client tool has a name, a description and \
+an inputSchema. When the agent calls it, the run waits for `mainspring run answer --tool-result`."
 )]
 pub(super) struct Prompt {
-    /// The prompt
+    /// Text of the prompt
     text: Vec<String>,
-    /// A file to go with the prompt, such as an image; may be given more than once
+    /// File to attach, such as an image; may be repeated
     #[arg(long, value_name = "FILE", conflicts_with = "regenerate")]
     attach: Vec<PathBuf>,
-    /// The session: a key of your choice (made if it is new) or a ses_… id [default: a new session]
+    /// Session key (created if new) or id (ses_…) [default: a new session]
     #[arg(long, short, value_name = "KEY|ID")]
     session: Option<String>,
-    /// A title for a new session
+    /// Title of a new session
     #[arg(long)]
     title: Option<String>,
-    /// The agent runtime [default: the session's]
+    /// Adapter [default: the session's]
     #[arg(long, value_name = "NAME")]
     adapter: Option<String>,
-    /// Whether the agent may act or only answer
+    /// Mode: whether the agent may act or only answer
     #[arg(long, value_enum, default_value = "act")]
     mode: CliMode,
-    /// Instructions for the agent
+    /// System prompt of the agent
     #[arg(long, value_name = "TEXT")]
     system: Option<String>,
-    /// The model
+    /// Model
     #[arg(long)]
     model: Option<String>,
-    /// The folder the agent works in
+    /// Working directory of the agent
     #[arg(long, value_name = "DIR")]
     cwd: Option<String>,
-    /// A tool that you execute, or several, as JSON: name, description, inputSchema; may be given more than once. When
-    /// the agent calls it, the run waits for `mainspring run answer --tool-result`
+    /// JSON file with one or more client tools; may be repeated
     #[arg(long, value_name = "FILE")]
     tool: Vec<PathBuf>,
-    /// What to do if the session is busy
+    /// Policy if the session is busy
     #[arg(long, value_enum, default_value = "enqueue")]
     policy: CliPolicy,
     /// Answer this user message again, as a branch
@@ -63,16 +63,16 @@ pub(super) struct Prompt {
     /// Continue after this assistant message, as a branch
     #[arg(long, value_name = "MSG", conflicts_with = "root")]
     after: Option<MessageId>,
-    /// Begin a new conversation within the session
+    /// Start a new conversation within the session
     #[arg(long)]
     root: bool,
-    /// Your name for this request: sent again, it gives the same run
+    /// Request id: a repeated request returns the same run
     #[arg(long, value_name = "NAME")]
     request_id: Option<String>,
-    /// Your own name; request ids are yours alone
+    /// Client id; request ids are unique per client
     #[arg(long, value_name = "NAME", default_value = "cli")]
     client_id: String,
-    /// A key under which the same request gives the same run for 24 hours
+    /// Idempotency key: a repeated request returns the same run for 24 hours
     #[arg(long, value_name = "KEY", conflicts_with = "request_id")]
     idempotency_key: Option<String>,
 }
@@ -93,12 +93,12 @@ enum CliPolicy {
 }
 
 impl Prompt {
-    pub(super) async fn execute(self, context: &Context<'_>) -> Result<Exit, Fail> {
-        let files = attach::read(&self.attach)?;
-        send(context, self.prompt()?, &files).await
+    pub(super) async fn execute(self, context: &Context<'_>) -> Result<Exit, CliError> {
+        let files = attach::read_files(&self.attach)?;
+        send_with_files(context, self.prompt()?, &files).await
     }
 
-    fn prompt(self) -> Result<mainspring_client::Prompt, Fail> {
+    fn prompt(self) -> Result<mainspring_client::Prompt, CliError> {
         let place = match (self.regenerate, self.after, self.root) {
             (Some(message_id), ..) => Place::Regenerate { message_id },
             (_, Some(message_id), _) => Place::Edit { message_id },
@@ -106,14 +106,12 @@ impl Prompt {
             _ => Place::Tip,
         };
         let text = match self.text.join(" ") {
-            text if text.is_empty() && self.regenerate.is_none() && self.attach.is_empty() => {
-                standard_input()?
-            }
+            text if text.is_empty() && self.regenerate.is_none() && self.attach.is_empty() => read_stdin()?,
             text => text,
         };
         let (id, key) = match self.session {
             Some(name) if name.starts_with("ses_") => {
-                let id = name.parse::<SessionId>().map_err(|bad| Fail::bad_request(bad.to_string()))?;
+                let id = name.parse::<SessionId>().map_err(|bad| CliError::bad_request(bad.to_string()))?;
                 (Some(id), None)
             }
             key => (None, key),
@@ -169,17 +167,17 @@ impl Prompt {
 }
 
 /// Reads the tools of a file: one object, or a list.
-fn read_tools(path: &Path) -> Result<Vec<ClientTool>, Fail> {
+fn read_tools(path: &Path) -> Result<Vec<ClientTool>, CliError> {
     #[derive(Deserialize)]
     #[serde(untagged)]
     enum Tools {
         One(ClientTool),
         Many(Vec<ClientTool>),
     }
-    match serde_json::from_slice(&file::read(path)?) {
+    match serde_json::from_slice(&file::read_file(path)?) {
         Ok(Tools::One(tool)) => Ok(vec![tool]),
         Ok(Tools::Many(tools)) => Ok(tools),
-        Err(_) => Err(Fail::bad_request(format!(
+        Err(_) => Err(CliError::bad_request(format!(
             "{}: expected a tool, {{\"name\": \"weather\", \"description\": \"…\", \"inputSchema\": {{\"type\": \
              \"object\"}}}}, or a list of tools",
             path.display()
@@ -188,67 +186,83 @@ fn read_tools(path: &Path) -> Result<Vec<ClientTool>, Fail> {
 }
 
 /// Sends a prompt and follows its run to the end.
-pub(super) async fn deliver(context: &Context<'_>, prompt: &mainspring_client::Prompt) -> Result<Exit, Fail> {
-    send(context, prompt.clone(), &[]).await
+pub(super) async fn send_prompt(
+    context: &Context<'_>,
+    prompt: &mainspring_client::Prompt,
+) -> Result<Exit, CliError> {
+    send_with_files(context, prompt.clone(), &[]).await
 }
 
-async fn send(
+async fn send_with_files(
     context: &Context<'_>,
     prompt: mainspring_client::Prompt,
-    files: &[attach::File],
-) -> Result<Exit, Fail> {
-    let mut home = context.home(Purpose::Execute).await?;
+    files: &[attach::Attachment],
+) -> Result<Exit, CliError> {
+    let mut connection = context.connect(Purpose::Execute).await?;
     let exit = async {
-        let prompt = &attach::attach(&mut home, prompt, files).await?;
-        let accepted = home.ask(async |client| client.run_create(prompt).await).await?;
-        announce(context, &mut home, &accepted).await?;
+        let prompt = &attach::attach_files(&mut connection, prompt, files).await?;
+        let accepted = connection.request(async |client| client.run_create(prompt).await).await?;
+        print_accepted(context, &mut connection, &accepted).await?;
         let AcceptedRun { run, position, replayed, .. } = accepted;
         match run.state.status() {
-            // An ended run produces no more events: show its output.
+            // An ended run produces no more events: print its output.
             status if replayed && status.is_ended() => {
-                replay(context, &mut home, &run).await.map(|()| exit_of(status))
+                print_ended_run(context, &mut connection, &run).await.map(|()| exit_code(status))
             }
-            _ => watch(context, &mut home, &run, if replayed { Position::START } else { position }).await,
+            _ => {
+                follow_run(context, &mut connection, &run, if replayed { Position::START } else { position })
+                    .await
+            }
         }
     };
     let exit = exit.await;
-    home.leave().await.and(exit)
+    connection.close().await.and(exit)
 }
 
 /// Prints the session and the run.
-async fn announce(context: &Context<'_>, home: &mut Home<'_>, accepted: &AcceptedRun) -> Result<(), Fail> {
+async fn print_accepted(
+    context: &Context<'_>,
+    connection: &mut Connection<'_>,
+    accepted: &AcceptedRun,
+) -> Result<(), CliError> {
     if context.output.json {
         return Ok(());
     }
     let id = accepted.run.session.to_string();
-    let session = home.ask(async |client| client.session_get(&id).await).await?;
+    let session = connection.request(async |client| client.session_get(&id).await).await?;
     let name = session.key.unwrap_or(id);
-    let again = if accepted.replayed { " (sent before: the same run)" } else { "" };
-    Ok(context.output.note(format_args!("{DIM}· session {name}, {}{again}{DIM:#}", accepted.run.id))?)
+    let replayed = if accepted.replayed { " (repeated request: the same run)" } else { "" };
+    Ok(context
+        .output
+        .print_note(format_args!("{DIM}· session {name}, {}{replayed}{DIM:#}", accepted.run.id))?)
 }
 
-/// Shows a run that has ended: its events as JSON, or its last message.
-async fn replay(context: &Context<'_>, home: &mut Home<'_>, run: &Run) -> Result<(), Fail> {
-    for event in run::all_events(home, run.id).await? {
+/// Prints a run that has ended: its events as JSON, or its last message.
+async fn print_ended_run(
+    context: &Context<'_>,
+    connection: &mut Connection<'_>,
+    run: &Run,
+) -> Result<(), CliError> {
+    for event in run::all_events(connection, run.id).await? {
         match &event.body {
-            _ if context.output.json => context.output.object(&event)?,
+            _ if context.output.json => context.output.print_json(&event)?,
             Body::MessageCompleted { message, .. } if Some(message.id) == run.final_message => {
-                context.output.part(&message.text())?;
+                context.output.print(&message.text())?;
             }
             _ => {}
         }
     }
     if !context.output.json {
-        context.output.note(ended(run.id, &run.state))?;
+        context.output.print_note(format_end(run.id, &run.state))?;
     }
     Ok(())
 }
 
-fn standard_input() -> Result<String, Fail> {
+fn read_stdin() -> Result<String, CliError> {
     if std::io::stdin().is_terminal() {
-        return Err(Fail::bad_request("no prompt: give it as an argument, or through standard input"));
+        return Err(CliError::bad_request("no prompt: pass it as an argument or on standard input"));
     }
     let mut text = vec![];
     std::io::stdin().read_to_end(&mut text)?;
-    String::from_utf8(text).map_err(|_| Fail::bad_request("the prompt on standard input is not UTF-8"))
+    String::from_utf8(text).map_err(|_| CliError::bad_request("the prompt on standard input is not UTF-8"))
 }

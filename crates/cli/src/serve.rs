@@ -8,32 +8,35 @@ use std::time::Duration;
 use clap::Args;
 
 use super::Context;
-use super::fail::{Exit, Fail};
-use super::home::Purpose;
+use super::connection::Purpose;
+use super::error::{CliError, Exit};
 use super::output::DIM;
 use mainspring::Node;
 use mainspring::Server;
 use mainspring::token;
 
-/// Serve the HTTP API, on an address (this machine's own by default) and a Unix socket
+/// Serve the HTTP API on a TCP address and a Unix socket
 #[derive(Args)]
 pub(super) struct Serve {
-    /// The address to listen on [default: 127.0.0.1:7433]; port 0 takes a free one
+    /// Address to listen on; port 0 picks a free port [default: 127.0.0.1:7433]
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<SocketAddr>,
-    /// Print the token that clients send, and exit
+    /// Print the token that clients send, then exit
     #[arg(long)]
     print_token: bool,
 }
 
 impl Serve {
-    pub(super) async fn execute(self, context: &Context<'_>) -> Result<Exit, Fail> {
+    pub(super) async fn execute(self, context: &Context<'_>) -> Result<Exit, CliError> {
         let config = context.config();
         if self.print_token {
             return print_token(context, &config.state_dir).await;
         }
         let address = match self.listen {
-            None => config.listen.parse().map_err(|_| Fail::bad_request("listen is not an address"))?,
+            None => config
+                .listen
+                .parse()
+                .map_err(|_| CliError::bad_request("the setting `listen` is not an address"))?,
             Some(address) => address,
         };
         let node = Node::open(config).await?;
@@ -43,49 +46,49 @@ impl Serve {
     }
 }
 
-async fn serve(context: &Context<'_>, node: &Node, address: SocketAddr) -> Result<(), Fail> {
+async fn serve(context: &Context<'_>, node: &Node, address: SocketAddr) -> Result<(), CliError> {
     let (config, output, kernel) = (context.config(), context.output, node.kernel());
     let server = Server::start(node, config, Some(address)).await?;
     let address = server.address().unwrap_or(address);
-    output.note(format_args!("serving http://{address} and {}", server.socket().path().display()))?;
+    output.print_note(format_args!("serving http://{address} and {}", server.socket().path().display()))?;
     if !address.ip().is_loopback() {
-        output.note(format_args!(
-            "warning: others can reach {address}, without TLS: put a proxy that speaks it in front, and name its host in allowed_hosts"
+        output.print_note(format_args!(
+            "warning: other machines can reach {address} without TLS: put a TLS proxy in front and add its host to allowed_hosts"
         ))?;
     }
-    output.note(format_args!("{DIM}token: mainspring serve --print-token{DIM:#}"))?;
-    let signal = stopped().await;
-    let drain = config.drain_ms;
-    output.note(format_args!("{DIM}stopping: active runs may finish for {drain} ms{DIM:#}"))?;
+    output.print_note(format_args!("{DIM}token: mainspring serve --print-token{DIM:#}"))?;
+    let signal = shutdown_signal().await;
+    let drain_ms = config.drain_ms;
+    output.print_note(format_args!("{DIM}stopping: active runs may finish for {drain_ms} ms{DIM:#}"))?;
     server.close();
     // Streams stay open while runs finish, so that readers receive the final events.
     tokio::select! {
         () = kernel.drain() => {}
-        () = kernel.sleep(Duration::from_millis(drain)) => {}
+        () = kernel.sleep(Duration::from_millis(drain_ms)) => {}
     }
     server.stop().await;
     Ok(signal?)
 }
 
-async fn print_token(context: &Context<'_>, dir: &Path) -> Result<Exit, Fail> {
+async fn print_token(context: &Context<'_>, dir: &Path) -> Result<Exit, CliError> {
     let token = match token::read(dir)? {
         Some(token) => token,
         None => {
-            let home = context.home(Purpose::Records).await?;
+            let connection = context.connect(Purpose::Records).await?;
             let token = token::read(dir)?.unwrap_or_default();
-            home.leave().await?;
+            connection.close().await?;
             token
         }
     };
-    context.output.line(token)?;
+    context.output.print_line(token)?;
     Ok(Exit::Done)
 }
 
 /// Resolves on Ctrl-C or SIGTERM.
-async fn stopped() -> io::Result<()> {
+async fn shutdown_signal() -> io::Result<()> {
     let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
     tokio::select! {
-        interrupted = tokio::signal::ctrl_c() => interrupted,
+        interrupt_signal = tokio::signal::ctrl_c() => interrupt_signal,
         _ = terminate.recv() => Ok(()),
     }
 }

@@ -3,199 +3,199 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use mainspring_client::{
-    Fork, Item, MessageListQuery, NewName, SearchQuery, SessionListQuery, SessionPatch, SessionTarget,
-    Snapshot,
-};
-use mainspring_core::{BadId, Body, MessageId, Position, RunOptions, RunStatus, SessionStatus};
+use mainspring_client::{Client, Fork, NewName, SessionPatch, SessionTarget};
+use mainspring_core::{BadId, MessageId, RunOptions, SessionStatus};
 use mainspring_system::ids::Ids;
 use serde::Serialize;
 
-use super::fail::{Exit, Fail};
-use super::home::{Home, Purpose};
-use super::output::{self, BOLD, DIM, moment};
-use super::prompt::deliver;
-use super::watch::interrupted;
-use super::{Context, adopt, file, run, tree};
+use super::connection::{Connection, Purpose};
+use super::error::{CliError, Exit};
+use super::prompt::send_prompt;
+use super::{Context, file, tree};
+
+mod adopt;
+mod list;
+mod show;
+mod tail;
 
 /// List, show and change sessions
 #[derive(Subcommand)]
 pub(super) enum Session {
-    /// List sessions, the latest activity first
+    /// List sessions, latest activity first
     List {
-        /// How many
+        /// Maximum number of sessions to list
         #[arg(long, value_name = "N", default_value_t = 50)]
         limit: usize,
-        /// Archived ones instead of open ones
+        /// List archived sessions instead of open ones
         #[arg(long)]
         archived: bool,
     },
-    /// Make a session; its key must be free
+    /// Create a session
     New {
-        /// Its key [default: none; it is found by its id]
+        /// Key of the session; must be unused [default: none]
         key: Option<String>,
         #[command(flatten)]
-        like: Like,
+        options: SessionOptions,
     },
-    /// Take a session up again: what its prompts are to be sent with, once these options count. Writes nothing
+    /// Load a session without changing it; --json prints its effective options
     Load {
-        /// A key or a ses_… id
+        /// Session key or id (ses_…)
         session: String,
         #[command(flatten)]
-        like: Like,
+        options: SessionOptions,
     },
     /// Show a session and its conversation
     Show {
-        /// A key or a ses_… id
+        /// Session key or id (ses_…)
         session: String,
-        /// How many messages
+        /// Maximum number of messages to show
         #[arg(long, value_name = "N", default_value_t = 50)]
         limit: usize,
     },
-    /// Follow what happens in a session, until Ctrl-C
+    /// Print the events of a session as they happen, until Ctrl-C
     Tail {
-        /// A key or a ses_… id
+        /// Session key or id (ses_…)
         session: String,
-        /// Begin after this position (CURSOR.POS), or with `start` [default: now]
+        /// Position to start after: CURSOR.POS or `start` [default: now]
         #[arg(long, value_name = "POSITION")]
         after: Option<String>,
     },
-    /// Draw a session's tree of messages: its branches, the active path, where each message's cursor leads
+    /// Draw the message tree of a session with its branches and its active path
     Tree {
-        /// A key or a ses_… id
+        /// Session key or id (ses_…)
         session: String,
-        /// Write a picture to this file instead
+        /// Write an SVG image to this file instead
         #[arg(long, value_name = "FILE", conflicts_with = "json")]
         svg: Option<PathBuf>,
     },
-    /// Branch: answer a user message again, or say something else after an assistant message
+    /// Branch a session: answer a user message again, or send another prompt after an answer
     Branch {
-        /// A key or a ses_… id
+        /// Session key or id (ses_…)
         session: String,
-        /// The message to branch from; none with --root
+        /// Message to branch from; omit with --root
         #[arg(required_unless_present = "root", conflicts_with = "root")]
         message: Option<MessageId>,
-        /// What to say: after an assistant message, and as a new root
+        /// Prompt to send after an assistant message
         text: Vec<String>,
-        /// Begin a new conversation within the session
+        /// Prompt of a new conversation within the session
         #[arg(long, value_name = "TEXT")]
         root: Option<String>,
     },
-    /// Move the active path to a message, or to none: the next prompt goes on from there
+    /// Move the active path to a message: the next prompt continues from there
     Navigate {
-        /// A key or a ses_… id
+        /// Session key or id (ses_…)
         session: String,
-        /// The message; `none` for an empty path
+        /// Message id, or `none` for an empty path
         message: String,
     },
-    /// Make a new session that goes on from a message of this one; nothing is copied
+    /// Create a session that continues from a message of this one
     Fork {
-        /// A key or a ses_… id
+        /// Session key or id (ses_…)
         session: String,
-        /// The message
+        /// Message to continue from
         message: MessageId,
-        /// The fork's key
+        /// Key of the new session
         #[arg(long = "as", value_name = "KEY")]
         key: Option<String>,
-        /// The fork's title
+        /// Title of the new session
         #[arg(long)]
         title: Option<String>,
     },
-    /// Find sessions by their titles and by what was said in them
+    /// Search the titles and messages of sessions
     Search {
-        /// The words
+        /// Words to search for
         #[arg(required = true)]
         words: Vec<String>,
-        /// How many
+        /// Maximum number of matches
         #[arg(long, value_name = "N", default_value_t = 20)]
         limit: usize,
     },
-    /// Write a session to a file of JSON Lines, with everything that was said in it
+    /// Export a session and its messages as JSON Lines
     Export {
-        /// A key or a ses_… id
+        /// Session key or id (ses_…)
         session: String,
-        /// The file [default: standard output]
+        /// File to write [default: standard output]
         #[arg(long, short, value_name = "FILE")]
         output: Option<PathBuf>,
     },
-    /// Make a session of such a file, all of it or nothing
+    /// Create a session from an exported file
     Import {
-        /// The file; `-` for standard input
+        /// File to read; `-` for standard input
         file: PathBuf,
     },
-    /// Tie a session to an agent's own session that exists already; the session is made if there is none
+    /// Bind a session to an existing session of an agent; creates the session if necessary
     Adopt(adopt::Adopt),
-    /// Keep a session at hand
+    /// Pin a session
     Pin {
-        /// A key or a ses_… id
+        /// Session key or id (ses_…)
         session: String,
     },
-    /// Not any more
+    /// Unpin a session
     Unpin {
-        /// A key or a ses_… id
+        /// Session key or id (ses_…)
         session: String,
     },
-    /// Give a session a title
+    /// Set the title of a session
     Rename {
-        /// A key or a ses_… id
+        /// Session key or id (ses_…)
         session: String,
-        /// The title; empty for none
+        /// New title; empty to remove it
         title: String,
     },
-    /// Put a session away; a new prompt takes it out again
+    /// Archive a session; a new prompt reopens it
     Archive {
-        /// A key or a ses_… id
+        /// Session key or id (ses_…)
         session: String,
     },
-    /// Take an archived session out again
+    /// Reopen an archived session
     Reopen {
-        /// A key or a ses_… id
+        /// Session key or id (ses_…)
         session: String,
     },
-    /// Delete a session and everything of it
+    /// Delete a session and everything in it
     Delete {
-        /// A key or a ses_… id
+        /// Session key or id (ses_…)
         session: String,
     },
 }
 
-/// What a session is like.
+/// Options of a session.
 #[derive(Args)]
-pub(super) struct Like {
-    /// A title, if it is new
+pub(super) struct SessionOptions {
+    /// Title of a new session
     #[arg(long)]
     title: Option<String>,
-    /// The agent runtime, if it is new
+    /// Adapter of a new session
     #[arg(long, value_name = "NAME")]
     adapter: Option<String>,
-    /// The model, unless it has one
+    /// Model, if the session has none
     #[arg(long)]
     model: Option<String>,
-    /// Instructions for the agent
+    /// System prompt of the agent
     #[arg(long, value_name = "TEXT")]
     system: Option<String>,
-    /// The folder the agent works in
+    /// Working directory of the agent
     #[arg(long, value_name = "DIR")]
     cwd: Option<String>,
 }
 
-/// A started session, as JSON: the same whether it was in memory or not.
+/// A created or loaded session as JSON.
 #[derive(Serialize)]
-struct Started<'a> {
+struct StartedSession<'a> {
     #[serde(flatten)]
     session: &'a mainspring_core::Session,
     options: Option<&'a RunOptions>,
 }
 
-async fn start(
+async fn start_session(
     context: &Context<'_>,
-    home: &mut Home<'_>,
+    connection: &mut Connection<'_>,
     new: Option<NewName>,
     load: Option<String>,
-    like: Like,
-) -> Result<(), Fail> {
-    let Like { title, adapter, model, system, cwd } = like;
-    let (what, surface_kind) = (if new.is_some() { "made" } else { "loaded" }, Some("cli".to_owned()));
+    options: SessionOptions,
+) -> Result<(), CliError> {
+    let SessionOptions { title, adapter, model, system, cwd } = options;
+    let (verb, surface_kind) = (if new.is_some() { "created" } else { "loaded" }, Some("cli".to_owned()));
     let target = SessionTarget {
         new,
         load,
@@ -207,261 +207,147 @@ async fn start(
         cwd,
         ..SessionTarget::default()
     };
-    let started = home.ask(async |client| client.session_resolve(&target, None).await).await?;
+    let started = connection.request(async |client| client.session_resolve(&target, None).await).await?;
     match context.output.json {
         true => Ok(context
             .output
-            .object(&Started { session: &started.session, options: started.options.as_ref() })?),
-        false => changed(context, &started.session, what),
+            .print_json(&StartedSession { session: &started.session, options: started.options.as_ref() })?),
+        false => print_changed(context, &started.session, verb),
     }
 }
 
 impl Session {
-    pub(super) async fn execute(self, context: &Context<'_>) -> Result<Exit, Fail> {
+    pub(super) async fn execute(self, context: &Context<'_>) -> Result<Exit, CliError> {
         if let Self::Branch { session, message, text, root } = self {
-            let prompt = tree::branch(context, session, message, text.join(" "), root).await?;
-            return deliver(context, &prompt).await;
+            let prompt = tree::branch_prompt(context, session, message, text.join(" "), root).await?;
+            return send_prompt(context, &prompt).await;
         }
         // A long-running `tail` may own the state directory, so it also executes queued runs.
         let purpose = if let Self::Tail { .. } = self { Purpose::Execute } else { Purpose::Records };
-        let mut home = context.home(purpose).await?;
-        let outcome = self.carry_out(context, &mut home).await;
-        home.leave().await.and(outcome).map(|()| Exit::Done)
+        let mut connection = context.connect(purpose).await?;
+        let outcome = self.dispatch(context, &mut connection).await;
+        connection.close().await.and(outcome).map(|()| Exit::Done)
     }
 
-    async fn carry_out(self, context: &Context<'_>, home: &mut Home<'_>) -> Result<(), Fail> {
+    async fn dispatch(self, context: &Context<'_>, connection: &mut Connection<'_>) -> Result<(), CliError> {
         match self {
-            Self::List { limit, archived } => list(context, home, limit, archived).await,
-            Self::New { key, like } => {
-                start(context, home, Some(key.map_or(NewName::Any(true), NewName::Key)), None, like).await
+            Self::List { limit, archived } => list::list(context, connection, limit, archived).await,
+            Self::New { key, options } => {
+                let name = key.map_or(NewName::Any(true), NewName::Key);
+                start_session(context, connection, Some(name), None, options).await
             }
-            Self::Load { session, like } => start(context, home, None, Some(session), like).await,
-            Self::Show { session, limit } => show(context, home, &session, limit).await,
-            Self::Tail { session, after } => tail(context, home, &session, after.as_deref()).await,
+            Self::Load { session, options } => {
+                start_session(context, connection, None, Some(session), options).await
+            }
+            Self::Show { session, limit } => show::show(context, connection, &session, limit).await,
+            Self::Tail { session, after } => {
+                tail::tail(context, connection, &session, after.as_deref()).await
+            }
             // `Branch` is sent as a prompt before this point.
             Self::Branch { .. } => Ok(()),
-            Self::Tree { session, svg } => tree::show(context, home, &session, svg.as_deref()).await,
-            Self::Navigate { session, message } => {
-                let message = match message.as_str() {
-                    "none" => None,
-                    id => Some(id.parse().map_err(|bad: BadId| Fail::bad_request(bad.to_string()))?),
-                };
-                let session =
-                    home.ask(async |client| client.session_navigate(&session, message, None).await).await?;
-                changed(context, &session, "navigated")
+            Self::Tree { session, svg } => {
+                tree::print_tree(context, connection, &session, svg.as_deref()).await
             }
+            Self::Navigate { session, message } => navigate(context, connection, &session, &message).await,
             Self::Fork { session, message, key, title } => {
                 let (fork, name) = (Fork { message_id: message, key, title }, Ids::system().secret());
-                let made = home.ask(async |client| client.session_fork(&session, &fork, &name).await).await?;
-                changed(context, &made, "forked")
+                let created = connection
+                    .request(async |client| client.session_fork(&session, &fork, &name).await)
+                    .await?;
+                print_changed(context, &created, "forked")
             }
-            Self::Search { words, limit } => search(context, home, &words.join(" "), limit).await,
-            Self::Export { session, output } => file::export(home, &session, output.as_deref()).await,
+            Self::Search { words, limit } => list::search(context, connection, &words.join(" "), limit).await,
+            Self::Export { session, output } => {
+                file::export_session(connection, &session, output.as_deref()).await
+            }
             Self::Import { file } => {
-                let bytes = file::read(&file)?;
-                let made = home.ask(async |client| client.session_import(bytes.clone()).await).await?;
-                changed(context, &made, "imported")
+                let bytes = file::read_file(&file)?;
+                let created =
+                    connection.request(async |client| client.session_import(bytes.clone()).await).await?;
+                print_changed(context, &created, "imported")
             }
-            Self::Adopt(adopt) => adopt.carry_out(context, home).await,
-            Self::Pin { session } => change(context, home, &session, &pin(true), "pinned").await,
-            Self::Unpin { session } => change(context, home, &session, &pin(false), "unpinned").await,
+            Self::Adopt(adopt) => adopt.dispatch(context, connection).await,
+            Self::Pin { session } => {
+                patch_session(context, connection, &session, &pinned_patch(true), "pinned").await
+            }
+            Self::Unpin { session } => {
+                patch_session(context, connection, &session, &pinned_patch(false), "unpinned").await
+            }
             Self::Rename { session, title } => {
                 let changes = SessionPatch { title: Some(Some(title)), ..SessionPatch::default() };
-                change(context, home, &session, &changes, "renamed").await
+                patch_session(context, connection, &session, &changes, "renamed").await
             }
             Self::Archive { session } => {
-                change(context, home, &session, &to(SessionStatus::Archived), "archived").await
+                let changes = status_patch(SessionStatus::Archived);
+                patch_session(context, connection, &session, &changes, "archived").await
             }
             Self::Reopen { session } => {
-                change(context, home, &session, &to(SessionStatus::Open), "reopened").await
+                let changes = status_patch(SessionStatus::Open);
+                patch_session(context, connection, &session, &changes, "reopened").await
             }
-            Self::Delete { session } => {
-                let found = home.ask(async |client| client.session_get(&session).await).await?;
-                home.ask(async |client| client.session_delete(&session).await).await?;
-                let deleted = mainspring_core::Session { status: SessionStatus::Deleted, ..found };
-                changed(context, &deleted, "deleted")
-            }
+            Self::Delete { session } => delete(context, connection, &session).await,
         }
     }
 }
 
-fn pin(pinned: bool) -> SessionPatch {
+async fn navigate(
+    context: &Context<'_>,
+    connection: &mut Connection<'_>,
+    session: &str,
+    message: &str,
+) -> Result<(), CliError> {
+    let message = match message {
+        "none" => None,
+        id => Some(id.parse().map_err(|bad: BadId| CliError::bad_request(bad.to_string()))?),
+    };
+    let navigate = async |client: &Client| client.session_navigate(session, message, None).await;
+    let session = connection.request(navigate).await?;
+    print_changed(context, &session, "navigated")
+}
+
+async fn delete(
+    context: &Context<'_>,
+    connection: &mut Connection<'_>,
+    session: &str,
+) -> Result<(), CliError> {
+    let found = connection.request(async |client| client.session_get(session).await).await?;
+    connection.request(async |client| client.session_delete(session).await).await?;
+    let deleted = mainspring_core::Session { status: SessionStatus::Deleted, ..found };
+    print_changed(context, &deleted, "deleted")
+}
+
+fn pinned_patch(pinned: bool) -> SessionPatch {
     SessionPatch { pinned: Some(pinned), ..SessionPatch::default() }
 }
 
-async fn search(context: &Context<'_>, home: &mut Home<'_>, words: &str, limit: usize) -> Result<(), Fail> {
-    let output = context.output;
-    let query = SearchQuery { q: words.to_owned(), limit: Some(limit), before: None };
-    let found = home.ask(async |client| client.session_search(&query).await).await?.items;
-    if output.json {
-        return Ok(found.iter().try_for_each(|hit| output.object(hit))?);
-    }
-    if found.is_empty() {
-        return Ok(output.note("nothing found")?);
-    }
-    for hit in &found {
-        let id = hit.session_id.to_string();
-        let title = hit.title.as_deref().unwrap_or("untitled");
-        output.line(format_args!("{BOLD}{title}{BOLD:#} {DIM}{id}{DIM:#}"))?;
-        if let (Some(message), Some(role)) = (hit.message_id, hit.role) {
-            output.line(format_args!("  {role} {DIM}{message}{DIM:#}"))?;
-            output.line(format_args!("  {}", hit.snippet))?;
-        }
-    }
-    Ok(output.maybe_more(found.len(), limit)?)
-}
-
-fn to(status: SessionStatus) -> SessionPatch {
+fn status_patch(status: SessionStatus) -> SessionPatch {
     SessionPatch { status: Some(status), ..SessionPatch::default() }
 }
 
-async fn change(
+async fn patch_session(
     context: &Context<'_>,
-    home: &mut Home<'_>,
+    connection: &mut Connection<'_>,
     session: &str,
     changes: &SessionPatch,
-    what: &str,
-) -> Result<(), Fail> {
-    let session = home.ask(async |client| client.session_patch(session, changes, None).await).await?;
-    changed(context, &session, what)
+    verb: &str,
+) -> Result<(), CliError> {
+    let session =
+        connection.request(async |client| client.session_patch(session, changes, None).await).await?;
+    print_changed(context, &session, verb)
 }
 
-fn changed(context: &Context<'_>, session: &mainspring_core::Session, what: &str) -> Result<(), Fail> {
+fn print_changed(
+    context: &Context<'_>,
+    session: &mainspring_core::Session,
+    verb: &str,
+) -> Result<(), CliError> {
     let output = context.output;
     match output.json {
-        true => output.object(session)?,
+        true => output.print_json(session)?,
         false => {
             let name = session.key.clone().unwrap_or_else(|| session.id.to_string());
-            output.line(format_args!("{what} {name}"))?;
+            output.print_line(format_args!("{verb} {name}"))?;
         }
-    }
-    Ok(())
-}
-
-/// Shows events and text as they arrive.
-async fn tail(
-    context: &Context<'_>,
-    home: &mut Home<'_>,
-    session: &str,
-    after: Option<&str>,
-) -> Result<(), Fail> {
-    let output = context.output;
-    let from = match after {
-        Some("start") => Position::START,
-        Some(text) => {
-            text.parse().map_err(|bad: mainspring_core::BadPosition| Fail::bad_request(bad.to_string()))?
-        }
-        None => home.ask(async |client| client.session_snapshot(session).await).await?.position,
-    };
-    let mut events = home.events(session, from);
-    let mut mid_line = false;
-    let mut interrupt = std::pin::pin!(interrupted());
-    loop {
-        let item = tokio::select! {
-            item = events.next() => item,
-            signal = &mut interrupt => return Ok(signal?),
-        };
-        let item = match item {
-            None => return Ok(()),
-            Some(Err(error)) if error.is_gone() && home.is_guest() => {
-                home.renew().await?;
-                events = home.events(session, events.position().unwrap_or(from));
-                continue;
-            }
-            Some(item) => item?,
-        };
-        if let (Item::Live(live), false) = (&item, output.json) {
-            if let Body::MessageDelta { text, .. } = &live.body {
-                output.part(text)?;
-                mid_line = !text.ends_with('\n');
-            }
-            continue;
-        }
-        if std::mem::take(&mut mid_line) {
-            output.part("\n")?;
-        }
-        match item {
-            Item::Event(event) if output.json => output.object(&event)?,
-            Item::Live(live) => output.object(&live)?,
-            Item::Event(event) => output.line(run::one_line(&event))?,
-            Item::Reset(now) if output.json => output.object(&now)?,
-            Item::Reset(_) => output.note("older events are not kept any more; going on from now")?,
-            Item::Thought(thought) => output.note(format_args!("{DIM}· ({}){DIM:#}", thought.text))?,
-            Item::Unknown { kind, .. } => output.note(format_args!("{DIM}· {kind}{DIM:#}"))?,
-        }
-    }
-}
-
-async fn list(context: &Context<'_>, home: &mut Home<'_>, limit: usize, archived: bool) -> Result<(), Fail> {
-    let status = if archived { SessionStatus::Archived } else { SessionStatus::Open };
-    let list = SessionListQuery { status: Some(status), limit: Some(limit), ..SessionListQuery::default() };
-    let sessions = home.ask(async |client| client.session_list(&list).await).await?.items;
-    if context.output.json {
-        return Ok(sessions.iter().try_for_each(|session| context.output.object(session))?);
-    }
-    if sessions.is_empty() {
-        context.output.note(match archived {
-            true => "no archived sessions",
-            false => "no sessions yet; begin one with: mainspring prompt --session NAME TEXT",
-        })?;
-        return Ok(());
-    }
-    let shown = sessions.len();
-    let rows = sessions.into_iter().map(|listed| {
-        let (session, latest) = (listed.session, listed.latest_run);
-        let status = latest.as_ref().map_or_else(|| "-".into(), |run| output::status(run.state.status()));
-        let name = session.key.clone().unwrap_or_else(|| session.id.to_string());
-        vec![
-            name,
-            session.title.unwrap_or_default(),
-            latest.map_or(0, |run| run.no).to_string(),
-            status,
-            moment(session.last_activity_at),
-        ]
-    });
-    context.output.table(&["session", "title", "runs", "latest run", "last activity"], rows.collect())?;
-    Ok(context.output.maybe_more(shown, limit)?)
-}
-
-async fn show(context: &Context<'_>, home: &mut Home<'_>, name: &str, limit: usize) -> Result<(), Fail> {
-    let output = context.output;
-    let query = MessageListQuery { limit: Some(limit), before: None };
-    let messages = home.ask(async |client| client.session_messages(name, &query).await).await?;
-    let snapshot = home.ask(async |client| client.session_snapshot(name).await).await?;
-    let snapshot = Snapshot { messages, ..snapshot };
-    if output.json {
-        return Ok(output.object(&snapshot)?);
-    }
-    let session = &snapshot.session;
-    output.line(format_args!(
-        "{BOLD}{}{BOLD:#}",
-        session.title.as_deref().or(session.key.as_deref()).unwrap_or("untitled")
-    ))?;
-    output.line(format_args!(
-        "{DIM}{}  {}  adapter {}  since {}{DIM:#}",
-        session.id,
-        session.status.name(),
-        session.adapter,
-        moment(session.created_at)
-    ))?;
-    for run in snapshot.active_run.iter().chain(&snapshot.queued_runs) {
-        output.line(format_args!("{} {}", output::status(run.state.status()), run.id))?;
-        if let Some(wait) = run.state.wait().filter(|_| run.state.status() != RunStatus::Running) {
-            output.line(format_args!("  {}", wait.question))?;
-        }
-    }
-    for message in snapshot.messages.iter().chain(&snapshot.pending) {
-        output.line("")?;
-        output.line(format_args!(
-            "{BOLD}{}{BOLD:#} {DIM}{} {}{DIM:#}",
-            message.role, message.id, message.status
-        ))?;
-        for line in tree::blocks(&message.content) {
-            output.line(line)?;
-        }
-    }
-    if snapshot.messages.is_empty() && snapshot.pending.is_empty() {
-        output.line(format_args!("{DIM}{}{DIM:#}", "no messages yet"))?;
     }
     Ok(())
 }

@@ -15,90 +15,90 @@ use mainspring_system::ids::Ids;
 use serde_json::json;
 
 use super::Context;
-use super::fail::{Exit, Fail};
-use super::home::{Home, Purpose};
-use super::watch::interrupted;
+use super::connection::{Connection, Purpose};
+use super::error::{CliError, Exit};
+use super::follow::interrupt_signal;
 use mainspring::config::Config;
 
 /// Hosts' names for agent runtimes, and the kind of adapter that drives each.
-const KINDS: [(&str, &str); 3] = [("acp", "acp"), ("acp-claude", "acp"), ("pi-mono", "pi")];
-/// Time a host has to read the last lines, in milliseconds.
-const LAST_WORDS: u64 = 5_000;
+const HOST_ADAPTER_KINDS: [(&str, &str); 3] = [("acp", "acp"), ("acp-claude", "acp"), ("pi-mono", "pi")];
+/// Time that a host has to read the final lines.
+const FINAL_LINES_TIMEOUT_MS: u64 = 5_000;
 
-/// Serve a host over standard input and output: JSON lines, of the protocol's versions 2 and 1
+/// Serve a host program over standard input and output (JSON Lines)
 #[derive(Args)]
 #[command(
-    after_help = "The host writes one JSON object per line and reads one per line; docs/jsonl.md describes them. \
-`stop` cancels what it has asked and ends this; the end of its input waits for the answers, and then ends this."
+    after_help = "The host writes one JSON object per line and reads one per line; see docs/jsonl.md. The \
+protocol versions 1 and 2 are supported. `stop` cancels the open queries and exits; at the end of the input, the command waits for the open queries and exits."
 )]
 pub(super) struct Stdio {
-    /// The agent runtime of queries that name none [default: the configuration's]
+    /// Adapter of queries that name none [default: the configured one]
     #[arg(long, value_name = "NAME")]
     adapter: Option<String>,
-    /// The model of queries that name none
+    /// Model of queries that name none
     #[arg(long, value_name = "NAME")]
     model: Option<String>,
-    /// What the host calls an agent runtime, and its name here; may be repeated
-    #[arg(long, value_name = "NAME=ADAPTER", value_parser = alias)]
+    /// Adapter for one of the host's adapter names; may be repeated
+    #[arg(long, value_name = "NAME=ADAPTER", value_parser = parse_alias)]
     alias: Vec<(String, String)>,
 }
 
 /// Parses NAME=ADAPTER.
-pub(super) fn alias(text: &str) -> Result<(String, String), String> {
+pub(super) fn parse_alias(text: &str) -> Result<(String, String), String> {
     let (name, adapter) = text.split_once('=').ok_or("expected NAME=ADAPTER, for example acp=claude")?;
     Ok((name.to_owned(), adapter.to_owned()))
 }
 
 impl Stdio {
-    pub(super) async fn execute(self, context: &Context<'_>) -> Result<Exit, Fail> {
+    pub(super) async fn execute(self, context: &Context<'_>) -> Result<Exit, CliError> {
         let served = self.serve(context).await;
-        if let Err(fail) = &served {
+        if let Err(error) = &served {
             // The host reads only standard output.
-            let (code, reason) = protocol_code(&fail.code);
-            let line = json!({"type": "error", "message": fail.message, "code": code, "reason": reason});
+            let (code, reason) = protocol_code(&error.code);
+            let line = json!({"type": "error", "message": error.message, "code": code, "reason": reason});
             let _ = writeln!(std::io::stdout(), "{line}");
         }
         served.map(|()| Exit::Done)
     }
 
-    async fn serve(self, context: &Context<'_>) -> Result<(), Fail> {
-        let mut home = context.home(Purpose::Execute).await?;
-        let (link, mut keeper) = Link::new(home.client().clone(), home.is_guest());
+    async fn serve(self, context: &Context<'_>) -> Result<(), CliError> {
+        let mut connection = context.connect(Purpose::Execute).await?;
+        let (link, mut keeper) = Link::new(connection.client().clone(), connection.is_guest());
         let clock = Clock::system();
         let stdout = File::from(std::io::stdout().as_fd().try_clone_to_owned()?);
         let host = match Jsonl::start(link, self.options(context), Ids::system(), clock.clone(), stdout) {
             Ok(host) => host,
             Err(error) => {
-                home.leave_within(0).await;
+                connection.close_within(0).await;
                 return Err(error.into());
             }
         };
-        let served = converse(context, &mut home, &mut keeper, &host, &clock).await;
+        let served = serve_host(context, &mut connection, &mut keeper, &host, &clock).await;
         // Stops the remaining runs and reports their end, without waiting for a host that no longer reads.
-        home.leave_within(context.config().drain_ms).await;
-        within(&clock, LAST_WORDS, host.finish()).await;
+        connection.close_within(context.config().drain_ms).await;
+        timeout(&clock, FINAL_LINES_TIMEOUT_MS, host.finish()).await;
         served
     }
 
     fn options(&self, context: &Context<'_>) -> jsonl::Options {
         let config = context.config();
-        let is_own = config.url.is_none();
-        let owner = match (context.resolved.origins.contains_key("owner"), is_own) {
+        let is_local = config.url.is_none();
+        let owner = match (context.resolved.origins.contains_key("owner"), is_local) {
             (true, _) => config.owner.clone(),
             (false, true) => jsonl::DEFAULT_OWNER.to_owned(),
             (false, false) => String::new(),
         };
-        let relay = config.relay_socket().filter(|_| is_own);
-        if relay.is_none() && is_own {
+        let relay = config.relay_socket().filter(|_| is_local);
+        if relay.is_none() && is_local {
             tracing::warn!(
-                "the path of the state directory is too long for a socket: agents cannot reach the tools of the host"
+                "the path of the state directory is too long for a socket: agents cannot call the tools of the host"
             );
         }
         let home = std::env::home_dir().unwrap_or_else(|| PathBuf::from("/"));
         jsonl::Options {
             owner,
             adapter: self.adapter.clone().unwrap_or_else(|| config.adapter.clone()),
-            aliases: aliases(config, &self.alias),
+            aliases: resolve_aliases(config, &self.alias),
             model: self.model.clone(),
             cwd: home.to_string_lossy().into_owned(),
             relay,
@@ -109,83 +109,83 @@ impl Stdio {
 }
 
 /// Maps hosts' adapter names to configured adapters: by the kind of runtime, unless an adapter is configured under that
-/// name. Aliases in `given` take precedence.
-pub(super) fn aliases(config: &Config, given: &[(String, String)]) -> HashMap<String, String> {
+/// name. Aliases in `overrides` take precedence.
+pub(super) fn resolve_aliases(config: &Config, overrides: &[(String, String)]) -> HashMap<String, String> {
     let of_kind = |kind: &str| {
-        let fits = |name: &&String| {
+        let matches = |name: &&String| {
             config.adapters[*name].kind.is_some_and(|adapter_kind| adapter_kind.keyword() == kind)
         };
         // Of several adapters of the kind, prefer the default one.
         Some(&config.adapter)
-            .filter(|name| config.adapters.contains_key(*name) && fits(name))
-            .or_else(|| config.adapters.keys().find(fits))
+            .filter(|name| config.adapters.contains_key(*name) && matches(name))
+            .or_else(|| config.adapters.keys().find(matches))
     };
-    let known = KINDS.iter().filter(|(alias, _)| !config.adapters.contains_key(*alias));
+    let known = HOST_ADAPTER_KINDS.iter().filter(|(alias, _)| !config.adapters.contains_key(*alias));
     let by_kind = known.filter_map(|(alias, kind)| Some(((*alias).to_owned(), of_kind(kind)?.clone())));
-    by_kind.chain(given.iter().cloned()).collect()
+    by_kind.chain(overrides.iter().cloned()).collect()
 }
 
 /// Serves the host until it leaves. Then cancels its open queries after a signal, or waits for them if only the input
 /// was closed.
-async fn converse(
+async fn serve_host(
     context: &Context<'_>,
-    home: &mut Home<'_>,
+    connection: &mut Connection<'_>,
     keeper: &mut Keeper,
     host: &Jsonl,
     clock: &Clock,
-) -> Result<(), Fail> {
+) -> Result<(), CliError> {
     let config = context.config();
-    let asks = async {
+    let input = async {
         tokio::select! {
-            left = host.serve(std::io::stdin()) => left,
-            signal = interrupted() => signal.map(|()| Disconnect::Stopped),
+            disconnect = host.serve(std::io::stdin()) => disconnect,
+            signal = interrupt_signal() => signal.map(|()| Disconnect::Stopped),
         }
     };
-    let left = at(home, keeper, asks).await??;
-    tracing::info!(?left, "the host asks nothing more");
-    let ends = async {
-        match left {
+    let disconnect = with_reconnect(connection, keeper, input).await??;
+    tracing::info!(?disconnect, "the host sends no more input");
+    let ending = async {
+        match disconnect {
             Disconnect::Stopped => {
-                let grace = config.cancel_grace_ms + LAST_WORDS;
-                let stops = async {
+                let grace_ms = config.cancel_grace_ms + FINAL_LINES_TIMEOUT_MS;
+                let cancel = async {
                     host.cancel().await;
                     host.answered().await;
                 };
-                within(clock, grace, stops).await;
+                timeout(clock, grace_ms, cancel).await;
             }
-            Disconnect::Closed => within(clock, config.drain_ms, host.answered()).await,
+            Disconnect::Closed => timeout(clock, config.drain_ms, host.answered()).await,
             // The host no longer reads answers.
             Disconnect::NotReading => {}
         }
     };
-    at(home, keeper, ends).await
+    with_reconnect(connection, keeper, ending).await
 }
 
 /// Awaits `future`; meanwhile reconnects whenever the owner of the sessions exits.
-pub(super) async fn at<T>(
-    home: &mut Home<'_>,
+pub(super) async fn with_reconnect<T>(
+    connection: &mut Connection<'_>,
     keeper: &mut Keeper,
     future: impl Future<Output = T>,
-) -> Result<T, Fail> {
+) -> Result<T, CliError> {
     tokio::pin!(future);
     loop {
         tokio::select! {
             done = &mut future => return Ok(done),
             () = keeper.lost() => {
-                if let Err(fail) = home.renew().await {
+                if let Err(error) = connection.reconnect().await {
                     keeper.give_up();
-                    return Err(fail);
+                    return Err(error);
                 }
-                keeper.found(home.client().clone(), home.is_guest());
+                keeper.found(connection.client().clone(), connection.is_guest());
             }
         }
     }
 }
 
-/// Awaits `future` for at most `millis` milliseconds.
-async fn within(clock: &Clock, millis: u64, future: impl Future<Output = ()>) {
+/// Awaits `future` for at most `timeout_ms` milliseconds.
+async fn timeout(clock: &Clock, timeout_ms: u64, future: impl Future<Output = ()>) {
     tokio::select! {
         () = future => {}
-        () = clock.sleep_until(clock.now().plus(millis)) => {}
+        () = clock.sleep_until(clock.now().plus(timeout_ms)) => {}
     }
 }

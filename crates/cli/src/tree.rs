@@ -7,32 +7,37 @@ use mainspring_core::{Block, MessageId, Place, Role, SessionId};
 use mainspring_system::ids::Ids;
 
 use super::Context;
-use super::fail::Fail;
-use super::file::unusable;
-use super::home::{Home, Purpose};
-use crate::picture;
+use super::connection::{Connection, Purpose};
+use super::error::CliError;
+use super::file::file_error;
+use crate::drawing;
 
-/// Shows the tree: as text, as JSON, or as a picture in a file.
-pub(super) async fn show(
+/// Prints the tree as text or JSON, or writes it to an SVG file.
+pub(super) async fn print_tree(
     context: &Context<'_>,
-    home: &mut Home<'_>,
+    connection: &mut Connection<'_>,
     session: &str,
     svg: Option<&Path>,
-) -> Result<(), Fail> {
-    let (output, nodes) = (context.output, whole(home, session).await?);
+) -> Result<(), CliError> {
+    let (output, nodes) = (context.output, fetch_tree(connection, session).await?);
     match svg {
-        Some(file) => std::fs::write(file, picture::svg(&nodes)).map_err(|error| unusable(file, &error))?,
-        None if output.json => nodes.iter().try_for_each(|node| output.object(node))?,
-        None => output.part(&picture::text(&nodes))?,
+        Some(file) => {
+            std::fs::write(file, drawing::to_svg(&nodes)).map_err(|error| file_error(file, &error))?;
+        }
+        None if output.json => nodes.iter().try_for_each(|node| output.print_json(node))?,
+        None => output.print(&drawing::to_text(&nodes))?,
     }
     Ok(())
 }
 
 /// Fetches every page of a session's tree.
-pub(super) async fn whole(home: &mut Home<'_>, session: &str) -> Result<Vec<TreeNode>, Fail> {
+pub(super) async fn fetch_tree(
+    connection: &mut Connection<'_>,
+    session: &str,
+) -> Result<Vec<TreeNode>, CliError> {
     let (mut nodes, mut query): (Vec<TreeNode>, _) = (vec![], TreeQuery::default());
     loop {
-        let page = home.ask(async |client| client.session_tree(session, &query).await).await?;
+        let page = connection.request(async |client| client.session_tree(session, &query).await).await?;
         nodes.extend(page.items);
         query.after = page.next.and_then(|next| next.parse().ok());
         if query.after.is_none() {
@@ -43,22 +48,24 @@ pub(super) async fn whole(home: &mut Home<'_>, session: &str) -> Result<Vec<Tree
 
 /// Builds the prompt that branches from `message`: another answer to a user message, another prompt after an assistant
 /// message, or a new root.
-pub(super) async fn branch(
+pub(super) async fn branch_prompt(
     context: &Context<'_>,
     session: String,
     message: Option<MessageId>,
     text: String,
     root: Option<String>,
-) -> Result<Prompt, Fail> {
+) -> Result<Prompt, CliError> {
     let (place, text) = match (message, root) {
         (Some(message), _) => {
-            let mut home = context.home(Purpose::Records).await?;
-            let found = home.ask(async |client| client.session_message(&session, message).await).await;
-            home.leave().await?;
+            let mut connection = context.connect(Purpose::Records).await?;
+            let found =
+                connection.request(async |client| client.session_message(&session, message).await).await;
+            connection.close().await?;
             match found?.node.message.role {
                 Role::User if !text.is_empty() => {
-                    let said = format!("{message} is a user message: it is answered again, with no text");
-                    return Err(Fail::bad_request(said));
+                    let message =
+                        format!("{message} is a user message: it is answered again and takes no text");
+                    return Err(CliError::bad_request(message));
                 }
                 Role::User => (Place::Regenerate { message_id: message }, text),
                 Role::Assistant => (Place::Edit { message_id: message }, text),
@@ -68,7 +75,7 @@ pub(super) async fn branch(
     };
     let (session_id, key) = match session.starts_with("ses_") {
         true => {
-            let id = session.parse::<SessionId>().map_err(|bad| Fail::bad_request(bad.to_string()))?;
+            let id = session.parse::<SessionId>().map_err(|bad| CliError::bad_request(bad.to_string()))?;
             (Some(id), None)
         }
         false => (None, Some(session)),
@@ -88,8 +95,8 @@ pub(super) async fn branch(
 }
 
 /// Formats the blocks of a message, each as one or more lines.
-pub(super) fn blocks(content: &[Block]) -> Vec<String> {
-    let shown = |block: &Block| match block {
+pub(super) fn format_blocks(content: &[Block]) -> Vec<String> {
+    let format_block = |block: &Block| match block {
         Block::Text { text } => text.trim_end().to_owned(),
         Block::Thinking {} => "(thought)".into(),
         Block::Attachment { name, mime_type, .. } => {
@@ -97,9 +104,9 @@ pub(super) fn blocks(content: &[Block]) -> Vec<String> {
         }
         Block::ToolUse { name, input, .. } => format!("→ {name} {input}"),
         Block::ToolResult { content, is_error, .. } => {
-            format!("{} {}", if *is_error { "← error:" } else { "←" }, blocks(content).join(" "))
+            format!("{} {}", if *is_error { "← error:" } else { "←" }, format_blocks(content).join(" "))
         }
         Block::Error { message, .. } => format!("({message})"),
     };
-    content.iter().map(shown).collect()
+    content.iter().map(format_block).collect()
 }

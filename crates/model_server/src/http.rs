@@ -98,8 +98,8 @@ async fn serve(
     if let Some(Action::Fail(first)) = reply.actions.first() {
         return fault(protocol, first, &headers);
     }
-    let sending = Sending::new(shared, protocol, &model, reply);
-    if streaming { sending.stream() } else { sending.whole(&model).await }
+    let outgoing = OutgoingReply::new(shared, protocol, &model, reply);
+    if streaming { outgoing.stream() } else { outgoing.respond(&model).await }
 }
 
 fn fault(protocol: Protocol, fault: &Fault, headers: &HeaderMap) -> Response {
@@ -120,7 +120,7 @@ fn fault(protocol: Protocol, fault: &Fault, headers: &HeaderMap) -> Response {
 }
 
 /// A reply that is being sent. If it is dropped before it is complete, the client has disconnected.
-struct Sending {
+struct OutgoingReply {
     shared: Arc<Shared>,
     protocol: Protocol,
     no: u64,
@@ -137,7 +137,7 @@ enum Stage {
     Done,
 }
 
-impl Sending {
+impl OutgoingReply {
     fn new(shared: Arc<Shared>, protocol: Protocol, model: &str, mut reply: Reply) -> Self {
         let mut last_no = shared.last_no.lock();
         *last_no += 1;
@@ -162,9 +162,9 @@ impl Sending {
     }
 
     fn stream(self) -> Response {
-        let pieces = stream::unfold(self, |mut sending| async move {
-            let piece = sending.next().await?;
-            Some((piece, sending))
+        let pieces = stream::unfold(self, |mut outgoing| async move {
+            let piece = outgoing.next().await?;
+            Some((piece, outgoing))
         });
         ([(header::CONTENT_TYPE, "text/event-stream")], Body::from_stream(pieces)).into_response()
     }
@@ -232,7 +232,7 @@ impl Sending {
         }
     }
 
-    async fn whole(mut self, model: &str) -> Response {
+    async fn respond(mut self, model: &str) -> Response {
         for action in std::mem::take(&mut self.actions) {
             self.wait(&action).await;
             match action {
@@ -256,11 +256,11 @@ impl Sending {
             }
         }
         self.stage = Stage::Done;
-        axum::Json(json!(self.protocol.whole(model, self.no, &self.reply))).into_response()
+        axum::Json(json!(self.protocol.complete(model, self.no, &self.reply))).into_response()
     }
 }
 
-impl Drop for Sending {
+impl Drop for OutgoingReply {
     fn drop(&mut self) {
         if self.stage != Stage::Done {
             self.shared.counts.send_modify(|counts| counts.aborted += 1);

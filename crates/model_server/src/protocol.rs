@@ -65,13 +65,13 @@ impl Protocol {
         }
     }
 
-    /// Writes a whole reply, for a request that does not stream.
-    pub(super) fn whole(self, model: &str, no: u64, reply: &Reply) -> Value {
+    /// Writes the complete reply for a request that does not stream.
+    pub(super) fn complete(self, model: &str, no: u64, reply: &Reply) -> Value {
         match self {
-            Self::Anthropic => anthropic::whole(model, no, reply),
-            Self::Chat => chat::whole(model, no, reply),
-            Self::Responses => responses::whole(model, no, reply),
-            Self::Gemini => gemini::whole(model, reply),
+            Self::Anthropic => anthropic::complete(model, no, reply),
+            Self::Chat => chat::complete(model, no, reply),
+            Self::Responses => responses::complete(model, no, reply),
+            Self::Gemini => gemini::complete(model, reply),
         }
     }
 
@@ -154,7 +154,7 @@ fn last_text(content: &Value, types: &[&str]) -> Option<String> {
 }
 
 /// Returns a string as it is and any other value as JSON.
-fn plain(value: &Value) -> String {
+fn to_text(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 

@@ -182,7 +182,7 @@ impl Default for Gate {
 }
 
 impl Gate {
-    /// Opens the gate, for those who wait and for all who come later.
+    /// Opens the gate for current and later waiters.
     pub fn open(&self) {
         self.0.send_modify(|state| state.open = true);
     }

@@ -60,7 +60,7 @@ impl FromIterator<Entry> for Conversation {
 pub(super) struct Memory(HashMap<String, PartMemory>);
 
 /// The maximum number of script parts that are remembered.
-const MAX_REMEMBERED: usize = 4096;
+const MAX_REMEMBERED_PARTS: usize = 4096;
 
 /// The history of one part of a script.
 #[derive(Debug, Default)]
@@ -74,7 +74,7 @@ struct PartMemory {
 impl Memory {
     fn part(&mut self, conversation: &Conversation) -> &mut PartMemory {
         let key = format!("{} {}", conversation.rounds, conversation.prompt);
-        if self.0.len() >= MAX_REMEMBERED && !self.0.contains_key(&key) {
+        if self.0.len() >= MAX_REMEMBERED_PARTS && !self.0.contains_key(&key) {
             self.0.clear();
         }
         self.0.entry(key).or_default()

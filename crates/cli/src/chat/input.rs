@@ -17,13 +17,13 @@ use rustyline::{Config, Editor, Helper};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines, Stdin};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-use super::order::ORDERS;
+use super::command::SLASH_COMMANDS;
 
 /// Maximum number of lines in the history.
-const HISTORY: usize = 10_000;
+const MAX_HISTORY_LINES: usize = 10_000;
 
-/// Result of reading a line.
-pub(super) enum Read {
+/// The result of reading a line.
+pub(super) enum LineInput {
     Line(String),
     /// Ctrl-C, at a terminal.
     Interrupted,
@@ -31,8 +31,8 @@ pub(super) enum Read {
     Ended,
 }
 
-/// Request for a line.
-pub(super) struct Ask {
+/// A request for a line.
+pub(super) struct LineRequest {
     /// Text shown before the line.
     pub(super) prompt: &'static str,
     /// Style of the prompt text.
@@ -57,119 +57,121 @@ impl Input {
     }
 
     /// Reads the next line. A trailing backslash continues the line.
-    pub(super) async fn line(&mut self, ask: Ask) -> io::Result<Read> {
+    pub(super) async fn read_line(&mut self, request: LineRequest) -> io::Result<LineInput> {
         match self {
-            Self::Terminal(terminal) => terminal.line(ask).await,
-            Self::Plain(lines) => {
-                let mut whole = String::new();
-                while let Some(line) = lines.next_line().await? {
-                    whole.push_str(&line);
-                    if !whole.ends_with('\\') {
-                        return Ok(Read::Line(whole));
-                    }
-                    whole.pop();
-                    whole.push('\n');
-                }
-                Ok(if whole.is_empty() { Read::Ended } else { Read::Line(whole) })
-            }
+            Self::Terminal(terminal) => terminal.read_line(request).await,
+            Self::Plain(lines) => read_plain(lines).await,
         }
     }
 
     /// Turns the terminal's echo off until the guard is dropped; typed keys stay buffered for the next line.
-    pub(super) fn quiet(&self) -> Option<Quiet> {
+    pub(super) fn disable_echo(&self) -> Option<EchoGuard> {
         match self {
-            Self::Terminal(_) => Quiet::begin(),
+            Self::Terminal(_) => EchoGuard::new(),
             Self::Plain(_) => None,
         }
     }
 }
 
+async fn read_plain(lines: &mut Lines<BufReader<Stdin>>) -> io::Result<LineInput> {
+    let mut joined = String::new();
+    while let Some(line) = lines.next_line().await? {
+        joined.push_str(&line);
+        if !joined.ends_with('\\') {
+            return Ok(LineInput::Line(joined));
+        }
+        joined.pop();
+        joined.push('\n');
+    }
+    Ok(if joined.is_empty() { LineInput::Ended } else { LineInput::Line(joined) })
+}
+
 /// Terminal input, read by an editor on a thread of its own.
 pub(super) struct Terminal {
-    asks: mpsc::Sender<Ask>,
-    lines: UnboundedReceiver<io::Result<Read>>,
+    requests: mpsc::Sender<LineRequest>,
+    lines: UnboundedReceiver<io::Result<LineInput>>,
     /// True while the editor still reads a line whose request was dropped; the next request receives that line.
-    asked: bool,
+    pending: bool,
     /// The terminal's original attributes, restored when the chat ends in the middle of a line.
-    before: Option<Termios>,
+    original: Option<Termios>,
 }
 
 impl Terminal {
     fn open(history: &Path) -> io::Result<Self> {
-        let (asks, asked) = mpsc::channel::<Ask>();
+        let (requests, receiver) = mpsc::channel::<LineRequest>();
         let (sender, lines) = unbounded_channel();
-        let before = termios::tcgetattr(io::stdin()).ok();
-        let mut editor = Typing::new(history.to_owned()).map_err(failed)?;
+        let original = termios::tcgetattr(io::stdin()).ok();
+        let mut editor = LineEditor::new(history.to_owned()).map_err(to_io_error)?;
         // The editor blocks on key presses, so it needs a thread of its own.
         let read = move || {
-            while let Ok(ask) = asked.recv() {
-                if sender.send(editor.read(&ask)).is_err() {
+            while let Ok(request) = receiver.recv() {
+                if sender.send(editor.read(&request)).is_err() {
                     return;
                 }
             }
         };
         std::thread::Builder::new().name("keys".into()).spawn(read)?;
-        Ok(Self { asks, lines, asked: false, before })
+        Ok(Self { requests, lines, pending: false, original })
     }
 
-    async fn line(&mut self, ask: Ask) -> io::Result<Read> {
-        if ask.answer && io::stdin().is_terminal() {
+    async fn read_line(&mut self, request: LineRequest) -> io::Result<LineInput> {
+        if request.answer && io::stdin().is_terminal() {
             termios::tcflush(io::stdin(), QueueSelector::IFlush)?;
         }
-        if !self.asked && self.asks.send(ask).is_err() {
-            return Ok(Read::Ended);
+        if !self.pending && self.requests.send(request).is_err() {
+            return Ok(LineInput::Ended);
         }
-        self.asked = true;
-        let read = self.lines.recv().await.unwrap_or(Ok(Read::Ended));
-        self.asked = false;
+        self.pending = true;
+        let read = self.lines.recv().await.unwrap_or(Ok(LineInput::Ended));
+        self.pending = false;
         read
     }
 }
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        if let Some(before) = &self.before {
+        if let Some(original) = &self.original {
             // The terminal may be closed already.
-            let _ = termios::tcsetattr(io::stdin(), OptionalActions::Now, before);
+            let _ = termios::tcsetattr(io::stdin(), OptionalActions::Now, original);
         }
     }
 }
 
 /// A line editor and its history.
-struct Typing {
-    editor: Editor<Slash, DefaultHistory>,
+struct LineEditor {
+    editor: Editor<EditorHelper, DefaultHistory>,
     history: PathBuf,
 }
 
-impl Typing {
+impl LineEditor {
     fn new(history: PathBuf) -> rustyline::Result<Self> {
-        let config = Config::builder().max_history_size(HISTORY)?.history_ignore_dups(true)?;
+        let config = Config::builder().max_history_size(MAX_HISTORY_LINES)?.history_ignore_dups(true)?;
         let mut editor = Editor::with_config(config.history_ignore_space(true).build())?;
-        editor.set_helper(Some(Slash));
+        editor.set_helper(Some(EditorHelper));
         // A missing or unreadable history is not an error.
         let _ = editor.load_history(&history);
         Ok(Self { editor, history })
     }
 
-    fn read(&mut self, ask: &Ask) -> io::Result<Read> {
-        let styled = format!("{}{}{:#}", ask.style, ask.prompt, ask.style);
-        match self.editor.readline(&(ask.prompt, styled.as_str())) {
+    fn read(&mut self, request: &LineRequest) -> io::Result<LineInput> {
+        let styled = format!("{}{}{:#}", request.style, request.prompt, request.style);
+        match self.editor.readline(&(request.prompt, styled.as_str())) {
             Ok(line) => {
                 let line = line.replace("\\\n", "\n");
-                if !ask.answer && self.editor.add_history_entry(line.as_str()).unwrap_or(false) {
+                if !request.answer && self.editor.add_history_entry(line.as_str()).unwrap_or(false) {
                     // A line that cannot be written to the history is still used.
                     let _ = self.editor.append_history(&self.history);
                 }
-                Ok(Read::Line(line))
+                Ok(LineInput::Line(line))
             }
-            Err(ReadlineError::Interrupted) => Ok(Read::Interrupted),
-            Err(ReadlineError::Eof) => Ok(Read::Ended),
-            Err(error) => Err(failed(error)),
+            Err(ReadlineError::Interrupted) => Ok(LineInput::Interrupted),
+            Err(ReadlineError::Eof) => Ok(LineInput::Ended),
+            Err(error) => Err(to_io_error(error)),
         }
     }
 }
 
-fn failed(error: ReadlineError) -> io::Error {
+fn to_io_error(error: ReadlineError) -> io::Error {
     match error {
         ReadlineError::Io(error) => error,
         other => io::Error::other(other.to_string()),
@@ -177,9 +179,9 @@ fn failed(error: ReadlineError) -> io::Error {
 }
 
 /// Editor helper: completes slash commands and continues lines that end with a backslash.
-struct Slash;
+struct EditorHelper;
 
-impl Completer for Slash {
+impl Completer for EditorHelper {
     type Candidate = String;
 
     fn complete(
@@ -189,12 +191,12 @@ impl Completer for Slash {
         _context: &rustyline::Context<'_>,
     ) -> rustyline::Result<(usize, Vec<String>)> {
         let typed = line.get(1..at).filter(|_| line.starts_with('/')).unwrap_or("-");
-        let fit = ORDERS.iter().filter(|(name, ..)| name.starts_with(typed));
-        Ok((0, fit.map(|(name, ..)| format!("/{name} ")).collect()))
+        let matching = SLASH_COMMANDS.iter().filter(|(name, ..)| name.starts_with(typed));
+        Ok((0, matching.map(|(name, ..)| format!("/{name} ")).collect()))
     }
 }
 
-impl Validator for Slash {
+impl Validator for EditorHelper {
     fn validate(&self, context: &mut ValidationContext<'_>) -> rustyline::Result<ValidationResult> {
         match context.input().ends_with('\\') {
             true => Ok(ValidationResult::Incomplete),
@@ -203,7 +205,7 @@ impl Validator for Slash {
     }
 }
 
-impl Highlighter for Slash {
+impl Highlighter for EditorHelper {
     fn highlight_candidate<'c>(
         &self,
         candidate: &'c str,
@@ -213,26 +215,26 @@ impl Highlighter for Slash {
     }
 }
 
-impl Hinter for Slash {
+impl Hinter for EditorHelper {
     type Hint = String;
 }
 
-impl Helper for Slash {}
+impl Helper for EditorHelper {}
 
 /// Guard that keeps the terminal's echo off.
-pub(super) struct Quiet(Termios);
+pub(super) struct EchoGuard(Termios);
 
-impl Quiet {
-    fn begin() -> Option<Self> {
-        let before = termios::tcgetattr(io::stdin()).ok()?;
-        let mut quiet = before.clone();
-        quiet.local_modes.remove(LocalModes::ECHO);
-        termios::tcsetattr(io::stdin(), OptionalActions::Now, &quiet).ok()?;
-        Some(Self(before))
+impl EchoGuard {
+    fn new() -> Option<Self> {
+        let original = termios::tcgetattr(io::stdin()).ok()?;
+        let mut silent = original.clone();
+        silent.local_modes.remove(LocalModes::ECHO);
+        termios::tcsetattr(io::stdin(), OptionalActions::Now, &silent).ok()?;
+        Some(Self(original))
     }
 }
 
-impl Drop for Quiet {
+impl Drop for EchoGuard {
     fn drop(&mut self) {
         let _ = termios::tcsetattr(io::stdin(), OptionalActions::Now, &self.0);
     }

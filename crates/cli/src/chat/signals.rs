@@ -4,7 +4,7 @@ use std::io;
 
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 
-use super::input::Read;
+use super::input::LineInput;
 
 /// A request to stop the process.
 pub(super) enum Signal {
@@ -14,7 +14,7 @@ pub(super) enum Signal {
     Terminate,
 }
 
-impl From<Signal> for Read {
+impl From<Signal> for LineInput {
     fn from(signal: Signal) -> Self {
         match signal {
             Signal::Interrupt => Self::Interrupted,
@@ -30,7 +30,7 @@ pub(super) struct Signals {
 }
 
 impl Signals {
-    pub(super) fn listen() -> io::Result<Self> {
+    pub(super) fn register() -> io::Result<Self> {
         Ok(Self {
             interrupt: signal(SignalKind::interrupt())?,
             terminate: signal(SignalKind::terminate())?,

@@ -12,103 +12,103 @@ use mainspring_core::{
 use mainspring_kernel::clock::Clock;
 use serde_json::{Value, json};
 
-use super::Talk;
-use super::input::{Ask, Read};
+use super::Conversation;
+use super::input::{LineInput, LineRequest};
 use super::signals::Signal;
 use super::wrap::one_line;
-use crate::fail::{Exit, Fail};
+use crate::error::{CliError, Exit};
+use crate::follow::exit_code;
 use crate::output::YELLOW;
-use crate::watch::exit_of;
 
-/// Silence before a spinner is shown, in milliseconds.
-const STILL: u64 = 150;
+/// Time without output before a spinner is shown.
+const SPINNER_DELAY_MS: u64 = 150;
 
 /// Error codes that another model or an API key can fix.
 const KEY_CODES: [&str; 3] = ["model_not_configured", "model_key_missing", "model_unauthorized"];
 
 /// How a turn ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Turn {
+pub(super) enum TurnEnd {
     /// The run ended.
-    Over(Exit),
+    RunEnded(Exit),
     /// The person leaves the chat.
-    Left(Exit),
+    Leave(Exit),
 }
 
-/// State of the display of one run.
+/// The printed state of one run.
 #[derive(Default)]
-struct Seen {
+struct RunDisplay {
     /// Number of bytes of each message that were already shown while it streamed.
     streamed: HashMap<MessageId, usize>,
     /// Tool calls: name and arguments, by id.
     calls: HashMap<String, (String, Value)>,
     /// Current activity, for the spinner.
-    doing: Option<String>,
+    activity: Option<String>,
 }
 
 /// Next step after an item was shown.
-enum Next {
+enum NextStep {
     /// Read the next item.
-    More,
+    Read,
     /// Check whether the session waits for an answer.
-    Waits,
+    CheckWait,
     /// Check whether the run has ended.
-    Look,
+    CheckEnd,
 }
 
-impl Talk<'_, '_> {
+impl Conversation<'_, '_> {
     /// Follows a run that was active when this chat joined. The run may already wait for an answer, and then no event
     /// announces the wait.
-    pub(super) async fn follow_joined(&mut self, run: &Run) -> Result<Turn, Fail> {
-        match self.answer_waiting().await? {
+    pub(super) async fn follow_active(&mut self, run: &Run) -> Result<TurnEnd, CliError> {
+        match self.ask_open_question().await? {
             Some(turn) => Ok(turn),
             None => {
-                let events = self.home.events(&run.session.to_string(), self.position);
+                let events = self.connection.events(&run.session.to_string(), self.position);
                 self.follow(run, events).await
             }
         }
     }
 
     /// Follows `run` until it ends. Ctrl-C cancels the run; a second Ctrl-C leaves the chat.
-    pub(super) async fn follow(&mut self, run: &Run, mut events: Events) -> Result<Turn, Fail> {
+    pub(super) async fn follow(&mut self, run: &Run, mut events: Events) -> Result<TurnEnd, CliError> {
         let (session, run) = (run.session.to_string(), run.id);
-        let mut seen = Seen::default();
-        let mut stopping = false;
-        let _quiet = self.input.quiet();
+        let mut display = RunDisplay::default();
+        let mut cancelling = false;
+        let _echo_guard = self.input.disable_echo();
         let clock = Clock::system();
         loop {
             let item = tokio::select! {
                 // Checks signals first, so that a busy stream cannot delay Ctrl-C.
                 biased;
                 signal = self.signals.next() => match signal {
-                    Signal::Interrupt if !stopping => {
-                        stopping = true;
-                        self.stop(run).await?;
+                    Signal::Interrupt if !cancelling => {
+                        cancelling = true;
+                        self.cancel(run).await?;
                         continue;
                     }
-                    _ => return Ok(Turn::Left(Exit::Cancelled)),
+                    _ => return Ok(TurnEnd::Leave(Exit::Cancelled)),
                 },
                 item = events.next() => item,
-                () = clock.sleep_until(clock.now().plus(STILL)), if self.screen.is_still() => {
-                    self.screen.busy(seen.doing.as_deref().unwrap_or("working"));
+                () = clock.sleep_until(clock.now().plus(SPINNER_DELAY_MS)), if self.screen.is_idle() => {
+                    self.screen.show_spinner(display.activity.as_deref().unwrap_or("working"));
                     continue;
                 }
             };
             let item = match item {
-                None => return Ok(Turn::Left(Exit::NotNow)),
-                Some(Err(error)) if error.is_gone() && self.home.is_guest() => {
-                    self.home.renew().await?;
-                    events = self.home.events(&session, events.position().unwrap_or(self.position));
+                None => return Ok(TurnEnd::Leave(Exit::Unavailable)),
+                Some(Err(error)) if error.is_gone() && self.connection.is_guest() => {
+                    self.connection.reconnect().await?;
+                    events = self.connection.events(&session, events.position().unwrap_or(self.position));
                     continue;
                 }
                 Some(item) => item?,
             };
             self.position = events.position().unwrap_or(self.position);
-            let turn = match self.show(run, &item, &mut seen)? {
-                Next::More => None,
-                Next::Waits => self.answer_waiting().await?,
-                Next::Look => match self.answer_waiting().await? {
-                    None => self.look(run).await?,
+            let turn = match self.print_item(run, &item, &mut display)? {
+                NextStep::Read => None,
+                NextStep::CheckWait => self.ask_open_question().await?,
+                NextStep::CheckEnd => match self.ask_open_question().await? {
+                    None => self.check_end(run).await?,
                     turn => turn,
                 },
             };
@@ -119,70 +119,72 @@ impl Talk<'_, '_> {
     }
 
     /// Shows the partial output of the session's active run.
-    pub(super) fn show_open(&mut self, snapshot: &Snapshot) -> Result<(), Fail> {
+    pub(super) fn print_partial(&mut self, snapshot: &Snapshot) -> Result<(), CliError> {
         let text = snapshot.partial.iter().flat_map(|open| &open.blocks).map(|block| block.text.as_str());
         let text: String = text.collect();
         if !self.context.output.json {
-            self.screen.say(&text)?;
+            self.screen.print_answer(&text)?;
         }
         Ok(())
     }
 
-    async fn stop(&mut self, run: RunId) -> Result<(), Fail> {
-        self.screen.note("stopping; Ctrl-C again leaves")?;
+    async fn cancel(&mut self, run: RunId) -> Result<(), CliError> {
+        self.screen.print_note("cancelling; press Ctrl-C again to leave")?;
         // The run may have ended in the meantime.
-        let _ = self.home.ask(async |client| client.run_cancel(run).await).await;
+        let _ = self.connection.request(async |client| client.run_cancel(run).await).await;
         Ok(())
     }
 
     /// Puts the session's pending question to the person, if there is one, whichever run asks.
-    async fn answer_waiting(&mut self) -> Result<Option<Turn>, Fail> {
+    async fn ask_open_question(&mut self) -> Result<Option<TurnEnd>, CliError> {
         let session = self.session.clone().unwrap_or_default();
-        let snapshot = self.home.ask(async |client| client.session_snapshot(&session).await).await?;
+        let snapshot =
+            self.connection.request(async |client| client.session_snapshot(&session).await).await?;
         let active = snapshot.active_run.as_ref();
-        let waits = active.and_then(|run| Some((run.id, run.state.wait().filter(|it| it.answer.is_none())?)));
-        match waits {
-            Some((asker, wait)) => self.ask(asker, wait).await,
+        let open =
+            active.and_then(|run| Some((run.id, run.state.wait().filter(|wait| wait.answer.is_none())?)));
+        match open {
+            Some((asker, wait)) => self.ask_person(asker, wait).await,
             None => Ok(None),
         }
     }
 
     /// Reports how the run has ended; none if it has not ended.
-    async fn look(&mut self, run: RunId) -> Result<Option<Turn>, Fail> {
-        let run = self.home.ask(async |client| client.run_get(run).await).await?;
+    async fn check_end(&mut self, run: RunId) -> Result<Option<TurnEnd>, CliError> {
+        let run = self.connection.request(async |client| client.run_get(run).await).await?;
         if !run.state.status().is_ended() {
             return Ok(None);
         }
-        self.screen.end()?;
-        self.tell_end(&run.state)?;
-        self.last = Some(run.id);
-        Ok(Some(Turn::Over(exit_of(run.state.status()))))
+        self.screen.end_text()?;
+        self.print_end(&run.state)?;
+        self.last_run = Some(run.id);
+        Ok(Some(TurnEnd::RunEnded(exit_code(run.state.status()))))
     }
 
-    fn tell_end(&mut self, state: &RunState) -> Result<(), Fail> {
+    fn print_end(&mut self, state: &RunState) -> Result<(), CliError> {
         let error = state.error();
-        let (code, why) =
+        let (code, message) =
             error.map(|error| (error.code.as_str(), error.message.as_str())).unwrap_or_default();
         match state.status() {
             RunStatus::Succeeded => {}
-            RunStatus::Cancelled => self.screen.note("stopped")?,
+            RunStatus::Cancelled => self.screen.print_note("cancelled")?,
             status => {
-                self.screen.problem(&format!("{status}: {why} ({code})"))?;
+                self.screen.print_error(&format!("{status}: {message} ({code})"))?;
                 let remedy = match KEY_CODES.contains(&code) {
                     true => "/model scripted/any goes on without a key; docs/models.md says how to set one",
-                    false => "/retry tries it again",
+                    false => "/retry retries it",
                 };
-                self.screen.note(remedy)?;
+                self.screen.print_note(remedy)?;
             }
         }
         Ok(())
     }
 
-    async fn ask(&mut self, run: RunId, wait: &Wait) -> Result<Option<Turn>, Fail> {
-        self.screen.end()?;
+    async fn ask_person(&mut self, run: RunId, wait: &Wait) -> Result<Option<TurnEnd>, CliError> {
+        self.screen.end_text()?;
         if self.context.output.json {
             let (kind, question) = (wait.request, &wait.question);
-            self.context.output.object(
+            self.context.output.print_json(
                 &json!({"type": "question", "runId": run, "waitId": wait.id, "request": kind, "question": question}),
             )?;
         }
@@ -192,115 +194,127 @@ impl Talk<'_, '_> {
             WaitRequest::Tools => {
                 let names: Vec<&str> = wait.calls.iter().map(|call| call.name.as_str()).collect();
                 let names = names.join(", ");
-                self.screen
-                    .note(&format!("waits for whoever declared the tools {names}; Ctrl-C stops it"))?;
+                self.screen.print_note(&format!(
+                    "waiting for the client that declared the tools {names}; Ctrl-C cancels the run"
+                ))?;
                 return Ok(None);
             }
         };
-        self.screen.question(&wait.question)?;
+        self.screen.print_question(&wait.question)?;
         loop {
-            let ask = Ask { prompt, style: YELLOW, answer: true };
-            let read = tokio::select! {
+            let request = LineRequest { prompt, style: YELLOW, answer: true };
+            let input = tokio::select! {
                 biased;
                 signal = self.signals.next() => signal.into(),
-                read = self.input.line(ask) => read?,
+                input = self.input.read_line(request) => input?,
             };
-            let line = match read {
-                Read::Line(line) => line,
-                Read::Interrupted => {
-                    self.stop(run).await?;
+            let line = match input {
+                LineInput::Line(line) => line,
+                LineInput::Interrupted => {
+                    self.cancel(run).await?;
                     return Ok(None);
                 }
-                Read::Ended => {
-                    self.screen.note("the question stays open, and the run waits")?;
-                    return Ok(Some(Turn::Left(Exit::Waiting)));
+                LineInput::Ended => {
+                    self.screen.print_note("the question stays open and the run keeps waiting")?;
+                    return Ok(Some(TurnEnd::Leave(Exit::Waiting)));
                 }
             };
-            let Some(answer) = answer_of(wait.request, &line) else {
+            let Some(answer) = parse_answer(wait.request, &line) else {
                 if !line.trim().is_empty() {
-                    self.screen.note("please answer y or n; Ctrl-C stops the run")?;
+                    self.screen.print_note("please answer y or n; Ctrl-C cancels the run")?;
                 }
                 continue;
             };
-            let answered = self.home.ask(async |client| client.run_answer(run, wait.id, &answer).await).await;
+            let answered =
+                self.connection.request(async |client| client.run_answer(run, wait.id, &answer).await).await;
             // Another client may have answered first.
-            if let Err(fail) = answered {
-                self.screen.problem(&fail.message)?;
+            if let Err(error) = answered {
+                self.screen.print_error(&error.message)?;
             }
             return Ok(None);
         }
     }
 
     /// Shows one item and returns the next step.
-    fn show(&mut self, run: RunId, item: &Item, seen: &mut Seen) -> Result<Next, Fail> {
+    fn print_item(
+        &mut self,
+        run: RunId,
+        item: &Item,
+        display: &mut RunDisplay,
+    ) -> Result<NextStep, CliError> {
         let next = match item {
-            Item::Event(event) if waits(&event.body) => Next::Waits,
-            Item::Event(event) if event.run == Some(run) && event.body.ends_run() => Next::Look,
+            Item::Event(event) if starts_wait(&event.body) => NextStep::CheckWait,
+            Item::Event(event) if event.run == Some(run) && event.body.ends_run() => NextStep::CheckEnd,
             // The skipped events are not replayed, so check the run's current state.
-            Item::Reset(_) => Next::Look,
-            _ => Next::More,
+            Item::Reset(_) => NextStep::CheckEnd,
+            _ => NextStep::Read,
         };
         if self.context.output.json {
-            self.show_json(item)?;
+            self.print_json(item)?;
             return Ok(next);
         }
         match item {
-            Item::Event(event) => self.show_event(&event.body, event.run == Some(run), seen)?,
+            Item::Event(event) => self.print_event(&event.body, event.run == Some(run), display)?,
             Item::Live(live) => {
                 if let Body::MessageDelta { message_id, text, .. } = &live.body {
-                    *seen.streamed.entry(*message_id).or_default() += text.len();
-                    self.screen.say(text)?;
+                    *display.streamed.entry(*message_id).or_default() += text.len();
+                    self.screen.print_answer(text)?;
                 }
             }
-            Item::Thought(thought) => self.screen.think(&thought.text)?,
+            Item::Thought(thought) => self.screen.print_thought(&thought.text)?,
             Item::Reset(_) | Item::Unknown { .. } => {}
         }
         Ok(next)
     }
 
-    fn show_json(&mut self, item: &Item) -> Result<(), Fail> {
+    fn print_json(&mut self, item: &Item) -> Result<(), CliError> {
         let output = self.context.output;
         match item {
-            Item::Event(event) => output.object(&**event)?,
-            Item::Live(live) => output.object(live)?,
-            Item::Thought(thought) => output.object(&json!({"type": "thought", "payload": thought}))?,
+            Item::Event(event) => output.print_json(&**event)?,
+            Item::Live(live) => output.print_json(live)?,
+            Item::Thought(thought) => output.print_json(&json!({"type": "thought", "payload": thought}))?,
             Item::Reset(_) | Item::Unknown { .. } => {}
         }
         Ok(())
     }
 
-    fn show_event(&mut self, body: &Body, ours: bool, seen: &mut Seen) -> Result<(), Fail> {
+    fn print_event(&mut self, body: &Body, of_run: bool, display: &mut RunDisplay) -> Result<(), CliError> {
         match body {
-            Body::MessageCompleted { message, .. } => self.message(message, ours, seen)?,
-            Body::ToolStarted { name, .. } => seen.doing = Some(format!("{name} is running")),
-            Body::ProgressUpdated { text } => self.screen.note(text)?,
+            Body::MessageCompleted { message, .. } => self.print_message(message, of_run, display)?,
+            Body::ToolStarted { name, .. } => display.activity = Some(format!("{name} is running")),
+            Body::ProgressUpdated { text } => self.screen.print_note(text)?,
             Body::AttemptFailed { error, retryable: true, .. } => {
-                self.screen.end()?;
-                self.screen.note(&format!("{} ({}); it will be tried again", error.message, error.code))?;
+                self.screen.end_text()?;
+                self.screen.print_note(&format!("{} ({}); it will be retried", error.message, error.code))?;
             }
             _ => {}
         }
         Ok(())
     }
 
-    fn message(&mut self, message: &Message, ours: bool, seen: &mut Seen) -> Result<(), Fail> {
-        seen.doing = None;
-        let shown = seen.streamed.get(&message.id).copied().unwrap_or_default();
+    fn print_message(
+        &mut self,
+        message: &Message,
+        of_run: bool,
+        display: &mut RunDisplay,
+    ) -> Result<(), CliError> {
+        display.activity = None;
+        let printed = display.streamed.get(&message.id).copied().unwrap_or_default();
         if message.role == Role::Assistant && message.status == MessageStatus::Completed {
             let text = message.text();
-            self.screen.say(text.get(shown..).unwrap_or_default())?;
+            self.screen.print_answer(text.get(printed..).unwrap_or_default())?;
         }
-        self.screen.end()?;
-        if message.role == Role::User && !ours {
-            self.screen.note(&format!("from elsewhere: {}", one_line(&message.text(), 400)))?;
+        self.screen.end_text()?;
+        if message.role == Role::User && !of_run {
+            self.screen.print_note(&format!("from another client: {}", one_line(&message.text(), 400)))?;
         }
         for block in &message.content {
             match block {
                 Block::ToolUse { id, name, input } => {
-                    seen.calls.insert(id.clone(), (name.clone(), input.clone()));
+                    display.calls.insert(id.clone(), (name.clone(), input.clone()));
                 }
                 Block::ToolResult { tool_use_id, name, content, is_error } => {
-                    self.tool(seen.calls.remove(tool_use_id), name, content, *is_error)?;
+                    self.print_tool_result(display.calls.remove(tool_use_id), name, content, *is_error)?;
                 }
                 _ => {}
             }
@@ -308,7 +322,7 @@ impl Talk<'_, '_> {
         Ok(())
     }
 
-    fn tool(
+    fn print_tool_result(
         &mut self,
         call: Option<(String, Value)>,
         name: &str,
@@ -325,16 +339,16 @@ impl Talk<'_, '_> {
             None => String::new(),
         };
         let text = mainspring_core::message::text_of(content);
-        self.screen.tool(name, &input, if is_error { Err(&text) } else { Ok(&text) })
+        self.screen.print_tool_call(name, &input, if is_error { Err(&text) } else { Ok(&text) })
     }
 }
 
-fn waits(body: &Body) -> bool {
+fn starts_wait(body: &Body) -> bool {
     matches!(body, Body::RunWaitingInput { .. } | Body::RunWaitingApproval { .. })
 }
 
 /// Parses the answer to a request; none if the line is not an answer.
-fn answer_of(request: WaitRequest, line: &str) -> Option<Answer> {
+fn parse_answer(request: WaitRequest, line: &str) -> Option<Answer> {
     let line = line.trim();
     match (request, line.to_lowercase().as_str()) {
         (_, "") => None,

@@ -12,13 +12,13 @@ pub(super) struct Wrap {
     /// Current column of the cursor.
     column: usize,
     /// Indent of the paragraph's continuation lines.
-    hang: usize,
+    hanging_indent: usize,
     /// True when the current source line has a character other than a space.
-    begun: bool,
+    line_has_text: bool,
     spaces: usize,
     word: String,
     word_width: usize,
-    code: bool,
+    in_code: bool,
 }
 
 impl Wrap {
@@ -28,12 +28,12 @@ impl Wrap {
             width: width.max(margin + 8),
             margin,
             column: 0,
-            hang: margin,
-            begun: false,
+            hanging_indent: margin,
+            line_has_text: false,
             spaces: 0,
             word: String::new(),
             word_width: 0,
-            code: false,
+            in_code: false,
         }
     }
 
@@ -43,21 +43,21 @@ impl Wrap {
         for char in text.chars() {
             match char {
                 '\n' => {
-                    self.put_word(&mut out);
+                    self.flush_word(&mut out);
                     self.next_line(&mut out);
                 }
-                '\t' => self.space(&mut out, 4),
-                ' ' => self.space(&mut out, 1),
-                char => self.letter(&mut out, char),
+                '\t' => self.push_spaces(&mut out, 4),
+                ' ' => self.push_spaces(&mut out, 1),
+                char => self.push_char(&mut out, char),
             }
         }
         out
     }
 
     /// Returns the output of the unfinished word.
-    pub(super) fn rest(&mut self) -> String {
+    pub(super) fn finish(&mut self) -> String {
         let mut out = String::new();
-        self.put_word(&mut out);
+        self.flush_word(&mut out);
         out
     }
 
@@ -66,50 +66,50 @@ impl Wrap {
         self.column > 0
     }
 
-    fn space(&mut self, out: &mut String, count: usize) {
-        self.put_word(out);
+    fn push_spaces(&mut self, out: &mut String, count: usize) {
+        self.flush_word(out);
         self.spaces += count;
     }
 
-    fn letter(&mut self, out: &mut String, char: char) {
+    fn push_char(&mut self, out: &mut String, char: char) {
         // Control characters have no width and are dropped.
-        let Some(width) = char.width().filter(|_| !is_hidden(char)) else { return };
+        let Some(width) = char.width().filter(|_| !is_unsafe(char)) else { return };
         // Scripts without spaces break between any two of their wide characters.
         if width > 1 || self.word_width + width > self.width - self.margin {
-            self.put_word(out);
+            self.flush_word(out);
         }
         self.word.push(char);
         self.word_width += width;
         if width > 1 {
-            self.put_word(out);
+            self.flush_word(out);
         }
     }
 
-    fn put_word(&mut self, out: &mut String) {
+    fn flush_word(&mut self, out: &mut String) {
         if self.word.is_empty() {
             return;
         }
-        let first = !std::mem::replace(&mut self.begun, true);
+        let first = !std::mem::replace(&mut self.line_has_text, true);
         if first && self.word.starts_with("```") {
-            self.code = !self.code;
+            self.in_code = !self.in_code;
         }
         if self.column == 0 {
             indent(out, self.margin);
             self.column = self.margin;
         }
         let fits = self.column + self.spaces + self.word_width <= self.width;
-        if fits || self.code || first {
+        if fits || self.in_code || first {
             indent(out, self.spaces);
             self.column += self.spaces;
         } else {
             out.push('\n');
-            indent(out, self.hang);
-            self.column = self.hang;
+            indent(out, self.hanging_indent);
+            self.column = self.hanging_indent;
         }
         if first {
             let item = if is_marker(&self.word) { self.word_width + 1 } else { 0 };
             // A narrow terminal has no room for a hanging indent.
-            self.hang = (self.column + item).min(self.width / 2).max(self.margin);
+            self.hanging_indent = (self.column + item).min(self.width / 2).max(self.margin);
         }
         self.spaces = 0;
         self.column += self.word_width;
@@ -119,7 +119,7 @@ impl Wrap {
 
     fn next_line(&mut self, out: &mut String) {
         out.push('\n');
-        (self.column, self.spaces, self.begun, self.hang) = (0, 0, false, self.margin);
+        (self.column, self.spaces, self.line_has_text, self.hanging_indent) = (0, 0, false, self.margin);
     }
 }
 
@@ -135,18 +135,18 @@ fn is_marker(word: &str) -> bool {
 }
 
 /// True for characters that change how other text is displayed.
-fn is_hidden(char: char) -> bool {
+fn is_unsafe(char: char) -> bool {
     char.is_control() || matches!(char, '\u{202A}'..='\u{202E}' | '\u{2066}'..='\u{2069}')
 }
 
-/// Puts `text` on one line of at most `most` columns, without characters that could move the cursor.
-pub(super) fn one_line(text: &str, most: usize) -> String {
+/// Puts `text` on one line of at most `max_columns` columns, without characters that could move the cursor.
+pub(super) fn one_line(text: &str, max_columns: usize) -> String {
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let (mut line, mut width) = (String::new(), 0);
-    for char in words.chars().filter(|char| !is_hidden(*char)) {
+    for char in words.chars().filter(|char| !is_unsafe(*char)) {
         width += char.width().unwrap_or(0);
-        if width > most {
-            while line.chars().map(|char| char.width().unwrap_or(0)).sum::<usize>() >= most.max(1) {
+        if width > max_columns {
+            while line.chars().map(|char| char.width().unwrap_or(0)).sum::<usize>() >= max_columns.max(1) {
                 line.pop();
             }
             return format!("{}…", line.trim_end());
@@ -160,21 +160,21 @@ pub(super) fn one_line(text: &str, most: usize) -> String {
 mod tests {
     use super::*;
 
-    fn wrapped(text: &str, width: usize, margin: usize) -> String {
+    fn wrap_text(text: &str, width: usize, margin: usize) -> String {
         let mut wrap = Wrap::new(width, margin);
         // The wrapped lines do not depend on how the text is split.
         let pieces: String = text.chars().map(|char| wrap.push(&char.to_string())).collect();
-        let streamed = format!("{pieces}{}", wrap.rest());
+        let streamed = format!("{pieces}{}", wrap.finish());
         let mut wrap = Wrap::new(width, margin);
         let whole = wrap.push(text);
-        assert_eq!(streamed, format!("{whole}{}", wrap.rest()));
+        assert_eq!(streamed, format!("{whole}{}", wrap.finish()));
         streamed
     }
 
     #[test]
-    fn words_stay_whole_lists_hang_and_code_is_left_alone() {
+    fn words_stay_whole_list_items_are_indented_and_code_is_unchanged() {
         let text = "The quick brown fox jumps.\n\n- an item that is too long\n10. another item, longer\n  indented text that goes on\n```\nlet code = stays_as_it_is(even, when, long);\n```\nafter the code it wraps again";
-        insta::assert_snapshot!(wrapped(text, 16, 0), @r"
+        insta::assert_snapshot!(wrap_text(text, 16, 0), @r"
         The quick brown
         fox jumps.
 
@@ -190,7 +190,7 @@ mod tests {
         after the code
         it wraps again
         ");
-        insta::assert_snapshot!(wrapped("a thought that is wrapped\nand another", 14, 2), @r"
+        insta::assert_snapshot!(wrap_text("a thought that is wrapped\nand another", 14, 2), @r"
           a thought
           that is
           wrapped
@@ -200,14 +200,14 @@ mod tests {
 
     #[test]
     fn long_words_and_scripts_without_spaces_break_at_the_edge() {
-        assert_eq!(wrapped("abcdefghijklmnop", 8, 0), "abcdefgh\nijklmnop");
-        assert_eq!(wrapped("中文没有空格也要换行", 8, 0), "中文没有\n空格也要\n换行");
-        assert!(wrapped("x", 2, 0) == "x", "a terminal of no width");
+        assert_eq!(wrap_text("abcdefghijklmnop", 8, 0), "abcdefgh\nijklmnop");
+        assert_eq!(wrap_text("中文没有空格也要换行", 8, 0), "中文没有\n空格也要\n换行");
+        assert!(wrap_text("x", 2, 0) == "x", "a terminal of no width");
     }
 
     #[test]
-    fn what_could_play_tricks_is_left_out() {
-        assert_eq!(wrapped("a\u{1b}[31mb\u{7}\rc\u{202E}d", 80, 0), "a[31mbcd");
+    fn control_and_bidi_characters_are_removed() {
+        assert_eq!(wrap_text("a\u{1b}[31mb\u{7}\rc\u{202E}d", 80, 0), "a[31mbcd");
         assert_eq!(one_line("two\nlines\u{1b}[2J", 80), "two lines[2J");
         assert_eq!(one_line("abcdef", 4), "abc…");
         assert_eq!(one_line("abcd", 4), "abcd");

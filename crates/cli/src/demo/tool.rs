@@ -22,7 +22,7 @@ impl Tool for Add {
     async fn call(&self, call: ToolCall) -> Result<String, ToolError> {
         match (call.input["a"].as_f64(), call.input["b"].as_f64()) {
             (Some(a), Some(b)) => Ok((a + b).to_string()),
-            _ => Err(ToolError::new("these are no numbers")),
+            _ => Err(ToolError::new("a and b must be numbers")),
         }
     }
 }

@@ -12,7 +12,7 @@ use crate::jsonl::Host;
 use crate::kill::example;
 
 /// Creates a folder configured with an ACP agent and a pi, as a desktop host would.
-fn desk() -> tempfile::TempDir {
+fn desktop_dir() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let agent = |name: &str| {
         let folder = dir.path().join(name);
@@ -37,7 +37,7 @@ const SURFACES: [(&str, &str, &str, &str); 3] = [
 ];
 
 /// Builds a query of a surface.
-fn surface(request: &str, (kind, of, id, adapter): (&str, &str, &str, &str), prompt: &str) -> Value {
+fn surface_query(request: &str, (kind, of, id, adapter): (&str, &str, &str, &str), prompt: &str) -> Value {
     json!({
         "type": "query", "protocolVersion": 2, "requestId": request, "clientId": "desk", "surfaceKind": kind,
         "externalRefKind": of, "externalRefId": id, "adapterId": adapter, "prompt": prompt, "systemPrompt": "",
@@ -45,55 +45,58 @@ fn surface(request: &str, (kind, of, id, adapter): (&str, &str, &str, &str), pro
 }
 
 /// Sends a query and returns every line about it.
-fn told(host: &mut Host, line: &Value) -> Vec<Value> {
-    host.say(line);
-    host.ended(line["requestId"].as_str().unwrap())
+fn query_lines(host: &mut Host, line: &Value) -> Vec<Value> {
+    host.send(line);
+    host.receive_query(line["requestId"].as_str().unwrap())
 }
 
-fn end(host: &mut Host, line: &Value) -> Value {
-    told(host, line).pop().unwrap()
+fn query_end(host: &mut Host, line: &Value) -> Value {
+    query_lines(host, line).pop().unwrap()
 }
 
 /// Runs a command as the host's owner and returns its JSON lines.
-fn shown(dir: &Path, words: &[&str]) -> Vec<Value> {
-    let said = run(dir, &[words, &["--owner", "desktop-local-user", "--json"]].concat());
-    assert_eq!(said.code, 0, "{words:?}: {}", said.err);
-    json_lines(&said)
+fn command_json(dir: &Path, arguments: &[&str]) -> Vec<Value> {
+    let output = run(dir, &[arguments, &["--owner", "desktop-local-user", "--json"]].concat());
+    assert_eq!(output.code, 0, "{arguments:?}: {}", output.err);
+    json_lines(&output)
 }
 
-fn text<'a>(line: &'a Value, field: &str) -> &'a str {
+fn field<'a>(line: &'a Value, field: &str) -> &'a str {
     line[field].as_str().unwrap_or_else(|| panic!("{field} is missing: {line}"))
 }
 
 #[test]
 fn criterion_1_every_surface_gets_durable_session_run_and_attempt_ids() {
-    let dir = desk();
+    let dir = desktop_dir();
     let mut host = Host::start(dir.path());
-    let ends: Vec<Value> = SURFACES.map(|of| end(&mut host, &surface(of.0, of, "hello"))).into();
+    let ends: Vec<Value> = SURFACES.map(|of| query_end(&mut host, &surface_query(of.0, of, "hello"))).into();
     host.close();
     for (of, end) in SURFACES.iter().zip(&ends) {
-        let run = &shown(dir.path(), &["run", "show", text(end, "runId")])[0];
+        let run = &command_json(dir.path(), &["run", "show", field(end, "runId")])[0];
         assert_eq!(run["sessionId"], end["sessionId"], "{}", of.0);
         assert_eq!(run["attemptList"][0]["attemptId"], end["attemptId"], "{}", of.0);
-        let session = &shown(dir.path(), &["session", "show", text(end, "sessionId")])[0]["session"];
+        let session = &command_json(dir.path(), &["session", "show", field(end, "sessionId")])[0]["session"];
         assert_eq!(session["surfaceKind"], of.0, "{session}");
     }
 }
 
 #[test]
 fn criterion_2_a_restart_preserves_sessions_runs_bindings_events_and_statuses() {
-    let dir = desk();
+    let dir = desktop_dir();
     let mut host = Host::start(dir.path());
     let [ok, failed] = [("ok", "hello"), ("failed", "crash")].map(|(request, prompt)| {
         let of = (request, "task", request, "acp");
-        end(&mut host, &surface(request, of, prompt))
+        query_end(&mut host, &surface_query(request, of, prompt))
     });
-    let runs = [text(&ok, "runId"), text(&failed, "runId")];
+    let runs = [field(&ok, "runId"), field(&failed, "runId")];
     let everything = || {
         let of_run = runs.map(|run| {
-            [shown(dir.path(), &["run", "show", run]), shown(dir.path(), &["run", "events", run])]
+            [
+                command_json(dir.path(), &["run", "show", run]),
+                command_json(dir.path(), &["run", "events", run]),
+            ]
         });
-        (of_run, shown(dir.path(), &["session", "show", text(&ok, "sessionId")]))
+        (of_run, command_json(dir.path(), &["session", "show", field(&ok, "sessionId")]))
     };
     let before = everything();
     assert_eq!(
@@ -103,52 +106,52 @@ fn criterion_2_a_restart_preserves_sessions_runs_bindings_events_and_statuses() 
     host.kill();
     assert_eq!(everything(), before);
     let mut host = Host::start(dir.path());
-    let next = end(&mut host, &surface("next", ("ok", "task", "ok", "acp"), "history"));
+    let next = query_end(&mut host, &surface_query("next", ("ok", "task", "ok", "acp"), "history"));
     assert_eq!(next["adapterSessionId"], ok["adapterSessionId"], "the binding holds");
-    assert!(text(&next, "text").contains("hello"), "{next}");
+    assert!(field(&next, "text").contains("hello"), "{next}");
 }
 
 #[test]
 fn criterion_3_acp_and_pi_both_execute_beneath_the_kernel() {
-    let dir = desk();
+    let dir = desktop_dir();
     let mut host = Host::start(dir.path());
     let mut adapters = BTreeSet::new();
     for of in SURFACES {
-        let end = end(&mut host, &surface(of.0, of, "hello"));
-        let run = &shown(dir.path(), &["run", "show", text(&end, "runId")])[0];
+        let end = query_end(&mut host, &surface_query(of.0, of, "hello"));
+        let run = &command_json(dir.path(), &["run", "show", field(&end, "runId")])[0];
         assert_eq!((&run["status"], &run["attempts"]), (&json!("succeeded"), &json!(1)));
         assert!(run["attemptList"][0]["bindingId"].is_string(), "{run}");
-        adapters.insert(text(run, "adapter").to_owned());
+        adapters.insert(field(run, "adapter").to_owned());
     }
     assert_eq!(adapters.into_iter().collect::<Vec<_>>(), ["claude", "coder"]);
 }
 
 #[test]
-fn criterion_4_native_ids_appear_only_as_what_they_are() {
-    let dir = desk();
+fn criterion_4_native_ids_appear_only_in_adapter_fields() {
+    let dir = desktop_dir();
     let mut host = Host::start(dir.path());
     for of in SURFACES {
-        let lines = told(&mut host, &surface(of.0, of, "hello"));
-        let native = text(lines.last().unwrap(), "adapterSessionId").to_owned();
+        let lines = query_lines(&mut host, &surface_query(of.0, of, "hello"));
+        let native = field(lines.last().unwrap(), "adapterSessionId").to_owned();
         for line in &lines {
-            assert!(text(line, "sessionId").starts_with("ses_"), "{line}");
+            assert!(field(line, "sessionId").starts_with("ses_"), "{line}");
             for (field, value) in line.as_object().unwrap() {
                 assert!(field == "adapterSessionId" || *value != json!(native), "{field} of {line}");
             }
         }
-        let session = &shown(dir.path(), &["session", "show", text(&lines[0], "sessionId")])[0];
+        let session = &command_json(dir.path(), &["session", "show", field(&lines[0], "sessionId")])[0];
         assert!(!session.to_string().contains(&native), "{session}");
     }
 }
 
 #[test]
 fn criterion_6_retries_are_visible_attempts() {
-    let dir = desk();
+    let dir = desktop_dir();
     let mut host = Host::start_with(dir.path(), &[], &[("MAINSPRING_RETRY_BASE_MS", "1")]);
     let of = ("main_chat", "chat", "default", "script");
-    let end = end(&mut host, &surface("r", of, "fail once no luck; say done"));
+    let end = query_end(&mut host, &surface_query("r", of, "fail once no luck; say done"));
     assert_eq!(end["text"], "done\n");
-    let run = &shown(dir.path(), &["run", "show", text(&end, "runId")])[0];
+    let run = &command_json(dir.path(), &["run", "show", field(&end, "runId")])[0];
     let attempts = run["attemptList"].as_array().unwrap();
     let seen: Vec<_> = attempts.iter().map(|attempt| (&attempt["attemptNo"], &attempt["status"])).collect();
     assert_eq!(seen, [(&json!(1), &json!("failed")), (&json!(2), &json!("succeeded"))]);
@@ -158,12 +161,12 @@ fn criterion_6_retries_are_visible_attempts() {
 
 #[test]
 fn criterion_7_every_line_of_a_query_is_correlated() {
-    let dir = desk();
+    let dir = desktop_dir();
     let mut host = Host::start(dir.path());
     for of in SURFACES {
         for (request, prompt) in [("ok", "hello; tool edit"), ("dies", "crash")] {
             let request = format!("{request} {}", of.0);
-            let lines = told(&mut host, &surface(&request, of, prompt));
+            let lines = query_lines(&mut host, &surface_query(&request, of, prompt));
             let end = lines.last().unwrap();
             for line in &lines {
                 assert_eq!(
@@ -174,50 +177,52 @@ fn criterion_7_every_line_of_a_query_is_correlated() {
                 for field in ["sessionId", "runId"] {
                     assert_eq!(line[field], end[field], "{line}");
                 }
-                assert!(text(line, "attemptId").starts_with("att_"), "{line}");
+                assert!(field(line, "attemptId").starts_with("att_"), "{line}");
             }
         }
     }
 }
 
 #[test]
-fn criterion_8_a_cancellation_is_acknowledged_once_and_ends_truthfully() {
-    let dir = desk();
+fn criterion_8_a_cancellation_is_acknowledged_once_and_ends_with_its_true_status() {
+    let dir = desktop_dir();
     let mut host = Host::start(dir.path());
     for of in SURFACES {
-        host.say(&surface(of.0, of, "hang"));
-        host.until(|line| line["text"].as_str().is_some_and(|text| text.contains("hanging")));
-        host.say(&json!({"type": "interrupt", "protocolVersion": 2, "requestId": of.0, "clientId": "desk"}));
-        let lines = host.ended(of.0);
+        host.send(&surface_query(of.0, of, "hang"));
+        host.receive_until(|line| line["text"].as_str().is_some_and(|text| text.contains("hanging")));
+        host.send(&json!({"type": "interrupt", "protocolVersion": 2, "requestId": of.0, "clientId": "desk"}));
+        let lines = host.receive_query(of.0);
         let acks: Vec<&Value> = lines.iter().filter(|line| line["type"] == "cancel_ack").collect();
         assert_eq!(acks.len(), 1, "{lines:?}");
         assert_eq!((&acks[0]["accepted"], &acks[0]["dispatchAttempted"]), (&json!(true), &json!(true)));
-        assert_eq!(acks[0]["adapterAcknowledged"], false, "the agent has only been told");
+        assert_eq!(acks[0]["adapterAcknowledged"], false, "the agent has not confirmed yet");
         let end = lines.last().unwrap();
         assert_eq!(
             (&end["terminalStatus"], end["text"].as_str().map(|text| text.contains("hanging"))),
             (&json!("cancelled"), Some(true))
         );
-        let run = &shown(dir.path(), &["run", "show", text(end, "runId")])[0];
+        let run = &command_json(dir.path(), &["run", "show", field(end, "runId")])[0];
         assert_eq!(run["status"], "cancelled");
         assert!(run["attemptList"][0]["cancellationDispatchedAtMs"].is_i64(), "{run}");
     }
 }
 
 #[test]
-fn criterion_10_status_is_the_kernels_and_a_host_that_dies_decides_nothing() {
-    let dir = desk();
+fn criterion_10_the_kernel_owns_the_status_even_when_a_host_dies() {
+    let dir = desktop_dir();
     let mut host = Host::start(dir.path());
-    host.say(&surface("r", SURFACES[0], "hang"));
-    let line =
-        host.until(|line| line["text"].as_str().is_some_and(|text| text.contains("hanging"))).pop().unwrap();
-    let run_id = text(&line, "runId").to_owned();
-    let status = || text(&shown(dir.path(), &["run", "show", &run_id])[0], "status").to_owned();
-    assert_eq!(status(), "running", "whoever asks sees the same");
+    host.send(&surface_query("r", SURFACES[0], "hang"));
+    let line = host
+        .receive_until(|line| line["text"].as_str().is_some_and(|text| text.contains("hanging")))
+        .pop()
+        .unwrap();
+    let run_id = field(&line, "runId").to_owned();
+    let status = || field(&command_json(dir.path(), &["run", "show", &run_id])[0], "status").to_owned();
+    assert_eq!(status(), "running", "every client sees the same");
     host.kill();
-    assert_eq!(status(), "orphaned", "silence is no success");
+    assert_eq!(status(), "orphaned", "a lost run is not a success");
     let mut host = Host::start(dir.path());
-    assert_eq!(end(&mut host, &surface("r", SURFACES[0], "hang"))["reason"], "executor_lost");
+    assert_eq!(query_end(&mut host, &surface_query("r", SURFACES[0], "hang"))["reason"], "executor_lost");
 }
 
 #[test]
@@ -236,11 +241,12 @@ fn criterion_12_an_edge_has_no_runtime_of_its_own() {
 
 #[test]
 fn task_main_and_pill_references_resolve_stably() {
-    let dir = desk();
+    let dir = desktop_dir();
     let mut host = Host::start(dir.path());
     let ask = |host: &mut Host, no: &str| {
         SURFACES.map(|of| {
-            text(&end(host, &surface(&format!("{no} {}", of.0), of, "hello")), "sessionId").to_owned()
+            field(&query_end(host, &surface_query(&format!("{no} {}", of.0), of, "hello")), "sessionId")
+                .to_owned()
         })
     };
     let first = ask(&mut host, "1");
@@ -252,28 +258,28 @@ fn task_main_and_pill_references_resolve_stably() {
 
 #[test]
 fn a_follow_up_creates_a_new_run_in_the_same_session() {
-    let dir = desk();
+    let dir = desktop_dir();
     let mut host = Host::start(dir.path());
-    let [first, next] = ["1", "2"].map(|no| end(&mut host, &surface(no, SURFACES[0], "hello")));
+    let [first, next] = ["1", "2"].map(|no| query_end(&mut host, &surface_query(no, SURFACES[0], "hello")));
     assert_eq!(first["sessionId"], next["sessionId"]);
     assert_ne!(first["runId"], next["runId"]);
-    let runs = shown(dir.path(), &["run", "list", "--session", text(&first, "sessionId")]);
+    let runs = command_json(dir.path(), &["run", "list", "--session", field(&first, "sessionId")]);
     let numbers: Vec<_> = runs.iter().map(|run| (&run["runNo"], &run["attempts"])).collect();
     assert_eq!(numbers, [(&json!(2), &json!(1)), (&json!(1), &json!(1))]);
 }
 
 #[test]
-fn a_query_of_version_1_is_a_session_a_run_and_an_attempt() {
-    let dir = desk();
+fn a_version_1_query_creates_a_session_a_run_and_an_attempt() {
+    let dir = desktop_dir();
     let mut host = Host::start_with(dir.path(), &["--adapter", "claude"], &[]);
-    host.say(
+    host.send(
         &json!({"type": "query", "id": "1", "prompt": "hello", "systemPrompt": "", "sessionKey": "main"}),
     );
-    let end = host.until(|line| line["type"] == "result").pop().unwrap();
-    assert!(text(&end, "sessionId").starts_with("native-"), "version 1 knows the agent's own: {end}");
-    let runs = shown(dir.path(), &["run", "list"]);
+    let end = host.receive_until(|line| line["type"] == "result").pop().unwrap();
+    assert!(field(&end, "sessionId").starts_with("native-"), "version 1 knows the agent's own: {end}");
+    let runs = command_json(dir.path(), &["run", "list"]);
     assert_eq!((runs.len(), &runs[0]["status"], &runs[0]["attempts"]), (1, &json!("succeeded"), &json!(1)));
-    let session = &shown(dir.path(), &["session", "show", text(&runs[0], "sessionId")])[0]["session"];
+    let session = &command_json(dir.path(), &["session", "show", field(&runs[0], "sessionId")])[0]["session"];
     assert_eq!(session["legacyAlias"], json!({"scope": "default", "key": "main"}));
 }
 
@@ -312,7 +318,7 @@ fn tests() -> BTreeMap<String, PathBuf> {
 }
 
 #[test]
-fn every_line_of_the_specification_has_its_test() {
+fn every_requirement_of_the_specification_has_a_test() {
     let (page, tests) = (document("docs/acceptance.md"), tests());
     let mut rows: BTreeMap<&str, usize> = BTreeMap::new();
     let mut section = "";
@@ -324,7 +330,7 @@ fn every_line_of_the_specification_has_its_test() {
         let named: Vec<&str> = row.rsplit('|').nth(1).unwrap().split('`').skip(1).step_by(2).collect();
         assert!(!named.is_empty(), "{line}");
         for name in named {
-            assert!(tests.contains_key(name), "{name} is no test: {line}");
+            assert!(tests.contains_key(name), "{name} is not a test: {line}");
         }
         *rows.entry(section).or_default() += 1;
     }
@@ -332,11 +338,11 @@ fn every_line_of_the_specification_has_its_test() {
     assert_eq!(
         counts,
         [
-            ("Criteria of acceptance", 12),
+            ("Acceptance criteria", 12),
             ("Faults of the original", 15),
             ("First tests", 36),
             ("First tests of a host", 13)
         ],
-        "a line of the specification is missing, or one too many"
+        "a row of the specification is missing or extra"
     );
 }

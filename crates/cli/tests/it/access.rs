@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use reqwest::{Method, RequestBuilder, StatusCode};
 use serde_json::{Value, json};
 
-use crate::http::{Frames, Server, answer};
+use crate::http::{EventStream, Server, send_request};
 
 /// Expected answer of an operation about another owner's data.
 #[derive(Debug, Clone, Copy)]
@@ -199,9 +199,9 @@ async fn every_operation_has_an_access_test() {
 }
 
 #[tokio::test]
-async fn nobody_without_a_token_or_key_gets_anywhere() {
+async fn every_operation_requires_a_token_or_key() {
     let server = Server::start();
-    let run = server.ended(&server.prompt("a", "say hi").await).await;
+    let run = server.wait_ended(&server.prompt("a", "say hi").await).await;
     let (_, key) = server.post("/v1/keys", json!({"name": "ci"})).await;
     let [run, key] = [&run["runId"], &key["keyId"]].map(|id| id.as_str().unwrap());
     let state = async || [server.get("/v1/sessions").await, server.get("/v1/keys").await];
@@ -223,7 +223,7 @@ async fn nobody_without_a_token_or_key_gets_anywhere() {
         for token in [None, Some("wrong"), Some(&server.token[1..]), Some(&*no_key)] {
             for (request, _) in requests(&server, &operation, &names) {
                 let request = token.into_iter().fold(request, RequestBuilder::bearer_auth);
-                let (status, problem) = answer(request).await;
+                let (status, problem) = send_request(request).await;
                 let expected = if operation.is_open { StatusCode::OK } else { StatusCode::UNAUTHORIZED };
                 assert_eq!(status, expected, "{} {token:?}", operation.id);
                 assert!(
@@ -244,38 +244,38 @@ async fn admin(server: &Server, owner: &str, org: &str) -> Value {
 }
 
 #[tokio::test]
-async fn what_belongs_to_another_is_not_found() {
+async fn data_of_another_owner_is_not_found() {
     let server = Server::start();
     let (theirs, ours) = (admin(&server, "them", "theirs").await, admin(&server, "us", "ours").await);
     let [them, us] = [&theirs, &ours].map(|key| key["secret"].as_str().unwrap());
     let path = |path: &str| format!("{}{path}", server.url);
     let prompt = json!({"prompt": "ask Tea?", "session": {"key": "theirs", "visibility": "org"}});
     let request = server.client.post(path("/v1/runs")).header("prefer", "wait=30").json(&prompt);
-    let (_, run) = answer(request.bearer_auth(them)).await;
+    let (_, run) = send_request(request.bearer_auth(them)).await;
     assert_eq!(run["status"], "waiting_input", "{run}");
     let [session, run, key, message] =
         [&run["sessionId"], &run["runId"], &theirs["keyId"], &run["promptMessageId"]]
             .map(|id| id.as_str().unwrap());
     let keep = server.client.post(path(&format!("/v1/sessions/{session}/artifacts"))).body("bytes");
-    let (_, artifact) = answer(keep.bearer_auth(them)).await;
+    let (_, artifact) = send_request(keep.bearer_auth(them)).await;
     let artifact = artifact["artifactId"].as_str().unwrap();
     let define = server.client.post(path("/v1/agents")).json(&json!({"id": "their.agent"}));
-    assert_eq!(answer(define.bearer_auth(them)).await.0, StatusCode::CREATED);
+    assert_eq!(send_request(define.bearer_auth(them)).await.0, StatusCode::CREATED);
     let agent = "their.agent@1";
     let work = json!({"mode": "spawn", "objective": "ask Coffee?"});
     let request = server.client.post(path(&format!("/v1/runs/{run}/delegations"))).json(&work);
-    let (_, delegated) = answer(request.header("prefer", "wait=30").bearer_auth(them)).await;
+    let (_, delegated) = send_request(request.header("prefer", "wait=30").bearer_auth(them)).await;
     assert_eq!(delegated["run"]["status"], "waiting_input", "{delegated}");
     let delegation = delegated["delegation"]["delegationId"].as_str().unwrap();
     // The owner's view, which must not change.
     let lists = ["/v1/sessions", "/v1/sessions?scope=org", "/v1/runs", "/v1/keys"];
     let mut before = vec![];
     for list in lists {
-        before.push(answer(server.client.get(path(list)).bearer_auth(them)).await);
+        before.push(send_request(server.client.get(path(list)).bearer_auth(them)).await);
         assert!(!before.last().unwrap().1["items"].as_array().unwrap().is_empty(), "{list}");
     }
     let feed = server.client.get(path("/v1/feed")).bearer_auth(them).send().await.unwrap();
-    assert!(Frames::of(feed).next().await.unwrap().data.to_string().contains(session));
+    assert!(EventStream::from_response(feed).next().await.unwrap().data.to_string().contains(session));
 
     let ids = [session, run, key, message, artifact, delegation, "their.agent"];
     let shows = |text: String| ids.iter().any(|id| text.contains(id));
@@ -291,11 +291,12 @@ async fn what_belongs_to_another_is_not_found() {
                 let shown = format!("{} {request:?}", operation.id);
                 let request = request.bearer_auth(us);
                 if let NotStreamed = foreign {
-                    let first = Frames::of(request.send().await.unwrap()).next().await.unwrap();
+                    let first =
+                        EventStream::from_response(request.send().await.unwrap()).next().await.unwrap();
                     assert!(!shows(first.data.to_string()), "{shown}");
                     continue;
                 }
-                let (status, body) = answer(request).await;
+                let (status, body) = send_request(request).await;
                 if let Own | Refused = foreign {
                     assert_eq!(status.is_success(), matches!(foreign, Own), "{shown}: {body}");
                     continue;
@@ -313,9 +314,9 @@ async fn what_belongs_to_another_is_not_found() {
         }
     }
     for (list, before) in lists.into_iter().zip(before) {
-        let after = answer(server.client.get(path(list)).bearer_auth(them)).await;
+        let after = send_request(server.client.get(path(list)).bearer_auth(them)).await;
         assert_eq!(after, before, "{list}, and nothing was changed");
     }
-    let theirs = answer(server.client.get(path("/v1/agents/their.agent")).bearer_auth(them)).await;
+    let theirs = send_request(server.client.get(path("/v1/agents/their.agent")).bearer_auth(them)).await;
     assert_eq!(theirs.0, StatusCode::OK, "and their agent is there");
 }

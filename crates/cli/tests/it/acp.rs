@@ -8,8 +8,8 @@ use mainspring::core::{Approval, Fidelity, Mode, RunStatus};
 use mainspring::{RunRequest, session_ref};
 
 use crate::agents::{
-    FOLDER, PICTURE, World, everything_server, failure, folder_of, installed, kinds, model, node, request,
-    soon,
+    FOLDER_VARIABLE, PNG_IMAGE, World, error_code, everything_server, folder_of, installed, kinds, model,
+    node, request, with_timeout,
 };
 use crate::kill::example;
 

@@ -23,11 +23,11 @@ pub(crate) struct World {
 }
 
 /// A PNG image of four pixels.
-pub(crate) const PICTURE: &[u8] = b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR\0\0\0\x02\0\0\0\x02\x08\x02\0\0\0\xfd\xd4\x9as\
+pub(crate) const PNG_IMAGE: &[u8] = b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR\0\0\0\x02\0\0\0\x02\x08\x02\0\0\0\xfd\xd4\x9as\
     \0\0\0\x12IDATx\x9cc\xf8\xcf\xc0\xc0\0\xc2\x0c\xff\x81\0\0\x1f\xee\x05\xfb\x0b\xd9h\x8b\0\0\0\0IEND\xaeB`\x82";
 
 /// Environment variable that marks the processes of a test.
-pub(crate) const FOLDER: &str = "AGENT_FOLDER";
+pub(crate) const FOLDER_VARIABLE: &str = "AGENT_FOLDER";
 
 impl World {
     /// Opens a node with an agent of this kind, configured by `change`.
@@ -54,48 +54,48 @@ impl World {
     /// Closes the node and asserts that no agent process is left.
     pub(crate) async fn close(mut self) {
         if let Some(node) = self.node.take() {
-            soon(node.close()).await;
+            with_timeout(node.close()).await;
         }
-        assert_eq!(self.processes(), 0, "processes are left");
+        assert_eq!(self.process_count(), 0, "processes are left");
     }
 
     /// Counts the agents' processes, guards included.
-    pub(crate) fn processes(&self) -> usize {
-        self.agents().len()
+    pub(crate) fn process_count(&self) -> usize {
+        self.agent_pids().len()
     }
 
-    pub(crate) fn agents(&self) -> Vec<rustix::process::Pid> {
-        processes_with_variable(FOLDER, |folder| Path::new(folder) == self.folder.path())
+    pub(crate) fn agent_pids(&self) -> Vec<rustix::process::Pid> {
+        processes_with_variable(FOLDER_VARIABLE, |folder| Path::new(folder) == self.folder.path())
     }
 
     /// Waits for this number of processes: a process that is just starting has no mark for a moment.
-    pub(crate) async fn grows_to(&self, processes: usize) {
-        let grown = async {
-            while self.processes() < processes {
+    pub(crate) async fn wait_for_processes(&self, processes: usize) {
+        let started = async {
+            while self.process_count() < processes {
                 tokio::task::yield_now().await;
             }
         };
-        soon(grown).await;
+        with_timeout(started).await;
     }
 
     pub(crate) async fn send(&self, request: RunRequest) -> RunId {
-        soon(self.node().kernel().run_create(&self.me, request)).await.unwrap().run.id
+        with_timeout(self.node().kernel().run_create(&self.me, request)).await.unwrap().run.id
     }
 
     pub(crate) async fn prompt(&self, key: &str, text: &str) -> RunId {
         self.send(request(key, text)).await
     }
 
-    pub(crate) async fn play(&self, key: &str, text: &str) -> Run {
+    pub(crate) async fn run_to_end(&self, key: &str, text: &str) -> Run {
         let run = self.prompt(key, text).await;
-        self.ended(run).await
+        self.wait_ended(run).await
     }
 
     /// Sends a prompt and returns the answer.
-    pub(crate) async fn say(&self, key: &str, text: &str) -> String {
-        let run = self.play(key, text).await;
+    pub(crate) async fn prompt_answer(&self, key: &str, text: &str) -> String {
+        let run = self.run_to_end(key, text).await;
         assert_eq!(run.state.status(), RunStatus::Succeeded, "{run:?}");
-        self.last(key).await.text()
+        self.last_message(key).await.text()
     }
 
     /// Builds a prompt in an existing session, with a file of this media type.
@@ -112,29 +112,29 @@ impl World {
         request
     }
 
-    pub(crate) async fn ended(&self, run: RunId) -> Run {
-        self.reaches(run, |run| run.state.status().is_ended()).await
+    pub(crate) async fn wait_ended(&self, run: RunId) -> Run {
+        self.wait_until(run, |run| run.state.status().is_ended()).await
     }
 
-    pub(crate) async fn reaches(&self, run: RunId, is: impl Fn(&Run) -> bool) -> Run {
+    pub(crate) async fn wait_until(&self, run: RunId, condition: impl Fn(&Run) -> bool) -> Run {
         let kernel = self.node().kernel();
         let now = kernel.run_get(&self.me, run).await.unwrap();
         let session = session_ref(&now.session.to_string()).unwrap();
-        let reach = async {
+        let reached = async {
             let mut events = kernel.session_subscribe(&self.me, &session, None).await.unwrap();
             loop {
                 let now = kernel.run_get(&self.me, run).await.unwrap();
-                if is(&now) {
+                if condition(&now) {
                     return now;
                 }
                 events.next().await.unwrap().unwrap();
             }
         };
-        soon(reach).await
+        with_timeout(reached).await
     }
 
     /// Waits until the run has streamed `text`.
-    pub(crate) async fn streams(&self, key: &str, text: &str) {
+    pub(crate) async fn wait_streamed(&self, key: &str, text: &str) {
         let kernel = self.node().kernel();
         let streamed = async {
             let session = session_ref(key).unwrap();
@@ -143,37 +143,38 @@ impl World {
                 kernel.session_subscribe(&self.me, &session, Some(snapshot.position)).await.unwrap();
             let partial =
                 snapshot.partial.iter().flat_map(|open| &open.blocks).map(|open| open.text.as_str());
-            let mut so_far: String = partial.collect();
-            while !so_far.contains(text) {
+            let mut received: String = partial.collect();
+            while !received.contains(text) {
                 if let mainspring::Item::Delta(delta) = events.next().await.unwrap().unwrap() {
-                    so_far.push_str(&delta.text);
+                    received.push_str(&delta.text);
                 }
             }
         };
-        soon(streamed).await;
+        with_timeout(streamed).await;
     }
 
     /// Waits for an event of this type in the session.
-    pub(crate) async fn happens(&self, key: &str, kind: &str) {
+    pub(crate) async fn wait_event(&self, key: &str, kind: &str) {
         let session = session_ref(key).unwrap();
-        let happened = async {
+        let event = async {
             let mut events = self.node().kernel().session_subscribe(&self.me, &session, None).await.unwrap();
             while !kinds(&self.events(key).await).contains(&kind) {
                 events.next().await.unwrap().unwrap();
             }
         };
-        soon(happened).await;
+        with_timeout(event).await;
     }
 
-    pub(crate) async fn asked(&self, run: RunId) -> (WaitId, String) {
-        let run = self.reaches(run, |run| run.state.wait().is_some_and(|wait| wait.answer.is_none())).await;
+    pub(crate) async fn wait_question(&self, run: RunId) -> (WaitId, String) {
+        let run =
+            self.wait_until(run, |run| run.state.wait().is_some_and(|wait| wait.answer.is_none())).await;
         let wait = run.state.wait().unwrap();
         (wait.id, wait.question.clone())
     }
 
     pub(crate) async fn answer(&self, run: RunId, wait: WaitId, decision: Approval) {
         let answer = Answer::Approval { decision };
-        soon(self.node().kernel().run_answer(&self.me, run, wait, answer)).await.unwrap();
+        with_timeout(self.node().kernel().run_answer(&self.me, run, wait, answer)).await.unwrap();
     }
 
     pub(crate) async fn events(&self, key: &str) -> Vec<Event> {
@@ -182,7 +183,7 @@ impl World {
         self.node().kernel().session_events(&self.me, &session, start, Some(500)).await.unwrap()
     }
 
-    pub(crate) async fn last(&self, key: &str) -> Arc<Message> {
+    pub(crate) async fn last_message(&self, key: &str) -> Arc<Message> {
         let session = session_ref(key).unwrap();
         let path = self.node().kernel().session_path(&self.me, &session, None, Some(1)).await.unwrap();
         path.last().unwrap().clone()
@@ -197,7 +198,7 @@ impl World {
 fn config(folder: &Path, kind: AdapterKind, change: impl Fn(&mut AdapterConfig)) -> Config {
     let mut adapter = AdapterConfig {
         kind: Some(kind),
-        env: Some([(FOLDER.to_owned(), folder.to_string_lossy().into_owned())].into()),
+        env: Some([(FOLDER_VARIABLE.to_owned(), folder.to_string_lossy().into_owned())].into()),
         cwd: Some(PathBuf::from("/")),
         ..AdapterConfig::default()
     };
@@ -213,7 +214,7 @@ fn config(folder: &Path, kind: AdapterKind, change: impl Fn(&mut AdapterConfig))
 
 /// Returns the test folder that this adapter is configured for.
 pub(crate) fn folder_of(adapter: &AdapterConfig) -> PathBuf {
-    PathBuf::from(&adapter.env.as_ref().unwrap()[FOLDER])
+    PathBuf::from(&adapter.env.as_ref().unwrap()[FOLDER_VARIABLE])
 }
 
 /// Returns the folder of the published agents and installs them if needed.
@@ -235,7 +236,7 @@ pub(crate) fn everything_server() -> PathBuf {
 }
 
 /// Returns the run's error code.
-pub(crate) fn failure(run: &Run) -> String {
+pub(crate) fn error_code(run: &Run) -> String {
     serde_json::to_value(run).unwrap()["error"]["code"].as_str().unwrap_or_default().to_owned()
 }
 
@@ -247,7 +248,7 @@ pub(crate) fn kinds(events: &[Event]) -> Vec<&'static str> {
     events.iter().map(|event| event.body.kind()).collect()
 }
 
-pub(crate) async fn soon<T>(what: impl Future<Output = T>) -> T {
-    let what = Box::pin(what);
-    tokio::time::timeout(Duration::from_secs(60), what).await.expect("what was awaited did not happen")
+pub(crate) async fn with_timeout<T>(future: impl Future<Output = T>) -> T {
+    let future = Box::pin(future);
+    tokio::time::timeout(Duration::from_secs(60), future).await.expect("timed out")
 }

@@ -27,21 +27,23 @@ pub(crate) async fn start(dir: &Path) -> RuntimeProcess {
     RuntimeProcess::start(launch(dir)).await.unwrap()
 }
 
-fn ask(bridge: &AgentBridge, surface: Surface, prompt: &str) -> QueryStream {
+fn start_query(bridge: &AgentBridge, surface: Surface, prompt: &str) -> QueryStream {
     bridge.query(Query::new(surface, prompt)).unwrap()
 }
 
 /// Reads until the text contains `word` and returns the text.
-async fn until(stream: &mut QueryStream, word: &str) -> String {
+async fn read_until(stream: &mut QueryStream, word: &str) -> String {
     let mut text = String::new();
     while !text.contains(word) {
-        text.push_str(stream.next().await.unwrap_or_else(|| panic!("it ended after {text:?}")).text());
+        text.push_str(
+            stream.next().await.unwrap_or_else(|| panic!("the stream ended after {text:?}")).text(),
+        );
     }
     text
 }
 
 /// Reads the stream to its end.
-async fn rest(stream: &mut QueryStream) -> (String, Vec<QueryEvent>) {
+async fn read_rest(stream: &mut QueryStream) -> (String, Vec<QueryEvent>) {
     let (mut text, mut others) = (String::new(), vec![]);
     while let Some(event) = stream.next().await {
         match event {
@@ -61,7 +63,7 @@ fn kill(process: &RuntimeProcess) -> u32 {
 }
 
 /// Waits until a process other than `pid` is ready.
-async fn another(process: &RuntimeProcess, pid: u32) -> Health {
+async fn wait_for_new_process(process: &RuntimeProcess, pid: u32) -> Health {
     let mut health = process.health();
     let new = |health: &Health| health.phase == Phase::Ready && health.pid != Some(pid);
     health.wait_for(new).await.unwrap().clone()

@@ -8,11 +8,11 @@ use std::process::{Child, Command, Stdio};
 use rustix::fs::OFlags;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
-use crate::cli::{Said, command, json_lines, run, said};
+use crate::cli::{CommandOutput, command, command_output, json_lines, run};
 use crate::guests::serve;
 
 /// Runs a chat with `lines` as its input and returns its output.
-fn chat(dir: &Path, arguments: &[&str], lines: &[&str]) -> Said {
+fn chat(dir: &Path, arguments: &[&str], lines: &[&str]) -> CommandOutput {
     let mut child = command(dir)
         .arg("chat")
         .args(arguments)
@@ -23,11 +23,11 @@ fn chat(dir: &Path, arguments: &[&str], lines: &[&str]) -> Said {
         .unwrap();
     let text = lines.iter().map(|line| format!("{line}\n")).collect::<String>();
     child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
-    said(child.wait_with_output().unwrap())
+    command_output(child.wait_with_output().unwrap())
 }
 
 #[test]
-fn without_a_key_it_says_so_and_talks_asks_and_answers_line_by_line() {
+fn a_piped_chat_without_a_key_uses_the_scripted_model_line_by_line() {
     let dir = tempfile::tempdir().unwrap();
     let lines = [
         "think hm; say Hello.; tool nobody {\"a\":1}; ask How are you?; say Good.",
@@ -38,25 +38,30 @@ fn without_a_key_it_says_so_and_talks_asks_and_answers_line_by_line() {
         "say two \\",
         "say lines",
     ];
-    let said = chat(dir.path(), &["-s", "talk"], &lines);
-    assert_eq!((said.code, said.out.as_str()), (0, "Hello.\nGood.\nI may.\ntwo\nlines\n"), "{}", said.err);
+    let output = chat(dir.path(), &["-s", "talk"], &lines);
+    assert_eq!(
+        (output.code, output.out.as_str()),
+        (0, "Hello.\nGood.\nI may.\ntwo\nlines\n"),
+        "{}",
+        output.err
+    );
     for wanted in [
-        "No model is configured, so you talk to the scripted model",
+        "No model is configured, so the scripted model answers",
         "hm",
         "nobody {\"a\":1} ✗ no tool \"nobody\"",
         "? How are you?",
         "? May I?",
         "please answer y or n",
     ] {
-        assert!(said.err.contains(wanted), "{wanted}: {}", said.err);
+        assert!(output.err.contains(wanted), "{wanted}: {}", output.err);
     }
-    assert!(!said.err.contains('\x1b'), "colour without a terminal");
+    assert!(!output.err.contains('\x1b'), "colour without a terminal");
     let runs = json_lines(&run(dir.path(), &["run", "list", "--json", "--session", "talk"]));
     assert!(runs.iter().all(|run| run["adapter"] == "native" && run["status"] == "succeeded"), "{runs:?}");
 }
 
 #[test]
-fn a_guest_asks_whoever_serves_it_which_models_there_are() {
+fn a_guest_uses_the_models_of_its_server() {
     let (dir, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let config = "[models.main_reasoner]\nprovider = \"scripted\"\nmodel = \"m-7\"\n";
     std::fs::write(dir.path().join("mainspring.toml"), config).unwrap();
@@ -70,14 +75,14 @@ fn a_guest_asks_whoever_serves_it_which_models_there_are() {
         .spawn()
         .unwrap();
     child.stdin.take().unwrap().write_all(b"/model\nsay hello\n").unwrap();
-    let said = said(child.wait_with_output().unwrap());
-    assert_eq!((said.code, said.out.as_str()), (0, "hello\n"), "{}", said.err);
-    assert!(!said.err.contains("No model is configured"), "{}", said.err);
-    assert!(said.err.contains("/model main_reasoner: scripted/m-7"), "{}", said.err);
+    let output = command_output(child.wait_with_output().unwrap());
+    assert_eq!((output.code, output.out.as_str()), (0, "hello\n"), "{}", output.err);
+    assert!(!output.err.contains("No model is configured"), "{}", output.err);
+    assert!(output.err.contains("/model main_reasoner: scripted/m-7"), "{}", output.err);
 }
 
 #[test]
-fn the_tree_is_branched_undone_and_gone_back_in() {
+fn the_tree_can_be_branched_undone_and_navigated() {
     let dir = tempfile::tempdir().unwrap();
     let lines = [
         "/tree",
@@ -95,10 +100,10 @@ fn the_tree_is_branched_undone_and_gone_back_in() {
         "/go 99",
         "/branch 3 say under two",
     ];
-    let said = chat(dir.path(), &["-s", "t"], &lines);
-    assert_eq!(said.out, "one\ntwo\nedited\nafter\nbeside\none\nunder two\n", "{}", said.err);
-    assert!(said.err.contains("nothing has been said yet") && said.err.contains("there is nothing to undo"));
-    let tree: Vec<&str> = said.err.lines().skip_while(|line| !line.starts_with("1 ")).take(9).collect();
+    let output = chat(dir.path(), &["-s", "t"], &lines);
+    assert_eq!(output.out, "one\ntwo\nedited\nafter\nbeside\none\nunder two\n", "{}", output.err);
+    assert!(output.err.contains("the session has no messages yet") && output.err.contains("nothing to undo"));
+    let tree: Vec<&str> = output.err.lines().skip_while(|line| !line.starts_with("1 ")).take(9).collect();
     assert_eq!(
         tree,
         [
@@ -113,33 +118,33 @@ fn the_tree_is_branched_undone_and_gone_back_in() {
             "",
         ]
     );
-    assert!(said.err.contains("8  ● user   say beside"), "{}", said.err);
-    assert!(said.err.contains("the conversation goes on after: two"), "{}", said.err);
-    assert!(said.err.contains("has the messages 1 to 9"), "{}", said.err);
-    let shown = run(dir.path(), &["session", "tree", "t"]).out;
-    assert!(shown.contains("● user   say under two"), "{shown}");
+    assert!(output.err.contains("8  ● user   say beside"), "{}", output.err);
+    assert!(output.err.contains("the conversation continues after: two"), "{}", output.err);
+    assert!(output.err.contains("the tree has messages 1 to 9"), "{}", output.err);
+    let tree = run(dir.path(), &["session", "tree", "t"]).out;
+    assert!(tree.contains("● user   say under two"), "{tree}");
 }
 
 #[test]
-fn what_goes_wrong_is_told_and_the_conversation_goes_on() {
+fn errors_are_printed_and_the_chat_continues() {
     let dir = tempfile::tempdir().unwrap();
     let lines =
         ["fail auth", "/brunch", "fail once invalid; say better", "/retry", "/model nobody/any", "say hi"];
-    let said = chat(dir.path(), &["-s", "w"], &lines);
-    assert_eq!((said.code, said.out.as_str()), (1, "better\n"), "{}", said.err);
+    let output = chat(dir.path(), &["-s", "w"], &lines);
+    assert_eq!((output.code, output.out.as_str()), (1, "better\n"), "{}", output.err);
     for wanted in
-        ["(model_unauthorized)", "did you mean /branch?", "/retry tries it again", "(model_not_configured)"]
+        ["(model_unauthorized)", "did you mean /branch?", "/retry retries it", "(model_not_configured)"]
     {
-        assert!(said.err.contains(wanted), "{wanted}: {}", said.err);
+        assert!(output.err.contains(wanted), "{wanted}: {}", output.err);
     }
-    let said = chat(dir.path(), &["-s", "bad key"], &["say hi"]);
-    assert_eq!(said.code, 2, "{}", said.err);
-    let said = chat(dir.path(), &["-s", "ses_00000000000040008000000000000000"], &["say hi"]);
-    assert_eq!(said.code, 3, "{}", said.err);
+    let output = chat(dir.path(), &["-s", "bad key"], &["say hi"]);
+    assert_eq!(output.code, 2, "{}", output.err);
+    let output = chat(dir.path(), &["-s", "ses_00000000000040008000000000000000"], &["say hi"]);
+    assert_eq!(output.code, 3, "{}", output.err);
 }
 
 #[test]
-fn a_question_that_is_left_open_waits_for_whoever_comes_back() {
+fn an_open_question_is_asked_again_in_the_next_chat() {
     let dir = tempfile::tempdir().unwrap();
     let left = chat(dir.path(), &["-s", "q"], &["say First.; ask Tea or coffee?; say Coming up."]);
     assert_eq!((left.code, left.out.as_str()), (7, "First.\n"), "{}", left.err);
@@ -150,50 +155,50 @@ fn a_question_that_is_left_open_waits_for_whoever_comes_back() {
 }
 
 #[test]
-fn as_json_it_is_every_event_of_every_turn() {
+fn json_output_contains_every_event_of_every_turn() {
     let dir = tempfile::tempdir().unwrap();
-    let said = chat(
+    let output = chat(
         dir.path(),
         &["--json", "-s", "j"],
         &["think hm; say hi; ask Well?", "yes", "/tree", "/nothing"],
     );
-    let lines = json_lines(&said);
+    let lines = json_lines(&output);
     let has = |kind: &str| lines.iter().filter(|line| line["type"] == kind).count();
     assert_eq!((has("question"), has("run.succeeded")), (1, 1));
-    assert!(has("thought") > 0, "{}", said.out);
+    assert!(has("thought") > 0, "{}", output.out);
     let nodes = lines.iter().filter(|line| line["depth"].is_number() && line["active"] == true);
-    assert_eq!(nodes.count(), 4, "{}", said.out);
+    assert_eq!(nodes.count(), 4, "{}", output.out);
     assert_eq!(lines.last().unwrap()["error"]["code"], "invalid_request");
 }
 
 #[test]
-fn a_chat_is_the_guest_of_a_daemon_and_goes_on_without_it() {
+fn a_chat_is_a_guest_of_the_daemon_and_continues_without_it() {
     let dir = tempfile::tempdir().unwrap();
     let (daemon, _) = serve(dir.path());
-    let said = chat(dir.path(), &["-s", "g"], &["say hi"]);
-    assert_eq!((said.code, said.out.as_str()), (0, "hi\n"), "{}", said.err);
-    assert!(said.err.contains("at the daemon of this machine"), "{}", said.err);
+    let output = chat(dir.path(), &["-s", "g"], &["say hi"]);
+    assert_eq!((output.code, output.out.as_str()), (0, "hi\n"), "{}", output.err);
+    assert!(output.err.contains("served by another process"), "{}", output.err);
     let mut terminal = Terminal::open(dir.path(), &["chat", "-s", "g"]);
-    terminal.until("Ctrl-D leaves");
-    terminal.until("› ");
+    terminal.wait_for("leaves");
+    terminal.wait_for("› ");
     // The daemon is killed between two prompts: the chat takes the state directory over.
     drop(daemon);
-    terminal.types("say still here; ask Who?\r");
-    terminal.until("answer › ");
-    terminal.types("me\r");
-    terminal.until("› ");
-    terminal.types("\x04");
-    assert_eq!(terminal.ends(), 0);
-    assert!(terminal.seen.contains("still here"), "{}", terminal.seen);
+    terminal.type_keys("say still here; ask Who?\r");
+    terminal.wait_for("answer › ");
+    terminal.type_keys("me\r");
+    terminal.wait_for("› ");
+    terminal.type_keys("\x04");
+    assert_eq!(terminal.wait_exit(), 0);
+    assert!(terminal.output.contains("still here"), "{}", terminal.output);
 }
 
 /// A chat at a pseudo-terminal of its own.
 struct Terminal {
     child: Child,
     screen: File,
-    seen: String,
+    output: String,
     /// Length of the output that was already matched.
-    at: usize,
+    matched: usize,
 }
 
 impl Terminal {
@@ -218,33 +223,33 @@ impl Terminal {
             .stderr(keyboard)
             .spawn()
             .unwrap();
-        Self { child, screen: screen.into(), seen: String::new(), at: 0 }
+        Self { child, screen: screen.into(), output: String::new(), matched: 0 }
     }
 
-    fn types(&mut self, keys: &str) {
+    fn type_keys(&mut self, keys: &str) {
         self.screen.write_all(keys.as_bytes()).unwrap();
     }
 
     /// Reads until `text` is shown after the last match.
-    fn until(&mut self, text: &str) {
+    fn wait_for(&mut self, text: &str) {
         let mut bytes = [0; 4096];
         loop {
-            if let Some(found) = self.seen[self.at..].find(text) {
-                self.at += found + text.len();
+            if let Some(found) = self.output[self.matched..].find(text) {
+                self.matched += found + text.len();
                 return;
             }
             let count = self.screen.read(&mut bytes).unwrap_or(0);
-            assert!(count > 0, "{text:?} never came: {}", self.seen);
-            self.seen += &String::from_utf8_lossy(&bytes[..count]);
+            assert!(count > 0, "{text:?} was not printed: {}", self.output);
+            self.output += &String::from_utf8_lossy(&bytes[..count]);
         }
     }
 
     /// Reads the rest of the output and returns the exit code.
-    fn ends(&mut self) -> i32 {
+    fn wait_exit(&mut self) -> i32 {
         let mut rest = vec![];
         // Reading a closed pseudo-terminal fails.
         let _ = self.screen.read_to_end(&mut rest);
-        self.seen += &String::from_utf8_lossy(&rest);
+        self.output += &String::from_utf8_lossy(&rest);
         self.child.wait().unwrap().code().unwrap()
     }
 }
@@ -257,34 +262,34 @@ impl Drop for Terminal {
 }
 
 #[test]
-fn at_a_terminal_ctrl_c_stops_the_answer_and_lines_are_edited_and_remembered() {
+fn a_terminal_chat_supports_ctrl_c_editing_and_history() {
     let dir = tempfile::tempdir().unwrap();
     let mut terminal = Terminal::open(dir.path(), &["chat", "-s", "tty"]);
-    terminal.until("scripted model");
-    terminal.until("› ");
-    terminal.types("stream 1000 every 20ms tock\r");
+    terminal.wait_for("scripted model");
+    terminal.wait_for("› ");
+    terminal.type_keys("stream 1000 every 20ms tock\r");
     // A complete line and the beginning of the next one.
-    terminal.until("tock tock\r\ntock");
-    terminal.types("\x03");
-    terminal.until("stopping; Ctrl-C again leaves");
-    terminal.until("stopped");
-    terminal.until("› ");
+    terminal.wait_for("tock tock\r\ntock");
+    terminal.type_keys("\x03");
+    terminal.wait_for("cancelling; press Ctrl-C again to leave");
+    terminal.wait_for("cancelled");
+    terminal.wait_for("› ");
     // Backspace deletes a key; Tab completes commands.
-    terminal.types("say goodd\x7f; ask Sure?\r");
-    terminal.until("answer › ");
-    terminal.types("a secret answer\r");
-    terminal.until("› ");
-    terminal.types("/tr\t\r");
-    terminal.until("1  ● user   stream 1000");
-    terminal.until("› ");
-    terminal.types("\x03");
-    terminal.until("Ctrl-C again leaves");
-    terminal.types("\x03");
-    assert_eq!(terminal.ends(), 0, "{}", terminal.seen);
-    assert!(terminal.seen.contains("mainspring chat -s tty comes back here"), "{}", terminal.seen);
+    terminal.type_keys("say goodd\x7f; ask Sure?\r");
+    terminal.wait_for("answer › ");
+    terminal.type_keys("a secret answer\r");
+    terminal.wait_for("› ");
+    terminal.type_keys("/tr\t\r");
+    terminal.wait_for("1  ● user   stream 1000");
+    terminal.wait_for("› ");
+    terminal.type_keys("\x03");
+    terminal.wait_for("press Ctrl-C again");
+    terminal.type_keys("\x03");
+    assert_eq!(terminal.wait_exit(), 0, "{}", terminal.output);
+    assert!(terminal.output.contains("continue with: mainspring chat -s tty"), "{}", terminal.output);
     let full =
-        terminal.seen.lines().filter(|line| line.starts_with("tock tock")).map(|line| line.trim().len());
-    assert_eq!(full.max(), Some(59), "{}", terminal.seen);
+        terminal.output.lines().filter(|line| line.starts_with("tock tock")).map(|line| line.trim().len());
+    assert_eq!(full.max(), Some(59), "{}", terminal.output);
     let runs = json_lines(&run(dir.path(), &["run", "list", "--json", "--session", "tty"]));
     let statuses: Vec<&str> = runs.iter().map(|run| run["status"].as_str().unwrap()).collect();
     assert_eq!(statuses, ["succeeded", "cancelled"]);

@@ -17,26 +17,27 @@ pub(crate) fn command(dir: &Path) -> Command {
     command
 }
 
-pub(crate) struct Said {
+/// Exit code and output of a command.
+pub(crate) struct CommandOutput {
     pub(crate) code: i32,
     pub(crate) out: String,
     pub(crate) err: String,
 }
 
-pub(crate) fn run(dir: &Path, arguments: &[&str]) -> Said {
-    said(mainspring(dir, arguments))
+pub(crate) fn run(dir: &Path, arguments: &[&str]) -> CommandOutput {
+    command_output(mainspring(dir, arguments))
 }
 
-pub(crate) fn said(output: Output) -> Said {
-    Said {
+pub(crate) fn command_output(output: Output) -> CommandOutput {
+    CommandOutput {
         code: output.status.code().unwrap(),
         out: String::from_utf8(output.stdout).unwrap(),
         err: String::from_utf8(output.stderr).unwrap(),
     }
 }
 
-pub(crate) fn json_lines(said: &Said) -> Vec<Value> {
-    said.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+pub(crate) fn json_lines(output: &CommandOutput) -> Vec<Value> {
+    output.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 fn latest_run(dir: &Path) -> String {
@@ -44,25 +45,25 @@ fn latest_run(dir: &Path) -> String {
 }
 
 #[test]
-fn a_prompt_is_answered_on_standard_output_and_nothing_else_is() {
+fn only_the_answer_is_printed_on_standard_output() {
     let dir = tempfile::tempdir().unwrap();
-    let said = run(
+    let output = run(
         dir.path(),
         &["prompt", "--session", "hello", "say hi there; tool add {\"a\":1,\"b\":2}; say done"],
     );
-    assert_eq!((said.code, said.out.as_str()), (0, "hi there\ndone\n"), "{}", said.err);
-    assert!(!said.err.contains('\x1b'), "colour without a terminal: {:?}", said.err);
-    let shown = run(dir.path(), &["session", "show", "hello", "--json"]);
-    let messages = json_lines(&shown)[0]["messages"].as_array().unwrap().len();
+    assert_eq!((output.code, output.out.as_str()), (0, "hi there\ndone\n"), "{}", output.err);
+    assert!(!output.err.contains('\x1b'), "colour without a terminal: {:?}", output.err);
+    let session = run(dir.path(), &["session", "show", "hello", "--json"]);
+    let messages = json_lines(&session)[0]["messages"].as_array().unwrap().len();
     assert_eq!(messages, 4);
 }
 
 #[test]
-fn a_prompt_as_json_is_every_event_of_its_run() {
+fn json_output_of_a_prompt_is_every_event_of_its_run() {
     let dir = tempfile::tempdir().unwrap();
-    let said = run(dir.path(), &["prompt", "--session", "hello", "--json", "say hi"]);
+    let output = run(dir.path(), &["prompt", "--session", "hello", "--json", "say hi"]);
     let types: Vec<String> =
-        json_lines(&said).iter().map(|line| line["type"].as_str().unwrap().to_owned()).collect();
+        json_lines(&output).iter().map(|line| line["type"].as_str().unwrap().to_owned()).collect();
     let events: Vec<&str> =
         types.iter().map(String::as_str).filter(|kind| *kind != "message.delta").collect();
     assert_eq!(
@@ -81,7 +82,7 @@ fn a_prompt_as_json_is_every_event_of_its_run() {
 }
 
 #[test]
-fn exit_codes_say_what_happened() {
+fn exit_codes_match_the_outcome() {
     let dir = tempfile::tempdir().unwrap();
     let cases: [(&[&str], i32, &str); 9] = [
         (&["prompt", "say hi"], 0, "succeeded"),
@@ -98,34 +99,34 @@ fn exit_codes_say_what_happened() {
         (&["session", "list", "--limit", "0"], 2, "a limit must be at least 1"),
         (&["prompt", "--session", "asking", "ask Who?"], 7, "mainspring run answer run_"),
     ];
-    for (arguments, code, says) in cases {
-        let said = run(dir.path(), arguments);
-        assert_eq!(said.code, code, "{arguments:?}: {}", said.err);
-        assert!(said.err.contains(says), "{arguments:?}: {}", said.err);
+    for (arguments, code, expected) in cases {
+        let output = run(dir.path(), arguments);
+        assert_eq!(output.code, code, "{arguments:?}: {}", output.err);
+        assert!(output.err.contains(expected), "{arguments:?}: {}", output.err);
     }
     let waiting = latest_run(dir.path());
-    let said = run(dir.path(), &["prompt", "--session", "asking", "say me too"]);
-    assert_eq!(said.code, 7, "{}", said.err);
-    assert!(said.err.contains("queued behind a run that waits: Who?"), "{}", said.err);
+    let output = run(dir.path(), &["prompt", "--session", "asking", "say me too"]);
+    assert_eq!(output.code, 7, "{}", output.err);
+    assert!(output.err.contains("queued behind a waiting run: Who?"), "{}", output.err);
     assert_eq!(run(dir.path(), &["run", "answer", &waiting, "--allow"]).code, 4);
-    let said = run(dir.path(), &["run", "answer", &waiting, "me"]);
-    assert_eq!((said.code, said.out.as_str()), (0, "You answered: me\n"), "{}", said.err);
+    let output = run(dir.path(), &["run", "answer", &waiting, "me"]);
+    assert_eq!((output.code, output.out.as_str()), (0, "You answered: me\n"), "{}", output.err);
     // The prompt queued behind the waiting run was accepted, so it has been executed too.
     assert_eq!(json_lines(&run(dir.path(), &["run", "list", "--json"]))[0]["status"], "succeeded");
     assert_eq!(run(dir.path(), &["run", "cancel", &waiting]).code, 4);
 }
 
 #[test]
-fn errors_are_json_when_json_is_wanted() {
+fn errors_are_json_with_the_json_flag() {
     let dir = tempfile::tempdir().unwrap();
-    let said = run(dir.path(), &["session", "show", "nobody", "--json"]);
-    let error: Value = serde_json::from_str(&said.err).unwrap();
+    let output = run(dir.path(), &["session", "show", "nobody", "--json"]);
+    let error: Value = serde_json::from_str(&output.err).unwrap();
     assert_eq!(error["error"]["code"], "not_found");
-    assert_eq!(said.out, "");
+    assert_eq!(output.out, "");
 }
 
 #[test]
-fn arguments_that_make_no_sense_are_json_errors_too() {
+fn invalid_arguments_are_json_errors_too() {
     let dir = tempfile::tempdir().unwrap();
     for arguments in [
         &["run", "show", "garbage", "--json"][..],
@@ -133,45 +134,45 @@ fn arguments_that_make_no_sense_are_json_errors_too() {
         &["prompt", "--json", "--bogus"],
         &["prompt", "--json", "--request-id", "r", "--idempotency-key", "k", "x"],
     ] {
-        let said = run(dir.path(), arguments);
-        let error: Value = serde_json::from_str(&said.err).unwrap();
+        let output = run(dir.path(), arguments);
+        let error: Value = serde_json::from_str(&output.err).unwrap();
         assert_eq!(
-            (said.code, &error["error"]["code"]),
+            (output.code, &error["error"]["code"]),
             (2, &Value::from("invalid_request")),
             "{arguments:?}"
         );
     }
-    let said = run(dir.path(), &["demo", "--json"]);
-    assert_eq!(json_lines(&said).len(), 6, "{}", said.out);
+    let output = run(dir.path(), &["demo", "--json"]);
+    assert_eq!(json_lines(&output).len(), 6, "{}", output.out);
 }
 
 #[test]
-fn a_prompt_shows_its_own_run_only_and_says_what_it_waits_behind() {
+fn a_prompt_prints_only_its_own_run_and_the_run_it_waits_behind() {
     let dir = tempfile::tempdir().unwrap();
     run(dir.path(), &["prompt", "--session", "a", "say before; ask Q?"]);
     let waiting = latest_run(dir.path());
-    let said = run(dir.path(), &["prompt", "--session", "a", "--json", "stream 5 every 20ms other"]);
-    let blocked = &json_lines(&said)[0];
-    assert_eq!((said.code, &blocked["behind"]["question"]), (7, &Value::from("Q?")), "{}", said.out);
+    let output = run(dir.path(), &["prompt", "--session", "a", "--json", "stream 5 every 20ms other"]);
+    let blocked = &json_lines(&output)[0];
+    assert_eq!((output.code, &blocked["behind"]["question"]), (7, &Value::from("Q?")), "{}", output.out);
     run(dir.path(), &["run", "cancel", &waiting]);
-    let said = run(dir.path(), &["prompt", "--session", "a", "say mine"]);
-    assert_eq!((said.code, said.out.as_str()), (0, "mine\n"), "{}", said.err);
+    let output = run(dir.path(), &["prompt", "--session", "a", "say mine"]);
+    assert_eq!((output.code, output.out.as_str()), (0, "mine\n"), "{}", output.err);
 }
 
 #[test]
-fn a_question_is_always_shown_and_the_answer_to_it_is_said_how() {
+fn a_question_is_printed_with_the_command_that_answers_it() {
     let dir = tempfile::tempdir().unwrap();
-    let said =
+    let output =
         run(dir.path(), &["prompt", "--session", "a", "stream 3 every 20ms x; approve Wipe the disk?"]);
-    assert_eq!((said.code, said.out.as_str()), (7, "x x x Wipe the disk?\n"));
-    assert!(said.err.contains("--allow (or --deny)"), "{}", said.err);
+    assert_eq!((output.code, output.out.as_str()), (7, "x x x Wipe the disk?\n"));
+    assert!(output.err.contains("--allow (or --deny)"), "{}", output.err);
     assert_eq!(run(dir.path(), &["run", "answer", &latest_run(dir.path()), ""]).code, 2);
-    let shown = run(dir.path(), &["session", "show", "a"]);
-    assert!(shown.out.contains("Wipe the disk?"), "{}", shown.out);
+    let session = run(dir.path(), &["session", "show", "a"]);
+    assert!(session.out.contains("Wipe the disk?"), "{}", session.out);
 }
 
 #[test]
-fn a_run_can_be_tried_again_although_a_prompt_behind_it_was_cancelled() {
+fn a_run_can_be_retried_after_a_later_prompt_was_cancelled() {
     let dir = tempfile::tempdir().unwrap();
     run(dir.path(), &["prompt", "--session", "a", "ask Q?; fail"]);
     let asking = latest_run(dir.path());
@@ -179,20 +180,20 @@ fn a_run_can_be_tried_again_although_a_prompt_behind_it_was_cancelled() {
     let behind = latest_run(dir.path());
     assert_eq!(run(dir.path(), &["run", "cancel", &behind]).code, 0);
     assert_eq!(run(dir.path(), &["run", "answer", &asking, "me"]).code, 1);
-    let said = run(dir.path(), &["run", "retry", &asking]);
-    assert_eq!(said.code, 7, "{}", said.err);
-    assert!(said.err.contains("attempt 2"), "{}", said.err);
+    let output = run(dir.path(), &["run", "retry", &asking]);
+    assert_eq!(output.code, 7, "{}", output.err);
+    assert!(output.err.contains("attempt 2"), "{}", output.err);
 }
 
 #[test]
-fn a_request_sent_twice_is_one_run() {
+fn a_repeated_request_is_one_run() {
     let dir = tempfile::tempdir().unwrap();
     let send = |text: &str| run(dir.path(), &["prompt", "--session", "once", "--request-id", "r1", text]);
     assert_eq!(send("say once").out, "once\n");
     assert_eq!(send("say once").out, "once\n");
-    let said = send("say twice");
-    assert_eq!(said.code, 4);
-    assert!(said.err.contains("error[request_conflict]"), "{}", said.err);
+    let output = send("say twice");
+    assert_eq!(output.code, 4);
+    assert!(output.err.contains("error[request_conflict]"), "{}", output.err);
     assert_eq!(json_lines(&run(dir.path(), &["run", "list", "--json"])).len(), 1);
 }
 
@@ -223,7 +224,7 @@ fn sessions_are_renamed_archived_and_deleted() {
 }
 
 #[test]
-fn an_oversized_or_odd_prompt_is_refused_and_nothing_is_stored() {
+fn an_oversized_prompt_is_refused_and_nothing_is_stored() {
     use std::io::Write;
     let dir = tempfile::tempdir().unwrap();
     let mut child = Command::new(env!("CARGO_BIN_EXE_mainspring"))
@@ -242,67 +243,71 @@ fn an_oversized_or_odd_prompt_is_refused_and_nothing_is_stored() {
 }
 
 #[test]
-fn the_demo_ends_by_itself_without_a_terminal() {
+fn the_demo_finishes_without_a_terminal() {
     let dir = tempfile::tempdir().unwrap();
-    let said = run(dir.path(), &["demo"]);
-    assert_eq!(said.code, 0, "{}", said.err);
+    let output = run(dir.path(), &["demo"]);
+    assert_eq!(output.code, 0, "{}", output.err);
     for expected in [
-        "tool add answered",
-        "the provider says: Overloaded, will be tried again",
+        "tool add completed",
+        "the provider says: Overloaded, will be retried",
         "attempt 2",
-        "cancelled: it has stopped",
-        "was answered: tea",
+        "cancelled: the agent has stopped",
+        "answer: tea",
         "○ agent  Here is one way to put it.",
         "● agent  And here is another one.",
         "kill -9",
         "retried: succeeded",
     ] {
-        assert!(said.out.contains(expected), "{expected}: {}", said.out);
+        assert!(output.out.contains(expected), "{expected}: {}", output.out);
     }
     // Two model calls after a tool result and after a person's answer, one otherwise; the failed call counts.
-    for (story, calls) in [("stream", 1), ("tool", 2), ("retry", 2), ("cancel", 1), ("ask", 2), ("branch", 1)]
+    for (scenario, calls) in
+        [("stream", 1), ("tool", 2), ("retry", 2), ("cancel", 1), ("ask", 2), ("branch", 1)]
     {
-        let row = said.out.lines().find(|line| line.starts_with(&format!(" {story} "))).unwrap();
+        let row = output.out.lines().find(|line| line.starts_with(&format!(" {scenario} "))).unwrap();
         let column: Vec<&str> = row.split_whitespace().collect();
         assert_eq!(column[3], calls.to_string(), "{row}");
     }
-    assert!(!said.out.contains('\x1b'));
+    assert!(!output.out.contains('\x1b'));
 }
 
 #[test]
-fn what_the_demo_keeps_can_be_looked_at_as_it_says() {
+fn a_kept_demo_directory_can_be_opened_with_the_printed_command() {
     let dir = tempfile::tempdir().unwrap();
     // The demo ignores the user's configuration, even a broken one.
     std::fs::write(dir.path().join("mainspring.toml"), "[mcp.broken]\ncommand = \"/nowhere\"\n").unwrap();
     let kept = dir.path().join("kept");
-    let said = run(dir.path(), &["demo", "--keep", kept.to_str().unwrap()]);
-    assert_eq!(said.code, 0, "{}", said.err);
-    let how =
-        said.out.lines().find_map(|line| line.strip_prefix("Kept in ")?.split_once(": mainspring ")).unwrap();
+    let output = run(dir.path(), &["demo", "--keep", kept.to_str().unwrap()]);
+    assert_eq!(output.code, 0, "{}", output.err);
+    let kept_hint = output
+        .out
+        .lines()
+        .find_map(|line| line.strip_prefix("Kept in ")?.split_once(": mainspring "))
+        .unwrap();
     let mut again = command(dir.path());
-    again.env_remove("MAINSPRING_STATE_DIR").args(how.1.split(' ')).arg("--json");
-    assert_eq!(json_lines(&self::said(again.output().unwrap())).len(), 7);
+    again.env_remove("MAINSPRING_STATE_DIR").args(kept_hint.1.split(' ')).arg("--json");
+    assert_eq!(json_lines(&command_output(again.output().unwrap())).len(), 7);
 }
 
 #[test]
-fn settings_are_shown_with_their_origin_and_unknown_ones_are_refused() {
+fn settings_are_shown_with_their_origin_and_unknown_settings_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("mainspring.toml"), "max_workers = 3\n").unwrap();
-    let said = run(dir.path(), &["config", "show", "--json"]);
-    let settings = &json_lines(&said)[0]["settings"];
+    let output = run(dir.path(), &["config", "show", "--json"]);
+    let settings = &json_lines(&output)[0]["settings"];
     let workers = settings.as_array().unwrap().iter().find(|row| row["key"] == "max_workers").unwrap();
     assert_eq!((&workers["value"], &workers["origin"]["from"]), (&Value::from(3), &Value::from("file")));
     std::fs::write(dir.path().join("mainspring.toml"), "max_worker = 3\n").unwrap();
-    let said = run(dir.path(), &["config", "show"]);
-    assert_eq!(said.code, 2);
-    assert!(said.err.contains("max_workers"), "{}", said.err);
+    let output = run(dir.path(), &["config", "show"]);
+    assert_eq!(output.code, 2);
+    assert!(output.err.contains("max_workers"), "{}", output.err);
 }
 
 #[test]
-fn completions_are_made_for_every_shell() {
+fn completions_are_generated_for_every_shell() {
     let dir = tempfile::tempdir().unwrap();
     for shell in ["bash", "zsh", "fish"] {
-        let said = run(dir.path(), &["completions", shell]);
-        assert!(said.code == 0 && said.out.contains("mainspring"), "{shell}");
+        let output = run(dir.path(), &["completions", shell]);
+        assert!(output.code == 0 && output.out.contains("mainspring"), "{shell}");
     }
 }

@@ -13,28 +13,28 @@ use tokio::task::JoinSet;
 use crate::guests::serve;
 
 /// Proxies connections to `to` and cuts each one after a random number of bytes.
-async fn cut(listener: TcpListener, to: String, seed: u64, cuts: Arc<AtomicUsize>) {
+async fn proxy_with_cuts(listener: TcpListener, to: String, seed: u64, cuts: Arc<AtomicUsize>) {
     let (mut seed, mut connections) = (seed, JoinSet::new());
     loop {
-        let (mut near, _) = listener.accept().await.unwrap();
-        let mut far = TcpStream::connect(&to).await.unwrap();
+        let (mut local, _) = listener.accept().await.unwrap();
+        let mut remote = TcpStream::connect(&to).await.unwrap();
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         // The head of a response has about 200 bytes, so some connections break before any content.
         let mut budget = usize::try_from(seed >> 33).unwrap() % 1_600 + 150;
         let cuts = cuts.clone();
         connections.spawn(async move {
-            let (mut asked, mut answered) = ([0; 4096], [0; 4096]);
+            let (mut request, mut response) = ([0; 4096], [0; 4096]);
             while budget > 0 {
                 tokio::select! {
-                    read = near.read(&mut asked) => match read {
-                        Ok(read) if read > 0 => far.write_all(&asked[..read]).await.unwrap(),
+                    read = local.read(&mut request) => match read {
+                        Ok(read) if read > 0 => remote.write_all(&request[..read]).await.unwrap(),
                         _ => return,
                     },
-                    read = far.read(&mut answered) => match read {
+                    read = remote.read(&mut response) => match read {
                         Ok(read) if read > 0 => {
                             let read = read.min(budget);
                             budget -= read;
-                            if near.write_all(&answered[..read]).await.is_err() {
+                            if local.write_all(&response[..read]).await.is_err() {
                                 return;
                             }
                         }
@@ -52,7 +52,7 @@ fn token(dir: &Path) -> String {
 }
 
 #[tokio::test]
-async fn a_stream_that_is_cut_anywhere_gives_each_event_and_each_byte_once() {
+async fn an_interrupted_stream_delivers_each_event_and_byte_once() {
     let dir = tempfile::tempdir().unwrap();
     let (_server, url) = serve(dir.path());
     let direct = Client::over_tcp(&url, &token(dir.path())).unwrap();
@@ -61,7 +61,7 @@ async fn a_stream_that_is_cut_anywhere_gives_each_event_and_each_byte_once() {
     let (listener, cuts) = (TcpListener::bind("127.0.0.1:0").await.unwrap(), Arc::new(AtomicUsize::new(0)));
     let through = format!("http://{}", listener.local_addr().unwrap());
     let mut proxy = JoinSet::new();
-    proxy.spawn(cut(listener, url.trim_start_matches("http://").to_owned(), seed, cuts.clone()));
+    proxy.spawn(proxy_with_cuts(listener, url.trim_start_matches("http://").to_owned(), seed, cuts.clone()));
 
     const TURNS: usize = 8;
     for _ in 0..TURNS {
@@ -72,8 +72,8 @@ async fn a_stream_that_is_cut_anywhere_gives_each_event_and_each_byte_once() {
     let client = Client::over_tcp(&through, &token(dir.path())).unwrap();
     let mut events = client.session_events("long", Position::START);
     let mut turns = 0;
-    let (mut text, mut seen, mut last) = (String::new(), vec![], Position::START);
-    let mut whole = String::new();
+    let (mut text, mut event_ids, mut last) = (String::new(), vec![], Position::START);
+    let mut complete = String::new();
     while turns < TURNS {
         let position = match events.next().await.unwrap().unwrap() {
             Item::Event(event) => {
@@ -81,11 +81,11 @@ async fn a_stream_that_is_cut_anywhere_gives_each_event_and_each_byte_once() {
                 if let Body::MessageCompleted { message, .. } = &event.body
                     && message.role == mainspring::core::Role::Assistant
                 {
-                    whole.push_str(&message.text());
+                    complete.push_str(&message.text());
                     // The complete text replaces the deltas, some of which were not sent again.
-                    text.clone_from(&whole);
+                    text.clone_from(&complete);
                 }
-                seen.push(event.id);
+                event_ids.push(event.id);
                 event.position()
             }
             Item::Live(live) => {
@@ -109,22 +109,22 @@ async fn a_stream_that_is_cut_anywhere_gives_each_event_and_each_byte_once() {
         expected.extend(page.items.iter().map(|event| event.id));
         after = page.next.map(|next| next.parse().unwrap());
     }
-    assert_eq!(seen, expected, "each event once and in order");
-    assert_eq!((text == whole, text.matches("wörd").count()), (true, 30 * TURNS));
+    assert_eq!(event_ids, expected, "each event once and in order");
+    assert_eq!((text == complete, text.matches("wörd").count()), (true, 30 * TURNS));
     let cuts = cuts.load(Ordering::Relaxed);
     assert!(cuts >= 200, "only {cuts} cuts");
 }
 
 #[tokio::test]
-async fn a_client_says_what_is_wrong() {
+async fn client_errors_have_codes() {
     let dir = tempfile::tempdir().unwrap();
     let (server, url) = serve(dir.path());
     let client = Client::over_tcp(&url, &token(dir.path())).unwrap();
     let missing = client.session_get("no/such session?").await.unwrap_err();
     assert_eq!(missing.code(), "invalid_request", "{missing}");
     assert_eq!(client.session_get("nobody").await.unwrap_err().code(), "not_found");
-    let stranger = Client::over_tcp(&url, "guess").unwrap();
-    assert_eq!(stranger.session_get("nobody").await.unwrap_err().code(), "authentication");
+    let unauthorized = Client::over_tcp(&url, "guess").unwrap();
+    assert_eq!(unauthorized.session_get("nobody").await.unwrap_err().code(), "authentication");
     drop(server);
     let gone = client.session_get("nobody").await.unwrap_err();
     assert!(gone.is_gone() && gone.is_retryable(), "{gone}");

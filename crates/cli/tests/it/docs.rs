@@ -13,14 +13,14 @@ pub(crate) fn document(name: &str) -> String {
 }
 
 #[test]
-fn every_event_type_is_documented_and_none_that_does_not_exist() {
+fn the_documented_event_types_match_the_code() {
     let text = document("docs/events.md");
     let rows = text.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
     assert_eq!(rows.collect::<Vec<_>>(), Body::TYPES);
 }
 
 #[test]
-fn every_setting_is_documented_as_it_is() {
+fn the_documented_settings_match_the_code() {
     let mut table = String::new();
     for setting in SETTINGS {
         let alias = setting.alias().map(|alias| format!(", `{alias}`")).unwrap_or_default();
@@ -47,7 +47,7 @@ fn every_setting_is_documented_as_it_is() {
 }
 
 #[test]
-fn every_setting_of_an_adapter_is_documented_as_it_is() {
+fn the_documented_adapter_settings_match_the_code() {
     let mut table = String::new();
     for setting in ADAPTER_SETTINGS {
         writeln!(
@@ -65,7 +65,7 @@ fn every_setting_of_an_adapter_is_documented_as_it_is() {
 }
 
 #[test]
-fn the_examples_of_adapters_are_configurations() {
+fn the_adapter_examples_are_valid_configurations() {
     let text = document("docs/adapters.md");
     let examples: Vec<&str> =
         text.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
@@ -82,20 +82,20 @@ fn the_examples_of_adapters_are_configurations() {
 }
 
 #[test]
-fn the_examples_of_the_script_language_are_scripts() {
+fn the_script_examples_parse() {
     let text = document("docs/script.md");
     let examples: Vec<&str> =
         text.split("```script\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
     assert!(examples.len() > 3);
     for example in examples {
         let commands = mainspring_core::script::parse(example).unwrap();
-        let said_back = |command: &mainspring_core::script::Command| matches!(command, mainspring_core::script::Command::Say(text) if text.starts_with("You said:"));
-        assert!(!commands.is_empty() && !commands.iter().any(said_back), "{example}: {commands:?}");
+        let is_echo = |command: &mainspring_core::script::Command| matches!(command, mainspring_core::script::Command::Say(text) if text.starts_with("You said:"));
+        assert!(!commands.is_empty() && !commands.iter().any(is_echo), "{example}: {commands:?}");
     }
 }
 
 #[test]
-fn the_documents_link_to_what_exists() {
+fn links_in_the_documents_exist() {
     for name in [
         "README.md",
         "ARCHITECTURE.md",
@@ -124,7 +124,7 @@ fn the_documents_link_to_what_exists() {
 }
 
 #[test]
-fn every_endpoint_is_documented_and_none_that_does_not_exist() {
+fn the_documented_endpoints_match_the_openapi_document() {
     let openapi = mainspring_http::document(&Limits::default());
     let mut endpoints = vec![];
     for (path, methods) in openapi["paths"].as_object().unwrap() {
@@ -142,9 +142,9 @@ fn every_endpoint_is_documented_and_none_that_does_not_exist() {
 }
 
 #[test]
-fn every_problem_is_documented_and_none_that_does_not_exist() {
+fn the_documented_problems_match_the_openapi_document() {
     let openapi = mainspring_http::document(&Limits::default());
-    let mut told = BTreeMap::<String, BTreeSet<String>>::new();
+    let mut codes_by_status = BTreeMap::<String, BTreeSet<String>>::new();
     for operation in openapi["paths"]
         .as_object()
         .unwrap()
@@ -156,10 +156,10 @@ fn every_problem_is_documented_and_none_that_does_not_exist() {
                 &response["content"]["application/problem+json"]["schema"]["allOf"][1]["properties"]["code"];
             let codes =
                 code["enum"].as_array().into_iter().flatten().map(|code| code.as_str().unwrap().to_owned());
-            told.entry(status.clone()).or_default().extend(codes);
+            codes_by_status.entry(status.clone()).or_default().extend(codes);
         }
     }
-    told.retain(|_, codes| !codes.is_empty());
+    codes_by_status.retain(|_, codes| !codes.is_empty());
     let text = document("docs/http.md");
     let mut rows = BTreeMap::new();
     for (status, codes) in text.lines().filter_map(|line| line.strip_prefix("| ")?.split_once(" | ")) {
@@ -168,5 +168,5 @@ fn every_problem_is_documented_and_none_that_does_not_exist() {
             rows.insert(status.to_owned(), codes);
         }
     }
-    assert_eq!(rows, told, "docs/http.md against the OpenAPI document");
+    assert_eq!(rows, codes_by_status, "docs/http.md against the OpenAPI document");
 }

@@ -4,15 +4,15 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Stdio};
 
-use crate::cli::{Said, command, json_lines, run, said};
+use crate::cli::{CommandOutput, command, command_output, json_lines, run};
 
 /// A process that is killed on drop.
-pub(crate) struct Owner {
+pub(crate) struct Process {
     child: Child,
     out: BufReader<std::process::ChildStdout>,
 }
 
-impl Drop for Owner {
+impl Drop for Process {
     fn drop(&mut self) {
         // The process may have ended already.
         let _ = self.child.kill();
@@ -20,7 +20,7 @@ impl Drop for Owner {
     }
 }
 
-impl Owner {
+impl Process {
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
@@ -32,31 +32,31 @@ impl Owner {
         Self { child, out }
     }
 
-    fn line(&mut self) -> String {
+    fn read_line(&mut self) -> String {
         let mut line = String::new();
         self.out.read_line(&mut line).unwrap();
         line
     }
 
     /// Waits for text that may be an incomplete line.
-    fn says(&mut self, text: &str) {
+    fn expect_output(&mut self, text: &str) {
         let mut seen = vec![0; text.len()];
         self.out.read_exact(&mut seen).unwrap();
         assert_eq!(String::from_utf8(seen).unwrap(), text);
     }
 
     /// Reads all output until the process ends by itself.
-    fn end(mut self) -> Said {
+    fn wait(mut self) -> CommandOutput {
         let (mut out, mut err) = (String::new(), String::new());
         self.out.read_to_string(&mut out).unwrap();
         self.child.stderr.take().unwrap().read_to_string(&mut err).unwrap();
-        Said { code: self.child.wait().unwrap().code().unwrap(), out, err }
+        CommandOutput { code: self.child.wait().unwrap().code().unwrap(), out, err }
     }
 }
 
 /// Starts `mainspring serve` and returns its address.
-pub(crate) fn serve(dir: &Path) -> (Owner, String) {
-    let mut owner = Owner::start(dir, &["serve", "--listen", "127.0.0.1:0"]);
+pub(crate) fn serve(dir: &Path) -> (Process, String) {
+    let mut owner = Process::start(dir, &["serve", "--listen", "127.0.0.1:0"]);
     let mut line = String::new();
     BufReader::new(owner.child.stderr.as_mut().unwrap()).read_line(&mut line).unwrap();
     let url = line.split_whitespace().find(|word| word.starts_with("http://"));
@@ -64,8 +64,8 @@ pub(crate) fn serve(dir: &Path) -> (Owner, String) {
 }
 
 /// Output without the parts that vary between runs: ids, times, and the division of text into deltas.
-fn alike(said: &Said) -> (i32, String, String) {
-    let plain = |text: &str| {
+fn without_varying_parts(output: &CommandOutput) -> (i32, String, String) {
+    let normalize = |text: &str| {
         let mut plain = String::new();
         for line in text.lines().filter(|line| !line.contains("message.delta")) {
             let mut rest = line;
@@ -80,7 +80,7 @@ fn alike(said: &Said) -> (i32, String, String) {
         }
         plain
     };
-    (said.code, plain(&said.out), plain(&said.err))
+    (output.code, normalize(&output.out), normalize(&output.err))
 }
 
 /// Every command of the command line once, in a meaningful order. `RUN` is the latest run, `USER` and `AGENT` are the
@@ -151,8 +151,8 @@ const SCRIPT: &[&[&str]] = &[
     &["session", "show", "a"],
 ];
 
-fn play(dir: &Path, more: &[&str]) -> Vec<(i32, String, String)> {
-    let mut said = vec![];
+fn run_script(dir: &Path, more: &[&str]) -> Vec<(i32, String, String)> {
+    let mut outputs = vec![];
     for arguments in SCRIPT {
         let latest = || {
             let listed = run(dir, &[&["run", "list", "--json", "--limit", "1"], more].concat());
@@ -173,21 +173,21 @@ fn play(dir: &Path, more: &[&str]) -> Vec<(i32, String, String)> {
             })
             .collect();
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).chain(more.iter().copied()).collect();
-        said.push(alike(&run(dir, &arguments)));
+        outputs.push(without_varying_parts(&run(dir, &arguments)));
     }
-    said
+    outputs
 }
 
 #[test]
-fn every_command_says_the_same_alone_as_a_guest_and_from_afar() {
+fn every_command_prints_the_same_as_owner_guest_and_remote_client() {
     let (alone, near, far) =
         (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let expected = play(alone.path(), &[]);
+    let expected = run_script(alone.path(), &[]);
     let (_near, _) = serve(near.path());
     let (_far, url) = serve(far.path());
     let token = run(far.path(), &["serve", "--print-token"]).out;
-    let guest = play(near.path(), &[]);
-    let remote = play(far.path(), &["--url", &url, "--key", token.trim(), "--state-dir", "/nowhere"]);
+    let guest = run_script(near.path(), &[]);
+    let remote = run_script(far.path(), &["--url", &url, "--key", token.trim(), "--state-dir", "/nowhere"]);
     for (at, arguments) in SCRIPT.iter().enumerate() {
         assert_eq!(guest[at], expected[at], "a guest's {arguments:?}");
         assert_eq!(remote[at], expected[at], "a remote {arguments:?}");
@@ -195,40 +195,40 @@ fn every_command_says_the_same_alone_as_a_guest_and_from_afar() {
 }
 
 #[test]
-fn a_second_process_is_a_guest_of_the_first_which_works_its_prompts_off() {
+fn a_second_process_is_a_guest_and_the_owner_executes_its_prompts() {
     let dir = tempfile::tempdir().unwrap();
     let mut owner =
-        Owner::start(dir.path(), &["prompt", "--session", "a", "stream 40 every 25ms x; say end"]);
-    owner.says("x");
+        Process::start(dir.path(), &["prompt", "--session", "a", "stream 40 every 25ms x; say end"]);
+    owner.expect_output("x");
     let mut guest =
-        Owner::start(dir.path(), &["prompt", "--session", "b", "stream 80 every 25ms y; say bye"]);
-    guest.says("y");
+        Process::start(dir.path(), &["prompt", "--session", "b", "stream 80 every 25ms y; say bye"]);
+    guest.expect_output("y");
     let listed = json_lines(&run(dir.path(), &["session", "list", "--json"]));
     assert_eq!(listed.len(), 2);
     let refused = run(dir.path(), &["session", "delete", "a"]);
     assert_eq!(refused.code, 4, "{}", refused.err);
-    let owner = owner.end();
+    let owner = owner.wait();
     assert_eq!(owner.code, 0, "{}", owner.err);
-    assert!(owner.out.ends_with("end\n") && owner.err.contains("working off 1"), "{}", owner.err);
-    let guest = guest.end();
+    assert!(owner.out.ends_with("end\n") && owner.err.contains("other commands: 1;"), "{}", owner.err);
+    let guest = guest.wait();
     assert_eq!((guest.code, guest.out.ends_with("bye\n")), (0, true), "{}", guest.err);
     assert_eq!(guest.out.matches('y').count(), 79 + 1, "{}", guest.out);
 }
 
 #[test]
-fn a_guest_whose_owner_is_killed_takes_over_and_tells_the_truth() {
+fn a_guest_takes_over_from_a_killed_owner_and_reports_the_orphaned_run() {
     let dir = tempfile::tempdir().unwrap();
-    let mut owner = Owner::start(dir.path(), &["prompt", "--session", "a", "say here I am; hang"]);
-    assert_eq!(owner.line(), "here I am\n");
-    let mut active = Owner::start(dir.path(), &["prompt", "--session", "b", "say me too; hang"]);
-    assert_eq!(active.line(), "me too\n");
-    let mut queued = Owner::start(dir.path(), &["prompt", "--session", "a", "--json", "say mine"]);
-    assert!(queued.line().contains("run.queued"));
+    let mut owner = Process::start(dir.path(), &["prompt", "--session", "a", "say here I am; hang"]);
+    assert_eq!(owner.read_line(), "here I am\n");
+    let mut active = Process::start(dir.path(), &["prompt", "--session", "b", "say me too; hang"]);
+    assert_eq!(active.read_line(), "me too\n");
+    let mut queued = Process::start(dir.path(), &["prompt", "--session", "a", "--json", "say mine"]);
+    assert!(queued.read_line().contains("run.queued"));
     owner.child.kill().unwrap();
-    let active = active.end();
+    let active = active.wait();
     assert_eq!(active.code, 1, "{}", active.err);
     assert!(active.err.contains("orphaned"), "{}", active.err);
-    let queued = queued.end();
+    let queued = queued.wait();
     assert_eq!(queued.code, 0, "{}", queued.err);
     let types: Vec<_> = json_lines(&queued).iter().map(|line| line["type"].clone()).collect();
     assert_eq!(types.first().unwrap(), "attempt.created", "each event once: {types:?}");
@@ -236,7 +236,7 @@ fn a_guest_whose_owner_is_killed_takes_over_and_tells_the_truth() {
 }
 
 #[test]
-fn a_second_server_is_refused_and_doctor_says_who_is_there() {
+fn a_second_server_is_refused_and_doctor_names_the_owner() {
     let dir = tempfile::tempdir().unwrap();
     let (owner, _) = serve(dir.path());
     let second = run(dir.path(), &["serve", "--listen", "127.0.0.1:0"]);
@@ -251,55 +251,56 @@ fn a_second_server_is_refused_and_doctor_says_who_is_there() {
     assert!(doctor.code == 0 && doctor.out.contains("in use by process"), "{}", doctor.out);
     run(dir.path(), &["prompt", "--session", "a", "say hi"]);
     let doctor = run(dir.path(), &["doctor", "--thorough"]);
-    for line in ["integrity        nothing wrong", "stored           1 sessions, 1 runs"] {
+    for line in ["integrity        no problems", "stored           1 sessions, 1 runs"] {
         assert!(doctor.out.contains(line), "{line}: {}", doctor.out);
     }
 }
 
 #[test]
-fn a_tail_shows_what_happened_and_what_happens() {
+fn session_tail_prints_past_and_new_events() {
     let dir = tempfile::tempdir().unwrap();
     run(dir.path(), &["prompt", "--session", "a", "say before"]);
-    let mut tail = Owner::start(dir.path(), &["session", "tail", "a", "--after", "start", "--json"]);
-    assert!(tail.line().contains("session.created"));
+    let mut tail = Process::start(dir.path(), &["session", "tail", "a", "--after", "start", "--json"]);
+    assert!(tail.read_line().contains("session.created"));
     // A process that follows a session also serves the state directory.
     let prompt = run(dir.path(), &["prompt", "--session", "a", "say after"]);
     assert_eq!((prompt.code, prompt.out.as_str()), (0, "after\n"), "{}", prompt.err);
     let mut ends = 0;
     while ends < 2 {
-        ends += usize::from(tail.line().contains("run.succeeded"));
+        ends += usize::from(tail.read_line().contains("run.succeeded"));
     }
     rustix::process::kill_process(
         rustix::process::Pid::from_child(&tail.child),
         rustix::process::Signal::INT,
     )
     .unwrap();
-    assert_eq!(tail.end().code, 0);
+    assert_eq!(tail.wait().code, 0);
 }
 
 #[test]
-fn the_feed_shows_what_every_session_does_whoever_does_it() {
+fn the_feed_shows_the_sessions_of_every_process() {
     let dir = tempfile::tempdir().unwrap();
-    let mut feed = Owner::start(dir.path(), &["feed", "--json"]);
-    assert_eq!(feed.line(), "{\"type\":\"snapshot\",\"sessions\":[]}\n");
+    let mut feed = Process::start(dir.path(), &["feed", "--json"]);
+    assert_eq!(feed.read_line(), "{\"type\":\"snapshot\",\"sessions\":[]}\n");
     assert_eq!(run(dir.path(), &["prompt", "--session", "a", "say hi; ask Who?"]).code, 7);
     let mut seen = vec![];
     while seen.last().is_none_or(|last| last != "paused") {
-        let line: serde_json::Value = serde_json::from_str(&feed.line()).unwrap();
+        let line: serde_json::Value = serde_json::from_str(&feed.read_line()).unwrap();
         seen.push(line["status"].as_str().unwrap_or_default().to_owned());
     }
     assert_eq!(run(dir.path(), &["session", "rename", "a", "Tea"]).code, 0);
-    assert!(feed.line().contains("\"title\":\"Tea\""));
+    assert!(feed.read_line().contains("\"title\":\"Tea\""));
 }
 
 #[test]
-fn a_state_directory_of_any_length_is_served() {
+fn a_state_directory_with_a_long_path_is_served() {
     let dir = tempfile::tempdir().unwrap();
     let deep = dir.path().join("a".repeat(100)).join("b".repeat(100));
     let state = ["--state-dir", deep.to_str().unwrap()];
     let mut owner =
-        Owner::start(dir.path(), &[&["prompt", "--session", "a", "say x; hang"][..], &state].concat());
-    assert_eq!(owner.line(), "x\n");
-    let listed = said(command(dir.path()).args(["session", "list", "--json"]).args(state).output().unwrap());
+        Process::start(dir.path(), &[&["prompt", "--session", "a", "say x; hang"][..], &state].concat());
+    assert_eq!(owner.read_line(), "x\n");
+    let listed =
+        command_output(command(dir.path()).args(["session", "list", "--json"]).args(state).output().unwrap());
     assert_eq!(json_lines(&listed).len(), 1, "{}", listed.err);
 }

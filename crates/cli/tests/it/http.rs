@@ -45,20 +45,22 @@ impl Server {
 
     fn start_in(dir: Arc<tempfile::TempDir>, settings: &[(&str, &str)]) -> Self {
         let command = mainspring(dir.path());
-        Self::start_by(command, dir, settings)
+        Self::start_command(command, dir, settings)
     }
 
     /// Starts a server with a soft limit of `open_files`, which it may raise.
-    pub(crate) fn start_poor(open_files: u32) -> Self {
+    pub(crate) fn start_with_open_files(open_files: u32) -> Self {
         let dir = Arc::new(tempfile::tempdir().unwrap());
-        let ours = mainspring(dir.path());
+        let program = mainspring(dir.path());
         let mut shell = Command::new("sh");
-        shell.env_clear().envs(ours.get_envs().filter_map(|(name, value)| Some((name, value?))));
-        shell.args(["-c", &format!("ulimit -Sn {open_files} && exec \"$0\" \"$@\"")]).arg(ours.get_program());
-        Self::start_by(shell, dir, &[])
+        shell.env_clear().envs(program.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        shell
+            .args(["-c", &format!("ulimit -Sn {open_files} && exec \"$0\" \"$@\"")])
+            .arg(program.get_program());
+        Self::start_command(shell, dir, &[])
     }
 
-    fn start_by(mut command: Command, dir: Arc<tempfile::TempDir>, settings: &[(&str, &str)]) -> Self {
+    fn start_command(mut command: Command, dir: Arc<tempfile::TempDir>, settings: &[(&str, &str)]) -> Self {
         let mut child = command
             .envs(settings.iter().copied())
             .args(["serve", "--listen", "127.0.0.1:0"])
@@ -66,8 +68,8 @@ impl Server {
             .spawn()
             .unwrap();
         let mut line = String::new();
-        let mut said = BufReader::new(child.stderr.take().unwrap());
-        said.read_line(&mut line).unwrap();
+        let mut stderr = BufReader::new(child.stderr.take().unwrap());
+        stderr.read_line(&mut line).unwrap();
         let url = line
             .split_whitespace()
             .find(|word| word.starts_with("http://"))
@@ -83,11 +85,11 @@ impl Server {
     }
 
     pub(crate) async fn get(&self, path: &str) -> (StatusCode, Value) {
-        answer(self.request(Method::GET, path)).await
+        send_request(self.request(Method::GET, path)).await
     }
 
     pub(crate) async fn post(&self, path: &str, body: Value) -> (StatusCode, Value) {
-        answer(self.request(Method::POST, path).json(&body)).await
+        send_request(self.request(Method::POST, path).json(&body)).await
     }
 
     pub(crate) async fn prompt(&self, session: &str, text: &str) -> Value {
@@ -98,9 +100,9 @@ impl Server {
     }
 
     /// Waits for the end of the run on its event stream.
-    pub(crate) async fn ended(&self, run: &Value) -> Value {
+    pub(crate) async fn wait_ended(&self, run: &Value) -> Value {
         let path = format!("/v1/runs/{}/events", run["runId"].as_str().unwrap());
-        let mut stream = Frames::open(self, &path, None).await;
+        let mut stream = EventStream::open(self, &path, None).await;
         while stream.next().await.is_some() {}
         self.get(&format!("/v1/runs/{}", run["runId"].as_str().unwrap())).await.1
     }
@@ -127,7 +129,7 @@ fn mainspring(dir: &Path) -> Command {
     command
 }
 
-pub(crate) async fn answer(request: RequestBuilder) -> (StatusCode, Value) {
+pub(crate) async fn send_request(request: RequestBuilder) -> (StatusCode, Value) {
     let response = request.send().await.unwrap();
     let status = response.status();
     let text = response.text().await.unwrap();
@@ -135,32 +137,32 @@ pub(crate) async fn answer(request: RequestBuilder) -> (StatusCode, Value) {
 }
 
 /// Client of a stream of server-sent events.
-pub(crate) struct Frames {
+pub(crate) struct EventStream {
     response: reqwest::Response,
     buffer: Vec<u8>,
 }
 
-pub(crate) struct Frame {
+pub(crate) struct SseFrame {
     pub(crate) id: Option<String>,
     pub(crate) event: String,
     pub(crate) data: Value,
 }
 
-impl Frames {
-    pub(crate) async fn open(server: &Server, path: &str, last: Option<&str>) -> Self {
+impl EventStream {
+    pub(crate) async fn open(server: &Server, path: &str, last_id: Option<&str>) -> Self {
         let mut request = server.request(Method::GET, path).header("accept", "text/event-stream");
-        if let Some(last) = last {
-            request = request.header("last-event-id", last);
+        if let Some(last_id) = last_id {
+            request = request.header("last-event-id", last_id);
         }
-        Self::of(request.send().await.unwrap())
+        Self::from_response(request.send().await.unwrap())
     }
 
-    pub(crate) fn of(response: reqwest::Response) -> Self {
+    pub(crate) fn from_response(response: reqwest::Response) -> Self {
         assert_eq!(response.headers()["content-type"], "text/event-stream");
         Self { response, buffer: vec![] }
     }
 
-    pub(crate) async fn next(&mut self) -> Option<Frame> {
+    pub(crate) async fn next(&mut self) -> Option<SseFrame> {
         loop {
             if let Some(end) = self.buffer.windows(2).position(|pair| pair == b"\n\n") {
                 let frame: Vec<u8> = self.buffer.drain(..end + 2).collect();
@@ -170,7 +172,7 @@ impl Frames {
                 let Some(data) = fields.get("data") else { continue };
                 let id = fields.get("id").map(|id| (*id).to_owned());
                 let event = fields.get("event").copied().unwrap_or_default().to_owned();
-                return Some(Frame { id, event, data: serde_json::from_str(data).unwrap() });
+                return Some(SseFrame { id, event, data: serde_json::from_str(data).unwrap() });
             }
             self.buffer.extend(self.response.chunk().await.unwrap()?);
         }
@@ -178,11 +180,11 @@ impl Frames {
 }
 
 #[tokio::test]
-async fn a_prompt_can_be_waited_for() {
+async fn prefer_wait_returns_the_ended_run() {
     let server = Server::start();
     let body = json!({"prompt": "say hi", "session": {"key": "a"}});
     let request = server.request(Method::POST, "/v1/runs").header("prefer", "wait=30").json(&body);
-    let (status, run) = answer(request).await;
+    let (status, run) = send_request(request).await;
     assert_eq!((status, &run["status"]), (StatusCode::OK, &json!("succeeded")), "{run}");
     let (_, messages) = server.get("/v1/sessions/a/messages").await;
     assert_eq!(messages["items"][1]["content"][0]["text"], "hi\n");
@@ -195,11 +197,11 @@ async fn a_prompt_can_be_waited_for() {
 }
 
 #[tokio::test]
-async fn the_same_idempotency_key_is_the_same_run() {
+async fn the_same_idempotency_key_returns_the_same_run() {
     let server = Server::start();
     let send = |text: &str| {
         let body = json!({"prompt": text, "session": {"key": "a"}});
-        answer(server.request(Method::POST, "/v1/runs").header("idempotency-key", "k1").json(&body))
+        send_request(server.request(Method::POST, "/v1/runs").header("idempotency-key", "k1").json(&body))
     };
     let (first, again) = (send("say once").await.1, send("say once").await.1);
     assert_eq!(first["runId"], again["runId"]);
@@ -209,10 +211,10 @@ async fn the_same_idempotency_key_is_the_same_run() {
 }
 
 #[tokio::test]
-async fn another_site_is_kept_out() {
+async fn requests_from_other_sites_are_refused() {
     let server = Server::start();
     let with = |name: &'static str, value: &str| {
-        answer(server.request(Method::GET, "/v1/sessions").header(name, value))
+        send_request(server.request(Method::GET, "/v1/sessions").header(name, value))
     };
     assert_eq!(with("host", "evil.example").await.1["code"], "forbidden_host");
     assert_eq!(with("origin", "http://evil.example").await.1["code"], "forbidden_origin");
@@ -261,13 +263,13 @@ async fn bad_requests_are_problems_with_stable_codes() {
         (server.request(Method::POST, &format!("{unknown}/cancel")), 404, "not_found"),
     ];
     for (request, status, code) in cases {
-        let shown = format!("{request:?}").chars().take(200).collect::<String>();
+        let label = format!("{request:?}").chars().take(200).collect::<String>();
         let response = request.send().await.unwrap();
         let kind = response.headers().get("content-type").cloned();
-        assert_eq!(response.status().as_u16(), status, "{shown}");
-        assert_eq!(kind.unwrap(), "application/problem+json", "{shown}");
+        assert_eq!(response.status().as_u16(), status, "{label}");
+        assert_eq!(kind.unwrap(), "application/problem+json", "{label}");
         let problem: Value = response.json().await.unwrap();
-        assert_eq!(problem["code"], code, "{shown}");
+        assert_eq!(problem["code"], code, "{label}");
     }
     assert_eq!(server.get("/v1/sessions").await.1["items"], json!([]));
 }
@@ -282,7 +284,9 @@ async fn two_writers_do_not_overwrite_each_other() {
     let tag = server.request(Method::GET, "/v1/sessions/a").send().await.unwrap().headers()["etag"].clone();
     let patch = |title: &str| {
         let body = json!({"title": title});
-        answer(server.request(Method::PATCH, "/v1/sessions/a").header("if-match", tag.clone()).json(&body))
+        send_request(
+            server.request(Method::PATCH, "/v1/sessions/a").header("if-match", tag.clone()).json(&body),
+        )
     };
     assert_eq!(patch("mine").await.0, StatusCode::OK);
     let (status, problem) = patch("theirs").await;
@@ -295,12 +299,12 @@ async fn questions_are_answered_and_runs_cancelled() {
     let server = Server::start();
     let body = json!({"prompt": "ask Who?; say fine", "session": {"key": "a"}});
     let request = server.request(Method::POST, "/v1/runs").header("prefer", "wait=30").json(&body);
-    let (status, run) = answer(request).await;
+    let (status, run) = send_request(request).await;
     assert_eq!((status, &run["status"]), (StatusCode::ACCEPTED, &json!("waiting_input")), "{run}");
     let path = format!("/v1/runs/{}", run["runId"].as_str().unwrap());
     let reply = json!({"waitId": run["wait"]["waitId"], "answer": {"kind": "input", "input": "me"}});
     assert_eq!(server.post(&format!("{path}/answer"), reply.clone()).await.0, StatusCode::OK);
-    assert_eq!(server.ended(&run).await["status"], "succeeded");
+    assert_eq!(server.wait_ended(&run).await["status"], "succeeded");
     let (status, problem) = server.post(&format!("{path}/answer"), reply).await;
     assert_eq!((status, &problem["code"]), (StatusCode::CONFLICT, &json!("not_waiting")));
 
@@ -308,15 +312,15 @@ async fn questions_are_answered_and_runs_cancelled() {
     let path = format!("/v1/runs/{}", run["runId"].as_str().unwrap());
     let (status, outcome) = server.post(&format!("{path}/cancel"), json!({})).await;
     assert_eq!((status, &outcome["accepted"]), (StatusCode::OK, &json!(true)), "{outcome}");
-    assert_eq!(server.ended(&run).await["status"], "cancelled");
+    assert_eq!(server.wait_ended(&run).await["status"], "cancelled");
 }
 
 #[tokio::test]
-async fn a_server_that_is_told_to_stop_lets_short_work_finish() {
+async fn a_stopping_server_lets_short_runs_finish() {
     let mut server = Server::start();
     let run = server.prompt("a", "stream 20 every 20ms x; say done").await;
     let path = format!("/v1/runs/{}/events", run["runId"].as_str().unwrap());
-    let mut stream = Frames::open(&server, &path, None).await;
+    let mut stream = EventStream::open(&server, &path, None).await;
     stream.next().await.unwrap();
     kill_process(Pid::from_child(&server.child), Signal::TERM).unwrap();
     let mut last = Value::Null;

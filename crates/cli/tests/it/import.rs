@@ -14,7 +14,7 @@ use mainspring_kernel::store::SessionRef;
 use serde_json::{Value, json};
 use tokio::io::AsyncReadExt;
 
-use crate::cli::{Said, command, json_lines, run};
+use crate::cli::{CommandOutput, command, json_lines, run};
 use crate::jsonl::Host;
 
 mod original;
@@ -24,23 +24,23 @@ use original::{OWNER, Original, THOUGHT, id};
 const ALIASES: [&str; 4] = ["--alias", "acp=script", "--alias", "pi-mono=script"];
 
 /// Imports `from` into the state directory of `dir`.
-fn import(dir: &Path, from: &Path, more: &[&str]) -> Said {
+fn import(dir: &Path, from: &Path, more: &[&str]) -> CommandOutput {
     let from = from.to_str().unwrap();
     run(dir, &[&["import", "omi", from], &ALIASES[..], more].concat())
 }
 
-fn report(said: &Said) -> Value {
-    assert_eq!(said.code, 0, "{}", said.err);
-    json_lines(said).pop().unwrap()
+fn report(output: &CommandOutput) -> Value {
+    assert_eq!(output.code, 0, "{}", output.err);
+    json_lines(output).pop().unwrap()
 }
 
 /// Reads every file in `folder`.
-fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+fn read_files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         match path.is_dir() {
-            true => found.extend(files(&path)),
+            true => found.extend(read_files(&path)),
             false => drop(found.insert(path.clone(), fs::read(&path).unwrap_or_default())),
         }
     }
@@ -48,9 +48,18 @@ fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 }
 
 /// Builds an original with every kind of record and many irregular ones. `bytes` is the file of an artifact.
-fn world(bytes: &Path) -> Original {
+fn sample_original(bytes: &Path) -> Original {
     fs::write(bytes, "# all is well\n").unwrap();
     let mut original = Original::new();
+    add_chat(&mut original, bytes);
+    add_running_task(&mut original);
+    add_delegation(&mut original);
+    add_irregular_records(&mut original);
+    original
+}
+
+/// Adds session 1: a chat with bindings, two ended runs, artifacts and grants.
+fn add_chat(original: &mut Original, bytes: &Path) {
     let chat = original.session(
         1,
         "main_chat",
@@ -77,15 +86,18 @@ fn world(bytes: &Path) -> Original {
     let uri = format!("file://{}", bytes.to_str().unwrap().replace(' ', "%20"));
     original.artifact(1, &chat, &first, &uri, 14);
     original.artifact(2, &chat, &first, "file:///nowhere/at/all.md", 3);
-    let made = json!({"artifactId": id("art", 1)});
-    original.event(&chat, Some(&first), None, "artifact.created", &made);
+    let created = json!({"artifactId": id("art", 1)});
+    original.event(&chat, Some(&first), None, "artifact.created", &created);
     original.grant(1, &chat, &first, &[]);
     original.grant(2, &chat, &first, &[("revoked_at_ms", &2)]);
     original.grant(3, &chat, &first, &[("constraints_json", &r#"{"times":1}"#)]);
     let second =
         original.run(2, &chat, "never mind", &[("status", &"cancelled"), ("final_text", &"half of")]);
     original.turn(2, &chat, &second, &active, "cancelled");
+}
 
+/// Adds session 2: a task with a run that had not ended.
+fn add_running_task(original: &mut Original) {
     let alias: [(&str, &dyn rusqlite::types::ToSql); 3] = [
         ("legacy_client_scope", &"task-chat"),
         ("legacy_session_key", &"t-9"),
@@ -101,26 +113,33 @@ fn world(bytes: &Path) -> Original {
         &task,
         &[("status", &"running"), ("binding_id", &memory), ("adapter_id", &"pi-mono")],
     );
+}
 
+/// Adds session 3, to which the first run of session 1 delegated work.
+fn add_delegation(original: &mut Original) {
+    let (parent_session, parent_run, binding) = (id("ses", 1), id("run", 1), id("bind", 2));
     let child = original.session(3, "delegated_agent", &[]);
-    let childs =
-        original.run(4, &child, "look it up", &[("parent_run_id", &first), ("final_text", &"found")]);
-    original.turn(4, &child, &childs, &active, "succeeded");
+    let child_run =
+        original.run(4, &child, "look it up", &[("parent_run_id", &parent_run), ("final_text", &"found")]);
+    original.turn(4, &child, &child_run, &binding, "succeeded");
     original.insert(
         "delegations",
         &[
             ("delegation_id", &id("del", 1)),
-            ("parent_session_id", &chat),
-            ("parent_run_id", &first),
+            ("parent_session_id", &parent_session),
+            ("parent_run_id", &parent_run),
             ("child_session_id", &child),
-            ("child_run_id", &childs),
+            ("child_run_id", &child_run),
             ("mode", &"spawn"),
             ("status", &"running"),
             ("objective", &"look it up"),
             ("created_at_ms", &1),
         ],
     );
+}
 
+/// Adds session 4 and rows that are invalid, incomplete or unknown.
+fn add_irregular_records(original: &mut Original) {
     let odd = original.session(4, "floating_pill", &[("status", &"dreaming"), ("metadata_json", &"[broken")]);
     original.run(5, &odd, "", &[("status", &"pondering"), ("input_json", &"{not json")]);
     let failed = [
@@ -144,7 +163,6 @@ fn world(bytes: &Path) -> Original {
         ],
     );
     original.database.execute_batch("CREATE TABLE later (x); INSERT INTO later VALUES (1)").unwrap();
-    original
 }
 
 fn session(n: u64) -> SessionRef {
@@ -152,7 +170,7 @@ fn session(n: u64) -> SessionRef {
 }
 
 /// Opens the imported state directory as a node would.
-async fn opened<T>(dir: &Path, look: impl AsyncFnOnce(&Kernel, &Caller) -> T) -> T {
+async fn with_kernel<T>(dir: &Path, look: impl AsyncFnOnce(&Kernel, &Caller) -> T) -> T {
     let node = Node::builder(Config::with_state_dir(dir.join("state"))).records_only().open().await.unwrap();
     let seen = look(node.kernel(), &Caller::new(OWNER)).await;
     node.close().await;
@@ -164,32 +182,33 @@ fn kinds(events: &[Event]) -> Vec<(u64, &'static str)> {
 }
 
 #[tokio::test]
-async fn sessions_are_there_under_their_ids_and_events_under_their_numbers() {
+async fn sessions_keep_their_ids_and_events_their_numbers() {
     let dir = tempfile::tempdir().unwrap();
-    let original = world(&dir.path().join("the report.md"));
-    let from = original.killed(dir.path());
-    let told = report(&import(dir.path(), &from, &["--json"]));
+    let original = sample_original(&dir.path().join("the report.md"));
+    let from = original.copy_after_kill(dir.path());
+    let report = report(&import(dir.path(), &from, &["--json"]));
     assert_eq!(
-        told["taken"],
+        report["taken"],
         json!({"sessions": 4, "runs": 6, "attempts": 4, "bindings": 3, "events": 29, "artifacts": 2, "delegations": 1,
                "grants": 1}),
-        "{told:#}"
+        "{report:#}"
     );
-    opened(dir.path(), async |kernel, me| {
+    with_kernel(dir.path(), async |kernel, me| {
         let chat = ExternalRef { kind: "chat".into(), id: "default".into() };
         let chat = kernel.session_get(me, &SessionRef::External(chat)).await.unwrap();
         assert_eq!((chat.id.to_string(), chat.title.as_deref()), (id("ses", 1), Some("Tea")));
         assert_eq!((chat.surface_kind.as_str(), chat.adapter.as_str()), ("main_chat", "script"));
         let path = kernel.session_path(me, &session(1), None, None).await.unwrap();
-        let said: Vec<_> = path.iter().map(|placed| (placed.role, placed.status, placed.text())).collect();
-        let says = |role, status, text: &str| (role, status, text.to_owned());
+        let messages: Vec<_> =
+            path.iter().map(|placed| (placed.role, placed.status, placed.text())).collect();
+        let message = |role, status, text: &str| (role, status, text.to_owned());
         assert_eq!(
-            said,
+            messages,
             [
-                says(Role::User, MessageStatus::Completed, "say hello"),
-                says(Role::Assistant, MessageStatus::Completed, "hello Ada"),
-                says(Role::User, MessageStatus::Completed, "never mind"),
-                says(Role::Assistant, MessageStatus::Cancelled, "half of"),
+                message(Role::User, MessageStatus::Completed, "say hello"),
+                message(Role::Assistant, MessageStatus::Completed, "hello Ada"),
+                message(Role::User, MessageStatus::Completed, "never mind"),
+                message(Role::Assistant, MessageStatus::Cancelled, "half of"),
             ]
         );
         let first = kernel.run_get(me, id("run", 1).parse().unwrap()).await.unwrap();
@@ -238,17 +257,17 @@ async fn sessions_are_there_under_their_ids_and_events_under_their_numbers() {
 }
 
 #[tokio::test]
-async fn what_had_not_ended_is_orphaned_and_what_is_odd_is_said() {
+async fn unfinished_runs_are_orphaned_and_irregular_records_are_reported() {
     let dir = tempfile::tempdir().unwrap();
-    let from = world(&dir.path().join("report.md")).killed(dir.path());
-    let told = report(&import(dir.path(), &from, &["--json"]));
-    let said = |list: &str| -> Vec<String> {
+    let from = sample_original(&dir.path().join("report.md")).copy_after_kill(dir.path());
+    let report = report(&import(dir.path(), &from, &["--json"]));
+    let notes = |list: &str| -> Vec<String> {
         let one = |note: &Value| {
             format!("{} {}: {}", note["count"], note["what"].as_str().unwrap(), note["why"].as_str().unwrap())
         };
-        told[list].as_array().unwrap().iter().map(one).collect()
+        report[list].as_array().unwrap().iter().map(one).collect()
     };
-    insta::assert_snapshot!(said("changed").join("\n"), @r"
+    insta::assert_snapshot!(notes("changed").join("\n"), @r"
     1 artifacts: bytes not available: only the address is kept
     1 bindings: lived in the original's process: stale
     1 runs: not ended: orphaned
@@ -259,7 +278,7 @@ async fn what_had_not_ended_is_orphaned_and_what_is_odd_is_said() {
     1 runs: unreadable input: kept unchanged as the prompt
     1 delegations: not ended: given the status of the child run
     ");
-    insta::assert_snapshot!(said("left").join("\n"), @r"
+    insta::assert_snapshot!(notes("left").join("\n"), @r"
     1 other rows: unknown table later
     1 sessions: its id is not ses_ and 32 hexadecimal digits
     1 grants: it was revoked
@@ -270,18 +289,18 @@ async fn what_had_not_ended_is_orphaned_and_what_is_odd_is_said() {
     1 runs: its session or run is missing or was left
     1 events: its session or run is missing or was left
     ");
-    for (what, found) in told["found"].as_object().unwrap() {
-        let left: u64 = told["left"]
+    for (what, found) in report["found"].as_object().unwrap() {
+        let left: u64 = report["left"]
             .as_array()
             .unwrap()
             .iter()
             .filter(|note| note["what"] == *what)
             .map(|note| note["count"].as_u64().unwrap())
             .sum();
-        let taken = told["taken"][what].as_u64().unwrap();
+        let taken = report["taken"][what].as_u64().unwrap();
         assert_eq!(found.as_u64().unwrap(), taken + left, "the books of {what} do not balance");
     }
-    opened(dir.path(), async |kernel, me| {
+    with_kernel(dir.path(), async |kernel, me| {
         for (n, code) in [(3, "executor_lost"), (5, "executor_lost")] {
             let run = kernel.run_get(me, id("run", n).parse().unwrap()).await.unwrap();
             assert_eq!(run.state.status(), RunStatus::Orphaned, "run {n}");
@@ -299,11 +318,11 @@ async fn what_had_not_ended_is_orphaned_and_what_is_odd_is_said() {
 }
 
 #[tokio::test]
-async fn bindings_artifacts_and_delegations_say_what_is_true_of_them_now() {
+async fn imported_bindings_artifacts_and_delegations_have_their_current_status() {
     let dir = tempfile::tempdir().unwrap();
-    let from = world(&dir.path().join("a report.md")).killed(dir.path());
+    let from = sample_original(&dir.path().join("a report.md")).copy_after_kill(dir.path());
     report(&import(dir.path(), &from, &["--json"]));
-    opened(dir.path(), async |kernel, me| {
+    with_kernel(dir.path(), async |kernel, me| {
         let tip = kernel.session_get(me, &session(1)).await.unwrap().tip_message;
         let bindings = kernel.binding_list(me, &session(1), None, None).await.unwrap();
         let shown: Vec<_> = bindings
@@ -341,7 +360,7 @@ async fn bindings_artifacts_and_delegations_say_what_is_true_of_them_now() {
 }
 
 #[tokio::test]
-async fn what_several_names_of_one_runtime_were_tied_to_is_counted_through() {
+async fn bindings_of_several_aliases_of_one_adapter_are_renumbered() {
     let dir = tempfile::tempdir().unwrap();
     let mut original = Original::new();
     let chat = original.session(1, "main_chat", &[]);
@@ -356,11 +375,11 @@ async fn what_several_names_of_one_runtime_were_tied_to_is_counted_through() {
     // Another session under the first name, bound to a native session of the second.
     let pill = original.session(2, "floating_pill", &[]);
     original.binding(5, &pill, &[("adapter_native_session_id", &"native-4")]);
-    let from = original.killed(dir.path());
+    let from = original.copy_after_kill(dir.path());
     let report = report(&import(dir.path(), &from, &["--alias", "acp-claude=script", "--json"]));
     let changed: Vec<_> = report["changed"].as_array().unwrap().iter().map(|one| &one["count"]).collect();
     assert_eq!(changed, [3, 1, 2], "{}", report["changed"]);
-    opened(dir.path(), async |kernel, me| {
+    with_kernel(dir.path(), async |kernel, me| {
         let mut shown = vec![];
         for of in [1, 2] {
             let bindings = kernel.binding_list(me, &session(of), None, None).await.unwrap();
@@ -388,9 +407,9 @@ fn artifact(n: u64) -> ArtifactId {
 }
 
 #[test]
-fn the_sessions_go_on() {
+fn imported_sessions_continue() {
     let dir = tempfile::tempdir().unwrap();
-    let from = world(&dir.path().join("report.md")).killed(dir.path());
+    let from = sample_original(&dir.path().join("report.md")).copy_after_kill(dir.path());
     report(&import(dir.path(), &from, &["--json"]));
     let chat = id("ses", 1);
     let listed = run(dir.path(), &["session", "list", "--owner", OWNER]);
@@ -402,15 +421,15 @@ fn the_sessions_go_on() {
 
     // A host finds its sessions by their external references, and its old requests by their ids.
     let mut host = Host::start_with(dir.path(), &ALIASES, &[("MAINSPRING_OWNER", OWNER)]);
-    host.say(&json!({"type": "query", "protocolVersion": 2, "requestId": "new", "clientId": "swift", "prompt": "say hi",
+    host.send(&json!({"type": "query", "protocolVersion": 2, "requestId": "new", "clientId": "swift", "prompt": "say hi",
                      "systemPrompt": "be kind", "externalRefKind": "chat", "externalRefId": "default"}));
-    assert_eq!(host.end_of("new")["sessionId"], json!(chat));
-    host.say(&json!({"type": "query", "protocolVersion": 2, "requestId": "task", "clientId": "swift", "prompt": "say hi",
+    assert_eq!(host.receive_end("new")["sessionId"], json!(chat));
+    host.send(&json!({"type": "query", "protocolVersion": 2, "requestId": "task", "clientId": "swift", "prompt": "say hi",
                      "systemPrompt": "", "legacyClientScope": "task-chat", "legacySessionKey": "t-9"}));
-    assert_eq!(host.end_of("task")["sessionId"], json!(id("ses", 2)));
-    host.say(&json!({"type": "query", "protocolVersion": 2, "requestId": "request-1", "clientId": "swift",
+    assert_eq!(host.receive_end("task")["sessionId"], json!(id("ses", 2)));
+    host.send(&json!({"type": "query", "protocolVersion": 2, "requestId": "request-1", "clientId": "swift",
                      "prompt": "say hello", "systemPrompt": "be kind", "sessionId": chat}));
-    let again = host.end_of("request-1");
+    let again = host.receive_end("request-1");
     assert_eq!(
         (&again["runId"], &again["text"]),
         (&json!(id("run", 1)), &json!("hello Ada")),
@@ -422,37 +441,37 @@ fn the_sessions_go_on() {
 }
 
 #[test]
-fn the_source_stays_as_it_is_and_thoughts_stay_there() {
+fn the_source_is_unchanged_and_thoughts_are_not_imported() {
     let dir = tempfile::tempdir().unwrap();
-    let from = world(&dir.path().join("report.md")).killed(dir.path());
-    let before = files(&from);
-    assert!(before.values().any(|bytes| holds(bytes, THOUGHT)), "the original wrote it down");
+    let from = sample_original(&dir.path().join("report.md")).copy_after_kill(dir.path());
+    let before = read_files(&from);
+    assert!(before.values().any(|bytes| contains(bytes, THOUGHT)), "the original wrote it down");
     report(&import(dir.path(), &from, &["--json", "--dry-run"]));
     report(&import(dir.path(), &from, &["--json"]));
-    assert_eq!(files(&from), before);
-    let state = files(&dir.path().join("state"));
+    assert_eq!(read_files(&from), before);
+    let state = read_files(&dir.path().join("state"));
     assert!(
         state.keys().all(|file| !file.to_string_lossy().contains("omi")),
         "the copy is gone: {:?}",
         state.keys()
     );
     for (file, bytes) in state {
-        assert!(!holds(&bytes, THOUGHT), "{} holds a thought", file.display());
+        assert!(!contains(&bytes, THOUGHT), "{} holds a thought", file.display());
     }
 }
 
-fn holds(bytes: &[u8], text: &str) -> bool {
+fn contains(bytes: &[u8], text: &str) -> bool {
     bytes.windows(text.len()).any(|window| window == text.as_bytes())
 }
 
 #[test]
-fn a_dry_run_says_the_same_and_leaves_nothing() {
+fn a_dry_run_reports_the_same_and_changes_nothing() {
     let dir = tempfile::tempdir().unwrap();
-    let from = world(&dir.path().join("report.md")).killed(dir.path());
+    let from = sample_original(&dir.path().join("report.md")).copy_after_kill(dir.path());
     let mut dry = report(&import(dir.path(), &from, &["--json", "--dry-run"]));
     assert!(!dir.path().join("state").exists());
     let for_people = import(dir.path(), &from, &["--dry-run"]);
-    assert!(for_people.out.contains("would take 4 of 5 sessions"), "{}", for_people.out);
+    assert!(for_people.out.contains("would import 4 of 5 sessions"), "{}", for_people.out);
     assert!(for_people.out.contains("nothing was changed"), "{}", for_people.out);
     let done = report(&import(dir.path(), &from, &["--json"]));
     dry["dryRun"] = json!(false);
@@ -460,17 +479,17 @@ fn a_dry_run_says_the_same_and_leaves_nothing() {
 }
 
 #[test]
-fn only_an_idle_original_is_taken_in_and_only_once_and_only_into_an_empty_store() {
+fn an_import_requires_an_idle_original_and_an_empty_store_and_happens_once() {
     let dir = tempfile::tempdir().unwrap();
-    let original = world(&dir.path().join("report.md"));
+    let original = sample_original(&dir.path().join("report.md"));
     let refused = |dir: &Path, from: &Path, code: i32, name: &str| {
         for more in [&["--dry-run"][..], &[]] {
-            let said = import(dir, from, more);
-            assert_eq!(said.code, code, "{more:?}: {}", said.err);
-            assert!(said.err.contains(&format!("error[{name}]")), "{more:?}: {}", said.err);
+            let output = import(dir, from, more);
+            assert_eq!(output.code, code, "{more:?}: {}", output.err);
+            assert!(output.err.contains(&format!("error[{name}]")), "{more:?}: {}", output.err);
         }
     };
-    refused(dir.path(), original.running(), 5, "source_in_use");
+    refused(dir.path(), original.running_dir(), 5, "source_in_use");
     refused(dir.path(), dir.path(), 3, "not_found");
     let nonsense = dir.path().join("nonsense");
     fs::create_dir(&nonsense).unwrap();
@@ -482,7 +501,7 @@ fn only_an_idle_original_is_taken_in_and_only_once_and_only_into_an_empty_store(
     refused(dir.path(), &nonsense, 2, "source_unfit");
     fs::write(nonsense.join("omi-agentd.sqlite3"), "").unwrap();
     refused(dir.path(), &nonsense, 2, "source_unfit");
-    let from = original.killed(dir.path());
+    let from = original.copy_after_kill(dir.path());
     report(&import(dir.path(), &from, &["--json"]));
     refused(dir.path(), &from, 4, "already_imported");
     let used = tempfile::tempdir().unwrap();
@@ -495,7 +514,7 @@ fn only_an_idle_original_is_taken_in_and_only_once_and_only_into_an_empty_store(
 }
 
 #[test]
-fn an_import_that_is_killed_leaves_all_or_nothing_and_can_be_made_again() {
+fn a_killed_import_is_all_or_nothing_and_can_be_repeated() {
     const SESSIONS: u64 = 2_000;
     let dir = tempfile::tempdir().unwrap();
     let mut original = Original::new();
@@ -506,16 +525,16 @@ fn an_import_that_is_killed_leaves_all_or_nothing_and_can_be_made_again() {
         original.turn(n, &chat, &run, &id("bind", n), "succeeded");
     }
     original.database.execute_batch("COMMIT").unwrap();
-    let from = original.killed(dir.path());
+    let from = original.copy_after_kill(dir.path());
     let mut child: Child = command(dir.path())
         .args(["import", "omi", from.to_str().unwrap()])
         .stderr(Stdio::piped())
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
-    let mut said = String::new();
-    BufReader::new(child.stderr.take().unwrap()).read_line(&mut said).unwrap();
-    assert!(said.contains("500 of 2000 sessions"), "{said}");
+    let mut line = String::new();
+    BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.contains("500 of 2000 sessions"), "{line}");
     child.kill().unwrap();
     child.wait().unwrap();
     let stored = || {

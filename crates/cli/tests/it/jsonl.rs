@@ -45,12 +45,12 @@ impl Host {
     }
 
     pub(crate) fn start_with(dir: &Path, arguments: &[&str], settings: &[(&str, &str)]) -> Self {
-        let mut host = Self::start_unready(dir, arguments, settings);
-        assert_eq!(host.hear(), json!({"type": "init", "sessionId": ""}));
+        let mut host = Self::spawn(dir, arguments, settings);
+        assert_eq!(host.receive(), json!({"type": "init", "sessionId": ""}));
         host
     }
 
-    fn start_unready(dir: &Path, arguments: &[&str], settings: &[(&str, &str)]) -> Self {
+    fn spawn(dir: &Path, arguments: &[&str], settings: &[(&str, &str)]) -> Self {
         let mut child = command(dir)
             .arg("stdio")
             .args(arguments)
@@ -64,7 +64,7 @@ impl Host {
     }
 
     /// Sends a line.
-    pub(crate) fn say(&mut self, line: &Value) {
+    pub(crate) fn send(&mut self, line: &Value) {
         self.write(&format!("{line}\n"));
     }
 
@@ -75,21 +75,22 @@ impl Host {
 
     /// Sends a version 2 query in the session of `key`.
     pub(crate) fn query(&mut self, request: &str, key: &str, prompt: &str) {
-        self.say(&query(request, key, prompt));
+        self.send(&query(request, key, prompt));
     }
 
     /// Sends a query that asks a question and continues with `script` once the host has read the question. By then the
     /// run is followed, so that no thought is missed. Returns the command that answered, which ends with the run.
     fn query_followed(&mut self, request: &str, key: &str, script: &str) -> Child {
         self.query(request, key, &format!("ask Go?; {script}"));
-        let asked = self.until(|line| line["text"].as_str().is_some_and(|text| text.ends_with("?\n")));
-        let of = |name: &str| asked[asked.len() - 1][name].as_str().unwrap();
-        let (session, run_id) = (of("sessionId"), of("runId"));
+        let asked =
+            self.receive_until(|line| line["text"].as_str().is_some_and(|text| text.ends_with("?\n")));
+        let field = |name: &str| asked[asked.len() - 1][name].as_str().unwrap();
+        let (session, run_id) = (field("sessionId"), field("runId"));
         let owner = ["--owner", "desktop-local-user"];
         let tail = ["session", "tail", session, "--after", "start", "--json"];
         let mut tail = command(&self.dir).args(tail).args(owner).stdout(Stdio::piped()).spawn().unwrap();
         let mut events = BufReader::new(tail.stdout.take().unwrap()).lines();
-        assert!(events.any(|event| event.unwrap().contains("input.requested")), "it asks");
+        assert!(events.any(|event| event.unwrap().contains("input.requested")), "no question was asked");
         tail.kill().unwrap();
         tail.wait().unwrap();
         let answer = ["run", "answer", run_id, "go"];
@@ -103,12 +104,12 @@ impl Host {
     }
 
     /// Reads the next line.
-    pub(crate) fn hear(&mut self) -> Value {
-        self.next().unwrap_or_else(|| panic!("nothing more is said"))
+    pub(crate) fn receive(&mut self) -> Value {
+        self.try_receive().unwrap_or_else(|| panic!("the output has ended"))
     }
 
     /// Reads the next line; none at the end.
-    fn next(&mut self) -> Option<Value> {
+    fn try_receive(&mut self) -> Option<Value> {
         let mut line = String::new();
         self.lines.read_line(&mut line).unwrap();
         assert!(line.is_empty() || line.ends_with('\n'), "half a line: {line:?}");
@@ -116,36 +117,36 @@ impl Host {
             .then(|| serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}")))
     }
 
-    /// Reads every line up to and including the first that satisfies `is`.
-    pub(crate) fn until(&mut self, is: impl Fn(&Value) -> bool) -> Vec<Value> {
-        let mut heard = vec![];
+    /// Reads every line up to and including the first that satisfies `condition`.
+    pub(crate) fn receive_until(&mut self, condition: impl Fn(&Value) -> bool) -> Vec<Value> {
+        let mut received = vec![];
         loop {
-            heard.push(self.hear());
-            if is(&heard[heard.len() - 1]) {
-                return heard;
+            received.push(self.receive());
+            if condition(&received[received.len() - 1]) {
+                return received;
             }
         }
     }
 
     /// Reads every line up to the end of a query.
-    pub(crate) fn ended(&mut self, request: &str) -> Vec<Value> {
-        self.until(|line| is_end(line) && line["requestId"] == request)
+    pub(crate) fn receive_query(&mut self, request: &str) -> Vec<Value> {
+        self.receive_until(|line| is_end(line) && line["requestId"] == request)
     }
 
     /// Reads up to the end of a query and returns its last line.
-    pub(crate) fn end_of(&mut self, request: &str) -> Value {
-        self.ended(request).pop().unwrap()
+    pub(crate) fn receive_end(&mut self, request: &str) -> Value {
+        self.receive_query(request).pop().unwrap()
     }
 
     /// Closes the input and returns the remaining lines and the exit code.
     pub(crate) fn close(mut self) -> (Vec<Value>, i32) {
         drop(self.stdin.take());
-        self.rest()
+        self.receive_rest()
     }
 
     /// Reads until the process ends by itself; returns the lines and the exit code.
-    fn rest(&mut self) -> (Vec<Value>, i32) {
-        let rest = std::iter::from_fn(|| self.next()).collect();
+    fn receive_rest(&mut self) -> (Vec<Value>, i32) {
+        let rest = std::iter::from_fn(|| self.try_receive()).collect();
         (rest, self.child.wait().unwrap().code().unwrap())
     }
 
@@ -161,7 +162,7 @@ impl Host {
 }
 
 /// Returns the reading end of a pipe without a writer.
-fn empty() -> ChildStdout {
+fn empty_pipe() -> ChildStdout {
     let (read, _) = std::io::pipe().unwrap();
     std::os::fd::OwnedFd::from(read).into()
 }
@@ -180,25 +181,25 @@ pub(crate) fn is_end(line: &Value) -> bool {
 }
 
 /// Joins the text streamed to a query.
-fn text_of(lines: &[Value], request: &str) -> String {
-    let of = |line: &&Value| line["type"] == "text_delta" && line["requestId"] == request;
-    lines.iter().filter(of).map(|line| line["text"].as_str().unwrap()).collect()
+fn streamed_text(lines: &[Value], request: &str) -> String {
+    let is_delta = |line: &&Value| line["type"] == "text_delta" && line["requestId"] == request;
+    lines.iter().filter(is_delta).map(|line| line["text"].as_str().unwrap()).collect()
 }
 
 /// Builds a reproducible transcript: ids are numbered in order of appearance, and streamed text is joined.
-fn golden(lines: &[Value]) -> String {
-    let mut whole = joined(lines);
+fn transcript(lines: &[Value]) -> String {
+    let mut lines = join_deltas(lines);
     // Whether maps keep insertion order depends on feature unification in the build.
-    whole.iter_mut().for_each(Value::sort_all_objects);
-    let text: Vec<String> = whole.iter().map(Value::to_string).collect();
-    numbered(&text.join("\n"))
+    lines.iter_mut().for_each(Value::sort_all_objects);
+    let text: Vec<String> = lines.iter().map(Value::to_string).collect();
+    number_ids(&text.join("\n"))
 }
 
 /// Joins consecutive text deltas into one line.
-fn joined(lines: &[Value]) -> Vec<Value> {
-    let mut whole: Vec<Value> = vec![];
+fn join_deltas(lines: &[Value]) -> Vec<Value> {
+    let mut joined: Vec<Value> = vec![];
     for line in lines {
-        match whole.last_mut() {
+        match joined.last_mut() {
             Some(last)
                 if last["type"] == "text_delta" && line["type"] == "text_delta" && {
                     last["requestId"] == line["requestId"]
@@ -207,15 +208,15 @@ fn joined(lines: &[Value]) -> Vec<Value> {
                 let text = format!("{}{}", last["text"].as_str().unwrap(), line["text"].as_str().unwrap());
                 last["text"] = text.into();
             }
-            _ => whole.push(line.clone()),
+            _ => joined.push(line.clone()),
         }
     }
-    whole
+    joined
 }
 
 /// Replaces ids such as `run_4f…` with `run_1`, and so on.
-fn numbered(text: &str) -> String {
-    let (mut numbers, mut seen) = (HashMap::<String, usize>::new(), HashMap::<String, String>::new());
+fn number_ids(text: &str) -> String {
+    let (mut numbers, mut known) = (HashMap::<String, usize>::new(), HashMap::<String, String>::new());
     let mut out = String::new();
     let mut rest = text;
     while let Some(at) = rest.find('_') {
@@ -225,7 +226,7 @@ fn numbered(text: &str) -> String {
         out.push_str(before);
         rest = after;
         if id.len() == 32 {
-            let number = seen.entry(id).or_insert_with(|| {
+            let number = known.entry(id).or_insert_with(|| {
                 let number = numbers.entry(kind.to_owned()).or_default();
                 *number += 1;
                 number.to_string()

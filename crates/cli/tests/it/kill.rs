@@ -12,80 +12,80 @@ use mainspring_kernel::store::SessionRef;
 const KILLS: u64 = 60;
 
 /// A small random generator, so that a failure can be reproduced from its seed.
-pub(crate) struct Dice(pub(crate) u64);
+pub(crate) struct Rng(pub(crate) u64);
 
-impl Dice {
-    pub(crate) fn below(&mut self, most: u64) -> u64 {
+impl Rng {
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
-        self.0 % most
+        self.0 % limit
     }
 }
 
 #[test]
-fn what_was_acknowledged_survives_sixty_kills() {
+fn acknowledged_runs_survive_sixty_kills() {
     let folder = tempfile::tempdir().unwrap();
     let seed = u64::from(std::process::id()) | 1 << 40;
     eprintln!("seed {seed}");
-    let mut dice = Dice(seed);
-    let mut told = HashMap::new();
+    let mut rng = Rng(seed);
+    let mut reported = HashMap::new();
     for round in 0..KILLS {
-        kill_one(folder.path(), round, dice.below(120) + 1, &mut told);
+        run_and_kill(folder.path(), round, rng.below(120) + 1, &mut reported);
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-        runtime.block_on(examine(folder.path(), &mut told, round));
+        runtime.block_on(check_state(folder.path(), &mut reported, round));
     }
-    assert!(told.len() > 500, "only {} runs were acknowledged: that was no load", told.len());
-    let ended = told.values().flatten().filter(|status| **status == RunStatus::Succeeded).count();
-    assert!(ended > 100, "only {ended} runs succeeded: that was no load");
+    assert!(reported.len() > 500, "only {} runs were acknowledged; too little load", reported.len());
+    let ended = reported.values().flatten().filter(|status| **status == RunStatus::Succeeded).count();
+    assert!(ended > 100, "only {ended} runs succeeded; too little load");
 }
 
 /// Starts the load, kills it after `lines` lines, and records its output.
-fn kill_one(dir: &Path, round: u64, lines: u64, told: &mut HashMap<RunId, Option<RunStatus>>) {
+fn run_and_kill(dir: &Path, round: u64, lines: u64, reported: &mut HashMap<RunId, Option<RunStatus>>) {
     let mut child: Child =
         Command::new(example("load")).arg(dir).arg(round.to_string()).stdout(Stdio::piped()).spawn().unwrap();
-    let mut said = BufReader::new(child.stdout.take().unwrap()).lines();
-    for line in said.by_ref().take(usize::try_from(lines).unwrap()) {
-        hear(&line.unwrap(), told);
+    let mut stdout = BufReader::new(child.stdout.take().unwrap()).lines();
+    for line in stdout.by_ref().take(usize::try_from(lines).unwrap()) {
+        record_line(&line.unwrap(), reported);
     }
     child.kill().unwrap();
     child.wait().unwrap();
     // Complete lines written before the kill count as well.
-    for line in said.map_while(Result::ok) {
-        hear(&line, told);
+    for line in stdout.map_while(Result::ok) {
+        record_line(&line, reported);
     }
 }
 
-fn hear(line: &str, told: &mut HashMap<RunId, Option<RunStatus>>) {
+fn record_line(line: &str, reported: &mut HashMap<RunId, Option<RunStatus>>) {
     let words: Vec<&str> = line.split(' ').collect();
     match words[..] {
-        ["ack", run] => drop(told.entry(run.parse().unwrap()).or_insert(None)),
-        ["end", run, status] => drop(told.insert(run.parse().unwrap(), RunStatus::from_name(status))),
-        _ => panic!("what is {line:?}?"),
+        ["ack", run] => drop(reported.entry(run.parse().unwrap()).or_insert(None)),
+        ["end", run, status] => drop(reported.insert(run.parse().unwrap(), RunStatus::from_name(status))),
+        _ => panic!("unexpected line {line:?}"),
     }
 }
 
 /// Opens the state directory of the killed process and compares it with the recorded output.
-async fn examine(dir: &Path, told: &mut HashMap<RunId, Option<RunStatus>>, round: u64) {
+async fn check_state(dir: &Path, reported: &mut HashMap<RunId, Option<RunStatus>>, round: u64) {
     let node = Node::builder(Config::with_state_dir(dir)).records_only().open().await.unwrap();
     let (kernel, me) = (node.kernel(), Caller::new("load"));
     let mut sessions = HashMap::new();
-    for (id, was) in told.iter_mut() {
+    for (id, earlier) in reported.iter_mut() {
         let run = kernel
             .run_get(&me, *id)
             .await
             .unwrap_or_else(|error| panic!("round {round}: {id} is lost: {error}"));
         let status = run.state.status();
         sessions.entry(run.session).or_insert(0);
-        match was {
-            Some(was) => assert_eq!(*was, status, "round {round}: {id} had ended"),
+        match earlier {
+            Some(earlier) => assert_eq!(*earlier, status, "round {round}: {id} had ended"),
             None => {
                 assert!(status.is_ended() || status == RunStatus::Queued, "round {round}: {id} is {status}");
             }
         }
         // A final status never changes again.
-        *was = status.is_ended().then_some(status);
+        *earlier = status.is_ended().then_some(status);
         let attempts = kernel.run_attempts(&me, *id).await.unwrap();
         let numbers: Vec<u32> = attempts.iter().map(|attempt| attempt.no).collect();
         assert_eq!(numbers, (1..=run.attempts).collect::<Vec<_>>(), "round {round}: {id}");

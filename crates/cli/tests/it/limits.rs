@@ -7,11 +7,11 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 
-use crate::http::{Frames, Server, answer};
+use crate::http::{EventStream, Server, send_request};
 
 /// Repeats a request until its status is `wanted`.
-async fn until(server: &Server, path: &str, wanted: StatusCode) -> reqwest::Response {
-    let asked = async {
+async fn retry_until(server: &Server, path: &str, wanted: StatusCode) -> reqwest::Response {
+    let retried = async {
         loop {
             let response = server.request(Method::GET, path).send().await.unwrap();
             if response.status() == wanted {
@@ -19,11 +19,11 @@ async fn until(server: &Server, path: &str, wanted: StatusCode) -> reqwest::Resp
             }
         }
     };
-    tokio::time::timeout(Duration::from_secs(30), asked).await.unwrap()
+    tokio::time::timeout(Duration::from_secs(30), retried).await.unwrap()
 }
 
 /// Sends raw bytes and reads until the server closes the connection.
-async fn raw(mut stream: impl AsyncRead + AsyncWrite + Unpin, sent: &str) -> String {
+async fn send_raw(mut stream: impl AsyncRead + AsyncWrite + Unpin, sent: &str) -> String {
     stream.write_all(sent.as_bytes()).await.unwrap();
     let mut read = String::new();
     let reading = stream.read_to_string(&mut read);
@@ -36,11 +36,11 @@ async fn connect(server: &Server) -> TcpStream {
 }
 
 #[tokio::test]
-async fn so_many_requests_are_worked_on_and_no_more() {
+async fn concurrent_requests_are_limited() {
     let server = Server::start_with(&[("MAINSPRING_HTTP_REQUESTS", "1")]);
     server.prompt("a", "say begun; hang").await;
     // A stream does not count as a request once it has begun.
-    let _stream = Frames::open(&server, "/v1/sessions/a/events", Some("0.0")).await;
+    let _stream = EventStream::open(&server, "/v1/sessions/a/events", Some("0.0")).await;
     assert_eq!(server.get("/v1/sessions").await.0, StatusCode::OK);
 
     let body = json!({"prompt": "hang", "session": {"key": "b"}});
@@ -54,9 +54,9 @@ async fn so_many_requests_are_worked_on_and_no_more() {
     };
     let refused = tokio::select! {
         () = slow => unreachable!(),
-        refused = until(&server, "/v1/sessions", StatusCode::SERVICE_UNAVAILABLE) => {
+        refused = retry_until(&server, "/v1/sessions", StatusCode::SERVICE_UNAVAILABLE) => {
             for open in ["/health", "/ready", "/metrics", "/openapi.json"] {
-                assert_eq!(server.get(open).await.0, StatusCode::OK, "{open} tells how it is all the same");
+                assert_eq!(server.get(open).await.0, StatusCode::OK, "{open} still answers");
             }
             refused
         }
@@ -65,21 +65,22 @@ async fn so_many_requests_are_worked_on_and_no_more() {
     let problem: Value = refused.json().await.unwrap();
     assert_eq!((&problem["code"], &problem["retryable"]), (&json!("overloaded"), &json!(true)));
     // The waiting request was dropped.
-    until(&server, "/v1/sessions", StatusCode::OK).await;
+    retry_until(&server, "/v1/sessions", StatusCode::OK).await;
 }
 
 #[tokio::test]
-async fn streams_are_bounded_per_session_and_in_all() {
+async fn streams_are_limited_per_session_and_in_total() {
     let limits = [("MAINSPRING_HTTP_STREAMS", "2"), ("MAINSPRING_HTTP_SESSION_STREAMS", "1")];
     let server = Server::start_with(&limits);
     for key in ["a", "b", "c"] {
         server.prompt(key, "say hi").await;
     }
-    let open = |path: &str| answer(server.request(Method::GET, path).header("accept", "text/event-stream"));
-    let first = Frames::open(&server, "/v1/sessions/a/events", None).await;
+    let open =
+        |path: &str| send_request(server.request(Method::GET, path).header("accept", "text/event-stream"));
+    let first = EventStream::open(&server, "/v1/sessions/a/events", None).await;
     let (status, problem) = open("/v1/sessions/a/events?after=0.0").await;
     assert_eq!((status, &problem["code"]), (StatusCode::TOO_MANY_REQUESTS, &json!("too_many_streams")));
-    let _second = Frames::open(&server, "/v1/sessions/b/events", None).await;
+    let _second = EventStream::open(&server, "/v1/sessions/b/events", None).await;
     for path in ["/v1/sessions/c/events?after=0.0", "/v1/feed"] {
         let (status, problem) = open(path).await;
         assert_eq!(
@@ -106,7 +107,7 @@ async fn streams_are_bounded_per_session_and_in_all() {
 }
 
 #[tokio::test]
-async fn headers_are_bounded_in_size_and_number() {
+async fn headers_are_limited_in_size_and_number() {
     let limits = [("MAINSPRING_HTTP_HEADER_BYTES", "2048"), ("MAINSPRING_HTTP_HEADERS", "10")];
     let server = Server::start_with(&limits);
     let get = |headers: &str| {
@@ -118,39 +119,39 @@ async fn headers_are_bounded_in_size_and_number() {
     endless.truncate(endless.len() - 2);
     endless.extend(std::iter::repeat_n('a', (8 << 10) - endless.len()));
     let many = get(&"x: 1\r\n".repeat(10));
-    for (what, sent, status) in [
+    for (name, sent, status) in [
         ("few", get(&"x: 1\r\n".repeat(8)), "200 OK"),
         ("long", long, "431 Request Header Fields Too Large"),
         ("endless", endless, "431 Request Header Fields Too Large"),
         ("many", many, "431 Request Header Fields Too Large"),
     ] {
-        let over_tcp = raw(connect(&server).await, &sent).await;
-        assert!(over_tcp.starts_with(&format!("HTTP/1.1 {status}\r\n")), "{what}: {over_tcp}");
-        let over_unix = raw(UnixStream::connect(server.socket()).await.unwrap(), &sent).await;
-        assert!(over_unix.starts_with(&format!("HTTP/1.1 {status}\r\n")), "{what}: {over_unix}");
+        let over_tcp = send_raw(connect(&server).await, &sent).await;
+        assert!(over_tcp.starts_with(&format!("HTTP/1.1 {status}\r\n")), "{name}: {over_tcp}");
+        let over_unix = send_raw(UnixStream::connect(server.socket()).await.unwrap(), &sent).await;
+        assert!(over_unix.starts_with(&format!("HTTP/1.1 {status}\r\n")), "{name}: {over_unix}");
     }
 }
 
 #[tokio::test]
-async fn who_does_not_send_in_time_is_sent_away() {
+async fn a_slow_request_times_out() {
     let server =
         Server::start_with(&[("MAINSPRING_HTTP_HEADER_MS", "200"), ("MAINSPRING_HTTP_BODY_MS", "200")]);
     for slow in ["", "GET /health HT", "GET /health HTTP/1.1\r\nhost: localhost\r\n"] {
-        assert_eq!(raw(connect(&server).await, slow).await, "", "{slow:?}");
+        assert_eq!(send_raw(connect(&server).await, slow).await, "", "{slow:?}");
     }
     let sent = format!(
         "POST /v1/runs HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {}\r\n\
          content-type: application/json\r\ncontent-length: 100\r\n\r\n{{",
         server.token
     );
-    let answered = raw(connect(&server).await, &sent).await;
+    let answered = send_raw(connect(&server).await, &sent).await;
     assert!(answered.starts_with("HTTP/1.1 408 Request Timeout\r\n"), "{answered}");
     assert!(answered.contains(r#""code":"request_timeout""#), "{answered}");
     assert_eq!(server.get("/v1/runs").await.1["items"], json!([]));
 }
 
 #[tokio::test]
-async fn a_page_is_as_long_as_allowed_and_says_where_the_next_begins() {
+async fn a_page_has_a_maximum_length_and_names_the_next_page() {
     let server = Server::start_with(&[("MAINSPRING_LIMITS_PAGE", "2")]);
     for key in ["a", "b", "c"] {
         server.post("/v1/sessions", json!({"key": key})).await;
@@ -164,18 +165,22 @@ async fn a_page_is_as_long_as_allowed_and_says_where_the_next_begins() {
 }
 
 #[test]
-fn a_server_asks_for_the_open_files_that_its_streams_need() {
-    let server = Server::start_poor(256);
-    let (allowed, most) = server.open_files();
-    assert!(most > 256, "this machine allows too few open files to tell");
-    assert_eq!(allowed, most.min(2 * (32_768 + 1_024)), "twice its streams and requests, if it may");
+fn a_server_raises_its_open_file_limit_for_its_streams() {
+    let server = Server::start_with_open_files(256);
+    let (allowed, maximum) = server.open_files();
+    assert!(maximum > 256, "this machine allows too few open files for the test");
+    assert_eq!(
+        allowed,
+        maximum.min(2 * (32_768 + 1_024)),
+        "twice its streams and requests, up to the hard limit"
+    );
 }
 
 #[tokio::test]
 async fn a_deleted_state_directory_is_reported_and_prompts_are_refused() {
     let server = Server::start();
     let first = server.prompt("a", "say hi").await;
-    server.ended(&first).await;
+    server.wait_ended(&first).await;
     assert_eq!(server.get("/ready").await.0, StatusCode::OK);
     std::fs::remove_dir_all(server.dir.path().join("state")).unwrap();
     let body = json!({"prompt": "say lost", "session": {"key": "a"}});

@@ -10,18 +10,18 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::agents::{everything_server, node};
-use crate::cli::{Said, command, json_lines, run, said};
+use crate::cli::{CommandOutput, command, command_output, json_lines, run};
 use crate::guests::serve;
 
 /// Sends a prompt to the native loop; the scripted model follows `script`.
-fn prompt(dir: &Path, script: &str) -> Said {
+fn prompt(dir: &Path, script: &str) -> CommandOutput {
     let arguments = ["prompt", "--json", "--adapter", "native", "--model", "scripted/any", "-s", "s", script];
-    said(command(dir).args(arguments).output().unwrap())
+    command_output(command(dir).args(arguments).output().unwrap())
 }
 
 /// Returns the tool results of a prompt: name, text, whether the result is an error.
-fn results(said: &Said) -> Vec<(String, String, bool)> {
-    let events = json_lines(said);
+fn results(output: &CommandOutput) -> Vec<(String, String, bool)> {
+    let events = json_lines(output);
     let messages = events.iter().filter(|event| event["type"] == "message.completed");
     let blocks = messages.filter_map(|event| event["payload"]["message"]["content"].as_array()).flatten();
     let result = |block: &Value| {
@@ -32,36 +32,36 @@ fn results(said: &Said) -> Vec<(String, String, bool)> {
 }
 
 /// A successful call and a failing one in the same turn.
-const BOTH: &str = r#"tool all__echo {"message": "hi"}; tool all__gzip-file-as-resource {"name": "x", "data": "ftp://nowhere/x", "outputType": "resource"}; say done"#;
+const TWO_CALLS: &str = r#"tool all__echo {"message": "hi"}; tool all__gzip-file-as-resource {"name": "x", "data": "ftp://nowhere/x", "outputType": "resource"}; say done"#;
 
-fn check_both(said: &Said) {
-    assert_eq!(said.code, 0, "{} {}", said.out, said.err);
-    let results = results(said);
-    assert_eq!(results.len(), 2, "{}", said.out);
+fn check_two_calls(output: &CommandOutput) {
+    assert_eq!(output.code, 0, "{} {}", output.out, output.err);
+    let results = results(output);
+    assert_eq!(results.len(), 2, "{}", output.out);
     assert_eq!(results[0], ("all__echo".into(), "Echo: hi".into(), false));
     let (name, text, is_error) = &results[1];
     assert!(*is_error && name == "all__gzip-file-as-resource" && text.contains("ftp"), "{results:?}");
 }
 
 #[test]
-fn over_stdio_it_is_called_by_its_prefix_and_started_again_after_it_was_killed() {
+fn a_stdio_mcp_server_is_called_by_its_prefix_and_restarted_after_a_kill() {
     let dir = tempfile::tempdir().unwrap();
     let config =
         format!("[mcp.all]\ncommand = {:?}\nargs = [{:?}, \"stdio\"]\n", node(), everything_server());
     std::fs::write(dir.path().join("mainspring.toml"), config).unwrap();
     // A daemon keeps the MCP server alive between runs.
     let (daemon, _) = serve(dir.path());
-    check_both(&prompt(dir.path(), BOTH));
+    check_two_calls(&prompt(dir.path(), TWO_CALLS));
     let children = children_of(daemon.id());
     assert_eq!(children.len(), 1, "it was started once: {children:?}");
-    check_both(&prompt(dir.path(), BOTH));
+    check_two_calls(&prompt(dir.path(), TWO_CALLS));
     assert_eq!(children_of(daemon.id()), children, "and it is the same for the next run");
     kill_process(children[0], Signal::KILL).unwrap();
-    check_both(&prompt(dir.path(), BOTH));
+    check_two_calls(&prompt(dir.path(), TWO_CALLS));
     assert_ne!(children_of(daemon.id()), children, "another one was started");
     // Arguments that violate the tool's schema never reach the server.
-    let said = prompt(dir.path(), "tool all__get-sum {\"a\": \"x\"}; say done");
-    let results = results(&said);
+    let output = prompt(dir.path(), "tool all__get-sum {\"a\": \"x\"}; say done");
+    let results = results(&output);
     assert!(results[0].2 && results[0].1.contains("do not match the schema"), "{results:?}");
 }
 
@@ -79,26 +79,26 @@ fn children_of(parent: u32) -> Vec<Pid> {
 }
 
 /// The MCP server over HTTP, killed on drop.
-struct Http {
+struct HttpServer {
     child: Child,
-    _said: BufReader<ChildStderr>,
+    _stderr: BufReader<ChildStderr>,
 }
 
-impl Http {
+impl HttpServer {
     fn start(port: u16) -> Self {
         let mut command = Command::new(node());
         command.arg(everything_server()).arg("streamableHttp").env("PORT", port.to_string());
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-        let mut said = BufReader::new(child.stderr.take().unwrap());
+        let mut stderr = BufReader::new(child.stderr.take().unwrap());
         let mut line = String::new();
         while !line.contains("listening on port") {
-            assert!(said.read_line(&mut line).unwrap() > 0, "it ended: {line}");
+            assert!(stderr.read_line(&mut line).unwrap() > 0, "the server has exited: {line}");
         }
-        Self { child, _said: said }
+        Self { child, _stderr: stderr }
     }
 }
 
-impl Drop for Http {
+impl Drop for HttpServer {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -106,20 +106,20 @@ impl Drop for Http {
 }
 
 #[test]
-fn over_streamable_http_it_is_called_and_found_again_after_it_was_killed() {
+fn an_http_mcp_server_is_called_and_reconnected_after_a_kill() {
     let dir = tempfile::tempdir().unwrap();
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let config = format!("[mcp.all]\nurl = \"http://127.0.0.1:{port}/mcp\"\n");
     std::fs::write(dir.path().join("mainspring.toml"), config).unwrap();
     let (_daemon, _) = serve(dir.path());
-    let server = Http::start(port);
-    check_both(&prompt(dir.path(), BOTH));
+    let server = HttpServer::start(port);
+    check_two_calls(&prompt(dir.path(), TWO_CALLS));
     drop(server);
     // The server is down: the run continues without its tools, and the model gets an error.
-    let said = prompt(dir.path(), "tool all__echo {\"message\": \"hi\"}; say done");
-    assert!(results(&said)[0].2, "{}", said.out);
-    let _server = Http::start(port);
-    check_both(&prompt(dir.path(), BOTH));
+    let output = prompt(dir.path(), "tool all__echo {\"message\": \"hi\"}; say done");
+    assert!(results(&output)[0].2, "{}", output.out);
+    let _server = HttpServer::start(port);
+    check_two_calls(&prompt(dir.path(), TWO_CALLS));
     let runs = json_lines(&run(dir.path(), &["run", "list", "--json"]));
     assert!(runs.iter().all(|run| run["status"] == "succeeded"), "{runs:?}");
 }

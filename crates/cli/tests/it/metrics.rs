@@ -18,12 +18,12 @@ fn samples(page: &str) -> BTreeMap<&str, f64> {
 }
 
 #[tokio::test]
-async fn what_is_done_is_counted() {
+async fn metrics_count_the_work() {
     let server =
         Server::start_with(&[("MAINSPRING_MAX_WORKERS", "1"), ("MAINSPRING_LIMITS_QUEUE_TOTAL", "1")]);
     for (key, script) in [("a", "say hello there"), ("b", "fail no luck")] {
         let run = server.prompt(key, script).await;
-        server.ended(&run).await;
+        server.wait_ended(&run).await;
     }
     let held = server.prompt("c", "hang").await;
     server.prompt("d", "say hi").await;
@@ -79,7 +79,7 @@ async fn what_is_done_is_counted() {
 }
 
 #[tokio::test]
-async fn every_metric_is_documented_and_none_that_does_not_exist() {
+async fn the_documented_metrics_match_the_server() {
     let server = Server::start_with(&[]);
     // An operation's counter appears after its first call.
     server.get("/health").await;

@@ -39,11 +39,11 @@ fn configure(dir: &Path, server: &ModelServer, protocol: Protocol) {
 }
 
 /// Reads every file beneath `dir`.
-fn contents(dir: &Path) -> Vec<(String, Vec<u8>)> {
+fn read_files(dir: &Path) -> Vec<(String, Vec<u8>)> {
     let mut all = vec![];
     for entry in std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()) {
         if entry.is_dir() {
-            all.extend(contents(&entry));
+            all.extend(read_files(&entry));
         } else if let Ok(bytes) = std::fs::read(&entry) {
             // Sockets cannot be read and are skipped.
             all.push((entry.display().to_string(), bytes));
@@ -52,7 +52,7 @@ fn contents(dir: &Path) -> Vec<(String, Vec<u8>)> {
     all
 }
 
-fn holds(bytes: &[u8]) -> bool {
+fn contains_secret(bytes: &[u8]) -> bool {
     bytes.windows(SECRET.len()).any(|window| window == SECRET.as_bytes())
 }
 
@@ -66,7 +66,7 @@ async fn a_key_reaches_the_provider_and_nothing_else() {
             let path = dir.path().to_owned();
             let output = mainspring(&path, &["prompt", "--json", "-s", "s", prompt]);
             for bytes in [&output.stdout, &output.stderr] {
-                assert!(!holds(bytes), "{protocol:?} {prompt}: {}", String::from_utf8_lossy(bytes));
+                assert!(!contains_secret(bytes), "{protocol:?} {prompt}: {}", String::from_utf8_lossy(bytes));
             }
         }
         let asked = server.requests();
@@ -76,17 +76,17 @@ async fn a_key_reaches_the_provider_and_nothing_else() {
             asked.iter().all(|request| request.headers.iter().any(sent)),
             "{protocol:?}: the key was sent"
         );
-        let files = contents(&dir.path().join("state"));
+        let files = read_files(&dir.path().join("state"));
         assert!(files.iter().any(|(name, _)| name.ends_with(".sqlite3")), "{protocol:?}: {files:?}");
         for (name, bytes) in files {
-            assert!(!holds(&bytes), "{protocol:?}: {name} holds the key");
+            assert!(!contains_secret(&bytes), "{protocol:?}: {name} holds the key");
         }
         let listed = mainspring(dir.path(), &["run", "list", "--json"]);
         let listed = String::from_utf8(listed.stdout).unwrap();
         let runs: Vec<Value> = listed.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         let statuses: Vec<&str> = runs.iter().rev().map(|run| run["status"].as_str().unwrap()).collect();
         assert_eq!(statuses, ["succeeded", "failed", "failed"], "{protocol:?}");
-        assert!(listed.contains("[key]"), "{protocol:?}: the careless server was heard: {listed}");
+        assert!(listed.contains("[key]"), "{protocol:?}: the careless server was received: {listed}");
     }
 }
 
@@ -94,7 +94,7 @@ async fn a_key_reaches_the_provider_and_nothing_else() {
 const PNG: &[u8] = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn files_go_with_a_prompt_and_a_run_shows_what_it_may_still_use() {
+async fn files_can_be_attached_and_run_show_prints_the_remaining_budget() {
     let dir = tempfile::tempdir().unwrap();
     let server = ModelServer::start().await.unwrap();
     configure(dir.path(), &server, Protocol::Anthropic);
@@ -131,7 +131,7 @@ async fn files_go_with_a_prompt_and_a_run_shows_what_it_may_still_use() {
 }
 
 #[test]
-fn models_are_listed_with_whether_their_keys_are_there_and_never_the_keys() {
+fn model_list_shows_whether_keys_are_set_but_never_the_keys() {
     let dir = tempfile::tempdir().unwrap();
     let config = "[providers.acme]\nkind = \"openai\"\nbase_url = \"http://127.0.0.1:1/v1\"\nkey_env = \"ACME_KEY\"\n\
                   [models.main_reasoner]\nprovider = \"acme\"\nmodel = \"m-1\"\n\
@@ -139,7 +139,7 @@ fn models_are_listed_with_whether_their_keys_are_there_and_never_the_keys() {
                   [prices.\"m-1\"]\ninput = 2\noutput = 8\n";
     std::fs::write(dir.path().join("mainspring.toml"), config).unwrap();
     let output = mainspring(dir.path(), &["model", "list", "--json"]);
-    assert!(!holds(&output.stdout) && !holds(&output.stderr));
+    assert!(!contains_secret(&output.stdout) && !contains_secret(&output.stderr));
     let list: Value = serde_json::from_slice(&output.stdout).unwrap();
     let [main, worker] = &list["profiles"].as_array().unwrap()[..] else { panic!("{list}") };
     assert_eq!(
@@ -160,10 +160,11 @@ fn models_are_listed_with_whether_their_keys_are_there_and_never_the_keys() {
     assert_eq!(provider("ollama")["key"], "not_needed");
     assert_eq!(provider("scripted")["key"], "not_needed");
     let shown = mainspring(dir.path(), &["model", "list"]);
-    let (shown, told) = (String::from_utf8(shown.stdout).unwrap(), String::from_utf8(shown.stderr).unwrap());
+    let (stdout, stderr) =
+        (String::from_utf8(shown.stdout).unwrap(), String::from_utf8(shown.stderr).unwrap());
     assert!(
-        shown.contains("acme/m-1") && shown.contains("present  unknown  2/8") && shown.contains("2.5/10*"),
-        "{shown}"
+        stdout.contains("acme/m-1") && stdout.contains("present  unknown  2/8") && stdout.contains("2.5/10*"),
+        "{stdout}"
     );
-    assert!(told.contains("[prices] has your own"), "{told}");
+    assert!(stderr.contains("set your own in [prices]"), "{stderr}");
 }

@@ -7,7 +7,9 @@ use mainspring::config::{AdapterConfig, AdapterKind, Permissions};
 use mainspring::core::{Approval, Fidelity, Mode, Policy, RunStatus};
 use serde_json::json;
 
-use crate::agents::{PICTURE, World, failure, folder_of, installed, kinds, model, node, request, soon};
+use crate::agents::{
+    PNG_IMAGE, World, error_code, folder_of, installed, kinds, model, node, request, with_timeout,
+};
 
 mod real;
 

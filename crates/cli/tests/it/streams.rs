@@ -20,29 +20,29 @@ use tokio::net::{TcpListener, TcpSocket};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::http::{Frame, Frames, Server, answer};
-use crate::kill::Dice;
+use crate::http::{EventStream, Server, SseFrame, send_request};
+use crate::kill::Rng;
 
 /// State that a client builds from its stream.
 #[derive(Default)]
-struct Story {
+struct ReaderState {
     open: HashMap<String, String>,
     events: Vec<u64>,
     /// The agent's complete messages.
-    said: Vec<String>,
+    answers: Vec<String>,
     /// Number of ended runs.
     ended: usize,
 }
 
-impl Story {
-    fn take(&mut self, frame: &Frame) {
+impl ReaderState {
+    fn apply(&mut self, frame: &SseFrame) {
         let payload = &frame.data["payload"];
         if frame.event == "message.delta" {
             let text = self.open.entry(payload["messageId"].as_str().unwrap().to_owned()).or_default();
             text.push_str(payload["text"].as_str().unwrap());
             return;
         }
-        assert_ne!(frame.event, "message.truncated", "nothing was lost");
+        assert_ne!(frame.event, "message.truncated", "no text was lost");
         self.events.push(frame.data["cursor"].as_u64().unwrap());
         self.ended += usize::from(frame.event == "run.succeeded");
         if frame.event == "message.completed" {
@@ -53,7 +53,7 @@ impl Story {
             let streamed = self.open.remove(message["messageId"].as_str().unwrap()).unwrap_or_default();
             assert!(whole.starts_with(&streamed), "{streamed:?} is not the beginning of {whole:?}");
             if message["role"] == "assistant" {
-                self.said.push(whole);
+                self.answers.push(whole);
             }
         }
     }
@@ -61,30 +61,30 @@ impl Story {
 
 /// Disconnecting cancels no run, and a reader that reconnects often ends with the same text and every event.
 #[tokio::test]
-async fn a_reader_that_reconnects_a_thousand_times_misses_nothing_and_sees_nothing_twice() {
+async fn a_reader_that_reconnects_a_thousand_times_gets_every_event_once() {
     const CONNECTIONS: usize = 1_000;
     let seed = u64::from(std::process::id()) | 1 << 40;
     eprintln!("seed {seed}");
-    let mut dice = Dice(seed);
+    let mut rng = Rng(seed);
     let server = Server::start();
     let script = "stream 200 every 1ms ab; tool add {\"a\":1,\"b\":2}; stream 200 every 1ms cdé; say ü end";
     let (mut prompts, mut connections) = (0, 0);
-    let (mut story, mut last) = (Story::default(), "0.0".to_owned());
-    while story.ended < prompts || connections < CONNECTIONS {
-        if story.ended == prompts {
+    let (mut reader, mut last) = (ReaderState::default(), "0.0".to_owned());
+    while reader.ended < prompts || connections < CONNECTIONS {
+        if reader.ended == prompts {
             server.prompt("long", script).await;
             prompts += 1;
         }
         connections += 1;
         let mode = ["controller", "observer"][connections % 2];
         let path = format!("/v1/sessions/long/events?mode={mode}");
-        let mut stream = Frames::open(&server, &path, Some(&last)).await;
+        let mut stream = EventStream::open(&server, &path, Some(&last)).await;
         // Reads a few frames, or none, then drops the connection.
-        for _ in 0..dice.below(5) {
+        for _ in 0..rng.below(5) {
             let frame = stream.next().await.unwrap();
-            story.take(&frame);
+            reader.apply(&frame);
             last = frame.id.unwrap();
-            if story.ended == prompts {
+            if reader.ended == prompts {
                 break;
             }
         }
@@ -97,10 +97,10 @@ async fn a_reader_that_reconnects_a_thousand_times_misses_nothing_and_sees_nothi
             .extend(page["items"].as_array().unwrap().iter().map(|event| event["cursor"].as_u64().unwrap()));
         next = page["next"].as_str().map(str::to_owned);
     }
-    assert_eq!(story.events, stored, "seed {seed}: every event once, in order");
+    assert_eq!(reader.events, stored, "seed {seed}: every event once, in order");
     let turn = ["ab ".repeat(200), "cdé ".repeat(200) + "ü end\n"];
-    assert_eq!(story.said.len(), prompts * turn.len(), "seed {seed}");
-    assert!(story.said.chunks(2).all(|said| *said == turn), "seed {seed}: byte for byte");
+    assert_eq!(reader.answers.len(), prompts * turn.len(), "seed {seed}");
+    assert!(reader.answers.chunks(2).all(|answers| *answers == turn), "seed {seed}: byte for byte");
     assert!(prompts > 1, "seed {seed}: {prompts} turns");
 }
 
@@ -139,16 +139,16 @@ impl Local {
         self.kernel.run_create(&Caller::new("ada"), RunRequest::text(key, script)).await.unwrap();
     }
 
-    async fn read(&self, path: &str) -> Frames {
+    async fn read(&self, path: &str) -> EventStream {
         mainspring::install_tls();
         let request = reqwest::Client::new().get(format!("{}{path}", self.url)).bearer_auth(TOKEN);
         let response = request.header("accept", "text/event-stream").send().await.unwrap();
         assert_eq!(response.status(), StatusCode::OK, "{path}");
-        Frames::of(response)
+        EventStream::from_response(response)
     }
 
     /// Opens a stream and never reads from it.
-    async fn stall(&self, path: &str) -> tokio::net::TcpStream {
+    async fn open_unread(&self, path: &str) -> tokio::net::TcpStream {
         let socket = TcpSocket::new_v4().unwrap();
         socket.set_recv_buffer_size(4_096).unwrap();
         let address = self.url.trim_start_matches("http://");
@@ -167,26 +167,26 @@ impl Local {
         events.iter().map(|event| event.cursor.0).collect()
     }
 
-    async fn readers(&self, count: usize) {
+    async fn wait_reader_count(&self, count: usize) {
         let counted = async {
             while self.kernel.feed_memory().readers != count {
                 tokio::task::yield_now().await;
             }
         };
-        tokio::time::timeout(Duration::from_secs(30), counted).await.expect("the readers are counted");
+        tokio::time::timeout(Duration::from_secs(30), counted).await.expect("timed out");
     }
 }
 
-async fn to_the_end(mut frames: Frames) -> Story {
-    let mut story = Story::default();
-    while story.ended == 0 {
-        story.take(&frames.next().await.unwrap());
+async fn read_to_end(mut frames: EventStream) -> ReaderState {
+    let mut reader = ReaderState::default();
+    while reader.ended == 0 {
+        reader.apply(&frames.next().await.unwrap());
     }
-    story
+    reader
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_who_stalls_costs_nobody_anything() {
+async fn a_stalled_reader_affects_no_other_reader() {
     const READERS: usize = 200;
     const SESSIONS: usize = 50;
     let local = Local::start().await;
@@ -195,14 +195,14 @@ async fn one_who_stalls_costs_nobody_anything() {
     local.kernel.drain().await;
     let before = local.events("shared").await.len();
     let from = |key: &str| format!("/v1/sessions/{key}/events");
-    let _stalled = [local.stall(&from("shared")).await, local.stall(&from("flood")).await];
-    let _idle_feed = local.stall("/v1/feed").await;
-    local.readers(2).await;
+    let _stalled = [local.open_unread(&from("shared")).await, local.open_unread(&from("flood")).await];
+    let _idle_feed = local.open_unread("/v1/feed").await;
+    local.wait_reader_count(2).await;
     let mut readers = JoinSet::new();
     for _ in 0..READERS {
-        readers.spawn(to_the_end(local.read(&from("shared")).await));
+        readers.spawn(read_to_end(local.read(&from("shared")).await));
     }
-    local.readers(READERS + 2).await;
+    local.wait_reader_count(READERS + 2).await;
     // Much more than all buffers on the way can hold.
     local.prompt("flood", &format!("stream 60000 {}", "x".repeat(199))).await;
     local.prompt("shared", "stream 300 every 1ms word; say done").await;
@@ -211,32 +211,32 @@ async fn one_who_stalls_costs_nobody_anything() {
         let key = format!("s{no}");
         local.prompt(&key, "stream 100 every 2ms tick; say done").await;
         let frames = local.read(&format!("{}?after=0.0", from(&key))).await;
-        streams.spawn(async move { (key, to_the_end(frames).await) });
+        streams.spawn(async move { (key, read_to_end(frames).await) });
     }
-    let most = local.kernel.feed_memory();
-    for story in tokio::time::timeout(Duration::from_secs(60), readers.join_all()).await.unwrap() {
-        assert_eq!(story.said, ["word ".repeat(300) + "done\n"]);
-        assert_eq!(story.events, local.events("shared").await[before..], "every event once");
+    let peak = local.kernel.feed_memory();
+    for reader in tokio::time::timeout(Duration::from_secs(60), readers.join_all()).await.unwrap() {
+        assert_eq!(reader.answers, ["word ".repeat(300) + "done\n"]);
+        assert_eq!(reader.events, local.events("shared").await[before..], "every event once");
     }
-    for (key, story) in tokio::time::timeout(Duration::from_secs(60), streams.join_all()).await.unwrap() {
-        assert_eq!(story.said, ["tick ".repeat(100) + "done\n"], "{key}");
-        assert_eq!(story.events, local.events(&key).await, "{key}");
+    for (key, reader) in tokio::time::timeout(Duration::from_secs(60), streams.join_all()).await.unwrap() {
+        assert_eq!(reader.answers, ["tick ".repeat(100) + "done\n"], "{key}");
+        assert_eq!(reader.events, local.events(&key).await, "{key}");
     }
     local.kernel.drain().await;
-    local.readers(2).await;
+    local.wait_reader_count(2).await;
     let held = local.kernel.feed_memory();
-    assert_eq!(held.bytes, 0, "nothing is kept for those who read nothing: {held:?}, once {most:?}");
+    assert_eq!(held.bytes, 0, "bytes are kept for readers that never read: {held:?}, before {peak:?}");
     assert!(held.events <= 256 * (SESSIONS + 2), "{held:?}");
     local.stop.cancel();
     local.kernel.shutdown().await;
 }
 
 #[tokio::test]
-async fn what_was_pruned_is_a_reset_for_streams_and_gone_for_pages() {
+async fn pruned_events_are_a_reset_for_streams_and_410_for_pages() {
     let server = Server::start();
     for text in ["say one", "say two"] {
         let run = server.prompt("a", text).await;
-        server.ended(&run).await;
+        server.wait_ended(&run).await;
     }
     let run = server.get("/v1/runs?session=a").await.1;
     let (_, page) = server.get("/v1/sessions/a/events?limit=500").await;
@@ -253,7 +253,7 @@ async fn what_was_pruned_is_a_reset_for_streams_and_gone_for_pages() {
             "{problem}"
         );
     }
-    let mut stream = Frames::open(&server, "/v1/sessions/a/events", Some(&position(&events[3]))).await;
+    let mut stream = EventStream::open(&server, "/v1/sessions/a/events", Some(&position(&events[3]))).await;
     let reset = stream.next().await.unwrap();
     assert_eq!((reset.event.as_str(), &reset.data["position"]), ("reset", &json!(reset.id)));
     assert_eq!(reset.data["messages"].as_array().unwrap().len(), 4, "messages stay");
@@ -264,7 +264,7 @@ async fn what_was_pruned_is_a_reset_for_streams_and_gone_for_pages() {
     assert_eq!(next.event, "run.queued");
     // The stream of a run ends even if the run's last event was pruned.
     let first = run["items"].as_array().unwrap().last().unwrap()["runId"].as_str().unwrap().to_owned();
-    let mut of_run = Frames::open(&server, &format!("/v1/runs/{first}/events"), None).await;
+    let mut of_run = EventStream::open(&server, &format!("/v1/runs/{first}/events"), None).await;
     assert_eq!(of_run.next().await.unwrap().event, "reset");
     assert!(of_run.next().await.is_none());
     let (status, problem) = server.post("/v1/sessions/a/compact", json!({"before": "9"})).await;
@@ -272,11 +272,11 @@ async fn what_was_pruned_is_a_reset_for_streams_and_gone_for_pages() {
 }
 
 #[tokio::test]
-async fn the_live_feed_tells_what_becomes_of_each_session() {
+async fn the_feed_reports_the_status_of_each_session() {
     let server = Server::start();
     let (_, opened) = server.post("/v1/sessions", json!({"key": "a", "title": "Tea"})).await;
     assert_eq!(opened["opening"], "created");
-    let mut feed = Frames::open(&server, "/v1/feed", None).await;
+    let mut feed = EventStream::open(&server, "/v1/feed", None).await;
     let first = feed.next().await.unwrap();
     let id = &opened["sessionId"];
     assert_eq!(first.event, "snapshot");
@@ -308,6 +308,9 @@ async fn the_live_feed_tells_what_becomes_of_each_session() {
     let (_, opened) = server.post("/v1/sessions", json!({"key": "a"})).await;
     assert_eq!(opened["opening"], "started");
     assert_eq!(feed.next().await.unwrap().event, "opened");
-    assert_eq!(answer(server.request(Method::DELETE, "/v1/sessions/a")).await.0, StatusCode::NO_CONTENT);
+    assert_eq!(
+        send_request(server.request(Method::DELETE, "/v1/sessions/a")).await.0,
+        StatusCode::NO_CONTENT
+    );
     assert_eq!(feed.next().await.unwrap().event, "deleted");
 }

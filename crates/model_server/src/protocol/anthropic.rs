@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Entry, Writer, content, event, halves, last_text, plain};
+use super::{Entry, Writer, content, event, halves, last_text, to_text};
 use crate::reply::{Fault, Reply, StopReason, Tokens};
 
 pub(super) fn entries(body: &Value) -> Vec<Entry> {
@@ -15,7 +15,7 @@ pub(super) fn entries(body: &Value) -> Vec<Entry> {
         for block in message["content"].as_array().into_iter().flatten() {
             if block["type"] == "tool_result" {
                 let text = last_text(&block["content"], &["text"]);
-                entries.push(Entry::Result(text.unwrap_or_else(|| plain(&block["content"]))));
+                entries.push(Entry::Result(text.unwrap_or_else(|| to_text(&block["content"]))));
             }
         }
         entries.extend(last_text(&message["content"], &["text"]).map(Entry::Prompt));
@@ -53,7 +53,7 @@ fn usage(tokens: Tokens) -> Value {
     })
 }
 
-pub(super) fn whole(model: &str, no: u64, reply: &Reply) -> Value {
+pub(super) fn complete(model: &str, no: u64, reply: &Reply) -> Value {
     let content = content(reply);
     let mut blocks: Vec<Value> = content
         .thinking

@@ -2,14 +2,14 @@
 
 use serde_json::{Value, json};
 
-use super::{Entry, Writer, content, data, halves, last_text, openai_fault, plain};
+use super::{Entry, Writer, content, data, halves, last_text, openai_fault, to_text};
 use crate::reply::{Fault, Reply, StopReason, Tokens};
 
 pub(super) fn entries(body: &Value) -> Vec<Entry> {
     let messages = body["messages"].as_array().into_iter().flatten();
     let entry = |message: &Value| match message["role"].as_str()? {
         "user" => last_text(&message["content"], &["text"]).map(Entry::Prompt),
-        "tool" => Some(Entry::Result(plain(&message["content"]))),
+        "tool" => Some(Entry::Result(to_text(&message["content"]))),
         "assistant" => Some(Entry::Model),
         _ => None,
     };
@@ -34,7 +34,7 @@ fn usage(tokens: Tokens) -> Value {
     })
 }
 
-pub(super) fn whole(model: &str, no: u64, reply: &Reply) -> Value {
+pub(super) fn complete(model: &str, no: u64, reply: &Reply) -> Value {
     let content = content(reply);
     let mut message = json!({"role": "assistant", "content": content.text});
     if !content.thinking.is_empty() {

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Entry, Writer, content, data, plain};
+use super::{Entry, Writer, content, data, to_text};
 use crate::reply::{Fault, Reply, StopReason, Tokens};
 
 pub(super) fn entries(body: &Value) -> Vec<Entry> {
@@ -16,7 +16,7 @@ pub(super) fn entries(body: &Value) -> Vec<Entry> {
         let mut prompt = None;
         for part in parts {
             if let Some(answer) = part.get("functionResponse") {
-                entries.push(Entry::Result(plain(&answer["response"])));
+                entries.push(Entry::Result(to_text(&answer["response"])));
             } else if let Some(text) = part["text"].as_str() {
                 prompt = Some(text.to_owned());
             }
@@ -92,7 +92,7 @@ fn candidate(model: &str, parts: &[Value], finish: Option<StopReason>, tokens: O
     json!({"candidates": [candidate], "usageMetadata": usage, "modelVersion": model})
 }
 
-pub(super) fn whole(model: &str, reply: &Reply) -> Value {
+pub(super) fn complete(model: &str, reply: &Reply) -> Value {
     let content = content(reply);
     let mut parts: Vec<Value> = content.thinking.iter().map(|(text, _)| thought(text)).collect();
     if !content.text.is_empty() {

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Entry, Writer, content, event, halves, last_text, openai_fault, plain};
+use super::{Entry, Writer, content, event, halves, last_text, openai_fault, to_text};
 use crate::reply::{Fault, Reply, StopReason, Tokens};
 
 pub(super) fn entries(body: &Value) -> Vec<Entry> {
@@ -11,7 +11,7 @@ pub(super) fn entries(body: &Value) -> Vec<Entry> {
     }
     let items = body["input"].as_array().into_iter().flatten();
     let entry = |item: &Value| match (item["type"].as_str(), item["role"].as_str()) {
-        (Some("function_call_output"), _) => Some(Entry::Result(plain(&item["output"]))),
+        (Some("function_call_output"), _) => Some(Entry::Result(to_text(&item["output"]))),
         (_, Some("user")) => last_text(&item["content"], &["input_text", "text"]).map(Entry::Prompt),
         (Some("function_call"), _) | (_, Some("assistant")) => Some(Entry::Model),
         _ => None,
@@ -63,7 +63,7 @@ fn response(model: &str, no: u64, stop: StopReason, output: &[Value], tokens: To
     })
 }
 
-pub(super) fn whole(model: &str, no: u64, reply: &Reply) -> Value {
+pub(super) fn complete(model: &str, no: u64, reply: &Reply) -> Value {
     let content = content(reply);
     let mut output: Vec<Value> =
         content.thinking.iter().map(|(text, signature)| reasoning_item(text, signature)).collect();

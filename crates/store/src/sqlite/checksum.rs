@@ -15,8 +15,8 @@ use rusqlite::{Connection, Error, Result, Row, Statement, ToSql};
 
 use super::columns::Id;
 use super::read::{
-    chunk_columns, event_columns, message_columns, run_columns, run_request_columns, run_state_columns,
-    session_columns, state_columns,
+    chunk_columns, effect_columns, event_columns, message_columns, run_columns, run_request_columns,
+    run_state_columns, session_columns, state_columns,
 };
 
 /// Texts and blobs from this size on are not copied before they are summed.
@@ -59,6 +59,14 @@ pub(super) const EVENT: Layout = Layout {
     name: |row, first| {
         let cursor = row.get::<_, i64>(first).unwrap_or_default();
         format!("event {} at {cursor}", id::<EventId>(row, first + 1))
+    },
+};
+pub(super) const EFFECT: Layout = Layout {
+    columns: column_count(effect_columns!()),
+    apart: 0..0,
+    name: |row, first| {
+        let call = row.get::<_, String>(first + 1).unwrap_or_default();
+        format!("tool call {call:?} of run {}", id::<RunId>(row, first))
     },
 };
 pub(super) const CHUNK: Layout = Layout {
@@ -207,11 +215,12 @@ pub struct ChecksumReport {
 /// Compares every row that has a checksum with it.
 pub(super) fn verify(connection: &Connection) -> Result<ChecksumReport> {
     // Each kind of row has its checksums after the columns of its parts.
-    let tables: [(&[&Layout], &str); 8] = [
+    let tables: [(&[&Layout], &str); 9] = [
         (&[&SESSION], concat!("SELECT ", session_columns!(), " FROM sessions")),
         (&[&RUN_REQUEST, &RUN_STATE], concat!("SELECT ", run_columns!(), " FROM runs")),
         (&[&MESSAGE], concat!("SELECT ", message_columns!(), " FROM messages")),
         (&[&EVENT], concat!("SELECT ", event_columns!(), " FROM events")),
+        (&[&EFFECT], concat!("SELECT ", effect_columns!(), " FROM effects")),
         (&[&CHUNK], concat!("SELECT ", chunk_columns!(), " FROM chunks")),
         (&[&STATE], concat!("SELECT ", state_columns!(), " FROM session_state")),
         (&[&STATE], concat!("SELECT ", state_columns!(), " FROM run_state")),

@@ -7,7 +7,7 @@ use mainspring_core::{
     MessageStatus, Mode, Origin, RequestName, Role, Run, RunStatus, Session, SessionStatus, Time,
     TitleSource, Usage, Visibility,
 };
-use mainspring_kernel::store::{PlacedMessage, Request, StoreError};
+use mainspring_kernel::store::{EndedToolCall, OpenToolCall, PlacedMessage, Request, StoreError};
 use rusqlite::{Connection, OptionalExtension, Params, Result, Row};
 
 use super::checksum;
@@ -79,6 +79,11 @@ macro_rules! event_columns {
         "event_seq, event_id, session_id, run_id, attempt_id, message_id, type, pos, created_at_ms, payload, checksum"
     };
 }
+macro_rules! effect_columns {
+    () => {
+        "run_id, tool_use_id, name, started_at_ms, message_id, result, checksum"
+    };
+}
 macro_rules! chunk_columns {
     () => {
         "pos, message_id, block, text, checksum"
@@ -106,8 +111,8 @@ macro_rules! request_columns {
 }
 use {attempt_columns, key_columns, line_columns, request_columns};
 pub(super) use {
-    chunk_columns, event_columns, message_columns, run_columns, run_request_columns, run_state_columns,
-    session_columns, state_columns,
+    chunk_columns, effect_columns, event_columns, message_columns, run_columns, run_request_columns,
+    run_state_columns, session_columns, state_columns,
 };
 
 /// Returns the first row of `sql`.
@@ -273,6 +278,20 @@ fn maybe_usage(columns: &mut Columns<'_>) -> Result<Option<Usage>> {
         return Ok(None);
     }
     columns.usage().map(Some)
+}
+
+fn effect(columns: &mut Columns<'_>) -> Result<OpenToolCall> {
+    columns.check(&checksum::EFFECT)?;
+    Ok(OpenToolCall {
+        run: columns.id()?,
+        tool_use_id: columns.get()?,
+        name: columns.get()?,
+        started_at: columns.maybe_time()?,
+        ended: match columns.maybe_id()? {
+            Some(message) => Some(EndedToolCall { message, result: columns.json()? }),
+            None => None,
+        },
+    })
 }
 
 fn line(columns: &mut Columns<'_>) -> Result<Line> {

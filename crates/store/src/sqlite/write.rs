@@ -11,7 +11,7 @@ use rusqlite::{Connection, OptionalExtension, Result, params};
 
 use super::checksum;
 use super::columns::{Id, blob, failure, int, json, ms, point};
-use super::read::{message_columns, run_columns};
+use super::read::{effect_columns, message_columns, run_columns};
 use super::state::StateColumns;
 
 /// A write that failed.
@@ -310,12 +310,23 @@ pub(super) fn effect_write(
     session: SessionId,
     effect: &OpenToolCall,
 ) -> WriteResult {
-    connection
-        .prepare_cached(
-            "INSERT INTO effects (session_id, run_id, tool_use_id, name) VALUES (?1, ?2, ?3, ?4)
-             ON CONFLICT (session_id, run_id, tool_use_id) DO UPDATE SET name = ?4",
-        )?
-        .execute(params![session.bytes(), effect.run.bytes(), effect.tool_use_id, effect.name])?;
+    let columns = params![
+        effect.run.bytes(),
+        effect.tool_use_id,
+        effect.name,
+        ms(effect.started_at),
+        blob(effect.ended.as_ref().map(|ended| ended.message)),
+        effect.ended.as_ref().map(|ended| json(&ended.result)).transpose()?,
+    ];
+    let mut write = connection.prepare_cached(concat!(
+        "INSERT INTO effects (",
+        effect_columns!(),
+        ", session_id) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
+         ON CONFLICT (session_id, run_id, tool_use_id) DO UPDATE SET
+           name = ?3, started_at_ms = ?4, message_id = ?5, result = ?6, checksum = ?7",
+    ))?;
+    let parts = [(columns, checksum::EFFECT.of(columns)?)];
+    checksum::execute(&mut write, &parts, params![session.bytes()])?;
     Ok(())
 }
 

@@ -5,7 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use mainspring_core::*;
-use mainspring_kernel::store::{Chunk, OwnerState, Row, StateAt, StatePlace, StateRow, Store, StoreError};
+use mainspring_kernel::store::{
+    Chunk, EndedToolCall, OpenToolCall, OwnerState, Row, StateAt, StatePlace, StateRow, Store, StoreError,
+};
 use mainspring_store::{ChecksumReport, SqliteOptions, SqliteStore};
 use rusqlite::Connection;
 use serde_json::{Value, json};
@@ -13,7 +15,7 @@ use serde_json::{Value, json};
 use crate::fixtures::*;
 
 /// Texts that occur once in the database, each with the name of its row.
-fn texts() -> [(&'static str, String); 8] {
+fn texts() -> [(&'static str, String); 9] {
     [
         ("title-of-session", format!("session {}", session_id(1))),
         ("adapter-of-run", format!("run {}", run_id(1))),
@@ -23,6 +25,7 @@ fn texts() -> [(&'static str, String); 8] {
         ("state-of-session", "state \"session\"".into()),
         ("state-of-run", "state \"run\"".into()),
         ("state-of-owner", "state \"owner\"".into()),
+        ("text-of-result", format!("tool call \"t1\" of run {}", run_id(1))),
     ]
 }
 
@@ -46,6 +49,16 @@ async fn fill(folder: &Path) {
         row_attempt(attempt(1, 1, 1, RunStatus::Running)),
         state_row(StatePlace::Session { at: None, aside: false }, "session", "state-of-session"),
         state_row(StatePlace::Run(run_id(1)), "run", "state-of-run"),
+        Row::ToolCall(Box::new(OpenToolCall {
+            run: run_id(1),
+            tool_use_id: "t1".into(),
+            name: "look".into(),
+            started_at: Some(NOW),
+            ended: Some(EndedToolCall {
+                message: message_id(3),
+                result: CallResult { content: vec![Block::text("text-of-result")], is_error: false },
+            }),
+        })),
     ];
     let said = event(1, Body::ProgressUpdated { text: "text-of-event".into() });
     commit(&store, fence, rows, vec![said]).await.unwrap();
@@ -81,6 +94,9 @@ async fn read(store: &SqliteStore) -> Vec<Result<String, StoreError>> {
         state(session_state, "session").await,
         state(StateAt::Run(run_id(1)), "run").await,
         state(StateAt::Owner(OWNER.into()), "owner").await,
+        shown(
+            store.session_load(session_id(1)).await.map(|loaded| loaded.map(|loaded| loaded.open_tool_calls)),
+        ),
     ]
 }
 
@@ -96,7 +112,7 @@ async fn a_flipped_bit_is_reported_with_the_name_of_its_row() {
     let intact = fs::read(&path).unwrap();
     let store = sqlite_open(folder.path());
     let sound = store.verify_checksums().await.unwrap();
-    assert_eq!(sound, ChecksumReport { checked: 8, ..ChecksumReport::default() });
+    assert_eq!(sound, ChecksumReport { checked: 9, ..ChecksumReport::default() });
     assert!(read(&store).await.iter().all(Result::is_ok));
     store.close();
     for (number, (text, name)) in texts().into_iter().enumerate() {
@@ -150,22 +166,30 @@ async fn rows_of_versions_without_checksums_are_read() {
     let folder = tempfile::tempdir().unwrap();
     fill(folder.path()).await;
     let connection = Connection::open(folder.path().join("test.sqlite3")).unwrap();
-    for table in
-        ["sessions", "runs", "messages", "events", "chunks", "session_state", "run_state", "owner_state"]
-    {
+    for table in [
+        "sessions",
+        "runs",
+        "messages",
+        "events",
+        "effects",
+        "chunks",
+        "session_state",
+        "run_state",
+        "owner_state",
+    ] {
         connection.execute(&format!("UPDATE {table} SET checksum = NULL"), []).unwrap();
     }
     drop(connection);
     let store = sqlite_open(folder.path());
     assert!(read(&store).await.iter().all(Result::is_ok));
     let report = store.verify_checksums().await.unwrap();
-    assert_eq!(report, ChecksumReport { without_checksum: 8, ..ChecksumReport::default() });
+    assert_eq!(report, ChecksumReport { without_checksum: 9, ..ChecksumReport::default() });
     // A row that is written again gets the checksum of what was written.
     let fence = lease(&store, 1).await;
     let done = Run { adapter: "adapter-of-run".into(), ..run(1, 1, 1, RunState::Succeeded {}) };
     commit(&store, fence, vec![row_run(done)], vec![]).await.unwrap();
     let report = store.verify_checksums().await.unwrap();
-    assert_eq!((report.without_checksum, report.problems), (8, vec![]), "its request is as it was");
+    assert_eq!((report.without_checksum, report.problems), (9, vec![]), "its request is as it was");
     let external = Connection::open(folder.path().join("test.sqlite3")).unwrap();
     external.execute("UPDATE runs SET attempts = attempts + 1", []).unwrap();
     assert_eq!(store.verify_checksums().await.unwrap().problems.len(), 1);

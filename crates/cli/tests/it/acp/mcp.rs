@@ -36,23 +36,24 @@ fn server() -> McpConfig {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_session_gets_them_when_it_is_opened_and_when_it_is_taken_up() {
+async fn mcp_servers_are_passed_to_new_and_resumed_sessions() {
     for features in ["resume,http", "load,http"] {
         let mut world = with_servers(features, &[("files", program()), ("search", server())]).await;
         for _ in 0..2 {
-            let told: serde_json::Value = serde_json::from_str(&world.say("a", "servers").await).unwrap();
+            let servers: serde_json::Value =
+                serde_json::from_str(&world.prompt_answer("a", "servers").await).unwrap();
             let path = std::env::var("PATH").unwrap();
-            assert!(told[0]["command"].as_str().unwrap().ends_with("/sh"), "an absolute path: {told}");
+            assert!(servers[0]["command"].as_str().unwrap().ends_with("/sh"), "an absolute path: {servers}");
             assert_eq!(
-                (&told[0]["name"], &told[0]["args"]),
+                (&servers[0]["name"], &servers[0]["args"]),
                 (&"files".into(), &serde_json::json!(["-c", "true"]))
             );
             let env = serde_json::json!([{"name": "LOG", "value": "off"}, {"name": "PATH", "value": path}]);
-            assert_eq!(told[0]["env"], env);
+            assert_eq!(servers[0]["env"], env);
             let headers =
                 serde_json::json!([{"name": "X-Secret", "value": path}, {"name": "X-Team", "value": "blue"}]);
             assert_eq!(
-                told[1],
+                servers[1],
                 serde_json::json!({"type": "http", "name": "search", "url": "http://127.0.0.1:1/mcp", "headers": headers})
             );
             // An agent in a new process receives the servers as well.
@@ -64,7 +65,7 @@ async fn every_session_gets_them_when_it_is_opened_and_when_it_is_taken_up() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_an_agent_cannot_be_given_is_refused_and_says_why() {
+async fn an_unusable_mcp_server_fails_the_run_with_a_reason() {
     let missing = McpConfig { key_env: Some("NO_SUCH_VARIABLE".into()), ..server() };
     let nowhere = McpConfig { command: Some("no-such-program".into()), ..program() };
     for (features, config, code, says) in [
@@ -73,38 +74,38 @@ async fn what_an_agent_cannot_be_given_is_refused_and_says_why() {
         ("resume", nowhere, "mcp_unavailable", "there is no program"),
     ] {
         let world = with_servers(features, &[("x", config)]).await;
-        let run = world.play("a", "hi").await;
+        let run = world.run_to_end("a", "hi").await;
         let json = serde_json::to_string(&run).unwrap();
-        assert_eq!((failure(&run).as_str(), run.attempts), (code, 1), "{json}");
+        assert_eq!((error_code(&run).as_str(), run.attempts), (code, 1), "{json}");
         assert!(json.contains(says), "{json}");
         world.close().await;
     }
 }
 
 /// A `mainspring mcp` process, called over standard input and output.
-struct Own {
+struct McpProcess {
     process: std::process::Child,
     out: std::io::BufReader<std::process::ChildStdout>,
-    asked: u64,
+    last_id: u64,
 }
 
-impl Own {
-    fn start(told: &serde_json::Value) -> Self {
-        let args = told["args"].as_array().unwrap().iter().map(|word| word.as_str().unwrap());
-        let mut process = std::process::Command::new(told["command"].as_str().unwrap())
+impl McpProcess {
+    fn start(config: &serde_json::Value) -> Self {
+        let args = config["args"].as_array().unwrap().iter().map(|word| word.as_str().unwrap());
+        let mut process = std::process::Command::new(config["command"].as_str().unwrap())
             .args(args)
             .stdin(std::process::Stdio::piped())
             .stdout(std::process::Stdio::piped())
             .spawn()
             .unwrap();
         let out = std::io::BufReader::new(process.stdout.take().unwrap());
-        let mut own = Self { process, out, asked: 0 };
-        let hello = serde_json::json!({"protocolVersion": "2025-06-18", "capabilities": {},
+        let mut mcp = Self { process, out, last_id: 0 };
+        let parameters = serde_json::json!({"protocolVersion": "2025-06-18", "capabilities": {},
                                        "clientInfo": {"name": "test", "version": "1"}});
-        let answer = own.ask("initialize", &hello);
+        let answer = mcp.request("initialize", &parameters);
         assert_eq!(answer["serverInfo"]["name"], "mainspring", "{answer}");
-        own.send(&serde_json::json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
-        own
+        mcp.send(&serde_json::json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
+        mcp
     }
 
     fn send(&mut self, message: &serde_json::Value) {
@@ -112,35 +113,35 @@ impl Own {
         writeln!(self.process.stdin.as_mut().unwrap(), "{message}").unwrap();
     }
 
-    fn ask(&mut self, method: &str, params: &serde_json::Value) -> serde_json::Value {
+    fn request(&mut self, method: &str, params: &serde_json::Value) -> serde_json::Value {
         use std::io::BufRead;
-        self.asked += 1;
+        self.last_id += 1;
         self.send(
-            &serde_json::json!({"jsonrpc": "2.0", "id": self.asked, "method": method, "params": params}),
+            &serde_json::json!({"jsonrpc": "2.0", "id": self.last_id, "method": method, "params": params}),
         );
         let mut line = String::new();
-        assert!(self.out.read_line(&mut line).unwrap() > 0, "it has left");
+        assert!(self.out.read_line(&mut line).unwrap() > 0, "the process has exited");
         let answer: serde_json::Value = serde_json::from_str(&line).unwrap();
-        assert_eq!(answer["id"], self.asked, "{line}");
+        assert_eq!(answer["id"], self.last_id, "{line}");
         if answer["result"].is_null() { answer["error"].clone() } else { answer["result"].clone() }
     }
 
     /// Calls a tool; returns its answer and whether the answer is an error.
     fn call(&mut self, name: &str, arguments: &serde_json::Value) -> (serde_json::Value, bool) {
-        let answer = self.ask("tools/call", &serde_json::json!({"name": name, "arguments": arguments}));
+        let answer = self.request("tools/call", &serde_json::json!({"name": name, "arguments": arguments}));
         let text = answer["content"][0]["text"].as_str().unwrap();
         (serde_json::from_str(text).unwrap(), answer["isError"] == true)
     }
 
     /// Closes the server's input and waits for its exit.
-    fn leave(mut self) {
+    fn close(mut self) {
         drop(self.process.stdin.take());
         assert!(self.process.wait().unwrap().success());
     }
 }
 
 #[test]
-fn our_own_server_acts_for_the_owner_and_the_session_it_was_given_to() {
+fn the_built_in_mcp_server_acts_for_its_owner_and_session() {
     let dir = tempfile::tempdir().unwrap();
     let (folder, program) = (dir.path().join("agent"), example("acp_agent"));
     std::fs::create_dir(&folder).unwrap();
@@ -151,23 +152,23 @@ fn our_own_server_acts_for_the_owner_and_the_session_it_was_given_to() {
     std::fs::write(dir.path().join("mainspring.toml"), config).unwrap();
     let _daemon = serve(dir.path());
     let prompt = |key: &str, text: &str| run(dir.path(), &["prompt", "-s", key, text]);
-    let said = prompt("a", "servers");
-    let told: serde_json::Value = serde_json::from_str(&said.out).unwrap();
-    assert_eq!((told.as_array().unwrap().len(), &told[0]["name"]), (1, &"mainspring".into()));
+    let output = prompt("a", "servers");
+    let servers: serde_json::Value = serde_json::from_str(&output.out).unwrap();
+    assert_eq!((servers.as_array().unwrap().len(), &servers[0]["name"]), (1, &"mainspring".into()));
     assert_eq!(prompt("b", "my name is Bob").code, 0);
     let runs = json_lines(&run(dir.path(), &["run", "list", "--json"]));
     let (b, a) = (&runs[0], &runs[1]);
 
-    let mut own = Own::start(&told[0]);
-    let tools = own.ask("tools/list", &serde_json::json!({}));
+    let mut mcp = McpProcess::start(&servers[0]);
+    let tools = mcp.request("tools/list", &serde_json::json!({}));
     assert_eq!(tools["tools"].as_array().unwrap().len(), 6, "{tools}");
     assert!(tools["tools"][4]["inputSchema"]["properties"]["prompt"]["type"] == "string", "{tools}");
-    let (listed, _) = own.call("list_agent_sessions", &serde_json::json!({}));
+    let (listed, _) = mcp.call("list_agent_sessions", &serde_json::json!({}));
     assert_eq!(listed["sessions"].as_array().unwrap().len(), 2, "{listed}");
-    let (shown, failed) = own.call("get_agent_run", &serde_json::json!({"runId": b["runId"]}));
-    assert!(!failed && shown["run"]["status"] == "succeeded", "{shown}");
+    let (answer, failed) = mcp.call("get_agent_run", &serde_json::json!({"runId": b["runId"]}));
+    assert!(!failed && answer["run"]["status"] == "succeeded", "{answer}");
     let sent = serde_json::json!({"sessionId": b["sessionId"], "prompt": "history", "mode": "act"});
-    let (answer, failed) = own.call("send_agent_message", &sent);
+    let (answer, failed) = mcp.call("send_agent_message", &sent);
     assert!(!failed && answer["text"] == "my name is Bob\nhistory\n", "{answer}");
     // A prompt to the caller's own session would deadlock, a foreign session is not found, and invalid input is
     // refused.
@@ -176,29 +177,34 @@ fn our_own_server_acts_for_the_owner_and_the_session_it_was_given_to() {
         (serde_json::json!({"sessionId": b["sessionId"], "prompt": "hi", "ownerId": "eve"}), "not_found"),
         (serde_json::json!({"prompt": "hi"}), "invalid_tool_input"),
     ] {
-        let (answer, failed) = own.call("send_agent_message", &arguments);
+        let (answer, failed) = mcp.call("send_agent_message", &arguments);
         let error = &answer["error"];
-        let told = if error["reason"].is_null() { &error["code"] } else { &error["reason"] };
-        assert!(failed && told == code, "{answer}");
+        let actual = if error["reason"].is_null() { &error["code"] } else { &error["reason"] };
+        assert!(failed && actual == code, "{answer}");
     }
-    let unknown = own.ask("tools/call", &serde_json::json!({"name": "execute_sql", "arguments": {}}));
+    let unknown = mcp.request("tools/call", &serde_json::json!({"name": "execute_sql", "arguments": {}}));
     assert_eq!(unknown["code"], -32602, "{unknown}");
-    own.leave();
+    mcp.close();
 }
 
 #[test]
-fn without_a_server_there_is_nobody_to_act_for_an_agent_and_a_client_of_its_own_is_served_all_the_same() {
+fn an_agents_mcp_server_needs_a_daemon_and_a_standalone_one_does_not() {
     let dir = tempfile::tempdir().unwrap();
     let session = format!("ses_{:032x}", 7);
-    let said = run(dir.path(), &["mcp", "--session", &session]);
-    assert!(said.code == 2 && said.err.contains("nobody serves the state directory"), "{}", said.err);
+    let output = run(dir.path(), &["mcp", "--session", &session]);
+    assert!(
+        output.code == 2 && output.err.contains("no process serves the state directory"),
+        "{}",
+        output.err
+    );
     let state_dir = dir.path().join("state").to_string_lossy().into_owned();
     let program = env!("CARGO_BIN_EXE_mainspring");
-    let mut own =
-        Own::start(&serde_json::json!({"command": program, "args": ["mcp", "--state-dir", state_dir]}));
+    let mut mcp = McpProcess::start(
+        &serde_json::json!({"command": program, "args": ["mcp", "--state-dir", state_dir]}),
+    );
     assert_eq!(
-        own.call("list_agent_sessions", &serde_json::Value::Null).0["sessions"],
+        mcp.call("list_agent_sessions", &serde_json::Value::Null).0["sessions"],
         serde_json::json!([])
     );
-    own.leave();
+    mcp.close();
 }

@@ -18,60 +18,60 @@ async fn example_agent() -> World {
 async fn the_example_agent_of_the_protocols_own_library() {
     let world = example_agent().await;
     let run = world.prompt("a", "improve my project").await;
-    let (wait, question) = world.asked(run).await;
+    let (wait, question) = world.wait_question(run).await;
     assert!(question.contains("Modifying critical configuration file"), "{question}");
     world.answer(run, wait, Approval::Allowed).await;
-    assert_eq!(world.ended(run).await.state.status(), RunStatus::Succeeded);
+    assert_eq!(world.wait_ended(run).await.state.status(), RunStatus::Succeeded);
     let kinds = kinds(&world.events("a").await);
     for kind in ["tool.started", "tool.completed", "approval.requested", "approval.resolved"] {
         assert!(kinds.contains(&kind), "{kind}: {kinds:?}");
     }
     assert!(
-        world.last("a").await.text().contains("I've successfully updated"),
+        world.last_message("a").await.text().contains("I've successfully updated"),
         "{:?}",
-        world.last("a").await
+        world.last_message("a").await
     );
     let run = world.prompt("a", "once more").await;
-    world.streams("a", "I'll help you").await;
-    soon(world.node().kernel().run_cancel(&world.me, run)).await.unwrap();
-    assert_eq!(world.ended(run).await.state.status(), RunStatus::Cancelled);
+    world.wait_streamed("a", "I'll help you").await;
+    with_timeout(world.node().kernel().run_cancel(&world.me, run)).await.unwrap();
+    assert_eq!(world.wait_ended(run).await.state.status(), RunStatus::Cancelled);
     world.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_example_agent_plays_twice_at_once_and_goes_on_after_it_was_killed() {
+async fn the_example_agent_runs_twice_at_once_and_continues_after_a_kill() {
     let world = example_agent().await;
     // The permission is granted in one session and denied in the other.
     let both = [world.prompt("a", "improve it").await, world.prompt("b", "improve it").await];
-    let asked = [world.asked(both[0]).await.0, world.asked(both[1]).await.0];
-    assert_eq!(world.processes(), 4, "an agent and a guard each");
+    let asked = [world.wait_question(both[0]).await.0, world.wait_question(both[1]).await.0];
+    assert_eq!(world.process_count(), 4, "an agent and a guard each");
     world.answer(both[0], asked[0], Approval::Allowed).await;
     world.answer(both[1], asked[1], Approval::Denied).await;
     for (run, key, said) in [(both[0], "a", "I've successfully updated"), (both[1], "b", "you prefer not to")]
     {
-        assert_eq!(world.ended(run).await.state.status(), RunStatus::Succeeded);
-        let text = world.last(key).await.text();
+        assert_eq!(world.wait_ended(run).await.state.status(), RunStatus::Succeeded);
+        let text = world.last_message(key).await.text();
         assert!(text.contains(said), "{text}");
     }
     let natives = [world.bindings("a").await[0].native.clone(), world.bindings("b").await[0].native.clone()];
     assert_ne!(natives[0], natives[1]);
     // Killed in the middle of a turn, the example agent loses its session: the next one receives the history.
     let run = world.prompt("a", "once more").await;
-    world.streams("a", "I'll help you").await;
-    for pid in world.agents() {
+    world.wait_streamed("a", "I'll help you").await;
+    for pid in world.agent_pids() {
         let is_node = std::fs::read_link(format!("/proc/{}/exe", pid.as_raw_pid()))
             .is_ok_and(|program| program.ends_with("node"));
         if is_node {
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
         }
     }
-    let ended = world.ended(run).await;
-    assert_eq!(failure(&ended), "transport_interruption", "{ended:?}");
-    assert!(world.last("a").await.text().contains("I'll help you"), "what it said is kept");
+    let ended = world.wait_ended(run).await;
+    assert_eq!(error_code(&ended), "transport_interruption", "{ended:?}");
+    assert!(world.last_message("a").await.text().contains("I'll help you"), "what it said is kept");
     let run = world.prompt("a", "and now?").await;
-    let (wait, _) = world.asked(run).await;
+    let (wait, _) = world.wait_question(run).await;
     world.answer(run, wait, Approval::Allowed).await;
-    assert_eq!(world.ended(run).await.state.status(), RunStatus::Succeeded);
+    assert_eq!(world.wait_ended(run).await.state.status(), RunStatus::Succeeded);
     let bindings = world.bindings("a").await;
     assert!(bindings[0].generation > 1 && bindings[0].reconstructed, "{bindings:?}");
     world.close().await;
@@ -83,7 +83,7 @@ async fn opencode(tasks: &Tasks) -> World {
     let binary = installed().join("node_modules/opencode-linux-x64/bin/opencode");
     world_with("", |adapter| {
         let env = adapter.env.get_or_insert_default();
-        let folder = PathBuf::from(&env[FOLDER]);
+        let folder = PathBuf::from(&env[FOLDER_VARIABLE]);
         let model = json!({"tool_call": true, "attachment": true, "limit": {"context": 100_000, "output": 8_000},
                            "modalities": {"input": ["text", "image"], "output": ["text"]}});
         let settings = json!({
@@ -114,7 +114,7 @@ async fn opencode(tasks: &Tasks) -> World {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn opencode_works_asks_stops_and_remembers() {
+async fn opencode_runs_asks_cancels_and_resumes() {
     let tasks = Tasks::default();
     let mut world = opencode(&tasks).await;
     world.config.cancel_grace_ms = 20_000;
@@ -122,12 +122,12 @@ async fn opencode_works_asks_stops_and_remembers() {
 
     // A tool call, and a permission for it.
     let run = world.prompt("a", "RUN echo forty-two").await;
-    let (wait, question) = world.asked(run).await;
+    let (wait, question) = world.wait_question(run).await;
     assert!(question.contains("echo forty-two"), "{question}");
     world.answer(run, wait, Approval::Allowed).await;
-    let ended = world.ended(run).await;
+    let ended = world.wait_ended(run).await;
     assert_eq!(ended.state.status(), RunStatus::Succeeded, "{ended:?}");
-    let text = world.last("a").await.text();
+    let text = world.last_message("a").await.text();
     assert!(text.contains("the tool said: ") && text.contains("forty-two"), "{text}");
     let kinds = kinds(&world.events("a").await);
     assert!(kinds.contains(&"tool.started") && kinds.contains(&"tool.completed"), "{kinds:?}");
@@ -135,24 +135,24 @@ async fn opencode_works_asks_stops_and_remembers() {
     // Two sessions at once.
     let both =
         [world.prompt("a", "my cat is Tom; HANG").await, world.prompt("b", "my dog is Rex; HANG").await];
-    world.streams("a", "hanging").await;
-    world.streams("b", "hanging").await;
+    world.wait_streamed("a", "hanging").await;
+    world.wait_streamed("b", "hanging").await;
     for run in both {
-        soon(world.node().kernel().run_cancel(&world.me, run)).await.unwrap();
-        assert_eq!(world.ended(run).await.state.status(), RunStatus::Cancelled);
+        with_timeout(world.node().kernel().run_cancel(&world.me, run)).await.unwrap();
+        assert_eq!(world.wait_ended(run).await.state.status(), RunStatus::Cancelled);
     }
-    let (cat, dog) = (world.say("a", "who?").await, world.say("b", "who?").await);
+    let (cat, dog) = (world.prompt_answer("a", "who?").await, world.prompt_answer("b", "who?").await);
     assert!(cat.contains("Tom") && !cat.contains("Rex"), "{cat}");
     assert!(dog.contains("Rex") && !dog.contains("Tom"), "{dog}");
 
     // Killed in the middle of a turn, opencode resumes its session.
     world.prompt("b", "HANG again").await;
-    world.streams("b", "hanging").await;
-    for pid in world.agents() {
+    world.wait_streamed("b", "hanging").await;
+    for pid in world.agent_pids() {
         let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
     }
     world.reopen().await;
-    let dog = world.say("b", "and who now?").await;
+    let dog = world.prompt_answer("b", "and who now?").await;
     assert!(dog.contains("Rex"), "{dog}");
     let bindings = world.bindings("b").await;
     assert_eq!((bindings[0].generation, bindings[0].fidelity), (1, Fidelity::Native), "{bindings:?}");
@@ -160,7 +160,7 @@ async fn opencode_works_asks_stops_and_remembers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn opencode_uses_what_it_is_given_mcp_servers_and_files() {
+async fn opencode_uses_mcp_servers_and_files() {
     let tasks = Tasks::default();
     let mut world = opencode(&tasks).await;
     let server = McpConfig {
@@ -175,13 +175,13 @@ async fn opencode_uses_what_it_is_given_mcp_servers_and_files() {
     // A new process still passes the MCP servers to a resumed session.
     for _ in 0..2 {
         world.reopen().await;
-        let text = world.say("a", r#"CALL all_echo {"message": "forty-two"}"#).await;
+        let text = world.prompt_answer("a", r#"CALL all_echo {"message": "forty-two"}"#).await;
         assert!(text.contains("the tool said: Echo: forty-two"), "{text}");
     }
     // opencode writes files through its client where the client offers it.
     let file = world.folder.path().canonicalize().unwrap().join("work/notes.txt");
     let arguments = json!({"filePath": file, "content": "forty-two"});
-    world.say("b", &format!("CALL write {arguments}")).await;
+    world.prompt_answer("b", &format!("CALL write {arguments}")).await;
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "forty-two");
     let json = serde_json::to_string(&world.events("b").await).unwrap();
     assert!(json.contains(&format!("Allow write {}?", file.display())), "{json}");
@@ -190,7 +190,7 @@ async fn opencode_uses_what_it_is_given_mcp_servers_and_files() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn opencode_is_told_its_model_and_mode_is_shown_files_and_is_forked() {
+async fn opencode_accepts_model_mode_files_and_forks() {
     let tasks = Tasks::default();
     let mut world = opencode(&tasks).await;
     world.config.adapters.get_mut("agent").unwrap().ask_mode = Some("plan".into());
@@ -199,40 +199,44 @@ async fn opencode_is_told_its_model_and_mode_is_shown_files_and_is_forked() {
         let mut request = request("a", "MODEL?");
         request.options.model = wanted.map(str::to_owned);
         let run = world.send(request).await;
-        world.ended(run).await;
-        assert_eq!(world.last("a").await.text(), format!("the model is {used}"));
+        world.wait_ended(run).await;
+        assert_eq!(world.last_message("a").await.text(), format!("the model is {used}"));
     }
-    let run = world.send(world.with_file("a", "how many IMAGES?", "image/png", PICTURE).await).await;
-    assert_eq!(world.ended(run).await.state.status(), RunStatus::Succeeded);
-    assert_eq!(world.last("a").await.text(), "images: 1");
+    let run = world.send(world.with_file("a", "how many IMAGES?", "image/png", PNG_IMAGE).await).await;
+    assert_eq!(world.wait_ended(run).await.state.status(), RunStatus::Succeeded);
+    assert_eq!(world.last_message("a").await.text(), "images: 1");
     let run = world.send(world.with_file("a", "my cat is Tom", "text/plain", b"my dog is Rex").await).await;
-    assert_eq!(world.ended(run).await.state.status(), RunStatus::Succeeded);
-    assert!(world.last("a").await.text().contains("my dog is Rex"), "{:?}", world.last("a").await);
+    assert_eq!(world.wait_ended(run).await.state.status(), RunStatus::Succeeded);
+    assert!(
+        world.last_message("a").await.text().contains("my dog is Rex"),
+        "{:?}",
+        world.last_message("a").await
+    );
     // Mode `ask` uses opencode's own mode, configured as `ask_mode`.
     let run = world.send(RunRequest { mode: Mode::Ask, ..request("a", "who?") }).await;
-    assert_eq!(world.ended(run).await.state.status(), RunStatus::Succeeded);
+    assert_eq!(world.wait_ended(run).await.state.status(), RunStatus::Succeeded);
     // A fork knows the whole history without a replay.
-    let fork = ForkRequest { key: Some("b".into()), message: world.last("a").await.id, title: None };
+    let fork = ForkRequest { key: Some("b".into()), message: world.last_message("a").await.id, title: None };
     world.node().kernel().session_fork(&world.me, &session_ref("a").unwrap(), fork, None).await.unwrap();
-    let text = world.say("b", "who?").await;
+    let text = world.prompt_answer("b", "who?").await;
     assert!(text.contains("Tom") && text.contains("Rex") && !text.contains("<conversation>"), "{text}");
     let bindings = world.bindings("b").await;
     assert_eq!((bindings.len(), bindings[0].reconstructed), (1, false), "{bindings:?}");
-    let text = world.say("a", "who else?").await;
+    let text = world.prompt_answer("a", "who else?").await;
     assert!(text.contains("Tom"), "{text}");
     assert_eq!(world.bindings("a").await.len(), 1, "the other goes on");
     world.config.adapters.get_mut("agent").unwrap().act_mode = Some("no-such-mode".into());
     world.reopen().await;
-    let run = serde_json::to_string(&world.play("a", "hi").await).unwrap();
+    let run = serde_json::to_string(&world.run_to_end("a", "hi").await).unwrap();
     assert!(run.contains("it has build, plan"), "{run}");
     world.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn opencode_goes_on_in_a_session_that_was_adopted_from_elsewhere() {
+async fn opencode_continues_an_adopted_session() {
     let tasks = Tasks::default();
     let mut world = opencode(&tasks).await;
-    world.say("a", "my cat is Tom").await;
+    world.prompt_answer("a", "my cat is Tom").await;
     let native = world.bindings("a").await[0].native.clone().unwrap();
     // In a new state directory, only the native session id is known.
     world.config.state_dir = world.folder.path().join("another-state");
@@ -241,7 +245,7 @@ async fn opencode_goes_on_in_a_session_that_was_adopted_from_elsewhere() {
     let old = Adopted { native: native.clone(), ..Adopted::default() };
     let adopted = world.node().kernel().session_adopt(&world.me, &target, "agent", old).await.unwrap();
     assert!(adopted.adopted);
-    let text = world.say("b", "who?").await;
+    let text = world.prompt_answer("b", "who?").await;
     assert!(text.contains("my cat is Tom") && !text.contains("<conversation>"), "{text}");
     let bindings = world.bindings("b").await;
     assert_eq!(bindings.len(), 1, "{bindings:?}");

@@ -11,7 +11,7 @@ async fn a_killed_daemon_leaves_no_agent_and_its_session_continues() {
     let file = world.folder.path().join("mainspring.toml");
     let adapter = &world.config.adapters["agent"];
     let text = format!(
-        "adapter = \"agent\"\nowner = \"ada\"\n[adapters.agent]\nkind = \"acp\"\ncwd = \"/\"\ncommand = {:?}\nenv = {{ {FOLDER} = {:?} }}\n",
+        "adapter = \"agent\"\nowner = \"ada\"\n[adapters.agent]\nkind = \"acp\"\ncwd = \"/\"\ncommand = {:?}\nenv = {{ {FOLDER_VARIABLE} = {:?} }}\n",
         adapter.command.as_ref().unwrap(),
         world.folder.path().to_string_lossy(),
     );
@@ -26,25 +26,25 @@ async fn a_killed_daemon_leaves_no_agent_and_its_session_continues() {
         .spawn()
         .unwrap();
     let mut out = daemon.stdout.take().unwrap();
-    let heard = tokio::task::spawn_blocking(move || {
-        let (mut heard, mut byte) = (String::new(), [0]);
-        while !heard.contains("hanging") && std::io::Read::read(&mut out, &mut byte).unwrap() > 0 {
-            heard.push(byte[0].into());
+    let received = tokio::task::spawn_blocking(move || {
+        let (mut received, mut byte) = (String::new(), [0]);
+        while !received.contains("hanging") && std::io::Read::read(&mut out, &mut byte).unwrap() > 0 {
+            received.push(byte[0].into());
         }
-        heard
+        received
     });
-    let heard = soon(heard).await.unwrap();
-    assert!(heard.contains("hanging"), "{heard}");
-    world.grows_to(4).await;
+    let received = with_timeout(received).await.unwrap();
+    assert!(received.contains("hanging"), "{received}");
+    world.wait_for_processes(4).await;
     daemon.kill().unwrap();
     daemon.wait().unwrap();
     world.reopen().await;
-    assert_eq!(world.processes(), 0, "no run is orphaned while its agent still acts");
+    assert_eq!(world.process_count(), 0, "no run is orphaned while its agent still acts");
     let events = world.events("a").await;
     assert_eq!(events.last().unwrap().body.kind(), "run.orphaned");
-    let heard = world.say("a", "history").await;
+    let received = world.prompt_answer("a", "history").await;
     let known = "my name is Ada; spawn; hang\n<interrupted>";
-    assert!(heard.starts_with(known) && heard.ends_with("\nhistory\n"), "{heard}");
+    assert!(received.starts_with(known) && received.ends_with("\nhistory\n"), "{received}");
     world.close().await;
 }
 

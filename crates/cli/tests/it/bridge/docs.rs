@@ -35,7 +35,7 @@ async fn example(launch: Launch) -> Result<String, Box<dyn std::error::Error>> {
 // To here.
 
 #[tokio::test]
-async fn the_example_is_what_happens() {
+async fn the_documented_example_matches_the_output() {
     let dir = tempfile::tempdir().unwrap();
     assert_eq!(example(launch(dir.path())).await.unwrap(), "hello\n");
     let own = include_str!("docs.rs");

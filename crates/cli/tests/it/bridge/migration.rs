@@ -7,7 +7,7 @@ use mainspring::core::{BindingStatus, Fidelity};
 use mainspring_client::bridge::{Query, RuntimeProcess, Surface};
 use mainspring_client::{BindingAdoption, SessionAdopted, SessionTarget};
 
-use super::{ask, start};
+use super::{start, start_query};
 use crate::cli::{json_lines, run};
 use crate::jsonl::Host;
 use crate::jsonl::acp::folder;
@@ -62,9 +62,9 @@ async fn the_canonical_session_is_resolved_by_task_id() {
     let again = adopt(&process, dir.path(), "native-1").await;
     assert_eq!((again.adopted, again.session.id), (false, first.session.id));
     assert_eq!(again.binding.id, first.binding.id);
-    let result = ask(&process.bridge(), Surface::task_chat("42"), "hello").result().await.unwrap();
+    let result = start_query(&process.bridge(), Surface::task_chat("42"), "hello").result().await.unwrap();
     assert_eq!(result.session_id, first.session.id);
-    let other = ask(&process.bridge(), Surface::task_chat("43"), "hello").result().await.unwrap();
+    let other = start_query(&process.bridge(), Surface::task_chat("43"), "hello").result().await.unwrap();
     assert_ne!((other.session_id, other.adapter_session_id), (first.session.id, result.adapter_session_id));
     assert_eq!(first.session.surface_kind, "task_chat");
 }
@@ -74,7 +74,7 @@ async fn a_canonical_session_id_is_never_written_into_the_adapters_id_field() {
     let dir = folder();
     let process = start(dir.path()).await;
     let bridge = process.bridge();
-    let main = ask(&bridge, Surface::main_chat(None), "hello").result().await.unwrap();
+    let main = start_query(&bridge, Surface::main_chat(None), "hello").result().await.unwrap();
     // A session id in the field for a native id is ignored: the agent opens a new native session.
     let mixed = Query {
         legacy_adapter_session_id: Some(main.session_id.to_string()),
@@ -105,7 +105,7 @@ async fn a_stale_acp_resume_retains_the_same_session() {
     let dir = folder();
     let process = start(dir.path()).await;
     let adopted = adopt(&process, dir.path(), "native-forgotten").await;
-    let result = ask(&process.bridge(), Surface::task_chat("42"), "hello").result().await.unwrap();
+    let result = start_query(&process.bridge(), Surface::task_chat("42"), "hello").result().await.unwrap();
     assert_eq!((result.session_id, result.text.as_str()), (adopted.session.id, "hello\n"));
     let client = process.client().unwrap();
     let attempts = client.run_attempts(result.run_id).await.unwrap();
@@ -117,35 +117,36 @@ async fn a_stale_acp_resume_retains_the_same_session() {
 }
 
 #[test]
-fn the_first_query_of_a_host_goes_on_in_what_a_command_has_adopted() {
+fn a_hosts_first_query_continues_in_a_session_adopted_by_a_command() {
     let dir = folder();
     known(dir.path(), &["native-1"]);
     let adopt = ["session", "adopt", "native-1", "--adapter", "claude", "--task", "42"];
-    let said = run(dir.path(), &[&adopt[..], &["--owner", "desktop-local-user"]].concat());
-    assert_eq!(said.code, 0, "{}", said.err);
+    let output = run(dir.path(), &[&adopt[..], &["--owner", "desktop-local-user"]].concat());
+    assert_eq!(output.code, 0, "{}", output.err);
     let mut host = Host::start(dir.path());
-    host.say(&serde_json::json!({
+    host.send(&serde_json::json!({
         "type": "query", "protocolVersion": 2, "requestId": "r", "clientId": "c", "surfaceKind": "task_chat",
         "externalRefKind": "task", "externalRefId": "42", "prompt": "history", "systemPrompt": "",
     }));
-    let end = host.end_of("r");
+    let end = host.receive_end("r");
     assert_eq!(end["adapterSessionId"], "native-1", "{end}");
     assert!(end["text"].as_str().unwrap().contains("said before"), "{end}");
 }
 
 #[test]
-fn adopting_and_what_came_of_it_have_commands() {
+fn adopting_and_listing_bindings_have_commands() {
     let dir = folder();
     known(dir.path(), &["native-1"]);
     let adopt = ["session", "adopt", "native-1", "--adapter", "claude", "--task", "42"];
-    let said = run(dir.path(), &adopt);
-    assert_eq!(said.code, 0, "{}", said.err);
+    let output = run(dir.path(), &adopt);
+    assert_eq!(output.code, 0, "{}", output.err);
     assert!(
-        said.out.starts_with("ses_") && said.out.ends_with(" tied to native-1 of claude, generation 1\n")
+        output.out.starts_with("ses_")
+            && output.out.ends_with(" bound to native-1 of claude, generation 1\n")
     );
     let again = run(dir.path(), &adopt);
-    assert!(again.out.contains(" was tied before to native-1"), "{}", again.out);
-    let session = said.out.split(' ').next().unwrap();
+    assert!(again.out.contains(" was already bound to native-1"), "{}", again.out);
+    let session = output.out.split(' ').next().unwrap();
     let listed = run(dir.path(), &["binding", "list", session]);
     assert!(listed.out.contains("native-1") && listed.out.contains("active"), "{}", listed.out);
     let invalid = run(dir.path(), &["binding", "invalidate", session, "claude"]);

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 
-use super::{ask, launch, rest, start, until};
+use super::{launch, read_rest, read_until, start, start_query};
 use crate::jsonl::acp::folder;
 
 /// Calls one of the host's tools as an agent and returns the answer.
@@ -37,10 +37,10 @@ async fn two_agent_bridge_handles_share_one_daemon() {
     assert!(first.health().borrow().pid.is_some());
     assert_eq!(first.health().borrow().pid, second.health().borrow().pid, "one process");
     // Both queries run concurrently.
-    let mut a = ask(&one, Surface::main_chat(None), "say one; hang");
-    let mut b = ask(&other, Surface::task_chat("7"), "say other; hang");
-    until(&mut a, "one\n").await;
-    until(&mut b, "other\n").await;
+    let mut a = start_query(&one, Surface::main_chat(None), "say one; hang");
+    let mut b = start_query(&other, Surface::task_chat("7"), "say other; hang");
+    read_until(&mut a, "one\n").await;
+    read_until(&mut b, "other\n").await;
     // A different launch would need a second daemon, and a state directory has only one.
     let otherwise = Launch { args: vec!["--model".into(), "x".into()], ..launch(dir.path()) };
     let refused = RuntimeProcess::start(otherwise).await.err().unwrap();
@@ -73,10 +73,10 @@ async fn events_are_routed_by_request_id() {
         let mut streams = vec![];
         for (no, (bridge, surface)) in bridges.iter().zip(&surfaces).enumerate() {
             let script = format!("stream 200 w{round}x{no}; tool add {{\"a\":{no},\"b\":{round}}}");
-            streams.push(ask(bridge, surface.clone(), &script));
+            streams.push(start_query(bridge, surface.clone(), &script));
         }
         for (no, mut stream) in streams.into_iter().enumerate() {
-            let (text, events) = rest(&mut stream).await;
+            let (text, events) = read_rest(&mut stream).await;
             assert_eq!(text, format!("w{round}x{no} ").repeat(200));
             let answers: Vec<&str> = events
                 .iter()
@@ -102,10 +102,10 @@ async fn interrupting_one_request_does_not_interrupt_another() {
     let process = start(dir.path()).await;
     let (one, other) = (process.bridge(), process.bridge());
     assert_eq!(one.interrupt().await.unwrap_err(), BridgeError::Idle);
-    let mut stopped = ask(&one, Surface::main_chat(None), "say half; hang");
-    let mut goes_on = ask(&other, Surface::task_chat("1"), "say here; sleep 200ms; say and there");
-    until(&mut stopped, "half").await;
-    until(&mut goes_on, "here").await;
+    let mut stopped = start_query(&one, Surface::main_chat(None), "say half; hang");
+    let mut goes_on = start_query(&other, Surface::task_chat("1"), "say here; sleep 200ms; say and there");
+    read_until(&mut stopped, "half").await;
+    read_until(&mut goes_on, "here").await;
     // A handle runs one query at a time.
     let busy = one.query(Query::new(Surface::task_chat("2"), "say more")).err().unwrap();
     assert_eq!(busy.code(), "request_active", "{busy}");
@@ -117,17 +117,20 @@ async fn interrupting_one_request_does_not_interrupt_another() {
     let whole = goes_on.result().await.unwrap();
     assert_eq!((whole.terminal_status, whole.text.as_str()), (RunStatus::Succeeded, "here\nand there\n"));
     // The handle is free again.
-    assert_eq!(ask(&one, Surface::main_chat(None), "say again").result().await.unwrap().text, "again\n");
+    assert_eq!(
+        start_query(&one, Surface::main_chat(None), "say again").result().await.unwrap().text,
+        "again\n"
+    );
 }
 
 #[tokio::test]
-async fn a_slow_handle_makes_nobody_wait_and_the_result_is_whole() {
+async fn a_slow_handle_delays_no_other_and_gets_the_complete_result() {
     let dir = tempfile::tempdir().unwrap();
     let process = start(dir.path()).await;
     let (slow, quick) = (process.bridge(), process.bridge());
     let word = "x".repeat(999);
-    let mut unread = ask(&slow, Surface::main_chat(None), &format!("stream 4000 {word}"));
-    let read = ask(&quick, Surface::task_chat("1"), &format!("stream 1000 {word}"));
+    let mut unread = start_query(&slow, Surface::main_chat(None), &format!("stream 4000 {word}"));
+    let read = start_query(&quick, Surface::task_chat("1"), &format!("stream 1000 {word}"));
     assert_eq!(read.result().await.unwrap().text.len(), 1_000_000);
     // Wait for the end of the query without reading its stream.
     while slow.active().is_some() {
@@ -149,7 +152,7 @@ async fn a_slow_handle_makes_nobody_wait_and_the_result_is_whole() {
 }
 
 #[tokio::test]
-async fn a_login_an_invalidation_and_its_refusal_reach_whom_they_concern() {
+async fn login_and_invalidation_results_reach_the_handle_that_sent_them() {
     let dir = folder();
     let process = start(dir.path()).await;
     let bridge = process.bridge();
@@ -162,7 +165,7 @@ async fn a_login_an_invalidation_and_its_refusal_reach_whom_they_concern() {
     let first = bridge.query(query("hello")).unwrap().result().await.unwrap();
     bridge.invalidate_session("k");
     let mut second = bridge.query(query("hang")).unwrap();
-    until(&mut second, "hanging").await;
+    read_until(&mut second, "hanging").await;
     let ids = second.ids();
     assert_eq!(ids.session_id, Some(first.session_id), "the session stays");
     assert_ne!(ids.adapter_session_id, first.adapter_session_id, "the agent's own does not");
@@ -182,12 +185,12 @@ async fn a_login_an_invalidation_and_its_refusal_reach_whom_they_concern() {
 }
 
 #[tokio::test]
-async fn a_tool_of_the_host_is_answered_by_the_handle_whose_query_calls_it() {
+async fn a_host_tool_call_goes_to_the_handle_of_its_query() {
     let dir = tempfile::tempdir().unwrap();
     let process = start(dir.path()).await;
     let (one, other) = (process.bridge(), process.bridge());
-    let mut hanging = ask(&other, Surface::task_chat("1"), "say here; hang");
-    until(&mut hanging, "here").await;
+    let mut hanging = start_query(&other, Surface::task_chat("1"), "say here; hang");
+    read_until(&mut hanging, "here").await;
     let relay = dir.path().join("state/relay.sock");
     // Answered by the caller's function.
     let tools = Tools::new(|call| async move {
@@ -196,10 +199,10 @@ async fn a_tool_of_the_host_is_answered_by_the_handle_whose_query_calls_it() {
     });
     let query = Query { tools: Some(tools), ..Query::new(Surface::main_chat(None), "say here; hang") };
     let mut asked = one.query(query).unwrap();
-    until(&mut asked, "here").await;
+    read_until(&mut asked, "here").await;
     let run = asked.ids().run_id.unwrap();
-    let said = call(&relay, "colour", &json!({"of": "sky"}), Some(&run.to_string())).await;
-    assert_eq!(said, json!({"is": "sky", "by": "colour"}).to_string());
+    let result = call(&relay, "colour", &json!({"of": "sky"}), Some(&run.to_string())).await;
+    assert_eq!(result, json!({"is": "sky", "by": "colour"}).to_string());
     // Answered by the reader of the event.
     let other_run = hanging.ids().run_id.unwrap().to_string();
     let nothing = json!({});

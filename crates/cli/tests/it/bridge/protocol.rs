@@ -3,7 +3,7 @@
 use mainspring::core::RunStatus;
 use mainspring_client::bridge::{BridgeError, Query, Surface};
 
-use super::{ask, start, until};
+use super::{read_until, start, start_query};
 use crate::jsonl::acp::folder;
 use crate::jsonl::{Host, is_end};
 
@@ -12,7 +12,7 @@ async fn a_result_exposes_session_run_attempt_and_adapter_ids_separately() {
     let dir = folder();
     let process = start(dir.path()).await;
     let bridge = process.bridge();
-    let result = ask(&bridge, Surface::task_chat("1"), "hello").result().await.unwrap();
+    let result = start_query(&bridge, Surface::task_chat("1"), "hello").result().await.unwrap();
     assert_eq!((result.terminal_status, result.text.as_str()), (RunStatus::Succeeded, "hello\n"));
     let native = result.adapter_session_id.clone().unwrap();
     assert!(native.starts_with("native-"), "{native}");
@@ -33,8 +33,8 @@ async fn a_cancellation_acknowledgement_parses() {
     let dir = folder();
     let process = start(dir.path()).await;
     let bridge = process.bridge();
-    let mut stream = ask(&bridge, Surface::main_chat(None), "hang");
-    until(&mut stream, "hanging").await;
+    let mut stream = start_query(&bridge, Surface::main_chat(None), "hang");
+    read_until(&mut stream, "hanging").await;
     let ack = bridge.interrupt().await.unwrap();
     // The cancellation is sent to the agent, and the agent's protocol has no acknowledgement for it.
     assert_eq!(
@@ -56,17 +56,17 @@ async fn the_legacy_session_id_retains_native_behaviour() {
     process.stop().await;
     // The field names of protocol version 1.
     let mut host = Host::start(dir.path());
-    host.say(&serde_json::json!({"type": "query", "id": "v1", "prompt": "old", "systemPrompt": "", "sessionKey": "k"}));
-    let v1 = host.until(is_end).pop().unwrap();
+    host.send(&serde_json::json!({"type": "query", "id": "v1", "prompt": "old", "systemPrompt": "", "sessionKey": "k"}));
+    let v1 = host.receive_until(is_end).pop().unwrap();
     assert_eq!(v1["sessionId"], result.legacy_session_id());
 }
 
 #[tokio::test]
-async fn a_failure_says_its_code_and_what_it_became() {
+async fn a_failure_has_a_code_and_a_reason() {
     let dir = tempfile::tempdir().unwrap();
     let process = start(dir.path()).await;
     let bridge = process.bridge();
-    let failed = ask(&bridge, Surface::main_chat(None), "fail no luck").result().await.unwrap_err();
+    let failed = start_query(&bridge, Surface::main_chat(None), "fail no luck").result().await.unwrap_err();
     let BridgeError::Failed { code, message, ids } = &failed else { panic!("{failed:?}") };
     assert_eq!((code.as_str(), message.as_str()), ("script_failed", "no luck"));
     let run = process.client().unwrap().run_get(ids.run_id.unwrap()).await.unwrap();

@@ -4,7 +4,7 @@ use mainspring::core::{RunId, RunStatus};
 use mainspring_client::bridge::{Launch, Phase, Restart, RuntimeProcess, Surface};
 use mainspring_client::status::{Freshness, RunView, StatusStore};
 
-use super::{ask, kill, launch, start, until};
+use super::{kill, launch, read_until, start, start_query};
 use crate::cli::run;
 
 /// Waits until the latest run of a surface satisfies `is`.
@@ -25,17 +25,17 @@ async fn main_chat_task_chat_and_pill_statuses_follow_canonical_run_events() {
     let dir = tempfile::tempdir().unwrap();
     let process = start(dir.path()).await;
     let [main, task, pill] = [Surface::main_chat(None), Surface::task_chat("1"), Surface::floating_pill("p")];
-    let earlier = ask(&process.bridge(), main.clone(), "say earlier").result().await.unwrap();
+    let earlier = start_query(&process.bridge(), main.clone(), "say earlier").result().await.unwrap();
     let store = StatusStore::follow(process.client().unwrap());
     assert_eq!((store.freshness(), store.surface(&main)), (Freshness::Unknown, None));
     // Earlier runs are known, and later ones follow.
     assert_eq!(reaches(&store, &main, RunStatus::Succeeded).await.run_id, earlier.run_id);
     let bridges = [process.bridge(), process.bridge(), process.bridge()];
     let mut hangs =
-        ask(&bridges[0], main.clone(), "usage 10 5 0.5; usage 1 1; progress half way; say x; hang");
-    let fails = ask(&bridges[1], task.clone(), "fail no luck");
-    let _asks = ask(&bridges[2], pill.clone(), "ask which?");
-    until(&mut hangs, "x").await;
+        start_query(&bridges[0], main.clone(), "usage 10 5 0.5; usage 1 1; progress half way; say x; hang");
+    let fails = start_query(&bridges[1], task.clone(), "fail no luck");
+    let _asks = start_query(&bridges[2], pill.clone(), "ask which?");
+    read_until(&mut hangs, "x").await;
     let shown = latest(&store, &main, |run| run.progress.is_some()).await;
     assert_eq!((shown.status, shown.progress.as_deref()), (RunStatus::Running, Some("half way")));
     assert_eq!((shown.usage.input_tokens, shown.usage.cost.usd()), (11, Some(0.5)));
@@ -69,13 +69,13 @@ async fn closing_or_dropping_a_handle_does_not_fabricate_terminal_success() {
     current(&store).await;
     let task = Surface::task_chat("1");
     let bridge = process.bridge();
-    let mut stream = ask(&bridge, task.clone(), "say here; hang");
-    until(&mut stream, "here").await;
+    let mut stream = start_query(&bridge, task.clone(), "say here; hang");
+    read_until(&mut stream, "here").await;
     let run = stream.ids().run_id.unwrap();
     // The chat is closed: no one reads the query any more.
     drop((stream, bridge));
     // A later event gives a wrong conclusion the time to show.
-    ask(&process.bridge(), Surface::main_chat(None), "say later").result().await.unwrap();
+    start_query(&process.bridge(), Surface::main_chat(None), "say later").result().await.unwrap();
     reaches(&store, &Surface::main_chat(None), RunStatus::Succeeded).await;
     assert_eq!(store.run(run).unwrap().status, RunStatus::Running);
     let client = process.client().unwrap();
@@ -92,8 +92,8 @@ async fn process_restart_produces_orphaned_status_rather_than_silent_completion(
     let process = RuntimeProcess::start(Launch { restart, ..launch(dir.path()) }).await.unwrap();
     let store = StatusStore::follow(process.client().unwrap());
     let (task, bridge) = (Surface::task_chat("1"), process.bridge());
-    let mut stream = ask(&bridge, task.clone(), "say here; hang");
-    until(&mut stream, "here").await;
+    let mut stream = start_query(&bridge, task.clone(), "say here; hang");
+    read_until(&mut stream, "here").await;
     let shown: RunId = reaches(&store, &task, RunStatus::Running).await.run_id;
     kill(&process);
     assert_eq!(stream.result().await.unwrap_err().code(), "process_lost");
@@ -102,10 +102,10 @@ async fn process_restart_produces_orphaned_status_rather_than_silent_completion(
     store.until(|store| matches!(store.freshness(), Freshness::Stale { .. }).then_some(())).await;
     assert_eq!(store.run(shown).unwrap().status, RunStatus::Running);
     // Another process takes over the sessions: events missed in between are known afterwards.
-    let said =
+    let output =
         run(dir.path(), &["prompt", "--owner", "desktop-local-user", "--session", "k", "say elsewhere"]);
-    assert_eq!(said.code, 0, "{}", said.err);
-    ask(&bridge, Surface::main_chat(None), "say back").result().await.unwrap();
+    assert_eq!(output.code, 0, "{}", output.err);
+    start_query(&bridge, Surface::main_chat(None), "say back").result().await.unwrap();
     let orphaned = reaches(&store, &task, RunStatus::Orphaned).await;
     assert_eq!((orphaned.run_id, orphaned.error.unwrap().code.as_str()), (shown, "executor_lost"));
     assert_eq!(store.freshness(), Freshness::Current);

@@ -1,18 +1,18 @@
 //! Agent definitions over HTTP and on the command line, and runs that use them.
 
 use super::*;
-use crate::cli::{json_lines, run, said};
+use crate::cli::{command_output, json_lines, run};
 
 /// Sends a request as `owner`.
 async fn ask(server: &Server, owner: &str, method: Method, path: &str, body: &Value) -> (u16, Value) {
     let request = server.request(method, path).header("mainspring-owner", owner);
     let request = if body.is_null() { request } else { request.json(body) };
-    let (status, body) = answer(request).await;
+    let (status, body) = send_request(request).await;
     (status.as_u16(), body)
 }
 
 #[tokio::test]
-async fn an_owners_agent_is_followed_by_its_runs_and_nobody_elses() {
+async fn an_owners_agent_is_used_only_by_that_owners_runs() {
     let server = Server::start_with(&[("MAINSPRING_ADAPTER", "native")]);
     let agents = server.dir.path().join("state/agents");
     std::fs::create_dir_all(&agents).unwrap();
@@ -62,7 +62,7 @@ async fn an_owners_agent_is_followed_by_its_runs_and_nobody_elses() {
             "prompt": "ask Who?; say done", "session": {"key": key, "agentDefinition": agent},
         });
         let request = server.request(Method::POST, "/v1/runs").header("mainspring-owner", owner);
-        let (_, run) = answer(request.header("prefer", "wait=30").json(&body)).await;
+        let (_, run) = send_request(request.header("prefer", "wait=30").json(&body)).await;
         format!("{} {}", run["status"], run["error"]["code"]).replace('"', "")
     };
     // Ada's agent may not ask a person, so its model gets an error and continues. The shared agent waits. Bob has no
@@ -78,7 +78,7 @@ async fn an_owners_agent_is_followed_by_its_runs_and_nobody_elses() {
 }
 
 #[test]
-fn the_command_line_makes_shows_checks_and_deletes_agents() {
+fn the_command_line_creates_shows_checks_and_deletes_agents() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("coder.toml");
     let text = "id = \"coder\"\nversion = 2\ndescription = \"Writes code.\"\nmodel = \"scripted/any\"\n\
@@ -115,7 +115,7 @@ fn the_command_line_makes_shows_checks_and_deletes_agents() {
     chat.args(["chat", "--agent", "coder", "-s", "c"]).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut chat = chat.stderr(Stdio::piped()).spawn().unwrap();
     std::io::Write::write_all(&mut chat.stdin.take().unwrap(), b"say by the coder\n").unwrap();
-    assert_eq!(said(chat.wait_with_output().unwrap()).out, "by the coder\n");
+    assert_eq!(command_output(chat.wait_with_output().unwrap()).out, "by the coder\n");
     assert_eq!(run(dir.path(), &["agent", "delete", "coder@2"]).code, 0);
     assert_eq!(run(dir.path(), &["agent", "show", "coder"]).code, 3);
 }

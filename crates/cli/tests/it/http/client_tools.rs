@@ -12,13 +12,13 @@ fn tools() -> Value {
 }
 
 #[tokio::test]
-async fn calls_are_streamed_and_results_resume_the_run_after_a_kill() {
+async fn client_tool_calls_are_streamed_and_results_resume_the_run_after_a_kill() {
     let server = Server::start();
     let body = json!({"prompt": SCRIPT, "session": {"key": "a"}, "options": {"tools": tools()}});
     let (status, run) = server.post("/v1/runs", body).await;
     assert_eq!(status, StatusCode::ACCEPTED, "{run}");
     let path = format!("/v1/runs/{}", run["runId"].as_str().unwrap());
-    let mut frames = Frames::open(&server, &format!("{path}/events"), None).await;
+    let mut frames = EventStream::open(&server, &format!("{path}/events"), None).await;
     let asked = loop {
         let frame = frames.next().await.unwrap();
         if frame.event == "tools.requested" {
@@ -52,7 +52,7 @@ async fn calls_are_streamed_and_results_resume_the_run_after_a_kill() {
     );
     let (status, _) = post(json!([result(0, "none"), result(1, "west")])).await;
     assert_eq!(status, StatusCode::OK);
-    assert_eq!(server.ended(&run).await["status"], "succeeded");
+    assert_eq!(server.wait_ended(&run).await["status"], "succeeded");
     let (status, again) = post(json!([result(0, "none")])).await;
     assert_eq!((status, &again["status"]), (StatusCode::OK, &json!("succeeded")), "{again}");
     let (_, messages) = server.get("/v1/sessions/a/messages").await;
@@ -62,7 +62,7 @@ async fn calls_are_streamed_and_results_resume_the_run_after_a_kill() {
 }
 
 #[tokio::test]
-async fn tools_that_make_no_sense_are_named() {
+async fn invalid_client_tools_are_named_in_the_error() {
     let server = Server::start();
     for (options, part) in [
         (json!({"tools": [{"name": "a b", "inputSchema": {}}]}), "\"a b\": a name has 1 to 64"),
@@ -77,14 +77,14 @@ async fn tools_that_make_no_sense_are_named() {
 }
 
 #[test]
-fn the_command_line_declares_tools_and_gives_their_results() {
+fn the_command_line_declares_client_tools_and_returns_their_results() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("tools.json"), tools().to_string()).unwrap();
     let run = |arguments: &[&str]| crate::cli::run(dir.path(), arguments);
-    let said = run(&["prompt", "-s", "a", "--tool", "tools.json", SCRIPT]);
-    assert_eq!(said.code, 7, "it waits: {}", said.err);
-    assert!(said.err.contains(r#"calls rain {"at":1}"#), "{}", said.err);
-    let line = said.err.lines().find(|line| line.contains("answer with: ")).unwrap();
+    let output = run(&["prompt", "-s", "a", "--tool", "tools.json", SCRIPT]);
+    assert_eq!(output.code, 7, "it waits: {}", output.err);
+    assert!(output.err.contains(r#"calls rain {"at":1}"#), "{}", output.err);
+    let line = output.err.lines().find(|line| line.contains("answer with: ")).unwrap();
     let words: Vec<&str> = line.split_whitespace().skip_while(|word| *word != "run").collect();
     let (id, rain, wind) = (words[2], words[4].trim_matches('\''), words[6].trim_matches('\''));
     let (rain, wind) = (rain.replace("TEXT", "none"), wind.replace("TEXT", "no mast"));

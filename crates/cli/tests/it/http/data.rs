@@ -9,7 +9,7 @@ use super::*;
 
 impl Server {
     async fn upload(&self, path: &str, kind: &str, bytes: &[u8]) -> (StatusCode, Value) {
-        answer(self.request(Method::POST, path).header("content-type", kind).body(bytes.to_vec())).await
+        send_request(self.request(Method::POST, path).header("content-type", kind).body(bytes.to_vec())).await
     }
 
     async fn bytes(&self, artifact: &Value, headers: &[(&str, &str)]) -> (StatusCode, HeaderMap, Vec<u8>) {
@@ -23,7 +23,7 @@ impl Server {
 }
 
 #[tokio::test]
-async fn state_of_every_scope_is_read_and_changed_by_the_same_verbs() {
+async fn state_of_every_scope_has_the_same_operations() {
     let server = Server::start();
     let run = server.prompt("a", "say hi; hang").await;
     let run = run["runId"].as_str().unwrap();
@@ -50,35 +50,35 @@ async fn state_of_every_scope_is_read_and_changed_by_the_same_verbs() {
         let (status, second, _) = put(&[("if-match", &first)], Value::Null).await;
         assert_eq!(status, 200, "{root}");
         assert_eq!(put(&[("if-match", &first)], json!(2)).await.0, 412, "{root}");
-        assert_eq!(put(&[("if-match", "soon")], json!(2)).await.0, 400, "{root}");
+        assert_eq!(put(&[("if-match", "with_timeout")], json!(2)).await.0, 400, "{root}");
         assert_eq!(put(&[("if-match", "*"), ("if-none-match", "*")], json!(2)).await.0, 400, "{root}");
         let cached = server.request(Method::GET, &path).header("if-none-match", second.unwrap());
-        assert_eq!(answer(cached).await.0, StatusCode::NOT_MODIFIED, "{root}");
+        assert_eq!(send_request(cached).await.0, StatusCode::NOT_MODIFIED, "{root}");
         assert_eq!(server.get(&path).await.1["value"], Value::Null, "{root}");
 
         for key in ["b", "a"] {
             let set = server.request(Method::PUT, &format!("{root}/{key}")).json(&json!(key));
-            assert_eq!(answer(set).await.0, StatusCode::CREATED, "{root}");
+            assert_eq!(send_request(set).await.0, StatusCode::CREATED, "{root}");
         }
         let (_, page) = server.get(&format!("{root}?limit=2")).await;
         assert_eq!((&page["items"][0]["key"], &page["next"]), (&json!("a"), &json!("b")), "{root}");
         let (_, rest) = server.get(&format!("{root}?after=b")).await;
         assert_eq!((&rest["items"][0]["key"], rest.get("next")), (&json!("theme"), None), "{root}");
         let stale = server.request(Method::DELETE, &path).header("if-match", &first);
-        assert_eq!(answer(stale).await.0, StatusCode::PRECONDITION_FAILED, "{root}");
+        assert_eq!(send_request(stale).await.0, StatusCode::PRECONDITION_FAILED, "{root}");
         for _ in 0..2 {
             assert_eq!(
-                answer(server.request(Method::DELETE, &path)).await.0,
+                send_request(server.request(Method::DELETE, &path)).await.0,
                 StatusCode::NO_CONTENT,
                 "{root}"
             );
         }
         let bad = server.request(Method::PUT, &format!("{root}/a%2Fb")).json(&json!(1));
-        assert_eq!(answer(bad).await.0, StatusCode::BAD_REQUEST, "{root}");
+        assert_eq!(send_request(bad).await.0, StatusCode::BAD_REQUEST, "{root}");
         let large = server.request(Method::PUT, &path).json(&"x".repeat(70_000));
-        assert_eq!(answer(large).await.1["code"], "too_large", "{root}");
+        assert_eq!(send_request(large).await.1["code"], "too_large", "{root}");
     }
-    let busy = answer(server.request(Method::PUT, "/v1/sessions/a/state/k").json(&json!(1))).await;
+    let busy = send_request(server.request(Method::PUT, "/v1/sessions/a/state/k").json(&json!(1))).await;
     assert_eq!((busy.0, &busy.1["code"]), (StatusCode::CONFLICT, &json!("session_busy")));
     let misplaced = server.get(&format!("/v1/state?at=msg_{}", "0".repeat(32))).await;
     assert_eq!(misplaced.1["code"], "invalid_request");
@@ -88,13 +88,13 @@ async fn state_of_every_scope_is_read_and_changed_by_the_same_verbs() {
 async fn the_state_as_of_a_message() {
     let server = Server::start();
     let set = async |value: Value| {
-        answer(server.request(Method::PUT, "/v1/sessions/a/state/k").json(&value)).await.0
+        send_request(server.request(Method::PUT, "/v1/sessions/a/state/k").json(&value)).await.0
     };
     server.post("/v1/sessions", json!({"key": "a"})).await;
     set(json!("before")).await;
     for value in ["one", "two"] {
         let run = server.prompt("a", "say hi").await;
-        server.ended(&run).await;
+        server.wait_ended(&run).await;
         assert_eq!(set(json!(value)).await, StatusCode::OK);
     }
     let (_, messages) = server.get("/v1/sessions/a/messages").await;
@@ -114,7 +114,7 @@ async fn the_state_as_of_a_message() {
 }
 
 #[tokio::test]
-async fn an_artifact_comes_back_as_it_was_sent_and_is_never_shown_as_a_page() {
+async fn an_artifact_is_returned_unchanged_and_never_rendered_as_a_page() {
     let server = Server::start_with(&[("MAINSPRING_LIMITS_ARTIFACT_BYTES", "300000")]);
     server.post("/v1/sessions", json!({"key": "a"})).await;
     let html = b"<script>alert(1)</script>".repeat(4000);
@@ -156,7 +156,7 @@ async fn an_artifact_comes_back_as_it_was_sent_and_is_never_shown_as_a_page() {
     assert_eq!(status, StatusCode::BAD_REQUEST);
     let once = |bytes: &'static str| {
         let request = server.request(Method::POST, "/v1/sessions/a/artifacts").header("idempotency-key", "k");
-        answer(request.body(bytes))
+        send_request(request.body(bytes))
     };
     let (first, again, other) = (once("once").await, once("once").await, once("other").await);
     assert_eq!((first.0, again.0, other.0.as_u16()), (StatusCode::CREATED, StatusCode::OK, 409));
@@ -172,7 +172,7 @@ async fn an_artifact_comes_back_as_it_was_sent_and_is_never_shown_as_a_page() {
     assert_eq!((&page["items"][0], &rest["items"]), (&first.1, &json!([artifact])));
     let block = json!({"type": "attachment", "artifact": first.1["artifactId"]});
     let (_, run) = server.post("/v1/runs", json!({"prompt": [block], "session": {"key": "b"}})).await;
-    server.ended(&run).await;
+    server.wait_ended(&run).await;
     let (_, messages) = server.get("/v1/sessions/b/messages").await;
     assert_eq!(messages["items"][0]["content"][0]["mimeType"], "application/octet-stream");
     assert_eq!(
@@ -181,15 +181,15 @@ async fn an_artifact_comes_back_as_it_was_sent_and_is_never_shown_as_a_page() {
     );
     let path = format!("/v1/artifacts/{}", artifact["artifactId"].as_str().unwrap());
     assert_eq!(server.get(&path).await.1, artifact);
-    assert_eq!(answer(server.request(Method::DELETE, &path)).await.0, StatusCode::NO_CONTENT);
-    assert_eq!(answer(server.request(Method::DELETE, &path)).await.0, StatusCode::NOT_FOUND);
+    assert_eq!(send_request(server.request(Method::DELETE, &path)).await.0, StatusCode::NO_CONTENT);
+    assert_eq!(send_request(server.request(Method::DELETE, &path)).await.0, StatusCode::NOT_FOUND);
     assert_eq!(server.bytes(&artifact, &[]).await.0, StatusCode::NOT_FOUND);
 }
 
 /// Kills the server repeatedly during uploads: acknowledged artifacts exist, existing artifacts are complete, and after
 /// the next start no other file is left.
 #[tokio::test]
-async fn a_kill_between_bytes_and_row_loses_and_leaves_nothing() {
+async fn a_kill_between_blob_and_row_loses_nothing_and_leaves_no_orphan() {
     let dir = Arc::new(tempfile::tempdir().unwrap());
     let mut acknowledged: HashMap<String, String> = HashMap::new();
     for round in 0..8_usize {

@@ -26,7 +26,7 @@ impl Server {
     }
 
     async fn revoke(&self, key: &str) -> StatusCode {
-        answer(self.request(Method::DELETE, &format!("/v1/keys/{key}"))).await.0
+        send_request(self.request(Method::DELETE, &format!("/v1/keys/{key}"))).await.0
     }
 }
 
@@ -36,25 +36,25 @@ impl Holder<'_> {
     }
 
     async fn send(&self, method: Method, path: &str, body: Value) -> (u16, Value) {
-        let (status, body) = answer(self.request(method, path).json(&body)).await;
+        let (status, body) = send_request(self.request(method, path).json(&body)).await;
         (status.as_u16(), body)
     }
 
     async fn get(&self, path: &str) -> (u16, Value) {
-        let (status, body) = answer(self.request(Method::GET, path)).await;
+        let (status, body) = send_request(self.request(Method::GET, path)).await;
         (status.as_u16(), body)
     }
 
     /// Opens a session's stream and waits for its beginning.
-    async fn stream(&self, path: &str) -> Frames {
+    async fn stream(&self, path: &str) -> EventStream {
         let request = self.request(Method::GET, path).header("accept", "text/event-stream");
         let response = request.send().await.unwrap();
         assert_eq!(response.headers()["content-type"], "text/event-stream");
-        Frames { response, buffer: vec![] }
+        EventStream { response, buffer: vec![] }
     }
 }
 
-/// Creates a key of Ada's that expires soon; tries longer lifetimes on a slow machine.
+/// Creates a key of Ada's that expires with_timeout; tries longer lifetimes on a slow machine.
 async fn brief(server: &Server) -> Holder<'_> {
     for span in [300, 1_000, 5_000, 30_000] {
         let body =
@@ -69,7 +69,7 @@ async fn brief(server: &Server) -> Holder<'_> {
 }
 
 #[tokio::test]
-async fn an_org_reads_what_is_shown_to_it_and_changes_nothing() {
+async fn an_org_member_can_read_shared_sessions_but_not_change_them() {
     let server = Server::start();
     let (ada, bob) = (server.member("ada", "acme").await, server.member("bob", "acme").await);
     let eve = server.member("eve", "beta").await;
@@ -116,7 +116,7 @@ async fn an_org_reads_what_is_shown_to_it_and_changes_nothing() {
 }
 
 #[tokio::test]
-async fn a_key_that_is_over_opens_nothing_and_ends_its_streams() {
+async fn an_expired_or_revoked_key_is_refused_and_its_streams_end() {
     let server = Server::start();
     let ada = server.member("ada", "acme").await;
     assert_eq!(ada.send(Method::POST, "/v1/sessions", json!({"key": "a"})).await.0, 201);
@@ -141,7 +141,7 @@ async fn a_key_that_is_over_opens_nothing_and_ends_its_streams() {
 }
 
 #[tokio::test]
-async fn roles_are_kept() {
+async fn roles_are_enforced() {
     let server = Server::start();
     let admin = json!({"name": "boss", "ownerId": "boss", "orgId": "acme", "role": "admin"});
     let boss = server.key(admin).await;
@@ -181,10 +181,10 @@ async fn the_token_acts_for_any_owner_and_a_key_for_its_own() {
     let ada = server.member("ada", "acme").await;
     assert_eq!(ada.send(Method::POST, "/v1/sessions", json!({"key": "a"})).await.0, 201);
     let asked = |request: RequestBuilder, owner: &'static str| async move {
-        answer(request.header("mainspring-owner", owner)).await
+        send_request(request.header("mainspring-owner", owner)).await
     };
     let get = || server.request(Method::GET, "/v1/sessions/a");
-    assert_eq!(answer(get()).await.0, StatusCode::NOT_FOUND);
+    assert_eq!(send_request(get()).await.0, StatusCode::NOT_FOUND);
     let (status, session) = asked(get(), "ada").await;
     assert_eq!((status, &session["ownerId"]), (StatusCode::OK, &json!("ada")));
     assert_eq!(asked(get(), "").await.0, StatusCode::BAD_REQUEST);
@@ -195,10 +195,10 @@ async fn the_token_acts_for_any_owner_and_a_key_for_its_own() {
 }
 
 #[tokio::test]
-async fn what_creates_creates_once_and_no_secret_is_kept_or_shown_again() {
+async fn creation_is_idempotent_and_secrets_are_neither_stored_nor_shown_again() {
     let server = Server::start();
     let once = |path: &str, body: Value| {
-        answer(server.request(Method::POST, path).header("idempotency-key", "k1").json(&body))
+        send_request(server.request(Method::POST, path).header("idempotency-key", "k1").json(&body))
     };
     let (status, mut session) = once("/v1/sessions", json!({"title": "tea"})).await;
     assert_eq!(status, StatusCode::CREATED);
@@ -227,7 +227,7 @@ async fn what_creates_creates_once_and_no_secret_is_kept_or_shown_again() {
 }
 
 #[tokio::test]
-async fn a_session_is_set_and_cleared_as_a_whole() {
+async fn every_session_field_can_be_set_and_cleared() {
     let server = Server::start();
     let settings = json!({
         "model": "m1", "systemPrompt": "be kind", "modelOptions": {"seed": 7}, "cwd": "/home", "metadata": {"a": 1},
@@ -238,12 +238,12 @@ async fn a_session_is_set_and_cleared_as_a_whole() {
     for (name, value) in settings.as_object().unwrap() {
         assert_eq!(&session[name], value, "{name}");
     }
-    let run = server.ended(&server.prompt("a", "say hi").await).await;
+    let run = server.wait_ended(&server.prompt("a", "say hi").await).await;
     assert_eq!(
         run["options"],
         json!({"model": "m1", "systemPrompt": "be kind", "modelOptions": {"seed": 7}, "cwd": "/home"})
     );
-    let patch = |body: Value| answer(server.request(Method::PATCH, "/v1/sessions/a").json(&body));
+    let patch = |body: Value| send_request(server.request(Method::PATCH, "/v1/sessions/a").json(&body));
     let bad = patch(json!({"title": "never", "modelOptions": 1})).await;
     let title = server.get("/v1/sessions/a").await.1["title"].clone();
     assert_eq!((bad.0, title), (StatusCode::BAD_REQUEST, json!("say hi")));
@@ -259,10 +259,12 @@ async fn a_session_is_set_and_cleared_as_a_whole() {
 }
 
 #[tokio::test]
-async fn a_server_answers_to_the_names_it_was_given() {
+async fn a_server_accepts_its_configured_host_names() {
     let server = Server::start_with(&[("MAINSPRING_ALLOWED_HOSTS", "agents.example.com")]);
     let with = |host: &str, origin: &str| {
-        answer(server.request(Method::GET, "/v1/sessions").header("host", host).header("origin", origin))
+        send_request(
+            server.request(Method::GET, "/v1/sessions").header("host", host).header("origin", origin),
+        )
     };
     assert_eq!(with("agents.example.com", "https://agents.example.com").await.0, StatusCode::OK);
     assert_eq!(with("evil.example", "https://evil.example").await.1["code"], "forbidden_host");
@@ -270,15 +272,15 @@ async fn a_server_answers_to_the_names_it_was_given() {
 }
 
 #[test]
-fn a_server_that_others_can_reach_says_so() {
+fn a_server_reachable_by_other_machines_prints_a_warning() {
     let dir = tempfile::tempdir().unwrap();
     let mut child = mainspring(dir.path())
         .args(["serve", "--listen", "0.0.0.0:0"])
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let said = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
-    let warned = said.take_while(|line| !line.contains("token:")).any(|line| line.contains("without TLS"));
+    let stderr = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
+    let warned = stderr.take_while(|line| !line.contains("token:")).any(|line| line.contains("without TLS"));
     child.kill().unwrap();
     child.wait().unwrap();
     assert!(warned);

@@ -6,7 +6,7 @@ impl Server {
     /// Sends a prompt and waits for the run's end.
     async fn play(&self, session: &str, text: &str) -> Value {
         let run = self.prompt(session, text).await;
-        self.ended(&run).await
+        self.wait_ended(&run).await
     }
 
     async fn path(&self, session: &str) -> Vec<String> {
@@ -22,12 +22,12 @@ impl Server {
     async fn branch(&self, session: &str, body: Value) -> Value {
         let path = format!("/v1/sessions/{session}/runs");
         let request = self.request(Method::POST, &path).header("prefer", "wait=30").json(&body);
-        answer(request).await.1
+        send_request(request).await.1
     }
 }
 
 #[tokio::test]
-async fn a_tree_is_grown_walked_and_read() {
+async fn a_tree_is_branched_navigated_and_read() {
     let server = Server::start();
     server.play("a", "say one").await;
     let first = server.path("a").await;
@@ -61,7 +61,7 @@ async fn a_tree_is_grown_walked_and_read() {
     let (_, session) = server.get("/v1/sessions/a").await;
     let navigate = |to: Value, tag: Value| {
         let request = server.request(Method::POST, "/v1/sessions/a/navigate").json(&json!({"messageId": to}));
-        answer(request.header("if-match", format!("\"{tag}\"")))
+        send_request(request.header("if-match", format!("\"{tag}\"")))
     };
     let (status, moved) = navigate(json!(first[1]), session["version"].clone()).await;
     assert_eq!((status, &moved["tipMessageId"]), (StatusCode::OK, &json!(first[1])), "{moved}");
@@ -76,13 +76,13 @@ async fn a_tree_is_grown_walked_and_read() {
 }
 
 #[tokio::test]
-async fn a_session_is_forked_once_and_deleting_its_source_says_so() {
+async fn a_fork_is_idempotent_and_survives_the_deletion_of_its_source() {
     let server = Server::start();
     server.play("a", "say one").await;
     let path = server.path("a").await;
     let fork = |title: &str| {
         let body = json!({"messageId": path[1], "key": "f", "title": title});
-        answer(
+        send_request(
             server.request(Method::POST, "/v1/sessions/a/fork").header("idempotency-key", "k1").json(&body),
         )
     };
@@ -93,15 +93,15 @@ async fn a_session_is_forked_once_and_deleting_its_source_says_so() {
     assert_eq!(fork("theirs").await.1["code"], "request_conflict");
     server.play("f", "say two").await;
     assert_eq!((server.path("f").await.len(), server.path("a").await.len()), (4, 2));
-    let (status, kept) = answer(server.request(Method::DELETE, "/v1/sessions/a")).await;
+    let (status, kept) = send_request(server.request(Method::DELETE, "/v1/sessions/a")).await;
     assert_eq!((status, &kept["keptForForks"]), (StatusCode::OK, &json!([made["sessionId"]])));
     assert_eq!(server.path("f").await[..2], path[..]);
-    let (status, _) = answer(server.request(Method::DELETE, "/v1/sessions/f")).await;
+    let (status, _) = send_request(server.request(Method::DELETE, "/v1/sessions/f")).await;
     assert_eq!(status, StatusCode::NO_CONTENT);
 }
 
 #[tokio::test]
-async fn a_session_travels_as_a_file() {
+async fn a_session_can_be_exported_and_imported() {
     let (here, there) = (Server::start(), Server::start());
     here.play("a", "say hello world").await;
     here.branch("a", json!({"prompt": "say other", "place": {"kind": "root"}})).await;
@@ -109,7 +109,9 @@ async fn a_session_travels_as_a_file() {
     assert_eq!(response.headers()["content-type"], "application/jsonl");
     let file = response.text().await.unwrap();
     let import = |server: &Server, kind: &str, file: &str| {
-        answer(server.request(Method::POST, "/v1/import").header("content-type", kind).body(file.to_owned()))
+        send_request(
+            server.request(Method::POST, "/v1/import").header("content-type", kind).body(file.to_owned()),
+        )
     };
     let (status, problem) = import(&there, "application/json", &file).await;
     assert_eq!(
@@ -145,7 +147,7 @@ async fn a_session_travels_as_a_file() {
 }
 
 #[tokio::test]
-async fn sessions_are_started_pinned_and_named() {
+async fn sessions_are_started_pinned_and_renamed() {
     let server = Server::start();
     let start = async |body: Value| server.post("/v1/sessions", body).await;
     let (status, made) = start(json!({"new": "a", "model": "m1", "systemPrompt": "be kind"})).await;
@@ -168,7 +170,8 @@ async fn sessions_are_started_pinned_and_named() {
     }
     let prompt = json!({"prompt": "say hi", "session": {"new": "c"}});
     assert_eq!(server.post("/v1/runs", prompt).await.0, StatusCode::BAD_REQUEST);
-    let patch = answer(server.request(Method::PATCH, "/v1/sessions/a").json(&json!({"pinned": true}))).await;
+    let patch =
+        send_request(server.request(Method::PATCH, "/v1/sessions/a").json(&json!({"pinned": true}))).await;
     assert_eq!(patch.1["pinned"], true);
     server.play("b", "say a first prompt that is rather longer than fifty characters are").await;
     let listed = async |query: &str| server.get(&format!("/v1/sessions?{query}")).await.1["items"].clone();

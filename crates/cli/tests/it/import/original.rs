@@ -42,19 +42,19 @@ impl Original {
     }
 
     /// Path of the state directory, while the original runs.
-    pub(super) fn running(&self) -> &Path {
+    pub(super) fn running_dir(&self) -> &Path {
         self.folder.path()
     }
 
     /// Copies the files a killed original leaves into `to`: the database, and a WAL that holds most of the data.
-    pub(super) fn killed(&self, to: &Path) -> PathBuf {
-        let left = to.join("omi");
-        fs::create_dir(&left).unwrap();
+    pub(super) fn copy_after_kill(&self, to: &Path) -> PathBuf {
+        let copy = to.join("omi");
+        fs::create_dir(&copy).unwrap();
         for name in ["omi-agentd.sqlite3", "omi-agentd.sqlite3-wal"] {
-            fs::copy(self.folder.path().join(name), left.join(name)).unwrap();
+            fs::copy(self.folder.path().join(name), copy.join(name)).unwrap();
         }
-        assert!(fs::metadata(left.join("omi-agentd.sqlite3-wal")).unwrap().len() > 0);
-        left
+        assert!(fs::metadata(copy.join("omi-agentd.sqlite3-wal")).unwrap().len() > 0);
+        copy
     }
 
     fn now(&mut self) -> i64 {

@@ -28,24 +28,24 @@ fn folder_with(more: &str) -> tempfile::TempDir {
     dir
 }
 
-fn asks(host: &mut Host, request: &str, prompt: &str, fields: &Value) -> Vec<Value> {
+fn run_query(host: &mut Host, request: &str, prompt: &str, fields: &Value) -> Vec<Value> {
     let mut line = query(request, "k", prompt);
     line.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
-    host.say(&line);
-    host.ended(request)
+    host.send(&line);
+    host.receive_query(request)
 }
 
 /// Returns the native session id of a query's result.
-fn native(heard: &[Value]) -> String {
-    heard.last().unwrap()["adapterSessionId"].as_str().unwrap_or_else(|| panic!("{heard:?}")).to_owned()
+fn native_session(received: &[Value]) -> String {
+    received.last().unwrap()["adapterSessionId"].as_str().unwrap_or_else(|| panic!("{received:?}")).to_owned()
 }
 
 #[test]
-fn lines_name_the_agents_own_session_and_hosts_know_agents_by_their_kind() {
+fn lines_carry_the_native_session_and_aliases_name_adapters_by_kind() {
     let dir = folder();
     let mut host = Host::start(dir.path());
-    let first = asks(&mut host, "1", "hello", &json!({"adapterId": "acp-claude"}));
-    let own = native(&first);
+    let first = run_query(&mut host, "1", "hello", &json!({"adapterId": "acp-claude"}));
+    let own = native_session(&first);
     assert!(own.starts_with("native-"));
     for line in &first {
         assert_eq!(line["adapterSessionId"], own, "{line}");
@@ -53,67 +53,67 @@ fn lines_name_the_agents_own_session_and_hosts_know_agents_by_their_kind() {
     }
     // The session's next query continues in the native session, also in another process, and also when a query is
     // repeated.
-    assert_eq!(native(&asks(&mut host, "2", "again", &json!({"adapterId": "acp"}))), own);
+    assert_eq!(native_session(&run_query(&mut host, "2", "again", &json!({"adapterId": "acp"}))), own);
     host.close();
     let mut host = Host::start(dir.path());
-    assert_eq!(native(&asks(&mut host, "3", "once more", &json!({}))), own);
-    assert_eq!(native(&asks(&mut host, "2", "again", &json!({"adapterId": "acp"}))), own);
+    assert_eq!(native_session(&run_query(&mut host, "3", "once more", &json!({}))), own);
+    assert_eq!(native_session(&run_query(&mut host, "2", "again", &json!({"adapterId": "acp"}))), own);
     // Version 1 reports the native session as its only session id.
-    host.say(&json!({"type": "query", "id": "v1", "prompt": "old", "systemPrompt": "", "sessionKey": "k"}));
-    let v1 = host.until(is_end).pop().unwrap();
+    host.send(&json!({"type": "query", "id": "v1", "prompt": "old", "systemPrompt": "", "sessionKey": "k"}));
+    let v1 = host.receive_until(is_end).pop().unwrap();
     assert_eq!((&v1["sessionId"], v1.get("adapterSessionId")), (&own.into(), None));
 }
 
 #[test]
-fn an_invalidated_session_is_opened_anew_and_stays_the_same_to_the_host() {
+fn an_invalidated_binding_is_replaced_within_the_same_session() {
     let dir = folder();
     let mut host = Host::start(dir.path());
-    let first = asks(&mut host, "1", "hello", &json!({}));
-    host.say(&json!({"type": "invalidate_session", "sessionKey": "k"}));
-    host.say(&json!({"type": "invalidate_session", "sessionKey": "nobody's"}));
-    let second = asks(&mut host, "2", "hello again", &json!({}));
-    assert_ne!(native(&second), native(&first));
+    let first = run_query(&mut host, "1", "hello", &json!({}));
+    host.send(&json!({"type": "invalidate_session", "sessionKey": "k"}));
+    host.send(&json!({"type": "invalidate_session", "sessionKey": "nobody's"}));
+    let second = run_query(&mut host, "2", "hello again", &json!({}));
+    assert_ne!(native_session(&second), native_session(&first));
     assert_eq!(second.last().unwrap()["sessionId"], first.last().unwrap()["sessionId"]);
     // A busy session cannot be invalidated.
     host.query("3", "k", "hang");
-    host.until(|line| line["type"] == "text_delta");
-    host.say(&json!({"type": "invalidate_session", "sessionKey": "k", "protocolVersion": 2, "requestId": "i", "clientId": "test"}));
-    let refused = host.hear();
+    host.receive_until(|line| line["type"] == "text_delta");
+    host.send(&json!({"type": "invalidate_session", "sessionKey": "k", "protocolVersion": 2, "requestId": "i", "clientId": "test"}));
+    let refused = host.receive();
     assert_eq!((&refused["reason"], &refused["requestId"]), (&"session_busy".into(), &"i".into()));
 }
 
 #[test]
-fn a_session_that_the_host_remembers_is_adopted_once() {
+fn a_native_session_remembered_by_the_host_is_adopted_once() {
     let dir = folder();
     let known =
         |name: &str| std::fs::write(dir.path().join("agent").join(name), "what was said before\n").unwrap();
     known("native-old");
     known("native-other");
     let mut host = Host::start(dir.path());
-    let adopted = asks(
+    let adopted = run_query(
         &mut host,
         "1",
         "history",
         &json!({"legacyAdapterSessionId": "native-old", "systemPrompt": "be kind"}),
     );
-    assert_eq!(native(&adopted), "native-old");
+    assert_eq!(native_session(&adopted), "native-old");
     assert!(adopted.last().unwrap()["text"].as_str().unwrap().contains("what was said before"));
     // The session is bound by now: the native session id from the host is ignored.
-    let next = asks(
+    let next = run_query(
         &mut host,
         "2",
         "more",
         &json!({"legacyAdapterSessionId": "native-other", "systemPrompt": "be kind"}),
     );
-    assert_eq!(native(&next), "native-old");
+    assert_eq!(native_session(&next), "native-old");
     // A native session unknown to the agent is tried, and then a new one is opened in the same run.
-    host.say(&json!({"type": "query", "id": "v1", "prompt": "hello", "systemPrompt": "", "sessionKey": "other", "resume": "native-gone"}));
-    let heard = host.until(is_end);
+    host.send(&json!({"type": "query", "id": "v1", "prompt": "hello", "systemPrompt": "", "sessionKey": "other", "resume": "native-gone"}));
+    let received = host.receive_until(is_end);
     assert_eq!(
-        (&heard.last().unwrap()["type"], &heard.last().unwrap()["text"]),
+        (&received.last().unwrap()["type"], &received.last().unwrap()["text"]),
         (&"result".into(), &"hello\n".into())
     );
-    assert!(heard.last().unwrap()["sessionId"].as_str().unwrap().starts_with("native-"));
+    assert!(received.last().unwrap()["sessionId"].as_str().unwrap().starts_with("native-"));
     let attempts = std::fs::read_dir(dir.path().join("agent")).unwrap().count();
     assert_eq!(attempts, 3, "one was opened");
 }
@@ -122,18 +122,18 @@ fn a_session_that_the_host_remembers_is_adopted_once() {
 fn agents_find_the_relay() {
     let dir = folder();
     let mut host = Host::start(dir.path());
-    let heard = asks(&mut host, "env", "env OMI_BRIDGE_PIPE", &json!({}));
-    assert_eq!(Path::new(heard.last().unwrap()["text"].as_str().unwrap()), host.relay());
+    let received = run_query(&mut host, "env", "env OMI_BRIDGE_PIPE", &json!({}));
+    assert_eq!(Path::new(received.last().unwrap()["text"].as_str().unwrap()), host.relay());
 }
 
 #[test]
 fn fault_update_for_another_native_session() {
     let dir = folder();
     let mut host = Host::start(dir.path());
-    let heard = asks(&mut host, "1", "noise; and on", &json!({}));
-    let text = heard.last().unwrap()["text"].as_str().unwrap();
-    assert!(text.contains("and on"), "{heard:?}");
-    assert!(heard.iter().all(|line| !line.to_string().contains("LEAK")), "{heard:?}");
+    let received = run_query(&mut host, "1", "noise; and on", &json!({}));
+    let text = received.last().unwrap()["text"].as_str().unwrap();
+    assert!(text.contains("and on"), "{received:?}");
+    assert!(received.iter().all(|line| !line.to_string().contains("LEAK")), "{received:?}");
 }
 
 #[test]
@@ -145,25 +145,25 @@ fn fault_four_sessions_on_acp_at_once() {
     let mut here: Vec<String> = vec![];
     while here.len() < 4 {
         let line = host
-            .until(|line| line["text"].as_str().is_some_and(|text| text.contains("hanging")))
+            .receive_until(|line| line["text"].as_str().is_some_and(|text| text.contains("hanging")))
             .pop()
             .unwrap();
         here.push(line["requestId"].as_str().unwrap().to_owned());
     }
     here.sort();
     assert_eq!(here, names);
-    host.say(&json!({"type": "stop"}));
-    let (rest, code) = host.rest();
+    host.send(&json!({"type": "stop"}));
+    let (rest, code) = host.receive_rest();
     let cancelled = rest.iter().filter(|line| line["terminalStatus"] == "cancelled").count();
     assert_eq!((cancelled, code), (4, 0), "{rest:?}");
 }
 
 #[test]
-fn a_tool_of_the_agent_is_shown() {
+fn an_agents_tool_call_is_reported() {
     let dir = folder();
     let mut host = Host::start(dir.path());
-    let heard = asks(&mut host, "1", "tool edit", &json!({}));
-    let shown: Vec<(&str, &Value)> = heard
+    let received = run_query(&mut host, "1", "tool edit", &json!({}));
+    let shown: Vec<(&str, &Value)> = received
         .iter()
         .filter_map(|line| match line["type"].as_str().unwrap() {
             "tool_activity" => Some(("activity", &line["status"])),
@@ -181,44 +181,44 @@ fn a_tool_of_the_agent_is_shown() {
 fn fault_agent_process_crash() {
     let dir = folder();
     let mut host = Host::start(dir.path());
-    let dead = asks(&mut host, "2", "crash", &json!({}));
+    let dead = run_query(&mut host, "2", "crash", &json!({}));
     assert_eq!(dead.last().unwrap()["code"], "transport_interruption", "{dead:?}");
-    assert_eq!(asks(&mut host, "3", "hello", &json!({})).last().unwrap()["text"], "hello\n");
+    assert_eq!(run_query(&mut host, "3", "hello", &json!({})).last().unwrap()["text"], "hello\n");
 }
 
 /// Makes the agent refuse work before a login.
 const LOCKED: &str = "env = { ACP_AGENT_LOCKED = \"1\" }";
 
 #[test]
-fn who_must_authenticate_is_told_how_and_can() {
+fn a_host_receives_the_login_methods_and_can_log_in() {
     let dir = folder_with(LOCKED);
     let mut host = Host::start(dir.path());
-    let told = asks(&mut host, "early", "hello", &json!({}));
+    let lines = run_query(&mut host, "early", "hello", &json!({}));
     let way = json!({"id": "token", "type": "agent", "displayName": "by a token", "args": [], "env": {}});
-    assert_eq!(told[0], json!({"type": "auth_required", "methods": [way]}), "{told:?}");
-    let end = told.last().unwrap();
+    assert_eq!(lines[0], json!({"type": "auth_required", "methods": [way]}), "{lines:?}");
+    let end = lines.last().unwrap();
     assert_eq!((&end["type"], &end["code"]), (&json!("error"), &json!("authentication")), "{end}");
     assert!(end["message"].as_str().unwrap().contains("mainspring adapter login claude token"), "{end}");
     let says = |method: &str| json!({"type": "authenticate", "protocolVersion": 2, "requestId": method, "methodId": method});
-    host.say(&says("magic"));
-    let refused = host.hear();
+    host.send(&says("magic"));
+    let refused = host.receive();
     assert_eq!(
         (&refused["type"], &refused["code"], &refused["reason"], &refused["requestId"]),
         (&json!("error"), &json!("authentication"), &json!("login_failed"), &json!("magic")),
     );
     assert!(refused["message"].as_str().unwrap().contains("it has token"), "{refused}");
     // A version 1 host gets `auth_required` again: it would take an error for the end of a query.
-    host.say(&json!({"type": "authenticate", "methodId": "magic"}));
-    assert_eq!(host.hear()["type"], "auth_required");
-    host.say(&says("token"));
-    assert_eq!(host.hear(), json!({"type": "auth_success", "protocolVersion": 2, "requestId": "token"}));
-    assert_eq!(asks(&mut host, "late", "hello", &json!({})).last().unwrap()["text"], "hello\n");
+    host.send(&json!({"type": "authenticate", "methodId": "magic"}));
+    assert_eq!(host.receive()["type"], "auth_required");
+    host.send(&says("token"));
+    assert_eq!(host.receive(), json!({"type": "auth_success", "protocolVersion": 2, "requestId": "token"}));
+    assert_eq!(run_query(&mut host, "late", "hello", &json!({})).last().unwrap()["text"], "hello\n");
     // A failed query that is sent again returns the recorded end.
-    assert_eq!(asks(&mut host, "early", "hello", &json!({})).last().unwrap()["code"], "authentication");
+    assert_eq!(run_query(&mut host, "early", "hello", &json!({})).last().unwrap()["code"], "authentication");
 }
 
 #[test]
-fn who_must_authenticate_at_the_command_line_is_told_how_and_can() {
+fn the_command_line_lists_login_methods_and_can_log_in() {
     let dir = folder_with(LOCKED);
     let locked = run(dir.path(), &["prompt", "hello"]);
     assert_eq!(locked.code, 1, "{}", locked.err);
@@ -228,7 +228,7 @@ fn who_must_authenticate_at_the_command_line_is_told_how_and_can() {
     assert_eq!(wrong.code, 4, "{}", wrong.err);
     assert!(wrong.err.contains("error[login_failed]"), "{}", wrong.err);
     let done = run(dir.path(), &["adapter", "login", "claude", "token"]);
-    assert_eq!((done.code, done.out.as_str()), (0, "logged in to claude by token\n"), "{}", done.err);
+    assert_eq!((done.code, done.out.as_str()), (0, "logged in to claude with token\n"), "{}", done.err);
     let nothing = run(dir.path(), &["adapter", "login", "script", "token"]);
     assert_eq!(nothing.code, 2, "{}", nothing.err);
     let listed = run(dir.path(), &["adapter", "list"]);
@@ -240,7 +240,7 @@ fn who_must_authenticate_at_the_command_line_is_told_how_and_can() {
 }
 
 #[test]
-fn what_a_policy_answers_is_not_said_to_wait() {
+fn a_permission_answered_by_policy_is_not_logged_as_waiting() {
     let dir = folder();
     let log = |prompt: &str| {
         let mut child = crate::cli::command(dir.path());
@@ -250,8 +250,8 @@ fn what_a_policy_answers_is_not_said_to_wait() {
         let mut line = query(prompt, "k", prompt);
         line["adapterId"] = if prompt.contains("Tea") { "script" } else { "acp" }.into();
         writeln!(child.stdin.take().unwrap(), "{line}").unwrap();
-        let said = child.wait_with_output().unwrap();
-        (String::from_utf8(said.stdout).unwrap(), String::from_utf8(said.stderr).unwrap())
+        let output = child.wait_with_output().unwrap();
+        (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
     };
     let (out, err) = log("ask write a file");
     assert!(out.contains("\"terminalStatus\":\"succeeded\""), "{out}");
@@ -271,7 +271,7 @@ fn fault_grants_approvals() {
     // One prompt asks for a permission, the other does not: both have a grant, visible through the server and on the
     // command line.
     for (request, prompt) in [("asks", "ask write a file"), ("asks not", "hello")] {
-        let end = asks(&mut host, request, prompt, &json!({})).pop().unwrap();
+        let end = run_query(&mut host, request, prompt, &json!({})).pop().unwrap();
         let run = &json_lines(&shown("show", &end["runId"], &["--json"]))[0];
         let grants = run["grantList"].as_array().unwrap();
         assert_eq!(grants.len(), 1, "{run:#}");

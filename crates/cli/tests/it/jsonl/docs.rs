@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{Host, joined};
+use super::{Host, join_deltas};
 use crate::docs::document;
 
 /// Shortens ids as the document does.
@@ -24,7 +24,7 @@ fn shortened(line: &Value) -> Value {
 }
 
 #[test]
-fn the_examples_are_what_happens() {
+fn the_documented_examples_match_the_output() {
     let text = document("docs/jsonl.md");
     let examples: Vec<&str> =
         text.split("```jsonl\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
@@ -32,31 +32,34 @@ fn the_examples_are_what_happens() {
     for example in examples {
         let dir = tempfile::tempdir().unwrap();
         let mut host = Host::start(dir.path());
-        let mut heard = vec![];
+        let mut received = vec![];
         for line in example.lines() {
             match line.split_at(2) {
-                ("> ", said) => {
-                    assert_eq!(heard, Vec::<Value>::new(), "before {said}");
-                    host.write(&format!("{said}\n"));
+                ("> ", line) => {
+                    assert_eq!(received, Vec::<Value>::new(), "before {line}");
+                    host.write(&format!(
+                        "{line}
+"
+                    ));
                 }
                 ("< ", expected) => {
                     let expected: Value = serde_json::from_str(expected).unwrap();
                     // Text may arrive in pieces.
-                    while heard.first() != Some(&expected) {
-                        heard.push(shortened(&host.hear()));
-                        heard = joined(&heard);
-                        let so_far = heard[0]["text"].as_str().unwrap_or_default();
+                    while received.first() != Some(&expected) {
+                        received.push(shortened(&host.receive()));
+                        received = join_deltas(&received);
+                        let so_far = received[0]["text"].as_str().unwrap_or_default();
                         let whole = expected["text"].as_str().unwrap_or_default();
                         assert!(
-                            heard[0] == expected || (whole.starts_with(so_far) && heard.len() == 1),
-                            "{expected}: {heard:?}"
+                            received[0] == expected || (whole.starts_with(so_far) && received.len() == 1),
+                            "{expected}: {received:?}"
                         );
                     }
-                    heard.remove(0);
+                    received.remove(0);
                 }
                 _ => panic!("what is {line:?}?"),
             }
         }
-        assert_eq!(heard, Vec::<Value>::new());
+        assert_eq!(received, Vec::<Value>::new());
     }
 }

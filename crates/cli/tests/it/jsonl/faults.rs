@@ -4,7 +4,7 @@
 use rusqlite::OpenFlags;
 use serde_json::{Value, json};
 
-use super::{Host, is_end, query, text_of};
+use super::{Host, is_end, query, streamed_text};
 use crate::cli::{json_lines, run};
 
 fn interrupt(request: &str) -> Value {
@@ -12,23 +12,23 @@ fn interrupt(request: &str) -> Value {
 }
 
 #[test]
-fn four_sessions_run_side_by_side() {
+fn four_sessions_run_concurrently() {
     let dir = tempfile::tempdir().unwrap();
     let mut host = Host::start(dir.path());
     let names = ["a", "b", "c", "d"];
     names.iter().for_each(|name| host.query(name, name, &format!("say {name} is here; hang")));
     let mut here = vec![];
     while here.len() < 4 {
-        let line = host.hear();
+        let line = host.receive();
         assert_eq!(line["type"], "text_delta", "all of them work before any of them ends");
         here.push(line["requestId"].as_str().unwrap().to_owned());
     }
     here.sort();
     assert_eq!(here, names);
-    names.iter().for_each(|name| host.say(&interrupt(name)));
+    names.iter().for_each(|name| host.send(&interrupt(name)));
     let mut ended = 0;
     while ended < 4 {
-        ended += usize::from(host.hear()["terminalStatus"] == "cancelled");
+        ended += usize::from(host.receive()["terminalStatus"] == "cancelled");
     }
 }
 
@@ -37,14 +37,17 @@ fn fault_agent_ignores_cancel() {
     let dir = tempfile::tempdir().unwrap();
     let mut host = Host::start_with(dir.path(), &[], &[("MAINSPRING_CANCEL_GRACE_MS", "50")]);
     host.query("deaf", "k", "say half; ignore-cancel; hang");
-    host.until(|line| line["type"] == "text_delta");
+    host.receive_until(|line| line["type"] == "text_delta");
     host.query("next", "k", "say next");
-    host.say(&interrupt("deaf"));
-    let heard = host.ended("deaf");
-    let types: Vec<&str> = heard.iter().map(|line| line["type"].as_str().unwrap()).collect();
+    host.send(&interrupt("deaf"));
+    let received = host.receive_query("deaf");
+    let types: Vec<&str> = received.iter().map(|line| line["type"].as_str().unwrap()).collect();
     assert_eq!(types, ["cancel_ack", "result"]);
-    assert_eq!((&heard[1]["terminalStatus"], &heard[1]["text"]), (&"cancelled".into(), &"half\n".into()));
-    assert_eq!(host.end_of("next")["text"], "next\n");
+    assert_eq!(
+        (&received[1]["terminalStatus"], &received[1]["text"]),
+        (&"cancelled".into(), &"half\n".into())
+    );
+    assert_eq!(host.receive_end("next")["text"], "next\n");
 }
 
 #[test]
@@ -52,28 +55,28 @@ fn fault_queued_run_cancelled() {
     let dir = tempfile::tempdir().unwrap();
     let mut host = Host::start(dir.path());
     host.query("active", "k", "say here; hang");
-    host.until(|line| line["type"] == "text_delta");
+    host.receive_until(|line| line["type"] == "text_delta");
     host.query("queued", "k", "say never");
-    host.say(&interrupt("queued"));
-    let heard = host.ended("queued");
-    assert_eq!(heard.len(), 2, "{heard:?}");
-    assert_eq!((&heard[0]["accepted"], &heard[0]["dispatchAttempted"]), (&true.into(), &false.into()));
-    assert_eq!((&heard[1]["terminalStatus"], &heard[1]["text"]), (&"cancelled".into(), &"".into()));
-    assert!(heard[1].get("attemptId").is_none(), "nothing has acted for it");
-    host.say(&interrupt("active"));
-    host.end_of("active");
+    host.send(&interrupt("queued"));
+    let received = host.receive_query("queued");
+    assert_eq!(received.len(), 2, "{received:?}");
+    assert_eq!((&received[0]["accepted"], &received[0]["dispatchAttempted"]), (&true.into(), &false.into()));
+    assert_eq!((&received[1]["terminalStatus"], &received[1]["text"]), (&"cancelled".into(), &"".into()));
+    assert!(received[1].get("attemptId").is_none(), "nothing has acted for it");
+    host.send(&interrupt("active"));
+    host.receive_end("active");
 }
 
 #[test]
-fn a_crash_is_told_and_the_next_query_runs() {
+fn a_crash_is_reported_and_the_next_query_runs() {
     let dir = tempfile::tempdir().unwrap();
     let mut host = Host::start_with(dir.path(), &[], &[("MAINSPRING_LIMITS_ATTEMPTS", "1")]);
     host.query("crash", "k", "say half; crash");
     host.query("next", "k", "say next");
-    let heard = host.ended("crash");
-    assert_eq!(heard.last().unwrap()["type"], "error");
-    assert_eq!(text_of(&heard, "crash"), "half\n");
-    assert_eq!(host.end_of("next")["text"], "next\n");
+    let received = host.receive_query("crash");
+    assert_eq!(received.last().unwrap()["type"], "error");
+    assert_eq!(streamed_text(&received, "crash"), "half\n");
+    assert_eq!(host.receive_end("next")["text"], "next\n");
 }
 
 #[test]
@@ -81,18 +84,18 @@ fn fault_duplicate_request_id() {
     let dir = tempfile::tempdir().unwrap();
     let mut host = Host::start(dir.path());
     let line = query("r", "k", "say once; sleep 50ms; say more");
-    host.say(&line);
+    host.send(&line);
     // While the run is active, both queries get one answer.
-    host.say(&line);
-    let first = host.end_of("r");
+    host.send(&line);
+    let first = host.receive_end("r");
     // Afterwards the answer is repeated.
-    host.say(&line);
-    let again = host.hear();
+    host.send(&line);
+    let again = host.receive();
     for field in ["type", "text", "runId", "attemptId", "sessionId", "terminalStatus"] {
         assert_eq!(again[field], first[field], "{field}");
     }
-    host.say(&query("r", "k", "say something else"));
-    let other = host.hear();
+    host.send(&query("r", "k", "say something else"));
+    let other = host.receive();
     assert_eq!(
         (&other["type"], &other["reason"], &other["requestId"]),
         (&"error".into(), &"request_conflict".into(), &"r".into())
@@ -104,13 +107,13 @@ fn fault_duplicate_request_id() {
 }
 
 #[test]
-fn requests_of_a_client_without_a_name_are_its_connections_alone() {
+fn request_ids_without_a_client_id_are_scoped_to_the_connection() {
     let dir = tempfile::tempdir().unwrap();
     for text in ["one", "two"] {
         let mut host = Host::start(dir.path());
-        host.say(&json!({"type": "query", "id": "1", "prompt": format!("say {text}"), "systemPrompt": ""}));
-        let heard = host.until(is_end);
-        assert_eq!(heard.last().unwrap()["text"], format!("{text}\n"));
+        host.send(&json!({"type": "query", "id": "1", "prompt": format!("say {text}"), "systemPrompt": ""}));
+        let received = host.receive_until(is_end);
+        assert_eq!(received.last().unwrap()["text"], format!("{text}\n"));
     }
 }
 
@@ -119,9 +122,9 @@ fn fault_thinking_text() {
     let dir = tempfile::tempdir().unwrap();
     let mut host = Host::start(dir.path());
     let mut answer = host.query_followed("r", "k", "think xyzzy; say aloud");
-    let heard = host.ended("r");
+    let received = host.receive_query("r");
     answer.wait().unwrap();
-    assert!(heard.iter().any(|line| line["type"] == "thinking_delta" && line["text"] == "xyzzy"));
+    assert!(received.iter().any(|line| line["type"] == "thinking_delta" && line["text"] == "xyzzy"));
     host.close();
     let mut aloud = 0;
     for file in std::fs::read_dir(dir.path().join("state")).unwrap() {
@@ -141,20 +144,20 @@ fn fault_usage() {
     let dir = tempfile::tempdir().unwrap();
     let mut host = Host::start_with(dir.path(), &[], &[("MAINSPRING_RETRY_BASE_MS", "1")]);
     host.query("r", "k", "usage 10 20 0.25; say try; fail once no luck; say done");
-    let heard = host.ended("r");
-    let last = heard.last().unwrap();
+    let received = host.receive_query("r");
+    let last = received.last().unwrap();
     assert_eq!(
         (&last["inputTokens"], &last["outputTokens"], &last["costUsd"]),
         (&20.into(), &40.into(), &0.5.into())
     );
     assert_eq!(last["text"], "try\ndone\n", "what a failed attempt said is not part of the answer");
     let attempts: std::collections::BTreeSet<_> =
-        heard.iter().map(|line| line["attemptId"].to_string()).collect();
+        received.iter().map(|line| line["attemptId"].to_string()).collect();
     assert_eq!(attempts.len(), 2, "each line names the attempt it belongs to");
 }
 
 #[test]
-fn sessions_are_found_by_their_names_and_owners_kept_apart() {
+fn sessions_are_resolved_by_their_references_per_owner() {
     let dir = tempfile::tempdir().unwrap();
     let mut host = Host::start(dir.path());
     let mut no = 0;
@@ -164,8 +167,8 @@ fn sessions_are_found_by_their_names_and_owners_kept_apart() {
             "type": "query", "protocolVersion": 2, "requestId": no.to_string(), "clientId": "test", "prompt": "say x",
         });
         line.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
-        host.say(&line);
-        let end = host.end_of(&no.to_string());
+        host.send(&line);
+        let end = host.receive_end(&no.to_string());
         end["sessionId"].as_str().unwrap_or_else(|| end["code"].as_str().unwrap()).to_owned()
     };
     let task = session_of(json!({"externalRefKind": "task", "externalRefId": "7", "legacySessionKey": "t"}));
@@ -193,24 +196,24 @@ fn sessions_are_found_by_their_names_and_owners_kept_apart() {
 }
 
 #[test]
-fn an_image_is_kept_once_and_a_model_folder_and_alias_are_passed_on() {
+fn an_image_is_stored_once_and_model_directory_and_alias_are_applied() {
     let dir = tempfile::tempdir().unwrap();
     let mut host = Host::start_with(dir.path(), &["--alias", "acp-claude=script"], &[]);
     let image =
         "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
-    host.say(&json!({"type": "warmup", "cwd": "/tmp/hinted", "models": ["m1"]}));
+    host.send(&json!({"type": "warmup", "cwd": "/tmp/hinted", "models": ["m1"]}));
     let mut line = query("r", "k", "say seen");
     line["imageBase64"] = image.into();
     line["adapterId"] = "acp-claude".into();
     line["model"] = "m2".into();
-    host.say(&line);
-    host.say(&line);
-    let first = host.end_of("r");
+    host.send(&line);
+    host.send(&line);
+    let first = host.receive_end("r");
     assert_eq!(first["text"], "seen\n");
-    host.say(&line);
-    assert_eq!(host.end_of("r")["runId"], first["runId"]);
-    host.say(&json!({"type": "query", "protocolVersion": 2, "requestId": "h", "clientId": "test", "prompt": "say x", "model": "m1"}));
-    host.end_of("h");
+    host.send(&line);
+    assert_eq!(host.receive_end("r")["runId"], first["runId"]);
+    host.send(&json!({"type": "query", "protocolVersion": 2, "requestId": "h", "clientId": "test", "prompt": "say x", "model": "m1"}));
+    host.receive_end("h");
     host.close();
     let owner = ["--owner", "desktop-local-user", "--json"];
     let runs = json_lines(&run(dir.path(), &[&["run", "list"][..], &owner].concat()));
@@ -232,7 +235,7 @@ fn fault_delta_throughput() {
     let dir = tempfile::tempdir().unwrap();
     let mut host = Host::start(dir.path());
     host.query("r", "k", &format!("stream {DELTAS} x; hang"));
-    host.until(|line| line["type"] == "text_delta");
+    host.receive_until(|line| line["type"] == "text_delta");
     // Deltas are written once per clock tick, not one row each.
     let database = dir.path().join("state/mainspring.sqlite3");
     let database = rusqlite::Connection::open_with_flags(database, OpenFlags::SQLITE_OPEN_READ_ONLY).unwrap();
@@ -242,8 +245,8 @@ fn fault_delta_throughput() {
     };
     while kept().1 < DELTAS * 2 {}
     assert!(kept().0 < DELTAS / 10, "{} rows", kept().0);
-    host.say(&interrupt("r"));
-    let end = host.end_of("r");
+    host.send(&interrupt("r"));
+    let end = host.receive_end("r");
     assert_eq!(end["text"].as_str().unwrap().matches('x').count(), DELTAS as usize);
     assert_eq!(kept(), (0, 0), "what is in its message is not kept twice");
     // The stored events of a run do not depend on how its text was streamed.
@@ -259,8 +262,8 @@ fn fault_unknown_run_id() {
     let dir = tempfile::tempdir().unwrap();
     let mut host = Host::start(dir.path());
     for name in ["run_00000000000040008000000000000000", "run_1", "'; DROP TABLE runs"] {
-        host.say(&json!({"type": "interrupt", "protocolVersion": 2, "requestId": "x", "clientId": "test", "runId": name}));
-        let ack = host.hear();
+        host.send(&json!({"type": "interrupt", "protocolVersion": 2, "requestId": "x", "clientId": "test", "runId": name}));
+        let ack = host.receive();
         assert_eq!((&ack["accepted"], &ack["code"]), (&false.into(), &"not_found".into()), "{ack}");
         let message = ack["message"].as_str().unwrap();
         assert!(!message.contains("SELECT") && !message.contains("SQL"), "{ack}");

@@ -3,18 +3,18 @@
 use insta::assert_snapshot;
 use serde_json::{Value, json};
 
-use super::{Host, golden, query};
+use super::{Host, query, transcript};
 
 /// Runs `prompt` in version 2 and returns the transcript.
 fn v2(prompt: &str) -> String {
     let dir = tempfile::tempdir().unwrap();
     let mut host = Host::start(dir.path());
     host.query("r", "k", prompt);
-    golden(&host.ended("r"))
+    transcript(&host.receive_query("r"))
 }
 
 #[test]
-fn a_text_of_version_2() {
+fn a_text_answer_in_version_2() {
     assert_snapshot!(v2("say hello world; usage 100 80 0.12"), @r#"
     {"attemptId":"att_1","clientId":"test","protocolVersion":2,"requestId":"r","runId":"run_1","sessionId":"ses_1","text":"hello world\n","type":"text_delta"}
     {"attemptId":"att_1","cacheReadTokens":0,"cacheWriteTokens":0,"clientId":"test","costUsd":0.12,"eventId":"evt_1","inputTokens":100,"outputTokens":80,"protocolVersion":2,"requestId":"r","runId":"run_1","sessionId":"ses_1","terminalStatus":"succeeded","text":"hello world\n","type":"result"}
@@ -22,7 +22,7 @@ fn a_text_of_version_2() {
 }
 
 #[test]
-fn a_tool_of_version_2() {
+fn a_tool_call_in_version_2() {
     assert_snapshot!(v2(r#"say first; tool add {"a":19,"b":23}; say then"#), @r#"
     {"attemptId":"att_1","clientId":"test","protocolVersion":2,"requestId":"r","runId":"run_1","sessionId":"ses_1","text":"first\n","type":"text_delta"}
     {"attemptId":"att_1","clientId":"test","eventId":"evt_1","input":{"a":19,"b":23},"name":"add","protocolVersion":2,"requestId":"r","runId":"run_1","sessionId":"ses_1","status":"started","toolUseId":"att_1.1","type":"tool_activity"}
@@ -34,7 +34,7 @@ fn a_tool_of_version_2() {
 }
 
 #[test]
-fn a_tool_that_fails() {
+fn a_failing_tool_in_version_2() {
     assert_snapshot!(v2("tool nothing"), @r#"
     {"attemptId":"att_1","clientId":"test","eventId":"evt_1","input":{},"name":"nothing","protocolVersion":2,"requestId":"r","runId":"run_1","sessionId":"ses_1","status":"started","toolUseId":"att_1.0","type":"tool_activity"}
     {"attemptId":"att_1","clientId":"test","eventId":"evt_2","name":"nothing","protocolVersion":2,"requestId":"r","runId":"run_1","sessionId":"ses_1","status":"failed","toolUseId":"att_1.0","type":"tool_activity"}
@@ -44,7 +44,7 @@ fn a_tool_that_fails() {
 }
 
 #[test]
-fn a_failure_of_version_2() {
+fn a_failure_in_version_2() {
     assert_snapshot!(v2("say half of it; fail no luck"), @r#"
     {"attemptId":"att_1","clientId":"test","protocolVersion":2,"requestId":"r","runId":"run_1","sessionId":"ses_1","text":"half of it\n","type":"text_delta"}
     {"attemptId":"att_1","clientId":"test","code":"adapter_execution_failed","eventId":"evt_1","message":"no luck","protocolVersion":2,"reason":"script_failed","requestId":"r","runId":"run_1","sessionId":"ses_1","type":"error"}
@@ -52,16 +52,17 @@ fn a_failure_of_version_2() {
 }
 
 #[test]
-fn a_thought_is_shown_in_its_place() {
+fn a_thought_is_streamed_in_order() {
     let dir = tempfile::tempdir().unwrap();
     let mut host = Host::start(dir.path());
     // Thoughts of an active run stay in memory, however late they are read.
     let mut answer = host.query_followed("r", "k", "think of it; say it; hang");
-    let heard = host.until(|line| line["text"].as_str().is_some_and(|text| text.ends_with("it\n")));
-    host.say(&json!({"type": "interrupt", "protocolVersion": 2, "requestId": "r", "clientId": "test"}));
-    host.end_of("r");
+    let received =
+        host.receive_until(|line| line["text"].as_str().is_some_and(|text| text.ends_with("it\n")));
+    host.send(&json!({"type": "interrupt", "protocolVersion": 2, "requestId": "r", "clientId": "test"}));
+    host.receive_end("r");
     answer.wait().unwrap();
-    assert_snapshot!(golden(&heard), @r#"
+    assert_snapshot!(transcript(&received), @r#"
     {"attemptId":"att_1","clientId":"test","protocolVersion":2,"requestId":"r","runId":"run_1","sessionId":"ses_1","text":"You answered: go\n","type":"text_delta"}
     {"attemptId":"att_1","clientId":"test","protocolVersion":2,"requestId":"r","runId":"run_1","sessionId":"ses_1","text":"of it","type":"thinking_delta"}
     {"attemptId":"att_1","clientId":"test","protocolVersion":2,"requestId":"r","runId":"run_1","sessionId":"ses_1","text":"it\n","type":"text_delta"}
@@ -69,14 +70,14 @@ fn a_thought_is_shown_in_its_place() {
 }
 
 #[test]
-fn a_cancellation_of_version_2() {
+fn a_cancellation_in_version_2() {
     let dir = tempfile::tempdir().unwrap();
     let mut host = Host::start(dir.path());
     host.query("r", "k", "say half of it; hang");
-    let mut heard = host.until(|line| line["type"] == "text_delta");
-    host.say(&json!({"type": "interrupt", "protocolVersion": 2, "requestId": "r", "clientId": "test"}));
-    heard.extend(host.ended("r"));
-    assert_snapshot!(golden(&heard), @r#"
+    let mut received = host.receive_until(|line| line["type"] == "text_delta");
+    host.send(&json!({"type": "interrupt", "protocolVersion": 2, "requestId": "r", "clientId": "test"}));
+    received.extend(host.receive_query("r"));
+    assert_snapshot!(transcript(&received), @r#"
     {"attemptId":"att_1","clientId":"test","protocolVersion":2,"requestId":"r","runId":"run_1","sessionId":"ses_1","text":"half of it\n","type":"text_delta"}
     {"accepted":true,"adapterAcknowledged":false,"attemptId":"att_1","clientId":"test","dispatchAttempted":true,"protocolVersion":2,"requestId":"r","runId":"run_1","sessionId":"ses_1","type":"cancel_ack"}
     {"attemptId":"att_1","cacheReadTokens":0,"cacheWriteTokens":0,"clientId":"test","costUsd":0.0,"eventId":"evt_1","inputTokens":0,"outputTokens":0,"protocolVersion":2,"requestId":"r","runId":"run_1","sessionId":"ses_1","terminalStatus":"cancelled","text":"half of it\n","type":"result"}
@@ -84,20 +85,20 @@ fn a_cancellation_of_version_2() {
 }
 
 #[test]
-fn a_wish_to_stop_that_comes_to_nothing() {
+fn interrupts_of_unknown_queries_are_rejected() {
     let dir = tempfile::tempdir().unwrap();
     let mut host = Host::start(dir.path());
     let run = "run_00000000000040008000000000000000";
-    let mut heard = vec![];
+    let mut received = vec![];
     for line in [
         json!({"type": "interrupt", "protocolVersion": 2, "requestId": "nobody", "clientId": "test"}),
         json!({"type": "interrupt", "protocolVersion": 2, "requestId": "x", "clientId": "test", "runId": run}),
         json!({"type": "interrupt", "protocolVersion": 2, "requestId": "x", "clientId": "test", "runId": "run_?"}),
     ] {
-        host.say(&line);
-        heard.push(host.hear());
+        host.send(&line);
+        received.push(host.receive());
     }
-    assert_snapshot!(golden(&heard), @r#"
+    assert_snapshot!(transcript(&received), @r#"
     {"accepted":false,"adapterAcknowledged":false,"clientId":"test","code":"not_found","dispatchAttempted":false,"message":"no query \"nobody\" is under way","protocolVersion":2,"requestId":"nobody","type":"cancel_ack"}
     {"accepted":false,"adapterAcknowledged":false,"clientId":"test","code":"not_found","dispatchAttempted":false,"message":"no run \"run_1\"","protocolVersion":2,"requestId":"x","runId":"run_1","type":"cancel_ack"}
     {"accepted":false,"adapterAcknowledged":false,"clientId":"test","code":"not_found","dispatchAttempted":false,"message":"no run \"run_?\"","protocolVersion":2,"requestId":"x","type":"cancel_ack"}
@@ -105,29 +106,31 @@ fn a_wish_to_stop_that_comes_to_nothing() {
 }
 
 #[test]
-fn a_whole_conversation_of_version_1() {
+fn a_complete_conversation_in_version_1() {
     let dir = tempfile::tempdir().unwrap();
     let mut host = Host::start(dir.path());
-    let mut heard = vec![];
+    let mut received = vec![];
     for line in [
         json!({"type": "warmup", "cwd": "/tmp", "sessions": [{"key": "main", "model": "m"}]}),
         json!({"type": "query", "id": "1", "prompt": "say hello; tool upper {\"text\":\"loud\"}", "systemPrompt": "", "sessionKey": "main"}),
         json!({"type": "query", "id": "2", "prompt": "fail no luck", "systemPrompt": "", "sessionKey": "main"}),
         json!({"type": "query", "id": "3", "prompt": "say here; hang", "systemPrompt": "", "sessionKey": "main", "sessionId": "ses_ignored"}),
     ] {
-        host.say(&line);
+        host.send(&line);
         let last = ["result", "error"];
         match line["id"].as_str() {
             None => {}
             Some("3") => {
-                heard.extend(host.until(|line| line["type"] == "text_delta"));
-                host.say(&json!({"type": "interrupt"}));
-                heard.extend(host.until(|line| line["type"] == "result"));
+                received.extend(host.receive_until(|line| line["type"] == "text_delta"));
+                host.send(&json!({"type": "interrupt"}));
+                received.extend(host.receive_until(|line| line["type"] == "result"));
             }
-            Some(_) => heard.extend(host.until(|line| last.contains(&line["type"].as_str().unwrap()))),
+            Some(_) => {
+                received.extend(host.receive_until(|line| last.contains(&line["type"].as_str().unwrap())));
+            }
         }
     }
-    assert_snapshot!(golden(&heard), @r#"
+    assert_snapshot!(transcript(&received), @r#"
     {"text":"hello\n","type":"text_delta"}
     {"input":{"text":"loud"},"name":"upper","status":"started","toolUseId":"att_1.1","type":"tool_activity"}
     {"name":"upper","status":"completed","toolUseId":"att_1.1","type":"tool_activity"}
@@ -140,19 +143,19 @@ fn a_whole_conversation_of_version_1() {
 }
 
 #[test]
-fn who_authenticates_where_there_is_nothing_to_is_told_so() {
+fn authenticating_an_adapter_without_login_is_an_error() {
     let dir = tempfile::tempdir().unwrap();
     let mut host = Host::start(dir.path());
-    host.say(&json!({"type": "refresh_token", "token": "secret", "ownerId": "ann"}));
-    host.say(&json!({"type": "authenticate", "protocolVersion": 2, "requestId": "a", "methodId": "login"}));
-    assert_snapshot!(host.hear(), @r#"{"type":"error","message":"adapter \"script\" cannot be authenticated","code":"adapter_incompatible","protocolVersion":2,"requestId":"a"}"#);
+    host.send(&json!({"type": "refresh_token", "token": "secret", "ownerId": "ann"}));
+    host.send(&json!({"type": "authenticate", "protocolVersion": 2, "requestId": "a", "methodId": "login"}));
+    assert_snapshot!(host.receive(), @r#"{"type":"error","message":"adapter \"script\" cannot be authenticated","code":"adapter_incompatible","protocolVersion":2,"requestId":"a"}"#);
 }
 
 #[test]
 fn fault_unknown_type_bad_json_missing_prompt() {
     let dir = tempfile::tempdir().unwrap();
     let mut host = Host::start_with(dir.path(), &[], &[("MAINSPRING_STDIO_LINE_BYTES", "1024")]);
-    let mut heard = vec![];
+    let mut received = vec![];
     let long = "x".repeat(2_000);
     for text in [
         "{\"type\":\"query\",\n".to_owned(),
@@ -173,15 +176,15 @@ fn fault_unknown_type_bad_json_missing_prompt() {
         format!("{long}\n"),
     ] {
         host.write(&text);
-        let mut line = host.hear();
+        let mut line = host.receive();
         if line["code"] == "adapter_not_registered" {
             // The list of adapters is not part of this protocol.
             let message = line["message"].as_str().unwrap();
             line["message"] = message.split(';').next().unwrap().into();
         }
-        heard.push(line);
+        received.push(line);
     }
-    assert_snapshot!(golden(&heard), @r#"
+    assert_snapshot!(transcript(&received), @r#"
     {"code":"invalid_request","message":"the line is not JSON: EOF while parsing a value at line 1 column 16","reason":"invalid_json","type":"error"}
     {"code":"invalid_request","message":"a line is a JSON object","type":"error"}
     {"clientId":"c","code":"invalid_request","message":"no line has the type \"nonsense\"","protocolVersion":2,"requestId":"r1","type":"error"}
@@ -200,8 +203,8 @@ fn fault_unknown_type_bad_json_missing_prompt() {
     {"code":"invalid_request","message":"a line has at most 1024 bytes","reason":"too_large","type":"error"}
     "#);
     // The process still works after all invalid lines.
-    host.say(&query("fine", "k", "say fine"));
-    assert_eq!(host.end_of("fine")["text"], "fine\n");
+    host.send(&query("fine", "k", "say fine"));
+    assert_eq!(host.receive_end("fine")["text"], "fine\n");
     let ends: Vec<Value> = host.close().0;
     assert_eq!(ends, Vec::<Value>::new());
 }

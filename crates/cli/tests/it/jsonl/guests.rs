@@ -14,14 +14,14 @@ fn statuses(dir: &std::path::Path) -> Vec<String> {
 }
 
 #[test]
-fn a_guest_is_answered_and_its_runs_go_on_without_it() {
+fn a_guests_runs_continue_after_it_exits() {
     let dir = tempfile::tempdir().unwrap();
     let (_server, _) = serve(dir.path());
     let mut host = Host::start_with(dir.path(), &[], &[("MAINSPRING_DRAIN_MS", "1")]);
     host.query("r", "k", "say hello; tool add {\"a\":1,\"b\":2}");
-    assert_eq!(host.end_of("r")["text"], "hello\n");
+    assert_eq!(host.receive_end("r")["text"], "hello\n");
     host.query("long", "k", "say here; hang");
-    host.until(|line| line["type"] == "text_delta");
+    host.receive_until(|line| line["type"] == "text_delta");
     let (rest, code) = host.close();
     assert_eq!((rest.len(), code), (1, 0));
     assert_eq!((&rest[0]["reason"], &rest[0]["requestId"]), (&"shutting_down".into(), &"long".into()));
@@ -29,25 +29,25 @@ fn a_guest_is_answered_and_its_runs_go_on_without_it() {
 }
 
 #[test]
-fn a_guest_whose_server_is_killed_takes_over_and_goes_on() {
+fn a_guest_takes_over_from_a_killed_server_and_continues() {
     let dir = tempfile::tempdir().unwrap();
     let (server, _) = serve(dir.path());
     let mut host = Host::start(dir.path());
     host.query("active", "a", "say half; hang");
-    host.until(|line| line["type"] == "text_delta");
+    host.receive_until(|line| line["type"] == "text_delta");
     host.query("queued", "a", "say later");
     host.query("other", "b", "say other");
-    host.end_of("other");
+    host.receive_end("other");
     drop(server);
-    let orphaned = host.end_of("active");
+    let orphaned = host.receive_end("active");
     assert_eq!((&orphaned["type"], &orphaned["reason"]), (&"error".into(), &"executor_lost".into()));
-    assert_eq!(host.end_of("queued")["text"], "later\n");
+    assert_eq!(host.receive_end("queued")["text"], "later\n");
     host.query("new", "a", "say new");
-    assert_eq!(host.end_of("new")["text"], "new\n");
+    assert_eq!(host.receive_end("new")["text"], "new\n");
 }
 
 #[test]
-fn the_end_of_the_input_waits_for_the_answers() {
+fn end_of_input_waits_for_open_queries() {
     for is_guest in [false, true] {
         let dir = tempfile::tempdir().unwrap();
         let _server = is_guest.then(|| serve(dir.path()));
@@ -62,41 +62,41 @@ fn the_end_of_the_input_waits_for_the_answers() {
 }
 
 #[test]
-fn the_end_of_the_input_does_not_wait_for_ever() {
+fn end_of_input_waits_no_longer_than_the_drain_time() {
     let dir = tempfile::tempdir().unwrap();
     let mut host = Host::start_with(dir.path(), &[], &[("MAINSPRING_DRAIN_MS", "50")]);
     host.query("active", "a", "say half; hang");
-    host.until(|line| line["type"] == "text_delta");
+    host.receive_until(|line| line["type"] == "text_delta");
     host.query("queued", "a", "say later");
     let (rest, code) = host.close();
     assert_eq!(code, 0);
-    let told = |request: &str| rest.iter().find(|line| line["requestId"] == request).unwrap();
+    let line_of = |request: &str| rest.iter().find(|line| line["requestId"] == request).unwrap();
     assert_eq!(
-        (&told("active")["terminalStatus"], &told("active")["text"]),
+        (&line_of("active")["terminalStatus"], &line_of("active")["text"]),
         (&"cancelled".into(), &"half\n".into())
     );
-    assert_eq!(told("queued")["reason"], "shutting_down");
+    assert_eq!(line_of("queued")["reason"], "shutting_down");
     // The accepted query is executed by the next process.
     let mut host = Host::start(dir.path());
-    host.say(&query("queued", "a", "say later"));
-    assert_eq!(host.end_of("queued")["text"], "later\n");
+    host.send(&query("queued", "a", "say later"));
+    assert_eq!(host.receive_end("queued")["text"], "later\n");
 }
 
 #[test]
-fn stop_cancels_what_was_asked_and_tells_it() {
+fn stop_cancels_open_queries_and_reports_them() {
     for how in ["line", "signal", "guest"] {
         let dir = tempfile::tempdir().unwrap();
         let _server = (how == "guest").then(|| serve(dir.path()));
         let mut host = Host::start(dir.path());
         host.query("active", "a", "say half; hang");
-        host.until(|line| line["type"] == "text_delta");
+        host.receive_until(|line| line["type"] == "text_delta");
         host.query("queued", "a", "say never");
         while statuses(dir.path()).len() < 2 {}
         match how {
             "signal" => kill_process(Pid::from_child(&host.child), Signal::TERM).unwrap(),
-            _ => host.say(&json!({"type": "stop"})),
+            _ => host.send(&json!({"type": "stop"})),
         }
-        let (rest, code) = host.rest();
+        let (rest, code) = host.receive_rest();
         let ends: Vec<_> = rest
             .iter()
             .map(|line| (line["requestId"].as_str().unwrap(), line["terminalStatus"].as_str().unwrap()))
@@ -108,40 +108,40 @@ fn stop_cancels_what_was_asked_and_tells_it() {
 }
 
 #[test]
-fn a_host_that_does_not_read_any_more_is_not_waited_for() {
+fn shutdown_does_not_wait_for_a_host_that_stopped_reading() {
     let dir = tempfile::tempdir().unwrap();
     let mut host = Host::start_with(dir.path(), &[], &[("MAINSPRING_DRAIN_MS", "50")]);
     host.query("r", "a", "stream 100000 every 1ms x");
-    host.until(|line| line["type"] == "text_delta");
+    host.receive_until(|line| line["type"] == "text_delta");
     // A pipe whose other end is closed.
-    host.lines = std::io::BufReader::new(crate::jsonl::empty());
+    host.lines = std::io::BufReader::new(crate::jsonl::empty_pipe());
     assert!(host.child.wait().unwrap().success());
     assert_eq!(statuses(dir.path()), ["cancelled"]);
 }
 
 #[test]
-fn a_host_is_told_why_there_is_nothing() {
+fn a_host_receives_the_reason_of_a_failed_start() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("state"), "no folder").unwrap();
-    let mut host = Host::start_unready(dir.path(), &[], &[]);
-    let line = host.hear();
+    let mut host = Host::spawn(dir.path(), &[], &[]);
+    let line = host.receive();
     assert_eq!((&line["type"], &line["reason"]), (&"error".into(), &"state_dir_unusable".into()), "{line}");
-    assert_eq!(host.rest(), (vec![], 5));
+    assert_eq!(host.receive_rest(), (vec![], 5));
 }
 
 #[test]
-fn a_host_speaks_to_a_server_elsewhere_with_a_key() {
+fn a_host_can_use_a_remote_server_with_a_key() {
     let (near, far) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let (_server, url) = serve(far.path());
     let made = json_lines(&run(far.path(), &["key", "create", "host", "--for", "ann", "--json"]));
     let key = made[0]["secret"].as_str().unwrap();
     let mut host = Host::start_with(near.path(), &["--url", &url], &[("MAINSPRING_KEY", key)]);
     host.query("mine", "k", "say mine");
-    assert_eq!(host.end_of("mine")["text"], "mine\n");
+    assert_eq!(host.receive_end("mine")["text"], "mine\n");
     let mut line = query("other", "k", "say x");
     line["ownerId"] = "ben".into();
-    host.say(&line);
-    assert_eq!(host.end_of("other")["code"], "not_found", "a key is one owner's");
+    host.send(&line);
+    assert_eq!(host.receive_end("other")["code"], "not_found", "a key is one owner's");
     let listed = json_lines(&run(far.path(), &["session", "list", "--json", "--owner", "ann"]));
     assert_eq!(listed.len(), 1);
 }

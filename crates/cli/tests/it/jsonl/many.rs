@@ -5,14 +5,14 @@ use std::collections::{BTreeMap, HashMap};
 use serde_json::{Value, json};
 
 use super::{Host, is_end};
-use crate::kill::Dice;
+use crate::kill::Rng;
 
 const CLIENTS: usize = 4;
 const QUERIES: usize = 200;
 
 /// Known state of a query.
 #[derive(Default)]
-struct Seen {
+struct QueryState {
     session: Option<Value>,
     run: Option<Value>,
     text: String,
@@ -22,35 +22,35 @@ struct Seen {
 }
 
 #[test]
-fn four_clients_with_two_hundred_queries_each_never_mix_a_line() {
+fn lines_of_four_clients_with_two_hundred_queries_each_are_never_mixed() {
     let dir = tempfile::tempdir().unwrap();
     let seed = u64::from(std::process::id()) | 1 << 40;
     eprintln!("seed {seed}");
-    let mut dice = Dice(seed);
+    let mut rng = Rng(seed);
     let mut host = Host::start_with(dir.path(), &[], &[("MAINSPRING_DURABILITY", "normal")]);
-    let mut seen: BTreeMap<(String, String), Seen> = BTreeMap::new();
+    let mut queries: BTreeMap<(String, String), QueryState> = BTreeMap::new();
     let (mut asked, mut ended) = (vec![0; CLIENTS], 0);
     // Each client has a few queries in progress, in its own sessions and in a shared one.
     while ended < CLIENTS * QUERIES {
         for (client, asked) in asked.iter_mut().enumerate() {
             while *asked < QUERIES && *asked < ended / CLIENTS + 12 {
-                let line = ask(client, *asked, &mut dice);
-                seen.insert(
+                let line = random_query(client, *asked, &mut rng);
+                queries.insert(
                     (line["clientId"].as_str().unwrap().into(), line["requestId"].as_str().unwrap().into()),
-                    Seen::default(),
+                    QueryState::default(),
                 );
-                host.say(&line);
+                host.send(&line);
                 *asked += 1;
-                if dice.below(4) == 0 {
-                    interrupt(&mut host, &mut seen, client, &mut dice);
+                if rng.below(4) == 0 {
+                    interrupt(&mut host, &mut queries, client, &mut rng);
                 }
             }
         }
-        let line = host.hear();
+        let line = host.receive();
         let name =
             (line["clientId"].as_str().unwrap().to_owned(), line["requestId"].as_str().unwrap().to_owned());
-        let query = seen.get_mut(&name).unwrap_or_else(|| panic!("nobody asked for {line}"));
-        ended += usize::from(hear(query, &name, line));
+        let query = queries.get_mut(&name).unwrap_or_else(|| panic!("nobody asked for {line}"));
+        ended += usize::from(record_line(query, &name, line));
     }
     // Interrupts of ended queries are still answered.
     let (rest, code) = host.close();
@@ -58,11 +58,11 @@ fn four_clients_with_two_hundred_queries_each_never_mix_a_line() {
         assert_eq!(line["type"], "cancel_ack", "{line}");
         let name =
             (line["clientId"].as_str().unwrap().to_owned(), line["requestId"].as_str().unwrap().to_owned());
-        seen.get_mut(&name).unwrap().acknowledged += 1;
+        queries.get_mut(&name).unwrap().acknowledged += 1;
     }
     assert_eq!(code, 0);
     let mut statuses: HashMap<String, usize> = HashMap::new();
-    for (name, query) in &seen {
+    for (name, query) in &queries {
         assert_eq!(query.acknowledged, query.asked_to_stop, "{name:?}");
         let end = query.end.as_ref().unwrap();
         *statuses.entry(end["terminalStatus"].as_str().unwrap_or("error").to_owned()).or_default() += 1;
@@ -71,16 +71,16 @@ fn four_clients_with_two_hundred_queries_each_never_mix_a_line() {
     assert!(statuses["succeeded"] > 200 && statuses["cancelled"] > 20, "{statuses:?}");
 }
 
-fn ask(client: usize, no: usize, dice: &mut Dice) -> Value {
+fn random_query(client: usize, no: usize, rng: &mut Rng) -> Value {
     let word = format!("c{client}q{no}");
-    let prompt = match dice.below(6) {
+    let prompt = match rng.below(6) {
         0 => format!("say {word}; tool echo {{\"text\":\"{word}\"}}; say {word}"),
         1 => format!("stream 30 every 1ms {word}"),
         2 => format!("say {word}; sleep 5ms; fail {word}"),
         3 => format!("stream 3000 {word}"),
         _ => format!("say {word}"),
     };
-    let key = match dice.below(4) {
+    let key = match rng.below(4) {
         0 => "shared".to_owned(),
         lane => format!("c{client}s{lane}"),
     };
@@ -90,24 +90,29 @@ fn ask(client: usize, no: usize, dice: &mut Dice) -> Value {
     })
 }
 
-fn interrupt(host: &mut Host, seen: &mut BTreeMap<(String, String), Seen>, client: usize, dice: &mut Dice) {
-    let mine: Vec<_> = seen
+fn interrupt(
+    host: &mut Host,
+    queries: &mut BTreeMap<(String, String), QueryState>,
+    client: usize,
+    rng: &mut Rng,
+) {
+    let mine: Vec<_> = queries
         .iter()
         .filter(|((name, _), query)| *name == format!("c{client}") && query.end.is_none())
         .map(|(name, _)| name.clone())
         .collect();
-    let (client, request) = &mine[usize::try_from(dice.below(mine.len() as u64)).unwrap()];
-    host.say(&json!({"type": "interrupt", "protocolVersion": 2, "requestId": request, "clientId": client}));
-    seen.get_mut(&(client.clone(), request.clone())).unwrap().asked_to_stop += 1;
+    let (client, request) = &mine[usize::try_from(rng.below(mine.len() as u64)).unwrap()];
+    host.send(&json!({"type": "interrupt", "protocolVersion": 2, "requestId": request, "clientId": client}));
+    queries.get_mut(&(client.clone(), request.clone())).unwrap().asked_to_stop += 1;
 }
 
 /// Records a line; true if the line ends its query.
-fn hear(query: &mut Seen, name: &(String, String), line: Value) -> bool {
+fn record_line(query: &mut QueryState, name: &(String, String), line: Value) -> bool {
     if line["type"] == "cancel_ack" {
         query.acknowledged += 1;
         // An acknowledgement after the end names no run.
-        if let (Some(run), Some(told)) = (&query.run, line.get("runId")) {
-            assert_eq!(run, told, "{name:?}: {line}");
+        if let (Some(run), Some(acknowledged)) = (&query.run, line.get("runId")) {
+            assert_eq!(run, acknowledged, "{name:?}: {line}");
         }
         return false;
     }
@@ -130,7 +135,7 @@ fn hear(query: &mut Seen, name: &(String, String), line: Value) -> bool {
         "error" => assert_eq!(line["message"], word, "{line}"),
         other => panic!("{other}"),
     }
-    assert!(query.text.split_whitespace().all(|said| said == word), "{name:?} was told {:?}", query.text);
+    assert!(query.text.split_whitespace().all(|part| part == word), "{name:?} received {:?}", query.text);
     if is_end(&line) {
         query.end = Some(line);
         return true;

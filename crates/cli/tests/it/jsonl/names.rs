@@ -6,71 +6,71 @@ use super::{Host, query};
 use crate::cli::{json_lines, run};
 
 /// Sends a client's version 2 query that says `here` and hangs.
-fn hangs(host: &mut Host, client: &str, request: &str) {
+fn start_hanging_query(host: &mut Host, client: &str, request: &str) {
     let mut line = query(request, client, "say here; hang");
     line["clientId"] = client.into();
-    host.say(&line);
-    host.until(|line| line["type"] == "text_delta" && line["clientId"] == client);
+    host.send(&line);
+    host.receive_until(|line| line["type"] == "text_delta" && line["clientId"] == client);
 }
 
 /// Sends an interrupt with `fields` and returns its acknowledgement.
-fn interrupts(host: &mut Host, fields: &Value) -> Value {
+fn send_interrupt(host: &mut Host, fields: &Value) -> Value {
     let mut line = json!({"type": "interrupt", "protocolVersion": 2});
     line.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
-    host.say(&line);
-    host.until(|line| line["type"] == "cancel_ack").pop().unwrap()
+    host.send(&line);
+    host.receive_until(|line| line["type"] == "cancel_ack").pop().unwrap()
 }
 
 #[test]
-fn a_wish_to_stop_never_reaches_another_clients_query() {
+fn an_interrupt_never_reaches_another_clients_query() {
     let dir = tempfile::tempdir().unwrap();
     let mut host = Host::start(dir.path());
-    ["one", "two"].iter().for_each(|client| hangs(&mut host, client, "r"));
-    let none = interrupts(&mut host, &json!({"clientId": "three"}));
+    ["one", "two"].iter().for_each(|client| start_hanging_query(&mut host, client, "r"));
+    let none = send_interrupt(&mut host, &json!({"clientId": "three"}));
     assert_eq!((&none["accepted"], &none["code"]), (&false.into(), &"not_found".into()));
     assert_eq!(none["message"], "client \"three\" has no query under way");
     // Both clients have a query with this id, so the interrupt is ambiguous.
-    let both = interrupts(&mut host, &json!({"requestId": "r"}));
+    let both = send_interrupt(&mut host, &json!({"requestId": "r"}));
     assert_eq!((&both["accepted"], &both["code"]), (&false.into(), &"invalid_request".into()));
     assert!(both["message"].as_str().unwrap().contains("name the clientId"), "{both}");
     // The client's id alone means its own query; no id at all means the latest query, as in version 1.
     for (fields, client) in [(json!({"clientId": "one"}), "one"), (json!({}), "two")] {
-        let done = interrupts(&mut host, &fields);
+        let done = send_interrupt(&mut host, &fields);
         assert_eq!((&done["accepted"], &done["clientId"]), (&true.into(), &client.into()));
-        assert_eq!(host.end_of("r")["clientId"], client);
+        assert_eq!(host.receive_end("r")["clientId"], client);
     }
 }
 
 #[test]
-fn what_goes_wrong_beside_a_query_is_not_taken_for_its_end() {
+fn an_unrelated_error_does_not_end_a_query() {
     let dir = tempfile::tempdir().unwrap();
     let mut host = Host::start(dir.path());
-    hangs(&mut host, "c", "r");
+    start_hanging_query(&mut host, "c", "r");
     // An invalid interrupt is acknowledged like a valid one.
     let named = json!({"requestId": "r", "clientId": "c", "sessionId": 5});
-    let bad = interrupts(&mut host, &named);
+    let bad = send_interrupt(&mut host, &named);
     assert_eq!((&bad["accepted"], &bad["code"]), (&false.into(), &"invalid_request".into()));
     assert_eq!((&bad["requestId"], &bad["clientId"]), (&"r".into(), &"c".into()));
     // An invalid tool result names only its call.
-    host.say(&json!({"type": "tool_result", "protocolVersion": 2, "requestId": "r", "clientId": "c", "callId": "x"}));
+    host.send(&json!({"type": "tool_result", "protocolVersion": 2, "requestId": "r", "clientId": "c", "callId": "x"}));
     let message = "tool_result: missing field `result`";
     let expected = json!({"type": "error", "code": "invalid_request", "message": message, "callId": "x"});
-    assert_eq!(host.hear(), expected);
+    assert_eq!(host.receive(), expected);
     // A conflicting use of the request id must not name the run.
-    host.say(
+    host.send(
         &json!({"type": "query", "protocolVersion": 2, "requestId": "r", "clientId": "c", "prompt": "say x"}),
     );
-    let conflict = host.hear();
+    let conflict = host.receive();
     assert_eq!((&conflict["reason"], &conflict["requestId"]), (&"request_conflict".into(), &"r".into()));
     for field in ["sessionId", "runId", "attemptId"] {
         assert_eq!(conflict.get(field), None, "{conflict}");
     }
-    assert_eq!(interrupts(&mut host, &json!({"requestId": "r", "clientId": "c"}))["accepted"], true);
-    assert_eq!(host.end_of("r")["text"], "here\n");
+    assert_eq!(send_interrupt(&mut host, &json!({"requestId": "r", "clientId": "c"}))["accepted"], true);
+    assert_eq!(host.receive_end("r")["text"], "here\n");
 }
 
 #[test]
-fn an_empty_text_is_as_good_as_none_and_a_version_is_a_number() {
+fn empty_fields_count_as_absent_and_the_version_is_a_number() {
     let dir = tempfile::tempdir().unwrap();
     let mut host = Host::start(dir.path());
     let mut line = query("r", "k", "say hello");
@@ -80,8 +80,8 @@ fn an_empty_text_is_as_good_as_none_and_a_version_is_a_number() {
         line[field] = "".into();
     }
     line["protocolVersion"] = 2.0.into();
-    host.say(&line);
-    let end = host.end_of("r");
+    host.send(&line);
+    let end = host.receive_end("r");
     assert_eq!((&end["text"], &end["protocolVersion"]), (&"hello\n".into(), &2.into()), "{end}");
     let owner = ["--owner", "desktop-local-user", "--json"];
     let show = ["session", "show", end["sessionId"].as_str().unwrap()];
@@ -92,12 +92,12 @@ fn an_empty_text_is_as_good_as_none_and_a_version_is_a_number() {
     line["requestId"] = "again".into();
     line["sessionId"] = "ses_00000000000040008000000000000000".into();
     line["sessionKey"] = line.as_object_mut().unwrap().remove("legacySessionKey").unwrap();
-    host.say(&line);
-    assert_eq!(host.end_of("again")["sessionId"], end["sessionId"]);
+    host.send(&line);
+    assert_eq!(host.receive_end("again")["sessionId"], end["sessionId"]);
 }
 
 #[test]
-fn owners_are_never_taken_for_one_another() {
+fn owners_are_never_confused() {
     let dir = tempfile::tempdir().unwrap();
     let mut host = Host::start(dir.path());
     for (owner, why) in [
@@ -108,12 +108,12 @@ fn owners_are_never_taken_for_one_another() {
     ] {
         let mut line = query("r", "k", "say x");
         line["ownerId"] = owner.into();
-        host.say(&line);
-        let refused = host.end_of("r");
+        host.send(&line);
+        let refused = host.receive_end("r");
         assert_eq!((&refused["code"], &refused["message"]), (&"invalid_request".into(), &why.into()));
     }
     let mut line = query("r", "k", "say x");
     line["ownerId"] = "Żaneta".into();
-    host.say(&line);
-    assert_eq!(host.end_of("r")["text"], "x\n");
+    host.send(&line);
+    assert_eq!(host.receive_end("r")["text"], "x\n");
 }

@@ -16,30 +16,30 @@ fn folder() -> tempfile::TempDir {
     dir
 }
 
-fn ask(host: &mut Host, request: &str, key: &str, prompt: &str) {
+fn send_query(host: &mut Host, request: &str, key: &str, prompt: &str) {
     let mut line = query(request, key, prompt);
     line["adapterId"] = "pi-mono".into();
-    host.say(&line);
+    host.send(&line);
 }
 
-fn end(host: &mut Host, request: &str, key: &str, prompt: &str) -> Value {
-    ask(host, request, key, prompt);
-    host.ended(request).pop().unwrap()
+fn run_query(host: &mut Host, request: &str, key: &str, prompt: &str) -> Value {
+    send_query(host, request, key, prompt);
+    host.receive_query(request).pop().unwrap()
 }
 
 #[test]
 fn fault_second_session_on_a_pi_worker() {
     let dir = folder();
     let mut host = Host::start(dir.path());
-    let first = end(&mut host, "1", "a", "i am a; ask confirm May I?");
+    let first = run_query(&mut host, "1", "a", "i am a; ask confirm May I?");
     assert_eq!((&first["type"], &first["text"]), (&"result".into(), &"i am a\ntrue\n".into()), "{first}");
     assert_eq!((&first["inputTokens"], &first["outputTokens"]), (&7.into(), &3.into()), "{first}");
     let native = first["adapterSessionId"].as_str().unwrap().to_owned();
     assert!(native.ends_with(".jsonl"), "{native}");
-    assert_eq!(end(&mut host, "2", "b", "history")["text"], "history");
+    assert_eq!(run_query(&mut host, "2", "b", "history")["text"], "history");
     host.close();
     let mut host = Host::start(dir.path());
-    let next = end(&mut host, "3", "a", "history");
+    let next = run_query(&mut host, "3", "a", "history");
     assert_eq!(next["text"], "i am a; ask confirm May I?\nhistory");
     assert_eq!(next["adapterSessionId"], native);
     host.close();
@@ -49,10 +49,10 @@ fn fault_second_session_on_a_pi_worker() {
 fn fault_cancelled_pi_run() {
     let dir = folder();
     let mut host = Host::start(dir.path());
-    ask(&mut host, "1", "a", "one; hang");
-    host.until(|line| line["text"].as_str().is_some_and(|text| text.contains("hanging")));
-    host.say(&json!({"type": "interrupt", "protocolVersion": 2, "requestId": "1", "clientId": "test"}));
-    let end = host.ended("1").pop().unwrap();
+    send_query(&mut host, "1", "a", "one; hang");
+    host.receive_until(|line| line["text"].as_str().is_some_and(|text| text.contains("hanging")));
+    host.send(&json!({"type": "interrupt", "protocolVersion": 2, "requestId": "1", "clientId": "test"}));
+    let end = host.receive_query("1").pop().unwrap();
     assert_eq!(
         (&end["terminalStatus"], &end["text"]),
         (&"cancelled".into(), &"one\nhanging".into()),
@@ -62,14 +62,14 @@ fn fault_cancelled_pi_run() {
 }
 
 #[test]
-fn a_session_that_only_an_earlier_pi_knew_is_opened_anew() {
+fn a_session_known_only_to_an_earlier_pi_process_is_reopened() {
     let dir = folder();
     let mut host = Host::start(dir.path());
     let mut line = query("1", "a", "history");
     line["adapterId"] = "pi-mono".into();
     line["legacyAdapterSessionId"] = "pi-session-7".into();
-    host.say(&line);
-    let end = host.ended("1").pop().unwrap();
+    host.send(&line);
+    let end = host.receive_query("1").pop().unwrap();
     assert_eq!((&end["type"], &end["text"]), (&"result".into(), &"history".into()), "{end}");
     assert!(end["adapterSessionId"].as_str().unwrap().ends_with(".jsonl"), "{end}");
     host.close();

@@ -7,27 +7,27 @@ use std::os::unix::net::UnixStream;
 use insta::assert_snapshot;
 use serde_json::{Value, json};
 
-use super::{Host, golden, is_end};
+use super::{Host, is_end, transcript};
 use crate::guests::serve;
 
 /// An agent connected to a host's relay.
 struct Agent(BufReader<UnixStream>);
 
 impl Agent {
-    fn of(host: &Host) -> Self {
+    fn connect(host: &Host) -> Self {
         Self(BufReader::new(UnixStream::connect(host.relay()).unwrap()))
     }
 
-    fn say(&mut self, line: &Value) {
+    fn send(&mut self, line: &Value) {
         self.0.get_mut().write_all(format!("{line}\n").as_bytes()).unwrap();
     }
 
     fn call(&mut self, id: &str, name: &str, input: &Value) {
-        self.say(&json!({"type": "tool_use", "callId": id, "name": name, "input": input}));
+        self.send(&json!({"type": "tool_use", "callId": id, "name": name, "input": input}));
     }
 
     /// Reads the next answer: the call's id and its result as text.
-    fn hear(&mut self) -> (String, String) {
+    fn receive(&mut self) -> (String, String) {
         let mut line = String::new();
         self.0.read_line(&mut line).unwrap();
         let line: Value = serde_json::from_str(&line).unwrap();
@@ -38,34 +38,34 @@ impl Agent {
     /// Calls a control tool and returns its answer.
     fn control(&mut self, name: &str, input: &Value) -> Value {
         self.call("c", name, input);
-        serde_json::from_str(&self.hear().1).unwrap()
+        serde_json::from_str(&self.receive().1).unwrap()
     }
 }
 
 /// Returns the error code of an answer.
-fn code(answer: &str) -> String {
+fn error_code(answer: &str) -> String {
     let answer: Value = serde_json::from_str(answer).unwrap();
     assert_eq!(answer["ok"], false);
     answer["error"]["code"].as_str().unwrap().to_owned()
 }
 
 #[test]
-fn a_tool_of_the_host_is_called_and_answers() {
+fn a_host_tool_is_called_and_answered() {
     let dir = tempfile::tempdir().unwrap();
     let mut host = Host::start(dir.path());
     let mode = std::fs::metadata(host.relay()).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600, "the owner's alone");
     host.query("r", "k", "say here; hang");
-    host.until(|line| line["type"] == "text_delta");
-    let mut agent = Agent::of(&host);
+    host.receive_until(|line| line["type"] == "text_delta");
+    let mut agent = Agent::connect(&host);
     // With one active query, the call belongs to it.
     agent.call("omi-1", "execute_sql", &json!({"query": "SELECT 1"}));
-    assert_snapshot!(golden(&[host.hear()]), @r#"{"attemptId":"att_1","callId":"omi-1","clientId":"test","input":{"query":"SELECT 1"},"name":"execute_sql","protocolVersion":2,"requestId":"r","runId":"run_1","sessionId":"ses_1","type":"tool_use"}"#);
-    host.say(&json!({"type": "tool_result", "callId": "omi-1", "result": "one row"}));
-    assert_eq!(agent.hear(), ("omi-1".into(), "one row".into()));
+    assert_snapshot!(transcript(&[host.receive()]), @r#"{"attemptId":"att_1","callId":"omi-1","clientId":"test","input":{"query":"SELECT 1"},"name":"execute_sql","protocolVersion":2,"requestId":"r","runId":"run_1","sessionId":"ses_1","type":"tool_use"}"#);
+    host.send(&json!({"type": "tool_result", "callId": "omi-1", "result": "one row"}));
+    assert_eq!(agent.receive(), ("omi-1".into(), "one row".into()));
     // A call may name its query; ids of unknown queries are passed on unchanged.
     host.query("r2", "k2", "say here too; hang");
-    host.until(|line| line["type"] == "text_delta");
+    host.receive_until(|line| line["type"] == "text_delta");
     for (call, correlation) in [
         ("by request", json!({"requestId": "r2", "clientId": "test"})),
         (
@@ -76,70 +76,70 @@ fn a_tool_of_the_host_is_called_and_answers() {
     ] {
         let mut line = json!({"type": "tool_use", "callId": call, "name": "lookup", "input": {}});
         line.as_object_mut().unwrap().extend(correlation.as_object().unwrap().clone());
-        agent.say(&line);
-        let said = host.hear();
-        assert_eq!((&said["type"], &said["callId"]), (&"tool_use".into(), &call.into()));
+        agent.send(&line);
+        let line = host.receive();
+        assert_eq!((&line["type"], &line["callId"]), (&"tool_use".into(), &call.into()));
         let expected = correlation.get("requestId").cloned().unwrap_or_default();
-        assert_eq!(said["requestId"], expected, "{said}");
-        assert_eq!(said.get("runId").is_some(), call == "by request", "{said}");
-        host.say(&json!({"type": "tool_result", "callId": call, "result": {"rows": [1]}}));
-        assert_eq!(agent.hear(), (call.into(), "{\"rows\":[1]}".into()));
+        assert_eq!(line["requestId"], expected, "{line}");
+        assert_eq!(line.get("runId").is_some(), call == "by request", "{line}");
+        host.send(&json!({"type": "tool_result", "callId": call, "result": {"rows": [1]}}));
+        assert_eq!(agent.receive(), (call.into(), "{\"rows\":[1]}".into()));
     }
 }
 
 #[test]
-fn every_call_has_an_answer_whatever_happens() {
+fn every_relay_call_gets_an_answer() {
     let dir = tempfile::tempdir().unwrap();
     let mut host = Host::start_with(
         dir.path(),
         &[],
         &[("MAINSPRING_STDIO_TOOL_TIMEOUT_MS", "200"), ("MAINSPRING_STDIO_LINE_BYTES", "4096")],
     );
-    let (mut agent, mut other) = (Agent::of(&host), Agent::of(&host));
+    let (mut agent, mut other) = (Agent::connect(&host), Agent::connect(&host));
     // A call without an answer times out, and a late answer is rejected.
     agent.call("late", "slow_tool", &json!({}));
-    assert_eq!(host.hear()["callId"], "late");
-    let (call, answer) = agent.hear();
-    assert_eq!((call.as_str(), code(&answer).as_str()), ("late", "timeout"));
-    host.say(&json!({"type": "tool_result", "callId": "late", "result": "x", "protocolVersion": 2, "requestId": "r"}));
-    let late = host.hear();
+    assert_eq!(host.receive()["callId"], "late");
+    let (call, answer) = agent.receive();
+    assert_eq!((call.as_str(), error_code(&answer).as_str()), ("late", "timeout"));
+    host.send(&json!({"type": "tool_result", "callId": "late", "result": "x", "protocolVersion": 2, "requestId": "r"}));
+    let late = host.receive();
     assert_eq!(
         (&late["code"], &late["callId"], late.get("requestId")),
         (&"not_found".into(), &"late".into(), None)
     );
     // Two agents with the same call id each get their own answer.
     agent.call("same", "tool", &json!({"from": "agent"}));
-    let first = host.hear();
+    let first = host.receive();
     other.call("same", "tool", &json!({"from": "other"}));
-    let second = host.hear();
+    let second = host.receive();
     for line in [second, first] {
-        host.say(&json!({"type": "tool_result", "callId": line["callId"], "result": line["input"]["from"]}));
+        host.send(&json!({"type": "tool_result", "callId": line["callId"], "result": line["input"]["from"]}));
     }
-    assert_eq!(agent.hear(), ("same".into(), "agent".into()));
-    assert_eq!(other.hear(), ("same".into(), "other".into()));
+    assert_eq!(agent.receive(), ("same".into(), "agent".into()));
+    assert_eq!(other.receive(), ("same".into(), "other".into()));
     // Invalid lines.
-    agent.say(&json!({"type": "tool_use", "callId": "no name"}));
-    assert_eq!(code(&agent.hear().1), "invalid_tool_input");
-    agent.say(&json!({"type": "other", "callId": "x", "name": "y"}));
-    assert_eq!(code(&agent.hear().1), "invalid_tool_input");
+    agent.send(&json!({"type": "tool_use", "callId": "no name"}));
+    assert_eq!(error_code(&agent.receive().1), "invalid_tool_input");
+    agent.send(&json!({"type": "other", "callId": "x", "name": "y"}));
+    assert_eq!(error_code(&agent.receive().1), "invalid_tool_input");
     agent.0.get_mut().write_all(b"nonsense\n").unwrap();
-    assert_eq!(code(&agent.hear().1), "invalid_tool_input");
+    assert_eq!(error_code(&agent.receive().1), "invalid_tool_input");
     agent.0.get_mut().write_all(b"[]\n").unwrap();
-    let object: Value = serde_json::from_str(&agent.hear().1).unwrap();
+    let object: Value = serde_json::from_str(&agent.receive().1).unwrap();
     assert_eq!(object["error"]["message"], "a line is a JSON object");
     // A line that is too long is skipped, and the next line is read.
     agent.call("long", "tool", &json!("x".repeat(5_000)));
-    let long: Value = serde_json::from_str(&agent.hear().1).unwrap();
+    let long: Value = serde_json::from_str(&agent.receive().1).unwrap();
     assert_eq!(
         (&long["error"]["code"], &long["error"]["message"]),
         (&"invalid_tool_input".into(), &"a line has at most 4096 bytes".into())
     );
     // The host leaves.
     agent.call("gone", "tool", &json!({}));
-    assert_eq!(host.hear()["callId"], "gone");
+    assert_eq!(host.receive()["callId"], "gone");
     let (dir, relay) = (dir, host.relay());
     host.close();
-    assert_eq!(code(&agent.hear().1), "transport_interruption");
+    assert_eq!(error_code(&agent.receive().1), "transport_interruption");
     assert!(!relay.exists(), "who leaves in good order leaves nothing");
     drop(dir);
 }
@@ -149,10 +149,10 @@ fn the_kernel_answers_the_control_tools() {
     let dir = tempfile::tempdir().unwrap();
     let mut host = Host::start(dir.path());
     host.query("done", "a", "say hello; usage 1 2 0.5");
-    let done = host.end_of("done");
+    let done = host.receive_end("done");
     host.query("active", "b", "say here; hang");
-    let active = host.until(|line| line["type"] == "text_delta").pop().unwrap();
-    let mut agent = Agent::of(&host);
+    let active = host.receive_until(|line| line["type"] == "text_delta").pop().unwrap();
+    let mut agent = Agent::connect(&host);
 
     let listed = agent.control("list_agent_sessions", &json!({"limit": 10, "surfaceKind": "legacy_jsonl"}));
     assert_eq!(listed["ok"], true, "{listed}");
@@ -206,7 +206,7 @@ fn the_kernel_answers_the_control_tools() {
         (&cancelled["cancellation"]["accepted"], &cancelled["run"]["runId"]),
         (&true.into(), &active["runId"])
     );
-    assert_eq!(host.until(is_end).pop().unwrap()["terminalStatus"], "cancelled");
+    assert_eq!(host.receive_until(is_end).pop().unwrap()["terminalStatus"], "cancelled");
 }
 
 /// Builds the input of `delegate_agent` for the run of a line.
@@ -217,12 +217,12 @@ fn delegate(line: &Value, mode: &str, more: &Value) -> Value {
 }
 
 #[test]
-fn an_agent_delegates_and_learns_what_came_of_it() {
+fn an_agent_delegates_and_receives_the_result() {
     let dir = tempfile::tempdir().unwrap();
     let mut host = Host::start(dir.path());
     host.query("r", "a", "say here; hang");
-    let mine = host.until(|line| line["type"] == "text_delta").pop().unwrap();
-    let mut agent = Agent::of(&host);
+    let mine = host.receive_until(|line| line["type"] == "text_delta").pop().unwrap();
+    let mut agent = Agent::connect(&host);
     let more = json!({"context": "of the day", "childTitle": "Counting", "metadata": {"x": 1}, "requestId": "c1",
         "childExternalRefKind": "task", "childExternalRefId": "t1"});
     let called = agent.control("delegate_agent", &delegate(&mine, "call", &more));
@@ -269,11 +269,11 @@ fn an_agent_delegates_and_learns_what_came_of_it() {
     assert_eq!(seen["parentDelegations"][0]["delegationId"], delegation["delegationId"]);
 
     // Cancelling the parent cancels its spawned children.
-    host.say(&json!({"type": "interrupt", "requestId": "r", "clientId": "test", "protocolVersion": 2}));
-    assert_eq!(host.until(is_end).pop().unwrap()["terminalStatus"], "cancelled");
+    host.send(&json!({"type": "interrupt", "requestId": "r", "clientId": "test", "protocolVersion": 2}));
+    assert_eq!(host.receive_until(is_end).pop().unwrap()["terminalStatus"], "cancelled");
     let child = json!({"runId": spawned["childRun"]["runId"]});
     host.query("r2", "a", "say here; hang");
-    host.until(|line| line["type"] == "text_delta" && line["requestId"] == "r2");
+    host.receive_until(|line| line["type"] == "text_delta" && line["requestId"] == "r2");
     let stopped = loop {
         let seen = agent.control("get_agent_run", &child);
         if seen["run"]["completedAtMs"].is_number() {
@@ -284,12 +284,12 @@ fn an_agent_delegates_and_learns_what_came_of_it() {
 }
 
 #[test]
-fn control_tools_refuse_what_makes_no_sense_and_what_is_anothers() {
+fn control_tools_refuse_invalid_input_and_foreign_sessions() {
     let dir = tempfile::tempdir().unwrap();
     let mut host = Host::start(dir.path());
     host.query("r", "a", "say here; hang");
-    let mine = host.until(|line| line["type"] == "text_delta").pop().unwrap();
-    let mut agent = Agent::of(&host);
+    let mine = host.receive_until(|line| line["type"] == "text_delta").pop().unwrap();
+    let mut agent = Agent::connect(&host);
     let unknown = "run_00000000000040008000000000000000";
     for (tool, input, code) in [
         ("get_agent_run", json!({}), "invalid_tool_input"),
@@ -330,11 +330,11 @@ fn control_tools_refuse_what_makes_no_sense_and_what_is_anothers() {
     // An agent acts for the owner of its query and sees no other owner's sessions.
     let mut line = super::query("bens", "b", "say here; hang");
     line["ownerId"] = "ben".into();
-    host.say(&line);
-    host.until(|line| line["requestId"] == "bens");
+    host.send(&line);
+    host.receive_until(|line| line["requestId"] == "bens");
     let list = |agent: &mut Agent, request: &str| {
-        agent.say(&json!({"type": "tool_use", "callId": "x", "name": "list_agent_sessions", "input": {}, "requestId": request, "clientId": "test"}));
-        let answer: Value = serde_json::from_str(&agent.hear().1).unwrap();
+        agent.send(&json!({"type": "tool_use", "callId": "x", "name": "list_agent_sessions", "input": {}, "requestId": request, "clientId": "test"}));
+        let answer: Value = serde_json::from_str(&agent.receive().1).unwrap();
         let sessions = answer["sessions"].as_array().unwrap().clone();
         sessions
             .iter()
@@ -346,33 +346,33 @@ fn control_tools_refuse_what_makes_no_sense_and_what_is_anothers() {
 }
 
 #[test]
-fn a_call_of_a_query_that_has_ended_is_nobodys() {
+fn a_call_of_an_ended_query_is_not_given_to_an_active_one() {
     let dir = tempfile::tempdir().unwrap();
     let mut host = Host::start(dir.path());
     let mut line = super::query("anns", "a", "say done");
     line["ownerId"] = "ann".into();
-    host.say(&line);
-    let ended = host.end_of("anns");
-    let mut agent = Agent::of(&host);
+    host.send(&line);
+    let ended = host.receive_end("anns");
+    let mut agent = Agent::connect(&host);
     let list = |agent: &mut Agent, of: Value| {
         let mut call = json!({"type": "tool_use", "callId": "x", "name": "list_agent_sessions", "input": {}});
         call.as_object_mut().unwrap().extend(of.as_object().unwrap().clone());
-        agent.say(&call);
-        serde_json::from_str::<Value>(&agent.hear().1).unwrap()
+        agent.send(&call);
+        serde_json::from_str::<Value>(&agent.receive().1).unwrap()
     };
     let owner = |answer: &Value| answer["sessions"][0]["session"]["ownerId"].clone();
     // While all of the host's queries have one owner, every call acts for that owner.
     assert_eq!(owner(&list(&mut agent, json!({"runId": ended["runId"]}))), "ann");
     let mut line = super::query("bens", "b", "say here; hang");
     line["ownerId"] = "ben".into();
-    host.say(&line);
-    host.until(|line| line["type"] == "text_delta");
+    host.send(&line);
+    host.receive_until(|line| line["type"] == "text_delta");
     // A call of an ended query is not given to the active query.
-    agent.say(
+    agent.send(
         &json!({"type": "tool_use", "callId": "c", "name": "lookup", "input": {}, "runId": ended["runId"]}),
     );
-    let said = host.hear();
-    assert_eq!((&said["runId"], said.get("requestId")), (&ended["runId"], None), "{said}");
+    let line = host.receive();
+    assert_eq!((&line["runId"], line.get("requestId")), (&ended["runId"], None), "{line}");
     for of in [json!({"runId": ended["runId"]}), json!({"requestId": "anns", "clientId": "test"})] {
         let refused = list(&mut agent, of);
         assert_eq!(refused["error"]["code"], "stale_owner", "{refused}");
@@ -382,51 +382,51 @@ fn a_call_of_a_query_that_has_ended_is_nobodys() {
 }
 
 #[test]
-fn an_agent_that_calls_without_end_waits_for_answers() {
+fn an_agent_with_many_pending_calls_has_to_wait() {
     const CALLS: usize = 600;
     let dir = tempfile::tempdir().unwrap();
     let mut host = Host::start(dir.path());
-    let mut agent = Agent::of(&host);
+    let mut agent = Agent::connect(&host);
     let mut writer = Agent(BufReader::new(agent.0.get_ref().try_clone().unwrap()));
     let calls = move || (0..CALLS).for_each(|no| writer.call(&no.to_string(), "tool", &json!({})));
     let writes = std::thread::spawn(calls);
-    let mut calls: Vec<Value> = (0..256).map(|_| host.hear()).collect();
+    let mut calls: Vec<Value> = (0..256).map(|_| host.receive()).collect();
     // No more calls arrive until one is answered.
-    host.say(&json!({"type": "nonsense"}));
-    assert_eq!(host.hear()["type"], "error");
+    host.send(&json!({"type": "nonsense"}));
+    assert_eq!(host.receive()["type"], "error");
     let mut answered = 0;
     while answered < CALLS {
-        let call = calls.pop().unwrap_or_else(|| host.hear());
+        let call = calls.pop().unwrap_or_else(|| host.receive());
         assert_eq!(call["type"], "tool_use");
-        host.say(&json!({"type": "tool_result", "callId": call["callId"], "result": "x"}));
-        assert_eq!(agent.hear().0, call["callId"].as_str().unwrap());
+        host.send(&json!({"type": "tool_result", "callId": call["callId"], "result": "x"}));
+        assert_eq!(agent.receive().0, call["callId"].as_str().unwrap());
         answered += 1;
     }
     writes.join().unwrap();
 }
 
 #[test]
-fn the_first_host_keeps_the_relay_and_the_next_one_gets_it() {
+fn the_first_host_keeps_the_relay_until_it_exits() {
     let dir = tempfile::tempdir().unwrap();
     let (_server, _) = serve(dir.path());
     let mut first = Host::start(dir.path());
     let mut second = Host::start(dir.path());
-    let mut agent = Agent::of(&second);
+    let mut agent = Agent::connect(&second);
     agent.call("c", "tool", &json!({}));
-    assert_eq!(first.hear()["type"], "tool_use");
-    first.say(&json!({"type": "tool_result", "callId": "c", "result": "from the first"}));
-    assert_eq!(agent.hear().1, "from the first");
+    assert_eq!(first.receive()["type"], "tool_use");
+    first.send(&json!({"type": "tool_result", "callId": "c", "result": "from the first"}));
+    assert_eq!(agent.receive().1, "from the first");
     first.kill();
     // The remaining host takes the relay over.
     let relay = second.relay();
     let connected = std::iter::repeat_with(|| UnixStream::connect(&relay)).find_map(Result::ok).unwrap();
     let mut agent = Agent(BufReader::new(connected));
     agent.call("c", "tool", &json!({}));
-    assert_eq!(second.hear()["type"], "tool_use");
-    second.say(&json!({"type": "stop"}));
-    second.rest();
+    assert_eq!(second.receive()["type"], "tool_use");
+    second.send(&json!({"type": "stop"}));
+    second.receive_rest();
     let mut third = Host::start(dir.path());
-    let mut agent = Agent::of(&third);
+    let mut agent = Agent::connect(&third);
     agent.call("c", "tool", &json!({}));
-    assert_eq!(third.hear()["type"], "tool_use");
+    assert_eq!(third.receive()["type"], "tool_use");
 }

@@ -6,14 +6,14 @@ use serde_json::Value;
 
 use super::{Host, is_end, query};
 use crate::cli::{json_lines, run};
-use crate::kill::Dice;
+use crate::kill::Rng;
 
 fn runs(dir: &std::path::Path) -> Vec<Value> {
     json_lines(&run(dir, &["run", "list", "--json", "--limit", "500", "--owner", "desktop-local-user"]))
 }
 
 #[test]
-fn queries_that_are_sent_again_after_a_kill_are_told_what_became_of_them() {
+fn queries_repeated_after_a_kill_receive_their_outcome() {
     let dir = tempfile::tempdir().unwrap();
     let lines = [
         query("ended", "a", "say done"),
@@ -21,40 +21,40 @@ fn queries_that_are_sent_again_after_a_kill_are_told_what_became_of_them() {
         query("queued", "b", "say later"),
     ];
     let mut host = Host::start(dir.path());
-    host.say(&lines[0]);
-    let ended = host.end_of("ended");
-    host.say(&lines[1]);
-    let half = host.until(|line| line["type"] == "text_delta").pop().unwrap();
-    host.say(&lines[2]);
+    host.send(&lines[0]);
+    let ended = host.receive_end("ended");
+    host.send(&lines[1]);
+    let half = host.receive_until(|line| line["type"] == "text_delta").pop().unwrap();
+    host.send(&lines[2]);
     // A queued query produces no line; its acceptance shows in the list of runs.
     while runs(dir.path()).len() < 3 {}
     let relay = host.relay();
     host.kill();
     assert!(relay.exists(), "the dead leave their socket");
     let mut host = Host::start(dir.path());
-    host.say(&lines[0]);
-    let again = host.end_of("ended");
+    host.send(&lines[0]);
+    let again = host.receive_end("ended");
     assert_eq!((&again["runId"], &again["text"]), (&ended["runId"], &ended["text"]));
-    host.say(&lines[1]);
-    let orphaned = host.end_of("active");
+    host.send(&lines[1]);
+    let orphaned = host.receive_end("active");
     assert_eq!(
         (&orphaned["type"], &orphaned["reason"], &orphaned["runId"]),
         (&"error".into(), &"executor_lost".into(), &half["runId"])
     );
-    host.say(&lines[2]);
-    assert_eq!(host.end_of("queued")["text"], "later\n");
+    host.send(&lines[2]);
+    assert_eq!(host.receive_end("queued")["text"], "later\n");
     assert_eq!(runs(dir.path()).len(), 3);
     assert!(std::os::unix::net::UnixStream::connect(&relay).is_ok(), "somebody listens there again");
 }
 
 #[test]
-fn twenty_kills_make_no_query_twice_and_lose_none() {
+fn twenty_kills_neither_repeat_nor_lose_a_query() {
     const KILLS: usize = 20;
     const QUERIES: usize = 5 * KILLS;
     let dir = tempfile::tempdir().unwrap();
     let seed = u64::from(std::process::id()) | 1 << 40;
     eprintln!("seed {seed}");
-    let mut dice = Dice(seed);
+    let mut rng = Rng(seed);
     let mut ends: HashMap<String, Value> = HashMap::new();
     let line =
         |no: usize| query(&format!("q{no}"), &format!("s{}", no % 7), &format!("stream 20 every 1ms w{no}"));
@@ -62,13 +62,13 @@ fn twenty_kills_make_no_query_twice_and_lose_none() {
         let mut host = Host::start(dir.path());
         let asked = 5 * kill;
         let open = (0..asked).filter(|no| !ends.contains_key(&format!("q{no}")));
-        open.collect::<Vec<_>>().into_iter().for_each(|no| host.say(&line(no)));
+        open.collect::<Vec<_>>().into_iter().for_each(|no| host.send(&line(no)));
         // The last process is killed after it has answered everything.
-        let most = if kill < KILLS { dice.below(40) } else { u64::MAX };
-        let mut heard = 0;
-        while heard < most && ends.len() < asked {
-            let line = host.hear();
-            heard += 1;
+        let most = if kill < KILLS { rng.below(40) } else { u64::MAX };
+        let mut received = 0;
+        while received < most && ends.len() < asked {
+            let line = host.receive();
+            received += 1;
             if is_end(&line) {
                 let known = ends.insert(line["requestId"].as_str().unwrap().to_owned(), line.clone());
                 assert_eq!(known, None, "one end each: {line}");
@@ -78,8 +78,8 @@ fn twenty_kills_make_no_query_twice_and_lose_none() {
     }
     let mut host = Host::start(dir.path());
     for no in 0..QUERIES {
-        host.say(&line(no));
-        let (request, again) = (format!("q{no}"), host.hear());
+        host.send(&line(no));
+        let (request, again) = (format!("q{no}"), host.receive());
         let first = &ends[&request];
         for field in ["type", "runId", "sessionId", "text", "code", "terminalStatus"] {
             assert_eq!(again.get(field), first.get(field), "{request} {field}");
@@ -102,5 +102,5 @@ fn fault_socket_file_after_kill() {
     let mut host = Host::start(dir.path());
     assert!(std::os::unix::net::UnixStream::connect(&relay).is_ok(), "somebody listens there again");
     host.query("r", "k", "say hi");
-    assert_eq!(host.end_of("r")["text"], "hi\n");
+    assert_eq!(host.receive_end("r")["text"], "hi\n");
 }

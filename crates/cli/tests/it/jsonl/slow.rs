@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use super::{Host, is_end, text_of};
+use super::{Host, is_end, streamed_text};
 use crate::guests::serve;
 
 /// Returns the peak memory of a process, in kilobytes.
@@ -13,7 +13,7 @@ fn peak(process: u32) -> u64 {
 }
 
 #[test]
-fn a_host_that_reads_late_is_told_everything_and_costs_no_memory() {
+fn a_host_that_reads_late_receives_everything_within_bounded_memory() {
     const QUERIES: usize = 6;
     // Each text has the maximum message size; together they are many times the memory of an idle process.
     const TIMES: usize = 1_500_000;
@@ -29,16 +29,16 @@ fn a_host_that_reads_late_is_told_everything_and_costs_no_memory() {
     let list = ["run", "list", "--json", "--owner", "desktop-local-user"];
     while ended(&crate::cli::run(dir.path(), &list).out) < QUERIES {}
     let before = peak(host.child.id());
-    let (mut heard, mut ends) = (vec![], 0);
+    let (mut received, mut ends) = (vec![], 0);
     while ends < QUERIES {
-        let line = host.hear();
+        let line = host.receive();
         ends += usize::from(is_end(&line));
-        heard.push(line);
+        received.push(line);
     }
     for no in 0..QUERIES {
         let whole = format!("word{no} ").repeat(TIMES) + "end\n";
-        assert!(text_of(&heard, &name(no)) == whole, "{no}: every byte once and in order");
-        let end = heard.iter().find(|line| is_end(line) && line["requestId"] == name(no)).unwrap();
+        assert!(streamed_text(&received, &name(no)) == whole, "{no}: every byte once and in order");
+        let end = received.iter().find(|line| is_end(line) && line["requestId"] == name(no)).unwrap();
         assert!(end["text"] == whole, "{no}");
     }
     // The runs had produced sixty megabytes by then.
@@ -47,7 +47,7 @@ fn a_host_that_reads_late_is_told_everything_and_costs_no_memory() {
 }
 
 #[test]
-fn many_short_lines_of_a_host_that_does_not_read_cost_no_memory() {
+fn many_short_lines_from_a_host_that_does_not_read_use_bounded_memory() {
     const LINES: usize = 50_000;
     let dir = tempfile::tempdir().unwrap();
     let mut host = Host::start(dir.path());
@@ -71,7 +71,7 @@ fn many_short_lines_of_a_host_that_does_not_read_cost_no_memory() {
     }
     drop(pipe);
     for _ in 0..LINES {
-        assert_eq!(host.hear()["type"], "cancel_ack");
+        assert_eq!(host.receive()["type"], "cancel_ack");
     }
     host.stdin = Some(writer.join().unwrap());
     let held = peak(host.child.id()) - idle;

@@ -55,7 +55,7 @@ async fn pi(tasks: &Tasks, change: impl Fn(&mut AdapterConfig)) -> World {
 fn pis(world: &World) -> Vec<Pid> {
     let program = |pid: &Pid| std::fs::read_link(format!("/proc/{}/exe", pid.as_raw_pid()));
     let is_node = |pid: &Pid| program(pid).is_ok_and(|program| program.ends_with("bin/node"));
-    world.agents().into_iter().filter(is_node).collect()
+    world.agent_pids().into_iter().filter(is_node).collect()
 }
 
 fn work(world: &World) -> PathBuf {
@@ -63,19 +63,19 @@ fn work(world: &World) -> PathBuf {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pi_works_and_asks() {
+async fn pi_runs_and_asks_for_permission() {
     let tasks = Tasks::default();
     let world = pi(&tasks, |_| {}).await;
     for (decision, kind) in [(Approval::Allowed, "tool.completed"), (Approval::Denied, "tool.failed")] {
         let file = format!("{kind}.txt");
         let run = world.prompt("a", &format!("RUN echo forty-two | tee {file}")).await;
-        let (wait, question) = world.asked(run).await;
+        let (wait, question) = world.wait_question(run).await;
         assert!(question.starts_with("Allow bash?") && question.contains("echo forty-two"), "{question}");
         assert!(!work(&world).join(&file).exists(), "it acts only once it may");
         world.answer(run, wait, decision).await;
-        let ended = world.ended(run).await;
+        let ended = world.wait_ended(run).await;
         assert_eq!(ended.state.status(), RunStatus::Succeeded, "{ended:?}");
-        let text = world.last("a").await.text();
+        let text = world.last_message("a").await.text();
         assert!(text.contains("the tool said: "), "{text}");
         assert_eq!(text.contains("forty-two"), decision == Approval::Allowed, "{text}");
         assert_eq!(work(&world).join(&file).exists(), decision == Approval::Allowed);
@@ -87,58 +87,58 @@ async fn pi_works_and_asks() {
     }
     // A run in mode `ask` has no tool that could change anything.
     let run = world.send(RunRequest { mode: Mode::Ask, ..request("a", "RUN touch acted.txt") }).await;
-    assert_eq!(world.ended(run).await.state.status(), RunStatus::Succeeded);
-    assert!(!work(&world).join("acted.txt").exists(), "{:?}", world.last("a").await);
+    assert_eq!(world.wait_ended(run).await.state.status(), RunStatus::Succeeded);
+    assert!(!work(&world).join("acted.txt").exists(), "{:?}", world.last_message("a").await);
     assert_eq!(world.bindings("a").await.len(), 1, "it is the same session");
     // The requested model is used.
     for (wanted, used) in [(None, "stub-1"), (Some("stub-2"), "stub-2"), (Some("stub/stub-1"), "stub-1")] {
         let mut request = request("b", "MODEL?");
         request.options.model = wanted.map(str::to_owned);
         let run = world.send(request).await;
-        world.ended(run).await;
-        assert_eq!(world.last("b").await.text(), format!("the model is {used}"));
+        world.wait_ended(run).await;
+        assert_eq!(world.last_message("b").await.text(), format!("the model is {used}"));
     }
     // Attached images reach the model.
-    let run = world.send(world.with_file("b", "how many IMAGES?", "image/png", PICTURE).await).await;
-    assert_eq!(world.ended(run).await.state.status(), RunStatus::Succeeded);
-    assert_eq!(world.last("b").await.text(), "images: 1");
+    let run = world.send(world.with_file("b", "how many IMAGES?", "image/png", PNG_IMAGE).await).await;
+    assert_eq!(world.wait_ended(run).await.state.status(), RunStatus::Succeeded);
+    assert_eq!(world.last_message("b").await.text(), "images: 1");
     world.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pi_hears_what_is_said_while_it_works() {
+async fn pi_receives_steering_while_it_runs() {
     let tasks = Tasks::default();
     let world = pi(&tasks, |adapter| adapter.permissions = Some(Permissions::Legacy)).await;
     let run = world.prompt("a", "my cat is Tom. RUN until [ -e go ]; do sleep 0.05; done").await;
-    world.happens("a", "tool.started").await;
+    world.wait_event("a", "tool.started").await;
     let joined = world.send(steer("a", "and my dog is Rex")).await;
-    world.happens("a", "run.merged").await;
+    world.wait_event("a", "run.merged").await;
     std::fs::write(work(&world).join("go"), "").unwrap();
-    let ended = world.ended(run).await;
+    let ended = world.wait_ended(run).await;
     assert_eq!(ended.state.status(), RunStatus::Succeeded, "{ended:?}");
-    assert_eq!(world.ended(joined).await.merged_into, Some(run));
-    let text = world.last("a").await.text();
+    assert_eq!(world.wait_ended(joined).await.merged_into, Some(run));
+    let text = world.last_message("a").await.text();
     assert!(text.contains("Tom") && text.contains("my dog is Rex"), "{text}");
     world.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_pi_has_started_stops_with_it() {
+async fn processes_started_by_pi_stop_with_it() {
     let tasks = Tasks::default();
     let world = pi(&tasks, |adapter| adapter.permissions = Some(Permissions::Legacy)).await;
     let run = world.prompt("a", "RUN setsid sleep 1000 & sleep 1000").await;
     let sleeps = || {
         let name = |pid: &Pid| std::fs::read_to_string(format!("/proc/{}/comm", pid.as_raw_pid()));
-        world.agents().iter().filter(|pid| name(pid).is_ok_and(|name| name == "sleep\n")).count()
+        world.agent_pids().iter().filter(|pid| name(pid).is_ok_and(|name| name == "sleep\n")).count()
     };
     let begun = async {
         while sleeps() < 2 {
             tokio::task::yield_now().await;
         }
     };
-    soon(begun).await;
-    soon(world.node().kernel().run_cancel(&world.me, run)).await.unwrap();
-    assert_eq!(world.ended(run).await.state.status(), RunStatus::Cancelled);
+    with_timeout(begun).await;
+    with_timeout(world.node().kernel().run_cancel(&world.me, run)).await.unwrap();
+    assert_eq!(world.wait_ended(run).await.state.status(), RunStatus::Cancelled);
     // Pi stops its foreground command. Background commands end with pi's process.
     assert!(sleeps() <= 1, "{}", sleeps());
     let json = serde_json::to_string(&world.events("a").await).unwrap();
@@ -147,45 +147,45 @@ async fn what_pi_has_started_stops_with_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pi_stops_keeps_what_it_said_and_remembers_what_it_was_told() {
+async fn a_cancelled_pi_run_keeps_its_text_and_history() {
     let tasks = Tasks::default();
     let mut world = pi(&tasks, |_| {}).await;
     // Two sessions at once.
     let both =
         [world.prompt("a", "my cat is Tom; HANG").await, world.prompt("b", "my dog is Rex; HANG").await];
-    world.streams("a", "hanging").await;
-    world.streams("b", "hanging").await;
+    world.wait_streamed("a", "hanging").await;
+    world.wait_streamed("b", "hanging").await;
     assert_eq!(pis(&world).len(), 2);
     for (run, key) in both.into_iter().zip(["a", "b"]) {
-        soon(world.node().kernel().run_cancel(&world.me, run)).await.unwrap();
-        assert_eq!(world.ended(run).await.state.status(), RunStatus::Cancelled);
-        assert_eq!(world.last(key).await.text(), "hanging");
+        with_timeout(world.node().kernel().run_cancel(&world.me, run)).await.unwrap();
+        assert_eq!(world.wait_ended(run).await.state.status(), RunStatus::Cancelled);
+        assert_eq!(world.last_message(key).await.text(), "hanging");
         let json = serde_json::to_string(&world.events(key).await).unwrap();
         assert!(json.contains(r#""proof":"ended""#), "it stopped by itself: {json}");
     }
-    let (cat, dog) = (world.say("a", "who?").await, world.say("b", "who?").await);
+    let (cat, dog) = (world.prompt_answer("a", "who?").await, world.prompt_answer("b", "who?").await);
     assert!(cat.contains("Tom") && !cat.contains("Rex"), "{cat}");
     assert!(dog.contains("Rex") && !dog.contains("Tom"), "{dog}");
 
     // Killed in the middle of a turn, pi fails that turn and resumes its session.
     let run = world.prompt("b", "HANG again").await;
-    world.streams("b", "hanging").await;
+    world.wait_streamed("b", "hanging").await;
     for pid in pis(&world) {
         kill_process(pid, Signal::KILL).unwrap();
     }
-    assert_eq!(failure(&world.ended(run).await), "transport_interruption");
-    assert_eq!(world.last("b").await.text(), "hanging");
-    let dog = world.say("b", "and who now?").await;
+    assert_eq!(error_code(&world.wait_ended(run).await), "transport_interruption");
+    assert_eq!(world.last_message("b").await.text(), "hanging");
+    let dog = world.prompt_answer("b", "and who now?").await;
     assert!(dog.contains("Rex"), "{dog}");
 
     // The same holds when pi's whole process tree is killed.
     world.prompt("b", "HANG once more").await;
-    world.streams("b", "hanging").await;
-    for pid in world.agents() {
+    world.wait_streamed("b", "hanging").await;
+    for pid in world.agent_pids() {
         let _ = kill_process(pid, Signal::KILL);
     }
     world.reopen().await;
-    let dog = world.say("b", "and in the end?").await;
+    let dog = world.prompt_answer("b", "and in the end?").await;
     assert!(dog.contains("Rex") && dog.contains("and who now?"), "{dog}");
     let bindings = world.bindings("b").await;
     assert_eq!((bindings[0].generation, bindings[0].fidelity), (1, Fidelity::Native), "{bindings:?}");
@@ -193,19 +193,19 @@ async fn pi_stops_keeps_what_it_said_and_remembers_what_it_was_told() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pi_that_has_kept_nothing_is_told_what_was_said() {
+async fn pi_without_a_stored_session_receives_the_history() {
     let tasks = Tasks::default();
     let world = pi(&tasks, |_| {}).await;
     // Pi writes a session to disk when its first message is complete.
     let run = world.prompt("a", "my cat is Tom; HANG").await;
-    world.streams("a", "hanging").await;
+    world.wait_streamed("a", "hanging").await;
     for pid in pis(&world) {
         kill_process(pid, Signal::KILL).unwrap();
     }
-    assert_eq!(failure(&world.ended(run).await), "transport_interruption");
-    let run = world.play("a", "who?").await;
+    assert_eq!(error_code(&world.wait_ended(run).await), "transport_interruption");
+    let run = world.run_to_end("a", "who?").await;
     assert_eq!((run.state.status(), run.attempts), (RunStatus::Succeeded, 2));
-    let cat = world.last("a").await.text();
+    let cat = world.last_message("a").await.text();
     assert!(cat.contains("user: my cat is Tom"), "{cat}");
     let bindings = world.bindings("a").await;
     assert_eq!((bindings[0].generation, bindings[0].reconstructed), (2, true), "{bindings:?}");
@@ -213,7 +213,7 @@ async fn pi_that_has_kept_nothing_is_told_what_was_said() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pi_that_has_one_process_for_all_or_keeps_no_sessions_mixes_nothing() {
+async fn pi_with_a_shared_process_or_without_stored_sessions_keeps_sessions_apart() {
     let tasks = Tasks::default();
     for keeps in [true, false] {
         let world = pi(&tasks, |adapter| {
@@ -223,10 +223,10 @@ async fn pi_that_has_one_process_for_all_or_keeps_no_sessions_mixes_nothing() {
             }
         })
         .await;
-        world.say("a", "my cat is Tom").await;
-        world.say("b", "my dog is Rex").await;
+        world.prompt_answer("a", "my cat is Tom").await;
+        world.prompt_answer("b", "my dog is Rex").await;
         for (key, known, unknown) in [("a", "Tom", "Rex"), ("b", "Rex", "Tom")] {
-            let text = world.say(key, "who?").await;
+            let text = world.prompt_answer(key, "who?").await;
             assert!(text.contains(known) && !text.contains(unknown), "{text}");
             let bindings = world.bindings(key).await;
             assert_eq!(bindings[0].reconstructed, !keeps, "{key}: {bindings:?}");
@@ -237,13 +237,13 @@ async fn pi_that_has_one_process_for_all_or_keeps_no_sessions_mixes_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_model_of_pi_refuses_has_a_name() {
+async fn a_model_error_of_pi_has_a_code() {
     let tasks = Tasks::default();
     let world = pi(&tasks, |_| {}).await;
     for (status, code) in [(401, "authentication"), (400, "invalid_request")] {
-        let run = world.play("a", &format!("FAIL {status}")).await;
-        assert_eq!((run.state.status(), failure(&run).as_str()), (RunStatus::Failed, code), "{run:?}");
+        let run = world.run_to_end("a", &format!("FAIL {status}")).await;
+        assert_eq!((run.state.status(), error_code(&run).as_str()), (RunStatus::Failed, code), "{run:?}");
     }
-    assert!(world.say("a", "still there?").await.contains("still there?"));
+    assert!(world.prompt_answer("a", "still there?").await.contains("still there?"));
     world.close().await;
 }

@@ -12,8 +12,8 @@ use rusqlite::{Connection, params};
 use super::super::checksum;
 use super::super::columns::Id;
 use super::{
-    attempt, attempt_columns, chunk_columns, line, line_columns, page_start, query_all, query_one, run,
-    run_columns, session, session_columns, sql_limit,
+    attempt, attempt_columns, chunk_columns, effect, effect_columns, line, line_columns, page_start,
+    query_all, query_one, run, run_columns, session, session_columns, sql_limit,
 };
 
 /// The condition of the partial indexes. SQLite uses them only if it is repeated exactly.
@@ -134,10 +134,8 @@ fn chunks(connection: &Connection, fence: Fence) -> Result<Vec<Chunk>, StoreErro
 }
 
 fn effects(connection: &Connection, id: SessionId) -> Result<Vec<OpenToolCall>, StoreError> {
-    let sql = "SELECT run_id, tool_use_id, name FROM effects WHERE session_id = ?1 ORDER BY id";
-    query_all(connection, sql, [id.bytes()], |columns| {
-        Ok(OpenToolCall { run: columns.id()?, tool_use_id: columns.get()?, name: columns.get()? })
-    })
+    let sql = concat!("SELECT ", effect_columns!(), " FROM effects WHERE session_id = ?1 ORDER BY id");
+    query_all(connection, sql, [id.bytes()], effect)
 }
 
 pub(in super::super) fn inbox(connection: &Connection, id: SessionId) -> Result<Vec<InboxItem>, StoreError> {

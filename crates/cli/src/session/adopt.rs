@@ -5,49 +5,48 @@ use mainspring_client::bridge::Surface;
 use mainspring_client::{BindingAdoption, SessionTarget};
 use mainspring_core::ExternalRef;
 
-use super::Context;
-use super::fail::Fail;
-use super::home::Home;
+use crate::Context;
+use crate::connection::Connection;
+use crate::error::CliError;
 
-/// Which session, and which session of the agent's own.
 #[derive(Args)]
-pub(super) struct Adopt {
-    /// What the agent calls its own session
+pub(crate) struct Adopt {
+    /// Id of the agent's session
     native: String,
-    /// The agent runtime whose session that is
+    /// Adapter of the agent
     #[arg(long, value_name = "NAME")]
     adapter: String,
     #[command(flatten)]
-    session: Which,
-    /// The folder the agent's session was opened in [default: the session's; of one that is made, the home folder]
+    session: SessionSelector,
+    /// Directory of the agent's session [default: the session's, or the home directory]
     #[arg(long, value_name = "DIR")]
     cwd: Option<String>,
-    /// The instructions it was opened with [default: the session's]
+    /// System prompt of the agent's session [default: the session's]
     #[arg(long, value_name = "TEXT")]
     system: Option<String>,
 }
 
-/// Which session.
+/// Selects the session by exactly one of its names.
 #[derive(Args)]
 #[group(required = true, multiple = false)]
-struct Which {
-    /// The chat about this task
+struct SessionSelector {
+    /// Select the chat of this task
     #[arg(long, value_name = "ID")]
     task: Option<String>,
-    /// The session that stands for this, for example chat:default
-    #[arg(long, value_name = "KIND:ID", value_parser = external)]
+    /// Select the session of this external reference, for example chat:default
+    #[arg(long, value_name = "KIND:ID", value_parser = parse_external_ref)]
     external: Option<ExternalRef>,
-    /// A key or a ses_… id
+    /// Select a session by key or id (ses_…)
     #[arg(long, value_name = "SESSION")]
     session: Option<String>,
 }
 
-fn external(text: &str) -> Result<ExternalRef, String> {
+fn parse_external_ref(text: &str) -> Result<ExternalRef, String> {
     let (kind, id) = text.split_once(':').ok_or("expected KIND:ID, for example task:42")?;
     Ok(ExternalRef { kind: kind.to_owned(), id: id.to_owned() })
 }
 
-impl Which {
+impl SessionSelector {
     fn target(self) -> SessionTarget {
         // A new session gets the working folder of queries that name none, so that the first such query continues in
         // it.
@@ -64,21 +63,26 @@ impl Which {
 }
 
 impl Adopt {
-    pub(super) async fn carry_out(self, context: &Context<'_>, home: &mut Home<'_>) -> Result<(), Fail> {
+    pub(super) async fn dispatch(
+        self,
+        context: &Context<'_>,
+        connection: &mut Connection<'_>,
+    ) -> Result<(), CliError> {
         let Self { native, adapter, session, cwd, system } = self;
         let adoption =
             BindingAdoption { adapter, adapter_native_session_id: native, cwd, system_prompt: system };
         let target = session.target();
-        let done = home.ask(async |client| client.session_adopt(&target, &adoption).await).await?;
+        let adopted =
+            connection.request(async |client| client.session_adopt(&target, &adoption).await).await?;
         if context.output.json {
-            return Ok(context.output.object(&done)?);
+            return Ok(context.output.print_json(&adopted)?);
         }
-        let (binding, session) = (&done.binding, done.session.id);
+        let (binding, session) = (&adopted.binding, adopted.session.id);
         let native = binding.native.as_deref().unwrap_or("–");
-        let what = if done.adopted { "tied" } else { "was tied before" };
+        let verb = if adopted.adopted { "bound" } else { "was already bound" };
         let generation = binding.generation;
-        Ok(context.output.line(format_args!(
-            "{session} {what} to {native} of {}, generation {generation}",
+        Ok(context.output.print_line(format_args!(
+            "{session} {verb} to {native} of {}, generation {generation}",
             binding.adapter
         ))?)
     }

@@ -18,22 +18,22 @@ pub(super) enum Exit {
     BadRequest = 2,
     NotFound = 3,
     Refused = 4,
-    NotNow = 5,
-    Owned = 6,
+    Unavailable = 5,
+    StateDirInUse = 6,
     Waiting = 7,
     Cancelled = 130,
 }
 
 /// Error of a command: a stable code, and a message that names the thing and the remedy.
 #[derive(Debug)]
-pub(super) struct Fail {
+pub(super) struct CliError {
     pub(super) exit: Exit,
     pub(super) code: Cow<'static, str>,
     pub(super) message: String,
     pub(super) retryable: bool,
 }
 
-impl Fail {
+impl CliError {
     /// Code for invalid arguments.
     pub(super) const INVALID_REQUEST: &str = "invalid_request";
 
@@ -51,7 +51,7 @@ impl Fail {
     }
 }
 
-impl From<Error> for Fail {
+impl From<Error> for CliError {
     fn from(error: Error) -> Self {
         let exit = match &error {
             Error::NotFound { .. } => Exit::NotFound,
@@ -71,24 +71,24 @@ impl From<Error> for Fail {
             Error::NotLatest(_) | Error::Expired { .. } | Error::Refused(_) => Exit::Refused,
             Error::Forbidden(_) | Error::Changed { .. } => Exit::Refused,
             Error::LoginFailed { .. } | Error::TooDeep { .. } | Error::WouldDeadlock(_) => Exit::Refused,
-            Error::Overloaded { .. } | Error::AdapterFull { .. } | Error::ShuttingDown => Exit::NotNow,
-            Error::Unavailable(_) | Error::StoreLost(_) | Error::Corrupt(_) => Exit::NotNow,
+            Error::Overloaded { .. } | Error::AdapterFull { .. } | Error::ShuttingDown => Exit::Unavailable,
+            Error::Unavailable(_) | Error::StoreLost(_) | Error::Corrupt(_) => Exit::Unavailable,
         };
         Self { exit, code: error.code().into(), message: error.to_string(), retryable: error.is_retryable() }
     }
 }
 
-impl From<mainspring_client::Error> for Fail {
+impl From<mainspring_client::Error> for CliError {
     fn from(error: mainspring_client::Error) -> Self {
         use mainspring_client::Error as E;
         let exit = match &error {
             E::Refused(problem) => match problem.status {
                 404 => Exit::NotFound,
                 401 | 403 | 409 | 410 | 412 => Exit::Refused,
-                429 | 500.. => Exit::NotNow,
+                429 | 500.. => Exit::Unavailable,
                 _ => Exit::BadRequest,
             },
-            E::Unreachable { .. } | E::Broken { .. } | E::Protocol { .. } => Exit::NotNow,
+            E::Unreachable { .. } | E::Broken { .. } | E::Protocol { .. } => Exit::Unavailable,
             E::Invalid(_) => Exit::BadRequest,
         };
         let code = error.code().to_owned().into();
@@ -96,25 +96,30 @@ impl From<mainspring_client::Error> for Fail {
     }
 }
 
-impl From<ServeError> for Fail {
+impl From<ServeError> for CliError {
     fn from(error: ServeError) -> Self {
-        Self { exit: Exit::NotNow, code: error.code().into(), message: error.to_string(), retryable: true }
+        Self {
+            exit: Exit::Unavailable,
+            code: error.code().into(),
+            message: error.to_string(),
+            retryable: true,
+        }
     }
 }
 
-impl From<NodeError> for Fail {
+impl From<NodeError> for CliError {
     fn from(error: NodeError) -> Self {
         let exit = match &error {
-            NodeError::StateDir(mainspring_store::StateDirError::Busy { .. }) => Exit::Owned,
+            NodeError::StateDir(mainspring_store::StateDirError::Busy { .. }) => Exit::StateDirInUse,
             NodeError::Models(_) => Exit::BadRequest,
-            _ => Exit::NotNow,
+            _ => Exit::Unavailable,
         };
         let message = chain(&error);
-        Self { exit, code: error.code().to_owned().into(), message, retryable: exit == Exit::Owned }
+        Self { exit, code: error.code().to_owned().into(), message, retryable: exit == Exit::StateDirInUse }
     }
 }
 
-impl From<ConfigError> for Fail {
+impl From<ConfigError> for CliError {
     fn from(error: ConfigError) -> Self {
         Self {
             exit: Exit::BadRequest,
@@ -125,9 +130,9 @@ impl From<ConfigError> for Fail {
     }
 }
 
-impl From<std::io::Error> for Fail {
+impl From<std::io::Error> for CliError {
     fn from(error: std::io::Error) -> Self {
-        Self { exit: Exit::NotNow, code: "io".into(), message: error.to_string(), retryable: false }
+        Self { exit: Exit::Unavailable, code: "io".into(), message: error.to_string(), retryable: false }
     }
 }
 

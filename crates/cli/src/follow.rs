@@ -13,63 +13,64 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 
 use super::Context;
-use super::fail::{Exit, Fail};
-use super::home::Home;
-use super::output::{self, Busy, DIM, RED, YELLOW};
+use super::connection::Connection;
+use super::error::{CliError, Exit};
+use super::output::{self, DIM, RED, Spinner, YELLOW};
 
 /// Follows `run` from `from` until it ends, waits for an answer that cannot be given here, or is cancelled by Ctrl-C.
-pub(super) async fn watch(
+pub(super) async fn follow_run(
     context: &Context<'_>,
-    home: &mut Home<'_>,
+    connection: &mut Connection<'_>,
     run: &Run,
     from: Position,
-) -> Result<Exit, Fail> {
+) -> Result<Exit, CliError> {
     let (run, session, name) = (run.id, run.session, run.session.to_string());
-    let mut screen = Screen {
+    let mut printer = RunPrinter {
         context,
         session,
         run,
         streamed: HashMap::new(),
         mid_line: false,
         thinking: false,
-        busy: None,
+        spinner: None,
     };
-    let snapshot =
-        async |home: &mut Home<'_>| home.ask(async |client| client.session_snapshot(&name).await).await;
-    if screen.is_blocked(&snapshot(home).await?)? {
+    let snapshot = async |connection: &mut Connection<'_>| {
+        connection.request(async |client| client.session_snapshot(&name).await).await
+    };
+    if printer.is_blocked(&snapshot(connection).await?)? {
         return Ok(Exit::Waiting);
     }
-    let mut events = home.events(&name, from);
-    let mut told = false;
-    let mut interrupt = std::pin::pin!(interrupted());
+    let mut events = connection.events(&name, from);
+    let mut cancelling = false;
+    let mut interrupt = std::pin::pin!(interrupt_signal());
     loop {
-        screen.wait_for("working");
+        printer.show_spinner("working");
         let item = tokio::select! {
             item = events.next() => item,
-            signal = &mut interrupt, if !told => {
+            signal = &mut interrupt, if !cancelling => {
                 signal?;
-                told = true;
-                screen.cancel(home).await?;
+                cancelling = true;
+                printer.cancel(connection).await?;
                 continue;
             }
         };
         let item = match item {
-            None => return Ok(Exit::NotNow),
-            Some(Err(error)) if error.is_gone() && home.is_guest() => {
-                home.renew().await?;
-                events = home.events(&name, events.position().unwrap_or(from));
+            None => return Ok(Exit::Unavailable),
+            Some(Err(error)) if error.is_gone() && connection.is_guest() => {
+                connection.reconnect().await?;
+                events = connection.events(&name, events.position().unwrap_or(from));
                 continue;
             }
             Some(item) => item?,
         };
-        if !screen.show(&item)? {
+        if !printer.print_item(&item)? {
             continue;
         }
-        if screen.is_blocked(&snapshot(home).await?)? {
+        if printer.is_blocked(&snapshot(connection).await?)? {
             return Ok(Exit::Waiting);
         }
-        let state = home.ask(async |client| client.run_get(run).await).await?.state;
-        if let Some(exit) = screen.after(home, &state).await? {
+        let state = connection.request(async |client| client.run_get(run).await).await?.state;
+        if let Some(exit) = printer.exit_for(connection, &state).await? {
             return Ok(exit);
         }
     }
@@ -78,12 +79,18 @@ pub(super) async fn watch(
 /// Waits until the runs accepted by an earlier process have ended; Ctrl-C leaves the rest queued.
 ///
 /// `close` stops accepting work; work accepted before that is completed too.
-pub(super) async fn work_off(context: &Context<'_>, kernel: &Kernel, close: impl Fn()) -> Result<(), Fail> {
+pub(super) async fn drain_accepted(
+    context: &Context<'_>,
+    kernel: &Kernel,
+    close: impl Fn(),
+) -> Result<(), CliError> {
     let Work { queued, active, .. } = *kernel.work().borrow();
     if queued + active > 0 {
         let count = queued + active;
-        let note = format_args!("{DIM}working off {count} accepted from others; Ctrl-C leaves them{DIM:#}");
-        context.output.note(note)?;
+        let note = format_args!(
+            "{DIM}finishing runs accepted from other commands: {count}; Ctrl-C leaves them queued{DIM:#}"
+        );
+        context.output.print_note(note)?;
     }
     let drained = async {
         kernel.drain().await;
@@ -92,13 +99,13 @@ pub(super) async fn work_off(context: &Context<'_>, kernel: &Kernel, close: impl
     };
     tokio::select! {
         () = drained => Ok(()),
-        signal = interrupted() => Ok(signal?),
+        signal = interrupt_signal() => Ok(signal?),
     }
 }
 
 /// Resolves on Ctrl-C, SIGTERM or SIGHUP. A caller that waits repeatedly must keep one future: a signal that arrives
 /// between two futures is lost.
-pub(super) async fn interrupted() -> std::io::Result<()> {
+pub(super) async fn interrupt_signal() -> std::io::Result<()> {
     use tokio::signal::unix::{SignalKind, signal};
     let (mut terminate, mut hang_up) = (signal(SignalKind::terminate())?, signal(SignalKind::hangup())?);
     tokio::select! {
@@ -108,49 +115,52 @@ pub(super) async fn interrupted() -> std::io::Result<()> {
     }
 }
 
-struct Screen<'a, 'b> {
+/// Prints the events of one run.
+struct RunPrinter<'a, 'b> {
     context: &'a Context<'b>,
     session: SessionId,
     run: RunId,
     /// Text of each message that was already shown while it streamed.
     streamed: HashMap<MessageId, String>,
+    /// True when the last printed text did not end its line.
     mid_line: bool,
     /// True within a thought, which arrives in pieces.
     thinking: bool,
-    busy: Option<Busy>,
+    spinner: Option<Spinner>,
 }
 
-impl Screen<'_, '_> {
+impl RunPrinter<'_, '_> {
     /// Shows one item; true when the run may have ended, or when a run of the session waits for an answer.
-    fn show(&mut self, item: &Item) -> Result<bool, Fail> {
+    fn print_item(&mut self, item: &Item) -> Result<bool, CliError> {
         let output = self.context.output;
-        self.busy = None;
+        self.spinner = None;
         if !matches!(item, Item::Thought(_)) {
             self.end_thought()?;
         }
         match item {
             Item::Event(event) if event.run == Some(self.run) => {
                 if output.json {
-                    output.object(&**event)?;
+                    output.print_json(&**event)?;
                 } else {
-                    self.describe(&event.body)?;
+                    self.print_event(&event.body)?;
                 }
-                Ok(waits(&event.body) || event.body.ends_run())
+                Ok(starts_wait(&event.body) || event.body.ends_run())
             }
-            Item::Event(event) => Ok(waits(&event.body)),
+            Item::Event(event) => Ok(starts_wait(&event.body)),
             Item::Live(live) if live.run.is_some_and(|run| run != self.run) => Ok(false),
-            Item::Live(live) if output.json => Ok(output.object(live).map(|()| false)?),
-            Item::Live(live) => self.live(&live.body).map(|()| false),
+            Item::Live(live) if output.json => Ok(output.print_json(live).map(|()| false)?),
+            Item::Live(live) => self.print_delta(&live.body).map(|()| false),
             Item::Thought(thought) if output.json => {
-                output.object(&json!({"type": "thought", "sessionId": self.session, "payload": thought}))?;
+                output
+                    .print_json(&json!({"type": "thought", "sessionId": self.session, "payload": thought}))?;
                 Ok(false)
             }
             Item::Thought(thought) => {
                 if !std::mem::replace(&mut self.thinking, true) {
-                    self.step_aside()?;
-                    output.aside(format_args!("{DIM}· {DIM:#}"))?;
+                    self.end_terminal_line()?;
+                    output.print_note_part(format_args!("{DIM}· {DIM:#}"))?;
                 }
-                output.aside(format_args!("{DIM}{}{DIM:#}", thought.text.replace('\n', "\n  ")))?;
+                output.print_note_part(format_args!("{DIM}{}{DIM:#}", thought.text.replace('\n', "\n  ")))?;
                 Ok(false)
             }
             // The skipped events are not replayed, so check the run's current state.
@@ -160,7 +170,7 @@ impl Screen<'_, '_> {
     }
 
     /// True when this run is queued behind a run that waits for a person.
-    fn is_blocked(&self, now: &Snapshot) -> Result<bool, Fail> {
+    fn is_blocked(&self, now: &Snapshot) -> Result<bool, CliError> {
         let Some(ahead) = now.active_run.as_ref().filter(|active| active.id != self.run) else {
             return Ok(false);
         };
@@ -170,58 +180,63 @@ impl Screen<'_, '_> {
         let output = self.context.output;
         if output.json {
             let behind = json!({"runId": ahead.id, "waitId": wait.id, "question": wait.question});
-            output.object(&json!({"type": "blocked", "runId": self.run, "behind": behind}))?;
+            output.print_json(&json!({"type": "blocked", "runId": self.run, "behind": behind}))?;
         } else {
-            output
-                .note(format_args!("{YELLOW}queued{YELLOW:#} behind a run that waits: {}", wait.question))?;
-            output.note(format_args!("answer it with: {}", how_to_answer(ahead.id, wait)))?;
+            output.print_note(format_args!(
+                "{YELLOW}queued{YELLOW:#} behind a waiting run: {}",
+                wait.question
+            ))?;
+            output.print_note(format_args!("answer it with: {}", answer_command(ahead.id, wait)))?;
         }
         Ok(true)
     }
 
     /// Shows a spinner until something is written, unless a partial line already shows activity.
-    fn wait_for(&mut self, what: &str) {
-        if !self.mid_line && !self.thinking && self.busy.is_none() {
-            self.busy = self.context.output.busy(what);
+    fn show_spinner(&mut self, what: &str) {
+        if !self.mid_line && !self.thinking && self.spinner.is_none() {
+            self.spinner = self.context.output.start_spinner(what);
         }
     }
 
-    fn live(&mut self, body: &Body) -> Result<(), Fail> {
+    fn print_delta(&mut self, body: &Body) -> Result<(), CliError> {
         if let Body::MessageDelta { message_id, text, .. } = body {
             self.streamed.entry(*message_id).or_default().push_str(text);
             self.mid_line = !text.ends_with('\n');
-            self.context.output.part(text)?;
+            self.context.output.print(text)?;
         }
         Ok(())
     }
 
-    fn describe(&mut self, body: &Body) -> Result<(), Fail> {
+    fn print_event(&mut self, body: &Body) -> Result<(), CliError> {
         let output = self.context.output;
         match body {
-            Body::MessageCompleted { message, .. } => self.message(message)?,
-            Body::ToolStarted { name, .. } => output.note(format_args!("{DIM}· tool {name}{DIM:#}"))?,
+            Body::MessageCompleted { message, .. } => self.print_message(message)?,
+            Body::ToolStarted { name, .. } => output.print_note(format_args!("{DIM}· tool {name}{DIM:#}"))?,
             Body::ToolFailed { name, error, .. } => {
-                output.note(format_args!("{RED}· tool {name} failed{RED:#}: {}", error.message))?;
+                output.print_note(format_args!("{RED}· tool {name} failed{RED:#}: {}", error.message))?;
             }
-            Body::ProgressUpdated { text } => output.note(format_args!("{DIM}· {text}{DIM:#}"))?,
+            Body::ProgressUpdated { text } => output.print_note(format_args!("{DIM}· {text}{DIM:#}"))?,
             Body::ContextCompacted { messages, by, .. } => {
                 let how = match by {
                     DigestAuthor::Summarizer => "summarised",
                     DigestAuthor::Fallback => "left out",
                 };
-                output
-                    .note(format_args!("{DIM}· {messages} older messages are {how} for the model{DIM:#}"))?;
+                output.print_note(format_args!(
+                    "{DIM}· {messages} older messages are {how} for the model{DIM:#}"
+                ))?;
             }
             Body::AttemptCreated { attempt_no, .. } if *attempt_no > 1 => {
-                output.note(format_args!("{DIM}· attempt {attempt_no}{DIM:#}"))?;
+                output.print_note(format_args!("{DIM}· attempt {attempt_no}{DIM:#}"))?;
             }
             Body::RunQueued { retry_at_ms: Some(_), .. } => {
-                output.note(format_args!("{DIM}· will be tried again{DIM:#}"))?;
+                output.print_note(format_args!("{DIM}· will be retried{DIM:#}"))?;
             }
             Body::AttemptFailed { error, .. } => {
                 self.end_line()?;
-                output
-                    .note(format_args!("{RED}· attempt failed{RED:#}: {} ({})", error.message, error.code))?;
+                output.print_note(format_args!(
+                    "{RED}· attempt failed{RED:#}: {} ({})",
+                    error.message, error.code
+                ))?;
             }
             _ => {}
         }
@@ -230,63 +245,68 @@ impl Screen<'_, '_> {
 
     /// Shows the part of a complete message that was not shown while it streamed. Output of failed attempts is in the
     /// log only.
-    fn message(&mut self, message: &Message) -> Result<(), Fail> {
-        let seen = self.streamed.remove(&message.id).unwrap_or_default();
+    fn print_message(&mut self, message: &Message) -> Result<(), CliError> {
+        let printed = self.streamed.remove(&message.id).unwrap_or_default();
         if message.role == Role::Assistant && message.status == MessageStatus::Completed {
             let text = message.text();
-            let rest = unseen(&text, &seen);
-            self.context.output.part(rest)?;
+            let rest = unprinted(&text, &printed);
+            self.context.output.print(rest)?;
             self.mid_line = if rest.is_empty() { self.mid_line } else { !rest.ends_with('\n') };
         }
         self.end_line()?;
         for block in &message.content {
             if let Block::ToolResult { name, is_error: false, .. } = block {
-                let shown = super::tree::blocks(std::slice::from_ref(block)).join(" ");
+                let shown = super::tree::format_blocks(std::slice::from_ref(block)).join(" ");
                 let shown = output::excerpt(&shown, 100);
-                self.context.output.note(format_args!("{DIM}· tool {name} {shown}{DIM:#}"))?;
+                self.context.output.print_note(format_args!("{DIM}· tool {name} {shown}{DIM:#}"))?;
             }
         }
         Ok(())
     }
 
-    fn end_line(&mut self) -> Result<(), Fail> {
+    fn end_line(&mut self) -> Result<(), CliError> {
         if std::mem::take(&mut self.mid_line) {
-            self.context.output.part("\n")?;
+            self.context.output.print("\n")?;
         }
         Ok(())
     }
 
     /// Ends the current line before a note. A result that does not go to the terminal is left as it is.
-    fn step_aside(&mut self) -> Result<(), Fail> {
+    fn end_terminal_line(&mut self) -> Result<(), CliError> {
         if std::io::stdout().is_terminal() { self.end_line() } else { Ok(()) }
     }
 
-    fn end_thought(&mut self) -> Result<(), Fail> {
+    fn end_thought(&mut self) -> Result<(), CliError> {
         if std::mem::take(&mut self.thinking) {
-            self.context.output.aside("\n")?;
+            self.context.output.print_note_part("\n")?;
         }
         Ok(())
     }
 
-    async fn cancel(&mut self, home: &mut Home<'_>) -> Result<(), Fail> {
-        self.busy = None;
+    async fn cancel(&mut self, connection: &mut Connection<'_>) -> Result<(), CliError> {
+        self.spinner = None;
         self.end_thought()?;
         self.end_line()?;
-        let grace = output::span(self.context.config().cancel_grace_ms);
-        let note = format_args!("{DIM}cancelling; what does not stop within {grace} is killed{DIM:#}");
-        self.context.output.note(note)?;
+        let grace = output::format_duration(self.context.config().cancel_grace_ms);
+        let note =
+            format_args!("{DIM}cancelling; the agent is killed if it does not stop within {grace}{DIM:#}");
+        self.context.output.print_note(note)?;
         // The run may have ended in the meantime.
         let run = self.run;
-        let _ = home.ask(async |client| client.run_cancel(run).await).await;
+        let _ = connection.request(async |client| client.run_cancel(run).await).await;
         Ok(())
     }
 
     /// Returns the exit code for the run's state, or none if the run continues.
-    async fn after(&mut self, home: &mut Home<'_>, state: &RunState) -> Result<Option<Exit>, Fail> {
+    async fn exit_for(
+        &mut self,
+        connection: &mut Connection<'_>,
+        state: &RunState,
+    ) -> Result<Option<Exit>, CliError> {
         let output = self.context.output;
         if let Some(wait) = state.wait().filter(|wait| wait.answer.is_none()) {
             self.end_line()?;
-            return self.question(home, wait).await;
+            return self.ask_or_print(connection, wait).await;
         }
         let status = state.status();
         if !status.is_ended() {
@@ -294,65 +314,69 @@ impl Screen<'_, '_> {
         }
         if !output.json {
             self.end_line()?;
-            output.note(ended(self.run, state))?;
+            output.print_note(format_end(self.run, state))?;
         }
-        Ok(Some(exit_of(status)))
+        Ok(Some(exit_code(status)))
     }
 
     /// Asks the person at the terminal; without a terminal, prints how to answer.
-    async fn question(&mut self, home: &mut Home<'_>, wait: &Wait) -> Result<Option<Exit>, Fail> {
+    async fn ask_or_print(
+        &mut self,
+        connection: &mut Connection<'_>,
+        wait: &Wait,
+    ) -> Result<Option<Exit>, CliError> {
         let output = self.context.output;
         // Client tools are executed by a program, not by the person who watches.
         if output.is_interactive() && wait.request != WaitRequest::Tools {
-            output.note(format_args!("{YELLOW}?{YELLOW:#} {}", wait.question))?;
+            output.print_note(format_args!("{YELLOW}?{YELLOW:#} {}", wait.question))?;
             let answer = tokio::select! {
-                answer = ask(self.context, wait) => answer?,
-                signal = interrupted() => {
+                answer = read_answer(self.context, wait) => answer?,
+                signal = interrupt_signal() => {
                     signal?;
-                    output.part("\n")?;
-                    self.cancel(home).await?;
+                    output.print("\n")?;
+                    self.cancel(connection).await?;
                     return Ok(None);
                 }
             };
             if let Some(answer) = answer {
                 let run = self.run;
-                home.ask(async |client| client.run_answer(run, wait.id, &answer).await).await?;
+                connection.request(async |client| client.run_answer(run, wait.id, &answer).await).await?;
                 return Ok(None);
             }
-            output.part("\n")?;
+            output.print("\n")?;
         }
-        tell_wait(self.context, self.run, wait)?;
+        print_wait(self.context, self.run, wait)?;
         Ok(Some(Exit::Waiting))
     }
 }
 
-/// Returns the part of `text` after `seen`. For a reader who joined late, `seen` is not the beginning of `text`.
-fn unseen<'a>(text: &'a str, seen: &str) -> &'a str {
-    let after = || text.rfind(seen).and_then(|at| text.get(at + seen.len()..));
-    text.strip_prefix(seen).or_else(after).unwrap_or(text)
+/// Returns the part of `text` after `printed`. For a reader who joined late, `printed` is not the beginning of `text`.
+fn unprinted<'a>(text: &'a str, printed: &str) -> &'a str {
+    let after = || text.rfind(printed).and_then(|at| text.get(at + printed.len()..));
+    text.strip_prefix(printed).or_else(after).unwrap_or(text)
 }
 
 /// Prints the run's question and how to answer it.
-pub(super) fn tell_wait(context: &Context<'_>, run: RunId, wait: &Wait) -> Result<(), Fail> {
+pub(super) fn print_wait(context: &Context<'_>, run: RunId, wait: &Wait) -> Result<(), CliError> {
     let output = context.output;
     if output.json {
         return Ok(());
     }
-    output.note(format_args!("{YELLOW}waiting{YELLOW:#}: {}", wait.question))?;
+    output.print_note(format_args!("{YELLOW}waiting{YELLOW:#}: {}", wait.question))?;
     for call in wait.calls.iter().filter(|call| !call.answered) {
         let (name, input) = (&call.name, output::excerpt(&call.input.to_string(), 200));
-        output.note(format_args!("{DIM}· {} calls {name} {input}{DIM:#}", call.tool_use_id))?;
+        output.print_note(format_args!("{DIM}· {} calls {name} {input}{DIM:#}", call.tool_use_id))?;
     }
-    Ok(output.note(format_args!("answer with: {}", how_to_answer(run, wait)))?)
+    Ok(output.print_note(format_args!("answer with: {}", answer_command(run, wait)))?)
 }
 
 /// Describes how a run has ended.
-pub(super) fn ended(run: RunId, state: &RunState) -> String {
+pub(super) fn format_end(run: RunId, state: &RunState) -> String {
     let why = state.error().map(|error| format!(": {} ({})", error.message, error.code)).unwrap_or_default();
-    format!("{DIM}·{DIM:#} {}{why} {DIM}{run}{DIM:#}", output::status(state.status()))
+    format!("{DIM}·{DIM:#} {}{why} {DIM}{run}{DIM:#}", output::format_status(state.status()))
 }
 
-fn how_to_answer(run: RunId, wait: &Wait) -> String {
+fn answer_command(run: RunId, wait: &Wait) -> String {
     match wait.request {
         WaitRequest::Input => format!("mainspring run answer {run} TEXT"),
         WaitRequest::Approval => format!("mainspring run answer {run} --allow (or --deny)"),
@@ -364,12 +388,12 @@ fn how_to_answer(run: RunId, wait: &Wait) -> String {
     }
 }
 
-fn waits(body: &Body) -> bool {
+fn starts_wait(body: &Body) -> bool {
     matches!(body, Body::RunWaitingInput { .. } | Body::RunWaitingApproval { .. })
 }
 
 /// Maps a run's status to the exit code.
-pub(super) fn exit_of(status: RunStatus) -> Exit {
+pub(super) fn exit_code(status: RunStatus) -> Exit {
     match status {
         RunStatus::Succeeded => Exit::Done,
         RunStatus::Cancelled => Exit::Cancelled,
@@ -378,7 +402,7 @@ pub(super) fn exit_of(status: RunStatus) -> Exit {
 }
 
 /// Reads an answer from the terminal; none at end of input.
-async fn ask(context: &Context<'_>, wait: &Wait) -> Result<Option<Answer>, Fail> {
+async fn read_answer(context: &Context<'_>, wait: &Wait) -> Result<Option<Answer>, CliError> {
     let hint = match wait.request {
         WaitRequest::Input => "answer",
         WaitRequest::Approval => "allow? [y/n]",
@@ -391,7 +415,7 @@ async fn ask(context: &Context<'_>, wait: &Wait) -> Result<Option<Answer>, Fail>
     }
     let mut lines = BufReader::new(tokio::io::stdin()).lines();
     loop {
-        context.output.part(&format!("{hint}> "))?;
+        context.output.print(&format!("{hint}> "))?;
         let Some(line) = lines.next_line().await? else {
             return Ok(None);
         };
@@ -407,7 +431,7 @@ async fn ask(context: &Context<'_>, wait: &Wait) -> Result<Option<Answer>, Fail>
             (WaitRequest::Approval, "n" | "no") => {
                 return Ok(Some(Answer::Approval { decision: Approval::Denied }));
             }
-            (WaitRequest::Approval, _) => context.output.note("please answer y or n")?,
+            (WaitRequest::Approval, _) => context.output.print_note("please answer y or n")?,
         }
     }
 }
@@ -417,10 +441,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_seen_is_not_shown_again() {
-        assert_eq!(unseen("one two", ""), "one two", "nothing was");
-        assert_eq!(unseen("one two", "one "), "two", "it began to");
-        assert_eq!(unseen("one two", "two"), "", "it was come upon in the midst");
-        assert_eq!(unseen("one two", "ne t"), "wo");
+    fn streamed_text_is_not_printed_again() {
+        assert_eq!(unprinted("one two", ""), "one two", "nothing printed");
+        assert_eq!(unprinted("one two", "one "), "two", "the beginning printed");
+        assert_eq!(unprinted("one two", "two"), "", "joined in the middle");
+        assert_eq!(unprinted("one two", "ne t"), "wo");
     }
 }

@@ -1,0 +1,173 @@
+//! `mainspring run show`
+
+use std::io;
+
+use mainspring_client::{ArtifactListQuery, RunDelegations};
+use mainspring_core::{Artifact, Attempt, Budget, Grant, Run, RunId};
+use serde_json::{Value, json};
+
+use crate::Context;
+use crate::connection::Connection;
+use crate::error::CliError;
+use crate::output::{self, BOLD, DIM, Output, format_duration, format_time};
+
+/// Maximum number of artifacts shown for a run, newest first.
+const MAX_ARTIFACTS: usize = 50;
+
+/// Everything that is shown of a run.
+struct RunView {
+    run: Run,
+    attempts: Vec<Attempt>,
+    grants: Vec<Grant>,
+    artifacts: Vec<Artifact>,
+    delegations: RunDelegations,
+}
+
+impl RunView {
+    async fn fetch(connection: &mut Connection<'_>, run: RunId) -> Result<Self, CliError> {
+        let query = ArtifactListQuery { limit: Some(MAX_ARTIFACTS), before: None };
+        Ok(Self {
+            run: connection.request(async |client| client.run_get(run).await).await?,
+            attempts: connection.request(async |client| client.run_attempts(run).await).await?,
+            grants: connection.request(async |client| client.run_grants(run).await).await?,
+            artifacts: connection
+                .request(async |client| client.run_artifacts(run, &query).await)
+                .await?
+                .items,
+            delegations: connection.request(async |client| client.run_delegations(run).await).await?,
+        })
+    }
+
+    fn to_json(&self) -> Value {
+        let mut json = serde_json::to_value(&self.run).unwrap_or_default();
+        json["attemptList"] = json!(self.attempts);
+        json["grantList"] = json!(self.grants);
+        json["artifactList"] = json!(self.artifacts);
+        json["delegationList"] = json!(self.delegations.children);
+        json["delegatedBy"] = json!(self.delegations.parent);
+        json
+    }
+}
+
+/// `run show`
+pub(super) async fn show_run(
+    context: &Context<'_>,
+    connection: &mut Connection<'_>,
+    run: RunId,
+) -> Result<(), CliError> {
+    let (output, view) = (context.output, RunView::fetch(connection, run).await?);
+    if output.json {
+        return Ok(output.print_json(&view.to_json())?);
+    }
+    print_run(output, &view.run)?;
+    print_delegations(output, &view.delegations)?;
+    for grant in &view.grants {
+        let Grant { effect, capability, operation, resource_pattern, source, id, .. } = grant;
+        output.print_line(format_args!(
+            "grant     {effect} {capability} {operation} {resource_pattern} ({source}) {DIM}{id}{DIM:#}"
+        ))?;
+    }
+    view.attempts.iter().try_for_each(|attempt| print_attempt(output, attempt))?;
+    for artifact in &view.artifacts {
+        let name = artifact.name.as_deref().unwrap_or(&artifact.kind);
+        let size = artifact.size_bytes.map(|size| format!(", {size} bytes")).unwrap_or_default();
+        let (role, id) = (artifact.role, artifact.id);
+        output.print_line(format_args!("artifact  {name} ({role}{size}) {DIM}{id}{DIM:#}"))?;
+    }
+    Ok(())
+}
+
+fn print_run(output: &Output, run: &Run) -> io::Result<()> {
+    output.print_line(format_args!(
+        "{BOLD}{}{BOLD:#} {}",
+        run.id,
+        output::format_status(run.state.status())
+    ))?;
+    if let Some(error) = run.state.error() {
+        output.print_line(format_args!("error     {} ({})", error.message, error.code))?;
+    }
+    if let Some(wait) = run.state.wait() {
+        output.print_line(format_args!("waits     {} ({})", wait.question, wait.request))?;
+        for call in &wait.calls {
+            let answered = if call.answered { ", answered" } else { "" };
+            let input = output::excerpt(&call.input.to_string(), 100);
+            output.print_line(format_args!("  {} {} {input}{answered}", call.tool_use_id, call.name))?;
+        }
+    }
+    output.print_line(format_args!("session   {} (its run {})", run.session, run.no))?;
+    output.print_line(format_args!("adapter   {}, mode {}", run.adapter, run.mode))?;
+    output.print_line(format_args!(
+        "accepted  {}  {}",
+        format_time(run.created_at),
+        format_run_duration(run)
+    ))?;
+    if let Some(request) = &run.request.request_id {
+        output.print_line(format_args!("request   {request}"))?;
+    }
+    if !run.usage.is_zero() {
+        let usage = &run.usage;
+        output.print_line(format_args!(
+            "usage     {} in, {} out, {}",
+            usage.input_tokens, usage.output_tokens, usage.cost
+        ))?;
+    }
+    match &run.budget {
+        Some(budget) => output.print_line(format_args!("budget    {}", format_budget(budget))),
+        None => Ok(()),
+    }
+}
+
+fn print_delegations(output: &Output, delegations: &RunDelegations) -> io::Result<()> {
+    if let Some(parent) = &delegations.parent {
+        let (run, mode, id) = (parent.parent_run, parent.mode.name(), parent.id);
+        output.print_line(format_args!("parent    {run} ({mode}) {DIM}{id}{DIM:#}"))?;
+    }
+    for child in &delegations.children {
+        let (run, mode, status, id) = (child.child_run, child.mode.name(), child.status.name(), child.id);
+        let objective = output::excerpt(&child.objective, 60);
+        output.print_line(format_args!("child     {run} ({mode}) {status}: {objective} {DIM}{id}{DIM:#}"))?;
+    }
+    Ok(())
+}
+
+fn print_attempt(output: &Output, attempt: &Attempt) -> io::Result<()> {
+    let error = attempt.error.as_ref().map(|error| format!(": {} ({})", error.message, error.code));
+    let duration = attempt.completed_at.map(|end| format_duration(end.since(attempt.created_at)));
+    output.print_line(format_args!(
+        "attempt {} {}{} {DIM}{} {}{DIM:#}",
+        attempt.no,
+        output::format_status(attempt.status),
+        error.unwrap_or_default(),
+        duration.unwrap_or_default(),
+        attempt.id
+    ))?;
+    let stages = &attempt.cancellation;
+    for (stage, at) in [
+        ("requested", stages.requested_at),
+        ("dispatched", stages.dispatched_at),
+        ("acknowledged", stages.acknowledged_at),
+    ] {
+        if let Some(at) = at {
+            output.print_line(format_args!("  cancellation {stage} {}", format_time(at)))?;
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn format_run_duration(run: &Run) -> String {
+    run.completed_at.map(|end| format_duration(end.since(run.created_at))).unwrap_or_default()
+}
+
+/// Describes the budget a run has left.
+fn format_budget(budget: &Budget) -> String {
+    let steps = budget.max_steps.zip(budget.steps_left);
+    let tokens = budget.max_tokens.zip(budget.tokens_left);
+    let cost = budget.max_cost.zip(budget.cost_left);
+    let parts = [
+        steps.map(|(max, left)| format!("{left} of {max} model calls left")),
+        tokens.map(|(max, left)| format!("{left} of {max} tokens left")),
+        cost.map(|(max, left)| format!("{left} of {max} left")),
+        budget.ends_at.map(|end| format!("until {}", format_time(end))),
+    ];
+    parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
+}

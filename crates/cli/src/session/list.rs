@@ -1,0 +1,75 @@
+//! `mainspring session list` and `mainspring session search`
+
+use mainspring_client::{SearchQuery, SessionListQuery};
+use mainspring_core::SessionStatus;
+
+use crate::Context;
+use crate::connection::Connection;
+use crate::error::CliError;
+use crate::output::{self, BOLD, DIM, format_time};
+
+pub(super) async fn list(
+    context: &Context<'_>,
+    connection: &mut Connection<'_>,
+    limit: usize,
+    archived: bool,
+) -> Result<(), CliError> {
+    let status = if archived { SessionStatus::Archived } else { SessionStatus::Open };
+    let list = SessionListQuery { status: Some(status), limit: Some(limit), ..SessionListQuery::default() };
+    let sessions = connection.request(async |client| client.session_list(&list).await).await?.items;
+    if context.output.json {
+        return Ok(sessions.iter().try_for_each(|session| context.output.print_json(session))?);
+    }
+    if sessions.is_empty() {
+        context.output.print_note(match archived {
+            true => "no archived sessions",
+            false => "no sessions yet; start one with: mainspring prompt --session NAME TEXT",
+        })?;
+        return Ok(());
+    }
+    let count = sessions.len();
+    let rows = sessions.into_iter().map(|listed| {
+        let (session, latest) = (listed.session, listed.latest_run);
+        let status =
+            latest.as_ref().map_or_else(|| "-".into(), |run| output::format_status(run.state.status()));
+        let name = session.key.clone().unwrap_or_else(|| session.id.to_string());
+        vec![
+            name,
+            session.title.unwrap_or_default(),
+            latest.map_or(0, |run| run.no).to_string(),
+            status,
+            format_time(session.last_activity_at),
+        ]
+    });
+    context
+        .output
+        .print_table(&["session", "title", "runs", "latest run", "last activity"], rows.collect())?;
+    Ok(context.output.print_limit_note(count, limit)?)
+}
+
+pub(super) async fn search(
+    context: &Context<'_>,
+    connection: &mut Connection<'_>,
+    words: &str,
+    limit: usize,
+) -> Result<(), CliError> {
+    let output = context.output;
+    let query = SearchQuery { q: words.to_owned(), limit: Some(limit), before: None };
+    let hits = connection.request(async |client| client.session_search(&query).await).await?.items;
+    if output.json {
+        return Ok(hits.iter().try_for_each(|hit| output.print_json(hit))?);
+    }
+    if hits.is_empty() {
+        return Ok(output.print_note("nothing found")?);
+    }
+    for hit in &hits {
+        let id = hit.session_id.to_string();
+        let title = hit.title.as_deref().unwrap_or("untitled");
+        output.print_line(format_args!("{BOLD}{title}{BOLD:#} {DIM}{id}{DIM:#}"))?;
+        if let (Some(message), Some(role)) = (hit.message_id, hit.role) {
+            output.print_line(format_args!("  {role} {DIM}{message}{DIM:#}"))?;
+            output.print_line(format_args!("  {}", hit.snippet))?;
+        }
+    }
+    Ok(output.print_limit_note(hits.len(), limit)?)
+}
