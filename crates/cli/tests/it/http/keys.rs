@@ -5,7 +5,7 @@ use mainspring_kernel::clock::Clock;
 use super::*;
 
 /// A client with an API key.
-struct Holder<'a> {
+struct KeyClient<'a> {
     server: &'a Server,
     id: String,
     secret: String,
@@ -13,16 +13,16 @@ struct Holder<'a> {
 
 impl Server {
     /// Creates a key with the state directory's token.
-    async fn key(&self, body: Value) -> Holder<'_> {
+    async fn create_key(&self, body: Value) -> KeyClient<'_> {
         let (status, key) = self.post("/v1/keys", body).await;
         assert_eq!(status, StatusCode::CREATED, "{key}");
         let text = |name: &str| key[name].as_str().unwrap().to_owned();
-        Holder { server: self, id: text("keyId"), secret: text("secret") }
+        KeyClient { server: self, id: text("keyId"), secret: text("secret") }
     }
 
     /// Creates a member's key.
-    async fn member(&self, owner: &str, org: &str) -> Holder<'_> {
-        self.key(json!({"name": owner, "ownerId": owner, "orgId": org})).await
+    async fn create_member_key(&self, owner: &str, org: &str) -> KeyClient<'_> {
+        self.create_key(json!({"name": owner, "ownerId": owner, "orgId": org})).await
     }
 
     async fn revoke(&self, key: &str) -> StatusCode {
@@ -30,7 +30,7 @@ impl Server {
     }
 }
 
-impl Holder<'_> {
+impl KeyClient<'_> {
     fn request(&self, method: Method, path: &str) -> RequestBuilder {
         self.server.client.request(method, format!("{}{path}", self.server.url)).bearer_auth(&self.secret)
     }
@@ -54,15 +54,15 @@ impl Holder<'_> {
     }
 }
 
-/// Creates a key of Ada's that expires with_timeout; tries longer lifetimes on a slow machine.
-async fn brief(server: &Server) -> Holder<'_> {
+/// Creates a key of Ada's that expires soon; tries longer lifetimes on a slow machine.
+async fn short_lived_key(server: &Server) -> KeyClient<'_> {
     for span in [300, 1_000, 5_000, 30_000] {
         let body =
             json!({"name": "brief", "ownerId": "ada", "expiresAtMs": Clock::system().now().plus(span)});
         let (status, key) = server.post("/v1/keys", body).await;
         if status == StatusCode::CREATED {
             let text = |name: &str| key[name].as_str().unwrap().to_owned();
-            return Holder { server, id: text("keyId"), secret: text("secret") };
+            return KeyClient { server, id: text("keyId"), secret: text("secret") };
         }
     }
     panic!("no key could be made before it expired");
@@ -71,8 +71,9 @@ async fn brief(server: &Server) -> Holder<'_> {
 #[tokio::test]
 async fn an_org_member_can_read_shared_sessions_but_not_change_them() {
     let server = Server::start();
-    let (ada, bob) = (server.member("ada", "acme").await, server.member("bob", "acme").await);
-    let eve = server.member("eve", "beta").await;
+    let (ada, bob) =
+        (server.create_member_key("ada", "acme").await, server.create_member_key("bob", "acme").await);
+    let eve = server.create_member_key("eve", "beta").await;
     let body = json!({"prompt": "say hi", "session": {"key": "a", "visibility": "org"}});
     let (status, run) = ada.send(Method::POST, "/v1/runs", body).await;
     assert_eq!(status, 202, "{run}");
@@ -118,7 +119,7 @@ async fn an_org_member_can_read_shared_sessions_but_not_change_them() {
 #[tokio::test]
 async fn an_expired_or_revoked_key_is_refused_and_its_streams_end() {
     let server = Server::start();
-    let ada = server.member("ada", "acme").await;
+    let ada = server.create_member_key("ada", "acme").await;
     assert_eq!(ada.send(Method::POST, "/v1/sessions", json!({"key": "a"})).await.0, 201);
     let mut adas = ada.stream("/v1/sessions/a/events").await;
     let mut feed = ada.stream("/v1/feed").await;
@@ -131,7 +132,7 @@ async fn an_expired_or_revoked_key_is_refused_and_its_streams_end() {
     let (status, problem) = ada.get("/v1/sessions/a").await;
     assert_eq!((status, &problem["code"]), (401, &json!("authentication")));
 
-    let brief = brief(&server).await;
+    let brief = short_lived_key(&server).await;
     while brief.get("/v1/sessions/a").await.0 != 401 {}
     let unknown = "key_00000000000040008000000000000000";
     assert_eq!(server.revoke(unknown).await, StatusCode::NOT_FOUND);
@@ -145,12 +146,12 @@ async fn roles_are_enforced() {
     let server = Server::start();
     let admin = json!({"name": "boss", "ownerId": "boss", "orgId": "acme", "role": "admin"});
     let boss = server.key(admin).await;
-    let other = server.member("eve", "beta").await;
+    let other = server.create_member_key("eve", "beta").await;
     let (status, made) =
         boss.send(Method::POST, "/v1/keys", json!({"name": "v", "ownerId": "ada", "role": "viewer"})).await;
     assert_eq!((status, &made["orgId"]), (201, &json!("acme")));
     let secret = made["secret"].as_str().unwrap().to_owned();
-    let viewer = Holder { server: &server, id: made["keyId"].as_str().unwrap().to_owned(), secret };
+    let viewer = KeyClient { server: &server, id: made["keyId"].as_str().unwrap().to_owned(), secret };
 
     assert_eq!(viewer.get("/v1/sessions").await.0, 200);
     assert_eq!(viewer.send(Method::POST, "/v1/sessions", json!({"key": "a"})).await.0, 403);
@@ -178,7 +179,7 @@ async fn roles_are_enforced() {
 #[tokio::test]
 async fn the_token_acts_for_any_owner_and_a_key_for_its_own() {
     let server = Server::start();
-    let ada = server.member("ada", "acme").await;
+    let ada = server.create_member_key("ada", "acme").await;
     assert_eq!(ada.send(Method::POST, "/v1/sessions", json!({"key": "a"})).await.0, 201);
     let asked = |request: RequestBuilder, owner: &'static str| async move {
         send_request(request.header("mainspring-owner", owner)).await

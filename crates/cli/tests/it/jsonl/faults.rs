@@ -136,7 +136,7 @@ fn fault_thinking_text() {
         assert_eq!(holds("xyzzy"), holds("think xyzzy"));
         aloud += holds("aloud") - holds("say aloud");
     }
-    assert!(aloud > 0, "what was said is kept");
+    assert!(aloud > 0, "the answer is stored");
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn fault_usage() {
         (&last["inputTokens"], &last["outputTokens"], &last["costUsd"]),
         (&20.into(), &40.into(), &0.5.into())
     );
-    assert_eq!(last["text"], "try\ndone\n", "what a failed attempt said is not part of the answer");
+    assert_eq!(last["text"], "try\ndone\n", "text of the failed attempt is not part of the answer");
     let attempts: std::collections::BTreeSet<_> =
         received.iter().map(|line| line["attemptId"].to_string()).collect();
     assert_eq!(attempts.len(), 2, "each line names the attempt it belongs to");
@@ -178,11 +178,7 @@ fn sessions_are_resolved_by_their_references_per_owner() {
     let alias = session_of(json!({"legacySessionKey": "t"}));
     assert_ne!(alias, task);
     assert_eq!(session_of(json!({"sessionKey": "t"})), alias);
-    assert_eq!(
-        session_of(json!({"model": "t"})),
-        alias,
-        "the model's name is the key of those who name none"
-    );
+    assert_eq!(session_of(json!({"model": "t"})), alias, "the model's name is the default session key");
     assert_ne!(session_of(json!({"legacySessionKey": "t", "legacyClientScope": "pill"})), alias);
     assert_eq!(session_of(json!({})), session_of(json!({})));
     // Another owner's session id is not found; the same external reference resolves to the caller's own session.
@@ -220,7 +216,7 @@ fn an_image_is_stored_once_and_model_directory_and_alias_are_applied() {
     let options: Vec<_> =
         runs.iter().map(|run| (run["options"]["model"].clone(), run["options"]["cwd"].clone())).collect();
     assert_eq!(options[0], (json!("m1"), json!("/tmp/hinted")));
-    assert_eq!(options[1], (json!("m2"), json!(dir.path())), "the home folder, where nobody says otherwise");
+    assert_eq!(options[1], (json!("m2"), json!(dir.path())), "the default is the home directory");
     let session = first["sessionId"].as_str().unwrap();
     let shown = json_lines(&run(dir.path(), &[&["session", "show", session][..], &owner].concat()));
     let prompt = &shown[0]["messages"][0]["content"];
