@@ -145,7 +145,7 @@ async fn an_expired_or_revoked_key_is_refused_and_its_streams_end() {
 async fn roles_are_enforced() {
     let server = Server::start();
     let admin = json!({"name": "boss", "ownerId": "boss", "orgId": "acme", "role": "admin"});
-    let boss = server.key(admin).await;
+    let boss = server.create_key(admin).await;
     let other = server.create_member_key("eve", "beta").await;
     let (status, made) =
         boss.send(Method::POST, "/v1/keys", json!({"name": "v", "ownerId": "ada", "role": "viewer"})).await;
