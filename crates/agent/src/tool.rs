@@ -15,6 +15,7 @@ use crate::output::validate;
 use crate::provider::ToolSpec;
 
 mod context;
+mod control;
 mod data;
 mod delegate;
 mod function;
@@ -45,11 +46,13 @@ pub struct ToolTraits {
     pub idempotent: bool,
     /// The timeout of a call in milliseconds.
     pub timeout_ms: u64,
+    /// The tool reads or changes other sessions. An agent definition must name it: the pattern `*` alone does not select it.
+    pub leaves_session: bool,
 }
 
 impl Default for ToolTraits {
     fn default() -> Self {
-        Self { idempotent: false, timeout_ms: 5_000 }
+        Self { idempotent: false, timeout_ms: 5_000, leaves_session: false }
     }
 }
 
@@ -89,7 +92,7 @@ pub const ASK_PERSON: &str = "ask_person";
 
 /// A registered tool.
 #[derive(Clone)]
-pub struct Entry {
+pub struct ToolEntry {
     /// The description for the model.
     pub spec: ToolSpec,
     /// The properties of the tool.
@@ -112,7 +115,7 @@ enum Executor {
     Client,
 }
 
-impl Entry {
+impl ToolEntry {
     /// Returns true for the tool that asks a person: the run waits for the answer.
     pub fn asks_person(&self) -> bool {
         matches!(self.executor, Executor::Person)
@@ -161,7 +164,7 @@ pub struct InvalidTool {
 /// A set of tools.
 #[derive(Clone, Default)]
 pub struct Toolbox {
-    entries: BTreeMap<String, Entry>,
+    entries: BTreeMap<String, ToolEntry>,
 }
 
 impl Toolbox {
@@ -179,17 +182,17 @@ impl Toolbox {
         let spec = ToolSpec { name: ASK_PERSON.into(), description: description.into(), schema };
         let traits = ToolTraits { idempotent: true, ..ToolTraits::default() };
         let (validator, executor) = (LazyValidator::default(), Executor::Person);
-        let entry = Entry { spec, traits, validator, executor };
+        let entry = ToolEntry { spec, traits, validator, executor };
         Self { entries: [(ASK_PERSON.to_owned(), entry)].into() }
     }
 
-    /// Creates a set with all built-in tools: asking a person, state, artifacts, delegation.
+    /// Creates a set with all built-in tools: asking a person, state, artifacts, delegation, other sessions.
     pub fn built_in() -> Self {
         let mut all = Self::new();
-        for tool in data::tools().into_iter().chain([delegate::tool()]) {
+        for tool in data::tools().into_iter().chain(control::tools()).chain([delegate::tool()]) {
             // A test compiles every built-in schema, so they are not compiled here.
             let (spec, traits, validator) = (tool.spec(), tool.traits(), LazyValidator::default());
-            let entry = Entry { spec, traits, validator, executor: Executor::Tool(tool) };
+            let entry = ToolEntry { spec, traits, validator, executor: Executor::Tool(tool) };
             all.entries.insert(entry.spec.name.clone(), entry);
         }
         all
@@ -220,7 +223,7 @@ impl Toolbox {
         if self.entries.contains_key(&name) {
             return Err(InvalidTool { name, reason: "a tool of that name exists already".into() });
         }
-        let entry = Entry { spec, traits, validator: LazyValidator::default(), executor };
+        let entry = ToolEntry { spec, traits, validator: LazyValidator::default(), executor };
         // Reports an invalid schema when the tool is added, not at its first call.
         if let Some(reason) = entry.validator().err().cloned() {
             return Err(InvalidTool { name, reason });
@@ -236,20 +239,25 @@ impl Toolbox {
     }
 
     /// Returns the tool of this name.
-    pub fn get(&self, name: &str) -> Option<&Entry> {
+    pub fn get(&self, name: &str) -> Option<&ToolEntry> {
         self.entries.get(name)
     }
 
     /// Iterates over the tools in the order of their names.
-    pub fn iter(&self) -> impl Iterator<Item = &Entry> {
+    pub fn iter(&self) -> impl Iterator<Item = &ToolEntry> {
         self.entries.values()
     }
 
-    /// Returns the tools whose names match one of `patterns`.
+    /// Returns the tools whose names match one of `patterns`. `*` alone selects no tool that leaves the session.
     #[must_use]
     pub fn filter(&self, patterns: &[String]) -> Self {
-        let matches = |name: &String| patterns.iter().any(|pattern| matches_pattern(pattern, name));
-        let entries = self.entries.iter().filter(|(name, _)| matches(name));
+        let selects = |pattern: &String, name: &str, entry: &Entry| {
+            matches_pattern(pattern, name) && (pattern != "*" || !entry.traits.leaves_session)
+        };
+        let entries = self
+            .entries
+            .iter()
+            .filter(|(name, entry)| patterns.iter().any(|pattern| selects(pattern, name, entry)));
         Self { entries: entries.map(|(name, entry)| (name.clone(), entry.clone())).collect() }
     }
 
@@ -337,5 +345,10 @@ mod tests {
         }
         assert_eq!(toolbox().filter(&["a*".into()]).iter().count(), 2);
         assert_eq!(toolbox().filter(&["add".into()]).iter().count(), 1);
+        let selects = |pattern: &str, name| Toolbox::built_in().filter(&[pattern.into()]).get(name).is_some();
+        for leaving in ["list_agent_sessions", "get_agent_run", "cancel_agent_run", "send_agent_message"] {
+            assert!(!selects("*", leaving) && selects("*_agent_*", leaving) && selects(leaving, leaving));
+        }
+        assert!(selects("*", "delegate_agent"));
     }
 }

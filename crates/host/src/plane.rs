@@ -7,7 +7,7 @@ use mainspring_api::control::{ControlError, ControlPlane};
 use mainspring_api::{
     CancelOutcome, Delegate, Delegated, DelegationView, ListedSession, Page, Prompt, RunDelegations,
 };
-use mainspring_client::{ArtifactListQuery, Client, Error, EventsQuery, SessionListQuery};
+use mainspring_client::{ArtifactListQuery, Client, Error, EventsQuery, Item, SessionListQuery};
 use mainspring_core::{
     Artifact, Attempt, Binding, DelegationId, Event, Message, MessageId, Position, Run, RunId, Session,
     SessionId, SessionStatus, Time,
@@ -117,6 +117,13 @@ impl ControlPlane for LinkPlane<'_> {
             loop {
                 match events.next().await {
                     None => return self.run_get(run).await,
+                    // The event that ended the run may have been pruned.
+                    Some(Ok(Item::Reset(_))) => {
+                        let now = self.run_get(run).await?;
+                        if now.state.status().is_ended() {
+                            return Ok(now);
+                        }
+                    }
                     Some(Ok(_)) => {}
                     Some(Err(error)) if error.is_gone() && self.link.renewed(no).await => break,
                     Some(Err(error)) => return Err(control_error(&error)),

@@ -7,14 +7,14 @@ use axum::http::request::Parts;
 use axum::{Json, RequestPartsExt};
 use mainspring_api::{BindingAdoption, BindingListQuery, Page, SessionAdopted, SessionAdoption};
 use mainspring_core::Binding;
-use mainspring_kernel::kernel::{Adopted, session_ref};
+use mainspring_kernel::kernel::{Adopted, SessionTarget, session_ref};
 use mainspring_kernel::store::SessionRef;
 use utoipa::IntoParams;
 use utoipa::openapi::path::{Parameter, ParameterIn};
 
 use crate::access::Authenticated;
 use crate::body::{JsonObject, QueryParams, SessionPath, in_path};
-use crate::sessions::{page_of, target_of};
+use crate::sessions::page_of;
 use crate::{Http, Problem};
 
 /// Extracts the session and the adapter from the path.
@@ -112,7 +112,7 @@ pub(super) async fn session_adopt(
             "name the session by id, key, reference or alias, not by `new` or `load`",
         ));
     }
-    let mut target = target_of(session);
+    let mut target = SessionTarget::from(session);
     target.new.adapter.get_or_insert_with(|| adapter.clone());
     let done = http.kernel.session_adopt(&caller, &target, &adapter, adopted).await?;
     Ok((if done.adopted { StatusCode::CREATED } else { StatusCode::OK }, Json(done)))

@@ -5,13 +5,11 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use mainspring_api::{Delegate, Delegated, DelegationView, RunDelegations};
-use mainspring_core::RequestName;
 use mainspring_kernel::kernel::DelegationRequest;
 
 use crate::access::Authenticated;
 use crate::body::{DelegationPath, IdempotencyHeader, JsonObject, RunPath, idempotency_key};
 use crate::runs::{PreferHeader, preferred_wait};
-use crate::sessions::target_of;
 use crate::{Http, Problem};
 
 /// Delegates work of an active run to a child session; a repeated request creates no second child
@@ -31,32 +29,10 @@ pub(super) async fn run_delegate(
     Authenticated(caller): Authenticated,
     RunPath(run): RunPath,
     headers: HeaderMap,
-    JsonObject(work): JsonObject<Delegate>,
+    JsonObject(mut work): JsonObject<Delegate>,
 ) -> Result<Response, Problem> {
-    if work.request_id.is_some() && work.client_id.is_none() {
-        return Err(Problem::invalid(
-            "a requestId is the client's own: send a clientId too, or an Idempotency-Key",
-        ));
-    }
-    if work.session.has_start_fields() {
-        return Err(Problem::invalid("a delegation does not start a session: leave out `new` and `load`"));
-    }
-    let delegate = DelegationRequest {
-        mode: work.mode,
-        objective: work.objective,
-        context: work.context,
-        session: target_of(work.session),
-        adapter: work.adapter,
-        run_mode: work.run_mode,
-        options: work.options,
-        max_depth: work.max_depth,
-        name: RequestName {
-            client_id: work.client_id,
-            request_id: work.request_id,
-            idempotency_key: idempotency_key(&headers)?.map(str::to_owned),
-        },
-    };
-    let made = http.kernel.run_delegate(&caller, run, delegate).await?;
+    work.idempotency_key = idempotency_key(&headers)?.map(str::to_owned);
+    let made = http.kernel.run_delegate(&caller, run, DelegationRequest::try_from(work)?).await?;
     let run = match preferred_wait(&headers) {
         Some(timeout) => http.kernel.run_wait(&caller, made.run.id, timeout).await?,
         None => made.run,
@@ -77,8 +53,7 @@ pub(super) async fn run_delegations(
     Authenticated(caller): Authenticated,
     RunPath(run): RunPath,
 ) -> Result<Json<RunDelegations>, Problem> {
-    let delegations = http.kernel.run_delegations(&caller, run).await?;
-    Ok(Json(RunDelegations { parent: delegations.parent, children: delegations.children }))
+    Ok(Json(http.kernel.run_delegations(&caller, run).await?))
 }
 
 /// Returns a delegation and its outcome

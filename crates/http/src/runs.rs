@@ -6,14 +6,14 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use mainspring_api::{AcceptedRun, CancelOutcome, Page, Prompt, PromptContent, RunListQuery, WaitAnswer};
-use mainspring_core::{Attempt, Grant, RequestName, Run, Step};
+use mainspring_api::{AcceptedRun, CancelOutcome, Page, Prompt, RunListQuery, WaitAnswer};
+use mainspring_core::{Attempt, Grant, Run, Step};
 use mainspring_kernel::kernel::{Accepted, Caller, RunQuery, RunRequest};
 use utoipa::IntoParams;
 
 use crate::access::Authenticated;
 use crate::body::{IdempotencyHeader, JsonObject, QueryParams, RunPath, SessionPath, idempotency_key};
-use crate::sessions::{page_of, page_start, target_of};
+use crate::sessions::{page_of, page_start};
 use crate::{Http, Problem, events};
 
 /// The problems of a prompt: it is not accepted, or accepted but not streamed.
@@ -89,32 +89,10 @@ async fn create(
     http: &Http,
     caller: &Caller,
     headers: &HeaderMap,
-    prompt: Prompt,
+    mut prompt: Prompt,
 ) -> Result<Response, Problem> {
-    let key = idempotency_key(headers)?.map(str::to_owned);
-    if prompt.request_id.is_some() && prompt.client_id.is_none() {
-        return Err(Problem::invalid(
-            "a requestId is the client's own: send a clientId too, or an Idempotency-Key",
-        ));
-    }
-    if prompt.session.has_start_fields() {
-        return Err(Problem::invalid("a prompt does not start a session: `POST /v1/sessions` does"));
-    }
-    let request = RunRequest {
-        session: target_of(prompt.session),
-        prompt: prompt.prompt.map(PromptContent::into_blocks).unwrap_or_default(),
-        adapter: prompt.adapter,
-        mode: prompt.mode,
-        options: prompt.options,
-        place: prompt.place,
-        policy: prompt.policy,
-        name: RequestName {
-            client_id: prompt.client_id,
-            request_id: prompt.request_id,
-            idempotency_key: key,
-        },
-    };
-    let accepted = http.kernel.run_create(caller, request).await?;
+    prompt.idempotency_key = idempotency_key(headers)?.map(str::to_owned);
+    let accepted = http.kernel.run_create(caller, RunRequest::try_from(prompt)?).await?;
     if events::wants_stream(headers) {
         return events::run_stream(http, caller, &accepted).await;
     }

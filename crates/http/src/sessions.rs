@@ -10,9 +10,7 @@ use mainspring_api::{
 };
 use mainspring_core::{ExternalRef, LegacyAlias, Message, Position, RunOptions, Session, Time};
 use mainspring_kernel::Error;
-use mainspring_kernel::kernel::{
-    self, Caller, NewSession, RunQuery, SessionQuery, SessionStart, Started, session_ref,
-};
+use mainspring_kernel::kernel::{self, Caller, RunQuery, SessionQuery, SessionStart, Started, session_ref};
 use mainspring_kernel::store::SessionRef;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -37,30 +35,7 @@ fn session_start(target: SessionTarget) -> Result<SessionStart, Problem> {
         Some(NewName::Any(true)) => Some(None),
         Some(NewName::Any(false)) | None => None,
     };
-    Ok(SessionStart { new, load, like: target_of(target).new, model_required, messages })
-}
-
-/// Converts the session that a body names to the kernel's form.
-pub(super) fn target_of(target: SessionTarget) -> kernel::SessionTarget {
-    kernel::SessionTarget {
-        id: target.session_id,
-        key: target.key,
-        external_ref: target.external_ref,
-        legacy_alias: target.legacy_alias,
-        new: NewSession {
-            title: target.title,
-            surface_kind: target.surface_kind,
-            adapter: target.adapter,
-            cwd: target.cwd,
-            model_profile: target.model_profile,
-            agent_definition: target.agent_definition,
-            metadata: target.metadata,
-            visibility: target.visibility,
-            model: target.model,
-            system_prompt: target.system_prompt,
-            model_options: target.model_options,
-        },
-    }
+    Ok(SessionStart { new, load, like: kernel::SessionTarget::from(target).new, model_required, messages })
 }
 
 /// A response with a session and its version as the ETag.
@@ -102,7 +77,7 @@ pub(super) async fn session_resolve(
             http.kernel.session_start(&caller, session_start(target)?, key).await?;
         return Ok(opened_response(session, opening, Some(options)));
     }
-    let (session, opening) = http.kernel.session_open(&caller, &target_of(target), key).await?;
+    let (session, opening) = http.kernel.session_open(&caller, &target.into(), key).await?;
     Ok(opened_response(session, opening, None))
 }
 
@@ -142,9 +117,7 @@ pub(super) fn page_of<T>(
     limit: Option<usize>,
     position: impl Fn(&T) -> String,
 ) -> Page<T> {
-    let full = items.len() >= limit.unwrap_or(http.kernel.limits().page.min(50));
-    let next = items.last().filter(|_| full).map(position);
-    Page { items, next }
+    http.kernel.page_of(items, limit, position)
 }
 
 /// Parses the start of a page: `MILLISECONDS.ID`.

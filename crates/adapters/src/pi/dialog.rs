@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 use crate::driver::excerpt;
 
 /// First words of options that mean yes, and of options that mean no.
-const YES: &[&str] = &["allow", "yes", "approve", "accept", "continue", "proceed", "ok", "okay", "run"];
-const NO: &[&str] = &["block", "no", "deny", "reject", "decline", "cancel", "abort", "stop", "skip"];
+const YES_WORDS: &[&str] = &["allow", "yes", "approve", "accept", "continue", "proceed", "ok", "okay", "run"];
+const NO_WORDS: &[&str] = &["block", "no", "deny", "reject", "decline", "cancel", "abort", "stop", "skip"];
 
 /// A dialog that waits for an answer.
 #[derive(Debug, Clone, PartialEq)]
@@ -187,7 +187,7 @@ fn yes_and_no(options: &[String]) -> Option<(&str, &str)> {
             word.is_some_and(|word| words.contains(&word.to_lowercase().as_str()))
         })
     };
-    starting_with(YES).zip(starting_with(NO))
+    starting_with(YES_WORDS).zip(starting_with(NO_WORDS))
 }
 
 /// Finds the option that a person's input names: by its text, or by its number.

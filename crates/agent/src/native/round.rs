@@ -19,7 +19,7 @@ use super::resume::Question;
 use super::summary::head_and_tail;
 use crate::hooks::{ToolDecision, ToolResult};
 use crate::provider::ToolUse;
-use crate::tool::{Entry, ToolCall, ToolContext, matches_pattern};
+use crate::tool::{ToolCall, ToolContext, ToolEntry, matches_pattern};
 
 /// A tool call that has finished: its index and its outcome.
 struct Finished {
@@ -44,7 +44,7 @@ impl Execution<'_> {
         let mut running = FuturesUnordered::new();
         let mut for_client = vec![];
         for (at, (call, decision)) in calls.iter().zip(&decided).enumerate() {
-            let is_client = self.plan.tools.get(&call.name).is_some_and(Entry::is_client);
+            let is_client = self.plan.tools.get(&call.name).is_some_and(ToolEntry::is_client);
             let known = known.iter().find(|result| result.tool_use_id == call.id);
             match (decision, known.or_else(|| self.earlier_result(call)).map(client_result)) {
                 // A tool that ran before the run waited: its result has passed the hooks already.
@@ -152,7 +152,7 @@ impl Execution<'_> {
     }
 
     /// Adds the record that the call starts. Returns the result for the model instead if the call must not run.
-    fn begin(&self, call: &ToolUse, records: &mut Vec<Record>) -> Result<Entry, ToolResult> {
+    fn begin(&self, call: &ToolUse, records: &mut Vec<Record>) -> Result<ToolEntry, ToolResult> {
         let Some(entry) = self.plan.tools.get(&call.name).cloned() else {
             return Err(ToolResult::error(format!("no tool {:?}", call.name)));
         };
@@ -188,7 +188,7 @@ impl Execution<'_> {
     fn run_tool(
         &self,
         at: usize,
-        entry: Entry,
+        entry: ToolEntry,
         call: &ToolUse,
     ) -> impl Future<Output = Finished> + Send + use<> {
         let assignment = self.attempt.assignment();

@@ -7,7 +7,7 @@ use mainspring_core::{
     StateScope,
 };
 use mainspring_kernel::adapter::{AttemptHandle, HandleError, NewArtifact};
-use mainspring_kernel::kernel::{Delegated, DelegationRequest};
+use mainspring_kernel::kernel::{Delegated, DelegationRequest, KernelPlane};
 use serde_json::Value;
 
 use super::ToolError;
@@ -67,6 +67,11 @@ impl ToolContext {
         delegation: DelegationId,
     ) -> Result<(Delegation, Option<DelegationResult>), ToolError> {
         self.attempt.settled(delegation).await.map_err(|error| tool_error(&error))
+    }
+
+    /// Returns the operations of the control tools, on behalf of the session's owner.
+    pub(crate) async fn control(&self) -> Result<KernelPlane, ToolError> {
+        self.attempt.control().await.map_err(|error| tool_error(&error))
     }
 
     /// Stores `content` as an artifact of the run.

@@ -305,7 +305,8 @@ impl McpTool {
             description: tool.description.as_deref().unwrap_or_default().to_owned(),
             schema: Value::Object((*tool.input_schema).clone()),
         };
-        let traits = ToolTraits { idempotent, timeout_ms: server.config.timeout_ms.unwrap_or(60_000) };
+        let timeout_ms = server.config.timeout_ms.unwrap_or(60_000);
+        let traits = ToolTraits { idempotent, timeout_ms, ..ToolTraits::default() };
         Self { server: server.clone(), name, spec, traits }
     }
 }

@@ -6,6 +6,7 @@ mod behaviours;
 mod client_tools;
 mod context;
 mod contract;
+mod control;
 mod data;
 mod delegation;
 mod mcp;

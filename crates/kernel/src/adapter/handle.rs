@@ -16,7 +16,7 @@ use crate::error::Error;
 use crate::feed::Feed;
 use crate::ids::Ids;
 use crate::kernel::instructions_hash;
-use crate::kernel::{Caller, Delegated, DelegationRequest, Shared};
+use crate::kernel::{Caller, Delegated, DelegationRequest, Kernel, KernelPlane, Shared};
 use crate::store::{SessionRef, Store};
 
 mod data;
@@ -227,11 +227,23 @@ impl AttemptHandle {
 
     /// Delegates work of the run. Requests under the same name create one child.
     pub async fn delegate(&self, request: DelegationRequest) -> Result<Delegated, HandleError> {
-        let kernel = self.parts.shared.kernel().ok_or(Error::ShuttingDown)?;
-        let session = &self.assignment.session;
-        let caller = Caller { org: session.org.clone(), ..Caller::new(&session.owner) };
+        let (kernel, caller) = self.kernel_and_caller()?;
         // Boxed, since an actor that is started here may delegate in turn.
         Ok(Box::pin(kernel.run_delegate(&caller, self.assignment.run.id, request)).await?)
+    }
+
+    /// The operations of the control tools, on behalf of the session's owner.
+    pub async fn control(&self) -> Result<KernelPlane, HandleError> {
+        // Other sessions have other actors: this checks that the attempt still has authority.
+        self.head().await?;
+        let (kernel, caller) = self.kernel_and_caller()?;
+        Ok(KernelPlane::new(kernel, caller))
+    }
+
+    fn kernel_and_caller(&self) -> Result<(Kernel, Caller), Error> {
+        let kernel = self.parts.shared.kernel().ok_or(Error::ShuttingDown)?;
+        let session = &self.assignment.session;
+        Ok((kernel, Caller { org: session.org.clone(), ..Caller::new(&session.owner) }))
     }
 
     /// Waits until a delegation is settled, and returns its result; none if the child was deleted.

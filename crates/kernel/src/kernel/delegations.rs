@@ -4,6 +4,8 @@
 //! notified through its inbox (`actor/inbox.rs`). So a refused delegation leaves nothing, and an accepted one is never
 //! lost.
 
+use mainspring_api::Delegate;
+pub use mainspring_api::RunDelegations;
 use mainspring_core::{
     Block, Cost, Delegation, DelegationId, DelegationMode, DelegationResult, Mode, NewDelegation, Policy,
     Refusal, RequestName, Run, RunId, RunLimits, RunOptions, RunStatus, Session, SessionId, Usage,
@@ -11,7 +13,7 @@ use mainspring_core::{
 use serde::Serialize;
 use serde_json::Value;
 
-use super::requests::in_order;
+use super::requests::{in_order, request_name};
 use super::runs::check_size;
 use super::{Accepted, Caller, Kernel, NewSession, RunRequest, SessionTarget, Shared, idempotency};
 use crate::error::Error;
@@ -87,6 +89,30 @@ impl DelegationRequest {
     }
 }
 
+impl TryFrom<Delegate> for DelegationRequest {
+    type Error = Error;
+
+    fn try_from(work: Delegate) -> Result<Self, Error> {
+        if work.session.has_start_fields() {
+            return Err(Error::Invalid(
+                "a delegation does not start a session: leave out `new` and `load`".into(),
+            ));
+        }
+        let name = request_name(work.client_id, work.request_id, work.idempotency_key)?;
+        Ok(Self {
+            mode: work.mode,
+            objective: work.objective,
+            context: work.context,
+            session: work.session.into(),
+            adapter: work.adapter,
+            run_mode: work.run_mode,
+            options: work.options,
+            max_depth: work.max_depth,
+            name,
+        })
+    }
+}
+
 /// An accepted delegation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Delegated {
@@ -98,15 +124,6 @@ pub struct Delegated {
     pub run: Run,
     /// True when an earlier request under the same name was accepted.
     pub replayed: bool,
-}
-
-/// The delegations of a run.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct RunDelegations {
-    /// The delegation that created the run.
-    pub parent: Option<Delegation>,
-    /// The delegations that the run has made, the oldest first.
-    pub children: Vec<Delegation>,
 }
 
 impl Kernel {

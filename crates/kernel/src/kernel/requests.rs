@@ -1,6 +1,7 @@
 //! Types that callers send to the kernel and receive from it.
 
 pub use mainspring_api::{CancelOutcome, Opening, Scope, Snapshot};
+use mainspring_api::{Prompt, PromptContent};
 use mainspring_core::{
     Block, ExternalRef, LegacyAlias, Mode, NewDelegation, Place, Policy, Position, RequestName, Run, RunId,
     RunOptions, RunStatus, Session, SessionId, SessionStatus, Time, Visibility,
@@ -10,6 +11,7 @@ use serde_json::{Map, Value};
 
 use super::Caller;
 use super::waits::PendingWait;
+use crate::error::Error;
 
 /// Names the session of a prompt: the first of the given names that is found, else a new session with these names.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
@@ -57,6 +59,30 @@ pub struct NewSession {
     /// Options for the model's provider.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model_options: Option<Map<String, Value>>,
+}
+
+impl From<mainspring_api::SessionTarget> for SessionTarget {
+    fn from(target: mainspring_api::SessionTarget) -> Self {
+        Self {
+            id: target.session_id,
+            key: target.key,
+            external_ref: target.external_ref,
+            legacy_alias: target.legacy_alias,
+            new: NewSession {
+                title: target.title,
+                surface_kind: target.surface_kind,
+                adapter: target.adapter,
+                cwd: target.cwd,
+                model_profile: target.model_profile,
+                agent_definition: target.agent_definition,
+                metadata: target.metadata,
+                visibility: target.visibility,
+                model: target.model,
+                system_prompt: target.system_prompt,
+                model_options: target.model_options,
+            },
+        }
+    }
 }
 
 impl SessionTarget {
@@ -124,6 +150,41 @@ impl RunRequest {
             ..Self::default()
         }
     }
+}
+
+impl TryFrom<Prompt> for RunRequest {
+    type Error = Error;
+
+    fn try_from(prompt: Prompt) -> Result<Self, Error> {
+        let name = request_name(prompt.client_id, prompt.request_id, prompt.idempotency_key)?;
+        if prompt.session.has_start_fields() {
+            return Err(Error::Invalid("a prompt does not start a session: `POST /v1/sessions` does".into()));
+        }
+        Ok(Self {
+            session: prompt.session.into(),
+            prompt: prompt.prompt.map(PromptContent::into_blocks).unwrap_or_default(),
+            adapter: prompt.adapter,
+            mode: prompt.mode,
+            options: prompt.options,
+            place: prompt.place,
+            policy: prompt.policy,
+            name,
+        })
+    }
+}
+
+/// Checks the names of a request: a request id belongs to a client.
+pub(super) fn request_name(
+    client_id: Option<String>,
+    request_id: Option<String>,
+    idempotency_key: Option<String>,
+) -> Result<RequestName, Error> {
+    if request_id.is_some() && client_id.is_none() {
+        return Err(Error::Invalid(
+            "a requestId is the client's own: send a clientId too, or an Idempotency-Key".into(),
+        ));
+    }
+    Ok(RequestName { client_id, request_id, idempotency_key })
 }
 
 /// An accepted prompt.

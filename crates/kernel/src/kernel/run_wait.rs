@@ -8,6 +8,28 @@ use super::{Caller, Kernel};
 use crate::error::Error;
 use crate::feed::{Item, Subscription, SubscriptionMode};
 
+/// The condition that a caller waits for.
+#[derive(Clone, Copy)]
+enum Until {
+    /// The run goes on only after an answer or a retry.
+    Paused,
+    /// The run has ended.
+    Ended,
+}
+
+impl Until {
+    fn is_met(self, run: &Run) -> bool {
+        let asks = || run.state.wait().is_some_and(|wait| wait.answer.is_none());
+        run.state.status().is_ended() || (matches!(self, Self::Paused) && asks())
+    }
+
+    /// True for events that may fulfil the condition.
+    fn is_met_by(self, body: &Body) -> bool {
+        let asks = || matches!(body, Body::RunWaitingInput { .. } | Body::RunWaitingApproval { .. });
+        body.ends_run() || (matches!(self, Self::Paused) && asks())
+    }
+}
+
 impl Kernel {
     /// Waits until the run has ended or asks something, at most for `timeout`, and returns the run as it is then.
     ///
@@ -15,29 +37,54 @@ impl Kernel {
     /// cost no reads.
     pub async fn run_wait(&self, caller: &Caller, run: RunId, timeout: Duration) -> Result<Run, Error> {
         let found = self.run_get(caller, run).await?;
-        if has_paused(&found) {
+        if Until::Paused.is_met(&found) {
             return Ok(found);
         }
-        let subscription = self.shared.subscribe(found.session, SubscriptionMode::Observer).await?;
-        let now = subscription.feed().position();
-        let events = subscription.with_guest(caller.owner != found.owner).resume(now).events_only();
-        // The subscription exists before the run is read again, so no event is missed between the two.
+        let events = self.run_changes(caller, &found).await?;
         tokio::select! {
             biased;
-            paused = self.run_paused(caller, run, events) => paused,
+            paused = self.run_reaches(caller, run, events, Until::Paused) => paused,
             () = self.sleep(timeout) => self.run_get(caller, run).await,
         }
     }
 
-    async fn run_paused(&self, caller: &Caller, run: RunId, mut events: Subscription) -> Result<Run, Error> {
+    /// Waits until the run has ended, and returns it. Fails if this process stops before.
+    pub async fn run_wait_ended(&self, caller: &Caller, run: RunId) -> Result<Run, Error> {
+        let found = self.run_get(caller, run).await?;
+        if Until::Ended.is_met(&found) {
+            return Ok(found);
+        }
+        let events = self.run_changes(caller, &found).await?;
+        let run = self.run_reaches(caller, run, events, Until::Ended).await?;
+        if Until::Ended.is_met(&run) { Ok(run) } else { Err(Error::ShuttingDown) }
+    }
+
+    /// Subscribes to the events of a run's session from now on.
+    async fn run_changes(&self, caller: &Caller, run: &Run) -> Result<Subscription, Error> {
+        let subscription = self.shared.subscribe(run.session, SubscriptionMode::Observer).await?;
+        let now = subscription.feed().position();
+        Ok(subscription.with_guest(caller.owner != run.owner).resume(now).events_only())
+    }
+
+    /// Waits until the run meets the condition. `events` begin before the call, so no event is missed between the first
+    /// read and the subscription.
+    async fn run_reaches(
+        &self,
+        caller: &Caller,
+        run: RunId,
+        mut events: Subscription,
+        until: Until,
+    ) -> Result<Run, Error> {
         loop {
             let now = self.run_get(caller, run).await?;
-            if has_paused(&now) {
+            if until.is_met(&now) {
                 return Ok(now);
             }
             loop {
                 match events.next().await.transpose()? {
-                    Some(Item::Event(event)) if event.run == Some(run) && pauses(&event.body) => break,
+                    Some(Item::Event(event)) if event.run == Some(run) && until.is_met_by(&event.body) => {
+                        break;
+                    }
                     // Pruned events may have ended the run.
                     Some(Item::Reset(_)) => break,
                     Some(_) => {}
@@ -47,13 +94,4 @@ impl Kernel {
             }
         }
     }
-}
-
-/// True when the run goes on only after an answer or a retry.
-fn has_paused(run: &Run) -> bool {
-    run.state.status().is_ended() || run.state.wait().is_some_and(|wait| wait.answer.is_none())
-}
-
-fn pauses(body: &Body) -> bool {
-    body.ends_run() || matches!(body, Body::RunWaitingInput { .. } | Body::RunWaitingApproval { .. })
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use mainspring_api::Page;
 use mainspring_core::limits::{check_key, check_text};
 use mainspring_core::{
     Cursor, Event, Message, Position, Refusal, Run, RunOptions, Session, SessionChange, SessionId,
@@ -345,6 +346,18 @@ impl Kernel {
             limit if limit > max => Err(Error::Invalid(format!("a limit may be at most {max}, not {limit}"))),
             limit => Ok(limit),
         }
+    }
+
+    /// Builds a page of a list that was read with `limit`. If the page is full, `next` is the last item's `position`.
+    pub fn page_of<T>(
+        &self,
+        items: Vec<T>,
+        limit: Option<usize>,
+        position: impl Fn(&T) -> String,
+    ) -> Page<T> {
+        let full = self.page(limit).is_ok_and(|limit| items.len() >= limit);
+        let next = items.last().filter(|_| full).map(position);
+        Page { items, next }
     }
 }
 

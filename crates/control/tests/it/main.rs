@@ -1,0 +1,6 @@
+//! The control tools over both control planes: the kernel's own and that of a client.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod contract;
+mod world;
