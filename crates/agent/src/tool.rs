@@ -251,7 +251,7 @@ impl Toolbox {
     /// Returns the tools whose names match one of `patterns`. `*` alone selects no tool that leaves the session.
     #[must_use]
     pub fn filter(&self, patterns: &[String]) -> Self {
-        let selects = |pattern: &String, name: &str, entry: &Entry| {
+        let selects = |pattern: &String, name: &str, entry: &ToolEntry| {
             matches_pattern(pattern, name) && (pattern != "*" || !entry.traits.leaves_session)
         };
         let entries = self
