@@ -213,11 +213,15 @@ impl Interpreter {
             let outcome = tools::run(&call.name, &call.input);
             let is_error = outcome.is_err();
             let (text, record) = match outcome {
-                Ok(text) => (text, Record::ToolCompleted { tool_use_id: tool_use_id.clone() }),
+                Ok(text) => {
+                    let (tool_use_id, content) = (tool_use_id.clone(), vec![Block::text(text.clone())]);
+                    (text, Record::ToolCompleted { tool_use_id, content })
+                }
                 Err(text) => {
                     let (tool_use_id, error) =
                         (tool_use_id.clone(), Failure::new("tool_failed", text.clone()));
-                    (text, Record::ToolFailed { tool_use_id, outcome: ToolOutcome::Failed, error })
+                    let outcome = ToolOutcome::Failed;
+                    (text, Record::ToolFailed { tool_use_id, outcome, error, content: vec![] })
                 }
             };
             results.push(ClientResult { tool_use_id, content: Value::String(text), is_error });

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::{
-    Approval, ArtifactId, ArtifactRole, AttemptId, BindingId, BindingStatus, Budget, ClientCall,
+    Approval, ArtifactId, ArtifactRole, AttemptId, BindingId, BindingStatus, Block, Budget, ClientCall,
     ClientResult, DelegationId, DelegationMode, DelegationStatus, DigestAuthor, EventId, ExternalRef,
     Failure, Fidelity, GrantId, Message, MessageId, Mode, Policy, RunId, RunStatus, SessionId, SessionStatus,
     StateAuthor, StateScope, StepId, StopReason, Time, TitleSource, Usage, Visibility, WaitId,
@@ -384,9 +384,17 @@ bodies! {
     /// A progress report of a tool call.
     "tool.updated" => ToolUpdated { tool_use_id: String, text: String }
     /// A tool call succeeded.
-    "tool.completed" => ToolCompleted { tool_use_id: String, name: String }
-    /// A tool call failed, or its outcome is unknown.
-    "tool.failed" => ToolFailed { tool_use_id: String, name: String, outcome: ToolOutcome, error: Failure }
+    "tool.completed" => ToolCompleted { tool_use_id: String, name: String, #[serde(flatten)] end: ToolEnd }
+    /// A tool call failed, was not executed, or its outcome is unknown.
+    "tool.failed" => ToolFailed {
+        tool_use_id: String,
+        name: String,
+        outcome: ToolOutcome,
+        error: Failure,
+        #[serde(flatten)] end: ToolEnd,
+    }
+    /// A turn of the run is complete, and the run continues with another one. The run's own end completes its last turn.
+    "turn.completed" => TurnCompleted { message_id: MessageId }
     /// An artifact was created.
     "artifact.created" => ArtifactCreated {
         artifact_id: ArtifactId,
@@ -507,6 +515,16 @@ impl Body {
         )
     }
 
+    /// The tool call that the event ends, by id, and data of its end; `None` for other events.
+    pub fn tool_end_mut(&mut self) -> Option<(&str, &mut ToolEnd)> {
+        match self {
+            Self::ToolCompleted { tool_use_id, end, .. } | Self::ToolFailed { tool_use_id, end, .. } => {
+                Some((tool_use_id, end))
+            }
+            _ => None,
+        }
+    }
+
     /// The closing data of an event that ends a run; `None` for other events.
     pub fn close_mut(&mut self) -> Option<&mut Close> {
         match self {
@@ -610,6 +628,23 @@ pub struct Close {
     pub usage: Usage,
 }
 
+/// Data of every event that ends a tool call.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct ToolEnd {
+    /// The message that holds the result, or will hold it once all calls of its round have ended. Absent if the agent
+    /// keeps the result to itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message_id: Option<MessageId>,
+    /// The result, as the agent sees it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub content: Vec<Block>,
+    /// How long the call ran, in milliseconds. Absent if it was not executed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub duration_ms: Option<u64>,
+}
+
 /// Why a run was cancelled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
@@ -649,6 +684,8 @@ pub enum ToolOutcome {
     Failed,
     /// The call may or may not have taken effect.
     Unknown,
+    /// The call was not executed: it was refused, or its arguments are invalid.
+    Rejected,
 }
 
 #[cfg(test)]

@@ -40,7 +40,7 @@ pub use delegation::{
 pub use digest::{Digest, DigestAuthor};
 pub use event::{
     BadPosition, Body, CancelReason, Close, Cursor, Event, LiveEvent, PROTOCOL_VERSION, Position, Proof,
-    SessionChange, ToolOutcome,
+    SessionChange, ToolEnd, ToolOutcome,
 };
 pub use ids::{
     ArtifactId, AttemptId, BadId, BindingId, DelegationId, EventId, GoalId, GrantId, KeyId, LineId,
@@ -58,7 +58,7 @@ pub use session::{ExternalRef, LegacyAlias, Origin, Session, SessionStatus, Titl
 pub use state::{Expect, StateAuthor, StateEntry, StateOutcome, StateScope, StateSlot, VersionMismatch};
 pub use step::{PromptRef, Step, StopReason};
 pub use time::Time;
-pub use tool::{ClientCall, ClientResult, ClientTool};
+pub use tool::{CallResult, ClientCall, ClientResult, ClientTool};
 pub use tree::{Line, Point, Range};
 pub use usage::{Cost, Usage};
 pub use wait::{Answer, Approval, Wait, WaitRequest};

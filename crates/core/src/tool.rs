@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::Limits;
+use crate::{Block, Limits};
 
 /// A tool that the caller executes, as declared in a prompt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,6 +59,23 @@ impl ClientResult {
     pub fn text(&self) -> String {
         self.content.as_str().map_or_else(|| self.content.to_string(), str::to_owned)
     }
+
+    /// The id of the call, and its result as messages hold it.
+    pub fn to_call_result(&self) -> (String, CallResult) {
+        let result = CallResult { content: vec![Block::text(self.text())], is_error: self.is_error };
+        (self.tool_use_id.clone(), result)
+    }
+}
+
+/// The result of a tool call, as messages hold it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CallResult {
+    /// The content.
+    pub content: Vec<Block>,
+    /// True when the call failed or was refused, or its outcome is unknown.
+    #[serde(default)]
+    pub is_error: bool,
 }
 
 /// The declaration of a client tool is invalid.

@@ -330,6 +330,7 @@ fn hot_state(loaded: Loaded) -> Hot {
     let delegations = delegations::Delegations::restore(loaded.delegations, loaded.session.id);
     Hot {
         lines: loaded.lines.iter().map(|line| (line.id, *line)).collect(),
+        results_message: loaded.open_tool_calls.iter().find_map(|call| Some(call.ended.as_ref()?.message)),
         effects: loaded.open_tool_calls,
         unanswered: vec![],
         last_role: None,

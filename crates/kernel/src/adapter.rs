@@ -235,7 +235,7 @@ pub struct Assignment {
     pub binding: Option<Binding>,
     /// The answer, if the attempt has waited for one.
     pub answer: Option<Answered>,
-    /// Tool calls of earlier attempts that have no outcome.
+    /// Tool calls of the run whose results no message holds: they have no outcome, or ended before their round did.
     pub open_tool_calls: Vec<OpenToolCall>,
     /// Cancelled when the attempt must stop.
     pub cancel: CancellationToken,

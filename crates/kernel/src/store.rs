@@ -20,7 +20,7 @@ mod keys;
 mod sessions;
 mod tree;
 use crate::search::Query;
-pub use commit::{Chunk, Commit, Fence, NewEvent, NewId, OpenToolCall, Request, Row};
+pub use commit::{Chunk, Commit, EndedToolCall, Fence, NewEvent, NewId, OpenToolCall, Request, Row};
 pub use data::{ArtifactPage, OwnerState, StateAt, StatePlace, StateRow};
 pub use inbox::{InboxItem, Note};
 pub use keys::{AgentRow, KeyPage, KeyRef};

@@ -9,7 +9,7 @@ use agent_client_protocol::v1::schema::{
     RequestPermissionResponse, SelectedPermissionOutcome, SessionUpdate, ToolCallContent, ToolCallStatus,
     ToolCallUpdateFields, ToolKind, UsageUpdate,
 };
-use mainspring_core::{Approval, Cost, Failure, ToolOutcome, Usage};
+use mainspring_core::{Approval, Block, Cost, Failure, ToolOutcome, Usage};
 use mainspring_kernel::adapter::{Death, End, HandleError, Record};
 use parking_lot::Mutex;
 use serde::Deserialize;
@@ -55,6 +55,8 @@ struct OpenToolCall {
     title: Option<String>,
     kind: Option<ToolKind>,
     input: Option<Value>,
+    /// The latest output.
+    output: String,
     started: bool,
 }
 
@@ -148,6 +150,7 @@ impl<'a> AcpTurn<'a> {
             tool_use_id: id.clone(),
             outcome: ToolOutcome::Failed,
             error: Failure::new("denied", "the tool call was not allowed"),
+            content: vec![],
         };
         let open = self.tools.keys().filter(|id| denied.contains(*id)).map(failed).collect::<Vec<_>>();
         self.tools.retain(|id, _| !denied.contains(id));
@@ -267,22 +270,32 @@ impl<'a> AcpTurn<'a> {
             records.push(start_tool(id, tool));
         }
         let output = tool_output(fields, &self.client);
-        if tool.started && !output.is_empty() && status != ToolCallStatus::Failed {
-            records.push(Record::ToolUpdated { tool_use_id: id.to_owned(), text: output.clone() });
+        let ends = matches!(status, ToolCallStatus::Completed | ToolCallStatus::Failed);
+        if !output.is_empty() {
+            tool.output.clone_from(&output);
+            if tool.started && !ends {
+                records.push(Record::ToolUpdated { tool_use_id: id.to_owned(), text: output.clone() });
+            }
         }
         match status {
-            ToolCallStatus::Completed => records.push(Record::ToolCompleted { tool_use_id: id.to_owned() }),
+            ToolCallStatus::Completed => {
+                // The last update may hold the status alone.
+                let output = std::mem::take(&mut tool.output);
+                let content = if output.is_empty() { vec![] } else { vec![Block::text(output)] };
+                records.push(Record::ToolCompleted { tool_use_id: id.to_owned(), content });
+            }
             ToolCallStatus::Failed => {
                 let message = if output.is_empty() { "the tool failed".into() } else { output };
                 records.push(Record::ToolFailed {
                     tool_use_id: id.to_owned(),
                     outcome: ToolOutcome::Failed,
                     error: Failure::new("tool_failed", message),
+                    content: vec![],
                 });
             }
             _ => {}
         }
-        if matches!(status, ToolCallStatus::Completed | ToolCallStatus::Failed) {
+        if ends {
             self.tools.remove(id);
         }
         if records.is_empty() { Ok(()) } else { self.turn.attempt.record(records).await }

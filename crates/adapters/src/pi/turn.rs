@@ -13,7 +13,7 @@
 
 use std::collections::HashMap;
 
-use mainspring_core::{Cost, Failure, Time, ToolOutcome, Usage};
+use mainspring_core::{Block, Cost, Failure, Time, ToolOutcome, Usage};
 use mainspring_kernel::adapter::{End, HandleError, Record};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -382,16 +382,15 @@ impl<'a> PiTurn<'a> {
         }
         let tool_use_id = id.to_owned();
         let text = excerpt(text_of(&record["result"]["content"]));
-        let records = if record["isError"] == true {
+        let end = if record["isError"] == true {
             let message = if text.is_empty() { "the tool failed".into() } else { text };
             let (outcome, error) = (ToolOutcome::Failed, Failure::new("tool_failed", message));
-            vec![Record::ToolFailed { tool_use_id, outcome, error }]
+            Record::ToolFailed { tool_use_id, outcome, error, content: vec![] }
         } else {
-            let output =
-                (!text.is_empty()).then(|| Record::ToolUpdated { tool_use_id: tool_use_id.clone(), text });
-            output.into_iter().chain([Record::ToolCompleted { tool_use_id }]).collect()
+            let content = if text.is_empty() { vec![] } else { vec![Block::text(text)] };
+            Record::ToolCompleted { tool_use_id, content }
         };
-        self.turn.attempt.record(records).await
+        self.record(end).await
     }
 
     async fn progress(&mut self, text: String) -> Result<(), HandleError> {

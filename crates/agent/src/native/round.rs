@@ -1,7 +1,8 @@
 //! A round of tools: each call is decided in order, then the allowed calls run concurrently, then all results go to the
 //! model in the order of the calls.
 //!
-//! A call is recorded before it runs. A call that an earlier attempt began is repeated if the tool is idempotent;
+//! A call is recorded before it runs, and its result as soon as it has ended: a later attempt continues with the results
+//! that the round has so far. A call that an earlier attempt began and did not end is repeated if the tool is idempotent;
 //! otherwise its outcome is unknown, and the model is told so. Calls that the client executes come last: the run waits
 //! for them after the others have finished.
 
@@ -9,6 +10,7 @@ use std::panic::AssertUnwindSafe;
 
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
+use mainspring_core::message::text_of;
 use mainspring_core::{ArtifactRole, Block, ClientCall, ClientResult, Failure, ToolOutcome, WaitRequest};
 use mainspring_kernel::adapter::{Ask, End, HandleError, NewArtifact, Record};
 use serde_json::Value;
@@ -32,7 +34,10 @@ impl Execution<'_> {
     pub(super) async fn run_tools(&mut self, round: ToolRound) -> Result<(), Exit> {
         let ToolRound { calls, mut decided, known, mut records } = round;
         for call in calls.iter().skip(decided.len()) {
-            let decision = self.decide(call).await;
+            let decision = match self.ended_result(call) {
+                Some(_) => ToolDecision::Execute,
+                None => self.decide(call).await,
+            };
             if let ToolDecision::Pause { question, request } = &decision {
                 self.record_any(&mut records).await?;
                 let (question, request) = (question.clone(), *request);
@@ -45,9 +50,14 @@ impl Execution<'_> {
         let mut for_client = vec![];
         for (at, (call, decision)) in calls.iter().zip(&decided).enumerate() {
             let is_client = self.plan.tools.get(&call.name).is_some_and(ToolEntry::is_client);
+            if let Some(result) = self.ended_result(call) {
+                // The result has passed the hooks already.
+                results[at] = Some(result);
+                continue;
+            }
             let known = known.iter().find(|result| result.tool_use_id == call.id);
             match (decision, known.or_else(|| self.earlier_result(call)).map(client_result)) {
-                // A tool that ran before the run waited: its result has passed the hooks already.
+                // A tool that ran before the run waited, recorded by an earlier version.
                 (_, Some(result)) if !is_client => results[at] = Some(result),
                 (ToolDecision::Execute, Some(result)) => {
                     results[at] = Some(self.prepare_result(call, result).await?);
@@ -55,10 +65,10 @@ impl Execution<'_> {
                 (ToolDecision::Execute, None) if is_client => for_client.push(at),
                 (ToolDecision::Execute, None) => match self.begin(call, &mut records) {
                     Ok(entry) => running.push(self.run_tool(at, entry, call)),
-                    Err(result) => results[at] = Some(self.prepare_result(call, result).await?),
+                    Err(skipped) => results[at] = Some(self.skip(call, skipped, &mut records).await?),
                 },
                 (decision, _) => {
-                    results[at] = Some(self.prepare_result(call, decided_result(decision)).await?);
+                    results[at] = Some(self.skip(call, skipped_by(decision), &mut records).await?);
                 }
             }
         }
@@ -70,16 +80,17 @@ impl Execution<'_> {
                 finished = running.next() => finished,
             };
             let Some(Finished { at, outcome }) = finished else { break };
-            records.push(outcome_record(&calls[at], &outcome));
-            let result = match outcome {
-                Ok(text) => ToolResult { text, is_error: false },
-                Err((_, text)) => ToolResult::error(text),
+            let (failure, result) = match outcome {
+                Ok(text) => (None, ToolResult { text, is_error: false }),
+                Err((outcome, text)) => (Some((outcome, text.clone())), ToolResult::error(text)),
             };
-            results[at] = Some(self.prepare_result(&calls[at], result).await?);
+            let result = self.prepare_result(&calls[at], result).await?;
+            records.push(outcome_record(&calls[at], failure, &result));
+            results[at] = Some(result);
         }
         if !for_client.is_empty() {
             self.record_any(&mut records).await?;
-            return Err(self.wait_for_client(&calls, &for_client, &results, decided));
+            return Err(self.wait_for_client(&calls, &for_client, decided));
         }
         records.push(Record::ToolResults { blocks: result_blocks(&calls, results) });
         Ok(self.attempt.record(records).await?)
@@ -99,28 +110,22 @@ impl Execution<'_> {
         given.find(|result| result.tool_use_id == call.id)
     }
 
-    /// Pauses the execution until the client has executed its calls. The results of the other calls are stored with the
-    /// wait.
-    fn wait_for_client(
-        &self,
-        calls: &[ToolUse],
-        for_client: &[usize],
-        results: &[Option<ToolResult>],
-        decided: Vec<ToolDecision>,
-    ) -> Exit {
+    /// Returns the recorded result of a call that has ended, in this attempt or an earlier one, while its round has not.
+    fn ended_result(&self, call: &ToolUse) -> Option<ToolResult> {
+        let mut calls = self.attempt.assignment().open_tool_calls.iter();
+        let ended = calls.find(|open| open.tool_use_id == call.id)?.ended.as_ref()?;
+        Some(ToolResult { text: text_of(&ended.result.content), is_error: ended.result.is_error })
+    }
+
+    /// Pauses the execution until the client has executed its calls. The results of the other calls are recorded.
+    fn wait_for_client(&self, calls: &[ToolUse], for_client: &[usize], decided: Vec<ToolDecision>) -> Exit {
         let client_calls = for_client.iter().map(|at| ClientCall {
             tool_use_id: calls[*at].id.clone(),
             name: calls[*at].name.clone(),
             input: calls[*at].input.clone(),
             answered: false,
         });
-        let known = calls.iter().zip(results).filter_map(|(call, result)| {
-            let result = result.clone()?;
-            let content = Value::String(result.text);
-            Some(ClientResult { tool_use_id: call.id.clone(), content, is_error: result.is_error })
-        });
-        let ask = Ask { results: known.collect(), ..Ask::calls(client_calls.collect()) };
-        self.wait(ask, Question::Calls { decided })
+        self.wait(Ask::calls(client_calls.collect()), Question::Calls { decided })
     }
 
     async fn decide(&self, call: &ToolUse) -> ToolDecision {
@@ -152,27 +157,26 @@ impl Execution<'_> {
     }
 
     /// Adds the record that the call starts. Returns the result for the model instead if the call must not run.
-    fn begin(&self, call: &ToolUse, records: &mut Vec<Record>) -> Result<ToolEntry, ToolResult> {
+    fn begin(&self, call: &ToolUse, records: &mut Vec<Record>) -> Result<ToolEntry, Skipped> {
         let Some(entry) = self.plan.tools.get(&call.name).cloned() else {
-            return Err(ToolResult::error(format!("no tool {:?}", call.name)));
+            return Err(Skipped::rejected("tool_invalid", format!("no tool {:?}", call.name)));
         };
         if entry.asks_person() {
             // An approval that was granted: there is nothing to run.
-            return Err(ToolResult { text: "yes".into(), is_error: false });
+            return Err(Skipped::supplied(ToolResult { text: "yes".into(), is_error: false }));
         }
         let tool_use_id = call.id.clone();
-        let open =
-            self.attempt.assignment().open_tool_calls.iter().any(|effect| effect.tool_use_id == call.id);
+        let open_calls = &self.attempt.assignment().open_tool_calls;
+        let open = open_calls.iter().any(|open| open.tool_use_id == call.id && open.ended.is_none());
         if open && !entry.traits.idempotent {
             let text = "outcome unknown: the call was interrupted and may or may not have taken effect";
-            let error = Failure::new("outcome_unknown", text);
-            records.push(Record::ToolFailed { tool_use_id, outcome: ToolOutcome::Unknown, error });
-            return Err(ToolResult::error(text));
+            let end = SkippedEnd::Unknown(Failure::new("outcome_unknown", text));
+            return Err(Skipped { result: ToolResult::error(text), end });
         }
         if !open && !entry.traits.idempotent && self.earlier.begun.contains(&call.id) {
-            return Err(ToolResult::error(
-                "the tool was called and a crash lost its result; it is not called again",
-            ));
+            // Recorded by an earlier version, which did not keep the result.
+            let text = "the tool was called and a crash lost its result; it is not called again";
+            return Err(Skipped { result: ToolResult::error(text), end: SkippedEnd::Recorded });
         }
         records.push(match open {
             true => {
@@ -182,6 +186,27 @@ impl Execution<'_> {
             false => Record::ToolStarted { tool_use_id, name: call.name.clone(), input: None },
         });
         Ok(entry)
+    }
+
+    /// Records the end of a call that does not run. Returns its result.
+    async fn skip(
+        &self,
+        call: &ToolUse,
+        skipped: Skipped,
+        records: &mut Vec<Record>,
+    ) -> Result<ToolResult, Exit> {
+        let result = self.prepare_result(call, skipped.result).await?;
+        let (tool_use_id, content) = (call.id.clone(), vec![Block::text(&result.text)]);
+        records.extend(match skipped.end {
+            SkippedEnd::Unknown(error) => {
+                Some(Record::ToolFailed { tool_use_id, outcome: ToolOutcome::Unknown, error, content })
+            }
+            SkippedEnd::Decided(rejection) => {
+                Some(Record::ToolDecided { tool_use_id, name: call.name.clone(), rejection, content })
+            }
+            SkippedEnd::Recorded => None,
+        });
+        Ok(result)
     }
 
     /// Runs one call until it returns, panics or times out. A panic does not affect other calls.
@@ -263,24 +288,56 @@ fn client_result(result: &ClientResult) -> ToolResult {
     ToolResult { text: result.text(), is_error: result.is_error }
 }
 
-/// Returns the result of a call that a decision kept from running.
-fn decided_result(decision: &ToolDecision) -> ToolResult {
-    match decision {
-        ToolDecision::Reject { reason } => ToolResult::error(reason.clone()),
-        ToolDecision::Result { result } => result.clone(),
-        // Unreachable: paused calls are resolved before, and others run.
-        ToolDecision::Execute | ToolDecision::Pause { .. } => ToolResult::error("the call was not decided"),
+/// A call that does not run.
+struct Skipped {
+    result: ToolResult,
+    end: SkippedEnd,
+}
+
+/// How the end of a call that does not run is recorded.
+enum SkippedEnd {
+    /// An earlier attempt began the call; its outcome is unknown.
+    Unknown(Failure),
+    /// The call was not executed: it was rejected for this reason, or its result was supplied.
+    Decided(Option<Failure>),
+    /// The end is recorded already.
+    Recorded,
+}
+
+impl Skipped {
+    fn rejected(code: &str, reason: String) -> Self {
+        let end = SkippedEnd::Decided(Some(Failure::new(code, reason.clone())));
+        Self { result: ToolResult::error(reason), end }
+    }
+
+    fn supplied(result: ToolResult) -> Self {
+        Self { result, end: SkippedEnd::Decided(None) }
     }
 }
 
-fn outcome_record(call: &ToolUse, outcome: &Result<String, (ToolOutcome, String)>) -> Record {
-    let tool_use_id = call.id.clone();
-    match outcome {
-        Ok(_) => Record::ToolCompleted { tool_use_id },
-        Err((outcome, text)) => {
-            let code = if *outcome == ToolOutcome::Unknown { "tool_timed_out" } else { "tool_failed" };
-            let error = Failure::new(code, text.clone());
-            Record::ToolFailed { tool_use_id, outcome: *outcome, error }
+/// Returns the result of a call that a decision kept from running.
+fn skipped_by(decision: &ToolDecision) -> Skipped {
+    match decision {
+        ToolDecision::Reject { reason } => Skipped::rejected("tool_rejected", reason.clone()),
+        ToolDecision::Result { result } if result.is_error => {
+            Skipped::rejected("tool_invalid", result.text.clone())
+        }
+        ToolDecision::Result { result } => Skipped::supplied(result.clone()),
+        // Unreachable: paused calls are resolved before, and others run.
+        ToolDecision::Execute | ToolDecision::Pause { .. } => {
+            Skipped::rejected("tool_invalid", "the call was not decided".into())
+        }
+    }
+}
+
+/// Records the end of a call that was executed.
+fn outcome_record(call: &ToolUse, failure: Option<(ToolOutcome, String)>, result: &ToolResult) -> Record {
+    let (tool_use_id, content) = (call.id.clone(), vec![Block::text(&result.text)]);
+    match failure {
+        None => Record::ToolCompleted { tool_use_id, content },
+        Some((outcome, text)) => {
+            let code = if outcome == ToolOutcome::Unknown { "tool_timed_out" } else { "tool_failed" };
+            Record::ToolFailed { tool_use_id, outcome, error: Failure::new(code, text), content }
         }
     }
 }

@@ -140,6 +140,12 @@ async fn turns_of_one_run_have_their_own_messages_and_usage() {
         assert_eq!(outputs.len(), 3, "{protocol:?}");
         let used: Vec<u64> = steps.iter().map(|step| step.usage.input_tokens).collect();
         assert_eq!((used, run.usage.input_tokens), (vec![10, 20, 30], 60), "{protocol:?}");
+        let completed = |body: &Body| match body {
+            Body::TurnCompleted { message_id } => Some(*message_id),
+            _ => None,
+        };
+        let turns: Vec<_> = world.event_bodies(run.id).await.iter().filter_map(completed).collect();
+        assert_eq!(turns, outputs[..2], "{protocol:?}: the run's end completes the last turn");
         let request = world.request_body(2).to_string();
         assert!(
             request.contains("part 1") && request.contains("part 2"),

@@ -7,7 +7,8 @@ use async_trait::async_trait;
 use mainspring_agent::hooks::{HookContext, Hooks, ToolResult};
 use mainspring_agent::provider::ToolUse;
 use mainspring_agent::tool::function;
-use mainspring_core::{Answer, ClientResult, ClientTool, Run, RunOptions, RunStatus, WaitRequest};
+use mainspring_core::message::text_of;
+use mainspring_core::{Answer, Body, ClientResult, ClientTool, Run, RunOptions, RunStatus, WaitRequest};
 use mainspring_kernel::kernel::{OnOrphan, RunRequest};
 use mainspring_kernel::store::{ArtifactPage, Store};
 use mainspring_model_server::{Gate, ModelServer, Protocol, Reply};
@@ -69,9 +70,9 @@ async fn a_model_calls_client_tools_in_every_protocol() {
         assert!(world.request_body(0).to_string().contains("Tells the weather."), "{protocol:?}");
         let kinds = world.event_kinds(run.id).await;
         assert_eq!(
-            kinds[kinds.len() - 4..],
-            ["tool.started", "tool.completed", "tools.requested", "run.waiting_input"],
-            "{protocol:?}: the agent's own tools have run"
+            kinds[kinds.len() - 5..],
+            ["tool.started", "tool.failed", "tool.completed", "tools.requested", "run.waiting_input"],
+            "{protocol:?}: the agent's own tools have run, and the invalid call has ended"
         );
         let given = results(&waiting, |city| json!({"city": city, "rain": false}));
         for result in given.iter().rev() {
@@ -186,7 +187,7 @@ async fn a_client_tool_waits_across_a_restart_with_the_other_results() {
 struct EmptyInput {}
 
 #[test]
-fn after_a_crash_a_finished_tool_is_not_called_again() {
+fn after_a_crash_the_model_gets_the_result_of_a_finished_tool() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("test.sqlite3");
     let open = || Arc::new(SqliteStore::open(&file, SqliteOptions::default(), NOW).unwrap());
@@ -214,8 +215,13 @@ fn after_a_crash_a_finished_tool_is_not_called_again() {
         let run = world.wait_ended(run).await;
         assert_eq!(run.state.status(), RunStatus::Succeeded, "{:?}", run.state);
         let results = world.tool_results(run.id).await;
-        assert!(results[0].0.contains("a crash lost its result") && results[0].1, "{results:?}");
+        assert_eq!(results[0], ("done".to_owned(), false));
         assert!(results[1].0.starts_with("outcome unknown"), "{results:?}");
+        assert!(world.request_body(0).to_string().contains("done"), "the model sees the result");
+        let completed =
+            |body: &Body| matches!(body, Body::ToolCompleted { end, .. } if text_of(&end.content) == "done");
+        let bodies = world.event_bodies(run.id).await;
+        assert_eq!(bodies.iter().filter(|body| completed(body)).count(), 1, "{bodies:?}");
     });
     assert_eq!(count.load(Ordering::SeqCst), 1, "the call was not repeated");
 }

@@ -147,7 +147,10 @@ async fn cancelling_a_run_stops_its_tools() {
         assert_eq!(world.server.counts().received, 1);
         let messages = world.messages(run.id).await;
         assert_eq!(messages.last().unwrap().status, MessageStatus::Cancelled);
-        // The next prompt works: every call has a result.
+        // The next prompt works: every call has a result, and the finished one its own.
+        let results = world.tool_results(run.id).await;
+        assert!(results[0].0.starts_with("outcome unknown"), "{results:?}");
+        assert_eq!(results[1], ("3".to_owned(), false));
         let next = world.run_prompt("say hello").await;
         assert_eq!(next.state.status(), RunStatus::Succeeded);
         assert!(world.request_body(1).to_string().contains("outcome unknown"));
@@ -225,10 +228,11 @@ async fn when_all_calls_are_rejected_no_tool_runs_and_the_loop_continues() {
         world.deny(run.id).await;
         let run = world.wait_ended(run.id).await;
         assert_eq!(run.state.status(), RunStatus::Succeeded, "{protocol:?}");
-        assert!(
-            !world.event_kinds(run.id).await.contains(&"tool.started"),
-            "{protocol:?}: all were rejected"
-        );
+        let kinds = world.event_kinds(run.id).await;
+        assert!(!kinds.contains(&"tool.started"), "{protocol:?}: all were rejected");
+        let rejected = |body: &Body| matches!(body, Body::ToolFailed { outcome: ToolOutcome::Rejected, .. });
+        let bodies = world.event_bodies(run.id).await;
+        assert_eq!(bodies.iter().filter(|body| rejected(body)).count(), 3, "{protocol:?}: {bodies:?}");
         let denied = ("<the person you work for said no>".to_owned(), true);
         assert_eq!(world.tool_results(run.id).await[2], denied, "{protocol:?}");
         assert!(world.request_body(2).to_string().contains("said no"), "{protocol:?}");

@@ -13,7 +13,9 @@
 //!
 //! Invariant: the path of an ended run owes no tool a result and ends with a message of the agent.
 
-use crate::{Block, Body, ClientResult, Failure, MessageId, MessageStatus, Place, Role, Run, ToolOutcome};
+use crate::{
+    Block, Body, CallResult, Failure, MessageId, MessageStatus, Place, Role, Run, ToolEnd, ToolOutcome,
+};
 
 /// How the last messages of a run end.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,8 +49,8 @@ impl Ending {
 pub struct Open<'a> {
     /// Tool calls of the last message that have no result: id and name.
     pub unanswered: Vec<(String, String)>,
-    /// Results that the caller has given for some of these calls.
-    pub given: &'a [ClientResult],
+    /// Results that some of these calls have, by id.
+    pub known: &'a [(String, CallResult)],
     /// The role of the last message.
     pub last_role: Option<Role>,
     /// Streamed text that no message holds yet, in order.
@@ -67,18 +69,18 @@ pub struct NewMessage {
 /// The messages that close a run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Closing {
-    /// The message that gives the open tool calls their results.
-    pub results: Option<NewMessage>,
+    /// The content of the message that gives the open tool calls their results.
+    pub results: Option<Vec<Block>>,
     /// The last messages of the agent, in order. The last one reports the usage of the turn.
     pub messages: Vec<NewMessage>,
 }
 
 /// Decides which messages close a run. `fresh` makes the ids of messages that were not streamed.
 pub fn close(open: Open<'_>, error: Option<&Failure>, mut fresh: impl FnMut() -> MessageId) -> Closing {
-    let Open { unanswered, given, last_role, streamed: mut messages } = open;
+    let Open { unanswered, known, last_role, streamed: mut messages } = open;
     let results = match unanswered.is_empty() {
         true => None,
-        false => Some(NewMessage { id: fresh(), content: settle(unanswered, given) }),
+        false => Some(settle(unanswered, known)),
     };
     let last_role = if results.is_some() { Some(Role::User) } else { last_role };
     if messages.is_empty() && (error.is_some() || last_role != Some(Role::Assistant)) {
@@ -90,14 +92,14 @@ pub fn close(open: Open<'_>, error: Option<&Failure>, mut fresh: impl FnMut() ->
     Closing { results, messages }
 }
 
-/// Gives each of `calls` the result that was `given` for it, or one that says that the outcome is unknown.
-pub fn settle(calls: Vec<(String, String)>, given: &[ClientResult]) -> Vec<Block> {
+/// Gives each of `calls` its `known` result, or one that says that the outcome is unknown.
+pub fn settle(calls: Vec<(String, String)>, known: &[(String, CallResult)]) -> Vec<Block> {
     let mut blocks = without_result(calls, "outcome unknown: the run ended before the tool answered");
     for block in &mut blocks {
         if let Block::ToolResult { tool_use_id, content, is_error, .. } = block
-            && let Some(result) = given.iter().find(|result| result.tool_use_id == *tool_use_id)
+            && let Some((_, result)) = known.iter().find(|(id, _)| id == tool_use_id)
         {
-            *content = vec![Block::text(result.text())];
+            content.clone_from(&result.content);
             *is_error = result.is_error;
         }
     }
@@ -122,6 +124,7 @@ pub fn outcome_unknown(tool_use_id: String, name: String) -> Body {
         name,
         outcome: ToolOutcome::Unknown,
         error: Failure::new("outcome_unknown", "the run ended before the tool answered"),
+        end: ToolEnd::default(),
     }
 }
 

@@ -147,9 +147,13 @@ impl Translator {
             Body::ToolUpdated { tool_use_id, text } if !self.message_calls.contains_key(tool_use_id) => {
                 self.outputs.insert(tool_use_id.clone(), text.clone());
             }
-            Body::ToolCompleted { tool_use_id, name } => {
+            Body::ToolCompleted { tool_use_id, name, end } => {
                 send(&tool_activity(tool_use_id, name, Activity::Completed, None));
-                if let Some(output) = self.outputs.remove(tool_use_id) {
+                let progress = self.outputs.remove(tool_use_id);
+                let text = result_text(&end.content);
+                // The output of a call that a message holds is sent with the message of its results.
+                let output = if end.message_id.is_some() || text.is_empty() { progress } else { Some(text) };
+                if let Some(output) = output {
                     send(&tool_output(tool_use_id, name, &output));
                 }
             }
@@ -235,7 +239,7 @@ fn result_text(content: &[Block]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use mainspring_core::{AttemptId, Cursor, EventId, RunId, SessionId, Time, ToolOutcome};
+    use mainspring_core::{AttemptId, Cursor, EventId, RunId, SessionId, Time, ToolEnd, ToolOutcome};
     use serde_json::json;
 
     use super::*;
@@ -270,8 +274,12 @@ mod tests {
             input: Some(json!({"path": "a"})),
         };
         let updated = |text: &str| Body::ToolUpdated { tool_use_id: tool_use_id.clone(), text: text.into() };
-        let done = Body::ToolCompleted { tool_use_id: tool_use_id.clone(), name: name.clone() };
-        let lines = lines_of(vec![started.clone(), updated("half"), updated("whole"), done]);
+        let done = |text: &str| {
+            let content = vec![Block::text(text)];
+            let end = ToolEnd { content, ..ToolEnd::default() };
+            Body::ToolCompleted { tool_use_id: tool_use_id.clone(), name: name.clone(), end }
+        };
+        let lines = lines_of(vec![started.clone(), updated("half"), done("whole")]);
         assert_eq!(
             lines,
             [
@@ -281,8 +289,13 @@ mod tests {
             ]
         );
         let error = Failure::new("tool_failed", "no such file");
-        let failed =
-            Body::ToolFailed { tool_use_id: tool_use_id.clone(), name, outcome: ToolOutcome::Failed, error };
+        let failed = Body::ToolFailed {
+            tool_use_id: tool_use_id.clone(),
+            name,
+            outcome: ToolOutcome::Failed,
+            error,
+            end: ToolEnd::default(),
+        };
         let lines = lines_of(vec![started, failed]);
         assert_eq!((&lines[1]["status"], &lines[2]["output"]), (&json!("failed"), &json!("no such file")));
     }

@@ -36,8 +36,10 @@ pub(crate) struct Hot {
     pub(crate) session: Session,
     /// The line of the tip, and the line that the active run writes.
     pub(crate) lines: HashMap<LineId, Line>,
-    /// Tool calls without an outcome.
+    /// Tool calls whose results no message holds yet.
     pub(crate) effects: Vec<OpenToolCall>,
+    /// The id of the message that will hold the results of the tool calls that have ended.
+    pub(crate) results_message: Option<MessageId>,
     /// Tool calls of the last message that have no result: id and name.
     pub(crate) unanswered: Vec<(String, String)>,
     /// The role of the active run's last message.

@@ -55,7 +55,11 @@ impl Actor {
     async fn begin(&mut self, run: Run, permit: Permit) -> Result<(), Error> {
         let base = match run.pen {
             None => self.base_of(run.place).await?,
-            Some(_) => Base::default(),
+            Some(_) => {
+                // The run was tried before, perhaps by another process.
+                self.restore_path_end(&run).await?;
+                Base::default()
+            }
         };
         let prompt = match &base.answered_again {
             Some(earlier) => earlier.clone(),

@@ -13,14 +13,7 @@ impl Actor {
     /// Takes up a run that was active. A wait that the store alone holds continues; any other run has lost its executor.
     pub(crate) async fn recover(&mut self, run: Run, attempt: Attempt) -> Result<(), Error> {
         let survives = run.state.wait().is_some_and(|wait| !wait.held);
-        if let Some(tip) = run.pen.and_then(before) {
-            let path = self.shared.store.path(tip, None, 1).await?;
-            let of_run = |by: RunId| by == run.id || self.hot.merged.iter().any(|merged| merged.id == by);
-            let last =
-                path.last().map(|placed| &placed.message).filter(|message| message.run.is_some_and(of_run));
-            self.hot.unanswered = last.map(|message| message.tool_calls()).unwrap_or_default();
-            self.hot.last_role = last.map(|message| message.role);
-        }
+        self.restore_path_end(&run).await?;
         if !run.usage.is_zero() {
             let steps = self.shared.store.steps(run.id).await?;
             self.hot.turn_usage = steps.iter().fold(Usage::default(), |used, step| match step.ends_turn() {
@@ -49,6 +42,18 @@ impl Actor {
         self.arm();
         // Tried once, unlike the end of a run that this process has executed: a start that cannot record it fails.
         self.try_finish(outcome, Usage::default()).await
+    }
+
+    /// Reads the end of a started run's path: the role of its last message, and that message's tool calls.
+    pub(super) async fn restore_path_end(&mut self, run: &Run) -> Result<(), Error> {
+        let Some(tip) = run.pen.and_then(before) else { return Ok(()) };
+        let path = self.shared.store.path(tip, None, 1).await?;
+        let of_run = |by: RunId| by == run.id || self.hot.merged.iter().any(|merged| merged.id == by);
+        let last =
+            path.last().map(|placed| &placed.message).filter(|message| message.run.is_some_and(of_run));
+        self.hot.unanswered = last.map(|message| message.tool_calls()).unwrap_or_default();
+        self.hot.last_role = last.map(|message| message.role);
+        Ok(())
     }
 
     /// A run of this session, as it is stored.

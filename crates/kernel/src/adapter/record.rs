@@ -76,12 +76,14 @@ pub enum Record {
         /// The report.
         text: String,
     },
-    /// A tool call succeeded.
+    /// A tool call succeeded. If the run's last message holds the call, the result is kept until [`Record::ToolResults`].
     ToolCompleted {
         /// Id of the call.
         tool_use_id: String,
+        /// The result.
+        content: Vec<Block>,
     },
-    /// A tool call failed.
+    /// A tool call failed. The result is kept like that of a call that succeeded.
     ToolFailed {
         /// Id of the call.
         tool_use_id: String,
@@ -89,6 +91,19 @@ pub enum Record {
         outcome: ToolOutcome,
         /// The failure.
         error: Failure,
+        /// The result for the agent; the message of the failure if empty.
+        content: Vec<Block>,
+    },
+    /// A tool call got its result without being executed.
+    ToolDecided {
+        /// Id of the call.
+        tool_use_id: String,
+        /// Name of the tool.
+        name: String,
+        /// Why the call was rejected; none if the result was supplied in place of the tool's.
+        rejection: Option<Failure>,
+        /// The result for the agent.
+        content: Vec<Block>,
     },
     /// Progress of the run.
     Progress {

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use mainspring_core::{
-    Artifact, ArtifactId, Attempt, AttemptId, Binding, Body, Delegation, Digest, EventId, Grant, Line,
-    LineId, Message, MessageId, Point, Position, Run, RunId, Session, SessionId, Step, Time,
+    Artifact, ArtifactId, Attempt, AttemptId, Binding, Body, CallResult, Delegation, Digest, EventId, Grant,
+    Line, LineId, Message, MessageId, Point, Position, Run, RunId, Session, SessionId, Step, Time,
 };
 
 use super::{InboxItem, StateRow};
@@ -75,10 +75,10 @@ pub enum Row {
     ChunksDrop(u64),
     /// Hides the session's events up to this position from every reader. The position only grows.
     Floor(Position),
-    /// A tool call that has begun.
-    ToolCallStarted(OpenToolCall),
-    /// The tool call with this id has an outcome.
-    ToolCallEnded(RunId, String),
+    /// A tool call that has begun or ended, and whose result no message holds yet.
+    ToolCall(Box<OpenToolCall>),
+    /// Removes the tool call with this id: a message holds its result, or will never hold one.
+    ToolCallSettled(RunId, String),
     /// A request that was answered.
     Request(Box<Request>),
     /// A note for another session's inbox. Dropped if that session is gone or deleted.
@@ -111,8 +111,8 @@ pub enum NewId {
     Artifact(ArtifactId),
 }
 
-/// A tool call that has begun and has no outcome yet.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A tool call whose result no message holds yet.
+#[derive(Debug, Clone, PartialEq)]
 pub struct OpenToolCall {
     /// The run.
     pub run: RunId,
@@ -120,6 +120,19 @@ pub struct OpenToolCall {
     pub tool_use_id: String,
     /// Name of the tool.
     pub name: String,
+    /// When the call began. Absent if it was never executed.
+    pub started_at: Option<Time>,
+    /// The result, once the call has ended. It is stored here until all calls of the round have ended.
+    pub ended: Option<EndedToolCall>,
+}
+
+/// The end of a tool call whose result no message holds yet.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EndedToolCall {
+    /// The result.
+    pub result: CallResult,
+    /// The message that will hold the result.
+    pub message: MessageId,
 }
 
 /// An answered request, stored so that the same request gets the same answer.

@@ -105,7 +105,7 @@ async fn a_parent_calls_a_child_and_gets_its_result() {
         assert_eq!(about.prompt.text(), "count the files\n\nContext:\nin /tmp");
         let records = vec![
             Record::ToolStarted { tool_use_id: "t1".into(), name: "ls".into(), input: None },
-            Record::ToolCompleted { tool_use_id: "t1".into() },
+            Record::ToolCompleted { tool_use_id: "t1".into(), content: vec![] },
         ];
         work.handle.record(records).await.unwrap();
         write_message(&work, "there are 3").await;

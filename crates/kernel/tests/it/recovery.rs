@@ -221,7 +221,7 @@ fn a_run_that_paused_before_a_retry_is_retried_after_the_restart() {
         });
         run_process(async {
             let world = World::reboot(&disk).await;
-            let run = world.ended(run).await;
+            let run = world.advance_until(100, world.ended(run)).await;
             assert_eq!((run.state.status(), run.attempts), (RunStatus::Succeeded, 2), "{}", disk.name);
             assert_eq!(world.path("a").await.len(), 2);
         });

@@ -85,6 +85,7 @@ async fn prompts_join_the_run_and_end_with_it() {
             run.queued
             run.queued
             message.completed assistant completed "first I dig"
+            turn.completed
             run.merged
             message.completed user completed "in blue"
             run.merged

@@ -423,7 +423,7 @@ fn crash_during(place: impl Fn(&[MessageId]) -> Place, text: &str) -> Vec<(Strin
             execution
                 .handle
                 .record(vec![
-                    Record::ToolCompleted { tool_use_id: "t1".into() },
+                    Record::ToolCompleted { tool_use_id: "t1".into(), content: vec![] },
                     Record::ToolResults { blocks: vec![result] },
                 ])
                 .await

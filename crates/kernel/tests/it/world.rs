@@ -151,7 +151,7 @@ impl World {
                 }
             }
         };
-        Self { kernel: advance_until(&clock, 10, start).await, clock, disk, me: Caller::new("ada") }
+        Self { kernel: advance_until(&clock, 1, start).await, clock, disk, me: Caller::new("ada") }
     }
 
     /// Starts the next process on the same store.

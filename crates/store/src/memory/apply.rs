@@ -66,8 +66,8 @@ impl Tables {
                     self.floors.insert(session, (*floor, false));
                 }
             }
-            Row::ToolCallStarted(effect) => self.effect_apply(session, effect),
-            Row::ToolCallEnded(run, id) => {
+            Row::ToolCall(effect) => self.effect_apply(session, effect),
+            Row::ToolCallSettled(run, id) => {
                 self.effects
                     .retain(|(by, effect)| *by != session || effect.run != *run || effect.tool_use_id != *id);
             }
@@ -142,7 +142,7 @@ impl Tables {
             *id == session && known.run == effect.run && known.tool_use_id == effect.tool_use_id
         };
         match self.effects.iter_mut().find(same) {
-            Some((_, known)) => known.name.clone_from(&effect.name),
+            Some((_, known)) => known.clone_from(effect),
             None => self.effects.push((session, effect.clone())),
         }
     }

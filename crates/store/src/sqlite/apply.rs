@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use mainspring_core::{BindingStatus, Body, Cursor, RunStatus, SessionStatus};
+use mainspring_core::{BindingStatus, Body, Cursor, RunStatus, SessionStatus, ToolEnd};
 use mainspring_kernel::store::{Commit, NewEvent, Row, StoreError};
 use rusqlite::{Connection, params};
 
@@ -81,8 +81,8 @@ impl Prepared {
                 Ok(())
             }
             Row::Floor(floor) => floor_write(connection, session, *floor),
-            Row::ToolCallStarted(effect) => effect_write(connection, session, effect),
-            Row::ToolCallEnded(run, tool_use_id) => {
+            Row::ToolCall(effect) => effect_write(connection, session, effect),
+            Row::ToolCallSettled(run, tool_use_id) => {
                 connection
                     .prepare_cached(
                         "DELETE FROM effects WHERE session_id = ?1 AND run_id = ?2 AND tool_use_id = ?3",
@@ -119,6 +119,7 @@ impl Prepared {
     fn event_write(&self, connection: &Connection, event: &NewEvent, payload: &str, seq: u64) -> WriteResult {
         let message = match &event.body {
             Body::MessageCompleted { message, .. } => Some(message.id),
+            Body::ToolCompleted { end, .. } | Body::ToolFailed { end, .. } => end.message_id,
             _ => None,
         };
         connection
@@ -143,11 +144,26 @@ impl Prepared {
     }
 }
 
-/// Serializes the payload of an event. A completed message is left out: it is stored in its own row.
+/// Serializes the payload of an event. A completed message and the result of a tool call are left out: they are stored
+/// in rows of their own.
 fn payload(body: &Body) -> Result<String, StoreError> {
-    if let Body::MessageCompleted { parent_id, .. } = body {
-        return Ok(parent_id.map_or_else(|| "{}".into(), |parent| format!(r#"{{"parentId":"{parent}"}}"#)));
-    }
+    let stored_end = |end: &ToolEnd| ToolEnd { duration_ms: end.duration_ms, ..ToolEnd::default() };
+    let without_result = match body {
+        Body::MessageCompleted { parent_id, .. } => {
+            let parent = parent_id.map(|parent| format!(r#"{{"parentId":"{parent}"}}"#));
+            return Ok(parent.unwrap_or_else(|| "{}".into()));
+        }
+        Body::ToolCompleted { tool_use_id, name, end } if end.message_id.is_some() => {
+            let (tool_use_id, name) = (tool_use_id.clone(), name.clone());
+            Some(Body::ToolCompleted { tool_use_id, name, end: stored_end(end) })
+        }
+        Body::ToolFailed { tool_use_id, name, outcome, error, end } if end.message_id.is_some() => {
+            let (tool_use_id, name, error) = (tool_use_id.clone(), name.clone(), error.clone());
+            Some(Body::ToolFailed { tool_use_id, name, outcome: *outcome, error, end: stored_end(end) })
+        }
+        _ => None,
+    };
+    let body = without_result.as_ref().unwrap_or(body);
     let mut text = serde_json::to_string(body).map_err(|error| not_serializable(&error))?;
     let head = r#"{"type":"","payload":"#.len() + body.kind().len();
     text.pop();

@@ -289,10 +289,20 @@ pub(super) fn effect_write(
 ) -> WriteResult {
     connection
         .prepare_cached(
-            "INSERT INTO effects (session_id, run_id, tool_use_id, name) VALUES (?1, ?2, ?3, ?4)
-             ON CONFLICT (session_id, run_id, tool_use_id) DO UPDATE SET name = ?4",
+            "INSERT INTO effects (session_id, run_id, tool_use_id, name, started_at_ms, result, message_id)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+             ON CONFLICT (session_id, run_id, tool_use_id) DO UPDATE SET
+               name = ?4, started_at_ms = ?5, result = ?6, message_id = ?7",
         )?
-        .execute(params![session.bytes(), effect.run.bytes(), effect.tool_use_id, effect.name])?;
+        .execute(params![
+            session.bytes(),
+            effect.run.bytes(),
+            effect.tool_use_id,
+            effect.name,
+            ms(effect.started_at),
+            effect.ended.as_ref().map(|ended| json(&ended.result)).transpose()?,
+            blob(effect.ended.as_ref().map(|ended| ended.message)),
+        ])?;
     Ok(())
 }
 

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use mainspring_core::*;
 use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{
-    ArtifactPage, Chunk, Commit, Fence, InboxItem, NewEvent, Note, OpenToolCall, OwnerState, Request, Row,
-    RunPage, SessionPage, SessionRef, SessionsOf, StateAt, StatePlace, StateRow, Store,
+    ArtifactPage, Chunk, Commit, EndedToolCall, Fence, InboxItem, NewEvent, Note, OpenToolCall, OwnerState,
+    Request, Row, RunPage, SessionPage, SessionRef, SessionsOf, StateAt, StatePlace, StateRow, Store,
 };
 use mainspring_store::{MemoryStore, SqliteStore};
 use serde_json::json;
@@ -98,13 +98,18 @@ impl Random {
             7 => Row::MessagePlace(message_id(of * 50 + self.roll(12)), point(line_no, pos)),
             8 => Row::Cursor(point(line_no, pos), self.chance(60).then_some(LineId(100 + line_no))),
             9 => Row::ChunksDrop(self.roll(60)),
-            10 => Row::ToolCallStarted(OpenToolCall {
+            10 => Row::ToolCall(Box::new(OpenToolCall {
                 run: run_id(n),
                 tool_use_id: format!("t{}", self.roll(3)),
                 name: self.text(),
-            }),
+                started_at: self.chance(80).then_some(NOW),
+                ended: self.chance(50).then(|| EndedToolCall {
+                    result: CallResult { content: vec![Block::text(self.text())], is_error: self.chance(20) },
+                    message: message_id(of * 50 + self.roll(12)),
+                }),
+            })),
             13 => Row::Floor(Position { cursor: Cursor(self.roll(300)), pos: self.roll(60) }),
-            11 => Row::ToolCallEnded(run_id(n), format!("t{}", self.roll(3))),
+            11 => Row::ToolCallSettled(run_id(n), format!("t{}", self.roll(3))),
             12 => {
                 let item =
                     InboxItem { id: event_id(self.roll(20)), at: NOW, note: Note::Cancel { run: run_id(n) } };

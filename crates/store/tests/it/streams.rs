@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mainspring_core::*;
-use mainspring_kernel::store::{Chunk, Fence, InboxItem, NewEvent, Note, OpenToolCall, Row};
+use mainspring_kernel::store::{Chunk, EndedToolCall, Fence, InboxItem, NewEvent, Note, OpenToolCall, Row};
 use serde_json::json;
 
 use crate::fixtures::*;
@@ -209,20 +209,69 @@ async fn a_chunk_of_an_old_lease_is_dropped() {
 }
 
 #[tokio::test]
-async fn a_tool_call_is_open_until_it_has_an_outcome() {
-    let effect =
-        |run: u64, id: &str| OpenToolCall { run: run_id(run), tool_use_id: id.into(), name: "add".into() };
+async fn a_tool_call_is_open_until_it_is_settled() {
+    let effect = |run: u64, id: &str| OpenToolCall {
+        run: run_id(run),
+        tool_use_id: id.into(),
+        name: "add".into(),
+        started_at: Some(NOW),
+        ended: None,
+    };
+    let row = |call: &OpenToolCall| Row::ToolCall(Box::new(call.clone()));
     for (name, subject) in every_store() {
         let store = &*subject.store;
         let fence = create_session(store, 1).await;
         let started = [effect(1, "t2"), effect(1, "t1"), effect(2, "t1")];
-        commit(store, fence, started.iter().cloned().map(Row::ToolCallStarted).collect(), vec![])
-            .await
-            .unwrap();
+        commit(store, fence, started.iter().map(row).collect(), vec![]).await.unwrap();
         let open = async || store.session_load(session_id(1)).await.unwrap().unwrap().open_tool_calls;
         assert_eq!(open().await, started, "{name}");
-        commit(store, fence, vec![Row::ToolCallEnded(run_id(1), "t1".into())], vec![]).await.unwrap();
-        assert_eq!(open().await, [started[0].clone(), started[2].clone()], "{name}");
+        let result = CallResult { content: vec![Block::text("5")], is_error: false };
+        let ended = Some(EndedToolCall { result, message: message_id(7) });
+        let ended = OpenToolCall { ended, ..started[0].clone() };
+        commit(store, fence, vec![row(&ended)], vec![]).await.unwrap();
+        assert_eq!(open().await, [ended.clone(), started[1].clone(), started[2].clone()], "{name}");
+        commit(store, fence, vec![Row::ToolCallSettled(run_id(1), "t1".into())], vec![]).await.unwrap();
+        assert_eq!(open().await, [ended, started[2].clone()], "{name}");
+    }
+}
+
+#[tokio::test]
+async fn the_result_of_a_tool_call_is_read_before_and_after_its_message_is_written() {
+    for (name, subject) in every_store() {
+        let store = &*subject.store;
+        let fence = create_session(store, 1).await;
+        let content = vec![Block::text("5")];
+        let result = CallResult { content: content.clone(), is_error: false };
+        let call = OpenToolCall {
+            run: run_id(1),
+            tool_use_id: "t1".into(),
+            name: "add".into(),
+            started_at: Some(NOW),
+            ended: Some(EndedToolCall { result, message: message_id(7) }),
+        };
+        let end =
+            ToolEnd { message_id: Some(message_id(7)), content: content.clone(), duration_ms: Some(12) };
+        let completed = Body::ToolCompleted { tool_use_id: "t1".into(), name: "add".into(), end };
+        let event = NewEvent {
+            id: event_id(1),
+            pos: 0,
+            run: Some(run_id(1)),
+            attempt: None,
+            at: NOW,
+            body: completed.clone(),
+        };
+        commit(store, fence, vec![Row::ToolCall(Box::new(call))], vec![event]).await.unwrap();
+        let read = async || {
+            let events = store.events_after(session_id(1), None, Cursor::START, 10).await.unwrap();
+            events.into_iter().map(|event| event.body).find(|body| matches!(body, Body::ToolCompleted { .. }))
+        };
+        assert_eq!(read().await, Some(completed.clone()), "{name}: while other calls run");
+        let block =
+            Block::ToolResult { tool_use_id: "t1".into(), name: "add".into(), content, is_error: false };
+        let message = Arc::new(Message { content: vec![block], ..message(7, 1, "") });
+        let rows = vec![Row::Message(message, None), Row::ToolCallSettled(run_id(1), "t1".into())];
+        commit(store, fence, rows, vec![]).await.unwrap();
+        assert_eq!(read().await, Some(completed), "{name}: once the message holds it");
     }
 }
 

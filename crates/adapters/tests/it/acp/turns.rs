@@ -18,7 +18,6 @@ async fn a_turn_with_text_thoughts_tools_and_progress() {
     attempt.started
     run.running
     tool.started
-    tool.updated
     tool.completed
     progress.updated
     usage.updated
@@ -29,6 +28,10 @@ async fn a_turn_with_text_thoughts_tools_and_progress() {
     let json = serde_json::to_string(&events).unwrap();
     assert!(!json.contains("thinking about"), "thoughts are not stored");
     assert!(json.contains(r#""name":"read","input":{"path":"/x"}"#), "{json}");
+    assert!(
+        json.contains(r#""name":"read","content":[{"type":"text","#),
+        "the result is in the event: {json}"
+    );
     assert!(json.contains("[x] look\\n[>] write"), "{json}");
     let message = world.last_message("a").await;
     assert_eq!(message.content.len(), 2, "text before and after a tool call is two blocks: {message:?}");

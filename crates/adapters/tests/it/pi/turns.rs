@@ -20,7 +20,6 @@ async fn a_turn_with_text_thoughts_tools_notices_and_usage() {
     attempt.started
     run.running
     tool.started
-    tool.updated
     tool.completed
     progress.updated
     usage.updated
@@ -34,6 +33,10 @@ async fn a_turn_with_text_thoughts_tools_notices_and_usage() {
     let json = serde_json::to_string(&events).unwrap();
     assert!(!json.contains("thinking about"), "thoughts are not stored");
     assert!(json.contains(r#""name":"read","input":{"path":"/x"}"#), "{json}");
+    assert!(
+        json.contains(r#""name":"read","content":[{"type":"text","#),
+        "the result is in the event: {json}"
+    );
     assert!(json.contains("I am here") && !json.contains("half of it"), "{json}");
     let message = world.last_message("a").await;
     assert_eq!(message.content.len(), 2, "each message of the agent is a block: {message:?}");

@@ -1,13 +1,12 @@
 //! Scripts of how a run ends: what it left open in, the messages that close it out.
 //!
-//! A script lists what is open, `text hi; call t1 add; given t1 2; last user`, and how the run ends, `fail code`.
-
-use insta::assert_snapshot;
-use serde_json::json;
+//! A script lists what is open, `text hi; call t1 add; known t1 2; last user`, and how the run ends, `fail code`.
 
 use super::*;
 use crate::CancelReason;
 use crate::event::Close;
+use insta::assert_snapshot;
+use serde_json::json;
 
 fn message(n: u8) -> MessageId {
     MessageId::from_random([n; 16])
@@ -15,7 +14,7 @@ fn message(n: u8) -> MessageId {
 
 /// Plays a script; gives one line for each message.
 fn play(script: &str) -> String {
-    let mut given = vec![];
+    let mut known = vec![];
     let (mut unanswered, mut streamed, mut last_role, mut error) = (vec![], vec![], None, None);
     for line in script.split(';').map(str::trim) {
         let words: Vec<&str> = line.split(' ').collect();
@@ -25,11 +24,10 @@ fn play(script: &str) -> String {
                 streamed.push(NewMessage { id, content: vec![Block::text(text)] });
             }
             ["call", id, name] => unanswered.push((id.to_owned(), name.to_owned())),
-            ["given", id, text] => given.push(ClientResult {
-                tool_use_id: id.into(),
-                content: json!(text),
-                is_error: text == "error",
-            }),
+            ["known", id, text] => {
+                let result = CallResult { content: vec![Block::text(text)], is_error: text == "error" };
+                known.push((id.to_owned(), result));
+            }
             ["last", role] => last_role = Role::from_name(role),
             ["fail", code] => error = Some(Failure::new(code, "it failed")),
             _ => panic!("what is {line:?}?"),
@@ -40,10 +38,10 @@ fn play(script: &str) -> String {
         made += 1;
         message(made)
     };
-    let closing = close(Open { unanswered, given: &given, last_role, streamed }, error.as_ref(), fresh);
+    let closing = close(Open { unanswered, known: &known, last_role, streamed }, error.as_ref(), fresh);
     let lines = closing.results.iter().map(|results| ("user", results));
-    let lines = lines.chain(closing.messages.iter().map(|message| ("agent", message)));
-    lines.map(|(role, message)| format!("{role}: {}\n", shown(&message.content))).collect()
+    let lines = lines.chain(closing.messages.iter().map(|message| ("agent", &message.content)));
+    lines.map(|(role, content)| format!("{role}: {}\n", shown(content))).collect()
 }
 
 fn shown(content: &[Block]) -> String {
@@ -85,7 +83,7 @@ fn a_path_that_ends_with_the_agent_needs_no_other_message() {
 fn a_path_that_ends_with_the_user_gets_an_empty_answer() {
     assert_eq!(play("last user"), "agent: \n");
     let nothing =
-        close(Open { unanswered: vec![], given: &[], last_role: None, streamed: vec![] }, None, || {
+        close(Open { unanswered: vec![], known: &[], last_role: None, streamed: vec![] }, None, || {
             message(9)
         });
     assert_eq!(nothing.messages, [NewMessage { id: message(9), content: vec![] }]);
@@ -93,15 +91,15 @@ fn a_path_that_ends_with_the_user_gets_an_empty_answer() {
 
 #[test]
 fn a_tool_call_without_a_result_gets_one_and_then_an_answer() {
-    assert_snapshot!(play("last assistant; call t1 add; call t2 rm; given t1 2; fail boom"), @r#"
+    assert_snapshot!(play("last assistant; call t1 add; call t2 rm; known t1 2; fail boom"), @r#"
     user: t1 add = "2" + t2 rm = "outcome unknown: the run ended before the tool answered" (error)
     agent: error boom
     "#);
-    assert_snapshot!(play("last assistant; call t1 add; given t1 error; text hm"), @r#"
+    assert_snapshot!(play("last assistant; call t1 add; known t1 error; text hm"), @r#"
     user: t1 add = "error" (error)
     agent: hm
     "#);
-    assert_eq!(play("last assistant; call t1 add; given t1 2"), "user: t1 add = \"2\"\nagent: \n");
+    assert_eq!(play("last assistant; call t1 add; known t1 2"), "user: t1 add = \"2\"\nagent: \n");
 }
 
 #[test]

@@ -2,12 +2,15 @@
 
 use mainspring_core::run::Command;
 use mainspring_core::run::close::{NewMessage, completes_turn};
-use mainspring_core::{Block, Body, Digest, MessageStatus, NodeId, Role, Step, TitleSource, Usage, session};
+use mainspring_core::{
+    Block, Body, CallResult, Digest, Failure, MessageStatus, NodeId, Role, Step, TitleSource, ToolEnd,
+    ToolOutcome, Usage, session,
+};
 
 use super::AttemptDraft;
 use crate::adapter::{Compacted, Record, StepTaken};
 use crate::error::Error;
-use crate::store::{OpenToolCall, Row};
+use crate::store::{EndedToolCall, OpenToolCall, Row};
 
 impl AttemptDraft {
     /// Applies a record of the attempt; `node` is this process.
@@ -38,19 +41,35 @@ impl AttemptDraft {
             Record::Step(step) => self.step(*step),
             Record::Compacted(compacted) => self.compact(*compacted)?,
             Record::Output { output, error } => self.emit(Body::OutputCompleted { output, error }),
-            Record::Continued { blocks } | Record::ToolResults { blocks } => self.write_results(blocks)?,
+            Record::Continued { blocks } => {
+                self.turn_completed();
+                self.write_user(blocks)?;
+            }
+            Record::ToolResults { blocks } => self.write_results(blocks)?,
             Record::ToolStarted { tool_use_id, name, input } => {
                 self.effect_start(tool_use_id.clone(), name.clone());
                 self.emit(Body::ToolStarted { tool_use_id, name, input });
             }
             Record::ToolUpdated { tool_use_id, text } => self.emit(Body::ToolUpdated { tool_use_id, text }),
-            Record::ToolCompleted { tool_use_id } => {
-                let name = self.effect_end(&tool_use_id)?;
-                self.emit(Body::ToolCompleted { tool_use_id, name });
+            Record::ToolCompleted { tool_use_id, content } => {
+                let (name, end) = self.effect_end(&tool_use_id, CallResult { content, is_error: false })?;
+                self.emit(Body::ToolCompleted { tool_use_id, name, end });
             }
-            Record::ToolFailed { tool_use_id, outcome, error } => {
-                let name = self.effect_end(&tool_use_id)?;
-                self.emit(Body::ToolFailed { tool_use_id, name, outcome, error });
+            Record::ToolFailed { tool_use_id, outcome, error, content } => {
+                self.tool_failed(tool_use_id, outcome, error, content)?;
+            }
+            Record::ToolDecided { tool_use_id, name, rejection, content } => {
+                self.effect_put(OpenToolCall {
+                    run: self.subject.run.id,
+                    tool_use_id: tool_use_id.clone(),
+                    name,
+                    started_at: None,
+                    ended: None,
+                });
+                return match rejection {
+                    Some(error) => self.tool_failed(tool_use_id, ToolOutcome::Rejected, error, content),
+                    None => self.record(node, Record::ToolCompleted { tool_use_id, content }),
+                };
             }
             Record::Progress { text } => self.emit(Body::ProgressUpdated { text }),
             Record::Title { title } => {
@@ -150,19 +169,47 @@ impl AttemptDraft {
     }
 
     fn effect_start(&mut self, tool_use_id: String, name: String) {
-        let effect = OpenToolCall { run: self.subject.run.id, tool_use_id, name };
-        self.hot.effects.push(effect.clone());
-        self.rows.push(Row::ToolCallStarted(effect));
+        let (run, started_at) = (self.subject.run.id, Some(self.at));
+        self.effect_put(OpenToolCall { run, tool_use_id, name, started_at, ended: None });
     }
 
-    /// Ends a tool call and returns its name.
-    fn effect_end(&mut self, tool_use_id: &str) -> Result<String, Error> {
-        let open = self.hot.effects.iter().position(|effect| effect.tool_use_id == tool_use_id);
-        let open =
-            open.ok_or_else(|| Error::Invalid(format!("tool call {tool_use_id:?} has not been started")))?;
-        let effect = self.hot.effects.remove(open);
-        self.rows.push(Row::ToolCallEnded(effect.run, effect.tool_use_id));
-        Ok(effect.name)
+    fn effect_put(&mut self, effect: OpenToolCall) {
+        self.rows.push(Row::ToolCall(Box::new(effect.clone())));
+        self.hot.effects.push(effect);
+    }
+
+    fn tool_failed(
+        &mut self,
+        tool_use_id: String,
+        outcome: ToolOutcome,
+        error: Failure,
+        content: Vec<Block>,
+    ) -> Result<(), Error> {
+        let content = if content.is_empty() { vec![Block::text(error.message.clone())] } else { content };
+        let (name, end) = self.effect_end(&tool_use_id, CallResult { content, is_error: true })?;
+        self.emit(Body::ToolFailed { tool_use_id, name, outcome, error, end });
+        Ok(())
+    }
+
+    /// Ends a tool call. Its result is stored with the call until a message holds it; the event of the end holds the result
+    /// of a call that no message holds.
+    fn effect_end(&mut self, tool_use_id: &str, result: CallResult) -> Result<(String, ToolEnd), Error> {
+        let is_open = |effect: &OpenToolCall| effect.tool_use_id == tool_use_id && effect.ended.is_none();
+        let Some(open) = self.hot.effects.iter().position(is_open) else {
+            return Err(Error::Invalid(format!("tool call {tool_use_id:?} has not been started")));
+        };
+        let duration_ms = self.hot.effects[open].started_at.map(|started| self.at.since(started));
+        let content = result.content.clone();
+        if !self.hot.unanswered.iter().any(|(id, _)| id == tool_use_id) {
+            let effect = self.hot.effects.remove(open);
+            self.effect_settle(effect.run, effect.tool_use_id);
+            return Ok((effect.name, ToolEnd { message_id: None, content, duration_ms }));
+        }
+        let message = *self.hot.results_message.get_or_insert_with(|| self.ids.message());
+        let effect = &mut self.hot.effects[open];
+        effect.ended = Some(EndedToolCall { result, message });
+        self.rows.push(Row::ToolCall(Box::new(effect.clone())));
+        Ok((effect.name.clone(), ToolEnd { message_id: Some(message), content, duration_ms }))
     }
 }
 
@@ -173,6 +220,9 @@ pub(crate) fn check_size(records: &[Record], limit: usize) -> Result<(), Error> 
             Record::Message { blocks, .. }
             | Record::Continued { blocks }
             | Record::ToolResults { blocks } => ("message", size_of(blocks)),
+            Record::ToolCompleted { content, .. }
+            | Record::ToolFailed { content, .. }
+            | Record::ToolDecided { content, .. } => ("tool result", size_of(content)),
             Record::Output { output, .. } => ("output", output.to_string().len()),
             Record::Compacted(compacted) => {
                 ("summary", compacted.digest.summary.as_ref().map_or(0, String::len))
@@ -185,8 +235,8 @@ pub(crate) fn check_size(records: &[Record], limit: usize) -> Result<(), Error> 
             }
             Record::ToolUpdated { text, .. } | Record::Progress { text } => ("report", text.len()),
             Record::Decided { question, .. } => ("question", question.len()),
-            Record::Opened { .. } | Record::Resumed | Record::Granted(_) | Record::Usage(_) => continue,
-            Record::ToolCompleted { .. } | Record::ToolFailed { .. } | Record::Title { .. } => continue,
+            Record::Opened { .. } | Record::Resumed | Record::Granted(_) => continue,
+            Record::Usage(_) | Record::Title { .. } => continue,
         };
         if size > limit {
             return Err(Error::TooLarge { what, size, limit });

@@ -6,14 +6,14 @@ use mainspring_core::run::close::{self, Ending, NewMessage, Open, PathEnd};
 use mainspring_core::run::{self, Command};
 use mainspring_core::tree::{self, place};
 use mainspring_core::{
-    Attempt, Block, Body, ClientResult, Close, Line, Message, MessageId, MessageStatus, NodeId, Point,
-    Refusal, Role, Run, Time, TitleSource, Usage, Wait, attempt, session,
+    Attempt, Block, Body, CallResult, ClientResult, Close, Line, Message, MessageId, MessageStatus, NodeId,
+    Point, Refusal, Role, Run, RunId, Time, TitleSource, Usage, Wait, attempt, session,
 };
 
 use super::{AttemptDraft, Draft, QueuedDraft, Subject};
 use crate::actor::tree::Base;
 use crate::feed::OpenText;
-use crate::store::{NewEvent, Row};
+use crate::store::{NewEvent, OpenToolCall, Row};
 
 /// A run, and its attempt if `A` is one.
 pub(crate) struct OfRun<A> {
@@ -155,6 +155,7 @@ impl AttemptDraft {
     /// Makes the prompt of the queued `run` the next message of this run.
     pub(crate) fn merge(&mut self, mut run: Run, prompt: Arc<Message>) -> Result<(), Refusal> {
         let into = self.subject.run.id;
+        self.turn_completed();
         for body in run::decide(&run, None, Command::Merge { into })? {
             self.emit_of(&mut run, body);
         }
@@ -247,17 +248,16 @@ impl<A: AttemptSlot> Draft<OfRun<A>> {
             return Ok(Close { usage: self.subject.run.usage, ..Close::default() });
         }
         self.fail_open_tools();
-        let given = std::mem::take(&mut self.subject.given);
+        let known = self.known_results();
         let open = Open {
             unanswered: std::mem::take(&mut self.hot.unanswered),
-            given: &given,
+            known: &known,
             last_role: self.hot.last_role,
             streamed: std::mem::take(&mut self.subject.streamed).into_iter().map(new_message).collect(),
         };
         let closing = close::close(open, ending.error.as_ref(), || self.ids.message());
-        if let Some(NewMessage { id, content }) = closing.results {
-            let message = self.message(id, Role::User, content, MessageStatus::Completed, None);
-            self.write(message, false)?;
+        if let Some(content) = closing.results {
+            self.write_results(content)?;
         }
         if std::mem::take(&mut self.hot.keeps_private) {
             self.rows.push(Row::StepsSeal(self.subject.run.id));
@@ -306,8 +306,8 @@ impl<A: AttemptSlot> Draft<OfRun<A>> {
             self.fail_open_tools();
             let calls = std::mem::take(&mut self.hot.unanswered);
             if !calls.is_empty() {
-                let given = std::mem::take(&mut self.subject.given);
-                self.write_results(close::settle(calls, &given))?;
+                let known = self.known_results();
+                self.write_results(close::settle(calls, &known))?;
             }
         }
         for text in std::mem::take(&mut self.subject.streamed) {
@@ -323,11 +323,42 @@ impl<A: AttemptSlot> Draft<OfRun<A>> {
         Ok(())
     }
 
-    /// Ends every tool call that has not finished with an unknown outcome.
+    /// Ends every tool call that has not ended with an unknown outcome.
     fn fail_open_tools(&mut self) {
-        for effect in std::mem::take(&mut self.hot.effects) {
-            self.rows.push(Row::ToolCallEnded(effect.run, effect.tool_use_id.clone()));
-            self.emit(close::outcome_unknown(effect.tool_use_id, effect.name));
+        let (ended, open) =
+            std::mem::take(&mut self.hot.effects).into_iter().partition(|call| call.ended.is_some());
+        self.hot.effects = ended;
+        for OpenToolCall { run, tool_use_id, name, .. } in open {
+            self.effect_settle(run, tool_use_id.clone());
+            self.emit(close::outcome_unknown(tool_use_id, name));
+        }
+    }
+
+    /// The results of tool calls that no message holds yet: those of calls that have ended, and those the caller gave.
+    fn known_results(&mut self) -> Vec<(String, CallResult)> {
+        let ended =
+            |call: &OpenToolCall| Some((call.tool_use_id.clone(), call.ended.as_ref()?.result.clone()));
+        let given = std::mem::take(&mut self.subject.given);
+        self.hot
+            .effects
+            .iter()
+            .filter_map(ended)
+            .chain(given.iter().map(ClientResult::to_call_result))
+            .collect()
+    }
+
+    /// Removes the row of a tool call.
+    pub(super) fn effect_settle(&mut self, run: RunId, tool_use_id: String) {
+        let is_same = |call: &OpenToolCall| call.run == run && call.tool_use_id == tool_use_id;
+        self.rows.retain(|row| !matches!(row, Row::ToolCall(call) if is_same(call)));
+        self.rows.push(Row::ToolCallSettled(run, tool_use_id));
+    }
+
+    /// Records that the turn is complete if the run's last message completes it: another turn of the run follows.
+    pub(super) fn turn_completed(&mut self) {
+        let is_complete = self.hot.last_role == Some(Role::Assistant) && self.hot.unanswered.is_empty();
+        if let Some(message_id) = self.subject.run.final_message.filter(|_| is_complete) {
+            self.emit(Body::TurnCompleted { message_id });
         }
     }
 
@@ -337,8 +368,21 @@ impl<A: AttemptSlot> Draft<OfRun<A>> {
         (!used.is_zero()).then_some(used)
     }
 
-    /// Writes a message with tool results.
+    /// Writes a message with tool results. From now on it holds the results of the calls that have ended.
     pub(crate) fn write_results(&mut self, blocks: Vec<Block>) -> Result<(), Refusal> {
+        let id = self.hot.results_message.take().unwrap_or_else(|| self.ids.message());
+        let (ended, open) =
+            std::mem::take(&mut self.hot.effects).into_iter().partition(|call| call.ended.is_some());
+        self.hot.effects = open;
+        for OpenToolCall { run, tool_use_id, .. } in ended {
+            self.effect_settle(run, tool_use_id);
+        }
+        let message = self.message(id, Role::User, blocks, MessageStatus::Completed, None);
+        self.write(message, false)
+    }
+
+    /// Writes a message of the user's side that holds no tool results.
+    pub(super) fn write_user(&mut self, blocks: Vec<Block>) -> Result<(), Refusal> {
         let message = self.message(self.ids.message(), Role::User, blocks, MessageStatus::Completed, None);
         self.write(message, false)
     }

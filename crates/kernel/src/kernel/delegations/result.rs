@@ -70,7 +70,7 @@ struct Work {
 impl Work {
     fn add(&mut self, body: Body) {
         match body {
-            Body::ToolCompleted { tool_use_id, name } if self.completed.len() < LISTED => {
+            Body::ToolCompleted { tool_use_id, name, .. } if self.completed.len() < LISTED => {
                 self.completed.push(DoneEffect { tool_use_id, name });
             }
             Body::InputRequested { wait_id, question, .. }

@@ -24,7 +24,10 @@ async fn a_compacted_child_still_has_its_result() {
             let started =
                 Record::ToolStarted { tool_use_id: id.into(), name: format!("tool {id}"), input: None };
             work.handle.record(vec![started]).await.unwrap();
-            work.handle.record(vec![Record::ToolCompleted { tool_use_id: id.into() }]).await.unwrap();
+            work.handle
+                .record(vec![Record::ToolCompleted { tool_use_id: id.into(), content: vec![] }])
+                .await
+                .unwrap();
         }
         write_message(&work, "there are 3").await;
         let usage = Usage { input_tokens: 7, ..Usage::default() };

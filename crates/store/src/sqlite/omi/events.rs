@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use mainspring_core::{
     Attempt, AttemptId, BindingId, BindingStatus, Body, CancelReason, Close, DelegationStatus, Failure,
-    Message, Proof, Run, RunId, RunStatus, Time, ToolOutcome,
+    Message, Proof, Run, RunId, RunStatus, Time, ToolEnd, ToolOutcome,
 };
 use mainspring_kernel::store::{NewEvent, Row};
 use serde_json::Value;
@@ -377,12 +377,13 @@ fn convert_tool_event(payload: &Value) -> Converted {
     let tool_use_id = payload["toolUseId"].as_str().unwrap_or(&name).to_owned();
     match payload["status"].as_str() {
         Some("started") => Ok(Body::ToolStarted { tool_use_id, name, input: payload.get("input").cloned() }),
-        Some("completed") => Ok(Body::ToolCompleted { tool_use_id, name }),
+        Some("completed") => Ok(Body::ToolCompleted { tool_use_id, name, end: ToolEnd::default() }),
         Some("failed") => Ok(Body::ToolFailed {
             tool_use_id,
             name,
             outcome: ToolOutcome::Failed,
             error: Failure::new("tool_failed", UNRECORDED_ERROR),
+            end: ToolEnd::default(),
         }),
         _ => Err(UNKNOWN_TYPE),
     }

@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use mainspring_core::{Body, Cursor, Event, Message, MessageId, Position, RunId, SessionId};
+use mainspring_core::{
+    Block, Body, CallResult, Cursor, Event, Message, MessageId, Position, RunId, SessionId,
+};
 use mainspring_kernel::store::StoreError;
 use rusqlite::{Connection, params};
 use serde_json::Value;
@@ -37,7 +39,7 @@ pub(in super::super) fn events_after(
     };
     let after = int(after.0.min(i64::MAX.cast_unsigned()));
     check_not_pruned(connection, session, run, after)?;
-    let mut reader = EventReader { connection, request_ids: HashMap::new(), text: String::new() };
+    let mut reader = EventReader::new(connection);
     let mut statement = connection.prepare_cached(sql).map_err(|error| read_error(&error))?;
     let params = params![session.bytes(), after, blob(run), sql_limit(limit)];
     let mut rows = statement.query(params).map_err(|error| read_error(&error))?;
@@ -74,7 +76,7 @@ pub(in super::super) fn owner_events(
     let mut statement = connection.prepare_cached(sql).map_err(|error| read_error(&error))?;
     let params = params![int(after.0), int(until), types, owner, sql_limit(limit)];
     let mut rows = statement.query(params).map_err(|error| read_error(&error))?;
-    let mut reader = EventReader { connection, request_ids: HashMap::new(), text: String::new() };
+    let mut reader = EventReader::new(connection);
     let (mut events, mut floors) = (vec![], HashMap::new());
     let (mut read, mut scanned_to) = (0, Cursor(until));
     while let Some(row) = rows.next().map_err(|error| read_error(&error))? {
@@ -152,11 +154,17 @@ struct EventReader<'a> {
     connection: &'a Connection,
     /// The request ids of the runs of this page, which has many events of few runs.
     request_ids: HashMap<RunId, Option<String>>,
+    /// The message of the last round of tools.
+    last_results: Option<Arc<Message>>,
     /// A buffer for the JSON of a body.
     text: String,
 }
 
-impl EventReader<'_> {
+impl<'a> EventReader<'a> {
+    fn new(connection: &'a Connection) -> Self {
+        Self { connection, request_ids: HashMap::new(), last_results: None, text: String::new() }
+    }
+
     fn event(&mut self, session: SessionId, columns: &mut Columns<'_>) -> Result<Event, StoreError> {
         let mut event = Self::envelope(columns, session).map_err(|error| read_error(&error))?;
         if let Some(run) = event.run {
@@ -169,7 +177,10 @@ impl EventReader<'_> {
             .map_err(|error| read_error(&error))?;
         event.body = match message {
             None => self.body(kind, payload)?,
-            Some(id) => Body::MessageCompleted { message: self.message(id)?, parent_id: parent_id(payload)? },
+            Some(id) if kind == "message.completed" => {
+                Body::MessageCompleted { message: self.message(id)?, parent_id: parent_id(payload)? }
+            }
+            Some(id) => self.ended_tool(&event, kind, payload, id)?,
         };
         Ok(event)
     }
@@ -197,6 +208,45 @@ impl EventReader<'_> {
             .map_err(|error| StoreError::Corrupt(format!("invalid payload of a {kind} event: {error}")))
     }
 
+    /// Parses the end of a tool call and adds its result, which the message `id` holds. Until all calls of the round have
+    /// ended, the row of the call holds it.
+    fn ended_tool(
+        &mut self,
+        event: &Event,
+        kind: &str,
+        payload: &str,
+        id: MessageId,
+    ) -> Result<Body, StoreError> {
+        let mut body = self.body(kind, payload)?;
+        let Some((tool_use_id, end)) = body.tool_end_mut() else { return Ok(body) };
+        let of_call = |block: &Block| match block {
+            Block::ToolResult { tool_use_id: of, content, .. } if of == tool_use_id => Some(content.clone()),
+            _ => None,
+        };
+        end.message_id = Some(id);
+        end.content = match self.results(id)? {
+            Some(message) => message.content.iter().find_map(of_call).unwrap_or_default(),
+            None => {
+                let sql =
+                    "SELECT result FROM effects WHERE session_id = ?1 AND run_id = ?2 AND tool_use_id = ?3";
+                let params = params![event.session.bytes(), blob(event.run), tool_use_id];
+                let found = query_one(self.connection, sql, params, |columns| columns.json::<CallResult>())?;
+                let missing =
+                    || StoreError::Corrupt(format!("the result of the tool call {tool_use_id} is missing"));
+                found.ok_or_else(missing)?.content
+            }
+        };
+        Ok(body)
+    }
+
+    /// Reads the message of a round of tools, once for all calls of the round.
+    fn results(&mut self, id: MessageId) -> Result<Option<Arc<Message>>, StoreError> {
+        if self.last_results.as_ref().is_none_or(|last| last.id != id) {
+            self.last_results = self.find_message(id)?;
+        }
+        Ok(self.last_results.clone())
+    }
+
     fn request_id(&mut self, run: RunId) -> Result<Option<String>, StoreError> {
         if let Some(request_id) = self.request_ids.get(&run) {
             return Ok(request_id.clone());
@@ -210,11 +260,13 @@ impl EventReader<'_> {
     }
 
     fn message(&self, id: MessageId) -> Result<Arc<Message>, StoreError> {
+        let missing = || StoreError::Corrupt(format!("the completed message {id} is missing"));
+        self.find_message(id)?.ok_or_else(missing)
+    }
+
+    fn find_message(&self, id: MessageId) -> Result<Option<Arc<Message>>, StoreError> {
         let sql = concat!("SELECT ", message_columns!(), " FROM messages WHERE message_id = ?1");
-        let found = query_one(self.connection, sql, [id.bytes()], message)?;
-        found
-            .map(|found| found.message)
-            .ok_or_else(|| StoreError::Corrupt(format!("the completed message {id} is missing")))
+        Ok(query_one(self.connection, sql, [id.bytes()], message)?.map(|found| found.message))
     }
 }
 

@@ -4,8 +4,8 @@ use std::collections::HashSet;
 
 use mainspring_core::{Attempt, Cursor, Line, LineId, Position, Run, Session, SessionId};
 use mainspring_kernel::store::{
-    Chunk, Fence, InboxItem, Loaded, OpenToolCall, SessionPage, SessionRef, SessionsOf, StoreError,
-    Unfinished,
+    Chunk, EndedToolCall, Fence, InboxItem, Loaded, OpenToolCall, SessionPage, SessionRef, SessionsOf,
+    StoreError, Unfinished,
 };
 use rusqlite::{Connection, params};
 
@@ -132,9 +132,19 @@ fn chunks(connection: &Connection, fence: Fence) -> Result<Vec<Chunk>, StoreErro
 }
 
 fn effects(connection: &Connection, id: SessionId) -> Result<Vec<OpenToolCall>, StoreError> {
-    let sql = "SELECT run_id, tool_use_id, name FROM effects WHERE session_id = ?1 ORDER BY id";
+    let sql = "SELECT run_id, tool_use_id, name, started_at_ms, message_id, result FROM effects \
+               WHERE session_id = ?1 ORDER BY id";
     query_all(connection, sql, [id.bytes()], |columns| {
-        Ok(OpenToolCall { run: columns.id()?, tool_use_id: columns.get()?, name: columns.get()? })
+        Ok(OpenToolCall {
+            run: columns.id()?,
+            tool_use_id: columns.get()?,
+            name: columns.get()?,
+            started_at: columns.maybe_time()?,
+            ended: match columns.maybe_id()? {
+                Some(message) => Some(EndedToolCall { message, result: columns.json()? }),
+                None => None,
+            },
+        })
     })
 }
 
