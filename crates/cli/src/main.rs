@@ -220,8 +220,10 @@ fn init_logging(config: &Config) {
             filter = filter.add_directive(directive);
         }
     }
-    // Only tests install a second subscriber in one process; the first one stays.
     let fmt = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(std::io::stderr().is_terminal());
+    // A closed standard error loses the log line. With internal errors on, it would panic in the task that logs.
+    let fmt = fmt.log_internal_errors(false);
+    // Only tests install a second subscriber in one process; the first one stays.
     let _ = fmt.with_writer(std::io::stderr).try_init();
     // An adapter's panic is recorded as the failure of its attempt; here it is only logged.
     std::panic::set_hook(Box::new(|panic| {
