@@ -36,7 +36,7 @@ pub(crate) use attachment::read_attachment;
 pub use dialect::{AgentOptions, KeepLog};
 pub(crate) use dialect::{
     AgentWorker, Dialect, LoginDialect, ProcessContext, ResumeError, SetupError, TurnContext, process_ended,
-    with_last_output,
+    start_process, with_last_output,
 };
 use session_locks::SessionLocks;
 pub(crate) use turn::{QuestionQueue, TextBlocks, TurnOutcome, excerpt};

@@ -35,6 +35,7 @@ mod model_server;
 mod output;
 mod prompt;
 mod run;
+mod safe_text;
 mod serve;
 mod session;
 mod stdio;
@@ -221,10 +222,9 @@ fn init_logging(config: &Config) {
         }
     }
     let fmt = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(std::io::stderr().is_terminal());
-    // A closed standard error loses the log line. With internal errors on, it would panic in the task that logs.
-    let fmt = fmt.log_internal_errors(false);
-    // Only tests install a second subscriber in one process; the first one stays.
-    let _ = fmt.with_writer(std::io::stderr).try_init();
+    // A failed write would be reported on standard error too, which panics if that is closed. Only tests install a
+    // second subscriber in one process; the first one stays.
+    let _ = fmt.with_writer(std::io::stderr).log_internal_errors(false).try_init();
     // An adapter's panic is recorded as the failure of its attempt; here it is only logged.
     std::panic::set_hook(Box::new(|panic| {
         let location = panic.location().map(ToString::to_string).unwrap_or_default();

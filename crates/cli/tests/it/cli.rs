@@ -59,6 +59,25 @@ fn only_the_answer_is_printed_on_standard_output() {
 }
 
 #[test]
+fn no_text_can_control_the_terminal() {
+    let dir = tempfile::tempdir().unwrap();
+    let (cursor, direction) = ('\r', '\u{202E}');
+    let script = format!("say rm -rf ~{cursor}read{direction}EMDAER");
+    let prompt = run(dir.path(), &["prompt", "--session", "a", &script]);
+    assert_eq!((prompt.code, prompt.out.as_str()), (0, "rm -rf ~␍read\u{FFFD}EMDAER\n"), "{}", prompt.err);
+    for command in [
+        &["session", "show", "a"][..],
+        &["session", "list"],
+        &["session", "tree", "a"],
+        &["session", "search", "rm"],
+    ] {
+        let output = run(dir.path(), command);
+        assert_eq!(output.code, 0, "{command:?}: {}", output.err);
+        assert!(!output.out.contains([cursor, direction]), "{command:?}: {:?}", output.out);
+    }
+}
+
+#[test]
 fn json_output_of_a_prompt_is_every_event_of_its_run() {
     let dir = tempfile::tempdir().unwrap();
     let output = run(dir.path(), &["prompt", "--session", "hello", "--json", "say hi"]);
