@@ -270,6 +270,33 @@ impl Context<'_> {
         &self.resolved.config
     }
 
+    /// Resolves a folder that the caller names against the caller's own.
+    fn folder(&self, given: Option<&str>) -> Result<Option<String>, CliError> {
+        let absolute = |given| {
+            let folder = std::path::absolute(given);
+            let folder =
+                folder.map_err(|error| CliError::bad_request(format!("the folder {given:?}: {error}")))?;
+            Ok(folder.to_string_lossy().into_owned())
+        };
+        given.map(absolute).transpose()
+    }
+
+    /// The folder of a new session: the one that the caller names, else the adapter's own, else the caller's. A server
+    /// at another address has other folders.
+    fn new_session_folder(
+        &self,
+        given: Option<&str>,
+        adapter: Option<&str>,
+    ) -> Result<Option<String>, CliError> {
+        let config = self.config();
+        let adapter = adapter.unwrap_or(&config.adapter);
+        let has_own = config.adapters.get(adapter).is_some_and(|adapter| adapter.cwd.is_some());
+        match given {
+            None if config.url.is_some() || has_own => Ok(None),
+            given => self.folder(Some(given.unwrap_or("."))),
+        }
+    }
+
     /// Connects to the process that serves the sessions.
     async fn connect(&self, purpose: Purpose) -> Result<Connection<'_>, CliError> {
         Box::pin(Connection::open(self, purpose)).await
