@@ -221,9 +221,9 @@ fn init_logging(config: &Config) {
             filter = filter.add_directive(directive);
         }
     }
-    // Only tests install a second subscriber in one process; the first one stays.
     let fmt = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(std::io::stderr().is_terminal());
-    // A failed write would be reported on standard error too, which panics if that is closed.
+    // A failed write would be reported on standard error too, which panics if that is closed. Only tests install a
+    // second subscriber in one process; the first one stays.
     let _ = fmt.with_writer(std::io::stderr).log_internal_errors(false).try_init();
     // An adapter's panic is recorded as the failure of its attempt; here it is only logged.
     std::panic::set_hook(Box::new(|panic| {
