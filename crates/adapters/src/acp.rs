@@ -98,6 +98,7 @@ impl Dialect for Acp {
 
     const PINNED: bool = false;
     const STEERS: bool = false;
+    const KEEPS_CANCELLED: bool = false;
 
     fn login(driver: &Driver<Self>) -> Option<&dyn adapter::Login> {
         Some(driver)

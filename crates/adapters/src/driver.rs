@@ -36,7 +36,7 @@ pub(crate) use attachment::read_attachment;
 pub use dialect::{AgentOptions, KeepLog};
 pub(crate) use dialect::{
     AgentWorker, Dialect, LoginDialect, ProcessContext, ResumeError, SetupError, TurnContext, process_ended,
-    with_last_output,
+    start_process, with_last_output,
 };
 use session_locks::SessionLocks;
 pub(crate) use turn::{QuestionQueue, TextBlocks, TurnOutcome, excerpt};
@@ -188,6 +188,10 @@ impl<D: LoginDialect> Login for Driver<D> {
 
 #[async_trait]
 impl<D: Dialect> Adapter for Driver<D> {
+    fn check_folder(&self, folder: &str) -> Result<(), String> {
+        process::check_folder(folder.as_ref()).map_err(|error| error.to_string())
+    }
+
     fn capabilities(&self) -> Capabilities {
         let native = self.can_resume.lock().unwrap_or(false);
         Capabilities {

@@ -68,6 +68,7 @@ impl Dialect for Pi {
 
     const PINNED: bool = true;
     const STEERS: bool = true;
+    const KEEPS_CANCELLED: bool = true;
 
     fn login(_driver: &Driver<Self>) -> Option<&dyn Login> {
         // Pi takes its keys from its own configuration or its environment.

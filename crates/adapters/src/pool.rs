@@ -103,6 +103,8 @@ pub(crate) struct LastSession {
     pub(crate) native: String,
     /// Whether the session exists in this worker's process only.
     pub(crate) process_local: bool,
+    /// Whether its last turn was cancelled: the agent may not have kept the prompt.
+    pub(crate) cancelled: bool,
 }
 
 /// The next step of [`Pool::acquire`].

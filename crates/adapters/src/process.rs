@@ -85,6 +85,20 @@ impl Launch {
     pub fn mark(&self) -> String {
         format!("{}#{}", self.scope, self.name)
     }
+
+    /// The agent's program, if it does not exist: neither as a file nor in the `PATH` that the agent gets.
+    pub fn missing_command(&self) -> Option<&str> {
+        let program = self.command.first()?;
+        let found = match program.contains('/') {
+            true => self.cwd.join(program).exists(),
+            false => {
+                let own = self.env.iter().rfind(|(name, _)| name == "PATH").map(|(_, path)| path.into());
+                let path: OsString = own.or_else(|| std::env::var_os("PATH")).unwrap_or_default();
+                std::env::split_paths(&path).any(|folder| self.cwd.join(folder).join(program).is_file())
+            }
+        };
+        (!found).then_some(program)
+    }
 }
 
 /// Why a process was not started. No process remains.

@@ -170,6 +170,11 @@ const MIN_WINDOW_TOKENS: u64 = 1_000;
 const DEFAULT_ANSWER_TOKENS: u64 = 8_192;
 
 impl SelectedModel {
+    /// Returns the full name, `PROVIDER/MODEL`.
+    pub fn name(&self) -> String {
+        format!("{}/{}", self.provider_name, self.model)
+    }
+
     /// Returns the cost of `usage`; unknown if the price is.
     pub fn cost(&self, usage: &Usage) -> Cost {
         self.price.map_or(Cost::UNKNOWN, |price| price.cost(usage))
@@ -249,8 +254,13 @@ impl Models {
         self.profiles.iter().map(|(name, profile)| (name.as_str(), profile))
     }
 
-    /// Selects a model. `model` is `PROVIDER/MODEL` or a model of the profile's provider; without it, the profile's own
-    /// model is selected.
+    /// True if a profile has this name.
+    pub fn has_profile(&self, name: &str) -> bool {
+        self.profiles.contains_key(name)
+    }
+
+    /// Selects a model. `model` is `PROVIDER/MODEL`, or a model of the profile's provider without a slash in its name;
+    /// without it, the profile's own model is selected. A name with an unknown provider is never sent to another one.
     pub fn select(&self, model: Option<&str>, profile: Option<&str>) -> Result<SelectedModel, ModelError> {
         let name = profile.unwrap_or(DEFAULT_PROFILE);
         let known = self.profiles.get(name);
@@ -262,6 +272,9 @@ impl Models {
         let split = model.and_then(|model| model.split_once('/'));
         let (provider, model) = match (split, model, known) {
             (Some((provider, model)), ..) if self.providers.contains_key(provider) => (provider, model),
+            (Some((unknown, _)), Some(model), known) if known.is_none_or(|known| known.model != model) => {
+                return Err(unconfigured(self.unknown_provider(unknown, model, known)));
+            }
             (_, Some(model), Some(profile)) => (profile.provider.as_str(), model),
             (_, Some(model), None) => {
                 return Err(unconfigured(format!(
@@ -290,6 +303,18 @@ impl Models {
                 .and_then(|known| known.context_tokens)
                 .or_else(|| context_window(model)),
         })
+    }
+
+    /// Describes the error of a model whose provider is unknown.
+    fn unknown_provider(&self, provider: &str, model: &str, profile: Option<&Profile>) -> String {
+        let names = self.providers.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
+        // Some providers have slashes in the names of their models.
+        let own =
+            profile.map(|profile| format!("; a model of {0} with a slash is {0}/{model}", profile.provider));
+        format!(
+            "no provider {provider:?} for the model {model:?}; there is {names}{}",
+            own.unwrap_or_default()
+        )
     }
 
     /// Selects the model for a purpose; `None` if its profile is not configured.
@@ -349,7 +374,13 @@ mod tests {
         };
         assert_eq!(selected(None, None), r#"local big Some("main_reasoner")"#);
         assert_eq!(selected(None, Some("worker")), r#"anthropic claude-haiku-4-5 Some("worker")"#);
-        assert_eq!(selected(Some("meta/llama"), None), r#"local meta/llama Some("main_reasoner")"#);
+        assert_eq!(selected(Some("small"), None), r#"local small Some("main_reasoner")"#);
+        assert_eq!(selected(Some("local/meta/llama"), None), r#"local meta/llama Some("main_reasoner")"#);
+        assert_eq!(
+            selected(Some("antropic/claude-x"), None),
+            "no provider \"antropic\" for the model \"antropic/claude-x\"; there is anthropic, gemini, local, ollama, \
+             openai, openai-chat; a model of local with a slash is local/antropic/claude-x"
+        );
         assert_eq!(selected(Some("gemini/g-1"), Some("worker")), r#"gemini g-1 Some("worker")"#);
         assert_eq!(
             selected(None, Some("poet")),

@@ -1,4 +1,5 @@
-//! Output: results on standard output, everything else on standard error, colour only on a terminal.
+//! Output: results on standard output, everything else on standard error, colour only on a terminal. Text for people
+//! is printed without characters that a terminal would obey.
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
@@ -11,6 +12,7 @@ use mainspring_core::{RunStatus, Time};
 use serde::Serialize;
 
 use super::error::CliError;
+use super::safe_text::safe;
 
 pub(super) const DIM: Style = Style::new().dimmed();
 pub(super) const PLAIN: Style = Style::new();
@@ -37,13 +39,13 @@ impl Output {
 
     /// Prints a line of the result.
     pub(super) fn print_line(&self, line: impl Display) -> io::Result<()> {
-        ignore_broken_pipe(writeln!(anstream::stdout(), "{line}"))
+        ignore_broken_pipe(writeln!(anstream::stdout(), "{}", safe(&line.to_string())))
     }
 
     /// Prints part of a line of the result and flushes it.
     pub(super) fn print(&self, text: &str) -> io::Result<()> {
         let mut out = anstream::stdout();
-        ignore_broken_pipe(out.write_all(text.as_bytes()).and_then(|()| out.flush()))
+        ignore_broken_pipe(out.write_all(safe(text).as_bytes()).and_then(|()| out.flush()))
     }
 
     /// Writes bytes of the result unchanged.
@@ -59,13 +61,13 @@ impl Output {
 
     /// Prints a note to standard error.
     pub(super) fn print_note(&self, note: impl Display) -> io::Result<()> {
-        ignore_broken_pipe(writeln!(anstream::stderr(), "{note}"))
+        ignore_broken_pipe(writeln!(anstream::stderr(), "{}", safe(&note.to_string())))
     }
 
     /// Prints part of a note and flushes it.
     pub(super) fn print_note_part(&self, text: impl Display) -> io::Result<()> {
         let mut out = anstream::stderr();
-        ignore_broken_pipe(write!(out, "{text}").and_then(|()| out.flush()))
+        ignore_broken_pipe(write!(out, "{}", safe(&text.to_string())).and_then(|()| out.flush()))
     }
 
     /// Shows a spinner with the text `what` until the guard is dropped; none without a terminal.
@@ -114,7 +116,10 @@ impl Output {
         // If standard error is closed, the exit code still reports the failure.
         let _ = match self.json {
             true => writeln!(io::stderr(), "{}", error.json()),
-            false => writeln!(anstream::stderr(), "{RED}error[{}]{RED:#}: {}", error.code, error.message),
+            false => {
+                let message = safe(&error.message);
+                writeln!(anstream::stderr(), "{RED}error[{}]{RED:#}: {message}", error.code)
+            }
         };
     }
 }

@@ -13,10 +13,12 @@
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, SeekFrom};
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use mainspring_core::ArtifactId;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncSeekExt, AsyncWriteExt, Take};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncSeekExt, AsyncWriteExt, ReadBuf, Take};
 use tokio::sync::{OwnedRwLockReadGuard, RwLock, RwLockWriteGuard};
 use tokio::task::spawn_blocking;
 
@@ -25,8 +27,56 @@ use crate::error::Error;
 /// Bytes read at a time.
 const BUFFER_BYTES: usize = 64 << 10;
 
+/// The size up to which a blob is compared with its hash before its first byte is returned.
+const CHECKED_AT_ONCE_BYTES: u64 = 256 << 10;
+
 /// Reader of the bytes of an artifact, or of a range of them.
-pub type BlobReader = Take<tokio::fs::File>;
+///
+/// A large blob that is read whole is compared with its hash meanwhile: if they differ, its last bytes are not returned
+/// but an error. A range of a large blob is not compared.
+#[derive(Debug)]
+pub struct BlobReader {
+    content: Content,
+    /// The hash so far and the expected one, until they were compared.
+    comparison: Option<Box<(blake3::Hasher, String)>>,
+}
+
+#[derive(Debug)]
+enum Content {
+    Checked(Take<io::Cursor<Vec<u8>>>),
+    File(Take<tokio::fs::File>),
+}
+
+impl AsyncRead for BlobReader {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let Self { content, comparison } = self.get_mut();
+        let file = match content {
+            Content::Checked(bytes) => return Pin::new(bytes).poll_read(context, buffer),
+            Content::File(file) => file,
+        };
+        let before = buffer.filled().len();
+        if buffer.remaining() == 0 {
+            return Poll::Ready(Ok(()));
+        }
+        std::task::ready!(Pin::new(&mut *file).poll_read(context, buffer))?;
+        let read = &buffer.filled()[before..];
+        if let Some(hashes) = comparison {
+            hashes.0.update(read);
+            if file.limit() == 0 || read.is_empty() {
+                if hashes.0.finalize().to_hex().as_str() != hashes.1 {
+                    buffer.set_filled(before);
+                    return Poll::Ready(Err(hash_changed()));
+                }
+                *comparison = None;
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}
 
 /// A folder of blobs, used by one process at a time.
 #[derive(Debug, Clone)]
@@ -179,13 +229,25 @@ impl Blobs {
         let _ = tokio::fs::remove_file(marker).await;
     }
 
-    /// Opens `length` bytes of `hash` from offset `from`.
-    pub(crate) async fn read(&self, hash: &str, from: u64, length: u64) -> io::Result<BlobReader> {
+    /// Opens `length` bytes of `hash`, which has `size` bytes, from offset `from`.
+    pub(crate) async fn read(&self, hash: &str, size: u64, from: u64, length: u64) -> io::Result<BlobReader> {
         let mut file = tokio::fs::File::open(self.path(hash)).await?;
+        if size <= CHECKED_AT_ONCE_BYTES {
+            let mut bytes = vec![];
+            file.take(CHECKED_AT_ONCE_BYTES + 1).read_to_end(&mut bytes).await?;
+            if blake3::hash(&bytes).to_hex().as_str() != hash {
+                return Err(hash_changed());
+            }
+            let mut bytes = io::Cursor::new(bytes);
+            bytes.set_position(from);
+            return Ok(BlobReader { content: Content::Checked(bytes.take(length)), comparison: None });
+        }
         if from > 0 {
             file.seek(SeekFrom::Start(from)).await?;
         }
-        Ok(file.take(length))
+        let is_whole = from == 0 && length >= size;
+        let comparison = is_whole.then(|| Box::new((blake3::Hasher::new(), hash.to_owned())));
+        Ok(BlobReader { content: Content::File(file.take(length)), comparison })
     }
 
     /// Checks the bytes of `hash` and returns the problem, if any; `thorough` reads them and compares the hash.
@@ -306,6 +368,10 @@ fn hash_of(path: &Path) -> io::Result<String> {
             read => hasher.update(&buffer[..read]),
         };
     }
+}
+
+fn hash_changed() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "their hash has changed: restore a backup")
 }
 
 fn sync(folder: &Path) -> io::Result<()> {

@@ -12,7 +12,7 @@ mod state_dir;
 pub use fault::Fault;
 pub use memory::MemoryStore;
 pub use sqlite::{
-    Durability, OMI_DATABASE, OmiArtifact, OmiError, OmiNote, OmiOptions, OmiReport, OmiSource, OpenError,
-    SCHEMA_VERSION, SqliteCheck, SqliteOptions, SqliteStore,
+    ChecksumReport, Durability, OMI_DATABASE, OmiArtifact, OmiError, OmiNote, OmiOptions, OmiReport,
+    OmiSource, OpenError, SCHEMA_VERSION, SqliteCheck, SqliteOptions, SqliteStore,
 };
 pub use state_dir::{Owner, StateDir, StateDirError};

@@ -38,6 +38,7 @@ mod agents;
 mod apply;
 mod check;
 mod checker;
+mod checksum;
 mod columns;
 mod data;
 mod digests;
@@ -59,6 +60,7 @@ mod write_records;
 mod writer;
 
 pub use self::check::SqliteCheck;
+pub use self::checksum::ChecksumReport;
 pub use self::migrate::SCHEMA_VERSION;
 pub use self::omi::{OMI_DATABASE, OmiArtifact, OmiError, OmiNote, OmiOptions, OmiReport, OmiSource};
 pub use self::open::OpenError;
@@ -142,6 +144,11 @@ impl SqliteStore {
         let connection = open::open_reader(path)?;
         let file_bytes = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
         check::check(&connection, thorough, file_bytes).map_err(|error| open::failed(path, error))
+    }
+
+    /// Compares every row that has a checksum with it, for `verify`. Reads the whole database.
+    pub async fn verify_checksums(&self) -> Result<ChecksumReport, StoreError> {
+        self.read(|connection| checksum::verify(connection).map_err(|error| error::read_error(&error))).await
     }
 
     /// Writes all queued commits and closes the file, as dropping does.

@@ -1,10 +1,18 @@
 //! The clock: the only place that reads wall-clock time or waits for it.
+//!
+//! Its time never goes back. When the system's time is set forward, the clock follows at once. When it is set back, the
+//! clock runs at half speed until the system's time has caught up: deadlines come late by at most their own length, instead
+//! of by the whole step.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use mainspring_core::Time;
+use parking_lot::Mutex;
 use tokio::sync::watch;
+
+/// How long a wait does not notice that the system's time was set forward.
+const MAX_SLEEP_MS: u64 = 10_000;
 
 /// Reads the time and waits for it: the system's clock, or one that a test advances.
 #[derive(Debug, Clone)]
@@ -12,8 +20,8 @@ pub struct Clock(Arc<Source>);
 
 #[derive(Debug)]
 enum Source {
-    /// Holds the creation time of the clock.
-    System(Instant),
+    /// Holds the creation time of the clock, and its last reading.
+    System(Instant, Mutex<Reading>),
     Manual(watch::Sender<Time>),
 }
 
@@ -21,7 +29,8 @@ impl Clock {
     /// Returns the system's clock.
     #[expect(clippy::disallowed_methods, reason = "this is the home of the clock")]
     pub fn system() -> Self {
-        Self(Arc::new(Source::System(Instant::now())))
+        let reading = Reading { time: system_now(), elapsed_ms: 0 };
+        Self(Arc::new(Source::System(Instant::now(), Mutex::new(reading))))
     }
 
     /// Creates a clock that stays at `start` until [`Clock::advance`] moves it.
@@ -32,7 +41,11 @@ impl Clock {
     /// Returns the current time.
     pub fn now(&self) -> Time {
         match &*self.0 {
-            Source::System(_) => system_now(),
+            Source::System(created_at, last) => {
+                let mut last = last.lock();
+                *last = last.next(system_now(), to_millis(created_at.elapsed()));
+                last.time
+            }
             Source::Manual(now) => *now.borrow(),
         }
     }
@@ -40,7 +53,7 @@ impl Clock {
     /// Returns monotonic time since an arbitrary start, to measure durations.
     pub fn elapsed(&self) -> Duration {
         match &*self.0 {
-            Source::System(created_at) => created_at.elapsed(),
+            Source::System(created_at, _) => created_at.elapsed(),
             Source::Manual(now) => Duration::from_millis(now.borrow().since(Time(0))),
         }
     }
@@ -48,7 +61,12 @@ impl Clock {
     /// Waits until `time`.
     pub async fn sleep_until(&self, time: Time) {
         match &*self.0 {
-            Source::System(_) => system_sleep(time.since(system_now())).await,
+            Source::System(..) => loop {
+                match time.since(self.now()) {
+                    0 => return,
+                    millis => system_sleep(millis.min(MAX_SLEEP_MS)).await,
+                }
+            },
             Source::Manual(now) => {
                 // The sender lives as long as this clock, so the wait cannot fail.
                 let _ = now.subscribe().wait_for(|now| *now >= time).await;
@@ -64,6 +82,31 @@ impl Clock {
     }
 }
 
+/// One reading of a clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Reading {
+    time: Time,
+    /// Monotonic time since the creation of the clock.
+    elapsed_ms: u64,
+}
+
+impl Reading {
+    /// Returns the next reading, when the system's time is `system` and the monotonic time is `elapsed_ms`.
+    fn next(self, system: Time, elapsed_ms: u64) -> Self {
+        let passed_ms = elapsed_ms.saturating_sub(self.elapsed_ms);
+        let behind = self.time.plus(passed_ms / 2);
+        match system >= behind {
+            true => Self { time: system, elapsed_ms },
+            // An odd millisecond is left to the next reading.
+            false => Self { time: behind, elapsed_ms: elapsed_ms - passed_ms % 2 },
+        }
+    }
+}
+
+fn to_millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
 #[expect(clippy::disallowed_methods, reason = "this is the home of the wall clock")]
 fn system_now() -> Time {
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -73,4 +116,56 @@ fn system_now() -> Time {
 #[expect(clippy::disallowed_methods, reason = "this is the home of the wall clock")]
 async fn system_sleep(millis: u64) {
     tokio::time::sleep(Duration::from_millis(millis)).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Reads a clock every 10 ms of monotonic time while the system's time is `system`, and returns what it shows.
+    fn readings(system: &[i64]) -> Vec<i64> {
+        let mut last = Reading { time: Time(system[0]), elapsed_ms: 0 };
+        let read = |(at, system): (usize, &i64)| {
+            last = last.next(Time(*system), at as u64 * 10);
+            last.time.0
+        };
+        system.iter().enumerate().map(read).collect()
+    }
+
+    #[test]
+    fn the_clock_shows_the_system_time_and_follows_it_forward() {
+        assert_eq!(readings(&[1_000, 1_010, 1_020]), [1_000, 1_010, 1_020]);
+        assert_eq!(readings(&[1_000, 9_000_000, 9_000_010]), [1_000, 9_000_000, 9_000_010]);
+        // The system's time is adjusted in small steps all the time.
+        assert_eq!(readings(&[1_000, 1_008, 1_019]), [1_000, 1_008, 1_019]);
+    }
+
+    #[test]
+    fn a_system_time_that_is_set_back_is_caught_up_at_half_speed() {
+        assert_eq!(
+            readings(&[1_000, 970, 980, 990, 1_000, 1_030]),
+            [1_000, 1_005, 1_010, 1_015, 1_020, 1_030]
+        );
+        let far: Vec<i64> = (0..1_000).map(|n| if n == 0 { 3_600_000 } else { n * 10 }).collect();
+        let shown = readings(&far);
+        assert!(shown.windows(2).all(|pair| pair[0] < pair[1]), "it never stands still");
+        assert_eq!(shown.last(), Some(&(3_600_000 + 999 * 5)), "5 s of grace take 10 s, not an hour");
+    }
+
+    #[test]
+    fn a_clock_that_is_read_every_millisecond_does_not_stand_still() {
+        let mut last = Reading { time: Time(1_000), elapsed_ms: 0 };
+        for elapsed_ms in 1..=100 {
+            last = last.next(Time(0), elapsed_ms);
+        }
+        assert_eq!(last.time, Time(1_050));
+    }
+
+    #[tokio::test]
+    async fn the_system_clock_waits_until_the_time() {
+        let clock = Clock::system();
+        let until = clock.now().plus(20);
+        clock.sleep_until(until).await;
+        assert!(clock.now() >= until);
+    }
 }

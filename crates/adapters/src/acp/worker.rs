@@ -17,7 +17,9 @@ use serde_json::{Value, json};
 use super::client::ClientFeatures;
 use super::settings::{SessionInfo, Setting};
 use super::wire::{CallError, Connection};
-use crate::driver::{AgentWorker, ProcessContext, SetupError, process_ended, with_last_output};
+use crate::driver::{
+    AgentWorker, ProcessContext, SetupError, process_ended, start_process, with_last_output,
+};
 use crate::pool::PooledWorker;
 use crate::process::{Launch, Process};
 
@@ -93,8 +95,7 @@ impl AcpWorker {
         registry: &Arc<AgentRegistry>,
         context: &ProcessContext,
     ) -> Result<Self, SetupError> {
-        let (process, pipes) = Process::start(launch, &context.tasks, &context.clock)
-            .map_err(|error| SetupError::retryable(Failure::new("adapter_unavailable", error.to_string())))?;
+        let (process, pipes) = start_process(launch, context)?;
         let connect = async {
             let (pipes, log) = ((pipes.stdin, pipes.stdout), launch.log.clone());
             let connection =

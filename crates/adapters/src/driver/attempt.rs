@@ -53,8 +53,8 @@ impl<D: Dialect> Driver<D> {
         self.active.lock().insert(attempt.id(), active);
         match self.run_turn(attempt, &lease, &cwd, (bound, origin), (prompt, permissions)).await {
             Ok((native, TurnOutcome::Ended(end))) => {
-                let process_local = !worker.can_resume();
-                lease.release(Some(LastSession { native, process_local }));
+                let (process_local, cancelled) = (!worker.can_resume(), matches!(end, End::Stopped { .. }));
+                lease.release(Some(LastSession { native, process_local, cancelled }));
                 Ok(end)
             }
             Ok((_, TurnOutcome::UnknownSession(reason))) | Err(AttemptError::Stale(reason)) => {

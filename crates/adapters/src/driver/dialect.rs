@@ -14,7 +14,7 @@ use mainspring_kernel::tasks::Tasks;
 
 use super::{Driver, TurnOutcome};
 use crate::pool::PooledWorker;
-use crate::process::{Launch, Log, Process};
+use crate::process::{Launch, Log, Pipes, Process};
 
 /// How many characters of an agent's log a failure's message quotes.
 const LAST_OUTPUT_CHARS: usize = 500;
@@ -89,6 +89,8 @@ pub(crate) trait Dialect: Send + Sync + Sized + 'static {
     const PINNED: bool;
     /// Whether a prompt can join a running turn.
     const STEERS: bool;
+    /// Whether every agent process that lives on keeps the prompt of a cancelled turn.
+    const KEEPS_CANCELLED: bool;
 
     /// Returns the driver's login; `None` if these agents need no authentication.
     fn login(driver: &Driver<Self>) -> Option<&dyn Login>;
@@ -227,6 +229,20 @@ impl From<Failure> for SetupError {
     fn from(failure: Failure) -> Self {
         Self { failure, retryable: false }
     }
+}
+
+/// Starts the agent's process. A command that does not exist is not tried again.
+pub(crate) fn start_process(
+    launch: &Launch,
+    context: &ProcessContext,
+) -> Result<(Process, Pipes), SetupError> {
+    if let Some(command) = launch.missing_command() {
+        let message =
+            format!("the command {command:?} was not found; install it, or mend the adapter's `command`");
+        return Err(Failure::new("adapter_unavailable", message).into());
+    }
+    Process::start(launch, &context.tasks, &context.clock)
+        .map_err(|error| SetupError::retryable(Failure::new("adapter_unavailable", error.to_string())))
 }
 
 /// The failure of an attempt whose agent process has ended.

@@ -32,15 +32,20 @@ impl Preface {
     }
 }
 
-/// Builds the preface of a resumed native session: the last turns, if they failed. Not every agent stores the prompt of
-/// an interrupted turn.
-pub(super) fn interrupted_turns(path: &[impl AsRef<Message>]) -> Option<String> {
+/// Builds the preface of a resumed native session: the last turns, if they were cancelled or failed. Not every agent
+/// keeps the prompt of an interrupted turn. `cancelled_only` leaves failed turns out.
+pub(super) fn interrupted_turns(path: &[impl AsRef<Message>], cancelled_only: bool) -> Option<String> {
     let (_, before) = path.split_last()?;
     let mut lines: Vec<String> = vec![];
     for pair in before.rchunks_exact(2) {
         let (prompt, answer) = (pair[0].as_ref(), pair[1].as_ref());
         let roles = (prompt.role, answer.role);
-        if roles != (Role::User, Role::Assistant) || answer.status != MessageStatus::Failed {
+        let interrupted = match answer.status {
+            MessageStatus::Cancelled => true,
+            MessageStatus::Failed => !cancelled_only,
+            _ => false,
+        };
+        if roles != (Role::User, Role::Assistant) || !interrupted {
             break;
         }
         lines.push(format!("user: {}\nassistant: {}\n", prompt.text(), answer.text()));
@@ -139,18 +144,19 @@ mod tests {
             message(Role::Assistant, MessageStatus::Failed, "what a"),
             message(Role::User, MessageStatus::Completed, "who?"),
         ];
-        insta::assert_snapshot!(interrupted_turns(&path).unwrap(), @r"
+        insta::assert_snapshot!(interrupted_turns(&path, false).unwrap(), @r"
         <interrupted>
         user: my dog is Rex
         assistant: what a
         </interrupted>
         What is above was cut short, and may be missing in this session. Go on from there: what follows is the next message.
         ");
-        for status in [MessageStatus::Completed, MessageStatus::Cancelled] {
-            path[3] = message(Role::Assistant, status, "what a dog");
-            assert_eq!(interrupted_turns(&path), None);
-        }
-        assert_eq!(interrupted_turns(&path[..1]), None);
+        assert_eq!(interrupted_turns(&path, true), None);
+        path[3] = message(Role::Assistant, MessageStatus::Completed, "what a dog");
+        assert_eq!(interrupted_turns(&path, false), None);
+        path[3] = message(Role::Assistant, MessageStatus::Cancelled, "what a");
+        assert!(interrupted_turns(&path, true).unwrap().contains("user: my dog is Rex"));
+        assert_eq!(interrupted_turns(&path[..1], false), None);
     }
 
     #[test]

@@ -35,17 +35,25 @@ impl<D: Dialect> Driver<D> {
     ) -> Result<(String, SessionStart), AttemptError> {
         let worker = lease.worker();
         if let Some(native) = bound {
-            if lease.last_session.as_ref().is_some_and(|session| session.native == native) {
+            let served = lease.last_session.as_ref().filter(|session| session.native == native);
+            if served.is_some_and(|session| !session.cancelled || D::KEEPS_CANCELLED) {
                 return Ok((native, SessionStart::Resumed(None)));
             }
             let in_memory = worker.has_session(&native);
-            return match self.dialect.resume(&worker, &native, cwd, attempt).await {
+            let resumed = match served {
+                Some(_) => Ok(()),
+                None => self.dialect.resume(&worker, &native, cwd, attempt).await,
+            };
+            return match resumed {
+                Ok(()) if in_memory && D::KEEPS_CANCELLED => Ok((native, SessionStart::Resumed(None))),
                 // A slash command must be sent without a preface.
-                Ok(()) if in_memory || attempt.assignment().prompt.text().starts_with('/') => {
+                Ok(()) if attempt.assignment().prompt.text().starts_with('/') => {
                     Ok((native, SessionStart::Resumed(None)))
                 }
                 Ok(()) => {
-                    let interrupted = interrupted_turns(&attempt.path(RECENT_MESSAGES).await?);
+                    // A process that lives has seen its failed turns, but not every agent keeps a cancelled one.
+                    let path = attempt.path(RECENT_MESSAGES).await?;
+                    let interrupted = interrupted_turns(&path, served.is_some() || in_memory);
                     Ok((native, SessionStart::Resumed(interrupted)))
                 }
                 Err(ResumeError::Disconnected) => Err(AttemptError::Failed(process_ended(&*worker), true)),

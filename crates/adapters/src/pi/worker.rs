@@ -14,7 +14,9 @@ use serde_json::{Value, json};
 
 use super::model_error::ModelError;
 use super::wire::{CallError, Connection, command};
-use crate::driver::{AgentWorker, ProcessContext, ResumeError, SetupError, process_ended, with_last_output};
+use crate::driver::{
+    AgentWorker, ProcessContext, ResumeError, SetupError, process_ended, start_process, with_last_output,
+};
 use crate::pool::PooledWorker;
 use crate::process::{Launch, Process};
 
@@ -69,8 +71,7 @@ impl PiState {
 impl PiWorker {
     /// Starts a pi process and asks for its state.
     pub(super) async fn start(launch: &Launch, context: &ProcessContext) -> Result<Self, SetupError> {
-        let (process, pipes) = Process::start(launch, &context.tasks, &context.clock)
-            .map_err(|error| SetupError::retryable(Failure::new("adapter_unavailable", error.to_string())))?;
+        let (process, pipes) = start_process(launch, context)?;
         let pipes = (pipes.stdin, pipes.stdout);
         let connection = Connection::open(pipes, context.ignored.clone(), &context.tasks);
         let state = tokio::select! {

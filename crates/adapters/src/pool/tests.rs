@@ -99,7 +99,7 @@ impl Fixture {
 }
 
 fn session(native: &str, process_local: bool) -> Option<LastSession> {
-    Some(LastSession { native: native.into(), process_local })
+    Some(LastSession { native: native.into(), process_local, cancelled: false })
 }
 
 #[tokio::test]

@@ -117,8 +117,10 @@ impl<'a> Execution<'a> {
             files: Files::default(),
             earlier: EarlierCalls::default(),
         };
-        if let Some(text) = problems {
-            execution.attempt.record(vec![Record::Progress { text }]).await?;
+        let notices = execution.plan.notices.iter().cloned().chain(problems);
+        let notices: Vec<Record> = notices.map(|text| Record::Progress { text }).collect();
+        if !notices.is_empty() {
+            execution.attempt.record(notices).await?;
         }
         Ok(execution)
     }

@@ -29,6 +29,8 @@ pub struct Plan {
     pub output: Option<OutputSchema>,
     /// The maximum size of a tool result in a request.
     pub result_bytes: usize,
+    /// What the reader of the run should know about the plan, in one line each.
+    pub(super) notices: Vec<String>,
 }
 
 impl Plan {
@@ -38,7 +40,11 @@ impl Plan {
         let (session, run) = (&assignment.session, &assignment.run);
         let options = &run.options;
         let agent = find_agent(adapter, attempt, &session.agent_definition).await?;
-        let profile = options.model_profile.as_deref().or(session.model_profile.as_deref());
+        let wanted = options.model_profile.as_deref().or(session.model_profile.as_deref());
+        // A profile that is gone does not make the session unusable, if only the session names it.
+        let is_default = options.model.is_none() && wanted == session.model_profile.as_deref();
+        let gone = wanted.filter(|name| is_default && !adapter.models.has_profile(name));
+        let profile = wanted.filter(|_| gone.is_none());
         // A requested profile takes precedence over the definition's model.
         let agent_model = if profile.is_none() { agent.model.as_deref() } else { None };
         let model = options.model.as_deref().or(agent_model);
@@ -82,7 +88,12 @@ impl Plan {
         };
         let output = output.or_else(|| agent.output.clone());
         let result_bytes = agent.result_bytes.unwrap_or(adapter.options.result_bytes);
-        Ok(Self { agent, model, system, tools, limits, output, result_bytes })
+        let notice = |gone| {
+            let model = model.name();
+            format!("the session's model profile {gone:?} is not configured any more: this run uses {model}")
+        };
+        let notices = gone.map(notice).into_iter().collect();
+        Ok(Self { agent, model, system, tools, limits, output, result_bytes, notices })
     }
 
     /// Adds the tools of MCP servers. Returns the problems, if any; they are an error if the definition names its servers.

@@ -7,8 +7,10 @@ use mainspring_agent::hooks::{AfterTurn, HookContext, Hooks};
 use mainspring_core::{
     Block, Body, Cost, MessageStatus, RunLimits, RunOptions, RunStatus, StopReason, Usage,
 };
-use mainspring_kernel::kernel::RunRequest;
+use mainspring_kernel::kernel::{NewSession, RunRequest, SessionPatch, SessionStart};
+use mainspring_kernel::store::{SessionRef, Store};
 use mainspring_model_server::{Action, Fault, Gate, Protocol, Reply, Tokens};
+use mainspring_store::MemoryStore;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
@@ -229,7 +231,7 @@ async fn a_cancelled_run_closes_its_connection_and_keeps_partial_text() {
         let run = world.send_prompt("hi").await;
         within_timeout(gate.reached()).await;
         let streamed = async {
-            let by = mainspring_kernel::store::SessionRef::Id(run.session);
+            let by = SessionRef::Id(run.session);
             let start = Some(mainspring_core::Position::default());
             let mut items = world.kernel.session_subscribe(&world.me, &by, start).await.unwrap();
             let mut text = String::new();
@@ -409,6 +411,32 @@ async fn a_continued_run_has_several_turns_and_its_steps_are_counted_together() 
         assert_eq!(world.wait_ended(run.id).await.state.error().unwrap().code, "limit_reached");
         assert_eq!(world.server.counts().received, 3);
     }
+}
+
+#[tokio::test]
+async fn a_session_whose_profile_is_gone_uses_the_default_model_and_reports_it() {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
+    let with_poet = "[models.poet]\nprovider = \"acme\"\nmodel = \"m-poet\"\n";
+    let world = Setup { store: store.clone(), profile: with_poet, ..Setup::default() }.start().await;
+    world.server.enqueue(Reply::text("a rhyme"));
+    let run = world.run_prompt("hi").await;
+    let by = SessionRef::Id(run.session);
+    let patch = SessionPatch { model_profile: Some(Some("poet".into())), ..SessionPatch::default() };
+    world.kernel.session_patch(&world.me, &by, patch).await.unwrap();
+    world.kernel.shutdown().await;
+    let world = Setup { store, seed: 2, ..Setup::default() }.start().await;
+    world.server.enqueue(Reply::text("prose"));
+    let run = world.run_prompt("again").await;
+    assert_eq!(run.state.status(), RunStatus::Succeeded, "{:?}", run.state);
+    let is_notice = |body: &Body| matches!(body, Body::ProgressUpdated { text } if text.contains("\"poet\" is not configured"));
+    assert!(world.event_bodies(run.id).await.iter().any(is_notice));
+    let start = SessionStart {
+        load: Some(by),
+        like: NewSession { model: Some("acme/m-2".into()), ..NewSession::default() },
+        ..SessionStart::default()
+    };
+    let started = world.kernel.session_start(&world.me, start, None).await.unwrap();
+    assert_eq!((started.options.model.as_deref(), started.options.model_profile), (Some("acme/m-2"), None));
 }
 
 #[tokio::test]

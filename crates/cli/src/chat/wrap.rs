@@ -3,6 +3,8 @@
 
 use unicode_width::UnicodeWidthChar;
 
+use crate::safe_text::is_unsafe;
+
 /// Wrapping state of one text.
 #[derive(Debug)]
 pub(super) struct Wrap {
@@ -132,11 +134,6 @@ fn is_marker(word: &str) -> bool {
     let number = word.strip_suffix(['.', ')']).unwrap_or_default();
     matches!(word, "-" | "*" | "+" | "•")
         || (!number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()))
-}
-
-/// True for characters that change how other text is displayed.
-fn is_unsafe(char: char) -> bool {
-    char.is_control() || matches!(char, '\u{202A}'..='\u{202E}' | '\u{2066}'..='\u{2069}')
 }
 
 /// Puts `text` on one line of at most `max_columns` columns, without characters that could move the cursor.

@@ -59,6 +59,44 @@ fn only_the_answer_is_printed_on_standard_output() {
 }
 
 #[test]
+fn a_new_session_works_in_the_folder_of_its_caller() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().canonicalize().unwrap();
+    let cwd_of = |session: &str| {
+        let shown = run(dir.path(), &["session", "show", session, "--json"]);
+        json_lines(&shown)[0]["session"]["cwd"].as_str().unwrap_or_default().to_owned()
+    };
+    assert_eq!(run(dir.path(), &["prompt", "--session", "a", "say hi"]).code, 0);
+    assert_eq!(cwd_of("a"), folder.to_str().unwrap());
+    assert_eq!(run(dir.path(), &["session", "new", "b", "--cwd", "below"]).code, 0);
+    assert_eq!(cwd_of("b"), folder.join("below").to_str().unwrap(), "a relative folder is the caller's");
+    let elsewhere = tempfile::tempdir().unwrap();
+    let second =
+        command(dir.path()).args(["prompt", "--session", "a", "say hi"]).current_dir(&elsewhere).output();
+    assert!(second.unwrap().status.success());
+    assert_eq!(cwd_of("a"), folder.to_str().unwrap(), "a session keeps its folder");
+}
+
+#[test]
+fn no_text_can_control_the_terminal() {
+    let dir = tempfile::tempdir().unwrap();
+    let (cursor, direction) = ('\r', '\u{202E}');
+    let script = format!("say rm -rf ~{cursor}read{direction}EMDAER");
+    let prompt = run(dir.path(), &["prompt", "--session", "a", &script]);
+    assert_eq!((prompt.code, prompt.out.as_str()), (0, "rm -rf ~␍read\u{FFFD}EMDAER\n"), "{}", prompt.err);
+    for command in [
+        &["session", "show", "a"][..],
+        &["session", "list"],
+        &["session", "tree", "a"],
+        &["session", "search", "rm"],
+    ] {
+        let output = run(dir.path(), command);
+        assert_eq!(output.code, 0, "{command:?}: {}", output.err);
+        assert!(!output.out.contains([cursor, direction]), "{command:?}: {:?}", output.out);
+    }
+}
+
+#[test]
 fn json_output_of_a_prompt_is_every_event_of_its_run() {
     let dir = tempfile::tempdir().unwrap();
     let output = run(dir.path(), &["prompt", "--session", "hello", "--json", "say hi"]);

@@ -8,27 +8,16 @@ use std::process::{Child, Command, Stdio};
 use mainspring::core::{Cursor, RunId, RunStatus};
 use mainspring::{Caller, Config, Node};
 use mainspring_kernel::store::SessionRef;
+use mainspring_test_support::Rng;
 
 const KILLS: u64 = 60;
-
-/// A small random generator, so that a failure can be reproduced from its seed.
-pub(crate) struct Rng(pub(crate) u64);
-
-impl Rng {
-    pub(crate) fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % limit
-    }
-}
 
 #[test]
 fn acknowledged_runs_survive_sixty_kills() {
     let folder = tempfile::tempdir().unwrap();
     let seed = u64::from(std::process::id()) | 1 << 40;
     eprintln!("seed {seed}");
-    let mut rng = Rng(seed);
+    let mut rng = Rng::new(seed);
     let mut reported = HashMap::new();
     for round in 0..KILLS {
         run_and_kill(folder.path(), round, rng.below(120) + 1, &mut reported);

@@ -1,26 +1,13 @@
-//! Limits of the HTTP API, over real sockets.
+//! Configured limits reach the server.
 
 use std::time::Duration;
 
-use reqwest::{Method, StatusCode};
+use reqwest::StatusCode;
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 
-use crate::http::{EventStream, Server, send_request};
-
-/// Repeats a request until its status is `wanted`.
-async fn retry_until(server: &Server, path: &str, wanted: StatusCode) -> reqwest::Response {
-    let retried = async {
-        loop {
-            let response = server.request(Method::GET, path).send().await.unwrap();
-            if response.status() == wanted {
-                return response;
-            }
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(30), retried).await.unwrap()
-}
+use crate::http::Server;
 
 /// Sends raw bytes and reads until the server closes the connection.
 async fn send_raw(mut stream: impl AsyncRead + AsyncWrite + Unpin, sent: &str) -> String {
@@ -33,77 +20,6 @@ async fn send_raw(mut stream: impl AsyncRead + AsyncWrite + Unpin, sent: &str) -
 
 async fn connect(server: &Server) -> TcpStream {
     TcpStream::connect(server.url.trim_start_matches("http://")).await.unwrap()
-}
-
-#[tokio::test]
-async fn concurrent_requests_are_limited() {
-    let server = Server::start_with(&[("MAINSPRING_HTTP_REQUESTS", "1")]);
-    server.prompt("a", "say begun; hang").await;
-    // A stream does not count as a request once it has begun.
-    let _stream = EventStream::open(&server, "/v1/sessions/a/events", Some("0.0")).await;
-    assert_eq!(server.get("/v1/sessions").await.0, StatusCode::OK);
-
-    let body = json!({"prompt": "hang", "session": {"key": "b"}});
-    let slow = async {
-        loop {
-            let request = server.request(Method::POST, "/v1/runs").header("prefer", "wait=60").json(&body);
-            // A concurrent probe may have taken the free place.
-            let status = request.send().await.unwrap().status();
-            assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE, "the run hangs");
-        }
-    };
-    let refused = tokio::select! {
-        () = slow => unreachable!(),
-        refused = retry_until(&server, "/v1/sessions", StatusCode::SERVICE_UNAVAILABLE) => {
-            for open in ["/health", "/ready", "/metrics", "/openapi.json"] {
-                assert_eq!(server.get(open).await.0, StatusCode::OK, "{open} still answers");
-            }
-            refused
-        }
-    };
-    assert_eq!(refused.headers()["retry-after"], "1");
-    let problem: Value = refused.json().await.unwrap();
-    assert_eq!((&problem["code"], &problem["retryable"]), (&json!("overloaded"), &json!(true)));
-    // The waiting request was dropped.
-    retry_until(&server, "/v1/sessions", StatusCode::OK).await;
-}
-
-#[tokio::test]
-async fn streams_are_limited_per_session_and_in_total() {
-    let limits = [("MAINSPRING_HTTP_STREAMS", "2"), ("MAINSPRING_HTTP_SESSION_STREAMS", "1")];
-    let server = Server::start_with(&limits);
-    for key in ["a", "b", "c"] {
-        server.prompt(key, "say hi").await;
-    }
-    let open =
-        |path: &str| send_request(server.request(Method::GET, path).header("accept", "text/event-stream"));
-    let first = EventStream::open(&server, "/v1/sessions/a/events", None).await;
-    let (status, problem) = open("/v1/sessions/a/events?after=0.0").await;
-    assert_eq!((status, &problem["code"]), (StatusCode::TOO_MANY_REQUESTS, &json!("too_many_streams")));
-    let _second = EventStream::open(&server, "/v1/sessions/b/events", None).await;
-    for path in ["/v1/sessions/c/events?after=0.0", "/v1/feed"] {
-        let (status, problem) = open(path).await;
-        assert_eq!(
-            (status, &problem["code"]),
-            (StatusCode::SERVICE_UNAVAILABLE, &json!("overloaded")),
-            "{path}"
-        );
-    }
-    let (_, metrics) = server.get("/metrics").await;
-    assert!(metrics.as_str().unwrap().contains("mainspring_http_streams 2.0\n"), "{metrics}");
-    // A reader that disconnects frees its place.
-    drop(first);
-    let path = format!("{}/v1/sessions/c/events", server.url);
-    let opened = async {
-        loop {
-            let request = server.client.get(&path).bearer_auth(&server.token);
-            if request.header("accept", "text/event-stream").send().await.unwrap().status() == StatusCode::OK
-            {
-                return;
-            }
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(30), opened).await.unwrap();
 }
 
 #[tokio::test]
@@ -130,24 +46,6 @@ async fn headers_are_limited_in_size_and_number() {
         let over_unix = send_raw(UnixStream::connect(server.socket()).await.unwrap(), &sent).await;
         assert!(over_unix.starts_with(&format!("HTTP/1.1 {status}\r\n")), "{name}: {over_unix}");
     }
-}
-
-#[tokio::test]
-async fn a_slow_request_times_out() {
-    let server =
-        Server::start_with(&[("MAINSPRING_HTTP_HEADER_MS", "200"), ("MAINSPRING_HTTP_BODY_MS", "200")]);
-    for slow in ["", "GET /health HT", "GET /health HTTP/1.1\r\nhost: localhost\r\n"] {
-        assert_eq!(send_raw(connect(&server).await, slow).await, "", "{slow:?}");
-    }
-    let sent = format!(
-        "POST /v1/runs HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {}\r\n\
-         content-type: application/json\r\ncontent-length: 100\r\n\r\n{{",
-        server.token
-    );
-    let answered = send_raw(connect(&server).await, &sent).await;
-    assert!(answered.starts_with("HTTP/1.1 408 Request Timeout\r\n"), "{answered}");
-    assert!(answered.contains(r#""code":"request_timeout""#), "{answered}");
-    assert_eq!(server.get("/v1/runs").await.1["items"], json!([]));
 }
 
 #[tokio::test]

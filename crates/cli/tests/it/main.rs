@@ -4,13 +4,11 @@
 #![allow(clippy::print_stderr, reason = "a seed must be seen to be played again")]
 
 mod acceptance;
-mod access;
 mod acp;
 mod agents;
 mod bridge;
 mod chat;
 mod cli;
-mod client;
 mod docs;
 mod guests;
 mod http;
@@ -19,8 +17,6 @@ mod jsonl;
 mod kill;
 mod limits;
 mod mcp;
-mod metrics;
 mod model_server;
 mod native;
 mod pi;
-mod streams;

@@ -1,5 +1,22 @@
-//! The client beside the server's own description of its API.
+//! The client against the real router, over sockets of this process.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![allow(clippy::print_stderr, reason = "a seed must be seen to be played again")]
 
+mod adapters;
+mod agents;
+mod artifacts;
+mod bindings;
+mod connections;
+mod delegations;
+mod errors;
+mod keys;
 mod operations;
+mod runs;
+mod server;
+mod sessions;
+mod state;
+mod status;
+mod streams;
+mod tree;
+mod world;

@@ -33,3 +33,13 @@ fn public_methods() -> BTreeSet<String> {
     });
     declared.collect()
 }
+
+#[test]
+fn every_method_is_called_by_a_test() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it");
+    let files = std::fs::read_dir(folder).unwrap().map(|file| std::fs::read_to_string(file.unwrap().path()));
+    let text: String = files.map(Result::unwrap).collect();
+    let untested: Vec<_> =
+        public_methods().into_iter().filter(|method| !text.contains(&format!(".{method}("))).collect();
+    assert!(untested.is_empty(), "no test calls {untested:?}");
+}

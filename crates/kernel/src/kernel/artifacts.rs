@@ -233,8 +233,10 @@ impl Shared {
         let Some(hash) = &artifact.content_hash else {
             return Err(Error::Invalid(format!("the bytes of {id} are not kept here but at {uri}")));
         };
-        let left = artifact.size_bytes.unwrap_or(u64::MAX).saturating_sub(from);
-        let read = self.blobs()?.read(hash, from, length.map_or(left, |length| length.min(left))).await;
+        let size = artifact.size_bytes.unwrap_or(u64::MAX);
+        let left = size.saturating_sub(from);
+        let length = length.map_or(left, |length| length.min(left));
+        let read = self.blobs()?.read(hash, size, from, length).await;
         read.map_err(|error| Error::Corrupt(format!("the bytes of {id}: {error}")))
     }
 

@@ -2,7 +2,7 @@
 //!
 //! | field | new | load |
 //! |---|---|---|
-//! | model, model profile | as given | as stored, else as given |
+//! | model, model profile | as given | as stored if still configured, else as given |
 //! | system prompt, model options, folder | as given | as given, else as stored |
 //! | title, messages | title as given, no messages | as stored |
 //! | tools | with each prompt | with each prompt |
@@ -50,6 +50,17 @@ impl Started {
 }
 
 impl Kernel {
+    /// Returns the defaults of a session's runs, without a model that is not configured any more.
+    fn usable_defaults(&self, session: &Session) -> RunOptions {
+        let defaults = session.run_defaults();
+        let (model, model_profile) = (defaults.model.clone(), defaults.model_profile.clone());
+        let choice = RunOptions { model, model_profile, ..RunOptions::default() };
+        match self.shared.options.agents.check_options(&session.adapter, &choice) {
+            Ok(()) => defaults,
+            Err(_) => RunOptions { model: None, model_profile: None, ..defaults },
+        }
+    }
+
     /// Starts a session: makes one whose name must be free, or loads one that must exist.
     pub async fn session_start(
         &self,
@@ -67,7 +78,7 @@ impl Kernel {
             (None, Some(by)) => {
                 self.check_options(&given)?;
                 let session = self.session_get(caller, &by).await?;
-                let options = given.resumed(&session.run_defaults());
+                let options = given.resumed(&self.usable_defaults(&session));
                 check_model(&options)?;
                 let (session, opening) = self.shared.open(session.id).await?;
                 Ok(Started { session, opening, options })

@@ -363,3 +363,35 @@ async fn artifacts_are_visible_to_readers_of_their_session_only() {
         assert_eq!(deleted.err().map_or("", |error| error.code()), deletes, "{caller:?}");
     }
 }
+
+#[tokio::test]
+async fn damaged_bytes_are_never_returned_as_a_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let world = world_with_artifacts(Disk::memory(), &folder, 1).await;
+    let (small, large) = (vec![b'a'; 100], vec![b'b'; 700_000]);
+    for content in [&small, &large] {
+        let artifact = world.put("a", content).await.unwrap();
+        assert_eq!(world.bytes(&artifact, 0, None).await, *content);
+        assert_eq!(world.bytes(&artifact, 7, Some(9)).await, content[7..16]);
+        let hash = artifact.content_hash.as_ref().unwrap();
+        let file = folder.path().join("artifacts").join(&hash[..2]).join(hash);
+        let mut damaged = content.clone();
+        damaged[50] ^= 1;
+        std::fs::write(&file, &damaged).unwrap();
+        let read = world.kernel.artifact_read(&world.me, artifact.id, 0, None).await;
+        if content.len() == small.len() {
+            let error = read.unwrap_err();
+            assert_eq!(error.code(), "corrupt");
+            assert!(error.to_string().contains(&artifact.id.to_string()), "{error}");
+            continue;
+        }
+        let mut bytes = vec![];
+        read.unwrap().1.read_to_end(&mut bytes).await.unwrap_err();
+        assert!(bytes.len() < content.len(), "the stream breaks off");
+        // A range is returned as it is stored.
+        assert_eq!(world.bytes(&artifact, 40, Some(20)).await, damaged[40..60]);
+        std::fs::write(&file, &content[..600_000]).unwrap();
+        let (_, mut reader) = world.kernel.artifact_read(&world.me, artifact.id, 0, None).await.unwrap();
+        reader.read_to_end(&mut vec![]).await.unwrap_err();
+    }
+}

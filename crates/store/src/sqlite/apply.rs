@@ -9,9 +9,11 @@ use mainspring_core::{BindingStatus, Body, Cursor, RunStatus, SessionStatus, Too
 use mainspring_kernel::store::{Commit, NewEvent, Row, StoreError};
 use rusqlite::{Connection, params};
 
+use super::checksum;
 use super::columns::{Id, blob, int};
 use super::data::{state_back, state_write};
 use super::digests::digest_write;
+use super::read::event_columns;
 use super::steps::{step_write, steps_seal};
 use super::write::{
     WriteResult, attempt_write, cursor_write, effect_write, floor_write, fresh_check, inbox_write,
@@ -122,24 +124,24 @@ impl Prepared {
             Body::ToolCompleted { end, .. } | Body::ToolFailed { end, .. } => end.message_id,
             _ => None,
         };
-        connection
-            .prepare_cached(
-                "INSERT INTO events (event_seq, event_id, session_id, run_id, attempt_id, message_id, type, pos,
-                   created_at_ms, payload)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
-            )?
-            .execute(params![
-                int(seq),
-                event.id.bytes(),
-                self.commit.fence.session.bytes(),
-                blob(event.run),
-                blob(event.attempt),
-                blob(message),
-                event.body.kind(),
-                int(event.pos),
-                event.at.0,
-                payload,
-            ])?;
+        let columns = params![
+            int(seq),
+            event.id.bytes(),
+            self.commit.fence.session.bytes(),
+            blob(event.run),
+            blob(event.attempt),
+            blob(message),
+            event.body.kind(),
+            int(event.pos),
+            event.at.0,
+            payload,
+        ];
+        let mut insert = connection.prepare_cached(concat!(
+            "INSERT INTO events (",
+            event_columns!(),
+            ") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)"
+        ))?;
+        checksum::execute(&mut insert, &[(columns, checksum::EVENT.of(columns)?)], &[])?;
         Ok(())
     }
 }

@@ -12,6 +12,8 @@ use rusqlite::{Error, Result, Row};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::checksum::Layout;
+
 /// An id stored as 16 bytes.
 pub(super) trait Id: Copy {
     fn bytes(self) -> [u8; 16];
@@ -76,6 +78,16 @@ impl<'row> Columns<'row> {
     pub(super) fn get<T: FromSql>(&mut self) -> Result<T> {
         self.next += 1;
         self.row.get(self.next - 1)
+    }
+
+    /// Fails if the row that begins with the next column does not match its checksum. Does not advance.
+    pub(super) fn check(&self, layout: &Layout) -> Result<()> {
+        layout.check(self.row, self.next)
+    }
+
+    /// Skips columns that are not read.
+    pub(super) fn skip(&mut self, count: usize) {
+        self.next += count;
     }
 
     /// Reads the next column without advancing.

@@ -5,9 +5,11 @@ use mainspring_core::{Point, SessionId, StateOutcome, StateSlot};
 use mainspring_kernel::store::{OwnerState, StatePlace, StateRow, StoreError};
 use rusqlite::{Connection, OptionalExtension, params};
 
+use super::checksum;
 use super::columns::{Id, int, json, point};
 use super::error::write_error;
 use super::read::data::owner_entry;
+use super::read::state_columns;
 use super::write::WriteResult;
 
 /// Writes a row of state. `seq` is the last event before it.
@@ -18,35 +20,29 @@ pub(super) fn state_write(
     seq: u64,
 ) -> WriteResult {
     let value = row.value.as_ref().map(json).transpose()?;
+    let columns = params![row.key, int(row.version), row.at.0, value];
+    let sum = checksum::STATE.of(columns)?;
     match row.place {
         StatePlace::Session { at, aside } => {
             let (line, pos) = point(at);
-            connection
-                .prepare_cached(
-                    "INSERT INTO session_state (session_id, line, pos, aside, away, seq, key, version, updated_at_ms,
-                       value)
-                     VALUES (?1, ?2, ?3, ?4, coalesce((SELECT opened_by <> ?1 FROM lines WHERE line = ?2), 1), ?5, ?6,
-                       ?7, ?8, ?9)",
-                )?
-                .execute(params![
-                    session.bytes(),
-                    line,
-                    pos,
-                    aside,
-                    int(seq),
-                    row.key,
-                    int(row.version),
-                    row.at.0,
-                    value
-                ])?;
+            let mut insert = connection.prepare_cached(concat!(
+                "INSERT INTO session_state (",
+                state_columns!(),
+                ", session_id, line, pos, aside, seq, away)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10,
+                   coalesce((SELECT opened_by <> ?6 FROM lines WHERE line = ?7), 1))",
+            ))?;
+            let place = params![session.bytes(), line, pos, aside, int(seq)];
+            checksum::execute(&mut insert, &[(columns, sum)], place)?;
         }
         StatePlace::Run(run) => {
-            connection
-                .prepare_cached(
-                    "INSERT INTO run_state (run_id, key, version, updated_at_ms, value) VALUES (?1, ?2, ?3, ?4, ?5)
-                     ON CONFLICT (run_id, key) DO UPDATE SET version = ?3, updated_at_ms = ?4, value = ?5",
-                )?
-                .execute(params![run.bytes(), row.key, int(row.version), row.at.0, value])?;
+            let mut write = connection.prepare_cached(concat!(
+                "INSERT INTO run_state (",
+                state_columns!(),
+                ", run_id) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+                 ON CONFLICT (run_id, key) DO UPDATE SET version = ?2, updated_at_ms = ?3, value = ?4, checksum = ?5",
+            ))?;
+            checksum::execute(&mut write, &[(columns, sum)], params![run.bytes()])?;
         }
     }
     Ok(())
@@ -86,12 +82,17 @@ fn owner_state_write(connection: &Connection, put: &OwnerState, version: u64) ->
         )?
         .execute([int(version)])?;
     match &put.value {
-        Some(value) => connection
-            .prepare_cached(
-                "INSERT INTO owner_state (owner_id, key, version, updated_at_ms, value) VALUES (?1, ?2, ?3, ?4, ?5)
-                 ON CONFLICT (owner_id, key) DO UPDATE SET version = ?3, updated_at_ms = ?4, value = ?5",
-            )?
-            .execute(params![put.owner, put.key, int(version), put.at.0, json(value)?])?,
+        Some(value) => {
+            let value = json(value)?;
+            let columns = params![put.key, int(version), put.at.0, value];
+            let mut write = connection.prepare_cached(concat!(
+                "INSERT INTO owner_state (",
+                state_columns!(),
+                ", owner_id) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+                 ON CONFLICT (owner_id, key) DO UPDATE SET version = ?2, updated_at_ms = ?3, value = ?4, checksum = ?5",
+            ))?;
+            checksum::execute(&mut write, &[(columns, checksum::STATE.of(columns)?)], params![put.owner])?
+        }
         None => connection
             .prepare_cached("DELETE FROM owner_state WHERE owner_id = ?1 AND key = ?2")?
             .execute(params![put.owner, put.key])?,

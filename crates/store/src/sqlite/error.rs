@@ -3,6 +3,8 @@
 use mainspring_kernel::store::{StoreError, Unique};
 use rusqlite::{Error, ErrorCode};
 
+use super::checksum::Mismatch;
+
 /// Maps the error of a read.
 pub(super) fn read_error(error: &Error) -> StoreError {
     match error {
@@ -10,6 +12,10 @@ pub(super) fn read_error(error: &Error) -> StoreError {
             if !matches!(code.code, ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) =>
         {
             StoreError::Unavailable(error.to_string())
+        }
+        // The mismatch names the row. The column adds nothing.
+        Error::FromSqlConversionFailure(_, _, cause) if cause.is::<Mismatch>() => {
+            StoreError::Corrupt(cause.to_string())
         }
         _ => StoreError::Corrupt(error.to_string()),
     }

@@ -20,6 +20,7 @@ const MIGRATIONS: &[(u32, &str)] = &[
     (16, include_str!("../../migrations/0016_unknown_costs.sql")),
     (17, include_str!("../../migrations/0017_wal_token.sql")),
     (18, include_str!("../../migrations/0018_tool_results.sql")),
+    (19, include_str!("../../migrations/0019_checksums.sql")),
 ];
 
 /// The schema version this program writes.

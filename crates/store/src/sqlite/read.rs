@@ -7,9 +7,10 @@ use mainspring_core::{
     MessageStatus, Mode, Origin, RequestName, Role, Run, RunStatus, Session, SessionStatus, Time,
     TitleSource, Usage, Visibility,
 };
-use mainspring_kernel::store::{PlacedMessage, Request, StoreError};
+use mainspring_kernel::store::{EndedToolCall, OpenToolCall, PlacedMessage, Request, StoreError};
 use rusqlite::{Connection, OptionalExtension, Params, Result, Row};
 
+use super::checksum;
 use super::columns::{Columns, Id};
 use super::error::read_error;
 use super::state::state_read;
@@ -28,20 +29,35 @@ pub(super) mod tree;
 
 macro_rules! session_columns {
     () => {
-        "session_id, owner_id, key, title, status, surface_kind, external_ref_kind, external_ref_id, \
-         legacy_client_scope, legacy_session_key, agent_definition_id, default_adapter_id, default_cwd, model_profile, \
+        "session_id, owner_id, agent_definition_id, key, title, status, surface_kind, external_ref_kind, external_ref_id, \
+         legacy_client_scope, legacy_session_key, default_adapter_id, default_cwd, model_profile, \
          metadata_json, tip_line, tip_pos, tip_message_id, version, created_at_ms, updated_at_ms, last_activity_at_ms, \
          org_id, visibility, model, system_prompt, model_options, pinned, title_source, forked_from_session_id, \
-         forked_from_message_id, base_line, base_pos"
+         forked_from_message_id, base_line, base_pos, checksum"
+    };
+}
+/// The columns of a run that never change.
+macro_rules! run_request_columns {
+    () => {
+        "run_id, session_id, owner_id, run_no, parent_run_id, client_id, request_id, idempotency_key, fingerprint, mode, \
+         prompt_message_id, options, place, created_at_ms, steers, checksum"
+    };
+}
+macro_rules! run_state_columns {
+    () => {
+        "adapter_id, status, active_attempt_id, retry_at_ms, wait, reason, error_code, error_message, pen_line, pen_pos, \
+         attempts, last_attempt_id, final_message_id, input_tokens, output_tokens, cache_read_tokens, \
+         cache_write_tokens, cost_nanos, started_at_ms, completed_at_ms, updated_at_ms, merged_into_run_id, budget, \
+         state_checksum"
     };
 }
 macro_rules! run_columns {
     () => {
-        "run_id, session_id, owner_id, run_no, parent_run_id, client_id, request_id, idempotency_key, fingerprint, \
-         adapter_id, mode, prompt_message_id, options, place, pen_line, pen_pos, status, active_attempt_id, \
-         retry_at_ms, wait, reason, error_code, error_message, attempts, last_attempt_id, final_message_id, \
-         input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, cost_nanos, created_at_ms, started_at_ms, \
-         completed_at_ms, updated_at_ms, steers, merged_into_run_id, budget"
+        concat!(
+            $crate::sqlite::read::run_request_columns!(),
+            ", ",
+            $crate::sqlite::read::run_state_columns!()
+        )
     };
 }
 macro_rules! attempt_columns {
@@ -54,8 +70,28 @@ macro_rules! attempt_columns {
 }
 macro_rules! message_columns {
     () => {
-        "message_id, session_id, run_id, role, status, line, pos, content, created_at_ms, input_tokens, \
-         output_tokens, cache_read_tokens, cache_write_tokens, cost_nanos"
+        "message_id, session_id, run_id, role, status, line, pos, input_tokens, output_tokens, cache_read_tokens, \
+         cache_write_tokens, cost_nanos, created_at_ms, content, checksum"
+    };
+}
+macro_rules! event_columns {
+    () => {
+        "event_seq, event_id, session_id, run_id, attempt_id, message_id, type, pos, created_at_ms, payload, checksum"
+    };
+}
+macro_rules! effect_columns {
+    () => {
+        "run_id, tool_use_id, name, started_at_ms, message_id, result, checksum"
+    };
+}
+macro_rules! chunk_columns {
+    () => {
+        "pos, message_id, block, text, checksum"
+    };
+}
+macro_rules! state_columns {
+    () => {
+        "key, version, updated_at_ms, value, checksum"
     };
 }
 macro_rules! line_columns {
@@ -73,9 +109,10 @@ macro_rules! request_columns {
         "owner_id, operation, key, fingerprint, answer, created_at_ms"
     };
 }
-use {
-    attempt_columns, key_columns, line_columns, message_columns, request_columns, run_columns,
-    session_columns,
+use {attempt_columns, key_columns, line_columns, request_columns};
+pub(super) use {
+    chunk_columns, effect_columns, event_columns, message_columns, run_columns, run_request_columns,
+    run_state_columns, session_columns, state_columns,
 };
 
 /// Returns the first row of `sql`.
@@ -116,9 +153,11 @@ fn page_start<T: Id>(before: Option<(Time, T)>) -> (i64, Vec<u8>) {
 }
 
 fn session(columns: &mut Columns<'_>) -> Result<Session> {
+    columns.check(&checksum::SESSION)?;
     Ok(Session {
         id: columns.id()?,
         owner: columns.get()?,
+        agent_definition: columns.get()?,
         key: columns.get()?,
         title: columns.get()?,
         status: columns.name(SessionStatus::from_name)?,
@@ -131,7 +170,6 @@ fn session(columns: &mut Columns<'_>) -> Result<Session> {
             let (scope, key) = (columns.get::<Option<_>>()?, columns.get::<Option<_>>()?);
             scope.zip(key).map(|(scope, key)| LegacyAlias { scope, key })
         },
-        agent_definition: columns.get()?,
         adapter: columns.get()?,
         cwd: columns.get()?,
         model_profile: columns.get()?,
@@ -158,6 +196,7 @@ fn session(columns: &mut Columns<'_>) -> Result<Session> {
 }
 
 fn run(columns: &mut Columns<'_>) -> Result<Run> {
+    columns.check(&checksum::RUN_REQUEST)?;
     Ok(Run {
         id: columns.id()?,
         session: columns.id()?,
@@ -170,22 +209,27 @@ fn run(columns: &mut Columns<'_>) -> Result<Run> {
             idempotency_key: columns.get()?,
         },
         fingerprint: columns.get()?,
-        adapter: columns.get()?,
         mode: columns.name(Mode::from_name)?,
         prompt: columns.maybe_id()?,
         options: columns.maybe_json()?.unwrap_or_default(),
         place: columns.maybe_json()?.unwrap_or_default(),
-        pen: columns.point()?,
+        created_at: columns.time()?,
+        steers: columns.get::<Option<bool>>()?.unwrap_or(false),
+        adapter: {
+            // Past the checksum of the columns above.
+            columns.skip(1);
+            columns.check(&checksum::RUN_STATE)?;
+            columns.get()?
+        },
         state: state_read(columns)?,
+        pen: columns.point()?,
         attempts: columns.get()?,
         last_attempt: columns.maybe_id()?,
         final_message: columns.maybe_id()?,
         usage: columns.usage()?,
-        created_at: columns.time()?,
         started_at: columns.maybe_time()?,
         completed_at: columns.maybe_time()?,
         updated_at: columns.time()?,
-        steers: columns.get::<Option<bool>>()?.unwrap_or(false),
         merged_into: columns.maybe_id()?,
         budget: columns.maybe_json()?,
     })
@@ -216,11 +260,12 @@ fn attempt(columns: &mut Columns<'_>) -> Result<Attempt> {
 }
 
 fn message(columns: &mut Columns<'_>) -> Result<PlacedMessage> {
+    columns.check(&checksum::MESSAGE)?;
     let (id, session, run) = (columns.id()?, columns.id()?, columns.maybe_id()?);
     let (role, status) = (columns.name(Role::from_name)?, columns.name(MessageStatus::from_name)?);
     let point = columns.point()?;
-    let (content, created_at) = (columns.json()?, columns.time()?);
     let usage = maybe_usage(columns)?;
+    let (created_at, content) = (columns.time()?, columns.json()?);
     Ok(PlacedMessage {
         message: Arc::new(Message { id, session, run, role, status, content, usage, created_at }),
         point,
@@ -228,7 +273,25 @@ fn message(columns: &mut Columns<'_>) -> Result<PlacedMessage> {
 }
 
 fn maybe_usage(columns: &mut Columns<'_>) -> Result<Option<Usage>> {
-    if columns.peek::<Option<i64>>()?.is_none() { Ok(None) } else { columns.usage().map(Some) }
+    if columns.peek::<Option<i64>>()?.is_none() {
+        columns.skip(5);
+        return Ok(None);
+    }
+    columns.usage().map(Some)
+}
+
+fn effect(columns: &mut Columns<'_>) -> Result<OpenToolCall> {
+    columns.check(&checksum::EFFECT)?;
+    Ok(OpenToolCall {
+        run: columns.id()?,
+        tool_use_id: columns.get()?,
+        name: columns.get()?,
+        started_at: columns.maybe_time()?,
+        ended: match columns.maybe_id()? {
+            Some(message) => Some(EndedToolCall { message, result: columns.json()? }),
+            None => None,
+        },
+    })
 }
 
 fn line(columns: &mut Columns<'_>) -> Result<Line> {

@@ -3,11 +3,15 @@
 //! A row with an id is inserted, or replaced if it exists. An update names only the columns that can change, because
 //! SQLite rewrites the index entries of every column it names, changed or not.
 
-use mainspring_core::{Attempt, Line, LineId, Message, MessageId, Point, Position, Run, SessionId, Usage};
+use mainspring_core::{
+    Attempt, Line, LineId, Message, MessageId, MessageStatus, Point, Position, Run, SessionId, Usage,
+};
 use mainspring_kernel::store::{InboxItem, NewId, OpenToolCall, Request, StoreError, Unique};
-use rusqlite::{Connection, Result, params};
+use rusqlite::{Connection, OptionalExtension, Result, params};
 
+use super::checksum;
 use super::columns::{Id, blob, failure, int, json, ms, point};
+use super::read::{effect_columns, message_columns, run_columns};
 use super::state::StateColumns;
 
 /// A write that failed.
@@ -61,64 +65,64 @@ pub(super) fn run_write(connection: &Connection, run: &Run, seq: u64) -> WriteRe
     let [input, output, cache_read, cache_write, cost] = usage_columns(&run.usage);
     let options = (run.options != Default::default()).then(|| json(&run.options)).transpose()?;
     let place = run.place.is_branch().then(|| json(&run.place)).transpose()?;
-    connection
-        .prepare_cached(
-            "INSERT INTO runs (run_id, session_id, owner_id, run_no, parent_run_id, client_id, request_id, idempotency_key,
-               fingerprint, adapter_id, mode, prompt_message_id, options, place, created_seq, created_at_ms,
-               status, active_attempt_id, retry_at_ms, wait, reason, error_code, error_message, pen_line, pen_pos,
-               attempts, last_attempt_id, final_message_id, input_tokens, output_tokens, cache_read_tokens,
-               cache_write_tokens, cost_nanos, started_at_ms, completed_at_ms, updated_at_ms,
-               steers, merged_into_run_id, budget)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22,
-               ?23, ?24, ?25, ?26, ?27, ?28, ?29, ?30, ?31, ?32, ?33, ?34, ?35, ?36, ?37, ?38, ?39)
-             ON CONFLICT (run_id) DO UPDATE SET
-               adapter_id = ?10, status = ?17, active_attempt_id = ?18, retry_at_ms = ?19, wait = ?20, reason = ?21, error_code = ?22,
-               error_message = ?23, pen_line = ?24, pen_pos = ?25, attempts = ?26, last_attempt_id = ?27,
-               final_message_id = ?28, input_tokens = ?29, output_tokens = ?30, cache_read_tokens = ?31,
-               cache_write_tokens = ?32, cost_nanos = ?33, started_at_ms = ?34, completed_at_ms = ?35,
-               updated_at_ms = ?36, merged_into_run_id = ?38, budget = ?39",
-        )?
-        .execute(params![
-            run.id.bytes(),
-            run.session.bytes(),
-            run.owner,
-            run.no,
-            blob(run.parent),
-            run.request.client_id,
-            run.request.request_id,
-            run.request.idempotency_key,
-            run.fingerprint,
-            run.adapter,
-            run.mode.name(),
-            blob(run.prompt),
-            options,
-            place,
-            int(seq),
-            run.created_at.0,
-            run.state.status().name(),
-            blob(state.attempt),
-            ms(state.retry_at),
-            state.wait,
-            state.reason,
-            error_code,
-            error_message,
-            pen_line,
-            pen_pos,
-            run.attempts,
-            blob(run.last_attempt),
-            blob(run.final_message),
-            input,
-            output,
-            cache_read,
-            cache_write,
-            cost,
-            ms(run.started_at),
-            ms(run.completed_at),
-            run.updated_at.0,
-            run.steers.then_some(1),
-            blob(run.merged_into),
-            run.budget.as_ref().map(json).transpose()?,
-        ])?;
+    let budget = run.budget.as_ref().map(json).transpose()?;
+    let request = params![
+        run.id.bytes(),
+        run.session.bytes(),
+        run.owner,
+        run.no,
+        blob(run.parent),
+        run.request.client_id,
+        run.request.request_id,
+        run.request.idempotency_key,
+        run.fingerprint,
+        run.mode.name(),
+        blob(run.prompt),
+        options,
+        place,
+        run.created_at.0,
+        run.steers.then_some(1),
+    ];
+    let state = params![
+        run.adapter,
+        run.state.status().name(),
+        blob(state.attempt),
+        ms(state.retry_at),
+        state.wait,
+        state.reason,
+        error_code,
+        error_message,
+        pen_line,
+        pen_pos,
+        run.attempts,
+        blob(run.last_attempt),
+        blob(run.final_message),
+        input,
+        output,
+        cache_read,
+        cache_write,
+        cost,
+        ms(run.started_at),
+        ms(run.completed_at),
+        run.updated_at.0,
+        blob(run.merged_into),
+        budget,
+    ];
+    let mut write = connection.prepare_cached(concat!(
+        "INSERT INTO runs (",
+        run_columns!(),
+        ", created_seq)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22,
+           ?23, ?24, ?25, ?26, ?27, ?28, ?29, ?30, ?31, ?32, ?33, ?34, ?35, ?36, ?37, ?38, ?39, ?40, ?41)
+         ON CONFLICT (run_id) DO UPDATE SET
+           adapter_id = ?17, status = ?18, active_attempt_id = ?19, retry_at_ms = ?20, wait = ?21, reason = ?22,
+           error_code = ?23, error_message = ?24, pen_line = ?25, pen_pos = ?26, attempts = ?27, last_attempt_id = ?28,
+           final_message_id = ?29, input_tokens = ?30, output_tokens = ?31, cache_read_tokens = ?32,
+           cache_write_tokens = ?33, cost_nanos = ?34, started_at_ms = ?35, completed_at_ms = ?36, updated_at_ms = ?37,
+           merged_into_run_id = ?38, budget = ?39, state_checksum = ?40",
+    ))?;
+    let parts = [(request, checksum::RUN_REQUEST.of(request)?), (state, checksum::RUN_STATE.of(state)?)];
+    checksum::execute(&mut write, &parts, params![int(seq)])?;
     Ok(())
 }
 
@@ -178,32 +182,32 @@ pub(super) fn message_write(
     let (line, pos) = point(at);
     let usage = message.usage.as_ref().map(usage_columns);
     let usage_column = |index: usize| usage.map(|usage| usage[index]);
-    connection
-        .prepare_cached(
-            "INSERT INTO messages (message_id, session_id, run_id, role, status, line, pos, input_tokens, output_tokens,
-               cache_read_tokens, cache_write_tokens, cost_nanos, created_at_ms, content)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)
-             ON CONFLICT (message_id) DO UPDATE SET
-               session_id = ?2, run_id = ?3, role = ?4, status = ?5, line = ?6, pos = ?7, input_tokens = ?8,
-               output_tokens = ?9, cache_read_tokens = ?10, cache_write_tokens = ?11, cost_nanos = ?12,
-               created_at_ms = ?13, content = ?14",
-        )?
-        .execute(params![
-            message.id.bytes(),
-            message.session.bytes(),
-            blob(message.run),
-            message.role.name(),
-            message.status.name(),
-            line,
-            pos,
-            usage_column(0),
-            usage_column(1),
-            usage_column(2),
-            usage_column(3),
-            usage_column(4),
-            message.created_at.0,
-            content,
-        ])?;
+    let columns = params![
+        message.id.bytes(),
+        message.session.bytes(),
+        blob(message.run),
+        message.role.name(),
+        message.status.name(),
+        line,
+        pos,
+        usage_column(0),
+        usage_column(1),
+        usage_column(2),
+        usage_column(3),
+        usage_column(4),
+        message.created_at.0,
+        content,
+    ];
+    let mut write = connection.prepare_cached(concat!(
+        "INSERT INTO messages (",
+        message_columns!(),
+        ") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)
+         ON CONFLICT (message_id) DO UPDATE SET
+           session_id = ?2, run_id = ?3, role = ?4, status = ?5, line = ?6, pos = ?7, input_tokens = ?8,
+           output_tokens = ?9, cache_read_tokens = ?10, cache_write_tokens = ?11, cost_nanos = ?12,
+           created_at_ms = ?13, content = ?14, checksum = ?15",
+    ))?;
+    checksum::execute(&mut write, &[(columns, checksum::MESSAGE.of(columns)?)], &[])?;
     Ok(())
 }
 
@@ -213,12 +217,31 @@ pub(super) fn message_place(
     message: MessageId,
     at: Point,
 ) -> WriteResult {
-    let placed = connection
+    /// The checksum and the place: `status`, `line`, `pos`.
+    type Placed = (Option<i64>, String, Option<i64>, Option<u32>);
+    let found: Option<Placed> = connection
         .prepare_cached(
-            "UPDATE messages SET line = ?3, pos = ?4, status = 'completed' WHERE message_id = ?1 AND session_id = ?2",
+            "SELECT checksum, status, line, pos FROM messages WHERE message_id = ?1 AND session_id = ?2",
         )?
-        .execute(params![message.bytes(), session.bytes(), at.line.0, at.pos])?;
-    if placed == 0 { Err(WriteError::Conflict(Unique::Other)) } else { Ok(()) }
+        .query_row(params![message.bytes(), session.bytes()], |row| {
+            Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))
+        })
+        .optional()?;
+    let Some((sum, status, line, pos)) = found else { return Err(WriteError::Conflict(Unique::Other)) };
+    let completed = MessageStatus::Completed.name();
+    let sum = match sum {
+        Some(sum) => {
+            let before = checksum::place(&[&status, &line, &pos])?;
+            Some(sum ^ before ^ checksum::place(&[&completed, &at.line.0, &at.pos])?)
+        }
+        None => None,
+    };
+    connection
+        .prepare_cached(
+            "UPDATE messages SET line = ?2, pos = ?3, status = ?4, checksum = ?5 WHERE message_id = ?1",
+        )?
+        .execute(params![message.bytes(), at.line.0, at.pos, completed, sum])?;
+    Ok(())
 }
 
 /// Writes a line. `seq` is the last event before a new line.
@@ -287,22 +310,23 @@ pub(super) fn effect_write(
     session: SessionId,
     effect: &OpenToolCall,
 ) -> WriteResult {
-    connection
-        .prepare_cached(
-            "INSERT INTO effects (session_id, run_id, tool_use_id, name, started_at_ms, result, message_id)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
-             ON CONFLICT (session_id, run_id, tool_use_id) DO UPDATE SET
-               name = ?4, started_at_ms = ?5, result = ?6, message_id = ?7",
-        )?
-        .execute(params![
-            session.bytes(),
-            effect.run.bytes(),
-            effect.tool_use_id,
-            effect.name,
-            ms(effect.started_at),
-            effect.ended.as_ref().map(|ended| json(&ended.result)).transpose()?,
-            blob(effect.ended.as_ref().map(|ended| ended.message)),
-        ])?;
+    let columns = params![
+        effect.run.bytes(),
+        effect.tool_use_id,
+        effect.name,
+        ms(effect.started_at),
+        blob(effect.ended.as_ref().map(|ended| ended.message)),
+        effect.ended.as_ref().map(|ended| json(&ended.result)).transpose()?,
+    ];
+    let mut write = connection.prepare_cached(concat!(
+        "INSERT INTO effects (",
+        effect_columns!(),
+        ", session_id) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
+         ON CONFLICT (session_id, run_id, tool_use_id) DO UPDATE SET
+           name = ?3, started_at_ms = ?4, message_id = ?5, result = ?6, checksum = ?7",
+    ))?;
+    let parts = [(columns, checksum::EFFECT.of(columns)?)];
+    checksum::execute(&mut write, &parts, params![session.bytes()])?;
     Ok(())
 }
 

@@ -3,7 +3,9 @@
 use mainspring_core::{ApiKey, Artifact, Binding, Delegation, Grant, Session};
 use rusqlite::{Connection, params};
 
+use super::checksum;
 use super::columns::{Id, blob, int, json, ms, point};
+use super::read::session_columns;
 use super::write::WriteResult;
 
 pub(super) fn session_write(connection: &Connection, session: &Session) -> WriteResult {
@@ -53,34 +55,31 @@ pub(super) fn session_write(connection: &Connection, session: &Session) -> Write
            agent_definition_id = ?3, title = ?5, surface_kind = ?7, default_adapter_id = ?12, default_cwd = ?13,
            model_profile = ?14, metadata_json = ?15, tip_line = ?16, tip_pos = ?17, tip_message_id = ?18, version = ?19,
            created_at_ms = ?20, updated_at_ms = ?21, last_activity_at_ms = ?22, model = ?25, system_prompt = ?26,
-           model_options = ?27, title_source = ?29
+           model_options = ?27, title_source = ?29, checksum = ?34
          WHERE session_id = ?1 AND owner_id = ?2 AND key IS ?4 AND status = ?6 AND external_ref_kind IS ?8
            AND external_ref_id IS ?9 AND legacy_client_scope IS ?10 AND legacy_session_key IS ?11
            AND org_id IS ?23 AND visibility = ?24 AND pinned = ?28 AND forked_from_session_id IS ?30
            AND forked_from_message_id IS ?31 AND base_line IS ?32 AND base_pos IS ?33",
     )?;
-    if update.execute(columns)? > 0 {
+    let sum = checksum::SESSION.of(columns)?;
+    if checksum::execute(&mut update, &[(columns, sum)], &[])? > 0 {
         return Ok(());
     }
-    connection
-        .prepare_cached(
-            "INSERT INTO sessions (session_id, owner_id, agent_definition_id, key, title, status, surface_kind,
-               external_ref_kind, external_ref_id, legacy_client_scope, legacy_session_key, default_adapter_id,
-               default_cwd, model_profile, metadata_json, tip_line, tip_pos, tip_message_id, version, created_at_ms,
-               updated_at_ms, last_activity_at_ms, org_id, visibility, model, system_prompt, model_options,
-               pinned, title_source, forked_from_session_id, forked_from_message_id, base_line, base_pos)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22,
-               ?23, ?24, ?25, ?26, ?27, ?28, ?29, ?30, ?31, ?32, ?33)
-             ON CONFLICT (session_id) DO UPDATE SET
-               owner_id = ?2, agent_definition_id = ?3, key = ?4, title = ?5, status = ?6, surface_kind = ?7,
-               external_ref_kind = ?8, external_ref_id = ?9, legacy_client_scope = ?10, legacy_session_key = ?11,
-               default_adapter_id = ?12, default_cwd = ?13, model_profile = ?14, metadata_json = ?15, tip_line = ?16,
-               tip_pos = ?17, tip_message_id = ?18, version = ?19, created_at_ms = ?20, updated_at_ms = ?21,
-               last_activity_at_ms = ?22, org_id = ?23, visibility = ?24, model = ?25, system_prompt = ?26,
-               model_options = ?27, pinned = ?28, title_source = ?29, forked_from_session_id = ?30,
-               forked_from_message_id = ?31, base_line = ?32, base_pos = ?33",
-        )?
-        .execute(columns)?;
+    let mut write = connection.prepare_cached(concat!(
+        "INSERT INTO sessions (",
+        session_columns!(),
+        ") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22,
+           ?23, ?24, ?25, ?26, ?27, ?28, ?29, ?30, ?31, ?32, ?33, ?34)
+         ON CONFLICT (session_id) DO UPDATE SET
+           owner_id = ?2, agent_definition_id = ?3, key = ?4, title = ?5, status = ?6, surface_kind = ?7,
+           external_ref_kind = ?8, external_ref_id = ?9, legacy_client_scope = ?10, legacy_session_key = ?11,
+           default_adapter_id = ?12, default_cwd = ?13, model_profile = ?14, metadata_json = ?15, tip_line = ?16,
+           tip_pos = ?17, tip_message_id = ?18, version = ?19, created_at_ms = ?20, updated_at_ms = ?21,
+           last_activity_at_ms = ?22, org_id = ?23, visibility = ?24, model = ?25, system_prompt = ?26,
+           model_options = ?27, pinned = ?28, title_source = ?29, forked_from_session_id = ?30,
+           forked_from_message_id = ?31, base_line = ?32, base_pos = ?33, checksum = ?34",
+    ))?;
+    checksum::execute(&mut write, &[(columns, sum)], &[])?;
     Ok(())
 }
 

@@ -28,9 +28,10 @@ use super::columns::{Id, int};
 use super::error::write_error;
 use super::files::Files;
 use super::queue::Queue;
+use super::read::chunk_columns;
 use super::write::request_write;
 use super::write_records::key_write;
-use super::{agents, check, data, purge, search, wal};
+use super::{agents, check, checksum, data, purge, search, wal};
 use crate::Fault;
 
 /// The low bits of an epoch, which count the leases of one boot. Their number never runs out.
@@ -458,18 +459,21 @@ impl Writer {
     }
 
     fn chunks_insert(&self, jobs: &VecDeque<ChunkJob>) -> rusqlite::Result<()> {
-        let mut insert = self.connection.prepare_cached(
-            "INSERT OR IGNORE INTO chunks (session_id, pos, message_id, block, text) SELECT ?1, ?2, ?3, ?4, ?5 \
-             WHERE NOT EXISTS (SELECT 1 FROM messages WHERE message_id = ?3)",
-        )?;
+        let mut insert = self.connection.prepare_cached(concat!(
+            "INSERT OR IGNORE INTO chunks (",
+            chunk_columns!(),
+            ", session_id) SELECT ?1, ?2, ?3, ?4, ?5, ?6 \
+                 WHERE NOT EXISTS (SELECT 1 FROM messages WHERE message_id = ?2)"
+        ))?;
         let leases = self.shared.leases.lock();
         for chunk in jobs.iter().flat_map(|job| &job.chunks) {
             let lease = leases.get(&chunk.fence.session).filter(|lease| lease.epoch == chunk.fence.epoch);
             // The commit that completes a message may overtake its last chunks. If the outcome of that commit was
             // unknown, the drop was not recorded, but the insert finds the message.
             if lease.is_some_and(|lease| chunk.pos >= lease.dropped_before) {
-                let (session, message) = (chunk.fence.session.bytes(), chunk.message.bytes());
-                insert.execute(params![session, int(chunk.pos), message, chunk.block, chunk.text])?;
+                let columns = params![int(chunk.pos), chunk.message.bytes(), chunk.block, chunk.text];
+                let session = chunk.fence.session.bytes();
+                checksum::execute(&mut insert, &[(columns, checksum::CHUNK.of(columns)?)], params![session])?;
             }
         }
         drop(leases);

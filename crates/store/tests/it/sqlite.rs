@@ -335,7 +335,7 @@ async fn an_inconsistent_row_is_reported_as_corrupt() {
     commit(&store, fence, vec![row_run(run(1, 1, 1, queued()))], vec![]).await.unwrap();
     store.close();
     let external = Connection::open(folder.path().join("test.sqlite3")).unwrap();
-    external.execute("UPDATE runs SET status = 'failed'", []).unwrap();
+    external.execute("UPDATE runs SET status = 'failed', state_checksum = NULL", []).unwrap();
     drop(external);
     let store = sqlite_open(folder.path());
     let error = store.run_get(run_id(1)).await.unwrap_err();

@@ -19,7 +19,8 @@ async fn a_cancelled_agent_ends_its_turn_and_its_partial_text_is_kept() {
     let json = serde_json::to_string(&world.events("a").await).unwrap();
     assert!(json.contains(r#""proof":"ended""#), "it ended by itself: {json}");
     // The same process continues the same native session.
-    assert_eq!(world.answer_to("a", "history").await, "one; hang\nhistory\n");
+    let answer = world.answer_to("a", "history").await;
+    assert!(answer.starts_with("one; hang\n<interrupted> | user: one; hang | "), "{answer}");
     assert_eq!(world.processes(), 2);
     world.close().await;
 }
@@ -35,7 +36,8 @@ async fn an_agent_that_ignores_a_cancellation_is_killed_with_its_process_tree() 
     assert_eq!(world.processes(), 0, "cancelled means stopped");
     let json = serde_json::to_string(&world.events("a").await).unwrap();
     assert!(json.contains(r#""proof":"killed""#), "{json}");
-    assert_eq!(world.answer_to("a", "history").await, "spawn; deaf\nhistory\n");
+    let answer = world.answer_to("a", "history").await;
+    assert!(answer.starts_with("spawn; deaf\n<interrupted> | user: spawn; deaf | "), "{answer}");
     world.close().await;
 }
 
@@ -124,13 +126,24 @@ async fn only_a_regular_end_is_a_success() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_folder_that_does_not_exist_is_refused_with_the_prompt() {
+    let world = world("none").await;
+    let options = mainspring_core::RunOptions { cwd: Some("/no/such/folder".into()), ..Default::default() };
+    let refused = world.kernel().run_create(&world.me, RunRequest { options, ..request("a", "hi") }).await;
+    let error = refused.unwrap_err();
+    assert_eq!(error.code(), "invalid_request");
+    assert!(error.to_string().contains("/no/such/folder does not exist"), "{error}");
+    world.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_failed_start_names_the_reason() {
     type Change = fn(&mut Setup);
     let cases: [(Change, &str, &str); 3] = [
         (
             |setup| setup.agent.command = vec!["/no/such/agent".into()],
             "adapter_unavailable",
-            "could not be started",
+            r#"the command \"/no/such/agent\" was not found"#,
         ),
         (|setup| setup.run_shell("echo no key >&2; exit 1"), "adapter_unavailable", "no key"),
         (|setup| setup.agent.cwd = "/no/such/folder".into(), "invalid_request", "does not exist"),
@@ -141,6 +154,8 @@ async fn a_failed_start_names_the_reason() {
         let json = serde_json::to_string(&run).unwrap();
         assert_eq!((run.state.status(), failure_code(&run).as_str()), (RunStatus::Failed, code), "{json}");
         assert!(json.contains(says), "{json}");
+        let is_missing = says.contains("was not found");
+        assert!(!is_missing || run.attempts == 1, "a missing command is not tried again: {json}");
         world.close().await;
     }
 }

@@ -239,3 +239,25 @@ async fn an_interrupted_turn_is_repeated_to_an_agent_that_lost_it() {
     assert_eq!(world.answer_to("a", "history").await.matches("interrupted").count(), 2);
     world.close().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancelled_prompt_is_repeated_whether_the_process_lives_or_not() {
+    let mut world = world("forgets,resume").await;
+    world.answer_to("a", "my name is Ada").await;
+    for restart in [false, true] {
+        let run = world.start("a", "my dog is Rex; hang").await;
+        world.wait_for_text("a", "hanging").await;
+        world.cancel(run).await;
+        assert_eq!(world.wait_for_end(run).await.state.status(), RunStatus::Cancelled);
+        if restart {
+            world.restart().await;
+        }
+        world.answer_to("a", "who?").await;
+        let cut =
+            "<interrupted> | user: my dog is Rex; hang | assistant: my dog is Rex | hanging | </interrupted>";
+        let answer = world.answer_to("a", "history").await;
+        assert!(answer.contains(cut) && answer.ends_with("\nwho?\n"), "restarted: {restart}, {answer}");
+    }
+    assert_eq!(world.bindings("a").await.len(), 1, "it is the same session");
+    world.close().await;
+}

@@ -2,10 +2,11 @@
 
 use mainspring::core::RunStatus;
 use mainspring_client::bridge::{BridgeError, Query, Surface};
+use mainspring_test_support::jsonl::is_end;
 
 use super::{read_until, start, start_query};
+use crate::jsonl::Host;
 use crate::jsonl::acp::folder;
-use crate::jsonl::{Host, is_end};
 
 #[tokio::test]
 async fn a_result_exposes_session_run_attempt_and_adapter_ids_separately() {

@@ -4,9 +4,10 @@ use std::io::Write;
 use std::path::Path;
 use std::process::Stdio;
 
+use mainspring_test_support::jsonl::{is_end, query};
 use serde_json::{Value, json};
 
-use super::{Host, is_end, query};
+use super::Host;
 use crate::cli::{json_lines, run};
 use crate::kill::example;
 
@@ -153,7 +154,7 @@ fn fault_four_sessions_on_acp_at_once() {
     here.sort();
     assert_eq!(here, names);
     host.send(&json!({"type": "stop"}));
-    let (rest, code) = host.receive_rest();
+    let (rest, code) = host.wait_ended();
     let cancelled = rest.iter().filter(|line| line["terminalStatus"] == "cancelled").count();
     assert_eq!((cancelled, code), (4, 0), "{rest:?}");
 }

@@ -1,10 +1,11 @@
 //! Regression tests for faults seen in the protocol's first implementation. Tests that need a real agent are in `acp`
 //! and `pi`, tests that need a kill in `restart`; docs/acceptance.md lists all of them.
 
+use mainspring_test_support::jsonl::query;
 use rusqlite::OpenFlags;
 use serde_json::{Value, json};
 
-use super::{Host, is_end, query, streamed_text};
+use super::Host;
 use crate::cli::{json_lines, run};
 
 fn interrupt(request: &str) -> Value {
@@ -12,119 +13,13 @@ fn interrupt(request: &str) -> Value {
 }
 
 #[test]
-fn four_sessions_run_concurrently() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut host = Host::start(dir.path());
-    let names = ["a", "b", "c", "d"];
-    names.iter().for_each(|name| host.query(name, name, &format!("say {name} is here; hang")));
-    let mut here = vec![];
-    while here.len() < 4 {
-        let line = host.receive();
-        assert_eq!(line["type"], "text_delta", "all of them work before any of them ends");
-        here.push(line["requestId"].as_str().unwrap().to_owned());
-    }
-    here.sort();
-    assert_eq!(here, names);
-    names.iter().for_each(|name| host.send(&interrupt(name)));
-    let mut ended = 0;
-    while ended < 4 {
-        ended += usize::from(host.receive()["terminalStatus"] == "cancelled");
-    }
-}
-
-#[test]
-fn fault_agent_ignores_cancel() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut host = Host::start_with(dir.path(), &[], &[("MAINSPRING_CANCEL_GRACE_MS", "50")]);
-    host.query("deaf", "k", "say half; ignore-cancel; hang");
-    host.receive_until(|line| line["type"] == "text_delta");
-    host.query("next", "k", "say next");
-    host.send(&interrupt("deaf"));
-    let received = host.receive_query("deaf");
-    let types: Vec<&str> = received.iter().map(|line| line["type"].as_str().unwrap()).collect();
-    assert_eq!(types, ["cancel_ack", "result"]);
-    assert_eq!(
-        (&received[1]["terminalStatus"], &received[1]["text"]),
-        (&"cancelled".into(), &"half\n".into())
-    );
-    assert_eq!(host.receive_end("next")["text"], "next\n");
-}
-
-#[test]
-fn fault_queued_run_cancelled() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut host = Host::start(dir.path());
-    host.query("active", "k", "say here; hang");
-    host.receive_until(|line| line["type"] == "text_delta");
-    host.query("queued", "k", "say never");
-    host.send(&interrupt("queued"));
-    let received = host.receive_query("queued");
-    assert_eq!(received.len(), 2, "{received:?}");
-    assert_eq!((&received[0]["accepted"], &received[0]["dispatchAttempted"]), (&true.into(), &false.into()));
-    assert_eq!((&received[1]["terminalStatus"], &received[1]["text"]), (&"cancelled".into(), &"".into()));
-    assert!(received[1].get("attemptId").is_none(), "nothing has acted for it");
-    host.send(&interrupt("active"));
-    host.receive_end("active");
-}
-
-#[test]
-fn a_crash_is_reported_and_the_next_query_runs() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut host = Host::start_with(dir.path(), &[], &[("MAINSPRING_LIMITS_ATTEMPTS", "1")]);
-    host.query("crash", "k", "say half; crash");
-    host.query("next", "k", "say next");
-    let received = host.receive_query("crash");
-    assert_eq!(received.last().unwrap()["type"], "error");
-    assert_eq!(streamed_text(&received, "crash"), "half\n");
-    assert_eq!(host.receive_end("next")["text"], "next\n");
-}
-
-#[test]
-fn fault_duplicate_request_id() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut host = Host::start(dir.path());
-    let line = query("r", "k", "say once; sleep 50ms; say more");
-    host.send(&line);
-    // While the run is active, both queries get one answer.
-    host.send(&line);
-    let first = host.receive_end("r");
-    // Afterwards the answer is repeated.
-    host.send(&line);
-    let again = host.receive();
-    for field in ["type", "text", "runId", "attemptId", "sessionId", "terminalStatus"] {
-        assert_eq!(again[field], first[field], "{field}");
-    }
-    host.send(&query("r", "k", "say something else"));
-    let other = host.receive();
-    assert_eq!(
-        (&other["type"], &other["reason"], &other["requestId"]),
-        (&"error".into(), &"request_conflict".into(), &"r".into())
-    );
-    assert_eq!(host.close(), (vec![], 0));
-    let owner = ["--owner", "desktop-local-user"];
-    let runs = json_lines(&run(dir.path(), &[&["run", "list", "--json"][..], &owner].concat()));
-    assert_eq!(runs.len(), 1);
-}
-
-#[test]
-fn request_ids_without_a_client_id_are_scoped_to_the_connection() {
-    let dir = tempfile::tempdir().unwrap();
-    for text in ["one", "two"] {
-        let mut host = Host::start(dir.path());
-        host.send(&json!({"type": "query", "id": "1", "prompt": format!("say {text}"), "systemPrompt": ""}));
-        let received = host.receive_until(is_end);
-        assert_eq!(received.last().unwrap()["text"], format!("{text}\n"));
-    }
-}
-
-#[test]
 fn fault_thinking_text() {
     let dir = tempfile::tempdir().unwrap();
     let mut host = Host::start(dir.path());
-    let mut answer = host.query_followed("r", "k", "think xyzzy; say aloud");
+    let mut answer = host.query_followed("r", "k", "think xyzzy-plugh; say aloud");
     let received = host.receive_query("r");
     answer.wait().unwrap();
-    assert!(received.iter().any(|line| line["type"] == "thinking_delta" && line["text"] == "xyzzy"));
+    assert!(received.iter().any(|line| line["type"] == "thinking_delta" && line["text"] == "xyzzy-plugh"));
     host.close();
     let mut aloud = 0;
     for file in std::fs::read_dir(dir.path().join("state")).unwrap() {
@@ -132,67 +27,11 @@ fn fault_thinking_text() {
         let bytes = if path.is_file() { std::fs::read(path).unwrap() } else { continue };
         let holds =
             |text: &str| bytes.windows(text.len()).filter(|window| *window == text.as_bytes()).count();
-        // The prompt, a script, contains the word itself.
-        assert_eq!(holds("xyzzy"), holds("think xyzzy"));
+        // The prompt, a script, contains the thought itself. The search index holds its words one by one.
+        assert_eq!(holds("xyzzy-plugh"), holds("think xyzzy-plugh"));
         aloud += holds("aloud") - holds("say aloud");
     }
-    assert!(aloud > 0, "what was said is kept");
-}
-
-#[test]
-fn fault_usage() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut host = Host::start_with(dir.path(), &[], &[("MAINSPRING_RETRY_BASE_MS", "1")]);
-    host.query("r", "k", "usage 10 20 0.25; say try; fail once no luck; say done");
-    let received = host.receive_query("r");
-    let last = received.last().unwrap();
-    assert_eq!(
-        (&last["inputTokens"], &last["outputTokens"], &last["costUsd"]),
-        (&20.into(), &40.into(), &0.5.into())
-    );
-    assert_eq!(last["text"], "try\ndone\n", "what a failed attempt said is not part of the answer");
-    let attempts: std::collections::BTreeSet<_> =
-        received.iter().map(|line| line["attemptId"].to_string()).collect();
-    assert_eq!(attempts.len(), 2, "each line names the attempt it belongs to");
-}
-
-#[test]
-fn sessions_are_resolved_by_their_references_per_owner() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut host = Host::start(dir.path());
-    let mut no = 0;
-    let mut session_of = |fields: Value| {
-        no += 1;
-        let mut line = json!({
-            "type": "query", "protocolVersion": 2, "requestId": no.to_string(), "clientId": "test", "prompt": "say x",
-        });
-        line.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
-        host.send(&line);
-        let end = host.receive_end(&no.to_string());
-        end["sessionId"].as_str().unwrap_or_else(|| end["code"].as_str().unwrap()).to_owned()
-    };
-    let task = session_of(json!({"externalRefKind": "task", "externalRefId": "7", "legacySessionKey": "t"}));
-    assert_eq!(session_of(json!({"externalRefKind": "task", "externalRefId": "7"})), task);
-    assert_eq!(session_of(json!({"sessionId": task})), task);
-    // An explicit reference is independent of the alias.
-    let alias = session_of(json!({"legacySessionKey": "t"}));
-    assert_ne!(alias, task);
-    assert_eq!(session_of(json!({"sessionKey": "t"})), alias);
-    assert_eq!(
-        session_of(json!({"model": "t"})),
-        alias,
-        "the model's name is the key of those who name none"
-    );
-    assert_ne!(session_of(json!({"legacySessionKey": "t", "legacyClientScope": "pill"})), alias);
-    assert_eq!(session_of(json!({})), session_of(json!({})));
-    // Another owner's session id is not found; the same external reference resolves to the caller's own session.
-    assert_eq!(session_of(json!({"sessionId": task, "ownerId": "jürgen"})), "not_found");
-    let others = session_of(
-        json!({"sessionId": task, "ownerId": "jürgen", "externalRefKind": "task", "externalRefId": "7"}),
-    );
-    assert!(others != task && others.starts_with("ses_"), "{others}");
-    let listed = run(dir.path(), &["session", "list", "--json", "--owner", "jürgen"]);
-    assert_eq!(json_lines(&listed).len(), 1, "{}", listed.err);
+    assert!(aloud > 0, "the answer is stored");
 }
 
 #[test]
@@ -220,7 +59,7 @@ fn an_image_is_stored_once_and_model_directory_and_alias_are_applied() {
     let options: Vec<_> =
         runs.iter().map(|run| (run["options"]["model"].clone(), run["options"]["cwd"].clone())).collect();
     assert_eq!(options[0], (json!("m1"), json!("/tmp/hinted")));
-    assert_eq!(options[1], (json!("m2"), json!(dir.path())), "the home folder, where nobody says otherwise");
+    assert_eq!(options[1], (json!("m2"), json!(dir.path())), "the default is the home directory");
     let session = first["sessionId"].as_str().unwrap();
     let shown = json_lines(&run(dir.path(), &[&["session", "show", session][..], &owner].concat()));
     let prompt = &shown[0]["messages"][0]["content"];
@@ -255,17 +94,4 @@ fn fault_delta_throughput() {
     let events = json_lines(&events);
     assert!(events.len() < 20, "{} events", events.len());
     assert!(events.iter().all(|event| event["type"] != "message.delta"));
-}
-
-#[test]
-fn fault_unknown_run_id() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut host = Host::start(dir.path());
-    for name in ["run_00000000000040008000000000000000", "run_1", "'; DROP TABLE runs"] {
-        host.send(&json!({"type": "interrupt", "protocolVersion": 2, "requestId": "x", "clientId": "test", "runId": name}));
-        let ack = host.receive();
-        assert_eq!((&ack["accepted"], &ack["code"]), (&false.into(), &"not_found".into()), "{ack}");
-        let message = ack["message"].as_str().unwrap();
-        assert!(!message.contains("SELECT") && !message.contains("SQL"), "{ack}");
-    }
 }

@@ -1,10 +1,11 @@
 //! A host gets the same service from the owner of the sessions and from a guest, and correct results when either
 //! leaves.
 
+use mainspring_test_support::jsonl::query;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use super::{Host, query};
+use super::Host;
 use crate::cli::{json_lines, run};
 use crate::guests::serve;
 
@@ -96,7 +97,7 @@ fn stop_cancels_open_queries_and_reports_them() {
             "signal" => kill_process(Pid::from_child(&host.child), Signal::TERM).unwrap(),
             _ => host.send(&json!({"type": "stop"})),
         }
-        let (rest, code) = host.receive_rest();
+        let (rest, code) = host.wait_ended();
         let ends: Vec<_> = rest
             .iter()
             .map(|line| (line["requestId"].as_str().unwrap(), line["terminalStatus"].as_str().unwrap()))
@@ -114,7 +115,7 @@ fn shutdown_does_not_wait_for_a_host_that_stopped_reading() {
     host.query("r", "a", "stream 100000 every 1ms x");
     host.receive_until(|line| line["type"] == "text_delta");
     // A pipe whose other end is closed.
-    host.lines = std::io::BufReader::new(crate::jsonl::empty_pipe());
+    host.output = std::io::BufReader::new(crate::jsonl::empty_pipe());
     assert!(host.child.wait().unwrap().success());
     assert_eq!(statuses(dir.path()), ["cancelled"]);
 }
@@ -126,7 +127,7 @@ fn a_host_receives_the_reason_of_a_failed_start() {
     let mut host = Host::spawn(dir.path(), &[], &[]);
     let line = host.receive();
     assert_eq!((&line["type"], &line["reason"]), (&"error".into(), &"state_dir_unusable".into()), "{line}");
-    assert_eq!(host.receive_rest(), (vec![], 5));
+    assert_eq!(host.wait_ended(), (vec![], 5));
 }
 
 #[test]

@@ -1,8 +1,9 @@
 //! A host that uses pi under the name `pi-mono`.
 
+use mainspring_test_support::jsonl::query;
 use serde_json::{Value, json};
 
-use super::{Host, query};
+use super::Host;
 use crate::kill::example;
 
 /// Creates a folder configured with a scripted pi, which is not the default adapter.

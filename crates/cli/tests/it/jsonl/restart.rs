@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 
+use mainspring_test_support::Rng;
+use mainspring_test_support::jsonl::{is_end, query};
 use serde_json::Value;
 
-use super::{Host, is_end, query};
+use super::Host;
 use crate::cli::{json_lines, run};
-use crate::kill::Rng;
 
 fn runs(dir: &std::path::Path) -> Vec<Value> {
     json_lines(&run(dir, &["run", "list", "--json", "--limit", "500", "--owner", "desktop-local-user"]))
@@ -54,7 +55,7 @@ fn twenty_kills_neither_repeat_nor_lose_a_query() {
     let dir = tempfile::tempdir().unwrap();
     let seed = u64::from(std::process::id()) | 1 << 40;
     eprintln!("seed {seed}");
-    let mut rng = Rng(seed);
+    let mut rng = Rng::new(seed);
     let mut ends: HashMap<String, Value> = HashMap::new();
     let line =
         |no: usize| query(&format!("q{no}"), &format!("s{}", no % 7), &format!("stream 20 every 1ms w{no}"));

@@ -2,7 +2,9 @@
 
 use std::io::Write;
 
-use super::{Host, is_end, streamed_text};
+use mainspring_test_support::jsonl::{is_end, streamed_text};
+
+use super::Host;
 use crate::guests::serve;
 
 /// Returns the peak memory of a process, in kilobytes.
@@ -52,7 +54,7 @@ fn many_short_lines_from_a_host_that_does_not_read_use_bounded_memory() {
     let dir = tempfile::tempdir().unwrap();
     let mut host = Host::start(dir.path());
     let idle = peak(host.child.id());
-    let mut stdin = host.stdin.take().unwrap();
+    let mut stdin = host.input.take().unwrap();
     let pipe = std::os::fd::AsFd::as_fd(&stdin).try_clone_to_owned().unwrap();
     let writer = std::thread::spawn(move || {
         for no in 0..LINES {
@@ -73,7 +75,7 @@ fn many_short_lines_from_a_host_that_does_not_read_use_bounded_memory() {
     for _ in 0..LINES {
         assert_eq!(host.receive()["type"], "cancel_ack");
     }
-    host.stdin = Some(writer.join().unwrap());
+    host.input = Some(writer.join().unwrap());
     let held = peak(host.child.id()) - idle;
-    assert!(held < 100_000, "{held} kB were held for lines that nobody had read the answers of");
+    assert!(held < 100_000, "{held} kB are buffered for unread answers");
 }

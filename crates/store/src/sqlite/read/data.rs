@@ -7,8 +7,9 @@ use mainspring_kernel::store::{StateAt, StoreError};
 use rusqlite::{Connection, params};
 use serde_json::Value;
 
+use super::super::checksum;
 use super::super::columns::{Columns, Id};
-use super::{query_all, query_one, sql_limit};
+use super::{query_all, query_one, sql_limit, state_columns};
 
 /// Greater than the number of any event.
 const UNBOUNDED: i64 = i64::MAX;
@@ -164,18 +165,21 @@ fn session_slot(
 }
 
 fn session_entry(connection: &Connection, id: i64) -> Result<Option<StateEntry>, StoreError> {
-    let sql = "SELECT key, version, updated_at_ms, value FROM session_state WHERE id = ?1";
+    let sql = concat!("SELECT ", state_columns!(), " FROM session_state WHERE id = ?1");
     query_one(connection, sql, [id], entry)
 }
 
 fn entry(columns: &mut Columns<'_>) -> rusqlite::Result<StateEntry> {
+    columns.check(&checksum::STATE)?;
     let (key, version, updated_at) = (columns.get()?, columns.number()?, columns.time()?);
     Ok(StateEntry { key, version, updated_at, value: columns.json()? })
 }
 
 fn run_slot(connection: &Connection, run: RunId, key: &str) -> Result<StateSlot, StoreError> {
-    let sql = "SELECT version, updated_at_ms, value FROM run_state WHERE run_id = ?1 AND key = ?2";
+    let sql = concat!("SELECT ", state_columns!(), " FROM run_state WHERE run_id = ?1 AND key = ?2");
     let slot = query_one(connection, sql, params![run.bytes(), key], |columns| {
+        columns.check(&checksum::STATE)?;
+        columns.skip(1);
         let (version, updated_at) = (columns.number()?, columns.time()?);
         let value = columns.maybe_json::<Value>()?;
         let entry = value.map(|value| StateEntry { key: key.into(), value, version, updated_at });
@@ -189,7 +193,7 @@ pub(in super::super) fn owner_entry(
     owner: &str,
     key: &str,
 ) -> Result<Option<StateEntry>, StoreError> {
-    let sql = "SELECT key, version, updated_at_ms, value FROM owner_state WHERE owner_id = ?1 AND key = ?2";
+    let sql = concat!("SELECT ", state_columns!(), " FROM owner_state WHERE owner_id = ?1 AND key = ?2");
     query_one(connection, sql, [owner, key], entry)
 }
 
@@ -230,15 +234,21 @@ pub(in super::super) fn state_page(
         }
         StateAt::Run(run) => query_all(
             connection,
-            "SELECT key, version, updated_at_ms, value FROM run_state
-             WHERE run_id = ?1 AND key > ?2 AND value IS NOT NULL ORDER BY key LIMIT ?3",
+            concat!(
+                "SELECT ",
+                state_columns!(),
+                " FROM run_state WHERE run_id = ?1 AND key > ?2 AND value IS NOT NULL ORDER BY key LIMIT ?3"
+            ),
             params![run.bytes(), after, sql_limit(limit)],
             entry,
         ),
         StateAt::Owner(owner) => query_all(
             connection,
-            "SELECT key, version, updated_at_ms, value FROM owner_state
-             WHERE owner_id = ?1 AND key > ?2 ORDER BY key LIMIT ?3",
+            concat!(
+                "SELECT ",
+                state_columns!(),
+                " FROM owner_state WHERE owner_id = ?1 AND key > ?2 ORDER BY key LIMIT ?3"
+            ),
             params![owner, after, sql_limit(limit)],
             entry,
         ),

@@ -3,16 +3,18 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use mainspring_core::{
-    Block, Body, CallResult, Cursor, Event, Message, MessageId, Position, RunId, SessionId,
-};
+use mainspring_core::{Block, Body, Cursor, Event, Message, MessageId, Position, RunId, SessionId};
 use mainspring_kernel::store::StoreError;
 use rusqlite::{Connection, params};
 use serde_json::Value;
 
+use super::super::checksum;
 use super::super::columns::{Columns, Id, blob, int};
 use super::super::error::read_error;
-use super::{message, message_columns, query_one, sql_limit};
+use super::{
+    effect, effect_columns, event_columns, message, message_columns, query_one, run_request_columns,
+    sql_limit,
+};
 
 pub(in super::super) fn events_after(
     connection: &Connection,
@@ -24,8 +26,9 @@ pub(in super::super) fn events_after(
     macro_rules! events {
         ($where:literal) => {
             concat!(
-                "SELECT event_seq, event_id, run_id, attempt_id, pos, created_at_ms, message_id, type, payload \
-                 FROM events WHERE session_id = ?1 AND event_seq > ",
+                "SELECT ",
+                event_columns!(),
+                " FROM events WHERE session_id = ?1 AND event_seq > ",
                 $where,
                 " ORDER BY event_seq LIMIT ?4"
             )
@@ -45,7 +48,7 @@ pub(in super::super) fn events_after(
     let mut rows = statement.query(params).map_err(|error| read_error(&error))?;
     let mut events = vec![];
     while let Some(row) = rows.next().map_err(|error| read_error(&error))? {
-        events.push(reader.event(session, &mut Columns::new(row))?);
+        events.push(reader.event(&mut Columns::new(row))?);
     }
     Ok(events)
 }
@@ -67,12 +70,15 @@ pub(in super::super) fn owner_events(
     if until <= after.0 {
         return Ok((vec![], after));
     }
-    let sql = "SELECT session_id, event_seq, event_id, run_id, attempt_id, pos, created_at_ms, message_id, type, payload \
-               FROM events WHERE event_seq > ?1 AND event_seq <= ?2 \
-               AND (?3 IS NULL OR type IN (SELECT value FROM json_each(?3))) \
-               AND EXISTS (SELECT 1 FROM sessions WHERE sessions.session_id = events.session_id AND owner_id = ?4 \
-                   AND (status <> 'deleted' OR type = 'session.deleted')) \
-               ORDER BY event_seq LIMIT ?5";
+    let sql = concat!(
+        "SELECT ",
+        event_columns!(),
+        " FROM events WHERE event_seq > ?1 AND event_seq <= ?2 \
+          AND (?3 IS NULL OR type IN (SELECT value FROM json_each(?3))) \
+          AND EXISTS (SELECT 1 FROM sessions WHERE sessions.session_id = events.session_id AND owner_id = ?4 \
+              AND (status <> 'deleted' OR type = 'session.deleted')) \
+          ORDER BY event_seq LIMIT ?5"
+    );
     let mut statement = connection.prepare_cached(sql).map_err(|error| read_error(&error))?;
     let params = params![int(after.0), int(until), types, owner, sql_limit(limit)];
     let mut rows = statement.query(params).map_err(|error| read_error(&error))?;
@@ -82,8 +88,7 @@ pub(in super::super) fn owner_events(
     while let Some(row) = rows.next().map_err(|error| read_error(&error))? {
         let mut columns = Columns::new(row);
         read += 1;
-        let session = columns.id().map_err(|error| read_error(&error))?;
-        let event = reader.event(session, &mut columns)?;
+        let event = reader.event(&mut columns)?;
         if read >= limit {
             scanned_to = event.cursor;
         }
@@ -149,6 +154,9 @@ pub(in super::super) fn event_before(
     Ok(found.filter(|found| floor.is_none_or(|floor| floor.cursor < found.cursor)))
 }
 
+/// The index of `request_id` in the columns of a run.
+const REQUEST_ID_COLUMN: usize = 6;
+
 /// Converts the rows of one page of events.
 struct EventReader<'a> {
     connection: &'a Connection,
@@ -165,16 +173,12 @@ impl<'a> EventReader<'a> {
         Self { connection, request_ids: HashMap::new(), last_results: None, text: String::new() }
     }
 
-    fn event(&mut self, session: SessionId, columns: &mut Columns<'_>) -> Result<Event, StoreError> {
-        let mut event = Self::envelope(columns, session).map_err(|error| read_error(&error))?;
+    fn event(&mut self, columns: &mut Columns<'_>) -> Result<Event, StoreError> {
+        let (mut event, message, kind, payload) =
+            Self::columns(columns).map_err(|error| read_error(&error))?;
         if let Some(run) = event.run {
             event.request = self.request_id(run)?;
         }
-        let message = columns.maybe_id().map_err(|error| read_error(&error))?;
-        let (kind, payload) = columns
-            .text()
-            .and_then(|kind| Ok((kind, columns.text()?)))
-            .map_err(|error| read_error(&error))?;
         event.body = match message {
             None => self.body(kind, payload)?,
             Some(id) if kind == "message.completed" => {
@@ -185,18 +189,18 @@ impl<'a> EventReader<'a> {
         Ok(event)
     }
 
-    fn envelope(columns: &mut Columns<'_>, session: SessionId) -> rusqlite::Result<Event> {
-        Ok(Event {
-            cursor: Cursor(columns.number()?),
-            id: columns.id()?,
-            session,
-            run: columns.maybe_id()?,
-            attempt: columns.maybe_id()?,
-            pos: columns.number()?,
-            at: columns.time()?,
-            request: None,
-            body: Body::RunRunning {},
-        })
+    /// Reads an event without its body, the id of its message, its type and its payload.
+    fn columns<'row>(
+        columns: &mut Columns<'row>,
+    ) -> rusqlite::Result<(Event, Option<MessageId>, &'row str, &'row str)> {
+        columns.check(&checksum::EVENT)?;
+        let (cursor, id, session) = (Cursor(columns.number()?), columns.id()?, columns.id()?);
+        let (run, attempt, message) = (columns.maybe_id()?, columns.maybe_id()?, columns.maybe_id()?);
+        let kind = columns.text()?;
+        let (pos, at) = (columns.number()?, columns.time()?);
+        let body = Body::RunRunning {};
+        let event = Event { cursor, id, session, run, attempt, pos, at, request: None, body };
+        Ok((event, message, kind, columns.text()?))
     }
 
     fn body(&mut self, kind: &str, payload: &str) -> Result<Body, StoreError> {
@@ -227,13 +231,16 @@ impl<'a> EventReader<'a> {
         end.content = match self.results(id)? {
             Some(message) => message.content.iter().find_map(of_call).unwrap_or_default(),
             None => {
-                let sql =
-                    "SELECT result FROM effects WHERE session_id = ?1 AND run_id = ?2 AND tool_use_id = ?3";
+                let sql = concat!(
+                    "SELECT ",
+                    effect_columns!(),
+                    " FROM effects WHERE session_id = ?1 AND run_id = ?2 AND tool_use_id = ?3"
+                );
                 let params = params![event.session.bytes(), blob(event.run), tool_use_id];
-                let found = query_one(self.connection, sql, params, |columns| columns.json::<CallResult>())?;
+                let found = query_one(self.connection, sql, params, effect)?.and_then(|call| call.ended);
                 let missing =
                     || StoreError::Corrupt(format!("the result of the tool call {tool_use_id} is missing"));
-                found.ok_or_else(missing)?.content
+                found.ok_or_else(missing)?.result.content
             }
         };
         Ok(body)
@@ -251,10 +258,13 @@ impl<'a> EventReader<'a> {
         if let Some(request_id) = self.request_ids.get(&run) {
             return Ok(request_id.clone());
         }
-        let sql = "SELECT request_id FROM runs WHERE run_id = ?1";
-        let request_id =
-            query_one(self.connection, sql, [run.bytes()], |columns| columns.get::<Option<String>>())?
-                .flatten();
+        let sql = concat!("SELECT ", run_request_columns!(), " FROM runs WHERE run_id = ?1");
+        let request_id = query_one(self.connection, sql, [run.bytes()], |columns| {
+            columns.check(&checksum::RUN_REQUEST)?;
+            columns.skip(REQUEST_ID_COLUMN);
+            columns.get::<Option<String>>()
+        })?;
+        let request_id = request_id.flatten();
         self.request_ids.insert(run, request_id.clone());
         Ok(request_id)
     }

@@ -7,10 +7,10 @@ use mainspring_kernel::search::{Query, searchable_text};
 use mainspring_kernel::store::{FoundMessage, StoreError};
 use rusqlite::{Connection, Result, params};
 
-use super::super::columns::Columns;
+use super::super::columns::{Columns, Id};
 use super::super::error::read_error;
 use super::super::search::last_indexed;
-use super::{message, query_all, session, session_columns, sql_limit};
+use super::{message, query_all, query_one, session, session_columns, sql_limit};
 
 /// Builds the match expression of the index: every word, with its last token as a prefix.
 fn match_expression(query: &Query) -> String {
@@ -61,9 +61,10 @@ pub(in super::super) fn search_messages(
     macro_rules! select_hits {
         ($from:literal) => {
             concat!(
-                "SELECT id, s.session_id, s.title, ",
-                "message_id, messages.session_id, run_id, role, messages.status, line, pos, content, \
-                 messages.created_at_ms, input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, cost_nanos",
+                "SELECT id, s.session_id, \
+                   message_id, messages.session_id, run_id, role, messages.status, line, pos, input_tokens, \
+                   output_tokens, cache_read_tokens, cache_write_tokens, cost_nanos, messages.created_at_ms, content, \
+                   messages.checksum",
                 $from,
                 " CROSS JOIN sessions AS s ON s.session_id = \
                     coalesce((SELECT l.session_id FROM lines AS l WHERE l.line = messages.line), messages.session_id) \
@@ -89,12 +90,17 @@ pub(in super::super) fn search_messages(
             search_hit,
         )?);
     }
+    // The title is read with the whole row, whose checksum covers it.
+    let sql = concat!("SELECT ", session_columns!(), " FROM sessions WHERE session_id = ?1");
+    for hit in &mut hits {
+        hit.title = query_one(connection, sql, [hit.session.bytes()], session)?.and_then(|found| found.title);
+    }
     Ok(hits)
 }
 
 fn search_hit(columns: &mut Columns<'_>) -> Result<FoundMessage> {
-    let (place, session, title) = (columns.number()?, columns.id()?, columns.get()?);
-    Ok(FoundMessage { arrival: place, session, title, message: Arc::clone(&message(columns)?.message) })
+    let (arrival, session) = (columns.number()?, columns.id()?);
+    Ok(FoundMessage { arrival, session, title: None, message: Arc::clone(&message(columns)?.message) })
 }
 
 /// Returns the first `limit` messages of `sql` that match `query`. Reads them one at a time, because there may be many.

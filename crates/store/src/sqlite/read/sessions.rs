@@ -4,15 +4,16 @@ use std::collections::HashSet;
 
 use mainspring_core::{Attempt, Cursor, Line, LineId, Position, Run, Session, SessionId};
 use mainspring_kernel::store::{
-    Chunk, EndedToolCall, Fence, InboxItem, Loaded, OpenToolCall, SessionPage, SessionRef, SessionsOf,
-    StoreError, Unfinished,
+    Chunk, Fence, InboxItem, Loaded, OpenToolCall, SessionPage, SessionRef, SessionsOf, StoreError,
+    Unfinished,
 };
 use rusqlite::{Connection, params};
 
+use super::super::checksum;
 use super::super::columns::Id;
 use super::{
-    attempt, attempt_columns, line, line_columns, page_start, query_all, query_one, run, run_columns,
-    session, session_columns, sql_limit,
+    attempt, attempt_columns, chunk_columns, effect, effect_columns, line, line_columns, page_start,
+    query_all, query_one, run, run_columns, session, session_columns, sql_limit,
 };
 
 /// The condition of the partial indexes. SQLite uses them only if it is repeated exactly.
@@ -119,8 +120,9 @@ fn lines_of(
 }
 
 fn chunks(connection: &Connection, fence: Fence) -> Result<Vec<Chunk>, StoreError> {
-    let sql = "SELECT pos, message_id, block, text FROM chunks WHERE session_id = ?1 ORDER BY pos";
+    let sql = concat!("SELECT ", chunk_columns!(), " FROM chunks WHERE session_id = ?1 ORDER BY pos");
     query_all(connection, sql, [fence.session.bytes()], |columns| {
+        columns.check(&checksum::CHUNK)?;
         Ok(Chunk {
             fence,
             pos: columns.number()?,
@@ -132,20 +134,8 @@ fn chunks(connection: &Connection, fence: Fence) -> Result<Vec<Chunk>, StoreErro
 }
 
 fn effects(connection: &Connection, id: SessionId) -> Result<Vec<OpenToolCall>, StoreError> {
-    let sql = "SELECT run_id, tool_use_id, name, started_at_ms, message_id, result FROM effects \
-               WHERE session_id = ?1 ORDER BY id";
-    query_all(connection, sql, [id.bytes()], |columns| {
-        Ok(OpenToolCall {
-            run: columns.id()?,
-            tool_use_id: columns.get()?,
-            name: columns.get()?,
-            started_at: columns.maybe_time()?,
-            ended: match columns.maybe_id()? {
-                Some(message) => Some(EndedToolCall { message, result: columns.json()? }),
-                None => None,
-            },
-        })
-    })
+    let sql = concat!("SELECT ", effect_columns!(), " FROM effects WHERE session_id = ?1 ORDER BY id");
+    query_all(connection, sql, [id.bytes()], effect)
 }
 
 pub(in super::super) fn inbox(connection: &Connection, id: SessionId) -> Result<Vec<InboxItem>, StoreError> {

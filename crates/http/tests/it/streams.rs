@@ -1,27 +1,21 @@
-//! Streams over real sockets: every reader gets every event once, whatever other readers do.
+//! Streams: every reader gets every event once, whatever other readers do.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::time::Duration;
 
-use mainspring::core::{Cursor, Event};
-use mainspring::{Caller, Kernel};
-use mainspring_http::{Access, Http, HttpLimits};
-use mainspring_kernel::Options;
-use mainspring_kernel::clock::Clock;
-use mainspring_kernel::ids::Ids;
-use mainspring_kernel::kernel::RunRequest;
-use mainspring_kernel::store::SessionRef;
-use mainspring_store::{SqliteOptions, SqliteStore};
-use reqwest::{Method, StatusCode};
+use axum::http::{Method, StatusCode};
+use mainspring_test_support::{EventStream, Listening, NodeBuilder, Rng, SseFrame, TOKEN, TestNode};
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
-use tokio::net::{TcpListener, TcpSocket};
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::JoinSet;
-use tokio_util::sync::CancellationToken;
 
-use crate::http::{EventStream, Server, SseFrame, send_request};
-use crate::kill::Rng;
+use crate::world::{Server, send_request};
+
+/// A node on SQLite whose scripts sleep in real time.
+fn on_disk() -> NodeBuilder {
+    TestNode::builder().sqlite().system_clock().options(|options| options.max_workers = 100)
+}
 
 /// State that a client builds from its stream.
 #[derive(Default)]
@@ -65,8 +59,8 @@ async fn a_reader_that_reconnects_a_thousand_times_gets_every_event_once() {
     const CONNECTIONS: usize = 1_000;
     let seed = u64::from(std::process::id()) | 1 << 40;
     eprintln!("seed {seed}");
-    let mut rng = Rng(seed);
-    let server = Server::start();
+    let mut rng = Rng::new(seed);
+    let server = Server::with(on_disk()).await;
     let script = "stream 200 every 1ms ab; tool add {\"a\":1,\"b\":2}; stream 200 every 1ms cdé; say ü end";
     let (mut prompts, mut connections) = (0, 0);
     let (mut reader, mut last) = (ReaderState::default(), "0.0".to_owned());
@@ -78,7 +72,7 @@ async fn a_reader_that_reconnects_a_thousand_times_gets_every_event_once() {
         connections += 1;
         let mode = ["controller", "observer"][connections % 2];
         let path = format!("/v1/sessions/long/events?mode={mode}");
-        let mut stream = EventStream::open(&server, &path, Some(&last)).await;
+        let mut stream = server.stream(&path, Some(&last)).await;
         // Reads a few frames, or none, then drops the connection.
         for _ in 0..rng.below(5) {
             let frame = stream.next().await.unwrap();
@@ -89,87 +83,44 @@ async fn a_reader_that_reconnects_a_thousand_times_gets_every_event_once() {
             }
         }
     }
-    let mut stored = vec![];
-    let mut next = Some("0.0".to_owned());
-    while let Some(after) = next {
-        let (_, page) = server.get(&format!("/v1/sessions/long/events?limit=500&after={after}")).await;
-        stored
-            .extend(page["items"].as_array().unwrap().iter().map(|event| event["cursor"].as_u64().unwrap()));
-        next = page["next"].as_str().map(str::to_owned);
-    }
-    assert_eq!(reader.events, stored, "seed {seed}: every event once, in order");
+    assert_eq!(reader.events, server.cursors("long").await, "seed {seed}: every event once, in order");
     let turn = ["ab ".repeat(200), "cdé ".repeat(200) + "ü end\n"];
     assert_eq!(reader.answers.len(), prompts * turn.len(), "seed {seed}");
     assert!(reader.answers.chunks(2).all(|answers| *answers == turn), "seed {seed}: byte for byte");
     assert!(prompts > 1, "seed {seed}: {prompts} turns");
 }
 
-/// A kernel and its HTTP server in this process, on a real socket.
-struct Local {
-    kernel: Kernel,
-    url: String,
-    stop: CancellationToken,
-    _server: JoinSet<()>,
-    _dir: tempfile::TempDir,
+/// Opens a stream over a real socket and never reads from it.
+async fn open_unread(listening: &Listening, path: &str) -> TcpStream {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(4_096).unwrap();
+    let address = &listening.address;
+    let mut stream = socket.connect(address.parse().unwrap()).await.unwrap();
+    let head = format!(
+        "GET {path} HTTP/1.1\r\nhost: {address}\r\nauthorization: Bearer {TOKEN}\r\naccept: text/event-stream\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    stream
 }
 
-const TOKEN: &str = "a token that is long enough";
-
-impl Local {
-    async fn start() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let (clock, ids) = (Clock::system(), Ids::system());
-        let file = dir.path().join("test.sqlite3");
-        let store = Arc::new(SqliteStore::open(&file, SqliteOptions::default(), clock.now()).unwrap());
-        let options = Options { max_workers: 100, ..Options::default() };
-        let adapters: Vec<Arc<dyn mainspring_kernel::adapter::Adapter>> =
-            vec![Arc::new(mainspring_adapters::ScriptAdapter)];
-        let kernel = Kernel::start(store, adapters, options, clock, ids).await.unwrap();
-        let stop = CancellationToken::new();
-        let limits = HttpLimits::default();
-        let router = Http::new(kernel.clone(), Access::new(TOKEN, "ada"), limits, stop.clone()).router();
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
-        let mut server = JoinSet::new();
-        server.spawn(mainspring_http::serve(listener, router, limits, CancellationToken::new()));
-        Self { kernel, url, stop, _server: server, _dir: dir }
+impl Server {
+    /// Returns the cursors of all events of a session.
+    async fn cursors(&self, key: &str) -> Vec<u64> {
+        let mut cursors = vec![];
+        let mut next = Some("0.0".to_owned());
+        while let Some(after) = next {
+            let (_, page) = self.get(&format!("/v1/sessions/{key}/events?limit=500&after={after}")).await;
+            let events = page["items"].as_array().unwrap();
+            cursors.extend(events.iter().map(|event| event["cursor"].as_u64().unwrap()));
+            next = page["next"].as_str().map(str::to_owned);
+        }
+        cursors
     }
 
-    async fn prompt(&self, key: &str, script: &str) {
-        self.kernel.run_create(&Caller::new("ada"), RunRequest::text(key, script)).await.unwrap();
-    }
-
-    async fn read(&self, path: &str) -> EventStream {
-        mainspring::install_tls();
-        let request = reqwest::Client::new().get(format!("{}{path}", self.url)).bearer_auth(TOKEN);
-        let response = request.header("accept", "text/event-stream").send().await.unwrap();
-        assert_eq!(response.status(), StatusCode::OK, "{path}");
-        EventStream::from_response(response)
-    }
-
-    /// Opens a stream and never reads from it.
-    async fn open_unread(&self, path: &str) -> tokio::net::TcpStream {
-        let socket = TcpSocket::new_v4().unwrap();
-        socket.set_recv_buffer_size(4_096).unwrap();
-        let address = self.url.trim_start_matches("http://");
-        let mut stream = socket.connect(address.parse().unwrap()).await.unwrap();
-        let head = format!(
-            "GET {path} HTTP/1.1\r\nhost: {address}\r\nauthorization: Bearer {TOKEN}\r\naccept: text/event-stream\r\n\r\n"
-        );
-        stream.write_all(head.as_bytes()).await.unwrap();
-        stream
-    }
-
-    async fn events(&self, key: &str) -> Vec<u64> {
-        let by = SessionRef::Key(key.into());
-        let events: Vec<Event> =
-            self.kernel.session_events(&Caller::new("ada"), &by, Cursor::START, Some(500)).await.unwrap();
-        events.iter().map(|event| event.cursor.0).collect()
-    }
-
+    /// Waits until the kernel counts this many readers.
     async fn wait_reader_count(&self, count: usize) {
         let counted = async {
-            while self.kernel.feed_memory().readers != count {
+            while self.node.kernel.feed_memory().readers != count {
                 tokio::task::yield_now().await;
             }
         };
@@ -189,51 +140,53 @@ async fn read_to_end(mut frames: EventStream) -> ReaderState {
 async fn a_stalled_reader_affects_no_other_reader() {
     const READERS: usize = 200;
     const SESSIONS: usize = 50;
-    let local = Local::start().await;
-    local.prompt("shared", "say before; sleep 1ms").await;
-    local.prompt("flood", "say before; sleep 1ms").await;
-    local.kernel.drain().await;
-    let before = local.events("shared").await.len();
+    let server = Server::with(on_disk()).await;
+    let listening = server.node.listen().await;
+    server.prompt("shared", "say before; sleep 1ms").await;
+    server.prompt("flood", "say before; sleep 1ms").await;
+    server.node.kernel.drain().await;
+    let before = server.cursors("shared").await.len();
     let from = |key: &str| format!("/v1/sessions/{key}/events");
-    let _stalled = [local.open_unread(&from("shared")).await, local.open_unread(&from("flood")).await];
-    let _idle_feed = local.open_unread("/v1/feed").await;
-    local.wait_reader_count(2).await;
+    let _stalled =
+        [open_unread(&listening, &from("shared")).await, open_unread(&listening, &from("flood")).await];
+    let _idle_feed = open_unread(&listening, "/v1/feed").await;
+    server.wait_reader_count(2).await;
     let mut readers = JoinSet::new();
     for _ in 0..READERS {
-        readers.spawn(read_to_end(local.read(&from("shared")).await));
+        readers.spawn(read_to_end(server.stream(&from("shared"), None).await));
     }
-    local.wait_reader_count(READERS + 2).await;
+    server.wait_reader_count(READERS + 2).await;
     // Much more than all buffers on the way can hold.
-    local.prompt("flood", &format!("stream 60000 {}", "x".repeat(199))).await;
-    local.prompt("shared", "stream 300 every 1ms word; say done").await;
+    server.prompt("flood", &format!("stream 60000 {}", "x".repeat(199))).await;
+    server.prompt("shared", "stream 300 every 1ms word; say done").await;
     let mut streams = JoinSet::new();
     for no in 0..SESSIONS {
         let key = format!("s{no}");
-        local.prompt(&key, "stream 100 every 2ms tick; say done").await;
-        let frames = local.read(&format!("{}?after=0.0", from(&key))).await;
+        server.prompt(&key, "stream 100 every 2ms tick; say done").await;
+        let frames = server.stream(&format!("{}?after=0.0", from(&key)), None).await;
         streams.spawn(async move { (key, read_to_end(frames).await) });
     }
-    let peak = local.kernel.feed_memory();
+    let peak = server.node.kernel.feed_memory();
     for reader in tokio::time::timeout(Duration::from_secs(60), readers.join_all()).await.unwrap() {
         assert_eq!(reader.answers, ["word ".repeat(300) + "done\n"]);
-        assert_eq!(reader.events, local.events("shared").await[before..], "every event once");
+        assert_eq!(reader.events, server.cursors("shared").await[before..], "every event once");
     }
     for (key, reader) in tokio::time::timeout(Duration::from_secs(60), streams.join_all()).await.unwrap() {
         assert_eq!(reader.answers, ["tick ".repeat(100) + "done\n"], "{key}");
-        assert_eq!(reader.events, local.events(&key).await, "{key}");
+        assert_eq!(reader.events, server.cursors(&key).await, "{key}");
     }
-    local.kernel.drain().await;
-    local.wait_reader_count(2).await;
-    let held = local.kernel.feed_memory();
+    server.node.kernel.drain().await;
+    server.wait_reader_count(2).await;
+    let held = server.node.kernel.feed_memory();
     assert_eq!(held.bytes, 0, "bytes are kept for readers that never read: {held:?}, before {peak:?}");
     assert!(held.events <= 256 * (SESSIONS + 2), "{held:?}");
-    local.stop.cancel();
-    local.kernel.shutdown().await;
+    server.node.stop.cancel();
+    server.node.kernel.shutdown().await;
 }
 
 #[tokio::test]
 async fn pruned_events_are_a_reset_for_streams_and_410_for_pages() {
-    let server = Server::start();
+    let server = Server::start().await;
     for text in ["say one", "say two"] {
         let run = server.prompt("a", text).await;
         server.wait_ended(&run).await;
@@ -253,7 +206,7 @@ async fn pruned_events_are_a_reset_for_streams_and_410_for_pages() {
             "{problem}"
         );
     }
-    let mut stream = EventStream::open(&server, "/v1/sessions/a/events", Some(&position(&events[3]))).await;
+    let mut stream = server.stream("/v1/sessions/a/events", Some(&position(&events[3]))).await;
     let reset = stream.next().await.unwrap();
     assert_eq!((reset.event.as_str(), &reset.data["position"]), ("reset", &json!(reset.id)));
     assert_eq!(reset.data["messages"].as_array().unwrap().len(), 4, "messages stay");
@@ -264,7 +217,7 @@ async fn pruned_events_are_a_reset_for_streams_and_410_for_pages() {
     assert_eq!(next.event, "run.queued");
     // The stream of a run ends even if the run's last event was pruned.
     let first = run["items"].as_array().unwrap().last().unwrap()["runId"].as_str().unwrap().to_owned();
-    let mut of_run = EventStream::open(&server, &format!("/v1/runs/{first}/events"), None).await;
+    let mut of_run = server.stream(&format!("/v1/runs/{first}/events"), None).await;
     assert_eq!(of_run.next().await.unwrap().event, "reset");
     assert!(of_run.next().await.is_none());
     let (status, problem) = server.post("/v1/sessions/a/compact", json!({"before": "9"})).await;
@@ -273,10 +226,10 @@ async fn pruned_events_are_a_reset_for_streams_and_410_for_pages() {
 
 #[tokio::test]
 async fn the_feed_reports_the_status_of_each_session() {
-    let server = Server::start();
+    let server = Server::start().await;
     let (_, opened) = server.post("/v1/sessions", json!({"key": "a", "title": "Tea"})).await;
     assert_eq!(opened["opening"], "created");
-    let mut feed = EventStream::open(&server, "/v1/feed", None).await;
+    let mut feed = server.stream("/v1/feed", None).await;
     let first = feed.next().await.unwrap();
     let id = &opened["sessionId"];
     assert_eq!(first.event, "snapshot");
@@ -313,4 +266,55 @@ async fn the_feed_reports_the_status_of_each_session() {
         StatusCode::NO_CONTENT
     );
     assert_eq!(feed.next().await.unwrap().event, "deleted");
+}
+
+#[tokio::test]
+async fn a_stream_resumes_after_the_last_event_that_the_reader_has() {
+    let server = Server::start().await;
+    server.play("a", "say one; tool add {\"a\":1,\"b\":2}; say two").await;
+    let mut whole = vec![];
+    let mut stream = server.stream("/v1/sessions/a/events", Some("0.0")).await;
+    while whole.last().is_none_or(|frame: &SseFrame| frame.event != "run.succeeded") {
+        whole.push(stream.next().await.unwrap());
+    }
+    for (at, frame) in whole.iter().enumerate() {
+        let id = frame.id.as_deref().unwrap();
+        // The header and the parameter mean the same, and the header comes from the reader that reconnects.
+        let by_header = server.stream("/v1/sessions/a/events?after=0.0", Some(id)).await;
+        let by_parameter = server.stream(&format!("/v1/sessions/a/events?after={id}"), None).await;
+        for mut stream in [by_header, by_parameter] {
+            for expected in &whole[at + 1..] {
+                assert_eq!(stream.next().await.as_ref(), Some(expected), "after {id}");
+            }
+        }
+    }
+    for bad in ["1", "x.0", "-1.0", "99999999999999999999.0"] {
+        let request = server.request(Method::GET, "/v1/sessions/a/events").header("last-event-id", bad);
+        let (status, problem) = send_request(request.header("accept", "text/event-stream")).await;
+        assert_eq!((status, &problem["code"]), (StatusCode::BAD_REQUEST, &json!("invalid_request")), "{bad}");
+    }
+    // Every stream ends when the server stops.
+    server.node.stop.cancel();
+    assert!(stream.next().await.is_none());
+}
+
+#[tokio::test]
+async fn a_prompt_is_answered_with_its_stream_if_the_caller_wants_one() {
+    let server = Server::start().await;
+    let body = json!({"prompt": "say hi", "session": {"key": "a"}});
+    let request = || {
+        let request = server.request(Method::POST, "/v1/runs").header("accept", "text/event-stream");
+        request.header("idempotency-key", "k").json(&body)
+    };
+    let mut kinds = [vec![], vec![]];
+    for kinds in &mut kinds {
+        let mut stream = request().send().await.frames();
+        while let Some(frame) = stream.next().await {
+            kinds.push(frame.event);
+        }
+        kinds.retain(|kind| kind != "message.delta");
+    }
+    let [first, again] = kinds;
+    assert_eq!(first.last().map(String::as_str), Some("run.succeeded"), "{first:?}");
+    assert!(again.ends_with(&first), "the same request streams the same run: {again:?}");
 }

@@ -1,9 +1,9 @@
 //! Runs the examples of docs/jsonl.md.
 
+use mainspring_test_support::jsonl::join_deltas;
 use serde_json::Value;
 
-use super::{Host, join_deltas};
-use crate::docs::document;
+use crate::world::Host;
 
 /// Shortens ids as the document does.
 fn shortened(line: &Value) -> Value {
@@ -25,13 +25,12 @@ fn shortened(line: &Value) -> Value {
 
 #[test]
 fn the_documented_examples_match_the_output() {
-    let text = document("docs/jsonl.md");
+    let text = include_str!("../../../../docs/jsonl.md");
     let examples: Vec<&str> =
         text.split("```jsonl\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
     assert!(examples.len() >= 3);
     for example in examples {
-        let dir = tempfile::tempdir().unwrap();
-        let mut host = Host::start(dir.path());
+        let mut host = Host::start();
         let mut received = vec![];
         for line in example.lines() {
             match line.split_at(2) {

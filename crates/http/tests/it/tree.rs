@@ -1,14 +1,11 @@
-//! Trees, forks, search and files, over real sockets.
+//! Trees, forks, search and exported files.
 
-use super::*;
+use axum::http::{Method, StatusCode};
+use serde_json::{Value, json};
+
+use crate::world::{Server, send_request};
 
 impl Server {
-    /// Sends a prompt and waits for the run's end.
-    async fn play(&self, session: &str, text: &str) -> Value {
-        let run = self.prompt(session, text).await;
-        self.wait_ended(&run).await
-    }
-
     async fn path(&self, session: &str) -> Vec<String> {
         let (_, page) = self.get(&format!("/v1/sessions/{session}/messages")).await;
         page["items"]
@@ -28,7 +25,7 @@ impl Server {
 
 #[tokio::test]
 async fn a_tree_is_branched_navigated_and_read() {
-    let server = Server::start();
+    let server = Server::start().await;
     server.play("a", "say one").await;
     let first = server.path("a").await;
     server.branch("a", json!({"place": {"kind": "regenerate", "messageId": first[0]}})).await;
@@ -77,7 +74,7 @@ async fn a_tree_is_branched_navigated_and_read() {
 
 #[tokio::test]
 async fn a_fork_is_idempotent_and_survives_the_deletion_of_its_source() {
-    let server = Server::start();
+    let server = Server::start().await;
     server.play("a", "say one").await;
     let path = server.path("a").await;
     let fork = |title: &str| {
@@ -102,12 +99,12 @@ async fn a_fork_is_idempotent_and_survives_the_deletion_of_its_source() {
 
 #[tokio::test]
 async fn a_session_can_be_exported_and_imported() {
-    let (here, there) = (Server::start(), Server::start());
+    let (here, there) = (Server::start().await, Server::start().await);
     here.play("a", "say hello world").await;
     here.branch("a", json!({"prompt": "say other", "place": {"kind": "root"}})).await;
-    let response = here.request(Method::GET, "/v1/sessions/a/export").send().await.unwrap();
+    let response = here.request(Method::GET, "/v1/sessions/a/export").send().await;
     assert_eq!(response.headers()["content-type"], "application/jsonl");
-    let file = response.text().await.unwrap();
+    let file = response.text().await;
     let import = |server: &Server, kind: &str, file: &str| {
         send_request(
             server.request(Method::POST, "/v1/import").header("content-type", kind).body(file.to_owned()),
@@ -128,10 +125,10 @@ async fn a_session_can_be_exported_and_imported() {
         if session["code"] != "already_exists" {
             break (status, session);
         }
+        tokio::task::yield_now().await;
     };
     assert_eq!(status, StatusCode::CREATED, "{session}");
-    let again =
-        there.request(Method::GET, "/v1/sessions/a/export").send().await.unwrap().text().await.unwrap();
+    let again = there.request(Method::GET, "/v1/sessions/a/export").send().await.text().await;
     assert_eq!(again, file);
     assert_eq!(import(&there, "application/jsonl", &file).await.1["code"], "already_exists");
 
@@ -148,7 +145,7 @@ async fn a_session_can_be_exported_and_imported() {
 
 #[tokio::test]
 async fn sessions_are_started_pinned_and_renamed() {
-    let server = Server::start();
+    let server = Server::start().await;
     let start = async |body: Value| server.post("/v1/sessions", body).await;
     let (status, made) = start(json!({"new": "a", "model": "m1", "systemPrompt": "be kind"})).await;
     assert_eq!((status, &made["options"]["model"]), (StatusCode::CREATED, &json!("m1")), "{made}");

@@ -1,14 +1,14 @@
 //! Golden transcripts: every kind of line, in both versions.
 
 use insta::assert_snapshot;
+use mainspring_test_support::jsonl::{query, transcript};
 use serde_json::{Value, json};
 
-use super::{Host, query, transcript};
+use crate::world::{Host, Server};
 
 /// Runs `prompt` in version 2 and returns the transcript.
 fn v2(prompt: &str) -> String {
-    let dir = tempfile::tempdir().unwrap();
-    let mut host = Host::start(dir.path());
+    let mut host = Host::start();
     host.query("r", "k", prompt);
     transcript(&host.receive_query("r"))
 }
@@ -53,15 +53,13 @@ fn a_failure_in_version_2() {
 
 #[test]
 fn a_thought_is_streamed_in_order() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut host = Host::start(dir.path());
+    let mut host = Host::start();
     // Thoughts of an active run stay in memory, however late they are read.
-    let mut answer = host.query_followed("r", "k", "think of it; say it; hang");
+    host.query_followed("r", "k", "think of it; say it; hang");
     let received =
         host.receive_until(|line| line["text"].as_str().is_some_and(|text| text.ends_with("it\n")));
     host.send(&json!({"type": "interrupt", "protocolVersion": 2, "requestId": "r", "clientId": "test"}));
     host.receive_end("r");
-    answer.wait().unwrap();
     assert_snapshot!(transcript(&received), @r#"
     {"attemptId":"att_1","clientId":"test","protocolVersion":2,"requestId":"r","runId":"run_1","sessionId":"ses_1","text":"You answered: go\n","type":"text_delta"}
     {"attemptId":"att_1","clientId":"test","protocolVersion":2,"requestId":"r","runId":"run_1","sessionId":"ses_1","text":"of it","type":"thinking_delta"}
@@ -71,8 +69,7 @@ fn a_thought_is_streamed_in_order() {
 
 #[test]
 fn a_cancellation_in_version_2() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut host = Host::start(dir.path());
+    let mut host = Host::start();
     host.query("r", "k", "say half of it; hang");
     let mut received = host.receive_until(|line| line["type"] == "text_delta");
     host.send(&json!({"type": "interrupt", "protocolVersion": 2, "requestId": "r", "clientId": "test"}));
@@ -86,8 +83,7 @@ fn a_cancellation_in_version_2() {
 
 #[test]
 fn interrupts_of_unknown_queries_are_rejected() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut host = Host::start(dir.path());
+    let mut host = Host::start();
     let run = "run_00000000000040008000000000000000";
     let mut received = vec![];
     for line in [
@@ -107,8 +103,7 @@ fn interrupts_of_unknown_queries_are_rejected() {
 
 #[test]
 fn a_complete_conversation_in_version_1() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut host = Host::start(dir.path());
+    let mut host = Host::start();
     let mut received = vec![];
     for line in [
         json!({"type": "warmup", "cwd": "/tmp", "sessions": [{"key": "main", "model": "m"}]}),
@@ -144,8 +139,7 @@ fn a_complete_conversation_in_version_1() {
 
 #[test]
 fn authenticating_an_adapter_without_login_is_an_error() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut host = Host::start(dir.path());
+    let mut host = Host::start();
     host.send(&json!({"type": "refresh_token", "token": "secret", "ownerId": "ann"}));
     host.send(&json!({"type": "authenticate", "protocolVersion": 2, "requestId": "a", "methodId": "login"}));
     assert_snapshot!(host.receive(), @r#"{"type":"error","message":"adapter \"script\" cannot be authenticated","code":"adapter_incompatible","protocolVersion":2,"requestId":"a"}"#);
@@ -153,8 +147,7 @@ fn authenticating_an_adapter_without_login_is_an_error() {
 
 #[test]
 fn fault_unknown_type_bad_json_missing_prompt() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut host = Host::start_with(dir.path(), &[], &[("MAINSPRING_STDIO_LINE_BYTES", "1024")]);
+    let mut host = Host::with(&Server::start(), |options| options.line_bytes = 1024);
     let mut received = vec![];
     let long = "x".repeat(2_000);
     for text in [
@@ -205,6 +198,5 @@ fn fault_unknown_type_bad_json_missing_prompt() {
     // The process still works after all invalid lines.
     host.send(&query("fine", "k", "say fine"));
     assert_eq!(host.receive_end("fine")["text"], "fine\n");
-    let ends: Vec<Value> = host.close().0;
-    assert_eq!(ends, Vec::<Value>::new());
+    assert_eq!(host.close(), Vec::<Value>::new());
 }

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use reqwest::{Method, RequestBuilder, StatusCode};
+use axum::http::{Method, StatusCode};
+use mainspring_test_support::TOKEN;
 use serde_json::{Value, json};
 
-use crate::http::{EventStream, Server, send_request};
+use crate::world::{RequestBuilder, Server, send_request};
 
 /// Expected answer of an operation about another owner's data.
 #[derive(Debug, Clone, Copy)]
@@ -129,8 +130,7 @@ struct Operation {
 
 /// Reads the operations from the OpenAPI document that `server` serves.
 async fn operations(server: &Server) -> Vec<Operation> {
-    let document: Value =
-        server.client.get(format!("{}/openapi.json", server.url)).send().await.unwrap().json().await.unwrap();
+    let document = server.get("/openapi.json").await.1;
     let mut found = vec![];
     for (path, methods) in document["paths"].as_object().unwrap() {
         for (method, operation) in methods.as_object().unwrap() {
@@ -170,8 +170,8 @@ fn requests<'a>(
         text.replace("{agent}", names.agent).replace("{delegation}", names.delegation)
     };
     EXAMPLES.iter().filter(|(id, ..)| *id == operation.id).map(move |(_, query, body, foreign)| {
-        let url = fill(&format!("{}{}{query}", server.url, operation.path));
-        let request = server.client.request(operation.method.clone(), url);
+        let path = fill(&format!("{}{query}", operation.path));
+        let request = server.anonymous(operation.method.clone(), &path);
         let request = match body.is_empty() {
             true => request,
             false if operation.id == "session_import" => {
@@ -185,7 +185,7 @@ fn requests<'a>(
 
 #[tokio::test]
 async fn every_operation_has_an_access_test() {
-    let server = Server::start();
+    let server = Server::start().await;
     let known: BTreeSet<String> =
         operations(&server).await.into_iter().map(|operation| operation.id).collect();
     let tested: BTreeSet<String> = EXAMPLES.iter().map(|(id, ..)| (*id).to_owned()).collect();
@@ -200,7 +200,7 @@ async fn every_operation_has_an_access_test() {
 
 #[tokio::test]
 async fn every_operation_requires_a_token_or_key() {
-    let server = Server::start();
+    let server = Server::start().await;
     let run = server.wait_ended(&server.prompt("a", "say hi").await).await;
     let (_, key) = server.post("/v1/keys", json!({"name": "ci"})).await;
     let [run, key] = [&run["runId"], &key["keyId"]].map(|id| id.as_str().unwrap());
@@ -219,8 +219,8 @@ async fn every_operation_requires_a_token_or_key() {
     };
     for operation in operations(&server).await {
         assert_eq!(operation.is_open, OPEN.contains(&operation.id.as_str()), "{}", operation.id);
-        let no_key = format!("msk_{}", server.token);
-        for token in [None, Some("wrong"), Some(&server.token[1..]), Some(&*no_key)] {
+        let no_key = format!("msk_{TOKEN}");
+        for token in [None, Some("wrong"), Some(&TOKEN[1..]), Some(&*no_key)] {
             for (request, _) in requests(&server, &operation, &names) {
                 let request = token.into_iter().fold(request, RequestBuilder::bearer_auth);
                 let (status, problem) = send_request(request).await;
@@ -245,25 +245,24 @@ async fn admin(server: &Server, owner: &str, org: &str) -> Value {
 
 #[tokio::test]
 async fn data_of_another_owner_is_not_found() {
-    let server = Server::start();
+    let server = Server::start().await;
     let (theirs, ours) = (admin(&server, "them", "theirs").await, admin(&server, "us", "ours").await);
     let [them, us] = [&theirs, &ours].map(|key| key["secret"].as_str().unwrap());
-    let path = |path: &str| format!("{}{path}", server.url);
     let prompt = json!({"prompt": "ask Tea?", "session": {"key": "theirs", "visibility": "org"}});
-    let request = server.client.post(path("/v1/runs")).header("prefer", "wait=30").json(&prompt);
+    let request = server.anonymous(Method::POST, "/v1/runs").header("prefer", "wait=30").json(&prompt);
     let (_, run) = send_request(request.bearer_auth(them)).await;
     assert_eq!(run["status"], "waiting_input", "{run}");
     let [session, run, key, message] =
         [&run["sessionId"], &run["runId"], &theirs["keyId"], &run["promptMessageId"]]
             .map(|id| id.as_str().unwrap());
-    let keep = server.client.post(path(&format!("/v1/sessions/{session}/artifacts"))).body("bytes");
+    let keep = server.anonymous(Method::POST, &format!("/v1/sessions/{session}/artifacts")).body("bytes");
     let (_, artifact) = send_request(keep.bearer_auth(them)).await;
     let artifact = artifact["artifactId"].as_str().unwrap();
-    let define = server.client.post(path("/v1/agents")).json(&json!({"id": "their.agent"}));
+    let define = server.anonymous(Method::POST, "/v1/agents").json(&json!({"id": "their.agent"}));
     assert_eq!(send_request(define.bearer_auth(them)).await.0, StatusCode::CREATED);
     let agent = "their.agent@1";
     let work = json!({"mode": "spawn", "objective": "ask Coffee?"});
-    let request = server.client.post(path(&format!("/v1/runs/{run}/delegations"))).json(&work);
+    let request = server.anonymous(Method::POST, &format!("/v1/runs/{run}/delegations")).json(&work);
     let (_, delegated) = send_request(request.header("prefer", "wait=30").bearer_auth(them)).await;
     assert_eq!(delegated["run"]["status"], "waiting_input", "{delegated}");
     let delegation = delegated["delegation"]["delegationId"].as_str().unwrap();
@@ -271,11 +270,11 @@ async fn data_of_another_owner_is_not_found() {
     let lists = ["/v1/sessions", "/v1/sessions?scope=org", "/v1/runs", "/v1/keys"];
     let mut before = vec![];
     for list in lists {
-        before.push(send_request(server.client.get(path(list)).bearer_auth(them)).await);
+        before.push(send_request(server.anonymous(Method::GET, list).bearer_auth(them)).await);
         assert!(!before.last().unwrap().1["items"].as_array().unwrap().is_empty(), "{list}");
     }
-    let feed = server.client.get(path("/v1/feed")).bearer_auth(them).send().await.unwrap();
-    assert!(EventStream::from_response(feed).next().await.unwrap().data.to_string().contains(session));
+    let feed = server.anonymous(Method::GET, "/v1/feed").bearer_auth(them).send().await;
+    assert!(feed.frames().next().await.unwrap().data.to_string().contains(session));
 
     let ids = [session, run, key, message, artifact, delegation, "their.agent"];
     let shows = |text: String| ids.iter().any(|id| text.contains(id));
@@ -291,8 +290,7 @@ async fn data_of_another_owner_is_not_found() {
                 let shown = format!("{} {request:?}", operation.id);
                 let request = request.bearer_auth(us);
                 if let NotStreamed = foreign {
-                    let first =
-                        EventStream::from_response(request.send().await.unwrap()).next().await.unwrap();
+                    let first = request.send().await.frames().next().await.unwrap();
                     assert!(!shows(first.data.to_string()), "{shown}");
                     continue;
                 }
@@ -314,9 +312,10 @@ async fn data_of_another_owner_is_not_found() {
         }
     }
     for (list, before) in lists.into_iter().zip(before) {
-        let after = send_request(server.client.get(path(list)).bearer_auth(them)).await;
+        let after = send_request(server.anonymous(Method::GET, list).bearer_auth(them)).await;
         assert_eq!(after, before, "{list}, and nothing was changed");
     }
-    let theirs = send_request(server.client.get(path("/v1/agents/their.agent")).bearer_auth(them)).await;
+    let theirs =
+        send_request(server.anonymous(Method::GET, "/v1/agents/their.agent").bearer_auth(them)).await;
     assert_eq!(theirs.0, StatusCode::OK, "and their agent is there");
 }

@@ -1,9 +1,9 @@
 //! Addressing: an answer names only its own subject, and a request affects only the query it names.
 
+use mainspring_test_support::jsonl::query;
 use serde_json::{Value, json};
 
-use super::{Host, query};
-use crate::cli::{json_lines, run};
+use crate::world::Host;
 
 /// Sends a client's version 2 query that says `here` and hangs.
 fn start_hanging_query(host: &mut Host, client: &str, request: &str) {
@@ -23,8 +23,7 @@ fn send_interrupt(host: &mut Host, fields: &Value) -> Value {
 
 #[test]
 fn an_interrupt_never_reaches_another_clients_query() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut host = Host::start(dir.path());
+    let mut host = Host::start();
     ["one", "two"].iter().for_each(|client| start_hanging_query(&mut host, client, "r"));
     let none = send_interrupt(&mut host, &json!({"clientId": "three"}));
     assert_eq!((&none["accepted"], &none["code"]), (&false.into(), &"not_found".into()));
@@ -43,8 +42,7 @@ fn an_interrupt_never_reaches_another_clients_query() {
 
 #[test]
 fn an_unrelated_error_does_not_end_a_query() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut host = Host::start(dir.path());
+    let mut host = Host::start();
     start_hanging_query(&mut host, "c", "r");
     // An invalid interrupt is acknowledged like a valid one.
     let named = json!({"requestId": "r", "clientId": "c", "sessionId": 5});
@@ -71,8 +69,7 @@ fn an_unrelated_error_does_not_end_a_query() {
 
 #[test]
 fn empty_fields_count_as_absent_and_the_version_is_a_number() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut host = Host::start(dir.path());
+    let mut host = Host::start();
     let mut line = query("r", "k", "say hello");
     for field in
         ["sessionId", "adapterId", "surfaceKind", "cwd", "model", "legacyAdapterSessionId", "imageBase64"]
@@ -83,11 +80,10 @@ fn empty_fields_count_as_absent_and_the_version_is_a_number() {
     host.send(&line);
     let end = host.receive_end("r");
     assert_eq!((&end["text"], &end["protocolVersion"]), (&"hello\n".into(), &2.into()), "{end}");
-    let owner = ["--owner", "desktop-local-user", "--json"];
-    let show = ["session", "show", end["sessionId"].as_str().unwrap()];
-    let shown = &json_lines(&run(dir.path(), &[&show[..], &owner].concat()))[0];
-    assert_eq!(shown["session"]["surfaceKind"], "legacy_jsonl");
-    assert!(!shown.to_string().contains("attachment"), "{shown}");
+    let session = end["sessionId"].as_str().unwrap();
+    let snapshot = host.server.runtime.block_on(host.server.client().session_snapshot(session)).unwrap();
+    assert_eq!(snapshot.session.surface_kind, "legacy_jsonl");
+    assert_eq!(snapshot.messages[0].content.len(), 1, "no attachment");
     // An unknown session id is no error if the key, under either field name, resolves.
     line["requestId"] = "again".into();
     line["sessionId"] = "ses_00000000000040008000000000000000".into();
@@ -98,8 +94,7 @@ fn empty_fields_count_as_absent_and_the_version_is_a_number() {
 
 #[test]
 fn owners_are_never_confused() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut host = Host::start(dir.path());
+    let mut host = Host::start();
     for (owner, why) in [
         (" ann", "an owner must not begin or end with a space"),
         ("ann ", "an owner must not begin or end with a space"),

@@ -1,11 +1,13 @@
-//! Keys, orgs and owners, over real sockets.
+//! Keys, orgs and owners.
 
-use mainspring_kernel::clock::Clock;
+use axum::http::{Method, StatusCode};
+use mainspring_test_support::{EventStream, NOW, TestNode};
+use serde_json::{Value, json};
 
-use super::*;
+use crate::world::{RequestBuilder, Server, send_request};
 
 /// A client with an API key.
-struct Holder<'a> {
+struct KeyClient<'a> {
     server: &'a Server,
     id: String,
     secret: String,
@@ -13,16 +15,16 @@ struct Holder<'a> {
 
 impl Server {
     /// Creates a key with the state directory's token.
-    async fn key(&self, body: Value) -> Holder<'_> {
+    async fn create_key(&self, body: Value) -> KeyClient<'_> {
         let (status, key) = self.post("/v1/keys", body).await;
         assert_eq!(status, StatusCode::CREATED, "{key}");
         let text = |name: &str| key[name].as_str().unwrap().to_owned();
-        Holder { server: self, id: text("keyId"), secret: text("secret") }
+        KeyClient { server: self, id: text("keyId"), secret: text("secret") }
     }
 
     /// Creates a member's key.
-    async fn member(&self, owner: &str, org: &str) -> Holder<'_> {
-        self.key(json!({"name": owner, "ownerId": owner, "orgId": org})).await
+    async fn create_member_key(&self, owner: &str, org: &str) -> KeyClient<'_> {
+        self.create_key(json!({"name": owner, "ownerId": owner, "orgId": org})).await
     }
 
     async fn revoke(&self, key: &str) -> StatusCode {
@@ -30,9 +32,9 @@ impl Server {
     }
 }
 
-impl Holder<'_> {
+impl KeyClient<'_> {
     fn request(&self, method: Method, path: &str) -> RequestBuilder {
-        self.server.client.request(method, format!("{}{path}", self.server.url)).bearer_auth(&self.secret)
+        self.server.anonymous(method, path).bearer_auth(&self.secret)
     }
 
     async fn send(&self, method: Method, path: &str, body: Value) -> (u16, Value) {
@@ -48,31 +50,16 @@ impl Holder<'_> {
     /// Opens a session's stream and waits for its beginning.
     async fn stream(&self, path: &str) -> EventStream {
         let request = self.request(Method::GET, path).header("accept", "text/event-stream");
-        let response = request.send().await.unwrap();
-        assert_eq!(response.headers()["content-type"], "text/event-stream");
-        EventStream { response, buffer: vec![] }
+        request.send().await.frames()
     }
-}
-
-/// Creates a key of Ada's that expires with_timeout; tries longer lifetimes on a slow machine.
-async fn brief(server: &Server) -> Holder<'_> {
-    for span in [300, 1_000, 5_000, 30_000] {
-        let body =
-            json!({"name": "brief", "ownerId": "ada", "expiresAtMs": Clock::system().now().plus(span)});
-        let (status, key) = server.post("/v1/keys", body).await;
-        if status == StatusCode::CREATED {
-            let text = |name: &str| key[name].as_str().unwrap().to_owned();
-            return Holder { server, id: text("keyId"), secret: text("secret") };
-        }
-    }
-    panic!("no key could be made before it expired");
 }
 
 #[tokio::test]
 async fn an_org_member_can_read_shared_sessions_but_not_change_them() {
-    let server = Server::start();
-    let (ada, bob) = (server.member("ada", "acme").await, server.member("bob", "acme").await);
-    let eve = server.member("eve", "beta").await;
+    let server = Server::start().await;
+    let (ada, bob) =
+        (server.create_member_key("ada", "acme").await, server.create_member_key("bob", "acme").await);
+    let eve = server.create_member_key("eve", "beta").await;
     let body = json!({"prompt": "say hi", "session": {"key": "a", "visibility": "org"}});
     let (status, run) = ada.send(Method::POST, "/v1/runs", body).await;
     assert_eq!(status, 202, "{run}");
@@ -117,8 +104,8 @@ async fn an_org_member_can_read_shared_sessions_but_not_change_them() {
 
 #[tokio::test]
 async fn an_expired_or_revoked_key_is_refused_and_its_streams_end() {
-    let server = Server::start();
-    let ada = server.member("ada", "acme").await;
+    let server = Server::start().await;
+    let ada = server.create_member_key("ada", "acme").await;
     assert_eq!(ada.send(Method::POST, "/v1/sessions", json!({"key": "a"})).await.0, 201);
     let mut adas = ada.stream("/v1/sessions/a/events").await;
     let mut feed = ada.stream("/v1/feed").await;
@@ -131,8 +118,13 @@ async fn an_expired_or_revoked_key_is_refused_and_its_streams_end() {
     let (status, problem) = ada.get("/v1/sessions/a").await;
     assert_eq!((status, &problem["code"]), (401, &json!("authentication")));
 
-    let brief = brief(&server).await;
-    while brief.get("/v1/sessions/a").await.0 != 401 {}
+    let soon = json!({"name": "brief", "ownerId": "ada", "expiresAtMs": NOW.plus(300)});
+    let brief = server.create_key(soon).await;
+    let mut briefs = brief.stream("/v1/sessions/a/events").await;
+    assert_eq!(brief.get("/v1/sessions/a").await.0, 200);
+    server.node.clock.advance(300);
+    assert!(briefs.next().await.is_none());
+    assert_eq!(brief.get("/v1/sessions/a").await.0, 401);
     let unknown = "key_00000000000040008000000000000000";
     assert_eq!(server.revoke(unknown).await, StatusCode::NOT_FOUND);
     assert_eq!(server.revoke("key_1").await, StatusCode::BAD_REQUEST);
@@ -142,15 +134,16 @@ async fn an_expired_or_revoked_key_is_refused_and_its_streams_end() {
 
 #[tokio::test]
 async fn roles_are_enforced() {
-    let server = Server::start();
+    let server = Server::start().await;
     let admin = json!({"name": "boss", "ownerId": "boss", "orgId": "acme", "role": "admin"});
-    let boss = server.key(admin).await;
-    let other = server.member("eve", "beta").await;
+    let boss = server.create_key(admin).await;
+    let other = server.create_member_key("eve", "beta").await;
+    server.node.clock.advance(1);
     let (status, made) =
         boss.send(Method::POST, "/v1/keys", json!({"name": "v", "ownerId": "ada", "role": "viewer"})).await;
     assert_eq!((status, &made["orgId"]), (201, &json!("acme")));
     let secret = made["secret"].as_str().unwrap().to_owned();
-    let viewer = Holder { server: &server, id: made["keyId"].as_str().unwrap().to_owned(), secret };
+    let viewer = KeyClient { server: &server, id: made["keyId"].as_str().unwrap().to_owned(), secret };
 
     assert_eq!(viewer.get("/v1/sessions").await.0, 200);
     assert_eq!(viewer.send(Method::POST, "/v1/sessions", json!({"key": "a"})).await.0, 403);
@@ -177,8 +170,8 @@ async fn roles_are_enforced() {
 
 #[tokio::test]
 async fn the_token_acts_for_any_owner_and_a_key_for_its_own() {
-    let server = Server::start();
-    let ada = server.member("ada", "acme").await;
+    let server = Server::start().await;
+    let ada = server.create_member_key("ada", "acme").await;
     assert_eq!(ada.send(Method::POST, "/v1/sessions", json!({"key": "a"})).await.0, 201);
     let asked = |request: RequestBuilder, owner: &'static str| async move {
         send_request(request.header("mainspring-owner", owner)).await
@@ -196,7 +189,7 @@ async fn the_token_acts_for_any_owner_and_a_key_for_its_own() {
 
 #[tokio::test]
 async fn creation_is_idempotent_and_secrets_are_neither_stored_nor_shown_again() {
-    let server = Server::start();
+    let server = Server::with(TestNode::builder().sqlite()).await;
     let once = |path: &str, body: Value| {
         send_request(server.request(Method::POST, path).header("idempotency-key", "k1").json(&body))
     };
@@ -218,70 +211,10 @@ async fn creation_is_idempotent_and_secrets_are_neither_stored_nor_shown_again()
 
     let secret = secret.as_str().unwrap().strip_prefix("msk_").unwrap();
     let mut looked = 0;
-    for entry in std::fs::read_dir(server.dir.path().join("state")).unwrap() {
+    for entry in std::fs::read_dir(server.node.dir()).unwrap() {
         let Ok(bytes) = std::fs::read(entry.unwrap().path()) else { continue };
         looked += bytes.len();
         assert!(!bytes.windows(secret.len()).any(|window| window == secret.as_bytes()));
     }
     assert!(looked > 4096, "the database was looked at");
-}
-
-#[tokio::test]
-async fn every_session_field_can_be_set_and_cleared() {
-    let server = Server::start();
-    let settings = json!({
-        "model": "m1", "systemPrompt": "be kind", "modelOptions": {"seed": 7}, "cwd": "/home", "metadata": {"a": 1},
-    });
-    let mut body = settings.clone();
-    body["key"] = json!("a");
-    let (_, session) = server.post("/v1/sessions", body).await;
-    for (name, value) in settings.as_object().unwrap() {
-        assert_eq!(&session[name], value, "{name}");
-    }
-    let run = server.wait_ended(&server.prompt("a", "say hi").await).await;
-    assert_eq!(
-        run["options"],
-        json!({"model": "m1", "systemPrompt": "be kind", "modelOptions": {"seed": 7}, "cwd": "/home"})
-    );
-    let patch = |body: Value| send_request(server.request(Method::PATCH, "/v1/sessions/a").json(&body));
-    let bad = patch(json!({"title": "never", "modelOptions": 1})).await;
-    let title = server.get("/v1/sessions/a").await.1["title"].clone();
-    assert_eq!((bad.0, title), (StatusCode::BAD_REQUEST, json!("say hi")));
-    let clear = json!({"model": null, "systemPrompt": null, "modelOptions": null, "cwd": null, "metadata": null, "modelProfile": "fast"});
-    let (status, session) = patch(clear).await;
-    assert_eq!(
-        (status, &session["metadata"], &session["modelProfile"]),
-        (StatusCode::OK, &json!({}), &json!("fast"))
-    );
-    for name in ["model", "systemPrompt", "modelOptions", "cwd"] {
-        assert!(session.get(name).is_none(), "{name}: {session}");
-    }
-}
-
-#[tokio::test]
-async fn a_server_accepts_its_configured_host_names() {
-    let server = Server::start_with(&[("MAINSPRING_ALLOWED_HOSTS", "agents.example.com")]);
-    let with = |host: &str, origin: &str| {
-        send_request(
-            server.request(Method::GET, "/v1/sessions").header("host", host).header("origin", origin),
-        )
-    };
-    assert_eq!(with("agents.example.com", "https://agents.example.com").await.0, StatusCode::OK);
-    assert_eq!(with("evil.example", "https://evil.example").await.1["code"], "forbidden_host");
-    assert_eq!(with("agents.example.com", "https://evil.example").await.1["code"], "forbidden_origin");
-}
-
-#[test]
-fn a_server_reachable_by_other_machines_prints_a_warning() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut child = mainspring(dir.path())
-        .args(["serve", "--listen", "0.0.0.0:0"])
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let stderr = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
-    let warned = stderr.take_while(|line| !line.contains("token:")).any(|line| line.contains("without TLS"));
-    child.kill().unwrap();
-    child.wait().unwrap();
-    assert!(warned);
 }

@@ -1,0 +1,70 @@
+//! Ends of a conversation: the host leaves, or its server does.
+
+use mainspring_client::Client;
+use mainspring_core::RunStatus;
+use mainspring_test_support::TOKEN;
+use serde_json::{Value, json};
+
+use crate::world::{Host, Server};
+
+#[test]
+fn the_end_of_the_input_waits_for_the_answers() {
+    let mut host = Host::start();
+    host.query("one", "a", "sleep 50ms; say one");
+    host.query("two", "a", "say two");
+    let rest = host.close();
+    let ends: Vec<&Value> =
+        rest.iter().filter(|line| line["type"] == "result").map(|line| &line["text"]).collect();
+    assert_eq!(ends, [&json!("one\n"), &json!("two\n")], "{rest:?}");
+}
+
+#[test]
+fn stop_cancels_open_queries_latest_first() {
+    let mut host = Host::start();
+    let server = host.server.clone();
+    host.query("active", "a", "say half; hang");
+    host.receive_until(|line| line["type"] == "text_delta");
+    host.query("queued", "a", "say never");
+    while server.runs().len() < 2 {}
+    let rest = host.stop();
+    let ends: Vec<_> = rest
+        .iter()
+        .map(|line| (line["requestId"].as_str().unwrap(), line["terminalStatus"].as_str().unwrap()))
+        .collect();
+    assert_eq!(ends, [("queued", "cancelled"), ("active", "cancelled")]);
+    assert!(server.runs().iter().all(|run| run.state.status() == RunStatus::Cancelled));
+}
+
+#[test]
+fn a_query_goes_on_when_another_server_takes_over() {
+    let server = Server::start();
+    let first = server.runtime.block_on(server.node.listen());
+    let client = Client::over_tcp(&first.url(), TOKEN).unwrap();
+    let mut host = Host::through(&server, client, |_| {});
+    host.query("r", "k", "say before; hang");
+    host.receive_until(|line| line["type"] == "text_delta");
+    drop(first);
+    server.runtime.block_on(host.keeper.lost());
+    host.keeper.found(server.client(), true);
+    host.query("next", "other", "say after");
+    assert_eq!(host.receive_end("next")["text"], "after\n");
+    host.send(&json!({"type": "interrupt", "protocolVersion": 2, "requestId": "r", "clientId": "test"}));
+    let end = host.receive_end("r");
+    assert_eq!((&end["terminalStatus"], &end["text"]), (&json!("cancelled"), &json!("before\n")), "{end}");
+    assert_eq!(server.runs().len(), 2, "each query is one run");
+}
+
+#[test]
+fn a_host_whose_server_is_gone_for_good_is_told_so() {
+    let server = Server::start();
+    let first = server.runtime.block_on(server.node.listen());
+    let client = Client::over_tcp(&first.url(), TOKEN).unwrap();
+    let mut host = Host::through(&server, client, |_| {});
+    drop(first);
+    host.query("r", "k", "say never");
+    server.runtime.block_on(host.keeper.lost());
+    host.keeper.give_up();
+    let end = host.receive_end("r");
+    assert_eq!((&end["type"], &end["reason"]), (&json!("error"), &json!("unreachable")), "{end}");
+    assert_eq!(server.runs(), []);
+}

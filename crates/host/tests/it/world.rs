@@ -1,0 +1,185 @@
+//! A server and the hosts that speak JSON lines with it through pipes, in one process.
+
+use std::collections::HashMap;
+use std::io::{PipeReader, PipeWriter, Write};
+use std::ops::{Deref, DerefMut};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use mainspring_client::{Client, RunListQuery};
+use mainspring_core::{Answer, Run, RunId};
+use mainspring_host::jsonl::{DEFAULT_OWNER, Disconnect, Jsonl, Options};
+use mainspring_host::{Keeper, Link};
+use mainspring_system::clock::Clock;
+use mainspring_system::ids::Ids;
+use mainspring_test_support::jsonl::HostPipes;
+use mainspring_test_support::{Listening, NodeBuilder, TOKEN, TestNode};
+use serde_json::Value;
+use tokio::runtime::Runtime;
+use tokio::task::JoinHandle;
+
+/// The line after everything that a host was sent.
+const END: &str = r#"{"type":"end"}"#;
+
+/// A node that listens, on a runtime of its own: hosts block.
+pub(crate) struct Server {
+    pub(crate) runtime: Runtime,
+    pub(crate) node: TestNode,
+    listening: Listening,
+}
+
+impl Server {
+    pub(crate) fn start() -> Arc<Self> {
+        Self::with(|builder| builder)
+    }
+
+    /// Starts a node whose scripts sleep in real time.
+    pub(crate) fn with(build: impl FnOnce(NodeBuilder) -> NodeBuilder) -> Arc<Self> {
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let (node, listening) = runtime.block_on(async {
+            let node = build(TestNode::builder().system_clock()).start().await;
+            let listening = node.listen().await;
+            (node, listening)
+        });
+        Arc::new(Self { runtime, node, listening })
+    }
+
+    /// A client that acts for the owner of hosts.
+    pub(crate) fn client(&self) -> Client {
+        self.client_of(DEFAULT_OWNER)
+    }
+
+    pub(crate) fn client_of(&self, owner: &str) -> Client {
+        Client::over_tcp(&self.listening.url(), TOKEN).unwrap().for_owner(owner)
+    }
+
+    /// Lists the runs of the owner of hosts, the newest first.
+    pub(crate) fn runs(&self) -> Vec<Run> {
+        let query = RunListQuery { limit: Some(500), ..RunListQuery::default() };
+        self.runtime.block_on(self.client().run_list(&query)).unwrap().items
+    }
+}
+
+/// A host and the part of the server that speaks with it.
+pub(crate) struct Host {
+    pub(crate) server: Arc<Server>,
+    pub(crate) keeper: Keeper,
+    pipes: HostPipes<PipeWriter, PipeReader>,
+    served: JoinHandle<Disconnect>,
+}
+
+impl Deref for Host {
+    type Target = HostPipes<PipeWriter, PipeReader>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.pipes
+    }
+}
+
+impl DerefMut for Host {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.pipes
+    }
+}
+
+impl Host {
+    /// Starts a server with one host.
+    pub(crate) fn start() -> Self {
+        Self::of(&Server::start())
+    }
+
+    /// Connects a host to a server.
+    pub(crate) fn of(server: &Arc<Server>) -> Self {
+        Self::with(server, |_| {})
+    }
+
+    pub(crate) fn with(server: &Arc<Server>, change: impl FnOnce(&mut Options)) -> Self {
+        Self::through(server, server.client_of(DEFAULT_OWNER), change)
+    }
+
+    /// Connects a host to a server through this client.
+    pub(crate) fn through(server: &Arc<Server>, client: Client, change: impl FnOnce(&mut Options)) -> Self {
+        let ((input, to_server), (from_server, output)) =
+            (std::io::pipe().unwrap(), std::io::pipe().unwrap());
+        let mut options = Options {
+            owner: DEFAULT_OWNER.into(),
+            adapter: "script".into(),
+            aliases: HashMap::new(),
+            model: None,
+            cwd: "/".into(),
+            relay: Some(server.node.dir().join("relay.sock")),
+            tool_timeout_ms: 120_000,
+            line_bytes: 1 << 20,
+        };
+        change(&mut options);
+        let (link, keeper) = Link::new(client, true);
+        let mut end = output.try_clone().unwrap();
+        let context = server.runtime.enter();
+        let jsonl = Jsonl::start(link, options, Ids::system(), Clock::system(), output).unwrap();
+        drop(context);
+        let served = server.runtime.spawn(async move {
+            let left = jsonl.serve(input).await.unwrap();
+            if left == Disconnect::Stopped {
+                jsonl.cancel().await;
+            }
+            jsonl.answered().await;
+            jsonl.finish().await;
+            // Agents that are still connected keep the output open, so its end is marked.
+            writeln!(end, "{END}").unwrap();
+            left
+        });
+        let mut host =
+            Self { server: server.clone(), keeper, pipes: HostPipes::new(to_server, from_server), served };
+        host.receive_init();
+        host
+    }
+
+    /// Closes the input and returns the remaining lines.
+    pub(crate) fn close(mut self) -> Vec<Value> {
+        drop(self.input.take());
+        let (rest, left) = self.leave();
+        assert_eq!(left, Disconnect::Closed);
+        rest
+    }
+
+    /// Sends `stop` and returns the remaining lines.
+    pub(crate) fn stop(mut self) -> Vec<Value> {
+        self.send(&serde_json::json!({"type": "stop"}));
+        let (rest, left) = self.leave();
+        assert_eq!(left, Disconnect::Stopped);
+        rest
+    }
+
+    fn leave(mut self) -> (Vec<Value>, Disconnect) {
+        let mut rest = self.receive_until(|line| line["type"] == "end");
+        rest.pop();
+        (rest, self.server.runtime.block_on(self.served).unwrap())
+    }
+
+    /// The socket on which agents reach this host.
+    pub(crate) fn relay(&self) -> PathBuf {
+        self.server.node.dir().join("relay.sock")
+    }
+
+    /// Sends a query that asks a question and continues with `script` once the host has read the question. By then the
+    /// run is followed, so that no thought is missed.
+    pub(crate) fn query_followed(&mut self, request: &str, key: &str, script: &str) {
+        self.query(request, key, &format!("ask Go?; {script}"));
+        let asked =
+            self.receive_until(|line| line["text"].as_str().is_some_and(|text| text.ends_with("?\n")));
+        let run: RunId = asked[asked.len() - 1]["runId"].as_str().unwrap().parse().unwrap();
+        let client = self.server.client();
+        self.server.runtime.block_on(async {
+            let mut events = client.run_events(run, None);
+            let wait = loop {
+                events.next().await.expect("the run has ended").unwrap();
+                let state = client.run_get(run).await.unwrap().state;
+                if let Some(wait) = state.wait() {
+                    break wait.id;
+                }
+            };
+            client.run_answer(run, wait, &Answer::Input { input: "go".into() }).await.unwrap();
+        });
+    }
+}

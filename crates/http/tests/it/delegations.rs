@@ -1,0 +1,43 @@
+//! Delegations: work that a run hands to a child session.
+
+use axum::http::{Method, StatusCode};
+use serde_json::{Value, json};
+
+use crate::world::{Server, send_request};
+
+#[tokio::test]
+async fn delegated_work_is_made_once_and_returns_its_result() {
+    let server = Server::start().await;
+    let parent = server.prompt("parent", "say here; hang").await;
+    let path = format!("/v1/runs/{}/delegations", parent["runId"].as_str().unwrap());
+    let delegate = |body: Value| {
+        let request = server.request(Method::POST, &path).header("idempotency-key", "k");
+        send_request(request.header("prefer", "wait=30").json(&body))
+    };
+    let work = json!({"mode": "spawn", "objective": "say found it"});
+    let (status, made) = delegate(work.clone()).await;
+    assert_eq!((status, &made["run"]["status"]), (StatusCode::OK, &json!("succeeded")), "{made}");
+    let (_, again) = delegate(work).await;
+    assert_eq!((&again["replayed"], &again["run"]["runId"]), (&json!(true), &made["run"]["runId"]));
+    let (status, problem) = delegate(json!({"mode": "spawn", "objective": "say other"})).await;
+    assert_eq!((status, &problem["code"]), (StatusCode::CONFLICT, &json!("request_conflict")));
+
+    let mut stream = server.stream("/v1/sessions/parent/events", Some("0.0")).await;
+    stream.next_of("delegation.completed").await;
+    let id = made["delegation"]["delegationId"].as_str().unwrap();
+    let (_, view) = server.get(&format!("/v1/delegations/{id}")).await;
+    assert_eq!((&view["status"], &view["outcome"]["summary"]), (&json!("succeeded"), &json!("found it\n")));
+    let (_, of_parent) = server.get(&path).await;
+    assert_eq!((&of_parent["children"][0]["delegationId"], of_parent.get("parent")), (&json!(id), None));
+    let child = made["run"]["runId"].as_str().unwrap();
+    let (_, of_child) = server.get(&format!("/v1/runs/{child}/delegations")).await;
+    assert_eq!((&of_child["parent"]["delegationId"], &of_child["children"]), (&json!(id), &json!([])));
+    for bad in [
+        json!({"mode": "spawn"}),
+        json!({"mode": "order", "objective": "x"}),
+        json!({"mode": "spawn", "objective": ""}),
+    ] {
+        let (status, problem) = server.post(&path, bad.clone()).await;
+        assert_eq!((status, &problem["code"]), (StatusCode::BAD_REQUEST, &json!("invalid_request")), "{bad}");
+    }
+}

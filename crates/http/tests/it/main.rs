@@ -1,0 +1,22 @@
+//! The HTTP API through its real router: without a socket, except where a test is about sockets.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![allow(clippy::print_stderr, reason = "a seed must be seen to be played again")]
+
+mod access;
+mod adapters;
+mod agents;
+mod artifacts;
+mod bindings;
+mod delegations;
+mod docs;
+mod errors;
+mod keys;
+mod limits;
+mod metrics;
+mod runs;
+mod sessions;
+mod state;
+mod streams;
+mod tree;
+mod world;

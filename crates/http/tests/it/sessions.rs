@@ -1,0 +1,58 @@
+//! Sessions: found, created, changed.
+
+use axum::http::{Method, StatusCode};
+use serde_json::{Value, json};
+
+use crate::world::{Server, send_request};
+
+#[tokio::test]
+async fn two_writers_do_not_overwrite_each_other() {
+    let server = Server::start().await;
+    let (status, session) = server.post("/v1/sessions", json!({"key": "a", "title": "first"})).await;
+    assert_eq!(status, StatusCode::CREATED);
+    let (status, same) = server.post("/v1/sessions", json!({"key": "a"})).await;
+    assert_eq!((status, &same["sessionId"]), (StatusCode::OK, &session["sessionId"]));
+    let tag = server.request(Method::GET, "/v1/sessions/a").send().await.headers()["etag"].clone();
+    let patch = |title: &str| {
+        let body = json!({"title": title});
+        send_request(
+            server.request(Method::PATCH, "/v1/sessions/a").header("if-match", tag.clone()).json(&body),
+        )
+    };
+    assert_eq!(patch("mine").await.0, StatusCode::OK);
+    let (status, problem) = patch("theirs").await;
+    assert_eq!((status, &problem["code"]), (StatusCode::PRECONDITION_FAILED, &json!("version_conflict")));
+    assert_eq!(server.get("/v1/sessions/a").await.1["title"], "mine");
+}
+
+#[tokio::test]
+async fn every_session_field_can_be_set_and_cleared() {
+    let server = Server::start().await;
+    let settings = json!({
+        "model": "m1", "systemPrompt": "be kind", "modelOptions": {"seed": 7}, "cwd": "/home", "metadata": {"a": 1},
+    });
+    let mut body = settings.clone();
+    body["key"] = json!("a");
+    let (_, session) = server.post("/v1/sessions", body).await;
+    for (name, value) in settings.as_object().unwrap() {
+        assert_eq!(&session[name], value, "{name}");
+    }
+    let run = server.wait_ended(&server.prompt("a", "say hi").await).await;
+    assert_eq!(
+        run["options"],
+        json!({"model": "m1", "systemPrompt": "be kind", "modelOptions": {"seed": 7}, "cwd": "/home"})
+    );
+    let patch = |body: Value| send_request(server.request(Method::PATCH, "/v1/sessions/a").json(&body));
+    let bad = patch(json!({"title": "never", "modelOptions": 1})).await;
+    let title = server.get("/v1/sessions/a").await.1["title"].clone();
+    assert_eq!((bad.0, title), (StatusCode::BAD_REQUEST, json!("say hi")));
+    let clear = json!({"model": null, "systemPrompt": null, "modelOptions": null, "cwd": null, "metadata": null, "modelProfile": "fast"});
+    let (status, session) = patch(clear).await;
+    assert_eq!(
+        (status, &session["metadata"], &session["modelProfile"]),
+        (StatusCode::OK, &json!({}), &json!("fast"))
+    );
+    for name in ["model", "systemPrompt", "modelOptions", "cwd"] {
+        assert!(session.get(name).is_none(), "{name}: {session}");
+    }
+}

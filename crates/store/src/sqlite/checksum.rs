@@ -1,0 +1,257 @@
+//! Checksums of rows, so that bit rot is reported instead of served.
+//!
+//! The checksum of a row is the CRC-32 of the stored form of its columns, in the order of the list with which they are
+//! read. The column `checksum` follows that list. It is NULL in rows that a version without checksums wrote.
+//!
+//! A run has two checksums: of the columns that never change, and of the others. A message gets its place after its
+//! content. So that placing it need not read the content, the checksum of a message is that of its place combined with
+//! that of all other columns.
+
+use std::ops::Range;
+
+use mainspring_core::{EventId, MessageId, RunId, SessionId};
+use rusqlite::types::{ToSqlOutput, Type, ValueRef};
+use rusqlite::{Connection, Error, Result, Row, Statement, ToSql};
+
+use super::columns::Id;
+use super::read::{
+    chunk_columns, effect_columns, event_columns, message_columns, run_columns, run_request_columns,
+    run_state_columns, session_columns, state_columns,
+};
+
+/// Texts and blobs from this size on are not copied before they are summed.
+const COPIED_BYTES: usize = 256;
+
+/// The columns of a kind of row that its checksum covers.
+pub(super) struct Layout {
+    /// The number of columns before `checksum`.
+    columns: usize,
+    /// The columns whose checksum is computed apart and combined with that of the others.
+    apart: Range<usize>,
+    /// Names a row, given the index of its first column.
+    name: fn(&Row<'_>, usize) -> String,
+}
+
+pub(super) const SESSION: Layout = Layout {
+    columns: column_count(session_columns!()),
+    apart: 0..0,
+    name: |row, first| format!("session {}", id::<SessionId>(row, first)),
+};
+pub(super) const RUN_REQUEST: Layout = Layout {
+    columns: column_count(run_request_columns!()),
+    apart: 0..0,
+    name: |row, first| format!("run {}", id::<RunId>(row, first)),
+};
+pub(super) const RUN_STATE: Layout = Layout {
+    columns: column_count(run_state_columns!()),
+    apart: 0..0,
+    // The other columns of the run and their checksum come before.
+    name: |row, first| format!("run {}", id::<RunId>(row, first - RUN_REQUEST.columns - 1)),
+};
+pub(super) const MESSAGE: Layout = Layout {
+    columns: column_count(message_columns!()),
+    apart: 4..7,
+    name: |row, first| format!("message {}", id::<MessageId>(row, first)),
+};
+pub(super) const EVENT: Layout = Layout {
+    columns: column_count(event_columns!()),
+    apart: 0..0,
+    name: |row, first| {
+        let cursor = row.get::<_, i64>(first).unwrap_or_default();
+        format!("event {} at {cursor}", id::<EventId>(row, first + 1))
+    },
+};
+pub(super) const EFFECT: Layout = Layout {
+    columns: column_count(effect_columns!()),
+    apart: 0..0,
+    name: |row, first| {
+        let call = row.get::<_, String>(first + 1).unwrap_or_default();
+        format!("tool call {call:?} of run {}", id::<RunId>(row, first))
+    },
+};
+pub(super) const CHUNK: Layout = Layout {
+    columns: column_count(chunk_columns!()),
+    apart: 0..0,
+    name: |row, first| format!("streamed text of message {}", id::<MessageId>(row, first + 1)),
+};
+pub(super) const STATE: Layout = Layout {
+    columns: column_count(state_columns!()),
+    apart: 0..0,
+    name: |row, first| format!("state {:?}", row.get::<_, String>(first).unwrap_or_default()),
+};
+
+/// A row that does not match its checksum.
+#[derive(Debug, thiserror::Error)]
+#[error("{0} does not match its checksum: restore a backup")]
+pub(super) struct Mismatch(String);
+
+/// Counts the names in a list of columns that ends with `checksum`, except that one.
+const fn column_count(list: &str) -> usize {
+    let (mut count, mut at) = (0, 0);
+    while at < list.len() {
+        if list.as_bytes()[at] == b',' {
+            count += 1;
+        }
+        at += 1;
+    }
+    count
+}
+
+fn id<T: Id + std::fmt::Display>(row: &Row<'_>, column: usize) -> String {
+    row.get(column).map_or_else(|_| "without a readable id".into(), |id| T::from_column(id).to_string())
+}
+
+impl Layout {
+    /// Computes the checksum of a row to be written.
+    pub(super) fn of(&self, columns: &[&dyn ToSql]) -> Result<i64> {
+        debug_assert_eq!(columns.len(), self.columns);
+        let (mut rest, mut apart) = (Sum::default(), Sum::default());
+        for (index, column) in columns.iter().enumerate() {
+            let sum = if self.apart.contains(&index) { &mut apart } else { &mut rest };
+            sum.add_param(*column)?;
+        }
+        Ok(self.combine(rest, apart))
+    }
+
+    /// Fails if the row that begins with column `first` does not match its checksum.
+    pub(super) fn check(&self, row: &Row<'_>, first: usize) -> Result<()> {
+        let Some(stored) = row.get::<_, Option<i64>>(first + self.columns)? else { return Ok(()) };
+        let (mut rest, mut apart) = (Sum::default(), Sum::default());
+        for index in 0..self.columns {
+            let sum = if self.apart.contains(&index) { &mut apart } else { &mut rest };
+            sum.add(row.get_ref(first + index)?);
+        }
+        if self.combine(rest, apart) == stored {
+            return Ok(());
+        }
+        let mismatch = Mismatch((self.name)(row, first));
+        Err(Error::FromSqlConversionFailure(first + self.columns, Type::Integer, mismatch.into()))
+    }
+
+    fn combine(&self, rest: Sum, apart: Sum) -> i64 {
+        if self.apart.is_empty() { rest.end() } else { rest.end() ^ apart.end() }
+    }
+}
+
+/// Computes the checksum of the place of a message: `status`, `line` and `pos`.
+pub(super) fn place(columns: &[&dyn ToSql; 3]) -> Result<i64> {
+    let mut sum = Sum::default();
+    columns.iter().try_for_each(|column| sum.add_param(*column))?;
+    Ok(sum.end())
+}
+
+/// Executes a statement whose first parameters are columns, followed by their checksum, for each of `parts`.
+pub(super) fn execute(
+    statement: &mut Statement<'_>,
+    parts: &[(&[&dyn ToSql], i64)],
+    more: &[&dyn ToSql],
+) -> Result<usize> {
+    let parts =
+        parts.iter().flat_map(|(columns, checksum)| columns.iter().copied().chain([checksum as &dyn ToSql]));
+    for (index, value) in (1..).zip(parts.chain(more.iter().copied())) {
+        statement.raw_bind_parameter(index, value)?;
+    }
+    statement.raw_execute()
+}
+
+/// The CRC-32 of a sequence of values.
+#[derive(Default)]
+struct Sum {
+    hasher: crc32fast::Hasher,
+    pending: Vec<u8>,
+}
+
+impl Sum {
+    fn add_param(&mut self, value: &dyn ToSql) -> Result<()> {
+        match value.to_sql()? {
+            ToSqlOutput::Borrowed(value) => self.add(value),
+            ToSqlOutput::Owned(value) => self.add((&value).into()),
+            // The values of other features of rusqlite, which is built without them.
+            other => return Err(Error::ToSqlConversionFailure(format!("{other:?} cannot be summed").into())),
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, value: ValueRef<'_>) {
+        match value {
+            ValueRef::Null => self.pending.push(0),
+            ValueRef::Integer(number) => self.add_bytes(1, &number.to_le_bytes()),
+            ValueRef::Real(number) => self.add_bytes(2, &number.to_le_bytes()),
+            ValueRef::Text(text) => self.add_bytes(3, text),
+            ValueRef::Blob(bytes) => self.add_bytes(4, bytes),
+        }
+    }
+
+    fn add_bytes(&mut self, kind: u8, bytes: &[u8]) {
+        self.pending.push(kind);
+        self.pending.extend_from_slice(&bytes.len().to_le_bytes());
+        if bytes.len() < COPIED_BYTES {
+            self.pending.extend_from_slice(bytes);
+        } else {
+            self.hasher.update(&self.pending);
+            self.pending.clear();
+            self.hasher.update(bytes);
+        }
+    }
+
+    /// Returns the checksum, reinterpreted so that it takes four bytes as a column.
+    fn end(mut self) -> i64 {
+        self.hasher.update(&self.pending);
+        i64::from(self.hasher.finalize().cast_signed())
+    }
+}
+
+/// The result of comparing all rows with their checksums.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ChecksumReport {
+    /// The number of rows that were compared completely.
+    pub checked: u64,
+    /// The number of rows that an earlier version wrote, at least in part, without a checksum.
+    pub without_checksum: u64,
+    /// One sentence for each damaged row.
+    pub problems: Vec<String>,
+}
+
+/// Compares every row that has a checksum with it.
+pub(super) fn verify(connection: &Connection) -> Result<ChecksumReport> {
+    // Each kind of row has its checksums after the columns of its parts.
+    let tables: [(&[&Layout], &str); 9] = [
+        (&[&SESSION], concat!("SELECT ", session_columns!(), " FROM sessions")),
+        (&[&RUN_REQUEST, &RUN_STATE], concat!("SELECT ", run_columns!(), " FROM runs")),
+        (&[&MESSAGE], concat!("SELECT ", message_columns!(), " FROM messages")),
+        (&[&EVENT], concat!("SELECT ", event_columns!(), " FROM events")),
+        (&[&EFFECT], concat!("SELECT ", effect_columns!(), " FROM effects")),
+        (&[&CHUNK], concat!("SELECT ", chunk_columns!(), " FROM chunks")),
+        (&[&STATE], concat!("SELECT ", state_columns!(), " FROM session_state")),
+        (&[&STATE], concat!("SELECT ", state_columns!(), " FROM run_state")),
+        (&[&STATE], concat!("SELECT ", state_columns!(), " FROM owner_state")),
+    ];
+    let mut report = ChecksumReport::default();
+    for (parts, sql) in tables {
+        let mut statement = connection.prepare(sql)?;
+        let mut rows = statement.query([])?;
+        while let Some(row) = rows.next()? {
+            report.add(row, parts)?;
+        }
+    }
+    Ok(report)
+}
+
+impl ChecksumReport {
+    /// Compares one row with the checksums of its parts.
+    fn add(&mut self, row: &Row<'_>, parts: &[&Layout]) -> Result<()> {
+        let (mut first, mut has_all) = (0, true);
+        for layout in parts {
+            has_all &= row.get::<_, Option<i64>>(first + layout.columns)?.is_some();
+            match layout.check(row, first) {
+                Err(Error::FromSqlConversionFailure(_, _, mismatch)) if mismatch.is::<Mismatch>() => {
+                    self.problems.push(mismatch.to_string());
+                }
+                checked => checked?,
+            }
+            first += layout.columns + 1;
+        }
+        *(if has_all { &mut self.checked } else { &mut self.without_checksum }) += 1;
+        Ok(())
+    }
+}

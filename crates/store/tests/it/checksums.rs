@@ -1,0 +1,219 @@
+//! Bit rot: a damaged row is reported by name, and never read as something else.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use mainspring_core::*;
+use mainspring_kernel::store::{
+    Chunk, EndedToolCall, OpenToolCall, OwnerState, Row, StateAt, StatePlace, StateRow, Store, StoreError,
+};
+use mainspring_store::{ChecksumReport, SqliteOptions, SqliteStore};
+use rusqlite::Connection;
+use serde_json::{Value, json};
+
+use crate::fixtures::*;
+
+/// Texts that occur once in the database, each with the name of its row.
+fn texts() -> [(&'static str, String); 9] {
+    [
+        ("title-of-session", format!("session {}", session_id(1))),
+        ("adapter-of-run", format!("run {}", run_id(1))),
+        ("text-of-message", format!("message {}", message_id(1))),
+        ("text-of-event", "event ".into()),
+        ("text-of-chunk", format!("streamed text of message {}", message_id(2))),
+        ("state-of-session", "state \"session\"".into()),
+        ("state-of-run", "state \"run\"".into()),
+        ("state-of-owner", "state \"owner\"".into()),
+        ("text-of-result", format!("tool call \"t1\" of run {}", run_id(1))),
+    ]
+}
+
+fn state_row(place: StatePlace, key: &str, value: &str) -> Row {
+    Row::State(Box::new(StateRow { place, key: key.into(), value: Some(json!(value)), version: 1, at: NOW }))
+}
+
+async fn fill(folder: &Path) {
+    let store = sqlite_open(folder);
+    let fence = lease(&store, 1).await;
+    let titled = Session { title: Some("title-of-session".into()), ..session(1) };
+    let running = Run {
+        adapter: "adapter-of-run".into(),
+        ..run(1, 1, 1, RunState::Running { attempt: attempt_id(1) })
+    };
+    let rows = vec![
+        row_session(titled),
+        Row::Line(line(1, None, 1)),
+        row_message(message(1, 1, "text-of-message"), None),
+        row_run(running),
+        row_attempt(attempt(1, 1, 1, RunStatus::Running)),
+        state_row(StatePlace::Session { at: None, aside: false }, "session", "state-of-session"),
+        state_row(StatePlace::Run(run_id(1)), "run", "state-of-run"),
+        Row::ToolCall(Box::new(OpenToolCall {
+            run: run_id(1),
+            tool_use_id: "t1".into(),
+            name: "look".into(),
+            started_at: Some(NOW),
+            ended: Some(EndedToolCall {
+                message: message_id(3),
+                result: CallResult { content: vec![Block::text("text-of-result")], is_error: false },
+            }),
+        })),
+    ];
+    let said = event(1, Body::ProgressUpdated { text: "text-of-event".into() });
+    commit(&store, fence, rows, vec![said]).await.unwrap();
+    commit(&store, fence, vec![Row::MessagePlace(message_id(1), point(1, 0))], vec![]).await.unwrap();
+    let chunk = Chunk { fence, message: message_id(2), block: 0, pos: 0, text: "text-of-chunk".into() };
+    store.chunks_write(vec![chunk]).await.unwrap();
+    let owned = OwnerState {
+        owner: OWNER.into(),
+        key: "owner".into(),
+        value: Some(json!("state-of-owner")),
+        expect: Expect::Any,
+        at: NOW,
+    };
+    store.state_put(owned).await.unwrap();
+    store.close();
+}
+
+/// Everything that a damaged row could be read as, each with its own result.
+async fn read(store: &SqliteStore) -> Vec<Result<String, StoreError>> {
+    fn shown<T: std::fmt::Debug>(read: Result<T, StoreError>) -> Result<String, StoreError> {
+        read.map(|value| format!("{value:?}"))
+    }
+    let state = |at: StateAt, key: &'static str| async move { shown(store.state_get(&at, key).await) };
+    let session_state = StateAt::Session { session: session_id(1), at: None };
+    vec![
+        shown(store.session_find(OWNER, &mainspring_kernel::store::SessionRef::Id(session_id(1))).await),
+        shown(store.run_get(run_id(1)).await),
+        shown(store.message_get(session_id(1), message_id(1)).await),
+        shown(store.events_after(session_id(1), None, Cursor(0), 10).await),
+        shown(store.session_load(session_id(1)).await.map(|loaded| {
+            loaded.map(|loaded| loaded.chunks.iter().map(|chunk| chunk.text.clone()).collect::<Vec<_>>())
+        })),
+        state(session_state, "session").await,
+        state(StateAt::Run(run_id(1)), "run").await,
+        state(StateAt::Owner(OWNER.into()), "owner").await,
+        shown(
+            store.session_load(session_id(1)).await.map(|loaded| loaded.map(|loaded| loaded.open_tool_calls)),
+        ),
+    ]
+}
+
+fn open_quietly(path: &Path) -> Option<SqliteStore> {
+    SqliteStore::open(path, SqliteOptions::default(), NOW).ok()
+}
+
+#[tokio::test]
+async fn a_flipped_bit_is_reported_with_the_name_of_its_row() {
+    let folder = tempfile::tempdir().unwrap();
+    fill(folder.path()).await;
+    let path = folder.path().join("test.sqlite3");
+    let intact = fs::read(&path).unwrap();
+    let store = sqlite_open(folder.path());
+    let sound = store.verify_checksums().await.unwrap();
+    assert_eq!(sound, ChecksumReport { checked: 9, ..ChecksumReport::default() });
+    assert!(read(&store).await.iter().all(Result::is_ok));
+    store.close();
+    for (number, (text, name)) in texts().into_iter().enumerate() {
+        let mut damaged = intact.clone();
+        let found = |bytes: &[u8]| bytes.windows(text.len()).position(|window| window == text.as_bytes());
+        let at = found(&damaged).unwrap();
+        assert_eq!(found(&damaged[at + 1..]), None, "{text} is stored once");
+        damaged[at + 3] ^= 1;
+        fs::write(&path, damaged).unwrap();
+        let store = sqlite_open(folder.path());
+        let error = read(&store).await.swap_remove(number).unwrap_err();
+        assert!(matches!(&error, StoreError::Corrupt(told) if told.starts_with(&name)), "{text}: {error:?}");
+        let verified = store.verify_checksums().await.unwrap();
+        assert_eq!(verified.problems.len(), 1, "{verified:?}");
+        assert_eq!(StoreError::Corrupt(verified.problems[0].clone()), error);
+    }
+}
+
+#[tokio::test]
+async fn no_flipped_bit_is_read_as_something_else() {
+    let folder = tempfile::tempdir().unwrap();
+    fill(folder.path()).await;
+    let path = folder.path().join("test.sqlite3");
+    let intact = fs::read(&path).unwrap();
+    let store = sqlite_open(folder.path());
+    let wanted = read(&store).await;
+    store.close();
+    let mut checked = 0;
+    for (text, _) in texts() {
+        let at = intact.windows(text.len()).position(|window| window == text.as_bytes()).unwrap();
+        // The record around the text: its header, ids, numbers and the checksum itself.
+        for bit in (0..1024).step_by(73) {
+            let mut damaged = intact.clone();
+            damaged[at - 64 + bit / 8] ^= 1 << (bit % 8);
+            fs::write(&path, damaged).unwrap();
+            let Some(store) = open_quietly(&path) else { continue };
+            for (read, wanted) in read(&store).await.into_iter().zip(&wanted) {
+                let is_missing =
+                    |text: &str| ["None", "[]", "Some([])"].contains(&text) || text.contains("entry: None");
+                let same = read.as_ref().map_or(true, |text| Ok(text) == wanted.as_ref() || is_missing(text));
+                assert!(same, "bit {bit} at {text}: {read:?} instead of {wanted:?}");
+                checked += 1;
+            }
+        }
+    }
+    assert!(checked > 500, "{checked}");
+}
+
+#[tokio::test]
+async fn rows_of_versions_without_checksums_are_read() {
+    let folder = tempfile::tempdir().unwrap();
+    fill(folder.path()).await;
+    let connection = Connection::open(folder.path().join("test.sqlite3")).unwrap();
+    for table in [
+        "sessions",
+        "runs",
+        "messages",
+        "events",
+        "effects",
+        "chunks",
+        "session_state",
+        "run_state",
+        "owner_state",
+    ] {
+        connection.execute(&format!("UPDATE {table} SET checksum = NULL"), []).unwrap();
+    }
+    drop(connection);
+    let store = sqlite_open(folder.path());
+    assert!(read(&store).await.iter().all(Result::is_ok));
+    let report = store.verify_checksums().await.unwrap();
+    assert_eq!(report, ChecksumReport { without_checksum: 9, ..ChecksumReport::default() });
+    // A row that is written again gets the checksum of what was written.
+    let fence = lease(&store, 1).await;
+    let done = Run { adapter: "adapter-of-run".into(), ..run(1, 1, 1, RunState::Succeeded {}) };
+    commit(&store, fence, vec![row_run(done)], vec![]).await.unwrap();
+    let report = store.verify_checksums().await.unwrap();
+    assert_eq!((report.without_checksum, report.problems), (9, vec![]), "its request is as it was");
+    let external = Connection::open(folder.path().join("test.sqlite3")).unwrap();
+    external.execute("UPDATE runs SET attempts = attempts + 1", []).unwrap();
+    assert_eq!(store.verify_checksums().await.unwrap().problems.len(), 1);
+}
+
+#[tokio::test]
+async fn a_page_with_a_damaged_row_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = sqlite_open(folder.path());
+    let fence = create_session(&store, 1).await;
+    let completed = Body::MessageCompleted { message: Arc::new(message(1, 1, "hi")), parent_id: None };
+    let rows = vec![Row::Line(line(1, None, 1)), row_message(message(1, 1, "hi"), Some(point(1, 0)))];
+    commit(&store, fence, rows, vec![event(1, completed)]).await.unwrap();
+    store.close();
+    let connection = Connection::open(folder.path().join("test.sqlite3")).unwrap();
+    let content: String = connection.query_row("SELECT content FROM messages", [], |row| row.get(0)).unwrap();
+    let wrong: Value = serde_json::from_str(&content.replace("hi", "ho")).unwrap();
+    connection.execute("UPDATE messages SET content = ?1", [wrong.to_string()]).unwrap();
+    drop(connection);
+    let store = sqlite_open(folder.path());
+    for error in [
+        store.path(point(1, 0), None, 10).await.unwrap_err(),
+        store.events_after(session_id(1), None, Cursor(0), 10).await.unwrap_err(),
+    ] {
+        assert!(matches!(&error, StoreError::Corrupt(text) if text.contains(&message_id(1).to_string())));
+    }
+}

@@ -1,0 +1,17 @@
+//! One mainspring inside the process of a test: a kernel with the script agent and a manual clock, the HTTP router in
+//! front of it, and real sockets where a test needs them.
+//!
+//! Only for the tests of crates that face the kernel through HTTP. A helper that one crate needs stays in its tests.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod agent;
+mod event_stream;
+pub mod jsonl;
+mod node;
+mod rng;
+
+pub use agent::{FnAgent, native_agent};
+pub use event_stream::{EventStream, SseFrame};
+pub use node::{Listening, NOW, NodeBuilder, OWNER, TOKEN, TestNode};
+pub use rng::Rng;
