@@ -188,6 +188,10 @@ impl<D: LoginDialect> Login for Driver<D> {
 
 #[async_trait]
 impl<D: Dialect> Adapter for Driver<D> {
+    fn check_folder(&self, folder: &str) -> Result<(), String> {
+        process::check_folder(folder.as_ref()).map_err(|error| error.to_string())
+    }
+
     fn capabilities(&self) -> Capabilities {
         let native = self.can_resume.lock().unwrap_or(false);
         Capabilities {

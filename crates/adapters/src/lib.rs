@@ -53,6 +53,10 @@ impl Adapter for ProcessAdapter {
         self.0.capabilities()
     }
 
+    fn check_folder(&self, folder: &str) -> Result<(), String> {
+        self.0.check_folder(folder)
+    }
+
     async fn execute(&self, attempt: AttemptHandle) -> Executed {
         self.0.execute(attempt).await
     }

@@ -319,7 +319,7 @@ impl Conversation<'_, '_> {
                 system_prompt: self.chat.system.clone(),
                 model: self.model.clone(),
                 model_profile: self.profile.clone(),
-                cwd: self.chat.cwd.clone(),
+                cwd: self.context.folder(self.chat.cwd.as_deref())?,
                 ..RunOptions::default()
             },
             place,
@@ -347,13 +347,14 @@ impl Conversation<'_, '_> {
         if let Some(session) = &self.session {
             return Ok(session.clone());
         }
+        let adapter = self.chat.adapter.clone().unwrap_or_else(|| native::NAME.into());
         let target = SessionTarget {
             // Without a key, a retried request would create a second session.
             key: Some(self.chat.session.clone().unwrap_or_else(|| self.generated_key.clone())),
             surface_kind: Some("cli".into()),
-            adapter: Some(self.chat.adapter.clone().unwrap_or_else(|| native::NAME.into())),
             agent_definition: self.chat.agent.clone(),
-            cwd: self.chat.cwd.clone(),
+            cwd: self.context.new_session_folder(self.chat.cwd.as_deref(), Some(&adapter))?,
+            adapter: Some(adapter),
             ..SessionTarget::default()
         };
         let opened =

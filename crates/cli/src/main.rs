@@ -221,9 +221,9 @@ fn init_logging(config: &Config) {
             filter = filter.add_directive(directive);
         }
     }
-    // Only tests install a second subscriber in one process; the first one stays.
     let fmt = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(std::io::stderr().is_terminal());
-    // A failed write would be reported on standard error too, which panics if that is closed.
+    // A failed write would be reported on standard error too, which panics if that is closed. Only tests install a
+    // second subscriber in one process; the first one stays.
     let _ = fmt.with_writer(std::io::stderr).log_internal_errors(false).try_init();
     // An adapter's panic is recorded as the failure of its attempt; here it is only logged.
     std::panic::set_hook(Box::new(|panic| {
@@ -268,6 +268,33 @@ impl Context<'_> {
 
     fn config(&self) -> &Config {
         &self.resolved.config
+    }
+
+    /// Resolves a folder that the caller names against the caller's own.
+    fn folder(&self, given: Option<&str>) -> Result<Option<String>, CliError> {
+        let absolute = |given| {
+            let folder = std::path::absolute(given);
+            let folder =
+                folder.map_err(|error| CliError::bad_request(format!("the folder {given:?}: {error}")))?;
+            Ok(folder.to_string_lossy().into_owned())
+        };
+        given.map(absolute).transpose()
+    }
+
+    /// The folder of a new session: the one that the caller names, else the adapter's own, else the caller's. A server
+    /// at another address has other folders.
+    fn new_session_folder(
+        &self,
+        given: Option<&str>,
+        adapter: Option<&str>,
+    ) -> Result<Option<String>, CliError> {
+        let config = self.config();
+        let adapter = adapter.unwrap_or(&config.adapter);
+        let has_own = config.adapters.get(adapter).is_some_and(|adapter| adapter.cwd.is_some());
+        match given {
+            None if config.url.is_some() || has_own => Ok(None),
+            given => self.folder(Some(given.unwrap_or("."))),
+        }
     }
 
     /// Connects to the process that serves the sessions.

@@ -95,10 +95,10 @@ enum CliPolicy {
 impl Prompt {
     pub(super) async fn execute(self, context: &Context<'_>) -> Result<Exit, CliError> {
         let files = attach::read_files(&self.attach)?;
-        send_with_files(context, self.prompt()?, &files).await
+        send_with_files(context, self.prompt(context)?, &files).await
     }
 
-    fn prompt(self) -> Result<mainspring_client::Prompt, CliError> {
+    fn prompt(self, context: &Context<'_>) -> Result<mainspring_client::Prompt, CliError> {
         let place = match (self.regenerate, self.after, self.root) {
             (Some(message_id), ..) => Place::Regenerate { message_id },
             (_, Some(message_id), _) => Place::Edit { message_id },
@@ -132,6 +132,10 @@ impl Prompt {
                 key,
                 title: self.title,
                 surface_kind: Some("cli".into()),
+                cwd: match id {
+                    Some(_) => None,
+                    None => context.new_session_folder(self.cwd.as_deref(), self.adapter.as_deref())?,
+                },
                 ..SessionTarget::default()
             },
             prompt: match text.is_empty() && (self.regenerate.is_some() || !self.attach.is_empty()) {
@@ -147,7 +151,7 @@ impl Prompt {
                 system_prompt: self.system,
                 model: self.model,
                 model_profile: None,
-                cwd: self.cwd,
+                cwd: context.folder(self.cwd.as_deref())?,
                 tools,
                 ..RunOptions::default()
             },

@@ -195,6 +195,10 @@ async fn start_session(
     options: SessionOptions,
 ) -> Result<(), CliError> {
     let SessionOptions { title, adapter, model, system, cwd } = options;
+    let cwd = match new.is_some() {
+        true => context.new_session_folder(cwd.as_deref(), adapter.as_deref())?,
+        false => context.folder(cwd.as_deref())?,
+    };
     let (verb, surface_kind) = (if new.is_some() { "created" } else { "loaded" }, Some("cli".to_owned()));
     let target = SessionTarget {
         new,

@@ -32,6 +32,11 @@ pub trait Adapter: Send + Sync + 'static {
     /// Describes the adapter's capabilities. The kernel relies on them, so they must be exact.
     fn capabilities(&self) -> Capabilities;
 
+    /// Checks the folder of a run before the run is accepted. An error names the folder and the remedy.
+    fn check_folder(&self, _folder: &str) -> Result<(), String> {
+        Ok(())
+    }
+
     /// Executes one attempt, or continues one that has waited: then [`AttemptHandle::answer`] holds the answer.
     ///
     /// Dropping the future abandons the attempt; the kernel calls [`Adapter::kill`] next.

@@ -231,7 +231,7 @@ async fn a_cancelled_run_closes_its_connection_and_keeps_partial_text() {
         let run = world.send_prompt("hi").await;
         within_timeout(gate.reached()).await;
         let streamed = async {
-            let by = mainspring_kernel::store::SessionRef::Id(run.session);
+            let by = SessionRef::Id(run.session);
             let start = Some(mainspring_core::Position::default());
             let mut items = world.kernel.session_subscribe(&world.me, &by, start).await.unwrap();
             let mut text = String::new();

@@ -67,7 +67,7 @@ impl Conversation<'_, '_> {
         self.next_place = Some(self.sibling_place(&prompt));
         let undone = one_line(&prompt.message.text(), 60);
         let hint = match prompt.parent_id {
-            Some(_) => "your next prompt replaces it; /tree shows all branches",
+            Some(_) => "your next prompt becomes a branch beside it; /tree shows all branches",
             None => "your next prompt starts a new conversation; /tree shows all branches",
         };
         self.screen.print_note(&format!("undone: {undone}"))?;

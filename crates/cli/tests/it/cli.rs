@@ -59,6 +59,25 @@ fn only_the_answer_is_printed_on_standard_output() {
 }
 
 #[test]
+fn a_new_session_works_in_the_folder_of_its_caller() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().canonicalize().unwrap();
+    let cwd_of = |session: &str| {
+        let shown = run(dir.path(), &["session", "show", session, "--json"]);
+        json_lines(&shown)[0]["session"]["cwd"].as_str().unwrap_or_default().to_owned()
+    };
+    assert_eq!(run(dir.path(), &["prompt", "--session", "a", "say hi"]).code, 0);
+    assert_eq!(cwd_of("a"), folder.to_str().unwrap());
+    assert_eq!(run(dir.path(), &["session", "new", "b", "--cwd", "below"]).code, 0);
+    assert_eq!(cwd_of("b"), folder.join("below").to_str().unwrap(), "a relative folder is the caller's");
+    let elsewhere = tempfile::tempdir().unwrap();
+    let second =
+        command(dir.path()).args(["prompt", "--session", "a", "say hi"]).current_dir(&elsewhere).output();
+    assert!(second.unwrap().status.success());
+    assert_eq!(cwd_of("a"), folder.to_str().unwrap(), "a session keeps its folder");
+}
+
+#[test]
 fn no_text_can_control_the_terminal() {
     let dir = tempfile::tempdir().unwrap();
     let (cursor, direction) = ('\r', '\u{202E}');

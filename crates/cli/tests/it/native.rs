@@ -86,7 +86,10 @@ async fn a_key_reaches_the_provider_and_nothing_else() {
         let runs: Vec<Value> = listed.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         let statuses: Vec<&str> = runs.iter().rev().map(|run| run["status"].as_str().unwrap()).collect();
         assert_eq!(statuses, ["succeeded", "failed", "failed"], "{protocol:?}");
-        assert!(listed.contains("[key]"), "{protocol:?}: the careless server was received: {listed}");
+        assert!(
+            listed.contains("[key]"),
+            "{protocol:?}: the key in the error of the server is not redacted: {listed}"
+        );
     }
 }
 

@@ -17,18 +17,18 @@ fn every_code_of_the_kernel_and_of_http_is_mapped_to_the_protocol() {
 }
 
 /// Source text before an error code: a failure of a run, the end of an attempt, a failing command.
-const BEFORE: [&str; 5] = ["Failure::new(", "failed(", "code: ", "const fn code(", "Self::error("];
+const CODE_PREFIXES: [&str; 5] = ["Failure::new(", "failed(", "code: ", "const fn code(", "Self::error("];
 
-/// Collects the error codes in the sources of `folder`: the text after one of `BEFORE`.
-fn codes(folder: &Path, found: &mut BTreeSet<String>) {
+/// Collects the error codes in the sources of `folder`: the text after one of `CODE_PREFIXES`.
+fn collect_codes(folder: &Path, found: &mut BTreeSet<String>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
-            codes(&path, found);
+            collect_codes(&path, found);
         } else if path.extension().is_some_and(|kind| kind == "rs") && !path.ends_with("tests.rs") {
             let text = fs::read_to_string(&path).unwrap();
             let text = text.split("#[cfg(test)]").next().unwrap();
-            for before in BEFORE {
+            for before in CODE_PREFIXES {
                 for after in text.split(before).skip(1) {
                     let literal =
                         after.trim_start().strip_prefix('"').and_then(|rest| rest.split('"').next());
@@ -60,16 +60,16 @@ fn every_error_code_is_in_the_documented_table() {
     for name in
         ["adapters", "agent", "api", "cli", "client", "core", "host", "http", "kernel", "mainspring", "store"]
     {
-        codes(&crates.join(name).join("src"), &mut found);
+        collect_codes(&crates.join(name).join("src"), &mut found);
     }
     for known in ["executor_lost", "model_rate_limited", "quota_exceeded", "script_failed", "limit_reached"] {
-        assert!(found.contains(known), "{known} was not found: the test does not see what it should");
+        assert!(found.contains(known), "{known} was not found: the test misses sources");
     }
     let unmapped: Vec<_> = found.iter().filter(|code| !is_mapped(code)).collect();
     assert!(unmapped.is_empty(), "give these a line in crates/api/src/jsonl/codes.rs: {unmapped:?}");
     let text = include_str!("../../../../docs/jsonl.md");
-    let untold: Vec<_> = found.iter().filter(|code| !text.contains(&format!("`{code}`"))).collect();
-    assert!(untold.is_empty(), "docs/jsonl.md does not say what a host is told of {untold:?}");
+    let undocumented: Vec<_> = found.iter().filter(|code| !text.contains(&format!("`{code}`"))).collect();
+    assert!(undocumented.is_empty(), "docs/jsonl.md does not list {undocumented:?}");
 }
 
 #[test]

@@ -124,7 +124,7 @@ fn fault_usage() {
         (&last["inputTokens"], &last["outputTokens"], &last["costUsd"]),
         (&20.into(), &40.into(), &0.5.into())
     );
-    assert_eq!(last["text"], "try\ndone\n", "what a failed attempt said is not part of the answer");
+    assert_eq!(last["text"], "try\ndone\n", "text of the failed attempt is not part of the answer");
     let attempts: std::collections::BTreeSet<_> =
         received.iter().map(|line| line["attemptId"].to_string()).collect();
     assert_eq!(attempts.len(), 2, "each line names the attempt it belongs to");
@@ -151,11 +151,7 @@ fn sessions_are_resolved_by_their_references_per_owner() {
     let alias = session_of(json!({"legacySessionKey": "t"}));
     assert_ne!(alias, task);
     assert_eq!(session_of(json!({"sessionKey": "t"})), alias);
-    assert_eq!(
-        session_of(json!({"model": "t"})),
-        alias,
-        "the model's name is the key of those who name none"
-    );
+    assert_eq!(session_of(json!({"model": "t"})), alias, "the model's name is the default session key");
     assert_ne!(session_of(json!({"legacySessionKey": "t", "legacyClientScope": "pill"})), alias);
     assert_eq!(session_of(json!({})), session_of(json!({})));
     // Another owner's session id is not found; the same external reference resolves to the caller's own session.

@@ -125,9 +125,9 @@ fn record_line(query: &mut QueryState, name: &(String, String), line: Value) -> 
         "tool_result_display" => assert_eq!(line["output"], format!("{{\"text\":\"{word}\"}}")),
         "tool_activity" => assert_eq!(line["name"], "echo"),
         "result" => {
-            assert_eq!(line["text"], query.text, "{name:?}: what was streamed is what was said");
+            assert_eq!(line["text"], query.text, "{name:?}: the streamed text is the final text");
             if line["terminalStatus"] == "cancelled" {
-                assert!(query.asked_to_stop > 0, "{name:?} was cancelled and nobody asked");
+                assert!(query.asked_to_stop > 0, "{name:?} was cancelled without an interrupt");
             }
         }
         "error" => assert_eq!(line["message"], word, "{line}"),

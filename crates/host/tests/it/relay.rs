@@ -19,7 +19,7 @@ fn error_code(answer: &str) -> String {
 fn a_host_tool_is_called_and_answered() {
     let mut host = Host::start();
     let mode = std::fs::metadata(host.relay()).unwrap().permissions().mode();
-    assert_eq!(mode & 0o777, 0o600, "the owner's alone");
+    assert_eq!(mode & 0o777, 0o600, "readable only by its owner");
     host.query("r", "k", "say here; hang");
     host.receive_until(|line| line["type"] == "text_delta");
     let mut agent = RelayAgent::connect(&host.relay());
@@ -103,7 +103,7 @@ fn every_relay_call_gets_an_answer() {
     let relay = host.relay();
     host.close();
     assert_eq!(error_code(&agent.receive().1), "transport_interruption");
-    assert!(!relay.exists(), "who leaves in good order leaves nothing");
+    assert!(!relay.exists(), "the socket is removed at exit");
 }
 
 #[test]

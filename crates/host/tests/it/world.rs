@@ -152,7 +152,7 @@ impl Host {
     }
 
     fn leave(mut self) -> (Vec<Value>, Disconnect) {
-        let mut rest = self.receive_until(|line| line.to_string() == END);
+        let mut rest = self.receive_until(|line| line["type"] == "end");
         rest.pop();
         (rest, self.server.runtime.block_on(self.served).unwrap())
     }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::world::{RequestBuilder, Server, send_request};
 
 /// A client with an API key.
-struct Holder<'a> {
+struct KeyClient<'a> {
     server: &'a Server,
     id: String,
     secret: String,
@@ -15,16 +15,16 @@ struct Holder<'a> {
 
 impl Server {
     /// Creates a key with the state directory's token.
-    async fn key(&self, body: Value) -> Holder<'_> {
+    async fn create_key(&self, body: Value) -> KeyClient<'_> {
         let (status, key) = self.post("/v1/keys", body).await;
         assert_eq!(status, StatusCode::CREATED, "{key}");
         let text = |name: &str| key[name].as_str().unwrap().to_owned();
-        Holder { server: self, id: text("keyId"), secret: text("secret") }
+        KeyClient { server: self, id: text("keyId"), secret: text("secret") }
     }
 
     /// Creates a member's key.
-    async fn member(&self, owner: &str, org: &str) -> Holder<'_> {
-        self.key(json!({"name": owner, "ownerId": owner, "orgId": org})).await
+    async fn create_member_key(&self, owner: &str, org: &str) -> KeyClient<'_> {
+        self.create_key(json!({"name": owner, "ownerId": owner, "orgId": org})).await
     }
 
     async fn revoke(&self, key: &str) -> StatusCode {
@@ -32,7 +32,7 @@ impl Server {
     }
 }
 
-impl Holder<'_> {
+impl KeyClient<'_> {
     fn request(&self, method: Method, path: &str) -> RequestBuilder {
         self.server.anonymous(method, path).bearer_auth(&self.secret)
     }
@@ -57,8 +57,9 @@ impl Holder<'_> {
 #[tokio::test]
 async fn an_org_member_can_read_shared_sessions_but_not_change_them() {
     let server = Server::start().await;
-    let (ada, bob) = (server.member("ada", "acme").await, server.member("bob", "acme").await);
-    let eve = server.member("eve", "beta").await;
+    let (ada, bob) =
+        (server.create_member_key("ada", "acme").await, server.create_member_key("bob", "acme").await);
+    let eve = server.create_member_key("eve", "beta").await;
     let body = json!({"prompt": "say hi", "session": {"key": "a", "visibility": "org"}});
     let (status, run) = ada.send(Method::POST, "/v1/runs", body).await;
     assert_eq!(status, 202, "{run}");
@@ -104,7 +105,7 @@ async fn an_org_member_can_read_shared_sessions_but_not_change_them() {
 #[tokio::test]
 async fn an_expired_or_revoked_key_is_refused_and_its_streams_end() {
     let server = Server::start().await;
-    let ada = server.member("ada", "acme").await;
+    let ada = server.create_member_key("ada", "acme").await;
     assert_eq!(ada.send(Method::POST, "/v1/sessions", json!({"key": "a"})).await.0, 201);
     let mut adas = ada.stream("/v1/sessions/a/events").await;
     let mut feed = ada.stream("/v1/feed").await;
@@ -118,7 +119,7 @@ async fn an_expired_or_revoked_key_is_refused_and_its_streams_end() {
     assert_eq!((status, &problem["code"]), (401, &json!("authentication")));
 
     let soon = json!({"name": "brief", "ownerId": "ada", "expiresAtMs": NOW.plus(300)});
-    let brief = server.key(soon).await;
+    let brief = server.create_key(soon).await;
     let mut briefs = brief.stream("/v1/sessions/a/events").await;
     assert_eq!(brief.get("/v1/sessions/a").await.0, 200);
     server.node.clock.advance(300);
@@ -135,14 +136,14 @@ async fn an_expired_or_revoked_key_is_refused_and_its_streams_end() {
 async fn roles_are_enforced() {
     let server = Server::start().await;
     let admin = json!({"name": "boss", "ownerId": "boss", "orgId": "acme", "role": "admin"});
-    let boss = server.key(admin).await;
-    let other = server.member("eve", "beta").await;
+    let boss = server.create_key(admin).await;
+    let other = server.create_member_key("eve", "beta").await;
     server.node.clock.advance(1);
     let (status, made) =
         boss.send(Method::POST, "/v1/keys", json!({"name": "v", "ownerId": "ada", "role": "viewer"})).await;
     assert_eq!((status, &made["orgId"]), (201, &json!("acme")));
     let secret = made["secret"].as_str().unwrap().to_owned();
-    let viewer = Holder { server: &server, id: made["keyId"].as_str().unwrap().to_owned(), secret };
+    let viewer = KeyClient { server: &server, id: made["keyId"].as_str().unwrap().to_owned(), secret };
 
     assert_eq!(viewer.get("/v1/sessions").await.0, 200);
     assert_eq!(viewer.send(Method::POST, "/v1/sessions", json!({"key": "a"})).await.0, 403);
@@ -170,7 +171,7 @@ async fn roles_are_enforced() {
 #[tokio::test]
 async fn the_token_acts_for_any_owner_and_a_key_for_its_own() {
     let server = Server::start().await;
-    let ada = server.member("ada", "acme").await;
+    let ada = server.create_member_key("ada", "acme").await;
     assert_eq!(ada.send(Method::POST, "/v1/sessions", json!({"key": "a"})).await.0, 201);
     let asked = |request: RequestBuilder, owner: &'static str| async move {
         send_request(request.header("mainspring-owner", owner)).await

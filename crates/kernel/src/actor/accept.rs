@@ -120,6 +120,10 @@ impl Actor {
         if !accept.options.tools.is_empty() && !self.shared.supports_client_tools(&adapter) {
             return Err(Error::Unsupported { adapter, what: "call tools that you execute" });
         }
+        let folder = accept.options.cwd.as_deref().or(self.hot.session.cwd.as_deref());
+        if let (Some(known), Some(folder)) = (self.shared.adapters.get(&adapter), folder) {
+            known.check_folder(folder).map_err(Error::Invalid)?;
+        }
         Ok(adapter)
     }
 

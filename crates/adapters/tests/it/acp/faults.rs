@@ -126,6 +126,17 @@ async fn only_a_regular_end_is_a_success() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_folder_that_does_not_exist_is_refused_with_the_prompt() {
+    let world = world("none").await;
+    let options = mainspring_core::RunOptions { cwd: Some("/no/such/folder".into()), ..Default::default() };
+    let refused = world.kernel().run_create(&world.me, RunRequest { options, ..request("a", "hi") }).await;
+    let error = refused.unwrap_err();
+    assert_eq!(error.code(), "invalid_request");
+    assert!(error.to_string().contains("/no/such/folder does not exist"), "{error}");
+    world.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_failed_start_names_the_reason() {
     type Change = fn(&mut Setup);
     let cases: [(Change, &str, &str); 3] = [

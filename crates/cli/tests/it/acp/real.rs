@@ -67,7 +67,7 @@ async fn the_example_agent_runs_twice_at_once_and_continues_after_a_kill() {
     }
     let ended = world.wait_ended(run).await;
     assert_eq!(error_code(&ended), "transport_interruption", "{ended:?}");
-    assert!(world.last_message("a").await.text().contains("I'll help you"), "what it said is kept");
+    assert!(world.last_message("a").await.text().contains("I'll help you"), "the partial text is kept");
     let run = world.prompt("a", "and now?").await;
     let (wait, _) = world.wait_question(run).await;
     world.answer(run, wait, Approval::Allowed).await;

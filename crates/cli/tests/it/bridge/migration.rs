@@ -109,7 +109,11 @@ async fn a_stale_acp_resume_retains_the_same_session() {
     assert_eq!((result.session_id, result.text.as_str()), (adopted.session.id, "hello\n"));
     let client = process.client().unwrap();
     let attempts = client.run_attempts(result.run_id).await.unwrap();
-    assert_eq!((attempts.len(), Some(attempts[1].id)), (2, result.attempt_id), "tried, and then anew");
+    assert_eq!(
+        (attempts.len(), Some(attempts[1].id)),
+        (2, result.attempt_id),
+        "a failed resume, then a new session"
+    );
     let bindings = client.binding_list(&result.session_id.to_string()).await.unwrap();
     let shown: Vec<_> = bindings.iter().map(|binding| (binding.generation, binding.status)).collect();
     assert_eq!(shown, [(2, BindingStatus::Active), (1, BindingStatus::Closed)]);
@@ -158,5 +162,5 @@ fn adopting_and_listing_bindings_have_commands() {
     let rest = json_lines(&run(dir.path(), &["binding", "list", session, "--after", "claude.2", "--json"]));
     assert_eq!((rest.len(), &rest[0]["adapterNativeSessionId"]), (1, &"native-1".into()));
     let nobody = run(dir.path(), &["session", "adopt", "n", "--adapter", "claude"]);
-    assert_eq!(nobody.code, 2, "which session must be said: {}", nobody.err);
+    assert_eq!(nobody.code, 2, "a session selector is required: {}", nobody.err);
 }

@@ -67,7 +67,11 @@ async fn a_query_continued_by_another_process_is_replayed_and_can_be_interrupted
     // The server owns the sessions: the run survives the death of the process that asked.
     let pid = kill(&process);
     assert!(matches!(stream.next().await, Some(QueryEvent::Restarted)));
-    assert_eq!(read_until(&mut stream, "before").await, "before\n", "told again, whole");
+    assert_eq!(
+        read_until(&mut stream, "before").await,
+        "before\n",
+        "the text is replayed from its beginning"
+    );
     wait_for_new_process(&process, pid).await;
     assert!(bridge.interrupt().await.unwrap().accepted);
     let result = stream.result().await.unwrap();

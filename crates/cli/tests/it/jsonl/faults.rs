@@ -31,7 +31,7 @@ fn fault_thinking_text() {
         assert_eq!(holds("xyzzy-plugh"), holds("think xyzzy-plugh"));
         aloud += holds("aloud") - holds("say aloud");
     }
-    assert!(aloud > 0, "what was said is kept");
+    assert!(aloud > 0, "the answer is stored");
 }
 
 #[test]
@@ -59,7 +59,7 @@ fn an_image_is_stored_once_and_model_directory_and_alias_are_applied() {
     let options: Vec<_> =
         runs.iter().map(|run| (run["options"]["model"].clone(), run["options"]["cwd"].clone())).collect();
     assert_eq!(options[0], (json!("m1"), json!("/tmp/hinted")));
-    assert_eq!(options[1], (json!("m2"), json!(dir.path())), "the home folder, where nobody says otherwise");
+    assert_eq!(options[1], (json!("m2"), json!(dir.path())), "the default is the home directory");
     let session = first["sessionId"].as_str().unwrap();
     let shown = json_lines(&run(dir.path(), &[&["session", "show", session][..], &owner].concat()));
     let prompt = &shown[0]["messages"][0]["content"];

@@ -77,5 +77,5 @@ fn many_short_lines_from_a_host_that_does_not_read_use_bounded_memory() {
     }
     host.input = Some(writer.join().unwrap());
     let held = peak(host.child.id()) - idle;
-    assert!(held < 100_000, "{held} kB were held for lines that nobody had read the answers of");
+    assert!(held < 100_000, "{held} kB are buffered for unread answers");
 }

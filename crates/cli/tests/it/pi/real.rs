@@ -8,7 +8,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::*;
 
 /// Reads the permission extension from docs/adapters.md.
-fn asking() -> String {
+fn permission_extension() -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/adapters.md");
     let text = std::fs::read_to_string(path).unwrap();
     text.split("```ts\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap().to_owned()
@@ -34,7 +34,7 @@ async fn pi(tasks: &Tasks, change: impl Fn(&mut AdapterConfig)) -> World {
         std::fs::write(agent.join("models.json"), json!({"providers": {"stub": provider}}).to_string())
             .unwrap();
         std::fs::write(agent.join("settings.json"), settings.to_string()).unwrap();
-        std::fs::write(agent.join("extensions/ask.ts"), asking()).unwrap();
+        std::fs::write(agent.join("extensions/ask.ts"), permission_extension()).unwrap();
         let env = adapter.env.get_or_insert_default();
         env.insert("HOME".into(), folder.join("home").to_string_lossy().into_owned());
         env.insert("PI_OFFLINE".into(), "1".into());
@@ -52,13 +52,13 @@ async fn pi(tasks: &Tasks, change: impl Fn(&mut AdapterConfig)) -> World {
 }
 
 /// Lists the processes of pi, without their guards.
-fn pis(world: &World) -> Vec<Pid> {
+fn pi_pids(world: &World) -> Vec<Pid> {
     let program = |pid: &Pid| std::fs::read_link(format!("/proc/{}/exe", pid.as_raw_pid()));
     let is_node = |pid: &Pid| program(pid).is_ok_and(|program| program.ends_with("bin/node"));
     world.agent_pids().into_iter().filter(is_node).collect()
 }
 
-fn work(world: &World) -> PathBuf {
+fn work_dir(world: &World) -> PathBuf {
     world.folder.path().join("work")
 }
 
@@ -71,14 +71,14 @@ async fn pi_runs_and_asks_for_permission() {
         let run = world.prompt("a", &format!("RUN echo forty-two | tee {file}")).await;
         let (wait, question) = world.wait_question(run).await;
         assert!(question.starts_with("Allow bash?") && question.contains("echo forty-two"), "{question}");
-        assert!(!work(&world).join(&file).exists(), "it acts only once it may");
+        assert!(!work_dir(&world).join(&file).exists(), "pi acts before it is allowed to");
         world.answer(run, wait, decision).await;
         let ended = world.wait_ended(run).await;
         assert_eq!(ended.state.status(), RunStatus::Succeeded, "{ended:?}");
         let text = world.last_message("a").await.text();
         assert!(text.contains("the tool said: "), "{text}");
         assert_eq!(text.contains("forty-two"), decision == Approval::Allowed, "{text}");
-        assert_eq!(work(&world).join(&file).exists(), decision == Approval::Allowed);
+        assert_eq!(work_dir(&world).join(&file).exists(), decision == Approval::Allowed);
         let kinds = kinds(&world.events("a").await);
         assert!(kinds.contains(&"tool.started") && kinds.contains(&kind), "{kinds:?}");
         // Two model calls, each with 7 input and 3 output tokens.
@@ -88,7 +88,7 @@ async fn pi_runs_and_asks_for_permission() {
     // A run in mode `ask` has no tool that could change anything.
     let run = world.send(RunRequest { mode: Mode::Ask, ..request("a", "RUN touch acted.txt") }).await;
     assert_eq!(world.wait_ended(run).await.state.status(), RunStatus::Succeeded);
-    assert!(!work(&world).join("acted.txt").exists(), "{:?}", world.last_message("a").await);
+    assert!(!work_dir(&world).join("acted.txt").exists(), "{:?}", world.last_message("a").await);
     assert_eq!(world.bindings("a").await.len(), 1, "it is the same session");
     // The requested model is used.
     for (wanted, used) in [(None, "stub-1"), (Some("stub-2"), "stub-2"), (Some("stub/stub-1"), "stub-1")] {
@@ -113,7 +113,7 @@ async fn pi_receives_steering_while_it_runs() {
     world.wait_event("a", "tool.started").await;
     let joined = world.send(steer("a", "and my dog is Rex")).await;
     world.wait_event("a", "run.merged").await;
-    std::fs::write(work(&world).join("go"), "").unwrap();
+    std::fs::write(work_dir(&world).join("go"), "").unwrap();
     let ended = world.wait_ended(run).await;
     assert_eq!(ended.state.status(), RunStatus::Succeeded, "{ended:?}");
     assert_eq!(world.wait_ended(joined).await.merged_into, Some(run));
@@ -155,7 +155,7 @@ async fn a_cancelled_pi_run_keeps_its_text_and_history() {
         [world.prompt("a", "my cat is Tom; HANG").await, world.prompt("b", "my dog is Rex; HANG").await];
     world.wait_streamed("a", "hanging").await;
     world.wait_streamed("b", "hanging").await;
-    assert_eq!(pis(&world).len(), 2);
+    assert_eq!(pi_pids(&world).len(), 2);
     for (run, key) in both.into_iter().zip(["a", "b"]) {
         with_timeout(world.node().kernel().run_cancel(&world.me, run)).await.unwrap();
         assert_eq!(world.wait_ended(run).await.state.status(), RunStatus::Cancelled);
@@ -170,7 +170,7 @@ async fn a_cancelled_pi_run_keeps_its_text_and_history() {
     // Killed in the middle of a turn, pi fails that turn and resumes its session.
     let run = world.prompt("b", "HANG again").await;
     world.wait_streamed("b", "hanging").await;
-    for pid in pis(&world) {
+    for pid in pi_pids(&world) {
         kill_process(pid, Signal::KILL).unwrap();
     }
     assert_eq!(error_code(&world.wait_ended(run).await), "transport_interruption");
@@ -199,7 +199,7 @@ async fn pi_without_a_stored_session_receives_the_history() {
     // Pi writes a session to disk when its first message is complete.
     let run = world.prompt("a", "my cat is Tom; HANG").await;
     world.wait_streamed("a", "hanging").await;
-    for pid in pis(&world) {
+    for pid in pi_pids(&world) {
         kill_process(pid, Signal::KILL).unwrap();
     }
     assert_eq!(error_code(&world.wait_ended(run).await), "transport_interruption");
@@ -231,7 +231,7 @@ async fn pi_with_a_shared_process_or_without_stored_sessions_keeps_sessions_apar
             let bindings = world.bindings(key).await;
             assert_eq!(bindings[0].reconstructed, !keeps, "{key}: {bindings:?}");
         }
-        assert_eq!(pis(&world).len(), 1);
+        assert_eq!(pi_pids(&world).len(), 1);
         world.close().await;
     }
 }
