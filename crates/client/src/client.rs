@@ -7,14 +7,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{Stream, StreamExt};
-use mainspring_api::Problem;
+use mainspring_api::{Problem, ToJson};
 use mainspring_core::Position;
 use mainspring_core::limits::check_text;
-use reqwest::header::{ACCEPT, IF_MATCH};
+use reqwest::header::{ACCEPT, CONTENT_TYPE, IF_MATCH};
 use reqwest::{Method, RequestBuilder, Response, Url};
 use serde::Serialize;
-use serde::de::DeserializeOwned;
 
+use crate::json::FromJson;
 use crate::{Error, Socket, TOKEN_FILE};
 
 mod adapters;
@@ -121,12 +121,12 @@ impl Client {
         })
     }
 
-    async fn get<T: DeserializeOwned>(&self, path: &[&str], query: &impl Serialize) -> Result<T, Error> {
+    async fn get<T: FromJson>(&self, path: &[&str], query: &impl Serialize) -> Result<T, Error> {
         self.read(self.send(self.request(Method::GET, path).query(query)).await?).await
     }
 
-    async fn post<T: DeserializeOwned>(&self, path: &[&str], body: &impl Serialize) -> Result<T, Error> {
-        self.read(self.send(self.request(Method::POST, path).json(body)).await?).await
+    async fn post<T: FromJson>(&self, path: &[&str], body: &impl ToJson) -> Result<T, Error> {
+        self.read(self.send(with_json(self.request(Method::POST, path), body)?).await?).await
     }
 
     async fn delete(&self, path: &[&str]) -> Result<(), Error> {
@@ -134,13 +134,13 @@ impl Client {
     }
 
     /// Posts a request with an idempotency key: requests with the same key are carried out once.
-    async fn post_idempotent<T: DeserializeOwned>(
+    async fn post_idempotent<T: FromJson>(
         &self,
         path: &[&str],
-        body: &impl Serialize,
+        body: &impl ToJson,
         idempotency_key: Option<&str>,
     ) -> Result<T, Error> {
-        let mut request = self.request(Method::POST, path).json(body);
+        let mut request = with_json(self.request(Method::POST, path), body)?;
         if let Some(key) = idempotency_key {
             request = request.header(IDEMPOTENCY_KEY, key);
         }
@@ -167,15 +167,16 @@ impl Client {
         }
         let status = response.status();
         let text = response.text().await.map_err(|error| self.transport_error(error))?;
-        match serde_json::from_str::<Problem>(&text) {
+        match Problem::from_json(&text) {
             Ok(problem) => Err(Error::Refused(problem)),
             Err(_) => Err(self.protocol_error(format!("{status} without a reason"))),
         }
     }
 
-    async fn read<T: DeserializeOwned>(&self, response: Response) -> Result<T, Error> {
+    async fn read<T: FromJson>(&self, response: Response) -> Result<T, Error> {
         let bytes = response.bytes().await.map_err(|error| self.transport_error(error))?;
-        serde_json::from_slice(&bytes).map_err(|error| self.protocol_error(error.to_string()))
+        let text = str::from_utf8(&bytes).map_err(|error| self.protocol_error(error.to_string()))?;
+        T::from_json(text).map_err(|error| self.protocol_error(error.to_string()))
     }
 
     fn transport_error(&self, source: reqwest::Error) -> Error {
@@ -199,6 +200,12 @@ fn check_owner(owner: &str) -> Result<(), Error> {
         true => Err(Error::Invalid("an owner must not begin or end with a space".into())),
         false => Ok(()),
     }
+}
+
+/// Sets the body of a request.
+fn with_json(request: RequestBuilder, body: &impl ToJson) -> Result<RequestBuilder, Error> {
+    let json = body.to_json().map_err(|error| Error::Invalid(format!("the body: {error}")))?;
+    Ok(request.header(CONTENT_TYPE, "application/json").body(json))
 }
 
 /// Makes a request conditional on a version.

@@ -8,6 +8,7 @@ use mainspring_core::{Body, Event, LiveEvent, Position, RunId};
 use serde_json::Value;
 use sse_stream::Sse;
 
+use crate::json::FromJson;
 use crate::stream::Frames;
 use crate::{Client, Error};
 
@@ -122,10 +123,10 @@ impl Events {
 
 fn parse_item(kind: &str, data: &str) -> Result<Item, serde_json::Error> {
     Ok(match kind {
-        "thought" => Item::Thought(serde_json::from_str(data)?),
-        "reset" => Item::Reset(serde_json::from_str(data)?),
-        "message.delta" | "message.truncated" => Item::Live(serde_json::from_str(data)?),
-        kind if Body::TYPES.contains(&kind) => Item::Event(serde_json::from_str(data)?),
-        kind => Item::Unknown { kind: kind.to_owned(), data: serde_json::from_str(data)? },
+        "thought" => Item::Thought(Thought::from_json(data)?),
+        "reset" => Item::Reset(Snapshot::from_json(data)?.into()),
+        "message.delta" | "message.truncated" => Item::Live(LiveEvent::from_json(data)?),
+        kind if Body::TYPES.contains(&kind) => Item::Event(Event::from_json(data)?.into()),
+        kind => Item::Unknown { kind: kind.to_owned(), data: Value::from_json(data)? },
     })
 }

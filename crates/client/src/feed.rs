@@ -1,7 +1,8 @@
 //! The live feed: the activity of all of the caller's sessions.
 
-use mainspring_api::{FeedItem, LiveChange};
+use mainspring_api::{FeedItem, FeedSnapshot, LiveChange};
 
+use crate::json::FromJson;
 use crate::stream::Frames;
 use crate::{Client, Error};
 
@@ -25,9 +26,9 @@ impl Feed {
             let frame = self.0.next(None).await?;
             let (Some(kind), Some(data)) = (frame.event, frame.data) else { continue };
             let item = match kind.as_str() {
-                "snapshot" => serde_json::from_str(&data).map(FeedItem::Snapshot),
+                "snapshot" => FeedSnapshot::from_json(&data).map(FeedItem::Snapshot),
                 kind if LiveChange::KINDS.contains(&kind) => {
-                    serde_json::from_str(&data).map(FeedItem::Change)
+                    LiveChange::from_json(&data).map(FeedItem::Change)
                 }
                 _ => Ok(FeedItem::Unknown),
             };

@@ -22,6 +22,7 @@ mod client;
 mod error;
 mod events;
 mod feed;
+mod json;
 mod owner_events;
 mod socket;
 pub mod status;

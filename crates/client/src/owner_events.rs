@@ -5,6 +5,7 @@ use mainspring_api::CaughtUp;
 use mainspring_core::{Body, Event, Position};
 use sse_stream::{Sse, SseByteStream};
 
+use crate::json::FromJson;
 use crate::stream::Connection;
 use crate::{Client, Error};
 
@@ -64,8 +65,8 @@ impl OwnerEvents {
 
 fn parse_item(kind: &str, data: &str) -> Result<OwnerItem, serde_json::Error> {
     Ok(match kind {
-        "caught_up" => OwnerItem::CaughtUp(serde_json::from_str::<CaughtUp>(data)?.position),
-        kind if Body::TYPES.contains(&kind) => OwnerItem::Event(serde_json::from_str(data)?),
+        "caught_up" => OwnerItem::CaughtUp(CaughtUp::from_json(data)?.position),
+        kind if Body::TYPES.contains(&kind) => OwnerItem::Event(Event::from_json(data)?.into()),
         _ => OwnerItem::Unknown,
     })
 }

@@ -1,6 +1,5 @@
 //! `/v1/agents`: agent definitions.
 
-use axum::Json;
 use axum::extract::{FromRequestParts, State};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
@@ -11,7 +10,7 @@ use utoipa::IntoParams;
 use utoipa::openapi::path::{Parameter, ParameterIn};
 
 use crate::access::Authenticated;
-use crate::body::{JsonObject, QueryParams, in_path, path};
+use crate::body::{Json, JsonObject, QueryParams, in_path, path};
 use crate::sessions::page_of;
 use crate::{Http, Problem};
 

@@ -3,12 +3,12 @@
 //! The content is untrusted (users and agents upload it), so the headers make a browser download it instead of rendering
 //! it as a page of this server.
 
+use axum::RequestPartsExt;
 use axum::body::Body;
 use axum::extract::{FromRequestParts, Path, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::{Json, RequestPartsExt};
 use futures_util::TryStreamExt;
 use mainspring_api::{ArtifactListQuery, ArtifactQuery, Page};
 use mainspring_core::{Artifact, ArtifactId, ArtifactRole, BadId};
@@ -21,7 +21,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use crate::access::Authenticated;
 use crate::body::{
-    DRAIN_FACTOR, IdempotencyHeader, QueryParams, RunPath, SessionPath, idempotency_key, in_path,
+    DRAIN_FACTOR, IdempotencyHeader, Json, QueryParams, RunPath, SessionPath, idempotency_key, in_path,
 };
 use crate::sessions::{page_of, page_start};
 use crate::state::matches_etag;

@@ -1,10 +1,10 @@
 //! Bindings: the agents' native sessions that a session uses or used.
 
+use axum::RequestPartsExt;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{FromRequestParts, Path, State};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
-use axum::{Json, RequestPartsExt};
 use mainspring_api::{BindingAdoption, BindingListQuery, Page, SessionAdopted, SessionAdoption};
 use mainspring_core::Binding;
 use mainspring_kernel::kernel::{Adopted, SessionTarget, session_ref};
@@ -13,7 +13,7 @@ use utoipa::IntoParams;
 use utoipa::openapi::path::{Parameter, ParameterIn};
 
 use crate::access::Authenticated;
-use crate::body::{JsonObject, QueryParams, SessionPath, in_path};
+use crate::body::{Json, JsonObject, QueryParams, SessionPath, in_path};
 use crate::sessions::page_of;
 use crate::{Http, Problem};
 

@@ -1,4 +1,4 @@
-//! Extractors for bodies, queries and paths. Invalid input becomes a problem, never plain text.
+//! Extractors for bodies, queries and paths, and the JSON response. Invalid input becomes a problem, never plain text.
 
 use std::time::Duration;
 
@@ -8,7 +8,9 @@ use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt;
+use mainspring_api::ToJson;
 use mainspring_core::{BadId, DelegationId, KeyId, MessageId, RunId};
 use mainspring_kernel::kernel::session_ref;
 use mainspring_kernel::store::SessionRef;
@@ -60,6 +62,23 @@ impl<T: DeserializeOwned> FromRequest<Http> for JsonObject<T> {
         serde_json::from_str(text.get())
             .map(Self)
             .map_err(|error| Problem::invalid(format!("the body: {error}")))
+    }
+}
+
+/// A response with a JSON body.
+pub(super) struct Json<T>(pub(super) T);
+
+impl<T: ToJson> IntoResponse for Json<T> {
+    fn into_response(self) -> Response {
+        json_response(&self.0)
+    }
+}
+
+/// Builds a response with a JSON body.
+pub(super) fn json_response(body: &impl ToJson) -> Response {
+    match body.to_json() {
+        Ok(json) => ([(header::CONTENT_TYPE, "application/json")], json).into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
     }
 }
 

@@ -1,6 +1,5 @@
 //! Delegations: work that a run hands to a child session.
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -8,7 +7,7 @@ use mainspring_api::{Delegate, Delegated, DelegationView, RunDelegations};
 use mainspring_kernel::kernel::DelegationRequest;
 
 use crate::access::Authenticated;
-use crate::body::{DelegationPath, IdempotencyHeader, JsonObject, RunPath, idempotency_key};
+use crate::body::{DelegationPath, IdempotencyHeader, Json, JsonObject, RunPath, idempotency_key};
 use crate::runs::{PreferHeader, preferred_wait};
 use crate::{Http, Problem};
 

@@ -6,23 +6,21 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, header};
 use axum::response::sse::{self, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::{self, Stream};
-use mainspring_api::{EventsQuery, Page, SubscriptionMode, Thought};
+use mainspring_api::{EventsQuery, Page, SubscriptionMode, Thought, ToJson};
 use mainspring_core::{Event, Position, RunId, SessionId};
 use mainspring_kernel::Kernel;
 use mainspring_kernel::feed::{Item, Subscription};
 use mainspring_kernel::kernel::{Accepted, Caller};
-use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 use utoipa::IntoParams;
 
 use crate::access::{Authenticated, KeyEnded, key_ended};
-use crate::body::{QueryParams, RunPath, SessionPath};
+use crate::body::{Json, QueryParams, RunPath, SessionPath};
 use crate::sessions::page_of;
 use crate::streams::StreamPermit;
 use crate::{Http, Problem};
@@ -229,6 +227,7 @@ fn frame(item: &Item, session: SessionId, run: Option<RunId>) -> Option<sse::Eve
     }
 }
 
-pub(super) fn data(value: &impl Serialize) -> sse::Event {
-    sse::Event::default().data(serde_json::to_string(value).unwrap_or_default())
+/// Builds a frame whose data is `value`.
+pub(super) fn data(value: &impl ToJson) -> sse::Event {
+    sse::Event::default().data(value.to_json().unwrap_or_default())
 }

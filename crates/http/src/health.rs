@@ -1,11 +1,11 @@
 //! Health checks, adapters and models.
 
-use axum::Json;
 use axum::extract::State;
 use mainspring_api::{Capabilities, Health};
 use mainspring_core::ModelList;
 
 use crate::access::Authenticated;
+use crate::body::Json;
 use crate::{Http, Problem};
 
 /// Liveness: the process answers

@@ -1,6 +1,5 @@
 //! `/v1/keys`: API keys.
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use mainspring_api::{KeyListQuery, MadeKey, NewKey, Page};
@@ -8,7 +7,7 @@ use mainspring_core::ApiKey;
 use mainspring_kernel::kernel::{self, KeyQuery};
 
 use crate::access::Authenticated;
-use crate::body::{IdempotencyHeader, JsonObject, KeyPath, QueryParams, idempotency_key};
+use crate::body::{IdempotencyHeader, Json, JsonObject, KeyPath, QueryParams, idempotency_key};
 use crate::sessions::{page_of, page_start};
 use crate::{Http, Problem};
 

@@ -1,6 +1,5 @@
 //! Logins: authentication of the adapters' agents.
 
-use axum::Json;
 use axum::RequestPartsExt;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{FromRequestParts, Path, State};
@@ -12,7 +11,7 @@ use utoipa::IntoParams;
 use utoipa::openapi::path::{Parameter, ParameterIn};
 
 use crate::access::Authenticated;
-use crate::body::{JsonObject, in_path};
+use crate::body::{Json, JsonObject, in_path};
 use crate::{Http, Problem};
 
 /// Extracts the adapter from the path.

@@ -5,7 +5,6 @@
 
 use std::convert::Infallible;
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response, sse};
@@ -16,7 +15,7 @@ use mainspring_kernel::owner_events::{OwnerEvents, OwnerItem};
 use tokio_util::sync::CancellationToken;
 
 use crate::access::{Authenticated, KeyEnded, key_ended};
-use crate::body::QueryParams;
+use crate::body::{Json, QueryParams};
 use crate::events::{ResumeHeader, data, resume_point, sse_response, wants_stream};
 use crate::sessions::page_of;
 use crate::streams::StreamPermit;

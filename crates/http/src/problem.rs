@@ -2,6 +2,7 @@
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use mainspring_api::ToJson;
 use mainspring_kernel::Error;
 
 /// Every problem of the HTTP API: status and code. Responses and the OpenAPI document both use this table. A kernel
@@ -118,7 +119,7 @@ impl IntoResponse for Problem {
             detail: self.detail,
             retryable: self.retryable,
         };
-        let mut response = (self.status, serde_json::to_string(&body).unwrap_or_default()).into_response();
+        let mut response = (self.status, body.to_json().unwrap_or_default()).into_response();
         response.extensions_mut().insert(ProblemCode(self.code));
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -12,7 +11,7 @@ use mainspring_kernel::kernel::{Accepted, Caller, RunQuery, RunRequest};
 use utoipa::IntoParams;
 
 use crate::access::Authenticated;
-use crate::body::{IdempotencyHeader, JsonObject, QueryParams, RunPath, SessionPath, idempotency_key};
+use crate::body::{IdempotencyHeader, Json, JsonObject, QueryParams, RunPath, SessionPath, idempotency_key};
 use crate::sessions::{page_of, page_start};
 use crate::{Http, Problem, events};
 

@@ -1,12 +1,11 @@
 //! `/v1/search`: full-text search.
 
-use axum::Json;
 use axum::extract::State;
 use mainspring_api::{Page, SearchHit, SearchQuery};
 use mainspring_kernel::kernel;
 
 use crate::access::Authenticated;
-use crate::body::QueryParams;
+use crate::body::{Json, QueryParams};
 use crate::{Http, Problem};
 
 fn hit(found: kernel::SearchHit) -> SearchHit {

@@ -1,22 +1,22 @@
 //! `/v1/sessions`: sessions, their messages and snapshots.
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use mainspring_api::{
     ClosedSession, Compacted, Compaction, KeptForForks, ListedSession, MessageListQuery, NewName,
-    OpenedSession, Opening, Page, SessionListQuery, SessionPatch, SessionTarget, Snapshot,
+    OpenedSession, Opening, Page, SessionListQuery, SessionPatch, SessionTarget, Snapshot, ToJson,
 };
 use mainspring_core::{ExternalRef, LegacyAlias, Message, Position, RunOptions, Session, Time};
 use mainspring_kernel::Error;
 use mainspring_kernel::kernel::{self, Caller, RunQuery, SessionQuery, SessionStart, Started, session_ref};
 use mainspring_kernel::store::SessionRef;
-use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::access::Authenticated;
-use crate::body::{IdempotencyHeader, JsonObject, QueryParams, SessionPath, idempotency_key};
+use crate::body::{
+    IdempotencyHeader, Json, JsonObject, QueryParams, SessionPath, idempotency_key, json_response,
+};
 use crate::{Http, Problem};
 
 /// Converts a target that starts a session: `new` or `load`, and no other name.
@@ -48,8 +48,8 @@ impl IntoResponse for TaggedSession {
 }
 
 /// Builds a response with `version` as the ETag.
-pub(super) fn tagged(version: u64, body: &impl Serialize) -> Response {
-    ([(header::ETAG, tag(version))], Json(body)).into_response()
+pub(super) fn tagged(version: u64, body: &impl ToJson) -> Response {
+    ([(header::ETAG, tag(version))], json_response(body)).into_response()
 }
 
 pub(super) fn tag(version: u64) -> String {

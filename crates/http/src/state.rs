@@ -2,12 +2,12 @@
 
 use std::collections::HashMap;
 
+use axum::RequestPartsExt;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{FromRequestParts, Path, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::{Json, RequestPartsExt};
 use mainspring_api::{Page, StateListQuery, StateQuery};
 use mainspring_core::{BadId, Expect, MessageId, StateEntry};
 use mainspring_kernel::kernel::{StateOf, session_ref};
@@ -16,7 +16,7 @@ use utoipa::IntoParams;
 use utoipa::openapi::path::{Parameter, ParameterIn};
 
 use crate::access::Authenticated;
-use crate::body::{self, QueryParams, RunPath, SessionPath, in_path};
+use crate::body::{self, Json, QueryParams, RunPath, SessionPath, in_path};
 use crate::sessions::{page_of, tag, tagged};
 use crate::{Http, Problem};
 

@@ -1,6 +1,5 @@
 //! A session's message tree: nodes, single messages, navigation and forks.
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -8,7 +7,9 @@ use mainspring_api::{Fork, MessageView, Navigation, Page, TreeNode, TreeQuery};
 use mainspring_kernel::kernel::ForkRequest;
 
 use crate::access::Authenticated;
-use crate::body::{IdempotencyHeader, JsonObject, MessagePath, QueryParams, SessionPath, idempotency_key};
+use crate::body::{
+    IdempotencyHeader, Json, JsonObject, MessagePath, QueryParams, SessionPath, idempotency_key,
+};
 use crate::sessions::{TaggedSession, if_match_version};
 use crate::{Http, Problem};
 

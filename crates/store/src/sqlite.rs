@@ -31,6 +31,7 @@ use self::checker::Checker;
 use self::columns::int;
 use self::files::Files;
 use self::readers::Readers;
+use self::wal::WalIndex;
 use self::writer::{Answer, ChunkJob, Job, LEASE_BITS, Shared, Writer};
 use crate::Fault;
 
@@ -120,7 +121,14 @@ impl SqliteStore {
         let io = |error: std::io::Error| OpenError::Io { path: path.into(), source: error.into() };
         let readers = Some(Readers::start(readers).map_err(io)?);
         let shared = Arc::new(Shared::new(Files::of(path).map_err(io)?));
-        let writer = Writer { shared: Arc::clone(&shared), connection, last_epoch: boot << LEASE_BITS, seq };
+        let wal_index = WalIndex::open(path).map_err(io)?;
+        let writer = Writer {
+            shared: Arc::clone(&shared),
+            connection,
+            wal_index,
+            last_epoch: boot << LEASE_BITS,
+            seq,
+        };
         let thread = std::thread::Builder::new().name("store-writer".into());
         let writer = Some(thread.spawn(move || writer.run()).map_err(io)?);
         let checker = match check_due {

@@ -4,7 +4,7 @@ use mainspring_api::{Capabilities, Login};
 use mainspring_core::{AuthMethod, ModelList};
 use reqwest::Method;
 
-use super::Client;
+use super::{Client, with_json};
 use crate::Error;
 
 impl Client {
@@ -22,7 +22,7 @@ impl Client {
     pub async fn login_create(&self, adapter: &str, method: &str) -> Result<(), Error> {
         let login = Login { method_id: method.to_owned() };
         let request = self.request(Method::POST, &["v1", "adapters", adapter, "logins"]);
-        self.send(request.json(&login)).await.map(drop)
+        self.send(with_json(request, &login)?).await.map(drop)
     }
 
     /// Lists the configured models and providers.

@@ -10,7 +10,7 @@ use reqwest::header::CONTENT_TYPE;
 use reqwest::{Method, StatusCode};
 use serde_json::json;
 
-use super::{Client, if_version};
+use super::{Client, if_version, with_json};
 use crate::{Error, Events};
 
 impl Client {
@@ -46,7 +46,7 @@ impl Client {
         patch: &SessionPatch,
         version: Option<u64>,
     ) -> Result<Session, Error> {
-        let request = self.request(Method::PATCH, &["v1", "sessions", session]).json(patch);
+        let request = with_json(self.request(Method::PATCH, &["v1", "sessions", session]), patch)?;
         self.read(self.send(if_version(request, version)).await?).await
     }
 

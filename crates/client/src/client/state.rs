@@ -6,7 +6,7 @@ use reqwest::header::{IF_MATCH, IF_NONE_MATCH};
 use reqwest::{Method, RequestBuilder};
 use serde_json::Value;
 
-use super::{Client, if_version};
+use super::{Client, if_version, with_json};
 use crate::Error;
 
 impl Client {
@@ -101,7 +101,7 @@ impl Client {
     }
 
     async fn state_set(&self, path: &[&str], value: &Value, expect: Expect) -> Result<StateEntry, Error> {
-        let request = self.request(Method::PUT, path).json(value);
+        let request = with_json(self.request(Method::PUT, path), value)?;
         self.read(self.send(conditional(request, expect)).await?).await
     }
 

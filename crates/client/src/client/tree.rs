@@ -8,7 +8,7 @@ use mainspring_api::{
 use mainspring_core::{Message, MessageId, Session};
 use reqwest::Method;
 
-use super::{Client, if_version};
+use super::{Client, if_version, with_json};
 use crate::Error;
 
 impl Client {
@@ -41,7 +41,7 @@ impl Client {
         version: Option<u64>,
     ) -> Result<Session, Error> {
         let request = self.request(Method::POST, &["v1", "sessions", session, "navigate"]);
-        let request = request.json(&Navigation { message_id: Some(message) });
+        let request = with_json(request, &Navigation { message_id: Some(message) })?;
         self.read(self.send(if_version(request, version)).await?).await
     }
 

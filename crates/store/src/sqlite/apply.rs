@@ -141,7 +141,7 @@ impl Prepared {
             event_columns!(),
             ") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)"
         ))?;
-        checksum::execute(&mut insert, &[(columns, checksum::EVENT.of(columns)?)], &[])?;
+        checksum::execute(&mut insert, &[(&checksum::EVENT, columns)], &[])?;
         Ok(())
     }
 }

@@ -19,8 +19,8 @@ use super::read::{
     run_state_columns, session_columns, state_columns,
 };
 
-/// Texts and blobs from this size on are not copied before they are summed.
-const COPIED_BYTES: usize = 256;
+/// The size of the values that are collected before they are summed.
+const PENDING_BYTES: usize = 512;
 
 /// The columns of a kind of row that its checksum covers.
 pub(super) struct Layout {
@@ -102,101 +102,149 @@ fn id<T: Id + std::fmt::Display>(row: &Row<'_>, column: usize) -> String {
 }
 
 impl Layout {
-    /// Computes the checksum of a row to be written.
-    pub(super) fn of(&self, columns: &[&dyn ToSql]) -> Result<i64> {
-        debug_assert_eq!(columns.len(), self.columns);
-        let (mut rest, mut apart) = (Sum::default(), Sum::default());
-        for (index, column) in columns.iter().enumerate() {
-            let sum = if self.apart.contains(&index) { &mut apart } else { &mut rest };
-            sum.add_param(*column)?;
-        }
-        Ok(self.combine(rest, apart))
-    }
-
     /// Fails if the row that begins with column `first` does not match its checksum.
     pub(super) fn check(&self, row: &Row<'_>, first: usize) -> Result<()> {
         let Some(stored) = row.get::<_, Option<i64>>(first + self.columns)? else { return Ok(()) };
-        let (mut rest, mut apart) = (Sum::default(), Sum::default());
+        let mut sum = RowSum::new(self);
         for index in 0..self.columns {
-            let sum = if self.apart.contains(&index) { &mut apart } else { &mut rest };
-            sum.add(row.get_ref(first + index)?);
+            sum.add(index, row.get_ref(first + index)?);
         }
-        if self.combine(rest, apart) == stored {
+        if sum.end() == stored {
             return Ok(());
         }
         let mismatch = Mismatch((self.name)(row, first));
         Err(Error::FromSqlConversionFailure(first + self.columns, Type::Integer, mismatch.into()))
     }
-
-    fn combine(&self, rest: Sum, apart: Sum) -> i64 {
-        if self.apart.is_empty() { rest.end() } else { rest.end() ^ apart.end() }
-    }
 }
 
 /// Computes the checksum of the place of a message: `status`, `line` and `pos`.
 pub(super) fn place(columns: &[&dyn ToSql; 3]) -> Result<i64> {
-    let mut sum = Sum::default();
-    columns.iter().try_for_each(|column| sum.add_param(*column))?;
+    let mut sum = Sum::new();
+    for column in columns {
+        sum.add(value_ref(&column.to_sql()?)?);
+    }
     Ok(sum.end())
 }
 
-/// Executes a statement whose first parameters are columns, followed by their checksum, for each of `parts`.
+/// Executes a statement whose first parameters are the columns of each of `parts`, each time followed by their checksum.
 pub(super) fn execute(
     statement: &mut Statement<'_>,
-    parts: &[(&[&dyn ToSql], i64)],
+    parts: &[(&Layout, &[&dyn ToSql])],
     more: &[&dyn ToSql],
 ) -> Result<usize> {
-    let parts =
-        parts.iter().flat_map(|(columns, checksum)| columns.iter().copied().chain([checksum as &dyn ToSql]));
-    for (index, value) in (1..).zip(parts.chain(more.iter().copied())) {
-        statement.raw_bind_parameter(index, value)?;
+    let mut parameter = 0;
+    for (layout, columns) in parts {
+        debug_assert_eq!(columns.len(), layout.columns);
+        let mut sum = RowSum::new(layout);
+        for (index, column) in columns.iter().enumerate() {
+            let value = column.to_sql()?;
+            sum.add(index, value_ref(&value)?);
+            parameter += 1;
+            statement.raw_bind_parameter(parameter, value)?;
+        }
+        parameter += 1;
+        statement.raw_bind_parameter(parameter, sum.end())?;
+    }
+    for value in more {
+        parameter += 1;
+        statement.raw_bind_parameter(parameter, *value)?;
     }
     statement.raw_execute()
 }
 
-/// The CRC-32 of a sequence of values.
-#[derive(Default)]
+fn value_ref<'a>(output: &'a ToSqlOutput<'a>) -> Result<ValueRef<'a>> {
+    match output {
+        ToSqlOutput::Borrowed(value) => Ok(*value),
+        ToSqlOutput::Owned(value) => Ok(value.into()),
+        // The values of other features of rusqlite, which is built without them.
+        other => Err(Error::ToSqlConversionFailure(format!("{other:?} has no checksum").into())),
+    }
+}
+
+/// The checksum of a row, whose columns are added in order.
+struct RowSum<'a> {
+    layout: &'a Layout,
+    rest: Sum,
+    apart: Option<Sum>,
+}
+
+impl<'a> RowSum<'a> {
+    fn new(layout: &'a Layout) -> Self {
+        Self { layout, rest: Sum::new(), apart: (!layout.apart.is_empty()).then(Sum::new) }
+    }
+
+    #[inline]
+    fn add(&mut self, index: usize, value: ValueRef<'_>) {
+        match &mut self.apart {
+            Some(apart) if self.layout.apart.contains(&index) => apart.add(value),
+            _ => self.rest.add(value),
+        }
+    }
+
+    fn end(self) -> i64 {
+        self.rest.end() ^ self.apart.map_or(0, Sum::end)
+    }
+}
+
+/// The CRC-32 of a sequence of values. Small ones are collected, since a short input costs as much as a longer one.
 struct Sum {
     hasher: crc32fast::Hasher,
-    pending: Vec<u8>,
+    pending: [u8; PENDING_BYTES],
+    len: usize,
 }
 
 impl Sum {
-    fn add_param(&mut self, value: &dyn ToSql) -> Result<()> {
-        match value.to_sql()? {
-            ToSqlOutput::Borrowed(value) => self.add(value),
-            ToSqlOutput::Owned(value) => self.add((&value).into()),
-            // The values of other features of rusqlite, which is built without them.
-            other => return Err(Error::ToSqlConversionFailure(format!("{other:?} cannot be summed").into())),
-        }
-        Ok(())
+    fn new() -> Self {
+        Self { hasher: crc32fast::Hasher::new(), pending: [0; PENDING_BYTES], len: 0 }
     }
 
+    #[inline]
     fn add(&mut self, value: ValueRef<'_>) {
         match value {
-            ValueRef::Null => self.pending.push(0),
-            ValueRef::Integer(number) => self.add_bytes(1, &number.to_le_bytes()),
-            ValueRef::Real(number) => self.add_bytes(2, &number.to_le_bytes()),
+            ValueRef::Null => self.push(&[0]),
+            ValueRef::Integer(number) => self.push_number(1, number.to_le_bytes()),
+            ValueRef::Real(number) => self.push_number(2, number.to_le_bytes()),
             ValueRef::Text(text) => self.add_bytes(3, text),
             ValueRef::Blob(bytes) => self.add_bytes(4, bytes),
         }
     }
 
+    #[inline]
+    fn push_number(&mut self, kind: u8, number: [u8; 8]) {
+        let [a, b, c, d, e, f, g, h] = number;
+        self.push(&[kind, a, b, c, d, e, f, g, h]);
+    }
+
     fn add_bytes(&mut self, kind: u8, bytes: &[u8]) {
-        self.pending.push(kind);
-        self.pending.extend_from_slice(&bytes.len().to_le_bytes());
-        if bytes.len() < COPIED_BYTES {
-            self.pending.extend_from_slice(bytes);
-        } else {
-            self.hasher.update(&self.pending);
-            self.pending.clear();
-            self.hasher.update(bytes);
+        self.push_number(kind, (bytes.len() as u64).to_le_bytes());
+        if self.len + bytes.len() > PENDING_BYTES {
+            self.flush();
         }
+        if bytes.len() > PENDING_BYTES {
+            self.hasher.update(bytes);
+            return;
+        }
+        self.pending[self.len..self.len + bytes.len()].copy_from_slice(bytes);
+        self.len += bytes.len();
+    }
+
+    #[inline]
+    fn push(&mut self, bytes: &[u8]) {
+        if self.len + bytes.len() > PENDING_BYTES {
+            self.flush();
+        }
+        self.pending[self.len..self.len + bytes.len()].copy_from_slice(bytes);
+        self.len += bytes.len();
+    }
+
+    fn flush(&mut self) {
+        self.hasher.update(&self.pending[..self.len]);
+        self.len = 0;
     }
 
     /// Returns the checksum, reinterpreted so that it takes four bytes as a column.
     fn end(mut self) -> i64 {
-        self.hasher.update(&self.pending);
+        self.flush();
         i64::from(self.hasher.finalize().cast_signed())
     }
 }

@@ -21,7 +21,6 @@ pub(super) fn state_write(
 ) -> WriteResult {
     let value = row.value.as_ref().map(json).transpose()?;
     let columns = params![row.key, int(row.version), row.at.0, value];
-    let sum = checksum::STATE.of(columns)?;
     match row.place {
         StatePlace::Session { at, aside } => {
             let (line, pos) = point(at);
@@ -33,7 +32,7 @@ pub(super) fn state_write(
                    coalesce((SELECT opened_by <> ?6 FROM lines WHERE line = ?7), 1))",
             ))?;
             let place = params![session.bytes(), line, pos, aside, int(seq)];
-            checksum::execute(&mut insert, &[(columns, sum)], place)?;
+            checksum::execute(&mut insert, &[(&checksum::STATE, columns)], place)?;
         }
         StatePlace::Run(run) => {
             let mut write = connection.prepare_cached(concat!(
@@ -42,7 +41,7 @@ pub(super) fn state_write(
                 ", run_id) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
                  ON CONFLICT (run_id, key) DO UPDATE SET version = ?2, updated_at_ms = ?3, value = ?4, checksum = ?5",
             ))?;
-            checksum::execute(&mut write, &[(columns, sum)], params![run.bytes()])?;
+            checksum::execute(&mut write, &[(&checksum::STATE, columns)], params![run.bytes()])?;
         }
     }
     Ok(())
@@ -91,7 +90,7 @@ fn owner_state_write(connection: &Connection, put: &OwnerState, version: u64) ->
                 ", owner_id) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
                  ON CONFLICT (owner_id, key) DO UPDATE SET version = ?2, updated_at_ms = ?3, value = ?4, checksum = ?5",
             ))?;
-            checksum::execute(&mut write, &[(columns, checksum::STATE.of(columns)?)], params![put.owner])?
+            checksum::execute(&mut write, &[(&checksum::STATE, columns)], params![put.owner])?
         }
         None => connection
             .prepare_cached("DELETE FROM owner_state WHERE owner_id = ?1 AND key = ?2")?

@@ -20,6 +20,8 @@ use std::path::Path;
 
 use rusqlite::Connection;
 
+use super::open::sibling;
+
 /// The first migration whose databases have a token.
 pub(super) const FIRST_VERSION: u32 = 17;
 /// `MSPRWAL1`, in the row of the token.
@@ -57,12 +59,54 @@ struct Token {
     schema_cookie: u32,
 }
 
-/// Returns true if the next transaction may restart the WAL or create it, and must renew the token.
-pub(super) fn may_restart(connection: &Connection) -> rusqlite::Result<bool> {
-    // SQLite restarts the WAL only if the database holds all of its frames.
-    connection
-        .prepare_cached("PRAGMA wal_checkpoint(NOOP)")?
-        .query_row([], |row| Ok(row.get_ref(1)?.as_i64()? == row.get_ref(2)?.as_i64()?))
+/// The `-shm` file of an open database, in which SQLite counts the frames of the WAL.
+///
+/// Must be dropped after the last connection: closing a file releases all locks of the process on it.
+#[derive(Debug)]
+pub(super) struct WalIndex(File);
+
+impl WalIndex {
+    /// Opens the file of the database at `path`, which is open.
+    pub(super) fn open(path: &Path) -> io::Result<Self> {
+        File::open(sibling(path, "-shm")).map(Self)
+    }
+
+    /// Returns true if the next transaction may restart the WAL or create it, and must renew the token.
+    pub(super) fn may_restart(&self, connection: &Connection) -> rusqlite::Result<bool> {
+        // SQLite restarts the WAL only if the database holds all of its frames.
+        match self.frames() {
+            Some((written, merged)) => Ok(written == merged),
+            None => may_restart_by_pragma(connection),
+        }
+    }
+
+    /// Reads the number of frames in the WAL, and of those that the database holds.
+    fn frames(&self) -> Option<(u32, u32)> {
+        // Two copies of a header of 48 bytes that must be equal, then the number of merged frames.
+        const HEADER: usize = 48;
+        let mut bytes = [0; 2 * HEADER + 4];
+        read_at_start(&self.0, &mut bytes).ok()?;
+        let number = |at: usize| u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        let is_complete = bytes[12] == 1 && bytes[..HEADER] == bytes[HEADER..2 * HEADER];
+        is_complete.then(|| (number(16), number(2 * HEADER)))
+    }
+}
+
+#[cfg(unix)]
+fn read_at_start(file: &File, bytes: &mut [u8]) -> io::Result<()> {
+    std::os::unix::fs::FileExt::read_exact_at(file, bytes, 0)
+}
+
+#[cfg(not(unix))]
+fn read_at_start(_: &File, _: &mut [u8]) -> io::Result<()> {
+    Err(ErrorKind::Unsupported.into())
+}
+
+/// Asks SQLite, which compiles a pragma each time.
+fn may_restart_by_pragma(connection: &Connection) -> rusqlite::Result<bool> {
+    connection.query_row("PRAGMA wal_checkpoint(NOOP)", [], |row| {
+        Ok(row.get_ref(1)?.as_i64()? == row.get_ref(2)?.as_i64()?)
+    })
 }
 
 /// Renews the token, in the transaction that is open.
@@ -233,4 +277,32 @@ fn checksum(big_endian: bool, (mut one, mut two): (u32, u32), bytes: &[u8]) -> (
         two = two.wrapping_add(word([pair[4], pair[5], pair[6], pair[7]])).wrapping_add(one);
     }
     (one, two)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_wal_index_is_read_as_sqlite_does() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("test.sqlite3");
+        let connection = Connection::open(&path).unwrap();
+        connection.execute_batch("PRAGMA journal_mode = WAL; CREATE TABLE t (n)").unwrap();
+        let index = WalIndex::open(&path).unwrap();
+        let steps = [
+            ("INSERT INTO t VALUES (1)", false),
+            ("PRAGMA wal_checkpoint(PASSIVE)", true),
+            ("INSERT INTO t VALUES (2)", false),
+            ("PRAGMA wal_checkpoint(TRUNCATE)", true),
+            ("INSERT INTO t VALUES (3)", false),
+        ];
+        for (sql, wanted) in steps {
+            connection.execute_batch(sql).unwrap();
+            assert!(index.frames().is_some());
+            assert_eq!(index.may_restart(&connection), Ok(wanted), "{sql}");
+            assert_eq!(may_restart_by_pragma(&connection), Ok(wanted), "{sql}");
+        }
+        drop(connection);
+    }
 }

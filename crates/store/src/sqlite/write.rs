@@ -121,7 +121,7 @@ pub(super) fn run_write(connection: &Connection, run: &Run, seq: u64) -> WriteRe
            cache_write_tokens = ?33, cost_nanos = ?34, started_at_ms = ?35, completed_at_ms = ?36, updated_at_ms = ?37,
            merged_into_run_id = ?38, budget = ?39, state_checksum = ?40",
     ))?;
-    let parts = [(request, checksum::RUN_REQUEST.of(request)?), (state, checksum::RUN_STATE.of(state)?)];
+    let parts = [(&checksum::RUN_REQUEST, request), (&checksum::RUN_STATE, state)];
     checksum::execute(&mut write, &parts, params![int(seq)])?;
     Ok(())
 }
@@ -207,7 +207,7 @@ pub(super) fn message_write(
            output_tokens = ?9, cache_read_tokens = ?10, cache_write_tokens = ?11, cost_nanos = ?12,
            created_at_ms = ?13, content = ?14, checksum = ?15",
     ))?;
-    checksum::execute(&mut write, &[(columns, checksum::MESSAGE.of(columns)?)], &[])?;
+    checksum::execute(&mut write, &[(&checksum::MESSAGE, columns)], &[])?;
     Ok(())
 }
 
@@ -325,8 +325,7 @@ pub(super) fn effect_write(
          ON CONFLICT (session_id, run_id, tool_use_id) DO UPDATE SET
            name = ?3, started_at_ms = ?4, message_id = ?5, result = ?6, checksum = ?7",
     ))?;
-    let parts = [(columns, checksum::EFFECT.of(columns)?)];
-    checksum::execute(&mut write, &parts, params![session.bytes()])?;
+    checksum::execute(&mut write, &[(&checksum::EFFECT, columns)], params![session.bytes()])?;
     Ok(())
 }
 

@@ -61,8 +61,7 @@ pub(super) fn session_write(connection: &Connection, session: &Session) -> Write
            AND org_id IS ?23 AND visibility = ?24 AND pinned = ?28 AND forked_from_session_id IS ?30
            AND forked_from_message_id IS ?31 AND base_line IS ?32 AND base_pos IS ?33",
     )?;
-    let sum = checksum::SESSION.of(columns)?;
-    if checksum::execute(&mut update, &[(columns, sum)], &[])? > 0 {
+    if checksum::execute(&mut update, &[(&checksum::SESSION, columns)], &[])? > 0 {
         return Ok(());
     }
     let mut write = connection.prepare_cached(concat!(
@@ -79,7 +78,7 @@ pub(super) fn session_write(connection: &Connection, session: &Session) -> Write
            model_options = ?27, pinned = ?28, title_source = ?29, forked_from_session_id = ?30,
            forked_from_message_id = ?31, base_line = ?32, base_pos = ?33, checksum = ?34",
     ))?;
-    checksum::execute(&mut write, &[(columns, sum)], &[])?;
+    checksum::execute(&mut write, &[(&checksum::SESSION, columns)], &[])?;
     Ok(())
 }
 

@@ -29,9 +29,10 @@ use super::error::write_error;
 use super::files::Files;
 use super::queue::Queue;
 use super::read::chunk_columns;
+use super::wal::{self, WalIndex};
 use super::write::request_write;
 use super::write_records::key_write;
-use super::{agents, check, checksum, data, purge, search, wal};
+use super::{agents, check, checksum, data, purge, search};
 use crate::Fault;
 
 /// The low bits of an epoch, which count the leases of one boot. Their number never runs out.
@@ -150,6 +151,8 @@ impl Drop for CloseOnDrop<'_> {
 pub(super) struct Writer {
     pub(super) shared: Arc<Shared>,
     pub(super) connection: Connection,
+    /// Dropped after the connection.
+    pub(super) wal_index: WalIndex,
     /// The epoch of the last lease. Each boot starts with higher ones.
     pub(super) last_epoch: u64,
     /// The last cursor assigned.
@@ -349,7 +352,7 @@ impl Writer {
     fn begin(&self) -> Result<(), StoreError> {
         self.shared.check_writable()?;
         let unavailable = |error: rusqlite::Error| StoreError::Unavailable(error.to_string());
-        let renew = wal::may_restart(&self.connection).map_err(unavailable)?;
+        let renew = self.wal_index.may_restart(&self.connection).map_err(unavailable)?;
         self.execute("BEGIN IMMEDIATE").map_err(unavailable)?;
         if renew && let Err(error) = wal::token_renew(&self.connection) {
             let _ = self.execute("ROLLBACK");
@@ -473,7 +476,7 @@ impl Writer {
             if lease.is_some_and(|lease| chunk.pos >= lease.dropped_before) {
                 let columns = params![int(chunk.pos), chunk.message.bytes(), chunk.block, chunk.text];
                 let session = chunk.fence.session.bytes();
-                checksum::execute(&mut insert, &[(columns, checksum::CHUNK.of(columns)?)], params![session])?;
+                checksum::execute(&mut insert, &[(&checksum::CHUNK, columns)], params![session])?;
             }
         }
         drop(leases);

@@ -1,0 +1,102 @@
+//! Serialization of the wire types.
+
+use std::sync::Arc;
+
+use mainspring_core::{
+    AgentDefinition, ApiKey, Artifact, Attempt, AuthMethod, Binding, Event, Grant, LiveEvent, Message,
+    ModelList, Run, Session, StateEntry, Step,
+};
+use serde_json::Value;
+
+use crate::{
+    AcceptedRun, Agent, BindingAdoption, CancelOutcome, Capabilities, CaughtUp, ClosedSession, Compacted,
+    Compaction, Delegate, Delegated, DelegationView, FeedSnapshot, Fork, Health, KeptForForks, ListedSession,
+    LiveChange, Login, MadeKey, MessageView, Navigation, NewKey, OpenedSession, Page, Problem, Prompt,
+    RunDelegations, SearchHit, SessionAdopted, SessionAdoption, SessionPatch, SessionTarget, Snapshot,
+    Thought, TreeNode, WaitAnswer,
+};
+
+/// A type of the wire contract that is sent as JSON.
+///
+/// Serde's functions are generic: every crate that calls them compiles them again for each type. The functions of this
+/// trait are compiled once, in this crate.
+pub trait ToJson {
+    /// Serializes the value.
+    fn to_json(&self) -> serde_json::Result<String>;
+}
+
+macro_rules! to_json {
+    ($($name:ty),* $(,)?) => {
+        $(
+            impl ToJson for $name {
+                #[inline(never)]
+                fn to_json(&self) -> serde_json::Result<String> {
+                    serde_json::to_string(self)
+                }
+            }
+        )*
+    };
+}
+
+// Requests.
+to_json![
+    AgentDefinition,
+    BindingAdoption,
+    Compaction,
+    Delegate,
+    Fork,
+    Login,
+    Navigation,
+    NewKey,
+    Prompt,
+    SessionAdoption,
+    SessionPatch,
+    SessionTarget,
+    Value,
+    WaitAnswer,
+];
+
+// Answers.
+to_json![
+    AcceptedRun,
+    Agent,
+    Artifact,
+    Binding,
+    CancelOutcome,
+    ClosedSession,
+    Compacted,
+    Delegated,
+    DelegationView,
+    Health,
+    KeptForForks,
+    MadeKey,
+    MessageView,
+    ModelList,
+    OpenedSession,
+    Page<Agent>,
+    Page<ApiKey>,
+    Page<Arc<Message>>,
+    Page<Artifact>,
+    Page<Attempt>,
+    Page<Binding>,
+    Page<Event>,
+    Page<Grant>,
+    Page<ListedSession>,
+    Page<Run>,
+    Page<SearchHit>,
+    Page<StateEntry>,
+    Page<Step>,
+    Page<TreeNode>,
+    Problem,
+    Run,
+    RunDelegations,
+    Session,
+    SessionAdopted,
+    Snapshot,
+    StateEntry,
+    Vec<AuthMethod>,
+    Vec<Capabilities>,
+];
+
+// Items of streams.
+to_json![CaughtUp, Event, FeedSnapshot, LiveChange, LiveEvent, Thought];

@@ -1,0 +1,81 @@
+//! Parsing of answers and of the items of streams.
+
+use std::sync::Arc;
+
+use mainspring_api::{
+    AcceptedRun, Agent, CancelOutcome, Capabilities, CaughtUp, ClosedSession, Compacted, Delegated,
+    DelegationView, FeedSnapshot, Health, KeptForForks, ListedSession, LiveChange, MadeKey, MessageView,
+    OpenedSession, Page, Problem, RunDelegations, SearchHit, SessionAdopted, Snapshot, Thought, TreeNode,
+};
+use mainspring_core::{
+    ApiKey, Artifact, Attempt, AuthMethod, Binding, Event, Grant, LiveEvent, Message, ModelList, Run,
+    Session, StateEntry, Step,
+};
+use serde_json::Value;
+
+/// A type of the wire contract that a server sends.
+///
+/// Each function is compiled once, in this crate. Serde's generic functions would be compiled again in each crate that
+/// awaits a method of the client.
+pub(crate) trait FromJson: Sized {
+    fn from_json(text: &str) -> serde_json::Result<Self>;
+}
+
+macro_rules! from_json {
+    ($($name:ty),* $(,)?) => {
+        $(
+            impl FromJson for $name {
+                #[inline(never)]
+                fn from_json(text: &str) -> serde_json::Result<Self> {
+                    serde_json::from_str(text)
+                }
+            }
+        )*
+    };
+}
+
+// Answers.
+from_json![
+    AcceptedRun,
+    Agent,
+    Artifact,
+    Binding,
+    CancelOutcome,
+    ClosedSession,
+    Compacted,
+    Delegated,
+    DelegationView,
+    Health,
+    KeptForForks,
+    MadeKey,
+    MessageView,
+    ModelList,
+    OpenedSession,
+    Page<Agent>,
+    Page<ApiKey>,
+    Page<Arc<Message>>,
+    Page<Artifact>,
+    Page<Attempt>,
+    Page<Binding>,
+    Page<Event>,
+    Page<Grant>,
+    Page<ListedSession>,
+    Page<Run>,
+    Page<SearchHit>,
+    Page<StateEntry>,
+    Page<Step>,
+    Page<TreeNode>,
+    Problem,
+    Run,
+    RunDelegations,
+    Session,
+    SessionAdopted,
+    Snapshot,
+    StateEntry,
+    Value,
+    Vec<AuthMethod>,
+    Vec<Capabilities>,
+];
+
+// Items of streams.
+from_json![CaughtUp, Event, FeedSnapshot, LiveChange, LiveEvent, Thought];
