@@ -95,6 +95,10 @@ def seed():
     # Only the last run of a session can be retried, and the sweep soon adds later runs.
     failed = runs[SCRIPTS.index("fail no luck")]["runId"]
     requests.post(f"{URL}/v1/runs/{failed}/retry", headers=HEADERS, timeout=30).raise_for_status()
+    # Most runs of the sweep have ended before it cancels them.
+    body = {"prompt": "hang", "session": {"key": "seed-cancel"}}
+    hanging = requests.post(URL + "/v1/runs", json=body, headers=HEADERS, timeout=30).json()["runId"]
+    requests.post(f"{URL}/v1/runs/{hanging}/cancel", headers=HEADERS, timeout=30).raise_for_status()
     adopted = {"adapter": "agent", "adapterNativeSessionId": "seed"}
     requests.post(f"{URL}/v1/sessions/seed-1/bindings", json=adopted, headers=HEADERS, timeout=30).raise_for_status()
     adopted |= {"session": {"externalRef": {"kind": "task", "id": "seed"}}, "adapterNativeSessionId": "task"}
