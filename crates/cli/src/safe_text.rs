@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 
 /// The style sequences that the program uses, without `ESC [` and `m`.
-const STYLES: [&str; 9] = ["0", "1", "2", "31", "32", "33", "34", "35", "36"];
+const STYLES: [&str; 10] = ["0", "1", "2", "31", "32", "33", "34", "35", "36", "37"];
 
 /// True for characters that change how other text is displayed.
 pub(crate) fn is_unsafe(char: char) -> bool {
@@ -92,7 +92,9 @@ mod tests {
     #[test]
     fn the_styles_of_the_program_are_kept() {
         use crate::output::{BOLD, CYAN, DIM, GREEN, PLAIN, RED, YELLOW};
-        for style in [BOLD, CYAN, DIM, GREEN, PLAIN, RED, YELLOW] {
+        use AnsiColor::{Blue, Cyan, Green, Magenta, Red, White, Yellow};
+        let of_the_demo = [Red, Green, Yellow, Blue, Magenta, Cyan, White].map(AnsiColor::on_default);
+        for style in [BOLD, CYAN, DIM, GREEN, PLAIN, RED, YELLOW].into_iter().chain(of_the_demo) {
             let text = format!("{style}styled{style:#} and more");
             assert_eq!(safe(&text), text);
         }
