@@ -31,12 +31,12 @@ impl ControlTools<'_> {
             false => self.plane.run_get(made.run.id).await?,
         };
         let settled = self.plane.delegation_get(made.delegation.id).await?;
-        let status = run.state.status();
+        let (status, attempt) = (run.state.status(), self.attempts(run.id).await?.pop());
         Ok(DelegatedWork {
             delegation: DelegationForm::new(settled.delegation, request),
             child_session: self.plane.session_get(run.session).await?.into(),
-            child_attempt: self.attempts(run.id).await?.pop(),
-            adapter_session_id: self.native_session(&run).await?,
+            adapter_session_id: self.native_session(run.session, attempt.as_ref()).await?,
+            child_attempt: attempt,
             terminal_status: status.is_ended().then_some(status),
             result: settled.outcome.map(DelegationResultForm::from),
             child_run: self.run_form(run).await?,

@@ -28,10 +28,11 @@ impl ControlTools<'_> {
         };
         let accepted = self.plane.run_create(&prompt).await?.id;
         let run = self.plane.run_ended(accepted).await?;
+        let attempt = self.attempts(run.id).await?.pop();
         Ok(MessageReply {
             session: self.plane.session_get(session).await?.into(),
-            attempt: self.attempts(run.id).await?.pop(),
-            adapter_session_id: self.native_session(&run).await?,
+            adapter_session_id: self.native_session(session, attempt.as_ref()).await?,
+            attempt,
             terminal_status: run.state.status(),
             text: run_text(self.plane, &run).await?,
             run: self.run_form(run).await?,

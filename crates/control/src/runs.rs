@@ -100,11 +100,15 @@ impl ControlTools<'_> {
         Ok(last.into_iter().map(EventForm::from).collect())
     }
 
-    /// Returns the native session id of a run's last attempt.
-    pub(crate) async fn native_session(&self, run: &Run) -> Result<Option<String>, ControlError> {
-        let used = self.plane.run_attempts(run.id).await?.last().and_then(|attempt| attempt.binding);
-        let bindings = self.plane.session_bindings(run.session).await?;
-        Ok(bindings.into_iter().find(|binding| Some(binding.id) == used).and_then(|binding| binding.native))
+    /// Returns the id of the native session that an attempt of `session` used.
+    pub(crate) async fn native_session(
+        &self,
+        session: SessionId,
+        attempt: Option<&AttemptForm>,
+    ) -> Result<Option<String>, ControlError> {
+        let Some(used) = attempt.and_then(|attempt| attempt.binding_id) else { return Ok(None) };
+        let bindings = self.plane.session_bindings(session).await?;
+        Ok(bindings.into_iter().find(|binding| binding.id == used).and_then(|binding| binding.native))
     }
 
     pub(crate) async fn optional_run_form(&self, run: Option<Run>) -> Result<Option<RunForm>, ControlError> {

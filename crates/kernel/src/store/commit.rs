@@ -129,8 +129,8 @@ pub struct OpenToolCall {
 /// The end of a tool call whose result no message holds yet.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EndedToolCall {
-    /// The result.
-    pub result: CallResult,
+    /// The result. Shared, since drafts copy the open calls.
+    pub result: Arc<CallResult>,
     /// The message that will hold the result.
     pub message: MessageId,
 }

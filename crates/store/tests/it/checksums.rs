@@ -56,7 +56,7 @@ async fn fill(folder: &Path) {
             started_at: Some(NOW),
             ended: Some(EndedToolCall {
                 message: message_id(3),
-                result: CallResult { content: vec![Block::text("text-of-result")], is_error: false },
+                result: CallResult { content: vec![Block::text("text-of-result")], is_error: false }.into(),
             }),
         })),
     ];

@@ -226,7 +226,7 @@ async fn a_tool_call_is_open_until_it_is_settled() {
         let open = async || store.session_load(session_id(1)).await.unwrap().unwrap().open_tool_calls;
         assert_eq!(open().await, started, "{name}");
         let result = CallResult { content: vec![Block::text("5")], is_error: false };
-        let ended = Some(EndedToolCall { result, message: message_id(7) });
+        let ended = Some(EndedToolCall { result: result.into(), message: message_id(7) });
         let ended = OpenToolCall { ended, ..started[0].clone() };
         commit(store, fence, vec![row(&ended)], vec![]).await.unwrap();
         assert_eq!(open().await, [ended.clone(), started[1].clone(), started[2].clone()], "{name}");
@@ -247,7 +247,7 @@ async fn the_result_of_a_tool_call_is_read_before_and_after_its_message_is_writt
             tool_use_id: "t1".into(),
             name: "add".into(),
             started_at: Some(NOW),
-            ended: Some(EndedToolCall { result, message: message_id(7) }),
+            ended: Some(EndedToolCall { result: result.into(), message: message_id(7) }),
         };
         let end =
             ToolEnd { message_id: Some(message_id(7)), content: content.clone(), duration_ms: Some(12) };

@@ -1,5 +1,7 @@
 //! Records: what an adapter reports about its attempt, applied to a draft.
 
+use std::sync::Arc;
+
 use mainspring_core::run::Command;
 use mainspring_core::run::close::{NewMessage, completes_turn};
 use mainspring_core::{
@@ -207,7 +209,7 @@ impl AttemptDraft {
         }
         let message = *self.hot.results_message.get_or_insert_with(|| self.ids.message());
         let effect = &mut self.hot.effects[open];
-        effect.ended = Some(EndedToolCall { result, message });
+        effect.ended = Some(EndedToolCall { result: Arc::new(result), message });
         self.rows.push(Row::ToolCall(Box::new(effect.clone())));
         Ok((effect.name.clone(), ToolEnd { message_id: Some(message), content, duration_ms }))
     }

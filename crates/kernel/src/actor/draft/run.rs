@@ -336,8 +336,9 @@ impl<A: AttemptSlot> Draft<OfRun<A>> {
 
     /// The results of tool calls that no message holds yet: those of calls that have ended, and those the caller gave.
     fn known_results(&mut self) -> Vec<(String, CallResult)> {
-        let ended =
-            |call: &OpenToolCall| Some((call.tool_use_id.clone(), call.ended.as_ref()?.result.clone()));
+        let ended = |call: &OpenToolCall| {
+            Some((call.tool_use_id.clone(), CallResult::clone(&call.ended.as_ref()?.result)))
+        };
         let given = std::mem::take(&mut self.subject.given);
         self.hot
             .effects

@@ -240,7 +240,7 @@ impl<'a> EventReader<'a> {
                 let found = query_one(self.connection, sql, params, effect)?.and_then(|call| call.ended);
                 let missing =
                     || StoreError::Corrupt(format!("the result of the tool call {tool_use_id} is missing"));
-                found.ok_or_else(missing)?.result.content
+                Arc::unwrap_or_clone(found.ok_or_else(missing)?.result).content
             }
         };
         Ok(body)
