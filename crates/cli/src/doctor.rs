@@ -1,14 +1,15 @@
-//! `mainspring doctor`
+//! `mainspring doctor`: reads everything and changes nothing.
 
 use clap::Args;
-use mainspring_store::{SCHEMA_VERSION, SqliteCheck, SqliteStore, StateDir};
+use mainspring_kernel::Blobs;
+use mainspring_store::{SCHEMA_VERSION, SqliteCheck, SqliteView, StateDir, UnfinishedRuns};
 use serde::Serialize;
 
 use super::Context;
-use super::error::{CliError, Exit};
+use super::error::{CliError, Exit, chain};
 use super::output::{DIM, GREEN, RED, YELLOW, format_time};
 use mainspring::Node;
-use mainspring::config::{Config, Durability};
+use mainspring::config::{Config, Durability, OnOrphan};
 
 /// Check the state directory, the database and the configuration
 #[derive(Args)]
@@ -60,32 +61,25 @@ impl Doctor {
             "configuration",
             file.unwrap_or_else(|| "no file (mainspring config show)".into()),
         );
-        if !self.state_dir(config, report) {
-            return;
-        }
-        match Node::builder(config.clone()).records_only().open().await {
-            Ok(node) => {
-                self.node(config, &node, report).await;
-                node.close().await;
-            }
-            Err(error) => report.add(Health::Bad, "database", CliError::from(error).message),
-        }
+        self.state_dir(config, report).await;
+        adapters(config, report);
+        let limits = &config.limits;
+        let limits = format!(
+            "{} workers, prompts of {} bytes, {} queued per session, {} in all",
+            config.max_workers, limits.prompt_bytes, limits.queue_per_session, limits.queue_total
+        );
+        report.add(Health::Ok, "limits", limits);
     }
 
-    /// Checks the state directory. True if it can be opened; one in use by another process is only read.
-    fn state_dir(&self, config: &Config, report: &mut Report) -> bool {
+    /// Checks the state directory and its content, without changing anything.
+    async fn state_dir(&self, config: &Config, report: &mut Report) {
         let (subject, dir) = ("state directory", config.state_dir.display());
         match StateDir::peek(&config.state_dir) {
             Err(error) => report.add(Health::Bad, subject, error.to_string()),
             Ok(Some(owner)) => {
                 let (pid, since) = (owner.pid, format_time(owner.since));
                 report.add(Health::Note, subject, format!("{dir}, in use by process {pid} since {since}"));
-                match SqliteStore::check_read_only(&config.database(), self.thorough) {
-                    Err(error) => report.add(Health::Bad, "database", error.to_string()),
-                    Ok(check) => report.add_database(config, check),
-                }
-                let skipped = "not checked, because another process may be adding some";
-                report.add(Health::Note, "artifacts", skipped.into());
+                self.store(config, true, report).await;
             }
             Ok(None) if !config.state_dir.exists() => {
                 let missing = format!("{dir} does not exist; the first prompt creates it");
@@ -96,55 +90,80 @@ impl Doctor {
                 report.add(Health::Note, subject, missing);
             }
             Ok(None) => {
-                report.add(Health::Ok, subject, format!("{dir}, not in use"));
-                return true;
+                let mut unused = Report::default();
+                unused.add(Health::Ok, subject, format!("{dir}, not in use"));
+                self.store(config, false, &mut unused).await;
+                match StateDir::peek(&config.state_dir) {
+                    // A process took the directory meanwhile, and changed the files while they were read.
+                    Ok(Some(_)) => Box::pin(self.state_dir(config, report)).await,
+                    _ => report.0.append(&mut unused.0),
+                }
             }
         }
-        false
     }
 
-    /// Checks the parts that need an open node.
-    async fn node(&self, config: &Config, node: &Node, report: &mut Report) {
-        match node.check(self.thorough).await {
-            None => {}
-            Some(Err(error)) => report.add(Health::Bad, "database", error.to_string()),
-            Some(Ok(check)) => report.add_database(config, check),
+    /// Checks the database and the artifacts.
+    async fn store(&self, config: &Config, is_served: bool, report: &mut Report) {
+        let view = SqliteView::open(&config.database(), is_served);
+        let checked = view.and_then(|view| view.check(self.thorough).map(|check| (view, check)));
+        let (view, check) = match checked {
+            Ok(checked) => checked,
+            Err(error) => return report.add(Health::Bad, "database", chain(&error)),
+        };
+        let is_current = check.schema_version == SCHEMA_VERSION;
+        report.add_database(config, check);
+        if is_served {
+            let skipped = "not checked, because another process may be adding some";
+            return report.add(Health::Note, "artifacts", skipped.into());
         }
-        match node.kernel().blobs_check(self.thorough).await {
-            Err(error) => report.add(Health::Bad, "artifacts", error.to_string()),
-            Ok(check) => {
-                let stored = format!("{} contents, {} bytes", check.blobs, check.bytes);
-                report.add(Health::Ok, "artifacts", stored);
-                report.add_problems("artifacts", check.problems);
+        match view.unfinished_runs() {
+            Ok(runs) => report.add_runs(config, runs),
+            Err(error) => report.add(Health::Bad, "runs", error.to_string()),
+        }
+        if is_current {
+            self.artifacts(config, &view, report).await;
+        } else {
+            let skipped = "not checked, because the database has the schema of another version";
+            report.add(Health::Note, "artifacts", skipped.into());
+        }
+    }
+
+    /// Checks the bytes of the artifacts.
+    async fn artifacts(&self, config: &Config, view: &SqliteView, report: &mut Report) {
+        let blobs = Blobs::new(&config.artifacts_dir());
+        let (mut count, mut bytes, mut problems, mut after) = (0_u64, 0, vec![], None);
+        loop {
+            let page = match view.blob_page(after.as_deref(), 500) {
+                Ok(page) => page,
+                Err(error) => return report.add(Health::Bad, "artifacts", error.to_string()),
+            };
+            let Some((last, _)) = page.last() else { break };
+            after = Some(last.clone());
+            for (hash, size) in page {
+                count += 1;
+                bytes += size;
+                problems.extend(blobs.check(&hash, size, self.thorough).await);
             }
         }
-        let work = *node.kernel().work().borrow();
-        if work.queued + work.blocked > 0 {
-            let mut waiting = format!("{} wait for a process: the next prompt executes them", work.queued);
-            if work.blocked > 0 {
-                waiting += &format!("; {} wait behind a question (mainspring run list)", work.blocked);
-            }
-            report.add(Health::Note, "queued runs", waiting);
+        report.add(Health::Ok, "artifacts", format!("{count} contents, {bytes} bytes"));
+        report.add_problems("artifacts", problems);
+    }
+}
+
+/// Checks that the default adapter exists.
+fn adapters(config: &Config, report: &mut Report) {
+    let adapters = match Node::adapters(config) {
+        Ok(adapters) => adapters,
+        Err(error) => return report.add(Health::Bad, "adapters", CliError::from(error).message),
+    };
+    let names: Vec<String> = adapters.into_iter().map(|adapter| adapter.adapter).collect();
+    let list = format!("{}, by default {}", names.join(", "), config.adapter);
+    match names.contains(&config.adapter) {
+        true => report.add(Health::Ok, "adapters", list),
+        false => {
+            let missing = format!("{list}, which does not exist: change `adapter`");
+            report.add(Health::Bad, "adapters", missing);
         }
-        let adapters: Vec<String> =
-            node.kernel().adapters().into_iter().map(|adapter| adapter.adapter).collect();
-        let list = format!("{}, by default {}", adapters.join(", "), config.adapter);
-        match adapters.contains(&config.adapter) {
-            true => report.add(Health::Ok, "adapters", list),
-            false => {
-                report.add(
-                    Health::Bad,
-                    "adapters",
-                    format!("{list}, which does not exist: change `adapter`"),
-                );
-            }
-        }
-        let limits = &config.limits;
-        let limits = format!(
-            "{} workers, prompts of {} bytes, {} queued per session, {} in all",
-            config.max_workers, limits.prompt_bytes, limits.queue_per_session, limits.queue_total
-        );
-        report.add(Health::Ok, "limits", limits);
     }
 }
 
@@ -169,8 +188,14 @@ impl Report {
         self.add(Health::Ok, "database", format!("{}, {mib:.1} MiB", config.database().display()));
         let (version, journal, durability) = (check.sqlite_version, check.journal_mode, durability(config));
         self.add(Health::Ok, "sqlite", format!("{version}, journal {journal}, durability {durability}"));
-        let schema = if check.schema_version == SCHEMA_VERSION { Health::Ok } else { Health::Note };
-        self.add(schema, "schema", format!("{} of {SCHEMA_VERSION}", check.schema_version));
+        let version = check.schema_version;
+        match version == SCHEMA_VERSION {
+            true => self.add(Health::Ok, "schema", version.to_string()),
+            false => {
+                let older = format!("{version}; the next start of this version migrates it to {SCHEMA_VERSION}");
+                self.add(Health::Note, "schema", older);
+            }
+        }
         if check.problems.is_empty() {
             self.add(Health::Ok, "integrity", "no problems".into());
         }
@@ -182,6 +207,24 @@ impl Report {
         }
         let stored = format!("{} sessions, {} runs, {} events", check.sessions, check.runs, check.events);
         self.add(Health::Ok, "stored", stored);
+    }
+
+    /// Adds what the next process does with unfinished runs.
+    fn add_runs(&mut self, config: &Config, runs: UnfinishedRuns) {
+        if runs.executing > 0 {
+            let next = match config.on_orphan {
+                OnOrphan::Leave => "the next start records them as orphaned",
+                OnOrphan::Retry => "the next start retries them",
+            };
+            self.add(Health::Note, "cut-off runs", format!("{}: {next}", runs.executing));
+        }
+        if runs.queued + runs.blocked > 0 {
+            let mut waiting = format!("{} wait for a process: the next prompt executes them", runs.queued);
+            if runs.blocked > 0 {
+                waiting += &format!("; {} wait behind a question (mainspring run list)", runs.blocked);
+            }
+            self.add(Health::Note, "queued runs", waiting);
+        }
     }
 
     fn print(&self, context: &Context<'_>, is_bad: bool) -> std::io::Result<()> {

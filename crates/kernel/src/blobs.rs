@@ -251,7 +251,7 @@ impl Blobs {
     }
 
     /// Checks the bytes of `hash` and returns the problem, if any; `thorough` reads them and compares the hash.
-    pub(crate) async fn check(&self, hash: &str, size: u64, thorough: bool) -> Option<String> {
+    pub async fn check(&self, hash: &str, size: u64, thorough: bool) -> Option<String> {
         let hash = hash.to_owned();
         self.blocking(move |blobs| Ok(blobs.examine(&hash, size, thorough)))
             .await

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use mainspring_agent::hooks::Hooks;
 use mainspring_agent::models::ModelsConfigError;
 use mainspring_agent::{Definitions, Toolbox};
-use mainspring_kernel::adapter::Adapter;
+use mainspring_kernel::adapter::{Adapter, Capabilities};
 use mainspring_kernel::agents::NoCatalog;
 use mainspring_kernel::clock::Clock;
 use mainspring_kernel::ids::Ids;
@@ -159,6 +159,13 @@ impl Node {
     /// Opens a node with the built-in parts: `Node::builder(config).open()`.
     pub async fn open(config: &Config) -> Result<Self, NodeError> {
         Self::builder(config.clone()).open().await
+    }
+
+    /// Returns the capabilities of the adapters that a node with this configuration has. Opens and starts nothing.
+    pub fn adapters(config: &Config) -> Result<Vec<Capabilities>, NodeError> {
+        let definitions = Arc::new(Definitions::new(Some(config.agents_dir.clone())));
+        let agents = Agents::new(config, EmbedderParts::default(), definitions, &Clock::system())?;
+        Ok(agents.adapters.iter().map(|adapter| adapter.capabilities()).collect())
     }
 
     /// Returns the kernel, which has the verbs.

@@ -55,6 +55,7 @@ mod readers;
 mod search;
 mod state;
 mod steps;
+mod view;
 mod wal;
 mod write;
 mod write_records;
@@ -65,6 +66,7 @@ pub use self::checksum::ChecksumReport;
 pub use self::migrate::SCHEMA_VERSION;
 pub use self::omi::{OMI_DATABASE, OmiArtifact, OmiError, OmiNote, OmiOptions, OmiReport, OmiSource};
 pub use self::open::OpenError;
+pub use self::view::{SqliteView, UnfinishedRuns};
 
 /// Settings of a [`SqliteStore`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -145,13 +147,6 @@ impl SqliteStore {
             check::check(connection, thorough, file_bytes).map_err(|error| error::read_error(&error))
         })
         .await
-    }
-
-    /// Checks a database that another process may own, without changing it.
-    pub fn check_read_only(path: &Path, thorough: bool) -> Result<SqliteCheck, OpenError> {
-        let connection = open::open_reader(path)?;
-        let file_bytes = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
-        check::check(&connection, thorough, file_bytes).map_err(|error| open::failed(path, error))
     }
 
     /// Compares every row that has a checksum with it, for `verify`. Reads the whole database.

@@ -65,6 +65,11 @@ pub(super) fn check(connection: &Connection, thorough: bool, file_bytes: u64) ->
         |sql: &str| connection.query_row(sql, [], |row| row.get::<_, i64>(0)).map(i64::cast_unsigned);
     // A connection may cache an outdated search index. A search refreshes it.
     for table in ["search_messages", "search_titles"] {
+        // Databases of early versions have no search index.
+        let exists = connection.query_row("SELECT 1 FROM sqlite_schema WHERE name = ?1", [table], |_| Ok(()));
+        if exists.optional()?.is_none() {
+            continue;
+        }
         let search = format!("SELECT count(*) FROM {table} WHERE {table} MATCH 'x'");
         connection.query_row(&search, [], |_| Ok(()))?;
     }

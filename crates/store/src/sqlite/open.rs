@@ -209,7 +209,7 @@ pub(super) fn pragmas(connection: &Connection) -> rusqlite::Result<Vec<(&'static
 
 /// Returns the state of the WAL if there is a database. Fails if the database is foreign, incomplete or missing, or if
 /// its WAL belongs to another one. Changes nothing.
-fn inspect(path: &Path) -> Result<Option<Wal>, OpenError> {
+pub(super) fn inspect(path: &Path) -> Result<Option<Wal>, OpenError> {
     let metadata = match fs::metadata(path) {
         Ok(metadata) => metadata,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return check_new(path),
@@ -277,11 +277,10 @@ fn check_new(path: &Path) -> Result<Option<Wal>, OpenError> {
 
 /// Reads the schema and a row of each small table through a connection that cannot write.
 fn check_tables(path: &Path) -> Result<(), OpenError> {
-    let name = path.to_string_lossy().replace('%', "%25").replace('?', "%3f").replace('#', "%23");
     let flags =
         OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let query = || {
-        let connection = Connection::open_with_flags(format!("file:{name}?immutable=1"), flags)?;
+        let connection = Connection::open_with_flags(uri(path, "immutable=1"), flags)?;
         connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get::<_, i64>(0))?;
         connection.query_row("SELECT max(version) FROM schema_migrations", [], |row| row.get::<_, u32>(0))?;
         connection.query_row("SELECT count(*) FROM meta", [], |row| row.get::<_, i64>(0))
@@ -375,8 +374,14 @@ pub(super) fn sibling(path: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
+/// Returns the URI of a database file, with a parameter of SQLite.
+pub(super) fn uri(path: &Path, parameter: &str) -> String {
+    let name = path.to_string_lossy().replace('%', "%25").replace('?', "%3f").replace('#', "%23");
+    format!("file:{name}?{parameter}")
+}
+
 /// Maps an I/O error to an [`OpenError`].
-fn io_failed(path: &Path, error: io::Error) -> OpenError {
+pub(super) fn io_failed(path: &Path, error: io::Error) -> OpenError {
     let path = path.to_path_buf();
     match error.kind() {
         io::ErrorKind::PermissionDenied => OpenError::Permission { path },

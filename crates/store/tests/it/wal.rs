@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use mainspring_kernel::store::{Fence, StoreError};
-use mainspring_store::{OpenError, SqliteOptions, SqliteStore};
+use mainspring_store::{OpenError, SqliteOptions, SqliteStore, SqliteView};
 use rusqlite::Connection;
 use tempfile::TempDir;
 
@@ -319,7 +319,7 @@ async fn a_check_that_did_not_finish_is_repeated() {
     let connection = Connection::open(database(&folder)).unwrap();
     connection.execute("INSERT INTO meta VALUES ('crash_check_due', 1)", []).unwrap();
     drop(connection);
-    let due = SqliteStore::check_read_only(&database(&folder), false).unwrap().crash_check_due;
+    let due = SqliteView::open(&database(&folder), true).unwrap().check(false).unwrap().crash_check_due;
     assert!(due, "doctor tells it");
     let store = sqlite_open(folder.path());
     assert!(!store.check(false).await.unwrap().crash_check_due);
