@@ -25,14 +25,14 @@ impl Process {
         self.child.id()
     }
 
-    fn start(dir: &Path, arguments: &[&str]) -> Self {
+    pub(crate) fn start(dir: &Path, arguments: &[&str]) -> Self {
         let mut child =
             command(dir).args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let out = BufReader::new(child.stdout.take().unwrap());
         Self { child, out }
     }
 
-    fn read_line(&mut self) -> String {
+    pub(crate) fn read_line(&mut self) -> String {
         let mut line = String::new();
         self.out.read_line(&mut line).unwrap();
         line

@@ -10,6 +10,7 @@ mod bridge;
 mod chat;
 mod cli;
 mod docs;
+mod doctor;
 mod guests;
 mod http;
 mod import;

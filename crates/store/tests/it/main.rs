@@ -23,4 +23,5 @@ mod state_dir;
 mod steps;
 mod streams;
 mod tree;
+mod view;
 mod wal;

@@ -1,0 +1,60 @@
+//! `mainspring doctor` changes nothing, whatever it finds.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use crate::cli::run;
+use crate::guests::Process;
+
+/// Content and modification time of every file and folder below `folder`. A socket has no content.
+pub(crate) fn tree(folder: &Path) -> BTreeMap<PathBuf, (Option<Vec<u8>>, SystemTime)> {
+    let mut found = BTreeMap::new();
+    let mut folders = vec![folder.to_path_buf()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            let metadata = fs::symlink_metadata(&path).unwrap();
+            if metadata.is_dir() {
+                folders.push(path.clone());
+            }
+            let content = metadata.is_file().then(|| fs::read(&path).unwrap());
+            found.insert(path, (content, metadata.modified().unwrap()));
+        }
+    }
+    found
+}
+
+#[test]
+fn doctor_leaves_every_file_as_a_crash_left_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = dir.path().join("state");
+    fs::write(dir.path().join("notes.txt"), "tea").unwrap();
+    let attached = run(dir.path(), &["prompt", "--session", "a", "--attach", "notes.txt", "say hi"]);
+    assert_eq!(attached.code, 0, "{}", attached.err);
+    let mut running = Process::start(dir.path(), &["prompt", "--session", "b", "say x; hang"]);
+    assert_eq!(running.read_line(), "x\n");
+    let mut queued = Process::start(dir.path(), &["prompt", "--json", "--session", "b", "say later"]);
+    assert!(queued.read_line().contains("run.queued"));
+    // Kills the processes: the guest first, which would take the directory over.
+    drop(queued);
+    drop(running);
+    assert!(fs::metadata(state.join("mainspring.sqlite3-wal")).unwrap().len() > 0);
+
+    let before = tree(&state);
+    for arguments in [&["doctor"][..], &["doctor", "--thorough"], &["doctor", "--json"]] {
+        let doctor = run(dir.path(), arguments);
+        assert_eq!(doctor.code, 0, "{}{}", doctor.out, doctor.err);
+        assert!(doctor.out.contains("the next start records them as orphaned"), "{}", doctor.out);
+        assert!(doctor.out.contains("1 wait for a process"), "{}", doctor.out);
+        assert!(tree(&state) == before, "{arguments:?} changed a file");
+    }
+
+    let wal = state.join("mainspring.sqlite3-wal");
+    fs::remove_file(state.join("mainspring.sqlite3-shm")).unwrap();
+    let before = tree(&state);
+    let doctor = run(dir.path(), &["doctor"]);
+    assert!(doctor.out.contains("1 wait for a process"), "the commits of the WAL count: {}", doctor.out);
+    assert!(tree(&state) == before && wal.exists());
+}
