@@ -192,7 +192,8 @@ impl Report {
         match version == SCHEMA_VERSION {
             true => self.add(Health::Ok, "schema", version.to_string()),
             false => {
-                let older = format!("{version}; the next start of this version migrates it to {SCHEMA_VERSION}");
+                let older =
+                    format!("{version}; the next start of this version migrates it to {SCHEMA_VERSION}");
                 self.add(Health::Note, "schema", older);
             }
         }

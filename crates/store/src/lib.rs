@@ -13,6 +13,7 @@ pub use fault::Fault;
 pub use memory::MemoryStore;
 pub use sqlite::{
     ChecksumReport, Durability, OMI_DATABASE, OmiArtifact, OmiError, OmiNote, OmiOptions, OmiReport,
-    OmiSource, OpenError, SCHEMA_VERSION, SqliteCheck, SqliteOptions, SqliteStore, SqliteView, UnfinishedRuns,
+    OmiSource, OpenError, SCHEMA_VERSION, SqliteCheck, SqliteOptions, SqliteStore, SqliteView,
+    UnfinishedRuns,
 };
 pub use state_dir::{Owner, StateDir, StateDirError};
