@@ -6,7 +6,10 @@
 //! | feature | effect |
 //! |---|---|
 //! | `load`, `resume`, `fork`, `close` | the agent advertises and implements the method |
-//! | `boast` | it advertises `resume` without implementing it |
+//! | `boast`, `boast-load` | it advertises `resume` or `load` without implementing it |
+//! | `resume-fails` | it answers `resume` with an error |
+//! | `lazy` | it resumes sessions it does not have, and reports them missing when prompted |
+//! | `load-crashes`, `load-hangs` | it exits, or does not answer, when it loads a session it does not have |
 //! | `http`, `image`, `embedded`, `modes` | it advertises MCP servers over HTTP, images, resources in prompts, modes |
 //! | `mute` | a resumed session is reported without settings |
 //! | `bill` | the cost so far is reported on resume |
@@ -131,7 +134,9 @@ impl Agent {
             "session/new" if self.has("dies-once") && self.is_first("died") => std::process::exit(9),
             "session/new" if !params["cwd"].as_str().unwrap().starts_with('/') => Err("bad cwd"),
             "session/new" => Ok(self.open()),
-            "session/resume" if self.has("boast") => Err("Method not found"),
+            method if let Some(answer) = self.quirk(method) => answer,
+            "session/load" if self.has("load-crashes") && !known => std::process::exit(9),
+            "session/load" if self.has("load-hangs") && !known => return,
             "session/resume" | "session/load" | "session/fork" if !known => Err("Session not found"),
             "session/resume" | "session/load" if self.has("strict") && !self.open.insert(session.clone()) => {
                 Err("Session is already open")
@@ -166,7 +171,11 @@ impl Agent {
                 answer["configOptions"][0]["currentValue"] = params["value"].clone();
                 Ok(answer)
             }
+            "session/prompt" if !known && self.has("lazy") => Err("No conversation found with session ID"),
             "session/prompt" if !known => Err("Session not found"),
+            "session/prompt" if self.misses(&session, params).is_some() => {
+                Err(self.misses(&session, params).unwrap())
+            }
             "session/prompt" => {
                 let reason = self.prompt(&session, params["prompt"].as_array().unwrap());
                 Ok(
@@ -194,7 +203,11 @@ impl Agent {
                     _ if message.starts_with("Authentication") => -32000,
                     _ => -32603,
                 };
-                json!({"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": message}})
+                let error = match message.starts_with("No conversation") {
+                    true => json!({"code": code, "message": "Internal error", "data": {"details": message}}),
+                    false => json!({"code": code, "message": message}),
+                };
+                json!({"jsonrpc": "2.0", "id": id, "error": error})
             }
         });
     }
@@ -208,10 +221,11 @@ impl Agent {
         if self.has("boast") {
             session.insert("resume".into(), json!({}));
         }
+        let load = self.has("load") || self.has("boast-load");
         json!({
             "protocolVersion": 1,
             "agentCapabilities": {
-                "loadSession": self.has("load"), "sessionCapabilities": session,
+                "loadSession": load, "sessionCapabilities": session,
                 "mcpCapabilities": {"http": self.has("http"), "sse": false},
                 "promptCapabilities": {"image": self.has("image"), "embeddedContext": self.has("embedded")},
             },
@@ -221,6 +235,32 @@ impl Agent {
 
     fn has(&self, feature: &str) -> bool {
         self.features.iter().any(|has| has == feature)
+    }
+
+    /// The answer to a resume by an agent that does it wrongly.
+    fn quirk(&self, method: &str) -> Option<Result<Value, &'static str>> {
+        match method {
+            "session/resume" if self.has("boast") => Some(Err("Method not found")),
+            "session/load" if self.has("boast-load") => Some(Err("Method not found")),
+            "session/resume" if self.has("resume-fails") => Some(Err("Internal error")),
+            "session/resume" if self.has("lazy") => Some(Ok(self.options())),
+            _ => None,
+        }
+    }
+
+    /// The error of a prompt `missing ERROR` to a session that another process opened; `vanish` ends the process.
+    fn misses(&self, session: &str, params: &Value) -> Option<&'static str> {
+        let text = params["prompt"].as_array().unwrap().last().unwrap()["text"].as_str()?;
+        if self.open.contains(session) {
+            return None;
+        }
+        if text == "vanish" {
+            std::process::exit(9);
+        }
+        let error = text.strip_prefix("missing ")?;
+        // Not output.
+        self.update(session, &json!({"sessionUpdate": "available_commands_update", "availableCommands": []}));
+        Some(Box::leak(error.to_owned().into_boxed_str()))
     }
 
     /// Reports whether this is the first call with this file name, in any process.

@@ -43,6 +43,8 @@ struct Session {
     id: String,
     file: Option<PathBuf>,
     prompts: Vec<String>,
+    /// Whether another process opened it.
+    is_resumed: bool,
 }
 
 /// The next step after a command.
@@ -112,13 +114,14 @@ impl Agent {
         self.opened += 1;
         let id = format!("{}-{}", std::process::id(), self.opened);
         let file = (self.behaviour != "forget").then(|| self.folder.join(format!("session_{id}.jsonl")));
-        self.session = Session { id, file, prompts: vec![] };
+        self.session = Session { id, file, ..Session::default() };
     }
 
     /// Switches to a session file. Like the real pi, it starts an empty session if there is no such file.
     fn switch(&mut self, file: &Path) {
         self.open();
         if let Ok(text) = std::fs::read_to_string(file) {
+            self.session.is_resumed = true;
             self.session.prompts = text.lines().map(str::to_owned).collect();
             let name = file.file_stem().unwrap().to_string_lossy();
             name.strip_prefix("session_").unwrap().clone_into(&mut self.session.id);
@@ -298,6 +301,8 @@ impl Agent {
             "flood" => (0..rest.parse().unwrap()).for_each(|_: u64| self.say("0123456789")),
             "stop" => return Next::Stop(Box::leak(rest.to_owned().into_boxed_str()), String::new()),
             "error" => return Next::Stop("error", rest.to_owned()),
+            "missing" if self.session.is_resumed => return Next::Stop("error", rest.to_owned()),
+            "vanish" if self.session.is_resumed => std::process::exit(9),
             "hang" => return self.hang("hanging"),
             "dawdle" => return self.hang("begun"),
             "late" => {

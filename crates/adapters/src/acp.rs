@@ -7,7 +7,6 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use agent_client_protocol::ErrorCode;
 use mainspring_core::{AuthMethod, Failure, Mode, Run, Usage};
 use mainspring_kernel::adapter::{self, AttemptHandle, End};
 use mainspring_kernel::policy::{Permissions, Rule};
@@ -15,7 +14,8 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use crate::driver::{
-    Dialect, Driver, LoginDialect, ProcessContext, ResumeError, SetupError, TurnContext, TurnOutcome,
+    Cause, Dialect, Driver, LoginDialect, ModelError, ProcessContext, ResumeError, SetupError, TurnContext,
+    TurnOutcome,
 };
 use crate::process::Launch;
 
@@ -137,7 +137,7 @@ impl Dialect for Acp {
         attempt: &AttemptHandle,
     ) -> Result<(), ResumeError> {
         let servers = self.servers(worker, attempt).map_err(ResumeError::Refused)?;
-        worker.resume(native, cwd, &servers).await.map_err(|error| resume_error(worker, error))
+        worker.resume(native, cwd, &servers).await.map_err(|error| resume_error(worker, &error))
     }
 
     async fn fork(
@@ -148,7 +148,7 @@ impl Dialect for Acp {
         attempt: &AttemptHandle,
     ) -> Result<String, ResumeError> {
         let servers = self.servers(worker, attempt).map_err(ResumeError::Refused)?;
-        worker.fork(native, cwd, &servers).await.map_err(|error| resume_error(worker, error))
+        worker.fork(native, cwd, &servers).await.map_err(|error| resume_error(worker, &error))
     }
 
     async fn close(&self, worker: &AcpWorker, native: &str) {
@@ -208,12 +208,10 @@ impl Dialect for Acp {
 
 /// Classifies an error of a resume or fork request. Every refusal but a missing login means that the agent no longer
 /// knows the session.
-fn resume_error(worker: &AcpWorker, error: CallError) -> ResumeError {
-    match error {
-        CallError::Disconnected => ResumeError::Disconnected,
-        CallError::Refused { code: ErrorCode::AUTH_REQUIRED, .. } => {
-            ResumeError::Refused(worker.failure(&error))
-        }
-        error => ResumeError::Unknown(error.to_string()),
+fn resume_error(worker: &AcpWorker, error: &CallError) -> ResumeError {
+    match error.cause() {
+        Cause::Disconnected => ResumeError::Disconnected,
+        Cause::Reported(ModelError::Unauthenticated) => ResumeError::Refused(worker.failure(error)),
+        _ => ResumeError::Unknown(error.to_string()),
     }
 }

@@ -27,6 +27,8 @@ use crate::process::{self, Launch, Log};
 mod attachment;
 mod attempt;
 mod dialect;
+mod lost_session;
+mod model_error;
 mod preface;
 mod session;
 mod session_locks;
@@ -38,6 +40,8 @@ pub(crate) use dialect::{
     AgentWorker, Dialect, LoginDialect, ProcessContext, ResumeError, SetupError, TurnContext, process_ended,
     start_process, with_last_output,
 };
+pub(crate) use lost_session::Cause;
+pub(crate) use model_error::ModelError;
 use session_locks::SessionLocks;
 pub(crate) use turn::{QuestionQueue, TextBlocks, TurnOutcome, excerpt};
 
@@ -72,8 +76,12 @@ enum AttemptError {
     Cancelled,
     /// The failure, and whether it is retryable.
     Failed(Failure, bool),
-    /// The agent no longer knows the native session.
-    Stale(String),
+    /// The agent no longer has the native session.
+    Stale {
+        reason: String,
+        /// Whether the state of the agent's process is unknown.
+        is_broken: bool,
+    },
     Handle(HandleError),
 }
 
@@ -221,7 +229,7 @@ impl<D: Dialect> Adapter for Driver<D> {
         let result = Box::pin(self.run_attempt(&attempt, &log)).await;
         let failed = match &result {
             Ok(end) => matches!(end, End::Failed { .. }),
-            Err(error) => matches!(error, AttemptError::Failed(..) | AttemptError::Stale(_)),
+            Err(error) => matches!(error, AttemptError::Failed(..) | AttemptError::Stale { .. }),
         };
         if failed || self.options.keep_log == KeepLog::Always {
             let log = log.lock().take();
@@ -237,7 +245,7 @@ impl<D: Dialect> Adapter for Driver<D> {
             Err(AttemptError::Cancelled | AttemptError::Handle(HandleError::Revoked)) => {
                 return End::stopped();
             }
-            Err(AttemptError::Stale(reason)) => End::Stale { reason },
+            Err(AttemptError::Stale { reason, .. }) => End::Stale { reason },
             Err(AttemptError::Failed(error, retryable)) => return End::failed(error, retryable),
             Err(AttemptError::Handle(HandleError::Kernel(error))) => {
                 return End::failed(Failure::new(error.code(), error.to_string()), error.is_retryable());

@@ -20,7 +20,6 @@ use crate::driver::{
 use crate::process::Launch;
 
 mod dialog;
-mod model_error;
 mod turn;
 mod wire;
 mod worker;

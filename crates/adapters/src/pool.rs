@@ -122,6 +122,8 @@ pub(crate) struct Lease<W: PooledWorker> {
     key: WorkerKey,
     /// The native session the worker served before this lease.
     pub(crate) last_session: Option<LastSession>,
+    /// Whether the worker was started for this lease.
+    pub(crate) is_new: bool,
     pool: Pool<W>,
 }
 
@@ -140,16 +142,17 @@ impl<W: PooledWorker> Pool<W> {
         native: Option<&str>,
         start: impl AsyncFnOnce() -> Result<W, E>,
     ) -> Result<Option<Lease<W>>, E> {
-        let lease = |worker, last_session| Lease {
+        let lease = |worker, last_session, is_new| Lease {
             worker: Some(worker),
             key: key.clone(),
             last_session,
+            is_new,
             pool: self.clone(),
         };
         let not_before = loop {
             let changed = self.0.changed.notified();
             match self.next_step(key, native) {
-                AcquireStep::Take(idle) => return Ok(Some(lease(idle.worker, idle.last_session))),
+                AcquireStep::Take(idle) => return Ok(Some(lease(idle.worker, idle.last_session, false))),
                 AcquireStep::Start(not_before) => break not_before,
                 AcquireStep::Wait => changed.await,
                 AcquireStep::Closed => return Ok(None),
@@ -165,7 +168,7 @@ impl<W: PooledWorker> Pool<W> {
                 state.failures = 0;
                 drop(state);
                 slot.fill();
-                Ok(Some(lease(Arc::new(worker), None)))
+                Ok(Some(lease(Arc::new(worker), None, true)))
             }
             Err(error) => {
                 let pause = self.0.options.backoff_ms.saturating_mul(1 << state.failures.min(16));
@@ -232,7 +235,7 @@ impl<W: PooledWorker> Pool<W> {
         let mut state = self.0.state.lock();
         let index = state.idle.iter().position(|idle| idle.served_last(native)).filter(|_| !state.closed)?;
         let IdleWorker { worker, key, .. } = state.idle.remove(index);
-        Some(Lease { worker: Some(worker), key, last_session: None, pool: self.clone() })
+        Some(Lease { worker: Some(worker), key, last_session: None, is_new: false, pool: self.clone() })
     }
 
     /// Stops a worker gracefully. Its slot is free once it has ended.

@@ -20,7 +20,7 @@ use super::client::ClientServices;
 use super::permission::{act, is_empty, kind_name, narrowest_option, question};
 use super::wire::{CallError, Inbound};
 use super::worker::AcpWorker;
-use crate::driver::{AgentWorker, QuestionQueue, TextBlocks, TurnContext, TurnOutcome, excerpt};
+use crate::driver::{AgentWorker, Cause, QuestionQueue, TextBlocks, TurnContext, TurnOutcome, excerpt};
 
 /// The result of `session/prompt`.
 #[derive(Debug, Deserialize)]
@@ -44,8 +44,8 @@ pub(super) struct AcpTurn<'a> {
     tools: HashMap<String, OpenToolCall>,
     /// The ids of tool calls that were denied.
     denied: Arc<Mutex<HashSet<String>>>,
-    /// Whether the agent has sent any message.
-    has_received: bool,
+    /// Whether the agent has produced text, a thought, a tool call, a plan or a request.
+    has_output: bool,
 }
 
 /// A tool call without an outcome.
@@ -72,7 +72,7 @@ impl<'a> AcpTurn<'a> {
             message: None,
             tools: HashMap::new(),
             denied: Arc::default(),
-            has_received: false,
+            has_output: false,
         }
     }
 
@@ -97,7 +97,7 @@ impl<'a> AcpTurn<'a> {
                         started
                     }
                     Inbound::Client(request) => {
-                        self.has_received = true;
+                        self.has_output = true;
                         if let Some(request) = self.client.serve(*request) {
                             questions.push(self.client.clone().decide_and_serve(request), false);
                         }
@@ -169,14 +169,18 @@ impl<'a> AcpTurn<'a> {
         let result = match result {
             Ok(result) => result,
             Err(CallError::Disconnected) => return self.fail_disconnected(inbound).await,
-            Err(error) if !self.has_received && is_unknown_session(&error) => {
-                return TurnOutcome::UnknownSession(error.to_string());
-            }
             Err(error) if self.turn.attempt.is_cancelled() => {
                 tracing::debug!(%error, "an agent answered a cancelled prompt with an error");
                 return TurnOutcome::Broken(End::Stopped { usage: self.usage(None) });
             }
-            Err(error) => return TurnOutcome::Broken(self.failed(self.turn.worker.failure(&error), false)),
+            Err(error) => {
+                let (end, cause) = (self.failed(self.turn.worker.failure(&error), false), error.cause());
+                let outcome = match cause {
+                    Cause::UnknownSession => TurnOutcome::Ended(end),
+                    _ => TurnOutcome::Broken(end),
+                };
+                return outcome.unless_lost(&self.turn, self.has_output, cause);
+            }
         };
         let usage = self.usage(result.usage.as_ref());
         let failed = |code: &str, message: &str| End::Failed {
@@ -205,8 +209,13 @@ impl<'a> AcpTurn<'a> {
         while let Ok(Inbound::Update(update)) = inbound.try_recv() {
             let _ = self.handle_update(*update).await;
         }
-        // Not retryable: a retry could repeat actions.
-        TurnOutcome::Broken(self.failed(self.turn.worker.failure(&CallError::Disconnected), false))
+        // After any output, a retry could repeat actions.
+        let failure = self.turn.worker.failure(&CallError::Disconnected);
+        TurnOutcome::Broken(self.failed(failure, !self.has_output)).unless_lost(
+            &self.turn,
+            self.has_output,
+            Cause::Disconnected,
+        )
     }
 
     fn failed(&self, error: Failure, retryable: bool) -> End {
@@ -214,7 +223,14 @@ impl<'a> AcpTurn<'a> {
     }
 
     async fn handle_update(&mut self, update: SessionUpdate) -> Result<(), HandleError> {
-        self.has_received = true;
+        self.has_output |= matches!(
+            update,
+            SessionUpdate::AgentMessageChunk(_)
+                | SessionUpdate::AgentThoughtChunk(_)
+                | SessionUpdate::ToolCall(_)
+                | SessionUpdate::ToolCallUpdate(_)
+                | SessionUpdate::Plan(_)
+        );
         match update {
             SessionUpdate::AgentMessageChunk(chunk) => {
                 if self.message != chunk.message_id {
@@ -307,7 +323,7 @@ impl<'a> AcpTurn<'a> {
         &mut self,
         request: &mut RequestPermissionRequest,
     ) -> Result<(), HandleError> {
-        self.has_received = true;
+        self.has_output = true;
         let call = &mut request.tool_call;
         let id = call.tool_call_id.to_string();
         self.update_tool(&id, &call.fields).await?;
@@ -423,35 +439,4 @@ fn plan_text(plan: &Plan) -> String {
         format!("[{mark}] {}", entry.content)
     };
     excerpt(plan.entries.iter().map(line).collect::<Vec<_>>().join("\n"))
-}
-
-/// Reports whether an error means that the native session is unknown. Agents use no common code for it.
-fn is_unknown_session(error: &CallError) -> bool {
-    let CallError::Refused { code, message } = error else { return false };
-    let message = message.to_lowercase();
-    let missing = ["not found", "unknown", "no such", "does not exist", "doesn't exist", "invalid session"];
-    *code == agent_client_protocol::ErrorCode::RESOURCE_NOT_FOUND
-        || (message.contains("session") && missing.iter().any(|word| message.contains(word)))
-}
-
-#[cfg(test)]
-mod tests {
-    use agent_client_protocol::ErrorCode;
-
-    use super::*;
-
-    #[test]
-    fn an_unknown_session_is_recognised_by_code_or_message() {
-        let is_unknown = |code: ErrorCode, message: &str| {
-            is_unknown_session(&CallError::Refused { code, message: message.into() })
-        };
-        assert!(is_unknown(ErrorCode::RESOURCE_NOT_FOUND, "gone"));
-        for message in ["Session not found", "unknown session abc", "No such session", "Invalid session id"] {
-            assert!(is_unknown(ErrorCode::INTERNAL_ERROR, message), "{message}");
-        }
-        for message in ["file not found", "the session is busy", "unknown model"] {
-            assert!(!is_unknown(ErrorCode::INTERNAL_ERROR, message), "{message}");
-        }
-        assert!(!is_unknown_session(&CallError::Disconnected));
-    }
 }

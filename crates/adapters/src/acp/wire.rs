@@ -26,6 +26,7 @@ use tokio_util::codec::{FramedRead, LinesCodec};
 use tokio_util::sync::CancellationToken;
 
 use super::client::{ClientFeatures, ClientRequest};
+use crate::driver::{Cause, ModelError};
 use crate::process::Log;
 
 /// The longest line of an agent. The connection is closed at a longer one.
@@ -66,6 +67,21 @@ pub(super) enum CallError {
         /// The reason.
         reason: String,
     },
+}
+
+impl CallError {
+    /// Classifies the error.
+    pub(super) fn cause(&self) -> Cause {
+        match self {
+            Self::Refused { code: ErrorCode::AUTH_REQUIRED, .. } => {
+                Cause::Reported(ModelError::Unauthenticated)
+            }
+            Self::Refused { code: ErrorCode::RESOURCE_NOT_FOUND, .. } => Cause::UnknownSession,
+            Self::Refused { message, .. } => Cause::reported(message),
+            Self::Disconnected => Cause::Disconnected,
+            Self::InvalidResponse { .. } => Cause::Reported(ModelError::Other),
+        }
+    }
 }
 
 /// A connection to one agent.

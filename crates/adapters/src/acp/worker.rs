@@ -18,7 +18,8 @@ use super::client::ClientFeatures;
 use super::settings::{SessionInfo, Setting};
 use super::wire::{CallError, Connection};
 use crate::driver::{
-    AgentWorker, ProcessContext, SetupError, process_ended, start_process, with_last_output,
+    AgentWorker, Cause, ModelError, ProcessContext, SetupError, process_ended, start_process,
+    with_last_output,
 };
 use crate::pool::PooledWorker;
 use crate::process::{Launch, Process};
@@ -37,8 +38,8 @@ pub(crate) struct AcpWorker {
     pub(super) connection: Connection,
     pub(super) capabilities: AgentCapabilities,
     pub(super) auth_methods: Vec<AuthMethod>,
-    /// How it resumes native sessions, as far as is known.
-    resume_method: Mutex<ResumeMethod>,
+    /// The methods that resume native sessions, as far as is known. The first one that works is used.
+    resume_methods: Mutex<Vec<&'static str>>,
     /// Read separately: the protocol's draft has the capability, its library not yet.
     can_fork: bool,
     /// The native sessions that it has in memory.
@@ -56,22 +57,12 @@ pub(super) struct AgentRegistry {
     pub(super) last_process: Mutex<HashMap<String, String>>,
 }
 
-/// How an agent resumes a native session.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum ResumeMethod {
-    /// With `session/resume`.
-    Resume,
-    /// With `session/load`. The agent repeats the history, which is ignored.
-    Load,
-    /// It cannot.
-    None,
-}
-
-impl ResumeMethod {
-    /// The method of an agent that has no `session/resume`.
-    fn without_resume(can: &AgentCapabilities) -> Self {
-        if can.load_session { Self::Load } else { Self::None }
-    }
+/// The methods with which an agent says that it can resume a native session. An agent that loads a session repeats its
+/// history, which is ignored.
+fn resume_methods(can: &AgentCapabilities) -> Vec<&'static str> {
+    let resume = can.session_capabilities.resume.is_some().then_some("session/resume");
+    let load = can.load_session.then_some("session/load");
+    resume.into_iter().chain(load).collect()
 }
 
 /// Why an agent could not be initialised.
@@ -115,15 +106,10 @@ impl AcpWorker {
                 return Err(start_error(error, &process));
             }
         };
-        let can = &response.agent_capabilities;
-        let resume_method = match can.session_capabilities.resume {
-            Some(_) => ResumeMethod::Resume,
-            None => ResumeMethod::without_resume(can),
-        };
         Ok(Self {
             process,
             connection,
-            resume_method: Mutex::new(resume_method),
+            resume_methods: Mutex::new(resume_methods(&response.agent_capabilities)),
             capabilities: response.agent_capabilities,
             auth_methods: response.auth_methods,
             can_fork,
@@ -201,28 +187,28 @@ impl AcpWorker {
             self.close(native).await;
         }
         let params = json!({"sessionId": native, "cwd": cwd, "mcpServers": servers});
-        loop {
-            let resume_method = *self.resume_method.lock();
-            let (method, fallback) = match resume_method {
-                ResumeMethod::Resume => ("session/resume", ResumeMethod::without_resume(&self.capabilities)),
-                ResumeMethod::Load => ("session/load", ResumeMethod::None),
-                ResumeMethod::None => {
-                    let message = "the agent cannot resume a session of an earlier process".to_owned();
-                    return Err(CallError::Refused { code: ErrorCode::METHOD_NOT_FOUND, message });
-                }
-            };
-            match self.connection.call::<Option<SessionInfo>>(method, &params).await {
-                // Some agents advertise the method but do not implement it.
-                Err(CallError::Refused { code: ErrorCode::METHOD_NOT_FOUND, .. }) => {
-                    *self.resume_method.lock() = fallback;
-                }
+        let message = "the agent cannot resume a session of an earlier process".to_owned();
+        let mut error = CallError::Refused { code: ErrorCode::METHOD_NOT_FOUND, message };
+        let methods = self.resume_methods.lock().clone();
+        for method in methods {
+            error = match self.connection.call::<Option<SessionInfo>>(method, &params).await {
                 // The result may be null.
-                result => {
-                    self.keep_session(native, result?.unwrap_or_default().resumed());
+                Ok(info) => {
+                    self.keep_session(native, info.unwrap_or_default().resumed());
                     return Ok(());
                 }
-            }
+                // Some agents advertise the method but do not implement it.
+                Err(error @ CallError::Refused { code: ErrorCode::METHOD_NOT_FOUND, .. }) => {
+                    self.resume_methods.lock().retain(|known| *known != method);
+                    error
+                }
+                Err(error) if matches!(error.cause(), Cause::Disconnected) => return Err(error),
+                Err(error @ CallError::Refused { code: ErrorCode::AUTH_REQUIRED, .. }) => return Err(error),
+                // One method may work where the other does not.
+                Err(error) => error,
+            };
         }
+        Err(error)
     }
 
     /// Sets the model or mode of a native session. Fails if the agent does not offer the setting or the value.
@@ -282,9 +268,8 @@ impl AcpWorker {
             CallError::Refused { code: ErrorCode::METHOD_NOT_FOUND, .. } => {
                 Failure::new("adapter_incompatible", error.to_string())
             }
-            CallError::Refused { .. } | CallError::InvalidResponse { .. } => {
-                Failure::new("adapter_execution_failed", error.to_string())
-            }
+            CallError::Refused { message, .. } => ModelError::of(message).failure(message),
+            CallError::InvalidResponse { .. } => Failure::new("adapter_execution_failed", error.to_string()),
             CallError::Disconnected => process_ended(self),
         }
     }
@@ -335,7 +320,7 @@ fn start_error(error: InitializeError, process: &Process) -> SetupError {
 
 impl AgentWorker for AcpWorker {
     fn can_resume(&self) -> bool {
-        *self.resume_method.lock() != ResumeMethod::None
+        !self.resume_methods.lock().is_empty()
     }
 
     fn can_fork(&self) -> bool {

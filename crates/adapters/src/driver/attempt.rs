@@ -3,11 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use mainspring_core::Binding;
+use mainspring_core::{Binding, Failure};
 use mainspring_kernel::adapter::{AttemptHandle, Death, End, Record};
 use mainspring_kernel::policy::{Permissions, Rules};
 use parking_lot::Mutex;
 
+use super::lost_session::{Cause, Stage, is_session_lost};
 use super::session::SessionStart;
 use super::{
     ActiveAttempt, AgentWorker, AttemptError, Dialect, Driver, SetupError, TurnContext, TurnOutcome,
@@ -37,9 +38,10 @@ impl<D: Dialect> Driver<D> {
             },
             None => None,
         };
-        let origin = match bound {
-            Some(_) => None,
-            None => attempt.origin().await?,
+        // A fork of a lost session would be lost as well, so only the first attempt forks.
+        let origin = match bound.is_some() || assignment.run.attempts > 1 {
+            true => None,
+            false => attempt.origin().await?,
         };
 
         let permissions =
@@ -57,9 +59,13 @@ impl<D: Dialect> Driver<D> {
                 lease.release(Some(LastSession { native, process_local, cancelled }));
                 Ok(end)
             }
-            Ok((_, TurnOutcome::UnknownSession(reason))) | Err(AttemptError::Stale(reason)) => {
-                lease.release(None);
-                Err(AttemptError::Stale(reason))
+            Ok((_, TurnOutcome::Lost { reason, is_broken }))
+            | Err(AttemptError::Stale { reason, is_broken }) => {
+                match is_broken {
+                    true => self.kill_worker(attempt, lease).await?,
+                    false => lease.release(None),
+                }
+                Err(AttemptError::Stale { reason, is_broken })
             }
             // The agent may still be working. The attempt must not end before the process has.
             Ok((_, TurnOutcome::Broken(end))) => {
@@ -83,15 +89,26 @@ impl<D: Dialect> Driver<D> {
         (prompt, permissions): (D::Prompt, Permissions),
     ) -> Result<(String, TurnOutcome), AttemptError> {
         let worker = lease.worker();
+        let stage = match source.0 {
+            Some(_) => Stage::Resume { is_new_process: lease.is_new },
+            None => Stage::Configure,
+        };
         let session = self.prepare_session(attempt, lease, cwd, source);
-        let (native, start) = self.with_start_timeout(attempt, &*worker, session).await?;
+        let (native, start) = self.with_start_timeout(attempt, &*worker, stage, session).await?;
+        let session_existed = !matches!(start, SessionStart::Opened(_));
         let run = &attempt.assignment().run;
         let model = run.options.model.as_ref().or(self.options.model.as_ref());
         let configure = async {
             let configured = self.dialect.configure(&worker, &native, run, model.map(String::as_str)).await;
-            configured.map_err(|failure| AttemptError::Failed(failure, false))
+            configured.map_err(|failure| {
+                let cause = Cause::reported(&failure.message);
+                match is_session_lost(session_existed, Stage::Configure, cause) {
+                    true => AttemptError::Stale { reason: failure.message, is_broken: false },
+                    false => AttemptError::Failed(failure, false),
+                }
+            })
         };
-        self.with_start_timeout(attempt, &*worker, configure).await?;
+        self.with_start_timeout(attempt, &*worker, Stage::Configure, configure).await?;
 
         let standing = permissions.standing_grant(attempt);
         let granted = standing.iter().cloned().map(|grant| Record::Granted(Box::new(grant)));
@@ -123,7 +140,7 @@ impl<D: Dialect> Driver<D> {
                 ..self.launch(attempt.id(), &WorkerKey { cwd: cwd.to_owned(), ..WorkerKey::default() })
             },
             context: &self.context,
-            is_new_session: matches!(start, SessionStart::Opened(_)),
+            is_new_session: !session_existed,
             preface: match start {
                 SessionStart::Opened(preface) => preface.text,
                 SessionStart::Resumed(interrupted) => interrupted,
@@ -199,17 +216,27 @@ impl<D: Dialect> Driver<D> {
         &self,
         attempt: &AttemptHandle,
         worker: &D::Worker,
+        stage: Stage,
         step: impl Future<Output = Result<T, AttemptError>>,
     ) -> Result<T, AttemptError> {
         let until = self.start_deadline();
-        tokio::select! {
-            done = step => done,
-            () = attempt.cancelled() => Err(AttemptError::Cancelled),
-            () = worker.disconnected() => Err(AttemptError::Failed(process_ended(worker), true)),
+        let (failure, cause) = tokio::select! {
+            done = step => return done,
+            () = attempt.cancelled() => return Err(AttemptError::Cancelled),
+            () = worker.disconnected() => (process_ended(worker), Cause::Disconnected),
             () = self.context.clock.sleep_until(until) => {
                 let failure = self.timeout_failure("open its session");
-                Err(AttemptError::Failed(with_last_output(failure, worker.process().log()), true))
+                (with_last_output(failure, worker.process().log()), Cause::TimedOut)
             }
-        }
+        };
+        Err(broken_step(stage, cause, failure))
+    }
+}
+
+/// The error of a step that precedes the turn and has left the agent's process in an unknown state.
+pub(super) fn broken_step(stage: Stage, cause: Cause, failure: Failure) -> AttemptError {
+    match is_session_lost(true, stage, cause) {
+        true => AttemptError::Stale { reason: failure.message, is_broken: true },
+        false => AttemptError::Failed(failure, true),
     }
 }

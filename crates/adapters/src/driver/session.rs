@@ -5,6 +5,8 @@ use std::path::Path;
 use mainspring_core::Binding;
 use mainspring_kernel::adapter::AttemptHandle;
 
+use super::attempt::broken_step;
+use super::lost_session::{Cause, Stage};
 use super::preface::{Preface, interrupted_turns};
 use super::{AgentWorker, AttemptError, Dialect, Driver, ResumeError, process_ended};
 use crate::pool::{Lease, PooledWorker as _};
@@ -56,8 +58,11 @@ impl<D: Dialect> Driver<D> {
                     let interrupted = interrupted_turns(&path, served.is_some() || in_memory);
                     Ok((native, SessionStart::Resumed(interrupted)))
                 }
-                Err(ResumeError::Disconnected) => Err(AttemptError::Failed(process_ended(&*worker), true)),
-                Err(ResumeError::Unknown(reason)) => Err(AttemptError::Stale(reason)),
+                Err(ResumeError::Disconnected) => {
+                    let stage = Stage::Resume { is_new_process: lease.is_new };
+                    Err(broken_step(stage, Cause::Disconnected, process_ended(&*worker)))
+                }
+                Err(ResumeError::Unknown(reason)) => Err(AttemptError::Stale { reason, is_broken: false }),
                 Err(ResumeError::Refused(failure)) => Err(AttemptError::Failed(failure, false)),
             };
         }

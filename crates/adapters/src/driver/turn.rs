@@ -6,6 +6,9 @@ use std::pin::Pin;
 
 use mainspring_kernel::adapter::{AttemptHandle, End, HandleError};
 
+use super::TurnContext;
+use super::lost_session::{Cause, Stage, is_session_lost};
+
 /// The largest tool output or question that goes into an event.
 const EXCERPT_BYTES: usize = 16 << 10;
 
@@ -15,8 +18,30 @@ pub(crate) enum TurnOutcome {
     Ended(End),
     /// The agent may still be working; its process must be killed.
     Broken(End),
-    /// The agent does not know the native session and has done nothing.
-    UnknownSession(String),
+    /// The agent no longer has the native session and has done nothing.
+    Lost {
+        /// The agent's message.
+        reason: String,
+        /// Whether the agent may still be working; then its process must be killed.
+        is_broken: bool,
+    },
+}
+
+impl TurnOutcome {
+    /// Turns a failure of `cause` into the loss of the native session, if it means that.
+    pub(crate) fn unless_lost<W>(self, turn: &TurnContext<'_, W>, has_output: bool, cause: Cause) -> Self {
+        let cause = if turn.attempt.is_cancelled() { Cause::Cancelled } else { cause };
+        let is_lost = is_session_lost(!turn.is_new_session, Stage::Turn { has_output }, cause);
+        match self {
+            Self::Ended(End::Failed { error, .. }) if is_lost => {
+                Self::Lost { reason: error.message, is_broken: false }
+            }
+            Self::Broken(End::Failed { error, .. }) if is_lost => {
+                Self::Lost { reason: error.message, is_broken: true }
+            }
+            outcome => outcome,
+        }
+    }
 }
 
 /// Streams an agent's text into numbered blocks of one message.

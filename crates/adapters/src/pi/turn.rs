@@ -20,11 +20,11 @@ use tokio::sync::mpsc;
 
 use super::PiPrompt;
 use super::dialog::{Dialog, UiRequest};
-use super::model_error::ModelError;
 use super::wire::{CallError, CommandId, command, response_id, response_result};
 use super::worker::{PiWorker, parse_state};
 use crate::driver::{
-    AgentWorker, QuestionQueue, TextBlocks, TurnContext, TurnOutcome, excerpt, process_ended,
+    AgentWorker, Cause, ModelError, QuestionQueue, TextBlocks, TurnContext, TurnOutcome, excerpt,
+    process_ended,
 };
 
 /// How often the progress of a tool is recorded. Pi repeats the whole output with each update.
@@ -50,6 +50,8 @@ pub(super) struct PiTurn<'a> {
     usage: Usage,
     /// The stop reason and error message of the agent's last message.
     last_stop: Option<(String, String)>,
+    /// Whether pi has produced text, a thought, a tool call or a dialog.
+    has_output: bool,
     /// Whether an extension may have handled the prompt alone: it is a slash command, or an extension showed something.
     may_be_handled: bool,
 }
@@ -81,6 +83,7 @@ impl<'a> PiTurn<'a> {
             streamed: false,
             usage: Usage::default(),
             last_stop: None,
+            has_output: false,
             may_be_handled: message.starts_with('/'),
         };
         pi_turn.send_prompt(PiPrompt { text: message, images: prompt.images }, false);
@@ -112,9 +115,10 @@ impl<'a> PiTurn<'a> {
                 () = self.turn.attempt.steered(), if self.can_steer() && questions.is_empty() => {
                     self.steer().await
                 }
-                // Not retryable: a retry could repeat actions.
                 () = worker.disconnected() => {
-                    return TurnOutcome::Broken(self.failed(process_ended(&*worker), false));
+                    // After any output, a retry could repeat actions.
+                    let end = self.failed(process_ended(&*worker), !self.has_output);
+                    return self.unless_lost(TurnOutcome::Broken(end), Cause::Disconnected);
                 }
             };
             match step {
@@ -175,7 +179,7 @@ impl<'a> PiTurn<'a> {
     async fn handle_ui_request(&mut self, record: &Value) -> Result<NextStep, HandleError> {
         match UiRequest::parse(record) {
             UiRequest::Dialog(dialog) => {
-                self.may_be_handled = true;
+                (self.may_be_handled, self.has_output) = (true, true);
                 return Ok(NextStep::Ask(dialog));
             }
             UiRequest::Notice(text) => self.progress(text).await?,
@@ -277,13 +281,22 @@ impl<'a> PiTurn<'a> {
         if self.turn.attempt.is_cancelled() {
             return TurnOutcome::Ended(End::Stopped { usage: self.usage });
         }
-        match error {
-            // Pi is busy with something that no attempt asked for. Another process is not.
-            CallError::Refused(message) if ModelError::of(message) == ModelError::Other => {
-                TurnOutcome::Broken(self.failed(failure, true))
+        let (outcome, cause) = match error {
+            CallError::Disconnected => (TurnOutcome::Ended(self.failed(failure, false)), Cause::Disconnected),
+            CallError::Refused(message) => {
+                let outcome = match ModelError::of(message) {
+                    // Pi is busy with something that no attempt asked for. Another process is not.
+                    ModelError::Other => TurnOutcome::Broken(self.failed(failure, true)),
+                    _ => TurnOutcome::Ended(self.failed(failure, false)),
+                };
+                (outcome, Cause::reported(message))
             }
-            _ => TurnOutcome::Ended(self.failed(failure, false)),
-        }
+        };
+        self.unless_lost(outcome, cause)
+    }
+
+    fn unless_lost(&self, outcome: TurnOutcome, cause: Cause) -> TurnOutcome {
+        outcome.unless_lost(&self.turn, self.has_output, cause)
     }
 
     /// The outcome after pi has settled.
@@ -297,7 +310,8 @@ impl<'a> PiTurn<'a> {
             // Silence is not success. The process is killed in case the agent starts after all.
             None => {
                 let message = "the agent took the prompt and did nothing with it";
-                return TurnOutcome::Broken(failed("adapter_execution_failed", message));
+                let outcome = TurnOutcome::Broken(failed("adapter_execution_failed", message));
+                return self.unless_lost(outcome, Cause::Nothing);
             }
         };
         TurnOutcome::Ended(match reason {
@@ -306,7 +320,11 @@ impl<'a> PiTurn<'a> {
             "aborted" => End::Stopped { usage },
             // An abort between two tokens may be reported as an error of the model.
             "error" if self.turn.attempt.is_cancelled() => End::Stopped { usage },
-            "error" => self.failed(ModelError::of(message).failure(message), false),
+            "error" => {
+                let outcome =
+                    TurnOutcome::Ended(self.failed(ModelError::of(message).failure(message), false));
+                return self.unless_lost(outcome, Cause::reported(message));
+            }
             "length" => failed("max_tokens", "the agent reached the most tokens it may write"),
             other => failed(
                 "unknown_stop_reason",
@@ -328,9 +346,13 @@ impl<'a> PiTurn<'a> {
             }
             "text_delta" => {
                 self.streamed |= !delta.is_empty();
+                self.has_output |= !delta.is_empty();
                 self.text.push(delta)
             }
-            "thinking_delta" if !delta.is_empty() => self.turn.attempt.thought(delta),
+            "thinking_delta" if !delta.is_empty() => {
+                self.has_output = true;
+                self.turn.attempt.thought(delta)
+            }
             _ => Ok(()),
         }
     }
@@ -352,7 +374,11 @@ impl<'a> PiTurn<'a> {
         // Some models do not stream.
         match std::mem::replace(&mut self.streamed, true) {
             true => Ok(()),
-            false => self.text.push(&text_of(&message["content"])),
+            false => {
+                let text = text_of(&message["content"]);
+                self.has_output |= !text.is_empty();
+                self.text.push(&text)
+            }
         }
     }
 
@@ -360,6 +386,7 @@ impl<'a> PiTurn<'a> {
         let Some(tool_use_id) = record["toolCallId"].as_str().map(str::to_owned) else { return Ok(()) };
         let name = record["toolName"].as_str().filter(|name| !name.is_empty()).unwrap_or("tool").to_owned();
         self.tools.insert(tool_use_id.clone(), self.turn.attempt.now());
+        self.has_output = true;
         self.text.end_block();
         self.record(Record::ToolStarted { tool_use_id, name, input: Some(record["args"].clone()) }).await
     }

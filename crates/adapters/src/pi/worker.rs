@@ -12,10 +12,10 @@ use mainspring_kernel::clock::Clock;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::model_error::ModelError;
 use super::wire::{CallError, Connection, command};
 use crate::driver::{
-    AgentWorker, ProcessContext, ResumeError, SetupError, process_ended, start_process, with_last_output,
+    AgentWorker, Cause, ModelError, ProcessContext, ResumeError, SetupError, process_ended, start_process,
+    with_last_output,
 };
 use crate::pool::PooledWorker;
 use crate::process::{Launch, Process};
@@ -124,7 +124,12 @@ impl PiWorker {
         }
         let resume_error = |error: CallError| match error {
             CallError::Disconnected => ResumeError::Disconnected,
-            CallError::Refused(message) => ResumeError::Unknown(message),
+            CallError::Refused(message) => match Cause::reported(&message) {
+                Cause::Reported(ModelError::Unauthenticated) => {
+                    ResumeError::Refused(ModelError::Unauthenticated.failure(&message))
+                }
+                _ => ResumeError::Unknown(message),
+            },
         };
         let switch = json!({"type": "switch_session", "sessionPath": native});
         let switched = self.connection.call(switch).await.map_err(resume_error)?;

@@ -13,6 +13,7 @@ mod client;
 mod faults;
 mod forks;
 mod login;
+mod lost_sessions;
 mod mcp;
 mod quirks;
 mod turns;

@@ -36,7 +36,7 @@ fn collect_codes(folder: &Path, found: &mut BTreeSet<String>) {
                 }
             }
             // Tables of error kinds and their codes.
-            if path.ends_with("provider/error.rs") || path.ends_with("pi/model_error.rs") {
+            if path.ends_with("provider/error.rs") || path.ends_with("driver/model_error.rs") {
                 let arms = text
                     .split("=> ")
                     .skip(1)

@@ -213,7 +213,7 @@ async fn the_log_of_a_failed_attempt_is_kept_without_secrets() {
     // The log of a successful attempt is not kept, and not mixed into the next one.
     let succeeded = world.run("a", "warn all is well; hi").await;
     assert_eq!(logs(&world, succeeded.id).await, [""; 0]);
-    let run = world.run("a", "warn the key is hunter2-hunter2; crash").await;
+    let run = world.run("a", "hm; warn the key is hunter2-hunter2; crash").await;
     assert_eq!(logs(&world, run.id).await, ["the key is ${TOKEN}\nout of memory\n"]);
     let json = serde_json::to_string(&run).unwrap();
     assert!(json.contains("the key is ${TOKEN}") && !json.contains("hunter2"), "{json}");

@@ -89,6 +89,34 @@ async fn after_a_crash_in_its_first_turn_a_session_is_reconstructed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_fails_without_output_is_replaced_once() {
+    for prompt in ["missing it broke", "missing 400: too long", "vanish"] {
+        let mut world = world("keep").await;
+        world.answer_to("a", "my name is Ada").await;
+        world.restart().await;
+        let run = world.run("a", prompt).await;
+        assert_eq!((run.state.status(), run.attempts), (RunStatus::Succeeded, 2), "{prompt}: {run:?}");
+        let bindings = world.bindings("a").await;
+        assert_eq!((bindings[0].generation, bindings[0].reconstructed), (2, true), "{prompt}");
+        assert!(world.answer_to("a", "history").await.contains("user: my name is Ada"), "{prompt}");
+        world.close().await;
+    }
+    let mut world = world("keep").await;
+    world.answer_to("a", "my name is Ada").await;
+    for (prompt, code) in [
+        ("missing 401: bad key", "authentication"),
+        ("missing 429: slow down", "quota_exceeded"),
+        ("missing 529 overloaded", "transport_interruption"),
+    ] {
+        world.restart().await;
+        let run = world.run("a", prompt).await;
+        assert_eq!((failure_code(&run).as_str(), run.attempts), (code, 1), "{prompt}: {run:?}");
+        assert_eq!(world.bindings("a").await.len(), 1, "{prompt}");
+    }
+    world.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn another_path_opens_another_native_session() {
     let world = world("keep").await;
     let first = world.start("a", "my name is Ada").await;
@@ -123,8 +151,9 @@ async fn only_a_regular_end_is_a_success() {
     let run = world.run("a", "refuse No API key found for acme.").await;
     assert_eq!((failure_code(&run).as_str(), run.attempts), ("authentication", 1));
     assert_eq!(world.processes(), 2, "all in one process");
+    // Once more in the next generation.
     let run = world.run("a", "swallow").await;
-    assert_eq!((failure_code(&run).as_str(), run.attempts), ("adapter_execution_failed", 1));
+    assert_eq!((failure_code(&run).as_str(), run.attempts), ("adapter_execution_failed", 2));
     assert_eq!(world.processes(), 0, "its state is unknown");
     world.close().await;
 }

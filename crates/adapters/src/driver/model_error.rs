@@ -1,25 +1,26 @@
-//! Errors of model providers, as pi reports them.
+//! Errors of model providers, as agents report them.
 //!
-//! Pi passes on the provider's text, prefixed with the HTTP status if there was one. It has already retried what it can
-//! retry.
+//! Agents pass on the provider's text, often with the HTTP status. They have already retried what they can retry.
 
 use mainspring_core::Failure;
 
-/// The kind of an error that pi reports.
+/// The kind of an error that an agent reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ModelError {
+pub(crate) enum ModelError {
     Unauthenticated,
     QuotaExceeded,
     TimedOut,
     Interrupted,
     InvalidRequest,
+    /// The model refused to answer.
+    Refused,
     /// The text fits no other kind.
     Other,
 }
 
 impl ModelError {
     /// Classifies the text of an error.
-    pub(super) fn of(message: &str) -> Self {
+    pub(crate) fn of(message: &str) -> Self {
         let text = message.to_lowercase();
         let says = |words: &[&str]| words.iter().any(|word| text.contains(word));
         match status(message) {
@@ -58,6 +59,7 @@ impl ModelError {
             _ if says(&["invalid_request", "context length", "context window", "too long"]) => {
                 Self::InvalidRequest
             }
+            _ if says(&["refused to", "refusal", "content policy", "content_filter"]) => Self::Refused,
             _ => Self::Other,
         }
     }
@@ -70,22 +72,29 @@ impl ModelError {
             Self::TimedOut => "timeout",
             Self::Interrupted => "transport_interruption",
             Self::InvalidRequest => "invalid_request",
+            Self::Refused => "refusal",
             Self::Other => "adapter_execution_failed",
         }
     }
 
     /// The failure to record for an error of this kind with this text.
-    pub(super) fn failure(self, message: &str) -> Failure {
+    pub(crate) fn failure(self, message: &str) -> Failure {
         let message =
             if message.is_empty() { "the agent's turn failed; it did not say why" } else { message };
         Failure::new(self.code(), message)
     }
 }
 
-/// The HTTP status at the beginning of a message.
+/// The HTTP status at the beginning of a message, or after the words that agents put before it.
 fn status(message: &str) -> Option<u16> {
-    let digits = message.get(..3).filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()))?;
-    let is_whole_word = !message[3..].starts_with(|next: char| next.is_alphanumeric());
+    let after = |words: &str| message.find(words).map(|start| &message[start + words.len()..]);
+    let marked = ["API Error: ", "status code ", "status: ", "HTTP "].into_iter().filter_map(after);
+    [message].into_iter().chain(marked).find_map(leading_status)
+}
+
+fn leading_status(text: &str) -> Option<u16> {
+    let digits = text.get(..3).filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()))?;
+    let is_whole_word = !text[3..].starts_with(|next: char| next.is_alphanumeric());
     digits.parse().ok().filter(|status| is_whole_word && (400..600).contains(status))
 }
 
@@ -110,6 +119,10 @@ mod tests {
             ("Request timed out.", "timeout"),
             ("4290 things are wrong", "adapter_execution_failed"),
             ("it broke", "adapter_execution_failed"),
+            ("Internal error: API Error: 429 {}", "quota_exceeded"),
+            ("Request failed with status code 401", "authentication"),
+            ("the model refused to answer", "refusal"),
+            ("read HTTP 4000 times", "adapter_execution_failed"),
             ("", "adapter_execution_failed"),
             ("ünbekannt", "adapter_execution_failed"),
         ] {
