@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use mainspring_core::{AttemptId, AuthMethod, Failure, Fidelity, Time};
+use mainspring_core::{AttemptId, AuthMethod, Failure, Fidelity, RunOption, Time};
 use mainspring_kernel::adapter::{
     Adapter, AttemptHandle, Capabilities, Death, Dispatch, End, Executed, HandleError, Login, RestartBehavior,
 };
@@ -221,6 +221,7 @@ impl<D: Dialect> Adapter for Driver<D> {
             uses_bindings: true,
             supports_authentication: D::login(self).is_some(),
             keeps_limits: false,
+            options: vec![RunOption::SystemPrompt, RunOption::Model],
         }
     }
 

@@ -1,6 +1,6 @@
 //! Adapters, and the server itself.
 
-use mainspring_core::Fidelity;
+use mainspring_core::{Fidelity, RunOption};
 use serde::{Deserialize, Serialize};
 
 /// The capabilities of an adapter.
@@ -39,6 +39,9 @@ pub struct Capabilities {
     /// The adapter keeps a run's limits itself, before each model call. The server stops runs of other adapters by the
     /// usage they report.
     pub keeps_limits: bool,
+    /// The options of a run that the adapter uses. A prompt with another one of them is refused.
+    #[serde(default)]
+    pub options: Vec<RunOption>,
 }
 
 impl Capabilities {
@@ -60,6 +63,7 @@ impl Capabilities {
             uses_bindings: false,
             supports_authentication: false,
             keeps_limits: false,
+            options: vec![],
         }
     }
 }

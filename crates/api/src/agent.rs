@@ -20,6 +20,15 @@ pub struct Agent {
     pub created_at_ms: Option<Time>,
 }
 
+/// An agent definition to create.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(transparent)]
+pub struct NewAgent(
+    /// The definition.
+    #[serde(deserialize_with = "crate::request::AgentForm::deserialize")]
+    pub AgentDefinition,
+);
+
 /// The callers that may use an agent definition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]

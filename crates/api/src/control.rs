@@ -24,7 +24,7 @@ pub use plane::{ControlError, ControlPlane};
 /// The input of `list_agent_sessions`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ListSessions {
     /// The owner; must be the one that the caller acts for.
     pub owner_id: Option<String>,
@@ -42,7 +42,7 @@ pub struct ListSessions {
 /// The input of `get_agent_run`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct GetRun {
     /// The run.
     pub run_id: String,
@@ -57,7 +57,7 @@ pub struct GetRun {
 /// The input of `cancel_agent_run`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CancelRun {
     /// The run.
     pub run_id: String,
@@ -68,7 +68,7 @@ pub struct CancelRun {
 /// The input of `inspect_agent_artifacts`: exactly one of session, run and attempt.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct InspectArtifacts {
     /// The session.
     pub session_id: Option<String>,
@@ -88,7 +88,7 @@ pub struct InspectArtifacts {
 /// The input of `send_agent_message`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SendMessage {
     /// The session.
     pub session_id: String,
@@ -114,7 +114,7 @@ pub struct SendMessage {
 /// The input of `delegate_agent`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct DelegateWork {
     /// call: wait for the result. spawn: return at once. continue: give an earlier child more work, and wait.
     #[cfg_attr(feature = "schema", schema(inline))]

@@ -30,7 +30,7 @@ pub struct Delegate {
     #[serde(default = "ask")]
     pub run_mode: Mode,
     /// Instructions, model, limits and everything else. Limits are at most what the parent has left.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "crate::request::OptionsForm::deserialize")]
     pub options: RunOptions,
     /// The maximal depth of delegation, the child counted; 3 if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -23,6 +23,7 @@ pub mod jsonl;
 mod key;
 mod page;
 mod problem;
+pub mod request;
 mod run;
 mod search;
 mod session;
@@ -30,7 +31,7 @@ mod state;
 mod tree;
 
 pub use adapter::{Capabilities, Health, Login, RestartBehavior};
-pub use agent::{Agent, AgentListQuery, AgentScope};
+pub use agent::{Agent, AgentListQuery, AgentScope, NewAgent};
 pub use artifact::{ArtifactListQuery, ArtifactQuery};
 pub use binding::{BindingAdoption, BindingListQuery, SessionAdopted, SessionAdoption};
 pub use delegation::{Delegate, Delegated, DelegationView, RunDelegations};

@@ -25,10 +25,13 @@ pub struct Prompt {
     #[serde(default)]
     pub mode: Mode,
     /// Instructions, model, limits and everything else that the run needs.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "crate::request::OptionsForm::deserialize")]
     pub options: RunOptions,
+    /// True to ignore options that the adapter does not use; otherwise they are refused.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub ignore_unused_options: bool,
     /// Where in the session's tree the prompt goes.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "crate::request::PlaceForm::deserialize")]
     pub place: Place,
     /// The effect of the prompt on a busy session.
     #[serde(default)]
@@ -58,7 +61,7 @@ impl Prompt {
 }
 
 /// The content of a prompt: a text, or blocks of text and attachments.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = Said))]
 #[serde(untagged)]
 pub enum PromptContent {
@@ -148,5 +151,6 @@ pub struct WaitAnswer {
     /// The wait that is answered.
     pub wait_id: WaitId,
     /// The answer.
+    #[serde(deserialize_with = "crate::request::AnswerForm::deserialize")]
     pub answer: Answer,
 }

@@ -25,10 +25,18 @@ pub struct SessionTarget {
     #[cfg_attr(feature = "schema", schema(pattern = "^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}$"))]
     pub key: Option<String>,
     /// By the thing that the session stands for in the caller's application.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        deserialize_with = "crate::request::external_ref",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub external_ref: Option<ExternalRef>,
     /// By a compatibility alias.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        deserialize_with = "crate::request::legacy_alias",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub legacy_alias: Option<LegacyAlias>,
     /// The title of a new session.
     #[serde(default, skip_serializing_if = "Option::is_none")]

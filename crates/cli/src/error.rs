@@ -58,7 +58,8 @@ impl From<Error> for CliError {
             Error::Invalid(_)
             | Error::TooLarge { .. }
             | Error::UnknownAdapter { .. }
-            | Error::Unsupported { .. } => Exit::BadRequest,
+            | Error::Unsupported { .. }
+            | Error::UnusedOption { .. } => Exit::BadRequest,
             Error::BadImport { .. }
             | Error::AmbiguousMode
             | Error::NoModel

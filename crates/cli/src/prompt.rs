@@ -155,6 +155,7 @@ impl Prompt {
                 tools,
                 ..RunOptions::default()
             },
+            ignore_unused_options: false,
             place,
             policy: match self.policy {
                 CliPolicy::Enqueue => Policy::Enqueue,

@@ -159,7 +159,7 @@ type Input<T> = Result<T, ControlError>;
 
 fn read<T: DeserializeOwned>(input: Value) -> Input<T> {
     let input = if input.is_null() { Value::Object(Map::new()) } else { input };
-    serde_json::from_value(input).map_err(|error| invalid(error.to_string()))
+    mainspring_api::request::convert(input).map_err(invalid)
 }
 
 fn encode<T: Serialize>(answer: Result<T, ControlError>) -> Result<String, ControlError> {
@@ -206,7 +206,8 @@ mod tests {
         assert!(specs.iter().all(|tool| is_control_tool(tool.name)));
         let schema = |name: &str| &specs.iter().find(|tool| tool.name == name).unwrap().schema;
         let owner = "The owner; must be the one that the caller acts for.";
-        let cancel = json!({"type": "object", "required": ["runId"], "properties": {
+        assert!(specs.iter().all(|tool| tool.schema["additionalProperties"] == false));
+        let cancel = json!({"type": "object", "required": ["runId"], "additionalProperties": false, "properties": {
             "ownerId": {"type": ["string", "null"], "description": owner},
             "runId": {"type": "string", "description": "The run."},
         }});
@@ -214,6 +215,20 @@ mod tests {
         assert_eq!(schema("send_agent_message")["required"], json!(["sessionId", "prompt"]));
         let all = specs.iter().map(|tool| tool.schema.to_string()).collect::<String>();
         assert!(!all.contains("$ref"), "the schema must be self-contained: {all}");
+    }
+
+    #[test]
+    fn an_unknown_key_is_refused_with_the_nearest_known_one() {
+        let input = json!({"sessionId": "s", "prompt": "p", "metadata": {"a": 1}});
+        let refused = read::<SendMessage>(input).unwrap_err();
+        assert_eq!(refused.code, "invalid_tool_input");
+        assert!(
+            refused.message.starts_with("unknown key `metadata`: there is sessionId, prompt"),
+            "{}",
+            refused.message
+        );
+        let refused = read::<ListSessions>(json!({"surfaceKnd": "x"})).unwrap_err();
+        assert_eq!(refused.message, "unknown key `surfaceKnd`: did you mean `surfaceKind`?");
     }
 
     #[test]

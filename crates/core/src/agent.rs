@@ -17,7 +17,7 @@ const MAX_VERSION: u32 = 999_999_999;
 /// One version of an agent definition. A version never changes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase")]
 pub struct AgentDefinition {
     /// The agent's id, without the version.
     #[cfg_attr(feature = "schema", schema(pattern = "^[A-Za-z0-9._-]{1,128}$"))]
@@ -191,6 +191,5 @@ mod tests {
         let minimal = AgentDefinition::new("a", 1);
         assert_eq!(serde_json::to_value(&minimal).unwrap(), json!({"id": "a", "version": 1}));
         assert_eq!(serde_json::from_value::<AgentDefinition>(json!({"id": "a"})).unwrap(), minimal);
-        assert!(serde_json::from_value::<AgentDefinition>(json!({"id": "a", "colour": 1})).is_err());
     }
 }

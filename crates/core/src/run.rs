@@ -29,7 +29,7 @@ pub mod close;
 mod request;
 mod state;
 pub use budget::Budget;
-pub use request::{Limit, Mode, Place, Policy, RequestName, RunLimits, RunOptions};
+pub use request::{Limit, Mode, Place, Policy, RequestName, RunLimits, RunOption, RunOptions};
 pub use state::{RunState, RunStatus};
 
 /// A run: one accepted request of a session.

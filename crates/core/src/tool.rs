@@ -10,7 +10,7 @@ use crate::{Block, Limits};
 /// A tool that the caller executes, as declared in a prompt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase")]
 pub struct ClientTool {
     /// The tool's name: 1 to 64 letters, digits, underscores and hyphens. It must differ from the names of the
     /// agent's own tools.
@@ -43,7 +43,7 @@ pub struct ClientCall {
 /// The result of a tool call that the caller executed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase")]
 pub struct ClientResult {
     /// The id of the tool call.
     pub tool_use_id: String,

@@ -3,7 +3,7 @@
 use axum::extract::{FromRequestParts, State};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
-use mainspring_api::{Agent, AgentListQuery, Page};
+use mainspring_api::{Agent, AgentListQuery, NewAgent, Page};
 use mainspring_core::{AgentDefinition, AgentName};
 use mainspring_kernel::kernel::AgentQuery;
 use utoipa::IntoParams;
@@ -64,7 +64,7 @@ pub(super) async fn agent_list(
 pub(super) async fn agent_create(
     State(http): State<Http>,
     Authenticated(caller): Authenticated,
-    JsonObject(definition): JsonObject<AgentDefinition>,
+    JsonObject(NewAgent(definition)): JsonObject<NewAgent>,
 ) -> Result<(StatusCode, Json<Agent>), Problem> {
     let (agent, made) = http.kernel.agent_create(&caller, definition).await?;
     Ok((if made { StatusCode::CREATED } else { StatusCode::OK }, Json(agent)))

@@ -59,7 +59,7 @@ impl<T: DeserializeOwned> FromRequest<Http> for JsonObject<T> {
         if !text.get().starts_with('{') {
             return Err(Problem::invalid("the body: expected an object"));
         }
-        serde_json::from_str(text.get())
+        mainspring_api::request::parse(text.get())
             .map(Self)
             .map_err(|error| Problem::invalid(format!("the body: {error}")))
     }

@@ -78,6 +78,7 @@ impl Document {
             "Problem".into(),
             serde_json::to_value(mainspring_api::Problem::schema()).unwrap_or_default(),
         );
+        strict::close_requests(&mut paths, &mut schemas);
         let document = json!({
             "openapi": "3.1.0",
             "info": {
@@ -208,5 +209,6 @@ pub(super) async fn openapi(State(http): State<Http>) -> Response {
     response
 }
 
+mod strict;
 #[cfg(test)]
 mod tests;

@@ -4,7 +4,7 @@
 //! on demand: all schemas together take megabytes, and few clients request them.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use axum::Router;
 use axum::handler::Handler;
@@ -26,6 +26,28 @@ pub(super) struct Endpoint {
     methods: Vec<HttpMethod>,
     handler: MethodRouter<Http>,
     describe: fn(&mut Schemas) -> Operation,
+    inputs: fn() -> Inputs,
+}
+
+/// The inputs of an operation besides its path and headers.
+#[derive(Debug)]
+pub(super) struct Inputs {
+    /// The names of its query parameters.
+    pub(super) query: Vec<String>,
+    /// True if it reads a body.
+    pub(super) body: bool,
+}
+
+impl Inputs {
+    fn of(operation: &Operation) -> Self {
+        let body = operation.request_body.is_some();
+        // utoipa does not expose the fields of a parameter.
+        let parameters = serde_json::to_value(&operation.parameters).unwrap_or_default();
+        let query =
+            parameters.as_array().into_iter().flatten().filter(|parameter| parameter["in"] == "query");
+        let names = query.filter_map(|parameter| parameter["name"].as_str());
+        Self { query: names.map(str::to_owned).collect(), body }
+    }
 }
 
 impl Endpoint {
@@ -42,7 +64,8 @@ impl Endpoint {
             T::schemas(schemas);
             T::operation()
         };
-        Self { id, path: T::path(), methods, handler, describe }
+        let inputs = || Inputs::of(&T::operation());
+        Self { id, path: T::path(), methods, handler, describe, inputs }
     }
 }
 
@@ -80,24 +103,42 @@ pub(super) fn describe(endpoints: Vec<Endpoint>) -> OpenApi {
     api
 }
 
-/// Operation ids by path and method.
+/// An operation: its id, and its inputs, which are listed on first use.
+#[derive(Debug)]
+struct Known {
+    id: Arc<str>,
+    inputs: OnceLock<Inputs>,
+    list_inputs: fn() -> Inputs,
+}
+
+/// Operations by path and method.
 #[derive(Debug, Default)]
-pub(super) struct Operations(BTreeMap<String, Vec<(Method, Arc<str>)>>);
+pub(super) struct Operations(BTreeMap<String, Vec<(Method, Arc<Known>)>>);
 
 impl Operations {
     /// Adds the operations of `endpoints`.
     pub(super) fn extend(&mut self, endpoints: &[Endpoint]) {
         for endpoint in endpoints {
-            let id: Arc<str> = endpoint.id.into();
-            let methods = endpoint.methods.iter().map(|method| (method_of(method), id.clone()));
+            let (id, list_inputs) = (endpoint.id.into(), endpoint.inputs);
+            let known = Arc::new(Known { id, inputs: OnceLock::new(), list_inputs });
+            let methods = endpoint.methods.iter().map(|method| (method_of(method), known.clone()));
             self.0.entry(endpoint.path.clone()).or_default().extend(methods);
         }
     }
 
     /// Returns the id of the operation at `path`.
     pub(super) fn id(&self, method: &Method, path: &str) -> Option<&Arc<str>> {
+        self.find(method, path).map(|known| &known.id)
+    }
+
+    /// Returns the inputs of the operation at `path`.
+    pub(super) fn inputs(&self, method: &Method, path: &str) -> Option<&Inputs> {
+        self.find(method, path).map(|known| known.inputs.get_or_init(known.list_inputs))
+    }
+
+    fn find(&self, method: &Method, path: &str) -> Option<&Known> {
         let method = if method == Method::HEAD { &Method::GET } else { method };
-        self.0.get(path)?.iter().find(|(known, _)| known == method).map(|(_, id)| id)
+        self.0.get(path)?.iter().find(|(known, _)| known == method).map(|(_, known)| &**known)
     }
 }
 

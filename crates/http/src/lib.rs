@@ -37,6 +37,7 @@ mod search;
 mod sessions;
 mod state;
 mod streams;
+mod strict;
 mod tree;
 mod watch;
 
@@ -177,7 +178,9 @@ impl Http {
             endpoint::router(endpoints)
         });
         self.operations = Arc::new(operations);
-        let bounded = resources.layer(middleware::from_fn_with_state(self.clone(), watch::limit_concurrency));
+        let bounded = resources
+            .layer(middleware::from_fn_with_state(self.clone(), strict::refuse_unknown_input))
+            .layer(middleware::from_fn_with_state(self.clone(), watch::limit_concurrency));
         open.merge(bounded)
             .fallback(problem::no_such_endpoint)
             .method_not_allowed_fallback(problem::no_such_method)

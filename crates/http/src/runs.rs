@@ -19,6 +19,7 @@ use crate::{Http, Problem, events};
 const PROMPT_PROBLEMS: &[&str] = &[
     "adapter_not_registered",
     "adapter_incompatible",
+    "option_not_used",
     "not_user_message",
     "not_assistant_message",
     "abandoned_message",

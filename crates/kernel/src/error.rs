@@ -1,6 +1,8 @@
 //! Errors of the kernel: a stable code, and a message that names the object and the remedy.
 
-use mainspring_core::{BadName, MessageId, Position, Refusal, RunId, RunStatus, SessionId, VersionMismatch};
+use mainspring_core::{
+    BadName, MessageId, Position, Refusal, RunId, RunOption, RunStatus, SessionId, VersionMismatch,
+};
 
 use crate::store::{StoreError, Unique};
 
@@ -54,6 +56,16 @@ pub enum Error {
         adapter: String,
         /// The missing capability.
         what: &'static str,
+    },
+    /// The adapter does not use an option of the run.
+    #[error("adapter {adapter:?} does not use the option {}: leave it out{}", .option.name(), alternatives(.using))]
+    UnusedOption {
+        /// The adapter.
+        adapter: String,
+        /// The option.
+        option: RunOption,
+        /// Names of the adapters that use the option.
+        using: String,
     },
     /// Authentication of the adapter's runtime failed.
     #[error("{adapter:?} was not authenticated: {why}")]
@@ -190,6 +202,7 @@ impl Error {
         Self::TooMany { .. } => "too_many",
         Self::UnknownAdapter { .. } => "adapter_not_registered",
         Self::Unsupported { .. } => "adapter_incompatible",
+        Self::UnusedOption { .. } => "option_not_used",
         Self::LoginFailed { .. } => "login_failed",
         Self::RequestConflict { .. } => "request_conflict",
         Self::AlreadyExists { .. } => "already_exists",
@@ -234,6 +247,11 @@ impl Error {
     pub(crate) fn native_taken() -> Self {
         Self::Invalid("this native session belongs to another session already".into())
     }
+}
+
+/// The second remedy for an unused option.
+fn alternatives(using: &str) -> String {
+    if using.is_empty() { String::new() } else { format!(", or choose an adapter that does: {using}") }
 }
 
 impl From<BadName> for Error {

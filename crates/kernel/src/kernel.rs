@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
-use mainspring_core::{Limits, ModelList, NodeId, SessionId};
+use mainspring_core::{Limits, ModelList, NodeId, RunOptions, SessionId};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
@@ -286,6 +286,21 @@ impl Shared {
     /// True if an adapter calls tools that the caller executes.
     pub(crate) fn supports_client_tools(&self, adapter: &str) -> bool {
         self.adapters.get(adapter).is_some_and(|adapter| adapter.capabilities().supports_client_tools)
+    }
+
+    /// Refuses options that an adapter does not use.
+    pub(crate) fn check_used(&self, adapter: &str, options: &RunOptions) -> Result<(), Error> {
+        let uses = |adapter: &Arc<dyn Adapter>, option| adapter.capabilities().options.contains(&option);
+        let given = options.adapter_options();
+        let used = self.adapter(adapter)?;
+        match given.into_iter().find(|option| !uses(used, *option)) {
+            None => Ok(()),
+            Some(option) => {
+                let others = self.adapters.iter().filter(|(_, other)| uses(other, option));
+                let using = others.map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
+                Err(Error::UnusedOption { adapter: adapter.to_owned(), option, using })
+            }
+        }
     }
 
     /// Purges a deleted session in the background, in steps.

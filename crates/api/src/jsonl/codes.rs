@@ -65,6 +65,7 @@ pub const CODE_MAP: &[(&str, &[&str])] = &[
             "not_latest_run",
             "not_user_message",
             "not_waiting",
+            "option_not_used",
             "range_not_satisfiable",
             "request_conflict",
             "run_ended",

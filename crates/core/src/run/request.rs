@@ -82,6 +82,19 @@ impl RunOptions {
         }
     }
 
+    /// The options that are set and that only some adapters use. An empty text counts as not set.
+    pub fn adapter_options(&self) -> Vec<RunOption> {
+        let is_text = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
+        let given = [
+            (RunOption::SystemPrompt, is_text(&self.system_prompt)),
+            (RunOption::Model, is_text(&self.model)),
+            (RunOption::ModelProfile, is_text(&self.model_profile)),
+            (RunOption::ModelOptions, self.model_options.as_ref().is_some_and(|options| !options.is_empty())),
+            (RunOption::OutputSchema, self.output_schema.is_some()),
+        ];
+        given.into_iter().filter(|(_, given)| *given).map(|(option, _)| option).collect()
+    }
+
     /// True when a model or a model profile is set.
     pub fn has_model(&self) -> bool {
         self.model.is_some() || self.model_profile.is_some()
@@ -104,10 +117,37 @@ impl RunOptions {
     }
 }
 
+/// An option of a run that only some adapters use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "camelCase")]
+pub enum RunOption {
+    /// The system prompt.
+    SystemPrompt,
+    /// The model.
+    Model,
+    /// The model profile.
+    ModelProfile,
+    /// Options for the model's provider.
+    ModelOptions,
+    /// The JSON Schema of the structured output.
+    OutputSchema,
+}
+names!(RunOption {
+    SystemPrompt => "systemPrompt", Model => "model", ModelProfile => "modelProfile", ModelOptions => "modelOptions",
+    OutputSchema => "outputSchema",
+});
+
+impl RunOption {
+    /// All options.
+    pub const ALL: [Self; 5] =
+        [Self::SystemPrompt, Self::Model, Self::ModelProfile, Self::ModelOptions, Self::OutputSchema];
+}
+
 /// Limits of a run. A field that is not set means no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+#[serde(rename_all = "camelCase", default)]
 pub struct RunLimits {
     /// Maximum number of model calls.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -270,6 +310,16 @@ mod tests {
         ] {
             assert_eq!(options(now).resumed(&options(kept)), options(resumed));
         }
+    }
+
+    #[test]
+    fn options_that_an_adapter_must_use_are_those_that_are_set() {
+        use serde_json::json;
+        let given = |json| options(json).adapter_options().iter().map(|one| one.name()).collect::<Vec<_>>();
+        assert_eq!(given(json!({"systemPrompt": "", "cwd": "/", "modelOptions": {}})), [""; 0]);
+        let all = json!({"systemPrompt": "s", "model": "m", "modelProfile": "p", "modelOptions": {"a": 1},
+                         "outputSchema": {}});
+        assert_eq!(given(all), RunOption::ALL.map(RunOption::name));
     }
 
     #[test]

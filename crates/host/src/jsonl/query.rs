@@ -166,6 +166,8 @@ async fn accept(
             cwd: Some(cwd),
             ..RunOptions::default()
         },
+        // A host sends the same fields to every agent.
+        ignore_unused_options: true,
         client_id: Some(scoped),
         request_id: Some(query.request.clone()),
         ..Prompt::default()

@@ -18,5 +18,6 @@ mod runs;
 mod sessions;
 mod state;
 mod streams;
+mod strict;
 mod tree;
 mod world;

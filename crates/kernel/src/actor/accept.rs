@@ -120,6 +120,13 @@ impl Actor {
         if !accept.options.tools.is_empty() && !self.shared.supports_client_tools(&adapter) {
             return Err(Error::Unsupported { adapter, what: "call tools that you execute" });
         }
+        if !accept.ignore_unused_options {
+            self.shared.check_used(&adapter, &accept.options)?;
+            if !self.stored {
+                // The same request describes the new session.
+                self.shared.check_used(&adapter, &self.hot.session.run_defaults())?;
+            }
+        }
         let folder = accept.options.cwd.as_deref().or(self.hot.session.cwd.as_deref());
         if let (Some(known), Some(folder)) = (self.shared.adapters.get(&adapter), folder) {
             known.check_folder(folder).map_err(Error::Invalid)?;

@@ -133,6 +133,8 @@ pub struct RunRequest {
     pub mode: Mode,
     /// Further options of the run.
     pub options: RunOptions,
+    /// True to ignore options that the adapter does not use; otherwise they are refused.
+    pub ignore_unused_options: bool,
     /// Position of the prompt in the tree.
     pub place: Place,
     /// Handling of a busy session.
@@ -166,6 +168,7 @@ impl TryFrom<Prompt> for RunRequest {
             adapter: prompt.adapter,
             mode: prompt.mode,
             options: prompt.options,
+            ignore_unused_options: prompt.ignore_unused_options,
             place: prompt.place,
             policy: prompt.policy,
             name,
@@ -213,6 +216,7 @@ pub(crate) struct Accept {
     pub(crate) adapter: Option<String>,
     pub(crate) mode: Mode,
     pub(crate) options: RunOptions,
+    pub(crate) ignore_unused_options: bool,
     pub(crate) place: Place,
     pub(crate) policy: Policy,
     pub(crate) name: RequestName,

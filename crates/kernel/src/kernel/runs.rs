@@ -76,6 +76,7 @@ impl Kernel {
                 adapter: request.adapter.clone(),
                 mode: request.mode,
                 options: request.options.clone(),
+                ignore_unused_options: request.ignore_unused_options,
                 place: request.place,
                 policy: request.policy,
                 name: request.name.clone(),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use mainspring_core::{AttemptId, Time, WaitRequest};
+use mainspring_core::{AttemptId, RunOption, Time, WaitRequest};
 use mainspring_kernel::adapter::{Adapter, Ask, AttemptHandle, Capabilities, Death, Dispatch, Executed};
 use mainspring_kernel::kernel::RunRequest;
 use mainspring_kernel::store::Store;
@@ -128,6 +128,7 @@ impl Adapter for Puppet {
             supports_client_tools: self.behavior.client_tools,
             supports_steering: self.behavior.steers,
             uses_bindings: self.behavior.uses_bindings,
+            options: RunOption::ALL.to_vec(),
             ..Capabilities::minimal(self.behavior.name)
         }
     }

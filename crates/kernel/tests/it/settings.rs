@@ -109,7 +109,7 @@ async fn a_session_without_an_org_cannot_be_shared() {
 async fn a_run_keeps_the_settings_of_its_session_at_acceptance() {
     for disk in every_store() {
         let world = World::on(disk).await;
-        let mut request = RunRequest::text("a", "say hi");
+        let mut request = RunRequest { ignore_unused_options: true, ..RunRequest::text("a", "say hi") };
         request.session.new = NewSession {
             model: some("m1"),
             system_prompt: some("be kind"),
@@ -129,7 +129,7 @@ async fn a_run_keeps_the_settings_of_its_session_at_acceptance() {
         assert_eq!(world.ended(first.id).await.options, all);
         let patch = SessionPatch { system_prompt: Some(some("be brief")), ..SessionPatch::default() };
         world.kernel.session_patch(&world.me, &by_key("a"), patch).await.unwrap();
-        let mut request = RunRequest::text("a", "say hi");
+        let mut request = RunRequest { ignore_unused_options: true, ..RunRequest::text("a", "say hi") };
         request.options = RunOptions {
             model_profile: some("fast"),
             model_options: Some(map(json!({"seed": 8}))),

@@ -1,0 +1,315 @@
+//! Strict reading of requests: an unknown key is refused, and named with the nearest known one.
+//!
+//! A request may hold values that are also stored and sent as answers, such as the options of a run. Those types accept
+//! keys of newer versions. The forms in this file read the same values from a request and refuse unknown keys. Each is a
+//! serde `remote`: it does not compile unless it has the fields of its type.
+
+use mainspring_core::{
+    AgentDefinition, Answer, Approval, ArtifactId, Block, ClientResult, ClientTool, Cost, ExternalRef,
+    LegacyAlias, MessageId, Place, RunLimits, RunOptions,
+};
+use serde::de::{DeserializeOwned, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use serde_json::{Map, Value};
+
+use crate::PromptContent;
+
+/// Parses a request. The error names the place, and for an unknown key the nearest known one.
+pub fn parse<T: DeserializeOwned>(json: &str) -> Result<T, String> {
+    let mut deserializer = serde_json::Deserializer::from_str(json);
+    let value = serde_path_to_error::deserialize(&mut deserializer).map_err(describe)?;
+    deserializer.end().map_err(|error| error.to_string())?;
+    Ok(value)
+}
+
+/// Converts a request that is a JSON value already. The errors are those of [`parse`].
+pub fn convert<T: DeserializeOwned>(json: Value) -> Result<T, String> {
+    serde_path_to_error::deserialize(json).map_err(describe)
+}
+
+fn describe(error: serde_path_to_error::Error<serde_json::Error>) -> String {
+    let path = error.path().to_string();
+    let text = error.into_inner().to_string();
+    match unknown_key(&text) {
+        Some((key, known)) => {
+            // The path of an unknown key ends with the key, unless the object was buffered to find its kind.
+            let object = path.strip_suffix(key).unwrap_or(&path).trim_end_matches(['.', '?']);
+            let place = if object.is_empty() { String::new() } else { format!(" in `{object}`") };
+            format!("unknown key `{key}`{place}{}", suggestion(key, &known))
+        }
+        None if path == "." => text,
+        None => format!("`{path}`: {text}"),
+    }
+}
+
+/// Finds the unknown key and the known ones in serde's message.
+fn unknown_key(message: &str) -> Option<(&str, Vec<&str>)> {
+    let (key, rest) = message.strip_prefix("unknown field `")?.split_once('`')?;
+    Some((key, rest.split('`').skip(1).step_by(2).collect()))
+}
+
+/// Says which of `known` is meant by `word`, or lists them: the end of an error message.
+pub fn suggestion(word: &str, known: &[&str]) -> String {
+    match (nearest(word, known), known) {
+        (Some(near), _) => format!(": did you mean `{near}`?"),
+        (None, []) => ": there are none".into(),
+        (None, known) => format!(": there is {}", known.join(", ")),
+    }
+}
+
+/// Returns the most similar of `known`, if it is similar enough to be meant.
+pub fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
+    const MIN_SIMILARITY: f64 = 0.6;
+    let plain = |text: &str| text.to_lowercase().replace(['-', '_'], "");
+    let score = |known: &str| strsim::normalized_damerau_levenshtein(&plain(word), &plain(known));
+    let scored = known.iter().map(|known| (score(known), *known));
+    let (score, near) = scored.max_by(|(a, _), (b, _)| a.total_cmp(b))?;
+    (score >= MIN_SIMILARITY).then_some(near)
+}
+
+#[derive(Deserialize)]
+#[serde(remote = "RunOptions", rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct OptionsForm {
+    #[serde(default)]
+    system_prompt: Option<String>,
+    #[serde(default)]
+    model_profile: Option<String>,
+    #[serde(default)]
+    model: Option<String>,
+    #[serde(default)]
+    cwd: Option<String>,
+    #[serde(default)]
+    model_options: Option<Map<String, Value>>,
+    #[serde(default)]
+    output_schema: Option<Value>,
+    #[serde(default, deserialize_with = "LimitsForm::deserialize")]
+    limits: RunLimits,
+    #[serde(default, deserialize_with = "tools")]
+    tools: Vec<ClientTool>,
+}
+
+#[derive(Deserialize)]
+#[serde(remote = "RunLimits", rename_all = "camelCase", deny_unknown_fields)]
+struct LimitsForm {
+    #[serde(default)]
+    max_steps: Option<u32>,
+    #[serde(default)]
+    max_tokens: Option<u64>,
+    #[serde(default, rename = "maxCostUsd")]
+    max_cost: Option<Cost>,
+    #[serde(default, rename = "maxTimeMs")]
+    max_time: Option<u64>,
+    #[serde(default)]
+    ask: Option<bool>,
+}
+
+#[derive(Deserialize)]
+#[serde(remote = "ClientTool", rename_all = "camelCase", deny_unknown_fields)]
+struct ToolForm {
+    name: String,
+    #[serde(default)]
+    description: String,
+    input_schema: Value,
+}
+
+#[derive(Deserialize)]
+#[serde(remote = "ClientResult", rename_all = "camelCase", deny_unknown_fields)]
+struct ResultForm {
+    tool_use_id: String,
+    content: Value,
+    #[serde(default)]
+    is_error: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(remote = "ExternalRef", deny_unknown_fields)]
+struct ExternalRefForm {
+    kind: String,
+    id: String,
+}
+
+#[derive(Deserialize)]
+#[serde(remote = "LegacyAlias", deny_unknown_fields)]
+struct LegacyAliasForm {
+    scope: String,
+    key: String,
+}
+
+// A unit variant would accept further keys.
+#[derive(Deserialize)]
+#[serde(remote = "Place", tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub(crate) enum PlaceForm {
+    Tip {},
+    #[serde(rename_all = "camelCase")]
+    Regenerate {
+        message_id: MessageId,
+    },
+    #[serde(rename_all = "camelCase")]
+    Edit {
+        message_id: MessageId,
+    },
+    Root {},
+}
+
+#[derive(Deserialize)]
+#[serde(remote = "Answer", tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub(crate) enum AnswerForm {
+    Input {
+        input: Value,
+    },
+    Approval {
+        decision: Approval,
+    },
+    Tools {
+        #[serde(deserialize_with = "results")]
+        results: Vec<ClientResult>,
+    },
+}
+
+#[derive(Deserialize)]
+#[serde(remote = "Block", tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+enum BlockForm {
+    Text {
+        text: String,
+    },
+    Thinking {},
+    #[serde(rename_all = "camelCase")]
+    Attachment {
+        artifact: ArtifactId,
+        #[serde(default)]
+        mime_type: String,
+        #[serde(default)]
+        name: Option<String>,
+    },
+    ToolUse {
+        id: String,
+        name: String,
+        input: Value,
+    },
+    #[serde(rename_all = "camelCase")]
+    ToolResult {
+        tool_use_id: String,
+        name: String,
+        #[serde(deserialize_with = "blocks")]
+        content: Vec<Block>,
+        #[serde(default)]
+        is_error: bool,
+    },
+    Error {
+        code: String,
+        message: String,
+    },
+}
+
+#[derive(Deserialize)]
+#[serde(remote = "AgentDefinition", rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct AgentForm {
+    id: String,
+    #[serde(default = "first_version")]
+    version: u32,
+    #[serde(default)]
+    description: String,
+    #[serde(default)]
+    model: Option<String>,
+    #[serde(default)]
+    profile: Option<String>,
+    #[serde(default)]
+    system: Option<String>,
+    #[serde(default = "all_tools")]
+    tools: Vec<String>,
+    #[serde(default)]
+    mcp: Option<Vec<String>>,
+    #[serde(default)]
+    approve: Vec<String>,
+    #[serde(default)]
+    deny: Vec<String>,
+    #[serde(default, deserialize_with = "LimitsForm::deserialize")]
+    limits: RunLimits,
+    #[serde(default)]
+    output_schema: Option<Value>,
+    #[serde(default)]
+    result_bytes: Option<usize>,
+}
+
+fn first_version() -> u32 {
+    AgentDefinition::new("", 1).version
+}
+
+fn all_tools() -> Vec<String> {
+    AgentDefinition::new("", 1).tools
+}
+
+/// Defines an item that a form of this file reads, to be the element of a list or an option.
+macro_rules! items {
+    ($($name:ident($type:ty) by $form:literal;)*) => {
+        $(
+            #[derive(Deserialize)]
+            struct $name(#[serde(deserialize_with = $form)] $type);
+        )*
+    };
+}
+
+items! {
+    ToolItem(ClientTool) by "ToolForm::deserialize";
+    ResultItem(ClientResult) by "ResultForm::deserialize";
+    BlockItem(Block) by "BlockForm::deserialize";
+    ExternalRefItem(ExternalRef) by "ExternalRefForm::deserialize";
+    LegacyAliasItem(LegacyAlias) by "LegacyAliasForm::deserialize";
+}
+
+/// Reads client tools.
+pub fn tools<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<ClientTool>, D::Error> {
+    Ok(Vec::<ToolItem>::deserialize(from)?.into_iter().map(|item| item.0).collect())
+}
+
+/// Reads results of client tools.
+pub fn results<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<ClientResult>, D::Error> {
+    Ok(Vec::<ResultItem>::deserialize(from)?.into_iter().map(|item| item.0).collect())
+}
+
+fn blocks<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Block>, D::Error> {
+    Ok(Vec::<BlockItem>::deserialize(from)?.into_iter().map(|item| item.0).collect())
+}
+
+pub(crate) fn external_ref<'de, D: Deserializer<'de>>(from: D) -> Result<Option<ExternalRef>, D::Error> {
+    Ok(Option::<ExternalRefItem>::deserialize(from)?.map(|item| item.0))
+}
+
+pub(crate) fn legacy_alias<'de, D: Deserializer<'de>>(from: D) -> Result<Option<LegacyAlias>, D::Error> {
+    Ok(Option::<LegacyAliasItem>::deserialize(from)?.map(|item| item.0))
+}
+
+/// Reads the content of a prompt by its JSON type: an untagged enum would hide the reason of a refusal.
+impl<'de> Deserialize<'de> for PromptContent {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Content;
+
+        impl<'de> Visitor<'de> for Content {
+            type Value = PromptContent;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a text, or a list of blocks")
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<PromptContent, E> {
+                Ok(PromptContent::Text(text.to_owned()))
+            }
+
+            fn visit_string<E>(self, text: String) -> Result<PromptContent, E> {
+                Ok(PromptContent::Text(text))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<PromptContent, A::Error> {
+                let mut blocks = vec![];
+                while let Some(BlockItem(block)) = items.next_element()? {
+                    blocks.push(block);
+                }
+                Ok(PromptContent::Blocks(blocks))
+            }
+        }
+        from.deserialize_any(Content)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,96 @@
+use serde_json::json;
+
+use super::*;
+use crate::{NewAgent, Prompt, WaitAnswer};
+
+fn refusal<T: DeserializeOwned>(json: &Value) -> String {
+    let parsed = parse::<T>(&json.to_string()).err().unwrap_or_default();
+    let converted = convert::<T>(json.clone()).err().unwrap_or_default();
+    // Only text has lines and columns.
+    assert_eq!(parsed.split(" at line ").next(), converted.split(" at line ").next());
+    converted
+}
+
+#[test]
+fn an_unknown_key_is_named_with_its_place_and_the_nearest_known_key() {
+    for (prompt, reason) in [
+        (json!({"promt": "hi"}), "unknown key `promt`: did you mean `prompt`?"),
+        (json!({"options": {"limit": {}}}), "unknown key `limit` in `options`: did you mean `limits`?"),
+        (
+            json!({"options": {"outputSchma": {}}}),
+            "unknown key `outputSchma` in `options`: did you mean `outputSchema`?",
+        ),
+        (
+            json!({"options": {"limits": {"max_steps": 1}}}),
+            "unknown key `max_steps` in `options.limits`: did you mean `maxSteps`?",
+        ),
+        (
+            json!({"options": {"tools": [{"name": "a", "inputSchema": {}, "x": 1}]}}),
+            "unknown key `x` in `options.tools[0]`: there is name, description, inputSchema",
+        ),
+        (
+            json!({"session": {"externalRef": {"kind": "a", "id": "b", "ids": 1}}}),
+            "unknown key `ids` in `session.externalRef`: did you mean `id`?",
+        ),
+        (
+            json!({"session": {"legacyAlias": {"scope": "a", "key": "b", "keys": 1}}}),
+            "unknown key `keys` in `session.legacyAlias`: did you mean `key`?",
+        ),
+        (
+            json!({"prompt": [{"type": "text", "text": "hi", "txt": 1}]}),
+            "unknown key `txt` in `prompt[0]`: did you mean `text`?",
+        ),
+        (json!({"place": {"kind": "tip", "x": 1}}), "unknown key `x` in `place`: there are none"),
+        (json!({"prompt": 7}), "`prompt`: invalid type: integer `7`, expected a text, or a list of blocks"),
+    ] {
+        assert_eq!(refusal::<Prompt>(&prompt), reason);
+    }
+    let answer = |answer: Value| json!({"waitId": "wait_00000000000040008000000000000000", "answer": answer});
+    for (body, reason) in [
+        (
+            json!({"kind": "input", "input": 1, "inputs": 2}),
+            "unknown key `inputs` in `answer`: did you mean `input`?",
+        ),
+        (
+            json!({"kind": "tools", "results": [{"toolUseId": "a", "content": 1, "isErr": true}]}),
+            "unknown key `isErr` in `answer`: did you mean `isError`?",
+        ),
+    ] {
+        assert_eq!(refusal::<WaitAnswer>(&answer(body)), reason);
+    }
+    let agent = json!({"id": "a", "limits": {"maxTime": 1}});
+    assert_eq!(refusal::<NewAgent>(&agent), "unknown key `maxTime` in `limits`: did you mean `maxTimeMs`?");
+}
+
+#[test]
+fn what_is_stored_and_answered_may_have_keys_of_a_newer_version() {
+    serde_json::from_value::<RunOptions>(json!({"newer": 1, "limits": {"newer": 1}})).unwrap();
+    serde_json::from_value::<ClientTool>(json!({"name": "a", "inputSchema": {}, "newer": 1})).unwrap();
+    serde_json::from_value::<AgentDefinition>(json!({"id": "a", "newer": 1})).unwrap();
+    serde_json::from_value::<Answer>(
+        json!({"kind": "tools", "results": [{"toolUseId": "a", "content": 1, "newer": 1}]}),
+    )
+    .unwrap();
+}
+
+#[test]
+fn a_request_reads_what_its_answer_form_writes() {
+    let options = json!({
+        "systemPrompt": "s", "modelProfile": "p", "model": "m", "cwd": "/", "modelOptions": {"seed": 1},
+        "outputSchema": {"type": "object"},
+        "limits": {"maxSteps": 1, "maxTokens": 2, "maxCostUsd": 0.5, "maxTimeMs": 4, "ask": true},
+        "tools": [{"name": "a", "description": "", "inputSchema": {"type": "object"}}],
+    });
+    let prompt: Prompt = convert(json!({"options": options})).unwrap();
+    assert_eq!(serde_json::to_value(&prompt.options).unwrap(), options);
+    let agent = json!({"id": "a", "version": 3, "tools": ["x"], "limits": {"maxSteps": 1}});
+    assert_eq!(serde_json::to_value(&convert::<NewAgent>(agent.clone()).unwrap().0).unwrap(), agent);
+}
+
+#[test]
+fn a_word_that_resembles_none_gets_the_list() {
+    assert_eq!(nearest("anthropc", &["openai", "anthropic"]), Some("anthropic"));
+    assert_eq!(nearest("max-steps", &["maxSteps"]), Some("maxSteps"));
+    assert_eq!(nearest("zzz", &["openai", "anthropic"]), None);
+    assert_eq!(suggestion("zzz", &["openai", "anthropic"]), ": there is openai, anthropic");
+}
