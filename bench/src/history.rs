@@ -87,6 +87,8 @@ impl Builder {
             attempts: 1,
             last_attempt: None,
             final_message: None,
+            final_text: None,
+            output: None,
             usage: Usage::default(),
             created_at: self.now,
             started_at: Some(self.now),

@@ -5,9 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use mainspring_client::{AcceptedRun, PromptContent, SessionTarget};
-use mainspring_core::{
-    Body, ClientTool, MessageId, Mode, Place, Policy, Position, Run, RunOptions, SessionId,
-};
+use mainspring_core::{ClientTool, MessageId, Mode, Place, Policy, Position, Run, RunOptions, SessionId};
 use mainspring_system::ids::Ids;
 use serde::Deserialize;
 
@@ -242,25 +240,22 @@ async fn print_accepted(
         .print_note(format_args!("{DIM}· session {name}, {}{replayed}{DIM:#}", accepted.run.id))?)
 }
 
-/// Prints a run that has ended: its events as JSON, or its last message.
+/// Prints a run that has ended: its events as JSON, or its text.
 async fn print_ended_run(
     context: &Context<'_>,
     connection: &mut Connection<'_>,
     run: &Run,
 ) -> Result<(), CliError> {
-    for event in run::all_events(connection, run.id).await? {
-        match &event.body {
-            _ if context.output.json => context.output.print_json(&event)?,
-            Body::MessageCompleted { message, .. } if Some(message.id) == run.final_message => {
-                context.output.print(&message.text())?;
-            }
-            _ => {}
+    if context.output.json {
+        for event in run::all_events(connection, run.id).await? {
+            context.output.print_json(&event)?;
         }
+        return Ok(());
     }
-    if !context.output.json {
-        context.output.print_note(format_end(run.id, &run.state))?;
+    if let Some(text) = run.final_text.as_ref().filter(|text| !text.is_empty()) {
+        context.output.print(text)?;
     }
-    Ok(())
+    Ok(context.output.print_note(format_end(run.id, &run.state))?)
 }
 
 fn read_stdin() -> Result<String, CliError> {

@@ -21,7 +21,7 @@ mod message;
 mod runs;
 mod sessions;
 
-pub use message::{is_final, run_text};
+pub use message::is_final;
 
 /// The client of requests that name none.
 pub const CLIENT: &str = "omi-control-tools";

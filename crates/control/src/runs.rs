@@ -4,7 +4,7 @@ use mainspring_api::control::{
     ArtifactForm, ArtifactList, AttemptForm, CancelRun, CancelledRun, ControlError, DelegationForm,
     DelegationInput, EventForm, GetRun, InspectArtifacts, RunDetails, RunForm,
 };
-use mainspring_core::{Artifact, AttemptId, MessageId, Position, Role, Run, RunId, SessionId};
+use mainspring_core::{Artifact, AttemptId, Position, Run, RunId, SessionId};
 
 use crate::{ControlTools, Input, invalid, limit, run_id, session_id};
 
@@ -120,23 +120,20 @@ impl ControlTools<'_> {
 
     /// Returns the form of a run with its prompt and final text.
     pub(crate) async fn run_form(&self, run: Run) -> Result<RunForm, ControlError> {
-        // The last message is the final one only once the run has ended.
-        let last = run.final_message.filter(|_| run.state.status().is_ended());
-        let prompt = self.message_text(run.session, run.prompt, Role::User).await?;
-        let last = self.message_text(run.session, last, Role::Assistant).await?;
-        Ok(RunForm::new(run, prompt, last))
+        let prompt = self.prompt_text(&run).await?;
+        // A run of a list has no text.
+        let run = match run.final_text {
+            None if run.state.status().is_ended() => self.plane.run_get(run.id).await?,
+            _ => run,
+        };
+        Ok(RunForm::new(run, prompt))
     }
 
-    /// Returns the text of a message, if it exists and has this role.
-    async fn message_text(
-        &self,
-        session: SessionId,
-        message: Option<MessageId>,
-        role: Role,
-    ) -> Result<Option<String>, ControlError> {
-        let Some(message) = message else { return Ok(None) };
-        match self.plane.session_message(session, message).await {
-            Ok(found) => Ok(Some(found).filter(|found| found.role == role).map(|found| found.text())),
+    /// Returns the text of a run's prompt, if the run has one and it is in the tree.
+    async fn prompt_text(&self, run: &Run) -> Result<Option<String>, ControlError> {
+        let Some(message) = run.prompt else { return Ok(None) };
+        match self.plane.session_message(run.session, message).await {
+            Ok(found) => Ok(Some(found.text())),
             // A queued prompt is not in the tree yet.
             Err(error) if error.is_not_found() => Ok(None),
             Err(error) => Err(error),

@@ -52,8 +52,8 @@ pub use model::{KeyPresence, ModelList, ModelPrice, ModelProfile, ModelProvider}
 pub use record::{Artifact, ArtifactRole, AuthMethod, Grant, GrantEffect, GrantSource};
 pub use refusal::{Failure, Refusal};
 pub use run::{
-    Budget, Limit, Mode, Place, Policy, RequestName, Run, RunLimits, RunOption, RunOptions, RunState,
-    RunStatus,
+    Budget, Limit, Mode, Place, Policy, RequestName, Run, RunLimits, RunOption, RunOptions, RunOutput,
+    RunState, RunStatus,
 };
 pub use session::{ExternalRef, LegacyAlias, Origin, Session, SessionStatus, TitleSource};
 pub use state::{Expect, StateAuthor, StateEntry, StateOutcome, StateScope, StateSlot, VersionMismatch};

@@ -26,9 +26,11 @@ use crate::{
 
 mod budget;
 pub mod close;
+mod output;
 mod request;
 mod state;
 pub use budget::Budget;
+pub use output::RunOutput;
 pub use request::{Limit, Mode, Place, Policy, RequestName, RunLimits, RunOption, RunOptions};
 pub use state::{RunState, RunStatus};
 
@@ -89,6 +91,12 @@ pub struct Run {
     /// The last message the run wrote.
     #[serde(rename = "finalMessageId", skip_serializing_if = "Option::is_none")]
     pub final_message: Option<MessageId>,
+    /// All text that the agent wrote in the run. Present where a single run that has ended is read; absent in lists.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub final_text: Option<String>,
+    /// The structured output. Absent if the run has no output schema, or none of its answers was checked yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<Box<RunOutput>>,
     /// Tokens and cost of all attempts.
     pub usage: Usage,
     /// The remaining budget as of the latest model call. Absent if the run has no limits or no model was called yet.
@@ -424,6 +432,8 @@ pub fn apply(run: &mut Run, body: &Body, attempt: Option<AttemptId>, wait: Optio
             run.attempts = *attempt_no;
             run.last_attempt = attempt;
             run.started_at = run.started_at.or(Some(at));
+            // The output of an earlier attempt is not that of this one.
+            run.output = None;
         }
         Body::RunMerged { into_run_id } => run.merged_into = Some(*into_run_id),
         Body::RunStarting {} => {
@@ -462,6 +472,9 @@ pub fn apply(run: &mut Run, body: &Body, attempt: Option<AttemptId>, wait: Optio
             }
         }
         Body::UsageUpdated { usage } => run.usage += *usage,
+        Body::OutputCompleted { output, error } => {
+            run.output = Some(Box::new(RunOutput::new(output.clone(), error.clone())));
+        }
         Body::StepCompleted { budget: Some(budget), .. } => run.budget = Some(*budget),
         Body::RunSucceeded { close } => end(run, RunState::Succeeded {}, close),
         Body::RunFailed { error, close } => end(run, RunState::Failed { error: error.clone() }, close),

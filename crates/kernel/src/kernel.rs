@@ -32,6 +32,7 @@ mod artifacts;
 mod bindings;
 mod control;
 mod delegations;
+mod final_text;
 mod idempotency;
 mod keys;
 mod logins;

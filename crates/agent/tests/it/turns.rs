@@ -5,7 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use mainspring_agent::hooks::{AfterTurn, HookContext, Hooks};
 use mainspring_core::{
-    Block, Body, Cost, MessageStatus, RunLimits, RunOptions, RunStatus, StopReason, Usage,
+    Block, Body, Cost, MessageStatus, RunLimits, RunOptions, RunOutput, RunStatus, StopReason, Usage,
 };
 use mainspring_kernel::kernel::{NewSession, RunRequest, SessionPatch, SessionStart};
 use mainspring_kernel::store::{SessionRef, Store};
@@ -349,6 +349,7 @@ async fn an_answer_that_violates_the_schema_is_requested_again() {
         let run = world.wait_ended(run.id).await;
         assert_eq!(run.state.status(), RunStatus::Succeeded, "{protocol:?}");
         assert_eq!(output(&world, run.id).await, (json!({"n": 3}), None), "{protocol:?}");
+        assert_eq!(run.output, Some(Box::new(RunOutput::new(json!({"n": 3}), None))), "{protocol:?}");
         assert!(world.request_body(0).to_string().contains("JSON Schema"), "{protocol:?}");
         assert!(world.request_body(2).to_string().contains("it is not JSON"), "{protocol:?}");
         assert!(world.request_body(3).to_string().contains("/n: "), "{protocol:?}");
@@ -364,6 +365,9 @@ async fn an_answer_that_violates_the_schema_is_requested_again() {
             (Value::Null, Some("output_invalid".into())),
             "{protocol:?}"
         );
+        let output = run.output.unwrap();
+        assert_eq!((output.value, output.fits), (Value::Null, false), "{protocol:?}");
+        assert_eq!(output.error.unwrap().code, "output_invalid", "{protocol:?}");
         assert_eq!(world.server.counts().received, 8, "{protocol:?}: three more requests");
     }
 }

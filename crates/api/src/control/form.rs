@@ -81,7 +81,7 @@ pub struct RunForm {
     pub requested_model_id: Option<String>,
     pub cwd: Option<String>,
     pub final_text: Option<String>,
-    /// Always null.
+    /// The structured output, if the run has one that fits its schema.
     pub result: Option<Value>,
     pub error_code: Option<&'static str>,
     pub error_reason: Option<String>,
@@ -102,8 +102,8 @@ pub struct RunInput {
 }
 
 impl RunForm {
-    /// Builds the form of a run with the texts of its prompt and of its last message.
-    pub fn new(run: Run, prompt: Option<String>, final_text: Option<String>) -> Self {
+    /// Builds the form of a run with the text of its prompt.
+    pub fn new(run: Run, prompt: Option<String>) -> Self {
         let (error_code, error_reason, error_message) = error_fields(run.state.error());
         Self {
             run_id: run.id,
@@ -122,8 +122,8 @@ impl RunForm {
             model_profile: run.options.model_profile,
             requested_model_id: run.options.model,
             cwd: run.options.cwd,
-            final_text,
-            result: None,
+            final_text: run.final_text,
+            result: run.output.filter(|output| output.fits).map(|output| output.value),
             error_code,
             error_reason,
             error_message,

@@ -3,7 +3,7 @@
 use std::io;
 
 use mainspring_client::{ArtifactListQuery, RunDelegations};
-use mainspring_core::{Artifact, Attempt, Budget, Grant, Run, RunId};
+use mainspring_core::{Artifact, Attempt, Budget, Grant, Run, RunId, RunOutput};
 use serde_json::{Value, json};
 
 use crate::Context;
@@ -13,6 +13,8 @@ use crate::output::{self, BOLD, DIM, Output, format_duration, format_time};
 
 /// Maximum number of artifacts shown for a run, newest first.
 const MAX_ARTIFACTS: usize = 50;
+/// Characters of a run's text and output that are shown.
+const ANSWER_CHARS: usize = 200;
 
 /// Everything that is shown of a run.
 struct RunView {
@@ -111,8 +113,20 @@ fn print_run(output: &Output, run: &Run) -> io::Result<()> {
             usage.input_tokens, usage.output_tokens, usage.cost
         ))?;
     }
-    match &run.budget {
-        Some(budget) => output.print_line(format_args!("budget    {}", format_budget(budget))),
+    if let Some(budget) = &run.budget {
+        output.print_line(format_args!("budget    {}", format_budget(budget)))?;
+    }
+    if let Some(text) = run.final_text.as_ref().filter(|text| !text.is_empty()) {
+        output.print_line(format_args!("answer    {}", output::excerpt(text, ANSWER_CHARS)))?;
+    }
+    match run.output.as_deref() {
+        Some(RunOutput { error: Some(error), .. }) => {
+            output.print_line(format_args!("output    {} ({})", error.message, error.code))
+        }
+        Some(fitting) => {
+            let value = output::excerpt(&fitting.value.to_string(), ANSWER_CHARS);
+            output.print_line(format_args!("output    {value}"))
+        }
         None => Ok(()),
     }
 }

@@ -2,8 +2,8 @@
 
 use mainspring_client::{EventsQuery, Prompt, PromptContent, RunListQuery};
 use mainspring_core::{
-    Answer, Approval, Block, Cost, Grant, GrantEffect, GrantSource, PromptRef, RunStatus, StopReason, Usage,
-    WaitRequest,
+    Answer, Approval, Block, Cost, Grant, GrantEffect, GrantSource, PromptRef, Run, RunStatus, StopReason,
+    Usage, WaitRequest,
 };
 use mainspring_kernel::adapter::{AttemptHandle, Capabilities, End, Executed, Record, StepTaken};
 use serde_json::json;
@@ -36,7 +36,9 @@ async fn a_prompt_goes_to_a_session_that_exists() {
     let page = client.run_list(&query).await.unwrap();
     assert_eq!(page.items[0].id, second.id, "the newest first");
     let rest = client.run_list(&RunListQuery { before: page.next, ..query }).await.unwrap();
-    assert_eq!(rest.items, [client.run_get(first.id).await.unwrap()]);
+    let alone = client.run_get(first.id).await.unwrap();
+    assert_eq!(alone.final_text.as_deref(), Some("one\n"));
+    assert_eq!(rest.items, [Run { final_text: None, ..alone }]);
     let failed = RunListQuery { status: Some(RunStatus::Failed), ..RunListQuery::default() };
     assert_eq!(client.run_list(&failed).await.unwrap().items, []);
 }

@@ -46,6 +46,8 @@ impl World {
             steers: false,
             merged_into: None,
             budget: None,
+            final_text: None,
+            output: None,
             pen: None,
             state: RunState::Queued { retry_at: None },
             attempts: 0,
@@ -236,6 +238,18 @@ mod merging {
     fn only_a_queued_run_that_steers_is_merged() {
         assert_snapshot!(play("merge"), @"refused: not possible while the run is queued");
         assert_snapshot!(play("steers; start; merge"), @"refused: not possible while the run is starting");
+    }
+
+    #[test]
+    fn the_output_of_an_attempt_does_not_outlive_it() {
+        let run = &mut World::new().run;
+        let output = Body::OutputCompleted { output: json!({"n": 1}), error: None };
+        apply(run, &output, None, None, Time(5));
+        assert_eq!(run.output.as_deref(), Some(&RunOutput::new(json!({"n": 1}), None)));
+        let next =
+            Body::AttemptCreated { attempt_no: 2, adapter: "scripted".into(), resume_from_attempt_id: None };
+        apply(run, &next, None, None, Time(6));
+        assert_eq!(run.output, None);
     }
 
     #[test]

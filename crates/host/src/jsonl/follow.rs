@@ -10,7 +10,6 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use mainspring_api::jsonl::Reply;
 use mainspring_client::{AcceptedRun, Client, Events, Item, Snapshot, Thought};
-use mainspring_control::run_text;
 use mainspring_core::{
     BindingId, Body, Event, EventId, LiveEvent, MessageId, Position, Run, RunId, SessionId,
 };
@@ -19,7 +18,6 @@ use parking_lot::Mutex;
 use super::live::Query;
 use super::translate::{End, Translation, Translator};
 use super::{Shared, code_and_message};
-use crate::plane::LinkPlane;
 
 /// Size at which pending text is sent.
 const TEXT_FLUSH_BYTES: usize = 64 << 10;
@@ -101,17 +99,7 @@ async fn send_past_end(shared: &Shared, query: &Query, run: &Run, end: &End) {
     if let Some(binding) = attempts.last().and_then(|attempt| attempt.binding) {
         bind(shared, query, run.session, binding).await;
     }
-    let text = match read_text(shared, &query.owner, run).await {
-        Ok(text) => text,
-        Err(error) => return fail(shared, query, &error).await,
-    };
-    end_query(shared, query, end, &text, None).await;
-}
-
-/// Reads all text of the agent in a run that has ended.
-async fn read_text(shared: &Shared, owner: &str, run: &Run) -> Result<String, (String, String)> {
-    let text = run_text(&LinkPlane::new(&shared.link, owner), run).await;
-    text.map_err(|error| (error.code.into_owned(), error.message))
+    end_query(shared, query, end, run.final_text.as_deref().unwrap_or_default(), None).await;
 }
 
 /// Ends a query; first sends `auth_required` if the agent requires a login.
@@ -292,7 +280,7 @@ impl Reader {
     async fn complete_text(&self, run: RunId) -> Result<String, (String, String)> {
         let ask = |client: Client| async move { client.run_get(run).await };
         let run = self.shared.link.ask(&self.owner, ask).await.map_err(|error| code_and_message(&error))?;
-        read_text(&self.shared, &self.owner, &run).await
+        Ok(run.final_text.unwrap_or_default())
     }
 
     async fn thought(&mut self, thought: &Thought) {

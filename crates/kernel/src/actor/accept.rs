@@ -207,6 +207,8 @@ impl Actor {
             steers: accept.policy == Policy::Steer && self.busy().is_some(),
             merged_into: None,
             budget: None,
+            final_text: None,
+            output: None,
             pen: None,
             state: RunState::Queued { retry_at: None },
             attempts: 0,

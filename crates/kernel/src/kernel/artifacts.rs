@@ -136,7 +136,7 @@ impl Kernel {
     pub async fn artifact_list(&self, caller: &Caller, query: ArtifactQuery) -> Result<Vec<Artifact>, Error> {
         let (session, run) = match &query.of {
             ArtifactsOf::Session(by) => (self.session_get(caller, by).await?.id, None),
-            ArtifactsOf::Run(run) => (self.run_get(caller, *run).await?.session, Some(*run)),
+            ArtifactsOf::Run(run) => (self.run_readable(caller, *run).await?.session, Some(*run)),
         };
         let page = ArtifactPage { session, run, before: query.before, limit: self.page(query.limit)? };
         Ok(self.shared.store.artifact_page(&page).await?)

@@ -134,7 +134,7 @@ impl Kernel {
         parent: RunId,
         request: DelegationRequest,
     ) -> Result<Delegated, Error> {
-        let parent = self.run_get(caller, parent).await?;
+        let parent = self.run_readable(caller, parent).await?;
         caller.check_changes_run(&parent)?;
         self.check_delegation(&request)?;
         let fingerprint = idempotency::fingerprint(&(parent.id, &request.in_order()));
@@ -248,7 +248,7 @@ impl Kernel {
 
     /// Returns the delegations of a run.
     pub async fn run_delegations(&self, caller: &Caller, run: RunId) -> Result<RunDelegations, Error> {
-        let run = self.run_get(caller, run).await?;
+        let run = self.run_readable(caller, run).await?;
         let store = &self.shared.store;
         let parent = match run.parent {
             Some(_) => store.delegations(&DelegationsOf::Child(run.id)).await?.pop(),
@@ -268,7 +268,7 @@ impl Kernel {
         let delegation =
             self.shared.store.delegations(&DelegationsOf::Id(id)).await?.pop().ok_or_else(not_found)?;
         // A caller who may see the parent run may see its delegations.
-        self.run_get(caller, delegation.parent_run).await.map_err(|_| not_found())?;
+        self.run_readable(caller, delegation.parent_run).await.map_err(|_| not_found())?;
         let result = match delegation.status.is_settled() {
             true => self.shared.delegation_result(&delegation).await?,
             false => None,

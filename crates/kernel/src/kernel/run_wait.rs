@@ -36,27 +36,31 @@ impl Kernel {
     /// Reads the store when it begins, when the run pauses and when the time is up: streamed text and other events
     /// cost no reads.
     pub async fn run_wait(&self, caller: &Caller, run: RunId, timeout: Duration) -> Result<Run, Error> {
-        let found = self.run_get(caller, run).await?;
+        let found = self.run_readable(caller, run).await?;
         if Until::Paused.is_met(&found) {
-            return Ok(found);
+            return self.shared.with_final_text(found).await;
         }
         let events = self.run_changes(caller, &found).await?;
-        tokio::select! {
+        let now = tokio::select! {
             biased;
             paused = self.run_reaches(caller, run, events, Until::Paused) => paused,
-            () = self.sleep(timeout) => self.run_get(caller, run).await,
-        }
+            () = self.sleep(timeout) => self.run_readable(caller, run).await,
+        };
+        self.shared.with_final_text(now?).await
     }
 
     /// Waits until the run has ended, and returns it. Fails if this process stops before.
     pub async fn run_wait_ended(&self, caller: &Caller, run: RunId) -> Result<Run, Error> {
-        let found = self.run_get(caller, run).await?;
+        let found = self.run_readable(caller, run).await?;
         if Until::Ended.is_met(&found) {
-            return Ok(found);
+            return self.shared.with_final_text(found).await;
         }
         let events = self.run_changes(caller, &found).await?;
         let run = self.run_reaches(caller, run, events, Until::Ended).await?;
-        if Until::Ended.is_met(&run) { Ok(run) } else { Err(Error::ShuttingDown) }
+        match Until::Ended.is_met(&run) {
+            true => self.shared.with_final_text(run).await,
+            false => Err(Error::ShuttingDown),
+        }
     }
 
     /// Subscribes to the events of a run's session from now on.
@@ -76,7 +80,7 @@ impl Kernel {
         until: Until,
     ) -> Result<Run, Error> {
         loop {
-            let now = self.run_get(caller, run).await?;
+            let now = self.run_readable(caller, run).await?;
             if until.is_met(&now) {
                 return Ok(now);
             }
@@ -89,7 +93,7 @@ impl Kernel {
                     Some(Item::Reset(_)) => break,
                     Some(_) => {}
                     // The stream ends with its session or with the process: no more events come.
-                    None => return self.run_get(caller, run).await,
+                    None => return self.run_readable(caller, run).await,
                 }
             }
         }

@@ -43,7 +43,8 @@ impl Kernel {
             Ok(accepted) => Ok(accepted),
             // A request that was accepted before gets the same answer, even if it would be refused now.
             Err(error) => {
-                match self.run_replayed(caller, &request.name, request.policy, fingerprint).await? {
+                // Boxed to keep the futures of accepted prompts small.
+                match Box::pin(self.run_replayed(caller, &request.name, request.policy, fingerprint)).await? {
                     Some(accepted) => Ok(accepted),
                     None => Err(error),
                 }
@@ -149,14 +150,20 @@ impl Kernel {
             Some((false, _, name)) => Err(Error::RequestConflict { name }),
             Some((true, run, _)) => {
                 let session = self.session_get(caller, &SessionRef::Id(run.session)).await?;
+                let run = self.shared.with_final_text(run).await?;
                 let position = Position::START;
                 Ok(Some(Accepted { session, run, policy, position, replayed: true }))
             }
         }
     }
 
-    /// Gets a run that the caller may read.
+    /// Gets a run that the caller may read, with its text if it has ended.
     pub async fn run_get(&self, caller: &Caller, run: RunId) -> Result<Run, Error> {
+        self.shared.with_final_text(self.run_readable(caller, run).await?).await
+    }
+
+    /// Gets the row of a run that the caller may read.
+    pub(super) async fn run_readable(&self, caller: &Caller, run: RunId) -> Result<Run, Error> {
         let not_found = || Error::not_found("run", run);
         let found = self.shared.store.run_get(run).await?.ok_or_else(not_found)?;
         if found.owner == caller.owner {
@@ -169,26 +176,26 @@ impl Kernel {
 
     /// The session of a run that the caller may change.
     pub(super) async fn run_for_change(&self, caller: &Caller, run: RunId) -> Result<SessionId, Error> {
-        let run = self.run_get(caller, run).await?;
+        let run = self.run_readable(caller, run).await?;
         caller.check_changes_run(&run)?;
         Ok(run.session)
     }
 
     /// Lists the attempts of a run, oldest first.
     pub async fn run_attempts(&self, caller: &Caller, run: RunId) -> Result<Vec<Attempt>, Error> {
-        self.run_get(caller, run).await?;
+        self.run_readable(caller, run).await?;
         Ok(self.shared.store.attempts(run).await?)
     }
 
     /// Lists the grants of a run, oldest first.
     pub async fn run_grants(&self, caller: &Caller, run: RunId) -> Result<Vec<Grant>, Error> {
-        let run = self.run_get(caller, run).await?;
+        let run = self.run_readable(caller, run).await?;
         Ok(self.shared.store.grants(run.session, run.id).await?)
     }
 
     /// Lists the model calls of a run, oldest first: prompt, result and usage of each.
     pub async fn run_steps(&self, caller: &Caller, run: RunId) -> Result<Vec<Step>, Error> {
-        self.run_get(caller, run).await?;
+        self.run_readable(caller, run).await?;
         Ok(self.shared.store.steps(run).await?)
     }
 
@@ -217,7 +224,7 @@ impl Kernel {
         after: Cursor,
         limit: Option<usize>,
     ) -> Result<Vec<Event>, Error> {
-        let session = self.run_get(caller, run).await?.session;
+        let session = self.run_readable(caller, run).await?.session;
         Ok(self.shared.store.events_after(session, Some(run), after, self.page(limit)?).await?)
     }
 

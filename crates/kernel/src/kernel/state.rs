@@ -72,7 +72,7 @@ impl Kernel {
     async fn state_at(&self, caller: &Caller, of: &StateOf) -> Result<StateAt, Error> {
         Ok(match of {
             StateOf::Owner => StateAt::Owner(caller.owner.clone()),
-            StateOf::Run(run) => StateAt::Run(self.run_get(caller, *run).await?.id),
+            StateOf::Run(run) => StateAt::Run(self.run_readable(caller, *run).await?.id),
             StateOf::Session(by, message) => {
                 let session = self.session_get(caller, by).await?;
                 let at = match message {

@@ -61,7 +61,7 @@ impl Kernel {
         run: RunId,
         from: Option<Position>,
     ) -> Result<Subscription, Error> {
-        let session = self.run_get(caller, run).await?.session;
+        let session = self.run_readable(caller, run).await?.session;
         let session = self.session_get(caller, &SessionRef::Id(session)).await?;
         let from = match from {
             Some(from) => from,

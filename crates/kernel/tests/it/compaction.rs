@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use mainspring_core::{Cursor, Event, Position};
+use mainspring_core::{Cursor, Event, Position, RequestName};
 use mainspring_kernel::feed::Item;
-use mainspring_kernel::kernel::RunRequest;
+use mainspring_kernel::kernel::{RunQuery, RunRequest};
 
 use crate::world::{Disk, World, by_key, every_store, kinds, read_until, run_process, with_timeout};
 
@@ -66,6 +66,31 @@ async fn a_reader_of_pruned_events_restarts_from_a_snapshot() {
         let mut at = world.kernel.session_observe(&world.me, &by_key("a"), Some(floor)).await.unwrap();
         let first = with_timeout(at.next()).await.unwrap().unwrap();
         assert_eq!(first, Item::Event(Arc::new(all[12].clone())));
+    }
+}
+
+#[tokio::test]
+async fn the_text_of_a_run_outlives_its_events() {
+    for disk in every_store() {
+        let world = World::on(disk).await;
+        let request = || {
+            let (client_id, request_id) = (Some("c".into()), Some("1".into()));
+            let name = RequestName { client_id, request_id, ..RequestName::default() };
+            RunRequest { name, ..RunRequest::text("a", "say one; tool look {}; say two") }
+        };
+        let run = world.send(request()).await.unwrap().run;
+        let ended = world.ended(run.id).await;
+        assert_eq!(ended.final_text.as_deref(), Some("one\ntwo\n"), "{}", world.disk.name);
+        world.play("a", "say three").await;
+        let before = world.get(run.id).await;
+        let last = world.events("a").await.last().unwrap().cursor;
+        world.compact(last).await;
+        assert_eq!(world.get(run.id).await, before, "{}", world.disk.name);
+        assert_eq!(before.final_text.as_deref(), Some("one\ntwo\n"));
+        let replayed = world.send(request()).await.unwrap();
+        assert_eq!((replayed.replayed, replayed.run), (true, before));
+        let listed = world.kernel.run_list(&world.me, RunQuery::default()).await.unwrap();
+        assert!(listed.iter().all(|run| run.final_text.is_none()), "lists stay short");
     }
 }
 

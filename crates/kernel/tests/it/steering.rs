@@ -58,10 +58,12 @@ async fn prompts_join_the_run_and_end_with_it() {
         execution.handle.delta(0, "a small blue one").unwrap();
         execution.end(End::succeeded());
         let run = world.ended(run.id).await;
+        assert_eq!(run.final_text.as_deref(), Some("first I diga small blue one"));
         for follower in [accepted.run.id, second.id] {
             let ended = world.ended(follower).await;
             assert_eq!(ended.state.status(), RunStatus::Succeeded);
             assert_eq!(ended.final_message, run.final_message, "its answer is the run's");
+            assert_eq!(ended.final_text.as_deref(), Some("a small blue one"));
             assert_eq!((ended.attempts, ended.usage.is_zero()), (0, true));
         }
         assert!(control.is_idle(), "nothing of it runs by itself");

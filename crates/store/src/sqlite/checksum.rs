@@ -1,7 +1,8 @@
 //! Checksums of rows, so that bit rot is reported instead of served.
 //!
 //! The checksum of a row is the CRC-32 of the stored form of its columns, in the order of the list with which they are
-//! read. The column `checksum` follows that list. It is NULL in rows that a version without checksums wrote.
+//! read. The column `checksum` follows that list. It is NULL in rows that a version without checksums wrote. A column that
+//! was added to the list later is left out if it is NULL, so that rows from before keep their checksum.
 //!
 //! A run has two checksums: of the columns that never change, and of the others. A message gets its place after its
 //! content. So that placing it need not read the content, the checksum of a message is that of its place combined with
@@ -26,6 +27,8 @@ const PENDING_BYTES: usize = 512;
 pub(super) struct Layout {
     /// The number of columns before `checksum`.
     columns: usize,
+    /// The number of columns at the end of the list that were added to it after rows with checksums had been written.
+    added: usize,
     /// The columns whose checksum is computed apart and combined with that of the others.
     apart: Range<usize>,
     /// Names a row, given the index of its first column.
@@ -34,27 +37,32 @@ pub(super) struct Layout {
 
 pub(super) const SESSION: Layout = Layout {
     columns: column_count(session_columns!()),
+    added: 0,
     apart: 0..0,
     name: |row, first| format!("session {}", id::<SessionId>(row, first)),
 };
 pub(super) const RUN_REQUEST: Layout = Layout {
     columns: column_count(run_request_columns!()),
+    added: 0,
     apart: 0..0,
     name: |row, first| format!("run {}", id::<RunId>(row, first)),
 };
 pub(super) const RUN_STATE: Layout = Layout {
     columns: column_count(run_state_columns!()),
+    added: 1,
     apart: 0..0,
     // The other columns of the run and their checksum come before.
     name: |row, first| format!("run {}", id::<RunId>(row, first - RUN_REQUEST.columns - 1)),
 };
 pub(super) const MESSAGE: Layout = Layout {
     columns: column_count(message_columns!()),
+    added: 0,
     apart: 4..7,
     name: |row, first| format!("message {}", id::<MessageId>(row, first)),
 };
 pub(super) const EVENT: Layout = Layout {
     columns: column_count(event_columns!()),
+    added: 0,
     apart: 0..0,
     name: |row, first| {
         let cursor = row.get::<_, i64>(first).unwrap_or_default();
@@ -63,6 +71,7 @@ pub(super) const EVENT: Layout = Layout {
 };
 pub(super) const EFFECT: Layout = Layout {
     columns: column_count(effect_columns!()),
+    added: 0,
     apart: 0..0,
     name: |row, first| {
         let call = row.get::<_, String>(first + 1).unwrap_or_default();
@@ -71,11 +80,13 @@ pub(super) const EFFECT: Layout = Layout {
 };
 pub(super) const CHUNK: Layout = Layout {
     columns: column_count(chunk_columns!()),
+    added: 0,
     apart: 0..0,
     name: |row, first| format!("streamed text of message {}", id::<MessageId>(row, first + 1)),
 };
 pub(super) const STATE: Layout = Layout {
     columns: column_count(state_columns!()),
+    added: 0,
     apart: 0..0,
     name: |row, first| format!("state {:?}", row.get::<_, String>(first).unwrap_or_default()),
 };
@@ -175,6 +186,9 @@ impl<'a> RowSum<'a> {
 
     #[inline]
     fn add(&mut self, index: usize, value: ValueRef<'_>) {
+        if value == ValueRef::Null && index >= self.layout.columns - self.layout.added {
+            return;
+        }
         match &mut self.apart {
             Some(apart) if self.layout.apart.contains(&index) => apart.add(value),
             _ => self.rest.add(value),
@@ -301,5 +315,27 @@ impl ChecksumReport {
         }
         *(if has_all { &mut self.checked } else { &mut self.without_checksum }) += 1;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sum(added: usize, values: &[Option<i64>]) -> i64 {
+        let layout = Layout { columns: values.len(), added, apart: 0..0, name: |_, _| String::new() };
+        let mut sum = RowSum::new(&layout);
+        for (index, value) in values.iter().enumerate() {
+            sum.add(index, value.map_or(ValueRef::Null, ValueRef::Integer));
+        }
+        sum.end()
+    }
+
+    #[test]
+    fn a_row_from_before_a_column_was_added_keeps_its_checksum() {
+        let before = sum(0, &[Some(1), None]);
+        assert_eq!(sum(1, &[Some(1), None, None]), before);
+        assert_ne!(sum(1, &[Some(1), None, Some(0)]), before);
+        assert_ne!(sum(0, &[Some(1), None, None]), before);
     }
 }

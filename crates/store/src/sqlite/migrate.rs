@@ -21,6 +21,7 @@ const MIGRATIONS: &[(u32, &str)] = &[
     (17, include_str!("../../migrations/0017_wal_token.sql")),
     (18, include_str!("../../migrations/0018_tool_results.sql")),
     (19, include_str!("../../migrations/0019_checksums.sql")),
+    (20, include_str!("../../migrations/0020_run_output.sql")),
 ];
 
 /// The schema version this program writes.

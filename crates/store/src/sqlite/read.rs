@@ -48,7 +48,7 @@ macro_rules! run_state_columns {
         "adapter_id, status, active_attempt_id, retry_at_ms, wait, reason, error_code, error_message, pen_line, pen_pos, \
          attempts, last_attempt_id, final_message_id, input_tokens, output_tokens, cache_read_tokens, \
          cache_write_tokens, cost_nanos, started_at_ms, completed_at_ms, updated_at_ms, merged_into_run_id, budget, \
-         state_checksum"
+         output, state_checksum"
     };
 }
 macro_rules! run_columns {
@@ -232,6 +232,9 @@ fn run(columns: &mut Columns<'_>) -> Result<Run> {
         updated_at: columns.time()?,
         merged_into: columns.maybe_id()?,
         budget: columns.maybe_json()?,
+        // Read from the messages where it is needed.
+        final_text: None,
+        output: columns.maybe_json()?,
     })
 }
 

@@ -15,10 +15,11 @@ use serde_json::{Value, json};
 use crate::fixtures::*;
 
 /// Texts that occur once in the database, each with the name of its row.
-fn texts() -> [(&'static str, String); 9] {
+fn texts() -> [(&'static str, String); 10] {
     [
         ("title-of-session", format!("session {}", session_id(1))),
         ("adapter-of-run", format!("run {}", run_id(1))),
+        ("output-of-run", format!("run {}", run_id(1))),
         ("text-of-message", format!("message {}", message_id(1))),
         ("text-of-event", "event ".into()),
         ("text-of-chunk", format!("streamed text of message {}", message_id(2))),
@@ -39,6 +40,7 @@ async fn fill(folder: &Path) {
     let titled = Session { title: Some("title-of-session".into()), ..session(1) };
     let running = Run {
         adapter: "adapter-of-run".into(),
+        output: Some(Box::new(RunOutput::new(json!("output-of-run"), None))),
         ..run(1, 1, 1, RunState::Running { attempt: attempt_id(1) })
     };
     let rows = vec![
@@ -85,6 +87,7 @@ async fn read(store: &SqliteStore) -> Vec<Result<String, StoreError>> {
     let session_state = StateAt::Session { session: session_id(1), at: None };
     vec![
         shown(store.session_find(OWNER, &mainspring_kernel::store::SessionRef::Id(session_id(1))).await),
+        shown(store.run_get(run_id(1)).await),
         shown(store.run_get(run_id(1)).await),
         shown(store.message_get(session_id(1), message_id(1)).await),
         shown(store.events_after(session_id(1), None, Cursor(0), 10).await),

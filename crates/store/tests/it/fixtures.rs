@@ -126,6 +126,8 @@ pub(crate) fn run(n: u64, of: u64, no: u32, state: RunState) -> Run {
         steers: false,
         merged_into: None,
         budget: None,
+        final_text: None,
+        output: None,
         pen: None,
         state,
         attempts: 0,

@@ -193,15 +193,24 @@ async fn the_views_have_the_tables_and_columns_of_the_original() {
     let fence = create_session(&store, 1).await;
     let done = Run {
         prompt: Some(message_id(2)),
-        final_message: Some(message_id(3)),
+        final_message: Some(message_id(5)),
+        completed_at: Some(NOW),
+        output: Some(Box::new(RunOutput::new(serde_json::json!({"n": 4}), None))),
         usage: Usage { cost: Cost(1_500_000_000), ..Usage::default() },
         ..run(1, 1, 1, RunState::Succeeded {})
     };
-    let completed = Body::MessageCompleted { message: Arc::new(message(3, 1, "four")), parent_id: None };
+    let of_run = |n, text| Message { run: Some(run_id(1)), ..message(n, 1, text) };
+    let completed = Body::MessageCompleted { message: Arc::new(of_run(5, "ur")), parent_id: None };
+    // The run was tried again: its path goes on on another line, and what the first attempt left is not part of it.
     let mut rows = vec![
-        Row::Line(line(1, None, 2)),
-        row_message(message(2, 1, "2 + 2?"), Some(point(1, 0))),
-        row_message(message(3, 1, "four"), Some(point(1, 1))),
+        Row::Line(line(1, None, 6)),
+        row_message(message(1, 1, "earlier"), Some(point(1, 0))),
+        row_message(of_run(2, "2 + 2?"), Some(point(1, 1))),
+        row_message(of_run(3, "fo"), Some(point(1, 2))),
+        row_message(of_run(4, "the tool's"), Some(point(1, 3))),
+        row_message(of_run(7, "ah"), Some(point(1, 4))),
+        Row::Line(line(2, Some(point(1, 3)), 5)),
+        row_message(of_run(5, "ur"), Some(point(2, 4))),
         row_run(done),
         row_attempt(attempt(1, 1, 1, RunStatus::Succeeded)),
     ];
@@ -211,9 +220,10 @@ async fn the_views_have_the_tables_and_columns_of_the_original() {
     let text = |sql: &str| connection.query_row(sql, [], |row| row.get::<_, String>(0)).unwrap();
     assert_eq!(text("SELECT session_id FROM omi_sessions"), session_id(1).to_string());
     assert_eq!(text("SELECT run_id || final_text FROM omi_runs"), format!("{}four", run_id(1)));
+    assert_eq!(text("SELECT result_json FROM omi_runs"), r#"{"n":4}"#);
     assert_eq!(text("SELECT input_json ->> '$.prompt' FROM omi_runs"), "2 + 2?");
     assert_eq!(text("SELECT cost_usd || '' FROM omi_runs WHERE parent_run_id IS NULL"), "1.5");
-    assert_eq!(text("SELECT payload_json ->> '$.message.content[0].text' FROM omi_events"), "four");
+    assert_eq!(text("SELECT payload_json ->> '$.message.content[0].text' FROM omi_events"), "ur");
     for (view, id, text_id) in [
         ("omi_run_attempts", "attempt_id", attempt_id(1).to_string()),
         ("omi_adapter_bindings", "binding_id", binding_id(1).to_string()),

@@ -156,6 +156,7 @@ impl Export {
                 Some(prompt) => store.message_get(self.session.id, prompt).await?,
                 None => None,
             };
+            let run = self.shared.with_final_text(run).await?;
             lines.push(FileLine::Run(Box::new(RunLine {
                 fingerprint: run.fingerprint.iter().map(|byte| format!("{byte:02x}")).collect(),
                 attempts: store.attempts(run.id).await?,

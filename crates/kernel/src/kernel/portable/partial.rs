@@ -176,7 +176,7 @@ impl PartialSession {
             }
             self.rows.push(Row::Attempt(Box::new(attempt)));
         }
-        self.rows.push(Row::Run(Box::new(Run { fingerprint, pen, ..run })));
+        self.rows.push(Row::Run(Box::new(Run { fingerprint, pen, final_text: None, ..run })));
         for step in steps {
             if step.run != id {
                 return refuse(format!("{} is not a step of {id}", step.id));

@@ -79,6 +79,8 @@ impl Import<'_> {
             final_message: Some(answer.id),
             usage,
             budget: None,
+            final_text: None,
+            output: None,
             created_at,
             started_at: row.time("started_at_ms"),
             completed_at: Some(completed_at),
