@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use mainspring_core::{Cost, KeyPresence, ModelList, ModelProfile, ModelProvider, Usage};
@@ -14,6 +14,12 @@ use crate::provider::{
 };
 use crate::tool::mcp::McpConfig;
 use crate::window::context_window;
+
+mod defaults;
+
+use defaults::ollama_base_url;
+
+pub use defaults::{DEFAULT_MODELS, OLLAMA, StoredKey, ollama_model, stored_keys};
 
 /// The profile of runs that name no other.
 pub const DEFAULT_PROFILE: &str = "main_reasoner";
@@ -188,19 +194,35 @@ impl SelectedModel {
     }
 }
 
-/// The built-in providers: name, kind, base URL if not the official one, environment variable of the key.
-const BUILT_IN_PROVIDERS: [(&str, Kind, Option<&str>, Option<&str>); 5] = [
-    ("anthropic", Kind::Anthropic, None, Some("ANTHROPIC_API_KEY")),
-    ("openai", Kind::OpenAiResponses, None, Some("OPENAI_API_KEY")),
-    ("openai-chat", Kind::OpenAi, None, Some("OPENAI_API_KEY")),
-    ("gemini", Kind::Gemini, None, Some("GEMINI_API_KEY")),
-    ("ollama", Kind::OpenAi, Some("http://127.0.0.1:11434/v1/"), None),
+/// The built-in providers: name, kind, environment variable of the key.
+const BUILT_IN_PROVIDERS: [(&str, Kind, Option<&str>); 5] = [
+    ("anthropic", Kind::Anthropic, Some("ANTHROPIC_API_KEY")),
+    ("openai", Kind::OpenAiResponses, Some("OPENAI_API_KEY")),
+    ("openai-chat", Kind::OpenAi, Some("OPENAI_API_KEY")),
+    ("gemini", Kind::Gemini, Some("GEMINI_API_KEY")),
+    (OLLAMA, Kind::OpenAi, None),
 ];
 
 impl Models {
-    /// Creates the models of `config` and of the built-in providers.
+    /// Creates the models of `config` and of the built-in providers. Keys come from the environment only.
     pub fn new(config: &ModelsConfig) -> Result<Self, ModelsConfigError> {
+        Self::with_stored_keys(config, None)
+    }
+
+    /// Creates the models of `config` and of the built-in providers. A key that is not in the environment is read from
+    /// its file in `keys_dir`.
+    pub fn with_stored_keys(
+        config: &ModelsConfig,
+        keys_dir: Option<&Path>,
+    ) -> Result<Self, ModelsConfigError> {
         config.check()?;
+        let stored = |name: &str, variable: &str| match keys_dir {
+            None => KeySource::Variable(variable.into()),
+            Some(dir) => KeySource::Stored {
+                variable: variable.into(),
+                file: dir.join(StoredKey::new(name, variable).file),
+            },
+        };
         let connections = Connections::default();
         let mut models =
             Self { prices: Prices::new(&config.prices), profiles: config.models.clone(), ..Self::default() };
@@ -208,12 +230,17 @@ impl Models {
             let provider = GenaiProvider::new(name, kind, base_url, key, &connections);
             models.providers.insert(name.into(), Arc::new(provider));
         };
-        for (name, kind, base_url, variable) in BUILT_IN_PROVIDERS {
-            let key = variable.map_or(KeySource::None, |name| KeySource::Variable(name.into()));
-            add(name, kind, base_url.unwrap_or(kind.base_url()), key);
+        let ollama = ollama_base_url(std::env::var("OLLAMA_HOST").ok().as_deref());
+        for (name, kind, variable) in BUILT_IN_PROVIDERS {
+            let key = variable.map_or(KeySource::None, |variable| stored(name, variable));
+            add(name, kind, if name == OLLAMA { &ollama } else { kind.base_url() }, key);
         }
         for (name, provider) in &config.providers {
             let (kind, base_url, key) = read_provider(name, provider)?;
+            let key = match key {
+                KeySource::Variable(variable) => stored(name, &variable),
+                key => key,
+            };
             add(name, kind, &base_url, key);
         }
         Ok(models)

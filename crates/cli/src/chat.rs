@@ -15,6 +15,7 @@ use mainspring_system::ids::Ids;
 
 use super::Context;
 use super::connection::{Connection, Purpose};
+use super::default_model::{find_default_model, unused_key};
 use super::error::{CliError, Exit};
 use super::output::{BOLD, DIM, PLAIN, format_time};
 
@@ -38,7 +39,8 @@ const HISTORY_FILE: &str = "chat_history";
 /// Chat with an agent
 #[derive(Args)]
 #[command(
-    after_help = "Without a configured model, the built-in scripted model answers; it needs no key. In the chat, /help \
+    after_help = "Without a configured model, a current model of the first provider answers whose key is there (see \
+mainspring auth), or of a running Ollama, else the built-in scripted model, which needs no key. In the chat, /help \
 lists the commands. Input from a pipe is read line by line: each line is a prompt or the answer to a question."
 )]
 pub(super) struct Chat {
@@ -93,6 +95,7 @@ impl Chat {
             position: Position::START,
             models: ModelList::default(),
             model: self.model.clone(),
+            is_default_model: false,
             profile: None,
             next_place: None,
             tree_messages: vec![],
@@ -124,6 +127,8 @@ struct Conversation<'a, 'h> {
     models: ModelList,
     /// The model requested by prompts.
     model: Option<String>,
+    /// The model was chosen because its provider is there.
+    is_default_model: bool,
     /// The model profile requested by prompts.
     profile: Option<String>,
     /// Place of the next prompt, if not the end of the active path.
@@ -138,7 +143,7 @@ impl Conversation<'_, '_> {
     async fn run(&mut self) -> Result<TurnEnd, CliError> {
         let known = self.find_session().await?;
         self.models = self.connection.request(async |client| client.model_list().await).await?;
-        self.choose_model(known.as_ref());
+        self.choose_model(known.as_ref()).await;
         self.print_welcome(known.as_ref())?;
         if let Some(left) = self.resume(known.as_ref()).await? {
             return Ok(left);
@@ -192,8 +197,8 @@ impl Conversation<'_, '_> {
         }
     }
 
-    /// Chooses the model where nothing names one: the scripted model if none is configured.
-    fn choose_model(&mut self, known: Option<&Session>) {
+    /// Chooses the model where nothing names one: that of a provider that is there, else the scripted model.
+    async fn choose_model(&mut self, known: Option<&Session>) {
         let adapter = self.chat.adapter.as_deref().or(known.map(|session| session.adapter.as_str()));
         let native = adapter.is_none_or(|adapter| adapter == native::NAME);
         let configured = self.find_profile(DEFAULT_PROFILE).is_some();
@@ -203,7 +208,9 @@ impl Conversation<'_, '_> {
                 || session.agent_definition != definition::GENERALIST
         });
         if native && !configured && !named && self.chat.agent.is_none() && self.model.is_none() {
-            self.model = Some(format!("{SCRIPTED}/any"));
+            let found = find_default_model(self.context, &self.models).await;
+            self.is_default_model = found.is_some();
+            self.model = Some(found.unwrap_or_else(|| format!("{SCRIPTED}/any")));
         }
     }
 
@@ -229,12 +236,19 @@ impl Conversation<'_, '_> {
                  executes your prompt as a script.",
             )?;
             self.screen.print_note("Try: say Hello.; ask How are you?; say Good to know.")?;
-            self.screen.print_note(
-                "For a real model: set its key, then /model anthropic/claude-sonnet-4-5 (see docs/models.md)",
-            )?;
+            let hint = unused_key(self.connection, self.context);
+            self.screen.print_note(&hint.unwrap_or_else(|| {
+                "For a real model: `mainspring auth add anthropic`, or set ANTHROPIC_API_KEY, then start again (see \
+                 docs/models.md)"
+                    .into()
+            }))?;
         } else {
             let model = self.model_label(known);
-            self.screen.print_note(&format!("model: {model}"))?;
+            let why = match self.is_default_model {
+                true => ", since its provider is there and none is configured; /model chooses another",
+                false => "",
+            };
+            self.screen.print_note(&format!("model: {model}{why}"))?;
         }
         self.screen.print_note("/help lists the commands, Ctrl-C cancels an answer, Ctrl-D leaves")?;
         Ok(self.screen.print_gap()?)

@@ -15,10 +15,12 @@ use mainspring::config::{Config, Resolved, Sources};
 mod adapter;
 mod agent;
 mod attach;
+mod auth;
 mod binding;
 mod chat;
 mod config;
 mod connection;
+mod default_model;
 mod demo;
 mod doctor;
 mod drawing;
@@ -115,6 +117,9 @@ enum Command {
     /// List models and providers
     #[command(subcommand)]
     Model(model::Model),
+    /// Add, list and remove keys of model providers
+    #[command(subcommand)]
+    Auth(auth::Auth),
     /// Print status changes of all sessions, until Ctrl-C
     Feed(feed::Feed),
     /// Serve the HTTP API on a TCP address and a Unix socket
@@ -253,6 +258,7 @@ impl Context<'_> {
             Command::Binding(binding) => Box::pin(binding.execute(self)).await,
             Command::Agent(agent) => Box::pin(agent.execute(self)).await,
             Command::Model(model) => Box::pin(model.execute(self)).await,
+            Command::Auth(auth) => auth.execute(self).await,
             Command::Feed(feed) => Box::pin(feed.execute(self)).await,
             Command::Serve(serve) => Box::pin(serve.execute(self)).await,
             Command::Stdio(stdio) => Box::pin(stdio.execute(self)).await,
@@ -268,6 +274,11 @@ impl Context<'_> {
 
     fn config(&self) -> &Config {
         &self.resolved.config
+    }
+
+    /// True if the configuration names the adapter of prompts.
+    fn names_adapter(&self) -> bool {
+        self.resolved.origins.contains_key("adapter")
     }
 
     /// Resolves a folder that the caller names against the caller's own.

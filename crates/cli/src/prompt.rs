@@ -4,12 +4,16 @@ use std::io::{IsTerminal, Read};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
+use mainspring_agent::native;
 use mainspring_client::{AcceptedRun, PromptContent, SessionTarget};
 use mainspring_core::{ClientTool, MessageId, Mode, Place, Policy, Position, Run, RunOptions, SessionId};
 use mainspring_system::ids::Ids;
 use serde::Deserialize;
 
 use super::connection::{Connection, Purpose};
+use super::default_model::{
+    find_default_model, has_default_profile, lacks_model, no_model, print_default_model,
+};
 use super::error::{CliError, Exit};
 use super::follow::{exit_code, follow_run, format_end};
 use super::output::DIM;
@@ -18,8 +22,10 @@ use super::{Context, attach, file, run};
 /// Send a prompt and stream the answer
 #[derive(Args)]
 #[command(
-    after_help = "Without TEXT, the prompt is read from standard input. The built-in script agent executes its prompt as \
-a script, for example: say hello; tool add {\"a\":1,\"b\":2}; ask How are you?\n\nA client tool has a name, a description and \
+    after_help = "Without TEXT, the prompt is read from standard input. Without --adapter and --model, and if nothing is \
+configured, a current model of the first provider answers whose key is there (see mainspring auth), or of a running \
+Ollama. The script agent (--adapter script) needs no model and executes its prompt as a script, for example: say hello; \
+tool add {\"a\":1,\"b\":2}; ask How are you?\n\nA client tool has a name, a description and \
 an inputSchema. When the agent calls it, the run waits for `mainspring run answer --tool-result`."
 )]
 pub(super) struct Prompt {
@@ -93,7 +99,14 @@ enum CliPolicy {
 impl Prompt {
     pub(super) async fn execute(self, context: &Context<'_>) -> Result<Exit, CliError> {
         let files = attach::read_files(&self.attach)?;
-        send_with_files(context, self.prompt(context)?, &files).await
+        let mut prompt = self.prompt(context)?;
+        let mut connection = context.connect(Purpose::Execute).await?;
+        let exit = async {
+            choose_agent(context, &mut connection, &mut prompt).await?;
+            send(context, &mut connection, prompt, &files).await
+        };
+        let exit = exit.await;
+        connection.close().await.and(exit)
     }
 
     fn prompt(self, context: &Context<'_>) -> Result<mainspring_client::Prompt, CliError> {
@@ -169,6 +182,52 @@ impl Prompt {
     }
 }
 
+/// Chooses the native agent and a model of a provider that is there, where neither the caller, the session nor the
+/// configuration names an agent. A repeated request makes the same choice.
+async fn choose_agent(
+    context: &Context<'_>,
+    connection: &mut Connection<'_>,
+    prompt: &mut mainspring_client::Prompt,
+) -> Result<(), CliError> {
+    let given = prompt.adapter.as_deref();
+    // A server elsewhere has its own default.
+    if given.is_some_and(|adapter| adapter != native::NAME) || context.config().url.is_some() {
+        return Ok(());
+    }
+    let target = &prompt.session;
+    let name = target.session_id.map(|id| id.to_string()).or_else(|| target.key.clone());
+    let session = match &name {
+        None => None,
+        Some(name) => match connection.request(async |client| client.session_get(name).await).await {
+            Ok(session) => Some(session),
+            Err(error) if error.exit == Exit::NotFound => None,
+            Err(error) => return Err(error),
+        },
+    };
+    let adapter = match (&session, given) {
+        (_, Some(given)) => given,
+        (Some(session), None) => session.adapter.as_str(),
+        (None, None) if context.names_adapter() => context.config().adapter.as_str(),
+        (None, None) => native::NAME,
+    };
+    if adapter != native::NAME {
+        return Ok(());
+    }
+    prompt.adapter = Some(native::NAME.into());
+    let models = connection.request(async |client| client.model_list().await).await?;
+    let named = prompt.options.has_model()
+        || target.agent_definition.is_some()
+        || has_default_profile(&models)
+        || session.as_ref().is_some_and(|session| !lacks_model(session, &models));
+    if !named {
+        let model = find_default_model(context, &models).await;
+        let model = model.ok_or_else(|| no_model(connection, context))?;
+        print_default_model(context, &model)?;
+        prompt.options.model = Some(model);
+    }
+    Ok(())
+}
+
 /// Reads the tools of a file: one object, or a list.
 fn read_tools(path: &Path) -> Result<Vec<ClientTool>, CliError> {
     #[derive(Deserialize)]
@@ -202,24 +261,27 @@ async fn send_with_files(
     files: &[attach::Attachment],
 ) -> Result<Exit, CliError> {
     let mut connection = context.connect(Purpose::Execute).await?;
-    let exit = async {
-        let prompt = &attach::attach_files(&mut connection, prompt, files).await?;
-        let accepted = connection.request(async |client| client.run_create(prompt).await).await?;
-        print_accepted(context, &mut connection, &accepted).await?;
-        let AcceptedRun { run, position, replayed, .. } = accepted;
-        match run.state.status() {
-            // An ended run produces no more events: print its output.
-            status if replayed && status.is_ended() => {
-                print_ended_run(context, &mut connection, &run).await.map(|()| exit_code(status))
-            }
-            _ => {
-                follow_run(context, &mut connection, &run, if replayed { Position::START } else { position })
-                    .await
-            }
-        }
-    };
-    let exit = exit.await;
+    let exit = send(context, &mut connection, prompt, files).await;
     connection.close().await.and(exit)
+}
+
+async fn send(
+    context: &Context<'_>,
+    connection: &mut Connection<'_>,
+    prompt: mainspring_client::Prompt,
+    files: &[attach::Attachment],
+) -> Result<Exit, CliError> {
+    let prompt = &attach::attach_files(connection, prompt, files).await?;
+    let accepted = connection.request(async |client| client.run_create(prompt).await).await?;
+    print_accepted(context, connection, &accepted).await?;
+    let AcceptedRun { run, position, replayed, .. } = accepted;
+    match run.state.status() {
+        // An ended run produces no more events: print its output.
+        status if replayed && status.is_ended() => {
+            print_ended_run(context, connection, &run).await.map(|()| exit_code(status))
+        }
+        _ => follow_run(context, connection, &run, if replayed { Position::START } else { position }).await,
+    }
 }
 
 /// Prints the session and the run.

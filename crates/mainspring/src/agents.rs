@@ -73,8 +73,8 @@ impl Agents {
                 }))
             })
             .collect();
-        let models =
-            Models::new(&config.models)?.with_provider(SCRIPTED, Arc::new(ScriptedProvider::default()));
+        let models = Models::with_stored_keys(&config.models, Some(&config.keys_dir()))?
+            .with_provider(SCRIPTED, Arc::new(ScriptedProvider::default()));
         let catalog = Arc::new(NativeCatalog::new(definitions.clone(), models.clone()));
         let mut adapters: Vec<Arc<dyn Adapter>> = vec![
             Arc::new(ScriptAdapter),

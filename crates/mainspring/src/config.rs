@@ -76,6 +76,11 @@ impl Config {
         self.state_dir.join("artifacts")
     }
 
+    /// Returns the folder of the stored keys of model providers within the state directory.
+    pub fn keys_dir(&self) -> PathBuf {
+        self.state_dir.join("keys")
+    }
+
     /// Returns the socket on which agents reach the tools of a host. `None` if the path is too long for a socket.
     pub fn relay_socket(&self) -> Option<PathBuf> {
         Some(self.state_dir.join("relay.sock")).filter(|path| fits_socket(path))

@@ -14,6 +14,13 @@ pub enum KeySource {
     Variable(String),
     /// A file.
     File(PathBuf),
+    /// An environment variable; if it is not set, the file that `mainspring auth add` writes.
+    Stored {
+        /// The variable.
+        variable: String,
+        /// The file.
+        file: PathBuf,
+    },
     /// The provider needs no key.
     None,
 }
@@ -64,10 +71,26 @@ impl KeySource {
             })?,
             Self::File(path) => std::fs::read_to_string(path)
                 .map_err(|error| missing(format!("its file {} cannot be read: {error}", path.display())))?,
+            Self::Stored { variable, file } => {
+                let set = std::env::var(variable).ok().filter(|key| !key.trim().is_empty());
+                match set.map_or_else(|| std::fs::read_to_string(file), Ok) {
+                    Ok(key) => key,
+                    Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                        return Err(missing(format!(
+                            "run `mainspring auth add {provider}`, or set {variable} where mainspring is started"
+                        )));
+                    }
+                    Err(error) => {
+                        return Err(missing(format!("its file {} cannot be read: {error}", file.display())));
+                    }
+                }
+            }
         };
         match key.trim() {
             "" => Err(missing(match self {
-                Self::File(path) => format!("its file {} is empty", path.display()),
+                Self::File(path) | Self::Stored { file: path, .. } => {
+                    format!("its file {} is empty", path.display())
+                }
                 Self::Variable(name) => format!("the environment variable {name} is empty"),
                 Self::None => String::new(),
             })),
@@ -79,6 +102,21 @@ impl KeySource {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_stored_key_is_used_as_soon_as_it_is_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("acme.key");
+        let source = KeySource::Stored { variable: "MAINSPRING_TEST_NO_SUCH_KEY".into(), file: file.clone() };
+        assert_eq!(source.presence(), KeyPresence::Missing);
+        let missing = source.read("acme").unwrap_err().message;
+        assert!(missing.contains("mainspring auth add acme"), "{missing}");
+        std::fs::write(&file, "sk-one\n").unwrap();
+        assert_eq!(source.read("acme").unwrap().reveal(), "sk-one");
+        // A variable that is set takes precedence; every process has a PATH.
+        let set = KeySource::Stored { variable: "PATH".into(), file };
+        assert_ne!(set.read("acme").unwrap().reveal(), "sk-one");
+    }
 
     #[test]
     fn a_key_is_read_each_time_and_never_revealed() {

@@ -215,6 +215,7 @@ impl Terminal {
         let mut command = Command::new("setsid");
         command.args(["--ctty", "--wait", env!("CARGO_BIN_EXE_mainspring")]).args(arguments);
         command.env_clear().env("HOME", dir).env("TERM", "xterm-256color").current_dir(dir);
+        command.env("OLLAMA_HOST", "127.0.0.1:1");
         command.env("MAINSPRING_STATE_DIR", dir.join("state")).env("PATH", std::env::var("PATH").unwrap());
         let keyboard = File::from(keyboard);
         let child = command

@@ -10,10 +10,19 @@ fn mainspring(dir: &Path, arguments: &[&str]) -> Output {
     command(dir).args(arguments).output().unwrap()
 }
 
-/// Builds a `mainspring` command on `dir`, without inherited settings.
+/// Builds a `mainspring` command on `dir`, without inherited settings and keys. Prompts go to the script agent.
 pub(crate) fn command(dir: &Path) -> Command {
+    let mut command = bare_command(dir);
+    command.env("MAINSPRING_ADAPTER", "script");
+    command
+}
+
+/// Builds a `mainspring` command on `dir`, without inherited settings and keys.
+pub(crate) fn bare_command(dir: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_mainspring"));
     command.env_clear().env("HOME", dir).env("MAINSPRING_STATE_DIR", dir.join("state")).current_dir(dir);
+    // No model server of the machine either.
+    command.env("OLLAMA_HOST", "127.0.0.1:1");
     command
 }
 
@@ -265,7 +274,7 @@ fn sessions_are_renamed_archived_and_deleted() {
 fn an_oversized_prompt_is_refused_and_nothing_is_stored() {
     use std::io::Write;
     let dir = tempfile::tempdir().unwrap();
-    let mut child = Command::new(env!("CARGO_BIN_EXE_mainspring"))
+    let mut child = command(dir.path())
         .args(["prompt", "--session", "big", "--json", "--state-dir"])
         .arg(dir.path().join("state"))
         .stdin(std::process::Stdio::piped())

@@ -32,6 +32,16 @@ impl Process {
         Self { child, out }
     }
 
+    /// Starts a `serve` command and waits until it listens.
+    pub(crate) fn serve_command(mut command: std::process::Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stderr.as_mut().unwrap()).read_line(&mut line).unwrap();
+        assert!(line.contains("http://"), "{line}");
+        let out = BufReader::new(child.stdout.take().unwrap());
+        Self { child, out }
+    }
+
     pub(crate) fn read_line(&mut self) -> String {
         let mut line = String::new();
         self.out.read_line(&mut line).unwrap();

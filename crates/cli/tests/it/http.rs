@@ -125,6 +125,7 @@ impl Server {
 fn mainspring(dir: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_mainspring"));
     command.env_clear().env("HOME", dir).env("MAINSPRING_STATE_DIR", dir.join("state"));
+    command.env("MAINSPRING_ADAPTER", "script");
     command
 }
 

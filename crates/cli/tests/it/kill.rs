@@ -96,7 +96,8 @@ async fn check_state(dir: &Path, reported: &mut HashMap<RunId, Option<RunStatus>
     let checked = Command::new(env!("CARGO_BIN_EXE_mainspring"))
         .args(["doctor", "--thorough", "--state-dir"])
         .arg(dir)
-        .env_remove("MAINSPRING_STATE_DIR")
+        .env_clear()
+        .env("HOME", dir)
         .output()
         .unwrap();
     assert!(checked.status.success(), "round {round}: {}", String::from_utf8_lossy(&checked.stdout));

@@ -15,6 +15,7 @@ mod guests;
 mod http;
 mod import;
 mod jsonl;
+mod keys;
 mod kill;
 mod limits;
 mod mcp;

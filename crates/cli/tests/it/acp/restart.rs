@@ -21,6 +21,8 @@ async fn a_killed_daemon_leaves_no_agent_and_its_session_continues() {
         .arg(&world.config.state_dir)
         .arg("--config")
         .arg(&file)
+        .env_clear()
+        .envs(["HOME", "PATH"].into_iter().filter_map(|name| Some((name, std::env::var_os(name)?))))
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
