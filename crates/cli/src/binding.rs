@@ -7,14 +7,15 @@ use mainspring_core::Binding;
 use super::Context;
 use super::connection::{Connection, Purpose};
 use super::error::{CliError, Exit};
-use super::output::{DIM, format_time};
+use super::ids::find_session;
+use super::output::{DIM, format_table_time};
 
 /// List and invalidate the bindings of a session to agents' own sessions
 #[derive(Subcommand)]
 pub(super) enum BindingCommand {
     /// List the bindings of a session, newest generation of each adapter first
     List {
-        /// Session key or id (ses_…)
+        /// Session key, or id (ses_…) or its beginning
         session: String,
         /// Maximum number of bindings to list
         #[arg(long, value_name = "N", default_value_t = 50)]
@@ -25,7 +26,7 @@ pub(super) enum BindingCommand {
     },
     /// Invalidate a binding: the next run opens a new session of the agent
     Invalidate {
-        /// Session key or id (ses_…)
+        /// Session key, or id (ses_…) or its beginning
         session: String,
         /// Adapter name
         adapter: String,
@@ -43,6 +44,7 @@ impl BindingCommand {
         let output = context.output;
         match self {
             Self::List { session, limit, after } => {
+                let session = find_session(connection, &session).await?;
                 let query = BindingListQuery { after, limit: Some(limit) };
                 let page =
                     connection.request(async |client| client.binding_page(&session, &query).await).await?;
@@ -57,6 +59,7 @@ impl BindingCommand {
                 }
             }
             Self::Invalidate { session, adapter } => {
+                let session = find_session(connection, &session).await?;
                 let binding = connection
                     .request(async |client| client.binding_invalidate(&session, &adapter).await)
                     .await?;
@@ -75,7 +78,7 @@ fn row(binding: &Binding) -> Vec<String> {
         true => format!("{}, reconstructed", binding.fidelity),
         false => binding.fidelity.to_string(),
     };
-    let created = format_time(binding.created_at);
+    let created = format_table_time(binding.created_at);
     vec![
         binding.adapter.clone(),
         binding.generation.to_string(),

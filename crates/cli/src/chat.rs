@@ -17,6 +17,7 @@ use super::Context;
 use super::connection::{Connection, Purpose};
 use super::default_model::{find_default_model, unused_key};
 use super::error::{CliError, Exit};
+use super::ids::find_session;
 use super::output::{BOLD, DIM, PLAIN, format_time};
 
 mod command;
@@ -186,6 +187,8 @@ impl Conversation<'_, '_> {
     /// Finds the named session, if it exists.
     async fn find_session(&mut self) -> Result<Option<Session>, CliError> {
         let Some(name) = self.chat.session.clone() else { return Ok(None) };
+        let name = find_session(self.connection, &name).await?;
+        self.chat.session = Some(name.clone());
         match self.connection.request(async |client| client.session_get(&name).await).await {
             Ok(session) => {
                 self.session = Some(session.id.to_string());

@@ -5,8 +5,8 @@ use std::io::IsTerminal;
 
 use mainspring_client::{Item, Snapshot};
 use mainspring_core::{
-    Answer, Approval, Block, Body, DigestAuthor, Message, MessageId, MessageStatus, Position, Role, Run,
-    RunId, RunState, RunStatus, SessionId, Wait, WaitRequest,
+    Answer, Approval, Block, Body, DigestAuthor, Failure, Message, MessageId, MessageStatus, Position, Role,
+    Run, RunId, RunState, RunStatus, SessionId, Wait, WaitRequest,
 };
 use mainspring_kernel::kernel::{Kernel, Work};
 use serde_json::{Value, json};
@@ -33,6 +33,7 @@ pub(super) async fn follow_run(
         mid_line: false,
         thinking: false,
         spinner: None,
+        failure: None,
     };
     let snapshot = async |connection: &mut Connection<'_>| {
         connection.request(async |client| client.session_snapshot(&name).await).await
@@ -127,6 +128,8 @@ struct RunPrinter<'a, 'b> {
     /// True within a thought, which arrives in pieces.
     thinking: bool,
     spinner: Option<Spinner>,
+    /// The failure of the last attempt, which is printed unless the end of the run tells it.
+    failure: Option<Failure>,
 }
 
 impl RunPrinter<'_, '_> {
@@ -209,6 +212,9 @@ impl RunPrinter<'_, '_> {
 
     fn print_event(&mut self, body: &Body) -> Result<(), CliError> {
         let output = self.context.output;
+        if matches!(body, Body::RunQueued { .. } | Body::AttemptCreated { .. }) {
+            self.print_failure()?;
+        }
         match body {
             Body::MessageCompleted { message, .. } => self.print_message(message)?,
             Body::ToolStarted { name, .. } => output.print_note(format_args!("{DIM}· tool {name}{DIM:#}"))?,
@@ -231,13 +237,7 @@ impl RunPrinter<'_, '_> {
             Body::RunQueued { retry_at_ms: Some(_), .. } => {
                 output.print_note(format_args!("{DIM}· will be retried{DIM:#}"))?;
             }
-            Body::AttemptFailed { error, .. } => {
-                self.end_line()?;
-                output.print_note(format_args!(
-                    "{RED}· attempt failed{RED:#}: {} ({})",
-                    error.message, error.code
-                ))?;
-            }
+            Body::AttemptFailed { error, .. } => self.failure = Some(error.clone()),
             _ => {}
         }
         Ok(())
@@ -262,6 +262,14 @@ impl RunPrinter<'_, '_> {
             }
         }
         Ok(())
+    }
+
+    /// Prints the failure of an attempt that another attempt follows.
+    fn print_failure(&mut self) -> Result<(), CliError> {
+        let Some(error) = self.failure.take() else { return Ok(()) };
+        self.end_line()?;
+        let note = format_args!("{RED}· attempt failed{RED:#}: {} ({})", error.message, error.code);
+        Ok(self.context.output.print_note(note)?)
     }
 
     fn end_line(&mut self) -> Result<(), CliError> {
@@ -314,6 +322,9 @@ impl RunPrinter<'_, '_> {
         }
         if !output.json {
             self.end_line()?;
+            if self.failure.as_ref() != state.error() {
+                self.print_failure()?;
+            }
             output.print_note(format_end(self.run, state))?;
         }
         Ok(Some(exit_code(status)))

@@ -2,13 +2,14 @@
 
 use clap::Subcommand;
 use mainspring_client::{KeyListQuery, NewKey};
-use mainspring_core::{AccessRole, ApiKey, KeyId, Time};
+use mainspring_core::{AccessRole, ApiKey, Time};
 use mainspring_kernel::clock::Clock;
 use serde_json::json;
 
 use super::Context;
 use super::connection::{Connection, Purpose};
 use super::error::{CliError, Exit};
+use super::ids::find_key;
 use super::output::{DIM, YELLOW, format_time};
 
 /// Create, list and revoke API keys
@@ -39,8 +40,8 @@ pub(super) enum Key {
     },
     /// Revoke a key
     Revoke {
-        /// Key id
-        key: KeyId,
+        /// Key id, or its beginning
+        key: String,
     },
 }
 
@@ -88,6 +89,7 @@ impl Key {
                 Ok(output.print_limit_note(count, limit)?)
             }
             Self::Revoke { key } => {
+                let key = find_key(connection, &key).await?;
                 connection.request(async |client| client.key_revoke(key).await).await?;
                 match output.json {
                     true => Ok(output.print_json(&json!({"keyId": key, "revoked": true}))?),

@@ -9,9 +9,11 @@ use anstyle::{AnsiColor, Style};
 use comfy_table::{ContentArrangement, Table, presets};
 use indicatif::{ProgressBar, ProgressStyle};
 use mainspring_core::{RunStatus, Time};
+use mainspring_kernel::clock::Clock;
 use serde::Serialize;
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-use super::error::CliError;
+use super::error::{CliError, Exit};
 use super::safe_text::safe;
 
 pub(super) const DIM: Style = Style::new().dimmed();
@@ -81,13 +83,19 @@ impl Output {
         Some(Spinner(bar))
     }
 
-    /// Prints rows under headings.
+    /// Prints rows under headings. On a terminal, long cells are cut so that every row fits on a line.
     pub(super) fn print_table(&self, headings: &[&str], rows: Vec<Vec<String>>) -> io::Result<()> {
+        let headings: Vec<String> = headings.iter().map(|heading| heading.to_uppercase()).collect();
+        let all = [std::slice::from_ref(&headings), rows.as_slice()].concat();
+        let widths = column_widths(&all, terminal_width());
+        let fit = |row: Vec<String>| -> Vec<String> {
+            row.into_iter().zip(&widths).map(|(cell, width)| cut_cell(cell, *width)).collect()
+        };
         let mut table = Table::new();
         table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
-        table.set_header(headings.iter().map(|heading| heading.to_uppercase()));
+        table.set_header(fit(headings));
         for row in rows {
-            table.add_row(row);
+            table.add_row(fit(row));
         }
         let text = table.to_string();
         for (at, line) in text.lines().enumerate() {
@@ -108,6 +116,25 @@ impl Output {
             false => {
                 self.print_note(format_args!("{DIM}showing the first {count}; raise --limit for more{DIM:#}"))
             }
+        }
+    }
+
+    /// Asks the person at the terminal to confirm; an error if they do not. Without a terminal nobody is asked.
+    pub(super) fn confirm(&self, question: &str) -> Result<(), CliError> {
+        if !self.is_interactive() {
+            return Ok(());
+        }
+        self.print_note_part(format_args!("{question} [y/N] "))?;
+        let mut answer = String::new();
+        io::stdin().read_line(&mut answer)?;
+        match answer.trim().to_lowercase().as_str() {
+            "y" | "yes" => Ok(()),
+            _ => Err(CliError {
+                exit: Exit::Cancelled,
+                code: "cancelled".into(),
+                message: "not confirmed; nothing was changed".into(),
+                retryable: false,
+            }),
         }
     }
 
@@ -138,6 +165,94 @@ fn ignore_broken_pipe(outcome: io::Result<()>) -> io::Result<()> {
     match outcome {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         outcome => outcome,
+    }
+}
+
+/// The narrowest width that a column of a table is cut to.
+const MIN_COLUMN_WIDTH: usize = 8;
+
+/// Returns the width of the terminal; none if the output goes elsewhere.
+pub(super) fn terminal_width() -> Option<usize> {
+    if !io::stdout().is_terminal() {
+        return None;
+    }
+    let size = rustix::termios::tcgetwinsize(io::stdout()).ok()?;
+    Some(usize::from(size.ws_col)).filter(|width| *width > 0)
+}
+
+/// Computes the width of each column. If the rows do not fit, the widest columns shrink first.
+fn column_widths(rows: &[Vec<String>], available: Option<usize>) -> Vec<usize> {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or_default();
+    let widest =
+        |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell_width(cell)).max();
+    let mut widths: Vec<usize> = (0..columns).map(|column| widest(column).unwrap_or_default()).collect();
+    let Some(available) = available else { return widths };
+    // Two spaces separate the columns.
+    let gaps = 2 * columns.saturating_sub(1);
+    while widths.iter().sum::<usize>() + gaps > available {
+        match widths.iter_mut().max().filter(|width| **width > MIN_COLUMN_WIDTH) {
+            Some(width) => *width -= 1,
+            None => break,
+        }
+    }
+    widths
+}
+
+/// Returns the width of a cell on the terminal, without its colours.
+fn cell_width(cell: &str) -> usize {
+    anstream::adapter::strip_str(cell).to_string().width()
+}
+
+/// Cuts a cell to `width`, and marks the cut. A cell with colours is a short word and stays.
+fn cut_cell(cell: String, width: usize) -> String {
+    if cell.contains('\x1b') || cell_width(&cell) <= width {
+        return cell;
+    }
+    let (mut cut, mut used) = (String::new(), 0);
+    for char in cell.chars() {
+        used += char.width().unwrap_or_default();
+        if used >= width {
+            break;
+        }
+        cut.push(char);
+    }
+    format!("{}…", cut.trim_end())
+}
+
+/// Formats an id for a table: on a terminal its beginning, which every command accepts.
+pub(super) fn format_id(id: impl Display) -> String {
+    const SHOWN_CHARS: usize = "run_00000000".len();
+    let id = id.to_string();
+    match terminal_width() {
+        Some(_) => id.chars().take(SHOWN_CHARS).collect(),
+        None => id,
+    }
+}
+
+/// Formats a time for a table: on a terminal, as short as its distance from now allows.
+pub(super) fn format_table_time(time: Time) -> String {
+    let zoned = |time: Time| {
+        let timestamp = jiff::Timestamp::from_millisecond(time.0).ok()?;
+        Some(timestamp.to_zoned(jiff::tz::TimeZone::system()))
+    };
+    let (Some(_), Some(at), Some(now)) = (terminal_width(), zoned(time), zoned(Clock::system().now())) else {
+        return format_time(time);
+    };
+    let pattern = match (at.date() == now.date(), at.year() == now.year()) {
+        (true, _) => "%H:%M:%S",
+        (false, true) => "%b %e %H:%M",
+        (false, false) => "%Y-%m-%d",
+    };
+    at.strftime(pattern).to_string()
+}
+
+/// Formats the time of day.
+pub(super) fn format_clock(time: Time) -> String {
+    match jiff::Timestamp::from_millisecond(time.0) {
+        Ok(timestamp) => {
+            timestamp.to_zoned(jiff::tz::TimeZone::system()).strftime("%m-%d %H:%M:%S").to_string()
+        }
+        Err(_) => time.0.to_string(),
     }
 }
 
@@ -179,5 +294,21 @@ pub(super) fn excerpt(text: &str, max_chars: usize) -> String {
         Some((at, _)) => format!("{}…", &line[..at]),
         None if text.trim().lines().nth(1).is_some() => format!("{line} …"),
         None => line.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_is_cut_to_the_terminal_and_marks_the_cut() {
+        let rows = vec![vec!["run_1".to_owned(), "a title that is far too long".to_owned(), "ok".to_owned()]];
+        assert_eq!(column_widths(&rows, None), [5, 28, 2]);
+        assert_eq!(column_widths(&rows, Some(30)), [5, 19, 2]);
+        assert_eq!(cut_cell(rows[0][1].clone(), 19), "a title that is fa…");
+        assert_eq!(column_widths(&rows, Some(3)), [5, 8, 2], "a column stays readable");
+        assert_eq!(cell_width(&format_status(RunStatus::Succeeded)), "succeeded".len());
+        assert_eq!(cut_cell("日本語テキスト".to_owned(), 7), "日本語…");
     }
 }

@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use clap::{Args, ValueEnum};
 use mainspring_agent::native;
 use mainspring_client::{AcceptedRun, PromptContent, SessionTarget};
-use mainspring_core::{ClientTool, MessageId, Mode, Place, Policy, Position, Run, RunOptions, SessionId};
+use mainspring_core::{BadId, ClientTool, Mode, Place, Policy, Position, Run, RunOptions, SessionId};
 use mainspring_system::ids::Ids;
 use serde::Deserialize;
+use serde_json::Value;
 
 use super::connection::{Connection, Purpose};
 use super::default_model::{
@@ -16,6 +17,8 @@ use super::default_model::{
 };
 use super::error::{CliError, Exit};
 use super::follow::{exit_code, follow_run, format_end};
+use super::ids::{find_message, find_session};
+use super::limits::LimitArgs;
 use super::output::DIM;
 use super::{Context, attach, file, run};
 
@@ -52,6 +55,14 @@ pub(super) struct Prompt {
     /// Model
     #[arg(long)]
     model: Option<String>,
+    /// Agent definition of a new session: ID or ID@VERSION
+    #[arg(long, value_name = "AGENT")]
+    agent_definition: Option<String>,
+    /// JSON file with the JSON Schema of the answer
+    #[arg(long, value_name = "FILE")]
+    schema: Option<PathBuf>,
+    #[command(flatten)]
+    limits: LimitArgs,
     /// Working directory of the agent
     #[arg(long, value_name = "DIR")]
     cwd: Option<String>,
@@ -63,10 +74,10 @@ pub(super) struct Prompt {
     policy: CliPolicy,
     /// Answer this user message again, as a branch
     #[arg(long, value_name = "MSG", conflicts_with_all = ["after", "root", "text"])]
-    regenerate: Option<MessageId>,
+    regenerate: Option<String>,
     /// Continue after this assistant message, as a branch
     #[arg(long, value_name = "MSG", conflicts_with = "root")]
-    after: Option<MessageId>,
+    after: Option<String>,
     /// Start a new conversation within the session
     #[arg(long)]
     root: bool,
@@ -99,9 +110,13 @@ enum CliPolicy {
 impl Prompt {
     pub(super) async fn execute(self, context: &Context<'_>) -> Result<Exit, CliError> {
         let files = attach::read_files(&self.attach)?;
+        let (session, regenerate, after) =
+            (self.session.clone(), self.regenerate.clone(), self.after.clone());
         let mut prompt = self.prompt(context)?;
         let mut connection = context.connect(Purpose::Execute).await?;
         let exit = async {
+            let names = (session.as_deref(), regenerate.as_deref(), after.as_deref());
+            find_names(&mut connection, &mut prompt, names).await?;
             choose_agent(context, &mut connection, &mut prompt).await?;
             send(context, &mut connection, prompt, &files).await
         };
@@ -110,22 +125,10 @@ impl Prompt {
     }
 
     fn prompt(self, context: &Context<'_>) -> Result<mainspring_client::Prompt, CliError> {
-        let place = match (self.regenerate, self.after, self.root) {
-            (Some(message_id), ..) => Place::Regenerate { message_id },
-            (_, Some(message_id), _) => Place::Edit { message_id },
-            (_, _, true) => Place::Root,
-            _ => Place::Tip,
-        };
+        let schema = self.schema.as_deref().map(read_schema).transpose()?;
         let text = match self.text.join(" ") {
             text if text.is_empty() && self.regenerate.is_none() && self.attach.is_empty() => read_stdin()?,
             text => text,
-        };
-        let (id, key) = match self.session {
-            Some(name) if name.starts_with("ses_") => {
-                let id = name.parse::<SessionId>().map_err(|bad| CliError::bad_request(bad.to_string()))?;
-                (Some(id), None)
-            }
-            key => (None, key),
         };
         let idempotency_key = match self.request_id {
             Some(_) => None,
@@ -139,14 +142,10 @@ impl Prompt {
         }
         Ok(mainspring_client::Prompt {
             session: SessionTarget {
-                session_id: id,
-                key,
                 title: self.title,
                 surface_kind: Some("cli".into()),
-                cwd: match id {
-                    Some(_) => None,
-                    None => context.new_session_folder(self.cwd.as_deref(), self.adapter.as_deref())?,
-                },
+                cwd: context.new_session_folder(self.cwd.as_deref(), self.adapter.as_deref())?,
+                agent_definition: self.agent_definition,
                 ..SessionTarget::default()
             },
             prompt: match text.is_empty() && (self.regenerate.is_some() || !self.attach.is_empty()) {
@@ -164,10 +163,12 @@ impl Prompt {
                 model_profile: None,
                 cwd: context.folder(self.cwd.as_deref())?,
                 tools,
+                output_schema: schema,
+                limits: self.limits.limits(),
                 ..RunOptions::default()
             },
             ignore_unused_options: false,
-            place,
+            place: if self.root { Place::Root } else { Place::Tip },
             policy: match self.policy {
                 CliPolicy::Enqueue => Policy::Enqueue,
                 CliPolicy::Steer => Policy::Steer,
@@ -182,6 +183,38 @@ impl Prompt {
     }
 }
 
+/// Completes the prompt with the session and the messages that the caller names, which may be shortened.
+async fn find_names(
+    connection: &mut Connection<'_>,
+    prompt: &mut mainspring_client::Prompt,
+    (session, regenerate, after): (Option<&str>, Option<&str>, Option<&str>),
+) -> Result<(), CliError> {
+    let session = match session {
+        Some(name) => Some(find_session(connection, name).await?),
+        None => None,
+    };
+    let message = regenerate.or(after);
+    if let Some(text) = message {
+        let message_id = match &session {
+            Some(session) => find_message(connection, session, text).await?,
+            None => text.parse().map_err(|bad: BadId| CliError::bad_request(bad.to_string()))?,
+        };
+        prompt.place = match regenerate {
+            Some(_) => Place::Regenerate { message_id },
+            None => Place::Edit { message_id },
+        };
+    }
+    match session.map(|name| name.parse::<SessionId>().map_err(|_| name)) {
+        Some(Ok(id)) => {
+            prompt.session.session_id = Some(id);
+            prompt.session.cwd = None;
+        }
+        Some(Err(key)) => prompt.session.key = Some(key),
+        None => {}
+    }
+    Ok(())
+}
+
 /// Chooses the native agent and a model of a provider that is there, where neither the caller, the session nor the
 /// configuration names an agent. A repeated request makes the same choice.
 async fn choose_agent(
@@ -191,7 +224,8 @@ async fn choose_agent(
 ) -> Result<(), CliError> {
     let given = prompt.adapter.as_deref();
     // A server elsewhere has its own default.
-    if given.is_some_and(|adapter| adapter != native::NAME) || context.config().url.is_some() {
+    let is_other = given.is_some_and(|adapter| adapter != native::NAME);
+    if (is_other && prompt.session.agent_definition.is_none()) || context.config().url.is_some() {
         return Ok(());
     }
     let target = &prompt.session;
@@ -210,8 +244,17 @@ async fn choose_agent(
         (None, None) if context.names_adapter() => context.config().adapter.as_str(),
         (None, None) => native::NAME,
     };
+    if let (Some(session), Some(agent)) = (&session, &target.agent_definition)
+        && session.agent_definition != *agent
+    {
+        return Err(CliError::bad_request(format!(
+            "the session follows {}: an agent definition is chosen when a session is created",
+            session.agent_definition
+        )));
+    }
     if adapter != native::NAME {
-        return Ok(());
+        let message = "agent definitions are for the native agent: add --adapter native";
+        return if target.agent_definition.is_some() { Err(CliError::bad_request(message)) } else { Ok(()) };
     }
     prompt.adapter = Some(native::NAME.into());
     let models = connection.request(async |client| client.model_list().await).await?;
@@ -226,6 +269,16 @@ async fn choose_agent(
         prompt.options.model = Some(model);
     }
     Ok(())
+}
+
+/// Reads a JSON Schema.
+fn read_schema(path: &Path) -> Result<Value, CliError> {
+    let schema: Value = serde_json::from_slice(&file::read_file(path)?)
+        .map_err(|error| CliError::bad_request(format!("{}: {error}", path.display())))?;
+    match schema.is_object() {
+        true => Ok(schema),
+        false => Err(CliError::bad_request(format!("{}: a JSON Schema is an object", path.display()))),
+    }
 }
 
 /// Reads the tools of a file: one object, or a list.

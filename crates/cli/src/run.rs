@@ -10,12 +10,15 @@ use mainspring_core::{Cursor, Event, Position, RunId, RunStatus, SessionId};
 use super::Context;
 use super::connection::{Connection, Purpose};
 use super::error::{CliError, Exit};
+use super::event_line::format_event;
 use super::follow::follow_run;
-use super::output::{self, DIM, format_time};
+use super::ids::{find_run, find_session, suggest_session};
+use super::output;
 
 mod answer;
 mod delegate;
 mod show;
+mod steps;
 
 use show::{format_run_duration, show_run};
 
@@ -36,18 +39,23 @@ pub(super) enum Run {
     },
     /// Show a run and its attempts
     Show {
-        /// Run id
-        run: RunId,
+        /// Run id, or its beginning
+        run: String,
     },
     /// Cancel a run
     Cancel {
-        /// Run id
-        run: RunId,
+        /// Run id, or its beginning
+        run: String,
     },
     /// Retry a failed, timed-out or orphaned run
     Retry {
-        /// Run id
-        run: RunId,
+        /// Run id, or its beginning
+        run: String,
+    },
+    /// List the model calls of a run
+    Steps {
+        /// Run id, or its beginning
+        run: String,
     },
     /// Answer a waiting run and follow it
     Answer(answer::AnswerArgs),
@@ -55,8 +63,8 @@ pub(super) enum Run {
     Delegate(delegate::DelegateArgs),
     /// Print the events of a run
     Events {
-        /// Run id
-        run: RunId,
+        /// Run id, or its beginning
+        run: String,
         /// Print only the events after this cursor
         #[arg(long, value_name = "CURSOR", default_value_t = 0)]
         after: u64,
@@ -77,7 +85,7 @@ impl Run {
         if let Self::Retry { run } = &self {
             // Recorded before any run executes, so that runs queued later do not start first.
             let mut connection = context.connect(Purpose::Records).await?;
-            let retried = retry_run(&mut connection, *run).await;
+            let retried = retry_run(&mut connection, run).await;
             connection.close().await?;
             from = Some(retried?);
         }
@@ -97,12 +105,18 @@ impl Run {
         let output = context.output;
         match self {
             Self::List { session, status, limit } => {
-                let query = RunListQuery { session, status, limit: Some(limit), before: None };
-                let page = connection.request(async |client| client.run_list(&query).await).await?;
-                print_runs(context, connection, &page.items, limit).await?;
+                list_runs(context, connection, session, status, limit).await?;
             }
-            Self::Show { run } => show_run(context, connection, run).await?,
+            Self::Show { run } => {
+                let run = find_run(connection, &run).await?;
+                show_run(context, connection, run).await?;
+            }
+            Self::Steps { run } => {
+                let run = find_run(connection, &run).await?;
+                steps::print_steps(context, connection, run).await?;
+            }
             Self::Cancel { run } => {
+                let run = find_run(connection, &run).await?;
                 let outcome = connection.request(async |client| client.run_cancel(run).await).await?;
                 match output.json {
                     true => output.print_json(&outcome)?,
@@ -112,19 +126,24 @@ impl Run {
                 }
             }
             Self::Retry { run } => {
+                let run = find_run(connection, &run).await?;
                 let run = connection.request(async |client| client.run_get(run).await).await?;
                 return follow_run(context, connection, &run, from.unwrap_or(Position::START)).await;
             }
             Self::Answer(answer) => return answer.dispatch(context, connection).await,
             Self::Delegate(delegate) => return delegate.dispatch(context, connection).await,
-            Self::Events { run, after } => print_events(context, connection, run, Cursor(after)).await?,
+            Self::Events { run, after } => {
+                let run = find_run(connection, &run).await?;
+                print_events(context, connection, run, Cursor(after)).await?;
+            }
         }
         Ok(Exit::Done)
     }
 }
 
 /// Puts the run back into the queue and returns the previous position of its session's stream.
-async fn retry_run(connection: &mut Connection<'_>, run: RunId) -> Result<Position, CliError> {
+async fn retry_run(connection: &mut Connection<'_>, run: &str) -> Result<Position, CliError> {
+    let run = find_run(connection, run).await?;
     let now = session_position(connection, run).await?;
     connection.request(async |client| client.run_retry(run).await).await?;
     Ok(now)
@@ -134,6 +153,37 @@ async fn retry_run(connection: &mut Connection<'_>, run: RunId) -> Result<Positi
 async fn session_position(connection: &mut Connection<'_>, run: RunId) -> Result<Position, CliError> {
     let session = connection.request(async |client| client.run_get(run).await).await?.session.to_string();
     Ok(connection.request(async |client| client.session_snapshot(&session).await).await?.position)
+}
+
+async fn list_runs(
+    context: &Context<'_>,
+    connection: &mut Connection<'_>,
+    session: Option<String>,
+    status: Option<RunStatus>,
+    limit: usize,
+) -> Result<(), CliError> {
+    let session = match session {
+        Some(name) => Some(find_session(connection, &name).await?),
+        None => None,
+    };
+    let query = RunListQuery { session, status, limit: Some(limit), before: None };
+    match connection.request(async |client| client.run_list(&query).await).await {
+        Ok(page) => print_runs(context, connection, &page.items, limit).await,
+        Err(error) => {
+            let name = query.session.as_deref().unwrap_or_default();
+            Err(suggest_session(connection, name, error).await)
+        }
+    }
+}
+
+/// Describes what needs attention: the open question of a waiting run, or the error of a failed one.
+pub(super) fn run_note(run: &mainspring_core::Run) -> String {
+    let question = run.state.wait().filter(|wait| wait.answer.is_none());
+    match (question, run.state.error()) {
+        (Some(wait), _) => format!("? {}", output::excerpt(&wait.question, 200)),
+        (None, Some(error)) => format!("{}: {}", error.code, output::excerpt(&error.message, 200)),
+        (None, None) => String::new(),
+    }
 }
 
 async fn print_runs(
@@ -157,18 +207,17 @@ async fn print_runs(
         }
     }
     let rows = runs.iter().map(|run| {
-        let error = run.state.error().map(|error| error.code.clone()).unwrap_or_default();
         vec![
-            run.id.to_string(),
+            output::format_id(run.id),
             names.get(&run.session).cloned().unwrap_or_default(),
             output::format_status(run.state.status()),
             run.attempts.to_string(),
-            format_time(run.created_at),
+            output::format_table_time(run.created_at),
             format_run_duration(run),
-            error,
+            run_note(run),
         ]
     });
-    let headings = ["run", "session", "status", "attempts", "accepted", "took", "error"];
+    let headings = ["run", "session", "status", "attempts", "accepted", "took", "note"];
     context.output.print_table(&headings, rows.collect())?;
     Ok(context.output.print_limit_note(runs.len(), limit)?)
 }
@@ -188,15 +237,6 @@ async fn print_events(
         context.output.print_line(format_event(&event))?;
     }
     Ok(())
-}
-
-/// Formats an event on one line.
-pub(super) fn format_event(event: &Event) -> String {
-    let payload =
-        serde_json::to_value(&event.body).map(|json| json["payload"].to_string()).unwrap_or_default();
-    let payload = output::excerpt(&payload, 100);
-    let (cursor, at, kind) = (event.cursor.0, format_time(event.at), event.body.kind());
-    format!("{DIM}{cursor:>6} {at}{DIM:#} {kind:<28} {payload}")
 }
 
 /// Fetches every event of a run.

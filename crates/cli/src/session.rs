@@ -4,17 +4,19 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use mainspring_client::{Client, Fork, NewName, SessionPatch, SessionTarget};
-use mainspring_core::{BadId, MessageId, RunOptions, SessionStatus};
+use mainspring_core::{Position, RunOptions, SessionStatus};
 use mainspring_system::ids::Ids;
 use serde::Serialize;
 
 use super::connection::{Connection, Purpose};
 use super::error::{CliError, Exit};
+use super::ids::{find_message, find_session, suggest_session};
 use super::prompt::send_prompt;
 use super::{Context, file, tree};
 
 mod adopt;
 mod list;
+mod set;
 mod show;
 mod tail;
 
@@ -39,14 +41,14 @@ pub(super) enum Session {
     },
     /// Load a session without changing it; --json prints its effective options
     Load {
-        /// Session key or id (ses_…)
+        /// Session key, or id (ses_…) or its beginning
         session: String,
         #[command(flatten)]
         options: SessionOptions,
     },
     /// Show a session and its conversation
     Show {
-        /// Session key or id (ses_…)
+        /// Session key, or id (ses_…) or its beginning
         session: String,
         /// Maximum number of messages to show
         #[arg(long, value_name = "N", default_value_t = 50)]
@@ -54,7 +56,7 @@ pub(super) enum Session {
     },
     /// Print the events of a session as they happen, until Ctrl-C
     Tail {
-        /// Session key or id (ses_…)
+        /// Session key, or id (ses_…) or its beginning
         session: String,
         /// Position to start after: CURSOR.POS or `start` [default: now]
         #[arg(long, value_name = "POSITION")]
@@ -62,7 +64,7 @@ pub(super) enum Session {
     },
     /// Draw the message tree of a session with its branches and its active path
     Tree {
-        /// Session key or id (ses_…)
+        /// Session key, or id (ses_…) or its beginning
         session: String,
         /// Write an SVG image to this file instead
         #[arg(long, value_name = "FILE", conflicts_with = "json")]
@@ -70,11 +72,11 @@ pub(super) enum Session {
     },
     /// Branch a session: answer a user message again, or send another prompt after an answer
     Branch {
-        /// Session key or id (ses_…)
+        /// Session key, or id (ses_…) or its beginning
         session: String,
         /// Message to branch from; omit with --root
         #[arg(required_unless_present = "root", conflicts_with = "root")]
-        message: Option<MessageId>,
+        message: Option<String>,
         /// Prompt to send after an assistant message
         text: Vec<String>,
         /// Prompt of a new conversation within the session
@@ -83,17 +85,17 @@ pub(super) enum Session {
     },
     /// Move the active path to a message: the next prompt continues from there
     Navigate {
-        /// Session key or id (ses_…)
+        /// Session key, or id (ses_…) or its beginning
         session: String,
         /// Message id, or `none` for an empty path
         message: String,
     },
     /// Create a session that continues from a message of this one
     Fork {
-        /// Session key or id (ses_…)
+        /// Session key, or id (ses_…) or its beginning
         session: String,
         /// Message to continue from
-        message: MessageId,
+        message: String,
         /// Key of the new session
         #[arg(long = "as", value_name = "KEY")]
         key: Option<String>,
@@ -112,7 +114,7 @@ pub(super) enum Session {
     },
     /// Export a session and its messages as JSON Lines
     Export {
-        /// Session key or id (ses_…)
+        /// Session key, or id (ses_…) or its beginning
         session: String,
         /// File to write [default: standard output]
         #[arg(long, short, value_name = "FILE")]
@@ -125,37 +127,55 @@ pub(super) enum Session {
     },
     /// Bind a session to an existing session of an agent; creates the session if necessary
     Adopt(adopt::Adopt),
+    /// Change the settings of a session's later runs: model, system prompt, working directory …
+    Set {
+        /// Session key, or id (ses_…) or its beginning
+        session: String,
+        #[command(flatten)]
+        settings: set::Settings,
+    },
+    /// Prune the events of ended runs; messages stay
+    Compact {
+        /// Session key, or id (ses_…) or its beginning
+        session: String,
+        /// Prune only events before this position: CURSOR.POS [default: now]
+        #[arg(long, value_name = "POSITION")]
+        before: Option<Position>,
+    },
     /// Pin a session
     Pin {
-        /// Session key or id (ses_…)
+        /// Session key, or id (ses_…) or its beginning
         session: String,
     },
     /// Unpin a session
     Unpin {
-        /// Session key or id (ses_…)
+        /// Session key, or id (ses_…) or its beginning
         session: String,
     },
     /// Set the title of a session
     Rename {
-        /// Session key or id (ses_…)
+        /// Session key, or id (ses_…) or its beginning
         session: String,
         /// New title; empty to remove it
         title: String,
     },
     /// Archive a session; a new prompt reopens it
     Archive {
-        /// Session key or id (ses_…)
+        /// Session key, or id (ses_…) or its beginning
         session: String,
     },
     /// Reopen an archived session
     Reopen {
-        /// Session key or id (ses_…)
+        /// Session key, or id (ses_…) or its beginning
         session: String,
     },
-    /// Delete a session and everything in it
+    /// Delete a session and everything in it; asks first on a terminal
     Delete {
-        /// Session key or id (ses_…)
+        /// Session key, or id (ses_…) or its beginning
         session: String,
+        /// Do not ask
+        #[arg(long, short)]
+        yes: bool,
     },
 }
 
@@ -221,7 +241,7 @@ async fn start_session(
 }
 
 impl Session {
-    pub(super) async fn execute(self, context: &Context<'_>) -> Result<Exit, CliError> {
+    pub(super) async fn execute(mut self, context: &Context<'_>) -> Result<Exit, CliError> {
         if let Self::Branch { session, message, text, root } = self {
             let prompt = tree::branch_prompt(context, session, message, text.join(" "), root).await?;
             return send_prompt(context, &prompt).await;
@@ -229,8 +249,45 @@ impl Session {
         // A long-running `tail` may own the state directory, so it also executes queued runs.
         let purpose = if let Self::Tail { .. } = self { Purpose::Execute } else { Purpose::Records };
         let mut connection = context.connect(purpose).await?;
-        let outcome = self.dispatch(context, &mut connection).await;
+        let name = self.session_mut().map(|name| name.clone());
+        let outcome = async {
+            if let Some(session) = self.session_mut() {
+                *session = find_session(&mut connection, session).await?;
+            }
+            self.dispatch(context, &mut connection).await
+        };
+        let outcome = match (outcome.await, name) {
+            (Err(error), Some(name)) => Err(suggest_session(&mut connection, &name, error).await),
+            (outcome, _) => outcome,
+        };
         connection.close().await.and(outcome).map(|()| Exit::Done)
+    }
+
+    /// The session that the command names, which must exist.
+    fn session_mut(&mut self) -> Option<&mut String> {
+        match self {
+            Self::List { .. }
+            | Self::New { .. }
+            | Self::Search { .. }
+            | Self::Import { .. }
+            | Self::Adopt(_) => None,
+            Self::Load { session, .. }
+            | Self::Show { session, .. }
+            | Self::Tail { session, .. }
+            | Self::Tree { session, .. }
+            | Self::Branch { session, .. }
+            | Self::Navigate { session, .. }
+            | Self::Fork { session, .. }
+            | Self::Export { session, .. }
+            | Self::Set { session, .. }
+            | Self::Compact { session, .. }
+            | Self::Pin { session }
+            | Self::Unpin { session }
+            | Self::Rename { session, .. }
+            | Self::Archive { session }
+            | Self::Reopen { session }
+            | Self::Delete { session, .. } => Some(session),
+        }
     }
 
     async fn dispatch(self, context: &Context<'_>, connection: &mut Connection<'_>) -> Result<(), CliError> {
@@ -254,7 +311,8 @@ impl Session {
             }
             Self::Navigate { session, message } => navigate(context, connection, &session, &message).await,
             Self::Fork { session, message, key, title } => {
-                let (fork, name) = (Fork { message_id: message, key, title }, Ids::system().secret());
+                let message_id = find_message(connection, &session, &message).await?;
+                let (fork, name) = (Fork { message_id, key, title }, Ids::system().secret());
                 let created = connection
                     .request(async |client| client.session_fork(&session, &fork, &name).await)
                     .await?;
@@ -271,6 +329,8 @@ impl Session {
                 print_changed(context, &created, "imported")
             }
             Self::Adopt(adopt) => adopt.dispatch(context, connection).await,
+            Self::Set { session, settings } => set::set(context, connection, &session, settings).await,
+            Self::Compact { session, before } => set::compact(context, connection, &session, before).await,
             Self::Pin { session } => {
                 patch_session(context, connection, &session, &pinned_patch(true), "pinned").await
             }
@@ -289,7 +349,7 @@ impl Session {
                 let changes = status_patch(SessionStatus::Open);
                 patch_session(context, connection, &session, &changes, "reopened").await
             }
-            Self::Delete { session } => delete(context, connection, &session).await,
+            Self::Delete { session, yes } => delete(context, connection, &session, yes).await,
         }
     }
 }
@@ -302,7 +362,7 @@ async fn navigate(
 ) -> Result<(), CliError> {
     let message = match message {
         "none" => None,
-        id => Some(id.parse().map_err(|bad: BadId| CliError::bad_request(bad.to_string()))?),
+        id => Some(find_message(connection, session, id).await?),
     };
     let navigate = async |client: &Client| client.session_navigate(session, message, None).await;
     let session = connection.request(navigate).await?;
@@ -313,8 +373,13 @@ async fn delete(
     context: &Context<'_>,
     connection: &mut Connection<'_>,
     session: &str,
+    yes: bool,
 ) -> Result<(), CliError> {
     let found = connection.request(async |client| client.session_get(session).await).await?;
+    let title = found.title.as_ref().map(|title| format!(" ({title})")).unwrap_or_default();
+    if !yes {
+        context.output.confirm(&format!("Delete the session {session}{title} and everything in it?"))?;
+    }
     connection.request(async |client| client.session_delete(session).await).await?;
     let deleted = mainspring_core::Session { status: SessionStatus::Deleted, ..found };
     print_changed(context, &deleted, "deleted")

@@ -10,6 +10,7 @@ use super::Context;
 use super::connection::{Connection, Purpose};
 use super::error::CliError;
 use super::file::file_error;
+use super::ids::{find_message, find_session};
 use crate::drawing;
 
 /// Prints the tree as text or JSON, or writes it to an SVG file.
@@ -51,26 +52,23 @@ pub(super) async fn fetch_tree(
 pub(super) async fn branch_prompt(
     context: &Context<'_>,
     session: String,
-    message: Option<MessageId>,
+    message: Option<String>,
     text: String,
     root: Option<String>,
 ) -> Result<Prompt, CliError> {
-    let (place, text) = match (message, root) {
-        (Some(message), _) => {
-            let mut connection = context.connect(Purpose::Records).await?;
-            let found =
-                connection.request(async |client| client.session_message(&session, message).await).await;
-            connection.close().await?;
-            match found?.node.message.role {
-                Role::User if !text.is_empty() => {
-                    let message =
-                        format!("{message} is a user message: it is answered again and takes no text");
-                    return Err(CliError::bad_request(message));
-                }
-                Role::User => (Place::Regenerate { message_id: message }, text),
-                Role::Assistant => (Place::Edit { message_id: message }, text),
+    let mut connection = context.connect(Purpose::Records).await?;
+    let found = find_branch_point(&mut connection, &session, message.as_deref()).await;
+    connection.close().await?;
+    let (session, found) = found?;
+    let (place, text) = match (found, root) {
+        (Some((message, role)), _) => match role {
+            Role::User if !text.is_empty() => {
+                let message = format!("{message} is a user message: it is answered again and takes no text");
+                return Err(CliError::bad_request(message));
             }
-        }
+            Role::User => (Place::Regenerate { message_id: message }, text),
+            Role::Assistant => (Place::Edit { message_id: message }, text),
+        },
         (None, root) => (Place::Root, root.unwrap_or_default()),
     };
     let (session_id, key) = match session.starts_with("ses_") {
@@ -92,6 +90,19 @@ pub(super) async fn branch_prompt(
         idempotency_key: Some(Ids::system().secret()),
         ..Prompt::default()
     })
+}
+
+/// Finds the session and the message, with its author, that a branch begins at.
+async fn find_branch_point(
+    connection: &mut Connection<'_>,
+    session: &str,
+    message: Option<&str>,
+) -> Result<(String, Option<(MessageId, Role)>), CliError> {
+    let session = find_session(connection, session).await?;
+    let Some(message) = message else { return Ok((session, None)) };
+    let message = find_message(connection, &session, message).await?;
+    let found = connection.request(async |client| client.session_message(&session, message).await).await?;
+    Ok((session, Some((message, found.node.message.role))))
 }
 
 /// Formats the blocks of a message, each as one or more lines.

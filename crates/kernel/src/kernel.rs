@@ -281,7 +281,10 @@ impl Shared {
             return Ok(known);
         }
         let known = self.adapters.keys().map(String::as_str).collect::<Vec<_>>();
-        Err(Error::UnknownAdapter { name: name.chars().take(64).collect(), known: known.join(", ") })
+        let near = mainspring_api::request::nearest(name, &known);
+        let near = near.map(|near| format!("; did you mean {near}?")).unwrap_or_default();
+        let known = known.join(", ") + &near;
+        Err(Error::UnknownAdapter { name: name.chars().take(64).collect(), known })
     }
 
     /// True if an adapter calls tools that the caller executes.

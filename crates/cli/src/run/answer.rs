@@ -1,7 +1,7 @@
 //! `mainspring run answer`
 
 use clap::Args;
-use mainspring_core::{Answer, Approval, ClientResult, RunId};
+use mainspring_core::{Answer, Approval, ClientResult};
 use serde_json::Value;
 
 use super::session_position;
@@ -9,11 +9,12 @@ use crate::Context;
 use crate::connection::Connection;
 use crate::error::{CliError, Exit};
 use crate::follow::{follow_run, print_wait};
+use crate::ids::find_run;
 
 #[derive(Args)]
 pub(crate) struct AnswerArgs {
-    /// Run id
-    run: RunId,
+    /// Run id, or its beginning
+    run: String,
     /// Text of the answer
     #[arg(
         required_unless_present_any = ["allow", "deny", "tool_result", "tool_error"],
@@ -46,7 +47,7 @@ impl AnswerArgs {
         context: &Context<'_>,
         connection: &mut Connection<'_>,
     ) -> Result<Exit, CliError> {
-        let (run, output) = (self.run, context.output);
+        let (run, output) = (find_run(connection, &self.run).await?, context.output);
         let waiting = connection.request(async |client| client.run_get(run).await).await?;
         let Some(wait) = waiting.state.wait().map(|wait| wait.id) else {
             let status = waiting.state.status();

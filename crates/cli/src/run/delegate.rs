@@ -2,17 +2,18 @@
 
 use clap::Args;
 use mainspring_client::{Delegate, SessionTarget};
-use mainspring_core::{Cost, DelegationMode, Mode, Position, RunId, RunLimits, RunOptions, SessionId};
+use mainspring_core::{BadId, Cost, DelegationMode, Mode, Position, RunLimits, RunOptions};
 
 use crate::Context;
 use crate::connection::Connection;
 use crate::error::{CliError, Exit};
 use crate::follow::follow_run;
+use crate::ids::{find_run, find_session};
 
 #[derive(Args)]
 pub(crate) struct DelegateArgs {
-    /// Id of the running run
-    run: RunId,
+    /// Id of the running run, or its beginning
+    run: String,
     /// Objective of the child run
     #[arg(required = true)]
     objective: Vec<String>,
@@ -24,7 +25,7 @@ pub(crate) struct DelegateArgs {
     context: Option<String>,
     /// Session of an earlier child to continue
     #[arg(long, value_name = "ID")]
-    session: Option<SessionId>,
+    session: Option<String>,
     /// Let the child act instead of only answering
     #[arg(long)]
     act: bool,
@@ -50,11 +51,18 @@ impl DelegateArgs {
         context: &Context<'_>,
         connection: &mut Connection<'_>,
     ) -> Result<Exit, CliError> {
-        let (run, mode, output) = (self.run, self.mode, context.output);
+        let (run, mode, output) = (find_run(connection, &self.run).await?, self.mode, context.output);
+        let session_id = match self.session {
+            Some(name) => {
+                let id = find_session(connection, &name).await?;
+                Some(id.parse().map_err(|bad: BadId| CliError::bad_request(bad.to_string()))?)
+            }
+            None => None,
+        };
         let limits = RunLimits { max_cost: self.max_cost.map(Cost::from), ..RunLimits::default() };
         let delegate = Delegate {
             context: self.context,
-            session: SessionTarget { session_id: self.session, ..SessionTarget::default() },
+            session: SessionTarget { session_id, ..SessionTarget::default() },
             adapter: self.adapter,
             run_mode: if self.act { Mode::Act } else { Mode::Ask },
             options: RunOptions { model: self.model, limits, ..RunOptions::default() },

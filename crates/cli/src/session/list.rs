@@ -6,7 +6,8 @@ use mainspring_core::SessionStatus;
 use crate::Context;
 use crate::connection::Connection;
 use crate::error::CliError;
-use crate::output::{self, BOLD, DIM, format_time};
+use crate::output::{self, BOLD, DIM};
+use crate::run::run_note;
 
 pub(super) async fn list(
     context: &Context<'_>,
@@ -32,18 +33,18 @@ pub(super) async fn list(
         let (session, latest) = (listed.session, listed.latest_run);
         let status =
             latest.as_ref().map_or_else(|| "-".into(), |run| output::format_status(run.state.status()));
-        let name = session.key.clone().unwrap_or_else(|| session.id.to_string());
+        let name = session.key.clone().unwrap_or_else(|| output::format_id(session.id));
         vec![
             name,
             session.title.unwrap_or_default(),
-            latest.map_or(0, |run| run.no).to_string(),
+            latest.as_ref().map_or(0, |run| run.no).to_string(),
             status,
-            format_time(session.last_activity_at),
+            output::format_table_time(session.last_activity_at),
+            latest.as_ref().map(run_note).unwrap_or_default(),
         ]
     });
-    context
-        .output
-        .print_table(&["session", "title", "runs", "latest run", "last activity"], rows.collect())?;
+    let headings = ["session", "title", "runs", "latest run", "last activity", "note"];
+    context.output.print_table(&headings, rows.collect())?;
     Ok(context.output.print_limit_note(count, limit)?)
 }
 

@@ -1,14 +1,16 @@
 //! `mainspring session tail`
 
+use std::collections::HashSet;
+
 use mainspring_client::Item;
 use mainspring_core::{Body, Position};
 
 use crate::Context;
 use crate::connection::Connection;
 use crate::error::CliError;
+use crate::event_line::{format_event, format_streamed};
 use crate::follow::interrupt_signal;
 use crate::output::DIM;
-use crate::run::format_event;
 
 /// Prints events and text as they arrive.
 pub(super) async fn tail(
@@ -26,7 +28,7 @@ pub(super) async fn tail(
         None => connection.request(async |client| client.session_snapshot(session).await).await?.position,
     };
     let mut events = connection.events(session, from);
-    let mut mid_line = false;
+    let (mut mid_line, mut streamed) = (false, HashSet::new());
     let mut interrupt = std::pin::pin!(interrupt_signal());
     loop {
         let item = tokio::select! {
@@ -43,7 +45,8 @@ pub(super) async fn tail(
             Some(item) => item?,
         };
         if let (Item::Live(live), false) = (&item, output.json) {
-            if let Body::MessageDelta { text, .. } = &live.body {
+            if let Body::MessageDelta { text, message_id, .. } = &live.body {
+                streamed.insert(*message_id);
                 output.print(text)?;
                 mid_line = !text.ends_with('\n');
             }
@@ -55,7 +58,13 @@ pub(super) async fn tail(
         match item {
             Item::Event(event) if output.json => output.print_json(&event)?,
             Item::Live(live) => output.print_json(&live)?,
-            Item::Event(event) => output.print_line(format_event(&event))?,
+            Item::Event(event) => match &event.body {
+                // The text was printed while it was streamed.
+                Body::MessageCompleted { message, .. } if streamed.remove(&message.id) => {
+                    output.print_line(format_streamed(&event))?;
+                }
+                _ => output.print_line(format_event(&event))?,
+            },
             Item::Reset(now) if output.json => output.print_json(&now)?,
             Item::Reset(_) => output.print_note("older events are no longer stored; continuing from now")?,
             Item::Thought(thought) => output.print_note(format_args!("{DIM}· ({}){DIM:#}", thought.text))?,

@@ -10,10 +10,14 @@ fn mainspring(dir: &Path, arguments: &[&str]) -> Output {
     command(dir).args(arguments).output().unwrap()
 }
 
-/// Builds a `mainspring` command on `dir`, without inherited settings and keys. Prompts go to the script agent.
+/// Builds a `mainspring` command on `dir`, without inherited settings and keys. Prompts go to the script agent, unless
+/// the file in `dir` names another adapter.
 pub(crate) fn command(dir: &Path) -> Command {
     let mut command = bare_command(dir);
-    command.env("MAINSPRING_ADAPTER", "script");
+    let file = std::fs::read_to_string(dir.join("mainspring.toml")).unwrap_or_default();
+    if !file.lines().any(|line| line.starts_with("adapter = ")) {
+        command.env("MAINSPRING_ADAPTER", "script");
+    }
     command
 }
 
@@ -142,7 +146,7 @@ fn exit_codes_match_the_outcome() {
         ),
         (&["session", "show", "nobody"], 3, "error[not_found]: no session \"nobody\""),
         (&["run", "show", "run_00000000000040008000000000000000"], 3, "error[not_found]"),
-        (&["run", "show", "run_1"], 2, "is not a run id"),
+        (&["run", "show", "run_x"], 2, "is not a run id"),
         (&["session", "list", "--limit", "0"], 2, "a limit must be at least 1"),
         (&["prompt", "--session", "asking", "ask Who?"], 7, "mainspring run answer run_"),
     ];

@@ -21,4 +21,5 @@ mod limits;
 mod mcp;
 mod model_server;
 mod native;
+mod people;
 mod pi;
