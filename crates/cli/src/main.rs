@@ -31,6 +31,7 @@ mod follow;
 mod guard;
 mod import;
 mod key;
+mod limits;
 mod mcp;
 mod model;
 mod model_server;
