@@ -74,12 +74,7 @@ fn commits(builder: &Builder, fence: Fence, round: u32) -> Vec<Arc<Commit>> {
         let mut run = builder.run(fence.session, round * COMMITS_PER_TASK as u32 + no);
         let attempt = builder.attempt(run.id);
         run.last_attempt = Some(attempt.id);
-        let queued = Body::RunQueued {
-            adapter: run.adapter.clone(),
-            mode: Mode::Act,
-            policy: None,
-            retry_at_ms: None,
-        };
+        let queued = Body::run_accepted(run.adapter.clone(), Mode::Act, None);
         let succeeded = Body::RunSucceeded { close: Close::default() };
         let events =
             vec![builder.event(run.id, None, queued), builder.event(run.id, Some(attempt.id), succeeded)];

@@ -91,6 +91,7 @@ impl Builder {
             output: None,
             usage: Usage::default(),
             created_at: self.now,
+            retried_at: None,
             started_at: Some(self.now),
             completed_at: Some(self.now),
             updated_at: self.now,
@@ -108,6 +109,7 @@ impl Builder {
             binding: None,
             resume_from: None,
             error: None,
+            retry_reason: None,
             retryable: false,
             usage: Usage::default(),
             cancellation: Cancellation::default(),
@@ -189,16 +191,12 @@ impl Builder {
         answer: &Arc<Message>,
     ) -> [Body; EVENTS_PER_TURN] {
         [
-            Body::RunQueued {
-                adapter: adapter::ANSWER.into(),
-                mode: Mode::Act,
-                policy: Some(Policy::Enqueue),
-                retry_at_ms: None,
-            },
+            Body::run_accepted(adapter::ANSWER.into(), Mode::Act, Some(Policy::Enqueue)),
             Body::AttemptCreated {
                 attempt_no: 1,
                 adapter: adapter::ANSWER.into(),
                 resume_from_attempt_id: None,
+                retry_reason: None,
             },
             Body::RunStarting {},
             Body::MessageCompleted { message: prompt.clone(), parent_id: session.tip_message },

@@ -12,8 +12,8 @@ use crate::{
     AcceptedRun, Agent, BindingAdoption, CancelOutcome, Capabilities, CaughtUp, ClosedSession, Compacted,
     Compaction, Delegate, Delegated, DelegationView, FeedSnapshot, Fork, Health, KeptForForks, ListedSession,
     LiveChange, Login, MadeKey, MessageView, Navigation, NewKey, OpenedSession, Page, Problem, Prompt,
-    RunDelegations, SearchHit, SessionAdopted, SessionAdoption, SessionPatch, SessionTarget, Snapshot,
-    Thought, TreeNode, WaitAnswer,
+    RetryOptions, RunDelegations, SearchHit, SessionAdopted, SessionAdoption, SessionPatch, SessionTarget,
+    Snapshot, Thought, TreeNode, WaitAnswer,
 };
 
 /// A type of the wire contract that is sent as JSON.
@@ -49,6 +49,7 @@ to_json![
     Navigation,
     NewKey,
     Prompt,
+    RetryOptions,
     SessionAdoption,
     SessionPatch,
     SessionTarget,

@@ -41,7 +41,7 @@ pub use json::ToJson;
 pub use key::{KeyListQuery, MadeKey, NewKey};
 pub use page::Page;
 pub use problem::Problem;
-pub use run::{AcceptedRun, CancelOutcome, Prompt, PromptContent, RunListQuery, WaitAnswer};
+pub use run::{AcceptedRun, CancelOutcome, Prompt, PromptContent, RetryOptions, RunListQuery, WaitAnswer};
 pub use search::{SearchHit, SearchQuery};
 pub use session::{
     ClosedSession, Compacted, Compaction, KeptForForks, ListedSession, MessageListQuery, NewName, OpenBlock,

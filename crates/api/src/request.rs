@@ -90,7 +90,7 @@ pub(crate) struct OptionsForm {
 
 #[derive(Deserialize)]
 #[serde(remote = "RunLimits", rename_all = "camelCase", deny_unknown_fields)]
-struct LimitsForm {
+pub(crate) struct LimitsForm {
     #[serde(default)]
     max_steps: Option<u32>,
     #[serde(default)]

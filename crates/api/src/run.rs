@@ -1,7 +1,8 @@
 //! Runs, and the prompts that make them.
 
 use mainspring_core::{
-    Answer, AttemptId, Block, Mode, Place, Policy, Position, Run, RunId, RunOptions, RunStatus, WaitId,
+    Answer, AttemptId, Block, Mode, Place, Policy, Position, Run, RunChange, RunId, RunLimits, RunOptions,
+    RunStatus, WaitId,
 };
 use serde::{Deserialize, Serialize};
 
@@ -83,6 +84,36 @@ impl PromptContent {
             Self::Text(text) => vec![Block::text(text)],
             Self::Blocks(blocks) => blocks,
         }
+    }
+}
+
+/// What a retry changes about its run. Absent fields stay as they are.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+pub struct RetryOptions {
+    /// The adapter. Another adapter uses its own default model unless a model is given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub adapter: Option<String>,
+    /// The model, by its provider's name. Replaces the run's model and model profile.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// The model profile. Replaces the run's model and model profile.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model_profile: Option<String>,
+    /// The limits that change; the others stay. Tokens, cost and model calls of earlier attempts count; the time limit
+    /// counts from the retry. A delegated run gets at most the rest of its parent's limits.
+    #[serde(
+        skip_serializing_if = "RunLimits::is_empty",
+        deserialize_with = "crate::request::LimitsForm::deserialize"
+    )]
+    pub limits: RunLimits,
+}
+
+impl From<RetryOptions> for RunChange {
+    fn from(options: RetryOptions) -> Self {
+        let RetryOptions { adapter, model, model_profile, limits } = options;
+        Self { adapter, model, model_profile, limits }
     }
 }
 

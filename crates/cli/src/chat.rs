@@ -6,7 +6,7 @@
 use clap::Args;
 use mainspring_agent::models::{DEFAULT_PROFILE, SCRIPTED};
 use mainspring_agent::{definition, native};
-use mainspring_client::{Events, Prompt, PromptContent, RunListQuery, SessionTarget};
+use mainspring_client::{Events, Prompt, PromptContent, RetryOptions, RunListQuery, SessionTarget};
 use mainspring_core::{
     KeyPresence, MessageId, Mode, ModelList, ModelProfile, Place, Position, Run, RunId, RunOptions, Session,
 };
@@ -392,7 +392,10 @@ impl Conversation<'_, '_> {
         let run = last.items.first().map(|run| run.id);
         let run =
             self.last_run.or(run).ok_or_else(|| CliError::bad_request("the session has no messages yet"))?;
-        let run: Run = self.connection.request(async |client| client.run_retry(run).await).await?;
+        let run: Run = self
+            .connection
+            .request(async |client| client.run_retry(run, &RetryOptions::default()).await)
+            .await?;
         self.screen.print_gap()?;
         let events = self.connection.events(&session, self.position);
         self.follow(&run, events).await

@@ -5,8 +5,8 @@ use std::io::IsTerminal;
 
 use mainspring_client::{Item, Snapshot};
 use mainspring_core::{
-    Answer, Approval, Block, Body, DigestAuthor, Failure, Message, MessageId, MessageStatus, Position, Role,
-    Run, RunId, RunState, RunStatus, SessionId, Wait, WaitRequest,
+    Answer, Approval, Block, Body, DigestAuthor, Failure, Message, MessageId, MessageStatus, Position,
+    RetryReason, Role, Run, RunId, RunState, RunStatus, SessionId, Wait, WaitRequest,
 };
 use mainspring_kernel::kernel::{Kernel, Work};
 use serde_json::{Value, json};
@@ -230,6 +230,12 @@ impl RunPrinter<'_, '_> {
                 output.print_note(format_args!(
                     "{DIM}· {messages} older messages are {how} for the model{DIM:#}"
                 ))?;
+            }
+            Body::AttemptCreated {
+                attempt_no, adapter, retry_reason: Some(RetryReason::Failover), ..
+            } => {
+                output
+                    .print_note(format_args!("{DIM}· attempt {attempt_no}: {adapter} takes over{DIM:#}"))?;
             }
             Body::AttemptCreated { attempt_no, .. } if *attempt_no > 1 => {
                 output.print_note(format_args!("{DIM}· attempt {attempt_no}{DIM:#}"))?;

@@ -17,6 +17,7 @@ use super::output;
 
 mod answer;
 mod delegate;
+mod retry;
 mod show;
 mod steps;
 
@@ -47,11 +48,8 @@ pub(super) enum Run {
         /// Run id, or its beginning
         run: String,
     },
-    /// Retry a failed, timed-out or orphaned run
-    Retry {
-        /// Run id, or its beginning
-        run: String,
-    },
+    /// Retry a failed, timed-out or orphaned run, with other limits, another model or another adapter if given
+    Retry(retry::RetryArgs),
     /// List the model calls of a run
     Steps {
         /// Run id, or its beginning
@@ -82,14 +80,14 @@ fn parse_status(name: &str) -> Result<RunStatus, String> {
 impl Run {
     pub(super) async fn execute(self, context: &Context<'_>) -> Result<Exit, CliError> {
         let mut from = None;
-        if let Self::Retry { run } = &self {
+        if let Self::Retry(retry) = &self {
             // Recorded before any run executes, so that runs queued later do not start first.
             let mut connection = context.connect(Purpose::Records).await?;
-            let retried = retry_run(&mut connection, run).await;
+            let retried = retry_run(&mut connection, retry).await;
             connection.close().await?;
             from = Some(retried?);
         }
-        let executes = matches!(self, Self::Retry { .. } | Self::Answer(_) | Self::Delegate(_));
+        let executes = matches!(self, Self::Retry(_) | Self::Answer(_) | Self::Delegate(_));
         let mut connection =
             context.connect(if executes { Purpose::Execute } else { Purpose::Records }).await?;
         let outcome = self.dispatch(context, &mut connection, from).await;
@@ -125,8 +123,8 @@ impl Run {
                     }
                 }
             }
-            Self::Retry { run } => {
-                let run = find_run(connection, &run).await?;
+            Self::Retry(retry) => {
+                let run = find_run(connection, &retry.run).await?;
                 let run = connection.request(async |client| client.run_get(run).await).await?;
                 return follow_run(context, connection, &run, from.unwrap_or(Position::START)).await;
             }
@@ -142,10 +140,10 @@ impl Run {
 }
 
 /// Puts the run back into the queue and returns the previous position of its session's stream.
-async fn retry_run(connection: &mut Connection<'_>, run: &str) -> Result<Position, CliError> {
-    let run = find_run(connection, run).await?;
+async fn retry_run(connection: &mut Connection<'_>, retry: &retry::RetryArgs) -> Result<Position, CliError> {
+    let (run, options) = (find_run(connection, &retry.run).await?, retry.options());
     let now = session_position(connection, run).await?;
-    connection.request(async |client| client.run_retry(run).await).await?;
+    connection.request(async |client| client.run_retry(run, &options).await).await?;
     Ok(now)
 }
 

@@ -12,7 +12,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{AttemptId, BindingId, Body, Failure, NodeId, Refusal, RunId, RunStatus, Time, Usage};
+use crate::{
+    AttemptId, BindingId, Body, Failure, NodeId, Refusal, RetryReason, RunId, RunStatus, Time, Usage,
+};
 
 /// One execution of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -41,6 +43,9 @@ pub struct Attempt {
     /// The attempt before this one, which it resumes from.
     #[serde(rename = "resumeFromAttemptId", skip_serializing_if = "Option::is_none")]
     pub resume_from: Option<AttemptId>,
+    /// Why the attempt follows the one before. Absent for a first attempt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_reason: Option<RetryReason>,
     /// The error of a failed attempt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<Failure>,

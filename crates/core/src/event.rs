@@ -15,8 +15,9 @@ use serde_json::{Map, Value};
 use crate::{
     Approval, ArtifactId, ArtifactRole, AttemptId, BindingId, BindingStatus, Block, Budget, ClientCall,
     ClientResult, DelegationId, DelegationMode, DelegationStatus, DigestAuthor, EventId, ExternalRef,
-    Failure, Fidelity, GrantId, Message, MessageId, Mode, Policy, RunId, RunStatus, SessionId, SessionStatus,
-    StateAuthor, StateScope, StepId, StopReason, Time, TitleSource, Usage, Visibility, WaitId,
+    Failure, Fidelity, GrantId, Message, MessageId, Mode, Policy, RetryReason, RunId, RunLimits, RunStatus,
+    SessionId, SessionStatus, StateAuthor, StateScope, StepId, StopReason, Time, TitleSource, Usage,
+    Visibility, WaitId,
 };
 
 /// The version of the event envelope.
@@ -311,6 +312,10 @@ bodies! {
         mode: Mode,
         #[serde(default, skip_serializing_if = "Option::is_none")] policy: Option<Policy>,
         #[serde(default, skip_serializing_if = "Option::is_none")] retry_at_ms: Option<Time>,
+        #[serde(default, skip_serializing_if = "Option::is_none")] retry_reason: Option<RetryReason>,
+        #[serde(default, skip_serializing_if = "Option::is_none")] model: Option<String>,
+        #[serde(default, skip_serializing_if = "Option::is_none")] model_profile: Option<String>,
+        #[serde(default, skip_serializing_if = "RunLimits::is_empty")] limits: RunLimits,
     }
     /// The run's prompt was merged into another run, which now works on both. The merged run ends together with it.
     "run.merged" => RunMerged { into_run_id: RunId }
@@ -341,6 +346,7 @@ bodies! {
         attempt_no: u32,
         adapter: String,
         #[serde(default, skip_serializing_if = "Option::is_none")] resume_from_attempt_id: Option<AttemptId>,
+        #[serde(default, skip_serializing_if = "Option::is_none")] retry_reason: Option<RetryReason>,
     }
     /// The adapter took control.
     "attempt.started" => AttemptStarted {}
@@ -503,6 +509,20 @@ impl Body {
 }
 
 impl Body {
+    /// The event of a run that is accepted.
+    pub fn run_accepted(adapter: String, mode: Mode, policy: Option<Policy>) -> Self {
+        Self::RunQueued {
+            adapter,
+            mode,
+            policy,
+            retry_at_ms: None,
+            retry_reason: None,
+            model: None,
+            model_profile: None,
+            limits: RunLimits::default(),
+        }
+    }
+
     /// True for types that end a run.
     pub const fn ends_run(&self) -> bool {
         matches!(

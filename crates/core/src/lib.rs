@@ -17,6 +17,7 @@ pub mod message;
 pub mod model;
 pub mod record;
 pub mod refusal;
+pub mod retry;
 pub mod run;
 #[cfg(feature = "schema")]
 mod schema;
@@ -51,6 +52,7 @@ pub use message::{Block, Message, MessageStatus, Role};
 pub use model::{KeyPresence, ModelList, ModelPrice, ModelProfile, ModelProvider};
 pub use record::{Artifact, ArtifactRole, AuthMethod, Grant, GrantEffect, GrantSource};
 pub use refusal::{Failure, Refusal};
+pub use retry::{Fallback, NextAttempt, RetryReason, RunChange};
 pub use run::{
     Budget, Limit, Mode, Place, Policy, RequestName, Run, RunLimits, RunOption, RunOptions, RunOutput,
     RunState, RunStatus,

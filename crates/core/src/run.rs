@@ -20,8 +20,8 @@ use serde::{Deserialize, Serialize};
 use crate::attempt::{self, Attempt};
 use crate::wait::{self, Answer, Wait, WaitRequest};
 use crate::{
-    AttemptId, Body, CancelReason, Close, Failure, MessageId, NodeId, Point, Proof, Refusal, RunId,
-    SessionId, Time, Usage, WaitId,
+    AttemptId, Body, CancelReason, Close, Failure, MessageId, NextAttempt, NodeId, Point, Proof, Refusal,
+    RetryReason, RunChange, RunId, SessionId, Time, Usage, WaitId,
 };
 
 mod budget;
@@ -108,6 +108,9 @@ pub struct Run {
     /// When the first attempt was created.
     #[serde(rename = "startedAtMs", skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Time>,
+    /// When a caller last retried the run. The time limit counts from then.
+    #[serde(rename = "retriedAtMs", default, skip_serializing_if = "Option::is_none")]
+    pub retried_at: Option<Time>,
     /// When the run ended.
     #[serde(rename = "completedAtMs", skip_serializing_if = "Option::is_none")]
     pub completed_at: Option<Time>,
@@ -123,6 +126,11 @@ impl Run {
     /// True when a request with this fingerprint can be the one that created the run.
     pub fn matches_fingerprint(&self, fingerprint: [u8; 16]) -> bool {
         self.fingerprint == fingerprint || self.fingerprint == Self::UNKNOWN_FINGERPRINT
+    }
+
+    /// The time from which the run's time limit counts: its start, or its last retry by a caller.
+    pub fn limited_since(&self) -> Time {
+        self.retried_at.or(self.started_at).unwrap_or(self.created_at)
     }
 
     /// The refusal for commands to a run that is not live: it has ended or was merged into another run.
@@ -190,8 +198,11 @@ pub enum Command {
         /// The outcome.
         outcome: Outcome,
     },
-    /// Retry a run that has ended.
-    Retry,
+    /// Retry a run that has ended, as a caller asks.
+    Retry {
+        /// What the retry changes about the run.
+        change: RunChange,
+    },
     /// Merge the run's prompt into another run.
     Merge {
         /// The other run.
@@ -209,7 +220,7 @@ pub enum Outcome {
         /// The evidence that it stopped.
         proof: Proof,
     },
-    /// The attempt failed. The run is retried at `retry_at`, if set.
+    /// The attempt failed. `retry` is the next attempt, if there is one.
     Failed {
         /// The status of the run if it is not retried: failed, timed_out or orphaned.
         status: RunStatus,
@@ -217,8 +228,8 @@ pub enum Outcome {
         error: Failure,
         /// True when the error is temporary.
         retryable: bool,
-        /// When the run is retried.
-        retry_at: Option<Time>,
+        /// The next attempt.
+        retry: Option<Box<NextAttempt>>,
     },
 }
 
@@ -229,18 +240,21 @@ pub enum Outcome {
 pub fn decide(run: &Run, attempt: Option<&Attempt>, command: Command) -> Result<Vec<Body>, Refusal> {
     let status = run.state.status();
     let close = Close::default();
-    if let Some(into) = run.merged_into.filter(|_| !status.is_ended() || command == Command::Retry) {
+    if let Some(into) =
+        run.merged_into.filter(|_| !status.is_ended() || matches!(command, Command::Retry { .. }))
+    {
         return Err(Refusal::Merged { into });
     }
     match (&run.state, command) {
         (RunState::Queued { .. }, Command::Merge { into }) if run.steers => {
             Ok(vec![Body::RunMerged { into_run_id: into }])
         }
-        (RunState::Queued { .. }, Command::Start) => Ok(vec![
+        (RunState::Queued { retry_reason, .. }, Command::Start) => Ok(vec![
             Body::AttemptCreated {
                 attempt_no: run.attempts + 1,
                 adapter: run.adapter.clone(),
                 resume_from_attempt_id: run.last_attempt,
+                retry_reason: *retry_reason,
             },
             Body::RunStarting {},
         ]),
@@ -300,8 +314,10 @@ pub fn decide(run: &Run, attempt: Option<&Attempt>, command: Command) -> Result<
             check_authority(run, attempt, by)?;
             finish(run, outcome)
         }
-        (state, Command::Retry) if state.status().is_settled() => Ok(vec![run_queued(run, None)]),
-        (_, Command::Start | Command::Retry | Command::Merge { .. }) => Err(wrong_state(status)),
+        (state, Command::Retry { change }) if state.status().is_settled() => {
+            Ok(vec![run_queued(run, NextAttempt { reason: RetryReason::User, at: None, change })])
+        }
+        (_, Command::Start | Command::Retry { .. } | Command::Merge { .. }) => Err(wrong_state(status)),
     }
 }
 
@@ -310,7 +326,10 @@ pub fn decide(run: &Run, attempt: Option<&Attempt>, command: Command) -> Result<
 pub fn follow(run: &Run, body: &Body) -> Option<Body> {
     let settled = run.state.status().is_settled();
     match body {
-        Body::RunQueued { .. } if settled => Some(run_queued(run, None)),
+        Body::RunQueued { retry_reason, .. } if settled => {
+            let reason = retry_reason.unwrap_or(RetryReason::User);
+            Some(run_queued(run, NextAttempt { reason, at: None, change: RunChange::default() }))
+        }
         body if body.ends_run() && !run.state.status().is_ended() => {
             let mut body = body.clone();
             if let Some(close) = body.close_mut() {
@@ -346,12 +365,12 @@ fn finish(run: &Run, outcome: Outcome) -> Result<Vec<Body>, Refusal> {
             events.push(Body::AttemptCancelled { proof });
             events.push(Body::RunCancelled { reason: CancelReason::Agent, close });
         }
-        (state, Outcome::Failed { status, error, retryable, retry_at }) => {
+        (state, Outcome::Failed { status, error, retryable, retry }) => {
             let status = if status.is_settled() { status } else { RunStatus::Failed };
             events.push(Body::AttemptFailed { status, error: error.clone(), retryable });
-            events.push(match (status, retry_at, state) {
-                (_, Some(at), state) if !matches!(state, RunState::Cancelling { .. }) => {
-                    run_queued(run, Some(at))
+            events.push(match (status, retry, state) {
+                (_, Some(retry), state) if !matches!(state, RunState::Cancelling { .. }) => {
+                    run_queued(run, *retry)
                 }
                 (RunStatus::TimedOut, ..) => Body::RunTimedOut { error, close },
                 (RunStatus::Orphaned, ..) => Body::RunOrphaned { error, close },
@@ -372,8 +391,18 @@ fn resolve_wait(state: &RunState, wait: WaitId, answer: Option<Answer>) -> Resul
     Ok(wait::decide(open, answer)?.into_iter().collect())
 }
 
-fn run_queued(run: &Run, retry_at: Option<Time>) -> Body {
-    Body::RunQueued { adapter: run.adapter.clone(), mode: run.mode, policy: None, retry_at_ms: retry_at }
+fn run_queued(run: &Run, retry: NextAttempt) -> Body {
+    let RunChange { adapter, model, model_profile, limits } = retry.change;
+    Body::RunQueued {
+        adapter: adapter.unwrap_or_else(|| run.adapter.clone()),
+        mode: run.mode,
+        policy: None,
+        retry_at_ms: retry.at,
+        retry_reason: Some(retry.reason),
+        model,
+        model_profile,
+        limits,
+    }
 }
 
 fn check_authority<'a>(
@@ -394,6 +423,10 @@ fn wrong_state(status: RunStatus) -> Refusal {
 
 /// Creates the attempt of a [`Body::AttemptCreated`] event.
 pub fn new_attempt(run: &Run, id: AttemptId, node: NodeId, at: Time) -> Attempt {
+    let retry_reason = match run.state {
+        RunState::Queued { retry_reason, .. } => retry_reason,
+        _ => None,
+    };
     Attempt {
         id,
         run: run.id,
@@ -403,6 +436,7 @@ pub fn new_attempt(run: &Run, id: AttemptId, node: NodeId, at: Time) -> Attempt 
         node,
         binding: None,
         resume_from: run.last_attempt,
+        retry_reason,
         error: None,
         retryable: false,
         usage: Usage::default(),
@@ -424,9 +458,21 @@ pub fn apply(run: &mut Run, body: &Body, attempt: Option<AttemptId>, wait: Optio
         run.completed_at = Some(at);
     };
     match body {
-        Body::RunQueued { retry_at_ms, .. } => {
-            run.state = RunState::Queued { retry_at: *retry_at_ms };
+        Body::RunQueued { adapter, retry_at_ms, retry_reason, model, model_profile, limits, .. } => {
+            run.state = RunState::Queued { retry_at: *retry_at_ms, retry_reason: *retry_reason };
             run.completed_at = None;
+            if retry_reason.is_some() {
+                let change = RunChange {
+                    adapter: Some(adapter.clone()),
+                    model: model.clone(),
+                    model_profile: model_profile.clone(),
+                    limits: *limits,
+                };
+                change.apply(run);
+            }
+            if *retry_reason == Some(RetryReason::User) {
+                run.retried_at = Some(at);
+            }
         }
         Body::AttemptCreated { attempt_no, .. } => {
             run.attempts = *attempt_no;

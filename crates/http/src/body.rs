@@ -65,6 +65,23 @@ impl<T: DeserializeOwned> FromRequest<Http> for JsonObject<T> {
     }
 }
 
+/// Extracts a JSON object from the body, or the default from an empty body.
+pub(super) struct OptionalJsonObject<T>(pub(super) T);
+
+impl<T: DeserializeOwned + Default> FromRequest<Http> for OptionalJsonObject<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, http: &Http) -> Result<Self, Problem> {
+        let (parts, body) = request.into_parts();
+        let bytes = read(http, body).await?;
+        if bytes.is_empty() {
+            return Ok(Self(T::default()));
+        }
+        let request = Request::from_parts(parts, Body::from(bytes));
+        JsonObject::from_request(request, http).await.map(|JsonObject(object)| Self(object))
+    }
+}
+
 /// A response with a JSON body.
 pub(super) struct Json<T>(pub(super) T);
 

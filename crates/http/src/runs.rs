@@ -5,13 +5,16 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use mainspring_api::{AcceptedRun, CancelOutcome, Page, Prompt, RunListQuery, WaitAnswer};
+use mainspring_api::{AcceptedRun, CancelOutcome, Page, Prompt, RetryOptions, RunListQuery, WaitAnswer};
 use mainspring_core::{Attempt, Grant, Run, Step};
 use mainspring_kernel::kernel::{Accepted, Caller, RunQuery, RunRequest};
 use utoipa::IntoParams;
 
 use crate::access::Authenticated;
-use crate::body::{IdempotencyHeader, Json, JsonObject, QueryParams, RunPath, SessionPath, idempotency_key};
+use crate::body::{
+    IdempotencyHeader, Json, JsonObject, OptionalJsonObject, QueryParams, RunPath, SessionPath,
+    idempotency_key,
+};
 use crate::sessions::{page_of, page_start};
 use crate::{Http, Problem, events};
 
@@ -214,18 +217,22 @@ pub(super) async fn run_cancel(
     Ok(Json(http.kernel.run_cancel(&caller, run).await?))
 }
 
-/// Retries a failed, timed-out or orphaned run
+/// Retries a failed, timed-out or orphaned run, with other limits, another model or another adapter if the body says so
 #[utoipa::path(
-    post, path = "/v1/runs/{run}/retry", params(RunPath),
+    post, path = "/v1/runs/{run}/retry", params(RunPath), request_body = Option<RetryOptions>,
     responses((status = 202, description = "The run, queued again", body = Run)),
-    extensions(("x-problems" = json!(["forbidden", "session_busy", "not_latest_run", "run_merged", "wrong_state"]))),
+    extensions(("x-problems" = json!([
+        "adapter_not_registered", "adapter_incompatible", "option_not_used", "forbidden", "session_busy", "not_latest_run",
+        "run_merged", "wrong_state"
+    ]))),
 )]
 pub(super) async fn run_retry(
     State(http): State<Http>,
     Authenticated(caller): Authenticated,
     RunPath(run): RunPath,
+    OptionalJsonObject(options): OptionalJsonObject<RetryOptions>,
 ) -> Result<(StatusCode, Json<Run>), Problem> {
-    Ok((StatusCode::ACCEPTED, Json(http.kernel.run_retry(&caller, run).await?)))
+    Ok((StatusCode::ACCEPTED, Json(http.kernel.run_retry(&caller, run, options.into()).await?)))
 }
 
 /// Answers the question or approval request of a waiting run

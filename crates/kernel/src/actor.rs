@@ -36,6 +36,7 @@ mod lifetime;
 mod limits;
 mod queue;
 mod recover;
+mod retry;
 mod session;
 mod snapshot;
 mod status;
@@ -173,8 +174,8 @@ impl Actor {
                 let _ = reply.send(outcome);
             }
             Command::Cancel(run, reply) => Box::pin(self.cancel(run, reply)).await,
-            Command::Retry(run, reply) => {
-                let outcome = Box::pin(self.retry(run)).await;
+            Command::Retry(run, change, reply) => {
+                let outcome = Box::pin(self.retry(run, *change)).await;
                 self.report_status();
                 let _ = reply.send(outcome);
             }

@@ -124,7 +124,9 @@ impl Config {
             problems.extend(resolved.contradictions());
             let Config { adapters, models, .. } = &resolved.config;
             problems.extend(
-                adapters.iter().flat_map(|(name, adapter)| adapters::problems(name, adapter, &models.mcp)),
+                adapters
+                    .iter()
+                    .flat_map(|(name, adapter)| adapters::problems(name, adapter, adapters, &models.mcp)),
             );
         }
         if problems.is_empty() { Ok(resolved) } else { Err(ConfigError { problems }) }

@@ -208,6 +208,11 @@ fn kernel_options(config: &Config) -> Options {
         wait_expiry_ms: config.wait_expiry_hours * 60 * 60 * 1_000,
         idle_unload_ms: config.idle_unload_ms,
         retry: Retry { base_ms: config.retry.base_ms, max_ms: config.retry.max_ms },
+        fallbacks: config
+            .adapters
+            .iter()
+            .filter_map(|(name, adapter)| Some((name.clone(), adapter.fallbacks.clone()?)))
+            .collect(),
         on_orphan: match config.on_orphan {
             config::OnOrphan::Leave => OnOrphan::Leave,
             config::OnOrphan::Retry => OnOrphan::Retry,

@@ -218,7 +218,7 @@ impl<'a> Execution<'a> {
     /// Returns what the run may still use.
     pub(super) fn budget(&self) -> Option<Budget> {
         let run = &self.attempt.assignment().run;
-        let since = run.started_at.unwrap_or(run.created_at);
+        let since = run.limited_since();
         let used = self.usage + self.delegated_usage;
         Budget::of(&self.plan.limits, self.resume.granted + 1, self.steps, &used, since)
     }
@@ -235,7 +235,7 @@ impl<'a> Execution<'a> {
     fn check_limits(&self) -> Result<(), Exit> {
         let assignment = self.attempt.assignment();
         let limits = &self.plan.limits;
-        let since = assignment.run.started_at.unwrap_or(assignment.run.created_at);
+        let since = assignment.run.limited_since();
         let millis = self.attempt.now().since(since);
         let used = self.usage + self.delegated_usage;
         let Some(limit) = limits.limit_reached(self.resume.granted + 1, self.steps, &used, millis) else {

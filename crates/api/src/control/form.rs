@@ -184,7 +184,7 @@ impl From<Attempt> for AttemptForm {
             runtime_node_id: attempt.node,
             binding_id: attempt.binding,
             resume_from_attempt_id: attempt.resume_from,
-            retry_reason: attempt.error.filter(|_| attempt.retryable).map(|error| error.code),
+            retry_reason: attempt.retry_reason.map(|reason| reason.name().to_owned()),
             retryable: attempt.retryable,
             cancellation_requested_at_ms: attempt.cancellation.requested_at,
             cancellation_dispatched_at_ms: attempt.cancellation.dispatched_at,

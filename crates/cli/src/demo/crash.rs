@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Stdio;
 
 use mainspring_agent::native;
-use mainspring_core::{Cursor, Role, RunState, RunStatus};
+use mainspring_core::{Cursor, Role, RunChange, RunState, RunStatus};
 use mainspring_kernel::kernel::{Kernel, RunQuery, SessionQuery};
 use mainspring_kernel::store::SessionRef;
 use tokio::io::AsyncReadExt;
@@ -108,7 +108,7 @@ impl DemoRunner<'_> {
             return Err(CliError::bad_request(format!("{} events are missing", before - now)));
         }
         let snapshot = kernel.session_snapshot(&self.caller, &by).await?;
-        kernel.run_retry(&self.caller, run.id).await?;
+        kernel.run_retry(&self.caller, run.id, RunChange::default()).await?;
         let run = self.follow(kernel, &CRASH_SCENARIO, run, snapshot.position).await?;
         self.print_scenario_line(
             &CRASH_SCENARIO,

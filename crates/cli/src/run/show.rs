@@ -146,12 +146,14 @@ fn print_delegations(output: &Output, delegations: &RunDelegations) -> io::Resul
 
 fn print_attempt(output: &Output, attempt: &Attempt) -> io::Result<()> {
     let error = attempt.error.as_ref().map(|error| format!(": {} ({})", error.message, error.code));
+    let reason = attempt.retry_reason.map(|reason| format!("{} ({reason}) ", attempt.adapter));
     let duration = attempt.completed_at.map(|end| format_duration(end.since(attempt.created_at)));
     output.print_line(format_args!(
-        "attempt {} {}{} {DIM}{} {}{DIM:#}",
+        "attempt {} {}{} {DIM}{}{} {}{DIM:#}",
         attempt.no,
         output::format_status(attempt.status),
         error.unwrap_or_default(),
+        reason.unwrap_or_default(),
         duration.unwrap_or_default(),
         attempt.id
     ))?;

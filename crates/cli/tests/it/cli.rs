@@ -231,9 +231,15 @@ fn a_run_can_be_retried_after_a_later_prompt_was_cancelled() {
     let behind = latest_run(dir.path());
     assert_eq!(run(dir.path(), &["run", "cancel", &behind]).code, 0);
     assert_eq!(run(dir.path(), &["run", "answer", &asking, "me"]).code, 1);
-    let output = run(dir.path(), &["run", "retry", &asking]);
+    let output = run(dir.path(), &["run", "retry", &asking, "--limit", "tokens=9", "--limit", "time=2h"]);
     assert_eq!(output.code, 7, "{}", output.err);
     assert!(output.err.contains("attempt 2"), "{}", output.err);
+    let shown = run(dir.path(), &["run", "show", &asking]);
+    assert!(shown.out.contains("script (user)"), "{}", shown.out);
+    let shown = json_lines(&run(dir.path(), &["run", "show", &asking, "--json"])).remove(0);
+    assert_eq!(shown["options"]["limits"], serde_json::json!({"maxTokens": 9, "maxTimeMs": 7_200_000}));
+    let refused = run(dir.path(), &["run", "retry", &asking, "--limit", "tokens"]);
+    assert_eq!(refused.code, 2);
 }
 
 #[test]

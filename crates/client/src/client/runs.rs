@@ -1,6 +1,8 @@
 //! Runs.
 
-use mainspring_api::{AcceptedRun, CancelOutcome, EventsQuery, Page, Prompt, RunListQuery, WaitAnswer};
+use mainspring_api::{
+    AcceptedRun, CancelOutcome, EventsQuery, Page, Prompt, RetryOptions, RunListQuery, WaitAnswer,
+};
 use mainspring_core::{Answer, Attempt, Event, Grant, Position, Run, RunId, Step, WaitId};
 use serde_json::json;
 
@@ -62,9 +64,9 @@ impl Client {
         self.post(&["v1", "runs", &run.to_string(), "cancel"], &json!({})).await
     }
 
-    /// Retries a failed, timed-out or orphaned run.
-    pub async fn run_retry(&self, run: RunId) -> Result<Run, Error> {
-        self.post(&["v1", "runs", &run.to_string(), "retry"], &json!({})).await
+    /// Retries a failed, timed-out or orphaned run, with changed options if there are any.
+    pub async fn run_retry(&self, run: RunId, options: &RetryOptions) -> Result<Run, Error> {
+        self.post(&["v1", "runs", &run.to_string(), "retry"], options).await
     }
 
     /// Answers a wait of a run.

@@ -341,7 +341,7 @@ mod tests {
     }
 
     fn queued() -> Body {
-        Body::RunQueued { adapter: "a".into(), mode: Mode::Act, policy: None, retry_at_ms: None }
+        Body::run_accepted("a".into(), Mode::Act, None)
     }
 
     fn created(external: Option<ExternalRef>) -> Body {
@@ -360,7 +360,12 @@ mod tests {
         assert_eq!(statuses.apply(&event(1, None, 1, created(Some(task.clone())))), None);
         for body in [
             queued(),
-            Body::AttemptCreated { attempt_no: 1, adapter: "a".into(), resume_from_attempt_id: None },
+            Body::AttemptCreated {
+                attempt_no: 1,
+                adapter: "a".into(),
+                resume_from_attempt_id: None,
+                retry_reason: None,
+            },
         ] {
             statuses.apply(&event(1, Some(1), 2, body));
         }

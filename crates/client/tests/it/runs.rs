@@ -1,9 +1,9 @@
 //! Runs: created once, read, answered, cancelled and retried.
 
-use mainspring_client::{EventsQuery, Prompt, PromptContent, RunListQuery};
+use mainspring_client::{EventsQuery, Prompt, PromptContent, RetryOptions, RunListQuery};
 use mainspring_core::{
-    Answer, Approval, Block, Cost, Grant, GrantEffect, GrantSource, PromptRef, Run, RunStatus, StopReason,
-    Usage, WaitRequest,
+    Answer, Approval, Block, Cost, Grant, GrantEffect, GrantSource, PromptRef, RetryReason, Run, RunLimits,
+    RunStatus, StopReason, Usage, WaitRequest,
 };
 use mainspring_kernel::adapter::{AttemptHandle, Capabilities, End, Executed, Record, StepTaken};
 use serde_json::json;
@@ -68,7 +68,7 @@ async fn a_cancelled_run_tells_what_was_done_and_is_not_retried() {
     let outcome = client.run_cancel(run.id).await.unwrap();
     assert_eq!((outcome.accepted, outcome.run_id), (true, run.id));
     assert_eq!(world.ended(run.id).await.state.status(), RunStatus::Cancelled);
-    assert_eq!(code(client.run_retry(run.id).await), "wrong_state");
+    assert_eq!(code(client.run_retry(run.id, &RetryOptions::default()).await), "wrong_state");
     assert_eq!(code(client.run_cancel(run.id).await), "run_ended");
 }
 
@@ -78,7 +78,7 @@ async fn a_failed_run_is_retried_as_another_attempt() {
     let client = &world.client;
     let run = world.play("a", "fail no luck").await;
     assert_eq!(run.state.status(), RunStatus::Failed);
-    let retried = client.run_retry(run.id).await.unwrap();
+    let retried = client.run_retry(run.id, &RetryOptions::default()).await.unwrap();
     assert_eq!((retried.id, retried.state.status()), (run.id, RunStatus::Queued));
     let mut events = client.run_events(run.id, None);
     let mut ends = 0;
@@ -93,6 +93,20 @@ async fn a_failed_run_is_retried_as_another_attempt() {
     let attempts = client.run_attempts(run.id).await.unwrap();
     assert_eq!(attempts.iter().map(|attempt| attempt.no).collect::<Vec<_>>(), [1, 2]);
     assert_eq!(attempts[1].resume_from, Some(attempts[0].id));
+    let reasons = attempts.iter().map(|attempt| attempt.retry_reason).collect::<Vec<_>>();
+    assert_eq!(reasons, [None, Some(RetryReason::User)]);
+    let limits = RunLimits { max_tokens: Some(7), ..RunLimits::default() };
+    let model = RetryOptions { limits, model: Some("m".into()), ..RetryOptions::default() };
+    assert_eq!(
+        code(client.run_retry(run.id, &model).await),
+        "option_not_used",
+        "the script agent has no model"
+    );
+    let retried =
+        client.run_retry(run.id, &RetryOptions { limits, ..RetryOptions::default() }).await.unwrap();
+    assert_eq!(retried.options.limits, limits);
+    let unknown = RetryOptions { adapter: Some("nobody".into()), ..RetryOptions::default() };
+    assert_eq!(code(client.run_retry(run.id, &unknown).await), "adapter_not_registered");
 }
 
 #[tokio::test]

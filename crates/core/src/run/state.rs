@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::message::names;
 use crate::wait::Wait;
-use crate::{AttemptId, CancelReason, Failure, Time};
+use crate::{AttemptId, CancelReason, Failure, RetryReason, Time};
 
 /// The status of a run or an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -67,6 +67,9 @@ pub enum RunState {
         /// The earliest time of the next attempt.
         #[serde(rename = "retryAtMs", skip_serializing_if = "Option::is_none")]
         retry_at: Option<Time>,
+        /// Why the run is queued again. Absent before its first attempt.
+        #[serde(rename = "retryReason", default, skip_serializing_if = "Option::is_none")]
+        retry_reason: Option<RetryReason>,
     },
     /// `attempt` is being prepared.
     Starting {

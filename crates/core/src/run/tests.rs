@@ -49,13 +49,14 @@ impl World {
             final_text: None,
             output: None,
             pen: None,
-            state: RunState::Queued { retry_at: None },
+            state: RunState::Queued { retry_at: None, retry_reason: None },
             attempts: 0,
             last_attempt: None,
             final_message: None,
             usage: Usage::default(),
             created_at: Time(0),
             started_at: None,
+            retried_at: None,
             completed_at: None,
             updated_at: Time(0),
         };
@@ -124,7 +125,19 @@ impl World {
                 acknowledged: has_word("acknowledged"),
             },
             "finish" => Command::Finish { by, outcome: outcome(text) },
-            "retry" => Command::Retry,
+            "retry" => {
+                let mut words = text.split_whitespace().skip(1);
+                let mut change = RunChange::default();
+                while let (Some(key), Some(value)) = (words.next(), words.next()) {
+                    match key {
+                        "adapter" => change.adapter = Some(value.into()),
+                        "model" => change.model = Some(value.into()),
+                        "tokens" => change.limits.max_tokens = value.parse().ok(),
+                        other => panic!("{other} cannot be changed"),
+                    }
+                }
+                Command::Retry { change }
+            }
             "merge" => Command::Merge { into: RunId::from_random([9; 16]) },
             other => panic!("{other} is not a command"),
         }
@@ -141,9 +154,13 @@ fn outcome(text: &str) -> Outcome {
             status: RunStatus::from_name(word).unwrap(),
             error: Failure::new("broke", "it broke"),
             retryable: true,
-            retry_at: text.ends_with("again").then_some(Time(99)),
+            retry: text.ends_with("again").then(|| Box::new(again())),
         },
     }
+}
+
+fn again() -> NextAttempt {
+    NextAttempt::new(RetryReason::Crash, Time(99))
 }
 
 fn by(text: &str) -> Option<AttemptId> {
@@ -246,8 +263,12 @@ mod merging {
         let output = Body::OutputCompleted { output: json!({"n": 1}), error: None };
         apply(run, &output, None, None, Time(5));
         assert_eq!(run.output.as_deref(), Some(&RunOutput::new(json!({"n": 1}), None)));
-        let next =
-            Body::AttemptCreated { attempt_no: 2, adapter: "scripted".into(), resume_from_attempt_id: None };
+        let next = Body::AttemptCreated {
+            attempt_no: 2,
+            adapter: "scripted".into(),
+            resume_from_attempt_id: None,
+            retry_reason: None,
+        };
         apply(run, &next, None, None, Time(6));
         assert_eq!(run.output, None);
     }
@@ -262,7 +283,7 @@ mod merging {
         let close = Close { message_id, tip: message_id, usage };
         let failed = Body::RunFailed { error: Failure::new("broke", "it broke"), close };
         assert_eq!(follow(&world.run, &Body::RunRunning {}), None);
-        assert_eq!(follow(&world.run, &run_queued(&world.run, None)), None, "it is already queued");
+        assert_eq!(follow(&world.run, &run_queued(&world.run, again())), None, "it is already queued");
         let end = follow(&world.run, &failed).unwrap();
         apply(&mut world.run, &end, None, None, Time(5));
         let run = &world.run;
@@ -271,7 +292,7 @@ mod merging {
             matches!(end, Body::RunFailed { close: Close { tip: None, usage, .. }, .. } if usage.is_zero())
         );
         assert_eq!(follow(run, &failed), None, "it has ended");
-        let again = follow(run, &run_queued(run, None)).unwrap();
+        let again = follow(run, &run_queued(run, again())).unwrap();
         apply(&mut world.run, &again, None, None, Time(6));
         assert_eq!(world.run.state.status(), RunStatus::Queued);
     }
@@ -396,11 +417,11 @@ mod transitions {
     fn a_failure_with_a_retry() {
         assert_snapshot!(play("start; open; finish failed again"), @"
         attempt.failed error={code:broke,message:it broke} retryable=true status=failed
-        run.queued adapter=scripted mode=act retryAtMs=99
+        run.queued adapter=scripted mode=act retryAtMs=99 retryReason=crash
         = queued
         ");
         assert_snapshot!(play("start; open; finish failed again; start"), @"
-        attempt.created adapter=scripted attemptNo=2 resumeFromAttemptId=a1
+        attempt.created adapter=scripted attemptNo=2 resumeFromAttemptId=a1 retryReason=crash
         run.starting
         = starting
         ");
@@ -409,7 +430,16 @@ mod transitions {
     #[test]
     fn a_retry_reopens_a_settled_run() {
         assert_snapshot!(play("start; open; finish failed; retry"), @"
-        run.queued adapter=scripted mode=act
+        run.queued adapter=scripted mode=act retryReason=user
+        = queued
+        ");
+        assert_snapshot!(play("start; open; finish failed; retry adapter other model m tokens 9; start"), @"
+        attempt.created adapter=other attemptNo=2 resumeFromAttemptId=a1 retryReason=user
+        run.starting
+        = starting
+        ");
+        assert_snapshot!(play("start; open; finish failed; retry model m tokens 9"), @"
+        run.queued adapter=scripted limits={maxTokens:9} mode=act model=m retryReason=user
         = queued
         ");
         assert_snapshot!(play("start; finish timed_out; retry; start; open; finish a2 ok"), @"
@@ -429,7 +459,7 @@ mod transitions {
         assert_snapshot!(play("start; open; ask input held; finish failed again"), @"
         input.provided waitId=w1
         attempt.failed error={code:broke,message:it broke} retryable=true status=failed
-        run.queued adapter=scripted mode=act retryAtMs=99
+        run.queued adapter=scripted mode=act retryAtMs=99 retryReason=crash
         = queued
         ");
     }

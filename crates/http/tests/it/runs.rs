@@ -87,7 +87,13 @@ async fn a_failed_run_is_retried_and_each_attempt_is_listed() {
     let run = server.play("a", "fail no luck").await;
     let path = format!("/v1/runs/{}", run["runId"].as_str().unwrap());
     assert_eq!((&run["status"], &run["error"]["code"]), (&json!("failed"), &json!("script_failed")));
-    let (status, queued) = server.post(&format!("{path}/retry"), json!({})).await;
+    let (status, problem) = server.post(&format!("{path}/retry"), json!({"limit": {"maxTokens": 5}})).await;
+    assert_eq!((status, &problem["code"]), (StatusCode::BAD_REQUEST, &json!("invalid_request")));
+    let (status, queued) = server.post(&format!("{path}/retry"), json!({"limits": {"maxTokens": 5}})).await;
+    assert_eq!(
+        (&queued["retryReason"], &queued["options"]["limits"]["maxTokens"]),
+        (&json!("user"), &json!(5))
+    );
     assert_eq!((status, &queued["status"]), (StatusCode::ACCEPTED, &json!("queued")), "{queued}");
     // The stream goes on after the first end, to the second.
     let mut stream = server.stream("/v1/sessions/a/events", Some("0.0")).await;

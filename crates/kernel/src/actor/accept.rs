@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use mainspring_core::{
-    Body, Message, MessageStatus, Policy, Refusal, Role, Run, RunState, SessionStatus, Usage, session,
+    Body, Message, MessageStatus, Policy, Refusal, Role, Run, RunOptions, RunState, SessionStatus, Usage,
+    session,
 };
 
 use super::draft::QueuedDraft;
@@ -92,7 +93,7 @@ impl Actor {
         }
         let adapter = run.adapter.clone();
         let mut draft = draft.of_run(run);
-        draft.emit(Body::RunQueued { adapter, mode: accept.mode, policy: Some(policy), retry_at_ms: None });
+        draft.emit(Body::run_accepted(adapter, accept.mode, Some(policy)));
         if let Some(delegation) = &accept.delegation {
             draft.accept_delegation(delegation);
         }
@@ -116,11 +117,8 @@ impl Actor {
         }
         accept.caller.check_changes(&self.hot.session)?;
         let adapter = accept.adapter.as_ref().unwrap_or(&self.hot.session.adapter).clone();
-        self.shared.check_adapter(&adapter)?;
-        if !accept.options.tools.is_empty() && !self.shared.supports_client_tools(&adapter) {
-            return Err(Error::Unsupported { adapter, what: "call tools that you execute" });
-        }
         if !accept.ignore_unused_options {
+            self.shared.check_adapter(&adapter)?;
             self.shared.check_used(&adapter, &accept.options)?;
             if !self.stored {
                 // The same request describes the new session.
@@ -128,10 +126,25 @@ impl Actor {
             }
         }
         let folder = accept.options.cwd.as_deref().or(self.hot.session.cwd.as_deref());
-        if let (Some(known), Some(folder)) = (self.shared.adapters.get(&adapter), folder) {
+        self.check_fits_adapter(&adapter, &accept.options, folder)?;
+        Ok(adapter)
+    }
+
+    /// Checks that the adapter can execute a run with these options in this folder.
+    pub(super) fn check_fits_adapter(
+        &self,
+        adapter: &str,
+        options: &RunOptions,
+        folder: Option<&str>,
+    ) -> Result<(), Error> {
+        self.shared.check_adapter(adapter)?;
+        if !options.tools.is_empty() && !self.shared.supports_client_tools(adapter) {
+            return Err(Error::Unsupported { adapter: adapter.into(), what: "call tools that you execute" });
+        }
+        if let (Some(known), Some(folder)) = (self.shared.adapters.get(adapter), folder) {
             known.check_folder(folder).map_err(Error::Invalid)?;
         }
-        Ok(adapter)
+        Ok(())
     }
 
     /// Returns the policy that takes effect, or refuses a prompt that a busy session cannot take.
@@ -210,13 +223,14 @@ impl Actor {
             final_text: None,
             output: None,
             pen: None,
-            state: RunState::Queued { retry_at: None },
+            state: RunState::Queued { retry_at: None, retry_reason: None },
             attempts: 0,
             last_attempt: None,
             final_message: None,
             usage: Usage::default(),
             created_at: now,
             started_at: None,
+            retried_at: None,
             completed_at: None,
             updated_at: now,
         };

@@ -23,6 +23,8 @@ pub(super) struct Active {
     /// An execution that waits for an answer.
     pub(super) held: Option<AskReply>,
     pub(super) stop: Stop,
+    /// True when the attempt has recorded a message or a tool call, or has asked a question.
+    pub(super) has_output: bool,
     /// Records for the commit that ends the execution.
     pub(super) at_end: Vec<Record>,
     /// True while a prompt waits to join the run; its adapter reads it.
@@ -40,6 +42,7 @@ impl Active {
             prompt,
             held: None,
             stop: Stop::default(),
+            has_output: false,
             at_end: vec![],
             steering: watch::Sender::new(false),
         }

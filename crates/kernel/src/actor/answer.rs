@@ -42,7 +42,7 @@ impl Actor {
             (Err(error), None) => {
                 let error = Failure::new("unavailable", error.to_string());
                 let outcome =
-                    Outcome::Failed { status: RunStatus::Failed, error, retryable: true, retry_at: None };
+                    Outcome::Failed { status: RunStatus::Failed, error, retryable: true, retry: None };
                 self.finish(outcome, Usage::default()).await;
             }
         }
@@ -134,7 +134,7 @@ impl Actor {
             status: RunStatus::TimedOut,
             error: Failure::new("wait_expired", "nobody answered in time"),
             retryable: true,
-            retry_at: None,
+            retry: None,
         };
         match active.task {
             Some(_) if !active.stop.is_killing() => self.kill(outcome),

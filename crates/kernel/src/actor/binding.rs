@@ -9,8 +9,8 @@ use mainspring_core::binding::{Command as BindingCommand, apply, decide};
 use mainspring_core::run::Outcome;
 use mainspring_core::tree::before;
 use mainspring_core::{
-    Binding, BindingStatus, Body, Failure, Fidelity, Message, MessageId, NodeId, Place, Point, Refusal, Run,
-    RunStatus, SessionId,
+    Binding, BindingStatus, Body, Failure, Fidelity, Message, MessageId, NextAttempt, NodeId, Place, Point,
+    Refusal, RetryReason, Run, RunStatus, SessionId,
 };
 
 use super::draft::{AttemptSlot, OfRun};
@@ -99,10 +99,10 @@ impl Actor {
                 status: RunStatus::Failed,
                 error,
                 retryable: true,
-                retry_at: Some(self.shared.clock.now()),
+                retry: Some(Box::new(NextAttempt::new(RetryReason::Stale, self.shared.clock.now()))),
             },
             // Without a binding to lose, an immediate retry could loop for ever: this failure counts as one.
-            false => self.failed_outcome(error, true),
+            false => self.failed_outcome(error, true).await,
         }
     }
 

@@ -232,7 +232,7 @@ impl Actor {
                     "it was told to stop, but whether it has is not known",
                 ),
                 retryable: false,
-                retry_at: None,
+                retry: None,
             },
         };
         self.finish(outcome, Usage::default()).await;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use mainspring_core::session::Command as SessionCommand;
 use mainspring_core::{
     Answer, Artifact, ArtifactId, AttemptId, Binding, Cursor, Delegation, DelegationId, Message, MessageId,
-    Point, Position, Run, RunId, Session, StateOutcome, Usage, WaitId,
+    Point, Position, Run, RunChange, RunId, Session, StateOutcome, Usage, WaitId,
 };
 use tokio::sync::oneshot;
 use tokio::task::JoinError;
@@ -37,7 +37,7 @@ pub(crate) enum Command {
     /// Stops a run.
     Cancel(RunId, Reply<CancelOutcome>),
     /// Retries an ended run.
-    Retry(RunId, Reply<Run>),
+    Retry(RunId, Box<RunChange>, Reply<Run>),
     /// Answers a waiting run.
     Answer(RunId, WaitId, Answer, Reply<Run>),
     /// Changes the session; with a version, only if the session still has it.
@@ -159,7 +159,7 @@ impl Command {
             Self::Accept(_, reply) => drop(reply.send(Err(error.into()))),
             Self::Create(_, _, reply) => drop(reply.send(Err(error.into()))),
             Self::Cancel(_, reply) => drop(reply.send(Err(error))),
-            Self::Retry(_, reply) => drop(reply.send(Err(error))),
+            Self::Retry(_, _, reply) => drop(reply.send(Err(error))),
             Self::Answer(_, _, _, reply) => drop(reply.send(Err(error))),
             Self::Session(_, _, reply) => drop(reply.send(Err(error))),
             Self::Binding(_, reply) => drop(reply.send(Err(error))),

@@ -117,6 +117,7 @@ impl Actor {
         self.feed.authorize(Some((attempt.id, run.id)));
         let mut active = Active::new(run, attempt, prompt);
         active.permit = Some(permit);
+        active.has_output = answer.is_some();
         active.steering.send_replace(self.is_steered());
         let assignment = self.assignment(&active, answer);
         let parts = HandleParts {
@@ -216,6 +217,8 @@ impl Actor {
         let limit = self.shared.options.limits.message_bytes;
         self.authority(by).ok_or(HandleError::Revoked)?;
         check_size(&records, limit)?;
+        let Some(active) = &mut self.active else { return Err(HandleError::Revoked) };
+        active.has_output |= records.iter().any(Record::is_output);
         let Some(active) = &self.active else { return Err(HandleError::Revoked) };
         let completes = records.iter().any(|record| matches!(record, Record::Message { .. }));
         let mut draft = match completes {
@@ -265,12 +268,12 @@ impl Actor {
             Ok(Executed::Ended(End::Succeeded { usage })) if status == RunStatus::Starting => {
                 let error =
                     Failure::new("binding_failed", "the adapter ended before it had opened its session");
-                (self.failed_outcome(error, true), usage)
+                (self.failed_outcome(error, true).await, usage)
             }
             Ok(Executed::Ended(End::Succeeded { usage })) if waits => {
                 let error =
                     Failure::new("wait_abandoned", "the adapter ended without the answer it asked for");
-                (self.failed_outcome(error, false), usage)
+                (self.failed_outcome(error, false).await, usage)
             }
             Ok(Executed::Ended(End::Succeeded { usage })) => (Outcome::Succeeded, usage),
             Ok(Executed::Ended(End::Stopped { usage })) => (Outcome::Stopped { proof: Proof::Ended }, usage),
@@ -278,24 +281,15 @@ impl Actor {
                 (self.stale_outcome(reason).await, Usage::default())
             }
             Ok(Executed::Ended(End::Failed { error, retryable, usage })) => {
-                (self.failed_outcome(error, retryable), usage)
+                (self.failed_outcome(error, retryable).await, usage)
             }
             Err(panic) => {
                 let error =
                     Failure::new("adapter_crashed", format!("the adapter crashed: {}", panic_text(panic)));
-                (self.failed_outcome(error, true), Usage::default())
+                (self.failed_outcome(error, true).await, Usage::default())
             }
         };
         self.finish(outcome, usage).await;
-    }
-
-    /// Builds the failure of the active attempt, to be retried if attempts are left.
-    pub(super) fn failed_outcome(&self, error: Failure, retryable: bool) -> Outcome {
-        let attempts = self.active.as_ref().map_or(0, |active| active.run.attempts);
-        let retry = &self.shared.options.retry;
-        let retries = retryable && attempts < self.shared.options.limits.attempts;
-        let retry_at = retries.then(|| self.shared.clock.now().plus(retry.delay(attempts)));
-        Outcome::Failed { status: RunStatus::Failed, error, retryable, retry_at }
     }
 
     /// Ends the active attempt. Retries until the end is recorded: the attempt is over even if the store is unavailable.

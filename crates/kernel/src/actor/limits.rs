@@ -16,12 +16,12 @@ impl Actor {
             return;
         }
         let Some(limits) = self.limits(active) else { return };
-        let since = active.run.started_at.unwrap_or(active.run.created_at);
+        let since = active.run.limited_since();
         let Some(limit) = limits.limit_reached(1, 0, &active.run.usage, now.since(since)) else { return };
         let status = if matches!(limit, Limit::Time(_)) { RunStatus::TimedOut } else { RunStatus::Failed };
         let message = format!("the run has used up its limit of {limit}; raise it and retry");
         let error = Failure::new("limit_reached", message);
-        self.kill(Outcome::Failed { status, error, retryable: false, retry_at: None });
+        self.kill(Outcome::Failed { status, error, retryable: false, retry: None });
     }
 
     /// When the active run reaches its time limit.
@@ -30,7 +30,7 @@ impl Actor {
         if active.status() == RunStatus::Cancelling {
             return None;
         }
-        let since = active.run.started_at.unwrap_or(active.run.created_at);
+        let since = active.run.limited_since();
         self.limits(active)?.max_time.map(|max| since.plus(max))
     }
 

@@ -100,7 +100,7 @@ impl Queue {
     pub(super) fn next_start(&self) -> Option<(&Run, Time)> {
         let run = self.runs.front()?;
         match run.state {
-            RunState::Queued { retry_at } => Some((run, retry_at.unwrap_or(Time(0)))),
+            RunState::Queued { retry_at, .. } => Some((run, retry_at.unwrap_or(Time(0)))),
             _ => None,
         }
     }

@@ -1,13 +1,12 @@
-//! Recovery: a session is loaded after its process has died, and runs are retried.
+//! Recovery: a session is loaded after its process has died.
 
-use mainspring_core::run::{Command as RunCommand, Outcome};
+use mainspring_core::run::Outcome;
 use mainspring_core::tree::before;
-use mainspring_core::{Attempt, Failure, MessageStatus, Role, Run, RunId, RunStatus, Usage};
+use mainspring_core::{Attempt, Failure, NextAttempt, RetryReason, Run, RunId, RunStatus, Usage};
 
 use super::{Active, Actor};
 use crate::error::Error;
 use crate::kernel::OnOrphan;
-use crate::store::RunPage;
 
 impl Actor {
     /// Takes up a run that was active. A wait that the store alone holds continues; any other run has lost its executor.
@@ -36,7 +35,7 @@ impl Actor {
             status: RunStatus::Orphaned,
             error: Failure::new("executor_lost", "the process that executed it has ended"),
             retryable: true,
-            retry_at: retry.then(|| self.shared.clock.now()),
+            retry: retry.then(|| Box::new(NextAttempt::new(RetryReason::Crash, self.shared.clock.now()))),
         };
         // The run is over, so the session need not stay in memory.
         self.arm();
@@ -60,59 +59,5 @@ impl Actor {
     pub(super) async fn run_known(&self, run: RunId) -> Result<Run, Error> {
         let found = self.shared.store.run_get(run).await?;
         found.filter(|run| run.session == self.fence.session).ok_or_else(|| Error::not_found("run", run))
-    }
-
-    /// Refuses a run that a later run has started after. Returns the runs that were merged into it; these, and runs that
-    /// were cancelled before they started, do not count as later.
-    async fn check_latest(&self, run: &Run) -> Result<Vec<Run>, Error> {
-        let mut merged = vec![];
-        let mut page = RunPage {
-            owner: run.owner.clone(),
-            session: Some(run.session),
-            status: None,
-            before: None,
-            limit: 20,
-        };
-        loop {
-            let runs = self.shared.store.run_page(&page).await?;
-            if runs.iter().any(|later| later.no > run.no && later.attempts > 0) {
-                return Err(Error::NotLatest(run.id));
-            }
-            merged.extend(runs.iter().filter(|later| later.merged_into == Some(run.id)).cloned());
-            let Some(last) = runs.last().filter(|last| last.created_at >= run.created_at) else {
-                merged.sort_by_key(|run| run.no);
-                return Ok(merged);
-            };
-            page.before = Some((last.created_at, last.id));
-        }
-    }
-
-    /// Tries an ended run again, beneath the last message before its failure.
-    pub(super) async fn retry(&mut self, id: RunId) -> Result<Run, Error> {
-        if let Some(status) = self.busy() {
-            return Err(Error::Busy { status });
-        }
-        let run = self.run_known(id).await?;
-        let merged = self.check_latest(&run).await?;
-        let failed = |placed: &crate::store::PlacedMessage| {
-            let message = &placed.message;
-            message.run == Some(id)
-                && message.role == Role::Assistant
-                && message.status == MessageStatus::Failed
-        };
-        // A failure leaves one message, or one for each stretch of text between two questions.
-        let (mut base, mut from) = (None, run.pen.and_then(before));
-        while let (None, Some(tip)) = (&base, from) {
-            let path = self.shared.store.path(tip, None, 8).await?;
-            from = path.first().and_then(|placed| placed.point).and_then(before);
-            base = path.into_iter().rfind(|placed| !failed(placed));
-        }
-        let mut draft = self.draft().of_run(run);
-        draft.hot.merged = merged;
-        self.give_up_on_error(draft.command(RunCommand::Retry))?;
-        draft.reopen(base.as_ref().and_then(|placed| placed.point), base.map(|placed| placed.message.id));
-        let run = self.commit(draft).await?.run;
-        self.queue.push_first(run.clone());
-        Ok(run)
     }
 }

@@ -119,6 +119,20 @@ pub enum Record {
     Usage(Usage),
 }
 
+impl Record {
+    /// True for output of the agent: a message or a tool call. An attempt with output may have had effects.
+    pub(crate) const fn is_output(&self) -> bool {
+        matches!(
+            self,
+            Self::Message { .. }
+                | Self::Continued { .. }
+                | Self::ToolResults { .. }
+                | Self::ToolStarted { .. }
+                | Self::ToolDecided { .. }
+        )
+    }
+}
+
 /// A model call as an adapter records it; see [`mainspring_core::Step`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct StepTaken {

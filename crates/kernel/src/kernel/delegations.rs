@@ -296,7 +296,7 @@ impl Shared {
             Some(budget) => (budget.max_tokens.or(limits.max_tokens), budget.max_cost.or(limits.max_cost)),
             None => (limits.max_tokens, limits.max_cost),
         };
-        let since = parent.started_at.unwrap_or(parent.created_at);
+        let since = parent.limited_since();
         let ends =
             parent.budget.and_then(|budget| budget.ends_at).or(limits.max_time.map(|max| since.plus(max)));
         if max_tokens.is_none() && max_cost.is_none() && ends.is_none() {
@@ -315,6 +315,25 @@ impl Shared {
             max_tokens: min_set(wanted.max_tokens, tokens),
             max_cost: min_set(wanted.max_cost, cost),
             max_time: min_set(wanted.max_time, time),
+            ..wanted
+        })
+    }
+
+    /// Reduces the limits requested for a retry of `child` to the rest of its parent's. What the child has used counts
+    /// again in the retry.
+    pub(crate) async fn retried_child_limits(
+        &self,
+        parent: &Run,
+        child: &Run,
+        wanted: RunLimits,
+    ) -> Result<RunLimits, Error> {
+        let rest = self.child_limits(parent, RunLimits::default()).await?;
+        let tokens = rest.max_tokens.map(|max| max.saturating_add(child.usage.tokens()));
+        let cost = rest.max_cost.map(|max| Cost(max.0.saturating_add(child.usage.cost.0)));
+        Ok(RunLimits {
+            max_tokens: min_set(wanted.max_tokens, tokens),
+            max_cost: min_set(wanted.max_cost, cost),
+            max_time: min_set(wanted.max_time, rest.max_time),
             ..wanted
         })
     }

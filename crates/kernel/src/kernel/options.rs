@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use mainspring_core::{Limits, NodeId};
+use mainspring_core::{Fallback, Limits, NodeId};
 
 use crate::agents::{Catalog, NoCatalog};
 
@@ -29,6 +29,9 @@ pub struct Options {
     pub idle_unload_ms: u64,
     /// Backoff between the attempts of a run.
     pub retry: Retry,
+    /// Adapters that take over, in order, when an attempt of another adapter fails before any output; by the adapter that
+    /// the run was requested for.
+    pub fallbacks: HashMap<String, Vec<Fallback>>,
     /// Handling of runs that were executing when an earlier process ended.
     pub on_orphan: OnOrphan,
     /// Id of this process; a new one if not given.
@@ -55,6 +58,7 @@ impl Default for Options {
             wait_expiry_ms: 24 * 60 * 60 * 1_000,
             idle_unload_ms: 30_000,
             retry: Retry { base_ms: 500, max_ms: 30_000 },
+            fallbacks: HashMap::new(),
             on_orphan: OnOrphan::Leave,
             node: None,
             artifacts: None,

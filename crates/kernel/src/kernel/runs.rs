@@ -4,7 +4,7 @@ use mainspring_core::limits::check_text;
 use mainspring_core::tool::check_client_tools;
 use mainspring_core::{
     Attempt, Block, Cursor, Event, Grant, Mode, NewDelegation, Place, Policy, Position, RequestName, Run,
-    RunId, RunOptions, SessionId, Step,
+    RunChange, RunId, RunOptions, SessionId, Step,
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -235,10 +235,13 @@ impl Kernel {
         self.shared.call(session, |reply| Command::Cancel(run, reply)).await
     }
 
-    /// Retries an ended run.
-    pub async fn run_retry(&self, caller: &Caller, run: RunId) -> Result<Run, Error> {
+    /// Retries an ended run, with changed options if `change` has any.
+    pub async fn run_retry(&self, caller: &Caller, run: RunId, change: RunChange) -> Result<Run, Error> {
         let session = self.run_for_change(caller, run).await?;
-        self.shared.call(session, |reply| Command::Retry(run, reply)).await
+        change.adapter.as_deref().map_or(Ok(()), |adapter| self.check_adapter(adapter))?;
+        let (model, model_profile) = (change.model.clone(), change.model_profile.clone());
+        self.check_options(&RunOptions { model, model_profile, ..RunOptions::default() })?;
+        self.shared.call(session, |reply| Command::Retry(run, Box::new(change), reply)).await
     }
 
     pub(super) fn check_adapter(&self, name: &str) -> Result<(), Error> {

@@ -1,7 +1,7 @@
 //! Acceptance: one run per request, however often and by whom it is sent.
 
 use mainspring_core::{
-    Block, ExternalRef, LegacyAlias, Limits, Place, Policy, RequestName, RunStatus, SessionId,
+    Block, ExternalRef, LegacyAlias, Limits, Place, Policy, RequestName, RunChange, RunStatus, SessionId,
 };
 use mainspring_kernel::kernel::{
     Caller, NewSession, RunQuery, RunRequest, SessionPatch, SessionQuery, SessionTarget,
@@ -83,7 +83,7 @@ async fn an_id_of_another_owner_is_not_found_and_nothing_is_created() {
         for error in [
             world.kernel.run_get(&eve, run.id).await.unwrap_err(),
             world.kernel.run_cancel(&eve, run.id).await.unwrap_err(),
-            world.kernel.run_retry(&eve, run.id).await.unwrap_err(),
+            world.kernel.run_retry(&eve, run.id, RunChange::default()).await.unwrap_err(),
             world.kernel.run_attempts(&eve, run.id).await.unwrap_err(),
             world.kernel.session_subscribe(&eve, &SessionRef::Id(run.session), None).await.err().unwrap(),
             world.kernel.session_tree(&eve, &by_key("a"), Default::default()).await.unwrap_err(),

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use mainspring_core::{
-    AccessRole, AgentDefinition, AgentName, Answer, Cursor, DelegationMode, Expect, Position, Run, SessionId,
-    Visibility, WaitId,
+    AccessRole, AgentDefinition, AgentName, Answer, Cursor, DelegationMode, Expect, Position, Run, RunChange,
+    SessionId, Visibility, WaitId,
 };
 use mainspring_kernel::Error;
 use mainspring_kernel::feed::Item;
@@ -90,7 +90,7 @@ async fn changes(world: &World, caller: &Caller, run: &Run) -> Vec<(&'static str
         ("run_create", outcome(kernel.run_create(caller, prompt).await)),
         ("run_delegate", outcome(kernel.run_delegate(caller, run.id, delegate).await)),
         ("run_cancel", outcome(kernel.run_cancel(caller, run.id).await)),
-        ("run_retry", outcome(kernel.run_retry(caller, run.id).await)),
+        ("run_retry", outcome(kernel.run_retry(caller, run.id, RunChange::default()).await)),
         ("run_answer", outcome(kernel.run_answer(caller, run.id, wait, answer).await)),
         ("session_adopt", outcome(kernel.session_adopt(caller, &target, "script", Adopted::default()).await)),
         ("session_navigate", outcome(kernel.session_navigate(caller, &by, Some(message), None).await)),

@@ -2,7 +2,8 @@
 
 use mainspring_core::{
     Block, Body, CancelReason, Cost, Cursor, Delegation, DelegationMode, DelegationStatus, Failure, Mode,
-    RequestName, Run, RunId, RunLimits, RunOptions, RunState, RunStatus, SessionId, Usage, WaitRequest,
+    RequestName, Run, RunChange, RunId, RunLimits, RunOptions, RunState, RunStatus, SessionId, Usage,
+    WaitRequest,
 };
 use mainspring_kernel::adapter::{AttemptHandle, End, Executed, HandleError, Record};
 use mainspring_kernel::kernel::{Caller, Delegated, DelegationRequest, RunRequest, SessionTarget};
@@ -243,7 +244,7 @@ async fn a_settled_delegation_stays_settled_when_its_child_is_retried() {
     let child = delegate(&execution.handle, request(DelegationMode::Spawn, "1")).await;
     control.next().await.end(End::failed(Failure::new("broken", "it broke"), false));
     world.ended(child.run.id).await;
-    with_timeout(world.kernel.run_retry(&world.me, child.run.id)).await.unwrap();
+    with_timeout(world.kernel.run_retry(&world.me, child.run.id, RunChange::default())).await.unwrap();
     control.next().await.end(End::succeeded());
     world.wait_until(child.run.id, |run| run.state.status() == RunStatus::Succeeded).await;
     execution.end(End::succeeded());

@@ -1,7 +1,7 @@
 //! Recovery: how a start handles what the last process left unfinished.
 
 use insta::{allow_duplicates, assert_snapshot};
-use mainspring_core::{Block, Cursor, Event, RunId, RunStatus, SessionId};
+use mainspring_core::{Block, Cursor, Event, RunChange, RunId, RunStatus, SessionId};
 use mainspring_kernel::Options;
 use mainspring_kernel::adapter::{Record, RestartBehavior};
 use mainspring_kernel::clock::Clock;
@@ -278,7 +278,7 @@ fn a_retried_orphan_continues_after_its_last_message() {
         });
         run_process(async {
             let world = World::reboot(&disk).await;
-            world.kernel.run_retry(&world.me, run).await.unwrap();
+            world.kernel.run_retry(&world.me, run, RunChange::default()).await.unwrap();
             let retried =
                 world.wait_until(run, |run| run.attempts == 2 && run.state.holder().is_some()).await;
             assert_eq!(retried.state.status(), RunStatus::Running);

@@ -1,8 +1,12 @@
 //! Retries: more attempts of one run, never a second run.
 
-use mainspring_core::{Limits, MessageStatus, RunStatus, Usage, WaitRequest};
+use mainspring_core::{
+    Body, Failure, Fallback, Limits, MessageStatus, RetryReason, RunChange, RunId, RunLimits, RunStatus,
+    Usage, WaitRequest,
+};
 use mainspring_kernel::Options;
 use mainspring_kernel::adapter::{End, Executed, Record};
+use mainspring_kernel::kernel::RunRequest;
 
 use crate::puppet::{PuppetBehavior, puppet, puppet_request, question};
 use crate::world::{Disk, World, count, every_store, input, run_ready_tasks};
@@ -93,7 +97,7 @@ async fn a_failed_run_can_be_retried_and_continues_after_its_messages() {
         let run = world.play("a", r#"tool add {"a": 1, "b": 1}; say half; fail once; say rest"#).await;
         assert_eq!(run.state.status(), RunStatus::Failed);
         assert!(world.path_text("a").await.contains("error script_failed"));
-        let queued = world.kernel.run_retry(&world.me, run.id).await.unwrap();
+        let queued = world.kernel.run_retry(&world.me, run.id, RunChange::default()).await.unwrap();
         assert_eq!(queued.state.status(), RunStatus::Queued);
         let run = world.ended(run.id).await;
         assert_eq!((run.state.status(), run.attempts), (RunStatus::Succeeded, 2));
@@ -110,7 +114,7 @@ async fn a_failed_run_can_be_retried_and_continues_after_its_messages() {
         }
         let next = world.play("a", "say next").await;
         assert_eq!(next.state.status(), RunStatus::Succeeded);
-        let error = world.kernel.run_retry(&world.me, run.id).await.unwrap_err();
+        let error = world.kernel.run_retry(&world.me, run.id, RunChange::default()).await.unwrap_err();
         assert_eq!(error.code(), "not_latest_run");
     }
 }
@@ -119,7 +123,7 @@ async fn a_failed_run_can_be_retried_and_continues_after_its_messages() {
 async fn only_the_latest_run_can_be_retried_and_only_after_its_end() {
     let world = World::on(Disk::memory()).await;
     let first = world.play("a", "fail for good").await;
-    let retry = |run| world.kernel.run_retry(&world.me, run);
+    let retry = |run| world.kernel.run_retry(&world.me, run, RunChange::default());
     let second = world.play("a", "say hi").await;
     assert_eq!(retry(first.id).await.unwrap_err().code(), "not_latest_run");
     assert_eq!(retry(second.id).await.unwrap_err().code(), "wrong_state", "it succeeded");
@@ -146,10 +150,10 @@ async fn a_retry_continues_below_all_failed_attempts() {
     world.kernel.run_answer(&world.me, run.id, wait, input("x")).await.unwrap();
     let execution = control.next().await;
     execution.handle.delta(0, "two").unwrap();
-    execution.end(End::failed(mainspring_core::Failure::new("x", "y"), false));
+    execution.end(End::failed(Failure::new("x", "y"), false));
     world.ended(run.id).await;
     assert_eq!(world.path("a").await.len(), 3);
-    world.kernel.run_retry(&world.me, run.id).await.unwrap();
+    world.kernel.run_retry(&world.me, run.id, RunChange::default()).await.unwrap();
     let execution = control.next().await;
     let path = execution.handle.path(10).await.unwrap();
     assert_eq!(path.iter().map(|message| message.text()).collect::<Vec<_>>(), ["go"]);
@@ -159,4 +163,155 @@ async fn a_retry_continues_below_all_failed_attempts() {
     world.ended(run.id).await;
     let texts: Vec<String> = world.path("a").await.iter().map(|message| message.text()).collect();
     assert_eq!(texts, ["go", "done"]);
+}
+
+async fn reasons(world: &World, run: RunId) -> Vec<(String, Option<RetryReason>)> {
+    let attempts = world.kernel.run_attempts(&world.me, run).await.unwrap();
+    attempts.into_iter().map(|attempt| (attempt.adapter, attempt.retry_reason)).collect()
+}
+
+#[tokio::test]
+async fn a_run_that_reached_its_limit_succeeds_with_higher_limits() {
+    for disk in every_store() {
+        let world = World::on(disk).await;
+        let mut request = RunRequest::text("a", "usage 10 5; usage 1 1; say done");
+        request.options.limits =
+            RunLimits { max_tokens: Some(12), max_steps: Some(9), ..RunLimits::default() };
+        let run = world.send(request).await.unwrap().run;
+        let run = world.ended(run.id).await;
+        assert_eq!(run.state.error().unwrap().code, "limit_reached");
+        let raised = RunLimits { max_tokens: Some(1_000), max_time: Some(60_000), ..RunLimits::default() };
+        world.clock.advance(120_000);
+        let change = RunChange { limits: raised, ..RunChange::default() };
+        let queued = world.kernel.run_retry(&world.me, run.id, change).await.unwrap();
+        assert_eq!(queued.options.limits, RunLimits { max_steps: Some(9), ..raised }, "other limits stay");
+        let run = world.ended(run.id).await;
+        assert_eq!(run.state.status(), RunStatus::Succeeded, "the time limit counts from the retry");
+        let script = |reason| ("script".to_owned(), reason);
+        assert_eq!(reasons(&world, run.id).await, [script(None), script(Some(RetryReason::User))]);
+        let stored = world.disk.store.run_get(run.id).await.unwrap().unwrap();
+        assert_eq!((stored.options.limits, stored.retried_at.is_some()), (queued.options.limits, true));
+    }
+}
+
+#[tokio::test]
+async fn a_retry_can_change_the_adapter_and_the_model() {
+    for disk in every_store() {
+        let (adapter, mut control) = puppet(&disk.store, PuppetBehavior::default());
+        let first = PuppetBehavior { name: "first", ..PuppetBehavior::default() };
+        let (first, mut first_control) = puppet(&disk.store, first);
+        let world = World::with(disk, Options::default(), vec![adapter, first]).await;
+        let mut request = RunRequest { adapter: Some("first".into()), ..RunRequest::text("a", "go") };
+        request.options.model = Some("m1".into());
+        let run = world.send(request).await.unwrap().run;
+        first_control.next().await.end(End::failed(Failure::new("x", "y"), false));
+        world.ended(run.id).await;
+        let retry = |change| world.kernel.run_retry(&world.me, run.id, change);
+        let to = |adapter: &str| RunChange { adapter: Some(adapter.into()), ..RunChange::default() };
+        assert_eq!(retry(to("pupet")).await.unwrap_err().code(), "adapter_not_registered");
+        assert_eq!(
+            world.get(run.id).await.state.status(),
+            RunStatus::Failed,
+            "a refused retry changes nothing"
+        );
+        let queued = retry(to("puppet")).await.unwrap();
+        assert_eq!(
+            (queued.adapter.as_str(), &queued.options.model),
+            ("puppet", &None),
+            "m1 is another's model"
+        );
+        control.next().await.end(End::failed(Failure::new("x", "y"), false));
+        world.ended(run.id).await;
+        retry(RunChange { model: Some("m2".into()), ..RunChange::default() }).await.unwrap();
+        let handle = control.next().await.end(End::succeeded());
+        assert_eq!(handle.assignment().run.options.model.as_deref(), Some("m2"));
+        world.ended(run.id).await;
+        let events = world.events("a").await;
+        let created: Vec<_> = events
+            .iter()
+            .filter_map(|event| match &event.body {
+                Body::AttemptCreated { adapter, retry_reason, .. } => Some((adapter.clone(), *retry_reason)),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(created, reasons(&world, run.id).await);
+        assert_eq!(created[2], ("puppet".into(), Some(RetryReason::User)));
+    }
+}
+
+#[tokio::test]
+async fn a_retry_cannot_use_an_adapter_that_lacks_what_the_run_needs() {
+    let disk = Disk::memory();
+    let (adapter, mut control) = puppet(&disk.store, PuppetBehavior::default());
+    let poor = PuppetBehavior { name: "poor", client_tools: false, ..PuppetBehavior::default() };
+    let (poor, _) = puppet(&disk.store, poor);
+    let world = World::with(disk, Options::default(), vec![adapter, poor]).await;
+    let mut request = puppet_request("a", "go");
+    request.options.tools = vec![mainspring_core::ClientTool {
+        name: "rain".into(),
+        description: "Tells the rain".into(),
+        input_schema: serde_json::json!({"type": "object"}),
+    }];
+    let run = world.send(request).await.unwrap().run;
+    control.next().await.end(End::failed(Failure::new("x", "y"), false));
+    world.ended(run.id).await;
+    let change = RunChange { adapter: Some("poor".into()), ..RunChange::default() };
+    let error = world.kernel.run_retry(&world.me, run.id, change).await.unwrap_err();
+    assert_eq!(error.code(), "adapter_incompatible");
+}
+
+fn with_fallbacks(of: &str, fallbacks: &[&str]) -> Options {
+    // The script agent has no model.
+    let model = |adapter: &str| (adapter != "script").then(|| "spare".to_owned());
+    let fallback = |adapter: &&str| Fallback { adapter: (*adapter).into(), model: model(adapter) };
+    let fallbacks = fallbacks.iter().map(fallback).collect();
+    Options { fallbacks: [(of.to_owned(), fallbacks)].into(), ..Options::default() }
+}
+
+#[tokio::test]
+async fn another_adapter_takes_over_when_one_fails_before_any_output() {
+    for disk in every_store() {
+        let (first, mut control) = puppet(&disk.store, PuppetBehavior::default());
+        let second = PuppetBehavior { name: "second", ..PuppetBehavior::default() };
+        let (second, mut other) = puppet(&disk.store, second);
+        let options = with_fallbacks("puppet", &["missing", "second", "script"]);
+        let world = World::with(disk, options, vec![first, second]).await;
+        let mut request = puppet_request("a", "say hello");
+        request.options.model = Some("m1".into());
+        let run = world.send(request).await.unwrap().run;
+        control.next().await.end(End::failed(Failure::new("authentication", "log in"), false));
+        let execution = other.next().await;
+        assert_eq!(execution.handle.assignment().run.options.model.as_deref(), Some("spare"));
+        execution.end(End::failed(Failure::new("model_quota_exhausted", "pay"), false));
+        let run = world.ended(run.id).await;
+        assert_eq!((run.state.status(), run.adapter.as_str()), (RunStatus::Succeeded, "script"));
+        let failover = Some(RetryReason::Failover);
+        let expected = [("puppet", None), ("second", failover), ("script", failover)];
+        assert_eq!(reasons(&world, run.id).await, expected.map(|(name, reason)| (name.to_owned(), reason)));
+        assert_eq!(world.path("a").await.last().unwrap().text(), "hello\n");
+    }
+}
+
+#[tokio::test]
+async fn no_other_adapter_takes_over_after_output_or_for_a_failure_of_the_request() {
+    let disk = Disk::memory();
+    let (adapter, mut control) = puppet(&disk.store, PuppetBehavior::default());
+    let world = World::with(disk, with_fallbacks("puppet", &["script"]), vec![adapter]).await;
+    let unavailable = || End::failed(Failure::new("adapter_unavailable", "gone"), false);
+    let tool = Record::ToolStarted { tool_use_id: "t".into(), name: "write".into(), input: None };
+    for what in ["text", "tool", "request"] {
+        let run = world.send(puppet_request("a", "say hello")).await.unwrap().run;
+        let execution = control.next().await;
+        match what {
+            "text" => execution.handle.delta(0, "half").unwrap(),
+            "tool" => execution.handle.record(vec![tool.clone()]).await.unwrap(),
+            _ => {}
+        }
+        execution.end(match what {
+            "request" => End::failed(Failure::new("limit_reached", "spent"), false),
+            _ => unavailable(),
+        });
+        let run = world.ended(run.id).await;
+        assert_eq!((run.state.status(), run.adapter.as_str()), (RunStatus::Failed, "puppet"), "{what}");
+    }
 }

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use mainspring_core::{
-    Answer, Block, Event, Place, Policy, RequestName, Role, Run, RunId, RunStatus, WaitRequest,
+    Answer, Block, Event, Place, Policy, RequestName, Role, Run, RunChange, RunId, RunStatus, WaitRequest,
 };
 use mainspring_kernel::clock::Clock;
 use mainspring_kernel::kernel::{OnOrphan, RunRequest, SessionPatch};
@@ -242,7 +242,7 @@ impl Player<'_> {
         let Some(run) = self.any_run() else { return };
         // From now on the run may change, even if the answer is lost.
         let before = self.memory.ended.remove(&run);
-        let retried = self.world.kernel.run_retry(&self.world.me, run);
+        let retried = self.world.kernel.run_retry(&self.world.me, run, RunChange::default());
         match self.world.advance_until(20, retried).await {
             Ok(_) => assert!(before.is_none_or(|run| run.state.status().is_settled())),
             Err(Error::Refused(_) | Error::Unavailable(_) | Error::Busy { .. } | Error::NotLatest(_)) => {

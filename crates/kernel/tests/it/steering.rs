@@ -1,7 +1,7 @@
 //! Steering: a prompt joins the active run or runs next. Its run ends in both cases.
 
 use insta::{allow_duplicates, assert_snapshot};
-use mainspring_core::{Block, Mode, Policy, RequestName, RunOptions, RunStatus};
+use mainspring_core::{Block, Mode, Policy, RequestName, RunChange, RunOptions, RunStatus};
 use mainspring_kernel::Options;
 use mainspring_kernel::adapter::{End, HandleError, Record};
 use mainspring_kernel::clock::Clock;
@@ -147,9 +147,9 @@ async fn joined_prompts_are_cancelled_and_retried_with_the_run() {
         execution.end(End::failed(mainspring_core::Failure::new("broke", "it broke"), false));
         assert_eq!(world.ended(run.id).await.state.status(), RunStatus::Failed);
         assert_eq!(world.ended(joined.id).await.state.error().unwrap().code, "broke");
-        let error = world.kernel.run_retry(&world.me, joined.id).await.unwrap_err();
+        let error = world.kernel.run_retry(&world.me, joined.id, RunChange::default()).await.unwrap_err();
         assert_eq!(error.code(), "run_merged");
-        world.kernel.run_retry(&world.me, run.id).await.unwrap();
+        world.kernel.run_retry(&world.me, run.id, RunChange::default()).await.unwrap();
         let execution = control.next().await;
         assert_eq!(world.get(joined.id).await.state.status(), RunStatus::Queued);
         let path = execution.handle.path(9).await.unwrap();

@@ -2,7 +2,7 @@
 
 use std::task::{Context, Poll};
 
-use mainspring_core::{Block, MessageId, Place, Role, RunStatus, SessionChange, SessionId};
+use mainspring_core::{Block, MessageId, Place, Role, RunChange, RunStatus, SessionChange, SessionId};
 use mainspring_kernel::adapter::{End, Executed, Record};
 use mainspring_kernel::kernel::{ForkRequest, RunRequest, SessionPatch};
 use mainspring_kernel::store::SessionRef;
@@ -374,7 +374,7 @@ async fn a_failed_branch_that_succeeds_in_a_retry_is_no_longer_abandoned() {
         assert!(abandoned(prompt).await);
         // The session navigates elsewhere in the meantime.
         navigate(&world, "a", Some(first[3])).await.unwrap();
-        let retried = world.kernel.run_retry(&world.me, run.id).await.unwrap();
+        let retried = world.kernel.run_retry(&world.me, run.id, RunChange::default()).await.unwrap();
         let execution = control.next().await;
         execution.handle.delta(0, "now it works").unwrap();
         execution.end(End::succeeded());

@@ -7,12 +7,13 @@ use std::path::PathBuf;
 
 use mainspring_adapters::KeepLog;
 use mainspring_agent::tool::mcp::McpConfig;
+use mainspring_core::Fallback;
 use mainspring_kernel::policy;
 
 use super::error::Problem;
 use super::rule::{
-    Input, Keywords, Number, Rule, Value, command, keyword, number, path, policy_rules, server_names, text,
-    variable_names, variables,
+    Input, Keywords, Number, Rule, Value, command, fallbacks, keyword, number, path, policy_rules,
+    server_names, text, variable_names, variables,
 };
 use crate::agents::CONTROL_SERVER;
 
@@ -53,6 +54,8 @@ pub struct AdapterConfig {
     pub rules: Option<Vec<policy::Rule>>,
     /// When the agent's standard error is kept.
     pub keep_log: Option<KeepLog>,
+    /// The adapters that take over, in order, when an attempt fails before any output.
+    pub fallbacks: Option<Vec<Fallback>>,
     /// The MCP servers that the agent gets: names of tables `mcp.NAME`; `*` matches any text.
     pub mcp: Option<Vec<String>>,
 }
@@ -193,6 +196,8 @@ adapter_settings! {
     act_mode: String, text(), "the agent's own";
     #[doc = "Mode of the agent in runs that may only answer. ACP only."]
     ask_mode: String, text(), "the agent's own";
+    #[doc = "Adapters that take over, in order, if this one fails before any output for a reason where another helps: `ADAPTER` or `ADAPTER:MODEL`."]
+    fallbacks: Vec<Fallback>, fallbacks(), "none";
     #[doc = "MCP servers that the agent gets: names of `[mcp.NAME]`; `*` matches any text. ACP only."]
     mcp: Vec<String>, server_names(), "none";
 }
@@ -201,8 +206,24 @@ adapter_settings! {
 pub(super) fn problems(
     name: &str,
     adapter: &AdapterConfig,
+    adapters: &BTreeMap<String, AdapterConfig>,
     servers: &BTreeMap<String, McpConfig>,
 ) -> Vec<Problem> {
+    let mut problems = kind_problems(name, adapter, servers);
+    let built_in = [mainspring_adapters::script::NAME, mainspring_agent::native::NAME];
+    for Fallback { adapter: fallback, .. } in adapter.fallbacks.iter().flatten() {
+        let problem = match () {
+            () if fallback == name => format!("names {name:?} itself: remove it"),
+            () if adapters.contains_key(fallback) || built_in.contains(&fallback.as_str()) => continue,
+            () => format!("names {fallback:?}, which is no adapter: write [adapters.{fallback}]"),
+        };
+        problems.push(Problem::Adapter { key: format!("adapters.{name}.fallbacks"), problem });
+    }
+    problems
+}
+
+/// Checks the settings that depend on the kind of the adapter `name`.
+fn kind_problems(name: &str, adapter: &AdapterConfig, servers: &BTreeMap<String, McpConfig>) -> Vec<Problem> {
     let problem_of = |key: &str, problem: &str| Problem::Adapter {
         key: format!("adapters.{name}.{key}"),
         problem: problem.to_owned(),
@@ -239,8 +260,9 @@ pub(super) fn problems(
             command.into_iter().chain(others).chain(unknown).collect()
         }
         None => {
+            let any_kind = ["max_workers", "fallbacks"];
             let others =
-                ADAPTER_SETTINGS.iter().filter(|setting| setting.key != "max_workers" && is_set(setting));
+                ADAPTER_SETTINGS.iter().filter(|setting| !any_kind.contains(&setting.key) && is_set(setting));
             others
                 .map(|setting| {
                     problem_of(setting.key, "needs a kind: write kind = \"acp\" or kind = \"pi\" beside it")

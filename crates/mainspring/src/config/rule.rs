@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Component, Path, PathBuf};
 
+use mainspring_core::Fallback;
 use mainspring_core::limits::check_text;
 use mainspring_kernel::policy;
 use serde::Serialize;
@@ -352,6 +353,45 @@ impl Rule<Vec<String>> for NameList {
 
     fn allowed(&self) -> String {
         self.allowed.to_owned()
+    }
+}
+
+/// A rule that accepts fallbacks: a list of `ADAPTER` or `ADAPTER:MODEL` in the file, comma-separated elsewhere.
+pub(super) struct Fallbacks;
+
+/// Allows adapters with or without a model.
+pub(super) const fn fallbacks() -> Fallbacks {
+    Fallbacks
+}
+
+impl Rule<Vec<Fallback>> for Fallbacks {
+    fn read(&self, input: &Input<'_>) -> Result<Vec<Fallback>, String> {
+        let entries: Vec<String> = match &input.raw {
+            RawValue::List(entries) => entries.clone(),
+            RawValue::Untyped(text) => text.split(',').map(|entry| entry.trim().to_owned()).collect(),
+            _ => return Err(self.allowed()),
+        };
+        let parse = |entry: &String| {
+            let (adapter, model) = match entry.split_once(':') {
+                Some((adapter, model)) => (adapter, Some(model.to_owned())),
+                None => (entry.as_str(), None),
+            };
+            let has_model = model.as_deref().is_none_or(|model| check_text("a model", model).is_ok());
+            (is_adapter_name(adapter) && has_model).then(|| Fallback { adapter: adapter.into(), model })
+        };
+        entries.iter().map(parse).collect::<Option<_>>().ok_or_else(|| self.allowed())
+    }
+
+    fn show(&self, value: &Vec<Fallback>) -> Value {
+        let entry = |Fallback { adapter, model }: &Fallback| match model {
+            Some(model) => format!("{adapter}:{model}"),
+            None => adapter.clone(),
+        };
+        Value::List(value.iter().map(entry).collect())
+    }
+
+    fn allowed(&self) -> String {
+        "a list of adapters, each with a model if needed, such as [\"codex\", \"native:openai/gpt-5\"]".into()
     }
 }
 

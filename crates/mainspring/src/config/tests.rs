@@ -2,7 +2,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::os::unix::ffi::OsStringExt;
 
-use mainspring_core::Limits;
+use mainspring_core::{Fallback, Limits};
 use tempfile::TempDir;
 
 use super::*;
@@ -427,6 +427,29 @@ fn an_unknown_variable_suggests_a_similar_one() {
     assert!(near("MAINSPRING_ZZZ").ends_with("remove it; `mainspring config show` lists what there is"));
     let others = machine().env("MAINSPRINGS", "1").env("OMI_AGENT_OTHER", "1").env("PATH", "/bin");
     assert!(others.load().origins.is_empty());
+}
+
+#[test]
+fn fallbacks_are_read_and_must_name_adapters() {
+    let file = "[adapters.native]\nfallbacks = [\"pi\", \"script:any/m:7b\"]\n[adapters.pi]\nkind = \"pi\"\n";
+    let adapters = machine().file(file).load().config.adapters;
+    let fallback = |adapter: &str, model: Option<&str>| Fallback {
+        adapter: adapter.into(),
+        model: model.map(Into::into),
+    };
+    assert_eq!(
+        adapters["native"].fallbacks.as_deref(),
+        Some(&[fallback("pi", None), fallback("script", Some("any/m:7b"))][..])
+    );
+    let problems = machine().file("[adapters.native]\nfallbacks = [\"native\", \"codx\"]\n").problems();
+    for expected in [
+        r#"adapters.native.fallbacks names "native" itself: remove it"#,
+        r#"adapters.native.fallbacks names "codx", which is no adapter: write [adapters.codx]"#,
+    ] {
+        assert!(problems.contains(expected), "{expected}\n{problems}");
+    }
+    let problems = machine().file("[adapters.native]\nfallbacks = [\"pi:\"]\n").problems();
+    assert!(problems.contains("must be a list of adapters, each with a model if needed"), "{problems}");
 }
 
 #[test]

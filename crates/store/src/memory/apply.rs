@@ -108,7 +108,6 @@ impl Tables {
                 fingerprint: known.fingerprint,
                 mode: known.mode,
                 prompt: known.prompt,
-                options: known.options,
                 place: known.place,
                 created_at: known.created_at,
                 ..run

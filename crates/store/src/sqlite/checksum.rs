@@ -4,9 +4,9 @@
 //! read. The column `checksum` follows that list. It is NULL in rows that a version without checksums wrote. A column that
 //! was added to the list later is left out if it is NULL, so that rows from before keep their checksum.
 //!
-//! A run has two checksums: of the columns that never change, and of the others. A message gets its place after its
-//! content. So that placing it need not read the content, the checksum of a message is that of its place combined with
-//! that of all other columns.
+//! A run has two checksums: of the columns of its request, of which only the options may change, and of the others. A
+//! message gets its place after its content. So that placing it need not read the content, the checksum of a message is
+//! that of its place combined with that of all other columns.
 
 use std::ops::Range;
 
@@ -49,7 +49,7 @@ pub(super) const RUN_REQUEST: Layout = Layout {
 };
 pub(super) const RUN_STATE: Layout = Layout {
     columns: column_count(run_state_columns!()),
-    added: 1,
+    added: 2,
     apart: 0..0,
     // The other columns of the run and their checksum come before.
     name: |row, first| format!("run {}", id::<RunId>(row, first - RUN_REQUEST.columns - 1)),

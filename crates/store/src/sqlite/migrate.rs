@@ -22,6 +22,7 @@ const MIGRATIONS: &[(u32, &str)] = &[
     (18, include_str!("../../migrations/0018_tool_results.sql")),
     (19, include_str!("../../migrations/0019_checksums.sql")),
     (20, include_str!("../../migrations/0020_run_output.sql")),
+    (21, include_str!("../../migrations/0021_retries.sql")),
 ];
 
 /// The schema version this program writes.

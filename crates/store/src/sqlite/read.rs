@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use mainspring_core::{
     AccessRole, ApiKey, Attempt, Cancellation, ExternalRef, LegacyAlias, Line, LineId, Message,
-    MessageStatus, Mode, Origin, RequestName, Role, Run, RunStatus, Session, SessionStatus, Time,
-    TitleSource, Usage, Visibility,
+    MessageStatus, Mode, Origin, RequestName, RetryReason, Role, Run, RunStatus, Session, SessionStatus,
+    Time, TitleSource, Usage, Visibility,
 };
 use mainspring_kernel::store::{EndedToolCall, OpenToolCall, PlacedMessage, Request, StoreError};
 use rusqlite::{Connection, OptionalExtension, Params, Result, Row};
@@ -48,7 +48,7 @@ macro_rules! run_state_columns {
         "adapter_id, status, active_attempt_id, retry_at_ms, wait, reason, error_code, error_message, pen_line, pen_pos, \
          attempts, last_attempt_id, final_message_id, input_tokens, output_tokens, cache_read_tokens, \
          cache_write_tokens, cost_nanos, started_at_ms, completed_at_ms, updated_at_ms, merged_into_run_id, budget, \
-         output, state_checksum"
+         output, retried_at_ms, state_checksum"
     };
 }
 macro_rules! run_columns {
@@ -65,7 +65,7 @@ macro_rules! attempt_columns {
         "attempt_id, run_id, attempt_no, status, adapter_id, node_id, binding_id, resume_from_attempt_id, error_code, \
          error_message, retryable, input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, cost_nanos, \
          cancellation_requested_at_ms, cancellation_dispatched_at_ms, cancellation_acknowledged_at_ms, created_at_ms, \
-         started_at_ms, completed_at_ms"
+         started_at_ms, completed_at_ms, retry_reason"
     };
 }
 macro_rules! message_columns {
@@ -235,6 +235,7 @@ fn run(columns: &mut Columns<'_>) -> Result<Run> {
         // Read from the messages where it is needed.
         final_text: None,
         output: columns.maybe_json()?,
+        retried_at: columns.maybe_time()?,
     })
 }
 
@@ -259,6 +260,7 @@ fn attempt(columns: &mut Columns<'_>) -> Result<Attempt> {
         created_at: columns.time()?,
         started_at: columns.maybe_time()?,
         completed_at: columns.maybe_time()?,
+        retry_reason: columns.maybe_name(RetryReason::from_name)?,
     })
 }
 

@@ -1,8 +1,8 @@
 //! Converts a run's state to and from columns.
 
 use mainspring_core::{
-    Answer, AttemptId, CancelReason, ClientCall, ClientResult, Failure, RunState, RunStatus, Time, Wait,
-    WaitId, WaitRequest,
+    Answer, AttemptId, CancelReason, ClientCall, ClientResult, Failure, RetryReason, RunState, RunStatus,
+    Time, Wait, WaitId, WaitRequest,
 };
 use rusqlite::Result;
 use serde::{Deserialize, Serialize};
@@ -41,7 +41,10 @@ impl<'run> StateColumns<'run> {
     pub(super) fn new(state: &'run RunState) -> Result<Self> {
         let mut columns = Self { attempt: state.holder(), ..Self::default() };
         match state {
-            RunState::Queued { retry_at } => columns.retry_at = *retry_at,
+            RunState::Queued { retry_at, retry_reason } => {
+                columns.retry_at = *retry_at;
+                columns.reason = retry_reason.as_ref().map(json).transpose()?;
+            }
             RunState::WaitingInput { wait, .. } | RunState::WaitingApproval { wait, .. } => {
                 columns.wait = Some(json(&StoredWait {
                     id: wait.id,
@@ -82,9 +85,14 @@ pub(super) fn state_read(columns: &mut Columns<'_>) -> Result<RunState> {
         resume: wait.resume,
         answer: wait.answer,
     });
-    let (reason, error) = (columns.maybe_json::<CancelReason>()?, columns.failure()?);
+    // The column holds the reason of a retry or that of a cancellation.
+    let (retry_reason, reason) = match status {
+        RunStatus::Queued => (columns.maybe_json::<RetryReason>()?, None),
+        _ => (None, columns.maybe_json::<CancelReason>()?),
+    };
+    let error = columns.failure()?;
     let state = match status {
-        RunStatus::Queued => Some(RunState::Queued { retry_at }),
+        RunStatus::Queued => Some(RunState::Queued { retry_at, retry_reason }),
         RunStatus::Starting => attempt.map(|attempt| RunState::Starting { attempt }),
         RunStatus::Running => attempt.map(|attempt| RunState::Running { attempt }),
         RunStatus::WaitingInput => {

@@ -4,7 +4,8 @@
 //! SQLite rewrites the index entries of every column it names, changed or not.
 
 use mainspring_core::{
-    Attempt, Line, LineId, Message, MessageId, MessageStatus, Point, Position, Run, SessionId, Usage,
+    Attempt, Line, LineId, Message, MessageId, MessageStatus, Point, Position, RetryReason, Run, SessionId,
+    Usage,
 };
 use mainspring_kernel::store::{InboxItem, NewId, OpenToolCall, Request, StoreError, Unique};
 use rusqlite::{Connection, OptionalExtension, Result, params};
@@ -109,19 +110,20 @@ pub(super) fn run_write(connection: &Connection, run: &Run, seq: u64) -> WriteRe
         blob(run.merged_into),
         budget,
         structured,
+        ms(run.retried_at),
     ];
     let mut write = connection.prepare_cached(concat!(
         "INSERT INTO runs (",
         run_columns!(),
         ", created_seq)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22,
-           ?23, ?24, ?25, ?26, ?27, ?28, ?29, ?30, ?31, ?32, ?33, ?34, ?35, ?36, ?37, ?38, ?39, ?40, ?41, ?42)
+           ?23, ?24, ?25, ?26, ?27, ?28, ?29, ?30, ?31, ?32, ?33, ?34, ?35, ?36, ?37, ?38, ?39, ?40, ?41, ?42, ?43)
          ON CONFLICT (run_id) DO UPDATE SET
-           adapter_id = ?17, status = ?18, active_attempt_id = ?19, retry_at_ms = ?20, wait = ?21, reason = ?22,
+           checksum = CASE WHEN options IS ?12 THEN checksum ELSE ?16 END, options = ?12, adapter_id = ?17, status = ?18, active_attempt_id = ?19, retry_at_ms = ?20, wait = ?21, reason = ?22,
            error_code = ?23, error_message = ?24, pen_line = ?25, pen_pos = ?26, attempts = ?27, last_attempt_id = ?28,
            final_message_id = ?29, input_tokens = ?30, output_tokens = ?31, cache_read_tokens = ?32,
            cache_write_tokens = ?33, cost_nanos = ?34, started_at_ms = ?35, completed_at_ms = ?36, updated_at_ms = ?37,
-           merged_into_run_id = ?38, budget = ?39, output = ?40, state_checksum = ?41",
+           merged_into_run_id = ?38, budget = ?39, output = ?40, retried_at_ms = ?41, state_checksum = ?42",
     ))?;
     let parts = [(&checksum::RUN_REQUEST, request), (&checksum::RUN_STATE, state)];
     checksum::execute(&mut write, &parts, params![int(seq)])?;
@@ -137,14 +139,15 @@ pub(super) fn attempt_write(connection: &Connection, attempt: &Attempt) -> Write
                resume_from_attempt_id, error_code, error_message, retryable, input_tokens, output_tokens,
                cache_read_tokens, cache_write_tokens, cost_nanos, cancellation_requested_at_ms,
                cancellation_dispatched_at_ms, cancellation_acknowledged_at_ms, created_at_ms, started_at_ms,
-               completed_at_ms)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22)
+               completed_at_ms, retry_reason)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22,
+               ?23)
              ON CONFLICT (run_id, attempt_no) DO UPDATE SET
                status = ?4, adapter_id = ?5, node_id = ?6, binding_id = ?7, resume_from_attempt_id = ?8, error_code = ?9,
                error_message = ?10, retryable = ?11, input_tokens = ?12, output_tokens = ?13, cache_read_tokens = ?14,
                cache_write_tokens = ?15, cost_nanos = ?16, cancellation_requested_at_ms = ?17,
                cancellation_dispatched_at_ms = ?18, cancellation_acknowledged_at_ms = ?19, created_at_ms = ?20,
-               started_at_ms = ?21, completed_at_ms = ?22
+               started_at_ms = ?21, completed_at_ms = ?22, retry_reason = ?23
              WHERE attempt_id = ?3",
         )?
         .execute(params![
@@ -170,6 +173,7 @@ pub(super) fn attempt_write(connection: &Connection, attempt: &Attempt) -> Write
             attempt.created_at.0,
             ms(attempt.started_at),
             ms(attempt.completed_at),
+            attempt.retry_reason.map(RetryReason::name),
         ])?;
     // Another attempt has this number.
     if written == 0 { Err(WriteError::Conflict(Unique::Other)) } else { Ok(()) }

@@ -194,8 +194,9 @@ fn every_state() -> Vec<RunState> {
     };
     let error = || Failure::new("timeout", "took too long");
     vec![
-        RunState::Queued { retry_at: None },
-        RunState::Queued { retry_at: Some(NOW) },
+        RunState::Queued { retry_at: None, retry_reason: None },
+        RunState::Queued { retry_at: Some(NOW), retry_reason: Some(RetryReason::Failover) },
+        RunState::Queued { retry_at: None, retry_reason: Some(RetryReason::User) },
         RunState::Starting { attempt },
         RunState::Running { attempt },
         RunState::WaitingInput { attempt, wait: wait(WaitRequest::Input, true) },
@@ -247,6 +248,7 @@ fn full_run() -> Run {
         final_message: Some(message_id(4)),
         usage,
         started_at: Some(NOW),
+        retried_at: Some(NOW.plus(5)),
         completed_at: Some(Time(-1)),
         ..run(1, 1, 1, queued())
     }
@@ -257,6 +259,7 @@ async fn everything_about_a_run_and_its_attempts_reads_back_as_written() {
     let full_attempt = Attempt {
         binding: Some(binding_id(1)),
         resume_from: Some(attempt_id(1)),
+        retry_reason: Some(RetryReason::Failover),
         error: Some(Failure::new("lost", "gone")),
         retryable: true,
         usage: full_run().usage,
@@ -285,7 +288,7 @@ async fn everything_about_a_run_and_its_attempts_reads_back_as_written() {
 }
 
 #[tokio::test]
-async fn the_request_of_a_run_never_changes() {
+async fn only_the_options_of_a_request_change() {
     for (name, subject) in every_store() {
         let store = &*subject.store;
         let fence = create_session(store, 1).await;
@@ -300,7 +303,13 @@ async fn the_request_of_a_run_never_changes() {
         };
         commit(store, fence, vec![row_run(changed)], vec![]).await.unwrap();
         let kept = Run { state: RunState::Succeeded {}, ..full_run() };
-        assert_eq!(store.run_get(run_id(1)).await.unwrap(), Some(kept), "{name}");
+        assert_eq!(store.run_get(run_id(1)).await.unwrap(), Some(kept.clone()), "{name}");
+        let options = RunOptions { model: Some("m2".into()), ..RunOptions::default() };
+        for options in [options, RunOptions::default()] {
+            let retried = Run { options, ..kept.clone() };
+            commit(store, fence, vec![row_run(retried.clone())], vec![]).await.unwrap();
+            assert_eq!(store.run_get(run_id(1)).await.unwrap(), Some(retried), "{name}");
+        }
     }
 }
 

@@ -136,13 +136,14 @@ pub(crate) fn run(n: u64, of: u64, no: u32, state: RunState) -> Run {
         usage: Usage::default(),
         created_at: NOW.plus(n),
         started_at: None,
+        retried_at: None,
         completed_at: None,
         updated_at: NOW.plus(n),
     }
 }
 
 pub(crate) fn queued() -> RunState {
-    RunState::Queued { retry_at: None }
+    RunState::Queued { retry_at: None, retry_reason: None }
 }
 
 pub(crate) fn attempt(n: u64, run: u64, no: u32, status: RunStatus) -> Attempt {
@@ -155,6 +156,7 @@ pub(crate) fn attempt(n: u64, run: u64, no: u32, status: RunStatus) -> Attempt {
         node: node_id(1),
         binding: None,
         resume_from: None,
+        retry_reason: None,
         error: None,
         retryable: false,
         usage: Usage::default(),

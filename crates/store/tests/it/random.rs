@@ -40,7 +40,10 @@ impl Random {
         let attempt = attempt_id(self.roll(9));
         match self.roll(5) {
             0 => RunState::Running { attempt },
-            1 => RunState::Queued { retry_at: self.chance(50).then_some(NOW) },
+            1 => RunState::Queued {
+                retry_at: self.chance(50).then_some(NOW),
+                retry_reason: self.chance(50).then_some(RetryReason::Crash),
+            },
             2 => RunState::Failed { error: Failure::new("lost", "gone") },
             3 => RunState::Cancelled { reason: CancelReason::Requested },
             _ => RunState::Succeeded {},

@@ -288,15 +288,7 @@ fn turn(n: u64) -> [(Vec<Row>, Vec<NewEvent>); 2] {
                 session_at(pos),
             ],
             vec![
-                run_event(
-                    1,
-                    Body::RunQueued {
-                        adapter: "native".into(),
-                        mode: Mode::Act,
-                        policy: None,
-                        retry_at_ms: None,
-                    },
-                ),
+                run_event(1, Body::run_accepted("native".into(), Mode::Act, None)),
                 run_event(2, completed(prompt)),
                 run_event(3, Body::RunStarting {}),
                 run_event(
@@ -305,6 +297,7 @@ fn turn(n: u64) -> [(Vec<Row>, Vec<NewEvent>); 2] {
                         attempt_no: 1,
                         adapter: "native".into(),
                         resume_from_attempt_id: None,
+                        retry_reason: None,
                     },
                 ),
                 run_event(5, Body::RunRunning {}),

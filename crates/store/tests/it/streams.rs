@@ -141,6 +141,10 @@ async fn bodies_read_back_as_written() {
             mode: Mode::Ask,
             policy: Some(Policy::Steer),
             retry_at_ms: Some(NOW),
+            retry_reason: Some(RetryReason::User),
+            model: Some("m".into()),
+            model_profile: None,
+            limits: RunLimits { max_tokens: Some(5), ..RunLimits::default() },
         },
         Body::RunStarting {},
         Body::RunFailed {

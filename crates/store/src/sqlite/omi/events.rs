@@ -289,12 +289,7 @@ fn run_ended(run: &DraftRun) -> Body {
 
 fn convert_run_event(kind: &str, run: &Run) -> Converted {
     match kind {
-        "created" | "queued" => Ok(Body::RunQueued {
-            adapter: run.adapter.clone(),
-            mode: run.mode,
-            policy: None,
-            retry_at_ms: None,
-        }),
+        "created" | "queued" => Ok(Body::run_accepted(run.adapter.clone(), run.mode, None)),
         "starting" => Ok(Body::RunStarting {}),
         "running" => Ok(Body::RunRunning {}),
         "cancellation_requested" => Ok(Body::RunCancellationRequested { reason: CancelReason::Requested }),
@@ -317,6 +312,7 @@ fn convert_attempt_event(kind: &str, attempt: &Attempt, payload: &Value) -> Conv
             attempt_no: attempt.no,
             adapter: attempt.adapter.clone(),
             resume_from_attempt_id: attempt.resume_from,
+            retry_reason: attempt.retry_reason,
         }),
         "started" => Ok(Body::AttemptStarted {}),
         "cancel_dispatch" => Ok(Body::AttemptCancelDispatch {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use mainspring_core::attempt::Cancellation;
 use mainspring_core::{
     Attempt, AttemptId, Block, CancelReason, Cost, Failure, LineId, Message, MessageStatus, Mode, Place,
-    Point, RequestName, Role, Run, RunId, RunOptions, RunState, RunStatus, Session, Time, Usage,
+    Point, RequestName, RetryReason, Role, Run, RunId, RunOptions, RunState, RunStatus, Session, Time, Usage,
 };
 use serde_json::Value;
 
@@ -81,6 +81,7 @@ impl Import<'_> {
             budget: None,
             final_text: None,
             output: None,
+            retried_at: None,
             created_at,
             started_at: row.time("started_at_ms"),
             completed_at: Some(completed_at),
@@ -219,6 +220,7 @@ impl Import<'_> {
             node: self.node,
             binding,
             resume_from: row.text("resume_from_attempt_id").and_then(super::id),
+            retry_reason: row.text("retry_reason").and_then(RetryReason::from_name),
             error,
             retryable: row.number("retryable") == Some(1) || status.is_none(),
             usage: Usage::default(),

@@ -1,0 +1,177 @@
+//! Retries: why a run gets another attempt, what the retry changes about the run, and when another adapter takes over.
+//!
+//! ```text
+//! failed attempt ──temporary, attempts left──▶ same adapter, after a pause
+//!                ──before any output, and another adapter helps──▶ next fallback, at once
+//!                ──else──▶ the run fails; a caller may retry it with other options
+//! ```
+
+use serde::{Deserialize, Serialize};
+
+use crate::message::names;
+use crate::{Run, RunLimits, Time};
+
+/// Why an attempt follows another one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum RetryReason {
+    /// The runtime no longer had the native session of the attempt before.
+    Stale,
+    /// The attempt before had no valid login.
+    Authentication,
+    /// The process, worker or connection of the attempt before broke down.
+    Crash,
+    /// The attempt before failed with another temporary error, such as an overloaded provider.
+    Temporary,
+    /// A caller retried the run.
+    User,
+    /// Another adapter takes over from the one of the attempt before.
+    Failover,
+}
+names!(RetryReason {
+    Stale => "stale", Authentication => "authentication", Crash => "crash", Temporary => "temporary", User => "user",
+    Failover => "failover",
+});
+
+impl RetryReason {
+    /// Classifies an automatic retry on the same adapter, by the code of the failure that it follows.
+    pub fn after_failure(code: &str) -> Self {
+        match code {
+            "authentication" => Self::Authentication,
+            "stale_binding" => Self::Stale,
+            "adapter_crashed" | "executor_lost" | "transport_interruption" | "model_connection_broken" => {
+                Self::Crash
+            }
+            _ => Self::Temporary,
+        }
+    }
+}
+
+/// Another attempt of a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NextAttempt {
+    /// The reason.
+    pub reason: RetryReason,
+    /// The earliest time of the attempt; at once if `None`.
+    pub at: Option<Time>,
+    /// What the retry changes about the run.
+    pub change: RunChange,
+}
+
+impl NextAttempt {
+    /// A retry of the unchanged run.
+    pub fn new(reason: RetryReason, at: Time) -> Self {
+        Self { reason, at: Some(at), change: RunChange::default() }
+    }
+}
+
+/// What a retry changes about its run. Absent fields stay as they are.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct RunChange {
+    /// The adapter. Another adapter uses its own default model unless the change names one.
+    pub adapter: Option<String>,
+    /// The model. A model and a model profile are one choice: either replaces both.
+    pub model: Option<String>,
+    /// The model profile.
+    pub model_profile: Option<String>,
+    /// The limits that change. Limits that are not set stay as they are.
+    pub limits: RunLimits,
+}
+
+impl RunChange {
+    /// Applies the change to `run`.
+    pub fn apply(&self, run: &mut Run) {
+        let options = &mut run.options;
+        let adapter = self.adapter.as_ref().filter(|adapter| **adapter != run.adapter);
+        if adapter.is_some() || self.model.is_some() || self.model_profile.is_some() {
+            options.model.clone_from(&self.model);
+            options.model_profile.clone_from(&self.model_profile);
+        }
+        if let Some(adapter) = adapter {
+            run.adapter.clone_from(adapter);
+        }
+        if !self.limits.is_empty() {
+            options.limits = self.limits.or(options.limits);
+            // The remainder is that of the old limits. The next model call computes it again.
+            run.budget = None;
+        }
+    }
+}
+
+/// An adapter that takes over where another one cannot work.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Fallback {
+    /// The adapter.
+    pub adapter: String,
+    /// The model; the adapter's default if `None`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+}
+
+/// True when another adapter may succeed after a failure with this code: the agent cannot be started or reached, has no
+/// valid login, or has no capacity. Other failures concern the request itself and would be repeated.
+pub fn another_adapter_helps(code: &str) -> bool {
+    matches!(
+        code,
+        "adapter_unavailable"
+            | "adapter_incompatible"
+            | "adapter_crashed"
+            | "adapter_execution_failed"
+            | "authentication"
+            | "binding_failed"
+            | "quota_exceeded"
+            | "stale_binding"
+            | "timeout"
+            | "transport_interruption"
+            | "model_connection_broken"
+            | "model_key_missing"
+            | "model_not_configured"
+            | "model_overloaded"
+            | "model_quota_exhausted"
+            | "model_rate_limited"
+            | "model_unauthorized"
+    )
+}
+
+/// Finds the next adapter for a run: the first of `fallbacks` that was not tried yet.
+pub fn next_fallback<'a>(fallbacks: &'a [Fallback], tried: &[&str]) -> Option<&'a Fallback> {
+    fallbacks.iter().find(|fallback| !tried.contains(&fallback.adapter.as_str()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reason_of_a_retry_follows_from_the_failure() {
+        for (code, reason) in [
+            ("adapter_crashed", RetryReason::Crash),
+            ("executor_lost", RetryReason::Crash),
+            ("authentication", RetryReason::Authentication),
+            ("stale_binding", RetryReason::Stale),
+            ("model_overloaded", RetryReason::Temporary),
+        ] {
+            assert_eq!(RetryReason::after_failure(code), reason, "{code}");
+            assert_eq!(RetryReason::from_name(reason.name()), Some(reason));
+        }
+    }
+
+    #[test]
+    fn failures_of_the_request_itself_do_not_change_the_adapter() {
+        for code in ["limit_reached", "model_refused", "model_context_too_long", "invalid_request", "refusal"]
+        {
+            assert!(!another_adapter_helps(code), "{code}");
+        }
+        assert!(another_adapter_helps("authentication") && another_adapter_helps("model_quota_exhausted"));
+    }
+
+    #[test]
+    fn fallbacks_are_used_in_order_and_once() {
+        let fallback = |adapter: &str| Fallback { adapter: adapter.into(), model: None };
+        let all = [fallback("b"), fallback("c")];
+        let next = |tried: &[&str]| next_fallback(&all, tried).map(|fallback| fallback.adapter.as_str());
+        assert_eq!((next(&["a"]), next(&["a", "b"]), next(&["a", "b", "c"])), (Some("b"), Some("c"), None));
+    }
+}
