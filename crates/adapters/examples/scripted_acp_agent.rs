@@ -364,6 +364,11 @@ impl Agent {
                 let _ = writeln!(std::io::stderr(), "{rest}");
             }
             "tool" => self.tool(session, rest),
+            // `report JSON`: any update. `$P` is an image of one pixel, `$L` a long text.
+            "report" => {
+                let json = rest.replace("$P", "iVBORw0KGgo=").replace("$L", &"long ".repeat(20_000));
+                self.update(session, &serde_json::from_str(&json).unwrap());
+            }
             "ask" => return self.ask(session, rest, false),
             "bare" => return self.ask(session, rest, true),
             "plan" => {

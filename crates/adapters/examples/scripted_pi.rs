@@ -293,6 +293,19 @@ impl Agent {
                 self.message_start();
             }
             "tool" => self.tool(rest, false),
+            // `result NAME ARGS RESULT`
+            "result" => {
+                let mut parts = rest.splitn(3, ' ');
+                let name = parts.next().unwrap();
+                let mut json =
+                    || parts.next().map(|json| serde_json::from_str::<Value>(json).unwrap()).unwrap();
+                let about = json!({"toolCallId": "r", "toolName": name, "args": json(), "result": json()});
+                for kind in ["tool_execution_start", "tool_execution_end"] {
+                    let mut record = about.clone();
+                    record["type"] = kind.into();
+                    send(&record);
+                }
+            }
             "bad-tool" => self.tool(rest, true),
             "dig" => self.dig(),
             "tell" => self.say_apart(rest),

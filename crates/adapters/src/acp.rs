@@ -27,6 +27,7 @@ mod permission;
 mod prompt;
 mod settings;
 mod terminal;
+mod tool_call;
 mod turn;
 mod wire;
 mod worker;

@@ -27,12 +27,14 @@ use crate::process::{self, Launch, Log};
 mod attachment;
 mod attempt;
 mod dialect;
+mod files;
 mod lost_session;
 mod model_error;
 mod preface;
 mod session;
 mod session_locks;
 mod stderr_log;
+mod tool_calls;
 mod turn;
 pub(crate) use attachment::read_attachment;
 pub use dialect::{AgentOptions, KeepLog};
@@ -40,10 +42,12 @@ pub(crate) use dialect::{
     AgentWorker, Dialect, LoginDialect, ProcessContext, ResumeError, SetupError, TurnContext, process_ended,
     start_process, with_last_output,
 };
+pub(crate) use files::{FileContent, diff_block, file_name, output_blocks, store_file};
 pub(crate) use lost_session::Cause;
 pub(crate) use model_error::ModelError;
 use session_locks::SessionLocks;
-pub(crate) use turn::{QuestionQueue, TextBlocks, TurnOutcome, excerpt};
+pub(crate) use tool_calls::{StartedCall, ToolCalls};
+pub(crate) use turn::{QuestionQueue, TOOL_UPDATE_INTERVAL_MS, TextBlocks, TurnOutcome, excerpt};
 
 /// How long a login may take. A person may have to complete it in another program.
 const LOGIN_TIMEOUT_MS: u64 = 10 * 60 * 1_000;

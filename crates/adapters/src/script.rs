@@ -195,11 +195,8 @@ impl Interpreter {
             let message = format!("the script has a tool of its own called {:?}", taken.name);
             return Ok(Some(End::failed(Failure::new("tool_name_taken", message), false)));
         }
-        let blocks = self.with_ids(index, calls).map(|(id, call)| Block::ToolUse {
-            id,
-            name: call.name.clone(),
-            input: call.input.clone(),
-        });
+        let tool_use = |(id, call): (String, &Call)| Block::tool_use(id, &call.name, call.input.clone());
+        let blocks = self.with_ids(index, calls).map(tool_use);
         let mut records = vec![Record::Message { blocks: blocks.collect(), usage: None }];
         let builtin = || self.with_ids(index, calls).filter(|(_, call)| !is_client(call));
         records.extend(builtin().map(|(id, call)| Record::ToolStarted {

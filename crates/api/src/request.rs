@@ -6,7 +6,7 @@
 
 use mainspring_core::{
     AgentDefinition, Answer, Approval, ArtifactId, Block, ClientResult, ClientTool, Cost, ExternalRef,
-    LegacyAlias, MessageId, Place, RunLimits, RunOptions,
+    FileLocation, LegacyAlias, MessageId, Place, RunLimits, RunOptions,
 };
 use serde::de::{DeserializeOwned, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -185,6 +185,24 @@ enum BlockForm {
         id: String,
         name: String,
         input: Value,
+        #[serde(default)]
+        title: Option<String>,
+        #[serde(default)]
+        kind: Option<String>,
+        #[serde(default, deserialize_with = "locations")]
+        locations: Vec<FileLocation>,
+    },
+    #[serde(rename_all = "camelCase")]
+    Diff {
+        path: String,
+        #[serde(default)]
+        before: Option<String>,
+        #[serde(default)]
+        after: Option<String>,
+        #[serde(default)]
+        before_artifact: Option<ArtifactId>,
+        #[serde(default)]
+        after_artifact: Option<ArtifactId>,
     },
     #[serde(rename_all = "camelCase")]
     ToolResult {
@@ -199,6 +217,14 @@ enum BlockForm {
         code: String,
         message: String,
     },
+}
+
+#[derive(Deserialize)]
+#[serde(remote = "FileLocation", rename_all = "camelCase", deny_unknown_fields)]
+struct LocationForm {
+    path: String,
+    #[serde(default)]
+    line: Option<u32>,
 }
 
 #[derive(Deserialize)]
@@ -253,6 +279,7 @@ items! {
     ToolItem(ClientTool) by "ToolForm::deserialize";
     ResultItem(ClientResult) by "ResultForm::deserialize";
     BlockItem(Block) by "BlockForm::deserialize";
+    LocationItem(FileLocation) by "LocationForm::deserialize";
     ExternalRefItem(ExternalRef) by "ExternalRefForm::deserialize";
     LegacyAliasItem(LegacyAlias) by "LegacyAliasForm::deserialize";
 }
@@ -265,6 +292,10 @@ pub fn tools<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<ClientTool>, D::E
 /// Reads results of client tools.
 pub fn results<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<ClientResult>, D::Error> {
     Ok(Vec::<ResultItem>::deserialize(from)?.into_iter().map(|item| item.0).collect())
+}
+
+fn locations<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<FileLocation>, D::Error> {
+    Ok(Vec::<LocationItem>::deserialize(from)?.into_iter().map(|item| item.0).collect())
 }
 
 fn blocks<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Block>, D::Error> {

@@ -149,6 +149,7 @@ fn excerpt(content: &[Block], max_chars: usize) -> String {
         Block::ToolResult { content, is_error, .. } => {
             format!("{}{}", if *is_error { "error: " } else { "" }, excerpt(content, max_chars))
         }
+        Block::Diff { path, .. } => format!("± {path}"),
         Block::Error { message, .. } => format!("({message})"),
     };
     let text = content.iter().map(format_block).collect::<Vec<_>>().join(" ");

@@ -117,6 +117,7 @@ pub(super) fn format_blocks(content: &[Block]) -> Vec<String> {
         Block::ToolResult { content, is_error, .. } => {
             format!("{} {}", if *is_error { "← error:" } else { "←" }, format_blocks(content).join(" "))
         }
+        Block::Diff { path, .. } => format!("± {path}"),
         Block::Error { message, .. } => format!("({message})"),
     };
     content.iter().map(format_block).collect()

@@ -48,7 +48,7 @@ pub use ids::{
     MessageId, NodeId, RunId, SessionId, StepId, WaitId,
 };
 pub use limits::{BadName, Limits};
-pub use message::{Block, Message, MessageStatus, Role};
+pub use message::{Block, FileLocation, Message, MessageStatus, Role};
 pub use model::{KeyPresence, ModelList, ModelPrice, ModelProfile, ModelProvider};
 pub use record::{Artifact, ArtifactRole, AuthMethod, Grant, GrantEffect, GrantSource};
 pub use refusal::{Failure, Refusal};

@@ -127,8 +127,18 @@ pub enum Block {
         id: String,
         /// The name of the tool.
         name: String,
-        /// The arguments.
+        /// The arguments. Empty if the agent does not report them.
         input: Value,
+        /// A description of the call for people, if the agent gives one besides the name.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        title: Option<String>,
+        /// The kind of the call, as the agent reports it: `read`, `edit`, `delete`, `move`, `search`, `execute`,
+        /// `think`, `fetch`, `other` …
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        kind: Option<String>,
+        /// The files that the call works on.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        locations: Vec<FileLocation>,
     },
     /// The result of a tool call.
     #[serde(rename_all = "camelCase")]
@@ -144,6 +154,24 @@ pub enum Block {
         #[serde(default)]
         is_error: bool,
     },
+    /// A change of a file by a tool. A text that is too long to be part of a message is an artifact.
+    #[serde(rename_all = "camelCase")]
+    Diff {
+        /// The path of the file, as the agent reports it.
+        path: String,
+        /// The text before the change. Absent for a new file, and if the agent does not report it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        before: Option<String>,
+        /// The text after the change.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        after: Option<String>,
+        /// The artifact that holds the text before the change.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        before_artifact: Option<ArtifactId>,
+        /// The artifact that holds the text after the change.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        after_artifact: Option<ArtifactId>,
+    },
     /// An error.
     Error {
         /// A stable code.
@@ -158,6 +186,49 @@ impl Block {
     pub fn text(text: impl Into<String>) -> Self {
         Self::Text { text: text.into() }
     }
+
+    /// Creates a tool call without details.
+    pub fn tool_use(id: impl Into<String>, name: impl Into<String>, input: Value) -> Self {
+        let (id, name) = (id.into(), name.into());
+        Self::ToolUse { id, name, input, title: None, kind: None, locations: vec![] }
+    }
+}
+
+/// A place in a file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct FileLocation {
+    /// The path, as the agent reports it.
+    pub path: String,
+    /// The line, if known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub line: Option<u32>,
+}
+
+/// The content of a tool result as one text: files and changes of files are named, not contained.
+pub fn result_text(content: &[Block]) -> String {
+    let mut text = String::new();
+    for block in content {
+        let part = match block {
+            Block::Text { text } => text.clone(),
+            Block::Attachment { artifact, mime_type, name } => {
+                format!("[file {}: {mime_type}, {artifact}]", name.as_deref().unwrap_or("without a name"))
+            }
+            Block::Diff { path, before, before_artifact, .. } => {
+                let is_new = before.is_none() && before_artifact.is_none();
+                format!("[{} {path}]", if is_new { "wrote" } else { "changed" })
+            }
+            Block::Error { message, .. } => message.clone(),
+            Block::ToolResult { content, .. } => result_text(content),
+            Block::Thinking {} | Block::ToolUse { .. } => continue,
+        };
+        if !text.is_empty() && !text.ends_with('\n') && !part.is_empty() {
+            text.push('\n');
+        }
+        text.push_str(&part);
+    }
+    text
 }
 
 macro_rules! names {
@@ -206,7 +277,7 @@ mod tests {
                 mime_type: "image/png".into(),
                 name: None,
             },
-            Block::ToolUse { id: "t1".into(), name: "add".into(), input: serde_json::json!({"a": 1}) },
+            Block::tool_use("t1", "add", serde_json::json!({"a": 1})),
             Block::ToolResult {
                 tool_use_id: "t1".into(),
                 name: "add".into(),
@@ -218,6 +289,41 @@ mod tests {
         let json = serde_json::to_string(&blocks).unwrap();
         insta::assert_snapshot!(json, @r#"[{"type":"text","text":"hi"},{"type":"thinking"},{"type":"attachment","artifact":"art_01010101010141018101010101010101","mimeType":"image/png"},{"type":"tool_use","id":"t1","name":"add","input":{"a":1}},{"type":"tool_result","toolUseId":"t1","name":"add","content":[{"type":"text","text":"2"}],"isError":false},{"type":"error","code":"timeout","message":"took too long"}]"#);
         assert_eq!(serde_json::from_str::<Vec<Block>>(&json).unwrap(), blocks);
+    }
+
+    #[test]
+    fn details_of_a_tool_call_have_their_public_form() {
+        let diff = Block::Diff {
+            path: "/a".into(),
+            before: None,
+            after: Some("x".into()),
+            before_artifact: None,
+            after_artifact: None,
+        };
+        let blocks = vec![
+            Block::ToolUse {
+                id: "t1".into(),
+                name: "Write".into(),
+                input: serde_json::json!({}),
+                title: Some("Write /a".into()),
+                kind: Some("edit".into()),
+                locations: vec![FileLocation { path: "/a".into(), line: Some(3) }],
+            },
+            diff.clone(),
+        ];
+        let json = serde_json::to_string(&blocks).unwrap();
+        insta::assert_snapshot!(json, @r#"[{"type":"tool_use","id":"t1","name":"Write","input":{},"title":"Write /a","kind":"edit","locations":[{"path":"/a","line":3}]},{"type":"diff","path":"/a","after":"x"}]"#);
+        assert_eq!(serde_json::from_str::<Vec<Block>>(&json).unwrap(), blocks);
+        let file = Block::Attachment {
+            artifact: ArtifactId::from_random([1; 16]),
+            mime_type: "image/png".into(),
+            name: None,
+        };
+        insta::assert_snapshot!(result_text(&[Block::text("done"), diff, file]), @r"
+        done
+        [wrote /a]
+        [file without a name: image/png, art_01010101010141018101010101010101]
+        ");
     }
 
     #[test]

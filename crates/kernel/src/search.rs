@@ -7,7 +7,8 @@
 use std::ops::Range;
 
 use mainspring_core::Block;
-use mainspring_core::message::text_of;
+use mainspring_core::message::{result_text, text_of};
+use serde_json::Map;
 use unicode_normalization::char::{decompose_compatible, is_combining_mark};
 
 /// Words of a query; further words are ignored.
@@ -77,9 +78,32 @@ fn find_word(word: &[String], tokens: &[(String, Range<usize>)]) -> Option<Range
     Some(window.first()?.1.start..window.last()?.1.end)
 }
 
-/// The searchable text of a message: its text blocks, up to a size limit.
+/// The searchable text of a message, up to a size limit: its texts, its tool calls and their results. The texts of
+/// changed files are not searched, their paths are.
 pub fn searchable_text(content: &[Block]) -> String {
     let mut text = text_of(content);
+    for block in content {
+        let part = match block {
+            Block::ToolUse { name, input, title, .. } => {
+                let input = if input.as_object().is_some_and(Map::is_empty) {
+                    String::new()
+                } else {
+                    input.to_string()
+                };
+                format!("{name} {} {input}", title.as_deref().unwrap_or_default())
+            }
+            Block::ToolResult { content, .. } => result_text(content),
+            Block::Attachment { name, .. } => name.clone().unwrap_or_default(),
+            Block::Text { .. } | Block::Thinking {} | Block::Diff { .. } | Block::Error { .. } => continue,
+        };
+        if text.len() > SEARCHABLE_MAX_BYTES {
+            break;
+        }
+        if !text.is_empty() {
+            text.push('\n');
+        }
+        text.push_str(&part);
+    }
     if text.len() > SEARCHABLE_MAX_BYTES {
         text.truncate(text.floor_char_boundary(SEARCHABLE_MAX_BYTES));
     }

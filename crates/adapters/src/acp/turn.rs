@@ -6,10 +6,10 @@ use std::sync::Arc;
 use agent_client_protocol::Responder;
 use agent_client_protocol::v1::schema::{
     ContentBlock, MessageId, Plan, PlanEntryStatus, RequestPermissionOutcome, RequestPermissionRequest,
-    RequestPermissionResponse, SelectedPermissionOutcome, SessionUpdate, ToolCallContent, ToolCallStatus,
-    ToolCallUpdateFields, ToolKind, UsageUpdate,
+    RequestPermissionResponse, SelectedPermissionOutcome, SessionUpdate, ToolCallStatus,
+    ToolCallUpdateFields, UsageUpdate,
 };
-use mainspring_core::{Approval, Block, Cost, Failure, ToolOutcome, Usage};
+use mainspring_core::{Approval, Cost, Failure, Usage};
 use mainspring_kernel::adapter::{Death, End, HandleError, Record};
 use parking_lot::Mutex;
 use serde::Deserialize;
@@ -17,10 +17,14 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::client::ClientServices;
-use super::permission::{act, is_empty, kind_name, narrowest_option, question};
+use super::permission::{act, narrowest_option, question};
+use super::tool_call::{OpenToolCall, file_of, text_of};
 use super::wire::{CallError, Inbound};
 use super::worker::AcpWorker;
-use crate::driver::{AgentWorker, Cause, QuestionQueue, TextBlocks, TurnContext, TurnOutcome, excerpt};
+use crate::driver::{
+    AgentWorker, Cause, QuestionQueue, TOOL_UPDATE_INTERVAL_MS, TextBlocks, ToolCalls, TurnContext,
+    TurnOutcome, excerpt,
+};
 
 /// The result of `session/prompt`.
 #[derive(Debug, Deserialize)]
@@ -41,28 +45,20 @@ pub(super) struct AcpTurn<'a> {
     cost: Option<f64>,
     /// The message that the last text belongs to, if the agent names it.
     message: Option<MessageId>,
+    calls: ToolCalls<'a>,
     tools: HashMap<String, OpenToolCall>,
+    /// The ids of tool calls that have ended.
+    ended: HashSet<String>,
     /// The ids of tool calls that were denied.
     denied: Arc<Mutex<HashSet<String>>>,
     /// Whether the agent has produced text, a thought, a tool call, a plan or a request.
     has_output: bool,
 }
 
-/// A tool call without an outcome.
-#[derive(Default)]
-struct OpenToolCall {
-    name: Option<String>,
-    title: Option<String>,
-    kind: Option<ToolKind>,
-    input: Option<Value>,
-    /// The latest output.
-    output: String,
-    started: bool,
-}
-
 impl<'a> AcpTurn<'a> {
     pub(super) fn new(turn: TurnContext<'a, AcpWorker>, cost_before: Option<f64>) -> Self {
         let (text, client) = (TextBlocks::new(turn.attempt), ClientServices::new(&turn));
+        let calls = ToolCalls::new(turn.attempt);
         Self {
             turn,
             text,
@@ -70,7 +66,9 @@ impl<'a> AcpTurn<'a> {
             cost_before,
             cost: None,
             message: None,
+            calls,
             tools: HashMap::new(),
+            ended: HashSet::new(),
             denied: Arc::default(),
             has_output: false,
         }
@@ -146,15 +144,12 @@ impl<'a> AcpTurn<'a> {
         // Not every agent reports that a denied call did not run. Calls that were announced but not started are dropped;
         // the kernel records an unknown outcome for the started ones.
         let denied = self.denied.lock().clone();
-        let failed = |id: &String| Record::ToolFailed {
-            tool_use_id: id.clone(),
-            outcome: ToolOutcome::Failed,
-            error: Failure::new("denied", "the tool call was not allowed"),
-            content: vec![],
-        };
-        let open = self.tools.keys().filter(|id| denied.contains(*id)).map(failed).collect::<Vec<_>>();
+        for id in denied.iter().filter(|id| self.tools.contains_key(*id)) {
+            let error = Failure::new("denied", "the tool call was not allowed");
+            self.calls.end(id, Some(error), vec![]).await?;
+        }
         self.tools.retain(|id, _| !denied.contains(id));
-        if open.is_empty() { Ok(()) } else { self.turn.attempt.record(open).await }
+        self.calls.write_files(&mut self.text).await
     }
 
     /// Ends the turn with the result of the prompt.
@@ -209,6 +204,7 @@ impl<'a> AcpTurn<'a> {
         while let Ok(Inbound::Update(update)) = inbound.try_recv() {
             let _ = self.handle_update(*update).await;
         }
+        let _ = self.calls.write_files(&mut self.text).await;
         // After any output, a retry could repeat actions.
         let failure = self.turn.worker.failure(&CallError::Disconnected);
         TurnOutcome::Broken(self.failed(failure, !self.has_output)).unless_lost(
@@ -220,6 +216,15 @@ impl<'a> AcpTurn<'a> {
 
     fn failed(&self, error: Failure, retryable: bool) -> End {
         End::Failed { error, retryable, usage: self.usage(None) }
+    }
+
+    /// Adds content of the agent's answer: streams text, and stores files.
+    async fn add_content(&mut self, content: ContentBlock) -> Result<(), HandleError> {
+        if let Some(file) = file_of(&content) {
+            let file = file.store(self.turn.attempt).await?;
+            return self.calls.add_file(&mut self.text, file).await;
+        }
+        self.text.push(&text_of(&content))
     }
 
     async fn handle_update(&mut self, update: SessionUpdate) -> Result<(), HandleError> {
@@ -237,7 +242,7 @@ impl<'a> AcpTurn<'a> {
                     self.message = chunk.message_id;
                     self.text.end_block();
                 }
-                self.text.push(&text_of(&chunk.content))
+                self.add_content(chunk.content).await
             }
             SessionUpdate::AgentThoughtChunk(chunk) => self.turn.attempt.thought(&text_of(&chunk.content)),
             SessionUpdate::ToolCall(call) => {
@@ -247,12 +252,16 @@ impl<'a> AcpTurn<'a> {
                     .kind(call.kind)
                     .status(call.status)
                     .content(call.content)
+                    .locations(call.locations)
                     .raw_input(call.raw_input)
                     .raw_output(call.raw_output);
-                self.update_tool(&call.tool_call_id.0, &fields).await
+                self.ended.remove(&*call.tool_call_id.0);
+                self.update_tool(&call.tool_call_id.0, fields).await
             }
+            // Some agents report more about a call that has ended.
+            SessionUpdate::ToolCallUpdate(update) if self.ended.contains(&*update.tool_call_id.0) => Ok(()),
             SessionUpdate::ToolCallUpdate(update) => {
-                self.update_tool(&update.tool_call_id.0, &update.fields).await
+                self.update_tool(&update.tool_call_id.0, update.fields).await
             }
             SessionUpdate::Plan(plan) => {
                 self.turn.attempt.record(vec![Record::Progress { text: plan_text(&plan) }]).await
@@ -268,53 +277,46 @@ impl<'a> AcpTurn<'a> {
 
     /// Records the start, progress or end of a tool call. A call has started once its input is known or it is in
     /// progress.
-    async fn update_tool(&mut self, id: &str, fields: &ToolCallUpdateFields) -> Result<(), HandleError> {
+    async fn update_tool(&mut self, id: &str, fields: ToolCallUpdateFields) -> Result<(), HandleError> {
         self.text.end_block();
         let tool = self.tools.entry(id.to_owned()).or_default();
-        for (known, update) in [(&mut tool.name, &fields.name), (&mut tool.title, &fields.title)] {
-            if let Some(update) = update.as_ref().filter(|update| !update.is_empty()) {
-                *known = Some(update.clone());
-            }
-        }
-        tool.kind = fields.kind.or(tool.kind);
-        if let Some(input) = fields.raw_input.as_ref().filter(|input| !is_empty(input)) {
-            tool.input = Some(input.clone());
-        }
         let status = fields.status.unwrap_or(ToolCallStatus::Pending);
-        let mut records = vec![];
+        let has_content = fields.content.is_some() || fields.raw_output.is_some();
+        tool.update(fields);
         if !tool.started && (tool.input.is_some() || status != ToolCallStatus::Pending) {
-            records.push(start_tool(id, tool));
+            self.calls.start(&mut self.text, tool.start(id)).await?;
+            tool.started = true;
         }
-        let output = tool_output(fields, &self.client);
-        let ends = matches!(status, ToolCallStatus::Completed | ToolCallStatus::Failed);
-        if !output.is_empty() {
-            tool.output.clone_from(&output);
-            if tool.started && !ends {
-                records.push(Record::ToolUpdated { tool_use_id: id.to_owned(), text: output.clone() });
-            }
+        if !matches!(status, ToolCallStatus::Completed | ToolCallStatus::Failed) {
+            return match has_content {
+                true => self.report_progress(id).await,
+                false => Ok(()),
+            };
         }
-        match status {
-            ToolCallStatus::Completed => {
-                // The last update may hold the status alone.
-                let output = std::mem::take(&mut tool.output);
-                let content = if output.is_empty() { vec![] } else { vec![Block::text(output)] };
-                records.push(Record::ToolCompleted { tool_use_id: id.to_owned(), content });
-            }
-            ToolCallStatus::Failed => {
-                let message = if output.is_empty() { "the tool failed".into() } else { output };
-                records.push(Record::ToolFailed {
-                    tool_use_id: id.to_owned(),
-                    outcome: ToolOutcome::Failed,
-                    error: Failure::new("tool_failed", message),
-                    content: vec![],
-                });
-            }
-            _ => {}
+        let (output, content) = tool.output_blocks(self.turn.attempt, &self.client).await?;
+        let error = (status == ToolCallStatus::Failed).then(|| {
+            let message = if output.is_empty() { "the tool failed".into() } else { excerpt(output) };
+            Failure::new("tool_failed", message)
+        });
+        self.calls.end(id, error, content).await?;
+        self.tools.remove(id);
+        self.ended.insert(id.to_owned());
+        Ok(())
+    }
+
+    /// Records the output of a running tool call, unless it was recorded a moment ago.
+    async fn report_progress(&mut self, id: &str) -> Result<(), HandleError> {
+        let now = self.turn.attempt.now();
+        let Some(tool) = self.tools.get_mut(id).filter(|tool| tool.started) else { return Ok(()) };
+        if tool.reported_at.is_some_and(|last| now < last.plus(TOOL_UPDATE_INTERVAL_MS)) {
+            return Ok(());
         }
-        if ends {
-            self.tools.remove(id);
+        let text = excerpt(tool.output_text(&self.client));
+        if text.is_empty() {
+            return Ok(());
         }
-        if records.is_empty() { Ok(()) } else { self.turn.attempt.record(records).await }
+        tool.reported_at = Some(now);
+        self.turn.attempt.record(vec![Record::ToolUpdated { tool_use_id: id.to_owned(), text }]).await
     }
 
     /// Records the start of a tool call that needs a permission, whatever its status. Completes the request with fields
@@ -326,7 +328,7 @@ impl<'a> AcpTurn<'a> {
         self.has_output = true;
         let call = &mut request.tool_call;
         let id = call.tool_call_id.to_string();
-        self.update_tool(&id, &call.fields).await?;
+        self.update_tool(&id, call.fields.clone()).await?;
         let Some(tool) = self.tools.get_mut(&id) else { return Ok(()) };
         let fields = &mut call.fields;
         fields.title = fields.title.take().or_else(|| tool.title.clone());
@@ -336,8 +338,9 @@ impl<'a> AcpTurn<'a> {
         if tool.started {
             return Ok(());
         }
-        let started = start_tool(&id, tool);
-        self.turn.attempt.record(vec![started]).await
+        self.calls.start(&mut self.text, tool.start(&id)).await?;
+        tool.started = true;
+        Ok(())
     }
 
     /// Decides a permission request by the policy and responds to the agent.
@@ -388,44 +391,6 @@ impl<'a> AcpTurn<'a> {
             cache_write_tokens: count("cachedWriteTokens"),
             cost: Cost::from(costs.map(|(now, before)| now - before)),
         }
-    }
-}
-
-/// Marks a tool call as started and returns its record.
-fn start_tool(id: &str, tool: &mut OpenToolCall) -> Record {
-    tool.started = true;
-    let names = [tool.name.as_deref(), tool.title.as_deref(), tool.kind.and_then(kind_name)];
-    let name = names.into_iter().flatten().next().unwrap_or("tool").to_owned();
-    Record::ToolStarted { tool_use_id: id.to_owned(), name, input: tool.input.clone() }
-}
-
-/// The output of a tool call as text.
-fn tool_output(fields: &ToolCallUpdateFields, client: &ClientServices) -> String {
-    let mut text = String::new();
-    for content in fields.content.iter().flatten() {
-        match content {
-            ToolCallContent::Content(content) => text.push_str(&text_of(&content.content)),
-            ToolCallContent::Terminal(terminal) => {
-                text.push_str(&client.terminal_text(&terminal.terminal_id.0).unwrap_or_default());
-            }
-            ToolCallContent::Diff(diff) => text.push_str(&format!("changed {}\n", diff.path.display())),
-            _ => {}
-        }
-    }
-    if text.is_empty()
-        && let Some(output) = &fields.raw_output
-    {
-        text = output.as_str().map_or_else(|| output.to_string(), str::to_owned);
-    }
-    excerpt(text)
-}
-
-fn text_of(content: &ContentBlock) -> String {
-    match content {
-        ContentBlock::Text(text) => text.text.clone(),
-        ContentBlock::ResourceLink(link) => format!("[{}]({})", link.name, link.uri),
-        ContentBlock::Image(image) => format!("[image: {}]", image.mime_type),
-        _ => String::new(),
     }
 }
 

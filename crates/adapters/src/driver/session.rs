@@ -14,7 +14,7 @@ use crate::pool::{Lease, PooledWorker as _};
 /// How many messages of the path a new native session can get as a transcript.
 const TRANSCRIPT_MESSAGES: usize = 500;
 /// How many messages of the path are searched for interrupted turns when a native session is resumed.
-const RECENT_MESSAGES: usize = 11;
+const RECENT_MESSAGES: usize = 64;
 
 /// How the native session of a turn was obtained.
 pub(super) enum SessionStart {
@@ -35,7 +35,7 @@ impl<D: Dialect> Driver<D> {
         cwd: &Path,
         (bound, origin): (Option<String>, Option<Binding>),
     ) -> Result<(String, SessionStart), AttemptError> {
-        let worker = lease.worker();
+        let (worker, prompt) = (lease.worker(), &attempt.assignment().prompt);
         if let Some(native) = bound {
             let served = lease.last_session.as_ref().filter(|session| session.native == native);
             if served.is_some_and(|session| !session.cancelled || D::KEEPS_CANCELLED) {
@@ -49,13 +49,11 @@ impl<D: Dialect> Driver<D> {
             return match resumed {
                 Ok(()) if in_memory && D::KEEPS_CANCELLED => Ok((native, SessionStart::Resumed(None))),
                 // A slash command must be sent without a preface.
-                Ok(()) if attempt.assignment().prompt.text().starts_with('/') => {
-                    Ok((native, SessionStart::Resumed(None)))
-                }
+                Ok(()) if prompt.text().starts_with('/') => Ok((native, SessionStart::Resumed(None))),
                 Ok(()) => {
                     // A process that lives has seen its failed turns, but not every agent keeps a cancelled one.
                     let path = attempt.path(RECENT_MESSAGES).await?;
-                    let interrupted = interrupted_turns(&path, served.is_some() || in_memory);
+                    let interrupted = interrupted_turns(&path, prompt.id, served.is_some() || in_memory);
                     Ok((native, SessionStart::Resumed(interrupted)))
                 }
                 Err(ResumeError::Disconnected) => {
@@ -72,7 +70,8 @@ impl<D: Dialect> Driver<D> {
             return Ok((native, SessionStart::Forked));
         }
         let path = attempt.path(TRANSCRIPT_MESSAGES).await?;
-        let preface = Preface::of(attempt.assignment().run.options.system_prompt.as_deref(), &path);
+        let preface =
+            Preface::of(attempt.assignment().run.options.system_prompt.as_deref(), &path, prompt.id);
         let native = self.dialect.open(&worker, cwd, attempt).await?;
         Ok((native, SessionStart::Opened(preface)))
     }

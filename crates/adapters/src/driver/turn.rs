@@ -10,7 +10,9 @@ use super::TurnContext;
 use super::lost_session::{Cause, Stage, is_session_lost};
 
 /// The largest tool output or question that goes into an event.
-const EXCERPT_BYTES: usize = 16 << 10;
+pub(super) const EXCERPT_BYTES: usize = 16 << 10;
+/// How often the progress of a tool is recorded. Agents repeat the whole output with each update.
+pub(crate) const TOOL_UPDATE_INTERVAL_MS: u64 = 1_000;
 
 /// How a turn ended.
 pub(crate) enum TurnOutcome {

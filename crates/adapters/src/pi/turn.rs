@@ -13,7 +13,7 @@
 
 use std::collections::HashMap;
 
-use mainspring_core::{Block, Cost, Failure, Time, ToolOutcome, Usage};
+use mainspring_core::{Cost, Failure, FileLocation, Time, Usage};
 use mainspring_kernel::adapter::{End, HandleError, Record};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -23,12 +23,10 @@ use super::dialog::{Dialog, UiRequest};
 use super::wire::{CallError, CommandId, command, response_id, response_result};
 use super::worker::{PiWorker, parse_state};
 use crate::driver::{
-    AgentWorker, Cause, ModelError, QuestionQueue, TextBlocks, TurnContext, TurnOutcome, excerpt,
-    process_ended,
+    AgentWorker, Cause, FileContent, ModelError, QuestionQueue, StartedCall, TOOL_UPDATE_INTERVAL_MS,
+    TextBlocks, ToolCalls, TurnContext, TurnOutcome, diff_block, excerpt, output_blocks, process_ended,
+    store_file,
 };
-
-/// How often the progress of a tool is recorded. Pi repeats the whole output with each update.
-const TOOL_UPDATE_INTERVAL_MS: u64 = 1_000;
 
 /// A running turn.
 pub(super) struct PiTurn<'a> {
@@ -42,8 +40,9 @@ pub(super) struct PiTurn<'a> {
     in_message: bool,
     /// The last state query.
     state_query: Option<CommandId>,
-    /// Tool calls without an outcome, and the time of their last recorded update.
-    tools: HashMap<String, Time>,
+    calls: ToolCalls<'a>,
+    /// Tool calls without an outcome.
+    tools: HashMap<String, OpenToolCall>,
     /// Whether the current message was streamed.
     streamed: bool,
     /// Usage that is not recorded yet.
@@ -54,6 +53,14 @@ pub(super) struct PiTurn<'a> {
     has_output: bool,
     /// Whether an extension may have handled the prompt alone: it is a slash command, or an extension showed something.
     may_be_handled: bool,
+}
+
+/// A tool call without an outcome.
+struct OpenToolCall {
+    name: String,
+    input: Value,
+    /// The time of its last recorded update.
+    updated_at: Time,
 }
 
 /// The next step after a record.
@@ -74,6 +81,7 @@ impl<'a> PiTurn<'a> {
         };
         let mut pi_turn = Self {
             text: TextBlocks::new(turn.attempt),
+            calls: ToolCalls::new(turn.attempt),
             turn,
             pending_prompts: vec![],
             accepted: false,
@@ -385,10 +393,25 @@ impl<'a> PiTurn<'a> {
     async fn tool_start(&mut self, record: &Value) -> Result<(), HandleError> {
         let Some(tool_use_id) = record["toolCallId"].as_str().map(str::to_owned) else { return Ok(()) };
         let name = record["toolName"].as_str().filter(|name| !name.is_empty()).unwrap_or("tool").to_owned();
-        self.tools.insert(tool_use_id.clone(), self.turn.attempt.now());
+        let input = record["args"].clone();
+        let open =
+            OpenToolCall { name: name.clone(), input: input.clone(), updated_at: self.turn.attempt.now() };
+        self.tools.insert(tool_use_id.clone(), open);
         self.has_output = true;
         self.text.end_block();
-        self.record(Record::ToolStarted { tool_use_id, name, input: Some(record["args"].clone()) }).await
+        let path = input["path"].as_str();
+        let call = StartedCall {
+            id: tool_use_id,
+            kind: tool_kind(&name).map(str::to_owned),
+            locations: path
+                .map(|path| FileLocation { path: path.to_owned(), line: None })
+                .into_iter()
+                .collect(),
+            name,
+            title: None,
+            input: Some(input).filter(|input| !input.is_null()),
+        };
+        self.calls.start(&mut self.text, call).await
     }
 
     async fn tool_update(&mut self, record: &Value) -> Result<(), HandleError> {
@@ -396,7 +419,9 @@ impl<'a> PiTurn<'a> {
         let text = text_of(&record["partialResult"]["content"]);
         let id = record["toolCallId"].as_str().unwrap_or_default();
         match self.tools.get_mut(id) {
-            Some(last) if !text.is_empty() && now >= last.plus(TOOL_UPDATE_INTERVAL_MS) => *last = now,
+            Some(open) if !text.is_empty() && now >= open.updated_at.plus(TOOL_UPDATE_INTERVAL_MS) => {
+                open.updated_at = now;
+            }
             _ => return Ok(()),
         }
         self.record(Record::ToolUpdated { tool_use_id: id.to_owned(), text: excerpt(text) }).await
@@ -404,20 +429,24 @@ impl<'a> PiTurn<'a> {
 
     async fn tool_end(&mut self, record: &Value) -> Result<(), HandleError> {
         let id = record["toolCallId"].as_str().unwrap_or_default();
-        if self.tools.remove(id).is_none() {
-            return Ok(());
+        let Some(open) = self.tools.remove(id) else { return Ok(()) };
+        let (result, attempt) = (&record["result"], self.turn.attempt);
+        let text = text_of(&result["content"]);
+        let error = (record["isError"] == true).then(|| {
+            let message = if text.is_empty() { "the tool failed".into() } else { excerpt(text.clone()) };
+            Failure::new("tool_failed", message)
+        });
+        let mut content = output_blocks(attempt, &open.name, text).await?;
+        for image in images_of(&result["content"]) {
+            let (data, mime_type) = (image["data"].as_str(), image["mimeType"].as_str());
+            let data = FileContent::Base64(data.unwrap_or_default());
+            content.push(store_file(attempt, data, mime_type.unwrap_or("image/png"), None).await?);
         }
-        let tool_use_id = id.to_owned();
-        let text = excerpt(text_of(&record["result"]["content"]));
-        let end = if record["isError"] == true {
-            let message = if text.is_empty() { "the tool failed".into() } else { text };
-            let (outcome, error) = (ToolOutcome::Failed, Failure::new("tool_failed", message));
-            Record::ToolFailed { tool_use_id, outcome, error, content: vec![] }
-        } else {
-            let content = if text.is_empty() { vec![] } else { vec![Block::text(text)] };
-            Record::ToolCompleted { tool_use_id, content }
-        };
-        self.record(end).await
+        let diffs = if error.is_none() { diffs_of(&open.name, &open.input) } else { vec![] };
+        for (path, before, after) in diffs {
+            content.push(diff_block(attempt, path, before, after).await?);
+        }
+        self.calls.end(id, error, content).await
     }
 
     async fn progress(&mut self, text: String) -> Result<(), HandleError> {
@@ -433,11 +462,42 @@ impl<'a> PiTurn<'a> {
     }
 }
 
+/// The kind of a tool of pi, in the words of the Agent Client Protocol.
+fn tool_kind(name: &str) -> Option<&'static str> {
+    match name {
+        "read" => Some("read"),
+        "edit" | "write" => Some("edit"),
+        "grep" | "find" | "ls" => Some("search"),
+        "bash" | "powershell" => Some("execute"),
+        _ => None,
+    }
+}
+
+/// The changes of a file by a tool of pi: path, text before, text after. Pi does not report the earlier text of a file
+/// that it writes as a whole.
+fn diffs_of(name: &str, input: &Value) -> Vec<(String, Option<String>, String)> {
+    let Some(path) = input["path"].as_str() else { return vec![] };
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    let replaced = |edit: &Value| Some((path.to_owned(), text(&edit["oldText"]), text(&edit["newText"])?));
+    match name {
+        "write" => text(&input["content"]).map(|after| (path.to_owned(), None, after)).into_iter().collect(),
+        "edit" => match input["edits"].as_array() {
+            Some(edits) => edits.iter().filter_map(replaced).collect(),
+            None => replaced(input).into_iter().collect(),
+        },
+        _ => vec![],
+    }
+}
+
+/// The images of a message's content.
+fn images_of(content: &Value) -> impl Iterator<Item = &Value> {
+    content.as_array().into_iter().flatten().filter(|block| block["type"] == "image")
+}
+
 /// The text of a message's content, which is a string or a list of blocks.
 fn text_of(content: &Value) -> String {
     let text = |block: &Value| match block["type"].as_str() {
         Some("text") => block["text"].as_str().unwrap_or_default().to_owned(),
-        Some("image") => format!("[image: {}]", block["mimeType"].as_str().unwrap_or("unknown")),
         _ => String::new(),
     };
     match content {
@@ -467,6 +527,22 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn changes_of_files_are_read_from_the_arguments() {
+        let diffs = |name: &str, input: Value| {
+            let diff = |(path, before, after): (String, Option<String>, String)| {
+                format!("{path} {} {after}", before.as_deref().unwrap_or("-"))
+            };
+            diffs_of(name, &input).into_iter().map(diff).collect::<Vec<_>>()
+        };
+        assert_eq!(diffs("write", json!({"path": "/a", "content": "x"})), ["/a - x"]);
+        let edits = json!([{"oldText": "x", "newText": "y"}, {"oldText": "z", "newText": ""}]);
+        assert_eq!(diffs("edit", json!({"path": "/a", "edits": edits})), ["/a x y", "/a z "]);
+        assert_eq!(diffs("edit", json!({"path": "/a", "oldText": "x", "newText": "y"})), ["/a x y"]);
+        assert_eq!(diffs("read", json!({"path": "/a"})), [""; 0]);
+        assert_eq!(diffs("edit", json!({"edits": 3})), [""; 0]);
+    }
 
     #[test]
     fn an_unreported_cost_is_unknown() {

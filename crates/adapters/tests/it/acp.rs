@@ -16,6 +16,7 @@ mod login;
 mod lost_sessions;
 mod mcp;
 mod quirks;
+mod tools;
 mod turns;
 
 async fn world(features: &str) -> World {

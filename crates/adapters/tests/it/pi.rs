@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mainspring_core::{Answer, Approval, Body, Fidelity, Mode, Policy, RunId, RunStatus, WaitId};
+use mainspring_core::{Answer, Approval, Block, Body, Fidelity, Mode, Policy, RunId, RunStatus, WaitId};
 use mainspring_kernel::kernel::{RunRequest, session_ref};
 use mainspring_kernel::policy::Permissions;
 use serde_json::json;
@@ -11,6 +11,7 @@ use crate::world::{Kind, PICTURE, Setup, World, event_types, failure_code, reque
 
 mod dialogs;
 mod faults;
+mod tools;
 mod turns;
 
 async fn world(behaviour: &str) -> World {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use mainspring_adapters::process::processes_with_variable;
 use mainspring_adapters::{AcpOptions, AgentOptions, KeepLog, ProcessAdapter};
 use mainspring_core::{
-    Answer, Approval, Binding, Block, Cursor, Event, Message, Run, RunId, RunStatus, WaitId,
+    Answer, Approval, Binding, Block, Cursor, Event, Message, Role, Run, RunId, RunStatus, WaitId,
 };
 use mainspring_kernel::adapter::{Adapter, Login, NewArtifact};
 use mainspring_kernel::clock::Clock;
@@ -153,7 +153,23 @@ impl World {
     pub(crate) async fn answer_to(&self, key: &str, prompt: &str) -> String {
         let run = self.run(key, prompt).await;
         assert_eq!(run.state.status(), RunStatus::Succeeded, "{run:?}");
-        self.last_message(key).await.text()
+        self.text_of(key, run.id).await
+    }
+
+    /// The text of the messages of the agent that the run wrote.
+    pub(crate) async fn text_of(&self, key: &str, run: RunId) -> String {
+        let path = self.path(key).await;
+        let of_run = path.iter().filter(|it| it.run == Some(run) && it.role == Role::Assistant);
+        of_run.map(|message| message.text()).collect()
+    }
+
+    /// The content of the path's messages after the first `skipped`, one line each.
+    pub(crate) async fn content(&self, key: &str, skipped: usize) -> String {
+        let path = self.path(key).await;
+        let line = |message: &Arc<Message>| {
+            format!("{} {}\n", message.role, serde_json::to_string(&message.content).unwrap())
+        };
+        path.iter().skip(skipped).map(line).collect()
     }
 
     /// A request in an existing session, with an attachment.

@@ -293,7 +293,9 @@ fn cut(messages: &[(Point, Arc<Message>)], tokens: impl Fn(&Message) -> u64, kee
         }
         fits_from = at;
     }
-    let separates_call = |at: &usize| !messages[at - 1].1.tool_calls().is_empty();
+    let holds_results = |message: &Message| message.role == Role::User && !message.is_prompt();
+    let separates_call =
+        |at: &usize| !messages[at - 1].1.tool_calls().is_empty() || holds_results(&messages[*at].1);
     let allowed = || (1..messages.len()).filter(|at| !separates_call(at));
     let begins_turn = |at: &usize| messages[*at].1.is_prompt();
     let fits = |at: &usize| *at >= fits_from;
@@ -318,7 +320,7 @@ mod tests {
                 content: vec![],
                 is_error: false,
             };
-            let call = Block::ToolUse { id: "t".into(), name: "add".into(), input: json!({}) };
+            let call = Block::tool_use("t", "add", json!({}));
             let (role, content) = match kind {
                 'u' => (Role::User, vec![Block::text("hi")]),
                 'a' => (Role::Assistant, vec![Block::text("ho")]),

@@ -34,6 +34,8 @@ fn block(block: &Block) -> u64 {
         Block::Attachment { .. } => FILE_TOKENS,
         Block::ToolUse { name, input, .. } => OVERHEAD_TOKENS + text(name) + tokens(input.to_string().len()),
         Block::ToolResult { content, .. } => OVERHEAD_TOKENS + content.iter().map(self::block).sum::<u64>(),
+        // A result names the files it changed.
+        Block::Diff { path, .. } => OVERHEAD_TOKENS + text(path),
         Block::Thinking {} | Block::Error { .. } => 0,
     }
 }

@@ -20,7 +20,7 @@ pub(super) fn messages(
 ) -> Vec<RequestMessage> {
     let mut messages: Vec<RequestMessage> = vec![];
     let mut unanswered: Vec<ToolUse> = vec![];
-    for message in path {
+    for message in results_first(path) {
         if message.role == Role::Assistant && message.status != MessageStatus::Completed {
             continue;
         }
@@ -39,11 +39,19 @@ pub(super) fn messages(
                 parts = lost;
             }
             Role::Assistant => {
+                let calls = tool_uses(message);
+                // A round of calls may span several messages of the agent; their results follow the last one.
+                let last = messages.last_mut().filter(|last| last.role == Role::Assistant);
+                if let Some(last) = last.filter(|_| !unanswered.is_empty() && !calls.is_empty()) {
+                    last.parts.append(&mut parts);
+                    unanswered.extend(calls);
+                    continue;
+                }
                 if !unanswered.is_empty() {
                     let parts = std::mem::take(&mut unanswered).into_iter().map(lost_result).collect();
                     messages.push(RequestMessage { role: Role::User, parts, private: None });
                 }
-                unanswered = tool_uses(message);
+                unanswered = calls;
             }
         }
         if !parts.is_empty() {
@@ -54,10 +62,24 @@ pub(super) fn messages(
     messages
 }
 
+/// Moves tool results before prompts that joined the run while the tools worked: providers require results right after
+/// the calls.
+fn results_first(path: &[Arc<Message>]) -> impl Iterator<Item = &Arc<Message>> {
+    path.chunk_by(|before, after| before.role == Role::User && after.role == Role::User).flat_map(
+        |messages| {
+            let is_prompt = |message: &&Arc<Message>| message.is_prompt();
+            messages
+                .iter()
+                .filter(move |message| !is_prompt(message))
+                .chain(messages.iter().filter(is_prompt))
+        },
+    )
+}
+
 /// Returns the tool calls of a message, in order.
 pub(super) fn tool_uses(message: &Message) -> Vec<ToolUse> {
     let tool_use = |block: &Block| match block {
-        Block::ToolUse { id, name, input } => {
+        Block::ToolUse { id, name, input, .. } => {
             Some(ToolUse { id: id.clone(), name: name.clone(), input: input.clone() })
         }
         _ => None,
@@ -85,16 +107,16 @@ fn part(block: &Block, files: &Files) -> Option<Part> {
         Block::Text { text } if text.is_empty() => None,
         Block::Text { text } => Some(Part::Text(text.clone())),
         Block::Attachment { artifact, .. } => Some(files.part(*artifact)),
-        Block::ToolUse { id, name, input } => {
+        Block::ToolUse { id, name, input, .. } => {
             Some(Part::ToolUse(ToolUse { id: id.clone(), name: name.clone(), input: input.clone() }))
         }
         Block::ToolResult { tool_use_id, name, content, is_error } => Some(Part::ToolResult {
             id: tool_use_id.clone(),
             name: name.clone(),
-            text: mainspring_core::message::text_of(content),
+            text: mainspring_core::message::result_text(content),
             is_error: *is_error,
         }),
-        Block::Thinking {} | Block::Error { .. } => None,
+        Block::Thinking {} | Block::Diff { .. } | Block::Error { .. } => None,
     }
 }
 
@@ -119,12 +141,46 @@ mod tests {
     }
 
     fn call(id: &str) -> Block {
-        Block::ToolUse { id: id.into(), name: "add".into(), input: json!({}) }
+        Block::tool_use(id, "add", json!({}))
     }
 
     fn result(id: &str) -> Block {
         let content = vec![Block::text("3")];
         Block::ToolResult { tool_use_id: id.into(), name: "add".into(), content, is_error: false }
+    }
+
+    fn converted(path: &[Arc<Message>]) -> String {
+        let part = |part: &Part| match part {
+            Part::Text(text) => text.clone(),
+            Part::ToolUse(call) => format!("call {}", call.id),
+            Part::ToolResult { id, is_error, .. } => format!("result {id} {is_error}"),
+            Part::File { .. } => "file".into(),
+        };
+        let line = |message: &RequestMessage| {
+            let parts: Vec<String> = message.parts.iter().map(part).collect();
+            format!("{}: {}\n", message.role, parts.join(", "))
+        };
+        messages(path, &HashMap::new(), &Files::default()).iter().map(line).collect()
+    }
+
+    #[test]
+    fn a_round_over_several_messages_becomes_one_and_is_answered_at_once() {
+        use MessageStatus::Completed;
+        let path = [
+            message(Role::User, Completed, vec![Block::text("one")]),
+            message(Role::Assistant, Completed, vec![Block::text("first"), call("a")]),
+            message(Role::Assistant, Completed, vec![Block::text("second"), call("b")]),
+            message(Role::User, Completed, vec![Block::text("joined meanwhile")]),
+            message(Role::User, Completed, vec![result("a"), result("b")]),
+            message(Role::Assistant, Completed, vec![Block::text("done")]),
+        ];
+        insta::assert_snapshot!(converted(&path), @r"
+        user: one
+        assistant: first, call a, second, call b
+        user: result a false, result b false
+        user: joined meanwhile
+        assistant: done
+        ");
     }
 
     #[test]
@@ -141,23 +197,7 @@ mod tests {
             message(Role::User, Completed, vec![Block::text("three")]),
             message(Role::Assistant, Cancelled, vec![call("d")]),
         ];
-        let converted: String = messages(&path, &HashMap::new(), &Files::default())
-            .iter()
-            .map(|message| {
-                let parts: Vec<String> = message
-                    .parts
-                    .iter()
-                    .map(|part| match part {
-                        Part::Text(text) => text.clone(),
-                        Part::ToolUse(call) => format!("call {}", call.id),
-                        Part::ToolResult { id, is_error, .. } => format!("result {id} {is_error}"),
-                        Part::File { .. } => "file".into(),
-                    })
-                    .collect();
-                format!("{}: {}\n", message.role, parts.join(", "))
-            })
-            .collect();
-        insta::assert_snapshot!(converted, @r"
+        insta::assert_snapshot!(converted(&path), @r"
         user: one
         user: two
         assistant: call a, call b

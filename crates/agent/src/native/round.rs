@@ -27,6 +27,8 @@ use crate::tool::{ToolCall, ToolContext, ToolEntry, matches_pattern};
 struct Finished {
     at: usize,
     outcome: Result<String, (ToolOutcome, String)>,
+    /// Files of the result.
+    files: Vec<Block>,
 }
 
 impl Execution<'_> {
@@ -46,6 +48,7 @@ impl Execution<'_> {
             decided.push(decision);
         }
         let mut results: Vec<Option<ToolResult>> = vec![None; calls.len()];
+        let mut files: Vec<Vec<Block>> = vec![vec![]; calls.len()];
         let mut running = FuturesUnordered::new();
         let mut for_client = vec![];
         for (at, (call, decision)) in calls.iter().zip(&decided).enumerate() {
@@ -53,6 +56,7 @@ impl Execution<'_> {
             if let Some(result) = self.ended_result(call) {
                 // The result has passed the hooks already.
                 results[at] = Some(result);
+                files[at] = self.ended_files(call);
                 continue;
             }
             let known = known.iter().find(|result| result.tool_use_id == call.id);
@@ -79,20 +83,21 @@ impl Execution<'_> {
                 () = self.attempt.cancelled() => return Err(End::stopped().into()),
                 finished = running.next() => finished,
             };
-            let Some(Finished { at, outcome }) = finished else { break };
+            let Some(Finished { at, outcome, files: added }) = finished else { break };
             let (failure, result) = match outcome {
                 Ok(text) => (None, ToolResult { text, is_error: false }),
                 Err((outcome, text)) => (Some((outcome, text.clone())), ToolResult::error(text)),
             };
             let result = self.prepare_result(&calls[at], result).await?;
-            records.push(outcome_record(&calls[at], failure, &result));
+            records.push(outcome_record(&calls[at], failure, &result, &added));
             results[at] = Some(result);
+            files[at] = added;
         }
         if !for_client.is_empty() {
             self.record_any(&mut records).await?;
             return Err(self.wait_for_client(&calls, &for_client, decided));
         }
-        records.push(Record::ToolResults { blocks: result_blocks(&calls, results) });
+        records.push(Record::ToolResults { blocks: result_blocks(&calls, results, files) });
         Ok(self.attempt.record(records).await?)
     }
 
@@ -115,6 +120,14 @@ impl Execution<'_> {
         let mut calls = self.attempt.assignment().open_tool_calls.iter();
         let ended = calls.find(|open| open.tool_use_id == call.id)?.ended.as_ref()?;
         Some(ToolResult { text: text_of(&ended.result.content), is_error: ended.result.is_error })
+    }
+
+    /// Returns the files of the recorded result of a call that has ended.
+    fn ended_files(&self, call: &ToolUse) -> Vec<Block> {
+        let mut calls = self.attempt.assignment().open_tool_calls.iter();
+        let ended = calls.find(|open| open.tool_use_id == call.id).and_then(|open| open.ended.as_ref());
+        let content = ended.map(|ended| ended.result.content.as_slice()).unwrap_or_default();
+        content.iter().filter(|block| matches!(block, Block::Attachment { .. })).cloned().collect()
     }
 
     /// Pauses the execution until the client has executed its calls. The results of the other calls are recorded.
@@ -227,7 +240,7 @@ impl Execution<'_> {
             cwd,
             context: ToolContext::new(self.attempt.clone(), self.plan.result_bytes),
         };
-        let attempt = self.attempt.clone();
+        let (attempt, context) = (self.attempt.clone(), call.context.clone());
         async move {
             let name = entry.spec.name.clone();
             let timeout_ms = entry.traits.timeout_ms;
@@ -244,7 +257,7 @@ impl Execution<'_> {
                     format!("the tool {name} took longer than {timeout_ms} ms and was stopped"),
                 )),
             };
-            Finished { at, outcome }
+            Finished { at, outcome, files: context.take_files() }
         }
     }
 
@@ -331,8 +344,13 @@ fn skipped_by(decision: &ToolDecision) -> Skipped {
 }
 
 /// Records the end of a call that was executed.
-fn outcome_record(call: &ToolUse, failure: Option<(ToolOutcome, String)>, result: &ToolResult) -> Record {
-    let (tool_use_id, content) = (call.id.clone(), vec![Block::text(&result.text)]);
+fn outcome_record(
+    call: &ToolUse,
+    failure: Option<(ToolOutcome, String)>,
+    result: &ToolResult,
+    files: &[Block],
+) -> Record {
+    let (tool_use_id, content) = (call.id.clone(), content(&result.text, files.to_vec()));
     match failure {
         None => Record::ToolCompleted { tool_use_id, content },
         Some((outcome, text)) => {
@@ -342,15 +360,21 @@ fn outcome_record(call: &ToolUse, failure: Option<(ToolOutcome, String)>, result
     }
 }
 
-fn result_blocks(calls: &[ToolUse], results: Vec<Option<ToolResult>>) -> Vec<Block> {
-    let block = |(call, result): (&ToolUse, Option<ToolResult>)| {
+/// Builds the content of a result. A text that is empty beside files is left out.
+fn content(text: &str, files: Vec<Block>) -> Vec<Block> {
+    let says = !text.is_empty() || files.is_empty();
+    says.then(|| Block::text(text)).into_iter().chain(files).collect()
+}
+
+fn result_blocks(calls: &[ToolUse], results: Vec<Option<ToolResult>>, files: Vec<Vec<Block>>) -> Vec<Block> {
+    let block = |((call, result), files): ((&ToolUse, Option<ToolResult>), Vec<Block>)| {
         let result = result.unwrap_or_else(|| ToolResult::error("the call has no result"));
         Block::ToolResult {
             tool_use_id: call.id.clone(),
             name: call.name.clone(),
-            content: vec![Block::text(result.text)],
+            content: content(&result.text, files),
             is_error: result.is_error,
         }
     };
-    calls.iter().zip(results).map(block).collect()
+    calls.iter().zip(results).zip(files).map(block).collect()
 }

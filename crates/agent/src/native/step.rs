@@ -144,11 +144,8 @@ impl Execution<'_> {
         step.tool_calls = completion.calls.iter().map(|call| call.id.clone()).collect();
         step.private = completion.private;
         let thinking = call.has_thinking.then_some(Block::Thinking {});
-        let calls = completion.calls.iter().map(|call| Block::ToolUse {
-            id: call.id.clone(),
-            name: call.name.clone(),
-            input: call.input.clone(),
-        });
+        let calls =
+            completion.calls.iter().map(|call| Block::tool_use(&call.id, &call.name, call.input.clone()));
         let blocks = thinking.into_iter().chain(calls).collect();
         let records = vec![Record::Message { blocks, usage: Some(usage) }, Record::Step(Box::new(step))];
         StepOutput { text: call.text, calls: completion.calls, records }

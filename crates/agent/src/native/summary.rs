@@ -1,6 +1,6 @@
 //! The requests to the summarizer.
 
-use mainspring_core::message::text_of;
+use mainspring_core::message::result_text;
 use mainspring_core::{Block, Message, MessageStatus, Role};
 
 /// The assumed prompt size of a summarizer whose context window is unknown.
@@ -59,9 +59,9 @@ fn line(role: Role, block: &Block) -> Option<String> {
         }
         Block::ToolResult { name, content, is_error, .. } => {
             let verb = if *is_error { "failed" } else { "returned" };
-            Some(format!("{name} {verb}: {}", shorten(&text_of(content), MAX_TOOL_BYTES)))
+            Some(format!("{name} {verb}: {}", shorten(&result_text(content), MAX_TOOL_BYTES)))
         }
-        Block::Thinking {} | Block::Error { .. } => None,
+        Block::Thinking {} | Block::Diff { .. } | Block::Error { .. } => None,
     }
 }
 

@@ -1,13 +1,15 @@
 //! The access of a tool to the session it is called for.
 
 use std::fmt;
+use std::sync::Arc;
 
 use mainspring_core::{
-    Artifact, ArtifactId, Delegation, DelegationId, DelegationResult, Expect, StateEntry, StateOutcome,
-    StateScope,
+    Artifact, ArtifactId, ArtifactRole, Block, Delegation, DelegationId, DelegationResult, Expect,
+    StateEntry, StateOutcome, StateScope,
 };
 use mainspring_kernel::adapter::{AttemptHandle, HandleError, NewArtifact};
 use mainspring_kernel::kernel::{Delegated, DelegationRequest, KernelPlane};
+use parking_lot::Mutex;
 use serde_json::Value;
 
 use super::ToolError;
@@ -17,12 +19,38 @@ use super::ToolError;
 pub struct ToolContext {
     attempt: AttemptHandle,
     max_result_bytes: usize,
+    /// Files that the call has added to its result.
+    files: Arc<Mutex<Vec<Block>>>,
 }
 
 impl ToolContext {
     /// Creates the context of an attempt.
     pub(crate) fn new(attempt: AttemptHandle, max_result_bytes: usize) -> Self {
-        Self { attempt, max_result_bytes }
+        Self { attempt, max_result_bytes, files: Arc::default() }
+    }
+
+    /// Takes the files that the call has added to its result.
+    pub(crate) fn take_files(&self) -> Vec<Block> {
+        std::mem::take(&mut *self.files.lock())
+    }
+
+    /// Stores `content` as an artifact of the run and adds it to the call's result as an attachment. The model gets its
+    /// name, media type and artifact id.
+    pub async fn add_file(
+        &self,
+        name: Option<String>,
+        mime_type: String,
+        content: &[u8],
+    ) -> Result<Artifact, ToolError> {
+        let new = NewArtifact {
+            kind: "tool_output".into(),
+            role: ArtifactRole::ToolOutput,
+            name: name.clone(),
+            mime_type: Some(mime_type.clone()),
+        };
+        let artifact = self.artifact_write(new, content).await?;
+        self.files.lock().push(Block::Attachment { artifact: artifact.id, mime_type, name });
+        Ok(artifact)
     }
 
     /// Returns the maximum size of a tool result in a request; a larger one is stored as an artifact.

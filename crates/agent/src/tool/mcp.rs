@@ -10,10 +10,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use reqwest::header::{HeaderName, HeaderValue};
 use rmcp::model::{
-    CallToolRequestParams, CallToolResult, ClientRequest, ContentBlock, MetaObject, PingRequest,
-    RequestMetaObject,
+    CallToolRequestParams, CallToolResult, ClientRequest, ContentBlock, EmbeddedResource, MetaObject,
+    PingRequest, RequestMetaObject, ResourceContents,
 };
 use rmcp::service::RunningService;
 use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
@@ -23,7 +25,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
-use super::{Tool, ToolCall, ToolError, ToolTraits, Toolbox, matches_pattern};
+use super::{Tool, ToolCall, ToolContext, ToolError, ToolTraits, Toolbox, matches_pattern};
 use crate::provider::{ToolSpec, install_tls};
 
 /// The separator between the names of a server and of its tool.
@@ -331,19 +333,54 @@ impl Tool for McpTool {
         let result = running.service.call_tool(params).await;
         let result =
             result.map_err(|error| ToolError(format!("the MCP server {:?}: {error}", self.server.name)))?;
-        let text = text_of(&result);
+        let text = result_text(&result, &call.context).await;
         if result.is_error == Some(true) { Err(ToolError(text)) } else { Ok(text) }
     }
 }
 
-/// Converts the result of a call to text.
-fn text_of(result: &CallToolResult) -> String {
-    let text = |block: &ContentBlock| match block {
-        ContentBlock::Text(content) => content.text.clone(),
-        other => serde_json::to_string(other).unwrap_or_default(),
-    };
-    match (&result.structured_content, result.content.is_empty()) {
-        (Some(value), true) => value.to_string(),
-        _ => result.content.iter().map(text).collect::<Vec<_>>().join("\n"),
+/// Converts the result of a call to text, and adds its images, sounds and resources as files.
+async fn result_text(result: &CallToolResult, context: &ToolContext) -> String {
+    if let (Some(value), true) = (&result.structured_content, result.content.is_empty()) {
+        return value.to_string();
     }
+    let mut texts = vec![];
+    for block in &result.content {
+        let (bytes, mime_type, uri) = match block {
+            ContentBlock::Text(content) => {
+                texts.push(content.text.clone());
+                continue;
+            }
+            ContentBlock::Image(image) => (decoded(&image.data), Some(image.mime_type.clone()), None),
+            ContentBlock::Audio(audio) => (decoded(&audio.data), Some(audio.mime_type.clone()), None),
+            ContentBlock::Resource(EmbeddedResource { resource, .. }) => match resource {
+                ResourceContents::TextResourceContents { uri, mime_type, text, .. } => {
+                    // The model can read it.
+                    texts.push(text.clone());
+                    (Ok(text.clone().into_bytes()), mime_type.clone(), Some(uri))
+                }
+                ResourceContents::BlobResourceContents { uri, mime_type, blob, .. } => {
+                    (decoded(blob), mime_type.clone(), Some(uri))
+                }
+                _ => continue,
+            },
+            other => {
+                texts.push(serde_json::to_string(other).unwrap_or_default());
+                continue;
+            }
+        };
+        let mime_type = mime_type.unwrap_or_else(|| "application/octet-stream".into());
+        let name = uri.and_then(|uri| uri.rsplit('/').find(|part| !part.is_empty())).map(str::to_owned);
+        let added = match bytes {
+            Ok(bytes) => context.add_file(name, mime_type.clone(), &bytes).await.map_err(|error| error.0),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = added {
+            texts.push(format!("[{mime_type}: {error}]"));
+        }
+    }
+    texts.join("\n")
+}
+
+fn decoded(base64: &str) -> Result<Vec<u8>, String> {
+    STANDARD.decode(base64.trim()).map_err(|_| "the server sent invalid base64".into())
 }

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use mainspring_agent::tool::mcp::{Health, McpConfig, McpServers};
-use mainspring_core::RunStatus;
+use mainspring_core::{Block, RunStatus};
 use mainspring_model_server::Reply;
 use serde_json::json;
 
 use crate::world::{Setup, World};
 
-/// An MCP server in shell: `echo` returns its arguments and its `_meta`, `wrong` fails, `quit` ends the server.
+/// An MCP server in shell: `echo` returns its arguments and its `_meta`, `wrong` fails, `draw` returns an image and a resource, `quit` ends the server.
 const SERVER: &str = r#"
 while IFS= read -r line; do
   id=$(printf '%s' "$line" | sed -n 's/.*"id":\([0-9]*\).*/\1/p')
@@ -21,8 +21,10 @@ while IFS= read -r line; do
     *'"method":"tools/list"'*)
       schema='{"type":"object","properties":{"word":{"type":"string"}},"required":["word"]}'
       any='{"type":"object"}'
-      reply '{"tools":[{"name":"echo","description":"Echoes.","inputSchema":'"$schema"'},{"name":"wrong","inputSchema":'"$any"'},{"name":"quit","inputSchema":'"$any"'}]}' ;;
+      reply '{"tools":[{"name":"echo","description":"Echoes.","inputSchema":'"$schema"'},{"name":"wrong","inputSchema":'"$any"'},{"name":"quit","inputSchema":'"$any"'},{"name":"draw","inputSchema":'"$any"'}]}' ;;
     *'"name":"quit"'*) exit 0 ;;
+    *'"name":"draw"'*)
+      reply '{"content":[{"type":"image","data":"iVBORw0KGgo=","mimeType":"image/png"},{"type":"resource","resource":{"uri":"file:///x/notes.md","mimeType":"text/markdown","text":"Hi"}},{"type":"audio","data":"?","mimeType":"audio/wav"}]}' ;;
     *'"name":"wrong"'*) reply '{"content":[{"type":"text","text":"it went wrong"}],"isError":true}' ;;
     *'"method":"tools/call"'*)
       word=$(printf '%s' "$line" | sed -n 's/.*"word":"\([a-z]*\)".*/\1/p')
@@ -55,6 +57,37 @@ async fn world(servers: &McpServers, agents: Vec<&'static str>) -> World {
 }
 
 #[tokio::test]
+async fn images_and_resources_of_a_tool_are_attached_to_its_result() {
+    let folder = tempfile::tempdir().unwrap();
+    let servers = servers(program(folder.path()));
+    let hooks = Box::new(|adapter: mainspring_agent::NativeAdapter| adapter.with_mcp(servers));
+    let artifacts = Some(folder.path().join("artifacts"));
+    let world = Setup { hooks: Some(hooks), artifacts, ..Setup::default() }.start().await;
+    world.server.enqueue(Reply::tool("sh__draw", json!({})));
+    world.server.enqueue(Reply::text("ok"));
+    let run = world.run_prompt("go").await;
+    assert_eq!(run.state.status(), RunStatus::Succeeded, "{:?}", run.state);
+    let content = world.result_content(run.id).await;
+    let files: Vec<_> = content
+        .iter()
+        .map(|block| match block {
+            Block::Attachment { mime_type, name, .. } => {
+                format!("{mime_type} {}", name.as_deref().unwrap_or("-"))
+            }
+            Block::Text { text } => text.clone(),
+            other => format!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(
+        files,
+        ["Hi\n[audio/wav: the server sent invalid base64]", "image/png -", "text/markdown notes.md"]
+    );
+    // The model is told of them.
+    let request = world.request_body(1).to_string();
+    assert!(request.contains("[file notes.md: text/markdown, art_"), "{request}");
+}
+
+#[tokio::test]
 async fn a_program_provides_tools_and_is_restarted_after_it_ends() {
     let folder = tempfile::tempdir().unwrap();
     let servers = servers(program(folder.path()));
@@ -68,7 +101,7 @@ async fn a_program_provides_tools_and_is_restarted_after_it_ends() {
     world.server.enqueue(Reply::text("ok"));
     let run = world.run_prompt("go").await;
     assert_eq!(run.state.status(), RunStatus::Succeeded, "{:?}", run.state);
-    assert_eq!(servers.health().await["sh"], Health::Running { tools: 3 });
+    assert_eq!(servers.health().await["sh"], Health::Running { tools: 4 });
     let results = world.tool_results(run.id).await;
     let call = world.steps(run.id).await[0].tool_calls[0].clone();
     // The server gets its own variables and the id of the call, and nothing of our environment.

@@ -308,6 +308,17 @@ impl World {
             .collect()
     }
 
+    /// Returns the content of the run's first tool result.
+    pub(crate) async fn result_content(&self, run: RunId) -> Vec<Block> {
+        let messages = self.messages(run).await;
+        let mut blocks = messages.iter().flat_map(|message| &message.content);
+        let result = blocks.find_map(|block| match block {
+            Block::ToolResult { content, .. } => Some(content.clone()),
+            _ => None,
+        });
+        result.unwrap()
+    }
+
     /// Returns the body of request `n` to the model server, counted from 0.
     pub(crate) fn request_body(&self, n: usize) -> Value {
         self.server.requests().remove(n).body

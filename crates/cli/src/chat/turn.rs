@@ -310,7 +310,7 @@ impl Conversation<'_, '_> {
         }
         for block in &message.content {
             match block {
-                Block::ToolUse { id, name, input } => {
+                Block::ToolUse { id, name, input, .. } => {
                     display.calls.insert(id.clone(), (name.clone(), input.clone()));
                 }
                 Block::ToolResult { tool_use_id, name, content, is_error } => {

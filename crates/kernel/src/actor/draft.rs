@@ -40,7 +40,8 @@ pub(crate) struct Hot {
     pub(crate) effects: Vec<OpenToolCall>,
     /// The id of the message that will hold the results of the tool calls that have ended.
     pub(crate) results_message: Option<MessageId>,
-    /// Tool calls of the last message that have no result: id and name.
+    /// Tool calls of the round at the path's end that have no result: id and name. A round may span several messages of
+    /// the agent.
     pub(crate) unanswered: Vec<(String, String)>,
     /// The role of the active run's last message.
     pub(crate) last_role: Option<Role>,

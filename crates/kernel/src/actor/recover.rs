@@ -50,7 +50,10 @@ impl Actor {
         let of_run = |by: RunId| by == run.id || self.hot.merged.iter().any(|merged| merged.id == by);
         let last =
             path.last().map(|placed| &placed.message).filter(|message| message.run.is_some_and(of_run));
-        self.hot.unanswered = last.map(|message| message.tool_calls()).unwrap_or_default();
+        self.hot.unanswered = match last {
+            Some(_) => self.unanswered_at(tip).await?,
+            None => vec![],
+        };
         self.hot.last_role = last.map(|message| message.role);
         Ok(())
     }

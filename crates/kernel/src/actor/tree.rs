@@ -17,6 +17,9 @@ use crate::store::{PlacedMessage, StateAt, StatePlace, StateRow, StoreError};
 /// Half the number of lines in the first read, which is small: usually all but one are cached.
 const LINES_READ: usize = 4;
 
+/// The most messages of one round of tool calls that are read.
+const ROUND_MESSAGES: usize = 64;
+
 /// The place where a run starts.
 #[derive(Debug, Default)]
 pub(super) struct Base {
@@ -49,7 +52,8 @@ impl Actor {
                 Ok(Base { at: Some(point), answered_again: Some(message), unanswered: vec![] })
             }
             (Role::Assistant, Role::Assistant) => {
-                Ok(Base { at: Some(point), answered_again: None, unanswered: message.tool_calls() })
+                let unanswered = self.unanswered_at(point).await?;
+                Ok(Base { at: Some(point), answered_again: None, unanswered })
             }
         }
     }
@@ -59,8 +63,23 @@ impl Actor {
         let Some(tip) = tip.filter(|tip| self.answered_tip != Some(*tip)) else {
             return Ok(vec![]);
         };
-        let last = self.shared.store.path(tip, None, 1).await?;
-        Ok(last.last().map(|placed| placed.message.tool_calls()).unwrap_or_default())
+        self.unanswered_at(tip).await
+    }
+
+    /// Lists the tool calls of the round that is open at `point`. A round may span several messages of the agent, each
+    /// with calls, and prompts that have joined the run; the message with the results ends it.
+    pub(super) async fn unanswered_at(&self, point: Point) -> Result<Vec<(String, String)>, Error> {
+        let may_belong = |placed: &PlacedMessage| match placed.message.role {
+            Role::Assistant => !placed.message.tool_calls().is_empty(),
+            Role::User => placed.message.is_prompt(),
+        };
+        let last = self.shared.store.path(point, None, 1).await?;
+        if !last.last().is_some_and(may_belong) {
+            return Ok(vec![]);
+        }
+        let path = self.shared.store.path(point, None, ROUND_MESSAGES).await?;
+        let start = path.iter().rposition(|placed| !may_belong(placed)).map_or(0, |before| before + 1);
+        Ok(path[start..].iter().flat_map(|placed| placed.message.tool_calls()).collect())
     }
 
     /// Finds a message that this session sees and that is not on an abandoned line.

@@ -77,7 +77,7 @@ fn a_running_run_is_orphaned_and_keeps_its_durable_text() {
 #[test]
 fn open_tool_calls_become_unknown_with_results_on_the_path() {
     for disk in every_store() {
-        let call = |id: &str| Block::ToolUse { id: id.into(), name: "deploy".into(), input: json!({}) };
+        let call = |id: &str| Block::tool_use(id, "deploy", json!({}));
         let cursor = run_process(async {
             let (adapter, mut control) = puppet(&disk.store, PuppetBehavior::default());
             let world = World::with(disk.clone(), Options::default(), vec![adapter]).await;

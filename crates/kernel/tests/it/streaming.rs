@@ -104,7 +104,7 @@ async fn perform(handle: &AttemptHandle, random: &mut Random, world: &World) -> 
             break;
         }
         let id = format!("{}-{round}", handle.id());
-        let call = Block::ToolUse { id: id.clone(), name: "t".into(), input: json!({}) };
+        let call = Block::tool_use(id.clone(), "t", json!({}));
         let message = Record::Message { blocks: vec![call], usage: None };
         handle.record(vec![message]).await.unwrap();
         let result =

@@ -316,10 +316,7 @@ async fn messages_of_an_active_run_cannot_be_forked() {
 }
 
 fn call(id: &str) -> Record {
-    Record::Message {
-        blocks: vec![Block::ToolUse { id: id.into(), name: "add".into(), input: serde_json::json!({}) }],
-        usage: None,
-    }
+    Record::Message { blocks: vec![Block::tool_use(id, "add", serde_json::json!({}))], usage: None }
 }
 
 #[tokio::test]

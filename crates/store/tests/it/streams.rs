@@ -107,7 +107,7 @@ async fn a_completed_message_comes_back_with_its_event() {
         content: vec![
             Block::Thinking {},
             Block::text("it's \"done\" – ✓"),
-            Block::ToolUse { id: "t".into(), name: "add".into(), input: json!({"a": [1, null]}) },
+            Block::tool_use("t", "add", json!({"a": [1, null]})),
         ],
         ..message(1, 1, "")
     };

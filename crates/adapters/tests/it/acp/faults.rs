@@ -75,8 +75,11 @@ async fn a_crash_fails_the_attempt_and_the_next_run_gets_a_new_process() {
     assert_eq!(failure_code(&run), "transport_interruption");
     let json = serde_json::to_string(&run).unwrap();
     assert!(json.contains(r"its last output: acp_agent ready\nout of memory"), "{json}");
-    assert!(world.last_message("a").await.text().starts_with("one\n"));
+    assert_eq!(world.text_of("a", run.id).await, "one\n");
     let answer = world.answer_to("a", "history").await;
+    assert!(
+        answer.contains(r#"assistant called the tool read {"path":"/x"} | the tool read returned: done it"#)
+    );
     assert!(
         answer.starts_with("one; tool read; crash\n<interrupted>") && answer.ends_with("\nhistory\n"),
         "{answer}"

@@ -17,8 +17,10 @@ async fn a_turn_with_text_thoughts_tools_and_progress() {
     binding.created
     attempt.started
     run.running
+    message.completed
     tool.started
     tool.completed
+    message.completed
     progress.updated
     usage.updated
     message.completed
@@ -27,14 +29,16 @@ async fn a_turn_with_text_thoughts_tools_and_progress() {
     ");
     let json = serde_json::to_string(&events).unwrap();
     assert!(!json.contains("thinking about"), "thoughts are not stored");
-    assert!(json.contains(r#""name":"read","input":{"path":"/x"}"#), "{json}");
     assert!(
-        json.contains(r#""name":"read","content":[{"type":"text","#),
-        "the result is in the event: {json}"
+        json.contains(r#""content":[{"type":"text","text":"done it"}],"durationMs""#),
+        "in the event: {json}"
     );
     assert!(json.contains("[x] look\\n[>] write"), "{json}");
-    let message = world.last_message("a").await;
-    assert_eq!(message.content.len(), 2, "text before and after a tool call is two blocks: {message:?}");
+    insta::assert_snapshot!(world.content("a", 1).await, @r#"
+    assistant [{"type":"text","text":"hello\n"},{"type":"tool_use","id":"call-read","name":"read","input":{"path":"/x"}}]
+    user [{"type":"tool_result","toolUseId":"call-read","name":"read","content":[{"type":"text","text":"done it"}],"isError":false}]
+    assistant [{"type":"text","text":"bye\n"}]
+    "#);
     let run = world.run("a", "spend 0.75; more").await;
     assert_eq!((run.usage.input_tokens, run.usage.output_tokens), (3, 2));
     assert!((run.usage.cost.usd().unwrap() - 0.5).abs() < 1e-9, "{:?}", run.usage);

@@ -19,12 +19,16 @@ async fn a_turn_with_text_thoughts_tools_notices_and_usage() {
     binding.created
     attempt.started
     run.running
+    message.completed
     tool.started
     tool.completed
+    message.completed
     progress.updated
     usage.updated
+    message.completed
     tool.started
     tool.failed
+    message.completed
     usage.updated
     message.completed
     session.updated
@@ -32,14 +36,18 @@ async fn a_turn_with_text_thoughts_tools_notices_and_usage() {
     ");
     let json = serde_json::to_string(&events).unwrap();
     assert!(!json.contains("thinking about"), "thoughts are not stored");
-    assert!(json.contains(r#""name":"read","input":{"path":"/x"}"#), "{json}");
     assert!(
-        json.contains(r#""name":"read","content":[{"type":"text","#),
-        "the result is in the event: {json}"
+        json.contains(r#""content":[{"type":"text","text":"done it"}],"durationMs""#),
+        "in the event: {json}"
     );
     assert!(json.contains("I am here") && !json.contains("half of it"), "{json}");
-    let message = world.last_message("a").await;
-    assert_eq!(message.content.len(), 2, "each message of the agent is a block: {message:?}");
+    insta::assert_snapshot!(world.content("a", 1).await, @r#"
+    assistant [{"type":"text","text":"hello\n"},{"type":"tool_use","id":"call-1","name":"read","input":{"path":"/x"},"kind":"read","locations":[{"path":"/x"}]}]
+    user [{"type":"tool_result","toolUseId":"call-1","name":"read","content":[{"type":"text","text":"done it"}],"isError":false}]
+    assistant [{"type":"tool_use","id":"call-2","name":"write","input":{"path":"/x"},"kind":"edit","locations":[{"path":"/x"}]}]
+    user [{"type":"tool_result","toolUseId":"call-2","name":"write","content":[{"type":"text","text":"done it"}],"isError":true}]
+    assistant [{"type":"text","text":"bye\n"}]
+    "#);
     let run = world.run("a", "more").await;
     assert_eq!((run.usage.input_tokens, run.usage.output_tokens), (1, 1));
     let cost = world.kernel().run_get(&world.me, events[1].run.unwrap()).await.unwrap().usage.cost;
@@ -239,7 +247,9 @@ async fn a_prompt_joins_the_turn_between_two_messages() {
     let path = world.kernel().session_path(&world.me, &session, None, Some(9)).await.unwrap();
     let texts: Vec<String> = path.iter().map(|message| message.text()).collect();
     let answer = "two\nthree\none; dig; two\nthree; history";
-    assert_eq!(texts, ["one; dig; two", "one\n", "three; history", answer]);
+    // The prompt joined while the tool worked; its result comes after it.
+    assert_eq!(texts, ["one; dig; two", "one\n", "three; history", "", answer]);
+    assert!(matches!(path[3].content[..], [Block::ToolResult { is_error: false, .. }]), "{:?}", path[3]);
     // The agent has everything and continues.
     assert_eq!(world.answer_to("a", "history").await, "one; dig; two\nthree; history\nhistory");
     assert_eq!(world.bindings("a").await.len(), 1);

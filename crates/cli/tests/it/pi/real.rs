@@ -240,10 +240,10 @@ async fn pi_with_a_shared_process_or_without_stored_sessions_keeps_sessions_apar
 async fn a_model_error_of_pi_has_a_code() {
     let tasks = Tasks::default();
     let world = pi(&tasks, |_| {}).await;
-    for (status, code) in [(401, "authentication"), (400, "invalid_request")] {
-        let run = world.run_to_end("a", &format!("FAIL {status}")).await;
+    for (key, status, code) in [("a", 401, "authentication"), ("b", 400, "invalid_request")] {
+        let run = world.run_to_end(key, &format!("FAIL {status}")).await;
         assert_eq!((run.state.status(), error_code(&run).as_str()), (RunStatus::Failed, code), "{run:?}");
+        assert!(world.prompt_answer(key, "still there?").await.contains("still there?"));
     }
-    assert!(world.prompt_answer("a", "still there?").await.contains("still there?"));
     world.close().await;
 }

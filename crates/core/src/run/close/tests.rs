@@ -149,7 +149,7 @@ fn only_a_branch_that_did_not_succeed_leaves_the_tip() {
 
 #[test]
 fn a_tool_call_is_the_middle_of_a_turn() {
-    let call = Block::ToolUse { id: "t1".into(), name: "add".into(), input: json!({}) };
+    let call = Block::tool_use("t1", "add", json!({}));
     assert!(completes_turn(&[Block::text("done")]));
     assert!(!completes_turn(&[Block::text("let me add"), call]));
 }

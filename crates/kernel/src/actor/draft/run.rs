@@ -111,6 +111,9 @@ impl QueuedDraft {
             let reason = "no result: the conversation went on without it";
             draft.write_results(close::without_result(base.unanswered.clone(), reason))?;
         }
+        if is_first {
+            draft.hot.unanswered.clear();
+        }
         match prompt {
             Some((message, stored)) if is_first => draft.write(message, stored)?,
             // An earlier prompt is answered again: the last message elsewhere does not matter.
@@ -419,7 +422,12 @@ impl<A: AttemptSlot> Draft<OfRun<A>> {
             self.line_put(Line { end: pen.pos + 1, ..line });
         }
         self.hot.last_role = Some(message.role);
-        self.hot.unanswered = message.tool_calls();
+        match message.role {
+            Role::Assistant => self.hot.unanswered.extend(message.tool_calls()),
+            Role::User if !message.is_prompt() => self.hot.unanswered.clear(),
+            // A prompt that joins the run while tools work.
+            Role::User => {}
+        }
         self.hot.state_at_pen.clear();
         self.rows.push(match stored {
             true => Row::MessagePlace(message.id, pen),

@@ -1,0 +1,157 @@
+//! Tool calls of an agent, written into messages in rounds.
+//!
+//! ```text
+//! text, tool_use ─▶ text, tool_use … ─▶ every call has ended ─▶ tool_result, tool_result …
+//! ```
+//!
+//! A call that starts completes the message of the text streamed so far. Calls that overlap form a round; one message
+//! holds their results. Each call is recorded when it starts and its result when it ends, so a crash between the two loses
+//! neither. The kernel closes a round that is open when the run ends.
+
+use mainspring_core::{Block, Failure, FileLocation, ToolOutcome};
+use mainspring_kernel::adapter::{AttemptHandle, HandleError, Record};
+use serde_json::{Value, json};
+
+use super::TextBlocks;
+use super::files::store_text;
+
+/// The largest arguments that are part of a message. Larger ones are stored as an artifact.
+const MAX_INPUT_BYTES: usize = 256 << 10;
+
+/// A tool call that starts.
+#[derive(Debug, Default)]
+pub(crate) struct StartedCall {
+    pub(crate) id: String,
+    pub(crate) name: String,
+    pub(crate) title: Option<String>,
+    pub(crate) kind: Option<String>,
+    pub(crate) locations: Vec<FileLocation>,
+    pub(crate) input: Option<Value>,
+}
+
+/// The tool calls of a turn.
+pub(crate) struct ToolCalls<'a> {
+    attempt: &'a AttemptHandle,
+    /// The calls of the current round.
+    round: Vec<RoundCall>,
+    /// Files of the agent that no message holds yet: a round is open.
+    files: Vec<Block>,
+}
+
+struct RoundCall {
+    id: String,
+    name: String,
+    /// The result block of a call that has ended.
+    result: Option<Block>,
+}
+
+impl<'a> ToolCalls<'a> {
+    pub(crate) fn new(attempt: &'a AttemptHandle) -> Self {
+        Self { attempt, round: vec![], files: vec![] }
+    }
+
+    /// Reports whether a call has not ended.
+    fn is_round_open(&self) -> bool {
+        !self.round.is_empty()
+    }
+
+    /// Records the start of a call, in a message with the text streamed so far.
+    pub(crate) async fn start(
+        &mut self,
+        text: &mut TextBlocks<'_>,
+        call: StartedCall,
+    ) -> Result<(), HandleError> {
+        let StartedCall { id, name, title, kind, locations, input } = call;
+        let input = self.stored_input(&name, input.unwrap_or_else(|| json!({}))).await?;
+        let title = title.filter(|title| *title != name);
+        let block = Block::ToolUse { id: id.clone(), name: name.clone(), input, title, kind, locations };
+        let mut blocks = self.files.clone();
+        blocks.push(block);
+        let started = Record::ToolStarted { tool_use_id: id.clone(), name: name.clone(), input: None };
+        self.attempt.record(vec![Record::Message { blocks, usage: None }, started]).await?;
+        text.end_message();
+        self.files.clear();
+        self.round.push(RoundCall { id, name, result: None });
+        Ok(())
+    }
+
+    /// Records the end of a call that has started. The last end of a round writes the message with the results.
+    pub(crate) async fn end(
+        &mut self,
+        id: &str,
+        error: Option<Failure>,
+        content: Vec<Block>,
+    ) -> Result<(), HandleError> {
+        let is_open = |call: &RoundCall| call.id == id && call.result.is_none();
+        let Some(at) = self.round.iter().position(is_open) else { return Ok(()) };
+        let tool_use_id = id.to_owned();
+        let content = match &error {
+            Some(error) if content.is_empty() => vec![Block::text(error.message.clone())],
+            _ => content,
+        };
+        let result = Block::ToolResult {
+            tool_use_id: tool_use_id.clone(),
+            name: self.round[at].name.clone(),
+            content: content.clone(),
+            is_error: error.is_some(),
+        };
+        let mut records = vec![match error {
+            None => Record::ToolCompleted { tool_use_id, content },
+            Some(error) => Record::ToolFailed { tool_use_id, outcome: ToolOutcome::Failed, error, content },
+        }];
+        let ends_round =
+            self.round.iter().enumerate().all(|(other, call)| other == at || call.result.is_some());
+        if ends_round {
+            let earlier = |(other, call): (usize, &RoundCall)| {
+                if other == at { Some(result.clone()) } else { call.result.clone() }
+            };
+            let blocks = self.round.iter().enumerate().filter_map(earlier).collect();
+            records.push(Record::ToolResults { blocks });
+        }
+        self.attempt.record(records).await?;
+        match ends_round {
+            true => self.round.clear(),
+            false => self.round[at].result = Some(result),
+        }
+        Ok(())
+    }
+
+    /// Adds a file that the agent has produced to its answer, after the text streamed so far.
+    pub(crate) async fn add_file(
+        &mut self,
+        text: &mut TextBlocks<'_>,
+        file: Block,
+    ) -> Result<(), HandleError> {
+        self.files.push(file);
+        match self.is_round_open() {
+            // The message with the results comes first.
+            true => Ok(()),
+            false => self.write_files(text).await,
+        }
+    }
+
+    /// Writes the files that no message holds yet: the turn ends, or a round has ended.
+    pub(crate) async fn write_files(&mut self, text: &mut TextBlocks<'_>) -> Result<(), HandleError> {
+        if self.files.is_empty() {
+            return Ok(());
+        }
+        self.attempt.record(vec![Record::Message { blocks: self.files.clone(), usage: None }]).await?;
+        text.end_message();
+        self.files.clear();
+        Ok(())
+    }
+
+    /// Stores arguments that are too large for a message as an artifact, and refers to it instead.
+    async fn stored_input(&self, name: &str, input: Value) -> Result<Value, HandleError> {
+        let text = input.to_string();
+        if text.len() <= MAX_INPUT_BYTES {
+            return Ok(input);
+        }
+        let stored =
+            store_text(self.attempt, &text, &format!("{name}.input.json"), "application/json").await?;
+        Ok(match stored {
+            Some(artifact) => json!({"artifact": artifact, "bytes": text.len()}),
+            None => json!({"bytes": text.len()}),
+        })
+    }
+}
