@@ -15,7 +15,8 @@ pub struct SearchQuery {
     pub limit: Option<usize>,
     /// The `next` of the previous page.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub before: Option<u64>,
+    #[cfg_attr(feature = "schema", param(pattern = r"^[0-9]{1,18}(\.ses_[0-9a-f]{32})?$"))]
+    pub before: Option<String>,
 }
 
 /// A search hit: a session found by its title, or a message.

@@ -30,6 +30,7 @@ pub(super) async fn session_search(
     Authenticated(caller): Authenticated,
     QueryParams(SearchQuery { q: text, limit, before }): QueryParams<SearchQuery>,
 ) -> Result<Json<Page<SearchHit>>, Problem> {
+    let before = before.map(|before| before.parse()).transpose()?;
     let found = http.kernel.session_search(&caller, &kernel::SearchQuery { text, before, limit }).await?;
     Ok(Json(Page {
         items: found.hits.into_iter().map(hit).collect(),

@@ -63,7 +63,7 @@ pub use requests::{
     Accepted, CancelOutcome, Deleted, NewSession, Opening, RunQuery, RunRequest, Scope, SessionPatch,
     SessionQuery, SessionTarget, Snapshot,
 };
-pub use search::{MessageHit, SearchHit, SearchQuery, SearchResult};
+pub use search::{MessageHit, SearchHit, SearchPosition, SearchQuery, SearchResult};
 pub use sessions::session_ref;
 pub use start::{SessionStart, Started};
 pub use state::StateOf;

@@ -229,11 +229,12 @@ pub trait Store: Send + Sync + 'static {
     /// indexed yet is found too, only more slowly.
     async fn search_index(&self) -> Result<bool, StoreError>;
 
-    /// Lists sessions of `owner` whose title matches `query`, by latest activity.
+    /// Lists sessions of `owner` whose title matches `query`, by latest activity, after the session `before`.
     async fn search_titles(
         &self,
         owner: &str,
         query: &Query,
+        before: Option<(Time, SessionId)>,
         limit: usize,
     ) -> Result<Vec<Session>, StoreError>;
 

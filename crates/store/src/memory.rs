@@ -355,9 +355,10 @@ impl Store for MemoryStore {
         &self,
         owner: &str,
         query: &Query,
+        before: Option<(Time, SessionId)>,
         limit: usize,
     ) -> Result<Vec<Session>, StoreError> {
-        self.read(|tables| tables.search_titles(owner, query, limit))
+        self.read(|tables| tables.search_titles(owner, query, before, limit))
     }
 
     async fn search_messages(

@@ -465,10 +465,12 @@ impl Store for SqliteStore {
         &self,
         owner: &str,
         query: &Query,
+        before: Option<(Time, SessionId)>,
         limit: usize,
     ) -> Result<Vec<Session>, StoreError> {
         let (owner, query) = (owner.to_owned(), query.clone());
-        self.read(move |connection| read::search::search_titles(connection, &owner, &query, limit)).await
+        self.read(move |connection| read::search::search_titles(connection, &owner, &query, before, limit))
+            .await
     }
 
     async fn search_messages(

@@ -1,5 +1,8 @@
 //! Search in the titles and messages of the caller's own sessions.
 
+use std::fmt;
+use std::str::FromStr;
+
 use mainspring_core::{MessageId, Role, SessionId, Time};
 use serde::Serialize;
 
@@ -12,10 +15,43 @@ use crate::search::{Query, searchable_text};
 pub struct SearchQuery {
     /// Words to find. All must occur, each as the beginning of a word.
     pub text: String,
-    /// Only messages before this one: the `next` of the previous page.
-    pub before: Option<u64>,
-    /// Page size of messages, and on the first page also of titles; 50 if not given.
+    /// The `next` of the previous page.
+    pub before: Option<SearchPosition>,
+    /// Page size; 50 if not given.
     pub limit: Option<usize>,
+}
+
+/// The last hit of a page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SearchPosition {
+    /// A session whose title matched: its latest activity and its id.
+    Title(Time, SessionId),
+    /// The arrival number of a message.
+    Message(u64),
+}
+
+impl fmt::Display for SearchPosition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Title(at, session) => write!(f, "{}.{session}", at.0),
+            Self::Message(arrival) => write!(f, "{arrival}"),
+        }
+    }
+}
+
+impl FromStr for SearchPosition {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let read = match text.split_once('.') {
+            Some((at, session)) => match (at.parse(), session.parse()) {
+                (Ok(at), Ok(session)) => Some(Self::Title(Time(at), session)),
+                _ => None,
+            },
+            None => text.parse().ok().map(Self::Message),
+        };
+        read.ok_or_else(|| Error::Invalid(format!("{text:?} is not the `next` of an earlier page")))
+    }
 }
 
 /// A page of search results.
@@ -23,8 +59,8 @@ pub struct SearchQuery {
 pub struct SearchResult {
     /// Sessions whose title matches, by latest activity; then matching messages, newest first.
     pub hits: Vec<SearchHit>,
-    /// The `before` of the next page, if there may be more messages.
-    pub next: Option<u64>,
+    /// The `before` of the next page, if there may be one.
+    pub next: Option<SearchPosition>,
 }
 
 /// One search result: a session title or a message.
@@ -63,16 +99,30 @@ impl Kernel {
         let query = Query::parse(&search.text)
             .ok_or_else(|| Error::Invalid("there is no word to look for: give letters or digits".into()))?;
         let (store, owner) = (&self.shared.store, &caller.owner);
-        let mut hits = vec![];
-        if search.before.is_none() {
-            for session in store.search_titles(owner, &query, limit).await? {
-                let snippet = session.title.clone().unwrap_or_default();
-                hits.push(SearchHit { session_id: session.id, title: session.title, message: None, snippet });
+        let titles = match search.before {
+            None => store.search_titles(owner, &query, None, limit).await?,
+            Some(SearchPosition::Title(at, session)) => {
+                store.search_titles(owner, &query, Some((at, session)), limit).await?
             }
+            Some(SearchPosition::Message(_)) => vec![],
+        };
+        let before = match search.before {
+            Some(SearchPosition::Message(arrival)) => Some(arrival),
+            _ => None,
+        };
+        let messages = match limit - titles.len() {
+            0 => vec![],
+            room => store.search_messages(owner, &query, before, room).await?,
+        };
+        let last_title = titles.last().map(|last| SearchPosition::Title(last.last_activity_at, last.id));
+        let last = messages.last().map(|last| SearchPosition::Message(last.arrival)).or(last_title);
+        let next = last.filter(|_| titles.len() + messages.len() == limit);
+        let mut hits = vec![];
+        for session in titles {
+            let snippet = session.title.clone().unwrap_or_default();
+            hits.push(SearchHit { session_id: session.id, title: session.title, message: None, snippet });
         }
-        let found = store.search_messages(owner, &query, search.before, limit).await?;
-        let next = found.last().filter(|_| found.len() == limit).map(|last| last.arrival);
-        hits.extend(found.into_iter().map(|found| {
+        hits.extend(messages.into_iter().map(|found| {
             let message = &found.message;
             SearchHit {
                 session_id: found.session,

@@ -2,17 +2,24 @@
 
 use std::cmp::Reverse;
 
-use mainspring_core::{Point, Session, SessionStatus};
+use mainspring_core::{Point, Session, SessionId, SessionStatus, Time};
 use mainspring_kernel::search::{Query, searchable_text};
 use mainspring_kernel::store::{FoundMessage, PlacedMessage};
 
 use super::tables::Tables;
 
 impl Tables {
-    pub(super) fn search_titles(&self, owner: &str, query: &Query, limit: usize) -> Vec<Session> {
+    pub(super) fn search_titles(
+        &self,
+        owner: &str,
+        query: &Query,
+        before: Option<(Time, SessionId)>,
+        limit: usize,
+    ) -> Vec<Session> {
         let own = self.sessions.values().filter(|session| is_visible(session, owner));
         let mut found: Vec<&Session> = own
             .filter(|session| session.title.as_deref().is_some_and(|title| query.matches(title)))
+            .filter(|session| before.is_none_or(|before| (session.last_activity_at, session.id) < before))
             .collect();
         found.sort_by_key(|session| Reverse((session.last_activity_at, session.id)));
         found.into_iter().take(limit).cloned().collect()

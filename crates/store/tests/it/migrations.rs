@@ -175,7 +175,7 @@ async fn messages_of_versions_without_search_are_found_and_have_children() {
         let found = store.search_messages(OWNER, &query, None, 9).await.unwrap();
         let found: Vec<_> = found.into_iter().map(|found| found.message.id).collect();
         assert_eq!(found, [message_id(21), message_id(11)]);
-        let titles = store.search_titles(OWNER, &Query::parse("sess").unwrap(), 9).await.unwrap();
+        let titles = store.search_titles(OWNER, &Query::parse("sess").unwrap(), None, 9).await.unwrap();
         assert_eq!(titles, std::slice::from_ref(&named));
         while store.search_index().await.unwrap() {}
     }

@@ -301,7 +301,9 @@ async fn read_session(store: &dyn Store, n: u64, all: &mut Vec<String>) {
 async fn read_searches(store: &dyn Store, all: &mut Vec<String>) {
     for text in ["text", "TEXT 5", "word3", "text 1"] {
         let query = Query::parse(text).unwrap();
-        all.push(format!("titles {text} {:?}", store.search_titles(OWNER, &query, 4).await));
+        all.push(format!("titles {text} {:?}", store.search_titles(OWNER, &query, None, 4).await));
+        let before = Some((NOW.plus(3), session_id(2)));
+        all.push(format!("more titles {text} {:?}", store.search_titles(OWNER, &query, before, 4).await));
         for limit in [3, NO_LIMIT] {
             let found = store.search_messages(OWNER, &query, None, limit).await.unwrap();
             let found: Vec<_> = found.into_iter().map(|found| (found.message.id, found.title)).collect();

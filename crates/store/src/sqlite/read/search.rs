@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mainspring_core::Session;
+use mainspring_core::{Session, SessionId, Time};
 use mainspring_kernel::search::{Query, searchable_text};
 use mainspring_kernel::store::{FoundMessage, StoreError};
 use rusqlite::{Connection, Result, params};
@@ -22,6 +22,7 @@ pub(in super::super) fn search_titles(
     connection: &Connection,
     owner: &str,
     query: &Query,
+    before: Option<(Time, SessionId)>,
     limit: usize,
 ) -> Result<Vec<Session>, StoreError> {
     let indexed = concat!(
@@ -29,6 +30,7 @@ pub(in super::super) fn search_titles(
         session_columns!(),
         " FROM sessions WHERE session_id IN (SELECT session_id FROM search_titles WHERE search_titles MATCH ?2) \
            AND owner_id = ?1 AND status <> 'deleted' AND title IS searched_title \
+           AND (last_activity_at_ms, session_id) < (?4, ?5) \
          ORDER BY last_activity_at_ms DESC, session_id DESC LIMIT ?3"
     );
     let unindexed = concat!(
@@ -37,13 +39,16 @@ pub(in super::super) fn search_titles(
         " FROM sessions INDEXED BY sessions_unsearched_idx \
          WHERE title IS NOT searched_title AND title IS NOT NULL AND owner_id = ?1 AND status <> 'deleted'"
     );
+    let (time, id) = before.map_or((i64::MAX, [0xff; 16]), |(time, id)| (time.0, id.bytes()));
+    let words = match_expression(query);
     let mut found =
-        query_all(connection, indexed, params![owner, match_expression(query), sql_limit(limit)], session)?;
+        query_all(connection, indexed, params![owner, words, sql_limit(limit), time, id], session)?;
     let unindexed = query_all(connection, unindexed, [owner], session)?;
     found.extend(
         unindexed
             .into_iter()
-            .filter(|session| session.title.as_deref().is_some_and(|title| query.matches(title))),
+            .filter(|session| session.title.as_deref().is_some_and(|title| query.matches(title)))
+            .filter(|session| before.is_none_or(|before| (session.last_activity_at, session.id) < before)),
     );
     found.sort_by_key(|session| std::cmp::Reverse((session.last_activity_at, session.id)));
     found.truncate(limit);
