@@ -1,5 +1,6 @@
 //! Errors in the format of RFC 9457.
 
+use mainspring_core::RunStatus;
 use serde::{Deserialize, Serialize};
 
 /// The body of every error (RFC 9457).
@@ -21,4 +22,7 @@ pub struct Problem {
     /// True when the same request may succeed later.
     #[serde(default)]
     pub retryable: bool,
+    /// Of `session_busy`: the status of the run that keeps the session busy.
+    #[serde(rename = "runStatus", default, skip_serializing_if = "Option::is_none")]
+    pub run_status: Option<RunStatus>,
 }

@@ -16,6 +16,9 @@ use utoipa::PartialSchema;
 use crate::problem::PROBLEMS;
 use crate::{Http, endpoint, endpoints};
 
+mod examples;
+mod shapes;
+
 /// A possible problem of an operation: status and code.
 pub(super) type ProblemRow = (StatusCode, &'static str);
 
@@ -69,6 +72,7 @@ impl Document {
             for (path, mut methods) in take_object(&mut api, "/paths") {
                 for operation in methods.as_object_mut().into_iter().flat_map(Map::values_mut) {
                     let listed = complete(operation, &path, common, limits);
+                    examples::add(operation);
                     problems.insert(operation["operationId"].as_str().unwrap_or_default().to_owned(), listed);
                 }
                 paths.insert(path, methods);
@@ -79,6 +83,7 @@ impl Document {
             serde_json::to_value(mainspring_api::Problem::schema()).unwrap_or_default(),
         );
         strict::close_requests(&mut paths, &mut schemas);
+        shapes::rewrite(&mut schemas);
         let document = json!({
             "openapi": "3.1.0",
             "info": {
@@ -182,14 +187,11 @@ fn problem_response(status: StatusCode, codes: &[&str]) -> Value {
         headers.insert("Retry-After".into(), text("Seconds to wait before a retry."));
     }
     let listed = codes.iter().map(|code| format!("`{code}`")).collect::<Vec<_>>().join(", ");
-    let schema = json!({"allOf": [
-        {"$ref": "#/components/schemas/Problem"},
-        {"type": "object", "properties": {"status": {"enum": [status.as_u16()]}, "code": {"enum": codes}}},
-    ]});
     json!({
         "description": format!("{}: {listed}", status.canonical_reason().unwrap_or("Error")),
         "headers": headers,
-        "content": {"application/problem+json": {"schema": schema}},
+        "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}},
+        "x-codes": codes,
     })
 }
 

@@ -3,6 +3,7 @@
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use mainspring_api::ToJson;
+use mainspring_core::RunStatus;
 use mainspring_kernel::Error;
 
 /// Every problem of the HTTP API: status and code. Responses and the OpenAPI document both use this table. A kernel
@@ -78,12 +79,14 @@ pub struct Problem {
     pub detail: String,
     /// True when the same request may succeed later.
     pub retryable: bool,
+    /// The status of the run that keeps a session busy.
+    pub run_status: Option<RunStatus>,
 }
 
 impl Problem {
     /// Creates a problem that is not retryable. [`PROBLEMS`] must contain its status and code.
     pub(super) fn new(status: StatusCode, code: &'static str, detail: impl Into<String>) -> Self {
-        Self { status, code, detail: detail.into(), retryable: false }
+        Self { status, code, detail: detail.into(), retryable: false, run_status: None }
     }
 
     /// Creates a retryable problem.
@@ -102,7 +105,12 @@ impl From<Error> for Problem {
         if status.is_server_error() {
             tracing::warn!(%error, "request failed");
         }
-        Self { status, code: error.code(), detail: error.to_string(), retryable: error.is_retryable() }
+        let run_status = match &error {
+            Error::Busy { status } => Some(*status),
+            _ => None,
+        };
+        let retryable = error.is_retryable();
+        Self { retryable, run_status, ..Self::new(status, error.code(), error.to_string()) }
     }
 }
 
@@ -119,6 +127,7 @@ impl IntoResponse for Problem {
             code: self.code.into(),
             detail: self.detail,
             retryable: self.retryable,
+            run_status: self.run_status,
         };
         let mut response = (self.status, body.to_json().unwrap_or_default()).into_response();
         response.extensions_mut().insert(ProblemCode(self.code));

@@ -305,6 +305,5 @@ pub(super) async fn session_messages(
     SessionPath(by): SessionPath,
     QueryParams(query): QueryParams<MessageListQuery>,
 ) -> Result<Json<Page<std::sync::Arc<Message>>>, Problem> {
-    let items = http.kernel.session_path(&caller, &by, query.before, query.limit).await?;
-    Ok(Json(Page::single(items)))
+    Ok(Json(http.kernel.session_path_page(&caller, &by, query.before, query.limit).await?))
 }

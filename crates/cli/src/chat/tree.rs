@@ -50,7 +50,7 @@ impl Conversation<'_, '_> {
         let last = MessageListQuery { limit: Some(1), before: None };
         let path =
             self.connection.request(async |client| client.session_messages(&session, &last).await).await?;
-        let last_text = path.last().map(|message| one_line(&message.text(), 60)).unwrap_or_default();
+        let last_text = path.items.last().map(|message| one_line(&message.text(), 60)).unwrap_or_default();
         Ok(self.screen.print_note(&format!("the conversation continues after: {last_text}"))?)
     }
 
@@ -145,16 +145,16 @@ impl Conversation<'_, '_> {
                 .connection
                 .request(async |client| client.session_messages(session, &query).await)
                 .await?;
-            if let Some(prompt) = last_prompt(&page) {
+            if let Some(prompt) = last_prompt(&page.items) {
                 let id = prompt.id;
                 let found =
                     self.connection.request(async |client| client.session_message(session, id).await).await?;
                 return Ok(Some(found.node));
             }
-            let Some(first) = page.first().map(|message| message.id) else { return Ok(None) };
-            let first =
-                self.connection.request(async |client| client.session_message(session, first).await).await?;
-            before = Some(first.node.depth);
+            before = page.next.and_then(|next| next.parse().ok());
+            if before.is_none() {
+                return Ok(None);
+            }
         }
     }
 

@@ -19,7 +19,7 @@ pub(super) async fn show(
     let query = MessageListQuery { limit: Some(limit), before: None };
     let messages = connection.request(async |client| client.session_messages(name, &query).await).await?;
     let snapshot = connection.request(async |client| client.session_snapshot(name).await).await?;
-    let snapshot = Snapshot { messages, ..snapshot };
+    let snapshot = Snapshot { messages: messages.items, ..snapshot };
     if output.json {
         return Ok(output.print_json(&snapshot)?);
     }

@@ -6,8 +6,8 @@ import sys
 
 import requests
 
-URL = os.environ["SWEEP_URL"]
-HEADERS = {"Authorization": "Bearer " + os.environ["SWEEP_TOKEN"]}
+URL = os.environ["SERVER_URL"]
+HEADERS = {"Authorization": "Bearer " + os.environ["SERVER_TOKEN"]}
 
 document = requests.get(URL + "/openapi.json", timeout=30).json()
 operations = {operation["operationId"] for methods in document["paths"].values() for operation in methods.values()}

@@ -15,8 +15,8 @@ import schemathesis
 from hypothesis.internal import lambda_sources
 from schemathesis.generation import GenerationMode
 
-URL = os.environ["SWEEP_URL"]
-HEADERS = {"Authorization": "Bearer " + os.environ["SWEEP_TOKEN"]}
+URL = os.environ["SERVER_URL"]
+HEADERS = {"Authorization": "Bearer " + os.environ["SERVER_TOKEN"]}
 
 # Hypothesis parses its own lambdas to print them. For unconstrained values it does so deep in a recursion, and some
 # Python versions then fail ("AST constructor recursion depth mismatch"). The sweep does not need that output.

@@ -12,14 +12,13 @@ use super::{Client, if_version, with_json};
 use crate::Error;
 
 impl Client {
-    /// Reads the end of the active path, root first.
+    /// Reads the end of the active path, root first; `next` is the `before` of the messages above.
     pub async fn session_messages(
         &self,
         session: &str,
         query: &MessageListQuery,
-    ) -> Result<Vec<Arc<Message>>, Error> {
-        let page: Page<Arc<Message>> = self.get(&["v1", "sessions", session, "messages"], query).await?;
-        Ok(page.items)
+    ) -> Result<Page<Arc<Message>>, Error> {
+        self.get(&["v1", "sessions", session, "messages"], query).await
     }
 
     /// Reads a page of a session's tree: messages with their parent and depth, parents before children.

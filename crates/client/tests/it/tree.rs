@@ -27,7 +27,7 @@ async fn a_branch_and_an_edit_are_siblings_and_the_path_follows_navigation() {
 
     let path = async || {
         let messages = client.session_messages("a", &MessageListQuery::default()).await.unwrap();
-        messages.iter().map(|message| message.id).collect::<Vec<_>>()
+        messages.items.iter().map(|message| message.id).collect::<Vec<_>>()
     };
     let on_edit = path().await;
     assert_eq!(on_edit.last(), edited.final_message.as_ref());
@@ -43,7 +43,14 @@ async fn a_branch_and_an_edit_are_siblings_and_the_path_follows_navigation() {
     assert_eq!(path().await, []);
     let last = MessageListQuery { limit: Some(1), ..MessageListQuery::default() };
     client.session_navigate("a", Some(other), None).await.unwrap();
-    assert_eq!(client.session_messages("a", &last).await.unwrap()[0].id, other);
+    let end = client.session_messages("a", &last).await.unwrap();
+    assert_eq!((end.items[0].id, end.next.as_deref()), (other, Some("1")));
+    let above = MessageListQuery { before: Some(1), ..last };
+    assert_eq!(
+        client.session_messages("a", &above).await.unwrap().next,
+        None,
+        "the first message has depth 0"
+    );
 }
 
 #[tokio::test]
@@ -78,7 +85,7 @@ async fn the_same_fork_is_made_once() {
     assert_eq!(client.session_fork("a", &fork, "f1").await.unwrap().id, made.id);
     assert_eq!(code(client.session_fork("a", &fork, "f2").await), "already_exists");
     let messages = client.session_messages("b", &MessageListQuery::default()).await.unwrap();
-    assert_eq!(messages.len(), 2, "only the messages up to the fork");
+    assert_eq!(messages.items.len(), 2, "only the messages up to the fork");
 }
 
 #[tokio::test]

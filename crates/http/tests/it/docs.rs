@@ -1,10 +1,12 @@
-//! docs/http.md and docs/metrics.md against the code.
+//! docs/http.md, docs/metrics.md and the examples of the OpenAPI document against the code.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use axum::http::Method;
 use mainspring_core::Limits;
+use serde_json::{Value, json};
 
-use crate::world::Server;
+use crate::world::{Server, send_request};
 
 fn document(name: &str) -> String {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(name);
@@ -40,10 +42,8 @@ fn the_documented_problems_match_the_openapi_document() {
         .flat_map(|methods| methods.as_object().unwrap().values())
     {
         for (status, response) in operation["responses"].as_object().unwrap() {
-            let code =
-                &response["content"]["application/problem+json"]["schema"]["allOf"][1]["properties"]["code"];
-            let codes =
-                code["enum"].as_array().into_iter().flatten().map(|code| code.as_str().unwrap().to_owned());
+            let codes = response["x-codes"].as_array().into_iter().flatten();
+            let codes = codes.map(|code| code.as_str().unwrap().to_owned());
             codes_by_status.entry(status.clone()).or_default().extend(codes);
         }
     }
@@ -80,4 +80,54 @@ async fn the_documented_metrics_match_the_server() {
     names.sort();
     rows.sort_unstable();
     assert_eq!(rows, names, "docs/metrics.md against /metrics");
+}
+
+/// Checks an example against a schema of the document.
+fn check_example(document: &Value, name: &str, content: &Value) {
+    let schema = json!({"allOf": [content["schema"]], "components": document["components"]});
+    let validator = jsonschema::validator_for(&schema).unwrap();
+    let problems: Vec<_> =
+        validator.iter_errors(&content["example"]).map(|error| error.to_string()).collect();
+    assert_eq!(problems, [""; 0], "{name}: {}", content["example"]);
+}
+
+#[test]
+fn the_examples_fit_their_schemas() {
+    let document = mainspring_http::document(&Limits::default());
+    let mut count = 0;
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        for (method, operation) in methods.as_object().unwrap() {
+            let request = &operation["requestBody"]["content"]["application/json"];
+            if request.get("example").is_some() {
+                check_example(&document, &format!("{method} {path}"), request);
+            }
+            for (status, response) in operation["responses"].as_object().unwrap() {
+                let answer = &response["content"]["application/json"];
+                if answer.get("example").is_some() {
+                    check_example(&document, &format!("{method} {path} {status}"), answer);
+                    count += 1;
+                }
+            }
+        }
+    }
+    assert!(count >= 10, "{count} operations have an example");
+}
+
+#[tokio::test]
+async fn the_examples_of_requests_are_accepted() {
+    let document = mainspring_http::document(&Limits::default());
+    let example = |path: &str, method: &str| {
+        document["paths"][path][method]["requestBody"]["content"]["application/json"]["example"].clone()
+    };
+    let server = Server::start().await;
+    for (path, method) in
+        [("/v1/sessions", "post"), ("/v1/runs", "post"), ("/v1/sessions/{session}/runs", "post")]
+    {
+        let (status, answer) =
+            server.post(&path.replace("{session}", "release-notes"), example(path, method)).await;
+        assert!(status.is_success(), "{method} {path}: {answer}");
+    }
+    let patch = server.request(Method::PATCH, "/v1/sessions/release-notes");
+    let (status, answer) = send_request(patch.json(&example("/v1/sessions/{session}", "patch"))).await;
+    assert!(status.is_success(), "{answer}");
 }

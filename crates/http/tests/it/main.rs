@@ -13,6 +13,7 @@ mod docs;
 mod errors;
 mod keys;
 mod limits;
+mod lists;
 mod metrics;
 mod runs;
 mod sessions;

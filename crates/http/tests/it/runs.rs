@@ -148,6 +148,7 @@ async fn a_busy_session_queues_replaces_or_rejects_the_next_prompt() {
     assert_eq!((&queued["status"], &queued["policy"]), (&json!("queued"), &json!("enqueue")));
     let (status, problem) = send("reject", "say no").await;
     assert_eq!((status, &problem["code"]), (StatusCode::CONFLICT, &json!("session_busy")));
+    assert!(["starting", "running"].contains(&problem["runStatus"].as_str().unwrap()), "{problem}");
     let (status, problem) = send("steer", "say no").await;
     assert_eq!(
         (status, &problem["code"]),

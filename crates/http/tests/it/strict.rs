@@ -13,7 +13,7 @@ const SURPLUS: &str = "surplus";
 /// Returns a body with a surplus key in each object that `schema` describes.
 fn surplus_bodies(document: &Value, schema: &Value, depth: usize) -> Vec<Value> {
     // Blocks contain blocks.
-    if depth > 8 {
+    if depth > 12 {
         return vec![];
     }
     let nested = |schema: &Value| surplus_bodies(document, schema, depth + 1);

@@ -258,10 +258,24 @@ impl Kernel {
         before: Option<u32>,
         limit: Option<usize>,
     ) -> Result<Vec<Arc<Message>>, Error> {
+        Ok(self.session_path_page(caller, by, before, limit).await?.items)
+    }
+
+    /// Reads the end of the active path above depth `before`, root first. The next page holds the messages above.
+    pub async fn session_path_page(
+        &self,
+        caller: &Caller,
+        by: &SessionRef,
+        before: Option<u32>,
+        limit: Option<usize>,
+    ) -> Result<Page<Arc<Message>>, Error> {
         let session = self.session_get(caller, by).await?;
-        let Some(tip) = session.tip else { return Ok(vec![]) };
-        let path = self.shared.store.path(tip, before, self.page(limit)?).await?;
-        Ok(path.into_iter().map(|placed| placed.message).collect())
+        let limit = self.page(limit)?;
+        let Some(tip) = session.tip else { return Ok(Page::single(vec![])) };
+        let path = self.shared.store.path(tip, before, limit).await?;
+        let first = path.first().and_then(|placed| placed.point).map_or(0, |point| point.pos);
+        let items = path.into_iter().map(|placed| placed.message).collect();
+        Ok(Page { items, next: (first > 0).then(|| first.to_string()) })
     }
 
     /// Lists events of a session after `after`, in order.
