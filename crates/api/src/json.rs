@@ -13,7 +13,7 @@ use crate::{
     Compaction, Delegate, Delegated, DelegationView, FeedSnapshot, Fork, Health, KeptForForks, ListedSession,
     LiveChange, Login, MadeKey, MessageView, Navigation, NewKey, OpenedSession, Page, Problem, Prompt,
     RetryOptions, RunDelegations, SearchHit, SessionAdopted, SessionAdoption, SessionPatch, SessionTarget,
-    Snapshot, Thought, TreeNode, WaitAnswer,
+    SessionUsage, Snapshot, Thought, TreeNode, WaitAnswer,
 };
 
 /// A type of the wire contract that is sent as JSON.
@@ -93,6 +93,7 @@ to_json![
     RunDelegations,
     Session,
     SessionAdopted,
+    SessionUsage,
     Snapshot,
     StateEntry,
     Vec<AuthMethod>,

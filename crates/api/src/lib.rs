@@ -45,7 +45,8 @@ pub use run::{AcceptedRun, CancelOutcome, Prompt, PromptContent, RetryOptions, R
 pub use search::{SearchHit, SearchQuery};
 pub use session::{
     ClosedSession, Compacted, Compaction, KeptForForks, ListedSession, MessageListQuery, NewName, OpenBlock,
-    OpenText, OpenedSession, Opening, Scope, SessionListQuery, SessionPatch, SessionTarget, Snapshot,
+    OpenText, OpenedSession, Opening, Scope, SessionListQuery, SessionPatch, SessionTarget, SessionUsage,
+    Snapshot,
 };
 pub use state::{StateListQuery, StateQuery};
 pub use tree::{Fork, MessageView, Navigation, TreeNode, TreeQuery};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use mainspring_core::{
     ExternalRef, LegacyAlias, Message, MessageId, Position, Run, RunOptions, Session, SessionId,
-    SessionStatus, Visibility,
+    SessionStatus, Usage, Visibility,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -307,6 +307,20 @@ pub struct Snapshot {
     pub partial: Vec<OpenText>,
     /// Where the session's stream stands.
     pub position: Position,
+}
+
+/// The usage of a session: of all its runs, those of abandoned branches included. Sessions that it was forked from or that
+/// it delegated to are not included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct SessionUsage {
+    /// The session.
+    pub session_id: SessionId,
+    /// The number of its runs.
+    pub runs: u64,
+    /// Tokens and cost of all of them.
+    pub usage: Usage,
 }
 
 /// Streamed text of one message, block by block.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anstyle::{AnsiColor, Style};
 use comfy_table::{ContentArrangement, Table, presets};
 use indicatif::{ProgressBar, ProgressStyle};
-use mainspring_core::{RunStatus, Time};
+use mainspring_core::{RunStatus, Time, Usage};
 use mainspring_kernel::clock::Clock;
 use serde::Serialize;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
@@ -254,6 +254,12 @@ pub(super) fn format_clock(time: Time) -> String {
         }
         Err(_) => time.0.to_string(),
     }
+}
+
+/// Describes tokens and cost, and whether they are only a part.
+pub(super) fn format_usage(usage: &Usage) -> String {
+    let at_least = if usage.at_least { "at least " } else { "" };
+    format!("{at_least}{} in, {} out, {}", usage.input_tokens, usage.output_tokens, usage.cost)
 }
 
 /// Formats a status in its colour.

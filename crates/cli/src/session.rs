@@ -54,6 +54,11 @@ pub(super) enum Session {
         #[arg(long, value_name = "N", default_value_t = 50)]
         limit: usize,
     },
+    /// Show tokens and cost of all runs of a session, on every branch
+    Usage {
+        /// Session key or id (ses_…)
+        session: String,
+    },
     /// Print the events of a session as they happen, until Ctrl-C
     Tail {
         /// Session key, or id (ses_…) or its beginning
@@ -273,6 +278,7 @@ impl Session {
             | Self::Adopt(_) => None,
             Self::Load { session, .. }
             | Self::Show { session, .. }
+            | Self::Usage { session }
             | Self::Tail { session, .. }
             | Self::Tree { session, .. }
             | Self::Branch { session, .. }
@@ -301,6 +307,7 @@ impl Session {
                 start_session(context, connection, None, Some(session), options).await
             }
             Self::Show { session, limit } => show::show(context, connection, &session, limit).await,
+            Self::Usage { session } => show::show_usage(context, connection, &session).await,
             Self::Tail { session, after } => {
                 tail::tail(context, connection, &session, after.as_deref()).await
             }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use mainspring_api::{
     AcceptedRun, Agent, CancelOutcome, Capabilities, CaughtUp, ClosedSession, Compacted, Delegated,
     DelegationView, FeedSnapshot, Health, KeptForForks, ListedSession, LiveChange, MadeKey, MessageView,
-    OpenedSession, Page, Problem, RunDelegations, SearchHit, SessionAdopted, Snapshot, Thought, TreeNode,
+    OpenedSession, Page, Problem, RunDelegations, SearchHit, SessionAdopted, SessionUsage, Snapshot, Thought,
+    TreeNode,
 };
 use mainspring_core::{
     ApiKey, Artifact, Attempt, AuthMethod, Binding, Event, Grant, LiveEvent, Message, ModelList, Run,
@@ -70,6 +71,7 @@ from_json![
     RunDelegations,
     Session,
     SessionAdopted,
+    SessionUsage,
     Snapshot,
     StateEntry,
     Value,

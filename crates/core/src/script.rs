@@ -207,7 +207,7 @@ mod tests {
         Crash { once: true }
         Hang
         IgnoreCancel
-        Usage(Usage { input_tokens: 3, output_tokens: 4, cache_read_tokens: 0, cache_write_tokens: 0, cost: Cost(500000000) })
+        Usage(Usage { input_tokens: 3, output_tokens: 4, cache_read_tokens: 0, cache_write_tokens: 0, cost: Cost(500000000), at_least: false })
         Progress("half")
         Vary(["one", "two"])
         "#);

@@ -44,8 +44,9 @@ pub struct Step {
     /// The error of a failed call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<Failure>,
-    /// Tokens and cost of the call.
-    pub usage: Usage,
+    /// Tokens and cost of the call; null if they are unknown, because the call was interrupted or broke.
+    #[serde(default)]
+    pub usage: Option<Usage>,
     /// The usage as reported by the provider.
     pub raw_usage: Value,
     /// When the request was sent.

@@ -1,4 +1,7 @@
 //! Usage: tokens and cost, with exact sums.
+//!
+//! A model call that was interrupted has an unknown usage. It counts as nothing in a sum, and the sum says that it is a
+//! lower bound.
 
 use std::ops::{Add, AddAssign};
 
@@ -21,16 +24,35 @@ pub struct Usage {
     #[serde(rename = "costUsd")]
     #[cfg_attr(feature = "schema", schema(value_type = Option<f64>, minimum = 0.0))]
     pub cost: Cost,
+    /// True when the usage of a part is unknown, for example of a model call that was interrupted: the numbers are the
+    /// known part. Absent if false.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub at_least: bool,
 }
 
 impl Usage {
+    /// The usage of something that has used an unknown amount.
+    pub const UNKNOWN: Self = Self {
+        input_tokens: 0,
+        output_tokens: 0,
+        cache_read_tokens: 0,
+        cache_write_tokens: 0,
+        cost: Cost(0),
+        at_least: true,
+    };
+
+    /// True when all tokens and the whole cost are known.
+    pub fn is_known(&self) -> bool {
+        !self.at_least && self.cost.is_known()
+    }
+
     /// The sum of all token counts.
     pub fn tokens(&self) -> u64 {
         let all = [self.input_tokens, self.output_tokens, self.cache_read_tokens, self.cache_write_tokens];
         all.into_iter().fold(0, u64::saturating_add)
     }
 
-    /// True when nothing was used.
+    /// True when certainly nothing was used.
     pub fn is_zero(&self) -> bool {
         *self == Self::default()
     }
@@ -46,6 +68,7 @@ impl Add for Usage {
             cache_read_tokens: self.cache_read_tokens.saturating_add(other.cache_read_tokens),
             cache_write_tokens: self.cache_write_tokens.saturating_add(other.cache_write_tokens),
             cost: Cost(self.cost.0.saturating_add(other.cost.0)),
+            at_least: self.at_least || other.at_least,
         }
     }
 }
@@ -135,6 +158,15 @@ mod tests {
     }
 
     #[test]
+    fn a_sum_with_an_unknown_part_is_a_lower_bound() {
+        let known = Usage { input_tokens: 5, cost: Cost::from(0.5), ..Usage::default() };
+        assert_eq!(known + Usage::UNKNOWN, Usage { at_least: true, ..known });
+        assert!(known.is_known() && !(known + Usage::UNKNOWN).is_known() && !Usage::UNKNOWN.is_zero());
+        let json = |usage: Usage| serde_json::to_value(usage).unwrap();
+        assert_eq!((json(known).get("atLeast"), &json(Usage::UNKNOWN)["atLeast"]), (None, &true.into()));
+    }
+
+    #[test]
     fn negative_and_nan_costs_are_zero() {
         assert_eq!(Cost::from(-1.0), Cost(0));
         assert_eq!(Cost::from(f64::NAN), Cost(0));
@@ -145,6 +177,7 @@ mod tests {
         fn the_order_of_adding_does_not_matter(a in any::<[u64; 5]>(), b in any::<[u64; 5]>(), c in any::<[u64; 5]>()) {
             let usage = |n: [u64; 5]| Usage {
                 input_tokens: n[0], output_tokens: n[1], cache_read_tokens: n[2], cache_write_tokens: n[3], cost: Cost(n[4]),
+                at_least: n[0].is_multiple_of(2),
             };
             let (a, b, c) = (usage(a), usage(b), usage(c));
             prop_assert_eq!((a + b) + c, a + (b + c));

@@ -91,6 +91,7 @@ fn endpoints() -> [(Vec<Endpoint>, &'static [document::ProblemRow]); 2] {
         tree::session_fork,
         portable::session_export,
         sessions::session_snapshot,
+        sessions::session_usage,
         sessions::session_close,
         sessions::session_compact,
         events::session_events,

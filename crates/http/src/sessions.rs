@@ -5,7 +5,8 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use mainspring_api::{
     ClosedSession, Compacted, Compaction, KeptForForks, ListedSession, MessageListQuery, NewName,
-    OpenedSession, Opening, Page, SessionListQuery, SessionPatch, SessionTarget, Snapshot, ToJson,
+    OpenedSession, Opening, Page, SessionListQuery, SessionPatch, SessionTarget, SessionUsage, Snapshot,
+    ToJson,
 };
 use mainspring_core::{ExternalRef, LegacyAlias, Message, Position, RunOptions, Session, Time};
 use mainspring_kernel::Error;
@@ -292,6 +293,19 @@ pub(super) async fn session_snapshot(
     SessionPath(by): SessionPath,
 ) -> Result<Json<Snapshot>, Problem> {
     Ok(Json(http.kernel.session_snapshot(&caller, &by).await?))
+}
+
+/// Sums tokens and cost of all runs of a session, on every branch
+#[utoipa::path(
+    get, path = "/v1/sessions/{session}/usage", params(SessionPath),
+    responses((status = 200, description = "The usage of the session", body = SessionUsage)),
+)]
+pub(super) async fn session_usage(
+    State(http): State<Http>,
+    Authenticated(caller): Authenticated,
+    SessionPath(by): SessionPath,
+) -> Result<Json<SessionUsage>, Problem> {
+    Ok(Json(http.kernel.session_usage(&caller, &by).await?))
 }
 
 /// Lists the latest messages of the active path, oldest first

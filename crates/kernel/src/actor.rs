@@ -152,7 +152,8 @@ impl Actor {
         let changes = input.is_change();
         match input {
             Input::Command(command) => self.handle_command(command).await,
-            Input::Report(report) => self.handle_report(report).await,
+            // Boxed: it holds a whole draft.
+            Input::Report(report) => Box::pin(self.handle_report(report)).await,
             Input::Signal(Signal::Granted(permit)) => Box::pin(self.granted(permit)).await,
             Input::Signal(Signal::Shutdown(done)) => self.shut_down(done).await,
             Input::Signal(Signal::Release) => {}

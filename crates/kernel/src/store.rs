@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use mainspring_core::{
     ApiKey, Artifact, ArtifactId, Attempt, Binding, Cursor, Delegation, DelegationId, Digest, Event, Grant,
     Line, LineId, MessageId, NodeId, Point, Position, Run, RunId, Session, SessionId, StateEntry,
-    StateOutcome, StateSlot, Step, Time, VersionMismatch,
+    StateOutcome, StateSlot, Step, Time, Usage, VersionMismatch,
 };
 
 mod commit;
@@ -87,6 +87,9 @@ pub trait Store: Send + Sync + 'static {
 
     /// Lists the sessions of the same owner that were forked from this one.
     async fn session_forks(&self, session: SessionId) -> Result<Vec<SessionId>, StoreError>;
+
+    /// Sums the usage of all runs of a session, on every branch. Returns their number and the sum.
+    async fn session_usage(&self, session: SessionId) -> Result<(u64, Usage), StoreError>;
 
     /// Lists the bindings of a session, by adapter, newest generation first. With `adapter`, only bindings of that
     /// adapter. `after` pages past the binding of that adapter and generation.

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use mainspring_core::{
     ApiKey, Artifact, ArtifactId, Attempt, Binding, Cursor, Delegation, Digest, Event, Grant, Line, LineId,
     MessageId, NodeId, Point, Position, Run, RunId, Session, SessionId, SessionStatus, StateEntry,
-    StateOutcome, StateSlot, Step, Time,
+    StateOutcome, StateSlot, Step, Time, Usage,
 };
 use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{
@@ -282,6 +282,13 @@ impl Store for MemoryStore {
 
     async fn delegations(&self, of: &DelegationsOf) -> Result<Vec<Delegation>, StoreError> {
         self.read(|tables| tables.delegations(*of))
+    }
+
+    async fn session_usage(&self, session: SessionId) -> Result<(u64, Usage), StoreError> {
+        self.read(|tables| {
+            let runs = tables.runs.values().filter(|run| run.session == session);
+            runs.fold((0, Usage::default()), |(count, sum), run| (count + 1, sum + run.usage))
+        })
     }
 
     async fn steps(&self, run: RunId) -> Result<Vec<Step>, StoreError> {

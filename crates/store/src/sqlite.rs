@@ -16,7 +16,7 @@ use async_trait::async_trait;
 use mainspring_core::{
     ApiKey, Artifact, ArtifactId, Attempt, Binding, Cursor, Delegation, Digest, Event, Grant, Line, LineId,
     MessageId, NodeId, Point, Position, Run, RunId, Session, SessionId, StateEntry, StateOutcome, StateSlot,
-    Step, Time,
+    Step, Time, Usage,
 };
 use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{
@@ -373,6 +373,10 @@ impl Store for SqliteStore {
     async fn delegations(&self, of: &DelegationsOf) -> Result<Vec<Delegation>, StoreError> {
         let of = *of;
         self.read(move |connection| read::delegations::delegations(connection, of)).await
+    }
+
+    async fn session_usage(&self, session: SessionId) -> Result<(u64, Usage), StoreError> {
+        self.read(move |connection| read::runs::session_usage(connection, session)).await
     }
 
     async fn steps(&self, run: RunId) -> Result<Vec<Step>, StoreError> {

@@ -33,6 +33,16 @@ struct PromptResult {
     stop_reason: String,
     #[serde(default)]
     usage: Option<Value>,
+    #[serde(rename = "_meta", default)]
+    meta: Option<Value>,
+}
+
+impl PromptResult {
+    /// The token counts that the agent reports: in `usage`, or as Gemini does, in `_meta.quota.token_count`.
+    fn token_counts(&self) -> Option<&Value> {
+        let quota = || self.meta.as_ref()?.pointer("/quota/token_count");
+        self.usage.as_ref().or_else(quota).filter(|counts| counts.is_object())
+    }
 }
 
 /// A running turn.
@@ -177,7 +187,7 @@ impl<'a> AcpTurn<'a> {
                 return outcome.unless_lost(&self.turn, self.has_output, cause);
             }
         };
-        let usage = self.usage(result.usage.as_ref());
+        let usage = self.usage(result.token_counts());
         let failed = |code: &str, message: &str| End::Failed {
             error: Failure::new(code, message),
             retryable: false,
@@ -380,9 +390,10 @@ impl<'a> AcpTurn<'a> {
     }
 
     /// The usage of the turn: the agent's token counts, and the increase of the native session's cost. The cost is
-    /// unknown if the agent does not report it or the cost before the turn is unknown.
+    /// unknown if the agent does not report it or the cost before the turn is unknown. Without token counts the usage is a
+    /// lower bound.
     fn usage(&self, reported: Option<&Value>) -> Usage {
-        let count = |name: &str| reported.and_then(|usage| usage.get(name)?.as_u64()).unwrap_or_default();
+        let count = |name: &str| reported.and_then(|counts| token_count(counts, name)).unwrap_or_default();
         let costs = self.cost.zip(self.cost_before).filter(|(now, before)| now >= before);
         Usage {
             input_tokens: count("inputTokens"),
@@ -390,8 +401,21 @@ impl<'a> AcpTurn<'a> {
             cache_read_tokens: count("cachedReadTokens"),
             cache_write_tokens: count("cachedWriteTokens"),
             cost: Cost::from(costs.map(|(now, before)| now - before)),
+            at_least: reported.is_none(),
         }
     }
+}
+
+/// Reads a count by its camelCase or snake_case name.
+fn token_count(counts: &Value, name: &str) -> Option<u64> {
+    let snake_case = name.chars().fold(String::new(), |mut text, letter| {
+        if letter.is_ascii_uppercase() {
+            text.push('_');
+        }
+        text.push(letter.to_ascii_lowercase());
+        text
+    });
+    counts.get(name).or_else(|| counts.get(&snake_case))?.as_u64()
 }
 
 fn plan_text(plan: &Plan) -> String {
@@ -404,4 +428,23 @@ fn plan_text(plan: &Plan) -> String {
         format!("[{mark}] {}", entry.content)
     };
     excerpt(plan.entries.iter().map(line).collect::<Vec<_>>().join("\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn token_counts_are_read_from_usage_or_from_the_quota_of_gemini() {
+        let counts = |result: Value| {
+            let result: PromptResult = serde_json::from_value(result).unwrap();
+            let counts = result.token_counts()?;
+            Some((token_count(counts, "inputTokens")?, token_count(counts, "outputTokens")?))
+        };
+        let usage = json!({"stopReason": "end_turn", "usage": {"inputTokens": 3, "outputTokens": 4}});
+        let quota = json!({"quota": {"token_count": {"input_tokens": 5, "output_tokens": 6}}});
+        assert_eq!(counts(usage), Some((3, 4)));
+        assert_eq!(counts(json!({"stopReason": "end_turn", "_meta": quota})), Some((5, 6)));
+        assert_eq!(counts(json!({"stopReason": "end_turn", "_meta": {"x": 1}})), None);
+    }
 }

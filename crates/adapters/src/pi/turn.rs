@@ -325,15 +325,19 @@ impl<'a> PiTurn<'a> {
         TurnOutcome::Ended(match reason {
             // A tool may end a turn.
             "stop" | "toolUse" => End::Succeeded { usage },
-            "aborted" => End::Stopped { usage },
+            // The aborted model call reports no usage.
+            "aborted" => End::Stopped { usage: usage + Usage::UNKNOWN },
             // An abort between two tokens may be reported as an error of the model.
-            "error" if self.turn.attempt.is_cancelled() => End::Stopped { usage },
+            "error" if self.turn.attempt.is_cancelled() => End::Stopped { usage: usage + Usage::UNKNOWN },
             "error" => {
                 let outcome =
                     TurnOutcome::Ended(self.failed(ModelError::of(message).failure(message), false));
                 return self.unless_lost(outcome, Cause::reported(message));
             }
-            "length" => failed("max_tokens", "the agent reached the most tokens it may write"),
+            "length" => {
+                let message = "the agent reached the most tokens it may write";
+                End::Failed { error: Failure::new("max_tokens", message), retryable: false, usage }
+            }
             other => failed(
                 "unknown_stop_reason",
                 &format!("the agent stopped for a reason unknown here: {other}"),
@@ -341,8 +345,10 @@ impl<'a> PiTurn<'a> {
         })
     }
 
+    /// The failure of a turn. Once pi has accepted the prompt, a model call may have been cut off.
     fn failed(&self, error: Failure, retryable: bool) -> End {
-        End::Failed { error, retryable, usage: self.usage }
+        let usage = if self.accepted { self.usage + Usage::UNKNOWN } else { self.usage };
+        End::Failed { error, retryable, usage }
     }
 
     fn message_update(&mut self, event: &Value) -> Result<(), HandleError> {
@@ -370,7 +376,10 @@ impl<'a> PiTurn<'a> {
         let message = &record["message"];
         let text = |key: &str| message[key].as_str().unwrap_or_default().to_owned();
         self.last_stop = Some((text("stopReason"), text("errorMessage")));
-        self.usage += usage_of(&message["usage"]);
+        self.usage += match &message["usage"] {
+            Value::Null => Usage::UNKNOWN,
+            usage => usage_of(usage),
+        };
         for result in record["toolResults"].as_array().into_iter().flatten() {
             self.usage += usage_of(&result["usage"]);
         }
@@ -519,6 +528,7 @@ fn usage_of(usage: &Value) -> Usage {
         cache_read_tokens: count("cacheRead"),
         cache_write_tokens: count("cacheWrite"),
         cost: Cost::from(usage["cost"]["total"].as_f64()),
+        at_least: false,
     }
 }
 

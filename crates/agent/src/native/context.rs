@@ -11,7 +11,7 @@
 
 use std::sync::Arc;
 
-use mainspring_core::{Digest, DigestAuthor, Message, MessageStatus, Point, PromptRef, Role};
+use mainspring_core::{Digest, DigestAuthor, Message, MessageStatus, Point, PromptRef, Role, Usage};
 use mainspring_kernel::adapter::{Compacted, Context, End, Record};
 
 use super::execution::Execution;
@@ -177,7 +177,9 @@ impl Execution<'_> {
         let Some((at, message, run)) = answer else { return Ok(None) };
         let steps = self.attempt.steps_of(run).await?;
         let step = steps.iter().rfind(|step| step.output == Some(message));
-        Ok(step.map(|step| (at, step.usage.tokens())).filter(|(_, counted)| *counted > 0))
+        Ok(step
+            .map(|step| (at, step.usage.map_or(0, |usage| usage.tokens())))
+            .filter(|(_, counted)| *counted > 0))
     }
 
     /// Summarizes `old` with the configured summarizer. Falls back to no summary if there is none or it fails.
@@ -224,6 +226,7 @@ impl Execution<'_> {
             let result = tokio::select! {
                 biased;
                 () = attempt.cancelled() => {
+                    records.push(Record::Usage(Usage::UNKNOWN));
                     attempt.record_at_end(std::mem::take(records)).await?;
                     return Err(End::stopped().into());
                 }
@@ -232,9 +235,10 @@ impl Execution<'_> {
             let step =
                 result.step(&attempt, (self.steps + 1, self.plan.agent.name()), model, prompt, started_at);
             records.push(Record::Step(Box::new(step)));
-            if !result.usage.is_zero() {
-                self.usage += result.usage;
-                records.push(Record::Usage(result.usage));
+            // The kernel counts a step of unknown usage itself.
+            self.usage += result.usage.unwrap_or(Usage::UNKNOWN);
+            if let Some(usage) = result.usage.filter(|usage| !usage.is_zero()) {
+                records.push(Record::Usage(usage));
             }
             let error = match result.text {
                 Ok(text) => return Ok(Some(text)),

@@ -18,7 +18,8 @@ pub(super) struct OneShot<'a> {
 /// The outcome of a one-shot model call.
 pub(super) struct OneShotResult {
     pub(super) text: Result<String, ModelError>,
-    pub(super) usage: Usage,
+    /// The usage; `None` if it is unknown.
+    pub(super) usage: Option<Usage>,
     pub(super) raw_usage: Value,
 }
 
@@ -33,11 +34,14 @@ impl OneShot<'_> {
             options: self.model.options.clone(),
             call_prefix: String::new(),
         };
-        let failed =
-            |error| OneShotResult { text: Err(error), usage: Usage::default(), raw_usage: Value::Null };
-        let mut text = String::new();
+        let failed = |error: ModelError, is_silent: bool| {
+            let usage = (is_silent && error.kind.is_free()).then(Usage::default);
+            OneShotResult { text: Err(error), usage, raw_usage: Value::Null }
+        };
+        let (mut text, mut is_silent) = (String::new(), true);
         let mut pieces = self.model.provider.stream(request).await;
         while let Some(piece) = pieces.next().await {
+            let was_silent = std::mem::replace(&mut is_silent, false);
             match piece {
                 Ok(Piece::Text(piece)) => text.push_str(&piece),
                 Ok(Piece::Thinking(_)) => {}
@@ -48,12 +52,12 @@ impl OneShot<'_> {
                         "" => Err(ModelError::new(ErrorKind::Refused, "the model returned no text")),
                         text => Ok(text.to_owned()),
                     };
-                    return OneShotResult { text, usage, raw_usage: completion.raw_usage };
+                    return OneShotResult { text, usage: Some(usage), raw_usage: completion.raw_usage };
                 }
-                Err(error) => return failed(error),
+                Err(error) => return failed(error, was_silent),
             }
         }
-        failed(ModelError::connection_closed())
+        failed(ModelError::connection_closed(), is_silent)
     }
 }
 

@@ -33,6 +33,14 @@ struct ModelCall {
     has_thinking: bool,
 }
 
+impl ModelCall {
+    /// The usage of the call after an error. Unknown if the model has produced anything, or may have.
+    fn usage_after(&self, error: ErrorKind) -> Option<Usage> {
+        let is_silent = self.text.is_empty() && !self.has_thinking;
+        (is_silent && error.is_free()).then(Usage::default)
+    }
+}
+
 /// Why a model call produced no completion.
 enum CallError {
     Cancelled,
@@ -59,8 +67,7 @@ impl Execution<'_> {
             let error = match self.stream(&mut call, &context).await? {
                 Ok(completion) => return Ok(self.finish_step(call, completion)),
                 Err(CallError::Cancelled) => {
-                    let step =
-                        self.step_taken(&call, StopReason::Cancelled, None, Usage::default(), Value::Null);
+                    let step = self.step_taken(&call, StopReason::Cancelled, None, None, Value::Null);
                     self.attempt.record_at_end(vec![Record::Step(Box::new(step))]).await?;
                     return Err(End::stopped().into());
                 }
@@ -70,7 +77,7 @@ impl Execution<'_> {
             let too_long = error.kind == ErrorKind::ContextTooLong && call.text.is_empty();
             if too_long && !std::mem::replace(&mut compacted, true) {
                 let failure = Failure::new(error.kind.code(), error.message.clone());
-                let usage = Usage::default();
+                let usage = call.usage_after(error.kind);
                 let step = self.step_taken(&call, StopReason::Error, Some(failure), usage, Value::Null);
                 self.attempt.record(vec![Record::Step(Box::new(step))]).await?;
                 if let Some(smaller) = self.compact(&context, Cause::Provider).await? {
@@ -139,7 +146,13 @@ impl Execution<'_> {
             (false, false) => StopReason::ToolUse,
             (false, true) => StopReason::Stop,
         };
-        let mut step = self.step_taken(&call, stop, None, usage, completion.raw_usage);
+        let mut step = self.step_taken(
+            &call,
+            stop,
+            None,
+            Some(usage).filter(|usage| !usage.at_least),
+            completion.raw_usage,
+        );
         step.no = self.steps;
         step.tool_calls = completion.calls.iter().map(|call| call.id.clone()).collect();
         step.private = completion.private;
@@ -155,7 +168,9 @@ impl Execution<'_> {
     async fn wait_for_retry(&mut self, call: &ModelCall, error: ModelError, tries: u32) -> Result<(), Exit> {
         let stop = if error.kind == ErrorKind::Refused { StopReason::Refusal } else { StopReason::Error };
         let failure = Failure::new(error.kind.code(), error.message.clone());
-        let step = self.step_taken(call, stop, Some(failure.clone()), Usage::default(), Value::Null);
+        let usage = call.usage_after(error.kind);
+        self.usage += usage.unwrap_or(Usage::UNKNOWN);
+        let step = self.step_taken(call, stop, Some(failure.clone()), usage, Value::Null);
         let step = Record::Step(Box::new(step));
         let hooks = self.adapter.hooks.clone();
         let decision = hooks.on_error(self.hook_context(), &error, &mut self.plan).await;
@@ -192,7 +207,7 @@ impl Execution<'_> {
         call: &ModelCall,
         stop_reason: StopReason,
         error: Option<Failure>,
-        usage: Usage,
+        usage: Option<Usage>,
         raw_usage: Value,
     ) -> StepTaken {
         StepTaken {

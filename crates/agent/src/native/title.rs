@@ -34,13 +34,14 @@ impl Execution<'_> {
             let call = OneShot { model: &model, system: SYSTEM_PROMPT, text };
             let result = tokio::select! {
                 result = call.call() => result,
-                () = attempt.sleep_until(attempt.now().plus(TIMEOUT_MS)) => return (None, Usage::default()),
+                () = attempt.sleep_until(attempt.now().plus(TIMEOUT_MS)) => return (None, Usage::UNKNOWN),
             };
+            let usage = result.usage.unwrap_or(Usage::UNKNOWN);
             match result.text {
-                Ok(title) => (clean_title(&title), result.usage),
+                Ok(title) => (clean_title(&title), usage),
                 Err(error) => {
                     tracing::warn!(%error, "the title model failed; the session keeps its first words as title");
-                    (None, result.usage)
+                    (None, usage)
                 }
             }
         });

@@ -165,7 +165,7 @@ fn input(arguments: &Value) -> Value {
     }
 }
 
-/// Converts token counts. Cached tokens are not counted as input.
+/// Converts token counts. Cached tokens are not counted as input. Without any count the usage is unknown.
 pub(super) fn usage(usage: &genai::chat::Usage) -> Usage {
     let count = |tokens: Option<i32>| tokens.and_then(|tokens| u64::try_from(tokens).ok()).unwrap_or(0);
     let details = usage.prompt_tokens_details.as_ref();
@@ -176,6 +176,7 @@ pub(super) fn usage(usage: &genai::chat::Usage) -> Usage {
         output_tokens: count(usage.completion_tokens),
         cache_read_tokens,
         cache_write_tokens,
+        at_least: usage.prompt_tokens.is_none() && usage.completion_tokens.is_none(),
         ..Usage::default()
     }
 }

@@ -56,6 +56,12 @@ impl ErrorKind {
         }
     }
 
+    /// Returns true if the provider counts nothing for a call that fails with this error before any output: it was not
+    /// sent, or it was rejected.
+    pub const fn is_free(self) -> bool {
+        !matches!(self, Self::Broken | Self::Refused)
+    }
+
     /// Returns true if the same request may succeed later.
     pub const fn is_retryable(self) -> bool {
         matches!(self, Self::RateLimited | Self::Overloaded | Self::Broken)

@@ -138,7 +138,7 @@ async fn turns_of_one_run_have_their_own_messages_and_usage() {
         let mut outputs: Vec<_> = steps.iter().map(|step| step.output.unwrap()).collect();
         outputs.dedup();
         assert_eq!(outputs.len(), 3, "{protocol:?}");
-        let used: Vec<u64> = steps.iter().map(|step| step.usage.input_tokens).collect();
+        let used: Vec<u64> = steps.iter().map(|step| step.usage.unwrap().input_tokens).collect();
         assert_eq!((used, run.usage.input_tokens), (vec![10, 20, 30], 60), "{protocol:?}");
         let completed = |body: &Body| match body {
             Body::TurnCompleted { message_id } => Some(*message_id),

@@ -96,7 +96,8 @@ async fn the_last_answer_of_each_turn_has_the_usage_of_the_turn() {
             "{protocol:?}"
         );
         assert_eq!((run.usage.input_tokens, run.usage.output_tokens), (370, 5), "{protocol:?}");
-        let steps: Vec<u64> = world.steps(run.id).await.iter().map(|step| step.usage.input_tokens).collect();
+        let steps: Vec<u64> =
+            world.steps(run.id).await.iter().map(|step| step.usage.unwrap().input_tokens).collect();
         assert_eq!(steps, [10, 20, 40, 100, 200], "{protocol:?}: each step has its own usage");
     }
 }
@@ -148,7 +149,7 @@ async fn the_cost_of_a_model_without_a_price_is_unknown_not_zero() {
         assert_eq!((run.usage.cost, &json["costUsd"]), (Cost::UNKNOWN, &json!(null)), "{protocol:?}");
         let message = world.messages(run.id).await.pop().unwrap();
         assert_eq!(message.usage.unwrap().cost, Cost::UNKNOWN, "{protocol:?}");
-        assert_eq!(world.steps(run.id).await[0].usage.cost, Cost::UNKNOWN, "{protocol:?}");
+        assert_eq!(world.steps(run.id).await[0].usage.unwrap().cost, Cost::UNKNOWN, "{protocol:?}");
         let priced = world.run_prompt("hi").await;
         assert!(priced.usage.cost.usd().unwrap() > 0.0, "{protocol:?}");
     }

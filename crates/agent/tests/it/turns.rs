@@ -31,6 +31,7 @@ async fn a_text_turn_in_every_protocol() {
             cache_read_tokens: 200,
             cache_write_tokens: 0,
             cost: Cost::from(0.001 + 0.001 + 0.0001),
+            at_least: false,
         };
         assert_eq!(run.usage, usage, "{protocol:?}");
         let kinds = world.event_kinds(run.id).await;
@@ -51,7 +52,7 @@ async fn a_text_turn_in_every_protocol() {
         let messages = world.messages(run.id).await;
         assert_eq!(steps.len(), 1);
         let step = &steps[0];
-        assert_eq!((step.no, step.stop_reason, step.usage), (1, StopReason::Stop, usage));
+        assert_eq!((step.no, step.stop_reason, step.usage), (1, StopReason::Stop, Some(usage)));
         assert_eq!((step.provider.as_str(), step.model.as_str()), ("acme", "m-1"));
         assert_eq!(
             (step.agent.as_str(), step.profile.as_deref()),
@@ -195,6 +196,11 @@ async fn a_broken_stream_is_discarded_and_retried_from_the_last_message() {
         ];
         assert_eq!(messages, expected, "{protocol:?}");
         assert!(!world.request_body(1).to_string().contains("half an"), "{protocol:?}");
+        let known: Vec<_> = world.steps(run.id).await.iter().map(|step| step.usage.is_some()).collect();
+        assert_eq!(known, [false, true], "{protocol:?}: what the broken call used is unknown");
+        assert!(run.usage.at_least && run.usage.output_tokens > 0, "{protocol:?}: {:?}", run.usage);
+        let answer = world.messages(run.id).await.pop().unwrap();
+        assert!(answer.usage.unwrap().output_tokens > 0, "{protocol:?}");
     }
 }
 
@@ -219,6 +225,7 @@ async fn a_run_fails_after_a_bounded_number_of_tries() {
         let run = world.get(run.id).await;
         assert_eq!(run.state.error().unwrap().code, "model_overloaded");
         assert_eq!((run.attempts, world.server.counts().received), (3, 9));
+        assert!(run.usage.is_zero(), "a rejected call uses nothing: {:?}", run.usage);
     }
 }
 
@@ -248,7 +255,9 @@ async fn a_cancelled_run_closes_its_connection_and_keeps_partial_text() {
         within_timeout(world.server.wait(|counts| counts.aborted == 1)).await;
         let messages = world.messages(run.id).await;
         assert_eq!((messages[1].text().as_str(), messages[1].status), ("so far", MessageStatus::Cancelled));
-        assert_eq!(world.steps(run.id).await[0].stop_reason, StopReason::Cancelled);
+        let step = world.steps(run.id).await.remove(0);
+        assert_eq!((step.stop_reason, step.usage), (StopReason::Cancelled, None));
+        assert_eq!(run.usage, Usage::UNKNOWN, "{protocol:?}");
     }
 }
 
@@ -406,7 +415,7 @@ async fn a_continued_run_has_several_turns_and_its_steps_are_counted_together() 
         assert_eq!(steps.iter().map(|step| step.no).collect::<Vec<_>>(), [1, 2, 3]);
         assert_eq!(steps.iter().map(|step| step.prompt.messages).collect::<Vec<_>>(), [1, 3, 5]);
         assert_eq!(run.usage.input_tokens, 30, "the usage of a run is the sum of its steps");
-        assert_eq!(steps[2].usage.input_tokens, 10, "the usage of a step is its own");
+        assert_eq!(steps[2].usage.unwrap().input_tokens, 10, "the usage of a step is its own");
 
         let more = ContinueTimes { more: Mutex::new(9), received };
         let world = Setup::protocol(protocol).hooks(more).start().await;

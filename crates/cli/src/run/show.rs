@@ -107,11 +107,7 @@ fn print_run(output: &Output, run: &Run) -> io::Result<()> {
         output.print_line(format_args!("request   {request}"))?;
     }
     if !run.usage.is_zero() {
-        let usage = &run.usage;
-        output.print_line(format_args!(
-            "usage     {} in, {} out, {}",
-            usage.input_tokens, usage.output_tokens, usage.cost
-        ))?;
+        output.print_line(format_args!("usage     {}", output::format_usage(&run.usage)))?;
     }
     if let Some(budget) = &run.budget {
         output.print_line(format_args!("budget    {}", format_budget(budget)))?;

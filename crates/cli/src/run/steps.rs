@@ -1,6 +1,6 @@
 //! `mainspring run steps`
 
-use mainspring_core::{RunId, Step};
+use mainspring_core::{RunId, Step, Usage};
 
 use crate::Context;
 use crate::connection::Connection;
@@ -29,12 +29,13 @@ fn row(step: &Step) -> Vec<String> {
         Some(error) => format!("{}: {}", error.code, excerpt(&error.message, 60)),
         None => step.stop_reason.to_string(),
     };
+    let count = |of: fn(&Usage) -> String| step.usage.as_ref().map_or_else(|| "unknown".into(), of);
     vec![
         step.no.to_string(),
         format!("{}/{}", step.provider, step.model),
-        step.usage.input_tokens.to_string(),
-        step.usage.output_tokens.to_string(),
-        step.usage.cost.to_string(),
+        count(|usage| usage.input_tokens.to_string()),
+        count(|usage| usage.output_tokens.to_string()),
+        count(|usage| usage.cost.to_string()),
         format_duration(step.completed_at.since(step.started_at)),
         step.tool_calls.len().to_string(),
         stop,

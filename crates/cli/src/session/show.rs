@@ -56,3 +56,20 @@ pub(super) async fn show(
     }
     Ok(())
 }
+
+/// `session usage`
+pub(super) async fn show_usage(
+    context: &Context<'_>,
+    connection: &mut Connection<'_>,
+    name: &str,
+) -> Result<(), CliError> {
+    let used = connection.request(async |client| client.session_usage(name).await).await?;
+    match context.output.json {
+        true => context.output.print_json(&used)?,
+        false => {
+            let (runs, usage) = (used.runs, output::format_usage(&used.usage));
+            context.output.print_line(format_args!("{usage} in {runs} runs"))?;
+        }
+    }
+    Ok(())
+}

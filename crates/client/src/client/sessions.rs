@@ -3,7 +3,7 @@
 use futures_util::Stream;
 use mainspring_api::{
     ClosedSession, Compacted, Compaction, EventsQuery, KeptForForks, ListedSession, OpenedSession, Page,
-    SessionListQuery, SessionPatch, SessionTarget, Snapshot,
+    SessionListQuery, SessionPatch, SessionTarget, SessionUsage, Snapshot,
 };
 use mainspring_core::{Event, Position, Session};
 use reqwest::header::CONTENT_TYPE;
@@ -37,6 +37,11 @@ impl Client {
     /// Reads a session as it is at one instant.
     pub async fn session_snapshot(&self, session: &str) -> Result<Snapshot, Error> {
         self.get(&["v1", "sessions", session, "snapshot"], &()).await
+    }
+
+    /// Sums tokens and cost of all runs of a session, on every branch.
+    pub async fn session_usage(&self, session: &str) -> Result<SessionUsage, Error> {
+        self.get(&["v1", "sessions", session, "usage"], &()).await
     }
 
     /// Changes a session; with `version`, only if that is still the session's version.

@@ -150,7 +150,7 @@ async fn call_model(attempt: AttemptHandle) -> Executed {
         tool_calls: vec![],
         stop_reason: StopReason::Stop,
         error: None,
-        usage,
+        usage: Some(usage),
         raw_usage: json!({"in": 7}),
         started_at: attempt.now(),
         first_piece_at: None,
@@ -171,7 +171,7 @@ async fn the_steps_and_grants_of_a_run_are_listed() {
     let run = world.ended(run.id).await;
     let steps = client.run_steps(run.id).await.unwrap();
     assert_eq!((steps.len(), steps[0].no, steps[0].model.as_str()), (1, 1, "m"));
-    assert_eq!((steps[0].output, steps[0].usage.input_tokens), (run.final_message, 7));
+    assert_eq!((steps[0].output, steps[0].usage.unwrap().input_tokens), (run.final_message, 7));
     let grants = client.run_grants(run.id).await.unwrap();
     assert_eq!((grants.len(), grants[0].capability.as_str(), grants[0].run), (1, "fs", Some(run.id)));
     let scripted = world.play("b", "say hi").await;

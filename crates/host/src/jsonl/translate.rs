@@ -69,10 +69,10 @@ impl End {
         Some(Self { status, error: error.cloned(), usage: close.usage })
     }
 
-    /// Returns the usage with an unknown cost as 0: the protocol cannot express an unknown cost.
+    /// Returns the usage with an unknown cost as 0, and `at_least` if anything is unknown: hosts expect a number.
     fn reported_usage(&self) -> Usage {
         let cost = if self.usage.cost.is_known() { self.usage.cost } else { Cost::default() };
-        Usage { cost, ..self.usage }
+        Usage { cost, at_least: !self.usage.is_known(), ..self.usage }
     }
 
     /// True when the agent requires a login.

@@ -110,6 +110,7 @@ const EXAMPLES: &[(&str, &str, &str, Foreign)] = &[
     ("session_resolve", "", r#"{"sessionId": "SESSION"}"#, NotFound),
     ("session_search", "?q=Tea", "", NotListed),
     ("session_snapshot", "", "", NotFound),
+    ("session_usage", "", "", NotFound),
     ("session_state_delete", "", "", NotFound),
     ("session_state_get", "", "", NotFound),
     ("session_state_list", "", "", NotFound),

@@ -242,7 +242,8 @@ impl Actor {
                 retry: None,
             },
         };
-        self.finish(outcome, Usage::default()).await;
+        // The execution was dropped before it could report what it had used.
+        self.finish(outcome, Usage::UNKNOWN).await;
     }
 
     /// Cancels the runs that a newer prompt replaces.

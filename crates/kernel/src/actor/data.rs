@@ -27,7 +27,8 @@ impl Actor {
     /// Changes state for a caller: of the session at its tip, while no run is active, or of a run that has not ended.
     pub(super) async fn state_write(&mut self, write: StateWrite) -> Result<StateOutcome, Error> {
         match write.run {
-            Some(run) => self.state_write_of_run(run, write).await,
+            // Boxed: it holds a whole draft.
+            Some(run) => Box::pin(self.state_write_of_run(run, write)).await,
             None => self.state_write_of_session(write).await,
         }
     }

@@ -286,7 +286,7 @@ impl Actor {
             Err(panic) => {
                 let error =
                     Failure::new("adapter_crashed", format!("the adapter crashed: {}", panic_text(panic)));
-                (self.failed_outcome(error, true).await, Usage::default())
+                (self.failed_outcome(error, true).await, Usage::UNKNOWN)
             }
         };
         self.finish(outcome, usage).await;
@@ -296,7 +296,8 @@ impl Actor {
     pub(super) async fn finish(&mut self, outcome: Outcome, usage: Usage) {
         let mut backoff_ms = INITIAL_BACKOFF_MS;
         loop {
-            match self.try_finish(outcome.clone(), usage).await {
+            // Boxed: it holds a whole draft.
+            match Box::pin(self.try_finish(outcome.clone(), usage)).await {
                 Ok(()) => return,
                 Err(error) if self.lifetime.is_over() => {
                     tracing::error!(%error, "an attempt's end could not be recorded");

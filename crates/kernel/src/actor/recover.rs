@@ -17,7 +17,7 @@ impl Actor {
             let steps = self.shared.store.steps(run.id).await?;
             self.hot.turn_usage = steps.iter().fold(Usage::default(), |used, step| match step.ends_turn() {
                 true => Usage::default(),
-                false => used + step.usage,
+                false => used + step.usage.unwrap_or(Usage::UNKNOWN),
             });
         }
         let prompt = self.prompt_of(&run).await?;
@@ -39,8 +39,11 @@ impl Actor {
         };
         // The run is over, so the session need not stay in memory.
         self.arm();
+        // The agent may have used more than it had reported.
+        let used = self.active.as_ref().is_some_and(|active| active.attempt.started_at.is_some());
+        let usage = if used { Usage::UNKNOWN } else { Usage::default() };
         // Tried once, unlike the end of a run that this process has executed: a start that cannot record it fails.
-        self.try_finish(outcome, Usage::default()).await
+        self.try_finish(outcome, usage).await
     }
 
     /// Reads the end of a started run's path: the role of its last message, and that message's tool calls.

@@ -155,7 +155,7 @@ pub struct StepTaken {
     /// The failure, if the call failed.
     pub error: Option<Failure>,
     /// Usage of the call.
-    pub usage: Usage,
+    pub usage: Option<Usage>,
     /// Usage as the provider reported it.
     pub raw_usage: Value,
     /// When the call began.

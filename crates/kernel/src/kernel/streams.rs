@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use mainspring_api::SessionUsage;
 use mainspring_core::{Cursor, Event, Position, RunId, Session, SessionId};
 
 use super::{Caller, Kernel, Shared, Snapshot};
@@ -25,6 +26,13 @@ impl Kernel {
             true => Ok(snapshot),
             false => Err(Error::not_found("session", session)),
         }
+    }
+
+    /// Sums the usage of all runs of a session, on every branch of its tree.
+    pub async fn session_usage(&self, caller: &Caller, by: &SessionRef) -> Result<SessionUsage, Error> {
+        let session = self.session_get(caller, by).await?.id;
+        let (runs, usage) = self.shared.store.session_usage(session).await?;
+        Ok(SessionUsage { session_id: session, runs, usage })
     }
 
     /// Subscribes to every event and byte of a session after `from`, each exactly once; from now on if `from` is none.

@@ -39,5 +39,6 @@ mod state;
 mod steering;
 mod streaming;
 mod tree;
+mod usage;
 mod waiting;
 mod world;

@@ -59,6 +59,7 @@ fn a_running_run_is_orphaned_and_keeps_its_durable_text() {
                 (events_text(&events_after(&world, "a", cursor).await), world.path_text("a").await);
             allow_duplicates! {
                 assert_snapshot!(dispatches, @r#"
+                usage.updated 0 in, 0 out
                 attempt.failed orphaned executor_lost retryable=true
                 message.completed assistant failed "durable text" + error executor_lost
                 run.orphaned executor_lost
@@ -95,6 +96,7 @@ fn open_tool_calls_become_unknown_with_results_on_the_path() {
                 (events_text(&events_after(&world, "a", cursor).await), world.path_text("a").await);
             allow_duplicates! {
                 assert_snapshot!(dispatches, @r#"
+                usage.updated 0 in, 0 out
                 attempt.failed orphaned executor_lost retryable=true
                 tool.failed Unknown
                 message.completed user completed result "outcome unknown: the run ended before the tool answered" error=true + result "outcome unknown: the run ended before the tool answered" error=true

@@ -111,6 +111,7 @@ async fn an_unanswered_held_question_stops_the_agent_before_the_run_ends() {
     assert_snapshot!(events_text(&events[from..]), @r#"
     approval.requested may I?
     run.waiting_approval
+    usage.updated 0 in, 0 out
     approval.resolved Expired
     attempt.failed timed_out wait_expired retryable=true
     message.completed assistant failed error wait_expired
@@ -274,6 +275,7 @@ fn a_held_question_is_orphaned_and_expired_in_one_commit() {
         });
         insta::allow_duplicates! {
             assert_snapshot!(next, @r#"
+            usage.updated 0 in, 0 out
             approval.resolved Expired
             attempt.failed orphaned executor_lost retryable=true
             message.completed assistant failed error executor_lost

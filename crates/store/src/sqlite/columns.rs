@@ -64,6 +64,37 @@ pub(super) fn json<T: Serialize>(value: &T) -> Result<String> {
     serde_json::to_string(value).map_err(|error| Error::ToSqlConversionFailure(error.into()))
 }
 
+/// The `cost_nanos` of a usage whose cost is unknown.
+const COST_UNKNOWN: i64 = -1;
+/// The `cost_nanos` of a usage of which a part is unknown, and the cost as well.
+const ALL_UNKNOWN: i64 = i64::MIN;
+
+/// Converts a usage to its columns. `cost_nanos` is negative if something is unknown: -1 the cost, -2 minus the known cost
+/// if the numbers are a lower bound, the least integer if both.
+pub(super) fn usage_columns(usage: &Usage) -> [i64; 5] {
+    let known = i64::try_from(usage.cost.0).unwrap_or(i64::MAX).min(i64::MAX - 2);
+    let cost = match (usage.cost.is_known(), usage.at_least) {
+        (true, false) => known,
+        (false, false) => COST_UNKNOWN,
+        (true, true) => -2 - known,
+        (false, true) => ALL_UNKNOWN,
+    };
+    let tokens = [usage.input_tokens, usage.output_tokens, usage.cache_read_tokens, usage.cache_write_tokens];
+    let [input, output, cache_read, cache_write] = tokens.map(int);
+    [input, output, cache_read, cache_write, cost]
+}
+
+fn usage_from_columns(tokens: [u64; 4], cost: i64) -> Usage {
+    let [input_tokens, output_tokens, cache_read_tokens, cache_write_tokens] = tokens;
+    let (cost, at_least) = match cost {
+        COST_UNKNOWN => (Cost::UNKNOWN, false),
+        ALL_UNKNOWN => (Cost::UNKNOWN, true),
+        0.. => (Cost(cost.unsigned_abs()), false),
+        _ => (Cost((-2 - cost).unsigned_abs()), true),
+    };
+    Usage { input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, cost, at_least }
+}
+
 /// Reads the columns of a row from left to right.
 pub(super) struct Columns<'row> {
     row: &'row Row<'row>,
@@ -164,17 +195,31 @@ impl<'row> Columns<'row> {
     }
 
     pub(super) fn usage(&mut self) -> Result<Usage> {
-        Ok(Usage {
-            input_tokens: self.number()?,
-            output_tokens: self.number()?,
-            cache_read_tokens: self.number()?,
-            cache_write_tokens: self.number()?,
-            cost: Cost(self.number()?),
-        })
+        let tokens = [self.number()?, self.number()?, self.number()?, self.number()?];
+        Ok(usage_from_columns(tokens, self.get()?))
     }
 
     /// Builds the error of an invalid value in the column read last.
     pub(super) fn invalid(&self, error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
         Error::FromSqlConversionFailure(self.next.saturating_sub(1), Type::Text, error.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn known_and_unknown_usage_read_back_as_written() {
+        for cost in [Cost(0), Cost(1), Cost(i64::MAX.unsigned_abs() - 2), Cost::UNKNOWN] {
+            for at_least in [false, true] {
+                let usage =
+                    Usage { input_tokens: u64::MAX, output_tokens: 1, cost, at_least, ..Usage::default() };
+                let [input, output, cache_read, cache_write, cost] = usage_columns(&usage);
+                let tokens = [input, output, cache_read, cache_write].map(i64::cast_unsigned);
+                assert_eq!(usage_from_columns(tokens, cost), usage);
+            }
+        }
+        assert_eq!(usage_from_columns([0; 4], -1).cost, Cost::UNKNOWN, "as older versions wrote it");
     }
 }

@@ -1,15 +1,16 @@
 //! Writes and reads steps.
 
-use mainspring_core::{PromptRef, RunId, Step, StopReason};
+use mainspring_core::{PromptRef, RunId, Step, StopReason, Usage};
 use mainspring_kernel::store::StoreError;
 use rusqlite::{Connection, Result, params};
 
-use super::columns::{Columns, Id, blob, failure, int, json, ms};
+use super::columns::{Columns, Id, blob, failure, json, ms, usage_columns};
 use super::read::query_all;
 use super::write::WriteResult;
 
 pub(super) fn step_write(connection: &Connection, step: &Step) -> WriteResult {
     let (error_code, error_message) = failure(step.error.as_ref());
+    let [input, output, cache_read, cache_write, cost] = usage_columns(&step.usage.unwrap_or(Usage::UNKNOWN));
     connection
         .prepare_cached(
             "INSERT OR REPLACE INTO steps (run_id, step_no, step_id, attempt_id, agent, provider, model, model_profile,
@@ -35,11 +36,11 @@ pub(super) fn step_write(connection: &Connection, step: &Step) -> WriteResult {
             step.stop_reason.name(),
             error_code,
             error_message,
-            int(step.usage.input_tokens),
-            int(step.usage.output_tokens),
-            int(step.usage.cache_read_tokens),
-            int(step.usage.cache_write_tokens),
-            int(step.usage.cost.0),
+            input,
+            output,
+            cache_read,
+            cache_write,
+            cost,
             json(&step.raw_usage)?,
             step.started_at.0,
             ms(step.first_piece_at),
@@ -80,7 +81,7 @@ fn step(columns: &mut Columns<'_>) -> Result<Step> {
         tool_calls: columns.json()?,
         stop_reason: columns.name(StopReason::from_name)?,
         error: columns.failure()?,
-        usage: columns.usage()?,
+        usage: Some(columns.usage()?).filter(|usage| *usage != Usage::UNKNOWN),
         raw_usage: columns.json()?,
         started_at: columns.time()?,
         first_piece_at: columns.maybe_time()?,

@@ -5,13 +5,12 @@
 
 use mainspring_core::{
     Attempt, Line, LineId, Message, MessageId, MessageStatus, Point, Position, RetryReason, Run, SessionId,
-    Usage,
 };
 use mainspring_kernel::store::{InboxItem, NewId, OpenToolCall, Request, StoreError, Unique};
 use rusqlite::{Connection, OptionalExtension, Result, params};
 
 use super::checksum;
-use super::columns::{Id, blob, failure, int, json, ms, point};
+use super::columns::{Id, blob, failure, int, json, ms, point, usage_columns};
 use super::read::{effect_columns, message_columns, run_columns};
 use super::state::StateColumns;
 
@@ -52,11 +51,6 @@ pub(super) fn fresh_check(connection: &Connection, fresh: NewId) -> WriteResult 
         true => Err(WriteError::Conflict(Unique::Id)),
         false => Ok(()),
     }
-}
-
-fn usage_columns(usage: &Usage) -> [i64; 5] {
-    [usage.input_tokens, usage.output_tokens, usage.cache_read_tokens, usage.cache_write_tokens, usage.cost.0]
-        .map(int)
 }
 
 pub(super) fn run_write(connection: &Connection, run: &Run, seq: u64) -> WriteResult {

@@ -224,8 +224,13 @@ async fn every_state_of_a_run_reads_back_as_written() {
 }
 
 fn full_run() -> Run {
-    let usage =
-        Usage { input_tokens: u64::MAX, output_tokens: 1, cost: Cost(123_456_789_012), ..Usage::default() };
+    let usage = Usage {
+        input_tokens: u64::MAX,
+        output_tokens: 1,
+        cost: Cost(123_456_789_012),
+        at_least: true,
+        ..Usage::default()
+    };
     Run {
         parent: Some(run_id(9)),
         request: RequestName {

@@ -58,7 +58,12 @@ pub(crate) fn step(n: u64, of: u64, no: u32) -> Step {
         tool_calls: vec!["t1".into()],
         stop_reason: StopReason::ToolUse,
         error: n.is_multiple_of(2).then(|| Failure::new("model_overloaded", "later")),
-        usage: Usage { input_tokens: n, output_tokens: 2, cost: Cost(7), ..Usage::default() },
+        usage: (!n.is_multiple_of(3)).then(|| Usage {
+            input_tokens: n,
+            output_tokens: 2,
+            cost: Cost(7),
+            ..Usage::default()
+        }),
         raw_usage: json!({"n": n}),
         started_at: NOW,
         first_piece_at: Some(NOW.plus(1)),

@@ -133,6 +133,9 @@ impl AttemptDraft {
             completed_at: self.at,
             private: taken.private,
         };
+        if step.usage.is_none() {
+            self.add_usage(Usage::UNKNOWN);
+        }
         self.hot.keeps_private |= step.private.is_some();
         let completed = Body::StepCompleted {
             step_id: step.id,

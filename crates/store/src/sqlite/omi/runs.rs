@@ -243,6 +243,7 @@ fn usage(row: &Fields) -> Usage {
         cache_read_tokens: row.count("cache_read_tokens"),
         cache_write_tokens: row.count("cache_write_tokens"),
         cost: Cost::from(row.real("cost_usd")),
+        at_least: false,
     }
 }
 

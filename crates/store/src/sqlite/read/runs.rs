@@ -1,6 +1,6 @@
 //! Reads runs, attempts and requests.
 
-use mainspring_core::{Attempt, Run, RunId};
+use mainspring_core::{Attempt, Run, RunId, SessionId, Usage};
 use mainspring_kernel::store::{Request, RunPage, StoreError};
 use rusqlite::{Connection, params};
 
@@ -37,6 +37,19 @@ pub(in super::super) fn run_by_request(
 
 /// Uses two statements, so that each uses the index that fits it. The unary plus disables the index by owner if a session
 /// is given.
+/// Sums the usage of all runs of a session.
+pub(in super::super) fn session_usage(
+    connection: &Connection,
+    session: SessionId,
+) -> Result<(u64, Usage), StoreError> {
+    let sql =
+        "SELECT input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, cost_nanos FROM runs
+               WHERE session_id = ?1";
+    // Summed here: SQL would add the marks of unknown costs.
+    let used = query_all(connection, sql, [session.bytes()], |columns| columns.usage())?;
+    Ok((used.len() as u64, used.into_iter().fold(Usage::default(), |sum, usage| sum + usage)))
+}
+
 pub(in super::super) fn run_page(connection: &Connection, page: &RunPage) -> Result<Vec<Run>, StoreError> {
     macro_rules! page {
         ($where:literal) => {
