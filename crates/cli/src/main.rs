@@ -44,6 +44,7 @@ mod safe_text;
 mod serve;
 mod session;
 mod stdio;
+mod takeover;
 mod tree;
 
 use connection::{Connection, Purpose};
@@ -142,7 +143,7 @@ enum Command {
     /// Show the configuration
     #[command(subcommand)]
     Config(config::Config),
-    /// Check the state directory, the database and the configuration
+    /// Check the state directory, the database, the configuration, agents and keys
     Doctor(doctor::Doctor),
     #[command(hide = true)]
     Guard(guard::Guard),
