@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use mainspring::NodeError;
 use mainspring::ServeError;
+use mainspring::backup::BackupError;
 use mainspring::config::ConfigError;
 
 /// How the process ends. The numbers are documented and stable.
@@ -46,6 +47,17 @@ impl CliError {
         }
     }
 
+    pub(super) fn not_found(message: impl Into<String>) -> Self {
+        let message = message.into();
+        Self { exit: Exit::NotFound, code: "not_found".into(), message, retryable: false }
+    }
+
+    /// The error for a database that this version cannot use as it is.
+    pub(super) fn unusable(message: impl Into<String>) -> Self {
+        let message = message.into();
+        Self { exit: Exit::Unavailable, code: "store_unusable".into(), message, retryable: false }
+    }
+
     pub(super) fn json(&self) -> Value {
         json!({"error": {"code": self.code, "message": self.message, "retryable": self.retryable}})
     }
@@ -69,11 +81,15 @@ impl From<Error> for CliError {
             | Error::Abandoned(_) => Exit::BadRequest,
             Error::RequestConflict { .. } | Error::AlreadyExists { .. } | Error::Busy { .. } => Exit::Refused,
             Error::TooMany { .. } | Error::AgentTaken { .. } => Exit::Refused,
-            Error::NotLatest(_) | Error::Expired { .. } | Error::Refused(_) => Exit::Refused,
+            Error::NotLatest(_) | Error::Expired { .. } | Error::Lost { .. } | Error::Refused(_) => {
+                Exit::Refused
+            }
             Error::Forbidden(_) | Error::Changed { .. } => Exit::Refused,
             Error::LoginFailed { .. } | Error::TooDeep { .. } | Error::WouldDeadlock(_) => Exit::Refused,
             Error::Overloaded { .. } | Error::AdapterFull { .. } | Error::ShuttingDown => Exit::Unavailable,
-            Error::Unavailable(_) | Error::StoreLost(_) | Error::Corrupt(_) => Exit::Unavailable,
+            Error::StoreFull(_) | Error::Unavailable(_) | Error::StoreLost(_) | Error::Corrupt(_) => {
+                Exit::Unavailable
+            }
         };
         Self { exit, code: error.code().into(), message: error.to_string(), retryable: error.is_retryable() }
     }
@@ -117,6 +133,32 @@ impl From<NodeError> for CliError {
         };
         let message = chain(&error);
         Self { exit, code: error.code().to_owned().into(), message, retryable: exit == Exit::StateDirInUse }
+    }
+}
+
+impl From<BackupError> for CliError {
+    fn from(error: BackupError) -> Self {
+        let exit = match &error {
+            BackupError::Exists { .. } => Exit::Refused,
+            BackupError::Nothing { .. } => Exit::NotFound,
+            BackupError::NotABackup { .. } => Exit::BadRequest,
+            BackupError::StateDir(mainspring_store::StateDirError::Busy { .. }) => Exit::StateDirInUse,
+            _ => Exit::Unavailable,
+        };
+        let retryable = exit == Exit::StateDirInUse;
+        Self { exit, code: error.code().into(), message: chain(&error), retryable }
+    }
+}
+
+impl From<mainspring_store::OpenError> for CliError {
+    fn from(error: mainspring_store::OpenError) -> Self {
+        NodeError::from(error).into()
+    }
+}
+
+impl From<mainspring_store::StateDirError> for CliError {
+    fn from(error: mainspring_store::StateDirError) -> Self {
+        NodeError::from(error).into()
     }
 }
 

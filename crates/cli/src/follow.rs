@@ -202,10 +202,20 @@ impl RunPrinter<'_, '_> {
     }
 
     fn print_delta(&mut self, body: &Body) -> Result<(), CliError> {
-        if let Body::MessageDelta { message_id, text, .. } = body {
-            self.streamed.entry(*message_id).or_default().push_str(text);
-            self.mid_line = !text.ends_with('\n');
-            self.context.output.print(text)?;
+        let output = self.context.output;
+        match body {
+            Body::MessageDelta { message_id, text, .. } => {
+                self.streamed.entry(*message_id).or_default().push_str(text);
+                self.mid_line = !text.ends_with('\n');
+                output.print(text)?;
+            }
+            Body::StoreFailed { message, .. } => {
+                output.print_note(format_args!("{RED}· nothing can be stored{RED:#}: {message}"))?;
+            }
+            Body::StoreRecovered {} => {
+                output.print_note(format_args!("{DIM}· the store can be written again{DIM:#}"))?;
+            }
+            _ => {}
         }
         Ok(())
     }

@@ -16,6 +16,7 @@ mod adapter;
 mod agent;
 mod attach;
 mod auth;
+mod backup;
 mod binding;
 mod chat;
 mod config;
@@ -39,6 +40,8 @@ mod model;
 mod model_server;
 mod output;
 mod prompt;
+mod repair;
+mod restore;
 mod run;
 mod safe_text;
 mod serve;
@@ -46,6 +49,8 @@ mod session;
 mod stdio;
 mod takeover;
 mod tree;
+mod vacuum;
+mod verify;
 
 use connection::{Connection, Purpose};
 use error::{CliError, Exit};
@@ -145,6 +150,16 @@ enum Command {
     Config(config::Config),
     /// Check the state directory, the database, the configuration, agents and keys
     Doctor(doctor::Doctor),
+    /// Back the state directory up, also while it is served
+    Backup(backup::Backup),
+    /// Restore a backup into an empty state directory
+    Restore(restore::Restore),
+    /// Recompute what can be recomputed of the stored data, and name each finding
+    Verify(verify::Verify),
+    /// Rebuild what can be rebuilt of the stored data, and name what cannot
+    Repair(repair::Repair),
+    /// Give unused space of the database back
+    Vacuum(vacuum::Vacuum),
     #[command(hide = true)]
     Guard(guard::Guard),
     /// Print a completion script for a shell
@@ -198,12 +213,24 @@ fn run_cli(cli: Cli, output: &Output) -> Result<Exit, CliError> {
     let resolved = load_config(&cli.global)?;
     init_logging(&resolved.config);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    {
+        let _entered = runtime.enter();
+        survive_file_size_limit()?;
+    }
     let key = cli.global.secret.clone().or_else(|| std::env::var("MAINSPRING_KEY").ok());
     let context = Context { resolved, output, key };
     let exit = runtime.block_on(context.execute(cli.command));
     // A blocking read from the terminal must not keep the process alive.
     runtime.shutdown_background();
     exit
+}
+
+/// Installs a handler for SIGXFSZ, whose default is to end the process: a write beyond the limit of file sizes is an error
+/// of that write. Agents get the default again, as handlers do not outlive `exec`.
+fn survive_file_size_limit() -> std::io::Result<()> {
+    let signal = tokio::signal::unix::SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw());
+    // The handler stays installed without a listener.
+    tokio::signal::unix::signal(signal).map(drop)
 }
 
 fn load_config(global: &Global) -> Result<Resolved, CliError> {
@@ -272,7 +299,22 @@ impl Context<'_> {
             Command::Import(import) => Box::pin(import.execute(self)).await,
             Command::Config(config) => config.execute(self),
             Command::Doctor(doctor) => doctor.execute(self).await,
+            Command::Backup(backup) => backup.execute(self).await,
+            Command::Restore(restore) => restore.execute(self).await,
+            Command::Verify(verify) => verify.execute(self).await,
+            Command::Repair(repair) => repair.execute(self).await,
+            Command::Vacuum(vacuum) => vacuum.execute(self).await,
             Command::Guard(_) | Command::Completions { .. } => Ok(Exit::Done),
+        }
+    }
+
+    /// Refuses `--url` for a command that works on the files of the local state directory.
+    fn check_local(&self, command: &str) -> Result<(), CliError> {
+        match &self.config().url {
+            None => Ok(()),
+            Some(_) => Err(CliError::bad_request(format!(
+                "{command} works on the local state directory: remove --url, and run it on the server's machine"
+            ))),
         }
     }
 

@@ -125,7 +125,9 @@ fn parse_item(kind: &str, data: &str) -> Result<Item, serde_json::Error> {
     Ok(match kind {
         "thought" => Item::Thought(Thought::from_json(data)?),
         "reset" => Item::Reset(Snapshot::from_json(data)?.into()),
-        "message.delta" | "message.truncated" => Item::Live(LiveEvent::from_json(data)?),
+        "message.delta" | "message.truncated" | "store.failed" | "store.recovered" => {
+            Item::Live(LiveEvent::from_json(data)?)
+        }
         kind if Body::TYPES.contains(&kind) => Item::Event(Event::from_json(data)?.into()),
         kind => Item::Unknown { kind: kind.to_owned(), data: Value::from_json(data)? },
     })

@@ -379,6 +379,10 @@ bodies! {
     }
     /// A crash lost streamed text that this subscriber has received: discard everything after `pos`. Never stored.
     "message.truncated" => MessageTruncated { pos: u64 }
+    /// Nothing can be stored at present: commands are refused with this code, and the ends of runs wait. Never stored.
+    "store.failed" => StoreFailed { code: String, message: String }
+    /// The store can be written again. Never stored.
+    "store.recovered" => StoreRecovered {}
     /// A progress message for people.
     "progress.updated" => ProgressUpdated { text: String }
     /// A tool call is about to be executed.
@@ -504,7 +508,13 @@ fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<V
 impl Body {
     /// True for types that are sent live and never stored as events.
     pub const fn is_transient(&self) -> bool {
-        matches!(self, Self::MessageDelta { .. } | Self::MessageTruncated { .. })
+        matches!(
+            self,
+            Self::MessageDelta { .. }
+                | Self::MessageTruncated { .. }
+                | Self::StoreFailed { .. }
+                | Self::StoreRecovered {}
+        )
     }
 }
 

@@ -25,6 +25,7 @@ pub mod script;
 pub mod session;
 pub mod state;
 pub mod step;
+pub mod stream;
 pub mod time;
 pub mod tool;
 pub mod tree;

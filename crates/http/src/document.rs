@@ -46,6 +46,7 @@ const AUTHENTICATED_PROBLEMS: &[ProblemRow] = &[
     (StatusCode::INTERNAL_SERVER_ERROR, "corrupt"),
     (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
     (StatusCode::SERVICE_UNAVAILABLE, "store_lost"),
+    (StatusCode::INSUFFICIENT_STORAGE, "store_full"),
 ];
 
 /// Problems that a request with a body can get in addition.

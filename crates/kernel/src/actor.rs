@@ -7,6 +7,7 @@
 //! Invariants: except for streamed text, nothing is published or acted upon before its commit has returned; at most one
 //! commit per session is in flight; an idle session without a controller is unloaded.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use mainspring_core::run::Outcome;
@@ -34,6 +35,7 @@ mod execute;
 mod inbox;
 mod lifetime;
 mod limits;
+mod patience;
 mod queue;
 mod recover;
 mod retry;
@@ -73,6 +75,8 @@ pub(crate) struct Actor {
     lifetime: lifetime::Lifetime,
     reported: status::Reported,
     waiters: delegations::Waiters,
+    /// Inputs that arrived while the store could not be written.
+    deferred: VecDeque<Input>,
 }
 
 impl Actor {
@@ -109,6 +113,7 @@ impl Actor {
             lifetime: lifetime::Lifetime::default(),
             reported: status::Reported::default(),
             waiters: delegations::Waiters::default(),
+            deferred: VecDeque::new(),
             shared,
         }
     }
@@ -120,8 +125,10 @@ impl Actor {
         loop {
             let deadline = self.deadline();
             let (clock, feed) = (self.shared.clock.clone(), self.feed.clone());
+            let deferred = self.deferred.pop_front();
             let input = tokio::select! {
                 biased;
+                input = std::future::ready(deferred), if deferred.is_some() => input,
                 input = self.rx.recv() => input,
                 () = feed.last_controller_left() => Some(Signal::Release.into()),
                 () = clock.sleep_until(deadline) => None,
@@ -312,7 +319,11 @@ impl Actor {
                 self.kill_remains(&active.run.adapter, active.attempt.id);
             }
         }
-        while let Some(input) = self.rx.recv().await {
+        let mut deferred = std::mem::take(&mut self.deferred);
+        while let Some(input) = match deferred.pop_front() {
+            Some(input) => Some(input),
+            None => self.rx.recv().await,
+        } {
             match input.into_command() {
                 Some(Command::Close(reply)) => self.lifetime.close(reply),
                 Some(command) => self.shared.dispatch(self.fence.session, command),

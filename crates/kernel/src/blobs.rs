@@ -379,5 +379,10 @@ fn sync(folder: &Path) -> io::Result<()> {
 }
 
 fn write_error(error: &io::Error) -> Error {
-    Error::Unavailable(format!("the folder of artifacts: {error}"))
+    use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+    let text = format!("the folder of artifacts: {error}");
+    match error.kind() {
+        StorageFull | QuotaExceeded | FileTooLarge => Error::StoreFull(text),
+        _ => Error::Unavailable(text),
+    }
 }

@@ -1,7 +1,7 @@
 //! Errors of the kernel: a stable code, and a message that names the object and the remedy.
 
 use mainspring_core::{
-    BadName, MessageId, Position, Refusal, RunId, RunOption, RunStatus, SessionId, VersionMismatch,
+    BadName, Cursor, MessageId, Position, Refusal, RunId, RunOption, RunStatus, SessionId, VersionMismatch,
 };
 
 use crate::store::{StoreError, Unique};
@@ -146,6 +146,17 @@ pub enum Error {
         /// Position up to which events are gone.
         floor: Position,
     },
+    /// The cursor is that of an event that was lost when the state directory was restored from a backup.
+    #[error(
+        "the cursor {} belongs to events that were lost with a restore; \
+         read the sessions again, then go on after {}", cursor.0, last.0
+    )]
+    Lost {
+        /// The cursor.
+        cursor: Cursor,
+        /// The cursor to continue after.
+        last: Cursor,
+    },
     /// A rule of the state machines refused the command.
     #[error(transparent)]
     Refused(#[from] Refusal),
@@ -182,6 +193,9 @@ pub enum Error {
     /// The process is stopping. Retry later.
     #[error("mainspring is shutting down; try again once it is back")]
     ShuttingDown,
+    /// The disk is full, and nothing was changed. Retry once there is space.
+    #[error("no space is left to store anything ({0}): free some, then try again")]
+    StoreFull(String),
     /// The store failed, and nothing was changed. Retry later.
     #[error("the store is not available: {0}")]
     Unavailable(String),
@@ -218,11 +232,13 @@ impl Error {
         Self::Abandoned(_) => "abandoned_message",
         Self::NotLatest(_) => "not_latest_run",
         Self::Expired { .. } => "cursor_expired",
+        Self::Lost { .. } => "cursor_expired",
         Self::Overloaded { .. } => "overloaded",
         Self::AdapterFull { .. } => "adapter_full",
         Self::TooDeep { .. } => "delegation_too_deep",
         Self::WouldDeadlock(_) => "would_deadlock",
         Self::ShuttingDown => "shutting_down",
+        Self::StoreFull(_) => "store_full",
         Self::Unavailable(_) => "unavailable",
         Self::StoreLost(_) => "store_lost",
         Self::Corrupt(_) => "corrupt",
@@ -233,7 +249,11 @@ impl Error {
     pub const fn is_retryable(&self) -> bool {
         matches!(
             self,
-            Self::Overloaded { .. } | Self::AdapterFull { .. } | Self::ShuttingDown | Self::Unavailable(_)
+            Self::Overloaded { .. }
+                | Self::AdapterFull { .. }
+                | Self::ShuttingDown
+                | Self::StoreFull(_)
+                | Self::Unavailable(_)
         )
     }
 
@@ -273,6 +293,7 @@ impl From<StoreError> for Error {
             StoreError::Pruned(floor) => Self::Expired { floor },
             StoreError::Corrupt(what) => Self::Corrupt(what),
             StoreError::Lost(what) => Self::StoreLost(what),
+            StoreError::Full(what) => Self::StoreFull(what),
             StoreError::Unavailable(what) => Self::Unavailable(what),
             StoreError::Fenced | StoreError::Conflict(_) => Self::Unavailable(error.to_string()),
         }

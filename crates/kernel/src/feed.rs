@@ -6,7 +6,9 @@
 //!
 //! Events and streamed bytes have one order. Deltas are published before they are durable, an event only after its
 //! commit. During a commit a *barrier* holds back the bytes that come after the commit's events, so every reader sees
-//! the same order. A reader that has seen more bytes than an event's `pos` therefore knows that a crash lost them.
+//! the same order. A commit stores the bytes before its events together with them, unless they are stored already. A
+//! reader that has seen more bytes than an event's `pos` therefore knows that a crash lost exactly those after it
+//! ([`mainspring_core::stream`]).
 //!
 //! ```text
 //! loading ──▶ unloaded ◀──────▶ live ──▶ closed        loading | unloaded | live ──▶ failed
@@ -17,10 +19,12 @@
 //! continues when the session is loaded again.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 pub use mainspring_api::OpenText;
+use mainspring_core::stream::Stored;
 use mainspring_core::{AttemptId, Cursor, Event, MessageId, Position, RunId, SessionId, Visibility};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -35,7 +39,7 @@ mod subscription;
 mod text;
 pub(crate) use life::FeedStatus;
 pub use life::SubscriptionMode;
-pub use subscription::{Delta, Item, Subscription, Thought};
+pub use subscription::{Delta, Item, StoreChange, Subscription, Thought};
 use text::Segment;
 pub(crate) use text::open_texts;
 
@@ -71,7 +75,7 @@ struct FeedState {
     recent: VecDeque<Arc<Event>>,
     floor: Cursor,
     text: VecDeque<Segment>,
-    flushed: u64,
+    stored: Stored,
     is_dirty: bool,
     writer: Option<Writer>,
     late_calls: u64,
@@ -119,6 +123,14 @@ pub struct FeedMemory {
     pub readers: usize,
 }
 
+/// Text that the flusher makes durable.
+#[derive(Debug)]
+pub(crate) struct Batch {
+    pub(crate) chunks: Vec<Chunk>,
+    pub(crate) range: Range<u64>,
+    pub(crate) actor_generation: u64,
+}
+
 /// Why streamed text was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum DeltaError {
@@ -150,7 +162,7 @@ impl Feed {
                 recent: VecDeque::new(),
                 floor: Cursor::START,
                 text: VecDeque::new(),
-                flushed: 0,
+                stored: Stored::default(),
                 is_dirty: false,
                 writer: None,
                 late_calls: 0,
@@ -302,7 +314,7 @@ impl Feed {
             while state.text.front().is_some_and(|segment| segment.start < completed) {
                 state.text.pop_front();
             }
-            state.flushed = state.flushed.max(completed);
+            state.stored.committed(completed);
         }
         drop(state);
         self.wake.notify_waiters();
@@ -318,32 +330,44 @@ impl Feed {
         self.wake.notify_waiters();
     }
 
-    /// Takes the text that is not durable yet, for the flusher, and marks it as flushed.
-    pub(crate) fn take_unflushed(&self) -> Vec<Chunk> {
+    /// Takes the text that no batch has taken yet, for the flusher.
+    pub(crate) fn take_unflushed(&self) -> Batch {
         let mut state = self.state.lock();
-        let (from, to, fence) = (state.flushed, state.pos, state.fence);
-        state.flushed = to;
+        let published = state.pos;
+        let range = state.stored.take(published);
         state.is_dirty = false;
         self.meters.streamed(std::mem::take(&mut state.deltas), std::mem::take(&mut state.delta_bytes));
-        let newer = state.text.iter().rev().take_while(|segment| segment.end() > from).count();
-        let segments = state.text.iter().skip(state.text.len() - newer);
-        let chunk = |segment: &Segment| Chunk {
-            fence,
-            pos: segment.start.max(from),
-            message: segment.message,
-            block: segment.block,
-            text: segment.slice(from, to).to_owned(),
-        };
-        segments.map(chunk).filter(|chunk| !chunk.text.is_empty()).collect()
+        Batch { chunks: state.chunks(&range), range, actor_generation: state.actor_generation }
     }
 
-    /// Marks the bytes from `from` on as not durable again, after a failed flush.
-    pub(crate) fn mark_unflushed(self: &Arc<Self>, from: u64) {
+    /// Records whether the text of a batch is durable. Text that is not is taken again.
+    pub(crate) fn batch_ended(self: &Arc<Self>, range: &Range<u64>, actor_generation: u64, is_stored: bool) {
         let mut state = self.state.lock();
-        state.flushed = state.flushed.min(from);
+        // The session was loaded again from what is stored: the batch was written under an earlier fence, or not at all.
+        if state.actor_generation != actor_generation {
+            return;
+        }
+        if is_stored {
+            return state.stored.batch_stored(range.end);
+        }
+        state.stored.batch_failed(range.start);
         if !std::mem::replace(&mut state.is_dirty, true) {
             let _ = self.dirty.send(self.clone());
         }
+    }
+
+    /// Returns the text that the commit in progress must store, so that the positions of its events cover stored text
+    /// only.
+    pub(crate) fn needed_by_commit(&self) -> Vec<Chunk> {
+        let state = self.state.lock();
+        state.chunks(&state.stored.needed_by_commit(state.at().pos))
+    }
+
+    /// Records that the commit in progress is durable, with the text before it.
+    pub(crate) fn commit_stored(&self) {
+        let mut state = self.state.lock();
+        let pos = state.at().pos;
+        state.stored.committed(pos);
     }
 
     /// The stream's position and the text being streamed, read atomically.
@@ -378,6 +402,20 @@ impl Feed {
 impl FeedState {
     fn at(&self) -> Position {
         Position { cursor: self.cursor, pos: self.barrier.unwrap_or(self.pos) }
+    }
+
+    /// Returns the streamed text in a range of positions.
+    fn chunks(&self, range: &Range<u64>) -> Vec<Chunk> {
+        let newer = self.text.iter().rev().take_while(|segment| segment.end() > range.start).count();
+        let segments = self.text.iter().skip(self.text.len() - newer);
+        let chunk = |segment: &Segment| Chunk {
+            fence: self.fence,
+            pos: segment.start.max(range.start),
+            message: segment.message,
+            block: segment.block,
+            text: segment.slice(range.start, range.end).to_owned(),
+        };
+        segments.map(chunk).filter(|chunk| !chunk.text.is_empty()).collect()
     }
 
     fn open_texts(&self, until: u64) -> Vec<OpenText> {

@@ -7,6 +7,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use crate::clock::Clock;
 use crate::feed::Feed;
 use crate::store::Store;
+use crate::store_health::StoreHealth;
 use crate::tasks::Tasks;
 
 /// Shortest time between two batches. Under load a batch takes longer.
@@ -17,6 +18,7 @@ pub(crate) async fn flush(
     store: Arc<dyn Store>,
     clock: Clock,
     mut dirty: UnboundedReceiver<Arc<Feed>>,
+    health: Arc<StoreHealth>,
     tasks: Tasks,
 ) {
     let mut feeds = vec![];
@@ -37,19 +39,25 @@ pub(crate) async fn flush(
         while let Ok(feed) = dirty.try_recv() {
             feeds.push(feed);
         }
-        let written: Vec<_> = feeds.drain(..).map(|feed| (feed.take_unflushed(), feed)).collect();
-        let starts: Vec<_> = written
-            .iter()
-            .filter_map(|(chunks, feed)| chunks.first().map(|chunk| (chunk.pos, feed.clone())))
-            .collect();
-        let chunks: Vec<_> = written.into_iter().flat_map(|(chunks, _)| chunks).collect();
+        let (mut chunks, mut batches) = (vec![], vec![]);
+        for feed in feeds.drain(..) {
+            let batch = feed.take_unflushed();
+            if !batch.chunks.is_empty() {
+                chunks.extend(batch.chunks);
+                batches.push((feed, batch.range, batch.actor_generation));
+            }
+        }
         if chunks.is_empty() {
             continue;
         }
-        if let Err(error) = store.chunks_write(chunks).await {
-            tracing::warn!(%error, "cannot write streamed text; retrying");
-            for (pos, feed) in starts {
-                feed.mark_unflushed(pos);
+        let written = store.chunks_write(chunks).await;
+        for (feed, range, actor_generation) in batches {
+            feed.batch_ended(&range, actor_generation, written.is_ok());
+        }
+        if let Err(error) = written {
+            health.report(&error);
+            if health.failure().is_none() {
+                tracing::warn!(%error, "cannot write streamed text; retrying");
             }
             if tasks.is_stopping() {
                 return;

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
-use mainspring_core::{Limits, ModelList, NodeId, RunOptions, SessionId};
+use mainspring_core::{Cursor, Limits, ModelList, NodeId, RunOptions, SessionId};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
@@ -22,7 +22,8 @@ use crate::ids::Ids;
 use crate::meters::{Counts, Meters};
 use crate::owner_events::OwnerWakers;
 use crate::scheduler::Scheduler;
-use crate::store::{Fence, Request, Store, StoreError};
+use crate::store::{Fence, LostEvents, Request, Store, StoreError};
+use crate::store_health::StoreHealth;
 use crate::tasks::Tasks;
 
 mod access;
@@ -100,6 +101,9 @@ pub(crate) struct Shared {
     importing: Mutex<HashSet<SessionId>>,
     pending_waits: Arc<waits::PendingWaits>,
     work: watch::Sender<Work>,
+    pub(crate) store_health: Arc<StoreHealth>,
+    /// The cursors of events that were lost with a restore.
+    lost_events: Vec<LostEvents>,
     /// Notified whenever an API key is revoked.
     keys_revoked: watch::Sender<()>,
     me: std::sync::Weak<Shared>,
@@ -116,9 +120,14 @@ impl Kernel {
     ) -> Result<Self, Error> {
         let adapters: BTreeMap<_, _> =
             adapters.into_iter().map(|adapter| (adapter.capabilities().adapter, adapter)).collect();
+        let lost_events = store.lost_events().await?;
         let (dirty, flushes) = mpsc::unbounded_channel();
         let tasks = Tasks::default();
-        tasks.spawn(crate::flusher::flush(store.clone(), clock.clone(), flushes, tasks.clone()));
+        let store_health = Arc::<StoreHealth>::default();
+        let health = store_health.clone();
+        tasks.spawn(crate::flusher::flush(store.clone(), clock.clone(), flushes, health, tasks.clone()));
+        let health = store_health.clone();
+        tasks.spawn(crate::store_health::watch(store.clone(), clock.clone(), health, tasks.clone()));
         // No permits until recovery is complete, so that a failed start has executed nothing.
         let scheduler = Scheduler::new(0, options.adapter_workers.clone());
         let node = options.node.unwrap_or_else(|| ids.node());
@@ -145,6 +154,8 @@ impl Kernel {
             importing: Mutex::default(),
             pending_waits: Arc::default(),
             work: watch::Sender::new(Work::default()),
+            store_health: store_health.clone(),
+            lost_events,
             keys_revoked: watch::Sender::new(()),
             me: me.clone(),
         });
@@ -191,9 +202,12 @@ impl Kernel {
         &self.shared.options.limits
     }
 
-    /// Checks that the store answers.
+    /// Checks that the store answers, and that the last write that failed was followed by one that did not.
     pub async fn check_store(&self) -> Result<(), Error> {
-        Ok(self.shared.store.health().await?)
+        match self.shared.store_health.failure() {
+            Some(error) => Err(error),
+            None => Ok(self.shared.store.health().await?),
+        }
     }
 
     /// Waits for `time`, by the kernel's clock.
@@ -268,6 +282,11 @@ impl Shared {
     /// A handle to the kernel; none while it is being dropped.
     pub(crate) fn kernel(&self) -> Option<Kernel> {
         self.me.upgrade().map(|shared| Kernel { shared })
+    }
+
+    /// Finds the events that were lost with a restore, if `cursor` is that of one of them.
+    pub(crate) fn lost_at(&self, cursor: Cursor) -> Option<LostEvents> {
+        self.lost_events.iter().find(|lost| lost.contains(cursor)).copied()
     }
 
     /// Refuses an adapter that is not registered.

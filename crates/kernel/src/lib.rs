@@ -19,6 +19,7 @@ pub mod policy;
 mod scheduler;
 pub mod search;
 pub mod store;
+mod store_health;
 
 pub use blobs::{BlobReader, Blobs, KeptBlob, StagedBlob};
 pub use error::Error;

@@ -55,6 +55,9 @@ pub trait Store: Send + Sync + 'static {
     /// Checks that reads are answered, and that commits would be written to where the next start reads them.
     async fn health(&self) -> Result<(), StoreError>;
 
+    /// Writes something that changes nothing, to find out whether commits can be written.
+    async fn check_writable(&self) -> Result<(), StoreError>;
+
     /// Removes some rows of a deleted session. Returns true while there are more.
     async fn session_purge(&self, session: SessionId) -> Result<bool, StoreError>;
 
@@ -162,6 +165,10 @@ pub trait Store: Send + Sync + 'static {
 
     /// The largest cursor given to any event so far, including removed ones.
     async fn event_last(&self) -> Result<Cursor, StoreError>;
+
+    /// Lists the ranges of cursors that were lost when the store was restored from a backup. They do not change while
+    /// the store is open.
+    async fn lost_events(&self) -> Result<Vec<LostEvents>, StoreError>;
 
     /// The position of a session's last event before `before`.
     async fn event_before(&self, session: SessionId, before: Cursor) -> Result<Option<Position>, StoreError>;
@@ -353,9 +360,36 @@ pub enum StoreError {
     /// The stored data was deleted, moved or replaced while the store was open. Nothing changed.
     #[error("{0}")]
     Lost(String),
+    /// The disk is full. The outcome is unknown: look it up before answering.
+    #[error("{0}")]
+    Full(String),
     /// The outcome is unknown: look it up before answering.
     #[error("{0}")]
     Unavailable(String),
+}
+
+impl StoreError {
+    /// True if the change may have been made nevertheless.
+    pub fn is_outcome_unknown(&self) -> bool {
+        matches!(self, Self::Full(_) | Self::Unavailable(_))
+    }
+}
+
+/// Cursors of events that were lost with a restore: those after `after` and before `until`. No event has one of them,
+/// but a reader may.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LostEvents {
+    /// The last cursor before the lost ones.
+    pub after: Cursor,
+    /// The cursor after which new events begin. No event has it.
+    pub until: Cursor,
+}
+
+impl LostEvents {
+    /// Returns true if `cursor` is one of them.
+    pub fn contains(&self, cursor: Cursor) -> bool {
+        cursor > self.after && cursor < self.until
+    }
 }
 
 /// A value that must be unique.

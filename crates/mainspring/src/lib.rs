@@ -216,6 +216,7 @@
 //! ```
 
 mod agents;
+pub mod backup;
 pub mod config;
 mod node;
 mod scripted;

@@ -72,6 +72,7 @@ pub struct NodeBuilder {
     config: Config,
     store: Option<Arc<dyn Store>>,
     parts: EmbedderParts,
+    clock: Clock,
     execute: bool,
 }
 
@@ -106,6 +107,12 @@ impl NodeBuilder {
         self
     }
 
+    /// Replaces the system's clock.
+    pub fn clock(mut self, clock: Clock) -> Self {
+        self.clock = clock;
+        self
+    }
+
     /// Executes nothing: queued runs stay queued. For reading and changing records.
     pub fn records_only(mut self) -> Self {
         self.execute = false;
@@ -114,8 +121,8 @@ impl NodeBuilder {
 
     /// Opens the state directory, recovers the unfinished work of an earlier process, and accepts work.
     pub async fn open(self) -> Result<Node, NodeError> {
-        let Self { config, store, parts, execute } = self;
-        let (clock, ids) = (Clock::system(), Ids::system());
+        let Self { config, store, parts, clock, execute } = self;
+        let ids = Ids::system();
         let definitions = Arc::new(Definitions::new(Some(config.agents_dir.clone())));
         let agents = Agents::new(&config, parts, definitions, &clock)?;
         let node = ids.node();
@@ -153,7 +160,8 @@ fn open_sqlite(config: &Config, clock: &Clock) -> Result<Arc<SqliteStore>, OpenE
 impl Node {
     /// Starts building a node with this configuration.
     pub fn builder(config: Config) -> NodeBuilder {
-        NodeBuilder { config, store: None, parts: EmbedderParts::default(), execute: true }
+        let clock = Clock::system();
+        NodeBuilder { config, store: None, parts: EmbedderParts::default(), clock, execute: true }
     }
 
     /// Opens a node with the built-in parts: `Node::builder(config).open()`.

@@ -12,8 +12,9 @@ mod state_dir;
 pub use fault::Fault;
 pub use memory::MemoryStore;
 pub use sqlite::{
-    ChecksumReport, Durability, OMI_DATABASE, OmiArtifact, OmiError, OmiNote, OmiOptions, OmiReport,
-    OmiSource, OpenError, SCHEMA_VERSION, SqliteCheck, SqliteOptions, SqliteStore, SqliteView,
-    UnfinishedRuns,
+    ChecksumReport, CopySummary, Durability, OMI_DATABASE, OmiArtifact, OmiError, OmiNote, OmiOptions,
+    OmiReport, OmiSource, OpenError, Repaired, RestoredCursors, SCHEMA_VERSION, SqliteCheck, SqliteOptions,
+    SqliteStore, SqliteView, UnfinishedRuns, Verification, Verified, database_repair, database_restore,
+    database_vacuum,
 };
 pub use state_dir::{Owner, StateDir, StateDirError};

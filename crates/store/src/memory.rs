@@ -15,8 +15,8 @@ use mainspring_core::{
 use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{
     AgentRow, ArtifactPage, Chunk, Commit, DelegationsOf, Fence, FoundMessage, InboxItem, KeyPage, KeyRef,
-    Loaded, OwnerState, PlacedMessage, Request, Row, RunPage, SessionLine, SessionPage, SessionRef, StateAt,
-    Store, StoreError, TreeRow, Unfinished,
+    Loaded, LostEvents, OwnerState, PlacedMessage, Request, Row, RunPage, SessionLine, SessionPage,
+    SessionRef, StateAt, Store, StoreError, TreeRow, Unfinished,
 };
 use parking_lot::Mutex;
 
@@ -47,6 +47,8 @@ struct Inner {
     last_epoch: u64,
     fault: Option<Fault>,
     reads: u64,
+    lost: Vec<LostEvents>,
+    is_full: bool,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -57,6 +59,21 @@ struct Lease {
 }
 
 impl MemoryStore {
+    /// Skips the cursors up to `until`, as a restore from a backup does.
+    #[doc(hidden)]
+    pub fn lose_events(&self, until: Cursor) {
+        let mut inner = self.inner.lock();
+        let after = Cursor(inner.tables.seq);
+        inner.lost.push(LostEvents { after, until });
+        inner.tables.seq = until.0;
+    }
+
+    /// Simulates a full disk until it is called with false.
+    #[doc(hidden)]
+    pub fn set_full(&self, is_full: bool) {
+        self.inner.lock().is_full = is_full;
+    }
+
     /// Injects `fault` into the next commit.
     #[doc(hidden)]
     pub fn inject_fault(&self, fault: Fault) {
@@ -92,8 +109,11 @@ impl Inner {
     ) -> Result<T, StoreError> {
         // As in a group of commits, a fault applies to the next write, even to one that would be refused.
         let fault = self.fault.take();
-        if let Some(fault @ (Fault::CommitFails | Fault::DiskFull)) = fault {
-            return Err(StoreError::Unavailable(fault.message()));
+        if self.is_full || fault == Some(Fault::DiskFull) {
+            return Err(StoreError::Full(Fault::DiskFull.message()));
+        }
+        if fault == Some(Fault::CommitFails) {
+            return Err(StoreError::Unavailable(Fault::CommitFails.message()));
         }
         let result = write(self);
         if fault == Some(Fault::OutcomeUnknown) {
@@ -128,6 +148,9 @@ impl Store for MemoryStore {
 
     async fn chunks_write(&self, chunks: Vec<Chunk>) -> Result<(), StoreError> {
         let mut inner = self.inner.lock();
+        if inner.is_full {
+            return Err(StoreError::Full(Fault::DiskFull.message()));
+        }
         for chunk in chunks {
             let lease = inner.leases.get(&chunk.fence.session).copied().unwrap_or_default();
             let is_complete = inner.tables.messages.contains_key(&chunk.message);
@@ -136,6 +159,13 @@ impl Store for MemoryStore {
             }
         }
         Ok(())
+    }
+
+    async fn check_writable(&self) -> Result<(), StoreError> {
+        match self.inner.lock().is_full {
+            true => Err(StoreError::Full(Fault::DiskFull.message())),
+            false => Ok(()),
+        }
     }
 
     async fn lease_take(&self, session: SessionId, _node: NodeId) -> Result<Fence, StoreError> {
@@ -294,6 +324,10 @@ impl Store for MemoryStore {
         limit: usize,
     ) -> Result<(Vec<Event>, Cursor), StoreError> {
         self.read(|tables| tables.owner_events(owner, types, after, limit))?
+    }
+
+    async fn lost_events(&self) -> Result<Vec<LostEvents>, StoreError> {
+        Ok(self.inner.lock().lost.clone())
     }
 
     async fn event_last(&self) -> Result<Cursor, StoreError> {

@@ -9,6 +9,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
 use async_trait::async_trait;
@@ -20,15 +21,14 @@ use mainspring_core::{
 use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{
     AgentRow, ArtifactPage, Chunk, Commit, DelegationsOf, Fence, FoundMessage, InboxItem, KeyPage, KeyRef,
-    Loaded, OwnerState, PlacedMessage, Request, RunPage, SessionLine, SessionPage, SessionRef, StateAt,
-    Store, StoreError, TreeRow, Unfinished,
+    Loaded, LostEvents, OwnerState, PlacedMessage, Request, RunPage, SessionLine, SessionPage, SessionRef,
+    StateAt, Store, StoreError, TreeRow, Unfinished,
 };
 use rusqlite::Connection;
 use tokio::sync::oneshot;
 
 use self::apply::Prepared;
 use self::checker::Checker;
-use self::columns::int;
 use self::files::Files;
 use self::readers::Readers;
 use self::wal::WalIndex;
@@ -37,6 +37,7 @@ use crate::Fault;
 
 mod agents;
 mod apply;
+mod backup;
 mod check;
 mod checker;
 mod checksum;
@@ -52,20 +53,25 @@ mod purge;
 mod queue;
 mod read;
 mod readers;
+mod repair;
 mod search;
 mod state;
 mod steps;
+mod verify;
 mod view;
 mod wal;
 mod write;
 mod write_records;
 mod writer;
 
+pub use self::backup::{CopySummary, RestoredCursors, database_restore, database_vacuum};
 pub use self::check::SqliteCheck;
 pub use self::checksum::ChecksumReport;
 pub use self::migrate::SCHEMA_VERSION;
 pub use self::omi::{OMI_DATABASE, OmiArtifact, OmiError, OmiNote, OmiOptions, OmiReport, OmiSource};
 pub use self::open::OpenError;
+pub use self::repair::{Repaired, database_repair};
+pub use self::verify::{Verification, Verified};
 pub use self::view::{SqliteView, UnfinishedRuns};
 
 /// Settings of a [`SqliteStore`].
@@ -117,7 +123,7 @@ impl SqliteStore {
         let open::Opened { connection, check_due } = open::open_writer(path, &options, now)?;
         let fail = |error| open::failed(path, error);
         let pragmas = open::pragmas(&connection).map_err(fail)?;
-        let (boot, seq) = boot(&connection, check_due).map_err(fail)?;
+        let (boot, seq) = boot(path, &connection, check_due, now).map_err(fail)?;
         let readers =
             (0..options.readers.max(1)).map(|_| open::open_reader(path)).collect::<Result<_, _>>()?;
         let io = |error: std::io::Error| OpenError::Io { path: path.into(), source: error.into() };
@@ -163,6 +169,12 @@ impl SqliteStore {
     #[doc(hidden)]
     pub fn inject_fault(&self, fault: Fault) {
         *self.shared.fault.lock() = Some(fault);
+    }
+
+    /// Simulates a full disk until it is called with false.
+    #[doc(hidden)]
+    pub fn set_full(&self, is_full: bool) {
+        self.shared.is_full.store(is_full, Ordering::Release);
     }
 
     /// Returns the pragmas in force on the write connection.
@@ -234,7 +246,7 @@ fn closed() -> StoreError {
 
 /// Increments the number of boots and renews the token in the file itself, so that no WAL and no copy from before this
 /// start fits together with one from after it. Returns the number of boots and the last cursor ever assigned.
-fn boot(connection: &Connection, check_due: bool) -> rusqlite::Result<(u64, u64)> {
+fn boot(path: &Path, connection: &Connection, check_due: bool, now: Time) -> rusqlite::Result<(u64, u64)> {
     connection.execute_batch("BEGIN IMMEDIATE")?;
     let boot = connection.query_row(
         "INSERT INTO meta VALUES ('boot', 1) ON CONFLICT (name) DO UPDATE SET value = value + 1 RETURNING value",
@@ -242,16 +254,11 @@ fn boot(connection: &Connection, check_due: bool) -> rusqlite::Result<(u64, u64)
         |row| row.get::<_, i64>(0),
     )?;
     check::crash_check_write(connection, check_due)?;
+    backup::remove_old_copies(path, connection, now)?;
     wal::token_renew(connection)?;
     connection.execute_batch("COMMIT")?;
     connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
-    let seq = connection.query_row(
-        "SELECT max(coalesce((SELECT value FROM meta WHERE name = 'event_seq'), ?1),
-                    coalesce((SELECT max(event_seq) FROM events), ?1))",
-        [int(0)],
-        |row| row.get::<_, i64>(0),
-    )?;
-    Ok((boot.cast_unsigned(), seq.cast_unsigned()))
+    Ok((boot.cast_unsigned(), backup::last_cursor(connection)?.0))
 }
 
 #[async_trait]
@@ -279,6 +286,10 @@ impl Store for SqliteStore {
     async fn health(&self) -> Result<(), StoreError> {
         self.shared.check_writable()?;
         self.read(read::events::event_last).await.map(drop)
+    }
+
+    async fn check_writable(&self) -> Result<(), StoreError> {
+        self.submit(Job::Probe).await
     }
 
     async fn session_purge(&self, session: SessionId) -> Result<bool, StoreError> {
@@ -404,6 +415,10 @@ impl Store for SqliteStore {
             read::events::owner_events(connection, &owner, types.as_deref(), after, limit)
         })
         .await
+    }
+
+    async fn lost_events(&self) -> Result<Vec<LostEvents>, StoreError> {
+        self.read(read::events::lost_events).await
     }
 
     async fn event_last(&self) -> Result<Cursor, StoreError> {

@@ -5,6 +5,7 @@
 //! of by the whole step.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use mainspring_core::Time;
@@ -20,8 +21,8 @@ pub struct Clock(Arc<Source>);
 
 #[derive(Debug)]
 enum Source {
-    /// Holds the creation time of the clock, and its last reading.
-    System(Instant, Mutex<Reading>),
+    /// Holds the creation time of the clock, its last reading, and by how much a test has set the system's time.
+    System(Instant, Mutex<Reading>, AtomicI64),
     Manual(watch::Sender<Time>),
 }
 
@@ -30,7 +31,7 @@ impl Clock {
     #[expect(clippy::disallowed_methods, reason = "this is the home of the clock")]
     pub fn system() -> Self {
         let reading = Reading { time: system_now(), elapsed_ms: 0 };
-        Self(Arc::new(Source::System(Instant::now(), Mutex::new(reading))))
+        Self(Arc::new(Source::System(Instant::now(), Mutex::new(reading), AtomicI64::new(0))))
     }
 
     /// Creates a clock that stays at `start` until [`Clock::advance`] moves it.
@@ -41,9 +42,10 @@ impl Clock {
     /// Returns the current time.
     pub fn now(&self) -> Time {
         match &*self.0 {
-            Source::System(created_at, last) => {
+            Source::System(created_at, last, set_by) => {
+                let system = Time(system_now().0.saturating_add(set_by.load(Ordering::Relaxed)));
                 let mut last = last.lock();
-                *last = last.next(system_now(), to_millis(created_at.elapsed()));
+                *last = last.next(system, to_millis(created_at.elapsed()));
                 last.time
             }
             Source::Manual(now) => *now.borrow(),
@@ -53,7 +55,7 @@ impl Clock {
     /// Returns monotonic time since an arbitrary start, to measure durations.
     pub fn elapsed(&self) -> Duration {
         match &*self.0 {
-            Source::System(created_at, _) => created_at.elapsed(),
+            Source::System(created_at, ..) => created_at.elapsed(),
             Source::Manual(now) => Duration::from_millis(now.borrow().since(Time(0))),
         }
     }
@@ -71,6 +73,14 @@ impl Clock {
                 // The sender lives as long as this clock, so the wait cannot fail.
                 let _ = now.subscribe().wait_for(|now| *now >= time).await;
             }
+        }
+    }
+
+    /// Behaves as if the system's time was set forward or back by `millis`. Does nothing to a manual clock.
+    #[doc(hidden)]
+    pub fn set_system_time(&self, millis: i64) {
+        if let Source::System(_, _, set_by) = &*self.0 {
+            set_by.fetch_add(millis, Ordering::Relaxed);
         }
     }
 

@@ -111,6 +111,7 @@ pub const CODE_MAP: &[(&str, &[&str])] = &[
             "shutting_down",
             "state_dir_owned",
             "state_dir_unusable",
+            "store_full",
             "store_lost",
             "store_unusable",
             "too_many_streams",

@@ -42,7 +42,7 @@ impl Server {
         Self::start_in(Arc::new(tempfile::tempdir().unwrap()), settings)
     }
 
-    fn start_in(dir: Arc<tempfile::TempDir>, settings: &[(&str, &str)]) -> Self {
+    pub(crate) fn start_in(dir: Arc<tempfile::TempDir>, settings: &[(&str, &str)]) -> Self {
         let command = mainspring(dir.path());
         Self::start_command(command, dir, settings)
     }
@@ -114,6 +114,22 @@ impl Server {
         let line = limits.lines().find_map(|line| line.strip_prefix("Max open files")).unwrap();
         let mut numbers = line.split_whitespace().map(|number| number.parse().unwrap_or(u64::MAX));
         (numbers.next().unwrap(), numbers.next().unwrap())
+    }
+
+    /// Ends the process as `kill -9` does.
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Id of the process.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits until the process has ended by itself.
+    pub(crate) fn wait(&mut self) -> std::process::ExitStatus {
+        self.child.wait().unwrap()
     }
 
     /// Path of the socket in the state directory.

@@ -1,66 +1,199 @@
-//! `kill -9` at random points under load: no acknowledged run is lost, and none is invented.
+//! `kill -9` at random points under load, with full disks, stepped clocks and restored backups: no acknowledged run is
+//! lost, none is invented, and readers were shown what is stored, or are told exactly what is not.
 
 use std::collections::HashMap;
-use std::io::{BufRead, BufReader};
+use std::fs;
+use std::io::{BufRead, BufReader, Lines};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 
-use mainspring::core::{Cursor, RunId, RunStatus};
+use mainspring::core::{Cursor, RunId, RunStatus, SessionId};
 use mainspring::{Caller, Config, Node};
 use mainspring_kernel::store::SessionRef;
 use mainspring_test_support::Rng;
+use rustix::process::Pid;
+
+use self::readers::Reader;
+
+mod readers;
 
 const KILLS: u64 = 60;
+const HOUR_MS: i64 = 60 * 60 * 1_000;
+
+/// What the killed processes have printed.
+#[derive(Clone, Default)]
+struct Observed {
+    runs: HashMap<RunId, Option<RunStatus>>,
+    readers: HashMap<SessionId, Reader>,
+    refused: u64,
+}
+
+impl Observed {
+    /// Records a line. Returns true if it is about a run.
+    fn record_line(&mut self, line: &str) -> bool {
+        let words: Vec<&str> = line.splitn(5, ' ').collect();
+        match words[..] {
+            ["ack", run] => drop(self.runs.entry(run.parse().unwrap()).or_insert(None)),
+            ["end", run, status] => {
+                self.runs.insert(run.parse().unwrap(), RunStatus::from_name(status));
+            }
+            ["refused", _] => self.refused += 1,
+            ["at", session, at] => self.reader(session).received(at),
+            ["text", session, at, message, text] => self.reader(session).shown(at, message, text),
+            ["done", session, at, message, text] => self.reader(session).completed(at, message, text),
+            _ => panic!("unexpected line {line:?}"),
+        }
+        matches!(words[0], "ack" | "end")
+    }
+
+    fn reader(&mut self, session: &str) -> &mut Reader {
+        self.readers.entry(session.parse().unwrap()).or_default()
+    }
+}
+
+/// What happens to a process before it is killed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Trouble {
+    None,
+    /// The disk is full for a while.
+    FullDisk,
+    /// The disk is full until the kill.
+    FullDiskAtTheEnd,
+    /// A backup is made, which replaces the state directory after the kill.
+    Restore,
+}
+
+impl Trouble {
+    fn of_round(round: u64) -> Self {
+        match round {
+            25 | 50 => Self::Restore,
+            _ if round % 10 == 4 => Self::FullDisk,
+            _ if round % 20 == 9 => Self::FullDiskAtTheEnd,
+            _ => Self::None,
+        }
+    }
+}
 
 #[test]
 fn acknowledged_runs_survive_sixty_kills() {
     let folder = tempfile::tempdir().unwrap();
+    let state = folder.path().join("state");
     let seed = u64::from(std::process::id()) | 1 << 40;
     eprintln!("seed {seed}");
     let mut rng = Rng::new(seed);
-    let mut reported = HashMap::new();
+    let (mut observed, mut cuts) = (Observed::default(), 0);
     for round in 0..KILLS {
-        run_and_kill(folder.path(), round, rng.below(120) + 1, &mut reported);
+        let trouble = Trouble::of_round(round);
+        let step_ms = [0, HOUR_MS, -HOUR_MS][usize::try_from(round % 3).unwrap()];
+        let mut load = Load::start(&state, round, step_ms);
+        let lines = rng.below(120) + 1;
+        load.read_lines(lines.div_ceil(2), &mut observed);
+        let mut restored = None;
+        match trouble {
+            Trouble::None => {}
+            Trouble::FullDisk => {
+                load.fill_disk(&mut observed);
+                load.limit_files(None);
+            }
+            Trouble::FullDiskAtTheEnd => load.fill_disk(&mut observed),
+            Trouble::Restore => {
+                let before = observed.clone();
+                mainspring(&state, &["backup", folder.path().join(format!("copy{round}")).to_str().unwrap()]);
+                restored = Some(before);
+            }
+        }
+        if trouble != Trouble::FullDiskAtTheEnd {
+            load.read_lines(lines.div_ceil(2), &mut observed);
+        }
+        load.kill(&mut observed);
+        if let Some(before) = restored {
+            fs::remove_dir_all(&state).unwrap();
+            mainspring(&state, &["restore", folder.path().join(format!("copy{round}")).to_str().unwrap()]);
+            // What was acknowledged before the backup is kept; the readers are those of the lost state directory.
+            observed = Observed { runs: before.runs, ..observed };
+        }
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-        runtime.block_on(check_state(folder.path(), &mut reported, round));
+        cuts += runtime.block_on(check_state(&state, &mut observed, round));
+        mainspring(&state, if round % 2 == 0 { &["doctor", "--thorough"] } else { &["verify"] });
     }
-    assert!(reported.len() > 500, "only {} runs were acknowledged; too little load", reported.len());
-    let ended = reported.values().flatten().filter(|status| **status == RunStatus::Succeeded).count();
+    assert!(
+        observed.runs.len() > 500,
+        "only {} runs were acknowledged; too little load",
+        observed.runs.len()
+    );
+    let ended = observed.runs.values().flatten().filter(|status| **status == RunStatus::Succeeded).count();
     assert!(ended > 100, "only {ended} runs succeeded; too little load");
+    assert!(cuts > 10, "only {cuts} readers were told that text is lost; too little text is streamed");
+    assert!(observed.refused > 10, "only {} times a full disk was noticed", observed.refused);
 }
 
-/// Starts the load, kills it after `lines` lines, and records its output.
-fn run_and_kill(dir: &Path, round: u64, lines: u64, reported: &mut HashMap<RunId, Option<RunStatus>>) {
-    let mut child: Child =
-        Command::new(example("load")).arg(dir).arg(round.to_string()).stdout(Stdio::piped()).spawn().unwrap();
-    let mut stdout = BufReader::new(child.stdout.take().unwrap()).lines();
-    for line in stdout.by_ref().take(usize::try_from(lines).unwrap()) {
-        record_line(&line.unwrap(), reported);
-    }
-    child.kill().unwrap();
-    child.wait().unwrap();
-    // Complete lines written before the kill count as well.
-    for line in stdout.map_while(Result::ok) {
-        record_line(&line, reported);
-    }
+/// A process under load. Killed on drop.
+struct Load {
+    child: Child,
+    stdout: Lines<BufReader<ChildStdout>>,
 }
 
-fn record_line(line: &str, reported: &mut HashMap<RunId, Option<RunStatus>>) {
-    let words: Vec<&str> = line.split(' ').collect();
-    match words[..] {
-        ["ack", run] => drop(reported.entry(run.parse().unwrap()).or_insert(None)),
-        ["end", run, status] => drop(reported.insert(run.parse().unwrap(), RunStatus::from_name(status))),
-        _ => panic!("unexpected line {line:?}"),
+impl Drop for Load {
+    fn drop(&mut self) {
+        // The process may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
-/// Opens the state directory of the killed process and compares it with the recorded output.
-async fn check_state(dir: &Path, reported: &mut HashMap<RunId, Option<RunStatus>>, round: u64) {
+impl Load {
+    fn start(state: &Path, round: u64, step_ms: i64) -> Self {
+        let mut command = Command::new(example("load"));
+        command.arg(state).args([round.to_string(), step_ms.to_string()]);
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let stdout = BufReader::new(child.stdout.take().unwrap()).lines();
+        Self { child, stdout }
+    }
+
+    fn read_line(&mut self, observed: &mut Observed) -> bool {
+        let line = self.stdout.next().expect("the process ended by itself").unwrap();
+        observed.record_line(&line)
+    }
+
+    /// Reads until `lines` lines were about runs.
+    fn read_lines(&mut self, lines: u64, observed: &mut Observed) {
+        let mut read = 0;
+        while read < lines {
+            read += u64::from(self.read_line(observed));
+        }
+    }
+
+    /// Lets no file grow, until some prompts were refused or some readers told.
+    fn fill_disk(&mut self, observed: &mut Observed) {
+        self.limit_files(Some(1));
+        let refused = observed.refused;
+        while observed.refused < refused + 5 {
+            self.read_line(observed);
+        }
+    }
+
+    fn limit_files(&self, bytes: Option<u64>) {
+        crate::full_disk::limit_files(Pid::from_child(&self.child), bytes);
+    }
+
+    fn kill(mut self, observed: &mut Observed) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        // Complete lines written before the kill count as well.
+        for line in self.stdout.by_ref().map_while(Result::ok) {
+            observed.record_line(&line);
+        }
+    }
+}
+
+/// Opens the state directory of the killed process and compares it with the recorded output. Returns the number of
+/// readers that were told that text is lost.
+async fn check_state(dir: &Path, observed: &mut Observed, round: u64) -> usize {
     let node = Node::builder(Config::with_state_dir(dir)).records_only().open().await.unwrap();
     let (kernel, me) = (node.kernel(), Caller::new("load"));
     let mut sessions = HashMap::new();
-    for (id, earlier) in reported.iter_mut() {
+    for (id, earlier) in &mut observed.runs {
         let run = kernel
             .run_get(&me, *id)
             .await
@@ -92,15 +225,22 @@ async fn check_state(dir: &Path, reported: &mut HashMap<RunId, Option<RunStatus>
             "round {round}: {session}"
         );
     }
+    let mut cuts = 0;
+    for (session, reader) in observed.readers.drain().filter(|(session, _)| sessions.contains_key(session)) {
+        cuts += reader.check(kernel, &me, session, round).await;
+    }
     node.close().await;
-    let checked = Command::new(env!("CARGO_BIN_EXE_mainspring"))
-        .args(["doctor", "--thorough", "--state-dir"])
-        .arg(dir)
-        .env_clear()
-        .env("HOME", dir)
-        .output()
-        .unwrap();
-    assert!(checked.status.success(), "round {round}: {}", String::from_utf8_lossy(&checked.stdout));
+    cuts
+}
+
+/// Runs a command on the state directory, which must succeed.
+fn mainspring(state: &Path, arguments: &[&str]) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mainspring"));
+    command.args(arguments).arg("--state-dir").arg(state).env_clear().env("HOME", state.parent().unwrap());
+    let output = command.output().unwrap();
+    let text =
+        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{arguments:?}: {text}");
 }
 
 /// Path of an example of this package, built beside the tests.

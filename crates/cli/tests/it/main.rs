@@ -6,11 +6,13 @@
 mod acceptance;
 mod acp;
 mod agents;
+mod backup;
 mod bridge;
 mod chat;
 mod cli;
 mod docs;
 mod doctor;
+mod full_disk;
 mod guests;
 mod http;
 mod import;

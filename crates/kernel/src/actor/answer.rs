@@ -7,7 +7,7 @@ use mainspring_core::{
 };
 
 use super::Actor;
-use super::commit::INITIAL_BACKOFF_MS;
+use super::patience::INITIAL_BACKOFF_MS;
 use crate::adapter::{Answered, Ask, AskReply, HandleError};
 use crate::error::Error;
 use crate::scheduler::Permit;
@@ -157,7 +157,9 @@ impl Actor {
                 Ok(()) => return,
                 Err(error) => {
                     tracing::warn!(%error, "a lapsed question could not be recorded yet");
-                    self.backoff(&mut backoff_ms).await;
+                    if self.wait_for_store(&mut backoff_ms, &error.into()).await.is_break() {
+                        return;
+                    }
                 }
             }
         }

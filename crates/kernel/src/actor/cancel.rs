@@ -4,7 +4,7 @@ use mainspring_core::run::{Command as RunCommand, Outcome};
 use mainspring_core::{Attempt, AttemptId, CancelReason, Failure, Proof, Run, RunId, RunStatus, Time, Usage};
 use tokio::sync::oneshot;
 
-use super::commit::INITIAL_BACKOFF_MS;
+use super::patience::INITIAL_BACKOFF_MS;
 use super::{Active, Actor, Reply, Report};
 use crate::adapter::{Death, Dispatch, HandleError};
 use crate::error::Error;
@@ -68,7 +68,8 @@ impl Actor {
                 RunStatus::Cancelling => {
                     let _ = reply.send(Ok(cancel_outcome(&active.run, Some(&active.attempt))));
                 }
-                _ => self.cancel_active(CancelReason::Requested, Some(reply)).await,
+                // The error was sent to the caller.
+                _ => drop(self.cancel_active(CancelReason::Requested, Some(reply)).await),
             },
             _ => {
                 let outcome = self.cancel_queued(run, CancelReason::Requested).await;
@@ -101,19 +102,25 @@ impl Actor {
     }
 
     /// Stops the active run: asks its adapter to stop, and kills the attempt after the grace period.
-    async fn cancel_active(&mut self, reason: CancelReason, reply: Option<Reply<CancelOutcome>>) {
+    async fn cancel_active(
+        &mut self,
+        reason: CancelReason,
+        reply: Option<Reply<CancelOutcome>>,
+    ) -> Result<(), Error> {
         if let Some(active) = &mut self.active {
             active.stop.replies.extend(reply);
         }
-        match self.try_cancel_active(reason).await {
+        let cancelled = self.try_cancel_active(reason).await;
+        match &cancelled {
             Ok(true) => self.dispatch_cancel(),
             Ok(false) => {}
             Err(error) => {
                 if let Some(active) = &mut self.active {
-                    active.stop.refuse(&error);
+                    active.stop.refuse(error);
                 }
             }
         }
+        cancelled.map(drop)
     }
 
     /// Records the cancellation. Returns true if the adapter must be asked to stop, false if the run has ended with it.
@@ -247,7 +254,9 @@ impl Actor {
                     tracing::warn!(%error, %run, "a superseded prompt could not be cancelled");
                     break;
                 }
-                self.backoff(&mut backoff_ms).await;
+                if self.wait_for_store(&mut backoff_ms, &error).await.is_break() {
+                    return;
+                }
             }
         }
         if interrupt {
@@ -270,11 +279,11 @@ impl Actor {
             |active: &Active| !active.stop.is_killing() && active.status() != RunStatus::Cancelling;
         let mut backoff_ms = INITIAL_BACKOFF_MS;
         while self.active.as_ref().is_some_and(is_running) {
-            self.cancel_active(reason, None).await;
-            if self.lifetime.is_over() || !self.active.as_ref().is_some_and(is_running) {
+            let Err(error) = self.cancel_active(reason, None).await else { return };
+            let is_over = self.lifetime.is_over() || !self.active.as_ref().is_some_and(is_running);
+            if is_over || self.wait_for_store(&mut backoff_ms, &error).await.is_break() {
                 return;
             }
-            self.backoff(&mut backoff_ms).await;
         }
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use mainspring_core::{Binding, BindingStatus, Body, Cursor, Event, Run, RunId, SessionChange};
 
 use super::draft::{Finished, Subject};
+use super::patience::{INITIAL_BACKOFF_MS, MAX_BACKOFF_MS};
 use super::{Active, Actor, AttemptDraft, Command, Draft, Hot, SessionDraft};
 use crate::feed::OpenText;
 use crate::store::{Commit, NewEvent, Row, StoreError};
@@ -53,7 +54,11 @@ impl Actor {
             return Ok(draft.subject);
         }
         draft.propagate_status();
-        let Finished { commit, completed_to, hot, subject } = draft.finish(self.fence);
+        let Finished { mut commit, completed_to, hot, subject } = draft.finish(self.fence);
+        if completed_to.is_none() {
+            let chunks = self.feed.needed_by_commit();
+            commit.rows.extend((!chunks.is_empty()).then_some(Row::Chunks(chunks)));
+        }
         self.store_commit(Arc::new(commit), completed_to, hot).await?;
         Ok(subject)
     }
@@ -67,7 +72,7 @@ impl Actor {
         let clock = &self.shared.clock;
         let begun = clock.elapsed();
         let outcome = match self.shared.store.commit(commit.clone()).await {
-            Err(StoreError::Unavailable(why)) => self.resolve_outcome(&commit, why).await,
+            Err(error) if error.is_outcome_unknown() => self.resolve_outcome(&commit, error).await,
             outcome => outcome,
         };
         let meters = &self.shared.meters;
@@ -79,6 +84,7 @@ impl Actor {
             }
             Err(error) => {
                 meters.commit_failures.add(1);
+                self.shared.store_health.report(&error);
                 self.give_up();
                 if error == StoreError::Fenced {
                     tracing::error!(session = %self.fence.session, "another writer has taken over this session");
@@ -101,6 +107,7 @@ impl Actor {
         self.feed.set_visibility(hot.session.visibility);
         let events = self.events_of(commit, cursors);
         shared.owner_wakers.notify(&hot.session.owner, &events);
+        self.feed.commit_stored();
         self.feed.publish(events, completed_to);
         if commit.events.iter().any(is_searchable) {
             shared.search_stale.notify_one();
@@ -139,7 +146,7 @@ impl Actor {
     }
 
     /// Reads from the store whether a commit of unknown outcome is durable, before any caller is answered.
-    async fn resolve_outcome(&self, commit: &Commit, why: String) -> Result<Vec<Cursor>, StoreError> {
+    async fn resolve_outcome(&self, commit: &Commit, why: StoreError) -> Result<Vec<Cursor>, StoreError> {
         let (at, _) = self.feed.snapshot();
         let first = commit.events.first().map(|event| event.id);
         let mut backoff_ms = INITIAL_BACKOFF_MS;
@@ -149,8 +156,8 @@ impl Actor {
                 Ok(events) if first.is_some() && events.first().map(|event| event.id) == first => {
                     return Ok(events.iter().map(|event| event.cursor).collect());
                 }
-                Ok(_) => return Err(StoreError::Unavailable(why)),
-                Err(StoreError::Unavailable(still)) => {
+                Ok(_) => return Err(why),
+                Err(still) if still.is_outcome_unknown() && !self.shared.tasks.is_stopping() => {
                     tracing::warn!(%why, %still, "the outcome of a commit is not known yet");
                     self.backoff(&mut backoff_ms).await;
                 }
@@ -160,18 +167,12 @@ impl Actor {
     }
 
     /// Sleeps for `backoff_ms` before a retry, and doubles it.
-    pub(super) async fn backoff(&self, backoff_ms: &mut u64) {
+    async fn backoff(&self, backoff_ms: &mut u64) {
         let clock = &self.shared.clock;
         clock.sleep_until(clock.now().plus(*backoff_ms)).await;
         *backoff_ms = (*backoff_ms * 2).min(MAX_BACKOFF_MS);
     }
 }
-
-/// The delay before the first retry.
-pub(super) const INITIAL_BACKOFF_MS: u64 = 50;
-
-/// The maximum delay before a retry.
-pub(super) const MAX_BACKOFF_MS: u64 = 5_000;
 
 /// Lists the runs that a commit changes.
 fn runs(commit: &Commit) -> impl Iterator<Item = &Run> {

@@ -12,8 +12,8 @@ use tokio::task::{AbortHandle, JoinError};
 
 use super::binding::ResumeCandidate;
 use super::cancel::cancel_outcome;
-use super::commit::INITIAL_BACKOFF_MS;
 use super::draft::check_size;
+use super::patience::INITIAL_BACKOFF_MS;
 use super::tree::Base;
 use super::{Active, Actor, AttemptDraft, Report};
 use crate::adapter::{
@@ -304,7 +304,10 @@ impl Actor {
                 }
                 Err(error) => {
                     tracing::warn!(%error, run = ?self.active.as_ref().map(|active| active.run.id), "an attempt's end could not be recorded yet");
-                    self.backoff(&mut backoff_ms).await;
+                    self.release_permit();
+                    if self.wait_for_store(&mut backoff_ms, &error).await.is_break() {
+                        return;
+                    }
                 }
             }
         }

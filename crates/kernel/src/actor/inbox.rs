@@ -14,7 +14,7 @@ use mainspring_core::{
     Body, CancelReason, Delegation, DelegationId, NewDelegation, RunId, RunStatus, SessionId,
 };
 
-use super::commit::INITIAL_BACKOFF_MS;
+use super::patience::INITIAL_BACKOFF_MS;
 use super::{Actor, Draft, Subject};
 use crate::adapter::HandleReply;
 use crate::error::Error;
@@ -40,7 +40,9 @@ impl Actor {
                 return;
             }
             tracing::warn!(%error, %session, "the inbox could not be processed yet");
-            self.backoff(&mut backoff_ms).await;
+            if self.wait_for_store(&mut backoff_ms, &error).await.is_break() {
+                return;
+            }
         }
     }
 

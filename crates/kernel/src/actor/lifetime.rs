@@ -16,6 +16,9 @@ use tokio::sync::oneshot;
 use super::{Actor, Reply};
 use crate::error::Error;
 
+/// How long a stopping actor retries a change that cannot be stored. The next start finds it missing, and recovers.
+const STOP_WITHOUT_STORE_MS: u64 = 2_000;
+
 /// When the actor ends.
 #[derive(Default)]
 pub(super) struct Lifetime {
@@ -26,6 +29,8 @@ pub(super) struct Lifetime {
     closing: Vec<Reply<()>>,
     over: bool,
     shutdown: Option<oneshot::Sender<()>>,
+    /// When a stopping actor stops to retry a change that cannot be stored.
+    give_up_at: Option<Time>,
 }
 
 #[derive(Clone, Copy)]
@@ -72,6 +77,12 @@ impl Lifetime {
 
     pub(super) fn is_shutting_down(&self) -> bool {
         self.shutdown.is_some()
+    }
+
+    /// Returns when a stopping actor stops to retry a change that cannot be stored; `now` if the first try has failed.
+    pub(super) fn give_up_at(&mut self, now: Time) -> Option<Time> {
+        self.shutdown.as_ref()?;
+        Some(*self.give_up_at.get_or_insert(now.plus(STOP_WITHOUT_STORE_MS)))
     }
 
     /// Answers all callers that wait for the end of the actor.
@@ -143,7 +154,7 @@ impl Actor {
     }
 
     fn unload_if(&self, may: impl FnOnce(&Self) -> bool) -> bool {
-        let may = || self.rx.is_empty() && may(self);
+        let may = || self.rx.is_empty() && self.deferred.is_empty() && may(self);
         self.shared.unload(&self.feed, &self.tx, may, || self.remove_from_board())
     }
 }

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use mainspring_core::{Policy, Run, RunId, RunState, Time};
 
-use super::commit::{INITIAL_BACKOFF_MS, MAX_BACKOFF_MS};
+use super::patience::{INITIAL_BACKOFF_MS, MAX_BACKOFF_MS};
 use super::{Actor, Input, Signal};
 use crate::kernel::Shared;
 

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 pub use mainspring_api::SubscriptionMode;
+use mainspring_core::stream::Stored;
 use mainspring_core::{Position, RunId, SessionId};
 use tokio::sync::Notify;
 
@@ -161,7 +162,7 @@ impl FeedState {
         }
         self.cursor = at.cursor;
         self.pos = at.pos;
-        self.flushed = at.pos;
+        self.stored = Stored::up_to(at.pos);
     }
 }
 

@@ -8,12 +8,14 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use mainspring_core::stream::truncated_at;
 use mainspring_core::{AttemptId, Body, Cursor, Event, LiveEvent, MessageId, Position, RunId, SessionId};
 
 use super::{Feed, FeedState, Phase, SubscriptionMode};
 use crate::error::Error;
 use crate::kernel::{Shared, Snapshot};
 use crate::store::StoreError;
+use tokio::sync::watch;
 
 /// Events read from the store at a time.
 const PAGE_EVENTS: usize = 256;
@@ -33,6 +35,11 @@ pub struct Subscription {
     guest: bool,
     /// Skips streamed text and thoughts.
     events_only: bool,
+    /// The next item is a reset: the reader comes from a position that does not exist any more.
+    restarts: bool,
+    /// The failure of the store, and whether the reader knows of one.
+    store_failure: watch::Receiver<Option<Error>>,
+    knows_failure: bool,
 }
 
 /// One item of a session's stream.
@@ -46,9 +53,25 @@ pub enum Item {
     Thought(Thought),
     /// A crash lost text after this position that this reader has already received.
     Truncated(Position),
+    /// The store cannot be written, or can be written again. Sent live only.
+    Store(Position, StoreChange),
     /// Events that this reader had not received were pruned. It starts again from this snapshot, and gets everything
     /// after it.
     Reset(Box<Snapshot>),
+}
+
+/// A change of whether the store can be written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StoreChange {
+    /// Nothing can be stored: commands are refused, and the ends of runs wait.
+    Failed {
+        /// The stable code.
+        code: &'static str,
+        /// The error, for people.
+        message: String,
+    },
+    /// The store can be written again.
+    Recovered,
 }
 
 /// Streamed text of a message that is not complete.
@@ -91,6 +114,15 @@ impl Item {
                 let body = Body::MessageTruncated { pos: position.pos };
                 Some(LiveEvent { position: *position, session, run: None, body })
             }
+            Self::Store(position, change) => {
+                let body = match change {
+                    StoreChange::Failed { code, message } => {
+                        Body::StoreFailed { code: (*code).into(), message: message.clone() }
+                    }
+                    StoreChange::Recovered => Body::StoreRecovered {},
+                };
+                Some(LiveEvent { position: *position, session, run: None, body })
+            }
             Self::Event(_) | Self::Thought(_) | Self::Reset(_) => None,
         }
     }
@@ -109,6 +141,9 @@ impl Subscription {
     /// Makes a reader that is already counted. Its position is set by [`Subscription::resume`].
     pub(crate) fn new(feed: Arc<Feed>, shared: Arc<Shared>, mode: SubscriptionMode) -> Self {
         let thought = feed.state.lock().thought_no;
+        let mut store_failure = shared.store_health.subscribe();
+        // A reader that comes while the store fails is told so.
+        store_failure.mark_changed();
         Self {
             feed,
             shared,
@@ -118,6 +153,9 @@ impl Subscription {
             thought,
             guest: false,
             events_only: false,
+            restarts: false,
+            store_failure,
+            knows_failure: false,
         }
     }
 
@@ -125,6 +163,12 @@ impl Subscription {
     pub(crate) fn resume(mut self, at: Position) -> Self {
         self.at = at;
         self
+    }
+
+    /// Begins with a reset. `now` is the present position.
+    pub(crate) fn restart(mut self, now: Position) -> Self {
+        self.restarts = true;
+        self.resume(now)
     }
 
     /// Sets whether the reader is not the session's owner.
@@ -173,12 +217,23 @@ impl Subscription {
 
     /// Waits for the next item; none once the session is deleted, or no longer readable for this reader. Cancel-safe.
     pub async fn next(&mut self) -> Option<Result<Item, Error>> {
+        if self.restarts {
+            return Some(self.reset().await);
+        }
         loop {
+            if let Some(change) = self.store_change() {
+                return Some(Ok(Item::Store(self.at, change)));
+            }
             let feed = self.feed.clone();
             let notified = feed.wake.notified();
             match self.next_step() {
                 ReadStep::Ready(item) => return Some(Ok(item)),
-                ReadStep::Wait => notified.await,
+                ReadStep::Wait if self.events_only => notified.await,
+                ReadStep::Wait => tokio::select! {
+                    () = notified => {}
+                    // The sender lives as long as the kernel, which this reader holds.
+                    _ = self.store_failure.changed() => self.store_failure.mark_changed(),
+                },
                 ReadStep::End => return None,
                 ReadStep::Fail(error) => return Some(Err(error)),
                 ReadStep::Load => {
@@ -188,6 +243,22 @@ impl Subscription {
                 }
             }
         }
+    }
+
+    /// Returns whether the store can be written, if the reader does not know it.
+    fn store_change(&mut self) -> Option<StoreChange> {
+        if self.events_only || !self.store_failure.has_changed().unwrap_or(false) {
+            return None;
+        }
+        let failure = self.store_failure.borrow_and_update();
+        if failure.is_some() == self.knows_failure {
+            return None;
+        }
+        self.knows_failure = failure.is_some();
+        Some(match &*failure {
+            Some(error) => StoreChange::Failed { code: error.code(), message: error.to_string() },
+            None => StoreChange::Recovered,
+        })
     }
 
     /// Reads the next page of events from the store. Breaks with the result of [`Subscription::next`] if there are none.
@@ -208,6 +279,7 @@ impl Subscription {
     async fn reset(&mut self) -> Result<Item, Error> {
         let snapshot = self.shared.snapshot(&self.feed).await?;
         self.at = snapshot.position;
+        self.restarts = false;
         Ok(Item::Reset(Box::new(snapshot)))
     }
 
@@ -237,8 +309,8 @@ impl Subscription {
             Some(event) => event.pos,
             None => state.barrier.unwrap_or(state.pos),
         };
-        if self.at.pos > limit {
-            self.at.pos = limit;
+        if let Some(stored) = truncated_at(self.at.pos, limit) {
+            self.at.pos = stored;
             return ReadStep::Ready(Item::Truncated(self.at));
         }
         let thought = state.thoughts.iter().find(|thought| thought.no > self.thought);

@@ -225,6 +225,7 @@ impl Kernel {
         limit: Option<usize>,
     ) -> Result<Vec<Event>, Error> {
         let session = self.run_readable(caller, run).await?.session;
+        self.check_not_lost(after, after)?;
         Ok(self.shared.store.events_after(session, Some(run), after, self.page(limit)?).await?)
     }
 

@@ -287,6 +287,7 @@ impl Kernel {
         limit: Option<usize>,
     ) -> Result<Vec<Event>, Error> {
         let session = self.session_get(caller, by).await?;
+        self.check_not_lost(after, after)?;
         Ok(self.shared.store.events_after(session.id, None, after, self.page(limit)?).await?)
     }
 

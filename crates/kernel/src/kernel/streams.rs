@@ -93,6 +93,9 @@ impl Kernel {
         let subscription = self.shared.subscribe(session, mode).await?.with_guest(guest);
         let now = subscription.feed().position();
         let Some(from) = from else { return Ok(subscription.resume(now)) };
+        if self.shared.lost_at(from.cursor).is_some() {
+            return Ok(subscription.restart(now));
+        }
         // The caller may know an event that is committed but not published yet.
         if from.cursor > now.cursor && from.cursor > self.shared.last_cursor(session).await? {
             return Err(Error::Invalid(format!(
@@ -117,6 +120,7 @@ impl Kernel {
     ) -> Result<OwnerEvents, Error> {
         let last = self.shared.store.event_last().await?;
         let after = after.unwrap_or(last);
+        self.check_not_lost(after, last)?;
         if after > last {
             let (after, last) = (after.0, last.0);
             return Err(Error::Invalid(format!(
@@ -124,6 +128,14 @@ impl Kernel {
             )));
         }
         Ok(OwnerEvents::new(self.shared.clone(), &caller.owner, types, after))
+    }
+
+    /// Refuses a cursor of an event that was lost with a restore. `last` is where the events end now.
+    pub(super) fn check_not_lost(&self, cursor: Cursor, last: Cursor) -> Result<(), Error> {
+        match self.shared.lost_at(cursor) {
+            Some(lost) => Err(Error::Lost { cursor, last: lost.until.max(last) }),
+            None => Ok(()),
+        }
     }
 
     /// Lists a page of the events of the caller's sessions after `after`.
@@ -135,6 +147,7 @@ impl Kernel {
         limit: Option<usize>,
     ) -> Result<Vec<Event>, Error> {
         let limit = self.page(limit)?;
+        self.check_not_lost(after, after)?;
         OwnerEvents::new(self.shared.clone(), &caller.owner, types, after).page(limit).await
     }
 }

@@ -71,6 +71,9 @@ pub enum Row {
     Line(Line),
     /// The line to follow from a point; none to follow the point's own line.
     Cursor(Point, Option<LineId>),
+    /// Streamed text that the positions of the commit's events cover, and that may not be stored yet. Replaces chunks at
+    /// the same positions.
+    Chunks(Vec<Chunk>),
     /// Drops the session's chunks before this position. Their text is in messages now.
     ChunksDrop(u64),
     /// Hides the session's events up to this position from every reader. The position only grows.

@@ -238,7 +238,7 @@ fn a_store_reopens_after_repeated_crashes() {
         }
         assert_eq!(
             Arc::strong_count(&disk.store),
-            2,
+            3,
             "nothing of a dead process holds the store: {}",
             disk.name
         );

@@ -57,7 +57,7 @@ impl ReaderState {
                 }
                 self.events.push(event);
             }
-            Item::Thought(_) => {}
+            Item::Thought(_) | Item::Store(..) => {}
             Item::Truncated(_) => self.truncated += 1,
             Item::Reset(_) => panic!("nothing was pruned"),
         }
@@ -235,6 +235,48 @@ fn text_streamed_but_lost_in_a_crash_is_retracted() {
             assert_eq!(first, Item::Truncated(Position { cursor, pos: 0 }), "{}", disk.name);
             let rest = read_until(&mut events, "run.orphaned").await;
             assert!(rest.iter().all(|item| matches!(item, Item::Event(event) if event.cursor > cursor)));
+        });
+    }
+}
+
+#[test]
+fn a_crash_retracts_exactly_the_text_that_is_not_stored() {
+    for disk in every_store() {
+        let (covered, all) = run_process(async {
+            let (adapter, mut control) = puppet(&disk.store, PuppetBehavior::default());
+            let world = World::with(disk.clone(), Options::default(), vec![adapter]).await;
+            world.send(puppet_request("a", "go")).await.unwrap();
+            let execution = control.next().await;
+            let (_, mut events) = world.subscribe("a", Some(Position::START)).await;
+            read_until(&mut events, "run.running").await;
+            execution.handle.delta(0, "covered").unwrap();
+            // An event after text that no batch has stored: the clock stands still.
+            let progress = Record::Progress { text: "half".into() };
+            with_timeout(execution.handle.record(vec![progress])).await.unwrap();
+            read_until(&mut events, "progress.updated").await;
+            let covered = events.position();
+            execution.handle.delta(0, " and lost").unwrap();
+            with_timeout(events.next()).await.unwrap().unwrap();
+            (covered, events.position())
+        });
+        assert_eq!((covered.pos, all.pos), (7, 16), "{}", disk.name);
+        run_process(async {
+            let world = World::reboot(&disk).await;
+            for (from, truncated) in [(all, 1), (covered, 0)] {
+                let (_, mut events) = world.subscribe("a", Some(from)).await;
+                let items = read_until(&mut events, "run.orphaned").await;
+                let told: Vec<_> = items.iter().filter(|item| matches!(item, Item::Truncated(_))).collect();
+                assert_eq!(told.len(), truncated, "{}", disk.name);
+                assert!(told.iter().all(|item| **item == Item::Truncated(Position { pos: 7, ..from })));
+            }
+            let events = world.events("a").await;
+            let stored = events.iter().filter_map(|event| match &event.body {
+                Body::MessageCompleted { message, .. } if message.role == Role::Assistant => {
+                    Some(message.text())
+                }
+                _ => None,
+            });
+            assert_eq!(stored.collect::<Vec<_>>(), ["covered"], "{}", disk.name);
         });
     }
 }

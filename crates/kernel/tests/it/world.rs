@@ -30,6 +30,7 @@ pub(crate) struct Disk {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) file: Option<PathBuf>,
     fault: Arc<dyn Fn(Fault) + Send + Sync>,
+    full: Arc<dyn Fn(bool) + Send + Sync>,
     _folder: Option<Arc<TempDir>>,
 }
 
@@ -43,6 +44,10 @@ impl Disk {
             name: "memory",
             store: store.clone(),
             file: None,
+            full: Arc::new({
+                let store = store.clone();
+                move |is_full| store.set_full(is_full)
+            }),
             fault: Arc::new(move |fault| store.inject_fault(fault)),
             _folder: None,
         }
@@ -61,9 +66,18 @@ impl Disk {
             name: "sqlite",
             store: store.clone(),
             file: Some(file),
+            full: Arc::new({
+                let store = store.clone();
+                move |is_full| store.set_full(is_full)
+            }),
             fault: Arc::new(move |fault| store.inject_fault(fault)),
             _folder: Some(Arc::new(folder)),
         }
+    }
+
+    /// Simulates a full disk until it is called with false.
+    pub(crate) fn set_full(&self, is_full: bool) {
+        (self.full)(is_full);
     }
 
     /// Injects `fault` into the next commit.

@@ -58,6 +58,9 @@ impl Tables {
             Row::Line(line) => self.line_apply(session, *line),
             Row::Cursor(at, Some(to)) => drop(self.cursors.insert((session, *at), *to)),
             Row::Cursor(at, None) => drop(self.cursors.remove(&(session, *at))),
+            Row::Chunks(chunks) => {
+                self.chunks.extend(chunks.iter().map(|chunk| ((session, chunk.pos), chunk.clone())));
+            }
             Row::ChunksDrop(before) => {
                 self.chunks.retain(|(id, pos), _| *id != session || pos >= before);
             }

@@ -5,15 +5,15 @@
 
 use std::sync::Arc;
 
-use mainspring_core::{BindingStatus, Body, Cursor, RunStatus, SessionStatus, ToolEnd};
-use mainspring_kernel::store::{Commit, NewEvent, Row, StoreError};
+use mainspring_core::{BindingStatus, Body, Cursor, RunStatus, SessionId, SessionStatus, ToolEnd};
+use mainspring_kernel::store::{Chunk, Commit, NewEvent, Row, StoreError};
 use rusqlite::{Connection, params};
 
 use super::checksum;
 use super::columns::{Id, blob, int};
 use super::data::{state_back, state_write};
 use super::digests::digest_write;
-use super::read::event_columns;
+use super::read::{chunk_columns, event_columns};
 use super::steps::{step_write, steps_seal};
 use super::write::{
     WriteResult, attempt_write, cursor_write, effect_write, floor_write, fresh_check, inbox_write,
@@ -76,6 +76,7 @@ impl Prepared {
             Row::MessagePlace(message, at) => message_place(connection, session, *message, *at),
             Row::Line(line) => line_write(connection, session, line, seq),
             Row::Cursor(at, to) => cursor_write(connection, session, *at, *to),
+            Row::Chunks(chunks) => chunks_write(connection, session, chunks),
             Row::ChunksDrop(before) => {
                 connection
                     .prepare_cached("DELETE FROM chunks WHERE session_id = ?1 AND pos < ?2")?
@@ -144,6 +145,21 @@ impl Prepared {
         checksum::execute(&mut insert, &[(&checksum::EVENT, columns)], &[])?;
         Ok(())
     }
+}
+
+/// Writes the streamed text before the events of a commit.
+fn chunks_write(connection: &Connection, session: SessionId, chunks: &[Chunk]) -> WriteResult {
+    // A batch may have written the beginning of the same text.
+    let mut insert = connection.prepare_cached(concat!(
+        "INSERT OR REPLACE INTO chunks (",
+        chunk_columns!(),
+        ", session_id) VALUES (?1, ?2, ?3, ?4, ?5, ?6)"
+    ))?;
+    for chunk in chunks {
+        let columns = params![int(chunk.pos), chunk.message.bytes(), chunk.block, chunk.text];
+        checksum::execute(&mut insert, &[(&checksum::CHUNK, columns)], params![session.bytes()])?;
+    }
+    Ok(())
 }
 
 /// Serializes the payload of an event. A completed message and the result of a tool call are left out: they are stored

@@ -53,6 +53,12 @@ pub(super) fn quick_check(connection: &Connection) -> Result<Vec<String>> {
     integrity_check(connection, "PRAGMA quick_check(20)")
 }
 
+/// Lists the problems of indexes, which can be rebuilt from their tables.
+pub(super) fn index_problems(connection: &Connection) -> Result<Vec<String>> {
+    let problems = integrity_check(connection, "PRAGMA integrity_check(100)")?;
+    Ok(problems.into_iter().filter(|problem| problem.contains(" index ")).collect())
+}
+
 fn integrity_check(connection: &Connection, pragma: &str) -> Result<Vec<String>> {
     let mut statement = connection.prepare(pragma)?;
     let problems = statement.query_map([], |row| row.get::<_, String>(0))?;

@@ -8,6 +8,9 @@ use super::checksum::Mismatch;
 /// Maps the error of a read.
 pub(super) fn read_error(error: &Error) -> StoreError {
     match error {
+        Error::SqliteFailure(code, _) if code.code == ErrorCode::DiskFull => {
+            StoreError::Full(error.to_string())
+        }
         Error::SqliteFailure(code, _)
             if !matches!(code.code, ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) =>
         {
@@ -32,6 +35,14 @@ pub(super) fn write_error(error: &Error) -> StoreError {
             StoreError::Conflict(unique)
         }
         _ => read_error(error),
+    }
+}
+
+/// Maps the error of beginning or ending a transaction, whose outcome is unknown.
+pub(super) fn transaction_error(error: &Error) -> StoreError {
+    match error.sqlite_error_code() {
+        Some(ErrorCode::DiskFull) => StoreError::Full(error.to_string()),
+        _ => StoreError::Unavailable(error.to_string()),
     }
 }
 

@@ -23,6 +23,7 @@ const MIGRATIONS: &[(u32, &str)] = &[
     (19, include_str!("../../migrations/0019_checksums.sql")),
     (20, include_str!("../../migrations/0020_run_output.sql")),
     (21, include_str!("../../migrations/0021_retries.sql")),
+    (22, include_str!("../../migrations/0022_lost_events.sql")),
 ];
 
 /// The schema version this program writes.

@@ -17,7 +17,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use super::migrate::{self, SCHEMA_VERSION};
 use super::wal::{self, Wal};
-use super::{Durability, SqliteOptions, check};
+use super::{Durability, SqliteOptions, backup, check};
 
 /// `MSPR`, in the header of every mainspring database.
 const APPLICATION_ID: u32 = 0x4D53_5052;
@@ -112,7 +112,10 @@ pub(super) fn open_writer(path: &Path, options: &SqliteOptions, now: Time) -> Re
         return Err(OpenError::Newer { path: path.into(), found: version, known: SCHEMA_VERSION });
     }
     if version < SCHEMA_VERSION {
-        without_wal(&mut connection, |connection| migrate::migrate(connection, now)).map_err(fail)?;
+        without_wal(&mut connection, |_| Ok(())).map_err(fail)?;
+        backup::keep_before_migration(path, version).map_err(|error| io_failed(path, error))?;
+        migrate::migrate(&mut connection, now).map_err(fail)?;
+        backup::record_copy(&connection, now).map_err(fail)?;
     }
     configure(&connection, options).map_err(fail)?;
     history_write(path).map_err(|error| io_failed(path, error))?;
@@ -318,13 +321,13 @@ fn create(path: &Path, now: Time) -> Result<(), OpenError> {
 }
 
 /// Makes new names in the folder of `path` durable.
-fn folder_sync(path: &Path) -> io::Result<()> {
+pub(super) fn folder_sync(path: &Path) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     File::open(folder).and_then(|folder| folder.sync_all())
 }
 
 /// Creates a file that only its owner can read: it will hold private conversations.
-fn private_file(path: &Path) -> io::Result<()> {
+pub(super) fn private_file(path: &Path) -> io::Result<()> {
     let mut options = OpenOptions::new();
     options.write(true).create_new(true);
     #[cfg(unix)]
@@ -372,6 +375,13 @@ pub(super) fn sibling(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     name.into()
+}
+
+/// Reads the journal mode from the header of a database file. Opening the file reports its errors.
+pub(super) fn journal_mode(path: &Path) -> &'static str {
+    let mut header = [0; 19];
+    let read = File::open(path).and_then(|mut file| file.read_exact(&mut header));
+    if read.is_ok() && header[18] == 2 { "wal" } else { "delete" }
 }
 
 /// Returns the URI of a database file, with a parameter of SQLite.

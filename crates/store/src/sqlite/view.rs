@@ -23,6 +23,9 @@ use super::{error, migrate, read};
 #[derive(Debug)]
 pub struct SqliteView {
     path: PathBuf,
+    is_served: bool,
+    /// As the file has it: a connection that reads the file as immutable reports another one.
+    journal_mode: &'static str,
     connection: Connection,
     /// Removed after the connection is closed.
     _copy: Option<Copied>,
@@ -44,11 +47,22 @@ pub struct UnfinishedRuns {
 impl SqliteView {
     /// Opens the database at `path`. `is_served`: another process has it open.
     pub fn open(path: &Path, is_served: bool) -> Result<Self, OpenError> {
+        // Before the connection is open: closing a file releases all locks of the process on it.
+        let journal_mode = open::journal_mode(path);
         let (connection, copy) = match is_served {
             true => (open::open_reader(path)?, None),
             false => open_closed(path)?,
         };
-        Ok(Self { path: path.into(), connection, _copy: copy })
+        Ok(Self { path: path.into(), is_served, journal_mode, connection, _copy: copy })
+    }
+
+    /// True if another process had the database open, and may change it.
+    pub fn is_served(&self) -> bool {
+        self.is_served
+    }
+
+    pub(super) fn connection(&self) -> &Connection {
+        &self.connection
     }
 
     /// Returns the last migration that was applied to the database.
@@ -59,7 +73,9 @@ impl SqliteView {
     /// Checks the health of the database, of any schema. `thorough` reads every page.
     pub fn check(&self, thorough: bool) -> Result<SqliteCheck, OpenError> {
         let file_bytes = fs::metadata(&self.path).map_or(0, |metadata| metadata.len());
-        check::check(&self.connection, thorough, file_bytes).map_err(|error| open::failed(&self.path, error))
+        let check = check::check(&self.connection, thorough, file_bytes);
+        let check = check.map_err(|error| open::failed(&self.path, error))?;
+        Ok(SqliteCheck { journal_mode: self.journal_mode.into(), ..check })
     }
 
     /// Counts the unfinished runs.

@@ -14,6 +14,7 @@
 //! Invariant: no answer is sent before its transaction has ended.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use mainspring_core::{ApiKey, Cursor, SessionId, StateOutcome, Time};
@@ -25,7 +26,7 @@ use tokio::sync::oneshot;
 
 use super::apply::Prepared;
 use super::columns::{Id, int};
-use super::error::write_error;
+use super::error::{transaction_error, write_error};
 use super::files::Files;
 use super::queue::Queue;
 use super::read::chunk_columns;
@@ -64,6 +65,8 @@ pub(super) enum Job {
     AgentDelete((String, String, u32), Answer<bool>),
     /// Records that the check after a crash has passed.
     CrashChecked(Answer<()>),
+    /// Writes a row that nothing reads.
+    Probe(Answer<()>),
 }
 
 /// A job that writes streamed text.
@@ -80,6 +83,8 @@ pub(super) struct Shared {
     pub(super) queue: Queue<Job, ChunkJob>,
     pub(super) leases: Mutex<HashMap<SessionId, Lease>>,
     pub(super) fault: Mutex<Option<Fault>>,
+    /// True while a test simulates a full disk.
+    pub(super) is_full: AtomicBool,
     /// The damage that a check in the background has found.
     damage: OnceLock<String>,
 }
@@ -100,6 +105,7 @@ impl Shared {
             queue: Queue::default(),
             leases: Mutex::default(),
             fault: Mutex::default(),
+            is_full: AtomicBool::new(false),
             damage: OnceLock::new(),
         }
     }
@@ -147,6 +153,10 @@ impl Drop for CloseOnDrop<'_> {
     }
 }
 
+fn is_full(error: &StoreError) -> bool {
+    matches!(error, StoreError::Full(_))
+}
+
 /// The state of the writer thread.
 pub(super) struct Writer {
     pub(super) shared: Arc<Shared>,
@@ -169,6 +179,17 @@ enum PendingAnswer {
 }
 
 impl PendingAnswer {
+    /// Returns the error of the job, if it failed.
+    fn error(&self) -> Option<&StoreError> {
+        match self {
+            Self::Commit(_, result) => result.as_ref().err(),
+            Self::Lease(_, result) => result.as_ref().err(),
+            Self::Flag(_, result) => result.as_ref().err(),
+            Self::State(_, result) => result.as_ref().err(),
+            Self::Done(_, result) => result.as_ref().err(),
+        }
+    }
+
     /// Sends the result, or `failure` if the transaction failed.
     fn send(self, failure: Option<&StoreError>) {
         fn send<T>(answer: Answer<T>, result: Result<T, StoreError>, failure: Option<&StoreError>) {
@@ -249,7 +270,9 @@ impl Writer {
                 answers.push(self.job_write(job, alone, &mut chunk_drops));
                 // Some errors, such as a full disk, make SQLite roll back the whole transaction.
                 if self.connection.is_autocommit() && !alone {
-                    failure = Some(StoreError::Unavailable("SQLite rolled the transaction back".into()));
+                    let rolled_back = || StoreError::Unavailable("SQLite rolled the transaction back".into());
+                    let full = answers.last().and_then(PendingAnswer::error).filter(|error| is_full(error));
+                    failure = Some(full.cloned().unwrap_or_else(rolled_back));
                 }
             } else {
                 answers.push(job.into_failed());
@@ -342,6 +365,13 @@ impl Writer {
                 let write = |connection: &Connection| check::crash_check_write(connection, false);
                 PendingAnswer::Done(answer, self.atomically_sql(alone, write))
             }
+            Job::Probe(answer) => {
+                // SQLite would not write a row that stays the same.
+                let sql = "INSERT INTO meta VALUES ('probes', 1) \
+                           ON CONFLICT (name) DO UPDATE SET value = value + 1";
+                let write = |connection: &Connection| connection.prepare_cached(sql)?.execute([]).map(drop);
+                PendingAnswer::Done(answer, self.atomically_sql(alone, write))
+            }
             // Unreachable: `group_write` issues leases itself.
             Job::Lease(session, answer) => PendingAnswer::Lease(answer, Ok(self.lease_take(session))),
         }
@@ -351,7 +381,10 @@ impl Writer {
     /// database that the WAL belongs to.
     fn begin(&self) -> Result<(), StoreError> {
         self.shared.check_writable()?;
-        let unavailable = |error: rusqlite::Error| StoreError::Unavailable(error.to_string());
+        if self.shared.is_full.load(Ordering::Acquire) {
+            return Err(StoreError::Full(Fault::DiskFull.message()));
+        }
+        let unavailable = |error: rusqlite::Error| transaction_error(&error);
         let renew = self.wal_index.may_restart(&self.connection).map_err(unavailable)?;
         self.execute("BEGIN IMMEDIATE").map_err(unavailable)?;
         if renew && let Err(error) = wal::token_renew(&self.connection) {
@@ -379,7 +412,7 @@ impl Writer {
         if alone {
             let result = write(&self.connection);
             if result.is_err() && !self.connection.is_autocommit() {
-                self.execute("ROLLBACK").map_err(|error| StoreError::Unavailable(error.to_string()))?;
+                self.execute("ROLLBACK").map_err(|error| transaction_error(&error))?;
             }
             return result;
         }
@@ -389,7 +422,7 @@ impl Writer {
             Err(failure) => {
                 if !self.connection.is_autocommit() {
                     let undone = self.execute("ROLLBACK TO one").and_then(|()| self.execute("RELEASE one"));
-                    undone.map_err(|error| StoreError::Unavailable(error.to_string()))?;
+                    undone.map_err(|error| transaction_error(&error))?;
                 }
                 Err(failure)
             }
@@ -400,7 +433,7 @@ impl Writer {
     fn finish(&self, fault: Option<Fault>) -> Result<(), StoreError> {
         let result = match fault {
             Some(Fault::CommitFails) => Err(StoreError::Unavailable(Fault::CommitFails.message())),
-            _ => self.execute("COMMIT").map_err(|error| StoreError::Unavailable(error.to_string())),
+            _ => self.execute("COMMIT").map_err(|error| transaction_error(&error)),
         };
         if !self.connection.is_autocommit()
             && let Err(error) = self.execute("ROLLBACK")
@@ -450,9 +483,8 @@ impl Writer {
     }
 
     fn chunks_write(&self, jobs: VecDeque<ChunkJob>) {
-        let result = self.begin().and_then(|()| {
-            self.chunks_insert(&jobs).map_err(|error| StoreError::Unavailable(error.to_string()))
-        });
+        let result =
+            self.begin().and_then(|()| self.chunks_insert(&jobs).map_err(|error| transaction_error(&error)));
         if result.is_err() && !self.connection.is_autocommit() {
             let _ = self.execute("ROLLBACK");
         }
@@ -500,7 +532,7 @@ impl Job {
             | Self::AgentDelete(_, answer)
             | Self::BlobClaimed(_, answer) => PendingAnswer::Flag(answer, Err(error())),
             Self::StatePut(_, answer) => PendingAnswer::State(answer, Err(error())),
-            Self::KeyWrite(_, answer) | Self::CrashChecked(answer) => {
+            Self::KeyWrite(_, answer) | Self::CrashChecked(answer) | Self::Probe(answer) => {
                 PendingAnswer::Done(answer, Err(error()))
             }
         }

@@ -6,7 +6,7 @@ use mainspring_store::Fault;
 
 use crate::fixtures::*;
 
-fn key(n: u64, org: Option<&str>) -> ApiKey {
+pub(crate) fn key(n: u64, org: Option<&str>) -> ApiKey {
     ApiKey {
         id: key_id(n),
         name: format!("key {n}"),

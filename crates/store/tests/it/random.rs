@@ -534,7 +534,7 @@ fn is_placed(row: &Row) -> bool {
 /// Returns the kind of the result, which decides what a caller does next.
 fn kind(answer: &Result<Vec<Cursor>, mainspring_kernel::store::StoreError>) -> &'static str {
     use mainspring_kernel::store::StoreError::{
-        Conflict, Corrupt, Fenced, Lost, Pruned, Unavailable, VersionMismatch,
+        Conflict, Corrupt, Fenced, Full, Lost, Pruned, Unavailable, VersionMismatch,
     };
     match answer {
         Ok(_) => "ok",
@@ -544,6 +544,7 @@ fn kind(answer: &Result<Vec<Cursor>, mainspring_kernel::store::StoreError>) -> &
         Err(Pruned(_)) => "pruned",
         Err(Corrupt(_)) => "corrupt",
         Err(Lost(_)) => "lost",
+        Err(Full(_)) => "full",
         Err(Unavailable(_)) => "unavailable",
     }
 }

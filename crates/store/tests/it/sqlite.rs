@@ -121,7 +121,8 @@ async fn all_commits_of_a_group_fail_if_the_transaction_fails() {
 #[tokio::test]
 async fn all_commits_of_a_group_fail_if_the_disk_is_full() {
     let (answers, stored) = commit_group_with(Fault::DiskFull, &"hello ".repeat(2000)).await;
-    assert!(answers.len() == 8 && answers.iter().all(is_unavailable), "{answers:?}");
+    let is_full = |answer: &Result<_, StoreError>| matches!(answer, Err(StoreError::Full(_)));
+    assert!(answers.len() == 8 && answers.iter().all(is_full), "{answers:?}");
     assert_eq!(stored, 0);
 }
 

@@ -185,6 +185,22 @@ async fn streamed_text_is_kept_until_it_is_in_a_message() {
 }
 
 #[tokio::test]
+async fn a_commit_stores_the_text_before_its_events() {
+    for (name, subject) in every_store() {
+        let store = &*subject.store;
+        let fence = create_session(store, 1).await;
+        store.chunks_write(vec![chunk(fence, 0, "he")]).await.unwrap();
+        let rows = vec![Row::Chunks(vec![chunk(fence, 0, "hello "), chunk(fence, 6, "wörld")])];
+        commit(store, fence, rows, vec![NewEvent { pos: 12, ..progress(1) }]).await.unwrap();
+        // A batch that was overtaken by the commit.
+        store.chunks_write(vec![chunk(fence, 0, "hel"), chunk(fence, 12, "!")]).await.unwrap();
+        let loaded = store.session_load(session_id(1)).await.unwrap().unwrap();
+        let stored = [chunk(fence, 0, "hello "), chunk(fence, 6, "wörld"), chunk(fence, 12, "!")];
+        assert_eq!((loaded.chunks.as_slice(), loaded.pos), (&stored[..], 13), "{name}");
+    }
+}
+
+#[tokio::test]
 async fn a_chunk_that_arrives_after_its_message_is_dropped() {
     for (name, subject) in every_store() {
         let store = &*subject.store;

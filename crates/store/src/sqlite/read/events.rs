@@ -4,16 +4,16 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use mainspring_core::{Block, Body, Cursor, Event, Message, MessageId, Position, RunId, SessionId};
-use mainspring_kernel::store::StoreError;
+use mainspring_kernel::store::{LostEvents, StoreError};
 use rusqlite::{Connection, params};
 use serde_json::Value;
 
-use super::super::checksum;
 use super::super::columns::{Columns, Id, blob, int};
 use super::super::error::read_error;
+use super::super::{backup, checksum};
 use super::{
-    effect, effect_columns, event_columns, message, message_columns, query_one, run_request_columns,
-    sql_limit,
+    effect, effect_columns, event_columns, message, message_columns, query_all, query_one,
+    run_request_columns, sql_limit,
 };
 
 pub(in super::super) fn events_after(
@@ -65,11 +65,14 @@ pub(in super::super) fn owner_events(
     limit: usize,
 ) -> Result<(Vec<Event>, Cursor), StoreError> {
     let Cursor(last) = event_last(connection)?;
-    // Events appended meanwhile are left to the next read.
-    let until = after.0.saturating_add(SCAN_EVENTS).min(last);
-    if until <= after.0 {
+    if last <= after.0 {
         return Ok((vec![], after));
     }
+    // Cursors are not contiguous: a restore skips many.
+    let next = "SELECT min(event_seq) FROM events WHERE event_seq > ?1";
+    let next = query_one(connection, next, [int(after.0)], |columns| columns.get::<Option<i64>>())?.flatten();
+    // Events appended meanwhile are left to the next read.
+    let until = next.map_or(last, |next| next.cast_unsigned().saturating_add(SCAN_EVENTS).min(last));
     let sql = concat!(
         "SELECT ",
         event_columns!(),
@@ -105,10 +108,9 @@ pub(in super::super) fn owner_events(
     Ok((events, scanned_to))
 }
 
-/// Returns the cursor of the last event of all sessions.
+/// Returns the last cursor given to an event of any session.
 pub(in super::super) fn event_last(connection: &Connection) -> Result<Cursor, StoreError> {
-    let sql = "SELECT coalesce(max(event_seq), 0) FROM events";
-    Ok(Cursor(query_one(connection, sql, [], |columns| columns.number())?.unwrap_or(0)))
+    backup::last_cursor(connection).map_err(|error| read_error(&error))
 }
 
 /// Fails if events after `after` may have been pruned.
@@ -139,6 +141,13 @@ pub(super) fn floor(connection: &Connection, session: SessionId) -> Result<Optio
 
 fn position(columns: &mut Columns<'_>) -> rusqlite::Result<Position> {
     Ok(Position { cursor: Cursor(columns.number()?), pos: columns.number()? })
+}
+
+pub(in super::super) fn lost_events(connection: &Connection) -> Result<Vec<LostEvents>, StoreError> {
+    let sql = "SELECT after_seq, until_seq FROM lost_events ORDER BY after_seq";
+    query_all(connection, sql, [], |columns| {
+        Ok(LostEvents { after: Cursor(columns.number()?), until: Cursor(columns.number()?) })
+    })
 }
 
 pub(in super::super) fn event_before(

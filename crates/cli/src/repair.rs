@@ -1,0 +1,127 @@
+//! `mainspring repair`
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use mainspring_kernel::clock::Clock;
+use mainspring_kernel::ids::Ids;
+use mainspring_store::{Repaired, SqliteView, StateDir, database_repair};
+use serde::Serialize;
+
+use super::Context;
+use super::error::{CliError, Exit};
+use super::output::{DIM, GREEN, RED};
+use super::verify::{VerifiedPart, blobs_verify, verify};
+use mainspring::backup;
+use mainspring::config::Config;
+
+/// Rebuild what can be rebuilt of the stored data, and name what cannot
+#[derive(Args)]
+#[command(
+    after_help = "No process may serve the state directory. The database is first copied to mainspring.sqlite3.before-repair, \
+which the next repair replaces. Rebuilt are indexes and the search index; with --from also missing and damaged contents of artifacts. \
+Rows whose content is damaged are named, and stay. Exit code 5 if something remains."
+)]
+pub(super) struct Repair {
+    /// Backup from which contents of artifacts are taken
+    #[arg(long, value_name = "PATH")]
+    from: Option<PathBuf>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct RepairOutput {
+    copy: String,
+    repaired: Vec<Repaired>,
+    not_repaired: Vec<String>,
+}
+
+impl Repair {
+    pub(super) async fn execute(self, context: &Context<'_>) -> Result<Exit, CliError> {
+        context.check_local("repair")?;
+        let config = context.config();
+        let database = config.database();
+        if !database.exists() {
+            return Err(CliError::not_found(format!(
+                "{} does not exist: nothing is stored",
+                database.display()
+            )));
+        }
+        let owned = StateDir::open(&config.state_dir, Clock::system().now(), Ids::system().node())?;
+        let busy = context.output.start_spinner("repairing");
+        let copy = keep_copy(&database)?;
+        let mut repaired = tokio::task::spawn_blocking(move || database_repair(&database))
+            .await
+            .map_err(io::Error::other)??;
+        if let Some(from) = &self.from {
+            let contents = restore_contents(config, from).await?;
+            repaired.extend((contents > 0).then_some(Repaired { what: "artifact contents", rows: contents }));
+        }
+        drop(owned);
+        let remaining = verify(config).await?;
+        drop(busy);
+        let not_repaired: Vec<String> =
+            remaining.into_iter().flat_map(|VerifiedPart { findings, .. }| findings).collect();
+        let output = RepairOutput { copy: copy.display().to_string(), repaired, not_repaired };
+        match context.output.json {
+            true => context.output.print_json(&output)?,
+            false => print(context, &output)?,
+        }
+        Ok(if output.not_repaired.is_empty() { Exit::Done } else { Exit::Unavailable })
+    }
+}
+
+/// Copies the database, with the commits of its WAL.
+fn keep_copy(database: &Path) -> io::Result<PathBuf> {
+    let beside = |suffix: &str| {
+        let mut name = database.as_os_str().to_owned();
+        name.push(suffix);
+        PathBuf::from(name)
+    };
+    for suffix in ["-wal", ""] {
+        let copy = beside(&format!(".before-repair{suffix}"));
+        match fs::copy(beside(suffix), &copy) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => match fs::remove_file(&copy) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            },
+            copied => drop(copied?),
+        }
+    }
+    Ok(beside(".before-repair"))
+}
+
+/// Takes missing and damaged contents of artifacts from a backup. Returns their number.
+async fn restore_contents(config: &Config, from: &Path) -> Result<u64, CliError> {
+    let view = SqliteView::open(&config.database(), false)?;
+    let (_, damaged) = blobs_verify(config, &view).await?;
+    let hashes: Vec<String> = damaged.into_iter().map(|(hash, _)| hash).collect();
+    if hashes.is_empty() {
+        return Ok(0);
+    }
+    let draft = tempfile::tempdir_in(&config.state_dir)?;
+    let found = backup::take_contents(from, &hashes, draft.path())?;
+    for hash in &found {
+        let folder = config.artifacts_dir().join(&hash[..2]);
+        fs::create_dir_all(&folder)?;
+        fs::rename(draft.path().join("artifacts").join(&hash[..2]).join(hash), folder.join(hash))?;
+    }
+    Ok(found.len() as u64)
+}
+
+fn print(context: &Context<'_>, repaired: &RepairOutput) -> io::Result<()> {
+    let output = context.output;
+    output.print_line(format_args!("{DIM}the database was copied to {}{DIM:#}", repaired.copy))?;
+    for Repaired { what, rows } in &repaired.repaired {
+        output.print_line(format_args!("{GREEN}rebuilt{GREEN:#} {what} ({rows})"))?;
+    }
+    for finding in &repaired.not_repaired {
+        output.print_line(format_args!("{RED}not repaired{RED:#} {finding}"))?;
+    }
+    match repaired.not_repaired.is_empty() {
+        true => output.print_line(format_args!("{DIM}no problems remain{DIM:#}")),
+        false => output.print_line(format_args!("restore a backup to get these back")),
+    }
+}

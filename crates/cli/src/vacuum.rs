@@ -1,0 +1,53 @@
+//! `mainspring vacuum`
+
+use clap::Args;
+use mainspring_kernel::clock::Clock;
+use mainspring_kernel::ids::Ids;
+use mainspring_store::{StateDir, database_vacuum};
+use serde::Serialize;
+
+use super::Context;
+use super::error::{CliError, Exit};
+use super::output::GREEN;
+
+/// Give unused space of the database back
+#[derive(Args)]
+#[command(
+    after_help = "No process may serve the state directory, and its disk needs as much free space as the database takes. \
+mainspring reuses the space of deleted sessions and pruned events, so that this is needed only to make the file smaller."
+)]
+pub(super) struct Vacuum {}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct VacuumOutput {
+    bytes_before: u64,
+    bytes_after: u64,
+}
+
+impl Vacuum {
+    pub(super) async fn execute(self, context: &Context<'_>) -> Result<Exit, CliError> {
+        context.check_local("vacuum")?;
+        let config = context.config();
+        let database = config.database();
+        if !database.exists() {
+            return Err(CliError::not_found(format!(
+                "{} does not exist: nothing is stored",
+                database.display()
+            )));
+        }
+        let owned = StateDir::open(&config.state_dir, Clock::system().now(), Ids::system().node())?;
+        let busy = context.output.start_spinner("rewriting the database");
+        let work = tokio::task::spawn_blocking(move || database_vacuum(&database));
+        let (bytes_before, bytes_after) = work.await.map_err(std::io::Error::other)??;
+        drop(busy);
+        drop(owned);
+        match context.output.json {
+            true => context.output.print_json(&VacuumOutput { bytes_before, bytes_after })?,
+            false => context.output.print_line(format_args!(
+                "{GREEN}done{GREEN:#}: {bytes_before} bytes before, {bytes_after} after"
+            ))?,
+        }
+        Ok(Exit::Done)
+    }
+}

@@ -1,0 +1,164 @@
+//! `mainspring backup`, `restore`, `verify`, `repair` and `vacuum`, on a real state directory.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use reqwest::StatusCode;
+use serde_json::{Value, json};
+
+use crate::cli::{CommandOutput, json_lines, run};
+use crate::doctor::tree;
+use crate::http::{Server, open_stream};
+
+/// Lists the files below `folder`.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let found = tree(folder).into_iter().filter(|(_, (content, _))| content.is_some());
+    found.map(|(path, _)| path.strip_prefix(folder).unwrap().to_owned()).collect()
+}
+
+fn succeeded(output: CommandOutput) -> CommandOutput {
+    assert_eq!(output.code, 0, "{}{}", output.out, output.err);
+    output
+}
+
+/// Reads the text of a session's messages.
+fn texts(dir: &Path, session: &str) -> Vec<Value> {
+    let shown = succeeded(run(dir, &["session", "show", session, "--json"]));
+    let messages = json_lines(&shown)[0]["messages"].as_array().unwrap().clone();
+    messages.into_iter().map(|message| message["content"].clone()).collect()
+}
+
+#[tokio::test]
+async fn a_backup_of_a_running_server_is_restored_and_readers_of_the_lost_stretch_are_reset() {
+    let dir = Arc::new(tempfile::tempdir().unwrap());
+    let home = dir.path();
+    fs::write(home.join("notes.txt"), "tea").unwrap();
+    let mut server = Server::start_in(dir.clone(), &[]);
+    succeeded(run(home, &["prompt", "--session", "a", "--attach", "notes.txt", "say kept"]));
+    succeeded(run(home, &["key", "create", "k"]));
+    let running = server.prompt("b", "say half; hang").await;
+    let backup = json_lines(&succeeded(run(home, &["backup", "copy", "--json"])))[0].clone();
+    assert_eq!((backup["sessions"].as_u64(), backup["artifacts"].as_u64()), (Some(2), Some(1)));
+    succeeded(run(home, &["backup", "copy.tar"]));
+    let names: Vec<String> =
+        files(&home.join("copy")).into_iter().map(|path| path.to_str().unwrap().to_owned()).collect();
+    assert_eq!(names.len(), 3, "{names:?}");
+    assert!(!names.iter().any(|name| name.contains("token")), "{names:?}");
+    let again = run(home, &["backup", "copy"]);
+    assert!(again.code == 4 && again.err.contains("exists already"), "{}", again.err);
+
+    // The stretch that is lost.
+    succeeded(run(home, &["prompt", "--session", "a", "say lost"]));
+    let (_, page) = server.get("/v1/sessions/a/events?limit=500").await;
+    let last = page["items"].as_array().unwrap().last().unwrap();
+    let lost = format!("{}.{}", last["cursor"], last["pos"]);
+    let kept = texts(home, "a");
+    server.kill();
+
+    let refused = run(home, &["restore", "copy"]);
+    assert!(refused.code == 4 && refused.err.contains("mainspring.sqlite3"), "{}", refused.err);
+    for backup in ["copy", "copy.tar"] {
+        fs::remove_dir_all(home.join("state")).unwrap();
+        let restored = succeeded(run(home, &["restore", backup, "--json"]));
+        assert!(json_lines(&restored)[0]["continuesAfterCursor"].as_u64().unwrap() > 1 << 32);
+        assert_eq!(texts(home, "a"), kept[..2], "{backup}");
+        succeeded(run(home, &["verify"]));
+        let found = succeeded(run(home, &["session", "search", "kept", "--json"]));
+        assert!(!found.out.is_empty(), "{backup}");
+        let keys = succeeded(run(home, &["key", "list", "--json"]));
+        assert_eq!(keys.out, "", "keys are not part of a backup");
+    }
+
+    let server = Server::start_in(dir.clone(), &[]);
+    let mut reader = open_stream(&server, &format!("/v1/sessions/a/events?after={lost}")).await;
+    let first = reader.next().await.unwrap();
+    assert_eq!(first.event, "reset", "{:?}", first.data);
+    server.prompt("a", "say again").await;
+    while reader.next().await.unwrap().data["type"] != "run.succeeded" {}
+    let (status, problem) = server.get(&format!("/v1/sessions/a/events?after={lost}")).await;
+    assert_eq!((status, &problem["code"]), (StatusCode::GONE, &json!("cursor_expired")));
+    let (_, orphan) = server.get(&format!("/v1/runs/{}", running["runId"].as_str().unwrap())).await;
+    assert_eq!(orphan["status"], "orphaned");
+}
+
+#[test]
+fn a_damaged_backup_is_refused_and_nothing_is_restored() {
+    let dir = tempfile::tempdir().unwrap();
+    let home = dir.path();
+    fs::write(home.join("notes.txt"), "tea").unwrap();
+    succeeded(run(home, &["prompt", "--session", "a", "--attach", "notes.txt", "say kept"]));
+    for backup in ["copy", "copy.tar"] {
+        succeeded(run(home, &["backup", backup]));
+    }
+    fs::remove_dir_all(home.join("state")).unwrap();
+    let victims: Vec<PathBuf> =
+        files(&home.join("copy")).into_iter().map(|file| home.join("copy").join(file)).collect();
+    for victim in victims.iter().chain([&home.join("copy.tar")]) {
+        let bytes = fs::read(victim).unwrap();
+        let mut damaged = bytes.clone();
+        let middle = damaged.len() / 2;
+        damaged[middle] ^= 4;
+        fs::write(victim, damaged).unwrap();
+        let backup = if victim.ends_with("copy.tar") { "copy.tar" } else { "copy" };
+        let refused = run(home, &["restore", backup]);
+        assert!(matches!(refused.code, 2 | 5), "{}: {}{}", victim.display(), refused.out, refused.err);
+        assert!(!home.join("state/mainspring.sqlite3").exists() && !home.join("state/artifacts").exists());
+        fs::write(victim, bytes).unwrap();
+    }
+    let none = run(home, &["restore", "notes.txt"]);
+    assert!(none.code == 2 && none.err.contains("error[not_a_backup]"), "{}", none.err);
+    let nothing = run(home, &["backup", "other"]);
+    assert!(nothing.code == 3 && nothing.err.contains("nothing to back up"), "{}", nothing.err);
+    succeeded(run(home, &["restore", "copy"]));
+    assert_eq!(texts(home, "a").len(), 2);
+}
+
+#[test]
+fn verify_names_damage_and_repair_says_what_it_could_not_rebuild() {
+    let dir = tempfile::tempdir().unwrap();
+    let (home, database) = (dir.path(), dir.path().join("state/mainspring.sqlite3"));
+    fs::write(home.join("notes.txt"), "tea").unwrap();
+    succeeded(run(home, &["prompt", "--session", "a", "--attach", "notes.txt", "say kept"]));
+    succeeded(run(home, &["backup", "copy"]));
+    let verified = succeeded(run(home, &["verify", "--json"]));
+    let parts: Vec<Value> = json_lines(&verified).into_iter().map(|part| part["part"].clone()).collect();
+    assert_eq!(parts, ["structure", "checksums", "events", "trees", "artifacts"]);
+
+    let blob = files(&home.join("state/artifacts")).into_iter().find(|path| !path.starts_with("staging"));
+    fs::write(home.join("state/artifacts").join(blob.unwrap()), "toa").unwrap();
+    let connection = rusqlite::Connection::open(&database).unwrap();
+    connection.execute_batch("UPDATE messages SET content = replace(content, 'kept', 'kent')").unwrap();
+    connection.close().unwrap();
+    let before = tree(&home.join("state"));
+    let verified = run(home, &["verify"]);
+    assert_eq!(verified.code, 5, "{}", verified.out);
+    assert!(
+        verified.out.contains("message msg_") && verified.out.contains("its hash has changed"),
+        "{}",
+        verified.out
+    );
+    assert!(tree(&home.join("state")) == before, "verify changes nothing");
+
+    let repaired = run(home, &["repair", "--from", "copy"]);
+    assert_eq!(repaired.code, 5, "{}{}", repaired.out, repaired.err);
+    assert!(repaired.out.contains("artifact contents (1)"), "{}", repaired.out);
+    assert!(
+        repaired.out.contains("not repaired") && !repaired.out.contains("its hash has changed"),
+        "{}",
+        repaired.out
+    );
+    assert!(home.join("state/mainspring.sqlite3.before-repair").exists());
+    succeeded(run(home, &["vacuum"]));
+}
+
+#[test]
+fn repair_and_vacuum_are_refused_while_the_directory_is_served() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_owner, _) = crate::guests::serve(dir.path());
+    for command in ["repair", "vacuum"] {
+        let refused = run(dir.path(), &[command]);
+        assert!(refused.code == 6 && refused.err.contains("state_dir_owned"), "{command}: {}", refused.err);
+    }
+    succeeded(run(dir.path(), &["verify"]));
+}

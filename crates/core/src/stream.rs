@@ -1,0 +1,96 @@
+//! Streamed bytes: how many of them are stored, and what a reader is told if a crash lost some.
+//!
+//! ```text
+//! 0 ────────── stored ─────────── taken ─────────── published
+//!    durable           in a batch          in memory
+//! ```
+//!
+//! Bytes are published at once. They become durable in batches, or together with the next commit, whichever is first.
+//!
+//! Invariant: the position of an event covers stored bytes only, since its commit stores the bytes before it. Therefore a
+//! reader that was shown more bytes than the next event's position covers was shown bytes that a crash lost, and exactly
+//! those after that position.
+
+use std::ops::Range;
+
+/// How far a session's streamed bytes are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Stored {
+    stored: u64,
+    taken: u64,
+}
+
+impl Stored {
+    /// All bytes up to `pos` are stored.
+    pub fn up_to(pos: u64) -> Self {
+        Self { stored: pos, taken: pos }
+    }
+
+    /// Takes the bytes for the next batch: those up to `published` that no batch has taken.
+    pub fn take(&mut self, published: u64) -> Range<u64> {
+        let from = self.taken;
+        self.taken = from.max(published);
+        from..self.taken
+    }
+
+    /// A batch up to `to` is durable.
+    pub fn batch_stored(&mut self, to: u64) {
+        self.stored = self.stored.max(to);
+    }
+
+    /// A batch from `from` on is not durable. The next batch takes its bytes again, except those that a commit has stored
+    /// meanwhile.
+    pub fn batch_failed(&mut self, from: u64) {
+        self.taken = self.taken.min(from).max(self.stored);
+    }
+
+    /// Returns the bytes that a commit at `pos` must store. A batch may have taken some of them: its outcome is not known
+    /// yet, and commits overtake batches.
+    pub fn needed_by_commit(&self, pos: u64) -> Range<u64> {
+        self.stored.min(pos)..pos
+    }
+
+    /// A commit at `pos` is durable.
+    pub fn committed(&mut self, pos: u64) {
+        self.stored = self.stored.max(pos);
+        self.taken = self.taken.max(pos);
+    }
+}
+
+/// Returns the position after which a reader was shown bytes that are not stored, if it was: `shown` is the reader's
+/// position, `next` that of the next event, or of the stored bytes if there is none.
+pub fn truncated_at(shown: u64, next: u64) -> Option<u64> {
+    (shown > next).then_some(next)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_commit_stores_what_a_batch_has_taken_but_not_stored() {
+        let mut stored = Stored::up_to(10);
+        assert_eq!(stored.take(15), 10..15);
+        assert_eq!(stored.needed_by_commit(18), 10..18);
+        stored.committed(18);
+        stored.batch_failed(10);
+        assert_eq!(stored.take(20), 18..20, "the commit has stored the bytes of the failed batch");
+        stored.batch_stored(20);
+        assert_eq!(stored.needed_by_commit(20), 20..20);
+    }
+
+    #[test]
+    fn a_failed_batch_is_taken_again() {
+        let mut stored = Stored::up_to(0);
+        assert_eq!(stored.take(5), 0..5);
+        stored.batch_failed(0);
+        assert_eq!(stored.take(7), 0..7);
+        stored.batch_stored(7);
+        assert_eq!(stored, Stored::up_to(7));
+    }
+
+    #[test]
+    fn only_bytes_beyond_the_next_event_are_lost() {
+        assert_eq!([truncated_at(9, 10), truncated_at(10, 10), truncated_at(11, 10)], [None, None, Some(10)]);
+    }
+}

@@ -1,0 +1,72 @@
+//! Waiting for a store that cannot be written, without blocking the session.
+//!
+//! Some changes have no caller that would repeat them: an attempt has ended, a question has lapsed. The actor retries
+//! them until they are recorded. Meanwhile it answers what needs no commit, refuses the other commands with the error of
+//! the store, and keeps the reports of attempts for later.
+
+use std::ops::ControlFlow;
+
+use super::{Actor, Command, Input, Signal};
+use crate::error::Error;
+
+/// The delay before the first retry.
+pub(super) const INITIAL_BACKOFF_MS: u64 = 50;
+
+/// The maximum delay before a retry.
+pub(super) const MAX_BACKOFF_MS: u64 = 5_000;
+
+impl Actor {
+    /// Waits before a change is tried again that failed with `error`: for `backoff_ms`, which it doubles, or until the
+    /// store can be written. Breaks if the process has been stopping for a while: then the next start finds the change
+    /// missing, and recovers.
+    pub(super) async fn wait_for_store(&mut self, backoff_ms: &mut u64, error: &Error) -> ControlFlow<()> {
+        let now = self.shared.clock.now();
+        if self.lifetime.give_up_at(now).is_some_and(|at| at <= now) {
+            tracing::error!(%error, session = %self.fence.session, "the process stops without recording a change");
+            self.lifetime.end();
+            return ControlFlow::Break(());
+        }
+        let (clock, health) = (self.shared.clock.clone(), self.shared.store_health.clone());
+        let until = clock.now().plus(*backoff_ms);
+        *backoff_ms = (*backoff_ms * 2).min(MAX_BACKOFF_MS);
+        let was_failed = health.failure().is_some();
+        loop {
+            let input = tokio::select! {
+                biased;
+                input = self.rx.recv() => input,
+                () = clock.sleep_until(until) => return ControlFlow::Continue(()),
+                () = health.recovered(), if was_failed => return ControlFlow::Continue(()),
+            };
+            match input {
+                Some(Input::Command(command)) => self.answer_without_store(command, error),
+                Some(Input::Signal(Signal::Shutdown(done))) => {
+                    self.lifetime.shut_down(done);
+                    *backoff_ms = INITIAL_BACKOFF_MS;
+                    return ControlFlow::Continue(());
+                }
+                // The permit goes back, and is ordered again.
+                Some(Input::Signal(Signal::Granted(_))) => self.permit_order.granted(),
+                Some(Input::Signal(Signal::Release)) | None => {}
+                Some(report @ Input::Report(_)) => self.deferred.push_back(report),
+            }
+        }
+    }
+
+    /// Answers a command that only reads, and refuses any other.
+    fn answer_without_store(&mut self, command: Command, error: &Error) {
+        match command {
+            Command::Snapshot(reply) => drop(reply.send(Ok(self.instant()))),
+            Command::Open { reply, .. } => drop(reply.send(Ok(self.hot.session.clone()))),
+            // Sent once, and the notes are in the store: read when the store is back.
+            Command::Inbox => self.deferred.push_back(Command::Inbox.into()),
+            command => command.refuse(error),
+        }
+    }
+
+    /// Gives the worker of an attempt that has ended back, before its end is recorded.
+    pub(super) fn release_permit(&mut self) {
+        if let Some(active) = &mut self.active {
+            active.permit = None;
+        }
+    }
+}

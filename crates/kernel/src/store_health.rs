@@ -1,0 +1,93 @@
+//! Whether the store can be written.
+//!
+//! ```text
+//!              a commit failed, and so did a write that changes nothing
+//! writable ───────────────────────────────────────────────────────────▶ failed
+//!     ▲                                                                    │
+//!     └────────────────── such a write succeeds (every 500 ms) ────────────┘
+//! ```
+//!
+//! Subscribers are told both changes. While the store has failed, the process is not ready.
+
+use std::sync::Arc;
+
+use tokio::sync::{Notify, watch};
+
+use crate::clock::Clock;
+use crate::error::Error;
+use crate::store::{Store, StoreError};
+use crate::tasks::Tasks;
+
+/// Time between two writes that test a failed store.
+const PROBE_INTERVAL_MS: u64 = 500;
+
+/// Whether the store can be written, for all who need to know.
+#[derive(Debug)]
+pub(crate) struct StoreHealth {
+    failure: watch::Sender<Option<Error>>,
+    /// Notified when a write has failed.
+    suspect: Notify,
+}
+
+impl Default for StoreHealth {
+    fn default() -> Self {
+        Self { failure: watch::Sender::new(None), suspect: Notify::new() }
+    }
+}
+
+impl StoreHealth {
+    /// Reports the error of a write. The store is tested before anybody is told.
+    pub(crate) fn report(&self, error: &StoreError) {
+        if error.is_outcome_unknown() {
+            self.suspect.notify_one();
+        }
+    }
+
+    /// The error of the last test, while the store cannot be written.
+    pub(crate) fn failure(&self) -> Option<Error> {
+        self.failure.borrow().clone()
+    }
+
+    /// Watches the failure.
+    pub(crate) fn subscribe(&self) -> watch::Receiver<Option<Error>> {
+        self.failure.subscribe()
+    }
+
+    /// Resolves when the store can be written again, or at once if it can.
+    pub(crate) async fn recovered(&self) {
+        // The sender lives as long as this.
+        let _ = self.subscribe().wait_for(Option::is_none).await;
+    }
+
+    fn set(&self, failure: Option<Error>) {
+        let was_failed = self.failure.borrow().is_some();
+        match &failure {
+            Some(error) if !was_failed => tracing::error!(%error, "the store cannot be written"),
+            None if was_failed => tracing::info!("the store can be written again"),
+            _ => {}
+        }
+        self.failure.send_if_modified(|known| {
+            let changes = known.is_some() != failure.is_some();
+            *known = failure;
+            changes
+        });
+    }
+}
+
+/// Tests the store after each report, until it can be written or the kernel stops.
+pub(crate) async fn watch(store: Arc<dyn Store>, clock: Clock, health: Arc<StoreHealth>, tasks: Tasks) {
+    loop {
+        tokio::select! {
+            () = health.suspect.notified() => {}
+            () = tasks.stopping() => return,
+        }
+        while let Err(error) = store.check_writable().await {
+            health.set(Some(error.into()));
+            tokio::select! {
+                () = clock.sleep_until(clock.now().plus(PROBE_INTERVAL_MS)) => {}
+                () = tasks.stopping() => return,
+            }
+        }
+        health.set(None);
+    }
+}

@@ -1,0 +1,107 @@
+//! A store that cannot be written blocks nothing: commands are answered, readers are told, and everything goes on later.
+
+use mainspring_core::{Position, RunStatus};
+use mainspring_kernel::Options;
+use mainspring_kernel::adapter::End;
+use mainspring_kernel::feed::{Item, StoreChange, Subscription};
+use mainspring_kernel::kernel::{RunRequest, SessionPatch};
+
+use crate::puppet::{PuppetBehavior, puppet, puppet_request};
+use crate::world::{World, by_key, every_store, read_until, run_process, with_timeout};
+
+/// Waits for a change of the store's health, past all other items.
+async fn store_change(world: &World, events: &mut Subscription) -> StoreChange {
+    let change = async {
+        loop {
+            if let Item::Store(_, change) = events.next().await.unwrap().unwrap() {
+                return change;
+            }
+        }
+    };
+    world.advance_until(100, change).await
+}
+
+#[tokio::test]
+async fn a_session_whose_end_cannot_be_stored_answers_and_ends_later() {
+    for disk in every_store() {
+        let name = disk.name;
+        let (adapter, mut control) = puppet(&disk.store, PuppetBehavior::default());
+        let options = Options { max_workers: 1, ..Options::default() };
+        let world = World::with(disk.clone(), options, vec![adapter]).await;
+        let (kernel, me) = (&world.kernel, &world.me);
+        let run = world.send(puppet_request("a", "go")).await.unwrap().run;
+        let execution = control.next().await;
+        let waiting = world.send(puppet_request("b", "next")).await.unwrap().run;
+        let (_, mut events) = world.subscribe("a", Some(Position::START)).await;
+        read_until(&mut events, "run.running").await;
+        execution.handle.delta(0, "kept").unwrap();
+
+        disk.set_full(true);
+        execution.end(End::succeeded());
+        let StoreChange::Failed { code, .. } = store_change(&world, &mut events).await else {
+            panic!("{name}: the store has failed");
+        };
+        assert_eq!(code, "store_full", "{name}");
+        assert_eq!(kernel.check_store().await.unwrap_err().code(), "store_full", "{name}");
+        let snapshot = with_timeout(kernel.session_snapshot(me, &by_key("a"))).await.unwrap();
+        assert_eq!(snapshot.active_run.unwrap().id, run.id, "{name}: not ended until that is stored");
+        let title = SessionPatch { title: Some(Some("Tea".into())), ..SessionPatch::default() };
+        let errors = [
+            with_timeout(kernel.run_cancel(me, run.id)).await.unwrap_err(),
+            with_timeout(kernel.session_patch(me, &by_key("a"), title)).await.unwrap_err(),
+            with_timeout(kernel.run_create(me, RunRequest::text("a", "say more"))).await.unwrap_err(),
+            with_timeout(kernel.run_create(me, RunRequest::text("c", "say new"))).await.unwrap_err(),
+        ];
+        for error in errors {
+            assert!(error.code() == "store_full" && error.is_retryable(), "{name}: {error}");
+        }
+        let (_, mut late) = world.subscribe("a", None).await;
+        assert!(matches!(store_change(&world, &mut late).await, StoreChange::Failed { .. }), "{name}");
+
+        disk.set_full(false);
+        let (mut recovered, mut succeeded) = (false, false);
+        let all = async {
+            while !(recovered && succeeded) {
+                match events.next().await.unwrap().unwrap() {
+                    Item::Store(_, change) => recovered = change == StoreChange::Recovered,
+                    Item::Event(event) => succeeded |= event.body.kind() == "run.succeeded",
+                    _ => {}
+                }
+            }
+        };
+        world.advance_until(100, all).await;
+        kernel.check_store().await.unwrap();
+        // The worker was free for the next run.
+        let execution = world.advance_until(100, control.next()).await;
+        execution.end(End::succeeded());
+        assert_eq!(world.ended(waiting.id).await.state.status(), RunStatus::Succeeded, "{name}");
+        assert!(world.path_text("a").await.contains("kept"), "{name}");
+    }
+}
+
+#[test]
+fn a_process_stops_although_nothing_can_be_stored() {
+    for disk in every_store() {
+        let runs = run_process(async {
+            let (adapter, mut control) = puppet(&disk.store, PuppetBehavior::default());
+            let world = World::with(disk.clone(), Options::default(), vec![adapter]).await;
+            let ended = world.send(puppet_request("a", "go")).await.unwrap().run;
+            let execution = control.next().await;
+            let running = world.send(puppet_request("b", "go")).await.unwrap().run;
+            let _second = control.next().await;
+            let (_, mut events) = world.subscribe("a", Some(Position::START)).await;
+            disk.set_full(true);
+            execution.end(End::succeeded());
+            store_change(&world, &mut events).await;
+            world.advance_until(100, world.kernel.shutdown()).await;
+            [ended.id, running.id]
+        });
+        disk.set_full(false);
+        run_process(async {
+            let world = World::reboot(&disk).await;
+            for run in runs {
+                assert_eq!(world.get(run).await.state.status(), RunStatus::Orphaned, "{}", disk.name);
+            }
+        });
+    }
+}
