@@ -11,6 +11,7 @@
 //! | `lazy` | it resumes sessions it does not have, and reports them missing when prompted |
 //! | `load-crashes`, `load-hangs` | it exits, or does not answer, when it loads a session it does not have |
 //! | `http`, `image`, `embedded`, `modes` | it advertises MCP servers over HTTP, images, resources in prompts, modes |
+//! | `listless` | it lists no models and takes any in `session/set_model`, except `bad` |
 //! | `mute` | a resumed session is reported without settings |
 //! | `bill` | the cost so far is reported on resume |
 //! | `strict`, `locks` | an open session cannot be opened again: by this process, by another one |
@@ -134,7 +135,7 @@ impl Agent {
             "session/new" if self.has("dies-once") && self.is_first("died") => std::process::exit(9),
             "session/new" if !params["cwd"].as_str().unwrap().starts_with('/') => Err("bad cwd"),
             "session/new" => Ok(self.open()),
-            method if let Some(answer) = self.quirk(method) => answer,
+            method if let Some(answer) = self.quirk(method, &session, params) => answer,
             "session/load" if self.has("load-crashes") && !known => std::process::exit(9),
             "session/load" if self.has("load-hangs") && !known => return,
             "session/resume" | "session/load" | "session/fork" if !known => Err("Session not found"),
@@ -237,9 +238,14 @@ impl Agent {
         self.features.iter().any(|has| has == feature)
     }
 
-    /// The answer to a resume by an agent that does it wrongly.
-    fn quirk(&self, method: &str) -> Option<Result<Value, &'static str>> {
+    /// The answer of an agent that does it in its own way.
+    fn quirk(&self, method: &str, session: &str, params: &Value) -> Option<Result<Value, &'static str>> {
         match method {
+            "session/set_model" if self.has("listless") && params["modelId"] != "bad" => {
+                self.note(session, &format!("model={}", params["modelId"]));
+                Some(Ok(json!({})))
+            }
+            "session/set_model" if self.has("listless") => Some(Err("no such model: bad")),
             "session/resume" if self.has("boast") => Some(Err("Method not found")),
             "session/load" if self.has("boast-load") => Some(Err("Method not found")),
             "session/resume" if self.has("resume-fails") => Some(Err("Internal error")),
@@ -270,6 +276,9 @@ impl Agent {
 
     /// The settings of a session.
     fn options(&self) -> Value {
+        if self.has("listless") {
+            return json!({});
+        }
         let models = json!([{"value": "m1", "name": "one"}, {"value": "m2", "name": "two"}]);
         let mut options = json!({"configOptions": [{"id": "model", "name": "Model", "category": "model",
                                  "type": "select", "currentValue": "m1", "options": models}]});
@@ -396,6 +405,11 @@ impl Agent {
             }
             "rename" => self.rename(session, rest),
             "noise" => self.noise(session),
+            // A line that is not UTF-8, and one that is too long.
+            "garble" => {
+                std::io::stdout().write_all(b"{\"jsonrpc\":\"\xff\xfe\"}\n").unwrap();
+            }
+            "stretch" => println!("{}", "x".repeat(65 << 20)),
             "spawn" => spawn_sleepers(),
             "flood" => (0..rest.parse().unwrap()).for_each(|_: u64| self.say(session, "0123456789")),
             "stop" => return Next::Stop(Box::leak(rest.to_owned().into_boxed_str())),

@@ -311,6 +311,7 @@ impl Agent {
             "tell" => self.say_apart(rest),
             "ask" => self.ask(rest),
             "noise" => self.noise(),
+            "garble" => std::io::stdout().write_all(b"{\"type\":\"\xff\xfe\"}\n").unwrap(),
             "flood" => (0..rest.parse().unwrap()).for_each(|_: u64| self.say("0123456789")),
             "stop" => return Next::Stop(Box::leak(rest.to_owned().into_boxed_str()), String::new()),
             "error" => return Next::Stop("error", rest.to_owned()),

@@ -30,6 +30,7 @@ mod dialect;
 mod files;
 mod lost_session;
 mod model_error;
+mod model_match;
 mod preface;
 mod session;
 mod session_locks;
@@ -45,6 +46,7 @@ pub(crate) use dialect::{
 pub(crate) use files::{FileContent, diff_block, file_name, output_blocks, store_file};
 pub(crate) use lost_session::Cause;
 pub(crate) use model_error::ModelError;
+pub(crate) use model_match::find_models;
 use session_locks::SessionLocks;
 pub(crate) use tool_calls::{StartedCall, ToolCalls};
 pub(crate) use turn::{QuestionQueue, TOOL_UPDATE_INTERVAL_MS, TextBlocks, TurnOutcome, excerpt};
@@ -214,7 +216,7 @@ impl<D: Dialect> Adapter for Driver<D> {
             acknowledges_cancellation: false,
             requires_pinned_worker: D::PINNED || !native,
             supports_model_switching: true,
-            supports_artifact_emission: false,
+            supports_artifact_emission: true,
             supports_tools: true,
             supports_client_tools: false,
             supports_steering: D::STEERS,
@@ -225,7 +227,10 @@ impl<D: Dialect> Adapter for Driver<D> {
             uses_bindings: true,
             supports_authentication: D::login(self).is_some(),
             keeps_limits: false,
-            options: vec![RunOption::SystemPrompt, RunOption::Model],
+            options: match self.options.profiles.is_empty() {
+                true => vec![RunOption::SystemPrompt, RunOption::Model],
+                false => vec![RunOption::SystemPrompt, RunOption::Model, RunOption::ModelProfile],
+            },
         }
     }
 

@@ -105,6 +105,8 @@ pub struct SendMessage {
     pub cwd: Option<String>,
     /// The model.
     pub model: Option<String>,
+    /// The logical model profile, such as worker; a model takes precedence.
+    pub model_profile: Option<String>,
     /// An idempotency id: repeating the message with it returns the same run.
     pub request_id: Option<String>,
     /// The client that the requestId belongs to.
@@ -145,6 +147,8 @@ pub struct DelegateWork {
     pub cwd: Option<String>,
     /// The model.
     pub model: Option<String>,
+    /// The logical model profile, such as worker; a model takes precedence.
+    pub model_profile: Option<String>,
     /// Whether the child may act or only answer; default: only answer.
     #[cfg_attr(feature = "schema", schema(inline))]
     pub run_mode: Option<Mode>,

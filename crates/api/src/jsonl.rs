@@ -109,6 +109,9 @@ pub struct Query {
     /// The model.
     #[serde(default, deserialize_with = "non_empty", skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
+    /// The logical model profile. An explicit model takes precedence.
+    #[serde(default, deserialize_with = "non_empty", skip_serializing_if = "Option::is_none")]
+    pub model_profile: Option<String>,
     /// An existing native session of the agent, as version 1 names it.
     #[serde(default, deserialize_with = "non_empty", skip_serializing_if = "Option::is_none")]
     pub resume: Option<String>,

@@ -21,11 +21,11 @@ use mainspring::config::Config;
 #[derive(Args)]
 #[command(
     after_help = "No process may serve the state directory. The database is first copied to mainspring.sqlite3.before-repair, \
-which the next repair replaces. Rebuilt are indexes and the search index; with --from also missing and damaged contents of artifacts. \
-Rows whose content is damaged are named, and stay. Exit code 5 if something remains."
+which the next repair replaces. Rebuilt are indexes and the search index; with --from, damaged messages, events and contents of artifacts are taken from a \
+backup. Other rows whose content is damaged are named, and stay. Exit code 5 if something remains."
 )]
 pub(super) struct Repair {
-    /// Backup from which contents of artifacts are taken
+    /// Backup from which damaged messages, events and contents of artifacts are taken
     #[arg(long, value_name = "PATH")]
     from: Option<PathBuf>,
 }
@@ -52,9 +52,11 @@ impl Repair {
         let owned = StateDir::open(&config.state_dir, Clock::system().now(), Ids::system().node())?;
         let busy = context.output.start_spinner("repairing");
         let copy = keep_copy(&database)?;
-        let mut repaired = tokio::task::spawn_blocking(move || database_repair(&database))
-            .await
-            .map_err(io::Error::other)??;
+        let temporary = tempfile::tempdir()?;
+        let from = self.from.as_deref().map(|from| backup::take_database(from, temporary.path()));
+        let (from, now) = (from.transpose()?, Clock::system().now());
+        let work = tokio::task::spawn_blocking(move || database_repair(&database, from.as_deref(), now));
+        let mut repaired = work.await.map_err(io::Error::other)??;
         if let Some(from) = &self.from {
             let contents = restore_contents(config, from).await?;
             repaired.extend((contents > 0).then_some(Repaired { what: "artifact contents", rows: contents }));

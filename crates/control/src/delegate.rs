@@ -87,7 +87,13 @@ impl ControlTools<'_> {
             session,
             adapter,
             run_mode: input.run_mode.unwrap_or(Mode::Ask),
-            options: RunOptions { model: input.model, cwd: input.cwd, limits, ..RunOptions::default() },
+            options: RunOptions {
+                model: input.model,
+                model_profile: input.model_profile,
+                cwd: input.cwd,
+                limits,
+                ..RunOptions::default()
+            },
             max_depth: input.max_depth,
             client_id,
             request_id,

@@ -21,7 +21,12 @@ impl ControlTools<'_> {
             prompt: Some(PromptContent::Text(input.prompt)),
             adapter: input.adapter_id.map(|name| self.adapter(name)),
             mode: input.mode.unwrap_or(Mode::Ask),
-            options: RunOptions { model: input.model, cwd: input.cwd, ..RunOptions::default() },
+            options: RunOptions {
+                model: input.model,
+                model_profile: input.model_profile,
+                cwd: input.cwd,
+                ..RunOptions::default()
+            },
             client_id,
             request_id,
             ..Prompt::default()

@@ -158,6 +158,7 @@ pub(crate) fn agent_options(
         rules: adapter.rules.clone().unwrap_or_default(),
         keep_log: adapter.keep_log.unwrap_or_default(),
         model: adapter.model.clone(),
+        profiles: adapter.profiles.clone().unwrap_or_default(),
     }
 }
 

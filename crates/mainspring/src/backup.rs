@@ -28,7 +28,7 @@ mod restore;
 mod tar;
 
 pub use create::create;
-pub use restore::{Restored, restore, take_contents};
+pub use restore::{Restored, restore, take_contents, take_database};
 
 /// The name of the manifest in a backup.
 const MANIFEST: &str = "manifest.json";

@@ -72,13 +72,15 @@ impl SessionInfo {
             let (current, values) = self.legacy_setting(setting)?;
             Some(SettingOffer { request: setting.legacy_request(native, value), current, values })
         };
-        // The agent most likely offers what it offered when the session was opened; if not, the request fails.
+        // The agent most likely offers what it offered when the session was opened. Some agents let the model be chosen
+        // without a list. If not, the request fails.
+        let is_possible = self.is_unreported || setting == Setting::Model;
         let guess = || SettingOffer {
             request: setting.legacy_request(native, value),
             current: String::new(),
             values: vec![value.to_owned()],
         };
-        option.or_else(legacy).or_else(|| self.is_unreported.then(guess))
+        option.or_else(legacy).or_else(|| is_possible.then(guess))
     }
 
     /// Applies changes that the agent reported.
@@ -171,6 +173,10 @@ mod tests {
         let by_model = ("session/set_model", params, "c".into(), "c,d".into());
         assert_eq!(offer(&old, Setting::Model), Some(by_model));
         assert_eq!(offer(&old, Setting::Mode), None);
+        // Without a list, a model is tried as given.
+        let params = json!({"modelId": "x", "sessionId": "s"});
+        let guess = ("session/set_model", params, String::new(), "x".into());
+        assert_eq!(offer(&info(json!({})), Setting::Model), Some(guess));
     }
 
     #[test]

@@ -4,8 +4,8 @@
 //! native session that is being prompted reach its turn.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use agent_client_protocol::v1::schema::{
     PermissionOption, RequestPermissionRequest, SessionNotification, SessionUpdate,
@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{mpsc, oneshot};
-use tokio_util::codec::{FramedRead, LinesCodec};
+use tokio_util::codec::{FramedRead, LinesCodec, LinesCodecError};
 use tokio_util::sync::CancellationToken;
 
 use super::client::{ClientFeatures, ClientRequest};
@@ -89,6 +89,7 @@ pub(super) struct Connection {
     peer: ConnectionTo<Agent>,
     router: Arc<Mutex<Router>>,
     close: CancellationToken,
+    fault: Arc<OnceLock<&'static str>>,
 }
 
 /// Routes messages to the turn they belong to.
@@ -143,6 +144,7 @@ impl Connection {
     ) -> Result<Self, CallError> {
         let router = Arc::<Mutex<Router>>::default();
         let close = CancellationToken::new();
+        let fault = Arc::<OnceLock<&'static str>>::default();
         let (ready, peer) = oneshot::channel();
         let builder = Builder::new(Client).on_receive_dispatch(
             {
@@ -151,9 +153,9 @@ impl Connection {
             },
             agent_client_protocol::on_receive_dispatch!(),
         );
-        let closed = close.clone();
+        let (closed, cause) = (close.clone(), fault.clone());
         tasks.spawn(async move {
-            let transport = transport(stdin, stdout, log);
+            let transport = transport(stdin, stdout, log, cause);
             let serve = builder.connect_with(transport, async move |peer: ConnectionTo<Agent>| {
                 let _ = ready.send(peer.clone());
                 tokio::select! {
@@ -167,7 +169,12 @@ impl Connection {
             }
         });
         let peer = peer.await.map_err(|_| CallError::Disconnected)?;
-        Ok(Self { peer, router, close })
+        Ok(Self { peer, router, close, fault })
+    }
+
+    /// What the agent sent that ended the connection.
+    pub(super) fn fault(&self) -> Option<&'static str> {
+        self.fault.get().copied()
     }
 
     /// Sends a request and waits for its result.
@@ -234,6 +241,7 @@ fn transport(
     stdin: impl AsyncWrite + Send + Unpin + 'static,
     stdout: impl AsyncRead + Send + Unpin + 'static,
     log: Log,
+    fault: Arc<OnceLock<&'static str>>,
 ) -> Lines<
     impl futures_util::Sink<String, Error = std::io::Error> + Send + 'static,
     impl futures_util::Stream<Item = std::io::Result<String>> + Send + 'static,
@@ -247,18 +255,32 @@ fn transport(
     });
     let lines = FramedRead::new(stdout, LinesCodec::new_with_max_length(MAX_LINE_BYTES));
     // Stop at the first error: the line boundary is lost.
-    let incoming = stream::unfold((Some(lines), log), |(lines, log)| async move {
+    let incoming = stream::unfold((Some(lines), log, fault), |(lines, log, fault)| async move {
         let mut lines = lines?;
         loop {
             match lines.next().await? {
                 // Agents also print plain text, such as the reason for their exit.
                 Ok(line) if !line.trim_start().starts_with('{') => log.push_line(&line),
-                Ok(line) => return Some((Ok(line), (Some(lines), log))),
-                Err(error) => return Some((Err(std::io::Error::other(error)), (None, log))),
+                Ok(line) => return Some((Ok(line), (Some(lines), log, fault))),
+                Err(error) => {
+                    let _ = line_fault(&error).map(|cause| fault.set(cause));
+                    return Some((Err(std::io::Error::other(error)), (None, log, fault)));
+                }
             }
         }
     });
     Lines::new(Box::pin(outgoing), Box::pin(incoming))
+}
+
+/// What is wrong with a line that cannot be read.
+fn line_fault(error: &LinesCodecError) -> Option<&'static str> {
+    match error {
+        LinesCodecError::MaxLineLengthExceeded => Some("sent a line of more than 64 MB"),
+        LinesCodecError::Io(error) if error.kind() == std::io::ErrorKind::InvalidData => {
+            Some("sent a line that is not UTF-8")
+        }
+        LinesCodecError::Io(_) => None,
+    }
 }
 
 /// Sends a message about the prompted native session to its turn. The library answers the messages not handled here.

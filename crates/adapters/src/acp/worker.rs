@@ -15,10 +15,10 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::client::ClientFeatures;
-use super::settings::{SessionInfo, Setting};
+use super::settings::{SessionInfo, Setting, SettingOffer};
 use super::wire::{CallError, Connection};
 use crate::driver::{
-    AgentWorker, Cause, ModelError, ProcessContext, SetupError, process_ended, start_process,
+    AgentWorker, Cause, ModelError, ProcessContext, SetupError, find_models, process_ended, start_process,
     with_last_output,
 };
 use crate::pool::PooledWorker;
@@ -213,11 +213,17 @@ impl AcpWorker {
 
     /// Sets the model or mode of a native session. Fails if the agent does not offer the setting or the value.
     pub(super) async fn configure(&self, native: &str, setting: Setting, value: &str) -> Result<(), Failure> {
-        let offer = {
+        let (value, offer) = {
             let mut sessions = self.sessions.lock();
             let info = sessions.entry(native.to_owned()).or_default();
             info.apply_changes(self.connection.take_changes(native));
-            info.offer(setting, native, value)
+            let offer = info.offer(setting, native, value);
+            // Another name of the same model.
+            let meant = offer.as_ref().and_then(|offer| meant_value(setting, offer, value));
+            match meant {
+                Some(meant) => (meant.clone(), info.offer(setting, native, &meant)),
+                None => (value.to_owned(), offer),
+            }
         };
         let name = setting.name();
         let unsupported =
@@ -226,7 +232,7 @@ impl AcpWorker {
         if offer.current == value {
             return Ok(());
         }
-        if !offer.values.iter().any(|offered| offered == value) {
+        if !offer.values.contains(&value) {
             let message = format!("the agent has no {name} {value:?}; it has {}", offer.values.join(", "));
             return Err(Failure::new("invalid_request", message));
         }
@@ -237,7 +243,7 @@ impl AcpWorker {
             error => self.failure(&error),
         })?;
         if let Some(info) = self.sessions.lock().get_mut(native) {
-            info.apply_setting(setting, value, response.unwrap_or_default());
+            info.apply_setting(setting, &value, response.unwrap_or_default());
         }
         Ok(())
     }
@@ -272,6 +278,17 @@ impl AcpWorker {
             CallError::InvalidResponse { .. } => Failure::new("adapter_execution_failed", error.to_string()),
             CallError::Disconnected => process_ended(self),
         }
+    }
+}
+
+/// The offered value that `value` means, if it is another name of a model.
+fn meant_value(setting: Setting, offer: &SettingOffer, value: &str) -> Option<String> {
+    if setting != Setting::Model {
+        return None;
+    }
+    match find_models(value, offer.values.iter().map(String::as_str))[..] {
+        [meant] if meant != value => Some(meant.to_owned()),
+        _ => None,
     }
 }
 
@@ -333,6 +350,10 @@ impl AgentWorker for AcpWorker {
 
     fn process(&self) -> &Process {
         &self.process
+    }
+
+    fn fault(&self) -> Option<&'static str> {
+        self.connection.fault()
     }
 
     async fn disconnected(&self) {

@@ -97,9 +97,12 @@ impl<D: Dialect> Driver<D> {
         let (native, start) = self.with_start_timeout(attempt, &*worker, stage, session).await?;
         let session_existed = !matches!(start, SessionStart::Opened(_));
         let run = &attempt.assignment().run;
-        let model = run.options.model.as_ref().or(self.options.model.as_ref());
+        let (model, notice) = self.model_of(attempt)?;
+        if let Some(text) = notice {
+            attempt.record(vec![Record::Progress { text }]).await?;
+        }
         let configure = async {
-            let configured = self.dialect.configure(&worker, &native, run, model.map(String::as_str)).await;
+            let configured = self.dialect.configure(&worker, &native, run, model).await;
             configured.map_err(|failure| {
                 let cause = Cause::reported(&failure.message);
                 match is_session_lost(session_existed, Stage::Configure, cause) {
@@ -149,6 +152,38 @@ impl<D: Dialect> Driver<D> {
         };
         let outcome = self.dialect.run_turn(turn, prompt).await;
         Ok((native, outcome))
+    }
+
+    /// The model of a run, and a notice if it is not the one that the session's profile asks for. The run's own model
+    /// and profile take precedence over the session's profile, and that over the adapter's model.
+    fn model_of<'a>(
+        &'a self,
+        attempt: &'a AttemptHandle,
+    ) -> Result<(Option<&'a str>, Option<String>), AttemptError> {
+        let assignment = attempt.assignment();
+        let (options, profiles) = (&assignment.run.options, &self.options.profiles);
+        let default = self.options.model.as_deref();
+        if let Some(model) = &options.model {
+            return Ok((Some(model), None));
+        }
+        let of_session = assignment.session.model_profile.as_ref();
+        let Some(wanted) = options.model_profile.as_ref().or(of_session).filter(|_| !profiles.is_empty())
+        else {
+            return Ok((default, None));
+        };
+        if let Some(model) = profiles.get(wanted) {
+            return Ok((Some(model), None));
+        }
+        let name = &self.options.name;
+        let known = profiles.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
+        let message = format!(
+            "the adapter {name:?} has no model profile {wanted:?}; it has {known}: write it into [adapters.{name}.profiles]"
+        );
+        match options.model_profile.is_some() && options.model_profile.as_ref() != of_session {
+            true => Err(permanent("invalid_request", message)),
+            // A profile that is gone does not make the session unusable.
+            false => Ok((default, Some(format!("{message}; the default model is used")))),
+        }
     }
 
     /// Kills a worker whose state is unknown.

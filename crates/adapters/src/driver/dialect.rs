@@ -1,5 +1,6 @@
 //! Dialects: the protocol of one kind of agent, and the options for running one.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -52,6 +53,8 @@ pub struct AgentOptions {
     pub keep_log: KeepLog,
     /// The model of runs that name none. `None` leaves the choice to the agent.
     pub model: Option<String>,
+    /// The agent's models by the names of logical profiles.
+    pub profiles: BTreeMap<String, String>,
 }
 
 /// When an agent's log is kept as an artifact of the attempt.
@@ -168,6 +171,8 @@ pub(crate) trait AgentWorker: PooledWorker {
     fn can_close(&self) -> bool;
     /// Its process.
     fn process(&self) -> &Process;
+    /// What the agent sent that ended the connection, such as a line that is too long.
+    fn fault(&self) -> Option<&'static str>;
     /// Waits until its process has ended or its connection is closed.
     fn disconnected(&self) -> impl Future<Output = ()> + Send;
 }
@@ -245,9 +250,13 @@ pub(crate) fn start_process(
         .map_err(|error| SetupError::retryable(Failure::new("adapter_unavailable", error.to_string())))
 }
 
-/// The failure of an attempt whose agent process has ended.
+/// The failure of an attempt whose agent process has ended, or sent something that ended the connection.
 pub(crate) fn process_ended(worker: &impl AgentWorker) -> Failure {
-    let failure = Failure::new("transport_interruption", "the agent's process has ended");
+    let message = match worker.fault() {
+        Some(fault) => format!("the connection was closed because the agent {fault}"),
+        None => "the agent's process has ended".into(),
+    };
+    let failure = Failure::new("transport_interruption", message);
     with_last_output(failure, worker.process().log())
 }
 

@@ -5,8 +5,8 @@
 //! which pi wrote them. A slow turn makes pi wait.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use futures_util::StreamExt;
 use mainspring_kernel::tasks::Tasks;
@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{mpsc, oneshot};
-use tokio_util::codec::{AnyDelimiterCodec, FramedRead};
+use tokio_util::codec::{AnyDelimiterCodec, AnyDelimiterCodecError, FramedRead};
 use tokio_util::sync::CancellationToken;
 
 use super::dialog;
@@ -46,6 +46,7 @@ pub(super) struct Connection {
     closed: CancellationToken,
     /// Cancelled when the connection is dropped.
     close: CancellationToken,
+    fault: Arc<OnceLock<&'static str>>,
     next_id: AtomicU64,
 }
 
@@ -68,7 +69,8 @@ impl Connection {
         let router = Arc::new(Router { pending: Mutex::new(Some(HashMap::new())), turn: Mutex::default() });
         let (outgoing, lines) = mpsc::unbounded_channel();
         let (closed, close) = (CancellationToken::new(), CancellationToken::new());
-        let read = read_records(stdout, router.clone(), outgoing.clone(), ignored);
+        let fault = Arc::<OnceLock<&'static str>>::default();
+        let read = read_records(stdout, router.clone(), outgoing.clone(), ignored, fault.clone());
         let (ended, dropped) = (closed.clone(), close.clone());
         let routes = router.clone();
         tasks.spawn(async move {
@@ -88,7 +90,7 @@ impl Connection {
                 () = dropped.cancelled() => {}
             }
         });
-        Self { outgoing, router, closed, close, next_id: AtomicU64::new(1) }
+        Self { outgoing, router, closed, close, fault, next_id: AtomicU64::new(1) }
     }
 
     /// Sends a command and waits for its result.
@@ -127,6 +129,11 @@ impl Connection {
 
     pub(super) fn unsubscribe(&self) {
         self.router.turn.lock().take();
+    }
+
+    /// What pi sent that ended the connection.
+    pub(super) fn fault(&self) -> Option<&'static str> {
+        self.fault.get().copied()
     }
 
     pub(super) fn is_open(&self) -> bool {
@@ -183,11 +190,26 @@ async fn read_records(
     router: Arc<Router>,
     outgoing: mpsc::UnboundedSender<String>,
     ignored: Arc<AtomicU64>,
+    fault: Arc<OnceLock<&'static str>>,
 ) {
     let codec = AnyDelimiterCodec::new_with_max_length(b"\n".to_vec(), vec![], MAX_RECORD_BYTES);
     let mut lines = FramedRead::new(stdout, codec);
     // Stop at the first error: the record boundary is lost.
-    while let Some(Ok(line)) = lines.next().await {
+    while let Some(line) = lines.next().await {
+        let line = match line {
+            Ok(line) => line,
+            Err(error) => {
+                if matches!(error, AnyDelimiterCodecError::MaxChunkLengthExceeded) {
+                    let _ = fault.set("sent a line of more than 64 MB");
+                }
+                return;
+            }
+        };
+        // A record that cannot be read may be the one that the turn waits for.
+        if line.starts_with(b"{") && std::str::from_utf8(&line).is_err() {
+            let _ = fault.set("sent a line that is not UTF-8");
+            return;
+        }
         // Extensions may print plain text.
         let Some(record) = serde_json::from_slice::<Value>(&line).ok().filter(Value::is_object) else {
             ignored.fetch_add(1, Ordering::Relaxed);

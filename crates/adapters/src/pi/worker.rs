@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 
 use super::wire::{CallError, Connection, command};
 use crate::driver::{
-    AgentWorker, Cause, ModelError, ProcessContext, ResumeError, SetupError, process_ended, start_process,
-    with_last_output,
+    AgentWorker, Cause, ModelError, ProcessContext, ResumeError, SetupError, find_models, process_ended,
+    start_process, with_last_output,
 };
 use crate::pool::PooledWorker;
 use crate::process::{Launch, Process};
@@ -201,6 +201,10 @@ impl AgentWorker for PiWorker {
         &self.process
     }
 
+    fn fault(&self) -> Option<&'static str> {
+        self.connection.fault()
+    }
+
     async fn disconnected(&self) {
         tokio::select! {
             () = self.connection.closed() => {}
@@ -244,7 +248,8 @@ pub(super) fn parse_state(state: &Value) -> PiState {
     PiState::deserialize(state).unwrap_or_default()
 }
 
-/// Finds a model by its full name or its id. Of several with the same id, the one of the current provider is taken.
+/// Finds a model by its full name or its id, or by a name that differs in the provider or the date. Of several that are
+/// meant, the one of the current provider is taken.
 fn find_model<'a>(
     offered: &'a [PiModel],
     current: Option<&PiModel>,
@@ -254,14 +259,22 @@ fn find_model<'a>(
     if let Some(model) = offered.iter().find(is_wanted) {
         return Ok(model);
     }
-    let same_id: Vec<&PiModel> = offered.iter().filter(|model| model.id == wanted).collect();
+    let mut meant: Vec<&PiModel> = offered.iter().filter(|model| model.id == wanted).collect();
+    if meant.is_empty() {
+        let names: Vec<String> =
+            offered.iter().map(|model| format!("{}/{}", model.provider, model.id)).collect();
+        let found = find_models(wanted, names.iter().map(String::as_str));
+        let is_found = |name: &String| found.contains(&name.as_str());
+        meant =
+            names.iter().zip(offered).filter(|(name, _)| is_found(name)).map(|(_, model)| model).collect();
+    }
     let is_current = |model: &&&PiModel| current.is_some_and(|current| current.provider == model.provider);
     let list = |models: &mut dyn Iterator<Item = &PiModel>| {
         let names: Vec<String> =
             models.take(MAX_LISTED_MODELS).map(|model| format!("{}/{}", model.provider, model.id)).collect();
         names.join(", ")
     };
-    match (same_id.iter().find(is_current), same_id.as_slice()) {
+    match (meant.iter().find(is_current), meant.as_slice()) {
         (Some(model), _) | (None, [model]) => Ok(model),
         (None, []) => {
             let more = if offered.len() > MAX_LISTED_MODELS { ", …" } else { "" };
@@ -287,7 +300,7 @@ mod tests {
             let (provider, id) = name.split_once('/').unwrap();
             PiModel { provider: provider.into(), id: id.into() }
         };
-        let offered = ["a/one", "a/two", "b/two", "c/x/y"].map(model);
+        let offered = ["a/one", "a/two", "b/two", "c/x/y", "d/three-20250929"].map(model);
         let found = |current: Option<&str>, wanted: &str| {
             let current = current.map(model);
             match find_model(&offered, current.as_ref(), wanted) {
@@ -299,10 +312,11 @@ mod tests {
         assert_eq!(found(None, "b/two"), "b/two");
         assert_eq!(found(None, "x/y"), "c/x/y");
         assert_eq!(found(Some("b/three"), "two"), "b/two");
+        assert_eq!(found(None, "three"), "d/three-20250929");
         assert_eq!(found(None, "two"), r#"the agent has several models "two"; name one of a/two, b/two"#);
         assert_eq!(
             found(Some("a/one"), "six"),
-            r#"the agent has no model "six"; it has a/one, a/two, b/two, c/x/y"#
+            r#"the agent has no model "six"; it has a/one, a/two, b/two, c/x/y, d/three-20250929"#
         );
     }
 

@@ -304,6 +304,7 @@ impl Setup {
             rules: vec![],
             keep_log: KeepLog::Failed,
             model: None,
+            profiles: std::collections::BTreeMap::new(),
         };
         let kernel = Options {
             adapter: "agent".into(),

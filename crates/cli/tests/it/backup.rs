@@ -129,6 +129,8 @@ fn verify_names_damage_and_repair_says_what_it_could_not_rebuild() {
     fs::write(home.join("state/artifacts").join(blob.unwrap()), "toa").unwrap();
     let connection = rusqlite::Connection::open(&database).unwrap();
     connection.execute_batch("UPDATE messages SET content = replace(content, 'kept', 'kent')").unwrap();
+    // A row without a checksum is compared with its events.
+    connection.execute_batch("UPDATE runs SET status = 'failed', state_checksum = NULL").unwrap();
     connection.close().unwrap();
     let before = tree(&home.join("state"));
     let verified = run(home, &["verify"]);
@@ -138,11 +140,13 @@ fn verify_names_damage_and_repair_says_what_it_could_not_rebuild() {
         "{}",
         verified.out
     );
+    assert!(verified.out.contains("is failed, but its last event is run.succeeded"), "{}", verified.out);
     assert!(tree(&home.join("state")) == before, "verify changes nothing");
 
     let repaired = run(home, &["repair", "--from", "copy"]);
     assert_eq!(repaired.code, 5, "{}{}", repaired.out, repaired.err);
     assert!(repaired.out.contains("artifact contents (1)"), "{}", repaired.out);
+    assert!(repaired.out.contains("messages and events, from the backup (2)"), "{}", repaired.out);
     assert!(
         repaired.out.contains("not repaired") && !repaired.out.contains("its hash has changed"),
         "{}",

@@ -91,6 +91,11 @@ async fn bad_inputs_are_refused_alike() {
             json!({"sessionId": run.session, "prompt": "say x", "adapterId": "none"}),
             ("adapter_not_registered", None),
         ),
+        (
+            "send_agent_message",
+            json!({"sessionId": run.session, "prompt": "say x", "modelProfile": "worker"}),
+            ("invalid_request", Some("option_not_used")),
+        ),
         ("delegate_agent", json!({"mode": "call", "objective": "x"}), ("invalid_tool_input", None)),
         (
             "delegate_agent",

@@ -162,7 +162,12 @@ async fn accept(
         mode: line.mode.unwrap_or_default(),
         options: RunOptions {
             system_prompt,
-            model: line.model.or(hint.model).or_else(|| options.model.clone()),
+            // A profile replaces the default models, not a model that the line names.
+            model: match line.model_profile {
+                Some(_) => line.model,
+                None => line.model.or(hint.model).or_else(|| options.model.clone()),
+            },
+            model_profile: line.model_profile,
             cwd: Some(cwd),
             ..RunOptions::default()
         },

@@ -68,12 +68,31 @@ fn an_unrelated_error_does_not_end_a_query() {
 }
 
 #[test]
+fn a_query_can_name_a_model_profile() {
+    let mut host = Host::start();
+    let mut line = query("r", "k", "say hello");
+    line["modelProfile"] = "worker".into();
+    host.send(&line);
+    let end = host.receive_end("r");
+    let run = end["runId"].as_str().unwrap().parse().unwrap();
+    let run = host.server.runtime.block_on(host.server.client().run_get(run)).unwrap();
+    assert_eq!((run.options.model_profile.as_deref(), run.options.model), (Some("worker"), None));
+}
+
+#[test]
 fn empty_fields_count_as_absent_and_the_version_is_a_number() {
     let mut host = Host::start();
     let mut line = query("r", "k", "say hello");
-    for field in
-        ["sessionId", "adapterId", "surfaceKind", "cwd", "model", "legacyAdapterSessionId", "imageBase64"]
-    {
+    for field in [
+        "sessionId",
+        "adapterId",
+        "surfaceKind",
+        "cwd",
+        "model",
+        "modelProfile",
+        "legacyAdapterSessionId",
+        "imageBase64",
+    ] {
         line[field] = "".into();
     }
     line["protocolVersion"] = 2.0.into();

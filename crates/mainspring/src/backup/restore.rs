@@ -72,6 +72,14 @@ pub fn take_contents(from: &Path, hashes: &[String], into: &Path) -> Result<Vec<
     Ok(found)
 }
 
+/// Takes the database from a backup, and writes it below `into`. Returns its path.
+pub fn take_database(from: &Path, into: &Path) -> Result<PathBuf, BackupError> {
+    let mut manifest = manifest_read(from)?;
+    manifest.files.retain(|path, _| path == DATABASE);
+    unpack(from, &manifest, into)?;
+    Ok(into.join(DATABASE))
+}
+
 /// Refuses a state directory that has, or had, a database or artifacts.
 fn refuse_data(config: &Config) -> Result<(), BackupError> {
     let database = config.database();

@@ -12,7 +12,7 @@ use mainspring_kernel::policy;
 
 use super::error::Problem;
 use super::rule::{
-    Input, Keywords, Number, Rule, Value, command, fallbacks, keyword, number, path, policy_rules,
+    Input, Keywords, Number, Rule, Value, command, fallbacks, keyword, number, path, policy_rules, profiles,
     server_names, text, variable_names, variables,
 };
 use crate::agents::CONTROL_SERVER;
@@ -46,6 +46,8 @@ pub struct AdapterConfig {
     pub auth_method: Option<String>,
     /// The model of runs that name none.
     pub model: Option<String>,
+    /// The agent's models by the names of logical profiles.
+    pub profiles: Option<BTreeMap<String, String>>,
     /// The agent's mode in runs that may act.
     pub act_mode: Option<String>,
     /// The agent's mode in runs that may only answer.
@@ -192,6 +194,8 @@ adapter_settings! {
     auth_method: String, text(), "none";
     #[doc = "Model of runs that name none."]
     model: String, text(), "the agent's own";
+    #[doc = "Models of the agent by the names of logical profiles, such as `worker`; a run or a session names the profile."]
+    profiles: BTreeMap<String, String>, profiles(), "none";
     #[doc = "Mode of the agent in runs that may act. ACP only."]
     act_mode: String, text(), "the agent's own";
     #[doc = "Mode of the agent in runs that may only answer. ACP only."]

@@ -451,6 +451,32 @@ impl Rule<BTreeMap<String, String>> for Variables {
     }
 }
 
+/// A rule that accepts a table of model profiles.
+pub(super) struct Profiles;
+
+/// Allows logical profiles with the models they stand for.
+pub(super) const fn profiles() -> Profiles {
+    Profiles
+}
+
+impl Rule<BTreeMap<String, String>> for Profiles {
+    fn read(&self, input: &Input<'_>) -> Result<BTreeMap<String, String>, String> {
+        let RawValue::Table(table) = &input.raw else { return Err(self.allowed()) };
+        let is_valid = |(name, model): (&String, &String)| {
+            check_text("a model profile", name).is_ok() && check_text("a model", model).is_ok()
+        };
+        if table.iter().all(is_valid) { Ok(table.clone()) } else { Err(self.allowed()) }
+    }
+
+    fn show(&self, value: &BTreeMap<String, String>) -> Value {
+        Value::List(value.iter().map(|(name, model)| format!("{name}={model}")).collect())
+    }
+
+    fn allowed(&self) -> String {
+        "a table of models in the file, such as { worker = \"haiku\" }".to_owned()
+    }
+}
+
 /// A rule that accepts a URL or an empty text.
 pub(super) struct UrlOrEmpty;
 

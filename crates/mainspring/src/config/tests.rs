@@ -453,6 +453,22 @@ fn fallbacks_are_read_and_must_name_adapters() {
 }
 
 #[test]
+fn profiles_are_a_table_of_models() {
+    let file =
+        "[adapters.pi]\nkind = \"pi\"\n[adapters.pi.profiles]\nworker = \"haiku\"\nmain_reasoner = \"a/b\"\n";
+    let adapters = machine().file(file).load().config.adapters;
+    let profiles = adapters["pi"].profiles.clone().unwrap();
+    assert_eq!(
+        profiles.into_iter().map(|(name, model)| format!("{name}={model}")).collect::<Vec<_>>(),
+        ["main_reasoner=a/b", "worker=haiku"]
+    );
+    let problems = machine().file("[adapters.pi]\nkind = \"pi\"\nprofiles = { worker = \"\" }\n").problems();
+    assert!(problems.contains("must be a table of models in the file"), "{problems}");
+    let problems = machine().file("[adapters.native]\nprofiles = { worker = \"x\" }\n").problems();
+    assert!(problems.contains("adapters.native.profiles needs a kind"), "{problems}");
+}
+
+#[test]
 fn tables_and_values_are_not_interchangeable() {
     let machine =
         machine().file("limits = 5\nretry = []\n[max_workers]\na = 1\n[adapters]\npi = 3\nPi = {}\n");

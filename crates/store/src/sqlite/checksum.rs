@@ -11,7 +11,7 @@
 use std::ops::Range;
 
 use mainspring_core::{EventId, MessageId, RunId, SessionId};
-use rusqlite::types::{ToSqlOutput, Type, ValueRef};
+use rusqlite::types::{ToSqlOutput, Type, Value, ValueRef};
 use rusqlite::{Connection, Error, Result, Row, Statement, ToSql};
 
 use super::columns::Id;
@@ -297,6 +297,22 @@ pub(super) fn verify(connection: &Connection) -> Result<ChecksumReport> {
         }
     }
     Ok(report)
+}
+
+/// Returns the first column of each row of `sql` that does not match its checksum.
+pub(super) fn damaged(connection: &Connection, sql: &str, layout: &Layout) -> Result<Vec<Value>> {
+    let mut statement = connection.prepare(sql)?;
+    let mut rows = statement.query([])?;
+    let mut keys = vec![];
+    while let Some(row) = rows.next()? {
+        match layout.check(row, 0) {
+            Err(Error::FromSqlConversionFailure(_, _, mismatch)) if mismatch.is::<Mismatch>() => {
+                keys.push(row.get(0)?);
+            }
+            checked => checked?,
+        }
+    }
+    Ok(keys)
 }
 
 impl ChecksumReport {

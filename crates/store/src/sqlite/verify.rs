@@ -104,16 +104,16 @@ const EVENT_RULES: &[&str] = &[
          'run.waiting_approval', 'run.cancelling', 'run.succeeded', 'run.failed', 'run.cancelled', 'run.timed_out',
          'run.orphaned')
        GROUP BY run_id)
-     SELECT 'run ' || lower(hex(runs.run_id)) || ' is ' || runs.status || ', but its last event is ' || events.type
+     SELECT 'run_' || lower(hex(runs.run_id)) || ' is ' || runs.status || ', but its last event is ' || events.type
             || ' at ' || event_seq
      FROM last JOIN events ON event_seq = last.seq JOIN runs ON runs.run_id = last.run_id
      WHERE runs.status <> substr(events.type, 5) AND runs.merged_into_run_id IS NULL",
-    "SELECT 'run ' || lower(hex(runs.run_id)) || ' counts ' || attempts || ' attempts, but has '
+    "SELECT 'run_' || lower(hex(runs.run_id)) || ' counts ' || attempts || ' attempts, but has '
             || (SELECT count(*) FROM run_attempts WHERE run_attempts.run_id = runs.run_id)
      FROM runs JOIN sessions USING (session_id)
      WHERE sessions.status <> 'deleted'
        AND attempts <> (SELECT count(*) FROM run_attempts WHERE run_attempts.run_id = runs.run_id)",
-    "SELECT 'event ' || event_seq || ' completes message ' || lower(hex(events.message_id)) || ', which is missing'
+    "SELECT 'event ' || event_seq || ' completes msg_' || lower(hex(events.message_id)) || ', which is missing'
      FROM events JOIN sessions USING (session_id)
      WHERE sessions.status <> 'deleted' AND type = 'message.completed' AND events.message_id IS NOT NULL
        AND NOT EXISTS (SELECT 1 FROM messages WHERE messages.message_id = events.message_id)",
@@ -133,20 +133,20 @@ const TREE_RULES: &[&str] = &[
        SELECT line, end_pos - coalesce(parent_pos + 1, 0) AS wanted,
               (SELECT count(*) FROM messages WHERE messages.line = lines.line) AS found FROM lines)
      WHERE found <> wanted",
-    "SELECT 'message ' || lower(hex(message_id)) || ' lies outside its line ' || messages.line
+    "SELECT 'msg_' || lower(hex(message_id)) || ' lies outside its line ' || messages.line
      FROM messages JOIN lines ON lines.line = messages.line
      WHERE messages.pos < coalesce(parent_pos + 1, 0) OR messages.pos >= end_pos",
-    "SELECT 'session ' || lower(hex(session_id)) || ' ends at a message that is missing'
+    "SELECT 'ses_' || lower(hex(session_id)) || ' ends at a message that is missing'
      FROM sessions WHERE status <> 'deleted' AND tip_line IS NOT NULL AND NOT EXISTS (
        SELECT 1 FROM messages WHERE messages.line = tip_line AND messages.pos = tip_pos
          AND (tip_message_id IS NULL OR messages.message_id = tip_message_id))",
-    "SELECT 'session ' || lower(hex(session_id)) || ' continues another one after a message that is missing'
+    "SELECT 'ses_' || lower(hex(session_id)) || ' continues another one after a message that is missing'
      FROM sessions WHERE status <> 'deleted' AND base_line IS NOT NULL AND NOT EXISTS (
        SELECT 1 FROM messages WHERE messages.line = base_line AND messages.pos = base_pos)",
-    "SELECT 'session ' || lower(hex(cursors.session_id)) || ' chose line ' || to_line || ', which is missing'
+    "SELECT 'ses_' || lower(hex(cursors.session_id)) || ' chose line ' || to_line || ', which is missing'
      FROM cursors JOIN sessions USING (session_id)
      WHERE sessions.status <> 'deleted' AND NOT EXISTS (SELECT 1 FROM lines WHERE lines.line = cursors.to_line)",
-    "SELECT 'run ' || lower(hex(run_id)) || ' answers prompt ' || lower(hex(prompt_message_id)) || ', which is missing'
+    "SELECT 'run_' || lower(hex(run_id)) || ' answers prompt msg_' || lower(hex(prompt_message_id)) || ', which is missing'
      FROM runs JOIN sessions USING (session_id)
      WHERE sessions.status <> 'deleted' AND prompt_message_id IS NOT NULL
        AND NOT EXISTS (SELECT 1 FROM messages WHERE message_id = prompt_message_id)",

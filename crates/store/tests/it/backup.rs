@@ -157,13 +157,37 @@ async fn repair_rebuilds_the_search_index_and_names_the_rest() {
         .execute_batch("DELETE FROM search_titles; UPDATE events SET payload = '{}' WHERE event_seq = 1")
         .unwrap();
     drop(connection);
-    let repaired = database_repair(&database(&folder)).unwrap();
+    let repaired = database_repair(&database(&folder), None, NOW).unwrap();
     assert!(repaired.iter().all(|part| part.what != "indexes"), "{repaired:?}");
     let left = findings(&database(&folder));
     assert_eq!(left.len(), 1, "{left:?}");
     let store = sqlite_open(folder.path());
     let query = Query::parse("session").unwrap();
     assert_eq!(store.search_titles(OWNER, &query, None, 9).await.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn repair_takes_damaged_events_from_a_backup() {
+    let (folder, store) = filled().await;
+    let copy = folder.path().join("copy.sqlite3");
+    SqliteView::open(&database(&folder), true).unwrap().copy_to(&copy).unwrap();
+    let written = events(&store, 1).await;
+    store.close();
+    let connection = Connection::open(database(&folder)).unwrap();
+    connection.execute_batch("UPDATE events SET payload = '{}' WHERE event_seq = 2").unwrap();
+    // An event of another history is not taken.
+    connection.execute_batch("UPDATE events SET event_id = randomblob(16) WHERE event_seq = 3").unwrap();
+    drop(connection);
+    let repaired = database_repair(&database(&folder), Some(&copy), NOW).unwrap();
+    assert!(
+        repaired.iter().any(|part| part.what.contains("from the backup") && part.rows == 1),
+        "{repaired:?}"
+    );
+    let left = findings(&database(&folder));
+    assert!(left.len() == 1 && left[0].1.contains("at 3"), "{left:?}");
+    let store = sqlite_open(folder.path());
+    let read = store.events_after(session_id(1), None, Cursor::START, 2).await.unwrap();
+    assert_eq!(read, written[..2]);
 }
 
 #[tokio::test]

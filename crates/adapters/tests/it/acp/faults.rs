@@ -113,6 +113,21 @@ async fn a_lost_native_session_is_reconstructed_in_the_second_attempt() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_line_that_cannot_be_read_is_named() {
+    let world = world("resume").await;
+    for (prompt, fault) in [
+        ("hm; garble; hang", "the agent sent a line that is not UTF-8"),
+        ("hm; stretch; hang", "the agent sent a line of more than 64 MB"),
+    ] {
+        let run = world.run("a", prompt).await;
+        assert_eq!(failure_code(&run), "transport_interruption", "{run:?}");
+        let json = serde_json::to_string(&run).unwrap();
+        assert!(json.contains(fault), "{json}");
+    }
+    world.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn only_a_regular_end_is_a_success() {
     let world = world("none").await;
     for (reason, status, code) in [

@@ -174,6 +174,54 @@ async fn a_model_is_set_if_the_agent_offers_it() {
     let run = world.start_request(with_model("b", "m3")).await;
     let ended = serde_json::to_string(&world.wait_for_end(run).await).unwrap();
     assert!(ended.contains(r#"the agent has no model \"m3\"; it has m1, m2"#), "{ended}");
+    // Another name of the same model.
+    let run = world.start_request(with_model("c", "vendor/m2-20250929")).await;
+    world.wait_for_end(run).await;
+    assert_eq!(world.last_message("c").await.text(), "\"model\"=\"m2\"\nhistory\n");
+    world.close().await;
+    // An agent that lists no models takes one as given, or says why not.
+    let world = self::world("resume,listless").await;
+    let run = world.start_request(with_model("a", "m7")).await;
+    world.wait_for_end(run).await;
+    assert_eq!(world.last_message("a").await.text(), "model=\"m7\"\nhistory\n");
+    let run = world.start_request(with_model("b", "bad")).await;
+    let ended = serde_json::to_string(&world.wait_for_end(run).await).unwrap();
+    assert!(ended.contains("no such model: bad"), "{ended}");
+    world.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_profile_stands_for_a_model_of_the_agent() {
+    let profiles = |setup: &mut Setup| {
+        setup.agent.model = Some("m1".into());
+        setup.agent.profiles = [("worker".to_owned(), "m2".to_owned())].into();
+    };
+    let world = world_with("resume", profiles).await;
+    let with_profile = |key: &str, profile: &str| {
+        let mut request = request(key, "history");
+        request.options.model_profile = Some(profile.into());
+        request
+    };
+    let run = world.start_request(with_profile("a", "worker")).await;
+    let run = world.wait_for_end(run).await;
+    assert_eq!(world.last_message("a").await.text(), "\"model\"=\"m2\"\nhistory\n");
+    assert_eq!(run.options.model_profile.as_deref(), Some("worker"));
+    // An explicit model takes precedence.
+    let mut both = with_profile("b", "worker");
+    both.options.model = Some("m1".into());
+    let run = world.start_request(both).await;
+    world.wait_for_end(run).await;
+    assert_eq!(world.last_message("b").await.text(), "history\n");
+    let run = world.start_request(with_profile("c", "verifier")).await;
+    let ended = serde_json::to_string(&world.wait_for_end(run).await).unwrap();
+    assert!(ended.contains(r#"has no model profile \"verifier\"; it has worker"#), "{ended}");
+    // The profile of a session is a default: one that is gone falls back, and the run reports it.
+    let mut session = request("d", "history");
+    session.session.new.model_profile = Some("gone".into());
+    let run = world.start_request(session).await;
+    assert_eq!(world.wait_for_end(run).await.state.status(), RunStatus::Succeeded);
+    let events = serde_json::to_string(&world.events("d").await).unwrap();
+    assert!(events.contains("the default model is used"), "{events}");
     world.close().await;
 }
 

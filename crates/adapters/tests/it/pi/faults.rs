@@ -133,6 +133,16 @@ async fn another_path_opens_another_native_session() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_line_that_cannot_be_read_is_named() {
+    let world = world("keep").await;
+    let run = world.run("a", "hm; garble; hang").await;
+    assert_eq!((failure_code(&run).as_str(), run.attempts), ("transport_interruption", 1), "{run:?}");
+    let json = serde_json::to_string(&run).unwrap();
+    assert!(json.contains("the agent sent a line that is not UTF-8"), "{json}");
+    world.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn only_a_regular_end_is_a_success() {
     let world = world("keep").await;
     for (script, status, code) in [
