@@ -180,9 +180,13 @@ fn main() -> ExitCode {
         return guard.execute();
     }
     let output = Output::new(cli.global.json);
+    let serves_host = matches!(cli.command, Command::Stdio(_));
     let outcome = match run_cli(cli, &output) {
         Ok(exit) => exit,
         Err(error) => {
+            if serves_host {
+                stdio::print_end(&error);
+            }
             output.print_error(&error);
             error.exit
         }
