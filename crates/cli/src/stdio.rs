@@ -153,7 +153,7 @@ async fn serve_host(
             Disconnect::Stopped => {
                 let grace_ms = config.cancel_grace_ms + FINAL_LINES_TIMEOUT_MS;
                 let cancel = async {
-                    host.cancel().await;
+                    Box::pin(host.cancel()).await;
                     host.answered().await;
                 };
                 timeout(clock, grace_ms, cancel).await;

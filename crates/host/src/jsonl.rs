@@ -196,6 +196,7 @@ impl Jsonl {
             shared.reply(&Reply::error("shutting_down", SHUTTING_DOWN), &query.line_ids(None)).await;
             shared.live.end(&query);
         }
+        shared.calls.answered().await;
         shared.output.flushed().await;
     }
 }
