@@ -275,9 +275,9 @@ pub enum Reply<'a> {
         /// The session. A reader finds it in [`LineIds`].
         #[serde(default)]
         session_id: Cow<'a, str>,
-        /// The agent's own session. A reader finds it in [`LineIds`].
+        /// The agent's own session; null if there is none. Absent in version 1. A reader finds it in [`LineIds`].
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        adapter_session_id: Option<Cow<'a, str>>,
+        adapter_session_id: Option<Option<Cow<'a, str>>>,
         /// `succeeded` or `cancelled`.
         terminal_status: RunStatus,
         /// Tokens and cost of all attempts.

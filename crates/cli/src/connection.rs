@@ -4,16 +4,22 @@
 //! A command sees a client in all three cases. When the owner of the directory exits, its guest takes the directory
 //! over and continues.
 
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use mainspring_client::{Client, Error, Events, Feed, Socket};
 use mainspring_core::Position;
 use mainspring_kernel::clock::Clock;
 use mainspring_store::StateDirError;
+use mainspring_system::tasks::Tasks;
+use tokio::sync::Mutex;
+use tokio::task::JoinHandle;
 
 use super::Context;
 use super::error::CliError;
 use super::follow::drain_accepted;
+use super::takeover;
 use mainspring::Server;
 use mainspring::token;
 use mainspring::{Node, NodeError};
@@ -21,6 +27,8 @@ use mainspring::{Node, NodeError};
 /// Time between two attempts to reach the owner of the state directory or to take its place.
 const RETRY_INTERVAL_MS: u64 = 20;
 const MAX_CONNECT_ATTEMPTS: u32 = 500;
+/// Time between two looks for a `serve` that waits for the state directory.
+const CLAIM_INTERVAL_MS: u64 = 100;
 
 /// Work this process does if it becomes the owner of the state directory.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -37,7 +45,64 @@ pub(super) struct Connection<'a> {
     purpose: Purpose,
     client: Client,
     /// The node and its server, if this process owns the state directory.
-    local: Option<(Node, Server)>,
+    local: Option<LocalServer>,
+}
+
+/// A node and its server in this process, until a `serve` takes the state directory over.
+struct LocalServer {
+    parts: Arc<Mutex<Option<(Node, Server)>>>,
+    /// Hands the directory over when a `serve` waits for it.
+    hand_over: Option<JoinHandle<()>>,
+}
+
+impl LocalServer {
+    fn new(node: Node, server: Server, state_dir: &Path, purpose: Purpose) -> Self {
+        let parts = Arc::new(Mutex::new(Some((node, server))));
+        // A command that only reads records ends by itself.
+        let hand_over = (purpose == Purpose::Execute)
+            .then(|| Tasks::default().spawn(hand_over_when_claimed(parts.clone(), state_dir.to_owned())));
+        Self { parts, hand_over }
+    }
+
+    fn is_handed_over(&self) -> bool {
+        // The lock is held while the node is closed for a `serve`.
+        self.parts.try_lock().map_or(true, |parts| parts.is_none())
+    }
+
+    /// Takes the node and its server; none if a `serve` has taken over.
+    async fn take(self) -> Option<(Node, Server)> {
+        let parts = self.parts.lock().await.take();
+        if let Some(hand_over) = self.hand_over {
+            hand_over.abort();
+        }
+        parts
+    }
+}
+
+/// Waits until a `serve` claims the state directory and no run is active, then closes the node.
+async fn hand_over_when_claimed(parts: Arc<Mutex<Option<(Node, Server)>>>, state_dir: PathBuf) {
+    let clock = Clock::system();
+    loop {
+        clock.sleep_until(clock.now().plus(CLAIM_INTERVAL_MS)).await;
+        if !takeover::is_claimed(&state_dir) {
+            continue;
+        }
+        // Held until the node is closed, so that the process does not exit before.
+        let mut parts = parts.lock().await;
+        let Some((node, server)) = parts.as_ref() else { return };
+        let work = *node.kernel().work().borrow();
+        // An agent's process may also hold a run that waits for a person.
+        if work.active + work.queued + node.busy_agents() > 0 {
+            continue;
+        }
+        server.close();
+        node.kernel().drain().await;
+        if let Some((node, server)) = parts.take() {
+            server.stop().await;
+            node.close().await;
+        }
+        return;
+    }
 }
 
 impl<'a> Connection<'a> {
@@ -51,10 +116,15 @@ impl<'a> Connection<'a> {
         let clock = Clock::system();
         let mut attempts = 0;
         loop {
-            let busy = match Self::become_owner(context, purpose).await {
-                Err(OwnError::Busy(busy)) => busy,
-                Err(OwnError::Other(error)) => return Err(error),
-                Ok(connection) => return Ok(connection),
+            // A `serve` that waits for the directory comes first.
+            let is_claimed = takeover::is_claimed(&context.config().state_dir);
+            let busy = match is_claimed {
+                true => StateDirError::Busy { path: context.config().state_dir.clone(), owner: None },
+                false => match Self::become_owner(context, purpose).await {
+                    Err(OwnError::Busy(busy)) => busy,
+                    Err(OwnError::Other(error)) => return Err(error),
+                    Ok(connection) => return Ok(connection),
+                },
             };
             // The owner may be about to listen or to exit.
             if let Some(client) = owner_client(context)?
@@ -96,7 +166,10 @@ impl<'a> Connection<'a> {
             Ok::<_, CliError>((server, client))
         };
         match start_server.await {
-            Ok((server, client)) => Ok(Self { context, purpose, client, local: Some((node, server)) }),
+            Ok((server, client)) => {
+                let local = Some(LocalServer::new(node, server, &config.state_dir, purpose));
+                Ok(Self { context, purpose, client, local })
+            }
             Err(error) => {
                 node.close().await;
                 Err(OwnError::Other(error))
@@ -144,14 +217,14 @@ impl<'a> Connection<'a> {
 
     /// True when another process on this machine owns the state directory.
     pub(super) fn is_guest(&self) -> bool {
-        self.local.is_none() && self.context.config().url.is_none()
+        let is_owner = self.local.as_ref().is_some_and(|local| !local.is_handed_over());
+        !is_owner && self.context.config().url.is_none()
     }
 
     /// Disconnects. An owner first completes all accepted work, including its guests'.
     pub(super) async fn close(self) -> Result<(), CliError> {
-        let Some((node, server)) = self.local else {
-            return Ok(());
-        };
+        let Some(local) = self.local else { return Ok(()) };
+        let Some((node, server)) = local.take().await else { return Ok(()) };
         let drained = match self.purpose {
             Purpose::Execute => drain_accepted(self.context, node.kernel(), || server.close()).await,
             Purpose::Records => Ok(()),
@@ -166,7 +239,8 @@ impl Connection<'_> {
     /// Disconnects within `drain_ms` milliseconds: runs that execute here may finish until then and are stopped after
     /// that. Followers of these runs still receive the final events.
     pub(super) async fn close_within(self, drain_ms: u64) {
-        let Some((node, server)) = self.local else { return };
+        let Some(local) = self.local else { return };
+        let Some((node, server)) = local.take().await else { return };
         server.close();
         tokio::select! {
             () = node.kernel().drain() => {}
@@ -178,7 +252,8 @@ impl Connection<'_> {
 
     /// Disconnects at once. Running runs are stopped and recorded as such; queued runs stay queued.
     pub(super) async fn close_now(self) -> Result<(), CliError> {
-        if let Some((node, server)) = self.local {
+        let Some(local) = self.local else { return Ok(()) };
+        if let Some((node, server)) = local.take().await {
             server.stop().await;
             node.close().await;
         }

@@ -11,7 +11,9 @@ use super::output::{DIM, GREEN, RED, YELLOW, format_time};
 use mainspring::Node;
 use mainspring::config::{Config, Durability, OnOrphan};
 
-/// Check the state directory, the database and the configuration
+mod agents;
+
+/// Check the state directory, the database, the configuration, agents and keys
 #[derive(Args)]
 pub(super) struct Doctor {
     /// Also verify every index and the hash of every artifact; reads all data
@@ -63,6 +65,9 @@ impl Doctor {
         );
         self.state_dir(config, report).await;
         adapters(config, report);
+        agents::check_agents(config, report).await;
+        let is_served = matches!(StateDir::peek(&config.state_dir), Ok(Some(_)));
+        agents::check_models(config, is_served, report);
         let limits = &config.limits;
         let limits = format!(
             "{} workers, prompts of {} bytes, {} queued per session, {} in all",

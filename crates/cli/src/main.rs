@@ -47,6 +47,7 @@ mod safe_text;
 mod serve;
 mod session;
 mod stdio;
+mod takeover;
 mod tree;
 mod vacuum;
 mod verify;
@@ -147,7 +148,7 @@ enum Command {
     /// Show the configuration
     #[command(subcommand)]
     Config(config::Config),
-    /// Check the state directory, the database and the configuration
+    /// Check the state directory, the database, the configuration, agents and keys
     Doctor(doctor::Doctor),
     /// Back the state directory up, also while it is served
     Backup(backup::Backup),
@@ -179,9 +180,13 @@ fn main() -> ExitCode {
         return guard.execute();
     }
     let output = Output::new(cli.global.json);
+    let serves_host = matches!(cli.command, Command::Stdio(_));
     let outcome = match run_cli(cli, &output) {
         Ok(exit) => exit,
         Err(error) => {
+            if serves_host {
+                stdio::print_end(&error);
+            }
             output.print_error(&error);
             error.exit
         }

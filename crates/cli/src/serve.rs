@@ -11,9 +11,12 @@ use super::Context;
 use super::connection::Purpose;
 use super::error::{CliError, Exit};
 use super::output::DIM;
-use mainspring::Node;
+use super::takeover::Claim;
 use mainspring::Server;
 use mainspring::token;
+use mainspring::{Node, NodeError};
+use mainspring_kernel::clock::Clock;
+use mainspring_store::StateDirError;
 
 /// Serve the HTTP API on a TCP address and a Unix socket
 #[derive(Args)]
@@ -39,10 +42,46 @@ impl Serve {
                 .map_err(|_| CliError::bad_request("the setting `listen` is not an address"))?,
             Some(address) => address,
         };
-        let node = Node::open(config).await?;
+        let Some((node, _claim)) = open_node(context).await? else { return Ok(Exit::Cancelled) };
         let served = serve(context, &node, address).await;
         node.close().await;
         served.map(|()| Exit::Done)
+    }
+}
+
+/// Time between two attempts to take the state directory.
+const RETRY_INTERVAL_MS: u64 = 20;
+
+/// Opens the node. A command that serves by the way hands the state directory over once it has no active run; another
+/// `serve` does not. None if interrupted.
+async fn open_node(context: &Context<'_>) -> Result<Option<(Node, Option<Claim>)>, CliError> {
+    let config = context.config();
+    let node = Node::open(config).await;
+    let busy = match node {
+        Ok(node) => return Ok(Some((node, Claim::take(&config.state_dir)?))),
+        Err(NodeError::StateDir(busy @ StateDirError::Busy { .. })) => busy,
+        Err(error) => return Err(error.into()),
+    };
+    let Some(claim) = Claim::take(&config.state_dir)? else { return Err(NodeError::StateDir(busy).into()) };
+    let owner = match &busy {
+        StateDirError::Busy { owner: Some(owner), .. } => format!("process {}", owner.pid),
+        _ => "another process".into(),
+    };
+    context.output.print_note(format_args!(
+        "{DIM}{owner} serves the state directory by the way; taking over once it has no active run{DIM:#}"
+    ))?;
+    let mut interrupt = std::pin::pin!(shutdown_signal());
+    let clock = Clock::system();
+    loop {
+        match Node::open(config).await {
+            Ok(node) => return Ok(Some((node, Some(claim)))),
+            Err(NodeError::StateDir(StateDirError::Busy { .. })) => {}
+            Err(error) => return Err(error.into()),
+        }
+        tokio::select! {
+            signal = &mut interrupt => return Ok(signal.map(|()| None)?),
+            () = clock.sleep_until(clock.now().plus(RETRY_INTERVAL_MS)) => {}
+        }
     }
 }
 

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use mainspring_api::jsonl::codes::protocol_code;
+use mainspring_core::Time;
 use mainspring_host::jsonl::{self, Disconnect, Jsonl};
 use mainspring_host::{Keeper, Link};
 use mainspring_kernel::clock::Clock;
@@ -49,16 +50,16 @@ pub(super) fn parse_alias(text: &str) -> Result<(String, String), String> {
     Ok((name.to_owned(), adapter.to_owned()))
 }
 
+/// Reports on the protocol why the process ends: a host reads only standard output.
+pub(super) fn print_end(error: &CliError) {
+    let (code, reason) = protocol_code(&error.code);
+    let line = json!({"type": "error", "message": error.message, "code": code, "reason": reason});
+    let _ = writeln!(std::io::stdout(), "{line}");
+}
+
 impl Stdio {
     pub(super) async fn execute(self, context: &Context<'_>) -> Result<Exit, CliError> {
-        let served = self.serve(context).await;
-        if let Err(error) = &served {
-            // The host reads only standard output.
-            let (code, reason) = protocol_code(&error.code);
-            let line = json!({"type": "error", "message": error.message, "code": code, "reason": reason});
-            let _ = writeln!(std::io::stdout(), "{line}");
-        }
-        served.map(|()| Exit::Done)
+        self.serve(context).await.map(|()| Exit::Done)
     }
 
     async fn serve(self, context: &Context<'_>) -> Result<(), CliError> {
@@ -74,10 +75,13 @@ impl Stdio {
             }
         };
         let served = serve_host(context, &mut connection, &mut keeper, &host, &clock).await;
-        // Stops the remaining runs and reports their end, without waiting for a host that no longer reads.
-        connection.close_within(context.config().drain_ms).await;
+        // What is still open ends with `shutting_down`. A host may no longer read that.
         timeout(&clock, FINAL_LINES_TIMEOUT_MS, host.finish()).await;
-        served
+        // Runs of others in this process get what is left of the time to drain.
+        let drain_ms = context.config().drain_ms;
+        let spent = served.as_ref().map_or(0, |left_at| clock.now().since(*left_at));
+        connection.close_within(drain_ms.saturating_sub(spent)).await;
+        served.map(|_| ())
     }
 
     fn options(&self, context: &Context<'_>) -> jsonl::Options {
@@ -126,14 +130,14 @@ pub(super) fn resolve_aliases(config: &Config, overrides: &[(String, String)]) -
 }
 
 /// Serves the host until it leaves. Then cancels its open queries after a signal, or waits for them if only the input
-/// was closed.
+/// was closed. Returns when the host left.
 async fn serve_host(
     context: &Context<'_>,
     connection: &mut Connection<'_>,
     keeper: &mut Keeper,
     host: &Jsonl,
     clock: &Clock,
-) -> Result<(), CliError> {
+) -> Result<Time, CliError> {
     let config = context.config();
     let input = async {
         tokio::select! {
@@ -143,12 +147,13 @@ async fn serve_host(
     };
     let disconnect = with_reconnect(connection, keeper, input).await??;
     tracing::info!(?disconnect, "the host sends no more input");
+    let left_at = clock.now();
     let ending = async {
         match disconnect {
             Disconnect::Stopped => {
                 let grace_ms = config.cancel_grace_ms + FINAL_LINES_TIMEOUT_MS;
                 let cancel = async {
-                    host.cancel().await;
+                    Box::pin(host.cancel()).await;
                     host.answered().await;
                 };
                 timeout(clock, grace_ms, cancel).await;
@@ -158,7 +163,8 @@ async fn serve_host(
             Disconnect::NotReading => {}
         }
     };
-    with_reconnect(connection, keeper, ending).await
+    with_reconnect(connection, keeper, ending).await?;
+    Ok(left_at)
 }
 
 /// Awaits `future`; meanwhile reconnects whenever the owner of the sessions exits.

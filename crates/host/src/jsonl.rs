@@ -25,9 +25,9 @@ use tokio::sync::{Semaphore, mpsc};
 
 mod follow;
 mod image;
+mod intake;
 mod interrupt;
 mod invalidate;
-mod lanes;
 mod line;
 
 mod live;
@@ -42,6 +42,7 @@ use crate::link::Link;
 use line::{Echo, Envelope, InvalidLine, Subject};
 use live::{Attempts, Live};
 use mainspring_api::jsonl::{Code, LineIds, Reply, Request};
+use mainspring_core::RunStatus;
 use pipes::{Input, Output};
 
 /// The client id of lines without one.
@@ -96,7 +97,7 @@ struct Shared {
     connection: String,
     live: Live,
     attempts: Attempts,
-    lanes: lanes::Lanes,
+    intake: intake::Intake,
     followers: follow::Followers,
     hints: warmup::Hints,
     logins: login::Logins,
@@ -108,6 +109,8 @@ struct Shared {
     tasks: Tasks,
 }
 
+/// The message of a query that has not ended when the process exits.
+const SHUTTING_DOWN: &str = "mainspring is shutting down before the query has ended; send it again with the same requestId to get its result";
 /// Memory limit of lines in progress.
 const INBOUND_MAX_BYTES: u32 = 64 << 20;
 /// Assumed memory of a line in progress in addition to its bytes: also a short line costs a task.
@@ -129,7 +132,7 @@ impl Jsonl {
             connection: ids.secret(),
             live: Live::default(),
             attempts: Attempts::default(),
-            lanes: lanes::Lanes::default(),
+            intake: intake::Intake::default(),
             followers: follow::Followers::default(),
             hints: warmup::Hints::default(),
             logins: login::Logins::default(),
@@ -163,11 +166,21 @@ impl Jsonl {
         self.0.live.drained().await;
     }
 
-    /// Cancels all live queries, latest first, so that no queued query starts because another one ends.
+    /// Cancels all live queries: those whose run is queued before the others, so that none starts because another one
+    /// ends. Queries that are not accepted yet end with `shutting_down`.
     pub async fn cancel(&self) {
-        for query in self.0.live.all() {
+        let shared = &self.0;
+        shared.intake.close();
+        let (mut queued, mut started) = (vec![], vec![]);
+        for query in shared.live.all() {
             let Some(run) = query.run().await else { continue };
-            let cancel = self.0.link.ask(&query.owner, |client| async move { client.run_cancel(run).await });
+            let found =
+                shared.link.ask(&query.owner, |client| async move { client.run_get(run).await }).await;
+            let is_queued = found.is_ok_and(|run| run.state.status() == RunStatus::Queued);
+            (if is_queued { &mut queued } else { &mut started }).push((query, run));
+        }
+        for (query, run) in queued.into_iter().chain(started) {
+            let cancel = shared.link.ask(&query.owner, |client| async move { client.run_cancel(run).await });
             if let Err(error) = cancel.await {
                 tracing::info!(%run, %error, "query was not cancelled");
             }
@@ -180,11 +193,10 @@ impl Jsonl {
         shared.calls.host_left();
         shared.calls.close();
         for query in shared.live.all() {
-            let message = "mainspring is shutting down before the query has ended; send it again with the same \
-                           requestId to get its result";
-            shared.reply(&Reply::error("shutting_down", message), &query.line_ids(None)).await;
+            shared.reply(&Reply::error("shutting_down", SHUTTING_DOWN), &query.line_ids(None)).await;
             shared.live.end(&query);
         }
+        shared.calls.answered().await;
         shared.output.flushed().await;
     }
 }
@@ -225,7 +237,7 @@ async fn read_lines(shared: &Arc<Shared>, mut lines: mpsc::Receiver<Input>) -> D
     Disconnect::Closed
 }
 
-/// Handles a line. Slow work runs in its own task; lanes keep the order that the host relies on.
+/// Handles a line. Slow work runs in its own task; the intake keeps the order that the host relies on.
 async fn dispatch(
     shared: &Arc<Shared>,
     envelope: Envelope,

@@ -94,6 +94,15 @@ impl Agents {
         }
     }
 
+    /// Returns the number of agent processes that work for a run, also for one that waits for a person.
+    pub(crate) fn busy_processes(&self) -> usize {
+        let busy = |adapter: &Arc<ProcessAdapter>| {
+            let (all, idle) = adapter.processes();
+            all.saturating_sub(idle)
+        };
+        self.processes.iter().map(busy).sum()
+    }
+
     /// Stops every agent process.
     pub(crate) async fn close(&self) {
         for adapter in &self.processes {

@@ -189,6 +189,11 @@ impl Node {
         }
     }
 
+    /// Returns the number of agent processes that work for a run, also for one that waits for a person.
+    pub fn busy_agents(&self) -> usize {
+        self.agents.busy_processes()
+    }
+
     /// Stops all runs, records their ends, and releases the state directory.
     pub async fn close(self) {
         self.kernel.shutdown().await;

@@ -20,7 +20,7 @@ fn a_line_has_its_type_fields_and_ids() {
     let result = Reply::Result {
         text: "hi".into(),
         session_id: "ses".into(),
-        adapter_session_id: Some("native".into()),
+        adapter_session_id: Some(Some("native".into())),
         terminal_status: RunStatus::Succeeded,
         usage: Usage::default(),
     };

@@ -273,6 +273,37 @@ fn a_second_server_is_refused_and_doctor_names_the_owner() {
 }
 
 #[test]
+fn serve_takes_over_from_a_command_that_serves_by_the_way() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut feed = Process::start(dir.path(), &["feed", "--json"]);
+    assert_eq!(feed.read_line(), "{\"type\":\"snapshot\",\"sessions\":[]}\n");
+    // The feed owns the directory, and a run is active in it.
+    let mut busy = Process::start(dir.path(), &["prompt", "-s", "a", "say begun; sleep 1500ms; say end"]);
+    busy.expect_output("begun\n");
+    let mut command = command(dir.path());
+    command.args(["serve", "--listen", "127.0.0.1:0"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut daemon = command.spawn().unwrap();
+    let mut notes = BufReader::new(daemon.stderr.take().unwrap());
+    let mut line = String::new();
+    notes.read_line(&mut line).unwrap();
+    assert!(line.contains(&format!("process {} serves", feed.id())), "{line}");
+    line.clear();
+    notes.read_line(&mut line).unwrap();
+    assert!(line.contains("serving http://"), "{line}");
+    let out = BufReader::new(daemon.stdout.take().unwrap());
+    let daemon = Process { child: daemon, out };
+    // The run was finished first, nothing was lost, and the feed goes on as a guest of the daemon.
+    let busy = busy.wait();
+    assert_eq!((busy.code, busy.out.as_str()), (0, "end\n"), "{}", busy.err);
+    let doctor = run(dir.path(), &["doctor"]);
+    assert!(doctor.out.contains(&format!("in use by process {}", daemon.id())), "{}", doctor.out);
+    assert_eq!(run(dir.path(), &["prompt", "-s", "b", "say hi"]).out, "hi\n");
+    while !feed.read_line().contains("\"key\":\"b\"") {}
+    let second = run(dir.path(), &["serve", "--listen", "127.0.0.1:0"]);
+    assert_eq!(second.code, 6, "{}", second.err);
+}
+
+#[test]
 fn session_tail_prints_past_and_new_events() {
     let dir = tempfile::tempdir().unwrap();
     run(dir.path(), &["prompt", "--session", "a", "say before"]);

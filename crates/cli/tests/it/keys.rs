@@ -180,3 +180,36 @@ async fn a_stored_key_reaches_a_daemon_that_is_already_running() {
         assert!(!String::from_utf8_lossy(&bytes).contains(SECRET), "{}", file.display());
     }
 }
+
+#[test]
+fn doctor_checks_that_agents_start_and_keys_are_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let (agent, folder) = (crate::kill::example("acp_agent"), dir.path().join("agent"));
+    std::fs::create_dir(&folder).unwrap();
+    let config = format!(
+        "adapter = \"good\"\n[adapters.good]\nkind = \"acp\"\ncommand = [{:?}, {:?}, \"resume\"]\n\
+         [adapters.missing]\nkind = \"acp\"\ncommand = [\"no-such-program-here\"]\n\
+         [adapters.broken]\nkind = \"acp\"\ncommand = [\"sh\", \"-c\", \"echo no luck >&2; exit 3\"]\n\
+         [models.main_reasoner]\nprovider = \"anthropic\"\nmodel = \"m-1\"\n",
+        agent.to_string_lossy(),
+        folder.to_string_lossy()
+    );
+    std::fs::write(dir.path().join("mainspring.toml"), config).unwrap();
+    let path = std::env::var("PATH").unwrap();
+    let doctor = || run(bare_command(dir.path()).env("PATH", &path).arg("doctor"));
+    let output = doctor();
+    assert_eq!(output.code, 5, "{}", output.out);
+    for wanted in [
+        "missing: there is no program \"no-such-program-here\"; install it, or change adapters.missing.command",
+        "broken: sh does not start: no luck",
+        "main_reasoner: anthropic/m-1 has no key; run `mainspring auth add anthropic`, or set ANTHROPIC_API_KEY",
+    ] {
+        assert!(output.out.contains(wanted), "{wanted}: {}", output.out);
+    }
+    let good = output.out.lines().find(|line| line.contains("good: ")).unwrap();
+    assert!(good.starts_with("ok") && good.contains(" starts"), "{good}");
+    let mut add = bare_command(dir.path());
+    add.args(["auth", "add", "anthropic"]);
+    assert_eq!(run_with_input(add, SECRET).code, 0);
+    assert!(doctor().out.contains("main_reasoner: anthropic/m-1\n"));
+}

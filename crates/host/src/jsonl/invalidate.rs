@@ -19,11 +19,11 @@ pub(super) fn handle(
 ) {
     let owner = shared.owner(&envelope).to_owned();
     shared.hints.forget(&owner, &line.session_key);
-    let position = shared.lanes.enter(query::lane_of(&owner, query::SCOPE, &line.session_key));
+    // Queries before this line use the old native session, those after it a new one.
+    let mut turn = shared.intake.enter();
     let shared = shared.clone();
     shared.tasks.clone().spawn(async move {
-        let mut position = position;
-        position.wait().await;
+        turn.wait().await;
         if let Err(error) = invalidate(&shared, &owner, &line.session_key).await {
             let (code, message) = code_and_message(&error);
             tracing::warn!(key = line.session_key, code, message, "session was not invalidated");
@@ -32,7 +32,7 @@ pub(super) fn handle(
                 shared.reply(&Reply::error(&code, &message), &LineIds::from(&envelope)).await;
             }
         }
-        drop(permit);
+        drop((turn, permit));
     });
 }
 

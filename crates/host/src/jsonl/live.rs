@@ -66,20 +66,9 @@ impl Query {
             attempt_id: details.attempt,
             event_id: event,
             adapter_session_id: details.native,
-            ..self.request_line_ids()
-        }
-    }
-
-    /// Returns the ids of the request without those of its run.
-    pub(super) fn request_line_ids(&self) -> LineIds {
-        match self.version {
-            Version::V1 => LineIds::default(),
-            Version::V2 => LineIds {
-                protocol_version: Some(2),
-                request_id: Some(self.request.clone()),
-                client_id: Some(self.client.clone()),
-                ..LineIds::default()
-            },
+            protocol_version: Some(2),
+            request_id: Some(self.request.clone()),
+            client_id: Some(self.client.clone()),
         }
     }
 

@@ -18,19 +18,17 @@ pub(super) struct Logins(Mutex<Option<String>>);
 /// Sends `auth_required` with the login methods of a query's adapter.
 pub(super) async fn require(shared: &Shared, query: &Query) {
     *shared.logins.0.lock() = Some(query.adapter.clone());
-    send_auth_required(shared, &query.owner, &query.adapter).await;
+    send_auth_required(shared, &query.owner, &query.adapter, &query.line_ids(None)).await;
 }
 
-async fn send_auth_required(shared: &Shared, owner: &str, adapter: &str) {
+async fn send_auth_required(shared: &Shared, owner: &str, adapter: &str, line_ids: &LineIds) {
     let ask = |client: Client| async move { client.login_list(adapter).await };
     // The host must learn that a login is required even if the methods are unknown; an error follows anyway.
     let methods = shared.link.ask(owner, ask).await.unwrap_or_else(|error| {
         tracing::warn!(%error, adapter, "login methods are not available");
         vec![]
     });
-    shared
-        .reply(&Reply::AuthRequired { methods: (&methods).into(), auth_url: None }, &LineIds::default())
-        .await;
+    shared.reply(&Reply::AuthRequired { methods: (&methods).into(), auth_url: None }, line_ids).await;
 }
 
 /// Authenticates the adapter that last required a login, else the default adapter.
@@ -60,7 +58,7 @@ pub(super) fn handle(
             // A version 1 host would take an error for the end of a query.
             (Err(error), Version::V1) => {
                 tracing::warn!(%error, adapter, "login failed");
-                send_auth_required(&shared, owner, &adapter).await;
+                send_auth_required(&shared, owner, &adapter, &LineIds::default()).await;
             }
         }
         drop(permit);

@@ -2,14 +2,16 @@
 
 use std::sync::Arc;
 
-use mainspring_api::jsonl::{Query as Line, Reply};
+use mainspring_api::jsonl::{LineIds, Query as Line, Reply};
 use mainspring_client::{BindingAdoption, Client, Error, Prompt, PromptContent, SessionTarget};
 use mainspring_core::{Block, ExternalRef, LegacyAlias, RunOptions, SessionId};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::line::{Envelope, Version};
 use super::live::Query;
-use super::{DEFAULT_CLIENT_ID, DEFAULT_SURFACE_KIND, Options, Shared, code_and_message, image};
+use super::{
+    DEFAULT_CLIENT_ID, DEFAULT_SURFACE_KIND, Options, SHUTTING_DOWN, Shared, code_and_message, image,
+};
 
 /// The scope of session keys without one.
 pub(super) const SCOPE: &str = "default";
@@ -22,7 +24,7 @@ pub(super) fn default_key(options: &Options) -> &str {
     options.model.as_deref().unwrap_or(SCOPE)
 }
 
-/// Starts a query. Its position in the lane is taken before this function returns.
+/// Starts a query. Its turn to be accepted is taken before this function returns.
 pub(super) fn handle(shared: &Arc<Shared>, envelope: &Envelope, line: Line, permit: OwnedSemaphorePermit) {
     let owner = shared.owner(envelope).to_owned();
     let client = envelope.client.clone().unwrap_or_else(|| DEFAULT_CLIENT_ID.to_owned());
@@ -40,13 +42,15 @@ pub(super) fn handle(shared: &Arc<Shared>, envelope: &Envelope, line: Line, perm
             return;
         }
     };
-    let position = shared.lanes.enter(lane(&query, &line, &shared.options));
+    let mut turn = shared.intake.enter();
     let shared = shared.clone();
     shared.tasks.clone().spawn(async move {
-        let mut position = position;
-        position.wait().await;
-        let accepted = accept(&shared, &query, line, unnamed).await;
-        drop((position, permit));
+        turn.wait().await;
+        let accepted = match shared.intake.is_closed() {
+            true => Err(("shutting_down".to_owned(), SHUTTING_DOWN.to_owned())),
+            false => accept(&shared, &query, line, unnamed).await,
+        };
+        drop((turn, permit));
         match accepted {
             Ok(accepted) => {
                 query.accept(accepted.run.session, accepted.run.id);
@@ -60,7 +64,8 @@ pub(super) fn handle(shared: &Arc<Shared>, envelope: &Envelope, line: Line, perm
     });
 }
 
-/// Reports a conflict if the repeated query has a different body. The live query goes on.
+/// Reports a conflict if the repeated query has a different body. The live query goes on, so the error does not carry its
+/// ids: a host takes an error with the id of a request for the end of that request.
 fn check_repeated(
     shared: &Arc<Shared>,
     live_query: Arc<Query>,
@@ -73,26 +78,12 @@ fn check_repeated(
         if live_query.run().await.is_some()
             && let Err((code, message)) = accept(&shared, &live_query, line, unnamed).await
         {
-            // The error concerns the repeated line, not the run of the live query.
-            shared.reply(&Reply::error(&code, &message), &live_query.request_line_ids()).await;
+            let message =
+                format!("request {:?} of client {:?}: {message}", live_query.request, live_query.client);
+            shared.reply(&Reply::error(&code, &message), &LineIds::default()).await;
         }
         drop(permit);
     });
-}
-
-/// Returns the lane of a query. Queries of one lane are accepted in order.
-fn lane(query: &Query, line: &Line, options: &Options) -> String {
-    let name = match (&line.session_id, &line.external_ref_kind, &line.external_ref_id) {
-        (Some(id), ..) if query.version == Version::V2 => format!("i{id}"),
-        (_, Some(kind), Some(id)) => format!("e{kind}\0{id}"),
-        _ => return lane_of(&query.owner, scope(line), key(line, options)),
-    };
-    format!("{}\0{name}", query.owner)
-}
-
-/// Returns the lane of a session key.
-pub(super) fn lane_of(owner: &str, scope: &str, key: &str) -> String {
-    format!("{owner}\0l{scope}\0{key}")
 }
 
 fn scope(line: &Line) -> &str {

@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::unix::OwnedReadHalf;
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
 use super::Shared;
 use super::line::Envelope;
@@ -39,9 +39,18 @@ const MAX_CONCURRENT_CALLS: usize = 256;
 /// Chunk size for discarding the rest of a line over the limit.
 const DISCARD_CHUNK_BYTES: u64 = 64 << 10;
 
-/// Pending calls to the host.
+/// Pending calls to the host, and the number of those whose result is not written yet.
 #[derive(Default)]
-pub(super) struct Calls(Mutex<CallState>);
+pub(super) struct Calls(Mutex<CallState>, Arc<watch::Sender<usize>>);
+
+/// A call of a host's tool, until its result is written.
+struct Unanswered(Arc<watch::Sender<usize>>);
+
+impl Drop for Unanswered {
+    fn drop(&mut self) {
+        self.0.send_modify(|count| *count -= 1);
+    }
+}
 
 #[derive(Default)]
 struct CallState {
@@ -151,12 +160,13 @@ fn open(shared: &Arc<Shared>, path: &Path, lock: File) -> io::Result<()> {
 /// Serves the calls of one agent until it disconnects.
 async fn serve(shared: Arc<Shared>, agent: UnixStream) {
     let (read, mut write) = agent.into_split();
-    let (answers, mut waiting) = mpsc::channel::<Vec<u8>>(QUEUED_RESULTS);
+    let (answers, mut waiting) = mpsc::channel::<Answer>(QUEUED_RESULTS);
     shared.tasks.spawn(async move {
-        while let Some(line) = waiting.recv().await {
+        while let Some((line, unanswered)) = waiting.recv().await {
             if write.write_all(&line).await.is_err() {
                 return;
             }
+            drop(unanswered);
         }
     });
     let (mut lines, limit) = (BufReader::new(read), shared.options.line_bytes);
@@ -165,7 +175,7 @@ async fn serve(shared: Arc<Shared>, agent: UnixStream) {
         let call = match read_call(line, limit) {
             Ok(call) => call,
             Err((call_id, why)) => {
-                send(&answers, &call_id, failed("invalid_tool_input", why)).await;
+                send(&answers, &call_id, failed("invalid_tool_input", why), None).await;
                 continue;
             }
         };
@@ -175,12 +185,14 @@ async fn serve(shared: Arc<Shared>, agent: UnixStream) {
         let tasks = shared.tasks.clone();
         tasks.spawn(async move {
             let call_id = call.call_id.clone();
+            // A control tool may take long, and the host does not wait for it when it leaves.
+            let unanswered = (!is_control_tool(&call.name)).then(|| shared.calls.unanswered());
             let result = tokio::select! {
                 result = run(&shared, call) => result,
                 // The agent has disconnected.
                 () = answers.closed() => return,
             };
-            send(&answers, &call_id, result).await;
+            send(&answers, &call_id, result, unanswered).await;
             drop(permit);
         });
     }
@@ -226,12 +238,15 @@ fn read_call(line: Vec<u8>, limit: usize) -> Result<Call, (String, String)> {
     }
 }
 
-async fn send(answers: &mpsc::Sender<Vec<u8>>, call_id: &str, result: String) {
+/// A line for an agent, and its call if that is one of a host's tool.
+type Answer = (Vec<u8>, Option<Unanswered>);
+
+async fn send(answers: &mpsc::Sender<Answer>, call_id: &str, result: String, unanswered: Option<Unanswered>) {
     let mut line =
         json!({"type": "tool_result", "callId": call_id, "result": result}).to_string().into_bytes();
     line.push(b'\n');
     // An agent that has disconnected needs no result.
-    let _ = answers.send(line).await;
+    let _ = answers.send((line, unanswered)).await;
 }
 
 /// Builds the result of a failed call.
@@ -389,6 +404,18 @@ pub(super) async fn answer(shared: &Shared, envelope: &Envelope, line: ToolResul
 }
 
 impl Calls {
+    /// Counts a call until the returned value is dropped.
+    fn unanswered(&self) -> Unanswered {
+        self.1.send_modify(|count| *count += 1);
+        Unanswered(self.1.clone())
+    }
+
+    /// Resolves once every call of a host's tool has its result.
+    pub(super) async fn answered(&self) {
+        // The sender lives as long as `self`.
+        let _ = self.1.subscribe().wait_for(|count| *count == 0).await;
+    }
+
     /// Records the owner of a query.
     pub(super) fn record_owner(&self, owner: &str) {
         let queried = &mut self.0.lock().owners.queried;

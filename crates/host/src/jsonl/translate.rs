@@ -92,11 +92,11 @@ impl End {
             Version::V1 => details.native.as_deref().unwrap_or(&canonical),
             Version::V2 => &canonical,
         };
-        let native = details.native.as_deref().filter(|_| query.version == Version::V2);
+        let native = (query.version == Version::V2).then(|| details.native.as_deref().map(Into::into));
         let result = Reply::Result {
             text: text.into(),
             session_id: session_id.into(),
-            adapter_session_id: native.map(Into::into),
+            adapter_session_id: native,
             terminal_status: self.status,
             usage: self.reported_usage(),
         };

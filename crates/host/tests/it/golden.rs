@@ -17,7 +17,7 @@ fn v2(prompt: &str) -> String {
 fn a_text_answer_in_version_2() {
     assert_snapshot!(v2("say hello world; usage 100 80 0.12"), @r#"
     {"attemptId":"att_1","clientId":"test","protocolVersion":2,"requestId":"r","runId":"run_1","sessionId":"ses_1","text":"hello world\n","type":"text_delta"}
-    {"attemptId":"att_1","cacheReadTokens":0,"cacheWriteTokens":0,"clientId":"test","costUsd":0.12,"eventId":"evt_1","inputTokens":100,"outputTokens":80,"protocolVersion":2,"requestId":"r","runId":"run_1","sessionId":"ses_1","terminalStatus":"succeeded","text":"hello world\n","type":"result"}
+    {"adapterSessionId":null,"attemptId":"att_1","cacheReadTokens":0,"cacheWriteTokens":0,"clientId":"test","costUsd":0.12,"eventId":"evt_1","inputTokens":100,"outputTokens":80,"protocolVersion":2,"requestId":"r","runId":"run_1","sessionId":"ses_1","terminalStatus":"succeeded","text":"hello world\n","type":"result"}
     "#);
 }
 
@@ -29,7 +29,7 @@ fn a_tool_call_in_version_2() {
     {"attemptId":"att_1","clientId":"test","eventId":"evt_2","name":"add","protocolVersion":2,"requestId":"r","runId":"run_1","sessionId":"ses_1","status":"completed","toolUseId":"att_1.1","type":"tool_activity"}
     {"attemptId":"att_1","clientId":"test","eventId":"evt_3","name":"add","output":"42","protocolVersion":2,"requestId":"r","runId":"run_1","sessionId":"ses_1","toolUseId":"att_1.1","type":"tool_result_display"}
     {"attemptId":"att_1","clientId":"test","protocolVersion":2,"requestId":"r","runId":"run_1","sessionId":"ses_1","text":"then\n","type":"text_delta"}
-    {"attemptId":"att_1","cacheReadTokens":0,"cacheWriteTokens":0,"clientId":"test","costUsd":0.0,"eventId":"evt_4","inputTokens":0,"outputTokens":0,"protocolVersion":2,"requestId":"r","runId":"run_1","sessionId":"ses_1","terminalStatus":"succeeded","text":"first\nthen\n","type":"result"}
+    {"adapterSessionId":null,"attemptId":"att_1","cacheReadTokens":0,"cacheWriteTokens":0,"clientId":"test","costUsd":0.0,"eventId":"evt_4","inputTokens":0,"outputTokens":0,"protocolVersion":2,"requestId":"r","runId":"run_1","sessionId":"ses_1","terminalStatus":"succeeded","text":"first\nthen\n","type":"result"}
     "#);
 }
 
@@ -39,7 +39,7 @@ fn a_failing_tool_in_version_2() {
     {"attemptId":"att_1","clientId":"test","eventId":"evt_1","input":{},"name":"nothing","protocolVersion":2,"requestId":"r","runId":"run_1","sessionId":"ses_1","status":"started","toolUseId":"att_1.0","type":"tool_activity"}
     {"attemptId":"att_1","clientId":"test","eventId":"evt_2","name":"nothing","protocolVersion":2,"requestId":"r","runId":"run_1","sessionId":"ses_1","status":"failed","toolUseId":"att_1.0","type":"tool_activity"}
     {"attemptId":"att_1","clientId":"test","eventId":"evt_3","name":"nothing","output":"no tool \"nothing\"; there is add, echo, upper","protocolVersion":2,"requestId":"r","runId":"run_1","sessionId":"ses_1","toolUseId":"att_1.0","type":"tool_result_display"}
-    {"attemptId":"att_1","cacheReadTokens":0,"cacheWriteTokens":0,"clientId":"test","costUsd":0.0,"eventId":"evt_4","inputTokens":0,"outputTokens":0,"protocolVersion":2,"requestId":"r","runId":"run_1","sessionId":"ses_1","terminalStatus":"succeeded","text":"","type":"result"}
+    {"adapterSessionId":null,"attemptId":"att_1","cacheReadTokens":0,"cacheWriteTokens":0,"clientId":"test","costUsd":0.0,"eventId":"evt_4","inputTokens":0,"outputTokens":0,"protocolVersion":2,"requestId":"r","runId":"run_1","sessionId":"ses_1","terminalStatus":"succeeded","text":"","type":"result"}
     "#);
 }
 
@@ -77,7 +77,7 @@ fn a_cancellation_in_version_2() {
     assert_snapshot!(transcript(&received), @r#"
     {"attemptId":"att_1","clientId":"test","protocolVersion":2,"requestId":"r","runId":"run_1","sessionId":"ses_1","text":"half of it\n","type":"text_delta"}
     {"accepted":true,"adapterAcknowledged":false,"attemptId":"att_1","clientId":"test","dispatchAttempted":true,"protocolVersion":2,"requestId":"r","runId":"run_1","sessionId":"ses_1","type":"cancel_ack"}
-    {"attemptId":"att_1","cacheReadTokens":0,"cacheWriteTokens":0,"clientId":"test","costUsd":0.0,"eventId":"evt_1","inputTokens":0,"outputTokens":0,"protocolVersion":2,"requestId":"r","runId":"run_1","sessionId":"ses_1","terminalStatus":"cancelled","text":"half of it\n","type":"result"}
+    {"adapterSessionId":null,"attemptId":"att_1","cacheReadTokens":0,"cacheWriteTokens":0,"clientId":"test","costUsd":0.0,"eventId":"evt_1","inputTokens":0,"outputTokens":0,"protocolVersion":2,"requestId":"r","runId":"run_1","sessionId":"ses_1","terminalStatus":"cancelled","text":"half of it\n","type":"result"}
     "#);
 }
 

@@ -36,6 +36,40 @@ fn stop_cancels_open_queries_latest_first() {
 }
 
 #[test]
+fn nothing_starts_after_stop() {
+    // One worker, and queries of different sessions: the first one runs, the others are queued.
+    let server = Server::with(|builder| builder.options(|options| options.max_workers = 1));
+    let mut host = Host::of(&server);
+    host.query("0", "s0", "say begun; hang");
+    host.receive_until(|line| line["type"] == "text_delta");
+    for no in 1..8 {
+        host.query(&no.to_string(), &format!("s{no}"), "say never");
+    }
+    while server.runs().len() < 8 {}
+    let rest = host.stop();
+    assert!(rest.iter().all(|line| line["type"] == "result"), "{rest:?}");
+    let runs = server.runs();
+    assert!(runs.iter().all(|run| run.state.status() == RunStatus::Cancelled), "{runs:?}");
+    assert_eq!(runs.iter().filter(|run| run.attempts > 0).count(), 1, "{runs:?}");
+}
+
+#[test]
+fn queries_of_different_sessions_start_in_the_order_of_their_lines() {
+    let server = Server::with(|builder| builder.options(|options| options.max_workers = 1));
+    let mut host = Host::of(&server);
+    for no in 0..32 {
+        host.query(&no.to_string(), &format!("s{no}"), "say done");
+    }
+    let rest = host.close();
+    let ends: Vec<_> = rest.iter().filter(|line| line["type"] == "result").collect();
+    assert_eq!(ends.len(), 32);
+    let mut runs = server.runs();
+    runs.sort_by_key(|run| run.request.request_id.as_ref().unwrap().parse::<u32>().unwrap());
+    let started: Vec<_> = runs.iter().map(|run| run.started_at).collect();
+    assert!(started.is_sorted(), "{started:?}");
+}
+
+#[test]
 fn a_query_goes_on_when_another_server_takes_over() {
     let server = Server::start();
     let first = server.runtime.block_on(server.node.listen());

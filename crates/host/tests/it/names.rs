@@ -54,13 +54,14 @@ fn an_unrelated_error_does_not_end_a_query() {
     let message = "tool_result: missing field `result`";
     let expected = json!({"type": "error", "code": "invalid_request", "message": message, "callId": "x"});
     assert_eq!(host.receive(), expected);
-    // A conflicting use of the request id must not name the run.
+    // A conflicting use of the request id does not carry it: a host would take the query for ended.
     host.send(
         &json!({"type": "query", "protocolVersion": 2, "requestId": "r", "clientId": "c", "prompt": "say x"}),
     );
     let conflict = host.receive();
-    assert_eq!((&conflict["reason"], &conflict["requestId"]), (&"request_conflict".into(), &"r".into()));
-    for field in ["sessionId", "runId", "attemptId"] {
+    assert_eq!((&conflict["type"], &conflict["reason"]), (&"error".into(), &"request_conflict".into()));
+    assert!(conflict["message"].as_str().unwrap().contains(r#"request "r" of client "c""#), "{conflict}");
+    for field in ["requestId", "clientId", "sessionId", "runId", "attemptId"] {
         assert_eq!(conflict.get(field), None, "{conflict}");
     }
     assert_eq!(send_interrupt(&mut host, &json!({"requestId": "r", "clientId": "c"}))["accepted"], true);

@@ -196,7 +196,15 @@ fn a_host_receives_the_login_methods_and_can_log_in() {
     let mut host = Host::start(dir.path());
     let lines = run_query(&mut host, "early", "hello", &json!({}));
     let way = json!({"id": "token", "type": "agent", "displayName": "by a token", "args": [], "env": {}});
-    assert_eq!(lines[0], json!({"type": "auth_required", "methods": [way]}), "{lines:?}");
+    assert_eq!(
+        (&lines[0]["type"], &lines[0]["methods"]),
+        (&json!("auth_required"), &json!([way])),
+        "{lines:?}"
+    );
+    for id in ["protocolVersion", "requestId", "clientId", "sessionId", "runId", "attemptId"] {
+        assert_eq!(lines[0][id], lines.last().unwrap()[id], "{id}: {lines:?}");
+        assert!(!lines[0][id].is_null(), "{id}: {lines:?}");
+    }
     let end = lines.last().unwrap();
     assert_eq!((&end["type"], &end["code"]), (&json!("error"), &json!("authentication")), "{end}");
     assert!(end["message"].as_str().unwrap().contains("mainspring adapter login claude token"), "{end}");

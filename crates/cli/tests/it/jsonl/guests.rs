@@ -72,15 +72,27 @@ fn end_of_input_waits_no_longer_than_the_drain_time() {
     let (rest, code) = host.close();
     assert_eq!(code, 0);
     let line_of = |request: &str| rest.iter().find(|line| line["requestId"] == request).unwrap();
-    assert_eq!(
-        (&line_of("active")["terminalStatus"], &line_of("active")["text"]),
-        (&"cancelled".into(), &"half\n".into())
-    );
+    assert_eq!(line_of("active")["reason"], "shutting_down");
     assert_eq!(line_of("queued")["reason"], "shutting_down");
     // The accepted query is executed by the next process.
     let mut host = Host::start(dir.path());
     host.send(&query("queued", "a", "say later"));
     assert_eq!(host.receive_end("queued")["text"], "later\n");
+    // The process stopped the other one, and recorded that.
+    host.send(&query("active", "a", "say half; hang"));
+    let end = host.receive_end("active");
+    assert_eq!((&end["terminalStatus"], &end["text"]), (&"cancelled".into(), &"half\n".into()), "{end}");
+}
+
+#[test]
+fn a_bad_configuration_is_reported_on_the_protocol() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut host = Host::spawn(dir.path(), &[], &[("MAINSPRING_MAX_WORKERS", "many")]);
+    let (lines, code) = host.wait_ended();
+    let [line] = &lines[..] else { panic!("{lines:?}") };
+    assert_eq!((&line["type"], &line["reason"]), (&"error".into(), &"invalid_config".into()), "{line}");
+    assert!(line["message"].as_str().unwrap().contains("max_workers"), "{line}");
+    assert_eq!(code, 2);
 }
 
 #[test]

@@ -1,0 +1,49 @@
+//! Hand-over of a state directory: `serve` asks for it, a command that serves by the way gives it up.
+//!
+//! A `serve` holds a lock on `mainspring.takeover` as long as it waits for the directory or owns it. So a command that
+//! owns the directory knows that a `serve` waits, and a second `serve` knows that there is one.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io;
+use std::path::Path;
+
+const TAKEOVER_FILE: &str = "mainspring.takeover";
+
+/// The claim of a `serve` on a state directory, until it is dropped.
+pub(super) struct Claim(#[expect(dead_code, reason = "holds the lock")] File);
+
+impl Claim {
+    /// Claims the directory; none if another `serve` has.
+    pub(super) fn take(state_dir: &Path) -> io::Result<Option<Self>> {
+        let path = state_dir.join(TAKEOVER_FILE);
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+        match file.try_lock() {
+            Ok(()) => Ok(Some(Self(file))),
+            Err(TryLockError::WouldBlock) => Ok(None),
+            Err(TryLockError::Error(error)) => Err(error),
+        }
+    }
+}
+
+/// True if a `serve` waits for the directory. The caller must own it.
+pub(super) fn is_claimed(state_dir: &Path) -> bool {
+    let Ok(file) = File::open(state_dir.join(TAKEOVER_FILE)) else { return false };
+    matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_claim_is_exclusive_and_ends_with_its_holder() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(!is_claimed(dir.path()));
+        let claim = Claim::take(dir.path()).unwrap().unwrap();
+        assert!(is_claimed(dir.path()));
+        assert!(Claim::take(dir.path()).unwrap().is_none());
+        drop(claim);
+        assert!(!is_claimed(dir.path()));
+        assert!(Claim::take(dir.path()).unwrap().is_some());
+    }
+}
