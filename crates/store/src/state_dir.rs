@@ -134,6 +134,9 @@ impl Drop for StateDir {
     fn drop(&mut self) {
         // An empty file means that the owner exited normally. If this fails, the lock is released anyway.
         let _ = self.lock.set_len(0);
+        // Closing the file is not enough: a process that another thread is starting has a copy of it until it executes
+        // its program.
+        let _ = self.lock.unlock();
     }
 }
 
@@ -190,5 +193,22 @@ fn failed(path: &Path, error: io::Error) -> StateDirError {
         io::ErrorKind::ReadOnlyFilesystem => StateDirError::ReadOnly { path },
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => StateDirError::Full { path },
         _ => StateDirError::Io { path, source: error },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_of_the_lock_file_does_not_keep_the_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let open = || StateDir::open(folder.path(), Time(1), NodeId::from_random([1; 16]));
+        let owned = open().unwrap();
+        // As in a process that was forked and has not executed its program yet.
+        let copy = owned.lock.try_clone().unwrap();
+        drop(owned);
+        open().unwrap();
+        drop(copy);
     }
 }
