@@ -270,14 +270,17 @@ fn command(launch: &Launch) -> Command {
     let mut command = Command::new(guard);
     command.args(arguments).arg("--grace-ms").arg(launch.grace.as_millis().to_string()).arg("--");
     command.args(&launch.command).current_dir(&launch.cwd);
-    command
-        .env_clear()
-        .envs(std::env::vars_os().filter(|(name, _)| is_allowed(name.to_str(), &launch.pass_env)));
+    command.env_clear().envs(inherited_environment(&launch.pass_env));
     command.envs(launch.env.iter().cloned()).env("PWD", &launch.cwd).env(MARK_VARIABLE, launch.mark());
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     // A terminal's signals must reach mainspring only.
     command.process_group(0);
     command
+}
+
+/// Returns the variables of this process that an agent inherits: those on the allow-list, and `passed` ones.
+pub fn inherited_environment(passed: &[String]) -> impl Iterator<Item = (OsString, OsString)> {
+    std::env::vars_os().filter(|(name, _)| is_allowed(name.to_str(), passed))
 }
 
 fn is_allowed(name: Option<&str>, passed: &[String]) -> bool {

@@ -6,6 +6,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use mainspring::config::{AdapterConfig, AdapterKind, Config};
+use mainspring_adapters::process::inherited_environment;
 use mainspring_agent::Models;
 use mainspring_agent::models::{DEFAULT_MODELS, stored_keys};
 use mainspring_core::{KeyPresence, ModelProfile};
@@ -68,6 +69,8 @@ async fn start(
     let guard = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut command = Command::new(guard);
     command.args(["guard", "--grace-ms", "500", "--", program]).args(arguments);
+    // As in a run: an agent that needs another variable must not start here and fail there.
+    command.env_clear().envs(inherited_environment(adapter.pass_env.as_deref().unwrap_or_default()));
     command.envs(adapter.env.clone().unwrap_or_default());
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command.current_dir(adapter.cwd.as_deref().unwrap_or(Path::new("."))).process_group(0).kill_on_drop(true);

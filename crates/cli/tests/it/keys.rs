@@ -189,14 +189,14 @@ fn doctor_checks_that_agents_start_and_keys_are_there() {
     let config = format!(
         "adapter = \"good\"\n[adapters.good]\nkind = \"acp\"\ncommand = [{:?}, {:?}, \"resume\"]\n\
          [adapters.missing]\nkind = \"acp\"\ncommand = [\"no-such-program-here\"]\n\
-         [adapters.broken]\nkind = \"acp\"\ncommand = [\"sh\", \"-c\", \"echo no luck >&2; exit 3\"]\n\
+         [adapters.broken]\nkind = \"acp\"\ncommand = [\"sh\", \"-c\", \"echo no luck $UNLISTED >&2; exit 3\"]\n\
          [models.main_reasoner]\nprovider = \"anthropic\"\nmodel = \"m-1\"\n",
         agent.to_string_lossy(),
         folder.to_string_lossy()
     );
     std::fs::write(dir.path().join("mainspring.toml"), config).unwrap();
     let path = std::env::var("PATH").unwrap();
-    let doctor = || run(bare_command(dir.path()).env("PATH", &path).arg("doctor"));
+    let doctor = || run(bare_command(dir.path()).env("PATH", &path).env("UNLISTED", "at all").arg("doctor"));
     let output = doctor();
     assert_eq!(output.code, 5, "{}", output.out);
     for wanted in [
@@ -206,6 +206,7 @@ fn doctor_checks_that_agents_start_and_keys_are_there() {
     ] {
         assert!(output.out.contains(wanted), "{wanted}: {}", output.out);
     }
+    assert!(!output.out.contains("at all"), "agents inherit what they inherit in a run: {}", output.out);
     let good = output.out.lines().find(|line| line.contains("good: ")).unwrap();
     assert!(good.starts_with("ok") && good.contains(" starts"), "{good}");
     let mut add = bare_command(dir.path());
