@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use mainspring_core::{AuthMethod, Failure, Mode, Run, Usage};
+use mainspring_core::{AuthMethod, Failure, Mode, Run, Usage, UsageReports};
 use mainspring_kernel::adapter::{self, AttemptHandle, End};
 use mainspring_kernel::policy::{Permissions, Rule};
 use parking_lot::Mutex;
@@ -99,6 +99,7 @@ impl Dialect for Acp {
 
     const PINNED: bool = false;
     const STEERS: bool = false;
+    const USAGE_REPORTS: UsageReports = UsageReports::AtEnd;
     const KEEPS_CANCELLED: bool = false;
 
     fn login(driver: &Driver<Self>) -> Option<&dyn adapter::Login> {

@@ -231,6 +231,7 @@ impl<D: Dialect> Adapter for Driver<D> {
                 true => vec![RunOption::SystemPrompt, RunOption::Model],
                 false => vec![RunOption::SystemPrompt, RunOption::Model, RunOption::ModelProfile],
             },
+            usage_reports: D::USAGE_REPORTS,
         }
     }
 

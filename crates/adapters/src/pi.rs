@@ -9,7 +9,7 @@ use std::path::Path;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use mainspring_core::{Block, Failure, Message, Run};
+use mainspring_core::{Block, Failure, Message, Run, UsageReports};
 use mainspring_kernel::adapter::{AttemptHandle, Login};
 use mainspring_kernel::policy::Permissions;
 use serde_json::{Value, json};
@@ -67,6 +67,7 @@ impl Dialect for Pi {
 
     const PINNED: bool = true;
     const STEERS: bool = true;
+    const USAGE_REPORTS: UsageReports = UsageReports::Live;
     const KEEPS_CANCELLED: bool = true;
 
     fn login(_driver: &Driver<Self>) -> Option<&dyn Login> {

@@ -6,7 +6,8 @@
 use async_trait::async_trait;
 use mainspring_core::script::{Call, Command, parse};
 use mainspring_core::{
-    Answer, Approval, AttemptId, Block, ClientCall, ClientResult, Failure, Place, ToolOutcome, WaitRequest,
+    Answer, Approval, AttemptId, Block, ClientCall, ClientResult, Failure, Place, ToolOutcome, UsageReports,
+    WaitRequest,
 };
 use mainspring_kernel::adapter::{
     Adapter, Ask, AttemptHandle, Capabilities, Death, Dispatch, End, Executed, HandleError, Record,
@@ -29,6 +30,7 @@ impl Adapter for ScriptAdapter {
             supports_cancellation: true,
             supports_tools: true,
             supports_client_tools: true,
+            usage_reports: UsageReports::Live,
             ..Capabilities::minimal(NAME)
         }
     }

@@ -211,6 +211,7 @@ pub fn from_toml(text: &str) -> Result<AgentDefinition, String> {
             max_cost: limits.max_cost_usd.map(Cost::from),
             max_time: limits.max_time_s.map(|seconds| seconds.saturating_mul(1000)),
             ask: limits.ask,
+            best_effort: None,
         },
         output_schema: file.output_schema,
         result_bytes: file.result_bytes,

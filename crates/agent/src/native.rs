@@ -15,7 +15,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use mainspring_core::{AttemptId, Failure, Fidelity, RunLimits, RunOption};
+use mainspring_core::{AttemptId, Failure, Fidelity, RunLimits, RunOption, UsageReports};
 use mainspring_kernel::adapter::{
     Adapter, AttemptHandle, Capabilities, Death, Dispatch, End, Executed, HandleError, RestartBehavior,
 };
@@ -181,6 +181,7 @@ impl Adapter for NativeAdapter {
             uses_bindings: false,
             supports_authentication: false,
             keeps_limits: true,
+            usage_reports: UsageReports::Live,
             options: RunOption::ALL.to_vec(),
         }
     }

@@ -1,6 +1,6 @@
 //! Adapters, and the server itself.
 
-use mainspring_core::{Fidelity, RunOption};
+use mainspring_core::{Fidelity, RunOption, UsageReports};
 use serde::{Deserialize, Serialize};
 
 /// The capabilities of an adapter.
@@ -39,6 +39,8 @@ pub struct Capabilities {
     /// The adapter keeps a run's limits itself, before each model call. The server stops runs of other adapters by the
     /// usage they report.
     pub keeps_limits: bool,
+    /// When the adapter reports usage. Limits of tokens and cost hold only if it does so live.
+    pub usage_reports: UsageReports,
     /// The options of a run that the adapter uses. A prompt with another one of them is refused.
     #[serde(default)]
     pub options: Vec<RunOption>,
@@ -63,6 +65,7 @@ impl Capabilities {
             uses_bindings: false,
             supports_authentication: false,
             keeps_limits: false,
+            usage_reports: UsageReports::AtEnd,
             options: vec![],
         }
     }

@@ -101,6 +101,8 @@ pub(crate) struct LimitsForm {
     max_time: Option<u64>,
     #[serde(default)]
     ask: Option<bool>,
+    #[serde(default)]
+    best_effort: Option<bool>,
 }
 
 #[derive(Deserialize)]

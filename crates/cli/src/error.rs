@@ -71,7 +71,8 @@ impl From<Error> for CliError {
             | Error::TooLarge { .. }
             | Error::UnknownAdapter { .. }
             | Error::Unsupported { .. }
-            | Error::UnusedOption { .. } => Exit::BadRequest,
+            | Error::UnusedOption { .. }
+            | Error::LimitNotKept { .. } => Exit::BadRequest,
             Error::BadImport { .. }
             | Error::AmbiguousMode
             | Error::NoModel

@@ -9,12 +9,17 @@ pub(crate) struct LimitArgs {
     /// Limit of the run, repeatable: steps=N, tokens=N, cost=USD or time=N with ms, s, m or h
     #[arg(long = "limit", value_name = "KEY=VALUE", value_parser = parse_limit)]
     limits: Vec<RunLimits>,
+    /// Accept limits that the adapter cannot keep; the run says afterwards if one was exceeded
+    #[arg(long)]
+    best_effort: bool,
 }
 
 impl LimitArgs {
     /// Returns the limits together. The last value of a limit counts.
     pub(crate) fn limits(&self) -> RunLimits {
-        self.limits.iter().rev().fold(RunLimits::default(), |all, limit| all.or(*limit))
+        let best_effort = self.best_effort.then_some(true);
+        let limits = RunLimits { best_effort, ..RunLimits::default() };
+        self.limits.iter().rev().fold(limits, |all, limit| all.or(*limit))
     }
 }
 
@@ -63,7 +68,7 @@ mod tests {
     fn limits_are_parsed_and_others_refused() {
         let parsed = |texts: &[&str]| {
             let limits = texts.iter().map(|text| parse_limit(text)).collect::<Result<_, _>>();
-            limits.map(|limits| LimitArgs { limits }.limits())
+            limits.map(|limits| LimitArgs { limits, best_effort: false }.limits())
         };
         let all = parsed(&["steps=3", "tokens=50", "cost=0.5", "time=2m", "tokens=60"]).unwrap();
         let expected = RunLimits {

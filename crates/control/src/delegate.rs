@@ -80,7 +80,9 @@ impl ControlTools<'_> {
             metadata: input.metadata.map(Value::Object),
             ..SessionTarget::default()
         };
-        let limits = RunLimits { max_cost: Some(Cost::from(budget)), ..RunLimits::default() };
+        // The default budget is a precaution: an adapter that cannot keep it is used nevertheless.
+        let best_effort = input.max_budget_usd.is_none().then_some(true);
+        let limits = RunLimits { max_cost: Some(Cost::from(budget)), best_effort, ..RunLimits::default() };
         let (client_id, request_id) = self.request_name(input.client_id, input.request_id);
         Ok(Delegate {
             context: input.context,

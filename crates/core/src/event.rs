@@ -452,6 +452,8 @@ bodies! {
         output: Value,
         #[serde(default, skip_serializing_if = "Option::is_none")] error: Option<Failure>,
     }
+    /// The run has exceeded a limit that its adapter could not keep.
+    "limit.exceeded" => LimitExceeded { budget: Budget }
     /// Tokens and cost were added to the run.
     "usage.updated" => UsageUpdated { #[serde(flatten)] usage: Usage }
     /// The agent asks for input.

@@ -64,5 +64,5 @@ pub use step::{PromptRef, Step, StopReason};
 pub use time::Time;
 pub use tool::{CallResult, ClientCall, ClientResult, ClientTool};
 pub use tree::{Line, Point, Range};
-pub use usage::{Cost, Usage};
+pub use usage::{Cost, Usage, UsageReports};
 pub use wait::{Answer, Approval, Wait, WaitRequest};

@@ -101,7 +101,7 @@ pub struct Run {
     pub usage: Usage,
     /// The remaining budget as of the latest model call. Absent if the run has no limits or no model was called yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub budget: Option<Budget>,
+    pub budget: Option<Box<Budget>>,
     /// When the run was accepted.
     #[serde(rename = "createdAtMs")]
     pub created_at: Time,
@@ -521,7 +521,9 @@ pub fn apply(run: &mut Run, body: &Body, attempt: Option<AttemptId>, wait: Optio
         Body::OutputCompleted { output, error } => {
             run.output = Some(Box::new(RunOutput::new(output.clone(), error.clone())));
         }
-        Body::StepCompleted { budget: Some(budget), .. } => run.budget = Some(*budget),
+        Body::StepCompleted { budget: Some(budget), .. } | Body::LimitExceeded { budget } => {
+            run.budget = Some(Box::new(*budget));
+        }
         Body::RunSucceeded { close } => end(run, RunState::Succeeded {}, close),
         Body::RunFailed { error, close } => end(run, RunState::Failed { error: error.clone() }, close),
         Body::RunCancelled { reason, close } => end(run, RunState::Cancelled { reason: *reason }, close),

@@ -79,6 +79,19 @@ impl AddAssign for Usage {
     }
 }
 
+/// When an adapter reports the usage of an attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum UsageReports {
+    /// After each model call, so that an attempt can be stopped at a limit.
+    Live,
+    /// Only when the attempt ends.
+    AtEnd,
+    /// Not at all.
+    Never,
+}
+
 /// An amount in billionths of a US dollar, so that sums are exact. In JSON a decimal number of dollars.
 ///
 /// An unknown amount is null in JSON. A sum with an unknown part is unknown.

@@ -23,6 +23,7 @@ const PROMPT_PROBLEMS: &[&str] = &[
     "adapter_not_registered",
     "adapter_incompatible",
     "option_not_used",
+    "limit_not_enforceable",
     "not_user_message",
     "not_assistant_message",
     "abandoned_message",
@@ -222,7 +223,7 @@ pub(super) async fn run_cancel(
     post, path = "/v1/runs/{run}/retry", params(RunPath), request_body = Option<RetryOptions>,
     responses((status = 202, description = "The run, queued again", body = Run)),
     extensions(("x-problems" = json!([
-        "adapter_not_registered", "adapter_incompatible", "option_not_used", "forbidden", "session_busy", "not_latest_run",
+        "adapter_not_registered", "adapter_incompatible", "option_not_used", "limit_not_enforceable", "forbidden", "session_busy", "not_latest_run",
         "run_merged", "wrong_state"
     ]))),
 )]

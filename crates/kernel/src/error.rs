@@ -1,7 +1,8 @@
 //! Errors of the kernel: a stable code, and a message that names the object and the remedy.
 
 use mainspring_core::{
-    BadName, Cursor, MessageId, Position, Refusal, RunId, RunOption, RunStatus, SessionId, VersionMismatch,
+    BadName, Cursor, MessageId, Position, Refusal, RunId, RunOption, RunStatus, SessionId, UsageReports,
+    VersionMismatch,
 };
 
 use crate::store::{StoreError, Unique};
@@ -66,6 +67,19 @@ pub enum Error {
         option: RunOption,
         /// Names of the adapters that use the option.
         using: String,
+    },
+    /// The adapter cannot keep a limit of the run.
+    #[error(
+        "adapter {adapter:?} cannot keep {limit}: {}; leave it out, or set bestEffort in the limits to be told afterwards",
+        unkept(.limit, *.reports)
+    )]
+    LimitNotKept {
+        /// The adapter.
+        adapter: String,
+        /// The limit, by its name in JSON.
+        limit: &'static str,
+        /// When the adapter reports usage.
+        reports: UsageReports,
     },
     /// Authentication of the adapter's runtime failed.
     #[error("{adapter:?} was not authenticated: {why}")]
@@ -217,6 +231,7 @@ impl Error {
         Self::UnknownAdapter { .. } => "adapter_not_registered",
         Self::Unsupported { .. } => "adapter_incompatible",
         Self::UnusedOption { .. } => "option_not_used",
+        Self::LimitNotKept { .. } => "limit_not_enforceable",
         Self::LoginFailed { .. } => "login_failed",
         Self::RequestConflict { .. } => "request_conflict",
         Self::AlreadyExists { .. } => "already_exists",
@@ -272,6 +287,15 @@ impl Error {
 /// The second remedy for an unused option.
 fn alternatives(using: &str) -> String {
     if using.is_empty() { String::new() } else { format!(", or choose an adapter that does: {using}") }
+}
+
+fn unkept(limit: &str, reports: UsageReports) -> &'static str {
+    match reports {
+        _ if limit == "maxSteps" => "its model calls are not counted",
+        UsageReports::Live => "it does not",
+        UsageReports::AtEnd => "it reports its usage only at the end",
+        UsageReports::Never => "it does not report its usage",
+    }
 }
 
 impl From<BadName> for Error {

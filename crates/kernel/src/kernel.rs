@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
-use mainspring_core::{Cursor, Limits, ModelList, NodeId, RunOptions, SessionId};
+use mainspring_core::{Cursor, Limits, ModelList, NodeId, RunLimits, RunOptions, SessionId};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
@@ -323,6 +323,16 @@ impl Shared {
                 let using = others.map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
                 Err(Error::UnusedOption { adapter: adapter.to_owned(), option, using })
             }
+        }
+    }
+
+    /// Refuses limits that the adapter cannot keep, unless best effort is enough.
+    pub(crate) fn check_limits_kept(&self, adapter: &str, limits: &RunLimits) -> Result<(), Error> {
+        let capabilities = self.adapter(adapter)?.capabilities();
+        let reports = capabilities.usage_reports;
+        match limits.unenforceable(reports).filter(|_| !capabilities.keeps_limits) {
+            Some(limit) => Err(Error::LimitNotKept { adapter: adapter.to_owned(), limit, reports }),
+            None => Ok(()),
         }
     }
 

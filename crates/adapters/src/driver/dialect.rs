@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use mainspring_core::{AuthMethod, Failure, Grant, Run};
+use mainspring_core::{AuthMethod, Failure, Grant, Run, UsageReports};
 use mainspring_kernel::adapter::{AttemptHandle, Login};
 use mainspring_kernel::clock::Clock;
 use mainspring_kernel::policy::{Permissions, Rule, Rules};
@@ -92,6 +92,8 @@ pub(crate) trait Dialect: Send + Sync + Sized + 'static {
     const PINNED: bool;
     /// Whether a prompt can join a running turn.
     const STEERS: bool;
+    /// When the agent reports the usage of a turn.
+    const USAGE_REPORTS: UsageReports;
     /// Whether every agent process that lives on keeps the prompt of a cancelled turn.
     const KEEPS_CANCELLED: bool;
 

@@ -328,7 +328,7 @@ async fn a_run_reports_its_remaining_budget() {
             max_tokens: Some(1_000),
             max_cost: Some(Cost::from(0.001)),
             max_time: Some(60_000),
-            ask: None,
+            ..RunLimits::default()
         };
         let run = world.send(request_with(RunOptions { limits, ..RunOptions::default() }, "hi")).await;
         assert_eq!(run.budget, None, "{protocol:?}: no model was called yet");
@@ -342,8 +342,9 @@ async fn a_run_reports_its_remaining_budget() {
             max_cost: Some(Cost::from(0.001)),
             cost_left: Some(Cost::from(0.001 - 0.0001 - 0.0001)),
             ends_at: Some(NOW.plus(60_000)),
+            exceeded: false,
         };
-        assert_eq!(working, expected, "{protocol:?}");
+        assert_eq!(*working, expected, "{protocol:?}");
         gate.open();
         let left = world.wait_ended(run.id).await.budget.unwrap();
         assert_eq!((left.steps_left, left.tokens_left), (Some(3), Some(780)), "{protocol:?}");
@@ -351,7 +352,7 @@ async fn a_run_reports_its_remaining_budget() {
             Body::StepCompleted { budget, .. } => budget,
             _ => None,
         });
-        assert_eq!(reported, Some(left), "{protocol:?}");
+        assert_eq!(reported, Some(*left), "{protocol:?}");
     }
 }
 
@@ -367,7 +368,8 @@ async fn a_granted_limit_is_part_of_the_budget() {
         assert_eq!(waiting.budget.unwrap().steps_left, Some(0));
         world.allow(run.id).await;
         let run = world.wait_ended(run.id).await;
-        assert_eq!((run.budget.unwrap().max_steps, run.budget.unwrap().steps_left), (Some(2), Some(0)));
+        let budget = run.budget.unwrap();
+        assert_eq!((budget.max_steps, budget.steps_left), (Some(2), Some(0)));
     }
 }
 

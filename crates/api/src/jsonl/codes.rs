@@ -55,6 +55,7 @@ pub const CODE_MAP: &[(&str, &[&str])] = &[
             "invalid_model_options",
             "invalid_output_schema",
             "invalid_tool",
+            "limit_not_enforceable",
             "method_not_allowed",
             "model_context_too_long",
             "model_invalid_request",

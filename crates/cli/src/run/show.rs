@@ -180,6 +180,7 @@ fn format_budget(budget: &Budget) -> String {
         tokens.map(|(max, left)| format!("{left} of {max} tokens left")),
         cost.map(|(max, left)| format!("{left} of {max} left")),
         budget.ends_at.map(|end| format!("until {}", format_time(end))),
+        budget.exceeded.then(|| "a limit was exceeded".to_owned()),
     ];
     parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }

@@ -28,6 +28,15 @@ async fn a_session_is_found_created_or_demanded() {
 }
 
 #[tokio::test]
+async fn the_usage_of_a_session_is_that_of_its_runs() {
+    let world = World::start().await;
+    world.play("a", "usage 3 4 0.5; say one").await;
+    world.play("a", "usage 1 2 0.25; say two").await;
+    let sum = world.client.session_usage("a").await.unwrap();
+    assert_eq!((sum.usage.input_tokens, sum.usage.output_tokens), (4, 6));
+}
+
+#[tokio::test]
 async fn sessions_are_listed_by_page_with_their_latest_runs() {
     let world = World::start().await;
     let client = &world.client;

@@ -33,6 +33,10 @@ pub struct Budget {
     /// When the time limit is reached.
     #[serde(rename = "endsAtMs", skip_serializing_if = "Option::is_none")]
     pub ends_at: Option<Time>,
+    /// True when the run has used more tokens or money than a limit allows: its agent reported the usage too late to be
+    /// stopped. Absent if false.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub exceeded: bool,
 }
 
 impl Budget {
@@ -51,6 +55,8 @@ impl Budget {
             max_cost,
             cost_left: max_cost.map(|max| Cost(max.0.saturating_sub(usage.cost.0))),
             ends_at: limits.max_time.map(|max| since.plus(granted(max))),
+            exceeded: max_tokens.is_some_and(|max| usage.tokens() > max)
+                || max_cost.is_some_and(|max| usage.cost.is_known() && usage.cost > max),
         };
         (budget != Self::default()).then_some(budget)
     }
@@ -68,10 +74,11 @@ mod tests {
             max_cost: Some(Cost::from(0.5)),
             max_time: Some(1_000),
             ask: Some(true),
+            best_effort: None,
         };
         let usage = Usage { input_tokens: 90, output_tokens: 20, cost: Cost::from(0.2), ..Usage::default() };
         let json = |times| serde_json::to_string(&Budget::of(&limits, times, 2, &usage, Time(5))).unwrap();
-        insta::assert_snapshot!(json(1), @r#"{"maxSteps":3,"stepsLeft":1,"maxTokens":100,"tokensLeft":0,"maxCostUsd":0.5,"costUsdLeft":0.3,"endsAtMs":1005}"#);
+        insta::assert_snapshot!(json(1), @r#"{"maxSteps":3,"stepsLeft":1,"maxTokens":100,"tokensLeft":0,"maxCostUsd":0.5,"costUsdLeft":0.3,"endsAtMs":1005,"exceeded":true}"#);
         insta::assert_snapshot!(json(2), @r#"{"maxSteps":6,"stepsLeft":4,"maxTokens":200,"tokensLeft":90,"maxCostUsd":1.0,"costUsdLeft":0.8,"endsAtMs":2005}"#);
         assert_eq!(Budget::of(&RunLimits::default(), 1, 2, &usage, Time(5)), None);
     }

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::message::names;
-use crate::{ClientTool, Cost, MessageId, Usage};
+use crate::{ClientTool, Cost, MessageId, Usage, UsageReports};
 
 /// The caller's own names for a request. Together with the owner they make acceptance exactly-once.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -165,6 +165,10 @@ pub struct RunLimits {
     /// Whether to ask for an extension when a limit is reached. Otherwise the run fails.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ask: Option<bool>,
+    /// Whether limits that the adapter cannot keep are accepted. Such a limit stops nothing; the run says if it was
+    /// exceeded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub best_effort: Option<bool>,
 }
 
 /// A limit that was reached.
@@ -203,7 +207,26 @@ impl RunLimits {
             max_cost: self.max_cost.or(others.max_cost),
             max_time: self.max_time.or(others.max_time),
             ask: self.ask.or(others.ask),
+            best_effort: self.best_effort.or(others.best_effort),
         }
+    }
+
+    /// The first limit, by its name in JSON, that cannot be kept by an adapter that reports usage like this and does not
+    /// keep limits itself. Nobody counts the model calls of such an adapter; its time is always limited.
+    pub fn unenforceable(&self, reports: UsageReports) -> Option<&'static str> {
+        let is_live = reports == UsageReports::Live;
+        let limits = [
+            ("maxSteps", self.max_steps.is_some()),
+            ("maxTokens", self.max_tokens.is_some() && !is_live),
+            ("maxCostUsd", self.max_cost.is_some() && !is_live),
+        ];
+        let found = limits.into_iter().find(|(_, is_lost)| *is_lost).map(|(name, _)| name);
+        found.filter(|_| self.best_effort != Some(true))
+    }
+
+    /// True when no number of model calls, tokens or dollars is limited.
+    pub fn has_no_amount(&self) -> bool {
+        self.max_steps.is_none() && self.max_tokens.is_none() && self.max_cost.is_none()
     }
 
     /// The first limit that was reached, with each limit granted `times` times.
@@ -345,13 +368,25 @@ mod tests {
     }
 
     #[test]
+    fn a_limit_that_cannot_be_kept_is_named_unless_best_effort_is_enough() {
+        let tokens = RunLimits { max_tokens: Some(50), max_time: Some(1), ..RunLimits::default() };
+        let steps = RunLimits { max_steps: Some(3), ..RunLimits::default() };
+        assert_eq!(tokens.unenforceable(UsageReports::Live), None);
+        assert_eq!(tokens.unenforceable(UsageReports::AtEnd), Some("maxTokens"));
+        assert_eq!(tokens.unenforceable(UsageReports::Never), Some("maxTokens"));
+        assert_eq!(steps.unenforceable(UsageReports::Live), Some("maxSteps"));
+        let relaxed = RunLimits { best_effort: Some(true), ..tokens };
+        assert_eq!(relaxed.unenforceable(UsageReports::Never), None);
+    }
+
+    #[test]
     fn the_first_limit_that_is_reached_is_named() {
         let limits = RunLimits {
             max_steps: Some(3),
             max_tokens: Some(100),
             max_cost: Some(Cost::from(0.5)),
             max_time: Some(60_000),
-            ask: None,
+            ..RunLimits::default()
         };
         let usage = |input_tokens, cost| Usage { input_tokens, cost: Cost::from(cost), ..Usage::default() };
         let reached = |times, steps, usage: Usage, millis| {

@@ -127,6 +127,7 @@ impl Actor {
         }
         let folder = accept.options.cwd.as_deref().or(self.hot.session.cwd.as_deref());
         self.check_fits_adapter(&adapter, &accept.options, folder)?;
+        self.shared.check_limits_kept(&adapter, &accept.options.limits)?;
         Ok(adapter)
     }
 

@@ -1,11 +1,15 @@
 //! Limits of runs whose adapter does not enforce them: the kernel stops a run that has reached one.
 //!
-//! Usage that an agent does not report cannot be limited: an unknown cost stops no run.
+//! Usage that an agent does not report in time cannot be limited. A run is refused if it has such a limit, unless best
+//! effort is enough; then the run records at its end that the limit was exceeded. An unknown cost stops no run.
 
 use mainspring_core::run::Outcome;
-use mainspring_core::{Failure, Limit, RunLimits, RunStatus, Time};
+use mainspring_core::{Body, Budget, Failure, Limit, RunLimits, RunStatus, Time};
 
-use super::{Active, Actor};
+use super::{Active, Actor, AttemptDraft};
+
+/// The code of the failure of a run that was stopped at a limit.
+const LIMIT_REACHED: &str = "limit_reached";
 
 impl Actor {
     /// Stops the active run if it has reached a limit.
@@ -20,8 +24,26 @@ impl Actor {
         let Some(limit) = limits.limit_reached(1, 0, &active.run.usage, now.since(since)) else { return };
         let status = if matches!(limit, Limit::Time(_)) { RunStatus::TimedOut } else { RunStatus::Failed };
         let message = format!("the run has used up its limit of {limit}; raise it and retry");
-        let error = Failure::new("limit_reached", message);
+        let error = Failure::new(LIMIT_REACHED, message);
         self.kill(Outcome::Failed { status, error, retryable: false, retry: None });
+    }
+
+    /// Records that the run has exceeded a limit that its adapter could not keep. An adapter that keeps limits reports its
+    /// budget itself.
+    pub(super) fn record_exceeded_limits(&self, draft: &mut AttemptDraft, outcome: &Outcome) {
+        let run = &draft.subject.run;
+        let adapter = self.shared.adapters.get(&run.adapter);
+        let is_kept = adapter.is_some_and(|adapter| adapter.capabilities().keeps_limits);
+        let is_told = matches!(outcome, Outcome::Failed { error, .. } if error.code == LIMIT_REACHED);
+        if is_kept || is_told || run.options.limits.has_no_amount() {
+            return;
+        }
+        let budget = Budget::of(&run.options.limits, 1, 0, &run.usage, run.limited_since());
+        if let Some(budget) = budget.filter(|budget| budget.exceeded) {
+            // The number of model calls is not known.
+            let budget = Budget { max_steps: None, steps_left: None, ..budget };
+            draft.emit(Body::LimitExceeded { budget });
+        }
     }
 
     /// When the active run reaches its time limit.

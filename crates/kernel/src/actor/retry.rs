@@ -102,6 +102,9 @@ impl Actor {
         change.apply(&mut changed);
         let folder = run.options.cwd.as_deref().or(self.hot.session.cwd.as_deref());
         self.check_fits_adapter(&changed.adapter, &changed.options, folder)?;
+        if changed.adapter != run.adapter || !change.limits.is_empty() {
+            self.shared.check_limits_kept(&changed.adapter, &changed.options.limits)?;
+        }
         let given = RunOptions {
             model: change.model.clone(),
             model_profile: change.model_profile.clone(),

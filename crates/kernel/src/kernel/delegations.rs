@@ -297,8 +297,11 @@ impl Shared {
             None => (limits.max_tokens, limits.max_cost),
         };
         let since = parent.limited_since();
-        let ends =
-            parent.budget.and_then(|budget| budget.ends_at).or(limits.max_time.map(|max| since.plus(max)));
+        let ends = parent
+            .budget
+            .as_ref()
+            .and_then(|budget| budget.ends_at)
+            .or(limits.max_time.map(|max| since.plus(max)));
         if max_tokens.is_none() && max_cost.is_none() && ends.is_none() {
             return Ok(wanted);
         }
@@ -312,6 +315,8 @@ impl Shared {
             ));
         }
         Ok(RunLimits {
+            // Limits that only come from the parent are kept as well as the child's adapter can.
+            best_effort: wanted.best_effort.or(wanted.has_no_amount().then_some(true)),
             max_tokens: min_set(wanted.max_tokens, tokens),
             max_cost: min_set(wanted.max_cost, cost),
             max_time: min_set(wanted.max_time, time),

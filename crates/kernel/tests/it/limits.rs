@@ -1,12 +1,12 @@
 //! Limits of runs whose adapter does not enforce them itself.
 
-use mainspring_core::{Cost, Run, RunLimits, RunState, RunStatus, Usage};
+use mainspring_core::{Cost, Run, RunLimits, RunState, RunStatus, Usage, UsageReports};
 use mainspring_kernel::Options;
-use mainspring_kernel::adapter::Record;
+use mainspring_kernel::adapter::{End, Executed, Record};
 use mainspring_kernel::kernel::RunRequest;
 
 use crate::puppet::{PuppetBehavior, PuppetControl, puppet, puppet_request};
-use crate::world::{Disk, World, run_ready_tasks};
+use crate::world::{Disk, World, count, every_store, run_ready_tasks};
 
 async fn world() -> (World, PuppetControl) {
     let disk = Disk::memory();
@@ -74,4 +74,41 @@ async fn a_run_that_reaches_its_time_limit_is_stopped() {
     let ended = world.ended(run.id).await;
     assert!(matches!(ended.state, RunState::TimedOut { .. }), "{ended:?}");
     assert_eq!(code(&ended), "limit_reached");
+}
+
+#[tokio::test]
+async fn a_limit_that_the_adapter_cannot_keep_is_refused_unless_best_effort_is_enough() {
+    for disk in every_store() {
+        let late = PuppetBehavior { usage_reports: UsageReports::AtEnd, ..PuppetBehavior::default() };
+        let (adapter, mut control) = puppet(&disk.store, late);
+        let world = World::with(disk, Options::default(), vec![adapter]).await;
+        let request = |limits| {
+            let mut request = puppet_request("late", "go");
+            request.options.limits = limits;
+            request
+        };
+        let tokens = RunLimits { max_tokens: Some(50), ..RunLimits::default() };
+        let error = world.send(request(tokens)).await.unwrap_err();
+        assert_eq!(error.code(), "limit_not_enforceable");
+        assert!(
+            error.to_string().contains("maxTokens") && error.to_string().contains("bestEffort"),
+            "{error}"
+        );
+        let steps = RunLimits { max_steps: Some(5), ..RunLimits::default() };
+        assert_eq!(world.send(request(steps)).await.unwrap_err().code(), "limit_not_enforceable");
+        let relaxed = RunLimits { best_effort: Some(true), ..tokens };
+        for (used, exceeded) in [(30, false), (240, true)] {
+            let run = world.send(request(relaxed)).await.unwrap().run;
+            let usage = Usage { input_tokens: used, ..Usage::default() };
+            control.next().await.end(Executed::Ended(End::Succeeded { usage }));
+            let run = world.ended(run.id).await;
+            assert_eq!(run.state.status(), RunStatus::Succeeded);
+            assert_eq!(run.budget.is_some_and(|budget| budget.exceeded), exceeded, "{used} of 50 tokens");
+        }
+        assert_eq!(count(&world.events("late").await, "limit.exceeded"), 1);
+        let time = RunLimits { max_time: Some(60_000), ..RunLimits::default() };
+        let run = world.send(request(time)).await.unwrap().run;
+        control.next().await.end(End::succeeded());
+        world.ended(run.id).await;
+    }
 }

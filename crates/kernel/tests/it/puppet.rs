@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use mainspring_core::{AttemptId, RunOption, Time, WaitRequest};
+use mainspring_core::{AttemptId, RunOption, Time, UsageReports, WaitRequest};
 use mainspring_kernel::adapter::{Adapter, Ask, AttemptHandle, Capabilities, Death, Dispatch, Executed};
 use mainspring_kernel::kernel::RunRequest;
 use mainspring_kernel::store::Store;
@@ -19,6 +19,7 @@ pub(crate) struct PuppetBehavior {
     pub(crate) uses_bindings: bool,
     pub(crate) steers: bool,
     pub(crate) client_tools: bool,
+    pub(crate) usage_reports: UsageReports,
     pub(crate) dispatch: Dispatch,
     /// `None` if killing it never returns.
     pub(crate) death: Option<Death>,
@@ -34,6 +35,7 @@ impl Default for PuppetBehavior {
             uses_bindings: false,
             steers: false,
             client_tools: true,
+            usage_reports: UsageReports::Live,
             dispatch: Dispatch { dispatched: true, acknowledged: false },
             death: Some(Death::Proven),
             answers_cancel: true,
@@ -129,6 +131,7 @@ impl Adapter for Puppet {
             supports_steering: self.behavior.steers,
             uses_bindings: self.behavior.uses_bindings,
             options: RunOption::ALL.to_vec(),
+            usage_reports: self.behavior.usage_reports,
             ..Capabilities::minimal(self.behavior.name)
         }
     }

@@ -175,8 +175,7 @@ async fn a_run_that_reached_its_limit_succeeds_with_higher_limits() {
     for disk in every_store() {
         let world = World::on(disk).await;
         let mut request = RunRequest::text("a", "usage 10 5; usage 1 1; say done");
-        request.options.limits =
-            RunLimits { max_tokens: Some(12), max_steps: Some(9), ..RunLimits::default() };
+        request.options.limits = RunLimits { max_tokens: Some(12), ask: Some(false), ..RunLimits::default() };
         let run = world.send(request).await.unwrap().run;
         let run = world.ended(run.id).await;
         assert_eq!(run.state.error().unwrap().code, "limit_reached");
@@ -184,7 +183,7 @@ async fn a_run_that_reached_its_limit_succeeds_with_higher_limits() {
         world.clock.advance(120_000);
         let change = RunChange { limits: raised, ..RunChange::default() };
         let queued = world.kernel.run_retry(&world.me, run.id, change).await.unwrap();
-        assert_eq!(queued.options.limits, RunLimits { max_steps: Some(9), ..raised }, "other limits stay");
+        assert_eq!(queued.options.limits, RunLimits { ask: Some(false), ..raised }, "other limits stay");
         let run = world.ended(run.id).await;
         assert_eq!(run.state.status(), RunStatus::Succeeded, "the time limit counts from the retry");
         let script = |reason| ("script".to_owned(), reason);

@@ -210,7 +210,7 @@ async fn a_run_of_a_version_without_steps_steering_digests_and_budgets_can_get_t
     assert_eq!(store.run_get(run_id(1)).await.unwrap(), Some(old.clone()));
     let fence = lease(&store, 1).await;
     let budget = Budget { max_steps: Some(9), steps_left: Some(7), ..Budget::default() };
-    let merged = Run { merged_into: Some(run_id(2)), budget: Some(budget), ..old };
+    let merged = Run { merged_into: Some(run_id(2)), budget: Some(Box::new(budget)), ..old };
     let (step, digest) = (step(1, 1, 1), digest(1, 2));
     let rows = vec![
         row_run(merged.clone()),
