@@ -87,7 +87,7 @@ impl PromptContent {
     }
 }
 
-/// What a retry changes about its run. Absent fields stay as they are.
+/// The changes that a retry makes to its run. Absent fields stay as they are.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]

@@ -87,7 +87,7 @@ fn describe(body: &Body) -> String {
             format!("{} {child_run_id}: {}", mode.name(), one_line(objective))
         }
         Body::DelegationCompleted { status, .. } => status.name().to_owned(),
-        // What a run ends with is in the messages.
+        // The text of an ended run is in the messages.
         Body::RunSucceeded { .. } => String::new(),
         body => plain_fields(body),
     }

@@ -75,7 +75,7 @@ impl Stdio {
             }
         };
         let served = serve_host(context, &mut connection, &mut keeper, &host, &clock).await;
-        // What is still open ends with `shutting_down`. A host may no longer read that.
+        // Open queries end with `shutting_down`. A host may no longer read that.
         timeout(&clock, FINAL_LINES_TIMEOUT_MS, host.finish()).await;
         // Runs of others in this process get what is left of the time to drain.
         let drain_ms = context.config().drain_ms;

@@ -55,7 +55,7 @@ pub struct NextAttempt {
     pub reason: RetryReason,
     /// The earliest time of the attempt; at once if `None`.
     pub at: Option<Time>,
-    /// What the retry changes about the run.
+    /// The changes that the retry makes to the run.
     pub change: RunChange,
 }
 
@@ -66,7 +66,7 @@ impl NextAttempt {
     }
 }
 
-/// What a retry changes about its run. Absent fields stay as they are.
+/// The changes that a retry makes to its run. Absent fields stay as they are.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RunChange {
     /// The adapter. Another adapter uses its own default model unless the change names one.

@@ -200,7 +200,7 @@ pub enum Command {
     },
     /// Retry a run that has ended, as a caller asks.
     Retry {
-        /// What the retry changes about the run.
+        /// The changes that the retry makes to the run.
         change: RunChange,
     },
     /// Merge the run's prompt into another run.

@@ -38,7 +38,7 @@ const DATABASE: &str = "mainspring.sqlite3";
 const FORMAT: u32 = 1;
 const BUFFER_BYTES: usize = 256 << 10;
 
-/// What a backup contains.
+/// The content of a backup.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Manifest {

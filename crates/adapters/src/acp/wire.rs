@@ -172,7 +172,7 @@ impl Connection {
         Ok(Self { peer, router, close, fault })
     }
 
-    /// What the agent sent that ended the connection.
+    /// The input of the agent that ended the connection.
     pub(super) fn fault(&self) -> Option<&'static str> {
         self.fault.get().copied()
     }
@@ -272,7 +272,7 @@ fn transport(
     Lines::new(Box::pin(outgoing), Box::pin(incoming))
 }
 
-/// What is wrong with a line that cannot be read.
+/// The reason why a line cannot be read.
 fn line_fault(error: &LinesCodecError) -> Option<&'static str> {
     match error {
         LinesCodecError::MaxLineLengthExceeded => Some("sent a line of more than 64 MB"),

@@ -173,7 +173,7 @@ pub(crate) trait AgentWorker: PooledWorker {
     fn can_close(&self) -> bool;
     /// Its process.
     fn process(&self) -> &Process;
-    /// What the agent sent that ended the connection, such as a line that is too long.
+    /// The input of the agent that ended the connection, such as a line that is too long.
     fn fault(&self) -> Option<&'static str>;
     /// Waits until its process has ended or its connection is closed.
     fn disconnected(&self) -> impl Future<Output = ()> + Send;

@@ -131,7 +131,7 @@ impl Connection {
         self.router.turn.lock().take();
     }
 
-    /// What pi sent that ended the connection.
+    /// The input of pi that ended the connection.
     pub(super) fn fault(&self) -> Option<&'static str> {
         self.fault.get().copied()
     }

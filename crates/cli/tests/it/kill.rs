@@ -20,7 +20,7 @@ mod readers;
 const KILLS: u64 = 60;
 const HOUR_MS: i64 = 60 * 60 * 1_000;
 
-/// What the killed processes have printed.
+/// The output of the killed processes.
 #[derive(Clone, Default)]
 struct Observed {
     runs: HashMap<RunId, Option<RunStatus>>,
@@ -51,7 +51,7 @@ impl Observed {
     }
 }
 
-/// What happens to a process before it is killed.
+/// The disturbance of a process before it is killed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Trouble {
     None,
@@ -109,7 +109,7 @@ fn acknowledged_runs_survive_sixty_kills() {
         if let Some(before) = restored {
             fs::remove_dir_all(&state).unwrap();
             mainspring(&state, &["restore", folder.path().join(format!("copy{round}")).to_str().unwrap()]);
-            // What was acknowledged before the backup is kept; the readers are those of the lost state directory.
+            // Everything acknowledged before the backup is kept; the readers are those of the lost state directory.
             observed = Observed { runs: before.runs, ..observed };
         }
         let runtime =

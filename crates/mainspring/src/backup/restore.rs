@@ -24,7 +24,7 @@ const MAX_MANIFEST_BYTES: u64 = 1 << 30;
 /// A backup that was restored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Restored {
-    /// What the backup contained.
+    /// The content of the backup.
     pub manifest: Manifest,
     /// The cursors that were skipped.
     pub cursors: RestoredCursors,
