@@ -11,6 +11,9 @@ use std::process::ExitCode;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use mainspring::config::{Config, Resolved, Sources};
+use mainspring_kernel::clock::Clock;
+use mainspring_kernel::ids::Ids;
+use mainspring_store::StateDir;
 
 mod adapter;
 mod agent;
@@ -320,6 +323,20 @@ impl Context<'_> {
                 "{command} works on the local state directory: remove --url, and run it on the server's machine"
             ))),
         }
+    }
+
+    /// Takes the local state directory for a command that changes the files of its database.
+    fn own_database(&self, command: &str) -> Result<(StateDir, PathBuf), CliError> {
+        self.check_local(command)?;
+        let database = self.config().database();
+        if !database.exists() {
+            return Err(CliError::not_found(format!(
+                "{} does not exist: nothing is stored",
+                database.display()
+            )));
+        }
+        let (now, node) = (Clock::system().now(), Ids::system().node());
+        Ok((StateDir::open(&self.config().state_dir, now, node)?, database))
     }
 
     fn config(&self) -> &Config {

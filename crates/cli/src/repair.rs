@@ -6,8 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use mainspring_kernel::clock::Clock;
-use mainspring_kernel::ids::Ids;
-use mainspring_store::{Repaired, SqliteView, StateDir, database_repair};
+use mainspring_store::{Repaired, SqliteView, database_repair};
 use serde::Serialize;
 
 use super::Context;
@@ -40,16 +39,8 @@ struct RepairOutput {
 
 impl Repair {
     pub(super) async fn execute(self, context: &Context<'_>) -> Result<Exit, CliError> {
-        context.check_local("repair")?;
+        let (owned, database) = context.own_database("repair")?;
         let config = context.config();
-        let database = config.database();
-        if !database.exists() {
-            return Err(CliError::not_found(format!(
-                "{} does not exist: nothing is stored",
-                database.display()
-            )));
-        }
-        let owned = StateDir::open(&config.state_dir, Clock::system().now(), Ids::system().node())?;
         let busy = context.output.start_spinner("repairing");
         let copy = keep_copy(&database)?;
         let temporary = tempfile::tempdir()?;

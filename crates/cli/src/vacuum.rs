@@ -1,9 +1,7 @@
 //! `mainspring vacuum`
 
 use clap::Args;
-use mainspring_kernel::clock::Clock;
-use mainspring_kernel::ids::Ids;
-use mainspring_store::{StateDir, database_vacuum};
+use mainspring_store::database_vacuum;
 use serde::Serialize;
 
 use super::Context;
@@ -27,16 +25,7 @@ struct VacuumOutput {
 
 impl Vacuum {
     pub(super) async fn execute(self, context: &Context<'_>) -> Result<Exit, CliError> {
-        context.check_local("vacuum")?;
-        let config = context.config();
-        let database = config.database();
-        if !database.exists() {
-            return Err(CliError::not_found(format!(
-                "{} does not exist: nothing is stored",
-                database.display()
-            )));
-        }
-        let owned = StateDir::open(&config.state_dir, Clock::system().now(), Ids::system().node())?;
+        let (owned, database) = context.own_database("vacuum")?;
         let busy = context.output.start_spinner("rewriting the database");
         let work = tokio::task::spawn_blocking(move || database_vacuum(&database));
         let (bytes_before, bytes_after) = work.await.map_err(std::io::Error::other)??;
