@@ -36,7 +36,7 @@ macro_rules! session_columns {
          forked_from_message_id, base_line, base_pos, checksum"
     };
 }
-/// The columns of a run that never change.
+/// The columns of a run that stay as they are, but for the options, which a retry may change.
 macro_rules! run_request_columns {
     () => {
         "run_id, session_id, owner_id, run_no, parent_run_id, client_id, request_id, idempotency_key, fingerprint, mode, \

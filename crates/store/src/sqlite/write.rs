@@ -113,8 +113,8 @@ pub(super) fn run_write(connection: &Connection, run: &Run, seq: u64) -> WriteRe
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22,
            ?23, ?24, ?25, ?26, ?27, ?28, ?29, ?30, ?31, ?32, ?33, ?34, ?35, ?36, ?37, ?38, ?39, ?40, ?41, ?42, ?43)
          ON CONFLICT (run_id) DO UPDATE SET
-           checksum = CASE WHEN options IS ?12 THEN checksum ELSE ?16 END, options = ?12, adapter_id = ?17, status = ?18, active_attempt_id = ?19, retry_at_ms = ?20, wait = ?21, reason = ?22,
-           error_code = ?23, error_message = ?24, pen_line = ?25, pen_pos = ?26, attempts = ?27, last_attempt_id = ?28,
+           checksum = CASE WHEN options IS ?12 THEN checksum ELSE ?16 END, options = ?12, adapter_id = ?17,
+           status = ?18, active_attempt_id = ?19, retry_at_ms = ?20, wait = ?21, reason = ?22, error_code = ?23, error_message = ?24, pen_line = ?25, pen_pos = ?26, attempts = ?27, last_attempt_id = ?28,
            final_message_id = ?29, input_tokens = ?30, output_tokens = ?31, cache_read_tokens = ?32,
            cache_write_tokens = ?33, cost_nanos = ?34, started_at_ms = ?35, completed_at_ms = ?36, updated_at_ms = ?37,
            merged_into_run_id = ?38, budget = ?39, output = ?40, retried_at_ms = ?41, state_checksum = ?42",
