@@ -227,6 +227,11 @@ impl Feed {
         Ok(())
     }
 
+    /// Wakes the readers without a new item.
+    pub(crate) fn wake_readers(&self) {
+        self.wake.notify_waiters();
+    }
+
     /// Publishes a thought to the present readers. It is never stored.
     pub(crate) fn thought(&self, by: AttemptId, text: &str) -> Result<(), DeltaError> {
         if text.len() > self.message_bytes {

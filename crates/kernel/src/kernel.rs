@@ -126,8 +126,6 @@ impl Kernel {
         let store_health = Arc::<StoreHealth>::default();
         let health = store_health.clone();
         tasks.spawn(crate::flusher::flush(store.clone(), clock.clone(), flushes, health, tasks.clone()));
-        let health = store_health.clone();
-        tasks.spawn(crate::store_health::watch(store.clone(), clock.clone(), health, tasks.clone()));
         // No permits until recovery is complete, so that a failed start has executed nothing.
         let scheduler = Scheduler::new(0, options.adapter_workers.clone());
         let node = options.node.unwrap_or_else(|| ids.node());
@@ -160,6 +158,7 @@ impl Kernel {
             me: me.clone(),
         });
         let kernel = Self { shared };
+        kernel.watch_store();
         if let Err(error) = kernel.recover().await {
             kernel.shutdown().await;
             return Err(error);
@@ -168,6 +167,19 @@ impl Kernel {
         tasks.spawn(crate::indexer::index(store.clone(), clock.clone(), search_stale, tasks.clone()));
         kernel.shared.scheduler.add(kernel.shared.options.max_workers);
         Ok(kernel)
+    }
+
+    /// Starts testing whether the store can be written.
+    fn watch_store(&self) {
+        let Shared { store, clock, store_health, tasks, me, .. } = &*self.shared;
+        let shared = me.clone();
+        let wake_readers = move || {
+            if let Some(shared) = shared.upgrade() {
+                shared.wake_readers();
+            }
+        };
+        let (store, clock, health) = (store.clone(), clock.clone(), store_health.clone());
+        tasks.spawn(crate::store_health::watch(store, clock, health, tasks.clone(), wake_readers));
     }
 
     /// Loads every unfinished session. Cost grows with the unfinished sessions, not with the stored ones.

@@ -59,7 +59,8 @@ impl StoreHealth {
         let _ = self.subscribe().wait_for(Option::is_none).await;
     }
 
-    fn set(&self, failure: Option<Error>) {
+    /// Returns whether this is a change.
+    fn set(&self, failure: Option<Error>) -> bool {
         let was_failed = self.failure.borrow().is_some();
         match &failure {
             Some(error) if !was_failed => tracing::error!(%error, "the store cannot be written"),
@@ -70,24 +71,36 @@ impl StoreHealth {
             let changes = known.is_some() != failure.is_some();
             *known = failure;
             changes
-        });
+        })
     }
 }
 
-/// Tests the store after each report, until it can be written or the kernel stops.
-pub(crate) async fn watch(store: Arc<dyn Store>, clock: Clock, health: Arc<StoreHealth>, tasks: Tasks) {
+/// Tests the store after each report, until it can be written or the kernel stops. `wake_readers` is called after each
+/// change: readers wait only for their feeds, so that the health costs them nothing for each delta.
+pub(crate) async fn watch(
+    store: Arc<dyn Store>,
+    clock: Clock,
+    health: Arc<StoreHealth>,
+    tasks: Tasks,
+    wake_readers: impl Fn() + Send,
+) {
+    let set = |failure| {
+        if health.set(failure) {
+            wake_readers();
+        }
+    };
     loop {
         tokio::select! {
             () = health.suspect.notified() => {}
             () = tasks.stopping() => return,
         }
         while let Err(error) = store.check_writable().await {
-            health.set(Some(error.into()));
+            set(Some(error.into()));
             tokio::select! {
                 () = clock.sleep_until(clock.now().plus(PROBE_INTERVAL_MS)) => {}
                 () = tasks.stopping() => return,
             }
         }
-        health.set(None);
+        set(None);
     }
 }

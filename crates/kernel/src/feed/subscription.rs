@@ -221,19 +221,15 @@ impl Subscription {
             return Some(self.reset().await);
         }
         loop {
+            let feed = self.feed.clone();
+            // Before the checks: a change after them wakes this reader.
+            let notified = feed.wake.notified();
             if let Some(change) = self.store_change() {
                 return Some(Ok(Item::Store(self.at, change)));
             }
-            let feed = self.feed.clone();
-            let notified = feed.wake.notified();
             match self.next_step() {
                 ReadStep::Ready(item) => return Some(Ok(item)),
-                ReadStep::Wait if self.events_only => notified.await,
-                ReadStep::Wait => tokio::select! {
-                    () = notified => {}
-                    // The sender lives as long as the kernel, which this reader holds.
-                    _ = self.store_failure.changed() => self.store_failure.mark_changed(),
-                },
+                ReadStep::Wait => notified.await,
                 ReadStep::End => return None,
                 ReadStep::Fail(error) => return Some(Err(error)),
                 ReadStep::Load => {

@@ -52,6 +52,11 @@ impl Shared {
         })
     }
 
+    /// Wakes all readers, to look at more than their feeds.
+    pub(super) fn wake_readers(&self) {
+        self.slots.lock().values().for_each(|slot| slot.feed.wake_readers());
+    }
+
     /// Removes every slot and ends its feed, when the process stops.
     pub(super) fn clear_slots(&self) {
         let slots: Vec<SessionSlot> = self.slots.lock().drain().map(|(_, slot)| slot).collect();
