@@ -63,6 +63,9 @@ impl Doctor {
             "configuration",
             file.unwrap_or_else(|| "no file (mainspring config show)".into()),
         );
+        for ignored in &context.resolved.ignored {
+            report.add(Health::Note, "configuration", ignored.to_string());
+        }
         self.state_dir(config, report).await;
         adapters(config, report);
         agents::check_agents(config, report).await;

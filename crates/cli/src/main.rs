@@ -52,6 +52,7 @@ mod session;
 mod stdio;
 mod takeover;
 mod tree;
+mod trust;
 mod vacuum;
 mod verify;
 
@@ -77,7 +78,7 @@ struct Global {
     /// State directory
     #[arg(long, global = true, value_name = "DIR", help_heading = "Settings")]
     state_dir: Option<String>,
-    /// Configuration file [default: ./mainspring.toml, then the user's]
+    /// Configuration file [default: ./mainspring.toml if it is trusted, else the user's]
     #[arg(long, global = true, value_name = "FILE", help_heading = "Settings")]
     config: Option<PathBuf>,
     /// Owner of the sessions
@@ -151,6 +152,8 @@ enum Command {
     /// Show the configuration
     #[command(subcommand)]
     Config(config::Config),
+    /// Use the `mainspring.toml` of a folder, after showing what it would run
+    Trust(trust::Trust),
     /// Check the state directory, the database, the configuration, agents and keys
     Doctor(doctor::Doctor),
     /// Back the state directory up, also while it is served
@@ -217,15 +220,21 @@ fn run_cli(cli: Cli, output: &Output) -> Result<Exit, CliError> {
         output.print_bytes(&script)?;
         return Ok(Exit::Done);
     }
-    let resolved = load_config(&cli.global)?;
+    let sources = config_sources(&cli.global)?;
+    let resolved = Config::load(&sources)?;
     init_logging(&resolved.config);
+    // These commands use no file, or name themselves what is ignored.
+    if !matches!(cli.command, Command::Demo(_) | Command::Config(_) | Command::Trust(_) | Command::Doctor(_))
+    {
+        resolved.ignored.iter().try_for_each(|ignored| output.print_note(ignored))?;
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     {
         let _entered = runtime.enter();
         survive_file_size_limit()?;
     }
     let key = cli.global.secret.clone().or_else(|| std::env::var("MAINSPRING_KEY").ok());
-    let context = Context { resolved, output, key };
+    let context = Context { sources, resolved, output, key };
     let exit = runtime.block_on(context.execute(cli.command));
     // A blocking read from the terminal must not keep the process alive.
     runtime.shutdown_background();
@@ -240,7 +249,8 @@ fn survive_file_size_limit() -> std::io::Result<()> {
     tokio::signal::unix::signal(signal).map(drop)
 }
 
-fn load_config(global: &Global) -> Result<Resolved, CliError> {
+/// Collects the sources of the configuration.
+fn config_sources(global: &Global) -> Result<Sources, CliError> {
     let flags = [
         ("state_dir", &global.state_dir),
         ("owner", &global.owner),
@@ -252,7 +262,7 @@ fn load_config(global: &Global) -> Result<Resolved, CliError> {
     let flags = flags.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value.clone()?)));
     let mut sources = Sources::from_process(flags.collect())?;
     sources.file = global.config.clone();
-    Ok(Config::load(&sources)?)
+    Ok(sources)
 }
 
 fn init_logging(config: &Config) {
@@ -278,6 +288,7 @@ fn init_logging(config: &Config) {
 
 /// Configuration and output shared by every command.
 struct Context<'a> {
+    sources: Sources,
     resolved: Resolved,
     output: &'a Output,
     /// API key sent to the server at `url`; never stored or printed.
@@ -305,6 +316,7 @@ impl Context<'_> {
             Command::Key(key) => Box::pin(key.execute(self)).await,
             Command::Import(import) => Box::pin(import.execute(self)).await,
             Command::Config(config) => config.execute(self),
+            Command::Trust(trust) => trust.execute(self),
             Command::Doctor(doctor) => doctor.execute(self).await,
             Command::Backup(backup) => backup.execute(self).await,
             Command::Restore(restore) => restore.execute(self).await,

@@ -65,7 +65,9 @@ fn print_usage(context: &Context<'_>, server: &model::ModelServer) -> Result<(),
     for protocol in Protocol::ALL {
         output.print_line(format_args!("  {:16}  {}", protocol.name(), server.base_url(protocol)))?;
     }
-    output.print_line("\nTo use it, add this to mainspring.toml, with any of these protocols:\n")?;
+    output.print_line(
+        "\nTo use it, add this to ~/.config/mainspring/mainspring.toml, with any of these protocols:\n",
+    )?;
     output.print_line(config_example(server, Protocol::Anthropic))?;
     output
         .print_line("then: mainspring prompt --adapter native 'say hello; ask How are you?; say Good.'\n")?;

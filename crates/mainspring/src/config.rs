@@ -4,20 +4,23 @@
 //! default  <  mainspring.toml  <  MAINSPRING_* variables  <  flags
 //! ```
 //!
-//! The file is the one named by `--config` or `MAINSPRING_CONFIG`, which must exist; otherwise `./mainspring.toml`;
-//! otherwise `mainspring/mainspring.toml` in `$XDG_CONFIG_HOME` or `~/.config`.
+//! The file is the one named by `--config` or `MAINSPRING_CONFIG`, which must exist; otherwise `./mainspring.toml` if the
+//! user has trusted it; otherwise the user's own, `mainspring/mainspring.toml` in `$XDG_CONFIG_HOME` or `~/.config`.
 //!
 //! Invariants: all inputs come from [`Sources`] and the files it names; every value of every layer is checked, even
-//! if a later layer overrides it; unknown input is an error and never ignored; all problems are reported at once.
+//! if a later layer overrides it; unknown input is an error; input that is not used is named in [`Resolved::ignored`]; all problems are
+//! reported at once.
 
 mod adapters;
 mod error;
 mod file;
 mod models;
+mod preview;
 mod rule;
 mod settings;
 mod source;
 mod text;
+mod trust;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -29,11 +32,16 @@ use serde::Serialize;
 pub(crate) use adapters::DEFAULT_MAX_PROCESSES;
 pub use adapters::{ADAPTER_SETTINGS, AdapterConfig, AdapterKind, AdapterSetting, Permissions};
 pub use error::{ConfigError, Problem};
+pub use preview::{Effect, EffectKind};
 pub use rule::Value;
 pub use settings::{Config, Durability, OnOrphan, Retry, SETTINGS, Setting, Stdio, Titles};
 pub use source::{Origin, Sources, VARIABLES, Variable};
+pub use trust::{
+    FolderFile, Ignored, IgnoredReason, NOT_SET_BY_FOLDERS, TrustStatus, TrustStore, TrustedFile,
+};
 
 use rule::{Input, RawValue};
+use source::{ConfigFile, Files};
 
 /// A configuration with the origin of each value.
 #[derive(Debug, Clone, PartialEq)]
@@ -44,6 +52,8 @@ pub struct Resolved {
     pub origins: BTreeMap<String, Origin>,
     /// The file that was read, if there was one.
     pub file: Option<PathBuf>,
+    /// Files and settings that were found and are not used.
+    pub ignored: Vec<Ignored>,
 }
 
 /// One setting as listed by `mainspring config show`.
@@ -89,17 +99,34 @@ impl Config {
     /// Reads every layer of `sources`, or reports all their problems.
     pub fn load(sources: &Sources) -> Result<Resolved, ConfigError> {
         let mut problems = Vec::new();
+        let files = source::find_files(sources).unwrap_or_else(|problem| {
+            problems.push(problem);
+            Files::default()
+        });
+        Self::resolve(sources, files, problems)
+    }
+
+    /// Reads every layer of `sources` with `file` as the configuration file, as if the file were trusted.
+    pub fn load_trusting(sources: &Sources, file: FolderFile) -> Result<Resolved, ConfigError> {
+        Self::resolve(sources, Files::of_folder(sources, file)?, Vec::new())
+    }
+
+    fn resolve(sources: &Sources, files: Files, mut problems: Vec<Problem>) -> Result<Resolved, ConfigError> {
+        let Files { file, is_of_folder, beneath, mut ignored } = files;
+        let cannot_be_of_folder = |entry: &Entry| NOT_SET_BY_FOLDERS.contains(&entry.key.as_str());
         let mut entries = Vec::new();
-        let mut file = None;
         let mut models = ModelsConfig::default();
-        match source::find_file(sources) {
-            Ok(None) => {}
-            Ok(Some((path, text))) => {
-                entries.extend(file::entries(&path, &text, &mut problems));
-                models = models::read(&path, &text, sources.home.as_deref(), &mut problems);
-                file = Some(path);
+        if let Some(ConfigFile { path, text }) = &beneath {
+            entries.extend(file::entries(path, text, &mut problems).into_iter().filter(cannot_be_of_folder));
+        }
+        if let Some(ConfigFile { path, text }) = &file {
+            for entry in file::entries(path, text, &mut problems) {
+                match is_of_folder && cannot_be_of_folder(&entry) {
+                    true => ignored.push(Ignored::Setting { key: entry.key, origin: entry.origin }),
+                    false => entries.push(entry),
+                }
             }
-            Err(problem) => problems.push(problem),
+            models = models::read(path, text, sources.home.as_deref(), &mut problems);
         }
         entries.extend(text::variables(sources, &mut problems));
         entries.extend(text::flags(sources, &mut problems));
@@ -111,7 +138,8 @@ impl Config {
             None => problems.push(Problem::NoStateDir),
         }
         config.models = models;
-        let mut resolved = Resolved { config, origins: BTreeMap::new(), file };
+        let file = file.map(|file| file.path);
+        let mut resolved = Resolved { config, origins: BTreeMap::new(), file, ignored };
         for entry in entries {
             if let Err(problem) = resolved.apply(entry, sources.home.as_deref()) {
                 problems.push(problem);

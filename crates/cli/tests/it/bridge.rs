@@ -4,6 +4,7 @@
 
 use std::path::Path;
 
+use crate::cli::config_variable;
 use mainspring_client::bridge::{
     AgentBridge, Health, Launch, Phase, Query, QueryEvent, QueryStream, RuntimeProcess, Surface,
 };
@@ -17,7 +18,7 @@ mod status;
 
 /// Builds the launch of a daemon on `dir`, without inherited settings.
 pub(crate) fn launch(dir: &Path) -> Launch {
-    let env = vec![("HOME".into(), dir.into())];
+    let env = [("HOME".into(), dir.into())].into_iter().chain(config_variable(dir)).collect();
     let cwd = Some(dir.to_owned());
     let program = env!("CARGO_BIN_EXE_mainspring");
     Launch { env, cwd, clear_env: true, ..Launch::new(program, dir.join("state")) }

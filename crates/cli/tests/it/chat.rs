@@ -68,6 +68,7 @@ fn a_guest_uses_the_models_of_its_server() {
     let (_daemon, _) = serve(dir.path());
     let mut child = command(dir.path())
         .current_dir(elsewhere.path())
+        .env_remove("MAINSPRING_CONFIG")
         .args(["chat", "-s", "talk"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

@@ -1,5 +1,6 @@
 //! The command line, as a person or a script uses it.
 
+use std::ffi::OsString;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -21,13 +22,21 @@ pub(crate) fn command(dir: &Path) -> Command {
     command
 }
 
-/// Builds a `mainspring` command on `dir`, without inherited settings and keys.
+/// Builds a `mainspring` command on `dir`, without inherited settings and keys. A file in `dir` is named as the
+/// configuration: without that it would not be trusted.
 pub(crate) fn bare_command(dir: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_mainspring"));
     command.env_clear().env("HOME", dir).env("MAINSPRING_STATE_DIR", dir.join("state")).current_dir(dir);
     // No model server of the machine either.
     command.env("OLLAMA_HOST", "127.0.0.1:1");
+    command.envs(config_variable(dir));
     command
+}
+
+/// Returns the variable that names the configuration file in `dir`, if there is one.
+pub(crate) fn config_variable(dir: &Path) -> Option<(OsString, OsString)> {
+    let file = dir.join("mainspring.toml");
+    file.exists().then(|| ("MAINSPRING_CONFIG".into(), file.into()))
 }
 
 /// Exit code and output of a command.

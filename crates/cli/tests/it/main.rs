@@ -25,3 +25,4 @@ mod model_server;
 mod native;
 mod people;
 mod pi;
+mod trust;

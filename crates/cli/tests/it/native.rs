@@ -6,6 +6,8 @@ use std::process::{Command, Output};
 use mainspring_model_server::{ModelServer, Protocol};
 use serde_json::Value;
 
+use crate::cli::config_variable;
+
 const SECRET: &str = "sk-planted-0123456789abcdef";
 
 /// Runs `mainspring` with an API key in its environment, in a folder with a configuration.
@@ -17,6 +19,7 @@ fn mainspring(dir: &Path, arguments: &[&str]) -> Output {
         .env("MAINSPRING_STATE_DIR", dir.join("state"))
         .env("MAINSPRING_ADAPTER", "native")
         .env("MAINSPRING_LOG", "trace")
+        .envs(config_variable(dir))
         .current_dir(dir)
         .args(arguments)
         .output()

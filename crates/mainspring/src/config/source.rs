@@ -2,15 +2,16 @@
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::{env, fmt, fs, io};
+use std::{env, fmt, fs};
 
 use serde::{Serialize, Serializer};
 
 use super::error::{ConfigError, Problem};
 use super::rule::expand_path;
 use super::settings::SETTINGS;
+use super::trust::{self, FolderFile, Ignored};
 
-const FILE_NAME: &str = "mainspring.toml";
+pub(super) const FILE_NAME: &str = "mainspring.toml";
 
 /// An environment variable that mainspring reads and that is not a setting.
 pub struct Variable {
@@ -87,46 +88,92 @@ fn is_relevant(name: &str) -> bool {
         || SETTINGS.iter().any(|setting| setting.alias() == Some(name))
 }
 
+/// The configuration file that was found, and what is not used.
+#[derive(Default)]
+pub(super) struct Files {
+    /// The file whose values hold.
+    pub(super) file: Option<ConfigFile>,
+    /// True if `file` is the trusted file of a folder.
+    pub(super) is_of_folder: bool,
+    /// The user's own file beneath the trusted file of a folder. Only the settings that a folder cannot set are read
+    /// from it.
+    pub(super) beneath: Option<ConfigFile>,
+    pub(super) ignored: Vec<Ignored>,
+}
+
+/// A configuration file with its text.
+pub(super) struct ConfigFile {
+    pub(super) path: PathBuf,
+    pub(super) text: String,
+}
+
+impl Files {
+    /// The files if the file of a folder holds.
+    pub(super) fn of_folder(
+        sources: &Sources,
+        FolderFile { path, text }: FolderFile,
+    ) -> Result<Self, Problem> {
+        let file = Some(ConfigFile { path, text });
+        Ok(Self { file, is_of_folder: true, beneath: user_file(sources)?, ignored: vec![] })
+    }
+}
+
 /// Finds the configuration file and reads its text, if there is one.
-pub(super) fn find_file(sources: &Sources) -> Result<Option<(PathBuf, String)>, Problem> {
-    let home = sources.home.as_deref();
-    let named = match (&sources.file, sources.variable("MAINSPRING_CONFIG")) {
-        (Some(path), _) => Some((path.as_path(), Origin::Flag { name: "--config".into() })),
-        (None, Some(path)) => {
-            Some((Path::new(path), Origin::Environment { name: "MAINSPRING_CONFIG".into() }))
-        }
-        (None, None) => None,
+pub(super) fn find_files(sources: &Sources) -> Result<Files, Problem> {
+    if let Some(file) = named_file(sources)? {
+        return Ok(Files { file: Some(file), ..Files::default() });
+    }
+    // In the user's configuration folder, the file of the folder is the user's own.
+    let is_user_file = user_path(sources)
+        .and_then(|path| path.canonicalize().ok())
+        .is_some_and(|user| trust::path_in(&sources.cwd).canonicalize().is_ok_and(|path| path == user));
+    if is_user_file {
+        return Ok(Files { file: user_file(sources)?, ..Files::default() });
+    }
+    match trust::read_if_trusted(sources) {
+        Ok(Some(file)) => Files::of_folder(sources, file),
+        Ok(None) => Ok(Files { file: user_file(sources)?, ..Files::default() }),
+        Err(ignored) => Ok(Files { file: user_file(sources)?, ignored: vec![ignored], ..Files::default() }),
+    }
+}
+
+/// Reads the file that `--config` or `MAINSPRING_CONFIG` names. It must exist.
+fn named_file(sources: &Sources) -> Result<Option<ConfigFile>, Problem> {
+    let (path, origin) = match (&sources.file, sources.variable("MAINSPRING_CONFIG")) {
+        (Some(path), _) => (path.as_path(), Origin::Flag { name: "--config".into() }),
+        (None, Some(path)) => (Path::new(path), Origin::Environment { name: "MAINSPRING_CONFIG".into() }),
+        (None, None) => return Ok(None),
     };
-    if let Some((path, origin)) = named {
-        let invalid = |allowed| Problem::Invalid {
-            key: "config".into(),
-            written: format!("{:?}", path.to_string_lossy()),
-            origin: origin.clone(),
-            allowed,
-        };
-        let path = expand_path(path, &sources.cwd, home).map_err(invalid)?;
-        return match fs::read_to_string(&path) {
-            Ok(text) => Ok(Some((path, text))),
-            Err(error) => {
-                Err(Problem::Unreadable { path, named_by: Some(origin), reason: error.to_string() })
-            }
-        };
+    let invalid = |allowed| Problem::Invalid {
+        key: "config".into(),
+        written: format!("{:?}", path.to_string_lossy()),
+        origin: origin.clone(),
+        allowed,
+    };
+    let path = expand_path(path, &sources.cwd, sources.home.as_deref()).map_err(invalid)?;
+    match fs::read_to_string(&path) {
+        Ok(text) => Ok(Some(ConfigFile { path, text })),
+        Err(error) => Err(Problem::Unreadable { path, named_by: Some(origin), reason: error.to_string() }),
     }
-    let config_home = xdg_folder(sources, "XDG_CONFIG_HOME", ".config");
-    let candidates = [
-        Some(sources.cwd.join(FILE_NAME)),
-        config_home.map(|folder| folder.join("mainspring").join(FILE_NAME)),
-    ];
-    for path in candidates.into_iter().flatten() {
-        match fs::read_to_string(&path) {
-            Ok(text) => return Ok(Some((path, text))),
-            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {}
-            Err(error) => {
-                return Err(Problem::Unreadable { path, named_by: None, reason: error.to_string() });
-            }
-        }
+}
+
+/// Reads the user's own file, if there is one.
+fn user_file(sources: &Sources) -> Result<Option<ConfigFile>, Problem> {
+    let Some(path) = user_path(sources) else { return Ok(None) };
+    match fs::read_to_string(&path) {
+        Ok(text) => Ok(Some(ConfigFile { path, text })),
+        Err(error) if trust::is_absent(&error) => Ok(None),
+        Err(error) => Err(Problem::Unreadable { path, named_by: None, reason: error.to_string() }),
     }
-    Ok(None)
+}
+
+fn user_path(sources: &Sources) -> Option<PathBuf> {
+    Some(user_folder(sources)?.join(FILE_NAME))
+}
+
+/// Returns the user's own configuration folder.
+pub(super) fn user_folder(sources: &Sources) -> Option<PathBuf> {
+    Some(xdg_folder(sources, "XDG_CONFIG_HOME", ".config")?.join("mainspring"))
 }
 
 /// Returns the default state directory.
@@ -178,6 +225,6 @@ impl fmt::Display for Origin {
 }
 
 /// Serializes a path as text; a path that is not Unicode would otherwise fail.
-fn serialize_lossy<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+pub(super) fn serialize_lossy<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(&path.to_string_lossy())
 }

@@ -26,7 +26,9 @@ impl Machine {
         self.root.path().join(path)
     }
 
-    fn file(self, text: &str) -> Self {
+    /// Writes a file and names it with `--config`.
+    fn file(mut self, text: &str) -> Self {
+        self.sources.file = Some("mainspring.toml".into());
         self.file_at("project/mainspring.toml", text)
     }
 
@@ -62,10 +64,12 @@ fn machine() -> Machine {
     Machine::new()
 }
 
+mod trust;
+
 #[test]
 fn the_defaults_are_as_documented() {
     let machine = machine();
-    let Resolved { config, origins, file } = machine.load();
+    let Resolved { config, origins, file, ignored } = machine.load();
     assert_eq!(config.state_dir, machine.path("home/.local/state/mainspring"));
     assert_eq!(
         config,
@@ -98,7 +102,7 @@ fn the_defaults_are_as_documented() {
         }
     );
     assert!(origins.is_empty());
-    assert_eq!(file, None);
+    assert_eq!((file, ignored), (None, vec![]));
 }
 
 #[test]
@@ -233,7 +237,9 @@ fn the_file_is_searched_in_order() {
     assert_eq!(machine.load().config.owner, "local", "XDG_CONFIG_HOME replaces ~/.config");
     let machine = machine.file_at("xdg/mainspring/mainspring.toml", "owner = \"xdg\"");
     assert_eq!(machine.load().config.owner, "xdg");
-    let machine = machine.file("owner = \"cwd\"");
+    let machine = machine.file_at("project/mainspring.toml", "owner = \"cwd\"");
+    assert_eq!(machine.load().config.owner, "xdg", "the folder's file is not trusted");
+    machine.trust();
     assert_eq!(machine.load().config.owner, "cwd");
     let machine =
         machine.file_at("home/own.toml", "owner = \"variable\"").env("MAINSPRING_CONFIG", "~/own.toml");
@@ -245,7 +251,7 @@ fn the_file_is_searched_in_order() {
 
 #[test]
 fn a_named_file_must_exist() {
-    let mut machine = machine().file("owner = \"cwd\"").env("MAINSPRING_CONFIG", "none.toml");
+    let mut machine = machine().env("MAINSPRING_CONFIG", "none.toml");
     assert_eq!(
         machine.problems(),
         "the configuration file $/project/none.toml (named by MAINSPRING_CONFIG) cannot be read: \
@@ -260,9 +266,12 @@ fn a_named_file_must_exist() {
 #[test]
 fn an_unreadable_default_file_is_an_error() {
     let machine = machine();
-    fs::create_dir(machine.path("project/mainspring.toml")).unwrap();
+    fs::create_dir_all(machine.path("home/.config/mainspring/mainspring.toml")).unwrap();
+    let problems = machine.problems();
     assert!(
-        machine.problems().starts_with("the configuration file $/project/mainspring.toml cannot be read: ")
+        problems
+            .starts_with("the configuration file $/home/.config/mainspring/mainspring.toml cannot be read: "),
+        "{problems}"
     );
 }
 

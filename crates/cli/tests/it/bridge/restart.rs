@@ -90,7 +90,7 @@ async fn a_process_that_cannot_start_is_given_up_with_its_reason_and_retried_by_
     assert_eq!(error.code(), "process_lost");
     assert!(error.to_string().contains("max_workers"), "{error}");
     // A failed start can be repeated, and works once the cause is removed.
-    std::fs::remove_file(&broken).unwrap();
+    std::fs::write(&broken, "").unwrap();
     let process = RuntimeProcess::start(quick).await.unwrap();
     let answer = start_query(&process.bridge(), Surface::main_chat(None), "say well").result().await.unwrap();
     assert_eq!(answer.text, "well\n");
