@@ -11,8 +11,12 @@ use serde_json::Value;
 
 use crate::adapter::{Ask, AttemptHandle, HandleError, Record};
 
+mod pattern;
+mod resource;
 mod rules;
-pub use rules::{Action, BadRule, Rule, Rules, Verdict, matches_pattern, may_allow};
+pub use pattern::{MAX_PATTERN_BYTES, matches_pattern};
+pub use resource::Resource;
+pub use rules::{Action, BadRule, Rule, Rules, Verdict, may_allow};
 
 /// How an agent's requests for permission are decided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

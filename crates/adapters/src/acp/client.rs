@@ -16,14 +16,14 @@ use agent_client_protocol::v1::schema::{
 use agent_client_protocol::{Error, ErrorCode, Responder};
 use mainspring_core::Approval;
 use mainspring_kernel::adapter::{AttemptHandle, Death, HandleError, Record};
-use mainspring_kernel::policy::{Action, Rule, Rules, may_allow};
+use mainspring_kernel::policy::{Action, Resource, Rule, Rules, may_allow};
 use parking_lot::Mutex;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::files;
-use super::terminal::Terminal;
+use super::terminal::{self, Terminal};
 use super::worker::AcpWorker;
 use crate::driver::{ProcessContext, TurnContext, excerpt};
 use crate::process::Launch;
@@ -239,31 +239,26 @@ impl ClientServices {
                 return Ok(Err(error));
             }
         };
-        let resource = path.to_string_lossy().into_owned();
-        Ok(self.permit("fs", operation, resource).await?.map(|()| path))
+        let action = action("fs", operation, Resource::Path(path.clone()));
+        Ok(self.permit(&action).await?.map(|()| path))
     }
 
-    async fn permit(
-        &self,
-        capability: &'static str,
-        operation: &str,
-        resource: String,
-    ) -> Result<Result<(), Error>, HandleError> {
+    async fn permit(&self, action: &Action) -> Result<Result<(), Error>, HandleError> {
+        let Action { capability, operation, resource } = action;
         let question = excerpt(format!("Allow {operation} {resource}?"));
-        let act = Action { capability, operation: operation.to_owned(), resource };
         let ClientInner { attempt, rules, standing, .. } = &*self.0;
-        let decision = rules.request_permission(attempt, standing.as_ref(), &act, question.into()).await?;
+        let decision = rules.request_permission(attempt, standing.as_ref(), action, question.into()).await?;
         Ok(match decision {
             Approval::Allowed => Ok(()),
             Approval::Denied | Approval::Expired => {
-                let message = format!("not allowed: {capability} {operation} {}", act.resource);
+                let message = format!("not allowed: {capability} {operation} {resource}");
                 Err(Error::new(ErrorCode::INVALID_REQUEST, message))
             }
         })
     }
 
     async fn create_terminal(&self, params: Value) -> Result<Response, HandleError> {
-        let request: CreateTerminalRequest = match parse(params) {
+        let mut request: CreateTerminalRequest = match parse(params) {
             Ok(request) => request,
             Err(error) => return Ok(Err(error)),
         };
@@ -272,10 +267,13 @@ impl ClientServices {
             Ok(folder) => folder,
             Err(error) => return Ok(Err(error)),
         };
-        let command = std::iter::once(&request.command).chain(&request.args);
-        let line = command.map(String::as_str).collect::<Vec<_>>().join(" ");
-        if let Err(error) = self.permit("terminal", "run", line).await? {
+        let action = action("terminal", "run", terminal::resource(&request));
+        if let Err(error) = self.permit(&action).await? {
             return Ok(Err(error));
+        }
+        if self.0.rules.admits_by_name(&action) {
+            // The rule names a program. A variable could make the program run another one.
+            request.env.retain(|variable| terminal::is_harmless_variable(&variable.name));
         }
         if self.0.terminals.lock().len() >= MAX_TERMINALS {
             let message = format!("a turn has at most {MAX_TERMINALS} terminals: release one");
@@ -293,6 +291,10 @@ impl ClientServices {
             Err(error) => Err(error),
         })
     }
+}
+
+fn action(capability: &'static str, operation: &str, resource: Resource) -> Action {
+    Action { capability, operation: operation.to_owned(), resource }
 }
 
 fn respond(responder: Responder, response: Response) {

@@ -4,17 +4,17 @@ use agent_client_protocol::v1::schema::{
     PermissionOption, PermissionOptionKind, RequestPermissionRequest, ToolKind,
 };
 use mainspring_core::Approval;
-use mainspring_kernel::policy::Action;
+use mainspring_kernel::policy::{Action, Resource};
 use serde_json::Value;
 
 use crate::driver::excerpt;
 
-/// The requested action in the terms of the policy's rules: `tool KIND TITLE`.
+/// The requested action in the terms of the policy's rules: `tool KIND TITLE`. Both are the agent's own word.
 pub(super) fn act(request: &RequestPermissionRequest) -> Action {
     let fields = &request.tool_call.fields;
     let kind = fields.kind.and_then(kind_name).unwrap_or("other");
     let title = fields.title.as_deref().or(fields.name.as_deref()).unwrap_or_default();
-    Action { capability: "tool", operation: kind.to_owned(), resource: title.to_owned() }
+    Action { capability: "tool", operation: kind.to_owned(), resource: Resource::Text(title.to_owned()) }
 }
 
 /// The name of a tool kind, unless it is the unspecific "other".

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use agent_client_protocol::v1::schema::CreateTerminalRequest;
 use agent_client_protocol::{Error, ErrorCode};
 use mainspring_kernel::adapter::Death;
+use mainspring_kernel::policy::Resource;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::process::ChildStdin;
@@ -117,17 +118,34 @@ impl Terminal {
     }
 }
 
-/// The command line to run. A command without arguments that contains shell syntax is run by a shell, since agents also
-/// send whole command lines.
-fn command_line(request: &CreateTerminalRequest) -> Vec<String> {
+/// The command in the terms of the policy: a line for a shell, or a program with its arguments. A command without
+/// arguments that contains shell syntax is run by a shell, since agents also send whole command lines.
+pub(super) fn resource(request: &CreateTerminalRequest) -> Resource {
     let CreateTerminalRequest { command, args, .. } = request;
     let is_shell_line =
         args.is_empty() && command.contains(|c: char| c.is_whitespace() || "|&;<>()$`\"'*?".contains(c));
-    let words: Vec<&str> = match is_shell_line {
-        true => vec!["/bin/sh", "-c", command],
-        false => std::iter::once(command).chain(args).map(String::as_str).collect(),
+    match is_shell_line {
+        true => Resource::ShellLine(command.clone()),
+        false => Resource::Command(std::iter::once(command).chain(args).cloned().collect()),
+    }
+}
+
+/// The command line to run: that which the policy has decided about.
+fn command_line(request: &CreateTerminalRequest) -> Vec<String> {
+    let words = match resource(request) {
+        Resource::ShellLine(line) => vec!["/bin/sh".to_owned(), "-c".to_owned(), line],
+        Resource::Command(words) => words,
+        // A terminal has no other resource.
+        Resource::Text(_) | Resource::Path(_) => vec![],
     };
-    SHELL_WRAPPER.into_iter().chain(words).map(str::to_owned).collect()
+    SHELL_WRAPPER.into_iter().map(str::to_owned).chain(words).collect()
+}
+
+/// True for variables that only change how a program writes its output.
+pub(super) fn is_harmless_variable(name: &str) -> bool {
+    const HARMLESS: [&str; 9] =
+        ["LANG", "LANGUAGE", "TZ", "TERM", "COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "CLICOLOR"];
+    HARMLESS.contains(&name) || name.starts_with("LC_")
 }
 
 /// The exit status in the protocol's format. The code is unknown if the guard was killed from outside.

@@ -10,6 +10,8 @@ use std::str::FromStr;
 use mainspring_core::{Approval, Grant, GrantEffect, GrantId, GrantSource, Mode};
 use parking_lot::Mutex;
 
+use super::pattern::{MAX_PATTERN_BYTES, matches_pattern};
+use super::resource::Resource;
 use super::{Question, ask_approval, request_permission};
 use crate::adapter::{AttemptHandle, HandleError, Record};
 
@@ -21,7 +23,7 @@ pub struct Action {
     /// Operation of the capability, for example `write`.
     pub operation: String,
     /// Object of the operation, for example a path.
-    pub resource: String,
+    pub resource: Resource,
 }
 
 /// The decision of a rule.
@@ -39,7 +41,8 @@ impl Verdict {
     const ALL: [(&'static str, Self); 3] = [("allow", Self::Allow), ("deny", Self::Deny), ("ask", Self::Ask)];
 }
 
-/// A verdict on actions that match three patterns, in which `*` stands for any text: `allow fs read /data/*`.
+/// A verdict on actions that match three patterns, in which `*` stands for any text: `allow fs read /data/*`. The kind of
+/// the resource decides how the third pattern is compared: see [`Resource`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
     /// The decision.
@@ -52,7 +55,8 @@ pub struct Rule {
 /// A text that is not a valid rule.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is no rule: write allow, deny or ask, then capability, operation and resource, such as \"allow fs read *\""
+    "{0:?} is no rule: write allow, deny or ask, then capability, operation and resource, such as \"allow fs read *\", \
+     in at most 1024 bytes"
 )]
 pub struct BadRule(String);
 
@@ -60,7 +64,10 @@ impl FromStr for Rule {
     type Err = BadRule;
 
     fn from_str(text: &str) -> Result<Self, BadRule> {
-        let bad = || BadRule(text.to_owned());
+        let bad = || BadRule(text.chars().take(100).collect());
+        if text.len() > MAX_PATTERN_BYTES {
+            return Err(bad());
+        }
         let mut words = text.trim().splitn(4, ' ').map(str::trim);
         let mut word = || words.next().filter(|word| !word.is_empty()).ok_or_else(bad);
         let verdict = word()?;
@@ -80,7 +87,12 @@ impl fmt::Display for Rule {
 
 impl Rule {
     fn matches(&self, action: &Action) -> bool {
-        self.covers(action.capability, &action.operation) && matches_pattern(&self.resource, &action.resource)
+        let covers = self.covers(action.capability, &action.operation);
+        covers
+            && match self.verdict {
+                Verdict::Allow => action.resource.is_admitted_by(&self.resource),
+                Verdict::Deny | Verdict::Ask => action.resource.is_stopped_by(&self.resource),
+            }
     }
 
     fn covers(&self, capability: &str, operation: &str) -> bool {
@@ -109,6 +121,12 @@ impl Rules {
             Mode::Ask => vec![],
         };
         Self { rules, grants: Mutex::default() }
+    }
+
+    /// True if `action` is allowed by a rule that names what it allows. A rule with the resource `*` names nothing.
+    pub fn admits_by_name(&self, action: &Action) -> bool {
+        let found = self.rules.iter().find(|rule| rule.matches(action));
+        found.is_some_and(|rule| rule.verdict == Verdict::Allow && rule.resource != "*")
     }
 
     /// Decides an agent's request to do `action` by the first rule that matches, else as [`request_permission`] does. The
@@ -158,17 +176,6 @@ impl Rules {
     }
 }
 
-/// True if `text` matches `pattern`, in which `*` stands for any text.
-pub fn matches_pattern(pattern: &str, text: &str) -> bool {
-    match pattern.split_once('*') {
-        None => pattern == text,
-        Some((start, rest)) => text.strip_prefix(start).is_some_and(|text| {
-            let ends = (0..=text.len()).filter(|at| text.is_char_boundary(*at));
-            { ends }.any(|at| matches_pattern(rest, &text[at..]))
-        }),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -182,7 +189,8 @@ mod tests {
         for text in ["allow fs read *", "deny terminal run rm *", "ask * * /a b/*.md"] {
             assert_eq!(rule(text).to_string(), text);
         }
-        for text in ["", "allow", "allow fs read", "permit fs read *", "allow  fs read *"] {
+        let long = format!("allow fs read /{}", "a".repeat(MAX_PATTERN_BYTES));
+        for text in ["", "allow", "allow fs read", "permit fs read *", "allow  fs read *", &long] {
             assert!(text.parse::<Rule>().unwrap_err().to_string().contains("is no rule"), "{text:?}");
         }
     }
@@ -192,7 +200,7 @@ mod tests {
         let action = |operation: &str, resource: &str| Action {
             capability: "fs",
             operation: operation.into(),
-            resource: resource.into(),
+            resource: Resource::Path(resource.into()),
         };
         assert!(rule("allow fs read /data/*").matches(&action("read", "/data/a/b")));
         assert!(!rule("allow fs read /data/*").matches(&action("read", "/other")));
