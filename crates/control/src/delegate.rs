@@ -1,8 +1,6 @@
 //! `delegate_agent`: a run delegates work to a child session.
 
-use mainspring_api::control::{
-    ControlError, DelegateWork, DelegatedWork, DelegationForm, DelegationInput, DelegationResultForm,
-};
+use mainspring_api::control::{ControlError, DelegateWork, DelegatedWork, DelegationResultForm};
 use mainspring_api::{Delegate, SessionTarget};
 use mainspring_core::{Cost, ExternalRef, Mode, RunId, RunLimits, RunOptions};
 use serde_json::Value;
@@ -19,11 +17,6 @@ impl ControlTools<'_> {
         let input = input?;
         self.check_owner(input.owner_id.as_deref())?;
         let parent = self.parent(input.parent_run_id.as_deref()).await?;
-        let request = DelegationInput {
-            mode: Some(input.mode),
-            objective: Some(input.objective.clone()),
-            context: Some(input.context.clone()),
-        };
         let (mode, work) = (input.mode, self.work(input)?);
         let made = self.plane.run_delegate(parent, &work).await?;
         let run = match mode.is_awaited() {
@@ -33,7 +26,7 @@ impl ControlTools<'_> {
         let settled = self.plane.delegation_get(made.delegation.id).await?;
         let (status, attempt) = (run.state.status(), self.attempts(run.id).await?.pop());
         Ok(DelegatedWork {
-            delegation: DelegationForm::new(settled.delegation, request),
+            delegation: settled.delegation.into(),
             child_session: self.plane.session_get(run.session).await?.into(),
             adapter_session_id: self.native_session(run.session, attempt.as_ref()).await?,
             child_attempt: attempt,

@@ -2,7 +2,7 @@
 
 use mainspring_api::control::{
     ArtifactForm, ArtifactList, AttemptForm, CancelRun, CancelledRun, ControlError, DelegationForm,
-    DelegationInput, EventForm, GetRun, InspectArtifacts, RunDetails, RunForm,
+    EventForm, GetRun, InspectArtifacts, RunDetails, RunForm,
 };
 use mainspring_core::{Artifact, AttemptId, Position, Run, RunId, SessionId};
 
@@ -25,7 +25,6 @@ impl ControlTools<'_> {
         let (id, session) = (run.id, run.session);
         let delegations = self.plane.run_delegations(id).await?;
         let artifacts = self.plane.run_artifacts(id, MAX_ARTIFACTS).await?;
-        let form = |delegation| DelegationForm::new(delegation, DelegationInput::default());
         Ok(RunDetails {
             session: self.plane.session_get(session).await?.into(),
             run: self.run_form(run).await?,
@@ -33,8 +32,8 @@ impl ControlTools<'_> {
             adapter_bindings: self.bindings(session).await?,
             artifacts: artifacts.into_iter().map(ArtifactForm::from).collect(),
             events: self.last_events(id, event_limit).await?,
-            parent_delegations: delegations.parent.into_iter().map(form).collect(),
-            child_delegations: delegations.children.into_iter().map(form).collect(),
+            parent_delegations: delegations.parent.into_iter().map(DelegationForm::from).collect(),
+            child_delegations: delegations.children.into_iter().map(DelegationForm::from).collect(),
         })
     }
 

@@ -37,7 +37,7 @@ pub struct Attempt {
     /// The mainspring process that executes the attempt.
     #[serde(rename = "nodeId")]
     pub node: NodeId,
-    /// The binding to the runtime-native session in use.
+    /// The binding to the runtime-native session that the attempt uses, or was to resume when it failed.
     #[serde(rename = "bindingId", skip_serializing_if = "Option::is_none")]
     pub binding: Option<BindingId>,
     /// The attempt before this one, which it resumes from.

@@ -73,6 +73,16 @@ pub enum Fidelity {
 }
 names!(Fidelity { Native => "native", Reconstructed => "reconstructed", None => "none" });
 
+impl Fidelity {
+    /// True when the runtime's state lives in its process, and ends with it.
+    pub const fn is_process_local(self) -> bool {
+        !matches!(self, Self::Native)
+    }
+}
+
+/// The reason why a process-local binding of an earlier process is stale.
+pub const PROCESS_GONE: &str = "its process is gone";
+
 /// The status of a binding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
@@ -84,7 +94,7 @@ pub enum BindingStatus {
     Stale,
     /// A caller has declared the binding invalid: it must not be used again.
     Invalid,
-    /// The binding was closed or replaced.
+    /// The binding was closed.
     Closed,
 }
 names!(BindingStatus { Active => "active", Stale => "stale", Invalid => "invalid", Closed => "closed" });
@@ -127,8 +137,8 @@ pub fn decide(binding: &Binding, command: Command) -> Result<Body, Refusal> {
     let stale = |reason| Ok(Body::BindingStale { binding_id, status: BindingStatus::Stale, reason });
     match (binding.status, command) {
         (BindingStatus::Active, Command::Resume { node, at, cwd, system_prompt_hash }) => {
-            let mismatch = if binding.fidelity != Fidelity::Native && binding.node != node {
-                "its process is gone"
+            let mismatch = if binding.fidelity.is_process_local() && binding.node != node {
+                PROCESS_GONE
             } else if binding.last_message != at {
                 "it stands at another message"
             } else if binding.cwd != cwd {
@@ -159,9 +169,7 @@ pub fn apply(binding: &mut Binding, body: &Body, node: NodeId, at: Time) {
     match body {
         Body::BindingStale { status, .. } => binding.status = *status,
         Body::BindingResumed { .. } => binding.node = node,
-        // An invalid binding stays marked as invalid.
-        Body::BindingReplaced { .. } if binding.status == BindingStatus::Invalid => {}
-        Body::BindingReplaced { .. } => binding.status = BindingStatus::Closed,
+        // A replaced binding stays stale or invalid.
         _ => {}
     }
 }
@@ -200,6 +208,8 @@ mod tests {
 
     #[test]
     fn only_native_state_survives_the_process() {
+        assert!(!Fidelity::Native.is_process_local());
+        assert!(Fidelity::None.is_process_local() && Fidelity::Reconstructed.is_process_local());
         assert_eq!(resume(&binding(Fidelity::Native), 9, None), "binding.resumed");
         assert_eq!(resume(&binding(Fidelity::None), 9, None), "binding.stale");
         assert_eq!(resume(&binding(Fidelity::Reconstructed), 9, None), "binding.stale");
@@ -259,6 +269,9 @@ mod tests {
         assert!(decide(&stale, Command::Lose { reason: String::new() }).is_err());
         assert!(decide(&stale, resume_command(3, None)).is_err());
         let by = BindingId::from_random([5; 16]);
-        assert_eq!(decide(&stale, Command::Replace { by }).unwrap().kind(), "binding.replaced");
+        let replaced = decide(&stale, Command::Replace { by }).unwrap();
+        assert_eq!(replaced.kind(), "binding.replaced");
+        apply(&mut stale, &replaced, node, Time(2));
+        assert_eq!(stale.status, BindingStatus::Stale, "it stays stale");
     }
 }

@@ -7,6 +7,7 @@
 //! Invariant: a settled delegation never changes again, even if its child is retried.
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::message::names;
 use crate::{Artifact, ArtifactId, DelegationId, Failure, RunId, RunStatus, SessionId, Time, Usage};
@@ -37,7 +38,12 @@ pub struct Delegation {
     pub status: DelegationStatus,
     /// The goal of the child.
     pub objective: String,
-    /// The artifact that holds the result, if there is one.
+    /// The request that made the delegation, without the fields that it left out. Absent in older delegations.
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    #[cfg_attr(feature = "schema", schema(value_type = Object))]
+    pub request: Value,
+    /// The child's newest artifact of the role `result` when the delegation was settled. Absent if there was none: the
+    /// result is the child's text.
     #[serde(rename = "resultArtifactId", default, skip_serializing_if = "Option::is_none")]
     pub result: Option<ArtifactId>,
     /// When the child was accepted.
@@ -63,6 +69,8 @@ pub struct NewDelegation {
     pub mode: DelegationMode,
     /// The goal of the child.
     pub objective: String,
+    /// The request that makes the delegation.
+    pub request: Value,
 }
 
 impl NewDelegation {
@@ -77,6 +85,7 @@ impl NewDelegation {
             mode: self.mode,
             status: DelegationStatus::Pending,
             objective: self.objective.clone(),
+            request: self.request.clone(),
             result: None,
             created_at: at,
             completed_at: None,
@@ -179,16 +188,23 @@ pub struct DoneEffect {
     pub name: String,
 }
 
-/// Returns `delegation` after its child reached the status `child`; `None` if nothing changes.
+/// Returns `delegation` after its child reached the status `child`; `None` if nothing changes. `result` is the child's
+/// result artifact, which a settled delegation names.
 ///
 /// A child that is queued again for a retry still counts as running.
-pub fn follow_child(delegation: &Delegation, child: RunStatus, at: Time) -> Option<Delegation> {
+pub fn follow_child(
+    delegation: &Delegation,
+    child: RunStatus,
+    result: Option<ArtifactId>,
+    at: Time,
+) -> Option<Delegation> {
     let status = DelegationStatus::from_child(child);
     if delegation.status.is_settled() || status == delegation.status || status == DelegationStatus::Pending {
         return None;
     }
     let completed_at = status.is_settled().then_some(at);
-    Some(Delegation { status, completed_at, ..delegation.clone() })
+    let result = result.filter(|_| status.is_settled());
+    Some(Delegation { status, result, completed_at, ..delegation.clone() })
 }
 
 #[cfg(test)]
@@ -203,6 +219,7 @@ mod tests {
             child_run: RunId::from_random([5; 16]),
             mode: DelegationMode::Call,
             objective: "look it up".into(),
+            request: Value::Null,
         };
         new.accept(SessionId::from_random([4; 16]), Time(0))
     }
@@ -217,22 +234,28 @@ mod tests {
     #[test]
     fn a_delegation_follows_the_status_of_its_child() {
         let pending = pending();
-        assert_eq!(follow_child(&pending, RunStatus::Queued, Time(1)), None);
-        let running = follow_child(&pending, RunStatus::Starting, Time(1)).unwrap();
-        assert_eq!((running.status, running.completed_at), (DelegationStatus::Running, None));
+        let artifact = Some(ArtifactId::from_random([6; 16]));
+        assert_eq!(follow_child(&pending, RunStatus::Queued, None, Time(1)), None);
+        let running = follow_child(&pending, RunStatus::Starting, artifact, Time(1)).unwrap();
+        assert_eq!(
+            (running.status, running.result, running.completed_at),
+            (DelegationStatus::Running, None, None)
+        );
         for same in [RunStatus::Running, RunStatus::WaitingInput, RunStatus::Cancelling, RunStatus::Queued] {
-            assert_eq!(follow_child(&running, same, Time(2)), None);
+            assert_eq!(follow_child(&running, same, artifact, Time(2)), None);
         }
-        let cancelled = follow_child(&running, RunStatus::Cancelled, Time(3)).unwrap();
+        let cancelled = follow_child(&running, RunStatus::Cancelled, None, Time(3)).unwrap();
         assert_eq!((cancelled.status, cancelled.completed_at), (DelegationStatus::Cancelled, Some(Time(3))));
+        let succeeded = follow_child(&running, RunStatus::Succeeded, artifact, Time(3)).unwrap();
+        assert_eq!((succeeded.status, succeeded.result), (DelegationStatus::Succeeded, artifact));
     }
 
     #[test]
     fn a_settled_delegation_never_changes() {
-        let settled = follow_child(&pending(), RunStatus::Orphaned, Time(1)).unwrap();
+        let settled = follow_child(&pending(), RunStatus::Orphaned, None, Time(1)).unwrap();
         assert_eq!(settled.status, DelegationStatus::Failed);
         for later in [RunStatus::Queued, RunStatus::Running, RunStatus::Succeeded] {
-            assert_eq!(follow_child(&settled, later, Time(2)), None);
+            assert_eq!(follow_child(&settled, later, None, Time(2)), None);
         }
     }
 }

@@ -197,6 +197,9 @@ impl Actor {
                 let _ = reply.send(outcome);
             }
             Command::Binding(change, reply) => drop(reply.send(self.change_binding(change).await)),
+            Command::LoseProcessLocalBindings(reply) => {
+                drop(reply.send(Box::pin(self.lose_process_local_bindings()).await));
+            }
             Command::Snapshot(reply) => drop(reply.send(Ok(self.instant()))),
             Command::Open { started, reply } => {
                 self.opened(started);

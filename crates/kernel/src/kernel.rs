@@ -206,7 +206,7 @@ impl Kernel {
                 Err(error) => return Err(error),
             }
         }
-        Ok(())
+        self.lose_process_local_bindings(&unfinished.bound).await
     }
 
     /// The limits on sizes and counts.

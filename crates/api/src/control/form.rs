@@ -344,7 +344,7 @@ pub struct DelegationForm {
     pub completed_at_ms: Option<Time>,
 }
 
-/// The request that made a delegation: an empty object where it is not known.
+/// The request that made a delegation: an empty object in older delegations.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct DelegationInput {
     /// Whether the parent waits.
@@ -358,9 +358,17 @@ pub struct DelegationInput {
     pub context: Option<Option<String>>,
 }
 
-impl DelegationForm {
-    /// Builds the form of a delegation and the request that made it.
-    pub fn new(delegation: Delegation, request: DelegationInput) -> Self {
+impl From<Delegation> for DelegationForm {
+    fn from(delegation: Delegation) -> Self {
+        let context = || delegation.request.get("context").and_then(Value::as_str).map(str::to_owned);
+        let request = match delegation.request.is_null() {
+            true => DelegationInput::default(),
+            false => DelegationInput {
+                mode: Some(delegation.mode),
+                objective: Some(delegation.objective.clone()),
+                context: Some(context()),
+            },
+        };
         Self {
             delegation_id: delegation.id,
             parent_omi_session_id: delegation.parent_session,

@@ -14,7 +14,7 @@ async fn delegated_work_is_made_once_and_returns_its_result() {
         let request = server.request(Method::POST, &path).header("idempotency-key", "k");
         send_request(request.header("prefer", "wait=30").json(&body))
     };
-    let work = json!({"mode": "spawn", "objective": "say found it"});
+    let work = json!({"mode": "spawn", "objective": "say found it", "maxDepth": 2});
     let (status, made) = delegate(work.clone()).await;
     assert_eq!((status, &made["run"]["status"]), (StatusCode::OK, &json!("succeeded")), "{made}");
     let (_, again) = delegate(work).await;
@@ -27,6 +27,8 @@ async fn delegated_work_is_made_once_and_returns_its_result() {
     let id = made["delegation"]["delegationId"].as_str().unwrap();
     let (_, view) = server.get(&format!("/v1/delegations/{id}")).await;
     assert_eq!((&view["status"], &view["outcome"]["summary"]), (&json!("succeeded"), &json!("found it\n")));
+    let asked = json!({"mode": "spawn", "objective": "say found it", "context": null, "runMode": "ask", "maxDepth": 2});
+    assert_eq!(view["request"], asked);
     let (_, of_parent) = server.get(&path).await;
     assert_eq!((&of_parent["children"][0]["delegationId"], of_parent.get("parent")), (&json!(id), None));
     let child = made["run"]["runId"].as_str().unwrap();

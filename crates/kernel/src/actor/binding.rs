@@ -5,7 +5,7 @@
 //! beneath that message, so after a crash no run resumes the binding. When the run ends on the session's path, the
 //! position is the run's last message.
 
-use mainspring_core::binding::{Command as BindingCommand, apply, decide};
+use mainspring_core::binding::{Command as BindingCommand, PROCESS_GONE, apply, decide};
 use mainspring_core::run::Outcome;
 use mainspring_core::tree::before;
 use mainspring_core::{
@@ -114,6 +114,37 @@ impl Actor {
         Ok(())
     }
 
+    /// Records that the process-local bindings of earlier processes are stale.
+    pub(super) async fn lose_process_local_bindings(&mut self) -> Result<(), Error> {
+        let (session, node) = (self.fence.session, self.shared.node);
+        let mut lost = vec![];
+        let mut after = None;
+        loop {
+            let after_ref =
+                after.as_ref().map(|(adapter, generation): &(String, u32)| (&**adapter, *generation));
+            let page = self.shared.store.bindings(session, None, after_ref, MAX_BINDINGS_READ).await?;
+            let Some(last) = page.last() else { break };
+            after = Some((last.adapter.clone(), last.generation));
+            lost.extend(page.into_iter().filter(|binding| {
+                binding.status == BindingStatus::Active
+                    && binding.fidelity.is_process_local()
+                    && binding.node != node
+            }));
+        }
+        let mut draft = self.draft();
+        let latest = draft.hot.binding.take();
+        for binding in lost {
+            draft.hot.binding = Some(Box::new(binding));
+            self.give_up_on_error(draft.binding_lose(PROCESS_GONE.into()))?;
+        }
+        // The binding of the active run, if it has one: changed if it was lost.
+        let changed =
+            draft.hot.binding.take().filter(|lost| Some(lost.id) == latest.as_ref().map(|it| it.id));
+        draft.hot.binding = changed.or(latest);
+        self.commit(draft).await?;
+        Ok(())
+    }
+
     pub(super) async fn change_binding(&mut self, change: BindingChange) -> Result<Binding, Error> {
         let (BindingChange::Invalidate(adapter) | BindingChange::Adopt(adapter, _)) = &change;
         if let Some(status) = self.busy() {
@@ -174,8 +205,10 @@ impl AttemptDraft {
             system_prompt_hash: instructions_hash(run.options.system_prompt.as_deref()),
         };
         // `binding.resumed` is recorded when the runtime reports it.
-        if let Ok(body @ Body::BindingStale { .. }) = decide(binding, resume) {
-            self.binding_emit(body, node);
+        match decide(binding, resume) {
+            Ok(body @ Body::BindingStale { .. }) => self.binding_emit(body, node),
+            Ok(_) => self.subject.attempt.binding = Some(binding.id),
+            Err(_) => {}
         }
     }
 
@@ -281,7 +314,9 @@ impl SessionDraft {
 impl<A: AttemptSlot> Draft<OfRun<A>> {
     /// Moves the binding that the attempt used to the run's last message: the run has ended on the session's path.
     pub(super) fn binding_advance(&mut self) {
-        let used = self.subject.attempt.get().and_then(|attempt| attempt.binding);
+        // An attempt that has not started has not given the prompt to the native session.
+        let started = self.subject.attempt.get().filter(|attempt| attempt.started_at.is_some());
+        let used = started.and_then(|attempt| attempt.binding);
         let Some(binding) = &mut self.hot.binding else { return };
         if used != Some(binding.id) || binding.status != BindingStatus::Active {
             return;

@@ -44,6 +44,8 @@ pub(crate) enum Command {
     Session(Vec<SessionCommand>, Option<u64>, Reply<Session>),
     /// Changes a binding of the session.
     Binding(BindingChange, Reply<Binding>),
+    /// Records that the process-local bindings of earlier processes are stale.
+    LoseProcessLocalBindings(Reply<()>),
     /// Reads the session at one instant.
     Snapshot(Reply<Instant>),
     /// Keeps the session in memory for a caller that opened it; `started` if the session was not in memory before.
@@ -163,6 +165,7 @@ impl Command {
             Self::Answer(_, _, _, reply) => drop(reply.send(Err(error))),
             Self::Session(_, _, reply) => drop(reply.send(Err(error))),
             Self::Binding(_, reply) => drop(reply.send(Err(error))),
+            Self::LoseProcessLocalBindings(reply) => drop(reply.send(Err(error))),
             Self::Snapshot(reply) => drop(reply.send(Err(error))),
             Self::Open { reply, .. } => drop(reply.send(Err(error))),
             Self::Close(reply) => drop(reply.send(Err(error))),

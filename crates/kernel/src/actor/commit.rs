@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use mainspring_core::{Binding, BindingStatus, Body, Cursor, Event, Run, RunId, SessionChange};
+use mainspring_core::{Binding, BindingId, BindingStatus, Body, Cursor, Event, Run, RunId, SessionChange};
 
 use super::draft::{Finished, Subject};
 use super::patience::{INITIAL_BACKOFF_MS, MAX_BACKOFF_MS};
@@ -103,7 +103,7 @@ impl Actor {
         for run in runs(commit).filter(|run| run.state.status().is_ended()) {
             shared.meters.ended(&run.adapter, run.state.status());
         }
-        shared.forget_native_sessions(closed_bindings(commit));
+        shared.forget_native_sessions(released_bindings(commit));
         self.feed.set_visibility(hot.session.visibility);
         let events = self.events_of(commit, cursors);
         shared.owner_wakers.notify(&hot.session.owner, &events);
@@ -182,10 +182,16 @@ fn runs(commit: &Commit) -> impl Iterator<Item = &Run> {
     })
 }
 
-/// Lists the bindings that a commit closes or invalidates.
-fn closed_bindings(commit: &Commit) -> impl Iterator<Item = &Binding> {
-    commit.rows.iter().filter_map(|row| match row {
-        Row::Binding(binding) if matches!(binding.status, BindingStatus::Closed | BindingStatus::Invalid) => {
+/// Lists the bindings that a commit replaces or invalidates.
+fn released_bindings(commit: &Commit) -> impl Iterator<Item = &Binding> {
+    let is_replaced = |id: BindingId| {
+        commit
+            .events
+            .iter()
+            .any(|event| matches!(event.body, Body::BindingReplaced { binding_id, .. } if binding_id == id))
+    };
+    commit.rows.iter().filter_map(move |row| match row {
+        Row::Binding(binding) if binding.status == BindingStatus::Invalid || is_replaced(binding.id) => {
             Some(&**binding)
         }
         _ => None,

@@ -1,7 +1,7 @@
 //! The delegations of a session's runs that are not settled, and the attempts that wait for them.
 
 use mainspring_core::delegation::follow_child;
-use mainspring_core::{Delegation, DelegationId, RunId, RunStatus, SessionId, Time};
+use mainspring_core::{ArtifactId, Delegation, DelegationId, RunId, RunStatus, SessionId, Time};
 
 use crate::adapter::HandleReply;
 
@@ -56,10 +56,22 @@ impl Delegations {
         self.children.retain(|child| child.delegation.id != id);
     }
 
+    /// True when `run` carries out a delegation that is not settled.
+    pub(super) fn is_task(&self, run: RunId) -> bool {
+        self.tasks.iter().any(|task| task.child_run == run)
+    }
+
     /// Applies the status of `run` to the delegation that it carries out. Returns the delegation if it has changed.
-    pub(super) fn follow(&mut self, run: RunId, status: RunStatus, at: Time) -> Option<Delegation> {
+    /// `result` is the result artifact of the run.
+    pub(super) fn follow(
+        &mut self,
+        run: RunId,
+        status: RunStatus,
+        result: Option<ArtifactId>,
+        at: Time,
+    ) -> Option<Delegation> {
         let place = self.tasks.iter().position(|task| task.child_run == run)?;
-        let changed = follow_child(&self.tasks[place], status, at)?;
+        let changed = follow_child(&self.tasks[place], status, result, at)?;
         match changed.status.is_settled() {
             true => drop(self.tasks.remove(place)),
             false => self.tasks[place] = changed.clone(),

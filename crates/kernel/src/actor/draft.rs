@@ -16,8 +16,8 @@ use std::collections::{BTreeMap, HashMap};
 use mainspring_core::state::EVENT_VALUE_BYTES;
 use mainspring_core::tree::{taken_up, visit};
 use mainspring_core::{
-    Attempt, Binding, Body, Line, LineId, MessageId, Point, Refusal, Role, Run, RunId, Session, StateAuthor,
-    StateScope, Time, Usage, session,
+    ArtifactId, Attempt, Binding, Body, Line, LineId, MessageId, Point, Refusal, Role, Run, RunId, Session,
+    StateAuthor, StateScope, Time, Usage, session,
 };
 
 use super::delegations::Delegations;
@@ -79,6 +79,8 @@ pub(crate) struct Draft<S> {
     completes_text: bool,
     /// The change of the path that comes with a new tip.
     path_change: Option<PathChange>,
+    /// The result artifact of the run, which a delegation that it settles names.
+    pub(super) result_artifact: Option<ArtifactId>,
     session_changed: bool,
     lines_changed: BTreeMap<LineId, Line>,
     events: Vec<NewEvent>,
@@ -119,6 +121,7 @@ impl SessionDraft {
             subject: SessionOnly,
             completes_text: false,
             path_change: None,
+            result_artifact: None,
             session_changed: false,
             lines_changed: BTreeMap::new(),
             events: vec![],
@@ -160,6 +163,7 @@ impl<S> Draft<S> {
             subject: subject(self.subject),
             completes_text: self.completes_text,
             path_change: self.path_change,
+            result_artifact: self.result_artifact,
             session_changed: self.session_changed,
             lines_changed: self.lines_changed,
             events: self.events,
@@ -170,6 +174,12 @@ impl<S> Draft<S> {
     /// Sets the change of the path that a new tip brings with it.
     pub(crate) fn with_path_change(mut self, change: Option<PathChange>) -> Self {
         self.path_change = change;
+        self
+    }
+
+    /// Sets the result artifact of the draft's run.
+    pub(crate) fn with_result_artifact(mut self, artifact: Option<ArtifactId>) -> Self {
+        self.result_artifact = artifact;
         self
     }
 

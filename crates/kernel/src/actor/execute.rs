@@ -318,12 +318,18 @@ impl Actor {
         let Some(pen) = self.active.as_ref().map(|active| active.run.pen) else { return Ok(()) };
         let change = self.path_change_to(pen).await?;
         let Some(active) = &self.active else { return Ok(()) };
+        let result = match self.hot.delegations.is_task(active.run.id) {
+            // Boxed: few runs are delegated.
+            true => Box::pin(self.shared.result_artifact(&active.run)).await?,
+            false => None,
+        };
         let resumes = self.shared.adapters.get(&active.run.adapter).is_some_and(|adapter| {
             adapter.capabilities().restart_behavior == RestartBehavior::ResumesFromMessages
         });
         let mut draft = self
             .draft_completing(active)
             .with_path_change(change)
+            .with_result_artifact(result)
             .with_title(self.title_after(active, &outcome))
             .leaving_tools(resumes);
         for record in active.at_end.iter().cloned() {

@@ -128,7 +128,7 @@ impl<S: Subject> Draft<S> {
     pub(super) fn propagate_status(&mut self) {
         let Some(run) = self.subject.run() else { return };
         let (id, status) = (run.id, run.state.status());
-        if let Some(changed) = self.hot.delegations.follow(id, status, self.at) {
+        if let Some(changed) = self.hot.delegations.follow(id, status, self.result_artifact, self.at) {
             self.row(Row::Delegation(Box::new(changed.clone())));
             if changed.status.is_settled() {
                 let parent = changed.parent_session;

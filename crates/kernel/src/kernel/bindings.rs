@@ -3,6 +3,7 @@
 pub use mainspring_api::SessionAdopted;
 use mainspring_core::limits::check_text;
 use mainspring_core::{Binding, RunOptions, SessionId};
+use tokio::sync::oneshot;
 
 use super::sessions::OnNameTaken;
 use super::{Caller, Kernel, Opening, SessionTarget};
@@ -22,7 +23,34 @@ pub struct Adopted {
     pub system_prompt: Option<String>,
 }
 
+/// The most sessions that are loaded at once to record that their bindings are stale.
+const LOADED_AT_ONCE: usize = 256;
+
 impl Kernel {
+    /// Records that the process-local bindings of these sessions ended with their process.
+    pub(super) async fn lose_process_local_bindings(&self, sessions: &[SessionId]) -> Result<(), Error> {
+        for some in sessions.chunks(LOADED_AT_ONCE) {
+            let mut losing = vec![];
+            for session in some {
+                let was_live = self.shared.is_live(*session);
+                let (reply, lost) = oneshot::channel();
+                self.shared.dispatch(*session, Command::LoseProcessLocalBindings(reply));
+                losing.push((*session, was_live, lost));
+            }
+            for (session, was_live, lost) in losing {
+                match lost.await.unwrap_or(Err(Error::ShuttingDown)) {
+                    // A corrupt session does not prevent the start; calls to it report the error.
+                    Ok(()) | Err(Error::Corrupt(_) | Error::NotFound { .. }) => {}
+                    Err(error) => return Err(error),
+                }
+                if !was_live {
+                    self.shared.unload_idle(session);
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Lists the bindings of a session, by adapter, newest generation first. `after` pages past the binding of that
     /// adapter and generation.
     pub async fn binding_list(

@@ -11,7 +11,7 @@ use mainspring_core::{
     Refusal, RequestName, Run, RunId, RunLimits, RunOptions, RunStatus, Session, SessionId, Usage,
 };
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::requests::{in_order, request_name};
 use super::runs::check_size;
@@ -78,6 +78,22 @@ impl DelegationRequest {
         ordered.options.model_options = in_order(&self.options.model_options);
         ordered.options.output_schema.iter_mut().for_each(Value::sort_all_objects);
         ordered
+    }
+
+    /// The form in which the delegation keeps the request: the fields that were given, and `context` always. The child's
+    /// session keeps its own settings.
+    fn stored(&self) -> Value {
+        let mut request = json!({"mode": self.mode, "objective": self.objective, "context": self.context});
+        let mut add = |name: &str, value: Value| {
+            if !value.is_null() && value != json!({}) {
+                request[name] = value;
+            }
+        };
+        add("adapter", json!(self.adapter));
+        add("runMode", json!(self.run_mode));
+        add("maxDepth", json!(self.max_depth));
+        add("options", json!(self.options));
+        request
     }
 
     /// The text of the child's prompt.
@@ -160,6 +176,7 @@ impl Kernel {
         fingerprint: [u8; 16],
     ) -> Result<Accepted, Error> {
         let child = self.child_request(caller, parent, &request).await?;
+        let stored = request.stored();
         let delegation = NewDelegation {
             id: self.shared.ids.delegation(),
             parent_session: parent.session,
@@ -167,6 +184,7 @@ impl Kernel {
             child_run: self.shared.ids.run(),
             mode: request.mode,
             objective: request.objective,
+            request: stored,
         };
         self.run_accept_once(caller, &child, fingerprint, Some(&delegation)).await
     }

@@ -83,6 +83,14 @@ impl Shared {
         }
     }
 
+    /// Unloads the session if it is in memory and idle.
+    pub(super) fn unload_idle(&self, session: SessionId) {
+        if let Some(actor) = self.actor(session) {
+            // Nobody waits for the answer.
+            let _ = actor.send(Command::Close(oneshot::channel().0).into());
+        }
+    }
+
     /// Sends a command to the session's actor and waits for the reply.
     pub(crate) async fn call<T, E: From<Error>>(
         &self,

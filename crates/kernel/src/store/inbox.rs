@@ -54,6 +54,7 @@ mod tests {
             child_run: run,
             mode: DelegationMode::Spawn,
             objective: "count".into(),
+            request: Value::Null,
         };
         let delegation = Box::new(new.accept(child, Time(7)));
         let stored = json!({

@@ -43,6 +43,8 @@ pub struct Unfinished {
     pub deleted: Vec<SessionId>,
     /// Sessions with pruned events that are not removed completely.
     pub compacted: Vec<SessionId>,
+    /// Sessions with an active binding whose state ended with the process that opened it.
+    pub bound: Vec<SessionId>,
 }
 
 /// A name of a session.

@@ -124,8 +124,10 @@ async fn a_native_session_that_is_gone_is_replaced_in_the_next_attempt() {
     "#);
     let all = bindings(&world, "a").await;
     let shown: Vec<_> = all.iter().map(|b| (b.generation, b.status, b.reconstructed)).collect();
-    assert_eq!(shown, [(2, BindingStatus::Active, true), (1, BindingStatus::Closed, false)]);
+    assert_eq!(shown, [(2, BindingStatus::Active, true), (1, BindingStatus::Stale, false)]);
     let attempts = world.kernel.run_attempts(&world.me, run.id).await.unwrap();
+    assert_eq!(attempts[0].binding, Some(all[1].id), "the one that it could not resume");
+    assert_eq!(control.log().last().map(String::as_str), Some("forget n1"));
     assert_eq!(attempts[1].binding, Some(all[0].id));
     assert_eq!(attempts[1].resume_from, Some(attempts[0].id));
 }
@@ -294,6 +296,58 @@ async fn a_retry_does_not_send_the_prompt_twice_to_a_native_session() {
     assert_eq!(resumed_native(&third), None);
     third.end(End::failed(Failure::new("x", "y"), false));
     assert_eq!(world.ended(run.id).await.attempts, 3);
+    let attempts = world.kernel.run_attempts(&world.me, run.id).await.unwrap();
+    let bound = bindings(&world, "a").await[0].id;
+    let named: Vec<_> = attempts.iter().map(|attempt| attempt.binding).collect();
+    assert_eq!(named, [Some(bound), Some(bound), None], "a failed attempt names its binding");
+}
+
+#[tokio::test]
+async fn a_turn_that_failed_before_it_reached_the_native_session_does_not_move_its_binding() {
+    let (world, mut control) = world(Disk::memory(), 1).await;
+    play(&world, &mut control, puppet_request("a", "one"), "n1").await;
+    let before = tip(&world, "a").await;
+    let run = world.send(puppet_request("a", "two")).await.unwrap().run;
+    control.next().await.end(End::failed(Failure::new("adapter_unavailable", "no worker"), false));
+    world.ended(run.id).await;
+    let binding = &bindings(&world, "a").await[0];
+    let attempts = world.kernel.run_attempts(&world.me, run.id).await.unwrap();
+    assert_eq!((attempts[0].binding, binding.last_message), (Some(binding.id), Some(before)));
+}
+
+#[test]
+fn a_start_records_that_process_local_bindings_are_stale() {
+    for (fidelity, is_lost) in
+        [(Fidelity::Native, false), (Fidelity::Reconstructed, true), (Fidelity::None, true)]
+    {
+        let disk = Disk::sqlite();
+        run_process(async {
+            let (world, mut control) = world(disk.clone(), 1).await;
+            // A session that has ended its work, and one that the crash interrupts.
+            for key in ["idle", "busy"] {
+                let run = world.send(puppet_request(key, "one")).await.unwrap().run;
+                let execution = control.next().await;
+                execution.handle.record(vec![binding_opened(key, fidelity)]).await.unwrap();
+                if key == "idle" {
+                    execution.end(End::succeeded());
+                    world.ended(run.id).await;
+                }
+            }
+        });
+        // The second start finds nothing to do.
+        for seed in [2, 3] {
+            run_process(async {
+                let (world, _control) = world(disk.clone(), seed).await;
+                for key in ["idle", "busy"] {
+                    let expected = if is_lost { BindingStatus::Stale } else { BindingStatus::Active };
+                    assert_eq!(bindings(&world, key).await[0].status, expected, "{fidelity:?} {key}");
+                    let events = events_text(&world.events(key).await);
+                    let recorded = events.matches("binding.stale").count();
+                    assert_eq!(recorded, usize::from(is_lost), "{fidelity:?} {key}: {events}");
+                }
+            });
+        }
+    }
 }
 
 #[tokio::test]

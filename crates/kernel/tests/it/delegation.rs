@@ -1,12 +1,14 @@
 //! Delegation: a run gives work to a child session exactly once and gets its result.
 
 use mainspring_core::{
-    Block, Body, CancelReason, Cost, Cursor, Delegation, DelegationMode, DelegationStatus, Failure, Mode,
-    RequestName, Run, RunChange, RunId, RunLimits, RunOptions, RunState, RunStatus, SessionId, Usage,
-    WaitRequest,
+    ArtifactRole, Block, Body, CancelReason, Cost, Cursor, Delegation, DelegationMode, DelegationStatus,
+    Failure, Mode, RequestName, Run, RunChange, RunId, RunLimits, RunOptions, RunState, RunStatus, SessionId,
+    Usage, WaitRequest,
 };
 use mainspring_kernel::adapter::{AttemptHandle, End, Executed, HandleError, Record};
-use mainspring_kernel::kernel::{Caller, Delegated, DelegationRequest, RunRequest, SessionTarget};
+use mainspring_kernel::kernel::{
+    Caller, Delegated, DelegationRequest, NewArtifact, RunRequest, SessionTarget,
+};
 use mainspring_kernel::policy::Permissions;
 use mainspring_kernel::store::Request;
 use mainspring_kernel::{Error, Options};
@@ -116,6 +118,7 @@ async fn a_parent_calls_a_child_and_gets_its_result() {
         let (settled, result) = with_timeout(execution.handle.settled(child.delegation.id)).await.unwrap();
         let result = result.unwrap();
         assert_eq!((settled.status, result.status), (DelegationStatus::Succeeded, RunStatus::Succeeded));
+        assert_eq!((settled.result, &settled.request["context"]), (None, &"in /tmp".into()));
         assert_eq!((result.summary.as_str(), result.usage.input_tokens), ("there are 3", 7));
         assert_eq!(result.verified_effects.iter().map(|done| &*done.name).collect::<Vec<_>>(), ["ls"]);
         execution.end(End::succeeded());
@@ -128,6 +131,28 @@ async fn a_parent_calls_a_child_and_gets_its_result() {
         assert_eq!((kin.parent, kin.children), (None, vec![settled.clone()]));
         let kin = world.kernel.run_delegations(&world.me, child.run.id).await.unwrap();
         assert_eq!(kin.parent, Some(settled));
+    }
+}
+
+#[tokio::test]
+async fn a_settled_delegation_names_the_result_artifact_of_its_child() {
+    for disk in every_store() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = Options { artifacts: Some(folder.path().join("artifacts")), ..Options::default() };
+        let (adapter, mut control) = puppet(&disk.store, PuppetBehavior::default());
+        let world = World::with(disk, options, vec![adapter]).await;
+        let (_, execution) = parent(&world, &mut control).await;
+        let child = delegate(&execution.handle, request(DelegationMode::Call, "1")).await;
+        let work = control.next().await;
+        let mut made = vec![];
+        for role in [ArtifactRole::Result, ArtifactRole::Result, ArtifactRole::Log] {
+            let new = NewArtifact { role, ..NewArtifact::default() };
+            made.push(work.handle.artifact(new, &mut "a, b, c".as_bytes()).await.unwrap().id);
+            world.clock.advance(1);
+        }
+        work.end(End::succeeded());
+        let (settled, _) = with_timeout(execution.handle.settled(child.delegation.id)).await.unwrap();
+        assert_eq!((child.delegation.result, settled.result), (None, Some(made[1])), "{}", world.disk.name);
     }
 }
 

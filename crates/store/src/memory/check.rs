@@ -67,7 +67,6 @@ impl Tables {
 
     fn records_valid(&self) -> bool {
         let active = self.bindings.values().filter(|binding| binding.status == BindingStatus::Active);
-        let native = self.bindings.values().filter(|binding| binding.status != BindingStatus::Closed);
         let sessions = (self.bindings.values().map(|binding| binding.session))
             .chain(self.grants.values().map(|grant| grant.session))
             .chain(self.artifacts.values().map(|artifact| artifact.session))
@@ -82,8 +81,8 @@ impl Tables {
             && distinct(
                 self.bindings.values().map(|binding| (binding.session, &binding.adapter, binding.generation)),
             )
-            && distinct(active.map(|binding| (binding.session, &binding.adapter)))
-            && distinct(native.filter_map(|binding| Some((&binding.adapter, binding.native.as_ref()?))))
+            && distinct(active.clone().map(|binding| (binding.session, &binding.adapter)))
+            && distinct(active.filter_map(|binding| Some((&binding.adapter, binding.native.as_ref()?))))
             && self.bindings.values().all(|binding| binding.generation > 0)
             && distinct(self.delegations.values().map(|delegation| delegation.child_run))
             && { sessions }.all(|session| self.sessions.contains_key(&session))

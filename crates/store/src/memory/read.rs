@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use mainspring_core::{
-    Attempt, Body, Cursor, Delegation, Event, Position, Run, RunId, Session, SessionId, SessionStatus,
-    Visibility,
+    Attempt, Binding, BindingStatus, Body, Cursor, Delegation, Event, Position, Run, RunId, Session,
+    SessionId, SessionStatus, Visibility,
 };
 use mainspring_kernel::store::{
     Chunk, DelegationsOf, Fence, InboxItem, Loaded, RunPage, SessionPage, SessionRef, SessionsOf, StoreError,
@@ -23,7 +23,13 @@ impl Tables {
         live.sort();
         let unpruned = self.floors.iter().filter(|(_, (_, pruned))| !pruned);
         let compacted = unpruned.map(|(id, _)| *id).collect();
-        Unfinished { live, deleted: deleted.map(|session| session.id).collect(), compacted }
+        let is_bound = |binding: &&Binding| {
+            binding.status == BindingStatus::Active && binding.fidelity.is_process_local()
+        };
+        let bound = self.bindings.values().filter(is_bound).map(|binding| binding.session);
+        let mut bound: Vec<SessionId> = bound.collect::<HashSet<_>>().into_iter().collect();
+        bound.sort();
+        Unfinished { live, deleted: deleted.map(|session| session.id).collect(), compacted, bound }
     }
 
     pub(super) fn session_load(&self, fence: Fence) -> Option<Loaded> {

@@ -24,6 +24,7 @@ const MIGRATIONS: &[(u32, &str)] = &[
     (20, include_str!("../../migrations/0020_run_output.sql")),
     (21, include_str!("../../migrations/0021_retries.sql")),
     (22, include_str!("../../migrations/0022_lost_events.sql")),
+    (23, include_str!("../../migrations/0023_bindings.sql")),
 ];
 
 /// The schema version this program writes.

@@ -302,9 +302,12 @@ impl<'a> Import<'a> {
             }
             delegation.result = delegation.result.filter(|artifact| self.artifacts.contains(artifact));
             let mut events = vec![];
-            if let Some(settled) =
-                mainspring_core::delegation::follow_child(&delegation, *status, self.options.now)
-            {
+            if let Some(settled) = mainspring_core::delegation::follow_child(
+                &delegation,
+                *status,
+                delegation.result,
+                self.options.now,
+            ) {
                 delegation = settled;
                 self.report.changed("delegations", "not ended: given the status of the child run", &row.id);
                 let body =

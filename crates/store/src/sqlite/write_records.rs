@@ -193,12 +193,12 @@ pub(super) fn delegation_write(connection: &Connection, delegation: &Delegation)
     connection
         .prepare_cached(
             "INSERT INTO delegations (delegation_id, parent_session_id, parent_run_id, child_session_id, child_run_id,
-               mode, status, objective, result_artifact_id, created_at_ms, completed_at_ms)
-             SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11
+               mode, status, objective, result_artifact_id, created_at_ms, completed_at_ms, request_json)
+             SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12
              FROM sessions WHERE session_id = ?2 AND status <> 'deleted'
              ON CONFLICT (delegation_id) DO UPDATE SET
                mode = ?6, status = ?7, objective = ?8, result_artifact_id = ?9, created_at_ms = ?10,
-               completed_at_ms = ?11",
+               completed_at_ms = ?11, request_json = ?12",
         )?
         .execute(params![
             delegation.id.bytes(),
@@ -212,6 +212,7 @@ pub(super) fn delegation_write(connection: &Connection, delegation: &Delegation)
             blob(delegation.result),
             delegation.created_at.0,
             ms(delegation.completed_at),
+            (!delegation.request.is_null()).then(|| json(&delegation.request)).transpose()?,
         ])?;
     Ok(())
 }

@@ -457,6 +457,29 @@ async fn only_one_binding_of_a_session_and_adapter_is_active() {
 }
 
 #[tokio::test]
+async fn a_native_session_has_one_active_binding_and_a_start_finds_process_local_ones() {
+    for (name, subject) in every_store() {
+        let store = &*subject.store;
+        let (one, two) = (create_session(store, 1).await, create_session(store, 2).await);
+        let row = |n: u64, of: u64, status, fidelity| {
+            let native = Some("n".to_owned());
+            Row::Binding(Box::new(Binding { native, fidelity, ..binding(n, of, "acp", 1, status) }))
+        };
+        let bound = async || store.unfinished().await.unwrap().bound;
+        let first = row(1, 1, BindingStatus::Active, Fidelity::None);
+        commit(store, one, vec![first], vec![]).await.unwrap();
+        assert_eq!(bound().await, [session_id(1)], "{name}");
+        let second = row(2, 2, BindingStatus::Active, Fidelity::Native);
+        let refused = commit(store, two, vec![second.clone()], vec![]).await;
+        assert!(matches!(refused, Err(StoreError::Conflict(_))), "{name}: {refused:?}");
+        let stale = row(1, 1, BindingStatus::Stale, Fidelity::None);
+        commit(store, one, vec![stale], vec![]).await.unwrap();
+        commit(store, two, vec![second], vec![]).await.unwrap();
+        assert_eq!(bound().await, [], "{name}");
+    }
+}
+
+#[tokio::test]
 async fn a_released_lease_is_void() {
     for (name, Subject { store, .. }) in every_store() {
         let first = create_session(&*store, 1).await;

@@ -17,6 +17,7 @@ fn delegation(no: u64) -> Delegation {
         mode: DelegationMode::Call,
         status: DelegationStatus::Pending,
         objective: "look".into(),
+        request: serde_json::json!({"objective": "look", "context": no}),
         result: None,
         created_at: Time(i64::try_from(no).unwrap()),
         completed_at: None,

@@ -65,13 +65,15 @@ async fn a_purge_removes_bindings_and_frees_their_native_sessions() {
         let kept = binding(2, 2, "acp", 1, BindingStatus::Active);
         commit(store, deleted, row(&old), vec![]).await.unwrap();
         commit(store, other, row(&kept), vec![]).await.unwrap();
-        let next = Binding { native: old.native.clone(), ..binding(3, 2, "acp", 2, BindingStatus::Stale) };
-        commit(store, other, row(&next), vec![]).await.unwrap_err();
+        let next = Binding { native: old.native.clone(), ..binding(3, 2, "acp", 2, BindingStatus::Active) };
+        let stale = Binding { status: BindingStatus::Stale, ..kept.clone() };
+        let replace = [row(&next), row(&stale)].concat();
+        commit(store, other, replace.clone(), vec![]).await.unwrap_err();
         delete_session(store, deleted).await;
         purge(store, 1).await;
         assert_eq!(store.bindings(session_id(1), None, None, 9).await.unwrap(), [], "{name}");
         assert_eq!(store.bindings(session_id(2), None, None, 9).await.unwrap(), [kept], "{name}");
-        commit(store, other, row(&next), vec![]).await.unwrap();
+        commit(store, other, replace, vec![]).await.unwrap();
     }
 }
 

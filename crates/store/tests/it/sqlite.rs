@@ -180,7 +180,8 @@ fn record_rows() -> Vec<Row> {
             mode: DelegationMode::Call,
             status: DelegationStatus::Pending,
             objective: "look".into(),
-            result: None,
+            request: serde_json::json!({"context": "all of it"}),
+            result: Some(artifact_id(1)),
             created_at: NOW,
             completed_at: None,
         })),
@@ -234,6 +235,8 @@ async fn the_views_have_the_tables_and_columns_of_the_original() {
     ] {
         assert_eq!(text(&format!("SELECT {id} FROM {view}")), text_id, "{view}");
     }
+    let asked = "SELECT request_json || result_artifact_id FROM omi_delegations";
+    assert_eq!(text(asked), format!(r#"{{"context":"all of it"}}{}"#, artifact_id(1)));
 }
 
 #[tokio::test]

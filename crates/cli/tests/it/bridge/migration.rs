@@ -116,7 +116,7 @@ async fn a_stale_acp_resume_retains_the_same_session() {
     );
     let bindings = client.binding_list(&result.session_id.to_string()).await.unwrap();
     let shown: Vec<_> = bindings.iter().map(|binding| (binding.generation, binding.status)).collect();
-    assert_eq!(shown, [(2, BindingStatus::Active), (1, BindingStatus::Closed)]);
+    assert_eq!(shown, [(2, BindingStatus::Active), (1, BindingStatus::Stale)]);
     assert_eq!(bindings[0].native, result.adapter_session_id);
 }
 

@@ -1,6 +1,8 @@
 //! The result of a delegation, built from the child's run, messages, artifacts and events.
 
-use mainspring_core::{Approval, Body, Cursor, Delegation, DelegationResult, DoneEffect, Run, WaitId};
+use mainspring_core::{
+    Approval, ArtifactId, ArtifactRole, Body, Cursor, Delegation, DelegationResult, DoneEffect, Run, WaitId,
+};
 
 use super::Shared;
 use crate::error::Error;
@@ -39,6 +41,19 @@ impl Shared {
             error: run.state.error().cloned(),
             usage: run.usage,
         }))
+    }
+
+    /// Finds the newest artifact of `run` with the role `result`.
+    pub(crate) async fn result_artifact(&self, run: &Run) -> Result<Option<ArtifactId>, Error> {
+        let mut page = ArtifactPage { session: run.session, run: Some(run.id), before: None, limit: LISTED };
+        loop {
+            let artifacts = self.store.artifact_page(&page).await?;
+            if let Some(result) = artifacts.iter().find(|artifact| artifact.role == ArtifactRole::Result) {
+                return Ok(Some(result.id));
+            }
+            let Some(last) = artifacts.last() else { return Ok(None) };
+            page.before = Some((last.created_at, last.id));
+        }
     }
 
     /// Reads what the events of `run` tell about its work. Events that were pruned are left out.

@@ -106,6 +106,10 @@ impl DelegationRow {
             mode: DelegationMode::from_name(row.text("mode")?)?,
             status: delegation_status(row.text("status").unwrap_or_default()),
             objective: row.text_or_empty("objective"),
+            request: row
+                .text("request_json")
+                .and_then(|text| serde_json::from_str(text).ok())
+                .unwrap_or_default(),
             result: row.text("result_artifact_id").and_then(id),
             created_at: row.time("created_at_ms").unwrap_or(Time(0)),
             completed_at: row.time("completed_at_ms"),

@@ -11,7 +11,7 @@ macro_rules! select {
     ($where:literal) => {
         concat!(
             "SELECT delegation_id, parent_session_id, parent_run_id, child_session_id, child_run_id, mode, status, \
-             objective, result_artifact_id, created_at_ms, completed_at_ms FROM delegations WHERE ",
+             objective, result_artifact_id, created_at_ms, completed_at_ms, request_json FROM delegations WHERE ",
             $where,
             " ORDER BY created_at_ms, delegation_id"
         )
@@ -65,5 +65,6 @@ fn delegation(columns: &mut Columns<'_>) -> rusqlite::Result<Delegation> {
         result: columns.maybe_id()?,
         created_at: columns.time()?,
         completed_at: columns.maybe_time()?,
+        request: columns.maybe_json()?.unwrap_or_default(),
     })
 }

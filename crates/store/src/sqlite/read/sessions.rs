@@ -32,10 +32,14 @@ pub(in super::super) fn unfinished(connection: &Connection) -> Result<Unfinished
     );
     let deleted = "SELECT session_id FROM sessions WHERE status = 'deleted' ORDER BY session_id";
     let compacted = "SELECT session_id FROM retention WHERE pruned = 0 ORDER BY session_id";
+    // The condition of the partial index, repeated exactly.
+    let bound = "SELECT DISTINCT session_id FROM adapter_bindings INDEXED BY adapter_bindings_process_idx \
+                 WHERE status = 'active' AND resume_fidelity <> 'native' ORDER BY session_id";
     Ok(Unfinished {
         live: query_all(connection, live, [], |columns| columns.id())?,
         deleted: query_all(connection, deleted, [], |columns| columns.id())?,
         compacted: query_all(connection, compacted, [], |columns| columns.id())?,
+        bound: query_all(connection, bound, [], |columns| columns.id())?,
     })
 }
 
