@@ -321,6 +321,16 @@ pub enum Reply<'a> {
     },
     /// The login succeeded.
     AuthSuccess {},
+    /// Whether the query can go on. It stays open, and goes on by itself once it can.
+    Status {
+        /// False while the query cannot go on.
+        available: bool,
+        /// Why the query cannot go on.
+        #[serde(flatten)]
+        code: Option<Code<'a>>,
+        /// For people.
+        message: Cow<'a, str>,
+    },
     /// A reply of a newer mainspring that this reader does not know.
     #[serde(other)]
     Unknown,

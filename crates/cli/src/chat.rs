@@ -8,7 +8,8 @@ use mainspring_agent::models::{DEFAULT_PROFILE, SCRIPTED};
 use mainspring_agent::{definition, native};
 use mainspring_client::{Events, Prompt, PromptContent, RetryOptions, RunListQuery, SessionTarget};
 use mainspring_core::{
-    KeyPresence, MessageId, Mode, ModelList, ModelProfile, Place, Position, Run, RunId, RunOptions, Session,
+    Failure, KeyPresence, MessageId, Mode, ModelList, ModelProfile, Place, Position, Run, RunId, RunOptions,
+    Session,
 };
 use mainspring_kernel::clock::Clock;
 use mainspring_system::ids::Ids;
@@ -309,6 +310,7 @@ impl Conversation<'_, '_> {
                 self.send_prompt(place, text).await.map(Some)
             }
             ChatCommand::Retry => self.retry_last().await.map(Some),
+            ChatCommand::Login(method) => self.login(method).await,
             ChatCommand::Quit => Ok(Some(TurnEnd::Leave(Exit::Done))),
             ChatCommand::Help => self.print_help().map(|()| None),
             ChatCommand::Tree => self.print_tree().await.map(|()| None),
@@ -383,13 +385,51 @@ impl Conversation<'_, '_> {
         Ok(id)
     }
 
+    /// Logs in to the agent of the last run. The run is followed if it goes on.
+    async fn login(&mut self, method: Option<String>) -> Result<Option<TurnEnd>, CliError> {
+        let Some(run) = self.last_run_stored().await? else {
+            self.screen.print_note("send a prompt first: its agent names the login methods")?;
+            return Ok(None);
+        };
+        let adapter = run.adapter.clone();
+        let methods = self.connection.request(async |client| client.login_list(&adapter).await).await?;
+        let method = match (method, &methods[..]) {
+            (Some(method), _) => method,
+            (None, [only]) => only.id.clone(),
+            (None, methods) => {
+                let ids: Vec<&str> = methods.iter().map(|method| method.id.as_str()).collect();
+                let note = match &ids[..] {
+                    [] => format!("{adapter} names no login method"),
+                    ids => format!("/login METHOD logs in to {adapter}: {}", ids.join(", ")),
+                };
+                self.screen.print_note(&note)?;
+                return Ok(None);
+            }
+        };
+        self.connection.request(async |client| client.login_create(&adapter, &method).await).await?;
+        self.screen.print_note(&format!("logged in to {adapter} with {method}"))?;
+        let run = self.connection.request(async |client| client.run_get(run.id).await).await?;
+        let wants_login = run.state.error().is_some_and(|error| error.code == Failure::AUTHENTICATION);
+        if !run.state.status().is_ended() {
+            let events = self.connection.events(&run.session.to_string(), self.position);
+            return self.follow(&run, events).await.map(Some);
+        }
+        // It failed too long ago to go on by itself.
+        if wants_login { self.retry_last().await.map(Some) } else { Ok(None) }
+    }
+
+    /// Reads the last run of the session; none before the first prompt.
+    async fn last_run_stored(&mut self) -> Result<Option<Run>, CliError> {
+        let Some(session) = self.session.clone() else { return Ok(None) };
+        let query = RunListQuery { session: Some(session), limit: Some(1), ..RunListQuery::default() };
+        let last = self.connection.request(async |client| client.run_list(&query).await).await?;
+        Ok(last.items.into_iter().next())
+    }
+
     async fn retry_last(&mut self) -> Result<TurnEnd, CliError> {
         let session =
             self.session.clone().ok_or_else(|| CliError::bad_request("the session has no messages yet"))?;
-        let query =
-            RunListQuery { session: Some(session.clone()), limit: Some(1), ..RunListQuery::default() };
-        let last = self.connection.request(async |client| client.run_list(&query).await).await?;
-        let run = last.items.first().map(|run| run.id);
+        let run = self.last_run_stored().await?.map(|run| run.id);
         let run =
             self.last_run.or(run).ok_or_else(|| CliError::bad_request("the session has no messages yet"))?;
         let run: Run = self

@@ -11,13 +11,13 @@ use std::time::Duration;
 use mainspring_client::{Client, Error, Events, Feed, Socket};
 use mainspring_core::Position;
 use mainspring_kernel::clock::Clock;
-use mainspring_store::StateDirError;
+use mainspring_store::{Owner, StateDir, StateDirError};
 use mainspring_system::tasks::Tasks;
 use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
 
 use super::Context;
-use super::error::CliError;
+use super::error::{CliError, Exit};
 use super::follow::drain_accepted;
 use super::takeover;
 use mainspring::Server;
@@ -27,6 +27,8 @@ use mainspring::{Node, NodeError};
 /// Time between two attempts to reach the owner of the state directory or to take its place.
 const RETRY_INTERVAL_MS: u64 = 20;
 const MAX_CONNECT_ATTEMPTS: u32 = 500;
+/// Time that the owner of the state directory has to answer a command.
+const ANSWER_TIMEOUT_MS: u64 = 10_000;
 /// Time between two looks for a `serve` that waits for the state directory.
 const CLAIM_INTERVAL_MS: u64 = 100;
 
@@ -106,7 +108,21 @@ async fn hand_over_when_claimed(parts: Arc<Mutex<Option<(Node, Server)>>>, state
 }
 
 impl<'a> Connection<'a> {
+    /// Connects. Fails if the owner of the state directory does not answer.
     pub(super) async fn open(context: &'a Context<'a>, purpose: Purpose) -> Result<Self, CliError> {
+        Self::open_within(context, purpose, Some(ANSWER_TIMEOUT_MS)).await
+    }
+
+    /// Connects. Waits as long as the owner of the state directory does not answer.
+    pub(super) async fn open_patiently(context: &'a Context<'a>, purpose: Purpose) -> Result<Self, CliError> {
+        Self::open_within(context, purpose, None).await
+    }
+
+    async fn open_within(
+        context: &'a Context<'a>,
+        purpose: Purpose,
+        answer_timeout_ms: Option<u64>,
+    ) -> Result<Self, CliError> {
         if let Some(url) = &context.config().url {
             let key = context.key.as_deref().ok_or_else(|| {
                 CliError::bad_request(format!("{url} needs a key: set MAINSPRING_KEY or pass --key"))
@@ -127,10 +143,19 @@ impl<'a> Connection<'a> {
                 },
             };
             // The owner may be about to listen or to exit.
-            if let Some(client) = owner_client(context)?
-                && client.ready().await.is_ok()
-            {
-                return Ok(Self { context, purpose, client, local: None });
+            if let Some(client) = owner_client(context)? {
+                let timeout = async {
+                    match answer_timeout_ms {
+                        Some(timeout_ms) => clock.sleep_until(clock.now().plus(timeout_ms)).await,
+                        None => std::future::pending().await,
+                    }
+                };
+                tokio::select! {
+                    is_serving = is_serving(&client) => if is_serving {
+                        return Ok(Self { context, purpose, client, local: None });
+                    },
+                    () = timeout => return Err(not_responding(context)),
+                }
             }
             attempts += 1;
             if attempts == MAX_CONNECT_ATTEMPTS {
@@ -206,7 +231,7 @@ impl<'a> Connection<'a> {
 
     /// Reconnects after the owner has exited.
     pub(super) async fn reconnect(&mut self) -> Result<(), CliError> {
-        *self = Self::open(self.context, self.purpose).await?;
+        *self = Self::open_patiently(self.context, self.purpose).await?;
         Ok(())
     }
 
@@ -217,8 +242,18 @@ impl<'a> Connection<'a> {
 
     /// True when another process on this machine owns the state directory.
     pub(super) fn is_guest(&self) -> bool {
-        let is_owner = self.local.as_ref().is_some_and(|local| !local.is_handed_over());
-        !is_owner && self.context.config().url.is_none()
+        !self.is_owner() && self.context.config().url.is_none()
+    }
+
+    /// True when this process owns the state directory.
+    pub(super) fn is_owner(&self) -> bool {
+        self.local.as_ref().is_some_and(|local| !local.is_handed_over())
+    }
+
+    /// True when another process may serve the sessions later: the owner may exit, and this process may hand the
+    /// directory over to a `serve`.
+    pub(super) fn may_change(&self) -> bool {
+        self.context.config().url.is_none()
     }
 
     /// Disconnects. An owner first completes all accepted work, including its guests'.
@@ -265,6 +300,27 @@ impl Connection<'_> {
 enum OwnError {
     Busy(StateDirError),
     Other(CliError),
+}
+
+/// True when the owner answers, also if it cannot accept work at the moment: its refusals say why.
+async fn is_serving(client: &Client) -> bool {
+    match client.ready().await {
+        Ok(_) => true,
+        Err(error) => matches!(error, Error::Refused(_)) && !error.is_gone(),
+    }
+}
+
+/// The error for an owner that does not answer.
+fn not_responding(context: &Context<'_>) -> CliError {
+    let message = match StateDir::peek(&context.config().state_dir) {
+        Ok(Some(Owner { pid, .. })) => format!(
+            "process {pid}, which serves the sessions, does not answer: continue it with `kill -CONT {pid}` if it is \
+             stopped, or end it"
+        ),
+        _ => "the process that serves the sessions does not answer: continue it if it is stopped, or end it"
+            .into(),
+    };
+    CliError { exit: Exit::Unavailable, code: "not_responding".into(), message, retryable: true }
 }
 
 /// Builds a client of the state directory's owner, if the owner is reachable.

@@ -32,7 +32,7 @@ impl Mcp {
             Some(_) => Connection::open_as_guest(context).await?,
             None => context.connect(Purpose::Execute).await?,
         };
-        let reconnects = connection.is_guest() && self.session.is_none();
+        let reconnects = connection.may_change() && self.session.is_none();
         let (link, mut keeper) = Link::new(connection.client().clone(), reconnects);
         // With an API key, the key determines the owner.
         let owner = match context.config().url {

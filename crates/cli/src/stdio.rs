@@ -23,6 +23,8 @@ use mainspring::config::Config;
 
 /// Hosts' names for agent runtimes, and the kind of adapter that drives each.
 const HOST_ADAPTER_KINDS: [(&str, &str); 3] = [("acp", "acp"), ("acp-claude", "acp"), ("pi-mono", "pi")];
+/// Time after which a host is told that the process that serves the sessions does not answer.
+const SILENCE_TIMEOUT_MS: u64 = 3_500;
 /// Time that a host has to read the final lines.
 const FINAL_LINES_TIMEOUT_MS: u64 = 5_000;
 
@@ -63,9 +65,10 @@ impl Stdio {
     }
 
     async fn serve(self, context: &Context<'_>) -> Result<(), CliError> {
-        let mut connection = context.connect(Purpose::Execute).await?;
-        let (link, mut keeper) = Link::new(connection.client().clone(), connection.is_guest());
         let clock = Clock::system();
+        let mut connection = connect(context, &clock).await?;
+        let (link, mut keeper) = Link::new(connection.client().clone(), connection.may_change());
+        keeper.set_local(connection.is_owner());
         let stdout = File::from(std::io::stdout().as_fd().try_clone_to_owned()?);
         let host = match Jsonl::start(link, self.options(context), Ids::system(), clock.clone(), stdout) {
             Ok(host) => host,
@@ -110,6 +113,23 @@ impl Stdio {
             line_bytes: config.stdio.line_bytes,
         }
     }
+}
+
+/// Connects. If the process that serves the sessions does not answer, reports that on the protocol and goes on waiting.
+async fn connect<'a>(context: &'a Context<'a>, clock: &Clock) -> Result<Connection<'a>, CliError> {
+    let opening = Box::pin(Connection::open_patiently(context, Purpose::Execute));
+    tokio::pin!(opening);
+    tokio::select! {
+        opened = &mut opening => return opened,
+        () = clock.sleep_until(clock.now().plus(SILENCE_TIMEOUT_MS)) => {}
+    }
+    let (code, reason) = protocol_code("not_responding");
+    let message = "the process that serves the sessions does not answer: it is stopped or overloaded. This one is ready when \
+                   it answers";
+    let line =
+        json!({"type": "status", "available": false, "code": code, "reason": reason, "message": message});
+    writeln!(std::io::stdout(), "{line}")?;
+    opening.await
 }
 
 /// Maps hosts' adapter names to configured adapters: by the kind of runtime, unless an adapter is configured under that
@@ -178,11 +198,14 @@ pub(super) async fn with_reconnect<T>(
         tokio::select! {
             done = &mut future => return Ok(done),
             () = keeper.lost() => {
-                if let Err(error) = connection.reconnect().await {
+                // A server in this process is lost only if it was handed over. Otherwise the request has failed.
+                let is_lost = !connection.is_owner();
+                if is_lost && let Err(error) = connection.reconnect().await {
                     keeper.give_up();
                     return Err(error);
                 }
-                keeper.found(connection.client().clone(), connection.is_guest());
+                keeper.found(connection.client().clone(), is_lost);
+                keeper.set_local(connection.is_owner());
             }
         }
     }

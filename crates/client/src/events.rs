@@ -17,6 +17,8 @@ pub struct Events {
     frames: Frames,
     run: Option<RunId>,
     position: Option<Position>,
+    /// A reset of a run's stream that was received and not returned yet.
+    reset: Option<Box<Snapshot>>,
     ended: bool,
 }
 
@@ -57,12 +59,12 @@ impl Item {
 impl Events {
     pub(crate) fn of_session(client: Client, session: &str, from: Position) -> Self {
         let frames = Frames::new(client, &["v1", "sessions", session, "events"]);
-        Self { frames, run: None, position: Some(from), ended: false }
+        Self { frames, run: None, position: Some(from), reset: None, ended: false }
     }
 
     pub(crate) fn of_run(client: Client, run: RunId, from: Option<Position>) -> Self {
         let frames = Frames::new(client, &["v1", "runs", &run.to_string(), "events"]);
-        Self { frames, run: Some(run), position: from, ended: false }
+        Self { frames, run: Some(run), position: from, reset: None, ended: false }
     }
 
     /// Gives up after `failures` consecutive failures to reconnect; by default never.
@@ -84,6 +86,12 @@ impl Events {
     /// Waits for the next item; `None` once the run has ended or the session is deleted. Cancel-safe.
     pub async fn next(&mut self) -> Option<Result<Item, Error>> {
         while !self.ended {
+            if let (Some(run), true) = (self.run, self.reset.is_some()) {
+                // The event that ended the run may have been pruned.
+                let run = Box::pin(self.frames.client.run_get(run)).await;
+                self.ended = run.is_ok_and(|run| run.state.status().is_ended());
+                return self.reset.take().map(|snapshot| Ok(Item::Reset(snapshot)));
+            }
             let item = match self.frames.next(self.position).await {
                 Ok(frame) => self.read_frame(frame),
                 // The server may come back: the caller can try again.
@@ -112,6 +120,13 @@ impl Events {
         let item = parse_item(frame.event.as_deref().unwrap_or("message"), &data)
             .map_err(|error| self.frames.client.protocol_error(format!("{error} in {data:?}")))?;
         self.position = position.or(self.position);
+        let item = match item {
+            Item::Reset(snapshot) if self.run.is_some() => {
+                self.reset = Some(snapshot);
+                return Ok(None);
+            }
+            item => item,
+        };
         self.ended = match &item {
             Item::Event(event) if self.run.is_some() => event.run == self.run && event.body.ends_run(),
             Item::Event(event) => matches!(event.body, Body::SessionDeleted {}),

@@ -198,8 +198,10 @@ pub enum Command {
         /// The outcome.
         outcome: Outcome,
     },
-    /// Retry a run that has ended, as a caller asks.
+    /// Retry a run that has ended.
     Retry {
+        /// The reason.
+        reason: RetryReason,
         /// The changes that the retry makes to the run.
         change: RunChange,
     },
@@ -314,8 +316,8 @@ pub fn decide(run: &Run, attempt: Option<&Attempt>, command: Command) -> Result<
             check_authority(run, attempt, by)?;
             finish(run, outcome)
         }
-        (state, Command::Retry { change }) if state.status().is_settled() => {
-            Ok(vec![run_queued(run, NextAttempt { reason: RetryReason::User, at: None, change })])
+        (state, Command::Retry { reason, change }) if state.status().is_settled() => {
+            Ok(vec![run_queued(run, NextAttempt { reason, at: None, change })])
         }
         (_, Command::Start | Command::Retry { .. } | Command::Merge { .. }) => Err(wrong_state(status)),
     }
@@ -459,6 +461,7 @@ pub fn apply(run: &mut Run, body: &Body, attempt: Option<AttemptId>, wait: Optio
     };
     match body {
         Body::RunQueued { adapter, retry_at_ms, retry_reason, model, model_profile, limits, .. } => {
+            let is_reopened = run.state.status().is_ended();
             run.state = RunState::Queued { retry_at: *retry_at_ms, retry_reason: *retry_reason };
             run.completed_at = None;
             if retry_reason.is_some() {
@@ -470,7 +473,7 @@ pub fn apply(run: &mut Run, body: &Body, attempt: Option<AttemptId>, wait: Optio
                 };
                 change.apply(run);
             }
-            if *retry_reason == Some(RetryReason::User) {
+            if is_reopened {
                 run.retried_at = Some(at);
             }
         }

@@ -23,13 +23,13 @@ use mainspring_system::ids::Ids;
 use mainspring_system::tasks::Tasks;
 use tokio::sync::{Semaphore, mpsc};
 
+mod availability;
 mod follow;
 mod image;
 mod intake;
 mod interrupt;
 mod invalidate;
 mod line;
-
 mod live;
 mod login;
 mod pipes;
@@ -145,6 +145,7 @@ impl Jsonl {
         if let Some(path) = &jsonl.0.options.relay {
             relay::listen(&jsonl.0, path)?;
         }
+        jsonl.0.tasks.spawn(availability::watch(Arc::downgrade(&jsonl.0)));
         Ok(jsonl)
     }
 
@@ -158,6 +159,7 @@ impl Jsonl {
             () = shared.output.disconnected() => Disconnect::NotReading,
         };
         shared.calls.host_left();
+        login::close(shared).await;
         Ok(reason)
     }
 
@@ -171,6 +173,7 @@ impl Jsonl {
     pub async fn cancel(&self) {
         let shared = &self.0;
         shared.intake.close();
+        login::close(shared).await;
         let (mut queued, mut started) = (vec![], vec![]);
         for query in shared.live.all() {
             let Some(run) = query.run().await else { continue };
@@ -193,8 +196,9 @@ impl Jsonl {
         shared.calls.host_left();
         shared.calls.close();
         for query in shared.live.all() {
-            shared.reply(&Reply::error("shutting_down", SHUTTING_DOWN), &query.line_ids(None)).await;
-            shared.live.end(&query);
+            if shared.live.end(&query) {
+                shared.reply(&Reply::error("shutting_down", SHUTTING_DOWN), &query.line_ids(None)).await;
+            }
         }
         shared.calls.answered().await;
         shared.output.flushed().await;

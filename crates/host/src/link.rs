@@ -26,12 +26,14 @@ struct Server {
     no: u64,
     /// Whether another server will follow when this one is lost.
     renews: bool,
+    /// Whether this process is the server.
+    is_local: bool,
 }
 
 impl Link {
     /// Creates a link to the server of `client`. If it `renews`, the keeper supplies the next server when this one is lost.
     pub fn new(client: Client, renews: bool) -> (Self, Keeper) {
-        let (sender, now) = watch::channel(Server { client, no: 0, renews });
+        let (sender, now) = watch::channel(Server { client, no: 0, renews, is_local: false });
         let (lost, losses) = mpsc::unbounded_channel();
         (Self { now, lost }, Keeper { now: sender, lost: losses })
     }
@@ -61,6 +63,11 @@ impl Link {
         }
     }
 
+    /// True while this process is the server.
+    pub(crate) fn is_local(&self) -> bool {
+        self.now.borrow().is_local
+    }
+
     /// Waits for a server after number `no`; false if none will follow.
     pub(crate) async fn renewed(&self, no: u64) -> bool {
         let mut now = self.now.clone();
@@ -86,7 +93,13 @@ impl Keeper {
 
     /// Switches the link to the server of `client`.
     pub fn found(&self, client: Client, renews: bool) {
-        self.now.send_modify(|server| *server = Server { client, no: server.no + 1, renews });
+        self.now
+            .send_modify(|server| *server = Server { client, no: server.no + 1, renews, is_local: false });
+    }
+
+    /// Records whether this process is the server.
+    pub fn set_local(&self, is_local: bool) {
+        self.now.send_modify(|server| server.is_local = is_local);
     }
 
     /// Declares that no other server will follow.

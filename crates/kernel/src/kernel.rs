@@ -102,6 +102,7 @@ pub(crate) struct Shared {
     pending_waits: Arc<waits::PendingWaits>,
     work: watch::Sender<Work>,
     pub(crate) store_health: Arc<StoreHealth>,
+    pub(crate) logins: logins::Logins,
     /// The cursors of events that were lost with a restore.
     lost_events: Vec<LostEvents>,
     /// Notified whenever an API key is revoked.
@@ -153,6 +154,7 @@ impl Kernel {
             pending_waits: Arc::default(),
             work: watch::Sender::new(Work::default()),
             store_health: store_health.clone(),
+            logins: logins::Logins::default(),
             lost_events,
             keys_revoked: watch::Sender::new(()),
             me: me.clone(),

@@ -108,6 +108,7 @@ pub const CODE_MAP: &[(&str, &[&str])] = &[
         &[
             "cannot_listen",
             "io",
+            "not_responding",
             "overloaded",
             "shutting_down",
             "state_dir_owned",

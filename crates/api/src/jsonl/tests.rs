@@ -52,6 +52,8 @@ fn a_reply_round_trips() {
             message: Some("none".into()),
         },
         Reply::AuthRequired { methods: vec![].into(), auth_url: None },
+        Reply::Status { available: false, code: Some(Code::new("store_full")), message: "no space".into() },
+        Reply::Status { available: true, code: None, message: "it goes on".into() },
     ] {
         let line: ReplyLine = serde_json::from_slice(&reply.encode(&line_ids)).unwrap();
         assert_eq!((line.reply, line.line_ids), (reply, line_ids.clone()));

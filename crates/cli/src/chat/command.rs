@@ -15,11 +15,13 @@ pub(super) enum ChatCommand {
     Go(usize),
     Undo,
     Retry,
+    /// Logs in to the agent with this method, or with its only one.
+    Login(Option<String>),
     Model(Option<String>),
 }
 
 /// The slash commands: name, arguments, description.
-pub(super) const SLASH_COMMANDS: [(&str, &str, &str); 8] = [
+pub(super) const SLASH_COMMANDS: [(&str, &str, &str); 9] = [
     (
         "branch",
         "[N] [TEXT]",
@@ -30,6 +32,7 @@ pub(super) const SLASH_COMMANDS: [(&str, &str, &str); 8] = [
     ("go", "N", "continue from message N of /tree"),
     ("model", "[NAME]", "show the model, or select another: PROVIDER/MODEL or a profile"),
     ("retry", "", "retry the last run if it failed"),
+    ("login", "[METHOD]", "log in to the agent; a run that failed without the login goes on"),
     ("help", "", "show this list"),
     ("quit", "", "leave the chat; the session is kept"),
 ];
@@ -61,6 +64,7 @@ impl ChatCommand {
             }
             "go" => Self::Go(number()?),
             "model" => Self::Model(text),
+            "login" => Self::Login(text),
             _ if text.is_some() && SLASH_COMMANDS.iter().any(|(known, ..)| *known == name) => {
                 return Err(format!("/{name} takes no arguments"));
             }
@@ -105,6 +109,7 @@ mod tests {
         );
         assert_eq!(parse("/branch say it"), r#"Some(Branch { at: None, text: Some("say it") })"#);
         assert_eq!(parse("/model a/b"), r#"Some(Model(Some("a/b")))"#);
+        assert_eq!(parse("/login token"), r#"Some(Login(Some("token")))"#);
         assert_eq!(parse("/go"), "/go needs the number of a message: see /tree");
         assert_eq!(parse("/undo 3"), "/undo takes no arguments");
         assert!(parse("/brunch").contains("did you mean /branch?"));

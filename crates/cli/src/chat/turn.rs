@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use mainspring_client::{Events, Item, Snapshot};
 use mainspring_core::{
-    Answer, Approval, Block, Body, Message, MessageId, MessageStatus, Role, Run, RunId, RunState, RunStatus,
-    Wait, WaitRequest,
+    Answer, Approval, Block, Body, Failure, Message, MessageId, MessageStatus, Role, Run, RunId, RunState,
+    RunStatus, Wait, WaitRequest,
 };
 use mainspring_kernel::clock::Clock;
 use serde_json::{Value, json};
@@ -170,9 +170,12 @@ impl Conversation<'_, '_> {
             RunStatus::Cancelled => self.screen.print_note("cancelled")?,
             status => {
                 self.screen.print_error(&format!("{status}: {message} ({code})"))?;
-                let remedy = match KEY_CODES.contains(&code) {
-                    true => "/model scripted/any goes on without a key; docs/models.md says how to set one",
-                    false => "/retry retries it",
+                let remedy = match code {
+                    code if KEY_CODES.contains(&code) => {
+                        "/model scripted/any goes on without a key; docs/models.md says how to set one"
+                    }
+                    Failure::AUTHENTICATION => "/login logs in, and the answer goes on",
+                    _ => "/retry retries it",
                 };
                 self.screen.print_note(remedy)?;
             }

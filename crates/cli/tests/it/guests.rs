@@ -67,10 +67,11 @@ impl Process {
 /// Starts `mainspring serve` and returns its address.
 pub(crate) fn serve(dir: &Path) -> (Process, String) {
     let mut owner = Process::start(dir, &["serve", "--listen", "127.0.0.1:0"]);
-    let mut line = String::new();
-    BufReader::new(owner.child.stderr.as_mut().unwrap()).read_line(&mut line).unwrap();
-    let url = line.split_whitespace().find(|word| word.starts_with("http://"));
-    (owner, url.unwrap_or_else(|| panic!("{line}")).to_owned())
+    let lines = BufReader::new(owner.child.stderr.as_mut().unwrap()).lines().map(Result::unwrap);
+    // A `serve` that waits for the directory says so first.
+    let url = { lines }
+        .find_map(|line| line.split_whitespace().find(|word| word.starts_with("http://")).map(str::to_owned));
+    (owner, url.expect("`serve` has ended"))
 }
 
 /// Output without the parts that vary between runs: ids, times, and the division of text into deltas.

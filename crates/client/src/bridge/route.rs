@@ -62,6 +62,15 @@ pub enum QueryEvent {
         /// The page on which to authenticate.
         auth_url: Option<String>,
     },
+    /// The query cannot go on for the moment, or goes on again.
+    Status {
+        /// False while the query cannot go on.
+        available: bool,
+        /// Why the query cannot go on.
+        code: Option<String>,
+        /// For people.
+        message: String,
+    },
     /// The process died, and the query was sent again under its request id. If the run continues, its text is
     /// streamed again from the beginning.
     Restarted,
@@ -95,7 +104,7 @@ impl QueryEvent {
 
     /// True for display-only events, which may be dropped.
     fn is_display_only(&self) -> bool {
-        !matches!(self, Self::ToolCall(_) | Self::AuthRequired { .. } | Self::Restarted)
+        !matches!(self, Self::ToolCall(_) | Self::AuthRequired { .. } | Self::Status { .. } | Self::Restarted)
     }
 }
 

@@ -181,3 +181,29 @@ async fn a_process_is_shared_by_its_state_directory_and_stops_when_asked() {
     };
     assert_eq!(code, "process_stopped");
 }
+
+#[tokio::test]
+async fn a_result_that_lacks_fields_fails_its_query() {
+    let world = World::start(&[reply("result", &json!({"text": "all"}))]).await;
+    let error = world.query().result().await.unwrap_err();
+    assert_eq!(error.code(), "protocol", "{error}");
+    assert!(error.to_string().contains("no line of the protocol"), "{error}");
+}
+
+#[tokio::test]
+async fn a_query_is_told_that_it_cannot_go_on_and_that_it_does() {
+    let stopped =
+        json!({"available": false, "code": "runtime_not_ready", "reason": "not_responding", "message": "no"});
+    let goes_on = json!({"available": true, "message": "yes"});
+    let lines = [reply("status", &stopped), reply("status", &goes_on), result("all")];
+    let world = World::start(&lines).await;
+    let mut query = world.query();
+    let mut told = vec![];
+    while let Some(event) = query.next().await {
+        if let QueryEvent::Status { available, code, .. } = event {
+            told.push((available, code));
+        }
+    }
+    assert_eq!(told, [(false, Some("not_responding".to_owned())), (true, None)]);
+    assert_eq!(query.result().await.unwrap().text, "all");
+}

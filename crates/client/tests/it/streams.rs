@@ -197,6 +197,17 @@ async fn a_stream_from_before_pruned_events_goes_on_after_a_snapshot() {
 }
 
 #[tokio::test]
+async fn a_stream_of_an_ended_run_whose_events_are_pruned_ends_with_the_snapshot() {
+    let world = World::start().await;
+    let run = world.play("a", "say one").await.id;
+    let page = world.client.session_events_page("a", &EventsQuery::default()).await.unwrap();
+    world.client.session_compact("a", page.items.last().unwrap().position()).await.unwrap();
+    let mut events = world.client.run_events(run, Some(Position::START));
+    assert!(matches!(events.next().await.unwrap().unwrap(), Item::Reset(_)));
+    assert!(events.next().await.is_none());
+}
+
+#[tokio::test]
 async fn thoughts_are_streamed_to_those_who_are_connected() {
     let world = World::start().await;
     let run = world.prompt("a", "ask Go?; think deeply; say done").await;

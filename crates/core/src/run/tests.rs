@@ -136,7 +136,7 @@ impl World {
                         other => panic!("{other} cannot be changed"),
                     }
                 }
-                Command::Retry { change }
+                Command::Retry { reason: RetryReason::User, change }
             }
             "merge" => Command::Merge { into: RunId::from_random([9; 16]) },
             other => panic!("{other} is not a command"),

@@ -14,8 +14,10 @@ use mainspring_core::{
     BindingId, Body, Event, EventId, LiveEvent, MessageId, Position, Run, RunId, SessionId,
 };
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 
 use super::live::Query;
+use super::login::{self, GivenUp};
 use super::translate::{End, Translation, Translator};
 use super::{Shared, code_and_message};
 
@@ -73,6 +75,7 @@ pub(super) async fn follow(shared: &Arc<Shared>, query: Arc<Query>, accepted: Ac
         only: replayed.then_some(id),
         from: (!replayed).then_some(position),
         following: mine,
+        wake: Arc::default(),
         pending: None,
     };
     reader.read().await;
@@ -91,7 +94,7 @@ async fn bind(shared: &Shared, query: &Query, session: SessionId, binding: Bindi
 }
 
 /// Sends the end of a run that has already ended.
-async fn send_past_end(shared: &Shared, query: &Query, run: &Run, end: &End) {
+async fn send_past_end(shared: &Shared, query: &Arc<Query>, run: &Run, end: &End) {
     query.update(|known| known.attempt = run.last_attempt);
     let id = run.id;
     let ask = |client: Client| async move { client.run_attempts(id).await };
@@ -99,23 +102,20 @@ async fn send_past_end(shared: &Shared, query: &Query, run: &Run, end: &End) {
     if let Some(binding) = attempts.last().and_then(|attempt| attempt.binding) {
         bind(shared, query, run.session, binding).await;
     }
-    end_query(shared, query, end, run.final_text.as_deref().unwrap_or_default(), None).await;
-}
-
-/// Ends a query; first sends `auth_required` if the agent requires a login.
-async fn end_query(shared: &Shared, query: &Query, end: &End, text: &str, event: Option<EventId>) {
     if end.wants_login() {
-        super::login::require(shared, query).await;
+        login::require(shared, query, None).await;
     }
-    finish(shared, query, end.line(query, text, event)).await;
+    finish(shared, query, end.line(query, run.final_text.as_deref().unwrap_or_default(), None)).await;
 }
 
 /// Sends the last line of a query, after the acknowledgement of every interrupt.
-async fn finish(shared: &Shared, query: &Query, last: Vec<u8>) {
+pub(super) async fn finish(shared: &Shared, query: &Query, last: Vec<u8>) {
     let _acknowledged = query.acknowledging.write().await;
+    shared.logins.remove(query);
     // Removed before the line is sent: the host may reuse the request id as soon as it reads the line.
-    shared.live.end(query);
-    shared.output.line(last).await;
+    if shared.live.end(query) {
+        shared.output.line(last).await;
+    }
 }
 
 async fn fail(shared: &Shared, query: &Query, (code, message): &(String, String)) {
@@ -129,6 +129,8 @@ struct Reader {
     only: Option<RunId>,
     from: Option<Position>,
     following: Arc<Mutex<Following>>,
+    /// Notified when a query was removed from `following`.
+    wake: Arc<Notify>,
     /// Text that was read but not sent.
     pending: Option<(Arc<Query>, String)>,
 }
@@ -142,7 +144,10 @@ impl Reader {
                 // No more events for now: send the pending text.
                 None => {
                     self.flush().await;
-                    events.next().await
+                    tokio::select! {
+                        item = events.next() => item,
+                        () = self.wake.notified() => continue,
+                    }
                 }
             };
             match item {
@@ -237,15 +242,16 @@ impl Reader {
         if let Some(attempt) = event.attempt {
             self.shared.attempts.note(attempt, run);
         }
+        if matches!(event.body, Body::AttemptCreated { .. }) {
+            login::another_run_started(&self.shared, self.session, run).await;
+        }
         let update = {
             let mut following = self.following.lock();
             match following.translators.get_mut(&run) {
                 Some(translator) => {
                     let translation = translator.event(event);
                     let query = translator.query.clone();
-                    let ended =
-                        translation.end.is_some().then(|| following.translators.remove(&run)).flatten();
-                    Some((query, translation, ended))
+                    Some((query, translation))
                 }
                 None => {
                     // A query loses nothing if it misses `run.queued`.
@@ -256,24 +262,52 @@ impl Reader {
                 }
             }
         };
-        let Some((query, Translation { lines, end, bound }, ended)) = update else { return };
+        let Some((query, Translation { lines, end, bound })) = update else { return };
+        if matches!(event.body, Body::RunQueued { .. }) {
+            self.shared.logins.remove(&query);
+        }
         self.flush().await;
         if let Some(binding) = bound {
             bind(&self.shared, &query, self.session, binding).await;
         }
         for line in lines {
-            self.shared.output.line(line).await;
-        }
-        if let (Some(end), Some(translator)) = (end, ended) {
-            let text = match translator.gap {
-                true => self.complete_text(run).await,
-                false => Ok(translator.text().to_owned()),
-            };
-            match text {
-                Ok(text) => end_query(&self.shared, &query, &end, &text, Some(event.id)).await,
-                Err(error) => fail(&self.shared, &query, &error).await,
+            if !query.is_ended() {
+                self.shared.output.line(line).await;
             }
         }
+        if let Some(end) = end {
+            self.end(run, &query, &end, event.id).await;
+        }
+    }
+
+    /// Ends a query, unless it goes on after a login.
+    async fn end(&self, run: RunId, query: &Arc<Query>, end: &End, event: EventId) {
+        let known_text = {
+            let following = self.following.lock();
+            let translator = following.translators.get(&run).filter(|translator| !translator.gap);
+            translator.map(|translator| translator.text().to_owned())
+        };
+        let text = match known_text {
+            Some(text) => Ok(text),
+            None => self.complete_text(run).await,
+        };
+        let last = match text {
+            Ok(text) => end.line(query, &text, Some(event)),
+            Err((code, message)) => Reply::error(&code, &message).encode(&query.line_ids(None)),
+        };
+        if end.wants_login() {
+            let (following, wake) = (self.following.clone(), self.wake.clone());
+            let stop_following = Box::new(move || {
+                following.lock().translators.remove(&run);
+                wake.notify_one();
+            });
+            let given_up = GivenUp { last: last.clone(), stop_following };
+            if login::require(&self.shared, query, Some(given_up)).await {
+                return;
+            }
+        }
+        self.following.lock().translators.remove(&run);
+        finish(&self.shared, query, last).await;
     }
 
     /// Reads the complete text of a run after a gap.
@@ -289,7 +323,7 @@ impl Reader {
             let run = self.shared.attempts.run_of(thought.attempt_id);
             run.and_then(|run| following.translators.get(&run)).map(|translator| translator.query.clone())
         };
-        if let Some(query) = query {
+        if let Some(query) = query.filter(|query| !query.is_ended()) {
             self.flush().await;
             self.shared
                 .reply(&Reply::ThinkingDelta { text: (&thought.text).into() }, &query.line_ids(None))
@@ -324,7 +358,7 @@ impl Reader {
 
     /// Sends the pending text.
     async fn flush(&mut self) {
-        if let Some((query, text)) = self.pending.take() {
+        if let Some((query, text)) = self.pending.take().filter(|(query, _)| !query.is_ended()) {
             self.shared.reply(&Reply::TextDelta { text: (&text).into() }, &query.line_ids(None)).await;
         }
     }

@@ -50,6 +50,9 @@ pub(super) fn handle(
             acknowledge(&shared, line_ids, outcome).await;
         }
         drop((ack_lock, permit));
+        if let Some(query) = query {
+            super::login::interrupted(&shared, &query).await;
+        }
     });
 }
 

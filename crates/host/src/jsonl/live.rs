@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use mainspring_api::jsonl::LineIds;
 use mainspring_core::{AttemptId, EventId, RunId, SessionId};
@@ -20,6 +21,7 @@ pub(super) struct Query {
     pub(super) adapter: String,
     details: Mutex<RunDetails>,
     accepted: watch::Sender<Acceptance>,
+    ended: AtomicBool,
     /// Read-locked while an interrupt is acknowledged; sending the end takes the write lock, so it comes after.
     pub(super) acknowledging: Arc<RwLock<()>>,
 }
@@ -44,6 +46,16 @@ enum Acceptance {
 }
 
 impl Query {
+    /// Returns the number of the query on its connection.
+    pub(super) fn no(&self) -> u64 {
+        self.no
+    }
+
+    /// True once the query has ended. No line of the query follows its last one.
+    pub(super) fn is_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
+    }
+
     /// Returns the details of the query's run.
     pub(super) fn details(&self) -> RunDetails {
         self.details.lock().clone()
@@ -127,6 +139,7 @@ impl Live {
             adapter,
             details: Mutex::default(),
             accepted: watch::Sender::new(Acceptance::Waiting),
+            ended: AtomicBool::new(false),
             acknowledging: Arc::default(),
         });
         state.by_name.insert(name, no);
@@ -135,10 +148,12 @@ impl Live {
         Ok(query)
     }
 
-    /// Removes a query that has ended.
-    pub(super) fn end(&self, query: &Query) {
+    /// Removes a query that ends. Returns false if it has ended before: then its last line is sent.
+    pub(super) fn end(&self, query: &Query) -> bool {
         let mut state = self.0.lock();
-        if state.queries.remove(&query.no).is_some() {
+        let is_live = state.queries.remove(&query.no).is_some();
+        query.ended.store(true, Ordering::Release);
+        if is_live {
             let name = (query.owner.clone(), query.client.clone(), query.request.clone());
             state.by_name.remove(&name);
         }
@@ -150,6 +165,7 @@ impl Live {
             _ => false,
         });
         self.1.send_replace(state.queries.len());
+        is_live
     }
 
     /// Returns the latest query that `matches`.
@@ -168,6 +184,11 @@ impl Live {
     /// Returns all live queries, latest first.
     pub(super) fn all(&self) -> Vec<Arc<Query>> {
         self.0.lock().queries.values().rev().cloned().collect()
+    }
+
+    /// Watches the number of live queries.
+    pub(super) fn count(&self) -> watch::Receiver<usize> {
+        self.1.subscribe()
     }
 
     /// Resolves once there are no live queries.

@@ -57,8 +57,10 @@ pub(super) fn handle(shared: &Arc<Shared>, envelope: &Envelope, line: Line, perm
                 super::follow::follow(&shared, query, accepted).await;
             }
             Err((code, message)) => {
-                shared.reply(&Reply::error(&code, &message), &query.line_ids(None)).await;
-                shared.live.end(&query);
+                // Removed before the line is sent: the host may reuse the request id as soon as it reads the line.
+                if shared.live.end(&query) {
+                    shared.reply(&Reply::error(&code, &message), &query.line_ids(None)).await;
+                }
             }
         }
     });
@@ -80,7 +82,11 @@ fn check_repeated(
         {
             let message =
                 format!("request {:?} of client {:?}: {message}", live_query.request, live_query.client);
-            shared.reply(&Reply::error(&code, &message), &LineIds::default()).await;
+            match live_query.version {
+                Version::V2 => shared.reply(&Reply::error(&code, &message), &LineIds::default()).await,
+                // A version 1 host would take any error for the end of its query.
+                Version::V1 => tracing::warn!(code, message, "a query was repeated with another body"),
+            }
         }
         drop(permit);
     });

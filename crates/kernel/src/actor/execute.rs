@@ -371,6 +371,8 @@ impl Actor {
         }
         if run.state.status() == RunStatus::Queued {
             self.queue.push_first(run);
+        } else if self.shared.adapters.get(&run.adapter).is_some_and(|adapter| adapter.login().is_some()) {
+            self.shared.logins.record_end(&run, self.shared.clock.now());
         }
         Ok(())
     }

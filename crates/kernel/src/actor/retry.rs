@@ -63,8 +63,10 @@ impl Actor {
                 return None;
             }
         };
-        // A caller who retries the run chooses the adapter anew.
-        let asked = |attempt: &Attempt| matches!(attempt.retry_reason, None | Some(RetryReason::User));
+        // A caller who retries the run, or logs in, chooses the adapter anew.
+        let asked = |attempt: &Attempt| {
+            matches!(attempt.retry_reason, None | Some(RetryReason::User | RetryReason::Authentication))
+        };
         let first = attempts.iter().rposition(asked).unwrap_or(0);
         let mut tried: Vec<&str> = attempts[first..].iter().map(|attempt| attempt.adapter.as_str()).collect();
         let requested = tried.first().copied().unwrap_or(&run.adapter);
@@ -160,9 +162,13 @@ impl Actor {
             from = path.first().and_then(|placed| placed.point).and_then(before);
             base = path.into_iter().rfind(|placed| !failed(placed));
         }
+        let reason = match self.shared.logins.continues(&run, &change) {
+            true => RetryReason::Authentication,
+            false => RetryReason::User,
+        };
         let mut draft = self.draft().of_run(run);
         draft.hot.merged = merged;
-        self.give_up_on_error(draft.command(RunCommand::Retry { change }))?;
+        self.give_up_on_error(draft.command(RunCommand::Retry { reason, change }))?;
         draft.reopen(base.as_ref().and_then(|placed| placed.point), base.map(|placed| placed.message.id));
         let run = self.commit(draft).await?.run;
         self.queue.push_first(run.clone());

@@ -1,9 +1,72 @@
 //! Logins: authentication of adapter runtimes.
+//!
+//! A run whose agent requires a login fails. After a successful login, the runs that failed for this reason a short time
+//! ago go on as their next attempt.
 
-use mainspring_core::AuthMethod;
+use std::collections::{HashMap, VecDeque};
+
+use mainspring_core::{AuthMethod, Failure, Run, RunChange, RunId, SessionId, Time};
+use parking_lot::Mutex;
 
 use super::{Caller, Kernel};
+use crate::actor::Command;
 use crate::error::Error;
+
+/// A run that failed longer before the login than this does not go on by itself.
+const CONTINUE_WITHIN_MS: u64 = 15 * 60 * 1_000;
+/// The most runs of an adapter that go on after a login: the latest ones.
+const MAX_CONTINUED_RUNS: usize = 1_000;
+
+/// The logins of each adapter, since this process has started.
+#[derive(Default)]
+pub(crate) struct Logins(Mutex<HashMap<String, AdapterLogins>>);
+
+#[derive(Default)]
+struct AdapterLogins {
+    /// The last successful login.
+    last: Option<Time>,
+    /// Runs that failed for want of a login since then, oldest first.
+    failed: VecDeque<(Time, SessionId, RunId)>,
+}
+
+impl Logins {
+    /// Records the end of a run, if the run failed for want of a login.
+    pub(crate) fn record_end(&self, run: &Run, now: Time) {
+        if !needs_login(run) {
+            return;
+        }
+        let mut logins = self.0.lock();
+        let failed = &mut logins.entry(run.adapter.clone()).or_default().failed;
+        failed.push_back((now, run.session, run.id));
+        if failed.len() > MAX_CONTINUED_RUNS {
+            failed.pop_front();
+        }
+    }
+
+    /// True when a retry of `run` goes on after a login: the run failed for want of one, and its adapter has one now.
+    pub(crate) fn continues(&self, run: &Run, change: &RunChange) -> bool {
+        let is_same_adapter = change.adapter.as_ref().is_none_or(|adapter| *adapter == run.adapter);
+        let last = self.0.lock().get(&run.adapter).and_then(|logins| logins.last);
+        needs_login(run)
+            && is_same_adapter
+            && last.zip(run.completed_at).is_some_and(|(last, end)| last >= end)
+    }
+
+    /// Records a successful login. Returns the runs that go on.
+    fn succeeded(&self, adapter: &str, now: Time) -> Vec<(SessionId, RunId)> {
+        let mut logins = self.0.lock();
+        let logins = logins.entry(adapter.to_owned()).or_default();
+        logins.last = Some(now);
+        let failed = std::mem::take(&mut logins.failed).into_iter();
+        let recent = failed.filter(|(at, ..)| now.since(*at) <= CONTINUE_WITHIN_MS);
+        recent.map(|(_, session, run)| (session, run)).collect()
+    }
+}
+
+/// True when the run failed because its agent requires a login.
+fn needs_login(run: &Run) -> bool {
+    run.state.error().is_some_and(|error| error.code == Failure::AUTHENTICATION)
+}
 
 impl Kernel {
     /// Lists the authentication methods of an adapter's runtime; empty before its first process has started.
@@ -12,7 +75,7 @@ impl Kernel {
     }
 
     /// Authenticates an adapter's runtime and waits until that is done, possibly for a person. Needs an admin, since the
-    /// login holds for everybody who uses the adapter.
+    /// login holds for everybody who uses the adapter. Runs that just failed for want of the login go on.
     pub async fn login_create(&self, caller: &Caller, adapter: &str, method: &str) -> Result<(), Error> {
         caller.check_admin()?;
         let login = self.shared.adapter(adapter)?.login();
@@ -20,6 +83,14 @@ impl Kernel {
             .ok_or_else(|| Error::Unsupported { adapter: adapter.to_owned(), what: "be authenticated" })?;
         mainspring_core::limits::check_text("an authentication method", method)?;
         let done = login.authenticate(method).await;
-        done.map_err(|failure| Error::LoginFailed { adapter: adapter.to_owned(), why: failure.message })
+        done.map_err(|failure| Error::LoginFailed { adapter: adapter.to_owned(), why: failure.message })?;
+        for (session, run) in self.shared.logins.succeeded(adapter, self.shared.clock.now()) {
+            let retry = |reply| Command::Retry(run, Box::default(), reply);
+            if let Err(error) = self.shared.call(session, retry).await {
+                // The session has gone on with another run, or a caller was faster.
+                tracing::info!(%error, %run, "a run does not go on after the login");
+            }
+        }
+        Ok(())
     }
 }

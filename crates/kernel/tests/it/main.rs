@@ -20,6 +20,7 @@ mod life;
 mod lifetime;
 mod limits;
 mod livefeed;
+mod logins;
 mod model;
 mod order;
 mod owner_events;

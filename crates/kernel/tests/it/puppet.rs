@@ -3,8 +3,10 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use mainspring_core::{AttemptId, RunOption, Time, UsageReports, WaitRequest};
-use mainspring_kernel::adapter::{Adapter, Ask, AttemptHandle, Capabilities, Death, Dispatch, Executed};
+use mainspring_core::{AttemptId, AuthMethod, Failure, RunOption, Time, UsageReports, WaitRequest};
+use mainspring_kernel::adapter::{
+    Adapter, Ask, AttemptHandle, Capabilities, Death, Dispatch, Executed, Login,
+};
 use mainspring_kernel::kernel::RunRequest;
 use mainspring_kernel::store::Store;
 use parking_lot::Mutex;
@@ -19,6 +21,7 @@ pub(crate) struct PuppetBehavior {
     pub(crate) uses_bindings: bool,
     pub(crate) steers: bool,
     pub(crate) client_tools: bool,
+    pub(crate) has_login: bool,
     pub(crate) usage_reports: UsageReports,
     pub(crate) dispatch: Dispatch,
     /// `None` if killing it never returns.
@@ -35,6 +38,7 @@ impl Default for PuppetBehavior {
             uses_bindings: false,
             steers: false,
             client_tools: true,
+            has_login: false,
             usage_reports: UsageReports::Live,
             dispatch: Dispatch { dispatched: true, acknowledged: false },
             death: Some(Death::Proven),
@@ -169,7 +173,23 @@ impl Adapter for Puppet {
         }
     }
 
+    fn login(&self) -> Option<&dyn Login> {
+        self.behavior.has_login.then_some(self)
+    }
+
     fn forget(&self, native: &str) {
         self.log.lock().push(format!("forget {native}"));
+    }
+}
+
+#[async_trait]
+impl Login for Puppet {
+    fn methods(&self) -> Vec<AuthMethod> {
+        vec![]
+    }
+
+    /// Succeeds with the method `token`.
+    async fn authenticate(&self, method: &str) -> Result<(), Failure> {
+        if method == "token" { Ok(()) } else { Err(Failure::new(Failure::AUTHENTICATION, "unknown method")) }
     }
 }

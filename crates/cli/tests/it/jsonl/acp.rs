@@ -17,7 +17,7 @@ pub(crate) fn folder() -> tempfile::TempDir {
 }
 
 /// Like [`folder`], with more settings of the agent.
-fn folder_with(more: &str) -> tempfile::TempDir {
+pub(crate) fn folder_with(more: &str) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let agent = dir.path().join("agent");
     std::fs::create_dir(&agent).unwrap();
@@ -188,28 +188,21 @@ fn fault_agent_process_crash() {
 }
 
 /// Makes the agent refuse work before a login.
-const LOCKED: &str = "env = { ACP_AGENT_LOCKED = \"1\" }";
+pub(crate) const LOCKED: &str = "env = { ACP_AGENT_LOCKED = \"1\" }";
+
+fn authenticate(method: &str) -> Value {
+    json!({"type": "authenticate", "protocolVersion": 2, "requestId": method, "methodId": method})
+}
 
 #[test]
-fn a_host_receives_the_login_methods_and_can_log_in() {
+fn a_query_goes_on_as_the_next_attempt_of_its_run_after_a_login() {
     let dir = folder_with(LOCKED);
     let mut host = Host::start(dir.path());
-    let lines = run_query(&mut host, "early", "hello", &json!({}));
+    host.send(&query("early", "k", "hello"));
+    let required = host.receive();
     let way = json!({"id": "token", "type": "agent", "displayName": "by a token", "args": [], "env": {}});
-    assert_eq!(
-        (&lines[0]["type"], &lines[0]["methods"]),
-        (&json!("auth_required"), &json!([way])),
-        "{lines:?}"
-    );
-    for id in ["protocolVersion", "requestId", "clientId", "sessionId", "runId", "attemptId"] {
-        assert_eq!(lines[0][id], lines.last().unwrap()[id], "{id}: {lines:?}");
-        assert!(!lines[0][id].is_null(), "{id}: {lines:?}");
-    }
-    let end = lines.last().unwrap();
-    assert_eq!((&end["type"], &end["code"]), (&json!("error"), &json!("authentication")), "{end}");
-    assert!(end["message"].as_str().unwrap().contains("mainspring adapter login claude token"), "{end}");
-    let says = |method: &str| json!({"type": "authenticate", "protocolVersion": 2, "requestId": method, "methodId": method});
-    host.send(&says("magic"));
+    assert_eq!((&required["type"], &required["methods"]), (&json!("auth_required"), &json!([way])));
+    host.send(&authenticate("magic"));
     let refused = host.receive();
     assert_eq!(
         (&refused["type"], &refused["code"], &refused["reason"], &refused["requestId"]),
@@ -219,11 +212,103 @@ fn a_host_receives_the_login_methods_and_can_log_in() {
     // A version 1 host gets `auth_required` again: it would take an error for the end of a query.
     host.send(&json!({"type": "authenticate", "methodId": "magic"}));
     assert_eq!(host.receive()["type"], "auth_required");
-    host.send(&says("token"));
-    assert_eq!(host.receive(), json!({"type": "auth_success", "protocolVersion": 2, "requestId": "token"}));
+    host.send(&authenticate("token"));
+    let lines = host.receive_query("early");
+    assert!(lines.contains(&json!({"type": "auth_success", "protocolVersion": 2, "requestId": "token"})));
+    let end = lines.last().unwrap();
+    assert_eq!((&end["terminalStatus"], &end["text"]), (&json!("succeeded"), &json!("hello\n")), "{lines:?}");
+    for id in ["protocolVersion", "requestId", "clientId", "sessionId", "runId"] {
+        assert_eq!(required[id], end[id], "{id}: {required}");
+        assert!(!required[id].is_null(), "{id}: {required}");
+    }
+    let shown = run(
+        dir.path(),
+        &["run", "show", end["runId"].as_str().unwrap(), "--json", "--owner", "desktop-local-user"],
+    );
+    let attempts = &json_lines(&shown)[0]["attemptList"];
+    let told: Vec<_> = attempts
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|attempt| {
+            (attempt["attemptId"].clone(), attempt["status"].clone(), attempt["retryReason"].clone())
+        })
+        .collect();
+    let expected = [
+        (required["attemptId"].clone(), json!("failed"), Value::Null),
+        (end["attemptId"].clone(), json!("succeeded"), json!("authentication")),
+    ];
+    assert_eq!(told, expected, "{attempts}");
     assert_eq!(run_query(&mut host, "late", "hello", &json!({})).last().unwrap()["text"], "hello\n");
-    // A failed query that is sent again returns the recorded end.
-    assert_eq!(run_query(&mut host, "early", "hello", &json!({})).last().unwrap()["code"], "authentication");
+}
+
+#[test]
+fn a_query_without_its_login_ends_with_the_error_when_the_host_gives_up() {
+    for how in ["interrupt", "stop", "end of input", "another query"] {
+        let dir = folder_with(LOCKED);
+        let mut host = Host::start(dir.path());
+        host.send(&query("early", "k", "hello"));
+        assert_eq!(host.receive()["type"], "auth_required", "{how}");
+        let lines = match how {
+            "interrupt" => {
+                host.send(
+                    &json!({"type": "interrupt", "protocolVersion": 2, "requestId": "early", "clientId": "test"}),
+                );
+                let lines = host.receive_query("early");
+                assert_eq!((&lines[0]["type"], &lines[0]["accepted"]), (&json!("cancel_ack"), &json!(false)));
+                lines
+            }
+            "stop" => {
+                host.send(&json!({"type": "stop"}));
+                host.wait_ended().0
+            }
+            "end of input" => host.close().0,
+            _ => {
+                host.send(&query("next", "k", "hello"));
+                host.receive_query("early")
+            }
+        };
+        let ends: Vec<_> =
+            lines.iter().filter(|line| line["requestId"] == "early" && line["type"] == "error").collect();
+        let [end] = &ends[..] else { panic!("{how}: {lines:?}") };
+        assert_eq!(end["code"], "authentication", "{how}: {end}");
+        assert!(end["message"].as_str().unwrap().contains("mainspring adapter login claude token"), "{end}");
+    }
+}
+
+#[test]
+fn an_ended_query_without_its_login_is_answered_with_its_end() {
+    let dir = folder_with(LOCKED);
+    let mut host = Host::start(dir.path());
+    host.send(&query("early", "k", "hello"));
+    assert_eq!(host.receive()["type"], "auth_required");
+    host.close();
+    let mut host = Host::start(dir.path());
+    let lines = run_query(&mut host, "early", "hello", &json!({}));
+    let kinds: Vec<_> = lines.iter().map(|line| line["type"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["auth_required", "error"], "{lines:?}");
+}
+
+#[test]
+fn a_chat_goes_on_after_a_login() {
+    let dir = folder_with(LOCKED);
+    let mut child = crate::cli::command(dir.path());
+    child
+        .args(["chat", "-s", "talk", "--adapter", "claude"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = child.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(b"hello\n/login magic\n/login\n").unwrap();
+    let output = child.wait_with_output().unwrap();
+    let (out, err) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    assert_eq!(out, "hello\n", "{err}");
+    for wanted in ["/login logs in, and the answer goes on", "login_failed", "logged in to claude with token"]
+    {
+        assert!(err.contains(wanted), "{wanted}: {err}");
+    }
+    let runs = json_lines(&run(dir.path(), &["run", "list", "--json", "--session", "talk"]));
+    assert_eq!((runs.len(), &runs[0]["status"], &runs[0]["attempts"]), (1, &json!("succeeded"), &json!(2)));
 }
 
 #[test]

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::Host;
 use crate::cli::{json_lines, run};
+use crate::full_disk::limit_files;
 use crate::guests::serve;
 
 fn statuses(dir: &std::path::Path) -> Vec<String> {
@@ -48,6 +49,96 @@ fn a_guest_takes_over_from_a_killed_server_and_continues() {
 }
 
 #[test]
+fn a_stopped_owner_is_reported_and_the_queries_go_on_when_it_does() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, _) = serve(dir.path());
+    let mut host = Host::start(dir.path());
+    host.query("active", "a", "say half; hang");
+    host.receive_until(|line| line["type"] == "text_delta");
+    let owner = Pid::from_raw(server.id().try_into().unwrap()).unwrap();
+    kill_process(owner, Signal::STOP).unwrap();
+    let state = || std::fs::read_to_string(format!("/proc/{}/stat", server.id())).unwrap();
+    while !state().contains(") T ") {}
+    host.query("new", "b", "say new");
+    for request in ["active", "new"] {
+        let status = host.receive();
+        assert_eq!((&status["type"], &status["available"]), (&json!("status"), &json!(false)), "{status}");
+        assert_eq!((&status["requestId"], &status["reason"]), (&json!(request), &json!("not_responding")));
+        assert_eq!(status["code"], "runtime_not_ready");
+    }
+    // A host that starts meanwhile is told as well.
+    let mut late = Host::spawn(dir.path(), &[], &[]);
+    assert_eq!(late.receive()["reason"], "not_responding");
+    kill_process(owner, Signal::CONT).unwrap();
+    late.receive_init();
+    let goes_on = |line: &Value| line["type"] == "status" && line["requestId"] == "active";
+    let lines = host.receive_until(goes_on);
+    assert_eq!(lines.last().unwrap()["available"], true, "{lines:?}");
+    let is_end = |line: &Value| line["requestId"] == "new" && line["type"] == "result";
+    let end = lines.into_iter().find(is_end).unwrap_or_else(|| host.receive_end("new"));
+    assert_eq!(end["text"], "new\n");
+    host.send(&json!({"type": "interrupt", "protocolVersion": 2, "requestId": "active", "clientId": "test"}));
+    let end = host.receive_end("active");
+    assert_eq!((&end["terminalStatus"], &end["text"]), (&"cancelled".into(), &"half\n".into()), "{end}");
+    assert_eq!(statuses(dir.path()), ["succeeded", "cancelled"], "nothing lost, nothing twice");
+}
+
+#[test]
+fn a_full_disk_is_reported_and_the_queries_go_on_when_there_is_space() {
+    for is_guest in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let server = is_guest.then(|| serve(dir.path()).0);
+        let mut host = Host::start(dir.path());
+        let owner = server.as_ref().map_or(host.child.id(), |server| server.id());
+        let owner = Pid::from_raw(owner.try_into().unwrap()).unwrap();
+        host.query("active", "a", "say half; hang");
+        host.receive_until(|line| line["type"] == "text_delta");
+        limit_files(owner, Some(1));
+        host.query("new", "b", "say new");
+        let (mut refused, mut told) = (false, false);
+        while !(refused && told) {
+            let line = host.receive();
+            let (kind, request) = (line["type"].as_str().unwrap(), line["requestId"].as_str().unwrap());
+            assert_eq!(line["code"], "runtime_not_ready", "{line}");
+            match (kind, request) {
+                ("error", "new") => refused = true,
+                ("status", "active") => told = line["available"] == false,
+                // It may be told before it is refused.
+                ("status", "new") => {}
+                _ => panic!("{line}"),
+            }
+        }
+        limit_files(owner, None);
+        let status = host.receive();
+        assert_eq!(
+            (&status["requestId"], &status["available"]),
+            (&json!("active"), &json!(true)),
+            "{status}"
+        );
+        host.query("new", "b", "say new");
+        assert_eq!(host.receive_end("new")["text"], "new\n");
+        host.send(
+            &json!({"type": "interrupt", "protocolVersion": 2, "requestId": "active", "clientId": "test"}),
+        );
+        assert_eq!(host.receive_end("active")["text"], "half\n");
+        assert_eq!(statuses(dir.path()), ["succeeded", "cancelled"], "guest: {is_guest}");
+    }
+}
+
+#[test]
+fn a_host_goes_on_when_a_serve_takes_over_from_its_process() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut host = Host::start(dir.path());
+    host.query("before", "a", "say before");
+    host.receive_end("before");
+    let (server, _) = serve(dir.path());
+    host.query("after", "a", "say after");
+    assert_eq!(host.receive_end("after")["text"], "after\n");
+    let doctor = run(dir.path(), &["doctor"]);
+    assert!(doctor.out.contains(&format!("in use by process {}", server.id())), "{}", doctor.out);
+}
+
+#[test]
 fn end_of_input_waits_for_open_queries() {
     for is_guest in [false, true] {
         let dir = tempfile::tempdir().unwrap();
@@ -70,7 +161,7 @@ fn end_of_input_waits_no_longer_than_the_drain_time() {
     host.receive_until(|line| line["type"] == "text_delta");
     host.query("queued", "a", "say later");
     let (rest, code) = host.close();
-    assert_eq!(code, 0);
+    assert_eq!((rest.len(), code), (2, 0), "one end each: {rest:?}");
     let line_of = |request: &str| rest.iter().find(|line| line["requestId"] == request).unwrap();
     assert_eq!(line_of("active")["reason"], "shutting_down");
     assert_eq!(line_of("queued")["reason"], "shutting_down");

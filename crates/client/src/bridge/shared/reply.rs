@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use mainspring_api::jsonl::{LineIds, Reply, ReplyLine};
+use mainspring_api::jsonl::{Code, LineIds, Reply, ReplyLine};
 use tokio::sync::mpsc;
 
 use super::super::line::{self, CancelAck, QueryIds};
@@ -16,10 +16,7 @@ impl Shared {
     /// Handles a line of the process. Never waits.
     pub(in crate::bridge) fn handle_line(&self, line: &[u8], stdin: &mpsc::UnboundedSender<Vec<u8>>) {
         let Ok(ReplyLine { line_ids, reply }) = serde_json::from_slice(line) else {
-            let start = String::from_utf8_lossy(&line[..line.len().min(200)]).trim_end().to_owned();
-            lock(&self.state).reported_error =
-                Some(format!("it said {start:?}, which is no line of the protocol"));
-            return;
+            return self.handle_unreadable(line);
         };
         let ids = QueryIds::from(&line_ids);
         let route = lock(&self.state).route(&line_ids);
@@ -77,7 +74,33 @@ impl Shared {
                 }
                 self.send_notice(Notice::AuthSuccess);
             }
+            Reply::Status { available, code, message } => {
+                if let Some(route) = route {
+                    let (code, message) = (code.map(Code::into_specific), message.into_owned());
+                    route.push_event(QueryEvent::Status { available, code, message });
+                }
+            }
             Reply::Unknown => {}
+        }
+    }
+
+    /// Handles a line that cannot be read. If it ends a query, the query fails: no other end will follow.
+    fn handle_unreadable(&self, line: &[u8]) {
+        let start = String::from_utf8_lossy(&line[..line.len().min(200)]).trim_end().to_owned();
+        let message = format!("it said {start:?}, which is no line of the protocol");
+        #[derive(serde::Deserialize)]
+        struct Ended {
+            r#type: String,
+            #[serde(flatten)]
+            line_ids: LineIds,
+        }
+        let ends = |line: &Ended| matches!(line.r#type.as_str(), "result" | "error");
+        let ended = serde_json::from_slice(line).ok().filter(ends);
+        match ended.and_then(|ended| lock(&self.state).route(&ended.line_ids)) {
+            Some(route) => {
+                self.end(Some(route), |ids| Err(failed("protocol".into(), message, ids)));
+            }
+            None => lock(&self.state).reported_error = Some(message),
         }
     }
 
