@@ -4,7 +4,7 @@ use std::path::Path;
 
 use mainspring_core::*;
 use mainspring_kernel::search::Query;
-use mainspring_kernel::store::{Row, SessionRef, StateAt, StatePlace, StateRow, Store};
+use mainspring_kernel::store::{DelegationsOf, Row, SessionRef, StateAt, StatePlace, StateRow, Store};
 use mainspring_store::SCHEMA_VERSION;
 use rusqlite::Connection;
 
@@ -269,4 +269,36 @@ async fn costs_of_versions_without_unknown_costs_are_kept() {
     let mut costs: Vec<_> = costs.map(Result::unwrap).collect();
     costs.sort_by(|a, b| a.partial_cmp(b).unwrap());
     assert_eq!(costs, [None, Some(1.5)]);
+}
+
+#[tokio::test]
+async fn delegations_and_bindings_of_versions_without_requests_are_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let [session, run, delegation, binding] = [
+        hex(session_id(1).as_bytes()),
+        hex(run_id(1).as_bytes()),
+        hex(delegation_id(1).as_bytes()),
+        hex(binding_id(1).as_bytes()),
+    ];
+    let fill = format!(
+        "{};
+         INSERT INTO delegations (delegation_id, parent_session_id, parent_run_id, child_session_id, child_run_id, mode,
+           status, objective, created_at_ms)
+         VALUES (x'{delegation}', x'{session}', x'{run}', x'{session}', x'{run}', 'call', 'running', 'look', 0);
+         INSERT INTO adapter_bindings (binding_id, session_id, adapter_id, binding_generation, adapter_native_session_id,
+           resume_fidelity, status, boot_node_id, created_at_ms, updated_at_ms)
+         VALUES (x'{binding}', x'{session}', 'pi', 1, 'n', 'none', 'active', x'{run}', 0, 0)",
+        insert_queued_run(0).trim_end_matches(';'),
+    );
+    create_database(folder.path(), &RELEASED[..12], &fill);
+    let store = sqlite_open(folder.path());
+    let check = store.check(true).await.unwrap();
+    assert_eq!((check.schema_version, check.problems), (SCHEMA_VERSION, vec![]));
+    let kept = store.delegations(&DelegationsOf::Id(delegation_id(1))).await.unwrap().pop().unwrap();
+    assert_eq!((kept.objective.as_str(), kept.request.is_null()), ("look", true));
+    assert_eq!(store.unfinished().await.unwrap().bound, [session_id(1)]);
+    drop(store);
+    let reader = Connection::open(folder.path().join("test.sqlite3")).unwrap();
+    let sql = "SELECT request_json FROM omi_delegations";
+    assert_eq!(reader.query_row(sql, [], |row| row.get::<_, String>(0)).unwrap(), "{}");
 }
