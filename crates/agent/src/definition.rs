@@ -96,6 +96,8 @@ struct LimitsFile {
     #[serde(skip_serializing_if = "Option::is_none")]
     max_time_s: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    max_depth: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     ask: Option<bool>,
 }
 
@@ -210,6 +212,7 @@ pub fn from_toml(text: &str) -> Result<AgentDefinition, String> {
             max_tokens: limits.max_tokens,
             max_cost: limits.max_cost_usd.map(Cost::from),
             max_time: limits.max_time_s.map(|seconds| seconds.saturating_mul(1000)),
+            max_depth: limits.max_depth,
             ask: limits.ask,
             best_effort: None,
         },
@@ -237,6 +240,7 @@ pub fn to_toml(record: &AgentDefinition) -> Option<String> {
             max_tokens: limits.max_tokens,
             max_cost_usd: limits.max_cost.and_then(Cost::usd),
             max_time_s: limits.max_time.map(|millis| millis / 1000),
+            max_depth: limits.max_depth,
             ask: limits.ask,
         },
         output_schema: record.output_schema.clone(),

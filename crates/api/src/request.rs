@@ -100,6 +100,8 @@ pub(crate) struct LimitsForm {
     #[serde(default, rename = "maxTimeMs")]
     max_time: Option<u64>,
     #[serde(default)]
+    max_depth: Option<u32>,
+    #[serde(default)]
     ask: Option<bool>,
     #[serde(default)]
     best_effort: Option<bool>,

@@ -87,7 +87,10 @@ impl From<Error> for CliError {
             }
             Error::Forbidden(_) | Error::Changed { .. } => Exit::Refused,
             Error::LoginFailed { .. } | Error::TooDeep { .. } | Error::WouldDeadlock(_) => Exit::Refused,
-            Error::Overloaded { .. } | Error::AdapterFull { .. } | Error::ShuttingDown => Exit::Unavailable,
+            Error::Overloaded { .. }
+            | Error::AdapterFull { .. }
+            | Error::TooManyChildren { .. }
+            | Error::ShuttingDown => Exit::Unavailable,
             Error::StoreFull(_) | Error::Unavailable(_) | Error::StoreLost(_) | Error::Corrupt(_) => {
                 Exit::Unavailable
             }

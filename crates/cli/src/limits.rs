@@ -6,7 +6,7 @@ use mainspring_core::{Cost, RunLimits};
 /// Limits of a run.
 #[derive(Args, Clone, Default)]
 pub(crate) struct LimitArgs {
-    /// Limit of the run, repeatable: steps=N, tokens=N, cost=USD or time=N with ms, s, m or h
+    /// Limit of the run, repeatable: steps=N, tokens=N, cost=USD, depth=N or time=N with ms, s, m or h
     #[arg(long = "limit", value_name = "KEY=VALUE", value_parser = parse_limit)]
     limits: Vec<RunLimits>,
     /// Accept limits that the adapter cannot keep; the run says afterwards if one was exceeded
@@ -25,7 +25,7 @@ impl LimitArgs {
 
 /// Parses one limit, such as `tokens=5000`.
 fn parse_limit(text: &str) -> Result<RunLimits, String> {
-    let expected = || "one of steps=N, tokens=N, cost=USD, time=N with ms, s, m or h".to_owned();
+    let expected = || "one of steps=N, tokens=N, cost=USD, depth=N, time=N with ms, s, m or h".to_owned();
     let (key, value) = text.split_once('=').ok_or_else(expected)?;
     let mut limits = RunLimits::default();
     let is_known = match key {
@@ -35,6 +35,7 @@ fn parse_limit(text: &str) -> Result<RunLimits, String> {
             let usd: Option<f64> = value.parse().ok().filter(|usd: &f64| usd.is_finite() && *usd >= 0.0);
             parse_into(&mut limits.max_cost, usd.map(Cost::from))
         }
+        "depth" => parse_into(&mut limits.max_depth, value.parse().ok()),
         "time" => parse_into(&mut limits.max_time, parse_millis(value)),
         _ => false,
     };
@@ -70,12 +71,13 @@ mod tests {
             let limits = texts.iter().map(|text| parse_limit(text)).collect::<Result<_, _>>();
             limits.map(|limits| LimitArgs { limits, best_effort: false }.limits())
         };
-        let all = parsed(&["steps=3", "tokens=50", "cost=0.5", "time=2m", "tokens=60"]).unwrap();
+        let all = parsed(&["steps=3", "tokens=50", "cost=0.5", "depth=0", "time=2m", "tokens=60"]).unwrap();
         let expected = RunLimits {
             max_steps: Some(3),
             max_tokens: Some(60),
             max_cost: Some(Cost::from(0.5)),
             max_time: Some(120_000),
+            max_depth: Some(0),
             ..RunLimits::default()
         };
         assert_eq!(all, expected);

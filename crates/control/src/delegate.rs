@@ -46,8 +46,16 @@ impl ControlTools<'_> {
             };
         }
         let unnamed = || invalid("name the run that delegates: parentRunId");
-        let own = self.session.ok_or_else(unnamed)?;
-        self.plane.session_active_run(own).await?.map(|run| run.id).ok_or_else(unnamed)
+        self.calling_run().await?.ok_or_else(unnamed)
+    }
+
+    /// Returns the run that makes the call; `None` if no run does.
+    pub(crate) async fn calling_run(&self) -> Result<Option<RunId>, ControlError> {
+        match (self.run, self.session) {
+            (Some(run), _) => Ok(Some(run)),
+            (None, Some(own)) => Ok(self.plane.session_active_run(own).await?.map(|run| run.id)),
+            (None, None) => Ok(None),
+        }
     }
 
     /// Converts the input to a request of the API.

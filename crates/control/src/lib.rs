@@ -99,6 +99,8 @@ pub struct ControlTools<'a> {
     pub plane: &'a dyn ControlPlane,
     /// The session whose run makes the call.
     pub session: Option<SessionId>,
+    /// The run that makes the call, if it is known; else it is the active run of `session`.
+    pub run: Option<RunId>,
     /// Adapter names by the aliases that callers use.
     pub aliases: &'a HashMap<String, String>,
     /// The client of a request whose input names none.

@@ -1,8 +1,11 @@
 //! `send_agent_message`.
+//!
+//! A message of a run is a delegation that continues the other session: the run that answers it may do no more than the
+//! run that sent it, and two sessions that wait for each other are noticed. Without a calling run it is a plain prompt.
 
 use mainspring_api::control::{ControlError, MessageReply, SendMessage};
-use mainspring_api::{Prompt, PromptContent, SessionTarget};
-use mainspring_core::{Message, MessageStatus, Mode, Role, RunOptions};
+use mainspring_api::{Delegate, Prompt, PromptContent, SessionTarget};
+use mainspring_core::{DelegationMode, Message, MessageStatus, Mode, Role, RunOptions};
 
 use crate::{ControlTools, Input, session_id};
 
@@ -16,22 +19,42 @@ impl ControlTools<'_> {
             return Err(ControlError::new("would_deadlock", message));
         }
         let (client_id, request_id) = self.request_name(input.client_id, input.request_id);
-        let prompt = Prompt {
-            session: SessionTarget::id(session),
-            prompt: Some(PromptContent::Text(input.prompt)),
-            adapter: input.adapter_id.map(|name| self.adapter(name)),
-            mode: input.mode.unwrap_or(Mode::Ask),
-            options: RunOptions {
-                model: input.model,
-                model_profile: input.model_profile,
-                cwd: input.cwd,
-                ..RunOptions::default()
-            },
-            client_id,
-            request_id,
-            ..Prompt::default()
+        let adapter = input.adapter_id.map(|name| self.adapter(name));
+        let mode = input.mode.unwrap_or(Mode::Ask);
+        let options = RunOptions {
+            model: input.model,
+            model_profile: input.model_profile,
+            cwd: input.cwd,
+            ..RunOptions::default()
         };
-        let accepted = self.plane.run_create(&prompt).await?.id;
+        let target = SessionTarget::id(session);
+        let accepted = match self.calling_run().await? {
+            Some(sender) => {
+                let work = Delegate {
+                    session: target,
+                    adapter,
+                    run_mode: mode,
+                    options,
+                    client_id,
+                    request_id,
+                    ..Delegate::new(DelegationMode::Continue, input.prompt)
+                };
+                self.plane.run_delegate(sender, &work).await?.run.id
+            }
+            None => {
+                let prompt = Prompt {
+                    session: target,
+                    prompt: Some(PromptContent::Text(input.prompt)),
+                    adapter,
+                    mode,
+                    options,
+                    client_id,
+                    request_id,
+                    ..Prompt::default()
+                };
+                self.plane.run_create(&prompt).await?.id
+            }
+        };
         let run = self.plane.run_ended(accepted).await?;
         let attempt = self.attempts(run.id).await?.pop();
         Ok(MessageReply {

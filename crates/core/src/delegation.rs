@@ -102,7 +102,7 @@ pub enum DelegationMode {
     Call,
     /// Creates a session for the child; the parent continues at once.
     Spawn,
-    /// Gives a new run to an earlier child's session; the parent waits for the result.
+    /// Gives a new run to a session that exists; the parent waits for the result.
     Continue,
 }
 names!(DelegationMode { Call => "call", Spawn => "spawn", Continue => "continue" });

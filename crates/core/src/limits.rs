@@ -33,6 +33,8 @@ pub struct Limits {
     pub queue_total: usize,
     /// Maximum number of automatic attempts per run.
     pub attempts: u32,
+    /// Maximum number of delegated runs of one run that have not ended.
+    pub children_per_run: usize,
 }
 
 impl Default for Limits {
@@ -52,6 +54,7 @@ impl Default for Limits {
             queue_per_session: 100,
             queue_total: 10_000,
             attempts: 3,
+            children_per_run: 16,
         }
     }
 }

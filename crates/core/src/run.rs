@@ -20,8 +20,8 @@ use serde::{Deserialize, Serialize};
 use crate::attempt::{self, Attempt};
 use crate::wait::{self, Answer, Wait, WaitRequest};
 use crate::{
-    AttemptId, Body, CancelReason, Close, Failure, MessageId, NextAttempt, NodeId, Point, Proof, Refusal,
-    RetryReason, RunChange, RunId, SessionId, Time, Usage, WaitId,
+    AttemptId, Body, CancelReason, Close, Cost, Failure, MessageId, NextAttempt, NodeId, Point, Proof,
+    Refusal, RetryReason, RunChange, RunId, SessionId, Time, Usage, WaitId,
 };
 
 mod budget;
@@ -131,6 +131,24 @@ impl Run {
     /// The time from which the run's time limit counts: its start, or its last retry by a caller.
     pub fn limited_since(&self) -> Time {
         self.retried_at.or(self.started_at).unwrap_or(self.created_at)
+    }
+
+    /// The limits that the run has left at `now`, where `defaults` are those of its agent and its children have used
+    /// `delegated`. The latest budget knows extensions and the limits of the adapter.
+    pub fn limits_left(&self, defaults: RunLimits, delegated: &Usage, now: Time) -> RunLimits {
+        let limits = self.options.limits.or(defaults);
+        let budget = self.budget.as_deref().copied().unwrap_or_default();
+        let used = self.usage + *delegated;
+        let max_tokens = budget.max_tokens.or(limits.max_tokens);
+        let max_cost = budget.max_cost.or(limits.max_cost);
+        let ends_at = budget.ends_at.or(limits.max_time.map(|max| self.limited_since().plus(max)));
+        RunLimits {
+            max_steps: budget.steps_left.or(limits.max_steps),
+            max_tokens: max_tokens.map(|max| max.saturating_sub(used.tokens())),
+            max_cost: max_cost.map(|max| Cost(max.0.saturating_sub(used.cost.0))),
+            max_time: ends_at.map(|ends_at| ends_at.since(now)),
+            ..limits
+        }
     }
 
     /// The refusal for commands to a run that is not live: it has ended or was merged into another run.

@@ -82,6 +82,7 @@ impl ServerHandler for Tools {
         let tools = ControlTools {
             plane: &LinkPlane::new(&self.link, &self.options.owner),
             session: self.options.session,
+            run: None,
             aliases: &HashMap::new(),
             client_id: CLIENT,
             request_id: &self.ids.secret(),

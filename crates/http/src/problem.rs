@@ -55,6 +55,7 @@ pub const PROBLEMS: &[(StatusCode, &str)] = &[
     (StatusCode::RANGE_NOT_SATISFIABLE, "range_not_satisfiable"),
     (StatusCode::TOO_MANY_REQUESTS, "overloaded"),
     (StatusCode::TOO_MANY_REQUESTS, "adapter_full"),
+    (StatusCode::TOO_MANY_REQUESTS, "too_many_children"),
     (StatusCode::TOO_MANY_REQUESTS, "too_many_streams"),
     (StatusCode::INTERNAL_SERVER_ERROR, "corrupt"),
     (StatusCode::SERVICE_UNAVAILABLE, "overloaded"),

@@ -201,6 +201,14 @@ pub enum Error {
         /// Largest allowed depth.
         limit: u32,
     },
+    /// The run has as many children as one run may have. Retry once one of them has ended.
+    #[error(
+        "the run has {limit} children that have not ended, which is as many as one run may have; wait for one of them"
+    )]
+    TooManyChildren {
+        /// Maximum number of children (`limits.children_per_run`).
+        limit: usize,
+    },
     /// Waiting for the session would be a deadlock.
     #[error("{0} waits, itself or through others, for the session that would wait for it; spawn instead")]
     WouldDeadlock(SessionId),
@@ -251,6 +259,7 @@ impl Error {
         Self::Overloaded { .. } => "overloaded",
         Self::AdapterFull { .. } => "adapter_full",
         Self::TooDeep { .. } => "delegation_too_deep",
+        Self::TooManyChildren { .. } => "too_many_children",
         Self::WouldDeadlock(_) => "would_deadlock",
         Self::ShuttingDown => "shutting_down",
         Self::StoreFull(_) => "store_full",
@@ -266,6 +275,7 @@ impl Error {
             self,
             Self::Overloaded { .. }
                 | Self::AdapterFull { .. }
+                | Self::TooManyChildren { .. }
                 | Self::ShuttingDown
                 | Self::StoreFull(_)
                 | Self::Unavailable(_)

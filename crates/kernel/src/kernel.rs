@@ -100,6 +100,7 @@ pub(crate) struct Shared {
     /// Sessions being imported.
     importing: Mutex<HashSet<SessionId>>,
     pending_waits: Arc<waits::PendingWaits>,
+    shares: Arc<delegations::Shares>,
     work: watch::Sender<Work>,
     pub(crate) store_health: Arc<StoreHealth>,
     pub(crate) logins: logins::Logins,
@@ -152,6 +153,7 @@ impl Kernel {
             search_stale: search_stale.clone(),
             importing: Mutex::default(),
             pending_waits: Arc::default(),
+            shares: Arc::default(),
             work: watch::Sender::new(Work::default()),
             store_health: store_health.clone(),
             logins: logins::Logins::default(),

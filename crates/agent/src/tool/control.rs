@@ -49,6 +49,7 @@ impl Tool for ControlTool {
         let tools = ControlTools {
             plane: &call.context.control().await?,
             session: Some(call.session),
+            run: Some(call.run),
             aliases: &HashMap::new(),
             client_id: &call.run.to_string(),
             request_id: &call.id,

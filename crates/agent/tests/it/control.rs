@@ -1,8 +1,8 @@
 //! The control tools of an agent: reading other sessions, sending them messages, cancelling their runs.
 
 use mainspring_agent::Toolbox;
-use mainspring_core::{Run, RunStatus};
-use mainspring_kernel::kernel::RunRequest;
+use mainspring_core::{Run, RunLimits, RunStatus};
+use mainspring_kernel::kernel::{RunRequest, SessionTarget};
 use mainspring_model_server::{Gate, Protocol, Reply};
 use serde_json::{Value, json};
 
@@ -76,4 +76,52 @@ async fn an_agent_cancels_a_run_and_cannot_wait_for_itself() {
     assert_eq!(answers[1].0["error"]["reason"], "would_deadlock", "{answers:?}");
     assert!(answers[1].1, "an error for the model too");
     assert_eq!(world.wait_ended(other.id).await.state.status(), RunStatus::Cancelled);
+}
+
+#[tokio::test]
+async fn a_message_uses_the_limits_of_the_run_that_sends_it() {
+    let world = setup().start().await;
+    world.server.enqueue(Reply::text("hello"));
+    let other = world.run_prompt("hello").await;
+    let message = json!({"sessionId": other.session, "prompt": "and what is green?"});
+    world.server.enqueue(Reply::tool("send_agent_message", message));
+    world.server.enqueue(Reply::text("the grass")).enqueue(Reply::text("done"));
+    let mut request = RunRequest::text("keeper", "ask it");
+    request.session.new.agent_definition = Some("keeper@1".into());
+    request.options.limits = RunLimits { max_tokens: Some(100_000), ..RunLimits::default() };
+    let run = world.send(request).await;
+    let run = world.wait_ended(run.id).await;
+    assert_eq!(run.state.status(), RunStatus::Succeeded, "{:?}", run.state);
+    let kin = world.kernel.run_delegations(&world.me, run.id).await.unwrap();
+    let sent = world.kernel.run_get(&world.me, kin.children[0].child_run).await.unwrap();
+    assert_eq!((sent.session, sent.parent), (other.session, Some(run.id)));
+    assert!(sent.options.limits.max_tokens.is_some_and(|max| max < 100_000), "{:?}", sent.options.limits);
+}
+
+#[tokio::test]
+async fn two_sessions_cannot_wait_for_each_others_messages() {
+    let world = setup().start().await;
+    world.server.enqueue(Reply::text("hello"));
+    let first = world.run_prompt_as("keeper@1", "hello").await.session;
+    world.server.enqueue(Reply::text("hello"));
+    let mut request = RunRequest::text("second", "hello");
+    request.session.new.agent_definition = Some("keeper@1".into());
+    let second = world.send(request).await;
+    let second = world.wait_ended(second.id).await.session;
+    let to = |session| {
+        let message = json!({"sessionId": session, "prompt": "hello", "mode": "act"});
+        Reply::tool("send_agent_message", message)
+    };
+    // The first asks the second, which asks the first, which would wait for itself.
+    world.server.enqueue(to(second)).enqueue(to(first));
+    world.server.enqueue(Reply::text("I could not ask back")).enqueue(Reply::text("done"));
+    let mut request = RunRequest::text("first", "ask it");
+    request.session = SessionTarget { id: Some(first), ..SessionTarget::default() };
+    let run = world.send(request).await;
+    let run = world.wait_ended(run.id).await;
+    let kin = world.kernel.run_delegations(&world.me, run.id).await.unwrap();
+    let asked = world.kernel.run_get(&world.me, kin.children[0].child_run).await.unwrap();
+    let answers = answers(&world, &asked).await;
+    assert_eq!(answers[0].0["error"]["reason"], "would_deadlock", "{answers:?}");
+    assert_eq!(world.answer_text(run.id).await, "done");
 }

@@ -75,6 +75,7 @@ pub const CODE_MAP: &[(&str, &[&str])] = &[
             "session_busy",
             "too_large",
             "too_many",
+            "too_many_children",
             "tool_name_taken",
             "tool_result_conflict",
             "unknown_tool_use",

@@ -125,6 +125,7 @@ pub(crate) async fn call(
     let tools = ControlTools {
         plane,
         session,
+        run: None,
         aliases: &HashMap::from([("scripted".to_owned(), "script".to_owned())]),
         client_id: mainspring_control::CLIENT,
         request_id: "same",

@@ -74,7 +74,7 @@ mod tests {
             max_cost: Some(Cost::from(0.5)),
             max_time: Some(1_000),
             ask: Some(true),
-            best_effort: None,
+            ..RunLimits::default()
         };
         let usage = Usage { input_tokens: 90, output_tokens: 20, cost: Cost::from(0.2), ..Usage::default() };
         let json = |times| serde_json::to_string(&Budget::of(&limits, times, 2, &usage, Time(5))).unwrap();

@@ -162,6 +162,9 @@ pub struct RunLimits {
     /// Maximum milliseconds since the start of the run.
     #[serde(rename = "maxTimeMs", skip_serializing_if = "Option::is_none")]
     pub max_time: Option<u64>,
+    /// Maximum depth of delegation, counting from the run that nobody delegated; 0 means that the run may not delegate.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_depth: Option<u32>,
     /// Whether to ask for an extension when a limit is reached. Otherwise the run fails.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ask: Option<bool>,
@@ -206,9 +209,54 @@ impl RunLimits {
             max_tokens: self.max_tokens.or(others.max_tokens),
             max_cost: self.max_cost.or(others.max_cost),
             max_time: self.max_time.or(others.max_time),
+            max_depth: self.max_depth.or(others.max_depth),
             ask: self.ask.or(others.ask),
             best_effort: self.best_effort.or(others.best_effort),
         }
+    }
+
+    /// Reduces these limits to those of `outer`, so that a run with them never uses more than `outer` allows. Where `outer`
+    /// limits something, an extension may be asked for only if `outer` may ask too.
+    #[must_use]
+    pub fn within(self, outer: &Self) -> Self {
+        let is_open = outer.has_no_amount() && outer.max_time.is_none();
+        let may_ask = is_open || outer.ask == Some(true);
+        Self {
+            max_steps: min_of(self.max_steps, outer.max_steps),
+            max_tokens: min_of(self.max_tokens, outer.max_tokens),
+            max_cost: min_of(self.max_cost, outer.max_cost),
+            max_time: min_of(self.max_time, outer.max_time),
+            max_depth: min_of(self.max_depth, outer.max_depth),
+            ask: if may_ask { self.ask } else { Some(false) },
+            best_effort: self.best_effort,
+        }
+    }
+
+    /// The limits of a child that wants these limits, of which its parent has `left`. Tokens and money that the child does
+    /// not limit itself, or limits only as best effort and beyond the rest, are half of the rest, so that something is
+    /// left for the parent and its other children.
+    #[must_use]
+    pub fn share_of(self, left: &Self) -> Self {
+        let is_wish = self.best_effort == Some(true);
+        let share = |wanted: Option<u64>, left: Option<u64>| match (wanted, left) {
+            (Some(wanted), Some(left)) if wanted <= left || !is_wish => Some(wanted.min(left)),
+            (_, Some(left)) => Some(left.div_ceil(2)),
+            (wanted, None) => wanted,
+        };
+        let cost = share(self.max_cost.map(|cost| cost.0), left.max_cost.map(|cost| cost.0));
+        Self {
+            max_tokens: share(self.max_tokens, left.max_tokens),
+            max_cost: cost.map(Cost),
+            ..self.within(left)
+        }
+    }
+
+    /// True when one of the limits leaves nothing.
+    pub fn is_used_up(&self) -> bool {
+        self.max_steps == Some(0)
+            || self.max_tokens == Some(0)
+            || self.max_cost == Some(Cost(0))
+            || self.max_time == Some(0)
     }
 
     /// The first limit, by its name in JSON, that cannot be kept by an adapter that reports usage like this and does not
@@ -240,6 +288,14 @@ impl RunLimits {
             || self.max_cost.map(|max| Cost(granted(max.0))).filter(|max| cost >= *max).map(Limit::Cost);
         let time = || self.max_time.map(granted).filter(|max| millis >= *max).map(Limit::Time);
         step.or_else(token).or_else(money).or_else(time)
+    }
+}
+
+/// The smaller of two limits; `None` means no limit.
+fn min_of<T: Ord>(one: Option<T>, other: Option<T>) -> Option<T> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (one, other) => one.or(other),
     }
 }
 
@@ -314,6 +370,49 @@ mod tests {
 
     fn options(json: Value) -> RunOptions {
         serde_json::from_value(json).unwrap()
+    }
+
+    #[test]
+    fn limits_within_others_are_the_smaller_ones() {
+        let outer = RunLimits {
+            max_tokens: Some(10),
+            max_cost: Some(Cost(5)),
+            max_depth: Some(1),
+            ..RunLimits::default()
+        };
+        let inner = RunLimits {
+            max_steps: Some(3),
+            max_tokens: Some(20),
+            max_time: Some(1),
+            max_depth: Some(2),
+            ask: Some(true),
+            ..RunLimits::default()
+        };
+        let within = RunLimits {
+            max_tokens: Some(10),
+            max_cost: Some(Cost(5)),
+            max_depth: Some(1),
+            ask: Some(false),
+            ..inner
+        };
+        assert_eq!(inner.within(&outer), within);
+        assert_eq!(inner.within(&RunLimits { ask: Some(true), ..outer }).ask, Some(true));
+        assert_eq!(inner.within(&RunLimits::default()), inner);
+        assert_eq!(RunLimits::default().within(&outer), RunLimits { ask: Some(false), ..outer });
+    }
+
+    #[test]
+    fn a_child_that_names_no_amount_gets_half_of_the_rest() {
+        let left = RunLimits { max_tokens: Some(9), max_steps: Some(4), ..RunLimits::default() };
+        let tokens = |max_tokens| RunLimits { max_tokens, ..RunLimits::default() };
+        let wish = |max_tokens| RunLimits { best_effort: Some(true), ..tokens(Some(max_tokens)) };
+        for (wanted, share) in
+            [(tokens(None), 5), (tokens(Some(8)), 8), (tokens(Some(20)), 9), (wish(8), 8), (wish(20), 5)]
+        {
+            let got = wanted.share_of(&left);
+            assert_eq!((got.max_tokens, got.max_steps), (Some(share), Some(4)), "{wanted:?}");
+        }
+        assert_eq!(tokens(Some(7)).share_of(&RunLimits::default()), tokens(Some(7)));
     }
 
     #[test]

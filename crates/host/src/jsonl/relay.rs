@@ -270,10 +270,12 @@ async fn run(shared: &Arc<Shared>, call: Call) -> String {
                                clientId";
                 return failed("stale_owner", message);
             };
-            let session = query.as_ref().and_then(|query| query.details().session);
+            let details = query.as_ref().map(|query| query.details());
+            let (session, run) = details.map_or((None, None), |details| (details.session, details.run));
             let tools = ControlTools {
                 plane: &LinkPlane::new(&shared.link, &owner),
                 session,
+                run,
                 aliases: &shared.options.aliases,
                 client_id: CLIENT,
                 request_id: &shared.ids.secret(),

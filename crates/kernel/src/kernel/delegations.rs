@@ -7,8 +7,8 @@
 use mainspring_api::Delegate;
 pub use mainspring_api::RunDelegations;
 use mainspring_core::{
-    Block, Cost, Delegation, DelegationId, DelegationMode, DelegationResult, Mode, NewDelegation, Policy,
-    Refusal, RequestName, Run, RunId, RunLimits, RunOptions, RunStatus, Session, SessionId, Usage,
+    AgentName, Block, Delegation, DelegationId, DelegationMode, DelegationResult, Mode, NewDelegation,
+    Policy, Refusal, RequestName, Run, RunId, RunLimits, RunOptions, RunStatus, Session,
 };
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -20,6 +20,10 @@ use crate::error::Error;
 use crate::store::{DelegationsOf, SessionRef};
 
 mod result;
+mod share;
+
+pub(crate) use share::Shares;
+use share::{ReservedShare, Wanted};
 
 /// The depth limit if a request gives none: a child of a child of a child.
 const DEFAULT_MAX_DEPTH: u32 = 3;
@@ -175,18 +179,22 @@ impl Kernel {
         request: DelegationRequest,
         fingerprint: [u8; 16],
     ) -> Result<Accepted, Error> {
-        let child = self.child_request(caller, parent, &request).await?;
+        let child_run = self.shared.ids.run();
+        let (child, share) = self.child_request(caller, parent, &request, child_run).await?;
         let stored = request.stored();
         let delegation = NewDelegation {
             id: self.shared.ids.delegation(),
             parent_session: parent.session,
             parent_run: parent.id,
-            child_run: self.shared.ids.run(),
+            child_run,
             mode: request.mode,
             objective: request.objective,
             request: stored,
         };
-        self.run_accept_once(caller, &child, fingerprint, Some(&delegation)).await
+        let accepted = self.run_accept_once(caller, &child, fingerprint, Some(&delegation)).await;
+        // The store has the limits of the child now.
+        drop(share);
+        accepted
     }
 
     fn check_delegation(&self, request: &DelegationRequest) -> Result<(), Error> {
@@ -215,13 +223,14 @@ impl Kernel {
         }
     }
 
-    /// Builds the prompt for the child, with no more rights and limits than its parent has.
-    async fn child_request(
+    /// Refuses a delegation of a run that may not make it: the run must be executing, and the child may neither be too
+    /// deep nor act for a run that only answers.
+    async fn check_parent(
         &self,
-        caller: &Caller,
         parent: &Run,
+        defaults: RunLimits,
         request: &DelegationRequest,
-    ) -> Result<RunRequest, Error> {
+    ) -> Result<(), Error> {
         let status = parent.state.status();
         if status.is_ended() || parent.merged_into.is_some() {
             return Err(parent.not_live().into());
@@ -230,38 +239,85 @@ impl Kernel {
             return Err(Refusal::WrongState { what: "run that would delegate", status: status.name() }.into());
         }
         let depth = self.shared.depth(parent).await? + 1;
-        let limit = request.max_depth.unwrap_or(DEFAULT_MAX_DEPTH);
+        let wanted = request.max_depth.unwrap_or(DEFAULT_MAX_DEPTH);
+        let limit = parent.options.limits.or(defaults).max_depth.map_or(wanted, |limit| limit.min(wanted));
         if depth > limit {
             return Err(Error::TooDeep { depth, limit });
         }
-        let mode = request.run_mode;
-        if mode == Mode::Act && parent.mode == Mode::Ask {
+        if request.run_mode == Mode::Act && parent.mode == Mode::Ask {
             return Err(Error::Forbidden(
                 "a run that may only answer cannot let another act: delegate with the mode ask".into(),
             ));
         }
+        Ok(())
+    }
+
+    /// Builds the prompt for the child, with no more rights and limits than its parent has. The caller keeps the returned
+    /// share until the child is committed.
+    async fn child_request(
+        &self,
+        caller: &Caller,
+        parent: &Run,
+        request: &DelegationRequest,
+        child_run: RunId,
+    ) -> Result<(RunRequest, ReservedShare), Error> {
         let home = self.session_get(caller, &SessionRef::Id(parent.session)).await?;
+        let parent_agent = home.agent_definition;
+        let parent_defaults = self.agent_limits(caller, &parent_agent).await?;
+        self.check_parent(parent, parent_defaults, request).await?;
         let given = &request.session.new;
         let new = NewSession {
             surface_kind: Some(given.surface_kind.clone().unwrap_or_else(|| DELEGATED_SURFACE_KIND.into())),
             adapter: Some(given.adapter.as_ref().unwrap_or(&parent.adapter).clone()),
             cwd: given.cwd.clone().or(parent.options.cwd.clone()).or(home.cwd),
-            agent_definition: given.agent_definition.clone().or(Some(home.agent_definition)),
+            agent_definition: given.agent_definition.clone().or_else(|| Some(parent_agent.clone())),
             ..given.clone()
         };
-        let limits = self.shared.child_limits(parent, request.options.limits).await?;
+        let (adapter, agent) = match request.session.id {
+            Some(id) => {
+                let child = self.session_get(caller, &SessionRef::Id(id)).await?;
+                (child.adapter, child.agent_definition)
+            }
+            None => (
+                given.adapter.as_ref().unwrap_or(&parent.adapter).clone(),
+                given.agent_definition.as_ref().unwrap_or(&parent_agent).clone(),
+            ),
+        };
+        let adapter = request.adapter.clone().unwrap_or(adapter);
+        let keeps_limits = self.shared.adapter(&adapter)?.capabilities().keeps_limits;
+        // Only an adapter that keeps limits itself keeps those of an agent definition.
+        let defaults = match keeps_limits {
+            true => self.agent_limits(caller, &agent).await?,
+            false => RunLimits::default(),
+        };
+        let wanted = Wanted {
+            limits: RunLimits { max_depth: request.max_depth, ..request.options.limits.or(defaults) },
+            parent_defaults,
+            counts_steps: keeps_limits,
+        };
+        let share = self.shared.reserve_share(parent, child_run, wanted).await?;
         let child = RunRequest {
             session: SessionTarget { new, ..request.session.clone() },
             prompt: vec![Block::text(request.prompt())],
             adapter: request.adapter.clone(),
-            mode,
-            options: RunOptions { limits, ..request.options.clone() },
+            mode: request.run_mode,
+            options: RunOptions { limits: share.limits, ..request.options.clone() },
             policy: Policy::Enqueue,
             name: request.name.clone(),
             ..RunRequest::default()
         };
         self.check_request(caller, &child)?;
-        Ok(child)
+        Ok((child, share))
+    }
+
+    /// The limits of an agent definition; none if there is no such definition.
+    async fn agent_limits(&self, caller: &Caller, name: &str) -> Result<RunLimits, Error> {
+        let Ok(name) = name.parse::<AgentName>() else { return Ok(RunLimits::default()) };
+        match self.agent_get(caller, &name).await {
+            Ok(agent) => Ok(agent.definition.limits),
+            Err(Error::NotFound { .. }) => Ok(RunLimits::default()),
+            Err(error) => Err(error),
+        }
     }
 
     /// Returns the delegations of a run.
@@ -307,77 +363,6 @@ impl Shared {
         Ok(depth)
     }
 
-    /// Reduces the limits requested for a child of `parent` to the rest of its parent's.
-    async fn child_limits(&self, parent: &Run, wanted: RunLimits) -> Result<RunLimits, Error> {
-        let limits = parent.options.limits;
-        let (max_tokens, max_cost) = match &parent.budget {
-            Some(budget) => (budget.max_tokens.or(limits.max_tokens), budget.max_cost.or(limits.max_cost)),
-            None => (limits.max_tokens, limits.max_cost),
-        };
-        let since = parent.limited_since();
-        let ends = parent
-            .budget
-            .as_ref()
-            .and_then(|budget| budget.ends_at)
-            .or(limits.max_time.map(|max| since.plus(max)));
-        if max_tokens.is_none() && max_cost.is_none() && ends.is_none() {
-            return Ok(wanted);
-        }
-        let used = parent.usage + self.spent_by_children(parent.session, parent.id).await?;
-        let tokens = max_tokens.map(|max| max.saturating_sub(used.tokens()));
-        let cost = max_cost.map(|max| Cost(max.0.saturating_sub(used.cost.0)));
-        let time = ends.map(|ends| ends.since(self.clock.now()));
-        if tokens == Some(0) || cost == Some(Cost(0)) || time == Some(0) {
-            return Err(Error::Invalid(
-                "the run that would delegate has used up its own limits, or given them to others: wait for those".into(),
-            ));
-        }
-        Ok(RunLimits {
-            // Limits that only come from the parent are kept as well as the child's adapter can.
-            best_effort: wanted.best_effort.or(wanted.has_no_amount().then_some(true)),
-            max_tokens: min_set(wanted.max_tokens, tokens),
-            max_cost: min_set(wanted.max_cost, cost),
-            max_time: min_set(wanted.max_time, time),
-            ..wanted
-        })
-    }
-
-    /// Reduces the limits requested for a retry of `child` to the rest of its parent's. What the child has used counts
-    /// again in the retry.
-    pub(crate) async fn retried_child_limits(
-        &self,
-        parent: &Run,
-        child: &Run,
-        wanted: RunLimits,
-    ) -> Result<RunLimits, Error> {
-        let rest = self.child_limits(parent, RunLimits::default()).await?;
-        let tokens = rest.max_tokens.map(|max| max.saturating_add(child.usage.tokens()));
-        let cost = rest.max_cost.map(|max| Cost(max.0.saturating_add(child.usage.cost.0)));
-        Ok(RunLimits {
-            max_tokens: min_set(wanted.max_tokens, tokens),
-            max_cost: min_set(wanted.max_cost, cost),
-            max_time: min_set(wanted.max_time, rest.max_time),
-            ..wanted
-        })
-    }
-
-    /// Sums the usage of the children of a run. Children that have not ended count with their limits.
-    pub(crate) async fn spent_by_children(&self, session: SessionId, run: RunId) -> Result<Usage, Error> {
-        let mut spent = Usage::default();
-        for delegation in self.store.delegations(&DelegationsOf::Parent(session, run)).await? {
-            let Some(child) = self.store.run_get(delegation.child_run).await? else { continue };
-            let beneath = Box::pin(self.spent_by_children(child.session, child.id)).await?;
-            let mut usage = child.usage + beneath;
-            if !delegation.status.is_settled() {
-                let limits = child.options.limits;
-                usage.cost = usage.cost.max(limits.max_cost.unwrap_or_default());
-                usage.output_tokens += limits.max_tokens.unwrap_or(0).saturating_sub(usage.tokens());
-            }
-            spent += usage;
-        }
-        Ok(spent)
-    }
-
     /// Refuses an awaited child that would queue for a worker of a full adapter: the runs that hold the workers may be
     /// waiting for the child.
     pub(crate) fn check_free_worker(&self, adapter: &str) -> Result<(), Error> {
@@ -385,12 +370,5 @@ impl Shared {
             Some(limit) => Err(Error::AdapterFull { adapter: adapter.to_owned(), limit: *limit }),
             None => Ok(()),
         }
-    }
-}
-
-fn min_set<T: Ord>(a: Option<T>, b: Option<T>) -> Option<T> {
-    match (a, b) {
-        (Some(a), Some(b)) => Some(a.min(b)),
-        (a, b) => a.or(b),
     }
 }

@@ -17,6 +17,7 @@ use crate::puppet::{Execution, PuppetBehavior, PuppetControl, puppet, puppet_req
 use crate::world::{Disk, World, every_store, run_ready_tasks, with_timeout};
 
 mod durability;
+mod shares;
 mod waits;
 
 fn request(mode: DelegationMode, name: &str) -> DelegationRequest {

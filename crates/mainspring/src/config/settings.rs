@@ -175,6 +175,8 @@ settings! {
         queue_total, number(1, 10_000_000), Limits::default().queue_total;
         /// Maximum number of automatic attempts per run.
         attempts, number(1, 100), Limits::default().attempts;
+        /// Maximum number of delegated runs of one run that have not ended.
+        children_per_run, number(1, 10_000), Limits::default().children_per_run;
     }
     /// Limits of the HTTP API.
     http: HttpLimits {
