@@ -14,9 +14,14 @@ fn tokens(max_tokens: u64) -> RunLimits {
     RunLimits { max_tokens: Some(max_tokens), ..RunLimits::default() }
 }
 
+async fn world_with(disk: Disk, options: Options) -> (World, PuppetControl) {
+    let (adapter, control) = puppet(&disk.store, PuppetBehavior { obeys: true, ..PuppetBehavior::default() });
+    (World::with(disk, options, vec![adapter]).await, control)
+}
+
 /// Starts a parent run with limits.
 async fn limited_parent(world: &World, control: &mut PuppetControl, limits: RunLimits) -> (Run, Execution) {
-    let mut prompt = puppet_request("parent", "go");
+    let mut prompt = puppet_request("limited", "go");
     prompt.options.limits = limits;
     let run = world.send(prompt).await.unwrap().run;
     (run, control.next().await)
@@ -52,12 +57,9 @@ async fn a_child_without_limits_leaves_something_for_the_next_one() {
 
 #[tokio::test]
 async fn a_run_has_only_so_many_children_at_once() {
-    let disk = Disk::sqlite();
-    let (adapter, mut control) =
-        puppet(&disk.store, PuppetBehavior { obeys: true, ..PuppetBehavior::default() });
     let mut options = Options::default();
     options.limits.children_per_run = 2;
-    let world = World::with(disk, options, vec![adapter]).await;
+    let (world, mut control) = world_with(Disk::sqlite(), options).await;
     let (_, execution) = parent(&world, &mut control).await;
     let spawn = |name: &str| request(DelegationMode::Spawn, name);
     let first = delegate(&execution.handle, spawn("1")).await;
@@ -108,7 +110,8 @@ async fn a_message_to_an_existing_session_is_limited_too() {
 async fn no_random_child_exceeds_its_parent() {
     for seed in 0..30 {
         let mut random = Random(seed);
-        let (world, mut control) = world(Disk::memory()).await;
+        let options = Options { max_workers: 100, ..Options::default() };
+        let (world, mut control) = world_with(Disk::memory(), options).await;
         let (_, execution) = limited_parent(&world, &mut control, random_limits(&mut random)).await;
         let mut live = vec![execution];
         for step in 0..40 {
