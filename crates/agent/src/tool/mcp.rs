@@ -5,7 +5,7 @@
 //! so that a server can recognize a repeated call.
 
 use std::collections::{BTreeMap, HashMap};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -65,12 +65,24 @@ pub struct McpConfig {
     pub idempotent: Vec<String>,
 }
 
+/// True for a command line that starts mainspring's own MCP server.
+fn is_own_server(command: &str, args: &[String]) -> bool {
+    let is_mainspring = Path::new(command).file_name().is_some_and(|name| name == "mainspring");
+    is_mainspring && args.iter().any(|arg| arg == "mcp")
+}
+
 impl McpConfig {
     /// Checks the configuration.
     pub fn check(&self) -> Result<(), String> {
         match (&self.command, &self.url) {
             (Some(_), Some(_)) => Err("give command or url, not both".into()),
             (None, None) => Err("give command, for a program, or url, for a server".into()),
+            // Started by the native agent, it would act for the owner of the process instead of the run's.
+            (Some(command), None) if is_own_server(command, &self.args) => Err(
+                "starts mainspring's own MCP server, whose tools are built in: name them in the `tools` of an agent \
+                 definition, or give an ACP adapter mcp = [\"mainspring\"]"
+                    .into(),
+            ),
             (None, Some(url)) if !url.starts_with("http://") && !url.starts_with("https://") => {
                 Err(format!("{url:?} must start with http:// or https://"))
             }

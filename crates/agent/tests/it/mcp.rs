@@ -211,3 +211,17 @@ fn a_server_has_either_a_command_or_a_url() {
     assert!(error(McpConfig { command, url, ..McpConfig::default() }).contains("not both"));
     assert!(error(McpConfig { url: Some("x".into()), ..McpConfig::default() }).contains("http://"));
 }
+
+#[test]
+fn mainspring_is_no_mcp_server_of_its_own_agent() {
+    let own = |command: &str, args: &[&str]| {
+        let args = args.iter().map(ToString::to_string).collect();
+        McpConfig { command: Some(command.into()), args, ..McpConfig::default() }.check()
+    };
+    for (command, args) in
+        [("mainspring", &["mcp"][..]), ("/usr/bin/mainspring", &["mcp", "--owner", "eve"][..])]
+    {
+        assert!(own(command, args).unwrap_err().contains("built in"), "{command} {args:?}");
+    }
+    assert_eq!(own("mainspring-tools", &["mcp"]), Ok(()));
+}
