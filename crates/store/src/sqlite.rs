@@ -88,7 +88,7 @@ pub struct SqliteOptions {
 
 impl Default for SqliteOptions {
     fn default() -> Self {
-        Self { durability: Durability::Full, readers: 4, check_at_open_bytes: 32 << 20 }
+        Self { durability: Durability::Full, readers: 4, check_at_open_bytes: 4 << 20 }
     }
 }
 
