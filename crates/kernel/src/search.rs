@@ -112,7 +112,23 @@ pub fn searchable_text(content: &[Block]) -> String {
 
 /// The tokens of `text` in order, separated by spaces, as a store indexes them.
 pub fn folded(text: &str) -> String {
-    tokens(text).map(|(token, _)| token).collect::<Vec<_>>().join(" ")
+    match text.is_ascii() {
+        true => folded_ascii(text),
+        false => tokens(text).map(|(token, _)| token).collect::<Vec<_>>().join(" "),
+    }
+}
+
+/// The tokens of a text in ASCII. Most texts are, and the writer folds every message.
+fn folded_ascii(text: &str) -> String {
+    let mut folded = String::with_capacity(text.len());
+    for word in text.split(|char: char| !char.is_ascii_alphanumeric()).filter(|word| !word.is_empty()) {
+        if !folded.is_empty() {
+            folded.push(' ');
+        }
+        folded.push_str(word);
+    }
+    folded.make_ascii_lowercase();
+    folded
 }
 
 /// The tokens of `text`, each with its byte range.
@@ -121,7 +137,7 @@ fn tokens(text: &str) -> impl Iterator<Item = (String, Range<usize>)> + '_ {
     std::iter::from_fn(move || {
         let (mut token, mut range) = (String::new(), 0..0);
         while let Some((at, char)) = chars.peek().copied() {
-            let is_part = char.is_alphanumeric() || is_combining_mark(char);
+            let is_part = char.is_alphanumeric() || (!char.is_ascii() && is_combining_mark(char));
             if !token.is_empty() && (!is_part || is_spaceless(char)) {
                 break;
             }
@@ -143,6 +159,9 @@ fn tokens(text: &str) -> impl Iterator<Item = (String, Range<usize>)> + '_ {
 
 /// Appends `char` to `token` in lower case and without accents.
 fn fold(char: char, token: &mut String) {
+    if char.is_ascii_alphanumeric() {
+        return token.push(char.to_ascii_lowercase());
+    }
     decompose_compatible(char, |part| {
         token.extend(part.to_lowercase().filter(|part| part.is_alphanumeric() && !is_combining_mark(*part)));
     });
@@ -181,6 +200,14 @@ mod tests {
         }
         for nothing in ["", "   ", "\"", "* AND (", "—"] {
             assert!(Query::parse(nothing).is_none_or(|query| query.words() == [["and"]]), "{nothing}");
+        }
+    }
+
+    #[test]
+    fn a_text_in_ascii_is_folded_like_any_other() {
+        for text in ["", "  ", "The quick_brown FOX-trot, 42.5%!", "\n\ta\u{0}b\u{7f}c", "x"] {
+            let joined = tokens(text).map(|(token, _)| token).collect::<Vec<_>>().join(" ");
+            assert_eq!(folded(text), joined, "{text:?}");
         }
     }
 

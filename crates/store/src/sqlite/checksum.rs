@@ -21,7 +21,7 @@ use super::read::{
 };
 
 /// The size of the values that are collected before they are summed.
-const PENDING_BYTES: usize = 512;
+const PENDING_BYTES: usize = 256;
 
 /// The columns of a kind of row that its checksum covers.
 pub(super) struct Layout {
@@ -176,12 +176,13 @@ fn value_ref<'a>(output: &'a ToSqlOutput<'a>) -> Result<ValueRef<'a>> {
 struct RowSum<'a> {
     layout: &'a Layout,
     rest: Sum,
-    apart: Option<Sum>,
+    apart: Sum,
 }
 
 impl<'a> RowSum<'a> {
+    #[inline]
     fn new(layout: &'a Layout) -> Self {
-        Self { layout, rest: Sum::new(), apart: (!layout.apart.is_empty()).then(Sum::new) }
+        Self { layout, rest: Sum::new(), apart: Sum::new() }
     }
 
     #[inline]
@@ -189,14 +190,16 @@ impl<'a> RowSum<'a> {
         if value == ValueRef::Null && index >= self.layout.columns - self.layout.added {
             return;
         }
-        match &mut self.apart {
-            Some(apart) if self.layout.apart.contains(&index) => apart.add(value),
-            _ => self.rest.add(value),
+        match self.layout.apart.contains(&index) {
+            true => self.apart.add(value),
+            false => self.rest.add(value),
         }
     }
 
-    fn end(self) -> i64 {
-        self.rest.end() ^ self.apart.map_or(0, Sum::end)
+    /// Ends the sum. Takes no `self`: moving it costs as much as a short sum.
+    fn end(&mut self) -> i64 {
+        let apart = if self.layout.apart.is_empty() { 0 } else { self.apart.end() };
+        self.rest.end() ^ apart
     }
 }
 
@@ -208,6 +211,7 @@ struct Sum {
 }
 
 impl Sum {
+    #[inline]
     fn new() -> Self {
         Self { hasher: crc32fast::Hasher::new(), pending: [0; PENDING_BYTES], len: 0 }
     }
@@ -257,9 +261,10 @@ impl Sum {
     }
 
     /// Returns the checksum, reinterpreted so that it takes four bytes as a column.
-    fn end(mut self) -> i64 {
+    fn end(&mut self) -> i64 {
         self.flush();
-        i64::from(self.hasher.finalize().cast_signed())
+        let sum = std::mem::take(&mut self.hasher).finalize();
+        i64::from(sum.cast_signed())
     }
 }
 
