@@ -366,6 +366,12 @@ impl Agent {
                 self.say(session, &prompts);
             }
             "env" => self.say(session, &std::env::var(rest).unwrap_or_default()),
+            "pid" => self.say(session, &std::process::id().to_string()),
+            // An agent that acts without asking.
+            "shell" => {
+                let status = Command::new("sh").args(["-c", rest]).status().unwrap();
+                self.say(session, &format!("{:?}", status.code()));
+            }
             "client" => self.say(session, &self.client.to_string()),
             "servers" => self.say(session, &self.servers.to_string()),
             "call" => return self.call(session, rest),

@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use mainspring_core::{AttemptId, AuthMethod, Failure, Fidelity, RunOption, Time};
+use mainspring_core::{AttemptId, AuthMethod, Failure, Fidelity, RunOption, SandboxProfile, Time};
 use mainspring_kernel::adapter::{
     Adapter, AttemptHandle, Capabilities, Death, Dispatch, End, Executed, HandleError, Login, RestartBehavior,
 };
@@ -23,6 +23,7 @@ use parking_lot::Mutex;
 
 use crate::pool::{Lease, Pool, PoolOptions, PooledWorker as _, WorkerKey};
 use crate::process::{self, Launch, Log};
+use crate::sandbox::{ProcessSandbox, SandboxOptions};
 
 mod attachment;
 mod attempt;
@@ -66,6 +67,7 @@ pub(crate) struct Driver<D: Dialect> {
     session_locks: SessionLocks,
     /// Whether the agent can resume sessions; unknown before its first process.
     can_resume: Mutex<Option<bool>>,
+    sandbox: Arc<SandboxOptions>,
 }
 
 /// An attempt that has a worker.
@@ -116,6 +118,7 @@ impl<D: Dialect> Driver<D> {
             pool: Pool::new(pool, clock.clone(), Tasks::default()),
             context: ProcessContext { tasks: Tasks::default(), clock, ignored: Arc::default() },
             dialect: Arc::new(dialect),
+            sandbox: Arc::new(options.sandbox.clone()),
             options,
             active: Mutex::default(),
             session_locks: SessionLocks::default(),
@@ -147,7 +150,20 @@ impl<D: Dialect> Driver<D> {
             scope: options.scope.clone(),
             name: attempt.to_string(),
             log: Log::new(self.secrets()),
+            sandbox: Some(ProcessSandbox {
+                options: self.sandbox.clone(),
+                profile: key.sandbox,
+                folder: key.cwd.clone(),
+                command: options.command.clone(),
+                env: options.env.clone(),
+                pass_env: options.pass_env.clone(),
+            }),
         }
+    }
+
+    /// The value of the mark variable in the process that `attempt` starts.
+    fn mark(&self, attempt: AttemptId) -> String {
+        process::mark(&self.options.scope, &attempt.to_string())
     }
 }
 
@@ -187,7 +203,12 @@ impl<D: LoginDialect> Login for Driver<D> {
 
     async fn authenticate(&self, method: &str) -> Result<(), Failure> {
         let permissions = self.options.permissions;
-        let key = WorkerKey { cwd: self.options.cwd.clone(), arguments: self.dialect.arguments(permissions) };
+        // A login is asked for by a person and may have to write anywhere, such as into a key ring.
+        let key = WorkerKey {
+            cwd: self.options.cwd.clone(),
+            arguments: self.dialect.arguments(permissions),
+            sandbox: SandboxProfile::Off,
+        };
         // A login belongs to no attempt; its process ends with it.
         let launch = Launch { name: "login".into(), ..self.launch(AttemptId::from_bytes([0; 16]), &key) };
         let until = self.context.clock.now().plus(LOGIN_TIMEOUT_MS);
@@ -284,7 +305,7 @@ impl<D: Dialect> Adapter for Driver<D> {
             None => Death::Proven,
         };
         // The future may have been dropped while a process started or terminal commands ran. Their guards end them.
-        let mark = self.launch(attempt, &WorkerKey::default()).mark();
+        let mark = self.mark(attempt);
         let others = process::wait_until_gone(&mark, &self.context.clock).await;
         if worker == Death::Proven { others } else { worker }
     }

@@ -10,6 +10,7 @@ mod driver;
 mod pi;
 mod pool;
 pub mod process;
+pub mod sandbox;
 pub mod script;
 
 pub use acp::{AcpOptions, McpServer};

@@ -8,12 +8,13 @@ use std::future::Future;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use mainspring_core::Time;
+use mainspring_core::{SandboxProfile, Time};
 use mainspring_kernel::adapter::Death;
 use mainspring_kernel::clock::Clock;
 use mainspring_kernel::tasks::Tasks;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
+use tokio::task::JoinHandle;
 
 /// A worker that a pool can hold.
 pub(crate) trait PooledWorker: Send + Sync + 'static {
@@ -95,6 +96,8 @@ pub(crate) struct WorkerKey {
     pub(crate) cwd: PathBuf,
     /// Additional arguments of its command.
     pub(crate) arguments: &'static [&'static str],
+    /// Its confinement, which lasts as long as the process.
+    pub(crate) sandbox: SandboxProfile,
 }
 
 /// The native session a worker served last.
@@ -188,7 +191,7 @@ impl<W: PooledWorker> Pool<W> {
         let (alive, dead): (Vec<_>, Vec<_>) =
             std::mem::take(&mut state.idle).into_iter().partition(|idle| idle.worker.is_alive());
         state.idle = alive;
-        dead.into_iter().for_each(|idle| self.retire(idle.worker));
+        dead.into_iter().for_each(|idle| drop(self.retire(idle.worker)));
         let may_start = state.count < self.0.options.max_workers;
         if let Some(index) = self.find_idle(&state.idle, key, native, may_start) {
             return AcquireStep::Take(state.idle.remove(index));
@@ -230,6 +233,24 @@ impl<W: PooledWorker> Pool<W> {
         })
     }
 
+    /// Ends the idle workers of other keys that have the native session open, so that a worker of this key can resume it.
+    pub(crate) async fn end_others(&self, key: &WorkerKey, native: &str) {
+        let others = {
+            let mut state = self.0.state.lock();
+            let has_session = |idle: &IdleWorker<W>| {
+                idle.key != *key && (idle.served_last(native) || idle.worker.has_session(native))
+            };
+            let (others, kept): (Vec<_>, Vec<_>) =
+                std::mem::take(&mut state.idle).into_iter().partition(has_session);
+            state.idle = kept;
+            others
+        };
+        for other in others {
+            // It fails only if the runtime shuts down.
+            self.retire(other.worker).await.unwrap_or_default();
+        }
+    }
+
     /// Leases the idle worker that served `native` last, and forgets that it did.
     pub(crate) fn take_idle(&self, native: &str) -> Option<Lease<W>> {
         let mut state = self.0.state.lock();
@@ -239,12 +260,12 @@ impl<W: PooledWorker> Pool<W> {
     }
 
     /// Stops a worker gracefully. Its slot is free once it has ended.
-    fn retire(&self, worker: Arc<W>) {
+    fn retire(&self, worker: Arc<W>) -> JoinHandle<()> {
         let pool = self.clone();
         self.0.tasks.spawn(async move {
             worker.stop().await;
             pool.free_slot();
-        });
+        })
     }
 
     fn free_slot(&self) {
@@ -292,7 +313,7 @@ impl<W: PooledWorker> Pool<W> {
             state.closed = true;
             std::mem::take(&mut state.idle)
         };
-        idle.into_iter().for_each(|idle| self.retire(idle.worker));
+        idle.into_iter().for_each(|idle| drop(self.retire(idle.worker)));
         self.0.changed.notify_waiters();
         self.0.tasks.stop();
         self.0.tasks.wait().await;

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! The agent's output does not pass through the guard. Its input does, so that the guard notices the end of mainspring
-//! even after `kill -9`.
+//! even after `kill -9`. A confined agent is started by a confiner, which restricts itself and then becomes the agent.
 
 use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
@@ -22,12 +22,18 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
+use crate::sandbox::ProcessSandbox;
+
+pub mod confine;
 pub mod guard;
 mod log;
 mod tail;
+mod temporary;
 mod tree;
+pub use confine::Confinement;
 pub use log::Log;
 pub(crate) use tail::Tail;
+use temporary::TemporaryFolder;
 pub use tree::processes_with_variable;
 
 /// The environment variable that marks every process started under a guard; its value is `SCOPE#NAME`. The name does
@@ -60,7 +66,8 @@ const ALLOWED_ENV_PREFIXES: &[&str] = &["LC_", "XDG_"];
 /// How to start an agent process.
 #[derive(Debug, Clone)]
 pub struct Launch {
-    /// The guard's command; `--grace-ms N -- COMMAND…` is appended to it.
+    /// The guard's command; `--grace-ms N -- COMMAND…` is appended to it. With `--confine JSON -- COMMAND…` it is the
+    /// confiner's.
     pub guard: Vec<OsString>,
     /// The agent's command.
     pub command: Vec<String>,
@@ -78,12 +85,15 @@ pub struct Launch {
     pub name: String,
     /// Receives the standard error.
     pub log: Log,
+    /// The sandbox of its processes; `None` if they are not confined. A confined process also has a temporary folder of its
+    /// own.
+    pub sandbox: Option<ProcessSandbox>,
 }
 
 impl Launch {
     /// The value of [`MARK_VARIABLE`] in its processes.
     pub fn mark(&self) -> String {
-        format!("{}#{}", self.scope, self.name)
+        mark(&self.scope, &self.name)
     }
 
     /// The agent's program, if it does not exist: neither as a file nor in the `PATH` that the agent gets.
@@ -92,13 +102,17 @@ impl Launch {
         let found = match program.contains('/') {
             true => self.cwd.join(program).exists(),
             false => {
-                let own = self.env.iter().rfind(|(name, _)| name == "PATH").map(|(_, path)| path.into());
-                let path: OsString = own.or_else(|| std::env::var_os("PATH")).unwrap_or_default();
+                let path = agent_variable("PATH", &self.env, &self.pass_env).unwrap_or_default();
                 std::env::split_paths(&path).any(|folder| self.cwd.join(folder).join(program).is_file())
             }
         };
         (!found).then_some(program)
     }
+}
+
+/// The value of [`MARK_VARIABLE`] in the processes of this scope and name.
+pub(crate) fn mark(scope: &str, name: &str) -> String {
+    format!("{scope}#{name}")
 }
 
 /// Why a process was not started. No process remains.
@@ -120,6 +134,9 @@ pub enum StartError {
         /// The error of the operating system.
         source: std::io::Error,
     },
+    /// The temporary folder of a confined process could not be made.
+    #[error("a temporary folder for the agent could not be made: {0}")]
+    Temporary(std::io::Error),
 }
 
 /// A running agent under its guard. Dropping it kills the process tree.
@@ -150,7 +167,11 @@ impl Process {
             guard: launch.guard.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default(),
             source,
         };
-        let mut guard = command(launch).spawn().map_err(failed)?;
+        let confinement = launch.sandbox.as_ref().and_then(ProcessSandbox::confinement);
+        let temporary = confinement.is_some().then(|| TemporaryFolder::create(&launch.scope));
+        let temporary = temporary.transpose().map_err(StartError::Temporary)?;
+        let confined = confinement.zip(temporary.as_ref());
+        let mut guard = command(launch, confined).and_then(|mut it| it.spawn()).map_err(failed)?;
         let (Some(stdin), Some(stdout), Some(stderr)) =
             (guard.stdin.take(), guard.stdout.take(), guard.stderr.take())
         else {
@@ -160,7 +181,13 @@ impl Process {
         let (end, ended) = watch::channel(None);
         let log = launch.log.clone();
         let stderr_reader = tasks.spawn(read_chunks(stderr, move |bytes| log.push(bytes)));
-        tasks.spawn(supervise(guard, received, stderr_reader, clock.clone(), end));
+        let supervised = supervise(guard, received, stderr_reader, clock.clone(), end);
+        tasks.spawn(async move {
+            supervised.await;
+            if let Some(temporary) = temporary {
+                temporary.remove().await;
+            }
+        });
         let process = Self {
             signals,
             ended,
@@ -233,7 +260,7 @@ pub async fn sweep(scope: &str, clock: &Clock) {
     loop {
         let left = processes_with_variable(MARK_VARIABLE, in_scope);
         if left.is_empty() {
-            return;
+            return temporary::remove_leftovers(scope).await;
         }
         if clock.now() >= deadline {
             tracing::warn!(processes = left.len(), "killing agent processes left by an earlier mainspring");
@@ -264,18 +291,29 @@ fn kill_all(pids: &[Pid]) {
     }
 }
 
-fn command(launch: &Launch) -> Command {
+fn command(launch: &Launch, confined: Option<(Confinement, &TemporaryFolder)>) -> std::io::Result<Command> {
     let (guard, arguments) =
         launch.guard.split_first().map_or((OsString::new(), &[][..]), |(guard, rest)| (guard.clone(), rest));
     let mut command = Command::new(guard);
     command.args(arguments).arg("--grace-ms").arg(launch.grace.as_millis().to_string()).arg("--");
-    command.args(&launch.command).current_dir(&launch.cwd);
     command.env_clear().envs(inherited_environment(&launch.pass_env));
+    if let Some((mut confinement, temporary)) = confined {
+        confinement.writable.push(temporary.path().to_owned());
+        command.args(&launch.guard).arg("--confine").arg(serde_json::to_string(&confinement)?).arg("--");
+        command.env("TMPDIR", temporary.path());
+    }
+    command.args(&launch.command).current_dir(&launch.cwd);
     command.envs(launch.env.iter().cloned()).env("PWD", &launch.cwd).env(MARK_VARIABLE, launch.mark());
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     // A terminal's signals must reach mainspring only.
     command.process_group(0);
-    command
+    Ok(command)
+}
+
+/// Looks a variable up in the environment of an agent with these additional variables and passed ones.
+pub(crate) fn agent_variable(name: &str, env: &[(String, String)], passed: &[String]) -> Option<OsString> {
+    let own = env.iter().rfind(|(known, _)| known == name).map(|(_, value)| value.into());
+    own.or_else(|| std::env::var_os(name).filter(|_| is_allowed(Some(name), passed)))
 }
 
 /// Returns the variables of this process that an agent inherits: those on the allow-list, and `passed` ones.

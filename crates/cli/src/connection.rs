@@ -169,7 +169,13 @@ impl<'a> Connection<'a> {
     pub(super) async fn open_as_guest(context: &'a Context<'a>) -> Result<Self, CliError> {
         let not_served =
             || CliError::bad_request("no process serves the state directory: start `mainspring serve`");
-        let client = owner_client(context)?.ok_or_else(not_served)?;
+        let config = context.config();
+        // An agent's server has a token of its own, and may not be able to read the one of the state directory.
+        let client = match &context.key {
+            Some(key) => Some(Client::over_state_dir(&config.state_dir, key)?.for_owner(&config.owner)),
+            None => owner_client(context)?,
+        };
+        let client = client.ok_or_else(not_served)?;
         client.ready().await?;
         Ok(Self { context, purpose: Purpose::Records, client, local: None })
     }

@@ -1,10 +1,12 @@
-//! `mainspring guard`: supervises an agent's process tree. Started by mainspring itself, not by people.
+//! `mainspring guard`: supervises an agent's process tree, or confines the agent. Started by mainspring itself, not by
+//! people.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
+use mainspring_adapters::process::{confine, guard};
 
 /// Supervise a process tree and kill it when its parent exits
 #[derive(Args)]
@@ -12,6 +14,9 @@ pub(super) struct Guard {
     /// Time that the process has to exit after its input was closed
     #[arg(long, default_value_t = 5_000)]
     grace_ms: u64,
+    /// Confine this process as described, as JSON, and become the command instead of supervising it
+    #[arg(long, value_name = "JSON")]
+    confine: Option<OsString>,
     /// Command to start
     #[arg(last = true, required = true)]
     command: Vec<OsString>,
@@ -19,6 +24,9 @@ pub(super) struct Guard {
 
 impl Guard {
     pub(super) fn execute(&self) -> ExitCode {
-        mainspring_adapters::process::guard::main(Duration::from_millis(self.grace_ms), &self.command)
+        match &self.confine {
+            Some(confinement) => confine::main(confinement, &self.command),
+            None => guard::main(Duration::from_millis(self.grace_ms), &self.command),
+        }
     }
 }

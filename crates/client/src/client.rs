@@ -70,8 +70,13 @@ impl Client {
         let token = state_dir.join(TOKEN_FILE);
         let secret = std::fs::read_to_string(&token)
             .map_err(|error| Error::Invalid(format!("{} cannot be read: {error}", token.display())))?;
+        Self::over_state_dir(state_dir, secret.trim())
+    }
+
+    /// Connects to the server of a state directory, on its socket, with another secret than its token.
+    pub fn over_state_dir(state_dir: &Path, secret: &str) -> Result<Self, Error> {
         let socket = Socket::in_state_dir(state_dir);
-        let client = Self::over_socket(socket.address(), secret.trim())?;
+        let client = Self::over_socket(socket.address(), secret)?;
         Ok(Self {
             address: socket.path().display().to_string().into(),
             _socket: Some(Arc::new(socket)),

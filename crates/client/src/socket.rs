@@ -46,7 +46,11 @@ impl Socket {
 #[cfg(target_os = "linux")]
 fn open_short_alias(state_dir: &Path) -> Option<(PathBuf, File)> {
     use std::os::fd::AsRawFd;
-    let folder = File::open(state_dir).ok()?;
+
+    use rustix::fs::{Mode, OFlags, open};
+    // Opened without reading it: a confined agent may not read the folder.
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let folder = File::from(open(state_dir, flags, Mode::empty()).ok()?);
     Some((format!("/proc/self/fd/{}/{SOCKET_FILE}", folder.as_raw_fd()).into(), folder))
 }
 

@@ -13,7 +13,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    AttemptId, BindingId, Body, Failure, NodeId, Refusal, RetryReason, RunId, RunStatus, Time, Usage,
+    AttemptId, BindingId, Body, Failure, NodeId, Refusal, RetryReason, RunId, RunStatus, Sandbox, Time, Usage,
 };
 
 /// One execution of a run.
@@ -53,6 +53,9 @@ pub struct Attempt {
     pub retryable: bool,
     /// Tokens and cost of the attempt.
     pub usage: Usage,
+    /// The confinement of the agent. Absent if its processes are not known to mainspring, or have not started yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<Sandbox>,
     /// The progress of its cancellation.
     #[serde(flatten)]
     pub cancellation: Cancellation,
@@ -116,6 +119,7 @@ pub fn apply(attempt: &mut Attempt, body: &Body, at: Time) {
     }
     match body {
         Body::AttemptStarted {} => attempt.started_at = Some(at),
+        Body::AttemptConfined { sandbox } => attempt.sandbox = Some(sandbox.clone()),
         Body::BindingCreated { binding_id, .. } | Body::BindingResumed { binding_id } => {
             attempt.binding = Some(*binding_id);
         }

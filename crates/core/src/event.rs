@@ -16,7 +16,7 @@ use crate::{
     Approval, ArtifactId, ArtifactRole, AttemptId, BindingId, BindingStatus, Block, Budget, ClientCall,
     ClientResult, DelegationId, DelegationMode, DelegationStatus, DigestAuthor, EventId, ExternalRef,
     Failure, Fidelity, GrantId, Message, MessageId, Mode, Policy, RetryReason, RunId, RunLimits, RunStatus,
-    SessionId, SessionStatus, StateAuthor, StateScope, StepId, StopReason, Time, TitleSource, Usage,
+    Sandbox, SessionId, SessionStatus, StateAuthor, StateScope, StepId, StopReason, Time, TitleSource, Usage,
     Visibility, WaitId,
 };
 
@@ -350,6 +350,8 @@ bodies! {
     }
     /// The adapter took control.
     "attempt.started" => AttemptStarted {}
+    /// The agent's processes are confined, or not: the sandbox says which.
+    "attempt.confined" => AttemptConfined { #[serde(flatten)] sandbox: Sandbox }
     /// The attempt failed.
     "attempt.failed" => AttemptFailed { status: RunStatus, error: Failure, retryable: bool }
     /// The adapter was signalled to stop.

@@ -19,6 +19,7 @@ pub mod record;
 pub mod refusal;
 pub mod retry;
 pub mod run;
+mod sandbox;
 #[cfg(feature = "schema")]
 mod schema;
 pub mod script;
@@ -58,6 +59,7 @@ pub use run::{
     Budget, Limit, Mode, Place, Policy, RequestName, Run, RunLimits, RunOption, RunOptions, RunOutput,
     RunState, RunStatus,
 };
+pub use sandbox::{Enforcement, Sandbox, SandboxProfile};
 pub use session::{ExternalRef, LegacyAlias, Origin, Session, SessionStatus, TitleSource};
 pub use state::{Expect, StateAuthor, StateEntry, StateOutcome, StateScope, StateSlot, VersionMismatch};
 pub use step::{PromptRef, Step, StopReason};

@@ -460,6 +460,7 @@ pub fn new_attempt(run: &Run, id: AttemptId, node: NodeId, at: Time) -> Attempt 
         error: None,
         retryable: false,
         usage: Usage::default(),
+        sandbox: None,
         cancellation: attempt::Cancellation::default(),
         created_at: at,
         started_at: None,

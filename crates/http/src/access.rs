@@ -16,7 +16,8 @@ use crate::{Http, Problem};
 /// The header that names the owner to act for.
 const OWNER_HEADER: &str = "mainspring-owner";
 
-/// Authenticates callers: the state directory's token acts for any owner, an API key for its own owner.
+/// Authenticates callers: the state directory's token acts for any owner, an API key and an agent's token for
+/// their own owner.
 pub struct Access {
     token: [u8; 32],
     owner: String,
@@ -42,10 +43,10 @@ impl Access {
             let caller = Caller::new(owner.unwrap_or(&self.owner));
             return Ok(Some(caller.with_role(AccessRole::Admin)));
         }
-        if !bearer.starts_with(Secret::PREFIX) {
-            return Ok(None);
-        }
-        let caller = kernel.caller_by_secret(bearer).await?;
+        let caller = match bearer.starts_with(Secret::PREFIX) {
+            true => kernel.caller_by_secret(bearer).await?,
+            false => kernel.caller_by_agent_token(bearer),
+        };
         match (caller, owner) {
             (Some(caller), Some(owner)) if caller.owner != owner => Err(Error::not_found("owner", owner)),
             (caller, _) => Ok(caller),

@@ -27,6 +27,7 @@ use crate::store_health::StoreHealth;
 use crate::tasks::Tasks;
 
 mod access;
+mod agent_tokens;
 mod agents;
 mod answers;
 mod artifacts;
@@ -108,6 +109,7 @@ pub(crate) struct Shared {
     lost_events: Vec<LostEvents>,
     /// Notified whenever an API key is revoked.
     keys_revoked: watch::Sender<()>,
+    pub(crate) agent_tokens: agent_tokens::AgentTokens,
     me: std::sync::Weak<Shared>,
 }
 
@@ -159,6 +161,7 @@ impl Kernel {
             logins: logins::Logins::default(),
             lost_events,
             keys_revoked: watch::Sender::new(()),
+            agent_tokens: agent_tokens::AgentTokens::default(),
             me: me.clone(),
         });
         let kernel = Self { shared };

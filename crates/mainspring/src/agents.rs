@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mainspring_adapters::process;
+use mainspring_adapters::sandbox::{SandboxOptions, landlock_abi};
 use mainspring_adapters::{AcpOptions, AgentOptions, McpServer, ProcessAdapter, ScriptAdapter};
 use mainspring_agent::hooks::{Hooks, NoHooks};
 use mainspring_agent::models::{ModelsConfigError, SCRIPTED};
@@ -159,7 +160,22 @@ pub(crate) fn agent_options(
         keep_log: adapter.keep_log.unwrap_or_default(),
         model: adapter.model.clone(),
         profiles: adapter.profiles.clone().unwrap_or_default(),
+        sandbox: SandboxOptions {
+            profile: adapter.sandbox,
+            writable: adapter.writable.clone().unwrap_or_default(),
+            ports: adapter.ports.clone(),
+            hidden: vec![config.state_dir.clone()],
+            protected: [config.agents_dir.clone()].into_iter().chain(user_config_dir()).collect(),
+            landlock: landlock_abi(),
+        },
     }
+}
+
+/// Returns the folder of the user's own configuration of mainspring. An agent that could write it would configure itself.
+fn user_config_dir() -> Option<PathBuf> {
+    let named = std::env::var_os("XDG_CONFIG_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+    let folder = named.or_else(|| Some(std::env::home_dir()?.join(".config")))?;
+    Some(folder.join("mainspring"))
 }
 
 fn acp_options(adapter: &AdapterConfig, config: &Config) -> AcpOptions {

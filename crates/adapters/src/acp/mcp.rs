@@ -8,6 +8,9 @@ use mainspring_core::Failure;
 use mainspring_kernel::adapter::AttemptHandle;
 use serde_json::{Value, json};
 
+/// The variable in which mainspring's own server finds its token: a confined agent cannot read the state directory's.
+const KEY_VARIABLE: &str = "MAINSPRING_KEY";
+
 /// An MCP server that an agent can be given.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum McpServer {
@@ -56,7 +59,8 @@ pub(super) fn server_params(
             let (owner, session) = (session.owner.clone(), session.id.to_string());
             let identity = ["--owner".to_owned(), owner, "--session".to_owned(), session];
             let args: Vec<&String> = args.iter().chain(&identity).collect();
-            Ok(json!({"name": name, "command": command, "args": args, "env": []}))
+            let token = json!({"name": KEY_VARIABLE, "value": attempt.agent_token()});
+            Ok(json!({"name": name, "command": command, "args": args, "env": [token]}))
         }
         Ok(McpServer::Http { url, headers }) if can.http => {
             Ok(json!({"type": "http", "name": name, "url": url, "headers": pairs(headers)}))

@@ -1,9 +1,9 @@
 //! One attempt: a worker, a native session, a turn.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use mainspring_core::{Binding, Failure};
+use mainspring_core::{Binding, Failure, Sandbox};
 use mainspring_kernel::adapter::{AttemptHandle, Death, End, Record};
 use mainspring_kernel::policy::{Permissions, Rules};
 use parking_lot::Mutex;
@@ -46,14 +46,24 @@ impl<D: Dialect> Driver<D> {
 
         let permissions =
             self.options.permissions.for_mode(assignment.run.mode).limited_by_parent(attempt).await?;
-        let key = WorkerKey { cwd: cwd.clone(), arguments: self.dialect.arguments(permissions) };
+        let sandbox = self.options.sandbox.decide(self.options.permissions, permissions, &cwd);
+        let sandbox = sandbox.map_err(|failure| AttemptError::Failed(failure, false))?;
+        let key = WorkerKey {
+            cwd: cwd.clone(),
+            arguments: self.dialect.arguments(permissions),
+            sandbox: sandbox.profile,
+        };
+        if let Some(native) = &bound {
+            self.pool.end_others(&key, native).await;
+        }
         let preferred = bound.as_deref().or_else(|| origin.as_ref()?.native.as_deref());
         let lease = self.lease_worker(attempt, &key, preferred, log).await?;
         let worker = lease.worker();
         let previous_native = lease.last_session.as_ref().map(|session| session.native.clone());
         let active = ActiveAttempt { worker: worker.clone(), native: None, previous_native };
         self.active.lock().insert(attempt.id(), active);
-        match self.run_turn(attempt, &lease, &cwd, (bound, origin), (prompt, permissions)).await {
+        let limits = (permissions, sandbox);
+        match self.run_turn(attempt, &lease, &key, (bound, origin), (prompt, limits)).await {
             Ok((native, TurnOutcome::Ended(end))) => {
                 let (process_local, cancelled) = (!worker.can_resume(), matches!(end, End::Stopped { .. }));
                 lease.release(Some(LastSession { native, process_local, cancelled }));
@@ -84,16 +94,16 @@ impl<D: Dialect> Driver<D> {
         &self,
         attempt: &AttemptHandle,
         lease: &Lease<D::Worker>,
-        cwd: &Path,
+        key: &WorkerKey,
         source: (Option<String>, Option<Binding>),
-        (prompt, permissions): (D::Prompt, Permissions),
+        (prompt, (permissions, sandbox)): (D::Prompt, (Permissions, Sandbox)),
     ) -> Result<(String, TurnOutcome), AttemptError> {
         let worker = lease.worker();
         let stage = match source.0 {
             Some(_) => Stage::Resume { is_new_process: lease.is_new },
             None => Stage::Configure,
         };
-        let session = self.prepare_session(attempt, lease, cwd, source);
+        let session = self.prepare_session(attempt, lease, &key.cwd, source);
         let (native, start) = self.with_start_timeout(attempt, &*worker, stage, session).await?;
         let session_existed = !matches!(start, SessionStart::Opened(_));
         let run = &attempt.assignment().run;
@@ -123,7 +133,7 @@ impl<D: Dialect> Driver<D> {
                 reconstructed: matches!(&start, SessionStart::Opened(preface) if preface.reconstructed),
             },
         };
-        attempt.record(granted.chain([opened]).collect()).await?;
+        attempt.record(granted.chain([opened, Record::Confined(sandbox)]).collect()).await?;
         if let Some(active) = self.active.lock().get_mut(&attempt.id()) {
             active.native = Some(native.clone());
         }
@@ -140,7 +150,7 @@ impl<D: Dialect> Driver<D> {
             launch: Launch {
                 env: vec![],
                 pass_env: vec![],
-                ..self.launch(attempt.id(), &WorkerKey { cwd: cwd.to_owned(), ..WorkerKey::default() })
+                ..self.launch(attempt.id(), &WorkerKey { arguments: &[], ..key.clone() })
             },
             context: &self.context,
             is_new_session: !session_existed,
@@ -229,7 +239,7 @@ impl<D: Dialect> Driver<D> {
             lease = self.pool.acquire(key, native, start) => lease,
             () = attempt.cancelled() => {
                 // The starting process is being killed. The attempt ends only after it.
-                let mark = self.launch(attempt.id(), key).mark();
+                let mark = self.mark(attempt.id());
                 process::wait_until_gone(&mark, &self.context.clock).await;
                 return Err(AttemptError::Cancelled);
             }

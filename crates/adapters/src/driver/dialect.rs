@@ -16,6 +16,7 @@ use mainspring_kernel::tasks::Tasks;
 use super::{Driver, TurnOutcome};
 use crate::pool::PooledWorker;
 use crate::process::{Launch, Log, Pipes, Process};
+use crate::sandbox::SandboxOptions;
 
 /// How many characters of an agent's log a failure's message quotes.
 const LAST_OUTPUT_CHARS: usize = 500;
@@ -55,6 +56,8 @@ pub struct AgentOptions {
     pub model: Option<String>,
     /// The agent's models by the names of logical profiles.
     pub profiles: BTreeMap<String, String>,
+    /// How its processes are confined.
+    pub sandbox: SandboxOptions,
 }
 
 /// When an agent's log is kept as an artifact of the attempt.

@@ -39,6 +39,10 @@ impl PooledWorker for FakeWorker {
     }
 }
 
+fn key(cwd: &str, arguments: &'static [&'static str]) -> WorkerKey {
+    WorkerKey { cwd: cwd.into(), arguments, sandbox: SandboxProfile::Workspace }
+}
+
 struct Fixture {
     pool: Pool<FakeWorker>,
     clock: Clock,
@@ -73,7 +77,7 @@ impl Fixture {
         native: Option<&str>,
     ) -> Lease<FakeWorker> {
         let start = async || Ok::<_, ()>(self.start());
-        self.pool.acquire(&WorkerKey { cwd: cwd.into(), arguments }, native, start).await.unwrap().unwrap()
+        self.pool.acquire(&key(cwd, arguments), native, start).await.unwrap().unwrap()
     }
 
     fn start(&self) -> FakeWorker {
@@ -231,7 +235,7 @@ async fn the_pause_doubles_after_each_failed_start() {
 #[tokio::test]
 async fn a_dropped_start_frees_its_slot_and_a_successful_one_resets_the_pause() {
     let fixture = Fixture::new(1);
-    let key = WorkerKey { cwd: "/".into(), arguments: &[] };
+    let key = key("/", &[]);
     let fails = async || Err::<FakeWorker, _>("no");
     assert!(fixture.pool.acquire(&key, None, fails).await.is_err());
     let mut waits = Box::pin(fixture.pool.acquire(&key, None, fails));
@@ -254,7 +258,7 @@ async fn a_dropped_start_frees_its_slot_and_a_successful_one_resets_the_pause() 
 async fn a_closed_pool_stops_its_workers_and_starts_no_other() {
     let fixture = Fixture::new(2);
     let (busy, idle) = (fixture.lease("/", None).await, fixture.lease("/", None).await);
-    let key = WorkerKey { cwd: "/other".into(), arguments: &["--more"] };
+    let key = key("/other", &["--more"]);
     let mut waits = Box::pin(fixture.pool.acquire(&key, None, async || Ok::<_, ()>(fixture.start())));
     assert!(poll!(&mut waits).is_pending());
     idle.release(session("n1", false));
@@ -312,4 +316,19 @@ async fn the_idle_worker_of_a_session_can_be_taken_out() {
     assert!(fixture.pool.take_idle("n1").is_none(), "it is not idle now");
     lease.release(None);
     assert_eq!(fixture.lease("/a", Some("n9")).await.worker().no, 1, "it is no longer reserved");
+}
+
+#[tokio::test]
+async fn a_session_moves_to_a_worker_of_another_sandbox() {
+    let fixture = Fixture::new(2);
+    fixture.lease("/", None).await.release(session("n", false));
+    fixture.lease("/", None).await.release(session("other", false));
+    let read_only = WorkerKey { sandbox: SandboxProfile::ReadOnly, ..key("/", &[]) };
+    fixture.pool.end_others(&key("/", &[]), "other").await;
+    assert_eq!(fixture.pool.size(), (1, 1), "a worker of the same key keeps its session");
+    fixture.pool.end_others(&read_only, "other").await;
+    assert_eq!((fixture.pool.size(), fixture.ended()), ((0, 0), vec!["stopped 1".to_owned()]));
+    let start = async || Ok::<_, ()>(fixture.start());
+    let lease = fixture.pool.acquire(&read_only, Some("other"), start).await.unwrap().unwrap();
+    assert!(lease.is_new);
 }

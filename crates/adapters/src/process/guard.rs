@@ -31,7 +31,7 @@ use tokio::sync::oneshot;
 use super::tree;
 
 /// The exit code of a guard that could not start its agent, as in a shell.
-const EXIT_NOT_STARTED: u8 = 127;
+pub(super) const EXIT_NOT_STARTED: u8 = 127;
 /// How long the guard waits for a SIGCHLD before it looks for remaining descendants again.
 const RESCAN_INTERVAL_MS: u64 = 20;
 

@@ -30,6 +30,7 @@ fn launch(script: &str, grace_ms: u64) -> Launch {
         scope: "guard-tests".into(),
         name: Ids::system().node().to_string(),
         log: Log::default(),
+        sandbox: None,
     }
 }
 

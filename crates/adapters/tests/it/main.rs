@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue fails")]
 
 mod acp;
+mod confine;
 mod driver;
 mod guard;
 mod pi;

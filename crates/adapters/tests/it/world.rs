@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mainspring_adapters::process::processes_with_variable;
+use mainspring_adapters::sandbox::{SandboxOptions, landlock_abi};
 use mainspring_adapters::{AcpOptions, AgentOptions, KeepLog, ProcessAdapter};
 use mainspring_core::{
     Answer, Approval, Binding, Block, Cursor, Event, Message, Role, Run, RunId, RunStatus, WaitId,
@@ -293,7 +294,7 @@ impl Setup {
             guard: guard(),
             scope: name.clone(),
             command: vec![],
-            env: vec![(FOLDER_VARIABLE.to_owned(), name)],
+            env: vec![(FOLDER_VARIABLE.to_owned(), name.clone()), ("HOME".to_owned(), name)],
             pass_env: vec![],
             cwd: "/".into(),
             max_processes: 16,
@@ -305,6 +306,12 @@ impl Setup {
             keep_log: KeepLog::Failed,
             model: None,
             profiles: std::collections::BTreeMap::new(),
+            sandbox: SandboxOptions {
+                // The scripted agents store their sessions there.
+                writable: vec![folder.join("agent")],
+                landlock: landlock_abi(),
+                ..SandboxOptions::default()
+            },
         };
         let kernel = Options {
             adapter: "agent".into(),

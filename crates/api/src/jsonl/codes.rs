@@ -98,7 +98,16 @@ pub const CODE_MAP: &[(&str, &[&str])] = &[
             "unreachable",
         ],
     ),
-    ("adapter_unavailable", &["adapter_full", "mcp_unavailable", "model_not_configured", "model_overloaded"]),
+    (
+        "adapter_unavailable",
+        &[
+            "adapter_full",
+            "mcp_unavailable",
+            "model_not_configured",
+            "model_overloaded",
+            "sandbox_unavailable",
+        ],
+    ),
     ("stale_owner", &["no_authority", "stale_attempt"]),
     (
         "policy_denied",

@@ -3,7 +3,7 @@
 use std::io;
 
 use mainspring_client::{ArtifactListQuery, RunDelegations};
-use mainspring_core::{Artifact, Attempt, Budget, Grant, Run, RunId, RunOutput};
+use mainspring_core::{Artifact, Attempt, Budget, Grant, Run, RunId, RunOutput, Sandbox};
 use serde_json::{Value, json};
 
 use crate::Context;
@@ -153,6 +153,10 @@ fn print_attempt(output: &Output, attempt: &Attempt) -> io::Result<()> {
         duration.unwrap_or_default(),
         attempt.id
     ))?;
+    if let Some(Sandbox { profile, note, .. }) = &attempt.sandbox {
+        let note = note.as_ref().map(|note| format!(": {note}")).unwrap_or_default();
+        output.print_line(format_args!("  sandbox {profile}{note}"))?;
+    }
     let stages = &attempt.cancellation;
     for (stage, at) in [
         ("requested", stages.requested_at),

@@ -65,6 +65,11 @@ impl AttemptHandle {
         &self.assignment
     }
 
+    /// The token with which the agent's control tools act for the owner of its session.
+    pub fn agent_token(&self) -> String {
+        self.parts.shared.agent_tokens.token_for(&self.assignment.session, &self.parts.ids)
+    }
+
     /// The answer the attempt waited for; none at its first execution.
     pub fn answer(&self) -> Option<&Answered> {
         self.assignment.answer.as_ref()

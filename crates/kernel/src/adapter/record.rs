@@ -2,7 +2,7 @@
 
 use mainspring_core::{
     Approval, Block, Budget, Digest, DigestAuthor, Failure, Fidelity, Grant, GrantId, MessageId, PromptRef,
-    StopReason, Time, ToolOutcome, Usage,
+    Sandbox, StopReason, Time, ToolOutcome, Usage,
 };
 use serde_json::Value;
 
@@ -21,6 +21,8 @@ pub enum Record {
     },
     /// The native session of [`super::Assignment::binding`] is ready and the attempt runs.
     Resumed,
+    /// The agent's processes are confined as described, or not.
+    Confined(Sandbox),
     /// A standing decision applies to this run.
     Granted(Box<Grant>),
     /// A request for permission was decided without asking a person.

@@ -7,13 +7,13 @@ use std::path::PathBuf;
 
 use mainspring_adapters::KeepLog;
 use mainspring_agent::tool::mcp::McpConfig;
-use mainspring_core::Fallback;
+use mainspring_core::{Fallback, SandboxProfile};
 use mainspring_kernel::policy;
 
 use super::error::Problem;
 use super::rule::{
-    Input, Keywords, Number, Rule, Value, command, fallbacks, keyword, number, path, policy_rules, profiles,
-    server_names, text, variable_names, variables,
+    Input, Keywords, Number, Rule, Value, command, fallbacks, keyword, number, path, paths, policy_rules,
+    ports, profiles, server_names, text, variable_names, variables,
 };
 use crate::agents::CONTROL_SERVER;
 
@@ -60,6 +60,12 @@ pub struct AdapterConfig {
     pub fallbacks: Option<Vec<Fallback>>,
     /// The MCP servers that the agent gets: names of tables `mcp.NAME`; `*` matches any text.
     pub mcp: Option<Vec<String>>,
+    /// The sandbox of runs that may act.
+    pub sandbox: Option<SandboxProfile>,
+    /// Further folders that a confined agent may write.
+    pub writable: Option<Vec<PathBuf>>,
+    /// The TCP ports that a confined agent may connect to.
+    pub ports: Option<Vec<u16>>,
 }
 
 /// Default maximum number of processes of an adapter.
@@ -115,6 +121,11 @@ pub enum Permissions {
 impl Keywords for Permissions {
     const ALL: &'static [(&'static str, Self)] =
         &[("ask", Self::Ask), ("legacy", Self::Legacy), ("deny", Self::Deny)];
+}
+
+impl Keywords for SandboxProfile {
+    const ALL: &'static [(&'static str, Self)] =
+        &[("read_only", Self::ReadOnly), ("workspace", Self::Workspace), ("off", Self::Off)];
 }
 
 impl Keywords for KeepLog {
@@ -204,6 +215,12 @@ adapter_settings! {
     fallbacks: Vec<Fallback>, fallbacks(), "none";
     #[doc = "MCP servers that the agent gets: names of `[mcp.NAME]`; `*` matches any text. ACP only."]
     mcp: Vec<String>, server_names(), "none";
+    #[doc = "Sandbox of runs that may act: all but the agent's own folders is read-only (read_only), the working folder is writable too (workspace), or none (off). Other runs are always read_only."]
+    sandbox: SandboxProfile, keyword(), "`workspace`; `off` with `permissions = \"legacy\"`";
+    #[doc = "Further folders and files that a confined agent may write; they must exist."]
+    writable: Vec<PathBuf>, paths(), "none";
+    #[doc = "TCP ports that a confined agent may connect to. Other protocols are not restricted."]
+    ports: Vec<u16>, ports(), "all";
 }
 
 /// Checks the settings of the adapter `name` for missing and inconsistent values.

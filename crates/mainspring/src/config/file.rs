@@ -89,7 +89,13 @@ impl Reader<'_> {
             }
             DeValue::Array(values) => {
                 let texts = values.iter().map(|value| value.get_ref().as_str().map(str::to_owned));
-                texts.collect::<Option<Vec<_>>>().map_or(RawValue::Other, RawValue::List)
+                let numbers = values.iter().map(|value| match value.get_ref() {
+                    DeValue::Integer(number) => u64::from_str_radix(number.as_str(), number.radix()).ok(),
+                    _ => None,
+                });
+                let numbers = numbers.collect::<Option<Vec<_>>>().map(RawValue::Integers);
+                let texts = texts.collect::<Option<Vec<_>>>().map(RawValue::List);
+                texts.or(numbers).unwrap_or(RawValue::Other)
             }
             DeValue::Table(table) => {
                 let text = |value: &Spanned<DeValue<'_>>| value.get_ref().as_str().map(str::to_owned);

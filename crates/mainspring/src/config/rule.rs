@@ -45,6 +45,8 @@ pub(super) enum RawValue {
     Integer(Option<u64>),
     /// A list of strings of the file.
     List(Vec<String>),
+    /// A list of integers of the file, none of them negative or beyond 64 bits.
+    Integers(Vec<u64>),
     /// A table of strings of the file.
     Table(BTreeMap<String, String>),
     /// Any other value of the file.
@@ -62,7 +64,11 @@ impl Input<'_> {
     fn text(&self) -> Option<&str> {
         match &self.raw {
             RawValue::Untyped(text) | RawValue::Text(text) => Some(text),
-            RawValue::Integer(_) | RawValue::List(_) | RawValue::Table(_) | RawValue::Other => None,
+            RawValue::Integer(_)
+            | RawValue::List(_)
+            | RawValue::Integers(_)
+            | RawValue::Table(_)
+            | RawValue::Other => None,
         }
     }
 }
@@ -103,7 +109,7 @@ where
             RawValue::Untyped(text) => parse_number(text),
             RawValue::Integer(number) => *number,
             RawValue::Text(_) => return Err(format!("{}, without quotes", allowed())),
-            RawValue::List(_) | RawValue::Table(_) | RawValue::Other => None,
+            RawValue::List(_) | RawValue::Integers(_) | RawValue::Table(_) | RawValue::Other => None,
         };
         number
             .filter(|number| (self.min..=self.max).contains(number))
@@ -213,9 +219,7 @@ impl Rule<Vec<String>> for HostNames {
             RawValue::List(hosts) => hosts.clone(),
             RawValue::Untyped(text) if text.trim().is_empty() => vec![],
             RawValue::Untyped(text) => text.split(',').map(|host| host.trim().to_owned()).collect(),
-            RawValue::Text(_) | RawValue::Integer(_) | RawValue::Table(_) | RawValue::Other => {
-                return Err(self.allowed());
-            }
+            _ => return Err(self.allowed()),
         };
         if hosts.iter().all(|host| is_host(host)) { Ok(hosts) } else { Err(self.allowed()) }
     }
@@ -525,6 +529,66 @@ impl Rule<PathBuf> for AbsolutePath {
 
     fn allowed(&self) -> String {
         "a path".to_owned()
+    }
+}
+
+/// A rule that accepts a list of paths: a list in the file, comma-separated elsewhere.
+pub(super) struct Paths;
+
+/// Allows a list of paths and makes them absolute.
+pub(super) const fn paths() -> Paths {
+    Paths
+}
+
+impl Rule<Vec<PathBuf>> for Paths {
+    fn read(&self, input: &Input<'_>) -> Result<Vec<PathBuf>, String> {
+        let paths: Vec<String> = match &input.raw {
+            RawValue::List(paths) => paths.clone(),
+            RawValue::Untyped(text) if text.trim().is_empty() => vec![],
+            RawValue::Untyped(text) => text.split(',').map(|path| path.trim().to_owned()).collect(),
+            _ => return Err(self.allowed()),
+        };
+        paths.iter().map(|path| expand_path(Path::new(path), input.folder, input.home)).collect()
+    }
+
+    fn show(&self, value: &Vec<PathBuf>) -> Value {
+        Value::List(value.iter().map(|path| path.to_string_lossy().into_owned()).collect())
+    }
+
+    fn allowed(&self) -> String {
+        "a list of paths, such as [\"~/.local/share/tool\"]".to_owned()
+    }
+}
+
+/// A rule that accepts a list of ports: a list of numbers in the file, comma-separated elsewhere.
+pub(super) struct Ports;
+
+/// Allows a list of ports.
+pub(super) const fn ports() -> Ports {
+    Ports
+}
+
+impl Rule<Vec<u16>> for Ports {
+    fn read(&self, input: &Input<'_>) -> Result<Vec<u16>, String> {
+        let numbers: Option<Vec<u64>> = match &input.raw {
+            RawValue::Integers(numbers) => Some(numbers.clone()),
+            // An empty list has no type.
+            RawValue::List(texts) if texts.is_empty() => Some(vec![]),
+            RawValue::Untyped(text) if text.trim().is_empty() => Some(vec![]),
+            RawValue::Untyped(text) => text.split(',').map(|port| parse_number(port.trim())).collect(),
+            _ => None,
+        };
+        let to_port = |number: u64| u16::try_from(number).ok().filter(|port| *port > 0);
+        let ports = numbers.and_then(|numbers| numbers.into_iter().map(to_port).collect());
+        ports.ok_or_else(|| self.allowed())
+    }
+
+    fn show(&self, value: &Vec<u16>) -> Value {
+        Value::List(value.iter().map(ToString::to_string).collect())
+    }
+
+    fn allowed(&self) -> String {
+        "a list of ports from 1 to 65535, such as [443]".to_owned()
     }
 }
 

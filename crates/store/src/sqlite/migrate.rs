@@ -25,6 +25,7 @@ const MIGRATIONS: &[(u32, &str)] = &[
     (21, include_str!("../../migrations/0021_retries.sql")),
     (22, include_str!("../../migrations/0022_lost_events.sql")),
     (23, include_str!("../../migrations/0023_bindings.sql")),
+    (24, include_str!("../../migrations/0024_sandbox.sql")),
 ];
 
 /// The schema version this program writes.

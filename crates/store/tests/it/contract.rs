@@ -268,6 +268,12 @@ async fn everything_about_a_run_and_its_attempts_reads_back_as_written() {
         error: Some(Failure::new("lost", "gone")),
         retryable: true,
         usage: full_run().usage,
+        sandbox: Some(Sandbox {
+            profile: SandboxProfile::Workspace,
+            enforcement: Enforcement::Landlock,
+            abi: Some(7),
+            note: Some("a note".into()),
+        }),
         cancellation: Cancellation {
             requested_at: Some(NOW),
             dispatched_at: Some(NOW.plus(1)),

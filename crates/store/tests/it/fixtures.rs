@@ -160,6 +160,7 @@ pub(crate) fn attempt(n: u64, run: u64, no: u32, status: RunStatus) -> Attempt {
         error: None,
         retryable: false,
         usage: Usage::default(),
+        sandbox: None,
         cancellation: Cancellation::default(),
         created_at: NOW,
         started_at: None,

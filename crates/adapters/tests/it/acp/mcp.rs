@@ -33,9 +33,11 @@ async fn a_session_gets_its_servers_when_opened_and_when_resumed() {
         for _ in 0..2 {
             let given: Value = serde_json::from_str(&world.answer_to("a", "servers").await).unwrap();
             let session = world.events("a").await[0].session.to_string();
+            let token = &given[1]["env"][0]["value"];
+            assert_eq!(token.as_str().map(str::len), Some(64), "a secret of its own");
             let expected = json!([
                 {"name": "files", "command": "/bin/files", "args": ["--read"], "env": [{"name": "LOG", "value": "off"}]},
-                {"name": "own", "command": "/bin/mainspring", "env": [],
+                {"name": "own", "command": "/bin/mainspring", "env": [{"name": "MAINSPRING_KEY", "value": token}],
                  "args": ["mcp", "--owner", "ada", "--session", session]},
                 {"type": "http", "name": "search", "url": "http://127.0.0.1:1/mcp",
                  "headers": [{"name": "X-Team", "value": "blue"}]},

@@ -17,6 +17,7 @@ async fn a_turn_with_text_thoughts_tools_and_progress() {
     binding.created
     attempt.started
     run.running
+    attempt.confined
     message.completed
     tool.started
     tool.completed
@@ -367,6 +368,8 @@ async fn the_agents_mode_follows_the_mode_of_the_run() {
     let world = world_with("resume,modes", |setup| {
         setup.acp.act_mode = Some("code".into());
         setup.acp.ask_mode = Some("plan".into());
+        // One process serves both modes.
+        setup.agent.sandbox.profile = Some(SandboxProfile::ReadOnly);
     })
     .await;
     let answer = async |mode| {

@@ -19,6 +19,7 @@ async fn a_turn_with_text_thoughts_tools_notices_and_usage() {
     binding.created
     attempt.started
     run.running
+    attempt.confined
     message.completed
     tool.started
     tool.completed
@@ -229,7 +230,7 @@ async fn a_run_in_ask_mode_has_read_only_tools() {
     // Another process resumes the same session.
     assert_eq!(world.answer_to("a", "history").await, "arguments\narguments\nhistory");
     assert_eq!(answers("history").await, "arguments\narguments\nhistory\nhistory");
-    assert_eq!((world.bindings("a").await.len(), world.processes()), (1, 4));
+    assert_eq!((world.bindings("a").await.len(), world.processes()), (1, 2));
     world.close().await;
 }
 

@@ -27,6 +27,7 @@ impl AttemptDraft {
                 self.binding_resume(node)?;
                 self.command(Command::Open { by })?;
             }
+            Record::Confined(sandbox) => self.emit(Body::AttemptConfined { sandbox }),
             Record::Granted(grant) => self.row(Row::Grant(grant)),
             Record::Decided { question, decision, grant } => {
                 let wait_id = self.ids.wait();
@@ -240,7 +241,7 @@ pub(crate) fn check_size(records: &[Record], limit: usize) -> Result<(), Error> 
             }
             Record::ToolUpdated { text, .. } | Record::Progress { text } => ("report", text.len()),
             Record::Decided { question, .. } => ("question", question.len()),
-            Record::Opened { .. } | Record::Resumed | Record::Granted(_) => continue,
+            Record::Opened { .. } | Record::Resumed | Record::Confined(_) | Record::Granted(_) => continue,
             Record::Usage(_) | Record::Title { .. } => continue,
         };
         if size > limit {

@@ -224,6 +224,7 @@ impl Import<'_> {
             error,
             retryable: row.number("retryable") == Some(1) || status.is_none(),
             usage: Usage::default(),
+            sandbox: None,
             cancellation: Cancellation {
                 requested_at: row.time("cancellation_requested_at_ms"),
                 dispatched_at: row.time("cancellation_dispatched_at_ms"),

@@ -1,0 +1,196 @@
+//! Sandboxes of agents: which profile a run gets, and what the processes of a profile may read and write.
+//!
+//! | profile | writable |
+//! |---|---|
+//! | `read_only` | the agent's own folders, a private temporary folder, null, terminals, shared memory |
+//! | `workspace` | also the working folder, its git directory, the system's temporary folder |
+//! | `off` | everything that the user may write |
+//!
+//! Under the first two, everything but the state directory is readable. A run that may only answer, or whose adapter
+//! denies everything, is `read_only`, whatever is configured.
+//!
+//! A confinement lasts as long as its process, so the profile is part of what a pooled process is matched by.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use mainspring_core::{Enforcement, Failure, Sandbox, SandboxProfile};
+use mainspring_kernel::policy::Permissions;
+
+use crate::process::{Confinement, agent_variable};
+
+mod folders;
+mod git;
+pub use folders::{OwnFolder, own_folders};
+
+/// The lowest version of Landlock that is used. Earlier ones do not restrict the truncation of files.
+const MIN_ABI: u32 = 3;
+/// The version of Landlock from which signals and abstract sockets are restricted.
+const SCOPES_ABI: u32 = 6;
+
+/// How the processes of an adapter are confined.
+#[derive(Debug, Clone, Default)]
+pub struct SandboxOptions {
+    /// The configured profile of runs that may act. `None` follows the permissions.
+    pub profile: Option<SandboxProfile>,
+    /// Further folders that a confined agent may write.
+    pub writable: Vec<PathBuf>,
+    /// The TCP ports that a confined agent may connect to. `None` means all.
+    pub ports: Option<Vec<u16>>,
+    /// The folders that no confined agent may read or write.
+    pub hidden: Vec<PathBuf>,
+    /// The folders that no confined agent may write.
+    pub protected: Vec<PathBuf>,
+    /// The version of Landlock in the kernel; see [`landlock_abi`].
+    pub landlock: Option<u32>,
+}
+
+/// Returns the version of Landlock in this kernel; `None` if it has none that can confine an agent.
+#[cfg(target_os = "linux")]
+pub fn landlock_abi() -> Option<u32> {
+    use landlock::{LandlockStatus, RestrictSelf};
+    // Without flags this restricts nothing: it only asks the kernel.
+    let LandlockStatus::Available { effective_abi, kernel_abi } =
+        RestrictSelf::default().no_new_privs(false).apply().ok()?.landlock
+    else {
+        return None;
+    };
+    let abi = u32::try_from(kernel_abi.unwrap_or(effective_abi as i32)).ok()?;
+    (abi >= MIN_ABI).then_some(abi)
+}
+
+/// Returns the version of Landlock in this kernel; `None` if it has none that can confine an agent.
+#[cfg(not(target_os = "linux"))]
+pub fn landlock_abi() -> Option<u32> {
+    None
+}
+
+impl SandboxOptions {
+    /// Decides the sandbox of a run in `folder`. `adapter` are the permissions of its adapter, `run` those of the run. Fails
+    /// if the run must be confined and cannot be.
+    pub(crate) fn decide(
+        &self,
+        adapter: Permissions,
+        run: Permissions,
+        folder: &Path,
+    ) -> Result<Sandbox, Failure> {
+        let wanted = match (run, self.profile) {
+            (Permissions::Deny, _) => SandboxProfile::ReadOnly,
+            (_, Some(configured)) => configured,
+            (Permissions::Ask, None) => SandboxProfile::Workspace,
+            (Permissions::Legacy, None) => SandboxProfile::Off,
+        };
+        if wanted == SandboxProfile::Off {
+            return Ok(Sandbox::none(None));
+        }
+        let Some(abi) = self.landlock else {
+            let is_default = self.profile.is_none() && run != Permissions::Deny;
+            let is_waived = self.profile == Some(SandboxProfile::Off) || adapter == Permissions::Legacy;
+            return match is_default || is_waived {
+                true => {
+                    Ok(Sandbox::none(Some("this system has no Landlock: nothing confines the agent".into())))
+                }
+                false => Err(unavailable(wanted)),
+            };
+        };
+        let notes = [
+            self.split_note(wanted, folder),
+            (abi < SCOPES_ABI).then(|| {
+                format!(
+                    "Landlock {abi} does not restrict signals: the agent can end other processes of its user"
+                )
+            }),
+        ];
+        let notes: Vec<String> = notes.into_iter().flatten().collect();
+        Ok(Sandbox {
+            profile: wanted,
+            enforcement: Enforcement::Landlock,
+            abi: Some(abi),
+            note: (!notes.is_empty()).then(|| notes.join("; ")),
+        })
+    }
+
+    /// The restriction of a working folder that contains a folder which the agent may not write. Landlock cannot exclude a
+    /// folder from a rule for its parent, so every other entry gets a rule.
+    fn split_note(&self, profile: SandboxProfile, folder: &Path) -> Option<String> {
+        let folder = resolve(folder);
+        let excluded = self.hidden.iter().chain(&self.protected).map(|path| resolve(path));
+        let inside = excluded.into_iter().find(|path| path.starts_with(&folder))?;
+        (profile == SandboxProfile::Workspace).then(|| {
+            format!(
+                "{} contains {}, which the agent may not write: new files and folders cannot be made directly in the folders \
+                 between them",
+                folder.display(),
+                inside.display()
+            )
+        })
+    }
+}
+
+/// The sandbox of one process.
+#[derive(Debug, Clone)]
+pub struct ProcessSandbox {
+    /// The options of its adapter.
+    pub options: Arc<SandboxOptions>,
+    /// The profile.
+    pub profile: SandboxProfile,
+    /// The working folder of the session.
+    pub folder: PathBuf,
+    /// The agent's command, by which the agent's own folders are known.
+    pub command: Vec<String>,
+    /// The variables that the adapter adds to the agent's environment.
+    pub env: Vec<(String, String)>,
+    /// Names of variables that the agent gets of mainspring's own environment.
+    pub pass_env: Vec<String>,
+}
+
+impl ProcessSandbox {
+    /// The files that the process may use; `None` if the profile is off. Creates the agent's own folders where they are
+    /// missing.
+    pub(crate) fn confinement(&self) -> Option<Confinement> {
+        let Self { options, folder, .. } = self;
+        let mut writable: Vec<PathBuf> = match self.profile {
+            SandboxProfile::Off => return None,
+            SandboxProfile::ReadOnly => vec![],
+            SandboxProfile::Workspace => {
+                let temporary = [std::env::temp_dir(), "/tmp".into()];
+                [folder.clone()].into_iter().chain(git::folders(folder)).chain(temporary).collect()
+            }
+        };
+        let variable = |name: &str| agent_variable(name, &self.env, &self.pass_env);
+        for own in own_folders(&self.command, &variable) {
+            own.create_if_missing();
+            writable.push(own.path);
+        }
+        writable.extend(options.writable.iter().cloned());
+        Some(Confinement {
+            readable: vec![folder.clone()],
+            writable,
+            hidden: options.hidden.iter().map(|path| resolve(path)).collect(),
+            protected: options.protected.iter().map(|path| resolve(path)).collect(),
+            ports: options.ports.clone(),
+        })
+    }
+}
+
+fn unavailable(profile: SandboxProfile) -> Failure {
+    let message = format!(
+        "this run must be confined ({profile}), and this system has no Landlock (Linux 6.2 or later): write sandbox = \
+         \"off\" into the adapter's table to run it unconfined"
+    );
+    Failure::new("sandbox_unavailable", message)
+}
+
+/// Resolves the links of a path as far as it exists.
+fn resolve(path: &Path) -> PathBuf {
+    let known = path.ancestors().find_map(|known| Some((known, known.canonicalize().ok()?)));
+    match known.and_then(|(known, real)| Some((real, path.strip_prefix(known).ok()?))) {
+        // Joining an empty path would add a slash.
+        Some((real, rest)) if rest.as_os_str().is_empty() => real,
+        Some((real, rest)) => real.join(rest),
+        None => path.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,55 @@
+//! Sandboxes: the confinement of an agent's processes.
+
+use serde::{Deserialize, Serialize};
+
+use crate::message::names;
+
+/// The files that an agent's processes may write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum SandboxProfile {
+    /// The agent's own folders and a private temporary folder.
+    ReadOnly,
+    /// Those of `read_only`, the working folder, its git directory and the system's temporary folder.
+    Workspace,
+    /// Everything that the user may write.
+    #[default]
+    Off,
+}
+names!(SandboxProfile { ReadOnly => "read_only", Workspace => "workspace", Off => "off" });
+
+/// The means by which a sandbox is enforced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Enforcement {
+    /// Landlock, a feature of the Linux kernel.
+    Landlock,
+    /// Nothing: the processes are not confined.
+    None,
+}
+
+/// The confinement under which an attempt's agent works.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct Sandbox {
+    /// The profile that holds.
+    pub profile: SandboxProfile,
+    /// How it is enforced.
+    pub enforcement: Enforcement,
+    /// The version of Landlock in the kernel, if that enforces it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub abi: Option<u32>,
+    /// A restriction or a gap that a person should know of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+}
+
+impl Sandbox {
+    /// The sandbox of an agent that nothing confines.
+    pub fn none(note: Option<String>) -> Self {
+        Self { profile: SandboxProfile::Off, enforcement: Enforcement::None, abi: None, note }
+    }
+}
