@@ -19,6 +19,7 @@ use tokio::runtime::Runtime;
 mod adapter;
 mod bytes;
 mod commit;
+mod confine;
 mod delta;
 mod history;
 mod http;
@@ -51,7 +52,7 @@ const CHILDREN: [(&str, ChildMain); 4] = [
 /// Benchmarks that run only when named: they take long and use nearly the whole machine.
 const ONLY_WHEN_NAMED: [(&str, Benchmark); 1] = [("soak", soak::measure)];
 
-const BENCHMARKS: [(&str, Benchmark); 10] = [
+const BENCHMARKS: [(&str, Benchmark); 11] = [
     ("commit", commit::measure),
     ("turn", turn::measure),
     ("tree", tree::measure),
@@ -60,6 +61,7 @@ const BENCHMARKS: [(&str, Benchmark); 10] = [
     ("bytes", bytes::measure),
     ("replay", replay::measure),
     ("start", start::measure),
+    ("confine", confine::measure),
     ("http", http::measure),
     ("stdio", stdio::measure),
 ];

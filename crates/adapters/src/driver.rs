@@ -13,7 +13,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use mainspring_core::{AttemptId, AuthMethod, Failure, Fidelity, RunOption, SandboxProfile, Time};
+use mainspring_core::{
+    AttemptId, AuthMethod, Failure, Fidelity, LeftProcess, RunOption, Sandbox, SandboxProfile, Time,
+};
 use mainspring_kernel::adapter::{
     Adapter, AttemptHandle, Capabilities, Death, Dispatch, End, Executed, HandleError, Login, RestartBehavior,
 };
@@ -22,13 +24,14 @@ use mainspring_kernel::tasks::Tasks;
 use parking_lot::Mutex;
 
 use crate::pool::{Lease, Pool, PoolOptions, PooledWorker as _, WorkerKey};
-use crate::process::{self, Launch, Log};
+use crate::process::{self, Launch, Log, ProcessId};
 use crate::sandbox::{ProcessSandbox, SandboxOptions};
 
 mod attachment;
 mod attempt;
 mod dialect;
 mod files;
+mod left_running;
 mod lost_session;
 mod model_error;
 mod model_match;
@@ -45,6 +48,7 @@ pub(crate) use dialect::{
     start_process, with_last_output,
 };
 pub(crate) use files::{FileContent, diff_block, file_name, output_blocks, store_file};
+use left_running::LeftRunning;
 pub(crate) use lost_session::Cause;
 pub(crate) use model_error::ModelError;
 pub(crate) use model_match::find_models;
@@ -68,6 +72,10 @@ pub(crate) struct Driver<D: Dialect> {
     /// Whether the agent can resume sessions; unknown before its first process.
     can_resume: Mutex<Option<bool>>,
     sandbox: Arc<SandboxOptions>,
+    /// The sandbox of runs that may act.
+    acting_sandbox: Sandbox,
+    /// The processes that turns left running.
+    left_running: LeftRunning,
 }
 
 /// An attempt that has a worker.
@@ -119,10 +127,15 @@ impl<D: Dialect> Driver<D> {
             context: ProcessContext { tasks: Tasks::default(), clock, ignored: Arc::default() },
             dialect: Arc::new(dialect),
             sandbox: Arc::new(options.sandbox.clone()),
+            acting_sandbox: options
+                .sandbox
+                .decide(options.permissions, options.permissions, &options.cwd)
+                .unwrap_or_else(|failure| Sandbox::none(Some(failure.message))),
             options,
             active: Mutex::default(),
             session_locks: SessionLocks::default(),
             can_resume: Mutex::default(),
+            left_running: LeftRunning::default(),
         }
     }
 
@@ -150,6 +163,7 @@ impl<D: Dialect> Driver<D> {
             scope: options.scope.clone(),
             name: attempt.to_string(),
             log: Log::new(self.secrets()),
+            supervision: options.supervision,
             sandbox: Some(ProcessSandbox {
                 options: self.sandbox.clone(),
                 profile: key.sandbox,
@@ -253,6 +267,8 @@ impl<D: Dialect> Adapter for Driver<D> {
                 false => vec![RunOption::SystemPrompt, RunOption::Model, RunOption::ModelProfile],
             },
             usage_reports: D::USAGE_REPORTS,
+            sandbox: Some(self.acting_sandbox.clone()),
+            supervision: Some(self.options.supervision),
         }
     }
 
@@ -296,6 +312,14 @@ impl<D: Dialect> Adapter for Driver<D> {
 
     fn login(&self) -> Option<&dyn Login> {
         D::login(self)
+    }
+
+    fn left_running(&self, attempt: AttemptId) -> Vec<LeftProcess> {
+        self.left_running.list(attempt).into_iter().map(ProcessId::describe).collect()
+    }
+
+    async fn end_left_running(&self, attempt: AttemptId) {
+        self.left_running.end(attempt, &self.context.clock).await;
     }
 
     async fn kill(&self, attempt: AttemptId) -> Death {

@@ -1,7 +1,7 @@
 //! Adapters that drive agent runtimes for the kernel: the built-in script agent, ACP agents, and pi.
 
 use async_trait::async_trait;
-use mainspring_core::AttemptId;
+use mainspring_core::{AttemptId, LeftProcess};
 use mainspring_kernel::adapter::{Adapter, AttemptHandle, Capabilities, Death, Dispatch, Executed, Login};
 use mainspring_kernel::clock::Clock;
 
@@ -72,6 +72,14 @@ impl Adapter for ProcessAdapter {
 
     fn login(&self) -> Option<&dyn Login> {
         self.0.login()
+    }
+
+    fn left_running(&self, attempt: AttemptId) -> Vec<LeftProcess> {
+        self.0.left_running(attempt)
+    }
+
+    async fn end_left_running(&self, attempt: AttemptId) {
+        self.0.end_left_running(attempt).await;
     }
 
     fn forget(&self, native: &str) {

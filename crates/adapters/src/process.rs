@@ -7,12 +7,14 @@
 //! The agent's output does not pass through the guard. Its input does, so that the guard notices the end of mainspring
 //! even after `kill -9`. A confined agent is started by a confiner, which restricts itself and then becomes the agent.
 
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
+use mainspring_core::Supervision;
 use mainspring_kernel::adapter::Death;
 use mainspring_kernel::clock::Clock;
 use mainspring_kernel::tasks::Tasks;
@@ -34,7 +36,7 @@ pub use confine::Confinement;
 pub use log::Log;
 pub(crate) use tail::Tail;
 use temporary::TemporaryFolder;
-pub use tree::processes_with_variable;
+pub use tree::{ProcessId, processes_with_variable};
 
 /// The environment variable that marks every process started under a guard; its value is `SCOPE#NAME`. The name does
 /// not start with `MAINSPRING_`, because a mainspring started by an agent would read it as a setting.
@@ -88,6 +90,8 @@ pub struct Launch {
     /// The sandbox of its processes; `None` if they are not confined. A confined process also has a temporary folder of its
     /// own.
     pub sandbox: Option<ProcessSandbox>,
+    /// The processes that the guard ends.
+    pub supervision: Supervision,
 }
 
 impl Launch {
@@ -148,7 +152,14 @@ pub struct Process {
     clock: Clock,
     grace: Duration,
     mark: String,
+    /// The guard's number. It may belong to another process once the guard has ended.
+    guard: Option<Pid>,
+    supervision: Supervision,
 }
+
+/// The processes of a tree at one time.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Snapshot(HashSet<ProcessId>);
 
 /// Mainspring's ends of an agent's standard input and output.
 #[derive(Debug)]
@@ -177,6 +188,7 @@ impl Process {
         else {
             return Err(failed(std::io::ErrorKind::BrokenPipe.into()));
         };
+        let pid = guard.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
         let (signals, received) = mpsc::unbounded_channel();
         let (end, ended) = watch::channel(None);
         let log = launch.log.clone();
@@ -195,6 +207,8 @@ impl Process {
             clock: clock.clone(),
             grace: launch.grace,
             mark: launch.mark(),
+            guard: pid,
+            supervision: launch.supervision,
         };
         Ok((process, Pipes { stdin, stdout }))
     }
@@ -228,6 +242,33 @@ impl Process {
     /// Kills the process tree.
     pub async fn kill(&self) -> Death {
         self.end(Signal::QUIT, KILL_TIMEOUT_MS).await
+    }
+
+    /// The processes of the tree, without the guard. `None` if they cannot be told.
+    pub(crate) fn snapshot(&self) -> Option<Snapshot> {
+        match self.supervision {
+            Supervision::Tree => Some(Snapshot(self.descendants().into_iter().collect())),
+            Supervision::Group => None,
+        }
+    }
+
+    /// The living processes of the tree that were started after the snapshot.
+    pub(crate) fn started_since(&self, before: &Snapshot) -> Vec<ProcessId> {
+        let mut started = self.descendants();
+        started.retain(|process| !before.0.contains(process));
+        started
+    }
+
+    /// Kills every process of the tree that was started after the snapshot, in whatever session or process group.
+    pub(crate) async fn kill_started_since(&self, before: &Snapshot) -> Death {
+        end_processes(|| self.started_since(before), &self.clock).await
+    }
+
+    fn descendants(&self) -> Vec<ProcessId> {
+        match self.guard.filter(|_| self.is_alive()) {
+            Some(guard) => tree::descendants_of_subreaper(guard),
+            None => vec![],
+        }
     }
 
     async fn end(&self, signal: Signal, timeout_ms: u64) -> Death {
@@ -285,6 +326,22 @@ pub async fn wait_until_gone(mark: &str, clock: &Clock) -> Death {
     Death::Proven
 }
 
+/// Kills the processes that `list` returns until it returns none.
+pub(crate) async fn end_processes(list: impl Fn() -> Vec<ProcessId>, clock: &Clock) -> Death {
+    let deadline = clock.now().plus(KILL_TIMEOUT_MS);
+    loop {
+        let living = list();
+        if living.is_empty() {
+            return Death::Proven;
+        }
+        if clock.now() >= deadline {
+            return Death::Unproven;
+        }
+        living.into_iter().for_each(ProcessId::kill);
+        clock.sleep_until(clock.now().plus(SWEEP_INTERVAL_MS)).await;
+    }
+}
+
 fn kill_all(pids: &[Pid]) {
     for pid in pids {
         let _ = kill_process(*pid, Signal::KILL);
@@ -295,15 +352,22 @@ fn command(launch: &Launch, confined: Option<(Confinement, &TemporaryFolder)>) -
     let (guard, arguments) =
         launch.guard.split_first().map_or((OsString::new(), &[][..]), |(guard, rest)| (guard.clone(), rest));
     let mut command = Command::new(guard);
-    command.args(arguments).arg("--grace-ms").arg(launch.grace.as_millis().to_string()).arg("--");
+    command.args(arguments).arg("--grace-ms").arg(launch.grace.as_millis().to_string());
+    if launch.supervision == Supervision::Group {
+        command.arg("--group");
+    }
+    command.arg("--");
     command.env_clear().envs(inherited_environment(&launch.pass_env));
+    let is_confined = confined.is_some();
     if let Some((mut confinement, temporary)) = confined {
         confinement.writable.push(temporary.path().to_owned());
         command.args(&launch.guard).arg("--confine").arg(serde_json::to_string(&confinement)?).arg("--");
         command.env("TMPDIR", temporary.path());
     }
+    let switches = launch.sandbox.as_ref().filter(|_| is_confined).map(ProcessSandbox::variables);
     command.args(&launch.command).current_dir(&launch.cwd);
-    command.envs(launch.env.iter().cloned()).env("PWD", &launch.cwd).env(MARK_VARIABLE, launch.mark());
+    command.envs(launch.env.iter().cloned()).envs(switches.into_iter().flatten());
+    command.env("PWD", &launch.cwd).env(MARK_VARIABLE, launch.mark());
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     // A terminal's signals must reach mainspring only.
     command.process_group(0);

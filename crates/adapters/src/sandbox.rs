@@ -21,6 +21,7 @@ use crate::process::{Confinement, agent_variable};
 
 mod folders;
 mod git;
+mod inner;
 pub use folders::{OwnFolder, own_folders};
 
 /// The lowest version of Landlock that is used. Earlier ones do not restrict the truncation of files.
@@ -145,6 +146,11 @@ pub struct ProcessSandbox {
 }
 
 impl ProcessSandbox {
+    /// The variables that switch the agent's own sandbox to a kind that works within this one.
+    pub(crate) fn variables(&self) -> Vec<(&'static str, String)> {
+        inner::variables(&self.command, &|name| agent_variable(name, &self.env, &self.pass_env))
+    }
+
     /// The files that the process may use; `None` if the profile is off. Creates the agent's own folders where they are
     /// missing.
     pub(crate) fn confinement(&self) -> Option<Confinement> {

@@ -183,6 +183,8 @@ impl Adapter for NativeAdapter {
             keeps_limits: true,
             usage_reports: UsageReports::Live,
             options: RunOption::ALL.to_vec(),
+            sandbox: None,
+            supervision: None,
         }
     }
 

@@ -1,6 +1,6 @@
 //! Adapters, and the server itself.
 
-use mainspring_core::{Fidelity, RunOption, UsageReports};
+use mainspring_core::{Fidelity, RunOption, Sandbox, Supervision, UsageReports};
 use serde::{Deserialize, Serialize};
 
 /// The capabilities of an adapter.
@@ -44,6 +44,12 @@ pub struct Capabilities {
     /// The options of a run that the adapter uses. A prompt with another one of them is refused.
     #[serde(default)]
     pub options: Vec<RunOption>,
+    /// The confinement of its agents in runs that may act. Absent if it starts no agents.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<Sandbox>,
+    /// The processes of its agents that are certain to have ended after a cancellation. Absent if it starts no agents.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub supervision: Option<Supervision>,
 }
 
 impl Capabilities {
@@ -67,6 +73,8 @@ impl Capabilities {
             keeps_limits: false,
             usage_reports: UsageReports::AtEnd,
             options: vec![],
+            sandbox: None,
+            supervision: None,
         }
     }
 }

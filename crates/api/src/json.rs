@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use mainspring_core::{
-    AgentDefinition, ApiKey, Artifact, Attempt, AuthMethod, Binding, Event, Grant, LiveEvent, Message,
-    ModelList, Run, Session, StateEntry, Step,
+    AgentDefinition, ApiKey, Artifact, Attempt, AuthMethod, Binding, Event, Grant, LeftProcess, LiveEvent,
+    Message, ModelList, Run, Session, StateEntry, Step,
 };
 use serde_json::Value;
 
@@ -82,6 +82,7 @@ to_json![
     Page<Binding>,
     Page<Event>,
     Page<Grant>,
+    Page<LeftProcess>,
     Page<ListedSession>,
     Page<Run>,
     Page<SearchHit>,

@@ -48,10 +48,15 @@ impl Adapter {
                         adapter.resume_fidelity.name().to_owned(),
                         yes_no(adapter.supports_steering),
                         yes_no(adapter.supports_authentication),
+                        adapter
+                            .sandbox
+                            .as_ref()
+                            .map(|sandbox| sandbox.profile.name().to_owned())
+                            .unwrap_or_default(),
                     ]
                 };
                 let rows = adapters.iter().map(row).collect();
-                Ok(output.print_table(&["adapter", "resumes", "steers", "logs in"], rows)?)
+                Ok(output.print_table(&["adapter", "resumes", "steers", "logs in", "sandbox"], rows)?)
             }
             Self::Login { adapter, method: None } => {
                 let methods = connection.request(async |client| client.login_list(&adapter).await).await?;

@@ -1,6 +1,8 @@
 //! `mainspring doctor`: reads everything and changes nothing.
 
 use clap::Args;
+use mainspring_adapters::sandbox::landlock_abi;
+use mainspring_client::Capabilities;
 use mainspring_kernel::Blobs;
 use mainspring_store::{SCHEMA_VERSION, SqliteCheck, SqliteView, StateDir, UnfinishedRuns};
 use serde::Serialize;
@@ -164,6 +166,7 @@ fn adapters(config: &Config, report: &mut Report) {
         Ok(adapters) => adapters,
         Err(error) => return report.add(Health::Bad, "adapters", CliError::from(error).message),
     };
+    sandbox(&adapters, report);
     let names: Vec<String> = adapters.into_iter().map(|adapter| adapter.adapter).collect();
     let list = format!("{}, by default {}", names.join(", "), config.adapter);
     match names.contains(&config.adapter) {
@@ -171,6 +174,20 @@ fn adapters(config: &Config, report: &mut Report) {
         false => {
             let missing = format!("{list}, which does not exist: change `adapter`");
             report.add(Health::Bad, "adapters", missing);
+        }
+    }
+}
+
+/// Reports how agents are confined.
+fn sandbox(adapters: &[Capabilities], report: &mut Report) {
+    let profile =
+        |adapter: &Capabilities| Some(format!(", {} {}", adapter.adapter, adapter.sandbox.as_ref()?.profile));
+    let profiles: String = adapters.iter().filter_map(profile).collect();
+    match landlock_abi() {
+        Some(abi) => report.add(Health::Ok, "sandbox", format!("Landlock {abi}{profiles}")),
+        None => {
+            let none = "this system has no Landlock (Linux 6.2): agents are not confined, and runs that must be are refused";
+            report.add(Health::Note, "sandbox", format!("{none}{profiles}"));
         }
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use clap::Args;
 use mainspring_adapters::process::{confine, guard};
+use mainspring_core::Supervision;
 
 /// Supervise a process tree and kill it when its parent exits
 #[derive(Args)]
@@ -14,6 +15,9 @@ pub(super) struct Guard {
     /// Time that the process has to exit after its input was closed
     #[arg(long, default_value_t = 5_000)]
     grace_ms: u64,
+    /// End the process group instead of the process tree
+    #[arg(long)]
+    group: bool,
     /// Confine this process as described, as JSON, and become the command instead of supervising it
     #[arg(long, value_name = "JSON")]
     confine: Option<OsString>,
@@ -26,7 +30,10 @@ impl Guard {
     pub(super) fn execute(&self) -> ExitCode {
         match &self.confine {
             Some(confinement) => confine::main(confinement, &self.command),
-            None => guard::main(Duration::from_millis(self.grace_ms), &self.command),
+            None => {
+                let supervision = if self.group { Supervision::Group } else { Supervision::Tree };
+                guard::main(Duration::from_millis(self.grace_ms), supervision, &self.command)
+            }
         }
     }
 }

@@ -17,6 +17,7 @@ use super::output;
 
 mod answer;
 mod delegate;
+mod processes;
 mod retry;
 mod show;
 mod steps;
@@ -55,6 +56,8 @@ pub(super) enum Run {
         /// Run id, or its beginning
         run: String,
     },
+    /// List the processes that a run left running, or end them
+    Processes(processes::ProcessesArgs),
     /// Answer a waiting run and follow it
     Answer(answer::AnswerArgs),
     /// Delegate work of a running run to a child session
@@ -113,6 +116,7 @@ impl Run {
                 let run = find_run(connection, &run).await?;
                 steps::print_steps(context, connection, run).await?;
             }
+            Self::Processes(processes) => processes.dispatch(context, connection).await?,
             Self::Cancel { run } => {
                 let run = find_run(connection, &run).await?;
                 let outcome = connection.request(async |client| client.run_cancel(run).await).await?;

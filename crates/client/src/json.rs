@@ -9,8 +9,8 @@ use mainspring_api::{
     TreeNode,
 };
 use mainspring_core::{
-    ApiKey, Artifact, Attempt, AuthMethod, Binding, Event, Grant, LiveEvent, Message, ModelList, Run,
-    Session, StateEntry, Step,
+    ApiKey, Artifact, Attempt, AuthMethod, Binding, Event, Grant, LeftProcess, LiveEvent, Message, ModelList,
+    Run, Session, StateEntry, Step,
 };
 use serde_json::Value;
 
@@ -60,6 +60,7 @@ from_json![
     Page<Binding>,
     Page<Event>,
     Page<Grant>,
+    Page<LeftProcess>,
     Page<ListedSession>,
     Page<Run>,
     Page<SearchHit>,

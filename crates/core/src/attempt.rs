@@ -13,7 +13,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    AttemptId, BindingId, Body, Failure, NodeId, Refusal, RetryReason, RunId, RunStatus, Sandbox, Time, Usage,
+    AttemptId, BindingId, Body, Failure, LeftProcess, NodeId, Refusal, RetryReason, RunId, RunStatus,
+    Sandbox, Time, Usage,
 };
 
 /// One execution of a run.
@@ -56,6 +57,9 @@ pub struct Attempt {
     /// The confinement of the agent. Absent if its processes are not known to mainspring, or have not started yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<Sandbox>,
+    /// The processes that were still running when its turn had ended.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left_running: Vec<LeftProcess>,
     /// The progress of its cancellation.
     #[serde(flatten)]
     pub cancellation: Cancellation,
@@ -119,6 +123,7 @@ pub fn apply(attempt: &mut Attempt, body: &Body, at: Time) {
     }
     match body {
         Body::AttemptStarted {} => attempt.started_at = Some(at),
+        Body::AttemptLeftRunning { processes } => attempt.left_running.clone_from(processes),
         Body::AttemptConfined { sandbox } => attempt.sandbox = Some(sandbox.clone()),
         Body::BindingCreated { binding_id, .. } | Body::BindingResumed { binding_id } => {
             attempt.binding = Some(*binding_id);

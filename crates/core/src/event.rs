@@ -15,9 +15,9 @@ use serde_json::{Map, Value};
 use crate::{
     Approval, ArtifactId, ArtifactRole, AttemptId, BindingId, BindingStatus, Block, Budget, ClientCall,
     ClientResult, DelegationId, DelegationMode, DelegationStatus, DigestAuthor, EventId, ExternalRef,
-    Failure, Fidelity, GrantId, Message, MessageId, Mode, Policy, RetryReason, RunId, RunLimits, RunStatus,
-    Sandbox, SessionId, SessionStatus, StateAuthor, StateScope, StepId, StopReason, Time, TitleSource, Usage,
-    Visibility, WaitId,
+    Failure, Fidelity, GrantId, LeftProcess, Message, MessageId, Mode, Policy, RetryReason, RunId, RunLimits,
+    RunStatus, Sandbox, SessionId, SessionStatus, StateAuthor, StateScope, StepId, StopReason, Time,
+    TitleSource, Usage, Visibility, WaitId,
 };
 
 /// The version of the event envelope.
@@ -352,6 +352,8 @@ bodies! {
     "attempt.started" => AttemptStarted {}
     /// The agent's processes are confined, or not: the sandbox says which.
     "attempt.confined" => AttemptConfined { #[serde(flatten)] sandbox: Sandbox }
+    /// The turn has ended, and processes that it started are still running.
+    "attempt.left_running" => AttemptLeftRunning { processes: Vec<LeftProcess> }
     /// The attempt failed.
     "attempt.failed" => AttemptFailed { status: RunStatus, error: Failure, retryable: bool }
     /// The adapter was signalled to stop.
@@ -393,6 +395,8 @@ bodies! {
         name: String,
         #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")] input: Option<Value>,
     }
+    /// A tool call changed something or ran a command, and the agent has not asked for the permission that it needs.
+    "tool.unasked" => ToolUnasked { tool_use_id: String, name: String }
     /// A progress report of a tool call.
     "tool.updated" => ToolUpdated { tool_use_id: String, text: String }
     /// A tool call succeeded.
@@ -705,6 +709,8 @@ pub enum Proof {
     Ended,
     /// The adapter did not return within the grace period; all its processes were killed.
     Killed,
+    /// The agent's process group has ended. A process that left the group may go on: this system cannot tell.
+    Group,
     /// Nothing was executing.
     Idle,
 }

@@ -15,6 +15,7 @@ pub mod ids;
 pub mod limits;
 pub mod message;
 pub mod model;
+mod process;
 pub mod record;
 pub mod refusal;
 pub mod retry;
@@ -52,6 +53,7 @@ pub use ids::{
 pub use limits::{BadName, Limits};
 pub use message::{Block, FileLocation, Message, MessageStatus, Role};
 pub use model::{KeyPresence, ModelList, ModelPrice, ModelProfile, ModelProvider};
+pub use process::{LeftProcess, Supervision};
 pub use record::{Artifact, ArtifactRole, AuthMethod, Grant, GrantEffect, GrantSource};
 pub use refusal::{Failure, Refusal};
 pub use retry::{Fallback, NextAttempt, RetryReason, RunChange};

@@ -461,6 +461,7 @@ pub fn new_attempt(run: &Run, id: AttemptId, node: NodeId, at: Time) -> Attempt 
         retryable: false,
         usage: Usage::default(),
         sandbox: None,
+        left_running: vec![],
         cancellation: attempt::Cancellation::default(),
         created_at: at,
         started_at: None,

@@ -102,6 +102,8 @@ fn endpoints() -> [(Vec<Endpoint>, &'static [document::ProblemRow]); 2] {
         runs::run_attempts,
         runs::run_grants,
         runs::run_steps,
+        runs::run_processes,
+        runs::run_processes_end,
         delegations::run_delegate,
         delegations::run_delegations,
         delegations::delegation_get,

@@ -6,7 +6,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use mainspring_api::{AcceptedRun, CancelOutcome, Page, Prompt, RetryOptions, RunListQuery, WaitAnswer};
-use mainspring_core::{Attempt, Grant, Run, Step};
+use mainspring_core::{Attempt, Grant, LeftProcess, Run, Step};
 use mainspring_kernel::kernel::{Accepted, Caller, RunQuery, RunRequest};
 use utoipa::IntoParams;
 
@@ -201,6 +201,35 @@ pub(super) async fn run_steps(
     RunPath(run): RunPath,
 ) -> Result<Json<Page<Step>>, Problem> {
     let items = http.kernel.run_steps(&caller, run).await?;
+    Ok(Json(Page::single(items)))
+}
+
+/// Lists the processes that the turns of a run left running and that still run
+#[utoipa::path(
+    get, path = "/v1/runs/{run}/processes", params(RunPath),
+    responses((status = 200, description = "The processes that still run", body = Page<LeftProcess>)),
+)]
+pub(super) async fn run_processes(
+    State(http): State<Http>,
+    Authenticated(caller): Authenticated,
+    RunPath(run): RunPath,
+) -> Result<Json<Page<LeftProcess>>, Problem> {
+    let items = http.kernel.run_processes(&caller, run).await?;
+    Ok(Json(Page::single(items)))
+}
+
+/// Ends the processes that the turns of a run left running
+#[utoipa::path(
+    post, path = "/v1/runs/{run}/processes/end", params(RunPath),
+    responses((status = 200, description = "The processes that could not be ended", body = Page<LeftProcess>)),
+    extensions(("x-problems" = json!(["forbidden"]))),
+)]
+pub(super) async fn run_processes_end(
+    State(http): State<Http>,
+    Authenticated(caller): Authenticated,
+    RunPath(run): RunPath,
+) -> Result<Json<Page<LeftProcess>>, Problem> {
+    let items = http.kernel.run_processes_end(&caller, run).await?;
     Ok(Json(Page::single(items)))
 }
 

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 pub use mainspring_api::{Capabilities, RestartBehavior};
 use mainspring_core::{
-    Answer, Attempt, AttemptId, AuthMethod, Binding, ClientCall, ClientResult, Digest, Failure, Message,
-    Point, Run, Session, Time, Usage, WaitId, WaitRequest,
+    Answer, Attempt, AttemptId, AuthMethod, Binding, ClientCall, ClientResult, Digest, Failure, LeftProcess,
+    Message, Point, Run, Session, Time, Usage, WaitId, WaitRequest,
 };
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
@@ -54,6 +54,15 @@ pub trait Adapter: Send + Sync + 'static {
     fn login(&self) -> Option<&dyn Login> {
         None
     }
+
+    /// Lists the processes that the turn of an attempt left running and that still run. Empty for an adapter that starts
+    /// none.
+    fn left_running(&self, _attempt: AttemptId) -> Vec<LeftProcess> {
+        vec![]
+    }
+
+    /// Ends the processes of [`Adapter::left_running`].
+    async fn end_left_running(&self, _attempt: AttemptId) {}
 
     /// Releases what the runtime holds for a native session that will not be resumed soon. Returns at once.
     fn forget(&self, native: &str);

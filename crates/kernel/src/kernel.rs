@@ -40,6 +40,7 @@ mod keys;
 mod logins;
 mod options;
 mod portable;
+mod processes;
 mod requests;
 mod run_wait;
 mod runs;

@@ -168,6 +168,7 @@ pub(crate) fn agent_options(
             protected: [config.agents_dir.clone()].into_iter().chain(user_config_dir()).collect(),
             landlock: landlock_abi(),
         },
+        supervision: config.supervision,
     }
 }
 

@@ -68,7 +68,7 @@ pub(super) struct AcpTurn<'a> {
 impl<'a> AcpTurn<'a> {
     pub(super) fn new(turn: TurnContext<'a, AcpWorker>, cost_before: Option<f64>) -> Self {
         let (text, client) = (TextBlocks::new(turn.attempt), ClientServices::new(&turn));
-        let calls = ToolCalls::new(turn.attempt);
+        let calls = ToolCalls::new(turn.attempt, turn.standing.as_ref());
         Self {
             turn,
             text,
@@ -338,6 +338,7 @@ impl<'a> AcpTurn<'a> {
         self.has_output = true;
         let call = &mut request.tool_call;
         let id = call.tool_call_id.to_string();
+        self.calls.ask(&id);
         self.update_tool(&id, call.fields.clone()).await?;
         let Some(tool) = self.tools.get_mut(&id) else { return Ok(()) };
         let fields = &mut call.fields;

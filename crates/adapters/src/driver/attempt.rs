@@ -15,7 +15,7 @@ use super::{
     fidelity, permanent, process_ended, with_last_output,
 };
 use crate::pool::{LastSession, Lease, PooledWorker as _, WorkerKey};
-use crate::process::{self, Launch, Log, check_folder};
+use crate::process::{self, Launch, Log, ProcessId, Snapshot, check_folder};
 
 impl<D: Dialect> Driver<D> {
     /// Executes an attempt. Sets `log` to the log of its process as soon as it has one.
@@ -160,8 +160,41 @@ impl<D: Dialect> Driver<D> {
                 SessionStart::Forked => None,
             },
         };
+        let worker = lease.worker();
+        let before = worker.process().snapshot();
         let outcome = self.dialect.run_turn(turn, prompt).await;
+        let outcome = self.settle_processes(attempt, &*worker, before, outcome).await?;
         Ok((native, outcome))
+    }
+
+    /// After a cancellation, ends every process that was started during the turn; the others stay. If they cannot be told
+    /// apart, the whole tree ends. After another turn, records the processes that it left running.
+    async fn settle_processes(
+        &self,
+        attempt: &AttemptHandle,
+        worker: &D::Worker,
+        before: Option<Snapshot>,
+        outcome: TurnOutcome,
+    ) -> Result<TurnOutcome, AttemptError> {
+        let TurnOutcome::Ended(end) = outcome else { return Ok(outcome) };
+        let is_stopped = attempt.is_cancelled() || matches!(end, End::Stopped { .. });
+        let Some(before) = &before else {
+            return Ok(if is_stopped { TurnOutcome::Broken(end) } else { TurnOutcome::Ended(end) });
+        };
+        if is_stopped {
+            return Ok(match worker.process().kill_started_since(before).await {
+                Death::Proven => TurnOutcome::Ended(end),
+                // Ends the whole tree instead. The session is taken up in another process.
+                Death::Unproven => TurnOutcome::Broken(end),
+            });
+        }
+        let left = worker.process().started_since(before);
+        if !left.is_empty() {
+            let processes = left.iter().copied().map(ProcessId::describe).collect();
+            attempt.record_at_end(vec![Record::LeftRunning { processes }]).await?;
+            self.left_running.insert(attempt.id(), left);
+        }
+        Ok(TurnOutcome::Ended(end))
     }
 
     /// The model of a run, and a notice if it is not the one that the session's profile asks for. The run's own model

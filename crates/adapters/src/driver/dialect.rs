@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use mainspring_core::{AuthMethod, Failure, Grant, Run, UsageReports};
+use mainspring_core::{AuthMethod, Failure, Grant, Run, Supervision, UsageReports};
 use mainspring_kernel::adapter::{AttemptHandle, Login};
 use mainspring_kernel::clock::Clock;
 use mainspring_kernel::policy::{Permissions, Rule, Rules};
@@ -58,6 +58,8 @@ pub struct AgentOptions {
     pub profiles: BTreeMap<String, String>,
     /// How its processes are confined.
     pub sandbox: SandboxOptions,
+    /// The processes that its guards end.
+    pub supervision: Supervision,
 }
 
 /// When an agent's log is kept as an artifact of the attempt.

@@ -8,7 +8,9 @@
 //! holds their results. Each call is recorded when it starts and its result when it ends, so a crash between the two loses
 //! neither. The kernel closes a round that is open when the run ends.
 
-use mainspring_core::{Block, Failure, FileLocation, ToolOutcome};
+use std::collections::HashSet;
+
+use mainspring_core::{Block, Failure, FileLocation, Grant, GrantEffect, ToolOutcome};
 use mainspring_kernel::adapter::{AttemptHandle, HandleError, Record};
 use serde_json::{Value, json};
 
@@ -17,6 +19,9 @@ use super::files::store_text;
 
 /// The largest arguments that are part of a message. Larger ones are stored as an artifact.
 const MAX_INPUT_BYTES: usize = 256 << 10;
+
+/// The kinds of calls for which an agent must ask.
+const ACTING_KINDS: [&str; 4] = ["edit", "delete", "move", "execute"];
 
 /// A tool call that starts.
 #[derive(Debug, Default)]
@@ -36,18 +41,39 @@ pub(crate) struct ToolCalls<'a> {
     round: Vec<RoundCall>,
     /// Files of the agent that no message holds yet: a round is open.
     files: Vec<Block>,
+    /// Whether the agent must ask before it acts.
+    must_ask: bool,
+    /// The calls for which the agent has asked.
+    asked: HashSet<String>,
+    /// Whether the agent has asked for the next call.
+    asked_ahead: bool,
 }
 
 struct RoundCall {
     id: String,
     name: String,
+    /// Whether the call changes something or runs a command.
+    acts: bool,
     /// The result block of a call that has ended.
     result: Option<Block>,
 }
 
 impl<'a> ToolCalls<'a> {
-    pub(crate) fn new(attempt: &'a AttemptHandle) -> Self {
-        Self { attempt, round: vec![], files: vec![] }
+    /// Makes the calls of a turn. Without a standing grant that allows everything, the agent must ask before it acts.
+    pub(crate) fn new(attempt: &'a AttemptHandle, standing: Option<&Grant>) -> Self {
+        let must_ask = standing.is_none_or(|grant| grant.effect != GrantEffect::Allow);
+        Self { attempt, round: vec![], files: vec![], must_ask, asked: HashSet::new(), asked_ahead: false }
+    }
+
+    /// Notes that the agent has asked for the permission of a call.
+    pub(crate) fn ask(&mut self, id: &str) {
+        self.asked.insert(id.to_owned());
+    }
+
+    /// Notes that the agent has asked for a permission without naming the call: for the open ones, else for the next one.
+    pub(crate) fn ask_unnamed(&mut self) {
+        self.asked_ahead = self.round.is_empty();
+        self.asked.extend(self.round.iter().map(|call| call.id.clone()));
     }
 
     /// Reports whether a call has not ended.
@@ -64,6 +90,10 @@ impl<'a> ToolCalls<'a> {
         let StartedCall { id, name, title, kind, locations, input } = call;
         let input = self.stored_input(&name, input.unwrap_or_else(|| json!({}))).await?;
         let title = title.filter(|title| *title != name);
+        if std::mem::take(&mut self.asked_ahead) {
+            self.asked.insert(id.clone());
+        }
+        let acts = kind.as_deref().is_some_and(|kind| ACTING_KINDS.contains(&kind));
         let block = Block::ToolUse { id: id.clone(), name: name.clone(), input, title, kind, locations };
         let mut blocks = self.files.clone();
         blocks.push(block);
@@ -71,7 +101,7 @@ impl<'a> ToolCalls<'a> {
         self.attempt.record(vec![Record::Message { blocks, usage: None }, started]).await?;
         text.end_message();
         self.files.clear();
-        self.round.push(RoundCall { id, name, result: None });
+        self.round.push(RoundCall { id, name, acts, result: None });
         Ok(())
     }
 
@@ -95,10 +125,15 @@ impl<'a> ToolCalls<'a> {
             content: content.clone(),
             is_error: error.is_some(),
         };
-        let mut records = vec![match error {
+        let mut records = vec![];
+        if self.must_ask && self.round[at].acts && !self.asked.contains(id) {
+            let name = self.round[at].name.clone();
+            records.push(Record::ToolUnasked { tool_use_id: tool_use_id.clone(), name });
+        }
+        records.push(match error {
             None => Record::ToolCompleted { tool_use_id, content },
             Some(error) => Record::ToolFailed { tool_use_id, outcome: ToolOutcome::Failed, error, content },
-        }];
+        });
         let ends_round =
             self.round.iter().enumerate().all(|(other, call)| other == at || call.result.is_some());
         if ends_round {

@@ -73,6 +73,11 @@ impl UiRequest {
 }
 
 impl Dialog {
+    /// Reports whether the dialog asks for a permission rather than for information.
+    pub(super) fn is_permission(&self) -> bool {
+        matches!(self.kind, DialogKind::Confirm | DialogKind::Select(_))
+    }
+
     /// Reports whether pi continues without an answer after some time.
     pub(super) fn expires(&self) -> bool {
         self.timeout_ms.is_some()

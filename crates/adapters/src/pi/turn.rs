@@ -81,7 +81,7 @@ impl<'a> PiTurn<'a> {
         };
         let mut pi_turn = Self {
             text: TextBlocks::new(turn.attempt),
-            calls: ToolCalls::new(turn.attempt),
+            calls: ToolCalls::new(turn.attempt, turn.standing.as_ref()),
             turn,
             pending_prompts: vec![],
             accepted: false,
@@ -136,6 +136,9 @@ impl<'a> PiTurn<'a> {
                 }
                 Ok(NextStep::Ask(dialog)) => {
                     let expires = dialog.expires();
+                    if dialog.is_permission() {
+                        self.calls.ask_unnamed();
+                    }
                     questions.push(self.answer_dialog(dialog), expires);
                 }
                 // A cancelled attempt has answered its open questions; pi ends the turn itself.

@@ -12,18 +12,25 @@
 //! ```
 //!
 //! Invariant: the guard exits by itself only when no descendant is left. Its exit proves that the tree has ended.
+//!
+//! Where the system has no subreapers, or a setting says so, it guards the agent's process group instead. Its exit proves
+//! then that the group has ended.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
+use mainspring_core::Supervision;
 use mainspring_kernel::clock::Clock;
 use mainspring_kernel::tasks::Tasks;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process, wait};
+use rustix::process::{
+    Pid, Signal, WaitOptions, WaitStatus, kill_process, kill_process_group, test_kill_process_group, wait,
+};
 use tokio::process::ChildStdin;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
@@ -35,13 +42,14 @@ pub(super) const EXIT_NOT_STARTED: u8 = 127;
 /// How long the guard waits for a SIGCHLD before it looks for remaining descendants again.
 const RESCAN_INTERVAL_MS: u64 = 20;
 
-/// Makes this process the guard of `command`. Exits with its exit code once its whole process tree has ended.
+/// Makes this process the guard of `command`. Exits with its exit code once its whole process tree has ended, or its
+/// process group.
 ///
 /// `grace` is how long the agent has to exit by itself after its input was closed.
-pub fn main(grace: Duration, command: &[OsString]) -> ExitCode {
+pub fn main(grace: Duration, supervision: Supervision, command: &[OsString]) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let guarded = runtime.and_then(|runtime| {
-        let guarded = runtime.block_on(guard(grace, command));
+        let guarded = runtime.block_on(guard(grace, supervision, command));
         // A thread may be blocked reading standard input. Do not wait for it.
         runtime.shutdown_background();
         guarded
@@ -56,8 +64,10 @@ pub fn main(grace: Duration, command: &[OsString]) -> ExitCode {
     }
 }
 
-async fn guard(grace: Duration, command: &[OsString]) -> io::Result<u8> {
-    adopt_orphans()?;
+async fn guard(grace: Duration, supervision: Supervision, command: &[OsString]) -> io::Result<u8> {
+    if supervision == Supervision::Tree {
+        adopt_orphans()?;
+    }
     let clock = Clock::system();
     let mut child_died = signal(SignalKind::child())?;
     let mut stop = signal(SignalKind::terminate())?;
@@ -68,7 +78,12 @@ async fn guard(grace: Duration, command: &[OsString]) -> io::Result<u8> {
     tokio::pin!(hangup);
 
     let (program, arguments) = command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
-    let mut child = Command::new(program).args(arguments).stdin(Stdio::piped()).spawn()?;
+    let mut command = Command::new(program);
+    command.args(arguments).stdin(Stdio::piped());
+    if supervision == Supervision::Group {
+        command.process_group(0);
+    }
+    let mut child = command.spawn()?;
     let agent = Pid::from_child(&child);
     let tasks = Tasks::default();
     let input = child.stdin.take().map(ChildStdin::from_std).transpose()?;
@@ -94,12 +109,19 @@ async fn guard(grace: Duration, command: &[OsString]) -> io::Result<u8> {
         }
     }
     loop {
-        for pid in tree::descendants(rustix::process::getpid()) {
-            let _ = kill_process(pid, Signal::KILL);
+        match supervision {
+            Supervision::Tree => tree::descendants(rustix::process::getpid()).into_iter().for_each(|pid| {
+                let _ = kill_process(pid, Signal::KILL);
+            }),
+            // The number of a group is not used again while it has members.
+            Supervision::Group => {
+                let _ = kill_process_group(agent, Signal::KILL);
+            }
         }
         let (has_children, status) = reap(agent);
         ended = ended.or(status);
-        if !has_children {
+        let is_over = !has_children && (supervision == Supervision::Tree || has_group_ended(agent));
+        if is_over {
             return Ok(exit_code(ended));
         }
         tokio::select! {
@@ -107,6 +129,12 @@ async fn guard(grace: Duration, command: &[OsString]) -> io::Result<u8> {
             () = clock.sleep_until(clock.now().plus(RESCAN_INTERVAL_MS)) => {}
         }
     }
+}
+
+/// Reports whether no process of the group lives. Members that have ended may wait to be reaped by their new parent.
+fn has_group_ended(group: Pid) -> bool {
+    test_kill_process_group(group) == Err(Errno::SRCH)
+        || (cfg!(target_os = "linux") && !tree::has_group(group))
 }
 
 /// Makes this process the new parent of every descendant that loses its own.

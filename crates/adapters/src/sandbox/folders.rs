@@ -83,8 +83,11 @@ const CACHES: &[Entry] = &[
     (DATA, "pnpm/store", Missing::Nothing),
     (Base::Variable("CARGO_HOME", ".cargo"), "registry", Missing::Nothing),
     (Base::Variable("CARGO_HOME", ".cargo"), "git", Missing::Nothing),
+    (Base::Variable("CARGO_HOME", ".cargo"), ".package-cache", Missing::Nothing),
     (Base::Variable("GOPATH", "go"), "pkg", Missing::Nothing),
     (Base::Home, ".gradle/caches", Missing::Nothing),
+    (Base::Home, ".gradle/daemon", Missing::Nothing),
+    (Base::Home, ".gradle/native", Missing::Nothing),
     (Base::Home, ".m2/repository", Missing::Nothing),
     (Base::Home, ".nuget/packages", Missing::Nothing),
 ];
@@ -92,12 +95,8 @@ const CACHES: &[Entry] = &[
 /// Returns the folders of the agent that `command` starts, and those of caches. `variable` looks a variable of its
 /// environment up.
 pub fn own_folders(command: &[String], variable: &dyn Fn(&str) -> Option<OsString>) -> Vec<OwnFolder> {
-    let has_word = |name: &str| {
-        let mut words =
-            command.iter().flat_map(|argument| argument.split(|c: char| !c.is_ascii_alphanumeric()));
-        words.any(|word| word.eq_ignore_ascii_case(name))
-    };
-    let of_agent = AGENTS.iter().filter(|(name, _)| has_word(name)).flat_map(|(_, entries)| *entries);
+    let of_agent =
+        AGENTS.iter().filter(|(name, _)| has_word(command, name)).flat_map(|(_, entries)| *entries);
     let absolute = |name: &str| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let to_folder = |(base, rest, missing): &Entry| {
         let base = match base {
@@ -112,6 +111,12 @@ pub fn own_folders(command: &[String], variable: &dyn Fn(&str) -> Option<OsStrin
         Some(OwnFolder { path, missing: *missing })
     };
     of_agent.chain(CACHES).filter_map(to_folder).collect()
+}
+
+/// Reports whether an argument of the command contains `name` as a word.
+pub(super) fn has_word(command: &[String], name: &str) -> bool {
+    let mut words = command.iter().flat_map(|argument| argument.split(|c: char| !c.is_ascii_alphanumeric()));
+    words.any(|word| word.eq_ignore_ascii_case(name))
 }
 
 impl OwnFolder {

@@ -12,6 +12,7 @@ use crate::world::{Kind, PICTURE, Setup, World, event_types, failure_code, reque
 mod client;
 mod faults;
 mod forks;
+mod leftovers;
 mod login;
 mod lost_sessions;
 mod mcp;
@@ -19,6 +20,7 @@ mod quirks;
 mod sandbox;
 mod tools;
 mod turns;
+mod unasked;
 
 async fn world(features: &str) -> World {
     world_with(features, |_| {}).await

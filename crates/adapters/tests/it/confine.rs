@@ -13,6 +13,7 @@ use std::time::Duration;
 use mainspring_adapters::process::{Launch, Log, Process};
 use mainspring_adapters::sandbox::{ProcessSandbox, SandboxOptions, landlock_abi};
 use mainspring_core::SandboxProfile::{self, Off, ReadOnly, Workspace};
+use mainspring_core::Supervision;
 use mainspring_kernel::clock::Clock;
 use mainspring_kernel::ids::Ids;
 use mainspring_kernel::tasks::Tasks;
@@ -110,6 +111,7 @@ impl Place {
                 env,
                 pass_env: vec![],
             }),
+            supervision: Supervision::Tree,
         };
         let tasks = Tasks::default();
         let (process, mut pipes) = Process::start(&launch, &tasks, &Clock::system()).unwrap();

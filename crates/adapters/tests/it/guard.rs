@@ -5,7 +5,7 @@ use std::time::Duration;
 use mainspring_adapters::process::{
     Launch, Log, MARK_VARIABLE, Pipes, Process, processes_with_variable, sweep, wait_until_gone,
 };
-use mainspring_core::Time;
+use mainspring_core::{Supervision, Time};
 use mainspring_kernel::adapter::Death;
 use mainspring_kernel::clock::Clock;
 use mainspring_kernel::ids::Ids;
@@ -31,6 +31,7 @@ fn launch(script: &str, grace_ms: u64) -> Launch {
         name: Ids::system().node().to_string(),
         log: Log::default(),
         sandbox: None,
+        supervision: Supervision::Tree,
     }
 }
 
@@ -225,4 +226,25 @@ async fn the_end_of_marked_processes_is_awaited() {
 
 fn similar_mark(launch: &Launch) -> String {
     format!("{}1", launch.mark())
+}
+
+#[tokio::test]
+async fn a_group_ends_with_its_guard_and_with_mainspring() {
+    let group = |script: &str| Launch { supervision: Supervision::Group, ..launch(script, 60_000) };
+    let family = "sleep 1000 & (sleep 1000 &) ; sh -c 'sleep 1000 & sleep 1000' & echo ready; cat";
+    let killed = group(family);
+    let (process, _pipes, _tasks) = start(&killed).await;
+    wait_for_count(&killed, |count| count >= 6).await;
+    assert_eq!(with_timeout(process.kill()).await, Death::Proven);
+    assert_eq!(count(&killed), 0);
+    let left = group(family);
+    let (process, pipes, _tasks) = start(&left).await;
+    // As with kill -9 of mainspring.
+    drop(pipes);
+    with_timeout(process.ended()).await;
+    assert_eq!(count(&left), 0);
+    let ended = group("sleep 1000 & echo ready; exit 3");
+    let (process, _pipes, _tasks) = start(&ended).await;
+    assert_eq!(with_timeout(process.ended()).await, Some(3));
+    assert_eq!(count(&ended), 0, "what an agent that exits leaves in its group ends too");
 }

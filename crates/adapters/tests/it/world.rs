@@ -9,7 +9,8 @@ use mainspring_adapters::process::processes_with_variable;
 use mainspring_adapters::sandbox::{SandboxOptions, landlock_abi};
 use mainspring_adapters::{AcpOptions, AgentOptions, KeepLog, ProcessAdapter};
 use mainspring_core::{
-    Answer, Approval, Binding, Block, Cursor, Event, Message, Role, Run, RunId, RunStatus, WaitId,
+    Answer, Approval, Binding, Block, Cursor, Event, Message, Role, Run, RunId, RunStatus, Supervision,
+    WaitId,
 };
 use mainspring_kernel::adapter::{Adapter, Login, NewArtifact};
 use mainspring_kernel::clock::Clock;
@@ -114,6 +115,17 @@ impl World {
     /// The number of processes of agents, including their guards.
     pub(crate) fn processes(&self) -> usize {
         processes_with_variable(FOLDER_VARIABLE, |folder| Path::new(folder) == self.folder.path()).len()
+    }
+
+    /// The command lines of the processes of agents, including their guards.
+    pub(crate) fn commands(&self) -> Vec<String> {
+        let marked =
+            processes_with_variable(FOLDER_VARIABLE, |folder| Path::new(folder) == self.folder.path());
+        let command = |pid: rustix::process::Pid| {
+            let words = std::fs::read(format!("/proc/{}/cmdline", pid.as_raw_pid())).unwrap_or_default();
+            String::from_utf8_lossy(&words).replace('\0', " ")
+        };
+        marked.into_iter().map(command).collect()
     }
 
     /// Waits until there are this many processes. A starting process has no environment for a moment.
@@ -312,6 +324,7 @@ impl Setup {
                 landlock: landlock_abi(),
                 ..SandboxOptions::default()
             },
+            supervision: Supervision::Tree,
         };
         let kernel = Options {
             adapter: "agent".into(),

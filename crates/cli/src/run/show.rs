@@ -157,6 +157,9 @@ fn print_attempt(output: &Output, attempt: &Attempt) -> io::Result<()> {
         let note = note.as_ref().map(|note| format!(": {note}")).unwrap_or_default();
         output.print_line(format_args!("  sandbox {profile}{note}"))?;
     }
+    for process in &attempt.left_running {
+        output.print_line(format_args!("  left running {} {DIM}{}{DIM:#}", process.pid, process.command))?;
+    }
     let stages = &attempt.cancellation;
     for (stage, at) in [
         ("requested", stages.requested_at),

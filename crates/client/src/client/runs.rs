@@ -3,7 +3,7 @@
 use mainspring_api::{
     AcceptedRun, CancelOutcome, EventsQuery, Page, Prompt, RetryOptions, RunListQuery, WaitAnswer,
 };
-use mainspring_core::{Answer, Attempt, Event, Grant, Position, Run, RunId, Step, WaitId};
+use mainspring_core::{Answer, Attempt, Event, Grant, LeftProcess, Position, Run, RunId, Step, WaitId};
 use serde_json::json;
 
 use super::Client;
@@ -40,6 +40,19 @@ impl Client {
     /// Lists the model calls of a run, the first one first.
     pub async fn run_steps(&self, run: RunId) -> Result<Vec<Step>, Error> {
         let page: Page<Step> = self.get(&["v1", "runs", &run.to_string(), "steps"], &()).await?;
+        Ok(page.items)
+    }
+
+    /// Lists the processes that the turns of a run left running and that still run.
+    pub async fn run_processes(&self, run: RunId) -> Result<Vec<LeftProcess>, Error> {
+        let page: Page<LeftProcess> = self.get(&["v1", "runs", &run.to_string(), "processes"], &()).await?;
+        Ok(page.items)
+    }
+
+    /// Ends the processes that the turns of a run left running. Returns those that could not be ended.
+    pub async fn run_processes_end(&self, run: RunId) -> Result<Vec<LeftProcess>, Error> {
+        let path = ["v1", "runs", &run.to_string(), "processes", "end"];
+        let page: Page<LeftProcess> = self.post(&path, &json!({})).await?;
         Ok(page.items)
     }
 

@@ -177,4 +177,6 @@ async fn the_steps_and_grants_of_a_run_are_listed() {
     let scripted = world.play("b", "say hi").await;
     assert_eq!(client.run_steps(scripted.id).await.unwrap(), []);
     assert_eq!(client.run_grants(scripted.id).await.unwrap(), []);
+    assert_eq!(client.run_processes(scripted.id).await.unwrap(), []);
+    assert_eq!(client.run_processes_end(scripted.id).await.unwrap(), []);
 }

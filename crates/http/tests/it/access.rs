@@ -71,6 +71,8 @@ const EXAMPLES: &[(&str, &str, &str, Foreign)] = &[
     ("run_attempts", "", "", NotFound),
     ("run_grants", "", "", NotFound),
     ("run_steps", "", "", NotFound),
+    ("run_processes", "", "", NotFound),
+    ("run_processes_end", "", "", NotFound),
     ("run_cancel", "", "", NotFound),
     ("run_create", "", r#"{"prompt": "say hi", "session": {"sessionId": "SESSION"}}"#, NotFound),
     ("run_create_in", "", r#"{"prompt": "say hi"}"#, NotFound),

@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 use crate::world::{Server, send_request};
 
 /// Lists that have at most one item here.
-const SHORT: [&str; 5] = ["binding_list", "run_artifacts", "run_attempts", "run_grants", "run_steps"];
+const SHORT: [&str; 6] =
+    ["binding_list", "run_artifacts", "run_attempts", "run_grants", "run_processes", "run_steps"];
 
 /// An operation that answers with a page.
 struct List {

@@ -1,7 +1,9 @@
 //! Cancellation: requested, dispatched, acknowledged, stopped; each recorded before the next.
 
 use mainspring_core::run::{Command as RunCommand, Outcome};
-use mainspring_core::{Attempt, AttemptId, CancelReason, Failure, Proof, Run, RunId, RunStatus, Time, Usage};
+use mainspring_core::{
+    Attempt, AttemptId, CancelReason, Failure, Proof, Run, RunId, RunStatus, Supervision, Time, Usage,
+};
 use tokio::sync::oneshot;
 
 use super::patience::INITIAL_BACKOFF_MS;
@@ -230,8 +232,7 @@ impl Actor {
     pub(super) async fn killed(&mut self, by: AttemptId, death: Death) {
         let Some(active) = self.active.as_mut().filter(|active| active.is_held_by(by)) else { return };
         let outcome = match (death, active.stop.killing.take()) {
-            (Death::Proven, Some(outcome)) => outcome,
-            (Death::Proven, None) => Outcome::Stopped { proof: Proof::Killed },
+            (Death::Proven, outcome) => outcome.unwrap_or(Outcome::Stopped { proof: Proof::Killed }),
             (Death::Unproven, _) => Outcome::Failed {
                 status: RunStatus::Orphaned,
                 error: Failure::new(
@@ -242,8 +243,25 @@ impl Actor {
                 retry: None,
             },
         };
+        let outcome = self.with_proof(outcome);
         // The execution was dropped before it could report what it had used.
         self.finish(outcome, Usage::UNKNOWN).await;
+    }
+
+    /// Limits the proof of a stop to what the adapter of the active run can prove.
+    pub(super) fn with_proof(&self, outcome: Outcome) -> Outcome {
+        let Some(active) = &self.active else { return outcome };
+        let is_stopped = match &outcome {
+            Outcome::Stopped { .. } => true,
+            Outcome::Failed { status: RunStatus::Orphaned, .. } => false,
+            // An attempt that ended after it was told to stop has stopped.
+            Outcome::Succeeded | Outcome::Failed { .. } => active.status() == RunStatus::Cancelling,
+        };
+        let adapter = self.shared.adapters.get(&active.run.adapter).filter(|_| is_stopped);
+        match adapter.and_then(|adapter| adapter.capabilities().supervision) {
+            Some(Supervision::Group) => Outcome::Stopped { proof: Proof::Group },
+            Some(Supervision::Tree) | None => outcome,
+        }
     }
 
     /// Cancels the runs that a newer prompt replaces.

@@ -289,6 +289,7 @@ impl Actor {
                 (self.failed_outcome(error, true).await, Usage::UNKNOWN)
             }
         };
+        let outcome = self.with_proof(outcome);
         self.finish(outcome, usage).await;
     }
 

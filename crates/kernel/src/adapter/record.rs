@@ -1,8 +1,8 @@
 //! Records: the facts that an adapter makes durable.
 
 use mainspring_core::{
-    Approval, Block, Budget, Digest, DigestAuthor, Failure, Fidelity, Grant, GrantId, MessageId, PromptRef,
-    Sandbox, StopReason, Time, ToolOutcome, Usage,
+    Approval, Block, Budget, Digest, DigestAuthor, Failure, Fidelity, Grant, GrantId, LeftProcess, MessageId,
+    PromptRef, Sandbox, StopReason, Time, ToolOutcome, Usage,
 };
 use serde_json::Value;
 
@@ -23,6 +23,11 @@ pub enum Record {
     Resumed,
     /// The agent's processes are confined as described, or not.
     Confined(Sandbox),
+    /// The turn has ended, and processes that it started are still running.
+    LeftRunning {
+        /// The processes.
+        processes: Vec<LeftProcess>,
+    },
     /// A standing decision applies to this run.
     Granted(Box<Grant>),
     /// A request for permission was decided without asking a person.
@@ -70,6 +75,13 @@ pub enum Record {
         name: String,
         /// Arguments, if no message holds them.
         input: Option<Value>,
+    },
+    /// The agent made a tool call without asking for the permission that it needs.
+    ToolUnasked {
+        /// Id of the call.
+        tool_use_id: String,
+        /// Name of the tool.
+        name: String,
     },
     /// A tool call reports progress.
     ToolUpdated {

@@ -18,12 +18,14 @@ pub struct Caller {
     pub role: AccessRole,
     /// The API key of the request, if one was used.
     pub key: Option<KeyId>,
+    /// True for an agent that uses its own token. It may not decide for people.
+    pub is_agent: bool,
 }
 
 impl Caller {
     /// A member that acts for `owner`, without an org.
     pub fn new(owner: impl Into<String>) -> Self {
-        Self { owner: owner.into(), org: None, role: AccessRole::Member, key: None }
+        Self { owner: owner.into(), org: None, role: AccessRole::Member, key: None, is_agent: false }
     }
 
     /// Sets the caller's org.
@@ -71,6 +73,16 @@ impl Caller {
             AccessRole::Viewer => {
                 Err(Error::Forbidden("a viewer only reads: use the key of a member or an admin".into()))
             }
+        }
+    }
+
+    /// Refuses an agent: only people answer questions and decide permissions.
+    pub(crate) fn check_person(&self) -> Result<(), Error> {
+        match self.is_agent {
+            false => Ok(()),
+            true => Err(Error::Forbidden(
+                "an agent does not answer questions to people: wait for an answer".into(),
+            )),
         }
     }
 

@@ -19,6 +19,7 @@ impl Kernel {
         wait: WaitId,
         answer: Answer,
     ) -> Result<Run, Error> {
+        caller.check_person()?;
         let session = self.run_for_change(caller, run).await?;
         let Answer::Tools { results } = &answer else {
             return self.shared.call(session, |reply| Command::Answer(run, wait, answer, reply)).await;

@@ -170,7 +170,13 @@ impl Kernel {
         // Looked up by hash and compared in constant time, so that timing reveals nothing about secrets.
         let valid =
             found.filter(|key| bool::from(key.hash.ct_eq(&hash)) && key.is_valid(self.shared.clock.now()));
-        Ok(valid.map(|ApiKey { id, owner, org, role, .. }| Caller { owner, org, role, key: Some(id) }))
+        Ok(valid.map(|ApiKey { id, owner, org, role, .. }| Caller {
+            owner,
+            org,
+            role,
+            key: Some(id),
+            is_agent: false,
+        }))
     }
 
     /// Waits until the caller's key is expired or revoked; forever if the caller used no key.

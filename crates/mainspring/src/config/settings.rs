@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use mainspring_agent::ModelsConfig;
-use mainspring_core::Limits;
+use mainspring_core::{Limits, Supervision};
 use mainspring_http::HttpLimits;
 
 use super::adapters::{ADAPTER_SETTINGS, AdapterConfig, AdapterSetting, WORKER_COUNT_RANGE};
@@ -144,6 +144,8 @@ settings! {
         log: String, log_filter(), "warn".into();
         /// Command that supervises the processes of agents, for programs that embed mainspring; `mainspring guard` if empty.
         guard: Vec<String>, command(), Vec::new();
+        /// Which processes of an agent are certain to end with it: all (tree), or those in its process group (group), as on systems other than Linux.
+        supervision: Supervision, keyword(), Supervision::default();
     }
     /// Size and count limits.
     limits: Limits {
@@ -249,6 +251,10 @@ pub enum OnOrphan {
     Leave,
     /// The run is retried from its last committed message.
     Retry,
+}
+
+impl Keywords for Supervision {
+    const ALL: &'static [(&'static str, Self)] = &[("tree", Self::Tree), ("group", Self::Group)];
 }
 
 impl Keywords for OnOrphan {

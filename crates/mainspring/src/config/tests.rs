@@ -2,7 +2,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::os::unix::ffi::OsStringExt;
 
-use mainspring_core::{Fallback, Limits};
+use mainspring_core::{Fallback, Limits, SandboxProfile, Supervision};
 use tempfile::TempDir;
 
 use super::*;
@@ -93,6 +93,7 @@ fn the_defaults_are_as_documented() {
             drain_ms: 10_000,
             log: "warn".into(),
             guard: vec![],
+            supervision: Supervision::Tree,
             limits: Limits::default(),
             http: mainspring_http::HttpLimits::default(),
             stdio: Stdio { tool_timeout_ms: 120_000, line_bytes: 32 << 20 },
@@ -653,5 +654,27 @@ fn an_incomplete_adapter_is_refused() {
     for name in ["script", "native"] {
         let built_in = refused(&format!("[adapters.{name}]\nkind = \"acp\"\ncommand = [\"a\"]\n"));
         assert!(built_in.contains(&format!("adapters.{name}.kind must not be set")), "{built_in}");
+    }
+}
+
+#[test]
+fn the_sandbox_of_an_adapter_has_a_profile_folders_and_ports() {
+    let machine = Machine::new().file(
+        "[adapters.pi]\nkind = \"pi\"\nsandbox = \"read_only\"\nwritable = [\"~/tool\", \"here\"]\nports = [443, 8_080]\n",
+    );
+    let adapter = &machine.load().config.adapters["pi"];
+    assert_eq!(adapter.sandbox, Some(SandboxProfile::ReadOnly));
+    let writable = adapter.writable.clone().unwrap();
+    assert!(writable[0] == machine.path("home/tool") && writable[1].ends_with("here"), "{writable:?}");
+    assert_eq!(adapter.ports, Some(vec![443, 8_080]));
+    for (line, allowed) in [
+        ("sandbox = \"none\"", "\"read_only\" or \"workspace\" or \"off\""),
+        ("ports = [0]", "a list of ports from 1 to 65535"),
+        ("ports = [\"443\"]", "a list of ports from 1 to 65535"),
+        ("writable = \"here\"", "a list of paths"),
+        ("pass_env = [443]", "a list of names of variables"),
+    ] {
+        let problems = Machine::new().file(&format!("[adapters.pi]\nkind = \"pi\"\n{line}\n")).problems();
+        assert!(problems.contains(allowed), "{line}: {problems}");
     }
 }

@@ -65,7 +65,7 @@ macro_rules! attempt_columns {
         "attempt_id, run_id, attempt_no, status, adapter_id, node_id, binding_id, resume_from_attempt_id, error_code, \
          error_message, retryable, input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, cost_nanos, \
          cancellation_requested_at_ms, cancellation_dispatched_at_ms, cancellation_acknowledged_at_ms, created_at_ms, \
-         started_at_ms, completed_at_ms, retry_reason, sandbox"
+         started_at_ms, completed_at_ms, retry_reason, sandbox, left_running"
     };
 }
 macro_rules! message_columns {
@@ -262,6 +262,7 @@ fn attempt(columns: &mut Columns<'_>) -> Result<Attempt> {
         completed_at: columns.maybe_time()?,
         retry_reason: columns.maybe_name(RetryReason::from_name)?,
         sandbox: columns.maybe_json()?,
+        left_running: columns.maybe_json()?.unwrap_or_default(),
     })
 }
 

@@ -133,15 +133,16 @@ pub(super) fn attempt_write(connection: &Connection, attempt: &Attempt) -> Write
                resume_from_attempt_id, error_code, error_message, retryable, input_tokens, output_tokens,
                cache_read_tokens, cache_write_tokens, cost_nanos, cancellation_requested_at_ms,
                cancellation_dispatched_at_ms, cancellation_acknowledged_at_ms, created_at_ms, started_at_ms,
-               completed_at_ms, retry_reason, sandbox)
+               completed_at_ms, retry_reason, sandbox, left_running)
              VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22,
-               ?23, ?24)
+               ?23, ?24, ?25)
              ON CONFLICT (run_id, attempt_no) DO UPDATE SET
                status = ?4, adapter_id = ?5, node_id = ?6, binding_id = ?7, resume_from_attempt_id = ?8, error_code = ?9,
                error_message = ?10, retryable = ?11, input_tokens = ?12, output_tokens = ?13, cache_read_tokens = ?14,
                cache_write_tokens = ?15, cost_nanos = ?16, cancellation_requested_at_ms = ?17,
                cancellation_dispatched_at_ms = ?18, cancellation_acknowledged_at_ms = ?19, created_at_ms = ?20,
-               started_at_ms = ?21, completed_at_ms = ?22, retry_reason = ?23, sandbox = ?24
+               started_at_ms = ?21, completed_at_ms = ?22, retry_reason = ?23, sandbox = ?24,
+               left_running = ?25
              WHERE attempt_id = ?3",
         )?
         .execute(params![
@@ -169,6 +170,7 @@ pub(super) fn attempt_write(connection: &Connection, attempt: &Attempt) -> Write
             ms(attempt.completed_at),
             attempt.retry_reason.map(RetryReason::name),
             attempt.sandbox.as_ref().map(json).transpose()?,
+            (!attempt.left_running.is_empty()).then(|| json(&attempt.left_running)).transpose()?,
         ])?;
     // Another attempt has this number.
     if written == 0 { Err(WriteError::Conflict(Unique::Other)) } else { Ok(()) }

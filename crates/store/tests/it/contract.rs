@@ -274,6 +274,7 @@ async fn everything_about_a_run_and_its_attempts_reads_back_as_written() {
             abi: Some(7),
             note: Some("a note".into()),
         }),
+        left_running: vec![LeftProcess { pid: 7, command: "sleep 9".into() }],
         cancellation: Cancellation {
             requested_at: Some(NOW),
             dispatched_at: Some(NOW.plus(1)),

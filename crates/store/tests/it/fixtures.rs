@@ -161,6 +161,7 @@ pub(crate) fn attempt(n: u64, run: u64, no: u32, status: RunStatus) -> Attempt {
         retryable: false,
         usage: Usage::default(),
         sandbox: None,
+        left_running: vec![],
         cancellation: Cancellation::default(),
         created_at: NOW,
         started_at: None,

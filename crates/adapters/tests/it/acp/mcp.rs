@@ -1,6 +1,7 @@
 //! MCP servers of native sessions.
 
 use mainspring_adapters::McpServer;
+use mainspring_core::Answer;
 use serde_json::{Value, json};
 
 use super::*;
@@ -64,4 +65,23 @@ async fn a_server_that_cannot_be_given_fails_the_run() {
         assert!(json.contains(message), "{json}");
         world.close().await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agents_token_acts_for_its_owner_and_decides_nothing() {
+    let control = McpServer::Control { command: "/bin/mainspring".into(), args: vec!["mcp".into()] };
+    let world = world_with("resume", |setup| setup.acp.mcp = vec![("own".into(), Ok(control.clone()))]).await;
+    let given: Value = serde_json::from_str(&world.answer_to("a", "servers").await).unwrap();
+    let token = given[0]["env"][0]["value"].as_str().unwrap();
+    let agent = world.kernel().caller_by_agent_token(token).unwrap();
+    assert_eq!((agent.owner.as_str(), agent.is_agent), ("ada", true));
+    assert_eq!(world.kernel().caller_by_agent_token(&token[1..]), None);
+    let run = world.start("a", "ask rm x").await;
+    let (wait, _) = world.wait_for_question(run).await;
+    let allow = Answer::Approval { decision: Approval::Allowed };
+    let refused = world.kernel().run_answer(&agent, run, wait, allow).await.unwrap_err();
+    assert_eq!(refused.code(), "forbidden");
+    world.decide(run, wait, Approval::Denied).await;
+    world.wait_for_end(run).await;
+    world.close().await;
 }

@@ -28,6 +28,7 @@ async fn a_turn_with_text_thoughts_tools_notices_and_usage() {
     usage.updated
     message.completed
     tool.started
+    tool.unasked
     tool.failed
     message.completed
     usage.updated

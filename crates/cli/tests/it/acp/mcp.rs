@@ -92,8 +92,12 @@ struct McpProcess {
 impl McpProcess {
     fn start(config: &serde_json::Value) -> Self {
         let args = config["args"].as_array().unwrap().iter().map(|word| word.as_str().unwrap());
+        let variable = |it: &serde_json::Value| {
+            (it["name"].as_str().unwrap().to_owned(), it["value"].as_str().unwrap().to_owned())
+        };
         let mut process = std::process::Command::new(config["command"].as_str().unwrap())
             .args(args)
+            .envs(config["env"].as_array().into_iter().flatten().map(variable))
             .stdin(std::process::Stdio::piped())
             .stdout(std::process::Stdio::piped())
             .spawn()

@@ -79,6 +79,11 @@ async fn the_example_agent_runs_twice_at_once_and_continues_after_a_kill() {
 
 /// Opens a node with opencode, the tests' model and a separate home folder.
 async fn opencode(tasks: &Tasks) -> World {
+    opencode_with(tasks, "ask").await
+}
+
+/// Opens a node with opencode, whose own permission for commands and edits is `permission`.
+async fn opencode_with(tasks: &Tasks, permission: &str) -> World {
     let base = model::serve(tasks).await;
     let binary = installed().join("node_modules/opencode-linux-x64/bin/opencode");
     world_with("", |adapter| {
@@ -88,7 +93,7 @@ async fn opencode(tasks: &Tasks) -> World {
                            "modalities": {"input": ["text", "image"], "output": ["text"]}});
         let settings = json!({
             "autoupdate": false, "model": "stub/stub-1", "small_model": "stub/stub-1", "enabled_providers": ["stub"],
-            "permission": {"bash": "ask", "edit": "ask"},
+            "permission": {"bash": permission, "edit": permission, "external_directory": permission},
             "provider": {"stub": {"npm": "@ai-sdk/openai-compatible", "options": {"baseURL": base, "apiKey": "fake"},
                 "models": {"stub-1": model, "stub-2": model}}},
         });
@@ -252,5 +257,54 @@ async fn opencode_continues_an_adopted_session() {
     let binding = &bindings[0];
     assert_eq!((binding.generation, binding.fidelity), (1, Fidelity::Native), "{binding:?}");
     assert_eq!((binding.native.as_ref(), binding.reconstructed), (Some(&native), false), "{binding:?}");
+    world.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_opencode_that_never_asks_writes_nothing_where_it_may_only_answer() {
+    let tasks = Tasks::default();
+    let world = opencode_with(&tasks, "allow").await;
+    let file = world.folder.path().join("work/written");
+    let text = format!("RUN echo x > {}", file.display());
+    let run = world.send(RunRequest { mode: Mode::Ask, ..request("a", &text) }).await;
+    world.wait_ended(run).await;
+    assert!(!file.exists());
+    let token = world.folder.path().join("state/secret");
+    std::fs::write(&token, "SECRET").unwrap();
+    let read = format!("RUN cat {}", token.display());
+    for (mode, key) in [(Mode::Ask, "b"), (Mode::Act, "c")] {
+        let run = world.send(RunRequest { mode, ..request(key, &read) }).await;
+        world.wait_ended(run).await;
+        let text = world.last_message(key).await.text();
+        assert!(!text.contains("SECRET"), "{text}");
+    }
+    let run = world.send(request("a", &text)).await;
+    let ended = world.wait_ended(run).await;
+    assert!(file.exists(), "a run that may act writes its folder: {ended:?}");
+    let kinds = kinds(&world.events("a").await);
+    assert!(kinds.contains(&"tool.unasked") && kinds.contains(&"attempt.confined"), "{kinds:?}");
+    world.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancel_ends_a_command_that_opencode_left_in_another_session() {
+    let tasks = Tasks::default();
+    let world = opencode_with(&tasks, "allow").await;
+    let sleeps = || {
+        let command = |pid: rustix::process::Pid| {
+            std::fs::read_to_string(format!("/proc/{}/cmdline", pid.as_raw_pid())).unwrap_or_default()
+        };
+        world.agent_pids().into_iter().filter(|pid| command(*pid).contains("4321")).count()
+    };
+    let run = world.prompt("a", "RUN setsid sh -c 'sleep 4321 & sleep 4321' & sleep 4321").await;
+    let started = async {
+        while sleeps() < 3 {
+            tokio::task::yield_now().await;
+        }
+    };
+    with_timeout(started).await;
+    with_timeout(world.node().kernel().run_cancel(&world.me, run)).await.unwrap();
+    assert_eq!(world.wait_ended(run).await.state.status(), RunStatus::Cancelled);
+    assert_eq!(sleeps(), 0, "cancelled means stopped");
     world.close().await;
 }

@@ -27,6 +27,7 @@ impl AttemptDraft {
                 self.binding_resume(node)?;
                 self.command(Command::Open { by })?;
             }
+            Record::LeftRunning { processes } => self.emit(Body::AttemptLeftRunning { processes }),
             Record::Confined(sandbox) => self.emit(Body::AttemptConfined { sandbox }),
             Record::Granted(grant) => self.row(Row::Grant(grant)),
             Record::Decided { question, decision, grant } => {
@@ -53,6 +54,7 @@ impl AttemptDraft {
                 self.effect_start(tool_use_id.clone(), name.clone());
                 self.emit(Body::ToolStarted { tool_use_id, name, input });
             }
+            Record::ToolUnasked { tool_use_id, name } => self.emit(Body::ToolUnasked { tool_use_id, name }),
             Record::ToolUpdated { tool_use_id, text } => self.emit(Body::ToolUpdated { tool_use_id, text }),
             Record::ToolCompleted { tool_use_id, content } => {
                 let (name, end) = self.effect_end(&tool_use_id, CallResult { content, is_error: false })?;
@@ -241,7 +243,8 @@ pub(crate) fn check_size(records: &[Record], limit: usize) -> Result<(), Error> 
             }
             Record::ToolUpdated { text, .. } | Record::Progress { text } => ("report", text.len()),
             Record::Decided { question, .. } => ("question", question.len()),
-            Record::Opened { .. } | Record::Resumed | Record::Confined(_) | Record::Granted(_) => continue,
+            Record::Opened { .. } | Record::Resumed | Record::Granted(_) => continue,
+            Record::Confined(_) | Record::LeftRunning { .. } | Record::ToolUnasked { .. } => continue,
             Record::Usage(_) | Record::Title { .. } => continue,
         };
         if size > limit {

@@ -225,6 +225,7 @@ impl Import<'_> {
             retryable: row.number("retryable") == Some(1) || status.is_none(),
             usage: Usage::default(),
             sandbox: None,
+            left_running: vec![],
             cancellation: Cancellation {
                 requested_at: row.time("cancellation_requested_at_ms"),
                 dispatched_at: row.time("cancellation_dispatched_at_ms"),

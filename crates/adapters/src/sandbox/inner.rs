@@ -1,0 +1,67 @@
+//! The sandboxes that known agents have themselves. Within ours nothing can be mounted, so those that mount fail: they are
+//! switched to a kind that works, or off. A variable that the adapter's `env` sets stays as it is.
+
+use std::ffi::OsString;
+
+use serde_json::{Map, Value};
+
+use super::folders::has_word;
+
+/// Returns the variables that switch the sandbox of the agent that `command` starts. `variable` looks a variable of its
+/// environment up.
+pub(super) fn variables(
+    command: &[String],
+    variable: &dyn Fn(&str) -> Option<OsString>,
+) -> Vec<(&'static str, String)> {
+    let mut variables = vec![];
+    if has_word(command, "codex") {
+        let config = variable("CODEX_CONFIG").and_then(|config| config.into_string().ok());
+        variables.extend(codex_config(config.as_deref()).map(|config| ("CODEX_CONFIG", config)));
+    }
+    if has_word(command, "gemini") && variable("GEMINI_SANDBOX").is_none() {
+        variables.push(("GEMINI_SANDBOX", "false".to_owned()));
+    }
+    variables
+}
+
+/// Adds the older sandbox of codex, which is Landlock and works within ours, to its configuration. `None` if the given
+/// configuration already decides it or cannot be read.
+fn codex_config(given: Option<&str>) -> Option<String> {
+    let mut config: Map<String, Value> = match given {
+        Some(given) => serde_json::from_str(given).ok()?,
+        None => Map::new(),
+    };
+    let features = config.entry("features").or_insert_with(|| Value::Object(Map::new())).as_object_mut()?;
+    if features.contains_key("use_legacy_landlock") {
+        return None;
+    }
+    features.insert("use_legacy_landlock".into(), true.into());
+    Some(Value::Object(config).to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_sandbox_of_known_agents_is_switched_unless_it_was_decided() {
+        let of = |command: &str, variable: Option<(&str, &str)>| {
+            let look_up =
+                |name: &str| variable.filter(|(known, _)| *known == name).map(|(_, value)| value.into());
+            variables(&[command.to_owned()], &look_up)
+        };
+        let landlock = r#"{"features":{"use_legacy_landlock":true}}"#.to_owned();
+        assert_eq!(of("codex-acp", None), [("CODEX_CONFIG", landlock)]);
+        let merged = of("codex-acp", Some(("CODEX_CONFIG", r#"{"model":"m","features":{"x":true}}"#)));
+        let merged: Value = serde_json::from_str(&merged[0].1).unwrap();
+        let expected =
+            serde_json::json!({"model": "m", "features": {"x": true, "use_legacy_landlock": true}});
+        assert_eq!(merged, expected);
+        for decided in [r#"{"features":{"use_legacy_landlock":false}}"#, "nonsense", "[]"] {
+            assert_eq!(of("codex-acp", Some(("CODEX_CONFIG", decided))), []);
+        }
+        assert_eq!(of("gemini", None), [("GEMINI_SANDBOX", "false".to_owned())]);
+        assert_eq!(of("gemini", Some(("GEMINI_SANDBOX", "docker"))), []);
+        assert_eq!(of("opencode", None), []);
+    }
+}

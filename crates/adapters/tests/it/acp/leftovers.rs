@@ -1,0 +1,83 @@
+//! Processes that an agent starts: a cancelled turn leaves none, and what another turn leaves is told.
+
+use mainspring_core::{Proof, Supervision};
+
+use super::*;
+
+/// The commands of the world's processes that contain `text`.
+fn running(world: &World, text: &str) -> usize {
+    world.commands().iter().filter(|command| command.contains(text)).count()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancel_ends_everything_that_the_turn_started_and_nothing_else() {
+    let world = world("resume").await;
+    let agent = world.answer_to("a", "shell setsid sleep 1001 >/dev/null 2>&1 &; pid").await;
+    assert_eq!(running(&world, "sleep 1001"), 1);
+    // In other sessions, without their parents, and in the background.
+    let start = "shell setsid sh -c '(sleep 1002 &) && setsid sleep 1002 & sleep 1002' >/dev/null 2>&1 &; spawn; hang";
+    let run = world.start("a", start).await;
+    world.wait_for_text("a", "hanging").await;
+    world.cancel(run).await;
+    let run = world.wait_for_end(run).await;
+    assert_eq!(run.state.status(), RunStatus::Cancelled, "{run:?}");
+    assert_eq!(running(&world, "sleep 1002"), 0, "{:?}", world.commands());
+    assert_eq!(world.processes(), 3, "the guard, the agent and its earlier process: {:?}", world.commands());
+    assert_eq!(running(&world, "sleep 1001"), 1, "it was started before");
+    assert_eq!(world.answer_to("a", "shell true; pid").await, agent, "the agent goes on");
+    world.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn processes_that_a_turn_leaves_are_told() {
+    let world = world("resume").await;
+    world.answer_to("a", "shell setsid sleep 1003 >/dev/null 2>&1 &").await;
+    world.answer_to("a", "nothing more").await;
+    let events = world.events("a").await;
+    let left = events.iter().filter_map(|event| match &event.body {
+        Body::AttemptLeftRunning { processes } => Some((event.attempt, processes)),
+        _ => None,
+    });
+    let left: Vec<_> = left.collect();
+    let [(Some(_), processes)] = left.as_slice() else { panic!("{left:?}") };
+    let commands: Vec<&str> = processes.iter().map(|process| process.command.as_str()).collect();
+    // `setsid` may not have become `sleep` yet.
+    assert!(commands.len() == 1 && commands[0].ends_with("sleep 1003"), "{commands:?}");
+    world.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn processes_that_a_turn_left_are_listed_and_ended() {
+    let world = world("resume").await;
+    let run = world.run("a", "shell setsid sleep 1004 >/dev/null 2>&1 &").await;
+    let listed = world.kernel().run_processes(&world.me, run.id).await.unwrap();
+    assert!(listed.len() == 1 && listed[0].command.ends_with("sleep 1004"), "{listed:?}");
+    let attempts = world.kernel().run_attempts(&world.me, run.id).await.unwrap();
+    let told: Vec<i32> = attempts[0].left_running.iter().map(|process| process.pid).collect();
+    assert_eq!(told, [listed[0].pid], "the run says it");
+    assert_eq!(world.kernel().run_processes_end(&world.me, run.id).await.unwrap(), []);
+    assert_eq!(running(&world, "sleep 1004"), 0);
+    assert_eq!(world.kernel().run_processes(&world.me, run.id).await.unwrap(), []);
+    world.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn under_a_group_guard_a_cancel_recycles_the_agent_and_says_so() {
+    let world = world_with("resume", |setup| setup.agent.supervision = Supervision::Group).await;
+    let agent = world.answer_to("a", "pid").await;
+    let run = world.start("a", "shell sleep 1005 >/dev/null 2>&1 &; hang").await;
+    world.wait_for_text("a", "hanging").await;
+    world.cancel(run).await;
+    let run = world.wait_for_end(run).await;
+    assert_eq!(run.state.status(), RunStatus::Cancelled, "{run:?}");
+    assert_eq!(world.processes(), 0, "{:?}", world.commands());
+    let events = world.events("a").await;
+    let proof = events.iter().find_map(|event| match &event.body {
+        Body::AttemptCancelled { proof } => Some(*proof),
+        _ => None,
+    });
+    assert_eq!(proof, Some(Proof::Group));
+    assert_ne!(world.answer_to("a", "pid").await, agent);
+    assert_eq!(world.bindings("a").await.len(), 1, "the session was taken up again");
+    world.close().await;
+}
