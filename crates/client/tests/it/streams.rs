@@ -20,31 +20,33 @@ async fn proxy_with_cuts(listener: TcpListener, to: String, seed: u64, cuts: Arc
         let mut remote = TcpStream::connect(&to).await.unwrap();
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         // The head of a response has about 200 bytes, so some connections break before any content.
-        let mut budget = usize::try_from(seed >> 33).unwrap() % 1_600 + 150;
+        let budget = usize::try_from(seed >> 33).unwrap() % 1_600 + 150;
         let cuts = cuts.clone();
         connections.spawn(async move {
-            let (mut request, mut response) = ([0; 4096], [0; 4096]);
-            while budget > 0 {
-                tokio::select! {
-                    read = local.read(&mut request) => match read {
-                        Ok(read) if read > 0 => remote.write_all(&request[..read]).await.unwrap(),
-                        _ => return,
-                    },
-                    read = remote.read(&mut response) => match read {
-                        Ok(read) if read > 0 => {
-                            let read = read.min(budget);
-                            budget -= read;
-                            if local.write_all(&response[..read]).await.is_err() {
-                                return;
-                            }
-                        }
-                        _ => return,
-                    },
-                }
+            if relay(&mut local, &mut remote, budget).await.is_some() {
+                cuts.fetch_add(1, Ordering::Relaxed);
             }
-            cuts.fetch_add(1, Ordering::Relaxed);
         });
     }
+}
+
+/// Relays both directions until `budget` bytes of the response have passed. None if one side has closed before.
+async fn relay(local: &mut TcpStream, remote: &mut TcpStream, mut budget: usize) -> Option<()> {
+    let (mut request, mut response) = ([0; 4096], [0; 4096]);
+    while budget > 0 {
+        tokio::select! {
+            read = local.read(&mut request) => {
+                let read = read.ok().filter(|read| *read > 0)?;
+                remote.write_all(&request[..read]).await.unwrap();
+            }
+            read = remote.read(&mut response) => {
+                let read = read.ok().filter(|read| *read > 0)?.min(budget);
+                budget -= read;
+                local.write_all(&response[..read]).await.ok()?;
+            }
+        }
+    }
+    Some(())
 }
 
 #[tokio::test]

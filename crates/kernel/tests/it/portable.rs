@@ -357,6 +357,53 @@ async fn thoughts_are_not_exported() {
     assert!(file.contains("said") && !file.contains("secret thought"));
 }
 
+/// Imports `file` while the store fails at the first commit, or at the last. The import is complete or leaves nothing, and
+/// can be repeated.
+async fn import_with_fault(disk: Disk, file: &str, fault: Fault, at_last_commit: bool) {
+    let there = World::on(disk).await;
+    let name = there.disk.name;
+    let mut import_ = there.kernel.session_import(&there.me).unwrap();
+    if !at_last_commit {
+        there.disk.inject_fault(fault);
+    }
+    let pushed = import_.push(file.as_bytes()).await;
+    if at_last_commit {
+        there.disk.inject_fault(fault);
+    }
+    let outcome = match pushed {
+        Ok(()) => import_.finish().await,
+        Err(error) => {
+            drop(import_);
+            Err(error)
+        }
+    };
+    match outcome {
+        Ok(_) => assert_eq!(export(&there, "a").await, file, "{name}"),
+        Err(error) => {
+            assert_eq!(error.code(), "unavailable", "{name}");
+            assert!(there.kernel.session_get(&there.me, &by_key("a")).await.is_err(), "{name}");
+        }
+    }
+    let _ = there.kernel.session_delete(&there.me, &by_key("a")).await;
+    let purged = async {
+        while !there.disk.store.unfinished().await.unwrap().deleted.is_empty() {
+            tokio::task::yield_now().await;
+        }
+    };
+    with_timeout(purged).await;
+    let again = async {
+        loop {
+            match import(&there, file).await {
+                Err(Error::AlreadyExists { .. }) => tokio::task::yield_now().await,
+                other => return other,
+            }
+        }
+    };
+    assert!(with_timeout(again).await.is_ok(), "{name}: nothing of it is in the way");
+    there.kernel.session_delete(&there.me, &by_key("a")).await.unwrap();
+    with_timeout(there.kernel.shutdown()).await;
+}
+
 #[tokio::test]
 async fn an_import_during_store_faults_is_complete_or_leaves_nothing() {
     let world = World::on(Disk::memory()).await;
@@ -364,50 +411,8 @@ async fn an_import_during_store_faults_is_complete_or_leaves_nothing() {
     let file = export(&world, "a").await;
     for fault in [Fault::CommitFails, Fault::OutcomeUnknown] {
         for disk in every_store() {
-            // A fault of the first commit, and one of the last.
-            for last in [false, true] {
-                let there = World::on(disk.clone()).await;
-                let mut import_ = there.kernel.session_import(&there.me).unwrap();
-                if !last {
-                    there.disk.inject_fault(fault);
-                }
-                let pushed = import_.push(file.as_bytes()).await;
-                if last {
-                    there.disk.inject_fault(fault);
-                }
-                let outcome = match pushed {
-                    Ok(()) => import_.finish().await,
-                    Err(error) => {
-                        drop(import_);
-                        Err(error)
-                    }
-                };
-                let name = there.disk.name;
-                match outcome {
-                    Ok(_) => assert_eq!(export(&there, "a").await, file, "{name}"),
-                    Err(error) => {
-                        assert_eq!(error.code(), "unavailable", "{name}");
-                        assert!(there.kernel.session_get(&there.me, &by_key("a")).await.is_err(), "{name}");
-                    }
-                }
-                let _ = there.kernel.session_delete(&there.me, &by_key("a")).await;
-                with_timeout(async {
-                    while !there.disk.store.unfinished().await.unwrap().deleted.is_empty() {
-                        tokio::task::yield_now().await;
-                    }
-                })
-                .await;
-                let again = async {
-                    loop {
-                        match import(&there, &file).await {
-                            Err(Error::AlreadyExists { .. }) => tokio::task::yield_now().await,
-                            other => return other,
-                        }
-                    }
-                };
-                assert!(with_timeout(again).await.is_ok(), "{name}: nothing of it is in the way");
-                there.kernel.session_delete(&there.me, &by_key("a")).await.unwrap();
-                with_timeout(there.kernel.shutdown()).await;
+            for at_last_commit in [false, true] {
+                import_with_fault(disk.clone(), &file, fault, at_last_commit).await;
             }
         }
     }

@@ -477,51 +477,60 @@ fn a_crash_during_a_tool_loop_keeps_the_prompt_and_all_finished_results() {
     }
 }
 
+fn fork_request(message: MessageId) -> ForkRequest {
+    ForkRequest { message, key: Some("f".into()), title: None }
+}
+
+/// Forks a session in a process that dies after `steps` polls of the fork, or that completes the fork if there is no limit.
+/// Returns the tip of the session.
+fn die_during_fork(disk: &Disk, steps: Option<usize>) -> MessageId {
+    run_process(async {
+        let world = World::on(disk.clone()).await;
+        let first = create_tree(&world).await;
+        navigate(&world, "a", Some(first[3])).await.unwrap();
+        let from = by_key("a");
+        let mut fork = Box::pin(world.kernel.session_fork(&world.me, &from, fork_request(first[1]), None));
+        for _ in 0..steps.unwrap_or(usize::MAX) {
+            let poll = |context: &mut Context<'_>| Poll::Ready(fork.as_mut().poll(context).is_ready());
+            if std::future::poll_fn(poll).await {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+        first[3]
+    })
+}
+
+/// Checks in the next process that the fork is complete or can be made. Returns whether it was there.
+fn check_after_fork(disk: &Disk, tip: MessageId) -> bool {
+    run_process(async {
+        let world = World::reboot(disk).await;
+        assert_eq!(texts(&world, "a").await.join(" | "), "say one | one | say two | two");
+        assert_eq!(world.path("a").await.last().map(|message| message.id), Some(tip));
+        let is_made = world.kernel.session_get(&world.me, &by_key("f")).await.is_ok();
+        if !is_made {
+            let request = fork_request(world.path("a").await[1].id);
+            world.kernel.session_fork(&world.me, &by_key("a"), request, None).await.unwrap();
+        }
+        assert_eq!(texts(&world, "f").await.join(" | "), "say one | one");
+        for key in ["a", "f"] {
+            assert_eq!(world.play(key, "say on").await.state.status(), RunStatus::Succeeded);
+        }
+        is_made
+    })
+}
+
 #[test]
 fn a_crash_during_a_fork_leaves_a_complete_fork_or_none() {
     const STEPS: usize = 40;
     for name in ["memory", "sqlite"] {
-        let mut made = vec![];
-        // Crashes after this number of polls of the fork's task.
-        for steps in 0..STEPS {
-            let disk = every_store().into_iter().find(|disk| disk.name == name).unwrap();
-            let request = |message| ForkRequest { message, key: Some("f".into()), title: None };
-            let mut tip = None;
-            run_process(async {
-                let world = World::on(disk.clone()).await;
-                let first = create_tree(&world).await;
-                navigate(&world, "a", Some(first[3])).await.unwrap();
-                tip = Some(first[3]);
-                let from = by_key("a");
-                let mut fork = Box::pin(world.kernel.session_fork(&world.me, &from, request(first[1]), None));
-                for _ in 0..steps {
-                    let poll =
-                        |context: &mut Context<'_>| Poll::Ready(fork.as_mut().poll(context).is_ready());
-                    if std::future::poll_fn(poll).await {
-                        return;
-                    }
-                    tokio::task::yield_now().await;
-                }
-                if steps + 1 == STEPS {
-                    fork.await.unwrap();
-                }
-            });
-            run_process(async {
-                let world = World::reboot(&disk).await;
-                assert_eq!(texts(&world, "a").await.join(" | "), "say one | one | say two | two");
-                assert_eq!(world.path("a").await.last().map(|message| message.id), tip);
-                let known = world.kernel.session_get(&world.me, &by_key("f")).await;
-                made.push(known.is_ok());
-                if known.is_err() {
-                    let message = world.path("a").await[1].id;
-                    world.kernel.session_fork(&world.me, &by_key("a"), request(message), None).await.unwrap();
-                }
-                assert_eq!(texts(&world, "f").await.join(" | "), "say one | one");
-                for key in ["a", "f"] {
-                    assert_eq!(world.play(key, "say on").await.state.status(), RunStatus::Succeeded);
-                }
-            });
-        }
+        let made: Vec<bool> = (0..STEPS)
+            .map(|steps| {
+                let disk = every_store().into_iter().find(|disk| disk.name == name).unwrap();
+                let tip = die_during_fork(&disk, (steps + 1 < STEPS).then_some(steps));
+                check_after_fork(&disk, tip)
+            })
+            .collect();
         assert!(made.contains(&true) && made.contains(&false), "{name}: both were seen: {made:?}");
     }
 }
