@@ -35,7 +35,7 @@ impl OneShot<'_> {
             call_prefix: String::new(),
         };
         let failed = |error: ModelError, is_silent: bool| {
-            let usage = (is_silent && error.kind.is_free()).then(Usage::default);
+            let usage = (is_silent && error.is_free()).then(Usage::default);
             OneShotResult { text: Err(error), usage, raw_usage: Value::Null }
         };
         let (mut text, mut is_silent) = (String::new(), true);

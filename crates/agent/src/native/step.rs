@@ -35,7 +35,7 @@ struct ModelCall {
 
 impl ModelCall {
     /// The usage of the call after an error. Unknown if the model has produced anything, or may have.
-    fn usage_after(&self, error: ErrorKind) -> Option<Usage> {
+    fn usage_after(&self, error: &ModelError) -> Option<Usage> {
         let is_silent = self.text.is_empty() && !self.has_thinking;
         (is_silent && error.is_free()).then(Usage::default)
     }
@@ -77,7 +77,7 @@ impl Execution<'_> {
             let too_long = error.kind == ErrorKind::ContextTooLong && call.text.is_empty();
             if too_long && !std::mem::replace(&mut compacted, true) {
                 let failure = Failure::new(error.kind.code(), error.message.clone());
-                let usage = call.usage_after(error.kind);
+                let usage = call.usage_after(&error);
                 let step = self.step_taken(&call, StopReason::Error, Some(failure), usage, Value::Null);
                 self.attempt.record(vec![Record::Step(Box::new(step))]).await?;
                 if let Some(smaller) = self.compact(&context, Cause::Provider).await? {
@@ -168,7 +168,7 @@ impl Execution<'_> {
     async fn wait_for_retry(&mut self, call: &ModelCall, error: ModelError, tries: u32) -> Result<(), Exit> {
         let stop = if error.kind == ErrorKind::Refused { StopReason::Refusal } else { StopReason::Error };
         let failure = Failure::new(error.kind.code(), error.message.clone());
-        let usage = call.usage_after(error.kind);
+        let usage = call.usage_after(&error);
         self.usage += usage.unwrap_or(Usage::UNKNOWN);
         let step = self.step_taken(call, stop, Some(failure.clone()), usage, Value::Null);
         let step = Record::Step(Box::new(step));

@@ -12,6 +12,8 @@ pub struct ModelError {
     pub message: String,
     /// How long the provider asks to wait, in milliseconds.
     pub retry_after_ms: Option<u64>,
+    /// True if the model certainly did not begin to work on the call.
+    is_rejected: bool,
 }
 
 /// The kind of an error.
@@ -56,12 +58,6 @@ impl ErrorKind {
         }
     }
 
-    /// Returns true if the provider counts nothing for a call that fails with this error before any output: it was not
-    /// sent, or it was rejected.
-    pub const fn is_free(self) -> bool {
-        !matches!(self, Self::Broken | Self::Refused)
-    }
-
     /// Returns true if the same request may succeed later.
     pub const fn is_retryable(self) -> bool {
         matches!(self, Self::RateLimited | Self::Overloaded | Self::Broken)
@@ -71,7 +67,19 @@ impl ErrorKind {
 impl ModelError {
     /// Creates an error.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), retry_after_ms: None }
+        let is_rejected = !matches!(kind, ErrorKind::Overloaded | ErrorKind::Broken | ErrorKind::Refused);
+        Self { kind, message: message.into(), retry_after_ms: None, is_rejected }
+    }
+
+    /// Returns true if the provider counts nothing for a call that fails with this error before any output: the call was
+    /// not sent, or it was answered with a status that says that the model did not work on it (a 4xx, or 503 and 529 of an
+    /// overloaded provider).
+    ///
+    /// All other failures may be billed, and nobody tells whether they are: a server that failed halfway or whose gateway
+    /// lost the answer (500, 502, 504), a connection that broke, a refusal, an error inside a response that began with
+    /// success.
+    pub const fn is_free(&self) -> bool {
+        self.is_rejected
     }
 
     /// Creates the error of a response that ended early.
@@ -95,12 +103,18 @@ impl ModelError {
         let codes =
             [field("type"), field("code"), field("status"), &reasons.join(" ")].join(" ").to_lowercase();
         let kind = kind_of(status, &codes, &message.to_lowercase());
+        let is_rejected = match status {
+            Some(400..500) => !matches!(kind, ErrorKind::Broken | ErrorKind::Refused),
+            Some(503 | 529) => true,
+            Some(_) | None => false,
+        };
         let status = status.map(|status| format!(" (status {status})")).unwrap_or_default();
         let excerpt: String = message.chars().take(500).collect();
         Self {
             kind,
             message: format!("the provider says: {excerpt}{status}"),
             retry_after_ms: retry_delay_ms(error),
+            is_rejected,
         }
     }
 }
@@ -181,6 +195,21 @@ mod tests {
         for (status, body, kind) in cases {
             assert_eq!(ModelError::from_response(status, body).kind, kind, "{body}");
         }
+    }
+
+    #[test]
+    fn a_call_is_free_only_if_the_model_did_not_begin_it() {
+        let free = |status| ModelError::from_response(status, "").is_free();
+        for status in [400, 401, 402, 404, 413, 429, 503, 529] {
+            assert!(free(Some(status)), "{status}");
+        }
+        for status in [408, 500, 502, 504] {
+            assert!(!free(Some(status)), "{status}");
+        }
+        let overloaded = r#"{"error":{"type":"overloaded_error","message":"Overloaded"}}"#;
+        assert!(!ModelError::from_response(None, overloaded).is_free(), "within a response");
+        assert!(ModelError::new(ErrorKind::KeyMissing, "not sent").is_free());
+        assert!(!ModelError::connection_closed().is_free());
     }
 
     #[test]

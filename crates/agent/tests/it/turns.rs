@@ -230,6 +230,31 @@ async fn a_run_fails_after_a_bounded_number_of_tries() {
 }
 
 #[tokio::test]
+async fn a_call_that_failed_inside_the_provider_may_have_cost_something() {
+    for protocol in Protocol::ALL {
+        let world = Setup::protocol(protocol).start().await;
+        world.server.enqueue(Reply::fail(Fault::Internal));
+        world.server.enqueue(Reply::text("hello"));
+        let run = world.send_prompt("hi").await;
+        let run = within_timeout(async {
+            loop {
+                world.clock.advance(1_000);
+                let run = world.get(run.id).await;
+                if run.state.status().is_ended() {
+                    return run;
+                }
+                tokio::task::yield_now().await;
+            }
+        });
+        let run = run.await;
+        assert_eq!(run.state.status(), RunStatus::Succeeded, "{protocol:?}");
+        let steps = world.steps(run.id).await;
+        assert_eq!(steps.iter().map(|step| step.usage.is_some()).collect::<Vec<_>>(), [false, true]);
+        assert!(run.usage.at_least, "{protocol:?}: {:?}", run.usage);
+    }
+}
+
+#[tokio::test]
 async fn a_cancelled_run_closes_its_connection_and_keeps_partial_text() {
     for protocol in Protocol::ALL {
         let world = Setup::protocol(protocol).start().await;
