@@ -151,6 +151,25 @@ impl Run {
         }
     }
 
+    /// The time from which the time limit counts while `attempt` executes. If the clock was set back between two attempts,
+    /// it counts from the later one, so that the limit comes late by at most its own length.
+    pub fn limited_since_in(&self, attempt: &Attempt) -> Time {
+        self.limited_since().min(attempt.created_at)
+    }
+
+    /// Adjusts the deadline of a run that is loaded at `now`, if the clock was set back since the run was stored. Returns
+    /// true if the run has changed.
+    pub fn keep_deadline(&mut self, now: Time) -> bool {
+        let deadline = match &mut self.state {
+            RunState::Queued { retry_at, .. } => retry_at.as_mut(),
+            state => state.wait_mut().and_then(|wait| wait.expires_at.as_mut()),
+        };
+        let Some(deadline) = deadline.filter(|_| now < self.updated_at) else { return false };
+        *deadline = deadline.kept_from(self.updated_at, now);
+        self.updated_at = now;
+        true
+    }
+
     /// The refusal for commands to a run that is not live: it has ended or was merged into another run.
     pub fn not_live(&self) -> Refusal {
         let status = self.state.status();

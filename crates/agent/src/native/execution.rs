@@ -235,7 +235,7 @@ impl<'a> Execution<'a> {
     fn check_limits(&self) -> Result<(), Exit> {
         let assignment = self.attempt.assignment();
         let limits = &self.plan.limits;
-        let since = assignment.run.limited_since();
+        let since = assignment.run.limited_since_in(&assignment.attempt);
         let millis = self.attempt.now().since(since);
         let used = self.usage + self.delegated_usage;
         let Some(limit) = limits.limit_reached(self.resume.granted + 1, self.steps, &used, millis) else {

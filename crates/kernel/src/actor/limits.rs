@@ -20,7 +20,7 @@ impl Actor {
             return;
         }
         let Some(limits) = self.limits(active) else { return };
-        let since = active.run.limited_since();
+        let since = active.run.limited_since_in(&active.attempt);
         let Some(limit) = limits.limit_reached(1, 0, &active.run.usage, now.since(since)) else { return };
         let status = if matches!(limit, Limit::Time(_)) { RunStatus::TimedOut } else { RunStatus::Failed };
         let message = format!("the run has used up its limit of {limit}; raise it and retry");
@@ -52,7 +52,7 @@ impl Actor {
         if active.status() == RunStatus::Cancelling {
             return None;
         }
-        let since = active.run.limited_since();
+        let since = active.run.limited_since_in(&active.attempt);
         self.limits(active)?.max_time.map(|max| since.plus(max))
     }
 

@@ -14,6 +14,7 @@ use super::{Opening, Shared};
 use crate::actor::{Actor, Command, Receiver, Reply, Sender, Signal};
 use crate::error::Error;
 use crate::feed::{Feed, FeedMemory, Subscription, SubscriptionMode};
+use crate::store::{Commit, Fence, Loaded, Row, StoreError};
 
 /// Sessions kept in memory only because they were opened explicitly. Beyond that, the oldest is released.
 const MAX_OPENED: usize = 1_000;
@@ -182,7 +183,10 @@ impl Shared {
         let load = async {
             let fence = self.store.lease_take(session, self.node).await?;
             let error = match self.store.session_load(session).await {
-                Ok(Some(loaded)) => return Ok::<_, Error>((fence, loaded)),
+                Ok(Some(mut loaded)) => match self.keep_deadlines(fence, &mut loaded).await {
+                    Ok(()) => return Ok::<_, Error>((fence, loaded)),
+                    Err(error) => error.into(),
+                },
                 Ok(None) => Error::not_found("session", session),
                 Err(error) => error.into(),
             };
@@ -221,6 +225,19 @@ impl Shared {
                 actor.abandon(&error).await;
                 ready.map(|ready| ready.send(Err(error)));
             }
+        }
+    }
+
+    /// Adjusts and stores the deadlines of a loaded session's runs, if the clock was set back since they were stored: a
+    /// retry or a question would otherwise wait for as long as the step.
+    async fn keep_deadlines(&self, fence: Fence, loaded: &mut Loaded) -> Result<(), StoreError> {
+        let now = self.clock.now();
+        let runs = loaded.runs.iter_mut().map(|(run, _)| run);
+        let changed = runs.filter_map(|run| run.keep_deadline(now).then(|| Row::Run(Box::new(run.clone()))));
+        let rows: Vec<Row> = changed.collect();
+        match rows.is_empty() {
+            true => Ok(()),
+            false => self.store.commit(Arc::new(Commit { fence, events: vec![], rows })).await.map(drop),
         }
     }
 

@@ -6,10 +6,11 @@ use mainspring_core::{
 };
 use mainspring_kernel::Options;
 use mainspring_kernel::adapter::{End, Executed, Record};
+use mainspring_kernel::clock::Clock;
 use mainspring_kernel::kernel::RunRequest;
 
 use crate::puppet::{PuppetBehavior, puppet, puppet_request, question};
-use crate::world::{Disk, World, count, every_store, input, run_ready_tasks};
+use crate::world::{Disk, NOW, World, count, every_store, input, run_process, run_ready_tasks};
 
 #[tokio::test]
 async fn a_run_that_fails_once_succeeds_in_its_second_attempt() {
@@ -312,5 +313,24 @@ async fn no_other_adapter_takes_over_after_output_or_for_a_failure_of_the_reques
         });
         let run = world.ended(run.id).await;
         assert_eq!((run.state.status(), run.adapter.as_str()), (RunStatus::Failed, "puppet"), "{what}");
+    }
+}
+
+#[test]
+fn a_later_run_is_later_although_the_clock_was_set_back() {
+    for disk in every_store() {
+        let first = run_process(async {
+            let clock = Clock::manual(NOW.plus(3_600_000));
+            let world = World::boot(disk.clone(), Options::default(), vec![], clock, 1).await;
+            world.play("a", "fail now").await.id
+        });
+        run_process(async {
+            let world = World::reboot(&disk).await;
+            for _ in 0..25 {
+                world.play("a", "say hi").await;
+            }
+            let error = world.kernel.run_retry(&world.me, first, RunChange::default()).await.unwrap_err();
+            assert_eq!(error.code(), "not_latest_run", "{}", disk.name);
+        });
     }
 }

@@ -12,6 +12,8 @@ use crate::world::{
     run_ready_tasks, with_timeout,
 };
 
+const DAY_MS: u64 = 24 * 3_600_000;
+
 #[tokio::test]
 async fn a_denied_approval_is_reported_to_the_agent() {
     for disk in every_store() {
@@ -243,6 +245,31 @@ fn a_question_expires_while_no_process_runs() {
         let world = World::boot(disk.clone(), Options::default(), vec![], clock, 2).await;
         assert_eq!(world.ended(run).await.state.status(), RunStatus::TimedOut);
     });
+}
+
+#[test]
+fn a_clock_that_was_set_back_between_two_processes_stalls_neither_expiries_nor_retries() {
+    for disk in every_store() {
+        let later = || Clock::manual(NOW.plus(30 * DAY_MS));
+        let (asks, retries) = run_process(async {
+            let world = World::boot(disk.clone(), Options::default(), vec![], later(), 1).await;
+            let asks = world.prompt("a", "ask Which?").await;
+            world.wait_for_question(asks.id).await;
+            let retries = world.prompt("b", "fail once; say done").await;
+            world.wait_until(retries.id, |run| run.attempts == 1 && run.state.holder().is_none()).await;
+            (asks.id, retries.id)
+        });
+        run_process(async {
+            // A month earlier.
+            let world = World::reboot(&disk).await;
+            let run = world.advance_until(100, world.ended(retries)).await;
+            assert_eq!(run.state.status(), RunStatus::Succeeded, "{}", disk.name);
+            let question = world.get(asks).await.state.wait().unwrap().expires_at.unwrap();
+            assert!(question <= NOW.plus(2 * DAY_MS), "{}: {question:?}", disk.name);
+            world.clock.advance(2 * DAY_MS);
+            assert_eq!(world.ended(asks).await.state.status(), RunStatus::TimedOut, "{}", disk.name);
+        });
+    }
 }
 
 #[test]
