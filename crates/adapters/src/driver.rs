@@ -241,6 +241,14 @@ impl<D: Dialect> Adapter for Driver<D> {
         process::check_folder(folder.as_ref()).map_err(|error| error.to_string())
     }
 
+    fn check_profile(&self, profile: &str) -> Result<(), String> {
+        // An adapter without profiles does not use the option at all.
+        match self.options.profiles.is_empty() || self.options.profiles.contains_key(profile) {
+            true => Ok(()),
+            false => Err(self.unknown_profile(profile)),
+        }
+    }
+
     fn capabilities(&self) -> Capabilities {
         let native = self.can_resume.lock().unwrap_or(false);
         Capabilities {

@@ -58,6 +58,10 @@ impl Adapter for ProcessAdapter {
         self.0.check_folder(folder)
     }
 
+    fn check_profile(&self, profile: &str) -> Result<(), String> {
+        self.0.check_profile(profile)
+    }
+
     async fn execute(&self, attempt: AttemptHandle) -> Executed {
         self.0.execute(attempt).await
     }

@@ -10,10 +10,10 @@ use serde_json::Value;
 
 use crate::{
     AcceptedRun, Agent, BindingAdoption, CancelOutcome, Capabilities, CaughtUp, ClosedSession, Compacted,
-    Compaction, Delegate, Delegated, DelegationView, FeedSnapshot, Fork, Health, KeptForForks, ListedSession,
-    LiveChange, Login, MadeKey, MessageView, Navigation, NewKey, OpenedSession, Page, Problem, Prompt,
-    RetryOptions, RunDelegations, SearchHit, SessionAdopted, SessionAdoption, SessionPatch, SessionTarget,
-    SessionUsage, Snapshot, Thought, TreeNode, WaitAnswer,
+    Compaction, Delegate, Delegated, DelegationView, FeedSnapshot, Fork, FoundIds, Health, KeptForForks,
+    ListedSession, LiveChange, Login, MadeKey, MessageView, Navigation, NewKey, OpenedSession, Page, Problem,
+    Prompt, RetryOptions, RunDelegations, SearchHit, SessionAdopted, SessionAdoption, SessionPatch,
+    SessionTarget, SessionUsage, Snapshot, Thought, TreeNode, WaitAnswer,
 };
 
 /// A type of the wire contract that is sent as JSON.
@@ -68,6 +68,7 @@ to_json![
     Compacted,
     Delegated,
     DelegationView,
+    FoundIds,
     Health,
     KeptForForks,
     MadeKey,

@@ -9,9 +9,11 @@ use serde::{Deserialize, Serialize};
 pub struct Problem {
     /// Always `about:blank`: the code identifies the problem.
     #[serde(rename = "type", default)]
+    #[cfg_attr(feature = "schema", schema(required = true))]
     pub kind: String,
     /// The status in words.
     #[serde(default)]
+    #[cfg_attr(feature = "schema", schema(required = true))]
     pub title: String,
     /// The HTTP status.
     pub status: u16,
@@ -21,6 +23,7 @@ pub struct Problem {
     pub detail: String,
     /// True when the same request may succeed later.
     #[serde(default)]
+    #[cfg_attr(feature = "schema", schema(required = true))]
     pub retryable: bool,
     /// Of `session_busy`: the status of the run that keeps the session busy.
     #[serde(rename = "runStatus", default, skip_serializing_if = "Option::is_none")]

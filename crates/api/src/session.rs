@@ -309,8 +309,8 @@ pub struct Snapshot {
     pub position: Position,
 }
 
-/// The usage of a session: of all its runs, those of abandoned branches included. Sessions that it was forked from or that
-/// it delegated to are not included.
+/// The usage of a session: of all its runs, those of abandoned branches included, and of the runs that they delegated to.
+/// A fork has the usage of its own runs only: neither that of the session it was forked from, nor the other way round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
@@ -321,6 +321,18 @@ pub struct SessionUsage {
     pub runs: u64,
     /// Tokens and cost of all of them.
     pub usage: Usage,
+    /// The number of runs in other sessions that its runs delegated to, directly or through others.
+    #[serde(default)]
+    #[cfg_attr(feature = "schema", schema(required = true))]
+    pub delegated_runs: u64,
+    /// Tokens and cost of those. A lower bound if one of them was deleted.
+    #[serde(default)]
+    #[cfg_attr(feature = "schema", schema(required = true))]
+    pub delegated_usage: Usage,
+    /// Tokens and cost of its own runs and of those it delegated to.
+    #[serde(default)]
+    #[cfg_attr(feature = "schema", schema(required = true))]
+    pub total_usage: Usage,
 }
 
 /// Streamed text of one message, block by block.

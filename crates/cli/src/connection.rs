@@ -283,10 +283,7 @@ impl Connection<'_> {
         let Some(local) = self.local else { return };
         let Some((node, server)) = local.take().await else { return };
         server.close();
-        tokio::select! {
-            () = node.kernel().drain() => {}
-            () = node.kernel().sleep(Duration::from_millis(drain_ms)) => {}
-        }
+        node.kernel().drain_for(Duration::from_millis(drain_ms)).await;
         server.stop().await;
         node.close().await;
     }

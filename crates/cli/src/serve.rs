@@ -101,10 +101,7 @@ async fn serve(context: &Context<'_>, node: &Node, address: SocketAddr) -> Resul
     output.print_note(format_args!("{DIM}stopping: active runs may finish for {drain_ms} ms{DIM:#}"))?;
     server.close();
     // Streams stay open while runs finish, so that readers receive the final events.
-    tokio::select! {
-        () = kernel.drain() => {}
-        () = kernel.sleep(Duration::from_millis(drain_ms)) => {}
-    }
+    kernel.drain_for(Duration::from_millis(drain_ms)).await;
     server.stop().await;
     Ok(signal?)
 }

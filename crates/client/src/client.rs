@@ -22,6 +22,7 @@ mod agents;
 mod artifacts;
 mod bindings;
 mod delegations;
+mod ids;
 mod keys;
 mod runs;
 mod server;

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use mainspring_api::{
     AcceptedRun, Agent, CancelOutcome, Capabilities, CaughtUp, ClosedSession, Compacted, Delegated,
-    DelegationView, FeedSnapshot, Health, KeptForForks, ListedSession, LiveChange, MadeKey, MessageView,
-    OpenedSession, Page, Problem, RunDelegations, SearchHit, SessionAdopted, SessionUsage, Snapshot, Thought,
-    TreeNode,
+    DelegationView, FeedSnapshot, FoundIds, Health, KeptForForks, ListedSession, LiveChange, MadeKey,
+    MessageView, OpenedSession, Page, Problem, RunDelegations, SearchHit, SessionAdopted, SessionUsage,
+    Snapshot, Thought, TreeNode,
 };
 use mainspring_core::{
     ApiKey, Artifact, Attempt, AuthMethod, Binding, Event, Grant, LeftProcess, LiveEvent, Message, ModelList,
@@ -46,6 +46,7 @@ from_json![
     Compacted,
     Delegated,
     DelegationView,
+    FoundIds,
     Health,
     KeptForForks,
     MadeKey,

@@ -11,6 +11,7 @@ pub mod binding;
 pub mod delegation;
 pub mod digest;
 pub mod event;
+pub mod id_prefix;
 pub mod ids;
 pub mod limits;
 pub mod message;
@@ -46,6 +47,7 @@ pub use event::{
     BadPosition, Body, CancelReason, Close, Cursor, Event, LiveEvent, PROTOCOL_VERSION, Position, Proof,
     SessionChange, ToolEnd, ToolOutcome,
 };
+pub use id_prefix::{BadIdPrefix, IdKind, IdPrefix};
 pub use ids::{
     ArtifactId, AttemptId, BadId, BindingId, DelegationId, EventId, GoalId, GrantId, KeyId, LineId,
     MessageId, NodeId, RunId, SessionId, StepId, WaitId,

@@ -46,6 +46,7 @@ pub struct Step {
     pub error: Option<Failure>,
     /// Tokens and cost of the call; null if they are unknown, because the call was interrupted or broke.
     #[serde(default)]
+    #[cfg_attr(feature = "schema", schema(required = true))]
     pub usage: Option<Usage>,
     /// The usage as reported by the provider.
     pub raw_usage: Value,

@@ -24,6 +24,7 @@ mod events;
 mod feed;
 mod guard;
 mod health;
+mod ids;
 mod keys;
 mod limits;
 mod listen;
@@ -139,6 +140,7 @@ fn endpoints() -> [(Vec<Endpoint>, &'static [document::ProblemRow]); 2] {
         agents::agent_create,
         agents::agent_get,
         agents::agent_delete,
+        ids::id_find,
         keys::key_list,
         keys::key_create,
         keys::key_revoke,

@@ -37,6 +37,11 @@ pub trait Adapter: Send + Sync + 'static {
         Ok(())
     }
 
+    /// Checks the model profile of a run before the run is accepted. An error names the profiles that there are.
+    fn check_profile(&self, _profile: &str) -> Result<(), String> {
+        Ok(())
+    }
+
     /// Executes one attempt, or continues one that has waited: then [`AttemptHandle::answer`] holds the answer.
     ///
     /// Dropping the future abandons the attempt; the kernel calls [`Adapter::kill`] next.

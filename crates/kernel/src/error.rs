@@ -1,8 +1,8 @@
 //! Errors of the kernel: a stable code, and a message that names the object and the remedy.
 
 use mainspring_core::{
-    BadName, Cursor, MessageId, Position, Refusal, RunId, RunOption, RunStatus, SessionId, UsageReports,
-    VersionMismatch,
+    BadIdPrefix, BadName, Cursor, MessageId, Position, Refusal, RunId, RunOption, RunStatus, SessionId,
+    UsageReports, VersionMismatch,
 };
 
 use crate::store::{StoreError, Unique};
@@ -100,6 +100,16 @@ pub enum Error {
     AlreadyExists {
         /// Name of the session.
         name: String,
+    },
+    /// The session has, or had, a binding of the adapter: another native session cannot become its first one.
+    #[error(
+        "the session is or was bound to {native} of {adapter:?} already; adopt the agent's session into a new session"
+    )]
+    AlreadyBound {
+        /// The adapter.
+        adapter: String,
+        /// Id of the native session.
+        native: String,
     },
     /// The version of the agent exists with different content, and versions never change.
     #[error(
@@ -243,6 +253,7 @@ impl Error {
         Self::LoginFailed { .. } => "login_failed",
         Self::RequestConflict { .. } => "request_conflict",
         Self::AlreadyExists { .. } => "already_exists",
+        Self::AlreadyBound { .. } => "already_exists",
         Self::AgentTaken { .. } => "agent_taken",
         Self::AmbiguousMode => "ambiguous_mode",
         Self::NoModel => "no_model",
@@ -310,6 +321,12 @@ fn unkept(limit: &str, reports: UsageReports) -> &'static str {
 
 impl From<BadName> for Error {
     fn from(bad: BadName) -> Self {
+        Self::Invalid(bad.to_string())
+    }
+}
+
+impl From<BadIdPrefix> for Error {
+    fn from(bad: BadIdPrefix) -> Self {
         Self::Invalid(bad.to_string())
     }
 }

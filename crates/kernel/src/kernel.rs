@@ -5,9 +5,9 @@
 //! in `kernel/`.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use mainspring_core::{Cursor, Limits, ModelList, NodeId, RunLimits, RunOptions, SessionId};
+use mainspring_core::{Cursor, Limits, ModelList, NodeId, RunLimits, RunOptions, SessionId, Time};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
@@ -36,6 +36,7 @@ mod control;
 mod delegations;
 mod final_text;
 mod idempotency;
+mod ids;
 mod keys;
 mod logins;
 mod options;
@@ -73,6 +74,9 @@ pub use state::StateOf;
 pub(crate) use tree::Forking;
 pub use tree::{ForkRequest, MessageTree, MessageView, TreeNode, TreeQuery};
 
+/// How long a stopping kernel retries a change that cannot be stored. The next start finds it missing, and recovers.
+pub(crate) const STOP_WITHOUT_STORE_MS: u64 = 2_000;
+
 /// The entry point of every operation. Cheap to clone.
 #[derive(Clone)]
 pub struct Kernel {
@@ -108,6 +112,8 @@ pub(crate) struct Shared {
     pub(crate) logins: logins::Logins,
     /// The cursors of events that were lost with a restore.
     lost_events: Vec<LostEvents>,
+    /// When a stopping process gives up changes that cannot be stored; set by the first drain.
+    pub(crate) stop_by: OnceLock<Time>,
     /// Notified whenever an API key is revoked.
     keys_revoked: watch::Sender<()>,
     pub(crate) agent_tokens: agent_tokens::AgentTokens,
@@ -161,6 +167,7 @@ impl Kernel {
             store_health: store_health.clone(),
             logins: logins::Logins::default(),
             lost_events,
+            stop_by: OnceLock::new(),
             keys_revoked: watch::Sender::new(()),
             agent_tokens: agent_tokens::AgentTokens::default(),
             me: me.clone(),
@@ -278,6 +285,26 @@ impl Kernel {
         let _ = self.work().wait_for(|work| work.queued == 0 && work.active == 0).await;
     }
 
+    /// Lets active runs finish for `time`, as [`Kernel::drain`] does. While the store cannot be written, no end can be
+    /// recorded: then the last part of `time` is left for [`Kernel::shutdown`], which gives up when `time` has passed.
+    pub async fn drain_for(&self, time: std::time::Duration) {
+        let millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let clock = &self.shared.clock;
+        let (begun, until) = (clock.now(), clock.now().plus(millis));
+        // A second drain keeps the deadline of the first.
+        let _ = self.shared.stop_by.set(until);
+        let stop_ms = (millis / 2).min(STOP_WITHOUT_STORE_MS);
+        let failed_late = async {
+            clock.sleep_until(begun.plus(millis - stop_ms)).await;
+            self.shared.store_health.failed().await;
+        };
+        tokio::select! {
+            () = self.drain() => {}
+            () = failed_late => {}
+            () = clock.sleep_until(until) => {}
+        }
+    }
+
     /// Stops the kernel: accepts nothing more, stops executing attempts, and returns once everything is recorded. Queued
     /// and waiting runs stay as they are for the next start.
     pub async fn shutdown(&self) {
@@ -344,6 +371,22 @@ impl Shared {
                 Err(Error::UnusedOption { adapter: adapter.to_owned(), option, using })
             }
         }
+    }
+
+    /// Refuses a model profile that an adapter does not have.
+    pub(crate) fn check_profile(&self, adapter: &str, profile: Option<&str>) -> Result<(), Error> {
+        let adapter = self.adapter(adapter)?;
+        profile.map_or(Ok(()), |profile| adapter.check_profile(profile)).map_err(Error::Invalid)
+    }
+
+    /// Checks the default options of a session's runs as those of a run: its adapter must use them, and know the model
+    /// and the folder.
+    pub(crate) fn check_defaults(&self, adapter: &str, defaults: &RunOptions) -> Result<(), Error> {
+        self.check_used(adapter, defaults)?;
+        self.check_profile(adapter, defaults.model_profile.as_deref())?;
+        self.options.agents.check_options(adapter, defaults).map_err(Error::Invalid)?;
+        let known = self.adapter(adapter)?;
+        defaults.cwd.as_deref().map_or(Ok(()), |folder| known.check_folder(folder)).map_err(Error::Invalid)
     }
 
     /// Refuses limits that the adapter cannot keep, unless best effort is enough.

@@ -15,6 +15,7 @@ use mainspring_core::{
 
 mod commit;
 mod data;
+mod ids;
 mod inbox;
 mod keys;
 mod sessions;
@@ -22,6 +23,7 @@ mod tree;
 use crate::search::Query;
 pub use commit::{Chunk, Commit, EndedToolCall, Fence, NewEvent, NewId, OpenToolCall, Request, Row};
 pub use data::{ArtifactPage, OwnerState, StateAt, StatePlace, StateRow};
+pub use ids::{IdPage, IdsOf};
 pub use inbox::{InboxItem, Note};
 pub use keys::{AgentRow, KeyPage, KeyRef};
 pub use sessions::{Loaded, RunPage, SessionPage, SessionRef, SessionsOf, Unfinished};
@@ -90,6 +92,13 @@ pub trait Store: Send + Sync + 'static {
 
     /// Sums the usage of all runs of a session, on every branch. Returns their number and the sum.
     async fn session_usage(&self, session: SessionId) -> Result<(u64, Usage), StoreError>;
+
+    /// Sums the usage of the runs that runs of a session have delegated to in other sessions, directly or through others.
+    /// Returns their number and the sum. A run that was deleted has an unknown usage.
+    async fn delegated_usage(&self, session: SessionId) -> Result<(u64, Usage), StoreError>;
+
+    /// Lists ids between two others, in order.
+    async fn id_page(&self, page: &IdPage) -> Result<Vec<[u8; 16]>, StoreError>;
 
     /// Lists the bindings of a session, by adapter, newest generation first. With `adapter`, only bindings of that
     /// adapter. `after` pages past the binding of that adapter and generation.

@@ -59,6 +59,12 @@ impl StoreHealth {
         let _ = self.subscribe().wait_for(Option::is_none).await;
     }
 
+    /// Resolves when the store cannot be written, or at once if it cannot be already.
+    pub(crate) async fn failed(&self) {
+        // The sender lives as long as this.
+        let _ = self.subscribe().wait_for(Option::is_some).await;
+    }
+
     /// Returns whether this is a change.
     fn set(&self, failure: Option<Error>) -> bool {
         let was_failed = self.failure.borrow().is_some();

@@ -14,8 +14,8 @@ use mainspring_core::{
 };
 use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{
-    AgentRow, ArtifactPage, Chunk, Commit, DelegationsOf, Fence, FoundMessage, InboxItem, KeyPage, KeyRef,
-    Loaded, LostEvents, OwnerState, PlacedMessage, Request, Row, RunPage, SessionLine, SessionPage,
+    AgentRow, ArtifactPage, Chunk, Commit, DelegationsOf, Fence, FoundMessage, IdPage, InboxItem, KeyPage,
+    KeyRef, Loaded, LostEvents, OwnerState, PlacedMessage, Request, Row, RunPage, SessionLine, SessionPage,
     SessionRef, StateAt, Store, StoreError, TreeRow, Unfinished,
 };
 use parking_lot::Mutex;
@@ -27,6 +27,7 @@ mod agents;
 mod apply;
 mod check;
 mod data;
+mod ids;
 mod keys;
 mod purge;
 mod read;
@@ -284,11 +285,19 @@ impl Store for MemoryStore {
         self.read(|tables| tables.delegations(*of))
     }
 
+    async fn id_page(&self, page: &IdPage) -> Result<Vec<[u8; 16]>, StoreError> {
+        self.read(|tables| tables.id_page(page))?
+    }
+
     async fn session_usage(&self, session: SessionId) -> Result<(u64, Usage), StoreError> {
         self.read(|tables| {
             let runs = tables.runs.values().filter(|run| run.session == session);
             runs.fold((0, Usage::default()), |(count, sum), run| (count + 1, sum + run.usage))
         })
+    }
+
+    async fn delegated_usage(&self, session: SessionId) -> Result<(u64, Usage), StoreError> {
+        self.read(|tables| tables.delegated_usage(session))
     }
 
     async fn steps(&self, run: RunId) -> Result<Vec<Step>, StoreError> {

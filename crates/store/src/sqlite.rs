@@ -20,15 +20,16 @@ use mainspring_core::{
 };
 use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{
-    AgentRow, ArtifactPage, Chunk, Commit, DelegationsOf, Fence, FoundMessage, InboxItem, KeyPage, KeyRef,
-    Loaded, LostEvents, OwnerState, PlacedMessage, Request, RunPage, SessionLine, SessionPage, SessionRef,
-    StateAt, Store, StoreError, TreeRow, Unfinished,
+    AgentRow, ArtifactPage, Chunk, Commit, DelegationsOf, Fence, FoundMessage, IdPage, InboxItem, KeyPage,
+    KeyRef, Loaded, LostEvents, OwnerState, PlacedMessage, Request, RunPage, SessionLine, SessionPage,
+    SessionRef, StateAt, Store, StoreError, TreeRow, Unfinished,
 };
 use rusqlite::Connection;
 use tokio::sync::oneshot;
 
 use self::apply::Prepared;
 use self::checker::Checker;
+use self::failure_log::FailureLog;
 use self::files::Files;
 use self::readers::Readers;
 use self::wal::WalIndex;
@@ -45,6 +46,7 @@ mod columns;
 mod data;
 mod digests;
 mod error;
+mod failure_log;
 mod files;
 mod migrate;
 mod omi;
@@ -136,6 +138,7 @@ impl SqliteStore {
             wal_index,
             last_epoch: boot << LEASE_BITS,
             seq,
+            failures: FailureLog::default(),
         };
         let thread = std::thread::Builder::new().name("store-writer".into());
         let writer = Some(thread.spawn(move || writer.run()).map_err(io)?);
@@ -375,8 +378,17 @@ impl Store for SqliteStore {
         self.read(move |connection| read::delegations::delegations(connection, of)).await
     }
 
+    async fn id_page(&self, page: &IdPage) -> Result<Vec<[u8; 16]>, StoreError> {
+        let page = page.clone();
+        self.read(move |connection| read::ids::id_page(connection, &page)).await
+    }
+
     async fn session_usage(&self, session: SessionId) -> Result<(u64, Usage), StoreError> {
         self.read(move |connection| read::runs::session_usage(connection, session)).await
+    }
+
+    async fn delegated_usage(&self, session: SessionId) -> Result<(u64, Usage), StoreError> {
+        self.read(move |connection| read::runs::delegated_usage(connection, session)).await
     }
 
     async fn steps(&self, run: RunId) -> Result<Vec<Step>, StoreError> {

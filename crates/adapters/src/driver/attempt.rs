@@ -217,16 +217,22 @@ impl<D: Dialect> Driver<D> {
         if let Some(model) = profiles.get(wanted) {
             return Ok((Some(model), None));
         }
-        let name = &self.options.name;
-        let known = profiles.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
-        let message = format!(
-            "the adapter {name:?} has no model profile {wanted:?}; it has {known}: write it into [adapters.{name}.profiles]"
-        );
+        let message = self.unknown_profile(wanted);
         match options.model_profile.is_some() && options.model_profile.as_ref() != of_session {
             true => Err(permanent("invalid_request", message)),
             // A profile that is gone does not make the session unusable.
             false => Ok((default, Some(format!("{message}; the default model is used")))),
         }
+    }
+
+    /// The message for a model profile that the adapter does not have.
+    pub(super) fn unknown_profile(&self, wanted: &str) -> String {
+        let (name, profiles) = (&self.options.name, &self.options.profiles);
+        let known = profiles.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
+        format!(
+            "the adapter {name:?} has no model profile {wanted:?}; it has {known}: choose one, or write it into \
+             [adapters.{name}.profiles]"
+        )
     }
 
     /// Kills a worker whose state is unknown.

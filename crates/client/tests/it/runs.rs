@@ -1,14 +1,23 @@
 //! Runs: created once, read, answered, cancelled and retried.
 
-use mainspring_client::{EventsQuery, Prompt, PromptContent, RetryOptions, RunListQuery};
+use mainspring_client::{EventsQuery, IdQuery, Prompt, PromptContent, RetryOptions, RunListQuery};
 use mainspring_core::{
-    Answer, Approval, Block, Cost, Grant, GrantEffect, GrantSource, PromptRef, RetryReason, Run, RunLimits,
-    RunStatus, StopReason, Usage, WaitRequest,
+    Answer, Approval, Block, Cost, Grant, GrantEffect, GrantSource, IdKind, PromptRef, RetryReason, Run,
+    RunLimits, RunStatus, StopReason, Usage, WaitRequest,
 };
 use mainspring_kernel::adapter::{AttemptHandle, Capabilities, End, Executed, Record, StepTaken};
 use serde_json::json;
 
 use crate::world::{World, code};
+
+#[tokio::test]
+async fn a_run_is_found_by_the_beginning_of_its_id() {
+    let World { client, .. } = &World::start().await;
+    let run = client.run_create(&Prompt::text("a", "say hi")).await.unwrap().run.id.to_string();
+    let query = |kind| IdQuery { kind, prefix: run[..16].into(), session: None };
+    assert_eq!(client.id_find(&query(IdKind::Run)).await.unwrap().ids, std::slice::from_ref(&run));
+    assert_eq!(code(client.id_find(&query(IdKind::Session)).await), "invalid_request");
+}
 
 #[tokio::test]
 async fn a_prompt_under_the_same_name_is_one_run() {

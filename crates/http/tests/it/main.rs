@@ -11,6 +11,7 @@ mod bindings;
 mod delegations;
 mod docs;
 mod errors;
+mod ids;
 mod keys;
 mod limits;
 mod lists;

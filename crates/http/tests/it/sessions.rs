@@ -1,6 +1,7 @@
 //! Sessions: found, created, changed.
 
 use axum::http::{Method, StatusCode};
+use mainspring_test_support::{TestNode, native_agent};
 use serde_json::{Value, json};
 
 use crate::world::{Server, send_request};
@@ -27,12 +28,15 @@ async fn two_writers_do_not_overwrite_each_other() {
 
 #[tokio::test]
 async fn every_session_field_can_be_set_and_cleared() {
-    let server = Server::start().await;
+    let server = Server::with(TestNode::builder().adapter(native_agent())).await;
     let settings = json!({
         "model": "m1", "systemPrompt": "be kind", "modelOptions": {"seed": 7}, "cwd": "/home", "metadata": {"a": 1},
     });
     let mut body = settings.clone();
     body["key"] = json!("a");
+    let (status, problem) = server.post("/v1/sessions", body.clone()).await;
+    assert_eq!((status, &problem["code"]), (StatusCode::BAD_REQUEST, &json!("option_not_used")), "of script");
+    body["adapter"] = json!("agent");
     let (_, session) = server.post("/v1/sessions", body).await;
     for (name, value) in settings.as_object().unwrap() {
         assert_eq!(&session[name], value, "{name}");

@@ -1,6 +1,7 @@
 //! Trees, forks, search and exported files.
 
 use axum::http::{Method, StatusCode};
+use mainspring_test_support::{TestNode, native_agent};
 use serde_json::{Value, json};
 
 use crate::world::{Server, send_request};
@@ -145,9 +146,10 @@ async fn a_session_can_be_exported_and_imported() {
 
 #[tokio::test]
 async fn sessions_are_started_pinned_and_renamed() {
-    let server = Server::start().await;
+    let server = Server::with(TestNode::builder().adapter(native_agent())).await;
     let start = async |body: Value| server.post("/v1/sessions", body).await;
-    let (status, made) = start(json!({"new": "a", "model": "m1", "systemPrompt": "be kind"})).await;
+    let (status, made) =
+        start(json!({"new": "a", "adapter": "agent", "model": "m1", "systemPrompt": "be kind"})).await;
     assert_eq!((status, &made["options"]["model"]), (StatusCode::CREATED, &json!("m1")), "{made}");
     let (status, loaded) = start(json!({"load": "a", "model": "m2", "systemPrompt": "be brief"})).await;
     assert_eq!(

@@ -122,9 +122,10 @@ impl Actor {
             self.shared.check_used(&adapter, &accept.options)?;
             if !self.stored {
                 // The same request describes the new session.
-                self.shared.check_used(&adapter, &self.hot.session.run_defaults())?;
+                self.shared.check_defaults(&adapter, &self.hot.session.run_defaults())?;
             }
         }
+        self.shared.check_profile(&adapter, accept.options.model_profile.as_deref())?;
         let folder = accept.options.cwd.as_deref().or(self.hot.session.cwd.as_deref());
         self.check_fits_adapter(&adapter, &accept.options, folder)?;
         self.shared.check_limits_kept(&adapter, &accept.options.limits)?;

@@ -276,7 +276,8 @@ impl SessionDraft {
         node: NodeId,
     ) -> Result<(), Error> {
         if let Some(binding) = &self.hot.binding {
-            return Err(Error::AlreadyExists { name: format!("binding {}", binding.id) });
+            let native = binding.native.clone().unwrap_or_else(|| "a session".into());
+            return Err(Error::AlreadyBound { adapter, native });
         }
         let session = &self.hot.session;
         let binding = Binding {

@@ -286,8 +286,22 @@ impl Actor {
     /// Stops the active run because the process stops.
     pub(super) async fn shut_down(&mut self, done: oneshot::Sender<()>) {
         self.lifetime.shut_down(done);
+        self.hurry_kill();
         if self.active.as_ref().is_some_and(|active| active.task.is_some()) {
             self.stop_active(CancelReason::Shutdown).await;
+        }
+    }
+
+    /// Shortens the grace period of a run that is being cancelled to what is left until the process has to stop, if the
+    /// store cannot be written: how the run ends cannot be recorded anyway.
+    fn hurry_kill(&mut self) {
+        let Some(stop_by) =
+            self.shared.stop_by.get().filter(|_| self.shared.store_health.failure().is_some())
+        else {
+            return;
+        };
+        if let Some(kill_at) = self.active.as_mut().and_then(|active| active.stop.kill_at.as_mut()) {
+            *kill_at = (*kill_at).min(*stop_by);
         }
     }
 

@@ -15,9 +15,7 @@ use tokio::sync::oneshot;
 
 use super::{Actor, Reply};
 use crate::error::Error;
-
-/// How long a stopping actor retries a change that cannot be stored. The next start finds it missing, and recovers.
-const STOP_WITHOUT_STORE_MS: u64 = 2_000;
+use crate::kernel::STOP_WITHOUT_STORE_MS;
 
 /// When the actor ends.
 #[derive(Default)]
@@ -79,10 +77,12 @@ impl Lifetime {
         self.shutdown.is_some()
     }
 
-    /// Returns when a stopping actor stops to retry a change that cannot be stored; `now` if the first try has failed.
-    pub(super) fn give_up_at(&mut self, now: Time) -> Option<Time> {
+    /// Returns when a stopping actor stops to retry a change that cannot be stored: a while after the first try has
+    /// failed, and not after `stop_by`.
+    pub(super) fn give_up_at(&mut self, now: Time, stop_by: Option<Time>) -> Option<Time> {
         self.shutdown.as_ref()?;
-        Some(*self.give_up_at.get_or_insert(now.plus(STOP_WITHOUT_STORE_MS)))
+        let latest = now.plus(STOP_WITHOUT_STORE_MS).min(stop_by.unwrap_or(Time(i64::MAX)));
+        Some(*self.give_up_at.get_or_insert(latest))
     }
 
     /// Answers all callers that wait for the end of the actor.

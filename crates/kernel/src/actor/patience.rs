@@ -6,6 +6,8 @@
 
 use std::ops::ControlFlow;
 
+use mainspring_core::Time;
+
 use super::{Actor, Command, Input, Signal};
 use crate::error::Error;
 
@@ -21,13 +23,14 @@ impl Actor {
     /// missing, and recovers.
     pub(super) async fn wait_for_store(&mut self, backoff_ms: &mut u64, error: &Error) -> ControlFlow<()> {
         let now = self.shared.clock.now();
-        if self.lifetime.give_up_at(now).is_some_and(|at| at <= now) {
+        let give_up_at = self.lifetime.give_up_at(now, self.shared.stop_by.get().copied());
+        if give_up_at.is_some_and(|at| at <= now) {
             tracing::error!(%error, session = %self.fence.session, "the process stops without recording a change");
             self.lifetime.end();
             return ControlFlow::Break(());
         }
         let (clock, health) = (self.shared.clock.clone(), self.shared.store_health.clone());
-        let until = clock.now().plus(*backoff_ms);
+        let until = clock.now().plus(*backoff_ms).min(give_up_at.unwrap_or(Time(i64::MAX)));
         *backoff_ms = (*backoff_ms * 2).min(MAX_BACKOFF_MS);
         let was_failed = health.failure().is_some();
         loop {

@@ -113,13 +113,16 @@ impl Actor {
             output_schema: changed.options.output_schema.filter(|_| changed.adapter != run.adapter),
             ..RunOptions::default()
         };
-        self.shared.check_used(&changed.adapter, &given)
+        self.shared.check_used(&changed.adapter, &given)?;
+        self.shared.check_profile(&changed.adapter, change.model_profile.as_deref())
     }
 
     /// Refuses a run that a later run has started after. Returns the runs that were merged into it; these, and runs that
     /// were cancelled before they started, do not count as later.
     async fn check_latest(&self, run: &Run) -> Result<Vec<Run>, Error> {
         let mut merged = vec![];
+        // Counted by their numbers: a later run has an earlier time if the clock was set back.
+        let mut later_left = self.queue.next_no().saturating_sub(run.no + 1);
         let mut page = RunPage {
             owner: run.owner.clone(),
             session: Some(run.session),
@@ -133,7 +136,9 @@ impl Actor {
                 return Err(Error::NotLatest(run.id));
             }
             merged.extend(runs.iter().filter(|later| later.merged_into == Some(run.id)).cloned());
-            let Some(last) = runs.last().filter(|last| last.created_at >= run.created_at) else {
+            let later = runs.iter().filter(|later| later.no > run.no).count();
+            later_left = later_left.saturating_sub(u32::try_from(later).unwrap_or(u32::MAX));
+            let Some(last) = runs.last().filter(|_| later_left > 0) else {
                 merged.sort_by_key(|run| run.no);
                 return Ok(merged);
             };

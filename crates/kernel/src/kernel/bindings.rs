@@ -87,7 +87,7 @@ impl Kernel {
             Opening::Created => None,
             _ => match self.binding_adopt(caller, &SessionRef::Id(session.id), adapter, adopted).await {
                 Ok(binding) => return Ok(SessionAdopted { session, binding, adopted: true }),
-                Err(refusal @ (Error::AlreadyExists { .. } | Error::Busy { .. })) => Some(refusal),
+                Err(refusal @ (Error::AlreadyBound { .. } | Error::Busy { .. })) => Some(refusal),
                 Err(error) => return Err(error),
             },
         };

@@ -75,6 +75,7 @@ impl Kernel {
                 return Err(Error::AlreadyExists { name });
             }
             let session = self.session_new(caller, target);
+            self.shared.check_defaults(&session.adapter, &session.run_defaults())?;
             let id = session.id;
             let request = request.clone().map(|request| Request { answer: id.to_string(), ..request });
             self.shared.start_new_actor(session).await?;
@@ -151,36 +152,23 @@ impl Kernel {
             Some(SessionStatus::Archived) => commands.push(session::Command::Archive),
             Some(status) => return Err(Error::Invalid(format!("a session cannot be set to {status}"))),
         }
-        let options = RunOptions {
-            model: patch.model.flatten(),
-            model_profile: patch.model_profile.flatten(),
-            model_options: patch.model_options.flatten(),
-            ..RunOptions::default()
-        };
-        if options != RunOptions::default() {
+        let defaults = patched_defaults(&patch);
+        if defaults != RunOptions::default() {
             let known = self.session_get(caller, by).await?;
             caller.check_changes(&known)?;
-            let runtime = &self.shared.options.agents;
-            runtime.check_options(&known.adapter, &options).map_err(Error::Invalid)?;
+            self.shared.check_defaults(&known.adapter, &defaults)?;
         }
         self.session_change(caller, by, commands, patch.version).await
     }
 
     /// Checks the settings in `patch` and turns them into changes.
     fn patch_changes(&self, patch: &SessionPatch) -> Result<Vec<SessionChange>, Error> {
+        self.check_options(&patched_defaults(patch))?;
         let SessionPatch { title, model, model_profile, system_prompt, model_options, cwd, .. } =
             patch.clone();
         let title =
             title.map(|title| title.map(|title| title.trim().to_owned()).filter(|title| !title.is_empty()));
         check_title(self, title.iter().flatten().next().map(String::as_str))?;
-        self.check_options(&RunOptions {
-            system_prompt: system_prompt.clone().flatten(),
-            model_profile: model_profile.clone().flatten(),
-            model: model.clone().flatten(),
-            cwd: cwd.clone().flatten(),
-            model_options: model_options.clone().flatten(),
-            ..RunOptions::default()
-        })?;
         check_metadata(self, patch.metadata.as_ref())?;
         let changes = [
             title.map(|title| SessionChange::Title { title, source: TitleSource::Manual }),
@@ -373,6 +361,18 @@ impl Kernel {
         let full = self.page(limit).is_ok_and(|limit| items.len() >= limit);
         let next = items.last().filter(|_| full).map(position);
         Page { items, next }
+    }
+}
+
+/// The default options of runs that a patch sets.
+fn patched_defaults(patch: &SessionPatch) -> RunOptions {
+    RunOptions {
+        system_prompt: patch.system_prompt.clone().flatten(),
+        model_profile: patch.model_profile.clone().flatten(),
+        model: patch.model.clone().flatten(),
+        cwd: patch.cwd.clone().flatten(),
+        model_options: patch.model_options.clone().flatten(),
+        ..RunOptions::default()
     }
 }
 

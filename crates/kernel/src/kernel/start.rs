@@ -55,9 +55,12 @@ impl Kernel {
         let defaults = session.run_defaults();
         let (model, model_profile) = (defaults.model.clone(), defaults.model_profile.clone());
         let choice = RunOptions { model, model_profile, ..RunOptions::default() };
-        match self.shared.options.agents.check_options(&session.adapter, &choice) {
-            Ok(()) => defaults,
-            Err(_) => RunOptions { model: None, model_profile: None, ..defaults },
+        let runtime = &self.shared.options.agents;
+        let is_usable = runtime.check_options(&session.adapter, &choice).is_ok()
+            && self.shared.check_profile(&session.adapter, choice.model_profile.as_deref()).is_ok();
+        match is_usable {
+            true => defaults,
+            false => RunOptions { model: None, model_profile: None, ..defaults },
         }
     }
 

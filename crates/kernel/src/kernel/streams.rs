@@ -28,11 +28,19 @@ impl Kernel {
         }
     }
 
-    /// Sums the usage of all runs of a session, on every branch of its tree.
+    /// Sums the usage of all runs of a session, on every branch of its tree, and of the runs that they delegated to.
     pub async fn session_usage(&self, caller: &Caller, by: &SessionRef) -> Result<SessionUsage, Error> {
         let session = self.session_get(caller, by).await?.id;
         let (runs, usage) = self.shared.store.session_usage(session).await?;
-        Ok(SessionUsage { session_id: session, runs, usage })
+        let (delegated_runs, delegated_usage) = self.shared.store.delegated_usage(session).await?;
+        Ok(SessionUsage {
+            session_id: session,
+            runs,
+            usage,
+            delegated_runs,
+            delegated_usage,
+            total_usage: usage + delegated_usage,
+        })
     }
 
     /// Subscribes to every event and byte of a session after `from`, each exactly once; from now on if `from` is none.

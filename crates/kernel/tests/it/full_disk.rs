@@ -1,5 +1,7 @@
 //! A store that cannot be written blocks nothing: commands are answered, readers are told, and everything goes on later.
 
+use std::time::Duration;
+
 use mainspring_core::{Position, RunStatus};
 use mainspring_kernel::Options;
 use mainspring_kernel::adapter::End;
@@ -7,7 +9,7 @@ use mainspring_kernel::feed::{Item, StoreChange, Subscription};
 use mainspring_kernel::kernel::{RunRequest, SessionPatch};
 
 use crate::puppet::{PuppetBehavior, puppet, puppet_request};
-use crate::world::{World, by_key, every_store, read_until, run_process, with_timeout};
+use crate::world::{Disk, World, by_key, every_store, read_until, run_process, with_timeout};
 
 /// Waits for a change of the store's health, past all other items.
 async fn store_change(world: &World, events: &mut Subscription) -> StoreChange {
@@ -77,6 +79,34 @@ async fn a_session_whose_end_cannot_be_stored_answers_and_ends_later() {
         assert_eq!(world.ended(waiting.id).await.state.status(), RunStatus::Succeeded, "{name}");
         assert!(world.path_text("a").await.contains("kept"), "{name}");
     }
+}
+
+#[tokio::test]
+async fn a_process_with_a_full_disk_stops_before_its_time_to_drain_has_passed() {
+    // The clock does not run ahead of the store in memory.
+    let disk = Disk::memory();
+    let (adapter, mut control) = puppet(&disk.store, PuppetBehavior::default());
+    let world = World::with(disk.clone(), Options::default(), vec![adapter]).await;
+    let cancelled = world.send(puppet_request("a", "go")).await.unwrap().run;
+    let _first = control.next().await;
+    world.send(puppet_request("b", "go")).await.unwrap();
+    let second = control.next().await;
+    world.send(puppet_request("c", "go")).await.unwrap();
+    let _third = control.next().await;
+    let (_, mut events) = world.subscribe("b", Some(Position::START)).await;
+    // One run is in its grace period, one has ended and cannot be recorded, one goes on.
+    world.kernel.run_cancel(&world.me, cancelled.id).await.unwrap();
+    disk.set_full(true);
+    second.end(End::succeeded());
+    store_change(&world, &mut events).await;
+    let (begun, drain) = (world.clock.now(), Duration::from_millis(1_000));
+    let stop = async {
+        world.kernel.drain_for(drain).await;
+        world.kernel.shutdown().await;
+    };
+    world.advance_until(100, stop).await;
+    let took = world.clock.now().since(begun);
+    assert!(took < 2_000, "{took} ms");
 }
 
 #[test]

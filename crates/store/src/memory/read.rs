@@ -1,11 +1,11 @@
 //! Reads of sessions, runs, delegations and events.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use mainspring_core::{
     Attempt, Binding, BindingStatus, Body, Cursor, Delegation, Event, Position, Run, RunId, Session,
-    SessionId, SessionStatus, Visibility,
+    SessionId, SessionStatus, Usage, Visibility,
 };
 use mainspring_kernel::store::{
     Chunk, DelegationsOf, Fence, InboxItem, Loaded, RunPage, SessionPage, SessionRef, SessionsOf, StoreError,
@@ -87,6 +87,22 @@ impl Tables {
         let mut found: Vec<Delegation> = self.delegations.values().filter(matches).cloned().collect();
         found.sort_by_key(|delegation| (delegation.created_at, delegation.id));
         found
+    }
+
+    pub(super) fn delegated_usage(&self, session: SessionId) -> (u64, Usage) {
+        let mut below: BTreeSet<(SessionId, RunId)> = BTreeSet::new();
+        let own = self.delegations.values().filter(|delegation| delegation.parent_session == session);
+        let mut found: Vec<(SessionId, RunId)> = own.map(|one| (one.child_session, one.child_run)).collect();
+        while let Some(child) = found.pop() {
+            if below.insert(child) {
+                let of_child = self.delegations(DelegationsOf::Parent(child.0, child.1));
+                found.extend(of_child.iter().map(|one| (one.child_session, one.child_run)));
+            }
+        }
+        below.retain(|(child, _)| *child != session);
+        let usage = |run: &RunId| self.run_get(*run).map_or(Usage::UNKNOWN, |run| run.usage);
+        let sum = below.iter().fold(Usage::default(), |sum, (_, run)| sum + usage(run));
+        (below.len() as u64, sum)
     }
 
     /// Lists the delegations that are not settled and have one of `runs` as parent or child.

@@ -21,6 +21,7 @@ pub(super) mod data;
 pub(super) mod delegations;
 pub(super) mod events;
 pub(super) mod grants;
+pub(super) mod ids;
 pub(super) mod keys;
 pub(super) mod runs;
 pub(super) mod search;

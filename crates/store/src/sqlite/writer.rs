@@ -27,6 +27,7 @@ use tokio::sync::oneshot;
 use super::apply::Prepared;
 use super::columns::{Id, int};
 use super::error::{transaction_error, write_error};
+use super::failure_log::{FailureLog, LogLine};
 use super::files::Files;
 use super::queue::Queue;
 use super::read::chunk_columns;
@@ -167,6 +168,7 @@ pub(super) struct Writer {
     pub(super) last_epoch: u64,
     /// The last cursor assigned.
     pub(super) seq: u64,
+    pub(super) failures: FailureLog,
 }
 
 /// An answer that is sent when its transaction has ended.
@@ -284,12 +286,35 @@ impl Writer {
         if fault == Some(Fault::DiskFull) {
             self.set_file_growth(true);
         }
-        match &failure {
-            None => self.record_chunk_drops(&chunk_drops),
-            Some(failure) => tracing::error!(%failure, commits = answers.len(), "a group of commits failed"),
+        if failure.is_none() {
+            self.record_chunk_drops(&chunk_drops);
+        }
+        if answers.iter().any(|answer| !matches!(answer, PendingAnswer::Lease(..))) {
+            // The failure of a job that was alone in its group is only in its answer.
+            let of_jobs =
+                answers.iter().filter_map(PendingAnswer::error).find(|error| error.is_outcome_unknown());
+            self.log_outcome(failure.as_ref().or(of_jobs).cloned().as_ref());
         }
         for answer in answers {
             answer.send(failure.as_ref());
+        }
+    }
+
+    /// Logs that commits begin to fail, that they still do, or that they are written again.
+    fn log_outcome(&mut self, failure: Option<&StoreError>) {
+        let line = match failure {
+            Some(_) => self.failures.failed(),
+            None => self.failures.succeeded(),
+        };
+        match (line, failure) {
+            (Some(LogLine::Failed(1)), Some(error)) => tracing::error!(%error, "a group of commits failed"),
+            (Some(LogLine::Failed(groups)), Some(error)) => {
+                tracing::error!(%error, groups, "groups of commits still fail");
+            }
+            (Some(LogLine::Recovered(groups)), None) => {
+                tracing::info!(groups, "commits are written again after groups that failed");
+            }
+            _ => {}
         }
     }
 

@@ -66,6 +66,41 @@ async fn a_delegation_is_read_from_both_sides_until_its_parent_session_is_purged
 }
 
 #[tokio::test]
+async fn the_usage_of_delegated_runs_is_that_of_all_below() {
+    for (name, subject) in every_store() {
+        let store = &*subject.store;
+        let used = |input_tokens| Usage { input_tokens, ..Usage::default() };
+        let fences =
+            [create_session(store, 1).await, create_session(store, 2).await, create_session(store, 3).await];
+        for (n, fence) in (1..).zip(fences) {
+            let run = Run { usage: used(10_u64.pow(u32::try_from(n).unwrap())), ..run(n, n, 1, queued()) };
+            commit(store, fence, vec![row_run(run)], vec![progress(n)]).await.unwrap();
+        }
+        // Session 1 delegates to 2, that to 3, and that back to 1.
+        for (parent, child) in [(1, 2), (2, 3), (3, 1)] {
+            let made = Delegation {
+                parent_session: session_id(parent),
+                parent_run: run_id(parent),
+                child_session: session_id(child),
+                child_run: run_id(child),
+                ..delegation(child)
+            };
+            let fence = fences[usize::try_from(child).unwrap() - 1];
+            commit(store, fence, vec![row(&made)], vec![progress(9 + child)]).await.unwrap();
+        }
+        assert_eq!(store.delegated_usage(session_id(1)).await.unwrap(), (2, used(1_100)), "{name}");
+        assert_eq!(store.session_usage(session_id(1)).await.unwrap(), (1, used(10)), "{name}");
+        delete_session(store, fences[1]).await;
+        let rest = Usage { at_least: true, ..used(1_000) };
+        assert_eq!(
+            store.delegated_usage(session_id(1)).await.unwrap(),
+            (2, rest),
+            "{name}: not known any more"
+        );
+    }
+}
+
+#[tokio::test]
 async fn a_session_with_a_note_is_unfinished() {
     for (name, subject) in every_store() {
         let store = &*subject.store;

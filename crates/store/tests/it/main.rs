@@ -12,6 +12,7 @@ mod digests;
 mod files;
 mod fixtures;
 mod grants;
+mod ids;
 mod keys;
 mod migrations;
 mod names;

@@ -240,6 +240,31 @@ async fn the_views_have_the_tables_and_columns_of_the_original() {
 }
 
 #[tokio::test]
+async fn the_view_shows_a_cost_only_if_all_of_it_is_known() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = sqlite_open(folder.path());
+    let fence = create_session(&store, 1).await;
+    let known = Usage { cost: Cost(1_500_000_000), ..Usage::default() };
+    let usages = [
+        known,
+        Usage { at_least: true, ..known },
+        Usage { cost: Cost::UNKNOWN, ..Usage::default() },
+        Usage::UNKNOWN,
+        Usage { cost: Cost::UNKNOWN, at_least: true, ..Usage::default() },
+    ];
+    let runs = (1..).zip(usages).map(|(n, usage)| {
+        let no = u32::try_from(n).unwrap();
+        row_run(Run { usage, ..run(n, 1, no, RunState::Succeeded {}) })
+    });
+    commit(&store, fence, runs.collect(), vec![]).await.unwrap();
+    let connection = open_read_only(folder.path());
+    let mut costs = connection.prepare("SELECT cost_usd FROM omi_runs ORDER BY created_at_ms").unwrap();
+    let costs = costs.query_map([], |row| row.get::<_, Option<f64>>(0)).unwrap();
+    let costs: Vec<Option<f64>> = costs.map(Result::unwrap).collect();
+    assert_eq!(costs, [Some(1.5), None, None, None, None]);
+}
+
+#[tokio::test]
 async fn a_text_turn_costs_at_most_four_kilobytes() {
     const TURNS: u64 = 500;
     let folder = tempfile::tempdir().unwrap();

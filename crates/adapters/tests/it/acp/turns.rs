@@ -1,5 +1,7 @@
 //! Successful turns: text, tools, permissions, continued sessions.
 
+use mainspring_kernel::store::SessionRef;
+
 use super::*;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -197,7 +199,7 @@ async fn a_profile_stands_for_a_model_of_the_agent() {
         setup.agent.model = Some("m1".into());
         setup.agent.profiles = [("worker".to_owned(), "m2".to_owned())].into();
     };
-    let world = world_with("resume", profiles).await;
+    let mut world = world_with("resume", profiles).await;
     let with_profile = |key: &str, profile: &str| {
         let mut request = request(key, "history");
         request.options.model_profile = Some(profile.into());
@@ -213,13 +215,22 @@ async fn a_profile_stands_for_a_model_of_the_agent() {
     let run = world.start_request(both).await;
     world.wait_for_end(run).await;
     assert_eq!(world.last_message("b").await.text(), "history\n");
-    let run = world.start_request(with_profile("c", "verifier")).await;
-    let ended = serde_json::to_string(&world.wait_for_end(run).await).unwrap();
-    assert!(ended.contains(r#"has no model profile \"verifier\"; it has worker"#), "{ended}");
+    // An unknown profile is refused before anything is made, of a run as well as of a session.
+    let mut of_session = request("c", "history");
+    of_session.session.new.model_profile = Some("verifier".into());
+    for unknown in [with_profile("c", "verifier"), of_session] {
+        let error = world.kernel().run_create(&world.me, unknown).await.unwrap_err();
+        assert!(error.to_string().contains(r#"has no model profile "verifier"; it has worker"#), "{error}");
+    }
+    assert!(world.kernel().session_get(&world.me, &SessionRef::Key("c".into())).await.is_err());
     // The profile of a session is a default: one that is gone falls back, and the run reports it.
     let mut session = request("d", "history");
-    session.session.new.model_profile = Some("gone".into());
+    session.session.new.model_profile = Some("worker".into());
     let run = world.start_request(session).await;
+    world.wait_for_end(run).await;
+    world.setup.agent.profiles = [("main".to_owned(), "m1".to_owned())].into();
+    world.restart().await;
+    let run = world.start_request(request("d", "history")).await;
     assert_eq!(world.wait_for_end(run).await.state.status(), RunStatus::Succeeded);
     let events = serde_json::to_string(&world.events("d").await).unwrap();
     assert!(events.contains("the default model is used"), "{events}");

@@ -35,8 +35,6 @@ pub(in super::super) fn run_by_request(
     query_one(connection, sql, [owner, client, request], run)
 }
 
-/// Uses two statements, so that each uses the index that fits it. The unary plus disables the index by owner if a session
-/// is given.
 /// Sums the usage of all runs of a session.
 pub(in super::super) fn session_usage(
     connection: &Connection,
@@ -50,6 +48,31 @@ pub(in super::super) fn session_usage(
     Ok((used.len() as u64, used.into_iter().fold(Usage::default(), |sum, usage| sum + usage)))
 }
 
+/// Sums the usage of the runs that runs of a session have delegated to, directly or through others.
+pub(in super::super) fn delegated_usage(
+    connection: &Connection,
+    session: SessionId,
+) -> Result<(u64, Usage), StoreError> {
+    let sql = "WITH RECURSIVE below(session_id, run_id) AS (
+                 SELECT child_session_id, child_run_id FROM delegations WHERE parent_session_id = ?1
+                 UNION
+                 SELECT d.child_session_id, d.child_run_id FROM below
+                   JOIN delegations AS d ON d.parent_session_id = below.session_id AND d.parent_run_id = below.run_id
+               )
+               SELECT s.session_id IS NOT NULL, r.input_tokens, r.output_tokens, r.cache_read_tokens,
+                   r.cache_write_tokens, r.cost_nanos
+                 FROM below LEFT JOIN runs AS r ON r.run_id = below.run_id
+                   LEFT JOIN sessions AS s ON s.session_id = r.session_id AND s.status <> 'deleted'
+                 WHERE below.session_id <> ?1";
+    let used = query_all(connection, sql, [session.bytes()], |columns| {
+        // Nobody knows what a deleted run has used.
+        if columns.get::<bool>()? { columns.usage() } else { Ok(Usage::UNKNOWN) }
+    })?;
+    Ok((used.len() as u64, used.into_iter().fold(Usage::default(), |sum, usage| sum + usage)))
+}
+
+/// Uses two statements, so that each uses the index that fits it. The unary plus disables the index by owner if a session
+/// is given.
 pub(in super::super) fn run_page(connection: &Connection, page: &RunPage) -> Result<Vec<Run>, StoreError> {
     macro_rules! page {
         ($where:literal) => {

@@ -2,10 +2,11 @@
 
 use mainspring_core::tree::{Inherited, TreeView, leaf as leaf_of, ranges};
 use mainspring_core::{Line, LineId, MessageId, Point, Range, SessionId};
-use mainspring_kernel::store::{PlacedMessage, SessionLine, StoreError, TreeRow};
+use mainspring_kernel::store::{IdPage, PlacedMessage, SessionLine, StoreError, TreeRow};
 use rusqlite::{Connection, params};
 
 use super::super::columns::{Columns, Id};
+use super::super::error::read_error;
 use super::{line, line_columns, message, message_columns, query_all, query_one, sql_limit};
 
 /// Reads from the tip towards the root until `limit` messages are found.
@@ -59,6 +60,34 @@ pub(in super::super) fn message_get(
     let line = line_get(connection, point.line)?;
     let mut view = SessionView::new(connection, session);
     Ok(view.contains(point)?.then_some((found, Some(line))))
+}
+
+/// Lists the ids in `page` of messages that `session` sees. Reads no content, so that a damaged message of another session
+/// is not in the way.
+pub(super) fn message_ids(
+    connection: &Connection,
+    session: SessionId,
+    page: &IdPage,
+) -> Result<Vec<[u8; 16]>, StoreError> {
+    let sql = "SELECT message_id, session_id, line, pos FROM messages WHERE message_id BETWEEN ?1 AND ?2 \
+               ORDER BY message_id";
+    let mut view = SessionView::new(connection, session);
+    let mut found = vec![];
+    let mut statement = connection.prepare_cached(sql).map_err(|error| read_error(&error))?;
+    let mut rows = statement.query([page.first, page.last]).map_err(|error| read_error(&error))?;
+    while found.len() < page.limit {
+        let Some(row) = rows.next().map_err(|error| read_error(&error))? else { break };
+        let mut columns = Columns::new(row);
+        let read =
+            columns.get::<[u8; 16]>().and_then(|id| Ok((id, columns.id::<SessionId>()?, columns.point()?)));
+        let (id, by, point) = read.map_err(|error| read_error(&error))?;
+        let is_seen = match point {
+            Some(point) => view.contains(point)?,
+            None => by == session,
+        };
+        found.extend(is_seen.then_some(id));
+    }
+    Ok(found)
 }
 
 pub(in super::super) fn lines_to_root(

@@ -1,0 +1,100 @@
+//! Ids by their beginnings: only of things that the reader may see, in order.
+
+use mainspring_core::*;
+use mainspring_kernel::store::{IdPage, IdsOf, Row, Store};
+
+use crate::fixtures::*;
+
+/// Finds all ids of a kind, as the number that each was made of.
+async fn find(store: &dyn Store, of: IdsOf) -> Vec<[u8; 16]> {
+    store.id_page(&IdPage { of, first: [0; 16], last: [0xff; 16], limit: 9 }).await.unwrap()
+}
+
+#[tokio::test]
+async fn ids_are_found_in_their_range_and_in_sessions_that_the_reader_sees() {
+    for (name, subject) in every_store() {
+        let store = &*subject.store;
+        let org = Session {
+            org: Some("acme".into()),
+            visibility: Visibility::Org,
+            owner: "eve".into(),
+            ..session(2)
+        };
+        let private = Session { id: session_id(3), visibility: Visibility::Private, ..org.clone() };
+        let mut fences = vec![];
+        for (n, session) in [(1, session(1)), (2, org), (3, private)] {
+            let fence = lease(store, n).await;
+            let rows = vec![
+                row_session(session),
+                row_run(run(n, n, 1, queued())),
+                Row::Artifact(Box::new(artifact(n, n, "hash"))),
+            ];
+            commit(store, fence, rows, vec![]).await.unwrap();
+            fences.push(fence);
+        }
+        let owner = || OWNER.to_owned();
+        let acme = || Some("acme".to_owned());
+        let runs = |numbers: &[u64]| numbers.iter().map(|n| *run_id(*n).as_bytes()).collect::<Vec<_>>();
+        assert_eq!(find(store, IdsOf::Runs { owner: owner(), org: None }).await, runs(&[1]), "{name}");
+        assert_eq!(find(store, IdsOf::Runs { owner: owner(), org: acme() }).await, runs(&[1, 2]), "{name}");
+        assert_eq!(
+            find(store, IdsOf::Runs { owner: "eve".into(), org: None }).await,
+            runs(&[2, 3]),
+            "{name}"
+        );
+        let sessions = find(store, IdsOf::Sessions { owner: owner(), org: acme() }).await;
+        assert_eq!(sessions, [1, 2].map(|n| *session_id(n).as_bytes()), "{name}");
+        let artifacts = find(store, IdsOf::Artifacts { owner: owner(), org: None }).await;
+        assert_eq!(artifacts, [*artifact_id(1).as_bytes()], "{name}");
+
+        let of = || IdsOf::Runs { owner: "eve".into(), org: None };
+        let second = *run_id(2).as_bytes();
+        let exactly = IdPage { of: of(), first: second, last: second, limit: 9 };
+        assert_eq!(store.id_page(&exactly).await.unwrap(), [second], "{name}");
+        let first = IdPage { of: of(), first: [0; 16], last: [0xff; 16], limit: 1 };
+        assert_eq!(store.id_page(&first).await.unwrap(), [second], "{name}");
+
+        delete_session(store, fences[0]).await;
+        assert_eq!(find(store, IdsOf::Runs { owner: owner(), org: None }).await, runs(&[]), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn keys_are_found_in_the_org_of_their_admin() {
+    for (name, subject) in every_store() {
+        let store = &*subject.store;
+        for (n, org) in [(1, None), (2, Some("acme")), (3, Some("other"))] {
+            store.key_write(&crate::keys::key(n, org), None).await.unwrap();
+        }
+        let ids = |numbers: &[u64]| numbers.iter().map(|n| *key_id(*n).as_bytes()).collect::<Vec<_>>();
+        assert_eq!(find(store, IdsOf::Keys { org: None }).await, ids(&[1, 2, 3]), "{name}");
+        assert_eq!(find(store, IdsOf::Keys { org: Some("acme".into()) }).await, ids(&[2]), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn messages_are_found_where_a_session_or_its_fork_sees_them() {
+    for (name, subject) in every_store() {
+        let store = &*subject.store;
+        let (one, two) = (create_session(store, 1).await, lease(store, 2).await);
+        let rows = vec![
+            Row::Line(line(1, None, 3)),
+            row_message(message(1, 1, "a"), Some(point(1, 0))),
+            row_message(message(2, 1, "b"), Some(point(1, 1))),
+            row_message(message(3, 1, "c"), Some(point(1, 2))),
+            row_message(message(4, 1, "waits"), None),
+        ];
+        commit(store, one, rows, vec![]).await.unwrap();
+        let fork = Session { base: Some(point(1, 1)), ..session(2) };
+        commit(store, two, vec![row_session(fork), row_message(message(5, 2, "d"), None)], vec![])
+            .await
+            .unwrap();
+        let ids = |numbers: &[u64]| numbers.iter().map(|n| *message_id(*n).as_bytes()).collect::<Vec<_>>();
+        assert_eq!(find(store, IdsOf::Messages(session_id(1))).await, ids(&[1, 2, 3, 4]), "{name}");
+        assert_eq!(
+            find(store, IdsOf::Messages(session_id(2))).await,
+            ids(&[1, 2, 5]),
+            "{name}: up to its base"
+        );
+    }
+}
