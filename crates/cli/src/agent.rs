@@ -12,6 +12,7 @@ use super::Context;
 use super::connection::{Connection, Purpose};
 use super::error::{CliError, Exit};
 use super::file::file_error;
+use super::ids::suggest_agent;
 use super::output::{DIM, GREEN, RED, excerpt};
 
 /// List, show, check, create and delete agent definitions
@@ -39,10 +40,13 @@ pub(super) enum AgentCommand {
         #[arg(required = true)]
         files: Vec<PathBuf>,
     },
-    /// Delete a version of an agent that you created
+    /// Delete a version of an agent that you created; asks first on a terminal
     Delete {
         /// Agent: ID@VERSION
         agent: String,
+        /// Do not ask
+        #[arg(long, short)]
+        yes: bool,
     },
 }
 
@@ -73,7 +77,7 @@ impl AgentCommand {
                 Ok(output.print_limit_note(count, limit)?)
             }
             Self::Show { agent } => {
-                let agent = connection.request(async |client| client.agent_get(&agent).await).await?;
+                let agent = get(connection, &agent).await?;
                 match definition::to_toml(&agent.definition) {
                     Some(file) if !output.json => Ok(output.print(&file)?),
                     // Values that TOML cannot express are printed as JSON.
@@ -81,7 +85,13 @@ impl AgentCommand {
                 }
             }
             Self::Create { files } => create(context, connection, &files).await,
-            Self::Delete { agent } => {
+            Self::Delete { agent, yes } => {
+                get(connection, &agent).await?;
+                if !yes {
+                    let question =
+                        format!("Delete the agent {agent}? Sessions that follow it cannot run without it.");
+                    output.confirm(&question)?;
+                }
                 connection.request(async |client| client.agent_delete(&agent).await).await?;
                 match output.json {
                     true => Ok(output.print_json(&json!({"agent": agent, "deleted": true}))?),
@@ -91,6 +101,14 @@ impl AgentCommand {
             // `Check` reads files only and runs before any session is opened.
             Self::Check { .. } => Ok(()),
         }
+    }
+}
+
+/// Gets an agent definition. The error for an unknown one names a similar one.
+async fn get(connection: &mut Connection<'_>, name: &str) -> Result<Agent, CliError> {
+    match connection.request(async |client| client.agent_get(name).await).await {
+        Err(error) => Err(suggest_agent(connection, name, error).await),
+        found => found,
     }
 }
 

@@ -25,10 +25,13 @@ pub(super) enum Auth {
     },
     /// List the providers that need a key, and where it comes from
     List,
-    /// Delete the stored key of a provider
+    /// Delete the stored key of a provider; asks first on a terminal
     Remove {
         /// Provider
         provider: String,
+        /// Do not ask
+        #[arg(long, short)]
+        yes: bool,
     },
 }
 
@@ -42,7 +45,7 @@ impl Auth {
         match self {
             Self::Add { provider } => add(context, &provider).await,
             Self::List => list(context),
-            Self::Remove { provider } => remove(context, &provider),
+            Self::Remove { provider, yes } => remove(context, &provider, yes),
         }
     }
 }
@@ -198,9 +201,12 @@ fn list(context: &Context<'_>) -> Result<Exit, CliError> {
     Ok(Exit::Done)
 }
 
-fn remove(context: &Context<'_>, provider: &str) -> Result<Exit, CliError> {
-    let key = find_key(context, provider)?;
-    match std::fs::remove_file(context.config().keys_dir().join(&key.file)) {
+fn remove(context: &Context<'_>, provider: &str, yes: bool) -> Result<Exit, CliError> {
+    let file = context.config().keys_dir().join(find_key(context, provider)?.file);
+    if !yes && file.exists() {
+        context.output.confirm(&format!("Delete the stored key of {provider}?"))?;
+    }
+    match std::fs::remove_file(file) {
         Ok(()) => {
             context.output.print_note(format_args!("{DIM}the stored key of {provider} is deleted{DIM:#}"))?;
             Ok(Exit::Done)

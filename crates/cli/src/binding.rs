@@ -24,12 +24,15 @@ pub(super) enum BindingCommand {
         #[arg(long, value_name = "PLACE")]
         after: Option<String>,
     },
-    /// Invalidate a binding: the next run opens a new session of the agent
+    /// Invalidate a binding: the next run opens a new session of the agent; asks first on a terminal
     Invalidate {
         /// Session key, or id (ses_…) or its beginning
         session: String,
         /// Adapter name
         adapter: String,
+        /// Do not ask
+        #[arg(long, short)]
+        yes: bool,
     },
 }
 
@@ -58,8 +61,15 @@ impl BindingCommand {
                     None => Ok(()),
                 }
             }
-            Self::Invalidate { session, adapter } => {
+            Self::Invalidate { session, adapter, yes } => {
                 let session = find_session(connection, &session).await?;
+                if !yes {
+                    let question = format!(
+                        "Give up the session of {adapter} that {session} is bound to? The agent loses what only it \
+                         remembers."
+                    );
+                    output.confirm(&question)?;
+                }
                 let binding = connection
                     .request(async |client| client.binding_invalidate(&session, &adapter).await)
                     .await?;

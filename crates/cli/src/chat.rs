@@ -46,7 +46,7 @@ mainspring auth), or of a running Ollama, else the built-in scripted model, whic
 lists the commands. Input from a pipe is read line by line: each line is a prompt or the answer to a question."
 )]
 pub(super) struct Chat {
-    /// Session key (created if new) or id (ses_…) [default: a new session]
+    /// Session key (created if new), or id (ses_…) or its beginning [default: a new session]
     #[arg(long, short, value_name = "KEY|ID")]
     session: Option<String>,
     /// Model, as PROVIDER/MODEL [default: the session's, or the configured one]

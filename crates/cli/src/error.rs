@@ -80,7 +80,10 @@ impl From<Error> for CliError {
             | Error::NotUserMessage(_)
             | Error::NotAssistantMessage(_)
             | Error::Abandoned(_) => Exit::BadRequest,
-            Error::RequestConflict { .. } | Error::AlreadyExists { .. } | Error::Busy { .. } => Exit::Refused,
+            Error::RequestConflict { .. } | Error::AlreadyExists { .. } | Error::AlreadyBound { .. } => {
+                Exit::Refused
+            }
+            Error::Busy { .. } => Exit::Refused,
             Error::TooMany { .. } | Error::AgentTaken { .. } => Exit::Refused,
             Error::NotLatest(_) | Error::Expired { .. } | Error::Lost { .. } | Error::Refused(_) => {
                 Exit::Refused

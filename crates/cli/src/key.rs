@@ -38,10 +38,13 @@ pub(super) enum Key {
         #[arg(long, value_name = "N", default_value_t = 50)]
         limit: usize,
     },
-    /// Revoke a key
+    /// Revoke a key; asks first on a terminal
     Revoke {
         /// Key id, or its beginning
         key: String,
+        /// Do not ask
+        #[arg(long, short)]
+        yes: bool,
     },
 }
 
@@ -88,8 +91,11 @@ impl Key {
                 output.print_table(&["key", "name", "owner", "org", "role", "created", "state"], rows)?;
                 Ok(output.print_limit_note(count, limit)?)
             }
-            Self::Revoke { key } => {
+            Self::Revoke { key, yes } => {
                 let key = find_key(connection, &key).await?;
+                if !yes {
+                    output.confirm(&format!("Revoke {key} for good? Programs that use it are refused."))?;
+                }
                 connection.request(async |client| client.key_revoke(key).await).await?;
                 match output.json {
                     true => Ok(output.print_json(&json!({"keyId": key, "revoked": true}))?),

@@ -17,7 +17,7 @@ use super::default_model::{
 };
 use super::error::{CliError, Exit};
 use super::follow::{exit_code, follow_run, format_end};
-use super::ids::{find_message, find_session};
+use super::ids::{find_message, find_session, suggest_agent};
 use super::limits::LimitArgs;
 use super::output::DIM;
 use super::{Context, attach, file, run};
@@ -37,7 +37,7 @@ pub(super) struct Prompt {
     /// File to attach, such as an image; may be repeated
     #[arg(long, value_name = "FILE", conflicts_with = "regenerate")]
     attach: Vec<PathBuf>,
-    /// Session key (created if new) or id (ses_…) [default: a new session]
+    /// Session key (created if new), or id (ses_…) or its beginning [default: a new session]
     #[arg(long, short, value_name = "KEY|ID")]
     session: Option<String>,
     /// Title of a new session
@@ -53,8 +53,11 @@ pub(super) struct Prompt {
     #[arg(long, value_name = "TEXT")]
     system: Option<String>,
     /// Model
-    #[arg(long)]
+    #[arg(long, conflicts_with = "profile")]
     model: Option<String>,
+    /// Model profile: a name that the configuration gives to a model
+    #[arg(long, alias = "model-profile", value_name = "NAME")]
+    profile: Option<String>,
     /// Agent definition of a new session: ID or ID@VERSION
     #[arg(long, value_name = "AGENT")]
     agent_definition: Option<String>,
@@ -160,7 +163,7 @@ impl Prompt {
             options: RunOptions {
                 system_prompt: self.system,
                 model: self.model,
-                model_profile: None,
+                model_profile: self.profile,
                 cwd: context.folder(self.cwd.as_deref())?,
                 tools,
                 output_schema: schema,
@@ -255,6 +258,11 @@ async fn choose_agent(
     if adapter != native::NAME {
         let message = "agent definitions are for the native agent: add --adapter native";
         return if target.agent_definition.is_some() { Err(CliError::bad_request(message)) } else { Ok(()) };
+    }
+    if let (None, Some(name)) = (&session, &target.agent_definition)
+        && let Err(error) = connection.request(async |client| client.agent_get(name).await).await
+    {
+        return Err(suggest_agent(connection, name, error).await);
     }
     prompt.adapter = Some(native::NAME.into());
     let models = connection.request(async |client| client.model_list().await).await?;

@@ -29,7 +29,7 @@ use show::{format_run_duration, show_run};
 pub(super) enum Run {
     /// List runs, newest first
     List {
-        /// List only the runs of this session (key or id)
+        /// List only the runs of this session (key, or id or its beginning)
         #[arg(long, short, value_name = "KEY|ID")]
         session: Option<String>,
         /// List only the runs with this status

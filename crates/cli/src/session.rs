@@ -54,9 +54,9 @@ pub(super) enum Session {
         #[arg(long, value_name = "N", default_value_t = 50)]
         limit: usize,
     },
-    /// Show tokens and cost of all runs of a session, on every branch
+    /// Show tokens and cost of all runs of a session, on every branch, and of the runs they delegated to
     Usage {
-        /// Session key or id (ses_…)
+        /// Session key, or id (ses_…) or its beginning
         session: String,
     },
     /// Print the events of a session as they happen, until Ctrl-C
@@ -139,13 +139,16 @@ pub(super) enum Session {
         #[command(flatten)]
         settings: set::Settings,
     },
-    /// Prune the events of ended runs; messages stay
+    /// Prune the events of ended runs; messages stay; asks first on a terminal
     Compact {
         /// Session key, or id (ses_…) or its beginning
         session: String,
         /// Prune only events before this position: CURSOR.POS [default: now]
         #[arg(long, value_name = "POSITION")]
         before: Option<Position>,
+        /// Do not ask
+        #[arg(long, short)]
+        yes: bool,
     },
     /// Pin a session
     Pin {
@@ -194,8 +197,11 @@ pub(super) struct SessionOptions {
     #[arg(long, value_name = "NAME")]
     adapter: Option<String>,
     /// Model, if the session has none
-    #[arg(long)]
+    #[arg(long, conflicts_with = "profile")]
     model: Option<String>,
+    /// Model profile, if the session has neither a model nor a profile
+    #[arg(long, alias = "model-profile", value_name = "NAME")]
+    profile: Option<String>,
     /// System prompt of the agent
     #[arg(long, value_name = "TEXT")]
     system: Option<String>,
@@ -219,7 +225,7 @@ async fn start_session(
     load: Option<String>,
     options: SessionOptions,
 ) -> Result<(), CliError> {
-    let SessionOptions { title, adapter, model, system, cwd } = options;
+    let SessionOptions { title, adapter, model, profile, system, cwd } = options;
     let cwd = match new.is_some() {
         true => context.new_session_folder(cwd.as_deref(), adapter.as_deref())?,
         false => context.folder(cwd.as_deref())?,
@@ -232,6 +238,7 @@ async fn start_session(
         adapter,
         surface_kind,
         model,
+        model_profile: profile,
         system_prompt: system,
         cwd,
         ..SessionTarget::default()
@@ -337,7 +344,9 @@ impl Session {
             }
             Self::Adopt(adopt) => adopt.dispatch(context, connection).await,
             Self::Set { session, settings } => set::set(context, connection, &session, settings).await,
-            Self::Compact { session, before } => set::compact(context, connection, &session, before).await,
+            Self::Compact { session, before, yes } => {
+                set::compact(context, connection, &session, before, yes).await
+            }
             Self::Pin { session } => {
                 patch_session(context, connection, &session, &pinned_patch(true), "pinned").await
             }

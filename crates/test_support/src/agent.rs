@@ -3,17 +3,18 @@
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
-use mainspring_core::{AttemptId, AuthMethod, Failure, Fidelity};
+use mainspring_core::{AttemptId, AuthMethod, Failure, Fidelity, RunOption};
 use mainspring_kernel::adapter::{
     Adapter, AttemptHandle, Capabilities, Death, Dispatch, End, Executed, Login, Record,
 };
 
-/// An adapter `agent` with native sessions: it resumes the bound one or opens `native-new`, and answers with its id.
+/// An adapter `agent` with native sessions, which takes every option: it resumes the bound one or opens `native-new`, and answers with its id.
 pub fn native_agent() -> impl Adapter {
     let capabilities = Capabilities {
         uses_bindings: true,
         supports_native_resume: true,
         resume_fidelity: Fidelity::Native,
+        options: RunOption::ALL.to_vec(),
         ..Capabilities::minimal("agent")
     };
     FnAgent::new(capabilities, open_or_resume)

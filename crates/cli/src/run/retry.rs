@@ -16,7 +16,7 @@ pub(crate) struct RetryArgs {
     #[arg(long, value_name = "NAME", conflicts_with = "model_profile")]
     model: Option<String>,
     /// Model profile that continues the run
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, alias = "profile", value_name = "NAME")]
     model_profile: Option<String>,
     #[command(flatten)]
     limits: LimitArgs,

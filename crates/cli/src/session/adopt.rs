@@ -8,6 +8,7 @@ use mainspring_core::ExternalRef;
 use crate::Context;
 use crate::connection::Connection;
 use crate::error::CliError;
+use crate::ids::find_session;
 
 #[derive(Args)]
 pub(crate) struct Adopt {
@@ -36,7 +37,7 @@ struct SessionSelector {
     /// Select the session of this external reference, for example chat:default
     #[arg(long, value_name = "KIND:ID", value_parser = parse_external_ref)]
     external: Option<ExternalRef>,
-    /// Select a session by key or id (ses_…)
+    /// Select a session by key, or id (ses_…) or its beginning
     #[arg(long, value_name = "SESSION")]
     session: Option<String>,
 }
@@ -47,18 +48,21 @@ fn parse_external_ref(text: &str) -> Result<ExternalRef, String> {
 }
 
 impl SessionSelector {
-    fn target(self) -> SessionTarget {
+    async fn target(self, connection: &mut Connection<'_>) -> Result<SessionTarget, CliError> {
         // A new session gets the working folder of queries that name none, so that the first such query continues in
         // it.
         let cwd = std::env::home_dir().map(|home| home.to_string_lossy().into_owned());
         if let Some(task) = self.task {
-            return SessionTarget { cwd, ..SessionTarget::from(&Surface::task_chat(&task)) };
+            return Ok(SessionTarget { cwd, ..SessionTarget::from(&Surface::task_chat(&task)) });
         }
-        match self.session.map(|session| session.parse().map_err(|_| session)) {
-            Some(Ok(id)) => SessionTarget { session_id: Some(id), ..SessionTarget::default() },
-            Some(Err(key)) => SessionTarget { key: Some(key), ..SessionTarget::default() },
-            None => SessionTarget { external_ref: self.external, cwd, ..SessionTarget::default() },
-        }
+        let Some(session) = self.session else {
+            return Ok(SessionTarget { external_ref: self.external, cwd, ..SessionTarget::default() });
+        };
+        let name = find_session(connection, &session).await?;
+        Ok(match name.parse() {
+            Ok(id) => SessionTarget { session_id: Some(id), ..SessionTarget::default() },
+            Err(_) => SessionTarget { key: Some(name), ..SessionTarget::default() },
+        })
     }
 }
 
@@ -71,7 +75,7 @@ impl Adopt {
         let Self { native, adapter, session, cwd, system } = self;
         let adoption =
             BindingAdoption { adapter, adapter_native_session_id: native, cwd, system_prompt: system };
-        let target = session.target();
+        let target = session.target(connection).await?;
         let adopted =
             connection.request(async |client| client.session_adopt(&target, &adoption).await).await?;
         if context.output.json {

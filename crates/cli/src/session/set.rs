@@ -21,7 +21,7 @@ pub(crate) struct Settings {
     #[arg(long, value_name = "MODEL")]
     model: Option<String>,
     /// Model profile
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, alias = "model-profile", value_name = "NAME")]
     profile: Option<String>,
     /// System prompt of the agent
     #[arg(long, value_name = "TEXT")]
@@ -90,7 +90,12 @@ pub(super) async fn compact(
     connection: &mut Connection<'_>,
     session: &str,
     before: Option<Position>,
+    yes: bool,
 ) -> Result<(), CliError> {
+    if !yes {
+        let question = format!("Prune the events of {session}? They are gone for good; its messages stay.");
+        context.output.confirm(&question)?;
+    }
     let before = match before {
         Some(before) => before,
         None => connection.request(async |client| client.session_snapshot(session).await).await?.position,

@@ -67,8 +67,17 @@ pub(super) async fn show_usage(
     match context.output.json {
         true => context.output.print_json(&used)?,
         false => {
-            let (runs, usage) = (used.runs, output::format_usage(&used.usage));
-            context.output.print_line(format_args!("{usage} in {runs} runs"))?;
+            let line = |usage, runs| {
+                let (usage, plural) = (output::format_usage(usage), if runs == 1 { "" } else { "s" });
+                format!("{usage} in {runs} run{plural}")
+            };
+            context.output.print_line(line(&used.usage, used.runs))?;
+            if used.delegated_runs > 0 {
+                let delegated = line(&used.delegated_usage, used.delegated_runs);
+                context.output.print_line(format_args!("{delegated} delegated to other sessions"))?;
+                let total = line(&used.total_usage, used.runs + used.delegated_runs);
+                context.output.print_line(format_args!("{total} together"))?;
+            }
         }
     }
     Ok(())

@@ -193,8 +193,8 @@ fn a_chat_is_a_guest_of_the_daemon_and_continues_without_it() {
     assert!(terminal.output.contains("still here"), "{}", terminal.output);
 }
 
-/// A chat at a pseudo-terminal of its own.
-struct Terminal {
+/// A command at a pseudo-terminal of its own.
+pub(crate) struct Terminal {
     child: Child,
     screen: File,
     output: String,
@@ -203,7 +203,7 @@ struct Terminal {
 }
 
 impl Terminal {
-    fn open(dir: &Path, arguments: &[&str]) -> Self {
+    pub(crate) fn open(dir: &Path, arguments: &[&str]) -> Self {
         let screen = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
         grantpt(&screen).unwrap();
         unlockpt(&screen).unwrap();
@@ -228,12 +228,12 @@ impl Terminal {
         Self { child, screen: screen.into(), output: String::new(), matched: 0 }
     }
 
-    fn type_keys(&mut self, keys: &str) {
+    pub(crate) fn type_keys(&mut self, keys: &str) {
         self.screen.write_all(keys.as_bytes()).unwrap();
     }
 
     /// Reads until `text` is shown after the last match.
-    fn wait_for(&mut self, text: &str) {
+    pub(crate) fn wait_for(&mut self, text: &str) {
         let mut bytes = [0; 4096];
         loop {
             if let Some(found) = self.output[self.matched..].find(text) {
@@ -247,7 +247,7 @@ impl Terminal {
     }
 
     /// Reads the rest of the output and returns the exit code.
-    fn wait_exit(&mut self) -> i32 {
+    pub(crate) fn wait_exit(&mut self) -> i32 {
         let mut rest = vec![];
         // Reading a closed pseudo-terminal fails.
         let _ = self.screen.read_to_end(&mut rest);

@@ -155,7 +155,7 @@ fn exit_codes_match_the_outcome() {
         ),
         (&["session", "show", "nobody"], 3, "error[not_found]: no session \"nobody\""),
         (&["run", "show", "run_00000000000040008000000000000000"], 3, "error[not_found]"),
-        (&["run", "show", "run_x"], 2, "is not a run id"),
+        (&["run", "show", "run_x"], 2, "is not the beginning of a run id"),
         (&["session", "list", "--limit", "0"], 2, "a limit must be at least 1"),
         (&["prompt", "--session", "asking", "ask Who?"], 7, "mainspring run answer run_"),
     ];

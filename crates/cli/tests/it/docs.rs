@@ -6,6 +6,8 @@ use mainspring::Config;
 use mainspring::config::{ADAPTER_SETTINGS, AdapterConfig, SETTINGS, Sources, VARIABLES};
 use mainspring::core::Body;
 
+use crate::cli::run;
+
 pub(crate) fn document(name: &str) -> String {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(name);
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
@@ -16,6 +18,31 @@ fn the_documented_event_types_match_the_code() {
     let text = document("docs/events.md");
     let rows = text.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
     assert_eq!(rows.collect::<Vec<_>>(), Body::TYPES);
+}
+
+/// Lists the subcommands in the help of a command, and the empty name if the command works without one.
+fn subcommands(command: &[&str]) -> Vec<String> {
+    let folder = tempfile::tempdir().unwrap();
+    let help = run(folder.path(), &[command, &["--help"]].concat()).out;
+    let usage = help.lines().find(|line| line.starts_with("Usage:")).unwrap_or_default();
+    let alone = (!usage.contains("<COMMAND>")).then(String::new);
+    let list = help.split("Commands:\n").nth(1).unwrap_or_default();
+    let lines = list.lines().take_while(|line| !line.is_empty());
+    // The rest of a long description is indented further.
+    let names = lines.filter_map(|line| line.strip_prefix("  ")?.split(' ').next().map(str::to_owned));
+    alone.into_iter().chain(names.filter(|name| !name.is_empty() && name != "help")).collect()
+}
+
+#[test]
+fn the_documented_commands_match_the_program() {
+    let mut commands = vec![];
+    for noun in subcommands(&[]) {
+        let verbs = subcommands(&[&noun]);
+        commands.extend(verbs.iter().map(|verb| format!("{noun} {verb}").trim_end().to_owned()));
+    }
+    let text = document("docs/commands.md");
+    let rows = text.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
+    assert_eq!(rows.collect::<Vec<_>>(), commands, "docs/commands.md against `mainspring --help`");
 }
 
 #[test]
@@ -103,6 +130,7 @@ fn links_in_the_documents_exist() {
         "ARCHITECTURE.md",
         "docs/adapters.md",
         "docs/bridge.md",
+        "docs/commands.md",
         "docs/decisions/0009-a-lost-query-is-asked-again.md",
         "docs/events.md",
         "docs/script.md",

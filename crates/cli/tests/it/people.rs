@@ -4,6 +4,7 @@ use std::path::Path;
 
 use mainspring_model_server::{ModelServer, Protocol};
 
+use crate::chat::Terminal;
 use crate::cli::{bare_command, command_output, json_lines, run};
 
 fn latest_run(dir: &Path) -> String {
@@ -32,10 +33,51 @@ fn ids_may_be_shortened_and_unknown_names_get_a_suggestion() {
     let unknown = run(&["run", "show", "run_"]);
     assert_eq!(unknown.code, 2, "{}", unknown.err);
     assert_eq!(run(&["session", "show", "ses_0123456789abcdef0123456789abcde"]).code, 3);
+    assert_eq!(run(&["prompt", "-s", "lunch", "say hi"]).code, 0);
+    assert_eq!(run(&["session", "usage", &name[..14]]).out, "0 in, 0 out, $0.000000 in 3 runs\n");
+    assert_eq!(run(&["session", "usage", "lunch"]).out, "0 in, 0 out, $0.000000 in 1 run\n");
     let near = run(&["session", "show", "brekfast"]);
     assert!(near.code == 3 && near.err.contains("did you mean breakfast?"), "{}", near.err);
+    let near = run(&["agent", "show", "mainspring.generlist"]);
+    assert!(near.code == 3 && near.err.contains("did you mean mainspring.generalist@1?"), "{}", near.err);
+    let near = run(&["prompt", "--adapter", "native", "--agent-definition", "mainspring.generalist@9", "hi"]);
+    assert!(near.code == 3 && near.err.contains("did you mean mainspring.generalist@1?"), "{}", near.err);
     let near = run(&["prompt", "--adapter", "natve", "hi"]);
     assert!(near.code == 2 && near.err.contains("did you mean native?"), "{}", near.err);
+}
+
+#[test]
+fn deleting_asks_on_a_terminal() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = |arguments: &[&str]| run(dir.path(), arguments);
+    assert_eq!(run(&["prompt", "-s", "a", "say hi"]).code, 0);
+    let key = run(&["key", "create", "ci", "--json"]);
+    let key = json_lines(&key)[0]["keyId"].as_str().unwrap().to_owned();
+    std::fs::write(dir.path().join("poet.toml"), "id = \"poet\"\nsystem = \"Rhyme.\"\n").unwrap();
+    assert_eq!(run(&["agent", "create", "poet.toml"]).out, "poet@1\n");
+    let commands = [
+        (vec!["key", "revoke", &key[..14]], "Revoke key_"),
+        (vec!["agent", "delete", "poet@1"], "Delete the agent poet@1?"),
+        (vec!["session", "compact", "a"], "Prune the events of a?"),
+        (vec!["session", "delete", "a"], "Delete the session a"),
+    ];
+    for (arguments, question) in commands {
+        let mut terminal = Terminal::open(dir.path(), &arguments);
+        terminal.wait_for(question);
+        terminal.wait_for("[y/N]");
+        terminal.type_keys("\r");
+        terminal.wait_for("nothing was changed");
+        assert_eq!(terminal.wait_exit(), 130, "{arguments:?}");
+        let mut terminal = Terminal::open(dir.path(), &arguments);
+        terminal.wait_for("[y/N]");
+        terminal.type_keys("y\r");
+        assert_eq!(terminal.wait_exit(), 0, "{arguments:?}");
+    }
+    // Without a terminal, or with --yes, nobody is asked.
+    assert_eq!(run(&["agent", "show", "poet@1"]).code, 3);
+    assert_eq!(run(&["session", "show", "a"]).code, 3);
+    let mut terminal = Terminal::open(dir.path(), &["key", "revoke", "--yes", &key]);
+    assert_eq!(terminal.wait_exit(), 0);
 }
 
 #[test]
@@ -71,7 +113,7 @@ fn a_failure_is_printed_once() {
 fn the_settings_of_a_session_are_changed_and_removed() {
     let dir = tempfile::tempdir().unwrap();
     let run = |arguments: &[&str]| run(dir.path(), arguments);
-    run(&["session", "new", "a"]);
+    run(&["session", "new", "a", "--adapter", "native"]);
     let set = run(&[
         "session",
         "set",
@@ -100,7 +142,10 @@ fn the_settings_of_a_session_are_changed_and_removed() {
     let session = &json_lines(&removed)[0];
     assert!(session.get("model").is_none() && session.get("systemPrompt").is_none(), "{session}");
     assert_eq!(run(&["session", "set", "a"]).code, 2, "something must be set");
-    run(&["prompt", "-s", "a", "say hi"]);
+    // The script agent uses no model.
+    let unused = run(&["session", "new", "b", "--adapter", "script", "--model", "scripted/x"]);
+    assert!(unused.code == 2 && unused.err.contains("option_not_used"), "{}", unused.err);
+    run(&["prompt", "-s", "a", "--adapter", "script", "say hi"]);
     let compacted = run(&["session", "compact", "a"]);
     assert!(
         compacted.code == 0 && compacted.out.starts_with("pruned the events of a up to "),

@@ -202,3 +202,27 @@ async fn work_is_delegated_once_in_every_mode() {
     let shown = world.call("get_agent_run", json!({"runId": called["childRun"]["runId"]})).await;
     assert_eq!(shown["parentDelegations"][0], called["delegation"], "with its request");
 }
+
+#[tokio::test]
+async fn delegated_work_can_name_a_model_profile() {
+    let world = World::start().await;
+    let parent = world.send("s", "hang").await;
+    world.executing(parent.session).await;
+    let call = |adapter: &str, profile: &str| {
+        json!({"mode": "call", "objective": "say done", "parentRunId": parent.id, "adapterId": adapter,
+               "modelProfile": profile, "requestId": format!("{adapter} {profile}")})
+    };
+    let called = world.call("delegate_agent", call("profiled", "worker")).await;
+    assert_eq!(called["terminalStatus"], "succeeded", "{called}");
+    let child = called["childRun"]["runId"].as_str().unwrap().parse().unwrap();
+    let child = world.kernel.run_get(&world.me, child).await.unwrap();
+    assert_eq!(
+        (child.adapter.as_str(), child.options.model_profile.as_deref()),
+        ("profiled", Some("worker"))
+    );
+    let unknown = world.call("delegate_agent", call("profiled", "wroker")).await;
+    assert_eq!(error(&unknown), ("invalid_request", None), "{unknown}");
+    assert!(unknown.to_string().contains("there is worker"), "{unknown}");
+    let unused = world.call("delegate_agent", call("script", "worker")).await;
+    assert_eq!(error(&unused), ("invalid_request", Some("option_not_used")), "{unused}");
+}

@@ -12,6 +12,7 @@ use mainspring_control::ControlTools;
 use mainspring_core::{Run, RunStatus, SessionId, Time};
 use mainspring_host::{Keeper, Link, LinkPlane};
 use mainspring_http::{Access, Http, HttpLimits};
+use mainspring_kernel::adapter::Adapter;
 use mainspring_kernel::clock::Clock;
 use mainspring_kernel::feed::Item;
 use mainspring_kernel::ids::Ids;
@@ -24,6 +25,8 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
+
+use crate::profiled::ProfiledAdapter;
 
 pub(crate) const OWNER: &str = "ada";
 
@@ -47,8 +50,8 @@ impl World {
             ..Options::default()
         };
         let store = Arc::new(MemoryStore::default());
-        let kernel =
-            Kernel::start(store, vec![Arc::new(ScriptAdapter)], options, clock.clone(), Ids::seeded(1)).await;
+        let adapters: Vec<Arc<dyn Adapter>> = vec![Arc::new(ScriptAdapter), Arc::new(ProfiledAdapter)];
+        let kernel = Kernel::start(store, adapters, options, clock.clone(), Ids::seeded(1)).await;
         let (kernel, server) = (kernel.unwrap(), Tasks::default());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());

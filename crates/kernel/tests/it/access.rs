@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use mainspring_core::{
-    AccessRole, AgentDefinition, AgentName, Answer, Cursor, DelegationMode, Expect, Position, Run, RunChange,
-    SessionId, Visibility, WaitId,
+    AccessRole, AgentDefinition, AgentName, Answer, Cursor, DelegationMode, Expect, IdKind, IdPrefix,
+    Position, Run, RunChange, SessionId, Visibility, WaitId,
 };
 use mainspring_kernel::Error;
 use mainspring_kernel::feed::Item;
@@ -30,6 +30,7 @@ async fn reads(world: &World, caller: &Caller, run: &Run) -> Vec<(&'static str, 
     let of_session = RunQuery { session: Some(run.session), ..RunQuery::default() };
     let target = SessionTarget { id: Some(run.session), ..SessionTarget::default() };
     let message = run.final_message.unwrap();
+    let any_message = IdPrefix::parse(IdKind::Message, &message.to_string()).unwrap();
     vec![
         ("session_get", outcome(kernel.session_get(caller, &by).await)),
         ("session_open", outcome(kernel.session_open(caller, &target, None).await)),
@@ -37,6 +38,7 @@ async fn reads(world: &World, caller: &Caller, run: &Run) -> Vec<(&'static str, 
         ("session_observe", outcome(kernel.session_observe(caller, &by, None).await)),
         ("session_snapshot", outcome(kernel.session_snapshot(caller, &by).await)),
         ("session_usage", outcome(kernel.session_usage(caller, &by).await)),
+        ("id_find of a message", outcome(kernel.id_find(caller, &any_message, Some(&by)).await)),
         ("run_observe", outcome(kernel.run_observe(caller, run.id, None).await)),
         ("run_wait", outcome(kernel.run_wait(caller, run.id, Duration::ZERO).await)),
         ("session_path", outcome(kernel.session_path(caller, &by, None, None).await)),

@@ -3,12 +3,12 @@
 use mainspring_core::{
     Binding, BindingStatus, ExternalRef, Failure, Fidelity, MessageId, Place, Role, RunStatus, SessionStatus,
 };
+use mainspring_kernel::Options;
 use mainspring_kernel::adapter::{End, Executed, Record};
 use mainspring_kernel::clock::Clock;
 use mainspring_kernel::kernel::{
     Adopted, ForkRequest, RunRequest, SessionPatch, SessionQuery, SessionTarget,
 };
-use mainspring_kernel::{Error, Options};
 
 use crate::portable::{export, import};
 use crate::puppet::{Execution, PuppetBehavior, PuppetControl, puppet, puppet_request};
@@ -484,7 +484,8 @@ async fn a_binding_is_declared_invalid_or_adopted_and_the_session_stays() {
     assert_eq!(world.path("a").await.len(), 4);
 
     let taken = kernel.binding_adopt(me, &by_key("a"), "puppet", to_adopt("n9")).await.unwrap_err();
-    assert!(matches!(taken, Error::AlreadyExists { .. }), "{taken}");
+    assert_eq!(taken.code(), "already_exists");
+    insta::assert_snapshot!(taken, @r#"the session is or was bound to n2 of "puppet" already; adopt the agent's session into a new session"#);
     world.prompt("b", "say hi").await;
     world.kernel.drain().await;
     let adopted = kernel.binding_adopt(me, &by_key("b"), "puppet", to_adopt("old-1")).await.unwrap();

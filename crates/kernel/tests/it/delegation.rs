@@ -1,9 +1,8 @@
 //! Delegation: a run gives work to a child session exactly once and gets its result.
 
 use mainspring_core::{
-    ArtifactRole, Block, Body, CancelReason, Cost, Cursor, Delegation, DelegationMode, DelegationStatus,
-    Failure, Mode, RequestName, Run, RunChange, RunId, RunLimits, RunOptions, RunState, RunStatus, SessionId,
-    Usage, WaitRequest,
+    ArtifactRole, Block, Body, CancelReason, Cursor, Delegation, DelegationMode, DelegationStatus, Failure,
+    Mode, RequestName, Run, RunChange, RunId, RunState, RunStatus, SessionId, Usage, WaitRequest,
 };
 use mainspring_kernel::adapter::{AttemptHandle, End, Executed, HandleError, Record};
 use mainspring_kernel::kernel::{
@@ -14,9 +13,10 @@ use mainspring_kernel::store::Request;
 use mainspring_kernel::{Error, Options};
 
 use crate::puppet::{Execution, PuppetBehavior, PuppetControl, puppet, puppet_request, question};
-use crate::world::{Disk, World, every_store, run_ready_tasks, with_timeout};
+use crate::world::{Disk, World, by_key, every_store, run_ready_tasks, with_timeout};
 
 mod durability;
+mod limits;
 mod shares;
 mod waits;
 
@@ -127,6 +127,10 @@ async fn a_parent_calls_a_child_and_gets_its_result() {
         let kinds: Vec<_> =
             delegation_events(&world, run.id, 2).await.into_iter().map(|(kind, _)| kind).collect();
         assert_eq!(kinds, ["delegation.created", "delegation.completed"], "{}", world.disk.name);
+
+        let used = world.kernel.session_usage(&world.me, &by_key("parent")).await.unwrap();
+        assert_eq!((used.runs, used.usage), (1, Usage::default()));
+        assert_eq!((used.delegated_runs, used.delegated_usage, used.total_usage), (1, usage, usage));
 
         let kin = world.kernel.run_delegations(&world.me, run.id).await.unwrap();
         assert_eq!((kin.parent, kin.children), (None, vec![settled.clone()]));
@@ -343,34 +347,6 @@ async fn a_run_that_may_not_act_cannot_let_a_child_act() {
     assert_eq!(refusal(&execution.handle, act()).await.code(), "forbidden");
     let (_, execution) = parent(&world, &mut control).await;
     assert_eq!(delegate(&execution.handle, act()).await.run.mode, Mode::Act);
-}
-
-#[tokio::test]
-async fn a_child_gets_a_share_of_its_parents_budget_and_returns_the_rest() {
-    let (world, mut control) = world(Disk::sqlite()).await;
-    let dollars = |usd: f64| Some(Cost::from(usd));
-    let mut prompt = puppet_request("parent", "go");
-    prompt.options.limits = RunLimits { max_cost: dollars(1.0), ..RunLimits::default() };
-    world.send(prompt).await.unwrap();
-    let execution = control.next().await;
-    let usage = |usd: f64| Usage { cost: Cost::from(usd), ..Usage::default() };
-    execution.handle.record(vec![Record::Usage(usage(0.1))]).await.unwrap();
-    let limits = RunLimits { max_cost: dollars(0.5), ..RunLimits::default() };
-    let share = |name: &str| DelegationRequest {
-        options: RunOptions { limits, ..RunOptions::default() },
-        ..request(DelegationMode::Spawn, name)
-    };
-    let first = delegate(&execution.handle, share("1")).await;
-    assert_eq!(first.run.options.limits.max_cost, dollars(0.5));
-    let second = delegate(&execution.handle, share("2")).await;
-    assert_eq!(second.run.options.limits.max_cost, dollars(0.4), "no more than is left");
-    assert_eq!(refusal(&execution.handle, share("3")).await.code(), "invalid_request");
-    assert_eq!(execution.handle.spent_by_children().await.unwrap().cost, Cost::from(0.9));
-    control.next().await.end(Executed::Ended(End::Succeeded { usage: usage(0.2) }));
-    world.ended(first.run.id).await;
-    assert_eq!(execution.handle.spent_by_children().await.unwrap().cost, Cost::from(0.6));
-    let fourth = delegate(&execution.handle, share("4")).await;
-    assert_eq!(fourth.run.options.limits.max_cost, dollars(0.3), "the first child returned its rest");
 }
 
 #[tokio::test]

@@ -1,13 +1,15 @@
 //! Export and import of artifacts with their bytes, and of state.
 
-use mainspring_core::{Artifact, Expect};
-use mainspring_kernel::Error;
+use mainspring_core::{Artifact, Block, Expect, FileLocation};
+use mainspring_kernel::adapter::{End, Record};
 use mainspring_kernel::kernel::StateOf;
+use mainspring_kernel::{Error, Options};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::artifacts::world_with_artifacts;
 use crate::portable::{changed, export, import, join_lines};
+use crate::puppet::{PuppetBehavior, puppet, puppet_request};
 use crate::world::{World, by_key, every_store};
 
 fn session() -> StateOf {
@@ -69,6 +71,68 @@ async fn artifacts_and_state_are_exported_and_imported() {
             let again =
                 there.kernel.state_set(&there.me, &session(), "kept", Some(json!(3)), Expect::Any).await;
             assert_eq!(again.unwrap().entry.unwrap().version, here[0].version + 1);
+        }
+    }
+}
+
+/// A round of tool calls as an external agent reports it, with a change of a file in full and one as artifacts.
+fn tool_round(before: &Artifact, after: &Artifact) -> [Record; 2] {
+    let location = FileLocation { path: "/w/plan.md".into(), line: Some(3) };
+    let call = Block::ToolUse {
+        id: "t1".into(),
+        name: "edit".into(),
+        input: json!({"path": "/w/plan.md"}),
+        title: Some("Edit the plan".into()),
+        kind: Some("edit".into()),
+        locations: vec![location],
+    };
+    let diff = |text: bool| Block::Diff {
+        path: "/w/plan.md".into(),
+        before: text.then(|| "one\n".into()),
+        after: text.then(|| "two \u{1F980}\n".into()),
+        before_artifact: (!text).then_some(before.id),
+        after_artifact: (!text).then_some(after.id),
+    };
+    let image = Block::Attachment { artifact: after.id, mime_type: "image/png".into(), name: None };
+    let result = Block::ToolResult {
+        tool_use_id: "t1".into(),
+        name: "edit".into(),
+        content: vec![Block::text("done"), diff(true), diff(false), image],
+        is_error: false,
+    };
+    [Record::Message { blocks: vec![call], usage: None }, Record::ToolResults { blocks: vec![result] }]
+}
+
+#[tokio::test]
+async fn tool_calls_diffs_and_attachments_are_exported_and_imported() {
+    for from in every_store() {
+        let folder = TempDir::new().unwrap();
+        let (adapter, mut control) = puppet(&from.store, PuppetBehavior::default());
+        let options = Options { artifacts: Some(folder.path().join("artifacts")), ..Options::default() };
+        let world = World::with(from, options, vec![adapter]).await;
+        let run = world.send(puppet_request("a", "go")).await.unwrap().run;
+        let execution = control.next().await;
+        let (before, after) = (world.put("a", b"one").await.unwrap(), world.put("a", b"two").await.unwrap());
+        for record in tool_round(&before, &after) {
+            execution.handle.record(vec![record]).await.unwrap();
+        }
+        execution.end(End::succeeded());
+        world.ended(run.id).await;
+        let file = export(&world, "a").await;
+        let path = world.path("a").await;
+        let round = [&path[1].content[0], &path[2].content[0]];
+        assert!(
+            matches!(round, [Block::ToolUse { kind: Some(_), .. }, Block::ToolResult { .. }]),
+            "{round:?}"
+        );
+        for to in every_store() {
+            let folder = TempDir::new().unwrap();
+            let there = world_with_artifacts(to, &folder, 2).await;
+            there.kernel.session_delete(&there.me, &by_key("a")).await.unwrap();
+            import(&there, &file).await.unwrap();
+            assert_eq!(there.path("a").await, path, "{} to {}", world.disk.name, there.disk.name);
+            assert_eq!(export(&there, "a").await, file, "{} to {}", world.disk.name, there.disk.name);
+            assert_eq!(there.bytes(&after, 0, None).await, b"two");
         }
     }
 }

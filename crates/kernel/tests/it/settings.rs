@@ -1,13 +1,15 @@
 //! Settings of a session: changed atomically and used by later runs. Sessions are created exactly once.
 
 use mainspring_core::{Body, RunOptions, SessionChange, SessionStatus, Visibility};
+use mainspring_kernel::Options;
 use mainspring_kernel::kernel::{
-    Caller, NewSession, Opening, RunRequest, SessionPatch, SessionQuery, SessionTarget,
+    Caller, NewSession, Opening, RunRequest, SessionPatch, SessionQuery, SessionStart, SessionTarget,
 };
 use mainspring_kernel::store::SessionRef;
 use serde_json::{Map, Value, json};
 use tokio::task::JoinSet;
 
+use crate::puppet::{PuppetBehavior, puppet};
 use crate::world::{Disk, World, by_key, every_store, with_timeout};
 
 fn map(value: Value) -> Map<String, Value> {
@@ -18,12 +20,47 @@ fn some(text: &str) -> Option<String> {
     Some(text.to_owned())
 }
 
+/// A world with an agent that uses every option.
+async fn world(disk: Disk) -> World {
+    let (adapter, _) = puppet(&disk.store, PuppetBehavior::default());
+    World::with(disk, Options::default(), vec![adapter]).await
+}
+
+/// A session of the agent that uses every option.
+fn on_puppet(key: &str) -> SessionTarget {
+    let new = NewSession { adapter: some("puppet"), ..NewSession::default() };
+    SessionTarget { key: some(key), new, ..SessionTarget::default() }
+}
+
+#[tokio::test]
+async fn the_settings_of_a_session_must_be_options_of_its_adapter() {
+    let world = world(Disk::memory()).await;
+    let (kernel, me) = (&world.kernel, &world.me);
+    let models = || NewSession { model: some("m1"), ..NewSession::default() };
+    let target = SessionTarget { key: some("a"), new: models(), ..SessionTarget::default() };
+    let error = kernel.session_open(me, &target, None).await.unwrap_err();
+    assert_eq!(error.code(), "option_not_used", "{error}");
+    let start = SessionStart { new: Some(some("a")), like: models(), ..SessionStart::default() };
+    let error = kernel.session_start(me, start, None).await.unwrap_err();
+    assert_eq!(error.code(), "option_not_used", "{error}");
+    assert!(kernel.session_get(me, &by_key("a")).await.is_err(), "nothing was made");
+    world.play("a", "say hi").await;
+    let patch = SessionPatch { system_prompt: Some(some("be kind")), ..SessionPatch::default() };
+    let error = kernel.session_patch(me, &by_key("a"), patch.clone()).await.unwrap_err();
+    assert_eq!(error.code(), "option_not_used", "{error}");
+    // A setting can always be removed.
+    let cleared = SessionPatch { system_prompt: Some(None), ..SessionPatch::default() };
+    kernel.session_patch(me, &by_key("a"), cleared).await.unwrap();
+    kernel.session_open(me, &on_puppet("b"), None).await.unwrap();
+    kernel.session_patch(me, &by_key("b"), patch).await.unwrap();
+}
+
 #[tokio::test]
 async fn a_patch_is_applied_in_one_commit_or_not_at_all() {
     for disk in every_store() {
-        let mut world = World::on(disk).await;
+        let mut world = world(disk).await;
         world.me = Caller::new("ada").in_org("acme");
-        world.play("a", "say hi").await;
+        world.kernel.session_open(&world.me, &on_puppet("a"), None).await.unwrap();
         let patch = SessionPatch {
             title: Some(some("tea")),
             visibility: Some(Visibility::Org),
@@ -108,9 +145,15 @@ async fn a_session_without_an_org_cannot_be_shared() {
 #[tokio::test]
 async fn a_run_keeps_the_settings_of_its_session_at_acceptance() {
     for disk in every_store() {
-        let world = World::on(disk).await;
-        let mut request = RunRequest { ignore_unused_options: true, ..RunRequest::text("a", "say hi") };
+        let world = world(disk).await;
+        let asked = || RunRequest {
+            adapter: some("script"),
+            ignore_unused_options: true,
+            ..RunRequest::text("a", "say hi")
+        };
+        let mut request = asked();
         request.session.new = NewSession {
+            adapter: some("puppet"),
             model: some("m1"),
             system_prompt: some("be kind"),
             cwd: some("/home"),
@@ -129,7 +172,7 @@ async fn a_run_keeps_the_settings_of_its_session_at_acceptance() {
         assert_eq!(world.ended(first.id).await.options, all);
         let patch = SessionPatch { system_prompt: Some(some("be brief")), ..SessionPatch::default() };
         world.kernel.session_patch(&world.me, &by_key("a"), patch).await.unwrap();
-        let mut request = RunRequest { ignore_unused_options: true, ..RunRequest::text("a", "say hi") };
+        let mut request = asked();
         request.options = RunOptions {
             model_profile: some("fast"),
             model_options: Some(map(json!({"seed": 8}))),

@@ -1,12 +1,13 @@
 //! Starting sessions: new or loaded, and which settings apply.
 
 use mainspring_core::{RunOptions, SessionStatus};
-use mainspring_kernel::Error;
 use mainspring_kernel::kernel::{NewSession, SessionPatch, SessionStart, Started};
 use mainspring_kernel::store::SessionRef;
+use mainspring_kernel::{Error, Options};
 use serde_json::json;
 
-use crate::world::{World, by_key, every_store};
+use crate::puppet::{PuppetBehavior, puppet};
+use crate::world::{Disk, World, by_key, every_store};
 
 fn like(model: Option<&str>, system: Option<&str>, seed: Option<u64>) -> NewSession {
     let text = |text: Option<&str>| text.map(str::to_owned);
@@ -22,6 +23,13 @@ fn load(key: &str, like: NewSession) -> SessionStart {
     SessionStart { load: Some(by_key(key)), like, ..SessionStart::default() }
 }
 
+/// A world whose sessions have an agent that uses every option.
+async fn world(disk: Disk) -> World {
+    let (adapter, _) = puppet(&disk.store, PuppetBehavior::default());
+    let options = Options { adapter: "puppet".into(), ..Options::default() };
+    World::with(disk, options, vec![adapter]).await
+}
+
 async fn start(world: &World, start: SessionStart) -> Result<Started, Error> {
     world.kernel.session_start(&world.me, start, None).await
 }
@@ -35,7 +43,7 @@ fn options_text(options: &RunOptions) -> String {
 #[tokio::test]
 async fn the_load_rules_apply_to_each_field() {
     for disk in every_store() {
-        let world = World::on(disk).await;
+        let world = world(disk).await;
         start(&world, new("full", like(Some("m1"), Some("kept"), Some(1)))).await.unwrap();
         start(&world, new("bare", like(None, None, None))).await.unwrap();
         // The stored settings, the settings on loading, and those the runs use.
@@ -66,7 +74,7 @@ async fn the_load_rules_apply_to_each_field() {
 #[tokio::test]
 async fn a_start_without_a_required_model_is_refused() {
     for disk in every_store() {
-        let world = World::on(disk).await;
+        let world = world(disk).await;
         start(&world, new("bare", like(None, None, None))).await.unwrap();
         let needs = |start| SessionStart { model_required: true, ..start };
         let none = || like(None, None, None);

@@ -1,6 +1,6 @@
 //! No child exceeds its parent: shares of limits, number and depth of children.
 
-use mainspring_core::{Cost, Mode, RunLimits, Usage};
+use mainspring_core::{Cost, Mode, RunLimits, RunOptions, Usage};
 use mainspring_kernel::kernel::RunRequest;
 
 use super::*;
