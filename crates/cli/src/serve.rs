@@ -98,7 +98,8 @@ async fn serve(context: &Context<'_>, node: &Node, address: SocketAddr) -> Resul
     output.print_note(format_args!("{DIM}token: mainspring serve --print-token{DIM:#}"))?;
     let signal = shutdown_signal().await;
     let drain_ms = config.drain_ms;
-    output.print_note(format_args!("{DIM}stopping: active runs may finish for {drain_ms} ms{DIM:#}"))?;
+    // A note that cannot be written, to a log on a full disk for instance, must not cut the runs off.
+    let _ = output.print_note(format_args!("{DIM}stopping: active runs may finish for {drain_ms} ms{DIM:#}"));
     server.close();
     // Streams stay open while runs finish, so that readers receive the final events.
     kernel.drain_for(Duration::from_millis(drain_ms)).await;
