@@ -113,7 +113,7 @@ impl<'a> Connection<'a> {
         Self::open_within(context, purpose, Some(ANSWER_TIMEOUT_MS)).await
     }
 
-    /// Connects. Waits as long as the owner of the state directory does not answer.
+    /// Connects. Waits as long as the owner of the state directory does not answer, or is ending.
     pub(super) async fn open_patiently(context: &'a Context<'a>, purpose: Purpose) -> Result<Self, CliError> {
         Self::open_within(context, purpose, None).await
     }
@@ -158,7 +158,7 @@ impl<'a> Connection<'a> {
                 }
             }
             attempts += 1;
-            if attempts == MAX_CONNECT_ATTEMPTS {
+            if attempts >= MAX_CONNECT_ATTEMPTS && answer_timeout_ms.is_some() {
                 return Err(NodeError::StateDir(busy).into());
             }
             clock.sleep_until(clock.now().plus(RETRY_INTERVAL_MS)).await;

@@ -11,8 +11,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
 use mainspring_api::jsonl::{Code, Reply};
-use mainspring_client::{Client, Error};
+use mainspring_client::Error;
 
+use super::live::Query;
 use super::{Shared, code_and_message};
 use crate::link::Link;
 
@@ -21,14 +22,46 @@ const INTERVAL_MS: u64 = 500;
 /// Time that the server has to answer. With the interval, the host is told within five seconds.
 const ANSWER_TIMEOUT_MS: u64 = 3_500;
 
-/// The code of a server that does not answer.
 const NOT_RESPONDING: &str = "not_responding";
 const NOT_RESPONDING_MESSAGE: &str = "the process that serves the sessions does not answer: it is stopped or overloaded. The query goes \
      on when it answers again";
 const AVAILABLE_MESSAGE: &str = "the query goes on";
 
-/// Why work cannot go on: a stable code and a message.
-type Obstacle = (String, String);
+const LEAVING: &str = "shutting_down";
+const LEAVING_MESSAGE: &str =
+    "the process that serves the sessions is ending. The query goes on with the next one";
+
+/// Why queries cannot go on.
+struct Obstacle {
+    code: String,
+    message: String,
+    /// True when only queries that are not accepted yet are affected.
+    before_acceptance: bool,
+}
+
+impl Obstacle {
+    fn not_responding() -> Self {
+        let (code, message) = (NOT_RESPONDING.into(), NOT_RESPONDING_MESSAGE.into());
+        Self { code, message, before_acceptance: false }
+    }
+
+    /// A server that ends finishes what it has accepted, and followers of these runs read on.
+    fn leaving() -> Self {
+        Self { code: LEAVING.into(), message: LEAVING_MESSAGE.into(), before_acceptance: true }
+    }
+
+    fn affects(&self, query: &Query) -> bool {
+        !self.before_acceptance || query.details().run.is_none()
+    }
+}
+
+/// The answer of a server.
+enum Answer {
+    Ready,
+    Refused(Obstacle),
+    /// The server accepts no more requests, or has ended. Another one may follow.
+    Gone,
+}
 
 /// The live queries that were told that they cannot go on, by number, each with the code it was told.
 type Told = HashMap<u64, String>;
@@ -36,6 +69,7 @@ type Told = HashMap<u64, String>;
 /// Watches until the connection to the host is dropped.
 pub(super) async fn watch(host: Weak<Shared>) {
     let mut told = Told::new();
+    let mut gone_since = None;
     loop {
         let Some(shared) = host.upgrade() else { return };
         let (mut live, link, clock) = (shared.live.count(), shared.link.clone(), shared.clock.clone());
@@ -47,31 +81,49 @@ pub(super) async fn watch(host: Weak<Shared>) {
         let check = check(&link);
         tokio::pin!(check);
         let mut deadline = clock.now().plus(ANSWER_TIMEOUT_MS);
-        let obstacle = loop {
+        let answer = loop {
             tokio::select! {
-                obstacle = &mut check => break obstacle,
+                answer = &mut check => break answer,
                 () = clock.sleep_until(deadline), if !link.is_local() => {
-                    let obstacle = (NOT_RESPONDING.to_owned(), NOT_RESPONDING_MESSAGE.to_owned());
                     let Some(shared) = host.upgrade() else { return };
-                    tell(&shared, &mut told, Some(&obstacle)).await;
+                    tell(&shared, &mut told, Some(&Obstacle::not_responding())).await;
                     // Queries that begin meanwhile are told as well.
                     deadline = clock.now().plus(INTERVAL_MS);
                 }
             }
         };
+        let now = clock.now();
+        if !matches!(answer, Answer::Gone) {
+            gone_since = None;
+        }
+        let obstacle = match answer {
+            Answer::Ready => Some(None),
+            Answer::Refused(obstacle) => Some(Some(obstacle)),
+            // Another server usually follows at once.
+            Answer::Gone => {
+                let since = *gone_since.get_or_insert(now);
+                (now.since(since) >= ANSWER_TIMEOUT_MS).then(|| Some(Obstacle::leaving()))
+            }
+        };
         let Some(shared) = host.upgrade() else { return };
-        tell(&shared, &mut told, obstacle.as_ref()).await;
+        if let Some(obstacle) = obstacle {
+            tell(&shared, &mut told, obstacle.as_ref()).await;
+        }
         drop(shared);
         clock.sleep_until(clock.now().plus(INTERVAL_MS)).await;
     }
 }
 
-/// Asks the server whether it is ready. Returns the reason if it is not.
-async fn check(link: &Link) -> Option<Obstacle> {
-    match link.ask("", |client: Client| async move { client.ready().await }).await {
-        Err(error @ Error::Refused(_)) => Some(code_and_message(&error)),
-        // Without a server, each query reports its own error.
-        Ok(_) | Err(_) => None,
+/// Asks the server whether it is ready. A server that is gone is left to the requests of the queries.
+async fn check(link: &Link) -> Answer {
+    match link.client("").0.ready().await {
+        Err(error) if error.is_gone() => Answer::Gone,
+        Err(error @ Error::Refused(_)) => {
+            let (code, message) = code_and_message(&error);
+            Answer::Refused(Obstacle { code, message, before_acceptance: false })
+        }
+        // An answer that cannot be read concerns each query, which reports it.
+        Ok(_) | Err(_) => Answer::Ready,
     }
 }
 
@@ -80,8 +132,8 @@ async fn tell(shared: &Arc<Shared>, told: &mut Told, obstacle: Option<&Obstacle>
     let live = shared.live.all();
     told.retain(|no, _| live.iter().any(|query| query.no() == *no));
     for query in live.into_iter().rev() {
-        let status = match obstacle {
-            Some((code, message)) if told.get(&query.no()) != Some(code) => {
+        let status = match obstacle.filter(|obstacle| obstacle.affects(&query)) {
+            Some(Obstacle { code, message, .. }) if told.get(&query.no()) != Some(code) => {
                 told.insert(query.no(), code.clone());
                 Reply::Status { available: false, code: Some(Code::new(code)), message: message.into() }
             }

@@ -6,9 +6,9 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use super::Host;
-use crate::cli::{json_lines, run};
+use crate::cli::{command, json_lines, run};
 use crate::full_disk::limit_files;
-use crate::guests::serve;
+use crate::guests::{Process, serve};
 
 fn statuses(dir: &std::path::Path) -> Vec<String> {
     let listed = run(dir, &["run", "list", "--json", "--owner", "desktop-local-user"]);
@@ -81,6 +81,31 @@ fn a_stopped_owner_is_reported_and_the_queries_go_on_when_it_does() {
     let end = host.receive_end("active");
     assert_eq!((&end["terminalStatus"], &end["text"]), (&"cancelled".into(), &"half\n".into()), "{end}");
     assert_eq!(statuses(dir.path()), ["succeeded", "cancelled"], "nothing lost, nothing twice");
+}
+
+#[test]
+fn an_owner_that_ends_finishes_its_queries_and_new_ones_wait_for_the_next() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = command(dir.path());
+    command.args(["serve", "--listen", "127.0.0.1:0"]).env("MAINSPRING_DRAIN_MS", "6000");
+    let server = Process::serve_command(command);
+    let mut host = Host::start(dir.path());
+    host.query("active", "a", "say half; hang");
+    host.receive_until(|line| line["type"] == "text_delta");
+    kill_process(Pid::from_raw(server.id().try_into().unwrap()).unwrap(), Signal::TERM).unwrap();
+    while dir.path().join("state/mainspring.sock").exists() {}
+    host.query("new", "b", "say new");
+    let lines = host.receive_query("new");
+    let told: Vec<_> = lines
+        .iter()
+        .filter(|line| line["type"] == "status")
+        .map(|line| (line["requestId"].as_str().unwrap(), line["available"] == true, line["reason"].as_str()))
+        .collect();
+    assert_eq!(told[0], ("new", false, Some("shutting_down")), "{lines:?}");
+    assert!(told.iter().all(|(request, ..)| *request == "new"), "the active query goes on: {lines:?}");
+    assert_eq!(lines.last().unwrap()["text"], "new\n");
+    let end = lines.iter().find(|line| line["requestId"] == "active" && line["type"] == "result").unwrap();
+    assert_eq!((&end["terminalStatus"], &end["text"]), (&"cancelled".into(), &"half\n".into()), "{end}");
 }
 
 #[test]
