@@ -112,6 +112,8 @@ impl Builder {
             retry_reason: None,
             retryable: false,
             usage: Usage::default(),
+            sandbox: None,
+            left_running: vec![],
             cancellation: Cancellation::default(),
             created_at: self.now,
             started_at: Some(self.now),
