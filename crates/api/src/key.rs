@@ -25,6 +25,11 @@ pub struct NewKey {
     /// When the key expires; never if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at_ms: Option<Time>,
+    /// The folders in which agents of the key's holder may work, as absolute paths. If not given: any for the server's own
+    /// owner; for others only those that are configured for an adapter.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(max_items = 64))]
+    pub folders: Option<Vec<String>>,
 }
 
 /// A created key.

@@ -86,6 +86,8 @@ pub(crate) struct OptionsForm {
     limits: RunLimits,
     #[serde(default, deserialize_with = "tools")]
     tools: Vec<ClientTool>,
+    #[serde(skip)]
+    folders: Option<Vec<String>>,
 }
 
 #[derive(Deserialize)]

@@ -31,6 +31,9 @@ pub(super) enum Key {
         /// Days until the key expires [default: never]
         #[arg(long, value_name = "DAYS", value_parser = clap::value_parser!(u64).range(1..=36_500))]
         days: Option<u64>,
+        /// Folder in which agents may work with this key; may be repeated [default: any for you, none for others]
+        #[arg(long = "folder", value_name = "DIR")]
+        folders: Vec<String>,
     },
     /// List keys, newest first; secrets are not stored
     List {
@@ -62,9 +65,10 @@ impl Key {
     async fn dispatch(self, context: &Context<'_>, connection: &mut Connection<'_>) -> Result<(), CliError> {
         let (output, now) = (context.output, Clock::system().now());
         match self {
-            Self::Create { name, owner, org, role, days } => {
+            Self::Create { name, owner, org, role, days, folders } => {
                 let expires_at_ms = days.map(|days| now.plus(days * 24 * 60 * 60 * 1_000));
-                let new = NewKey { name, owner_id: owner, org_id: org, role, expires_at_ms };
+                let folders = (!folders.is_empty()).then_some(folders);
+                let new = NewKey { name, owner_id: owner, org_id: org, role, expires_at_ms, folders };
                 let created = connection.request(async |client| client.key_create(&new).await).await?;
                 if output.json {
                     return Ok(output.print_json(&created)?);

@@ -64,6 +64,10 @@ pub struct ApiKey {
     /// When the key was revoked. A revoked key is refused.
     #[serde(rename = "revokedAtMs", skip_serializing_if = "Option::is_none")]
     pub revoked_at: Option<Time>,
+    /// The folders in which agents of the key's holder may work. Absent: any for the server's own owner; for others only
+    /// those that are configured for an adapter.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub folders: Option<Vec<String>>,
 }
 
 impl ApiKey {
@@ -89,6 +93,7 @@ mod tests {
             created_at: Time(1),
             expires_at: Some(Time(9)),
             revoked_at: None,
+            folders: None,
         };
         assert_eq!([8, 9, 10].map(|now| key.is_valid(Time(now))), [true, false, false]);
         insta::assert_snapshot!(serde_json::to_string(&key).unwrap(), @r#"{"keyId":"key_01010101010141018101010101010101","name":"ci","ownerId":"ann","orgId":"acme","role":"viewer","createdAtMs":1,"expiresAtMs":9}"#);

@@ -26,8 +26,8 @@ pub(super) async fn key_create(
     headers: HeaderMap,
     JsonObject(body): JsonObject<NewKey>,
 ) -> Result<(StatusCode, Json<MadeKey>), Problem> {
-    let NewKey { name, owner_id, org_id, role, expires_at_ms } = body;
-    let new = kernel::NewKey { name, owner: owner_id, org: org_id, role, expires_at: expires_at_ms };
+    let NewKey { name, owner_id, org_id, role, expires_at_ms, folders } = body;
+    let new = kernel::NewKey { name, owner: owner_id, org: org_id, role, expires_at: expires_at_ms, folders };
     let (key, secret) = http.kernel.key_create(&caller, new, idempotency_key(&headers)?).await?;
     let secret = secret.map(|secret| secret.reveal().to_owned());
     let replayed = secret.is_none();

@@ -24,6 +24,7 @@ pub const PROBLEMS: &[(StatusCode, &str)] = &[
     (StatusCode::BAD_REQUEST, "unknown_tool_use"),
     (StatusCode::UNAUTHORIZED, "authentication"),
     (StatusCode::FORBIDDEN, "forbidden"),
+    (StatusCode::FORBIDDEN, "folder_not_allowed"),
     (StatusCode::FORBIDDEN, "forbidden_host"),
     (StatusCode::FORBIDDEN, "forbidden_origin"),
     (StatusCode::NOT_FOUND, "not_found"),

@@ -5,6 +5,7 @@ use mainspring_core::{
     UsageReports, VersionMismatch,
 };
 
+use crate::folders::FolderRefusal;
 use crate::store::{StoreError, Unique};
 
 /// Why the kernel refused or failed a request. Nothing changed, unless the variant says otherwise.
@@ -21,6 +22,9 @@ pub enum Error {
     /// The caller may read the object, but may not do this.
     #[error("{0}")]
     Forbidden(String),
+    /// The agent may not work in the folder.
+    #[error(transparent)]
+    FolderNotAllowed(#[from] FolderRefusal),
     /// The request is invalid.
     #[error("{0}")]
     Invalid(String),
@@ -243,6 +247,7 @@ impl Error {
     mainspring_core::codes! {
         Self::NotFound { .. } => "not_found",
         Self::Forbidden(_) => "forbidden",
+        Self::FolderNotAllowed(_) => "folder_not_allowed",
         Self::Invalid(_) => "invalid_request",
         Self::TooLarge { .. } => "too_large",
         Self::TooMany { .. } => "too_many",

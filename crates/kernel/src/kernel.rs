@@ -5,6 +5,7 @@
 //! in `kernel/`.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use mainspring_core::{Cursor, Limits, ModelList, NodeId, RunLimits, RunOptions, SessionId, Time};
@@ -18,6 +19,7 @@ use crate::board::Board;
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::feed::{Feed, FeedMemory};
+use crate::folders::Folders;
 use crate::ids::Ids;
 use crate::meters::{Counts, Meters};
 use crate::owner_events::OwnerWakers;
@@ -387,6 +389,21 @@ impl Shared {
         self.options.agents.check_options(adapter, defaults).map_err(Error::Invalid)?;
         let known = self.adapter(adapter)?;
         defaults.cwd.as_deref().map_or(Ok(()), |folder| known.check_folder(folder)).map_err(Error::Invalid)
+    }
+
+    /// Refuses a folder in which agents of the adapter may not work for a caller that is limited to `folders`.
+    pub(crate) fn check_folder(
+        &self,
+        adapter: &str,
+        folder: Option<&str>,
+        folders: Option<&[String]>,
+    ) -> Result<(), Error> {
+        let Some(folder) = folder else { return Ok(()) };
+        let Options { state_dir, adapter_folders, .. } = &self.options;
+        let of_adapter =
+            Folders { state_dir: state_dir.clone(), allowed: adapter_folders.get(adapter).cloned() };
+        of_adapter.check(Path::new(folder), folders)?;
+        Ok(())
     }
 
     /// Refuses limits that the adapter cannot keep, unless best effort is enough.

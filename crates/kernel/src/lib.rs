@@ -11,6 +11,7 @@ pub mod board;
 pub mod error;
 pub mod feed;
 mod flusher;
+pub mod folders;
 mod indexer;
 pub mod kernel;
 pub mod meters;

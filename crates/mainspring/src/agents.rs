@@ -15,6 +15,7 @@ use mainspring_agent::tool::mcp::{McpConfig, McpServers};
 use mainspring_agent::{Definitions, Models, NativeAdapter, NativeCatalog, NativeOptions, Toolbox};
 use mainspring_kernel::adapter::Adapter;
 use mainspring_kernel::clock::Clock;
+use mainspring_kernel::folders::Folders;
 use mainspring_kernel::policy::Permissions;
 
 use crate::config::{self, AdapterConfig, AdapterKind, Config};
@@ -146,6 +147,7 @@ pub(crate) fn agent_options(
             .clone()
             .or_else(|| std::env::current_dir().ok())
             .unwrap_or_else(|| PathBuf::from("/")),
+        folders: Folders { state_dir: Some(config.state_dir.clone()), allowed: adapter.folders.clone() },
         max_processes: adapter.max_processes.unwrap_or(config::DEFAULT_MAX_PROCESSES),
         idle: millis(adapter.idle_ms, 300_000),
         start_timeout: millis(adapter.start_timeout_ms, 60_000),

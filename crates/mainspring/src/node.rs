@@ -233,6 +233,12 @@ fn kernel_options(config: &Config) -> Options {
         node: None,
         artifacts: None,
         agents: Arc::new(NoCatalog),
+        state_dir: Some(config.state_dir.clone()),
+        adapter_folders: config
+            .adapters
+            .iter()
+            .filter_map(|(name, adapter)| Some((name.clone(), adapter.folders.clone()?)))
+            .collect(),
         auto_title: config.titles == config::Titles::Heuristic,
         execute: true,
     }

@@ -1,7 +1,7 @@
 //! The client's side of ACP: file and terminal requests of agents. They are offered only if some rule can allow them.
 //!
 //! The policy decides every request, as `fs read`, `fs write` or `terminal run`, and the decision is recorded. Paths
-//! must be inside the session's folder after resolving links. The agent's own process can reach more than that; these
+//! must be inside the session's folder after resolving links, and never inside the state directory. The agent's own process can reach more than that; these
 //! checks cover only what mainspring does on its behalf.
 
 use std::collections::HashMap;
@@ -22,7 +22,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::files;
+use super::files::Workspace;
 use super::terminal::{self, Terminal};
 use super::worker::AcpWorker;
 use crate::driver::{ProcessContext, TurnContext, excerpt};
@@ -82,8 +82,7 @@ struct ClientInner {
     attempt: AttemptHandle,
     rules: Arc<Rules>,
     standing: Option<mainspring_core::Grant>,
-    /// The session's folder.
-    cwd: PathBuf,
+    workspace: Arc<Workspace>,
     launch: Launch,
     context: ProcessContext,
     terminals: Mutex<HashMap<String, Arc<Terminal>>>,
@@ -102,7 +101,7 @@ impl ClientServices {
             attempt: turn.attempt.clone(),
             rules: turn.rules.clone(),
             standing: turn.standing.clone(),
-            cwd: turn.launch.cwd.clone(),
+            workspace: Arc::new(Workspace { folder: turn.folder.clone(), folders: turn.folders.clone() }),
             launch: turn.launch.clone(),
             context: turn.context.clone(),
             terminals: Mutex::default(),
@@ -203,8 +202,8 @@ impl ClientServices {
             Ok(path) => path,
             Err(error) => return Ok(Err(error)),
         };
-        let cwd = self.0.cwd.clone();
-        let text = blocking(move || files::read(&cwd, &path, line, limit)).await;
+        let workspace = self.0.workspace.clone();
+        let text = blocking(move || workspace.read(&path, line, limit)).await;
         Ok(text.map(|content| json!({"content": content})))
     }
 
@@ -217,8 +216,8 @@ impl ClientServices {
             Ok(path) => path,
             Err(error) => return Ok(Err(error)),
         };
-        let cwd = self.0.cwd.clone();
-        Ok(blocking(move || files::write(&cwd, &path, &content)).await.map(|()| json!({})))
+        let workspace = self.0.workspace.clone();
+        Ok(blocking(move || workspace.write(&path, &content)).await.map(|()| json!({})))
     }
 
     /// Locates a file and decides whether the operation is allowed. Returns its resolved path.
@@ -227,8 +226,8 @@ impl ClientServices {
         operation: &str,
         requested: &Path,
     ) -> Result<Result<PathBuf, Error>, HandleError> {
-        let (cwd, path) = (self.0.cwd.clone(), requested.to_owned());
-        let located = blocking(move || files::locate(&cwd, &path)).await;
+        let (workspace, path) = (self.0.workspace.clone(), requested.to_owned());
+        let located = blocking(move || workspace.locate(&path)).await;
         let path = match located {
             Ok(path) => path,
             Err(error) => {
@@ -262,8 +261,9 @@ impl ClientServices {
             Ok(request) => request,
             Err(error) => return Ok(Err(error)),
         };
-        let (cwd, folder) = (self.0.cwd.clone(), request.cwd.clone().unwrap_or_else(|| self.0.cwd.clone()));
-        let folder = match blocking(move || files::locate(&cwd, &folder)).await {
+        let workspace = self.0.workspace.clone();
+        let folder = request.cwd.clone().unwrap_or_else(|| workspace.folder.clone());
+        let folder = match blocking(move || workspace.locate(&folder)).await {
             Ok(folder) => folder,
             Err(error) => return Ok(Err(error)),
         };

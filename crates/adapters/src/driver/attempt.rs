@@ -26,6 +26,7 @@ impl<D: Dialect> Driver<D> {
     ) -> Result<End, AttemptError> {
         let assignment = attempt.assignment();
         let cwd = assignment.run.options.cwd.as_ref().map_or_else(|| self.options.cwd.clone(), PathBuf::from);
+        self.allowed_folder(attempt, &cwd)?;
         check_folder(&cwd).map_err(|error| permanent("invalid_request", error.to_string()))?;
         let prompt =
             self.dialect.prompt(attempt).await.map_err(|failure| AttemptError::Failed(failure, false))?;
@@ -141,6 +142,8 @@ impl<D: Dialect> Driver<D> {
             // `cancel` was called before there was a turn, so the agent was not notified.
             return Err(AttemptError::Cancelled);
         }
+        // The folder may have been replaced while the agent started.
+        let folder = self.allowed_folder(attempt, cwd)?;
         let turn = TurnContext {
             attempt,
             worker,
@@ -152,6 +155,8 @@ impl<D: Dialect> Driver<D> {
                 pass_env: vec![],
                 ..self.launch(attempt.id(), &WorkerKey { arguments: &[], ..key.clone() })
             },
+            folder,
+            folders: &self.options.folders,
             context: &self.context,
             is_new_session: !session_existed,
             preface: match start {
@@ -195,6 +200,16 @@ impl<D: Dialect> Driver<D> {
             self.left_running.insert(attempt.id(), left);
         }
         Ok(TurnOutcome::Ended(end))
+    }
+
+    /// Checks the folder of an attempt again: since the run was accepted, it may have been replaced by a link. Returns the
+    /// folder with its links resolved.
+    fn allowed_folder(&self, attempt: &AttemptHandle, cwd: &Path) -> Result<PathBuf, AttemptError> {
+        let options = &attempt.assignment().run.options;
+        // The folder of a run that names none is the operator's choice.
+        let folders = options.cwd.as_ref().and(options.folders.as_deref());
+        let checked = self.options.folders.check(cwd, folders);
+        checked.map_err(|refusal| permanent("folder_not_allowed", refusal.to_string()))
     }
 
     /// The model of a run, and a notice if it is not the one that the session's profile asks for. The run's own model

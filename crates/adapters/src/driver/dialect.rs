@@ -10,6 +10,7 @@ use std::time::Duration;
 use mainspring_core::{AuthMethod, Failure, Grant, Run, Supervision, UsageReports};
 use mainspring_kernel::adapter::{AttemptHandle, Login};
 use mainspring_kernel::clock::Clock;
+use mainspring_kernel::folders::Folders;
 use mainspring_kernel::policy::{Permissions, Rule, Rules};
 use mainspring_kernel::tasks::Tasks;
 
@@ -38,6 +39,8 @@ pub struct AgentOptions {
     pub pass_env: Vec<String>,
     /// The working directory of runs that name none.
     pub cwd: PathBuf,
+    /// The folders in which agents may work.
+    pub folders: Folders,
     /// The maximum number of processes.
     pub max_processes: usize,
     /// How long an idle process is kept.
@@ -215,6 +218,9 @@ pub(crate) struct TurnContext<'a, W> {
     pub(crate) rules: Arc<Rules>,
     /// Parameters for commands run on the agent's behalf: in the session's folder, without the agent's own variables.
     pub(crate) launch: Launch,
+    /// The session's folder, with its links resolved, and the folders in which agents may work.
+    pub(crate) folder: PathBuf,
+    pub(crate) folders: &'a Folders,
     pub(crate) context: &'a ProcessContext,
     /// Whether the native session was opened for this turn.
     pub(crate) is_new_session: bool,

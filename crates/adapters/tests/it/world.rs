@@ -15,6 +15,7 @@ use mainspring_core::{
 use mainspring_kernel::adapter::{Adapter, Login, NewArtifact};
 use mainspring_kernel::clock::Clock;
 use mainspring_kernel::feed::Item;
+use mainspring_kernel::folders::Folders;
 use mainspring_kernel::ids::Ids;
 use mainspring_kernel::kernel::{Caller, CancelOutcome, Retry, RunRequest, session_ref};
 use mainspring_kernel::policy::Permissions;
@@ -309,6 +310,7 @@ impl Setup {
             env: vec![(FOLDER_VARIABLE.to_owned(), name.clone()), ("HOME".to_owned(), name)],
             pass_env: vec![],
             cwd: "/".into(),
+            folders: Folders::default(),
             max_processes: 16,
             idle: Duration::from_secs(300),
             start_timeout: Duration::from_secs(60),

@@ -48,6 +48,7 @@ pub const CODE_MAP: &[(&str, &[&str])] = &[
             "cursor_expired",
             "delegation_too_deep",
             "file_unusable",
+            "folder_not_allowed",
             "initial_messages_not_supported",
             "invalid_config",
             "invalid_import",

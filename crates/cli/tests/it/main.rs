@@ -6,6 +6,7 @@
 mod acceptance;
 mod acp;
 mod agents;
+mod authority;
 mod backup;
 mod bridge;
 mod chat;

@@ -53,6 +53,10 @@ pub struct RunOptions {
     /// Tools that the caller executes. When the agent calls one, the run waits for its result.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tools: Vec<ClientTool>,
+    /// The folders in which the run's agents may work. Absent: anywhere but in the state directory; empty: only in those
+    /// that are configured for the adapter. The server sets them by the caller's key; a request cannot.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub folders: Option<Vec<String>>,
 }
 
 impl RunOptions {
@@ -75,10 +79,11 @@ impl RunOptions {
             model_options: (!model_options.is_empty()).then_some(model_options),
             model,
             model_profile,
-            // The output schema, limits and tools apply to a single run and have no defaults.
+            // The output schema, limits, tools and folders apply to a single run and have no defaults.
             output_schema: self.output_schema.clone(),
             limits: self.limits,
             tools: self.tools.clone(),
+            folders: self.folders.clone(),
         }
     }
 

@@ -247,8 +247,9 @@ impl AttemptHandle {
 
     fn kernel_and_caller(&self) -> Result<(Kernel, Caller), Error> {
         let kernel = self.parts.shared.kernel().ok_or(Error::ShuttingDown)?;
-        let session = &self.assignment.session;
-        Ok((kernel, Caller { org: session.org.clone(), ..Caller::new(&session.owner) }))
+        let (session, run) = (&self.assignment.session, &self.assignment.run);
+        let folders = run.options.folders.clone();
+        Ok((kernel, Caller { org: session.org.clone(), folders, ..Caller::new(&session.owner) }))
     }
 
     /// Waits until a delegation is settled, and returns its result; none if the child was deleted.

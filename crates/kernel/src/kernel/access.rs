@@ -20,12 +20,22 @@ pub struct Caller {
     pub key: Option<KeyId>,
     /// True for an agent that uses its own token. It may not decide for people.
     pub is_agent: bool,
+    /// The folders in which the caller's agents may work; `None` if they may work anywhere, empty if only in the folders
+    /// that are configured for an adapter.
+    pub folders: Option<Vec<String>>,
 }
 
 impl Caller {
     /// A member that acts for `owner`, without an org.
     pub fn new(owner: impl Into<String>) -> Self {
-        Self { owner: owner.into(), org: None, role: AccessRole::Member, key: None, is_agent: false }
+        Self {
+            owner: owner.into(),
+            org: None,
+            role: AccessRole::Member,
+            key: None,
+            is_agent: false,
+            folders: None,
+        }
     }
 
     /// Sets the caller's org.

@@ -122,6 +122,7 @@ impl Kernel {
     ) -> Result<Binding, Error> {
         let session = self.session_for_change(caller, session).await?;
         self.check_adopted(adapter, &adopted).await?;
+        self.shared.check_folder(adapter, adopted.cwd.as_deref(), caller.folders.as_deref())?;
         let change = BindingChange::Adopt(adapter.to_owned(), adopted);
         self.shared.call(session.id, |reply| Command::Binding(change, reply)).await
     }

@@ -301,7 +301,11 @@ impl Kernel {
             prompt: vec![Block::text(request.prompt())],
             adapter: request.adapter.clone(),
             mode: request.run_mode,
-            options: RunOptions { limits: share.limits, ..request.options.clone() },
+            options: RunOptions {
+                limits: share.limits,
+                folders: parent.options.folders.clone(),
+                ..request.options.clone()
+            },
             policy: Policy::Enqueue,
             name: request.name.clone(),
             ..RunRequest::default()

@@ -4,16 +4,21 @@
 //! hash is stored. An admin of an org manages the keys of that org, an admin without an org manages all keys.
 
 use std::fmt;
+use std::path::Path;
 
 use mainspring_core::limits::check_text;
 use mainspring_core::{AccessRole, ApiKey, KeyId, Time};
 use serde::Serialize;
 use subtle::ConstantTimeEq;
 
+use super::runs::{PATH_MAX_BYTES, check_size};
 use super::{Caller, Kernel};
 use crate::error::Error;
+use crate::folders::are_within;
 use crate::store::{KeyPage, KeyRef, Request, StoreError, Unique};
 
+/// Maximum number of folders of a key.
+const MAX_FOLDERS: usize = 64;
 /// Pause before a key whose state could not be read is checked again.
 const RECHECK_MS: u64 = 1_000;
 
@@ -30,6 +35,10 @@ pub struct NewKey {
     pub role: AccessRole,
     /// When the key expires; never if not given.
     pub expires_at: Option<Time>,
+    /// Folders in which agents of the key's holder may work. If not given: any for the owner of this process, none for
+    /// others but those that are configured for an adapter.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub folders: Option<Vec<String>>,
 }
 
 /// Selects keys to list.
@@ -104,7 +113,7 @@ impl Kernel {
     /// Makes a key that is not stored yet, if `caller` may make it.
     async fn key_new(&self, caller: &Caller, new: NewKey) -> Result<(ApiKey, Secret), Error> {
         let now = self.shared.clock.now();
-        let NewKey { name, owner, org, role, expires_at } = new;
+        let NewKey { name, owner, org, role, expires_at, folders } = new;
         let (owner, org) =
             (owner.unwrap_or_else(|| caller.owner.clone()), org.or_else(|| caller.org.clone()));
         check_text("a key's name", &name)?;
@@ -113,12 +122,15 @@ impl Kernel {
         if expires_at.is_some_and(|end| end <= now) {
             return Err(Error::Invalid("a key must expire in the future, or not at all".into()));
         }
+        // A key is limited like the key that makes it.
+        let folders = folders.or_else(|| caller.folders.clone());
+        check_folders(caller, folders.as_deref())?;
         self.check_key_owner(caller, &owner, org.as_deref()).await?;
         let secret = Secret(format!("{}{}", Secret::PREFIX, self.shared.ids.secret()));
         let id = self.shared.ids.key();
         let hash = hash(secret.reveal());
         Ok((
-            ApiKey { id, name, owner, org, role, hash, created_at: now, expires_at, revoked_at: None },
+            ApiKey { id, name, owner, org, role, hash, created_at: now, expires_at, revoked_at: None, folders },
             secret,
         ))
     }
@@ -170,12 +182,19 @@ impl Kernel {
         // Looked up by hash and compared in constant time, so that timing reveals nothing about secrets.
         let valid =
             found.filter(|key| bool::from(key.hash.ct_eq(&hash)) && key.is_valid(self.shared.clock.now()));
+<<<<<<< HEAD
         Ok(valid.map(|ApiKey { id, owner, org, role, .. }| Caller {
             owner,
             org,
             role,
             key: Some(id),
             is_agent: false,
+=======
+        Ok(valid.map(|ApiKey { id, owner, org, role, folders, .. }| {
+            let is_host = self.shared.options.owner.as_deref() == Some(owner.as_str());
+            let folders = folders.or_else(|| (!is_host).then(Vec::new));
+            Caller { owner, org, role, key: Some(id), folders }
+>>>>>>> b1e13cb (folders: agents work only where an operator allows, never in the state directory)
         }))
     }
 
@@ -228,6 +247,31 @@ impl Kernel {
     }
 }
 
+<<<<<<< HEAD
 pub(super) fn hash(secret: &str) -> [u8; 32] {
+=======
+/// Refuses folders of a new key that are not absolute, are too many, or are more than the caller itself may use.
+fn check_folders(caller: &Caller, folders: Option<&[String]>) -> Result<(), Error> {
+    let folders = folders.unwrap_or_default();
+    if folders.len() > MAX_FOLDERS {
+        return Err(Error::Invalid(format!("a key has at most {MAX_FOLDERS} folders")));
+    }
+    let is_valid = |folder: &String| Path::new(folder).is_absolute() && !folder.contains('\0');
+    if let Some(folder) = folders.iter().find(|folder| !is_valid(folder)) {
+        return Err(Error::Invalid(format!("the folder {folder:?} of a key must be an absolute path")));
+    }
+    for folder in folders {
+        check_size("a folder", folder.len(), PATH_MAX_BYTES)?;
+    }
+    match &caller.folders {
+        Some(own) if !are_within(folders, own) => {
+            Err(Error::Forbidden("a key gets no folders that your own key does not have".into()))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn hash(secret: &str) -> [u8; 32] {
+>>>>>>> b1e13cb (folders: agents work only where an operator allows, never in the state directory)
     *blake3::hash(secret.as_bytes()).as_bytes()
 }

@@ -40,6 +40,10 @@ pub struct Options {
     pub artifacts: Option<PathBuf>,
     /// Shared agent definitions and models of the runtime.
     pub agents: Arc<dyn Catalog>,
+    /// The state directory, in which no agent may work.
+    pub state_dir: Option<PathBuf>,
+    /// The folders in which the agents of an adapter may work, by adapter; an adapter without any may work anywhere.
+    pub adapter_folders: HashMap<String, Vec<PathBuf>>,
     /// True to give untitled sessions a title after their first completed turn.
     pub auto_title: bool,
     /// False for a kernel that executes nothing: queued runs stay queued.
@@ -63,6 +67,8 @@ impl Default for Options {
             node: None,
             artifacts: None,
             agents: Arc::new(NoCatalog),
+            state_dir: None,
+            adapter_folders: HashMap::new(),
             auto_title: true,
             execute: true,
         }

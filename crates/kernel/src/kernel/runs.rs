@@ -76,7 +76,7 @@ impl Kernel {
                 prompt: self.resolve_attachments(caller, request.prompt.clone()).await?,
                 adapter: request.adapter.clone(),
                 mode: request.mode,
-                options: request.options.clone(),
+                options: limited_options(caller, request),
                 ignore_unused_options: request.ignore_unused_options,
                 place: request.place,
                 policy: request.policy,
@@ -242,6 +242,12 @@ impl Kernel {
         change.adapter.as_deref().map_or(Ok(()), |adapter| self.check_adapter(adapter))?;
         let (model, model_profile) = (change.model.clone(), change.model_profile.clone());
         self.check_options(&RunOptions { model, model_profile, ..RunOptions::default() })?;
+        if caller.folders.is_some() {
+            let known = self.run_readable(caller, run).await?;
+            let adapter = change.adapter.as_deref().unwrap_or(&known.adapter);
+            let folders = caller.folders.as_deref();
+            self.shared.check_folder(adapter, known.options.cwd.as_deref(), folders)?;
+        }
         self.shared.call(session, |reply| Command::Retry(run, Box::new(change), reply)).await
     }
 
@@ -300,6 +306,15 @@ impl Kernel {
     }
 }
 
+/// The options of a request, with the folders to which its agents are limited: those of the parent run or of the caller.
+fn limited_options(caller: &Caller, request: &RunRequest) -> RunOptions {
+    let mut options = request.options.clone();
+    if options.folders.is_none() {
+        options.folders.clone_from(&caller.folders);
+    }
+    options
+}
+
 /// Checks that the prompt has the content that its place in the tree requires.
 fn check_prompt(request: &RunRequest) -> Result<(), Error> {
     let again = matches!(request.place, Place::Regenerate { .. });
@@ -349,7 +364,7 @@ fn fingerprint(request: &RunRequest) -> [u8; 16] {
 }
 
 /// Longest path, as on Linux.
-const PATH_MAX_BYTES: usize = 4096;
+pub(super) const PATH_MAX_BYTES: usize = 4096;
 
 pub(super) fn check_size(what: &'static str, size: usize, limit: usize) -> Result<(), Error> {
     if size > limit { Err(Error::TooLarge { what, size, limit }) } else { Ok(()) }

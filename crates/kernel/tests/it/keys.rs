@@ -35,7 +35,7 @@ async fn only_the_secret_of_a_key_gives_its_access() {
         let world = World::on(disk).await;
         let asked = NewKey { role: AccessRole::Viewer, ..new("ada", Some("acme")) };
         let (key, secret) = create_key(&world, &root(), asked).await.unwrap();
-        let ada = Caller { key: Some(key.id), ..Caller::new("ada").in_org("acme") };
+        let ada = Caller { key: Some(key.id), folders: Some(vec![]), ..Caller::new("ada").in_org("acme") };
         assert_eq!(authenticate(&world, &secret).await, Some(ada.with_role(AccessRole::Viewer)));
         let text = secret.reveal();
         assert!(text.starts_with("msk_") && text.len() == 4 + 64, "256 bits");

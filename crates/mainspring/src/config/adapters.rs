@@ -12,8 +12,13 @@ use mainspring_kernel::policy;
 
 use super::error::Problem;
 use super::rule::{
+<<<<<<< HEAD
     Input, Keywords, Number, Rule, Value, command, fallbacks, keyword, number, path, paths, policy_rules,
     ports, profiles, server_names, text, variable_names, variables,
+=======
+    Input, Keywords, Number, Rule, Value, command, fallbacks, keyword, number, path, paths, policy_rules, profiles,
+    server_names, text, variable_names, variables,
+>>>>>>> b1e13cb (folders: agents work only where an operator allows, never in the state directory)
 };
 use crate::agents::CONTROL_SERVER;
 
@@ -30,6 +35,8 @@ pub struct AdapterConfig {
     pub pass_env: Option<Vec<String>>,
     /// The working folder of runs that name none.
     pub cwd: Option<PathBuf>,
+    /// The folders in which runs may work; without it everywhere but in the state directory.
+    pub folders: Option<Vec<PathBuf>>,
     /// Maximum number of active runs of this adapter; without it only the global maximum applies.
     pub max_workers: Option<usize>,
     /// Maximum number of processes.
@@ -185,6 +192,8 @@ adapter_settings! {
     pass_env: Vec<String>, variable_names(), "none";
     #[doc = "Working folder of runs that name none."]
     cwd: PathBuf, path(), "the current folder";
+    #[doc = "Folders in which runs may work; the folder of a run or session must lie in one of them, with all links resolved."]
+    folders: Vec<PathBuf>, paths(), "every folder but the state directory; for keys of other owners those of the key";
     #[doc = "Maximum number of active runs of this adapter."]
     max_workers: usize, WORKER_COUNT_RANGE, "the global `max_workers`";
     #[doc = "Maximum number of processes, including those of waiting runs and idle ones."]
@@ -281,7 +290,7 @@ fn kind_problems(name: &str, adapter: &AdapterConfig, servers: &BTreeMap<String,
             command.into_iter().chain(others).chain(unknown).collect()
         }
         None => {
-            let any_kind = ["max_workers", "fallbacks"];
+            let any_kind = ["max_workers", "fallbacks", "folders"];
             let others =
                 ADAPTER_SETTINGS.iter().filter(|setting| !any_kind.contains(&setting.key) && is_set(setting));
             others

@@ -102,7 +102,7 @@ macro_rules! line_columns {
 }
 macro_rules! key_columns {
     () => {
-        "key_id, name, owner_id, org_id, role, hash, created_at_ms, expires_at_ms, revoked_at_ms"
+        "key_id, name, owner_id, org_id, role, hash, created_at_ms, expires_at_ms, revoked_at_ms, folders"
     };
 }
 macro_rules! request_columns {
@@ -333,5 +333,6 @@ fn key(columns: &mut Columns<'_>) -> Result<ApiKey> {
         created_at: columns.time()?,
         expires_at: columns.maybe_time()?,
         revoked_at: columns.maybe_time()?,
+        folders: columns.maybe_json()?,
     })
 }

@@ -85,11 +85,12 @@ pub(super) fn session_write(connection: &Connection, session: &Session) -> Write
 pub(super) fn key_write(connection: &Connection, key: &ApiKey) -> WriteResult {
     connection
         .prepare_cached(
-            "INSERT INTO api_keys (key_id, name, owner_id, org_id, role, hash, created_at_ms, expires_at_ms, revoked_at_ms)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
+            "INSERT INTO api_keys (key_id, name, owner_id, org_id, role, hash, created_at_ms, expires_at_ms, revoked_at_ms,
+               folders)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)
              ON CONFLICT (key_id) DO UPDATE SET
                name = ?2, owner_id = ?3, org_id = ?4, role = ?5, hash = ?6, created_at_ms = ?7, expires_at_ms = ?8,
-               revoked_at_ms = ?9",
+               revoked_at_ms = ?9, folders = ?10",
         )?
         .execute(params![
             key.id.bytes(),
@@ -101,6 +102,7 @@ pub(super) fn key_write(connection: &Connection, key: &ApiKey) -> WriteResult {
             key.created_at.0,
             ms(key.expires_at),
             ms(key.revoked_at),
+            key.folders.as_ref().map(json).transpose()?,
         ])?;
     Ok(())
 }

@@ -17,6 +17,7 @@ pub(crate) fn key(n: u64, org: Option<&str>) -> ApiKey {
         created_at: NOW.plus(n / 2),
         expires_at: None,
         revoked_at: None,
+        folders: None,
     }
 }
 
@@ -43,6 +44,7 @@ async fn a_key_reads_back_as_written_and_is_found_by_its_hash() {
             role: AccessRole::Admin,
             expires_at: Some(NOW.plus(9)),
             revoked_at: Some(NOW.plus(5)),
+            folders: Some(vec!["/srv/work".into()]),
             ..key(1, Some("acme"))
         };
         for image in [key(1, None), full.clone()] {
