@@ -47,6 +47,8 @@ struct Agent {
     servers: Value,
     /// The last created terminal.
     terminal: String,
+    /// The beginning of the kinds of options that its permission requests have.
+    offers: &'static str,
     /// Text to send after the end of the turn.
     afterthought: Option<String>,
 }
@@ -72,6 +74,7 @@ fn main() {
         client: Value::Null,
         servers: Value::Null,
         terminal: String::new(),
+        offers: "",
         afterthought: None,
     };
     // Agents also print plain text.
@@ -386,6 +389,13 @@ impl Agent {
             }
             "ask" => return self.ask(session, rest, false),
             "bare" => return self.ask(session, rest, true),
+            // A request without an option that allows, and one without an option that denies.
+            "warned" | "obliged" => {
+                self.offers = if verb == "warned" { "reject" } else { "allow" };
+                let next = self.ask(session, rest, false);
+                self.offers = "";
+                return next;
+            }
             "plan" => {
                 let entries = json!([{"content": "look", "priority": "high", "status": "completed"},
                                      {"content": rest, "priority": "high", "status": "in_progress"}]);
@@ -482,10 +492,12 @@ impl Agent {
             call = json!({"toolCallId": name});
         }
         // One of the options has an unknown kind.
-        let options = json!([{"optionId": "today", "name": "Today", "kind": "allow_today"},
+        let mut options = json!([{"optionId": "today", "name": "Today", "kind": "allow_today"},
                              {"optionId": "yes", "name": "Yes", "kind": "allow_once"},
                              {"optionId": "always", "name": "Always", "kind": "allow_always"},
                              {"optionId": "no", "name": "No", "kind": "reject_once"}]);
+        let is_offered = |option: &Value| option["kind"].as_str().unwrap().starts_with(self.offers);
+        options.as_array_mut().unwrap().retain(is_offered);
         let params = json!({"sessionId": session, "toolCall": call, "options": options});
         self.send(
             &json!({"jsonrpc": "2.0", "id": id, "method": "session/request_permission", "params": params}),

@@ -19,6 +19,7 @@ use mainspring_core::{AttemptId, Failure, Fidelity, RunLimits, RunOption, UsageR
 use mainspring_kernel::adapter::{
     Adapter, AttemptHandle, Capabilities, Death, Dispatch, End, Executed, HandleError, RestartBehavior,
 };
+use mainspring_kernel::policy::Rule;
 
 use crate::definition::Definitions;
 use crate::hooks::{HookContext, Hooks, NoHooks};
@@ -57,6 +58,8 @@ pub struct NativeOptions {
     pub result_bytes: usize,
     /// The limits of a run.
     pub limits: RunLimits,
+    /// Rules of the server about calls of tools: `tool call NAME`. They come before those of agent definitions.
+    pub rules: Vec<Rule>,
 }
 
 impl Default for NativeOptions {
@@ -67,6 +70,7 @@ impl Default for NativeOptions {
             retry_max_ms: 60_000,
             result_bytes: 64 << 10,
             limits: RunLimits { max_steps: Some(100), ..RunLimits::default() },
+            rules: vec![],
         }
     }
 }

@@ -14,10 +14,10 @@ use serde_json::{Map, Value};
 
 use crate::{
     Approval, ArtifactId, ArtifactRole, AttemptId, BindingId, BindingStatus, Block, Budget, ClientCall,
-    ClientResult, DelegationId, DelegationMode, DelegationStatus, DigestAuthor, EventId, ExternalRef,
-    Failure, Fidelity, GrantId, LeftProcess, Message, MessageId, Mode, Policy, RetryReason, RunId, RunLimits,
-    RunStatus, Sandbox, SessionId, SessionStatus, StateAuthor, StateScope, StepId, StopReason, Time,
-    TitleSource, Usage, Visibility, WaitId,
+    ClientResult, Decider, DelegationId, DelegationMode, DelegationStatus, DigestAuthor, EventId,
+    ExternalRef, Failure, Fidelity, GrantId, LeftProcess, Message, MessageId, Mode, Policy, RetryReason,
+    RunId, RunLimits, RunStatus, Sandbox, SessionId, SessionStatus, StateAuthor, StateScope, StepId,
+    StopReason, Time, TitleSource, Usage, Visibility, WaitId,
 };
 
 /// The version of the event envelope.
@@ -484,6 +484,8 @@ bodies! {
         wait_id: WaitId,
         decision: Approval,
         #[serde(default, skip_serializing_if = "Option::is_none")] grant_id: Option<GrantId>,
+        #[serde(default, skip_serializing_if = "Option::is_none")] decided_by: Option<Box<Decider>>,
+        #[serde(default, skip_serializing_if = "Option::is_none")] told: Option<String>,
     }
     /// The agent calls tools that the caller executes.
     "tools.requested" => ToolsRequested {

@@ -71,4 +71,4 @@ pub use time::Time;
 pub use tool::{CallResult, ClientCall, ClientResult, ClientTool};
 pub use tree::{Line, Point, Range};
 pub use usage::{Cost, Usage, UsageReports};
-pub use wait::{Answer, Approval, Wait, WaitRequest};
+pub use wait::{Answer, Approval, Decider, Replies, Wait, WaitRequest};

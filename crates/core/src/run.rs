@@ -18,7 +18,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::attempt::{self, Attempt};
-use crate::wait::{self, Answer, Wait, WaitRequest};
+use crate::wait::{self, Answer, Decider, Wait, WaitRequest};
 use crate::{
     AttemptId, Body, CancelReason, Close, Cost, Failure, MessageId, NextAttempt, NodeId, Point, Proof,
     Refusal, RetryReason, RunChange, RunId, SessionId, Time, Usage, WaitId,
@@ -203,6 +203,8 @@ pub enum Command {
         wait: WaitId,
         /// The answer.
         answer: Answer,
+        /// The one who answers.
+        by: Option<Decider>,
     },
     /// The open wait has expired, and the attempt continues without an answer.
     Lapse {
@@ -308,11 +310,11 @@ pub fn decide(run: &Run, attempt: Option<&Attempt>, command: Command) -> Result<
                 _ => Err(wrong_state(status)),
             }
         }
-        (state, Command::Answer { wait, answer }) => resolve_wait(state, wait, Some(answer)),
+        (state, Command::Answer { wait, answer, by }) => resolve_wait(state, wait, Some(answer), by),
         (state, Command::Lapse { by }) => {
             check_authority(run, attempt, by)?;
             match state.wait() {
-                Some(wait) if wait.answer.is_none() => resolve_wait(state, wait.id, None),
+                Some(wait) if wait.answer.is_none() => resolve_wait(state, wait.id, None, None),
                 _ => Err(wrong_state(status)),
             }
         }
@@ -332,12 +334,12 @@ pub fn decide(run: &Run, attempt: Option<&Attempt>, command: Command) -> Result<
             match state.wait() {
                 // Only the store holds the wait: nothing is executing, so there is nothing to stop.
                 Some(wait) if !wait.held => {
-                    events.extend(resolve_wait(state, wait.id, None)?);
+                    events.extend(resolve_wait(state, wait.id, None, None)?);
                     events.push(Body::AttemptCancelled { proof: Proof::Idle });
                     events.push(Body::RunCancelled { reason, close });
                 }
                 Some(wait) => {
-                    events.extend(resolve_wait(state, wait.id, None)?);
+                    events.extend(resolve_wait(state, wait.id, None, None)?);
                     events.push(Body::RunCancelling {});
                 }
                 None => events.push(Body::RunCancelling {}),
@@ -383,7 +385,7 @@ pub fn follow(run: &Run, body: &Body) -> Option<Body> {
 fn finish(run: &Run, outcome: Outcome) -> Result<Vec<Body>, Refusal> {
     let (state, close) = (&run.state, Close::default());
     let mut events = match state.wait() {
-        Some(wait) => resolve_wait(state, wait.id, None)?,
+        Some(wait) => resolve_wait(state, wait.id, None, None)?,
         None => vec![],
     };
     let orphaned = matches!(outcome, Outcome::Failed { status: RunStatus::Orphaned, .. });
@@ -421,13 +423,18 @@ fn finish(run: &Run, outcome: Outcome) -> Result<Vec<Body>, Refusal> {
 }
 
 /// Builds the events that answer the open wait `wait`, or that close it without an answer.
-fn resolve_wait(state: &RunState, wait: WaitId, answer: Option<Answer>) -> Result<Vec<Body>, Refusal> {
+fn resolve_wait(
+    state: &RunState,
+    wait: WaitId,
+    answer: Option<Answer>,
+    by: Option<Decider>,
+) -> Result<Vec<Body>, Refusal> {
     let open = state.wait().filter(|open| open.id == wait);
     let open = open.ok_or(Refusal::NotWaiting { wait, status: state.status() })?;
     if answer.is_none() && open.answer.is_some() {
         return Ok(vec![]);
     }
-    Ok(wait::decide(open, answer)?.into_iter().collect())
+    Ok(wait::decide(open, answer, by)?.into_iter().collect())
 }
 
 fn run_queued(run: &Run, retry: NextAttempt) -> Body {

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::message::names;
-use crate::{Body, ClientCall, ClientResult, Refusal, Time, WaitId};
+use crate::{Body, ClientCall, ClientResult, KeyId, Refusal, Time, WaitId};
 
 /// An open question of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -44,6 +44,9 @@ pub struct Wait {
     /// Data that the adapter gets back with the answer.
     #[serde(skip)]
     pub resume: Value,
+    /// What the agent is told for each decision on an approval, if the execution that holds the wait has said so.
+    #[serde(skip)]
+    pub replies: Option<Replies>,
     /// The answer. Once it is set, the run continues as soon as a worker is free.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub answer: Option<Answer>,
@@ -109,6 +112,67 @@ pub enum Approval {
     Expired,
 }
 
+/// The one who decided on an approval.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Decider {
+    /// A person with the token of the state directory.
+    #[serde(rename_all = "camelCase")]
+    Person {
+        /// The owner that the person acts for.
+        owner_id: String,
+    },
+    /// The holder of an API key.
+    #[serde(rename_all = "camelCase")]
+    Key {
+        /// The owner of the key.
+        owner_id: String,
+        /// The key.
+        key_id: KeyId,
+    },
+    /// A rule of the server, of the adapter, or of the agent's definition.
+    #[serde(rename_all = "camelCase")]
+    Rule {
+        /// The rule.
+        rule: String,
+    },
+    /// A setting that decides without a rule.
+    #[serde(rename_all = "camelCase")]
+    Policy {
+        /// The setting: `legacy`, `deny`, `mode_ask` (the run may only answer), `session_folder` (the path is outside of
+        /// it), `no_allow_option` (the agent offers no option that allows), `hook` (a hook of the embedding program).
+        policy: String,
+    },
+}
+
+impl Decider {
+    /// Makes the decider of a setting.
+    pub fn policy(policy: &str) -> Self {
+        Self::Policy { policy: policy.to_owned() }
+    }
+}
+
+/// What an agent is told for each decision on its request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Replies {
+    /// The reply if the request is allowed.
+    pub allowed: String,
+    /// The reply if the request is denied.
+    pub denied: String,
+}
+
+impl Replies {
+    /// Returns the reply for a decision; `None` if the agent is told nothing.
+    pub fn to(&self, decision: Approval) -> Option<String> {
+        match decision {
+            Approval::Allowed => Some(self.allowed.clone()),
+            Approval::Denied => Some(self.denied.clone()),
+            Approval::Expired => None,
+        }
+    }
+}
+
 /// Builds the events that open `wait`.
 pub fn open(wait: &Wait) -> Vec<Body> {
     let (wait_id, question, expires_at_ms) = (wait.id, wait.question.clone(), wait.expires_at);
@@ -129,9 +193,9 @@ pub fn open(wait: &Wait) -> Vec<Body> {
     }
 }
 
-/// Decides the effect of `answer` on the open `wait`; without an answer the wait is closed. `None` if the answer was
-/// already given.
-pub fn decide(wait: &Wait, answer: Option<Answer>) -> Result<Option<Body>, Refusal> {
+/// Decides the effect of `answer`, given by `by`, on the open `wait`; without an answer the wait is closed. `None` if the
+/// answer was already given.
+pub fn decide(wait: &Wait, answer: Option<Answer>, by: Option<Decider>) -> Result<Option<Body>, Refusal> {
     let wait_id = wait.id;
     match (wait.request, answer) {
         (WaitRequest::Tools, Some(Answer::Tools { results })) => {
@@ -142,7 +206,7 @@ pub fn decide(wait: &Wait, answer: Option<Answer>) -> Result<Option<Body>, Refus
             }
             Ok((!new.is_empty()).then_some(Body::ToolsProvided { wait_id, results: Some(new) }))
         }
-        (request, answer) => close(wait, request, answer).map(Some),
+        (request, answer) => close(wait, request, answer, by).map(Some),
     }
 }
 
@@ -191,7 +255,12 @@ pub(crate) fn record_results(wait: &mut Wait, results: Option<&[ClientResult]>) 
     }
 }
 
-fn close(wait: &Wait, request: WaitRequest, answer: Option<Answer>) -> Result<Body, Refusal> {
+fn close(
+    wait: &Wait,
+    request: WaitRequest,
+    answer: Option<Answer>,
+    by: Option<Decider>,
+) -> Result<Body, Refusal> {
     let wait_id = wait.id;
     match (request, answer) {
         (_, Some(_)) if wait.answer.is_some() => Err(Refusal::Answered { wait: wait_id }),
@@ -200,20 +269,24 @@ fn close(wait: &Wait, request: WaitRequest, answer: Option<Answer>) -> Result<Bo
             Ok(Body::InputProvided { wait_id, input: Some(input) })
         }
         (WaitRequest::Tools, None) => Ok(Body::ToolsProvided { wait_id, results: None }),
-        (WaitRequest::Approval, None) => {
-            Ok(Body::ApprovalResolved { wait_id, decision: Approval::Expired, grant_id: None })
-        }
+        (WaitRequest::Approval, None) => Ok(approval_resolved(wait, Approval::Expired, None)),
         // Only the clock can expire a wait.
         (WaitRequest::Approval, Some(Answer::Approval { decision: Approval::Expired })) => {
             Err(Refusal::WrongAnswer { wait: wait_id, wanted: "allowed or denied", given: "expired" })
         }
         (WaitRequest::Approval, Some(Answer::Approval { decision })) => {
-            Ok(Body::ApprovalResolved { wait_id, decision, grant_id: None })
+            Ok(approval_resolved(wait, decision, by))
         }
         (request, Some(answer)) => {
             Err(Refusal::WrongAnswer { wait: wait_id, wanted: request.name(), given: answer.kind() })
         }
     }
+}
+
+/// Builds the event that a person's decision, or the end of the wait, makes.
+fn approval_resolved(wait: &Wait, decision: Approval, by: Option<Decider>) -> Body {
+    let told = wait.replies.as_ref().and_then(|replies| replies.to(decision));
+    Body::ApprovalResolved { wait_id: wait.id, decision, grant_id: None, decided_by: by.map(Box::new), told }
 }
 
 #[cfg(test)]
@@ -232,8 +305,30 @@ mod tests {
             calls: vec![],
             results: vec![],
             resume: Value::Null,
+            replies: None,
             answer: None,
         }
+    }
+
+    fn decide(wait: &Wait, answer: Option<Answer>) -> Result<Option<Body>, Refusal> {
+        super::decide(wait, answer, None)
+    }
+
+    #[test]
+    fn a_decision_names_who_made_it_and_what_the_agent_is_told() {
+        let replies = Replies { allowed: "allow_once".into(), denied: "cancelled".into() };
+        let wait = Wait { replies: Some(replies), ..wait(WaitRequest::Approval) };
+        let by = Decider::Key { owner_id: "ada".into(), key_id: KeyId::from_random([2; 16]) };
+        let told = |answer, by| match super::decide(&wait, answer, by) {
+            Ok(Some(Body::ApprovalResolved { decided_by, told, .. })) => (decided_by.map(|by| *by), told),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(
+            told(approval(Approval::Allowed), Some(by.clone())),
+            (Some(by.clone()), Some("allow_once".into()))
+        );
+        assert_eq!(told(approval(Approval::Denied), Some(by.clone())), (Some(by), Some("cancelled".into())));
+        assert_eq!(told(None, None), (None, None), "nobody decided, and the agent was told nothing");
     }
 
     fn tools_wait() -> Wait {
@@ -348,7 +443,7 @@ mod tests {
         let wait_id = wait(WaitRequest::Input).id;
         let input = Body::InputProvided { wait_id, input: None };
         assert_eq!(decide(&wait(WaitRequest::Input), None), Ok(Some(input)));
-        let expired = Body::ApprovalResolved { wait_id, decision: Approval::Expired, grant_id: None };
+        let expired = approval_resolved(&wait(WaitRequest::Approval), Approval::Expired, None);
         assert_eq!(decide(&wait(WaitRequest::Approval), None), Ok(Some(expired)));
     }
 

@@ -187,8 +187,8 @@ impl Actor {
                 self.report_status();
                 let _ = reply.send(outcome);
             }
-            Command::Answer(run, wait, answer, reply) => {
-                let outcome = Box::pin(self.answer(run, wait, answer)).await;
+            Command::Answer(run, wait, answer, by, reply) => {
+                let outcome = Box::pin(self.answer(run, wait, answer, by)).await;
                 self.report_status();
                 let _ = reply.send(outcome);
             }

@@ -153,13 +153,16 @@ pub struct Ask {
     pub results: Vec<ClientResult>,
     /// Data of the adapter that is returned with the answer.
     pub resume: Value,
+    /// What the agent is told for each decision, for [`WaitRequest::Approval`].
+    pub replies: Option<Replies>,
 }
 
 impl Ask {
     /// A question that expires after the kernel's default.
     pub fn new(request: WaitRequest, question: impl Into<String>) -> Self {
         let question = question.into();
-        Self { request, question, expires_at: None, calls: vec![], results: vec![], resume: Value::Null }
+        let (calls, results, resume) = (vec![], vec![], Value::Null);
+        Self { request, question, expires_at: None, calls, results, resume, replies: None }
     }
 
     /// Calls that the caller executes.

@@ -36,13 +36,17 @@ pub enum FolderReason {
     #[error("it belongs to the state directory of mainspring, where no agent works; choose another folder")]
     StateDir,
     /// The folder is outside of the adapter's folders.
-    #[error("it is outside of the folders of the adapter; choose one inside, or add it to `folders` of the adapter")]
+    #[error(
+        "it is outside of the folders of the adapter; choose one inside, or add it to `folders` of the adapter"
+    )]
     Adapter,
     /// The folder is outside of the caller's folders.
     #[error("it is outside of the folders of the key; choose one inside, or use a key with that folder")]
     Caller,
     /// The caller may use configured folders only, and none is configured.
-    #[error("no folder is configured for this owner; an operator makes a key with `--folder`, or sets `folders` of the adapter")]
+    #[error(
+        "no folder is configured for this owner; an operator makes a key with `--folder`, or sets `folders` of the adapter"
+    )]
     NoneConfigured,
     /// The links of the folder cannot be resolved.
     #[error("its links cannot be resolved; name a folder that exists")]

@@ -1,11 +1,15 @@
 //! Policy: decides an agent's requests for permission. Nothing outside this module decides them.
 //!
+//! Every decision is an event: with the grant, the one who decided (a person, a key, a rule, a setting) and what the agent
+//! is told.
+//!
 //! `legacy` is high trust: everything an agent asks for is allowed. It is never a default: an adapter opts in, every run
 //! gets a grant that records it, and every decision is an event that names the grant. A delegated run has it only if its
 //! parent has it.
 
 use mainspring_core::{
-    Answer, Approval, Grant, GrantEffect, GrantId, GrantSource, Mode, RunId, Time, WaitRequest,
+    Answer, Approval, Decider, Grant, GrantEffect, GrantId, GrantSource, Mode, Replies, RunId, Time,
+    WaitRequest,
 };
 use serde_json::Value;
 
@@ -94,11 +98,13 @@ pub struct Question {
     pub text: String,
     /// When the agent continues without an answer. If not given, it waits until the question expires.
     pub answer_by: Option<Time>,
+    /// What the agent is told for each decision.
+    pub replies: Option<Replies>,
 }
 
 impl From<String> for Question {
     fn from(text: String) -> Self {
-        Self { text, answer_by: None }
+        Self { text, answer_by: None, replies: None }
     }
 }
 
@@ -147,9 +153,27 @@ async fn decide(attempt: &AttemptHandle, grant: &Grant, question: Question) -> R
         GrantEffect::Allow => Approval::Allowed,
         GrantEffect::Deny => Approval::Denied,
     };
-    let question = question.text;
-    attempt.record(vec![Record::Decided { question, decision, grant: Some(grant.id) }]).await?;
+    let policy = match (grant.effect, attempt.assignment().run.mode) {
+        (GrantEffect::Allow, _) => "legacy",
+        (GrantEffect::Deny, Mode::Ask) => "mode_ask",
+        (GrantEffect::Deny, Mode::Act) => "deny",
+    };
+    let record = decided(question, decision, Some(grant.id), Decider::policy(policy));
+    attempt.record(vec![record]).await?;
     Ok(decision)
+}
+
+/// Refuses an agent's request by a setting that is no grant, and records that.
+pub async fn refuse(attempt: &AttemptHandle, question: Question, policy: &str) -> Result<(), HandleError> {
+    let record = decided(question, Approval::Denied, None, Decider::policy(policy));
+    attempt.record(vec![record]).await
+}
+
+/// Makes the record of a decision.
+fn decided(question: Question, decision: Approval, grant: Option<GrantId>, by: Decider) -> Record {
+    let Question { text: question, replies, .. } = question;
+    let told = replies.and_then(|replies| replies.to(decision));
+    Record::Decided { question, decision, grant, by, told }
 }
 
 async fn ask(
@@ -157,8 +181,8 @@ async fn ask(
     request: WaitRequest,
     question: Question,
 ) -> Result<Option<Answer>, HandleError> {
-    let Question { text, answer_by } = question;
-    let ask = Ask { expires_at: answer_by, ..Ask::new(request, text) };
+    let Question { text, answer_by, replies } = question;
+    let ask = Ask { expires_at: answer_by, replies, ..Ask::new(request, text) };
     match answer_by {
         Some(_) => attempt.ask_until(ask).await,
         None => attempt.ask(ask).await.map(Some),

@@ -120,7 +120,11 @@ fn native_adapter(
     definitions: Arc<Definitions>,
 ) -> NativeAdapter {
     let native = NativeAdapter::new(models, tools.merge(&Toolbox::built_in()), definitions);
-    let options = NativeOptions { result_bytes: config.tool_result_bytes, ..NativeOptions::default() };
+    let options = NativeOptions {
+        result_bytes: config.tool_result_bytes,
+        rules: config.rules.clone(),
+        ..NativeOptions::default()
+    };
     native.with_options(options).with_mcp(McpServers::new(&config.models.mcp))
 }
 
@@ -158,7 +162,7 @@ pub(crate) fn agent_options(
             Some(config::Permissions::Legacy) => Permissions::Legacy,
             Some(config::Permissions::Deny) => Permissions::Deny,
         },
-        rules: adapter.rules.clone().unwrap_or_default(),
+        rules: config.rules.iter().chain(adapter.rules.iter().flatten()).cloned().collect(),
         keep_log: adapter.keep_log.unwrap_or_default(),
         model: adapter.model.clone(),
         profiles: adapter.profiles.clone().unwrap_or_default(),

@@ -14,9 +14,9 @@ use agent_client_protocol::v1::schema::{
     WriteTextFileRequest,
 };
 use agent_client_protocol::{Error, ErrorCode, Responder};
-use mainspring_core::Approval;
-use mainspring_kernel::adapter::{AttemptHandle, Death, HandleError, Record};
-use mainspring_kernel::policy::{Action, Resource, Rule, Rules, may_allow};
+use mainspring_core::{Approval, Replies};
+use mainspring_kernel::adapter::{AttemptHandle, Death, HandleError};
+use mainspring_kernel::policy::{self, Action, Question, Resource, Rule, Rules, may_allow};
 use parking_lot::Mutex;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -233,8 +233,7 @@ impl ClientServices {
             Err(error) => {
                 // Record the attempt to leave the folder.
                 let question = excerpt(format!("Allow {operation} {}?", requested.display()));
-                let denied = Record::Decided { question, decision: Approval::Denied, grant: None };
-                self.0.attempt.record(vec![denied]).await?;
+                policy::refuse(&self.0.attempt, with_replies(question), "session_folder").await?;
                 return Ok(Err(error));
             }
         };
@@ -246,7 +245,8 @@ impl ClientServices {
         let Action { capability, operation, resource } = action;
         let question = excerpt(format!("Allow {operation} {resource}?"));
         let ClientInner { attempt, rules, standing, .. } = &*self.0;
-        let decision = rules.request_permission(attempt, standing.as_ref(), action, question.into()).await?;
+        let decision =
+            rules.request_permission(attempt, standing.as_ref(), action, with_replies(question)).await?;
         Ok(match decision {
             Approval::Allowed => Ok(()),
             Approval::Denied | Approval::Expired => {
@@ -291,6 +291,12 @@ impl ClientServices {
             Err(error) => Err(error),
         })
     }
+}
+
+/// The question of a request that is served if it is allowed, and answered with an error otherwise.
+fn with_replies(text: String) -> Question {
+    let replies = Replies { allowed: "served".to_owned(), denied: "error".to_owned() };
+    Question { replies: Some(replies), ..text.into() }
 }
 
 fn action(capability: &'static str, operation: &str, resource: Resource) -> Action {

@@ -3,7 +3,7 @@
 use agent_client_protocol::v1::schema::{
     PermissionOption, PermissionOptionKind, RequestPermissionRequest, ToolKind,
 };
-use mainspring_core::Approval;
+use mainspring_core::{Approval, Replies};
 use mainspring_kernel::policy::{Action, Resource};
 use serde_json::Value;
 
@@ -55,6 +55,18 @@ pub(super) fn narrowest_option(
         }
     };
     kinds.iter().find_map(|kind| options.iter().find(|option| option.kind == *kind))
+}
+
+/// What the agent is told for each decision: the kind of the option that is chosen, or that the request is cancelled.
+pub(super) fn replies(options: &[PermissionOption]) -> Replies {
+    let reply = |decision| match narrowest_option(options, decision).map(|option| option.kind) {
+        Some(PermissionOptionKind::AllowOnce) => "allow_once",
+        Some(PermissionOptionKind::AllowAlways) => "allow_always",
+        Some(PermissionOptionKind::RejectOnce) => "reject_once",
+        Some(PermissionOptionKind::RejectAlways) => "reject_always",
+        _ => "cancelled",
+    };
+    Replies { allowed: reply(Approval::Allowed).to_owned(), denied: reply(Approval::Denied).to_owned() }
 }
 
 /// Reports whether a tool call's input says nothing.

@@ -11,13 +11,14 @@ use agent_client_protocol::v1::schema::{
 };
 use mainspring_core::{Approval, Cost, Failure, Usage};
 use mainspring_kernel::adapter::{Death, End, HandleError, Record};
+use mainspring_kernel::policy::{self, Question};
 use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::client::ClientServices;
-use super::permission::{act, narrowest_option, question};
+use super::permission::{act, narrowest_option, question, replies};
 use super::tool_call::{OpenToolCall, file_of, text_of};
 use super::wire::{CallError, Inbound};
 use super::worker::AcpWorker;
@@ -363,8 +364,18 @@ impl<'a> AcpTurn<'a> {
         let (attempt, standing) = (self.turn.attempt.clone(), self.turn.standing.clone());
         let (rules, denied) = (self.turn.rules.clone(), self.denied.clone());
         async move {
-            let (act, question) = (act(&request), question(&request).into());
-            let decided = rules.request_permission(&attempt, standing.as_ref(), &act, question).await;
+            let replies = Some(replies(&request.options));
+            let question = Question { replies, ..question(&request).into() };
+            let decided = match narrowest_option(&request.options, Approval::Allowed) {
+                Some(_) => {
+                    rules.request_permission(&attempt, standing.as_ref(), &act(&request), question).await
+                }
+                // The agent would not hear that it is allowed.
+                None => {
+                    let refused = policy::refuse(&attempt, question, "no_allow_option").await;
+                    refused.map(|()| Approval::Denied)
+                }
+            };
             if matches!(decided, Ok(Approval::Denied | Approval::Expired)) {
                 denied.lock().insert(request.tool_call.tool_call_id.to_string());
             }

@@ -4,7 +4,7 @@
 //! information that only a person has: a person is asked even if all permissions are granted, and the dialog is
 //! dismissed if none are.
 
-use mainspring_core::{Approval, Grant, Time};
+use mainspring_core::{Approval, Grant, Replies, Time};
 use mainspring_kernel::adapter::{AttemptHandle, HandleError};
 use mainspring_kernel::policy::{self, Question};
 use serde_json::{Value, json};
@@ -114,18 +114,26 @@ impl Asker<'_> {
     async fn answer(&self, kind: &DialogKind, question: &str) -> Result<Option<Value>, HandleError> {
         Ok(match kind {
             DialogKind::Unknown => None,
-            DialogKind::Confirm => Some(json!({"confirmed": self.permit(question).await?})),
+            DialogKind::Confirm => {
+                let confirmed = self.permit(question, ("confirmed", "not confirmed")).await?;
+                Some(json!({"confirmed": confirmed}))
+            }
             DialogKind::Select(options) => match yes_and_no(options).filter(|_| self.standing.is_some()) {
-                Some((yes, no)) => Some(value(if self.permit(question).await? { yes } else { no })),
+                Some((yes, no)) => {
+                    Some(value(if self.permit(question, (yes, no)).await? { yes } else { no }))
+                }
                 None => self.select(question, options).await?.map(value),
             },
             DialogKind::Text => self.inquire(question).await?.as_deref().map(value),
         })
     }
 
-    async fn permit(&self, question: &str) -> Result<bool, HandleError> {
-        let decision =
-            policy::request_permission(self.attempt, self.standing, self.question(question)).await?;
+    /// Decides a permission; `replies` are what pi is told if it is allowed, and if it is denied.
+    async fn permit(&self, question: &str, replies: (&str, &str)) -> Result<bool, HandleError> {
+        let replies =
+            Replies { allowed: excerpt(replies.0.to_owned()), denied: excerpt(replies.1.to_owned()) };
+        let question = Question { replies: Some(replies), ..self.question(question) };
+        let decision = policy::request_permission(self.attempt, self.standing, question).await?;
         Ok(decision == Approval::Allowed)
     }
 
@@ -151,7 +159,7 @@ impl Asker<'_> {
     }
 
     fn question(&self, text: &str) -> Question {
-        Question { text: text.to_owned(), answer_by: self.answer_by }
+        Question { text: text.to_owned(), answer_by: self.answer_by, replies: None }
     }
 }
 

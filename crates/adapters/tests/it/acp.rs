@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use mainspring_core::{Approval, Body, Fidelity, Mode, RunId, RunStatus, SandboxProfile};
+use mainspring_core::{Approval, Body, Decider, Fidelity, Mode, RunId, RunStatus, SandboxProfile};
 use mainspring_kernel::kernel::{Caller, RunRequest, session_ref};
 use mainspring_kernel::policy::Permissions;
 

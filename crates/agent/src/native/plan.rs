@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use mainspring_core::{AgentName, ClientTool, Failure, Mode, RunLimits, StateScope};
 use mainspring_kernel::adapter::{AttemptHandle, End};
+use mainspring_kernel::policy::Rules;
 use serde_json::{Map, Value, json};
 
 use super::{Exit, NativeAdapter};
@@ -29,6 +30,8 @@ pub struct Plan {
     pub output: Option<OutputSchema>,
     /// The maximum size of a tool result in a request.
     pub result_bytes: usize,
+    /// The rules about calls of tools.
+    pub(super) rules: Arc<Rules>,
     /// What the reader of the run should know about the plan, in one line each.
     pub(super) notices: Vec<String>,
 }
@@ -93,7 +96,8 @@ impl Plan {
             format!("the session's model profile {gone:?} is not configured any more: this run uses {model}")
         };
         let notices = gone.map(notice).into_iter().collect();
-        Ok(Self { agent, model, system, tools, limits, output, result_bytes, notices })
+        let rules = Arc::new(Rules::of_definition(&adapter.options.rules, &agent.deny, &agent.approve));
+        Ok(Self { agent, model, system, tools, limits, output, result_bytes, rules, notices })
     }
 
     /// Adds the tools of MCP servers. Returns the problems, if any; they are an error if the definition names its servers.

@@ -11,8 +11,12 @@ use std::panic::AssertUnwindSafe;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 use mainspring_core::message::text_of;
-use mainspring_core::{ArtifactRole, Block, ClientCall, ClientResult, Failure, ToolOutcome, WaitRequest};
+use mainspring_core::{
+    Approval, ArtifactRole, Block, ClientCall, ClientResult, Decider, Failure, Replies, ToolOutcome,
+    WaitRequest,
+};
 use mainspring_kernel::adapter::{Ask, End, HandleError, NewArtifact, Record};
+use mainspring_kernel::policy::{self, Action, Resource, Verdict};
 use serde_json::Value;
 
 use super::Exit;
@@ -21,7 +25,7 @@ use super::resume::Question;
 use super::summary::head_and_tail;
 use crate::hooks::{ToolDecision, ToolResult};
 use crate::provider::ToolUse;
-use crate::tool::{ToolCall, ToolContext, ToolEntry, matches_pattern};
+use crate::tool::{ToolCall, ToolContext, ToolEntry};
 
 /// A tool call that has finished: its index and its outcome.
 struct Finished {
@@ -38,7 +42,7 @@ impl Execution<'_> {
         for call in calls.iter().skip(decided.len()) {
             let decision = match self.ended_result(call) {
                 Some(_) => ToolDecision::Execute,
-                None => self.decide(call).await,
+                None => self.decide(call, &mut records).await,
             };
             if let ToolDecision::Pause { question, request } = &decision {
                 self.record_any(&mut records).await?;
@@ -141,7 +145,8 @@ impl Execution<'_> {
         self.wait(Ask::calls(client_calls.collect()), Question::Calls { decided })
     }
 
-    async fn decide(&self, call: &ToolUse) -> ToolDecision {
+    /// Decides about a call. Adds the records of a decision by the policy.
+    async fn decide(&self, call: &ToolUse, records: &mut Vec<Record>) -> ToolDecision {
         let error = |text: String| ToolDecision::Result { result: ToolResult::error(text) };
         let Some(entry) = self.plan.tools.get(&call.name) else {
             let known: Vec<&str> = self.plan.tools.iter().map(|entry| entry.spec.name.as_str()).collect();
@@ -150,9 +155,12 @@ impl Execution<'_> {
         if let Err(invalid) = entry.check(&call.input) {
             return error(invalid.to_string());
         }
-        let matches_any =
-            |patterns: &[String]| patterns.iter().any(|pattern| matches_pattern(pattern, &call.name));
-        if matches_any(&self.plan.agent.deny) {
+        let verdict = self.verdict(call);
+        let verdict = verdict.map(|(verdict, decided)| {
+            records.extend(decided);
+            verdict
+        });
+        if verdict == Some(Verdict::Deny) {
             return ToolDecision::Reject { reason: format!("you may not call {}", call.name) };
         }
         if entry.asks_person() {
@@ -161,12 +169,30 @@ impl Execution<'_> {
             let request = if approval { WaitRequest::Approval } else { WaitRequest::Input };
             return ToolDecision::Pause { question, request };
         }
-        if matches_any(&self.plan.agent.approve) {
-            let input: String = call.input.to_string().chars().take(2000).collect();
-            let question = format!("May the agent call {} with {input}?", call.name);
+        if verdict == Some(Verdict::Ask) {
+            let question = call_question(call);
             return ToolDecision::Pause { question, request: WaitRequest::Approval };
         }
-        self.adapter.hooks.on_tool_use(self.hook_context(), call).await
+        let decision = self.adapter.hooks.on_tool_use(self.hook_context(), call).await;
+        if matches!(decision, ToolDecision::Reject { .. }) {
+            let by = Decider::policy("hook");
+            let told = Some("error".to_owned());
+            let question = call_question(call);
+            records.push(Record::Decided { question, decision: Approval::Denied, grant: None, by, told });
+        }
+        decision
+    }
+
+    /// Asks the policy about a call.
+    fn verdict(&self, call: &ToolUse) -> Option<(Verdict, Vec<Record>)> {
+        let action = Action {
+            capability: "tool",
+            operation: "call".to_owned(),
+            resource: Resource::Text(call.name.clone()),
+        };
+        let replies = Replies { allowed: "result".to_owned(), denied: "error".to_owned() };
+        let question = policy::Question { replies: Some(replies), ..call_question(call).into() };
+        self.plan.rules.verdict(&self.attempt, &action, question)
     }
 
     /// Adds the record that the call starts. Returns the result for the model instead if the call must not run.
@@ -295,6 +321,12 @@ impl Execution<'_> {
         let text = format!("{head}\n[{left_out} bytes are left out here; {note}]\n{tail}");
         Ok(ToolResult { text, is_error: result.is_error })
     }
+}
+
+/// The question whether a call may be made.
+fn call_question(call: &ToolUse) -> String {
+    let input: String = call.input.to_string().chars().take(2000).collect();
+    format!("May the agent call {} with {input}?", call.name)
 }
 
 fn client_result(result: &ClientResult) -> ToolResult {

@@ -103,18 +103,24 @@ impl World {
             "start" => Command::Start,
             "open" => Command::Open { by },
             "ask" => Command::Wait { by, wait },
-            "input" => Command::Answer { wait: wait.id, answer: Answer::Input { input: json!("blue") } },
-            "allow" => {
-                Command::Answer { wait: wait.id, answer: Answer::Approval { decision: Approval::Allowed } }
+            "input" => {
+                Command::Answer { wait: wait.id, answer: Answer::Input { input: json!("blue") }, by: None }
             }
-            "deny" => {
-                Command::Answer { wait: wait.id, answer: Answer::Approval { decision: Approval::Denied } }
-            }
+            "allow" => Command::Answer {
+                wait: wait.id,
+                answer: Answer::Approval { decision: Approval::Allowed },
+                by: None,
+            },
+            "deny" => Command::Answer {
+                wait: wait.id,
+                answer: Answer::Approval { decision: Approval::Denied },
+                by: None,
+            },
             "give" => {
                 let id = text.split_whitespace().find(|word| word.starts_with('t')).unwrap();
                 let content = json!(if has_word("other") { "dry" } else { "wet" });
                 let result = ClientResult { tool_use_id: id.into(), content, is_error: false };
-                Command::Answer { wait: wait.id, answer: Answer::Tools { results: vec![result] } }
+                Command::Answer { wait: wait.id, answer: Answer::Tools { results: vec![result] }, by: None }
             }
             "lapse" => Command::Lapse { by },
             "resume" => Command::Resume { by },
@@ -188,6 +194,7 @@ fn wait(text: &str) -> Wait {
         calls: if has_word("tools") { ["t1", "t2"].map(call).to_vec() } else { vec![] },
         results: vec![],
         resume: json!(null),
+        replies: None,
         answer: None,
     }
 }

@@ -3,7 +3,7 @@
 
 use mainspring_core::run::{Command as RunCommand, Outcome};
 use mainspring_core::{
-    Answer, AttemptId, Failure, Refusal, Run, RunId, RunStatus, Time, Usage, Wait, WaitId,
+    Answer, AttemptId, Decider, Failure, Refusal, Run, RunId, RunStatus, Time, Usage, Wait, WaitId,
 };
 
 use super::Actor;
@@ -63,6 +63,7 @@ impl Actor {
             calls: ask.calls,
             results: ask.results,
             resume: ask.resume,
+            replies: ask.replies,
             answer: None,
         };
         let Some(active) = self.active.as_ref().filter(|active| active.is_held_by(by)) else {
@@ -76,14 +77,20 @@ impl Actor {
         Ok(())
     }
 
-    pub(super) async fn answer(&mut self, run: RunId, wait: WaitId, answer: Answer) -> Result<Run, Error> {
+    pub(super) async fn answer(
+        &mut self,
+        run: RunId,
+        wait: WaitId,
+        answer: Answer,
+        by: Decider,
+    ) -> Result<Run, Error> {
         let active = self.active.as_ref();
         let Some(active) = active.filter(|active| active.run.id == run && !active.stop.is_killing()) else {
             let status = self.run_known(run).await?.state.status();
             return Err(Refusal::NotWaiting { wait, status }.into());
         };
         let mut draft = self.draft_of(active);
-        self.give_up_on_error(draft.command(RunCommand::Answer { wait, answer }))?;
+        self.give_up_on_error(draft.command(RunCommand::Answer { wait, answer, by: Some(by) }))?;
         self.commit_active(draft).await?;
         self.active.as_ref().map(|active| active.run.clone()).ok_or_else(|| Error::not_found("run", run))
     }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use mainspring_core::session::Command as SessionCommand;
 use mainspring_core::{
-    Answer, Artifact, ArtifactId, AttemptId, Binding, Cursor, Delegation, DelegationId, Message, MessageId,
-    Point, Position, Run, RunChange, RunId, Session, StateOutcome, Usage, WaitId,
+    Answer, Artifact, ArtifactId, AttemptId, Binding, Cursor, Decider, Delegation, DelegationId, Message,
+    MessageId, Point, Position, Run, RunChange, RunId, Session, StateOutcome, Usage, WaitId,
 };
 use tokio::sync::oneshot;
 use tokio::task::JoinError;
@@ -39,7 +39,7 @@ pub(crate) enum Command {
     /// Retries an ended run.
     Retry(RunId, Box<RunChange>, Reply<Run>),
     /// Answers a waiting run.
-    Answer(RunId, WaitId, Answer, Reply<Run>),
+    Answer(RunId, WaitId, Answer, Decider, Reply<Run>),
     /// Changes the session; with a version, only if the session still has it.
     Session(Vec<SessionCommand>, Option<u64>, Reply<Session>),
     /// Changes a binding of the session.
@@ -162,7 +162,7 @@ impl Command {
             Self::Create(_, _, reply) => drop(reply.send(Err(error.into()))),
             Self::Cancel(_, reply) => drop(reply.send(Err(error))),
             Self::Retry(_, _, reply) => drop(reply.send(Err(error))),
-            Self::Answer(_, _, _, reply) => drop(reply.send(Err(error))),
+            Self::Answer(_, _, _, _, reply) => drop(reply.send(Err(error))),
             Self::Session(_, _, reply) => drop(reply.send(Err(error))),
             Self::Binding(_, reply) => drop(reply.send(Err(error))),
             Self::LoseProcessLocalBindings(reply) => drop(reply.send(Err(error))),

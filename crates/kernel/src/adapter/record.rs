@@ -1,8 +1,8 @@
 //! Records: the facts that an adapter makes durable.
 
 use mainspring_core::{
-    Approval, Block, Budget, Digest, DigestAuthor, Failure, Fidelity, Grant, GrantId, LeftProcess, MessageId,
-    PromptRef, Sandbox, StopReason, Time, ToolOutcome, Usage,
+    Approval, Block, Budget, Decider, Digest, DigestAuthor, Failure, Fidelity, Grant, GrantId, LeftProcess,
+    MessageId, PromptRef, Sandbox, StopReason, Time, ToolOutcome, Usage,
 };
 use serde_json::Value;
 
@@ -38,6 +38,10 @@ pub enum Record {
         decision: Approval,
         /// The grant that decided.
         grant: Option<GrantId>,
+        /// The one who decided.
+        by: Decider,
+        /// What the agent is told.
+        told: Option<String>,
     },
     /// The agent's message is complete: the streamed text, then `blocks`.
     Message {

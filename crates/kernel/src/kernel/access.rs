@@ -3,7 +3,7 @@
 //! An owner reads and changes its own sessions. Members of a session's org read the sessions that are visible to the
 //! org, and change nothing. A session that a caller may not read is reported as not found.
 
-use mainspring_core::{AccessRole, KeyId, Run, Session, Visibility};
+use mainspring_core::{AccessRole, Decider, KeyId, Run, Session, Visibility};
 
 use crate::error::Error;
 
@@ -46,6 +46,15 @@ impl Caller {
     /// Sets the caller's role.
     pub fn with_role(self, role: AccessRole) -> Self {
         Self { role, ..self }
+    }
+
+    /// The caller as the one who decides on an approval.
+    pub(crate) fn decider(&self) -> Decider {
+        let owner_id = self.owner.clone();
+        match self.key {
+            Some(key_id) => Decider::Key { owner_id, key_id },
+            None => Decider::Person { owner_id },
+        }
     }
 
     /// True if the caller may read `session`.

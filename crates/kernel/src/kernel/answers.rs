@@ -22,7 +22,8 @@ impl Kernel {
         caller.check_person()?;
         let session = self.run_for_change(caller, run).await?;
         let Answer::Tools { results } = &answer else {
-            return self.shared.call(session, |reply| Command::Answer(run, wait, answer, reply)).await;
+            let by = caller.decider();
+            return self.shared.call(session, |reply| Command::Answer(run, wait, answer, by, reply)).await;
         };
         let results = results.clone();
         if results.is_empty() {
@@ -30,7 +31,8 @@ impl Kernel {
         }
         let limit = self.shared.options.limits.prompt_bytes;
         check_size("the tool results together", json_size(Some(&results)), limit)?;
-        match self.shared.call(session, |reply| Command::Answer(run, wait, answer, reply)).await {
+        let by = caller.decider();
+        match self.shared.call(session, |reply| Command::Answer(run, wait, answer, by, reply)).await {
             Err(Error::Refused(not_waiting @ Refusal::NotWaiting { .. })) => {
                 self.check_repeated(session, run, wait, &results, not_waiting).await?;
                 self.run_get(caller, run).await

@@ -130,7 +130,18 @@ impl Kernel {
         let id = self.shared.ids.key();
         let hash = hash(secret.reveal());
         Ok((
-            ApiKey { id, name, owner, org, role, hash, created_at: now, expires_at, revoked_at: None, folders },
+            ApiKey {
+                id,
+                name,
+                owner,
+                org,
+                role,
+                hash,
+                created_at: now,
+                expires_at,
+                revoked_at: None,
+                folders,
+            },
             secret,
         ))
     }
@@ -182,19 +193,10 @@ impl Kernel {
         // Looked up by hash and compared in constant time, so that timing reveals nothing about secrets.
         let valid =
             found.filter(|key| bool::from(key.hash.ct_eq(&hash)) && key.is_valid(self.shared.clock.now()));
-<<<<<<< HEAD
-        Ok(valid.map(|ApiKey { id, owner, org, role, .. }| Caller {
-            owner,
-            org,
-            role,
-            key: Some(id),
-            is_agent: false,
-=======
         Ok(valid.map(|ApiKey { id, owner, org, role, folders, .. }| {
             let is_host = self.shared.options.owner.as_deref() == Some(owner.as_str());
             let folders = folders.or_else(|| (!is_host).then(Vec::new));
-            Caller { owner, org, role, key: Some(id), folders }
->>>>>>> b1e13cb (folders: agents work only where an operator allows, never in the state directory)
+            Caller { owner, org, role, key: Some(id), is_agent: false, folders }
         }))
     }
 
@@ -247,9 +249,6 @@ impl Kernel {
     }
 }
 
-<<<<<<< HEAD
-pub(super) fn hash(secret: &str) -> [u8; 32] {
-=======
 /// Refuses folders of a new key that are not absolute, are too many, or are more than the caller itself may use.
 fn check_folders(caller: &Caller, folders: Option<&[String]>) -> Result<(), Error> {
     let folders = folders.unwrap_or_default();
@@ -271,7 +270,6 @@ fn check_folders(caller: &Caller, folders: Option<&[String]>) -> Result<(), Erro
     }
 }
 
-fn hash(secret: &str) -> [u8; 32] {
->>>>>>> b1e13cb (folders: agents work only where an operator allows, never in the state directory)
+pub(super) fn hash(secret: &str) -> [u8; 32] {
     *blake3::hash(secret.as_bytes()).as_bytes()
 }

@@ -7,12 +7,12 @@ use std::collections::HashMap;
 use std::fmt;
 use std::str::FromStr;
 
-use mainspring_core::{Approval, Grant, GrantEffect, GrantId, GrantSource, Mode};
+use mainspring_core::{Approval, Decider, Grant, GrantEffect, GrantId, GrantSource, Mode};
 use parking_lot::Mutex;
 
 use super::pattern::{MAX_PATTERN_BYTES, matches_pattern};
 use super::resource::Resource;
-use super::{Question, ask_approval, request_permission};
+use super::{Question, ask_approval, decided, request_permission};
 use crate::adapter::{AttemptHandle, HandleError, Record};
 
 /// An action that an agent asks to do.
@@ -39,6 +39,14 @@ pub enum Verdict {
 
 impl Verdict {
     const ALL: [(&'static str, Self); 3] = [("allow", Self::Allow), ("deny", Self::Deny), ("ask", Self::Ask)];
+
+    /// The decision of a verdict that needs no person. A person who was not asked has allowed nothing.
+    fn decision(self) -> Approval {
+        match self {
+            Self::Allow => Approval::Allowed,
+            Self::Deny | Self::Ask => Approval::Denied,
+        }
+    }
 }
 
 /// A verdict on actions that match three patterns, in which `*` stands for any text: `allow fs read /data/*`. The kind of
@@ -114,6 +122,23 @@ pub struct Rules {
 }
 
 impl Rules {
+    /// The rules of an agent definition about its tools, after those of the server: the tools of `deny` may not be called,
+    /// those of `approve` only if a person allows it.
+    pub fn of_definition(server: &[Rule], deny: &[String], approve: &[String]) -> Self {
+        let rule = |verdict, pattern: &String| Rule {
+            verdict,
+            capability: "tool".into(),
+            operation: "call".into(),
+            resource: pattern.clone(),
+        };
+        let denied = deny.iter().map(|pattern| rule(Verdict::Deny, pattern));
+        let approved = approve.iter().map(|pattern| rule(Verdict::Ask, pattern));
+        Self {
+            rules: server.iter().cloned().chain(denied).chain(approved).collect(),
+            grants: Mutex::default(),
+        }
+    }
+
     /// The rules for a run of this mode: none apply to a run that may only answer, which is denied everything.
     pub fn for_mode(rules: &[Rule], mode: Mode) -> Self {
         let rules = match mode {
@@ -138,41 +163,70 @@ impl Rules {
         action: &Action,
         question: Question,
     ) -> Result<Approval, HandleError> {
-        let found = self.rules.iter().enumerate().find(|(_, rule)| rule.matches(action));
-        let (index, rule, effect, decision) = match found {
-            None => return request_permission(attempt, standing, question).await,
-            Some((_, Rule { verdict: Verdict::Ask, .. })) => return ask_approval(attempt, question).await,
-            Some((at, rule @ Rule { verdict: Verdict::Allow, .. })) => {
-                (at, rule, GrantEffect::Allow, Approval::Allowed)
+        match self.find(action) {
+            None => request_permission(attempt, standing, question).await,
+            Some((_, Rule { verdict: Verdict::Ask, .. })) => ask_approval(attempt, question).await,
+            Some((index, rule)) => {
+                let decision = rule.verdict.decision();
+                attempt.record(self.records(attempt, index, question)).await?;
+                Ok(decision)
             }
-            Some((at, rule @ Rule { verdict: Verdict::Deny, .. })) => {
-                (at, rule, GrantEffect::Deny, Approval::Denied)
-            }
-        };
-        let known = self.grants.lock().get(&index).copied();
-        let (grant, granted) = match known {
-            Some(known) => (known, None),
+        }
+    }
+
+    /// Returns the verdict on `action` of the first rule that matches, with the records of a decision that needs no
+    /// person. The caller makes the records durable before it acts.
+    pub fn verdict(
+        &self,
+        attempt: &AttemptHandle,
+        action: &Action,
+        question: Question,
+    ) -> Option<(Verdict, Vec<Record>)> {
+        let (index, rule) = self.find(action)?;
+        match rule.verdict {
+            Verdict::Ask => Some((Verdict::Ask, vec![])),
+            verdict => Some((verdict, self.records(attempt, index, question))),
+        }
+    }
+
+    fn find(&self, action: &Action) -> Option<(usize, &Rule)> {
+        self.rules.iter().enumerate().find(|(_, rule)| rule.matches(action))
+    }
+
+    /// Makes the records of a decision by a rule: of its grant, if the rule is used for the first time, and of the decision.
+    fn records(&self, attempt: &AttemptHandle, index: usize, question: Question) -> Vec<Record> {
+        let rule = &self.rules[index];
+        let mut grants = self.grants.lock();
+        let (grant, granted) = match grants.get(&index) {
+            Some(known) => (*known, None),
             None => {
-                let assignment = attempt.assignment();
-                let grant = Grant {
-                    id: attempt.new_grant(),
-                    session: assignment.session.id,
-                    run: Some(assignment.run.id),
-                    capability: rule.capability.clone(),
-                    operation: rule.operation.clone(),
-                    resource_pattern: rule.resource.clone(),
-                    effect,
-                    source: GrantSource::Policy,
-                    created_at: attempt.now(),
-                    expires_at: None,
-                };
+                let grant = self.grant(attempt, rule);
+                grants.insert(index, grant.id);
                 (grant.id, Some(Record::Granted(Box::new(grant))))
             }
         };
-        let decided = Record::Decided { question: question.text, decision, grant: Some(grant) };
-        attempt.record(granted.into_iter().chain([decided]).collect()).await?;
-        self.grants.lock().insert(index, grant);
-        Ok(decision)
+        let by = Decider::Rule { rule: rule.to_string() };
+        let decision = decided(question, rule.verdict.decision(), Some(grant), by);
+        granted.into_iter().chain([decision]).collect()
+    }
+
+    fn grant(&self, attempt: &AttemptHandle, rule: &Rule) -> Grant {
+        let assignment = attempt.assignment();
+        Grant {
+            id: attempt.new_grant(),
+            session: assignment.session.id,
+            run: Some(assignment.run.id),
+            capability: rule.capability.clone(),
+            operation: rule.operation.clone(),
+            resource_pattern: rule.resource.clone(),
+            effect: match rule.verdict {
+                Verdict::Allow => GrantEffect::Allow,
+                Verdict::Deny | Verdict::Ask => GrantEffect::Deny,
+            },
+            source: GrantSource::Policy,
+            created_at: attempt.now(),
+            expires_at: None,
+        }
     }
 }
 

@@ -12,13 +12,8 @@ use mainspring_kernel::policy;
 
 use super::error::Problem;
 use super::rule::{
-<<<<<<< HEAD
     Input, Keywords, Number, Rule, Value, command, fallbacks, keyword, number, path, paths, policy_rules,
     ports, profiles, server_names, text, variable_names, variables,
-=======
-    Input, Keywords, Number, Rule, Value, command, fallbacks, keyword, number, path, paths, policy_rules, profiles,
-    server_names, text, variable_names, variables,
->>>>>>> b1e13cb (folders: agents work only where an operator allows, never in the state directory)
 };
 use crate::agents::CONTROL_SERVER;
 

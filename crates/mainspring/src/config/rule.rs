@@ -411,6 +411,7 @@ impl Rule<Vec<policy::Rule>> for PolicyRules {
     fn read(&self, input: &Input<'_>) -> Result<Vec<policy::Rule>, String> {
         let rules: Vec<String> = match &input.raw {
             RawValue::List(rules) => rules.clone(),
+            RawValue::Untyped(text) if text.trim().is_empty() => vec![],
             RawValue::Untyped(text) => text.split(',').map(|rule| rule.trim().to_owned()).collect(),
             _ => return Err(self.allowed()),
         };
@@ -532,7 +533,6 @@ impl Rule<PathBuf> for AbsolutePath {
     }
 }
 
-<<<<<<< HEAD
 /// A rule that accepts a list of paths: a list in the file, comma-separated elsewhere.
 pub(super) struct Paths;
 
@@ -550,20 +550,6 @@ impl Rule<Vec<PathBuf>> for Paths {
             _ => return Err(self.allowed()),
         };
         paths.iter().map(|path| expand_path(Path::new(path), input.folder, input.home)).collect()
-=======
-/// A rule that accepts a list of paths and makes them absolute.
-pub(super) struct AbsolutePaths;
-
-/// Allows a list of paths.
-pub(super) const fn paths() -> AbsolutePaths {
-    AbsolutePaths
-}
-
-impl Rule<Vec<PathBuf>> for AbsolutePaths {
-    fn read(&self, input: &Input<'_>) -> Result<Vec<PathBuf>, String> {
-        let RawValue::List(texts) = &input.raw else { return Err(self.allowed()) };
-        texts.iter().map(|text| expand_path(Path::new(text), input.folder, input.home)).collect()
->>>>>>> b1e13cb (folders: agents work only where an operator allows, never in the state directory)
     }
 
     fn show(&self, value: &Vec<PathBuf>) -> Value {
@@ -571,7 +557,6 @@ impl Rule<Vec<PathBuf>> for AbsolutePaths {
     }
 
     fn allowed(&self) -> String {
-<<<<<<< HEAD
         "a list of paths, such as [\"~/.local/share/tool\"]".to_owned()
     }
 }
@@ -605,9 +590,6 @@ impl Rule<Vec<u16>> for Ports {
 
     fn allowed(&self) -> String {
         "a list of ports from 1 to 65535, such as [443]".to_owned()
-=======
-        "a list of paths, such as [\"/srv/work\"]".to_owned()
->>>>>>> b1e13cb (folders: agents work only where an operator allows, never in the state directory)
     }
 }
 

@@ -11,11 +11,12 @@ use std::path::PathBuf;
 use mainspring_agent::ModelsConfig;
 use mainspring_core::{Limits, Supervision};
 use mainspring_http::HttpLimits;
+use mainspring_kernel::policy;
 
 use super::adapters::{ADAPTER_SETTINGS, AdapterConfig, AdapterSetting, WORKER_COUNT_RANGE};
 use super::rule::{
     self, Input, Keywords, Rule, Value, adapter_name, address, command, host_names, keyword, log_filter,
-    number, owner_name, path, url,
+    number, owner_name, path, policy_rules, url,
 };
 
 const SECOND_MS: u64 = 1000;
@@ -140,6 +141,8 @@ settings! {
         allowed_hosts: Vec<String>, host_names(), Vec::new();
         /// Milliseconds that `serve` waits for active runs before it stops them.
         drain_ms: u64, number(0, HOUR_MS), 10 * SECOND_MS;
+        /// Rules for the agents of every adapter; they come before those of an adapter or an agent definition.
+        rules: Vec<policy::Rule>, policy_rules(), Vec::new();
         /// Log filter, in the syntax of tracing.
         log: String, log_filter(), "warn".into();
         /// Command that supervises the processes of agents, for programs that embed mainspring; `mainspring guard` if empty.

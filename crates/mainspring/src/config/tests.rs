@@ -91,6 +91,7 @@ fn the_defaults_are_as_documented() {
             url: None,
             allowed_hosts: vec![],
             drain_ms: 10_000,
+            rules: vec![],
             log: "warn".into(),
             guard: vec![],
             supervision: Supervision::Tree,

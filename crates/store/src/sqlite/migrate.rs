@@ -25,11 +25,8 @@ const MIGRATIONS: &[(u32, &str)] = &[
     (21, include_str!("../../migrations/0021_retries.sql")),
     (22, include_str!("../../migrations/0022_lost_events.sql")),
     (23, include_str!("../../migrations/0023_bindings.sql")),
-<<<<<<< HEAD
     (24, include_str!("../../migrations/0024_sandbox.sql")),
-=======
-    (24, include_str!("../../migrations/0024_key_folders.sql")),
->>>>>>> b1e13cb (folders: agents work only where an operator allows, never in the state directory)
+    (25, include_str!("../../migrations/0025_key_folders.sql")),
 ];
 
 /// The schema version this program writes.

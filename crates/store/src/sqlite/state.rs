@@ -83,6 +83,8 @@ pub(super) fn state_read(columns: &mut Columns<'_>) -> Result<RunState> {
         calls: wait.calls,
         results: wait.results,
         resume: wait.resume,
+        // Only an execution that lives replies.
+        replies: None,
         answer: wait.answer,
     });
     // The column holds the reason of a retry or that of a cancellation.

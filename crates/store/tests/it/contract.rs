@@ -178,6 +178,7 @@ fn every_state() -> Vec<RunState> {
         calls: vec![],
         results: vec![],
         resume: json!({"call": ["t1", null, 1.5]}),
+        replies: None,
         answer: held.then(|| Answer::Input { input: serde_json::json!("yes") }),
     };
     let call = ClientCall {

@@ -97,6 +97,80 @@ async fn a_decision_by_policy_is_recorded_with_its_grant() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_decision_is_recorded_with_who_made_it_and_what_the_agent_was_told() {
+    let ask_mode = |prompt| RunRequest { mode: Mode::Ask, ..request("a", prompt) };
+    let policy = Decider::policy;
+    let rule = |rule: &str| Decider::Rule { rule: rule.into() };
+    for (permissions, request, decision, by, told) in [
+        (Permissions::Legacy, request("a", "ask x"), Approval::Allowed, policy("legacy"), "allow_once"),
+        (Permissions::Deny, request("a", "ask x"), Approval::Denied, policy("deny"), "reject_once"),
+        (Permissions::Legacy, ask_mode("ask x"), Approval::Denied, policy("mode_ask"), "reject_once"),
+        (
+            Permissions::Ask,
+            request("a", "ask ruled"),
+            Approval::Allowed,
+            rule("allow tool * ruled"),
+            "allow_once",
+        ),
+        // The agent cannot hear that it is allowed, or that it is denied.
+        (
+            Permissions::Legacy,
+            request("a", "warned x"),
+            Approval::Denied,
+            policy("no_allow_option"),
+            "reject_once",
+        ),
+        (Permissions::Deny, request("a", "obliged x"), Approval::Denied, policy("deny"), "cancelled"),
+    ] {
+        let world = world_with("none", |setup| {
+            setup.agent.permissions = permissions;
+            setup.agent.rules = vec!["allow tool * ruled".parse().unwrap()];
+        })
+        .await;
+        let run = world.start_request(request.clone()).await;
+        world.wait_for_end(run).await;
+        let heard = world.last_message("a").await.text();
+        assert_eq!(heard.starts_with("\"cancelled\""), told == "cancelled", "{heard}");
+        assert_eq!(heard.contains("\"yes\""), decision == Approval::Allowed, "{heard}");
+        let resolved = resolutions(&world).await;
+        assert_eq!(resolved, [(decision, Some(by), Some(told.to_owned()))], "{request:?}");
+        world.close().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_persons_decision_names_the_person_and_what_the_agent_was_told() {
+    let world = world("resume").await;
+    for decision in [Approval::Allowed, Approval::Denied] {
+        let run = world.start("a", "obliged x").await;
+        let (wait, _) = world.wait_for_question(run).await;
+        world.decide(run, wait, decision).await;
+        world.wait_for_end(run).await;
+    }
+    let me = || Some(Decider::Person { owner_id: world.me.owner.clone() });
+    assert_eq!(
+        resolutions(&world).await,
+        [
+            (Approval::Allowed, me(), Some("allow_once".to_owned())),
+            (Approval::Denied, me(), Some("cancelled".to_owned()))
+        ]
+    );
+    world.close().await;
+}
+
+/// The decisions of the session `a`: each with who made it and what the agent was told.
+async fn resolutions(world: &World) -> Vec<(Approval, Option<Decider>, Option<String>)> {
+    let events = world.events("a").await;
+    let resolved = events.iter().filter_map(|event| match &event.body {
+        Body::ApprovalResolved { decision, decided_by, told, .. } => {
+            Some((*decision, decided_by.as_deref().cloned(), told.clone()))
+        }
+        _ => None,
+    });
+    resolved.collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_session_continues_in_the_same_process_and_in_the_next() {
     for (resumes, fidelity) in
         [("resume", Fidelity::Native), ("load", Fidelity::Native), ("none", Fidelity::Reconstructed)]

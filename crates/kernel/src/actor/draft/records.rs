@@ -30,10 +30,11 @@ impl AttemptDraft {
             Record::LeftRunning { processes } => self.emit(Body::AttemptLeftRunning { processes }),
             Record::Confined(sandbox) => self.emit(Body::AttemptConfined { sandbox }),
             Record::Granted(grant) => self.row(Row::Grant(grant)),
-            Record::Decided { question, decision, grant } => {
+            Record::Decided { question, decision, grant, by, told } => {
                 let wait_id = self.ids.wait();
                 self.emit(Body::ApprovalRequested { wait_id, question, expires_at_ms: None });
-                self.emit(Body::ApprovalResolved { wait_id, decision, grant_id: grant });
+                let (grant_id, decided_by) = (grant, Some(Box::new(by)));
+                self.emit(Body::ApprovalResolved { wait_id, decision, grant_id, decided_by, told });
             }
             Record::Message { blocks, usage } => {
                 self.hot.turn_usage += usage.unwrap_or_default();
