@@ -8,6 +8,7 @@ use std::time::SystemTime;
 
 use mainspring_core::limits::BadName;
 use mainspring_core::{AgentDefinition, AgentName, Cost, RunLimits, agent};
+use mainspring_kernel::policy::MAX_PATTERN_BYTES;
 use minijinja::{Environment, UndefinedBehavior};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -130,6 +131,11 @@ impl Definition {
         }
         if record.result_bytes.is_some_and(|bytes| bytes < MIN_RESULT_BYTES) {
             return Err(format!("result_bytes: at least {MIN_RESULT_BYTES}"));
+        }
+        let patterns =
+            [&record.tools, &record.approve, &record.deny].into_iter().chain(&record.mcp).flatten();
+        if { patterns }.any(|pattern| pattern.len() > MAX_PATTERN_BYTES) {
+            return Err(format!("a pattern for names has at most {MAX_PATTERN_BYTES} bytes"));
         }
         let output = record.output_schema.map(|schema| OutputSchema::new(&schema)).transpose();
         Ok(Self {

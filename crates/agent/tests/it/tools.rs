@@ -7,7 +7,9 @@ use async_trait::async_trait;
 use mainspring_agent::hooks::{HookContext, Hooks, ToolDecision, ToolResult};
 use mainspring_agent::provider::ToolUse;
 use mainspring_agent::tool::{Toolbox, function};
-use mainspring_core::{Answer, Body, MessageStatus, Mode, Role, RunStatus, ToolOutcome, WaitRequest};
+use mainspring_core::{
+    Answer, Approval, Body, Decider, MessageStatus, Mode, Role, RunStatus, ToolOutcome, WaitRequest,
+};
 use mainspring_kernel::kernel::{OnOrphan, RunRequest};
 use mainspring_kernel::store::Store;
 use mainspring_model_server::{Gate, ModelServer, Protocol, Reply};
@@ -267,6 +269,23 @@ async fn a_definition_selects_tools_and_approvals() {
     assert_eq!(request["system"], "You are ada's careful helper.");
     assert_eq!(request["tools"].as_array().unwrap().len(), 3);
     assert_eq!(world.steps(run.id).await[0].agent, "careful@1");
+    // Both decisions are recorded: the rule's with its grant, and the person's.
+    let bodies = world.event_bodies(run.id).await;
+    let resolved: Vec<_> = bodies
+        .iter()
+        .filter_map(|body| match body {
+            Body::ApprovalResolved { decision, grant_id, decided_by, told, .. } => {
+                Some((*decision, grant_id.is_some(), decided_by.as_deref().cloned(), told.as_deref()))
+            }
+            _ => None,
+        })
+        .collect();
+    let rule = Decider::Rule { rule: "deny tool call fail".into() };
+    let person = Decider::Person { owner_id: "ada".into() };
+    assert_eq!(
+        resolved,
+        [(Approval::Denied, true, Some(rule), Some("error")), (Approval::Allowed, false, Some(person), None)]
+    );
 }
 
 #[tokio::test]
