@@ -116,6 +116,7 @@ impl Config {
         let cannot_be_of_folder = |entry: &Entry| NOT_SET_BY_FOLDERS.contains(&entry.key.as_str());
         let mut entries = Vec::new();
         let mut models = ModelsConfig::default();
+        let mut table_origins = Vec::new();
         if let Some(ConfigFile { path, text }) = &beneath {
             entries.extend(file::entries(path, text, &mut problems).into_iter().filter(cannot_be_of_folder));
         }
@@ -127,6 +128,7 @@ impl Config {
                 }
             }
             models = models::read(path, text, sources.home.as_deref(), &mut problems);
+            table_origins = models::origins(path, text);
         }
         entries.extend(text::variables(sources, &mut problems));
         entries.extend(text::flags(sources, &mut problems));
@@ -139,7 +141,7 @@ impl Config {
         }
         config.models = models;
         let file = file.map(|file| file.path);
-        let mut resolved = Resolved { config, origins: BTreeMap::new(), file, ignored };
+        let mut resolved = Resolved { config, origins: table_origins.into_iter().collect(), file, ignored };
         for entry in entries {
             if let Err(problem) = resolved.apply(entry, sources.home.as_deref()) {
                 problems.push(problem);
@@ -162,7 +164,8 @@ impl Config {
 }
 
 impl Resolved {
-    /// Lists every setting in the order of the table, then the settings of adapters.
+    /// Lists every setting in the order of the table, then the settings of adapters, then providers, models, prices and
+    /// MCP servers.
     pub fn rows(&self) -> Vec<SettingRow> {
         let origin = |key: &str| self.origins.get(key).cloned().unwrap_or(Origin::Default);
         let mut rows = Vec::new();
@@ -185,7 +188,35 @@ impl Resolved {
                 }));
             }
         }
+        rows.extend(self.tables().into_iter().map(|(key, value, description)| SettingRow {
+            value: Value::Text(value),
+            origin: origin(&key),
+            key,
+            description,
+        }));
         rows
+    }
+
+    /// Lists the tables that describe models and tools: key, value and description. Shows no secrets.
+    fn tables(&self) -> Vec<(String, String, &'static str)> {
+        let ModelsConfig { providers, models, mcp, prices } = &self.config.models;
+        let providers = providers.iter().map(|(name, provider)| {
+            let value = format!("{} {}", provider.kind, provider.base_url.as_deref().unwrap_or_default());
+            (format!("providers.{name}"), value.trim().to_owned(), "Provider of models.")
+        });
+        let models = models.iter().map(|(name, profile)| {
+            let value = format!("{}/{}", profile.provider, profile.model);
+            (format!("models.{name}"), value, "Model for a purpose.")
+        });
+        let prices = prices.iter().map(|(name, price)| {
+            let value = format!("{}/{}", price.input, price.output);
+            (format!("prices.{name}"), value, "Price per million tokens, input and output.")
+        });
+        let mcp = mcp.iter().map(|(name, server)| {
+            let value = server.command.as_ref().or(server.url.as_ref()).cloned().unwrap_or_default();
+            (format!("mcp.{name}"), value, "MCP server.")
+        });
+        providers.chain(models).chain(prices).chain(mcp).collect()
     }
 
     fn apply(&mut self, entry: Entry, home: Option<&Path>) -> Result<(), Problem> {

@@ -127,6 +127,11 @@ impl Actor {
         }
         self.shared.check_profile(&adapter, accept.options.model_profile.as_deref())?;
         let folder = accept.options.cwd.as_deref().or(self.hot.session.cwd.as_deref());
+        if !self.stored {
+            // The same request describes the new session.
+            let of_session = self.hot.session.cwd.as_deref();
+            self.shared.check_folder(&adapter, of_session, accept.caller.folders.as_deref())?;
+        }
         if accept.options.folders != accept.caller.folders {
             // The run is limited to the folders of its parent, and its caller to others.
             self.shared.check_folder(&adapter, folder, accept.caller.folders.as_deref())?;

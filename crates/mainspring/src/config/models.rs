@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use mainspring_agent::ModelsConfig;
+use toml::de::DeTable;
 
 use super::error::Problem;
 use super::file::position;
@@ -11,6 +12,20 @@ use super::source::Origin;
 
 /// The tables that are read here.
 pub(super) const MODEL_TABLES: [&str; 4] = ["providers", "models", "prices", "mcp"];
+
+/// Returns the origin of each table in the model tables: `providers.NAME` and so on.
+pub(super) fn origins(path: &Path, text: &str) -> Vec<(String, Origin)> {
+    let Ok(root) = DeTable::parse(text) else { return vec![] };
+    let tables = root.get_ref().iter().filter(|(name, _)| MODEL_TABLES.contains(&name.get_ref().as_ref()));
+    let named = tables.flat_map(|(name, table)| {
+        let entries = table.get_ref().as_table().into_iter().flat_map(|table| table.keys());
+        entries.map(move |entry| {
+            let line = position(text, entry.span().start).0;
+            (format!("{}.{}", name.get_ref(), entry.get_ref()), Origin::File { path: path.to_owned(), line })
+        })
+    });
+    named.collect()
+}
 
 /// Reads the model tables of the file at `path`.
 pub(super) fn read(

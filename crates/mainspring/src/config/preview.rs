@@ -55,14 +55,6 @@ impl Resolved {
                 format!("prompts to {server}{key}"),
             ));
         }
-        for (name, profile) in &self.config.models.models {
-            let value = format!("{}/{}", profile.provider, profile.model);
-            effects.push(effect(EffectKind::Sets, format!("models.{name}"), value));
-        }
-        for (name, price) in &self.config.models.prices {
-            let value = format!("{} in, {} out", price.input, price.output);
-            effects.push(effect(EffectKind::Sets, format!("prices.{name}"), value));
-        }
         effects.extend(self.settings_of(file));
         effects.sort_by_key(|effect| effect.kind);
         effects
@@ -72,7 +64,9 @@ impl Resolved {
     fn settings_of(&self, file: &Path) -> impl Iterator<Item = Effect> {
         let is_of_file = move |origin: &Origin| matches!(origin, Origin::File { path, .. } if path == file);
         let is_named = |key: &str| {
-            key.starts_with("adapters.") && [".command", ".pass_env"].iter().any(|end| key.ends_with(end))
+            let of_adapter = [".command", ".pass_env"].iter().any(|end| key.ends_with(end));
+            (key.starts_with("adapters.") && of_adapter)
+                || ["providers.", "mcp."].iter().any(|start| key.starts_with(start))
         };
         let rows = self.rows().into_iter();
         rows.filter(move |row| is_of_file(&row.origin) && !is_named(&row.key))

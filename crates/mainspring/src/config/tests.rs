@@ -517,6 +517,14 @@ fn models_are_read_and_checked() {
     assert_eq!(models.providers["local"].key_file, Some(well.path("project/key")));
     assert_eq!(models.models["main_reasoner"].temperature, Some(0.5));
     assert_eq!(models.prices["m"].input, 1.5);
+    let rows = well.load().rows();
+    let row = |key: &str| {
+        rows.iter().find(|row| row.key == key).map(|row| (row.value.to_string(), row.origin.to_string()))
+    };
+    let line = |line: u32| format!("{} line {line}", well.path("project/mainspring.toml").display());
+    assert_eq!(row("providers.local"), Some(("openai http://127.0.0.1:8080/v1".into(), line(1))));
+    assert_eq!(row("models.main_reasoner"), Some(("local/m".into(), line(5))));
+    assert_eq!(row("prices.m"), Some(("1.5/2".into(), line(9))));
 
     let problems = machine().file("\n[models.x]\nprovider = \"y\"\nmodel = \"z\"").problems();
     assert!(
