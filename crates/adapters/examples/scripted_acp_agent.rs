@@ -389,13 +389,7 @@ impl Agent {
             }
             "ask" => return self.ask(session, rest, false),
             "bare" => return self.ask(session, rest, true),
-            // A request without an option that allows, and one without an option that denies.
-            "warned" | "obliged" => {
-                self.offers = if verb == "warned" { "reject" } else { "allow" };
-                let next = self.ask(session, rest, false);
-                self.offers = "";
-                return next;
-            }
+            "warned" | "obliged" => return self.ask_one_sided(session, verb, rest),
             "plan" => {
                 let entries = json!([{"content": "look", "priority": "high", "status": "completed"},
                                      {"content": rest, "priority": "high", "status": "in_progress"}]);
@@ -478,6 +472,14 @@ impl Agent {
         self.update(session, &json!({"sessionUpdate": "tool_call_update", "toolCallId": id, "status": "in_progress", "rawInput": {"path": "/x"}}));
         let content = json!([{"type": "content", "content": {"type": "text", "text": "done it"}}]);
         self.update(session, &json!({"sessionUpdate": "tool_call_update", "toolCallId": id, "status": "completed", "content": content}));
+    }
+
+    /// `warned WHAT`: asks without an option that allows; `obliged WHAT`: without one that denies.
+    fn ask_one_sided(&mut self, session: &str, verb: &str, what: &str) -> Next {
+        self.offers = if verb == "warned" { "reject" } else { "allow" };
+        let next = self.ask(session, what, false);
+        self.offers = "";
+        next
     }
 
     /// Requests a permission and waits for the answer. The details of a `bare` request are sent before it.

@@ -46,7 +46,7 @@ pub struct Wait {
     pub resume: Value,
     /// What the agent is told for each decision on an approval, if the execution that holds the wait has said so.
     #[serde(skip)]
-    pub replies: Option<Replies>,
+    pub replies: Option<Box<Replies>>,
     /// The answer. Once it is set, the run continues as soon as a worker is free.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub answer: Option<Answer>,
@@ -317,7 +317,7 @@ mod tests {
     #[test]
     fn a_decision_names_who_made_it_and_what_the_agent_is_told() {
         let replies = Replies { allowed: "allow_once".into(), denied: "cancelled".into() };
-        let wait = Wait { replies: Some(replies), ..wait(WaitRequest::Approval) };
+        let wait = Wait { replies: Some(Box::new(replies)), ..wait(WaitRequest::Approval) };
         let by = Decider::Key { owner_id: "ada".into(), key_id: KeyId::from_random([2; 16]) };
         let told = |answer, by| match super::decide(&wait, answer, by) {
             Ok(Some(Body::ApprovalResolved { decided_by, told, .. })) => (decided_by.map(|by| *by), told),

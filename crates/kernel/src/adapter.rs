@@ -10,7 +10,7 @@ use async_trait::async_trait;
 pub use mainspring_api::{Capabilities, RestartBehavior};
 use mainspring_core::{
     Answer, Attempt, AttemptId, AuthMethod, Binding, ClientCall, ClientResult, Digest, Failure, LeftProcess,
-    Message, Point, Run, Session, Time, Usage, WaitId, WaitRequest,
+    Message, Point, Replies, Run, Session, Time, Usage, WaitId, WaitRequest,
 };
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;

@@ -118,6 +118,7 @@ impl RunOptions {
             output_schema: self.output_schema.clone(),
             limits: self.limits,
             tools: self.tools.clone(),
+            folders: self.folders.clone(),
         }
     }
 }

@@ -27,7 +27,8 @@ impl Actor {
 
     /// Lets the active run wait: `held` by its execution, or by the store alone.
     pub(super) async fn wait(&mut self, by: AttemptId, ask: Ask, held: Option<AskReply>) {
-        let asked = self.record_wait(by, ask, held.is_some()).await;
+        // Boxed to keep the futures of turns that ask nothing small.
+        let asked = Box::pin(self.record_wait(by, ask, held.is_some())).await;
         match (asked, held) {
             (Ok(()), held) => {
                 if let Some(active) = &mut self.active {
@@ -63,7 +64,7 @@ impl Actor {
             calls: ask.calls,
             results: ask.results,
             resume: ask.resume,
-            replies: ask.replies,
+            replies: ask.replies.map(Box::new),
             answer: None,
         };
         let Some(active) = self.active.as_ref().filter(|active| active.is_held_by(by)) else {

@@ -39,7 +39,7 @@ impl Actor {
             return;
         };
         let started = match self.active {
-            Some(_) => self.resume(permit).await,
+            Some(_) => Box::pin(self.resume(permit)).await,
             None => self.begin(run, permit).await,
         };
         match started {
