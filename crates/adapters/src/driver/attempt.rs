@@ -1,6 +1,6 @@
 //! One attempt: a worker, a native session, a turn.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use mainspring_core::{Binding, Failure, Sandbox};
@@ -143,7 +143,7 @@ impl<D: Dialect> Driver<D> {
             return Err(AttemptError::Cancelled);
         }
         // The folder may have been replaced while the agent started.
-        let folder = self.allowed_folder(attempt, cwd)?;
+        let folder = self.allowed_folder(attempt, &key.cwd)?;
         let turn = TurnContext {
             attempt,
             worker,

@@ -191,7 +191,7 @@ async fn a_folder_that_is_replaced_by_a_link_after_acceptance_is_checked_again()
     std::fs::remove_dir(&work).unwrap();
     std::os::unix::fs::symlink(&state, &work).unwrap();
     let cancel = format!("/v1/runs/{}/cancel", blocker["runId"].as_str().unwrap());
-    assert!(attack.server.post(&cancel, json!({})).await.0.is_success());
+    assert!(send_request(attack.server.request(Method::POST, &cancel)).await.0.is_success());
     let run = attack.server.wait_ended(&queued).await;
     assert_eq!(
         (&run["status"], &run["error"]["code"]),
