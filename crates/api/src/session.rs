@@ -217,7 +217,7 @@ pub struct SessionPatch {
     #[serde(default, deserialize_with = "crate::present_or_null", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(value_type = Option<String>))]
     pub title: Option<Option<String>>,
-    /// `open` or `archived`; null leaves it as it is.
+    /// `open`, `archived` or `closed`; null leaves it as it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<SessionStatus>,
     /// Whether the session is pinned; null leaves it as it is.

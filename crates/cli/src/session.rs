@@ -31,6 +31,9 @@ pub(super) enum Session {
         /// List archived sessions instead of open ones
         #[arg(long)]
         archived: bool,
+        /// List closed sessions instead of open ones
+        #[arg(long, conflicts_with = "archived")]
+        closed: bool,
     },
     /// Create a session
     New {
@@ -172,7 +175,12 @@ pub(super) enum Session {
         /// Session key, or id (ses_…) or its beginning
         session: String,
     },
-    /// Reopen an archived session
+    /// Close a session: it takes no new prompts until it is reopened
+    Close {
+        /// Session key, or id (ses_…) or its beginning
+        session: String,
+    },
+    /// Reopen an archived or closed session
     Reopen {
         /// Session key, or id (ses_…) or its beginning
         session: String,
@@ -298,6 +306,7 @@ impl Session {
             | Self::Unpin { session }
             | Self::Rename { session, .. }
             | Self::Archive { session }
+            | Self::Close { session }
             | Self::Reopen { session }
             | Self::Delete { session, .. } => Some(session),
         }
@@ -305,7 +314,14 @@ impl Session {
 
     async fn dispatch(self, context: &Context<'_>, connection: &mut Connection<'_>) -> Result<(), CliError> {
         match self {
-            Self::List { limit, archived } => list::list(context, connection, limit, archived).await,
+            Self::List { limit, archived, closed } => {
+                let status = match (archived, closed) {
+                    (true, _) => SessionStatus::Archived,
+                    (_, true) => SessionStatus::Closed,
+                    _ => SessionStatus::Open,
+                };
+                list::list(context, connection, limit, status).await
+            }
             Self::New { key, options } => {
                 let name = key.map_or(NewName::Any(true), NewName::Key);
                 start_session(context, connection, Some(name), None, options).await
@@ -360,6 +376,10 @@ impl Session {
             Self::Archive { session } => {
                 let changes = status_patch(SessionStatus::Archived);
                 patch_session(context, connection, &session, &changes, "archived").await
+            }
+            Self::Close { session } => {
+                let changes = status_patch(SessionStatus::Closed);
+                patch_session(context, connection, &session, &changes, "closed").await
             }
             Self::Reopen { session } => {
                 let changes = status_patch(SessionStatus::Open);

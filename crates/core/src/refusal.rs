@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{AttemptId, RunId, RunStatus, WaitId};
+use crate::{AttemptId, RunId, RunStatus, SessionId, WaitId};
 
 /// Defines an error's stable codes: the method `code` and the list `CODES`. Both come from one table, so the list is
 /// always complete. Variants after the semicolon delegate to the codes of another error.
@@ -98,6 +98,12 @@ pub enum Refusal {
         "the session belongs to no org: only one that was made with an org's key can be shown to that org"
     )]
     NoOrg,
+    /// The session is closed and takes no new work.
+    #[error("the session {session} is closed and takes no new work: reopen it, or fork it")]
+    SessionClosed {
+        /// The session.
+        session: SessionId,
+    },
     /// The command is not possible in the current state.
     #[error("not possible while the {what} is {status}")]
     WrongState {
@@ -120,6 +126,7 @@ impl Refusal {
         Self::UnknownToolUse { .. } => "unknown_tool_use",
         Self::ResultConflict { .. } => "tool_result_conflict",
         Self::NoOrg => "no_org",
+        Self::SessionClosed { .. } => "session_closed",
         Self::WrongState { .. } => "wrong_state",
     }
 }

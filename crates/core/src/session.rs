@@ -1,8 +1,11 @@
 //! Sessions: durable conversations that runs belong to.
 //!
 //! ```text
-//! open ◀──▶ archived        open | archived ──delete──▶ deleted
+//! open ◀──▶ archived ◀──▶ closed ◀──▶ open        any of them ──delete──▶ deleted
 //! ```
+//!
+//! A new prompt reopens an archived session. A closed one takes no new work until it is reopened; runs that were accepted
+//! before go on, and everything can be read.
 //!
 //! Invariants: a session's id, owner and org never change; setting a property to its current value changes nothing; a
 //! session with a live run is not deleted; a session without an org is private.
@@ -181,7 +184,7 @@ pub enum SessionStatus {
     Open,
     /// Archived: still readable, and a new prompt reopens it.
     Archived,
-    /// Closed by its surface.
+    /// Closed: still readable, but it takes no new work until it is reopened.
     Closed,
     /// Deleted: invisible to readers; its remaining data is being removed.
     Deleted,
@@ -207,6 +210,8 @@ pub enum Command {
     },
     /// Archive the session.
     Archive,
+    /// Close the session.
+    Close,
     /// Reopen the session.
     Reopen,
     /// Delete the session.
@@ -231,9 +236,20 @@ pub fn decide(session: &Session, command: Command) -> Result<Vec<Body>, Refusal>
         },
         (_, Command::Navigate { tip }) if tip == session.tip_message => Ok(vec![]),
         (_, Command::Navigate { tip }) => updated(SessionChange::Tip { tip }),
-        (SessionStatus::Archived, Command::Archive) | (SessionStatus::Open, Command::Reopen) => Ok(vec![]),
+        (SessionStatus::Archived, Command::Archive)
+        | (SessionStatus::Closed, Command::Close)
+        | (SessionStatus::Open, Command::Reopen) => Ok(vec![]),
         (_, Command::Archive) => updated(SessionChange::Status { status: SessionStatus::Archived }),
+        (_, Command::Close) => updated(SessionChange::Status { status: SessionStatus::Closed }),
         (_, Command::Reopen) => updated(SessionChange::Status { status: SessionStatus::Open }),
+    }
+}
+
+/// Refuses new work, a prompt or a retry, in a closed session.
+pub fn check_takes_work(session: &Session) -> Result<(), Refusal> {
+    match session.status {
+        SessionStatus::Closed => Err(Refusal::SessionClosed { session: session.id }),
+        _ => Ok(()),
     }
 }
 
@@ -468,6 +484,21 @@ mod tests {
         assert_eq!(session.status, SessionStatus::Archived);
         assert_eq!(send(&mut session, Command::Reopen), Ok(vec!["session.updated"]));
         assert_eq!((session.status, session.version), (SessionStatus::Open, 3));
+    }
+
+    #[test]
+    fn a_closed_session_takes_no_work_until_it_is_reopened() {
+        let mut session = session(SessionStatus::Open);
+        assert_eq!(send(&mut session, Command::Close), Ok(vec!["session.updated"]));
+        assert_eq!(send(&mut session, Command::Close), Ok(vec![]));
+        let refusal = check_takes_work(&session).unwrap_err();
+        assert_eq!(refusal.code(), "session_closed");
+        assert!(refusal.to_string().contains(&session.id.to_string()), "{refusal}");
+        assert_eq!(send(&mut session, rename(Some("coffee"))), Ok(vec!["session.updated"]));
+        for command in [Command::Reopen, Command::Close, Command::Archive] {
+            assert_eq!(send(&mut session, command), Ok(vec!["session.updated"]));
+            assert_eq!(check_takes_work(&session).is_ok(), session.status != SessionStatus::Closed);
+        }
     }
 
     #[test]

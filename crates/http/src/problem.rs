@@ -34,6 +34,7 @@ pub const PROBLEMS: &[(StatusCode, &str)] = &[
     (StatusCode::CONFLICT, "already_exists"),
     (StatusCode::CONFLICT, "agent_taken"),
     (StatusCode::CONFLICT, "session_busy"),
+    (StatusCode::CONFLICT, "session_closed"),
     (StatusCode::CONFLICT, "not_latest_run"),
     (StatusCode::CONFLICT, "stale_attempt"),
     (StatusCode::CONFLICT, "no_authority"),

@@ -74,6 +74,7 @@ pub const CODE_MAP: &[(&str, &[&str])] = &[
             "run_merged",
             "script_error",
             "session_busy",
+            "session_closed",
             "too_large",
             "too_many",
             "too_many_children",

@@ -13,18 +13,18 @@ pub(super) async fn list(
     context: &Context<'_>,
     connection: &mut Connection<'_>,
     limit: usize,
-    archived: bool,
+    status: SessionStatus,
 ) -> Result<(), CliError> {
-    let status = if archived { SessionStatus::Archived } else { SessionStatus::Open };
     let list = SessionListQuery { status: Some(status), limit: Some(limit), ..SessionListQuery::default() };
     let sessions = connection.request(async |client| client.session_list(&list).await).await?.items;
     if context.output.json {
         return Ok(sessions.iter().try_for_each(|session| context.output.print_json(session))?);
     }
     if sessions.is_empty() {
-        context.output.print_note(match archived {
-            true => "no archived sessions",
-            false => "no sessions yet; start one with: mainspring prompt --session NAME TEXT",
+        context.output.print_note(match status {
+            SessionStatus::Archived => "no archived sessions",
+            SessionStatus::Closed => "no closed sessions",
+            _ => "no sessions yet; start one with: mainspring prompt --session NAME TEXT",
         })?;
         return Ok(());
     }

@@ -277,6 +277,14 @@ fn sessions_are_renamed_archived_and_deleted() {
     assert_eq!(names(&["session", "list", "--archived", "--json"]), ["My title"]);
     run(dir.path(), &["prompt", "--session", "a", "say a prompt takes it out again"]);
     assert_eq!(names(&["session", "list", "--json"]), ["My title"]);
+    assert_eq!(run(dir.path(), &["session", "close", "a"]).out, "closed a\n");
+    assert_eq!(names(&["session", "list", "--closed", "--json"]), ["My title"]);
+    let refused = run(dir.path(), &["prompt", "--session", "a", "say no"]);
+    assert_eq!(refused.code, 4);
+    assert!(refused.err.contains("error[session_closed]"), "{}", refused.err);
+    assert!(refused.err.contains("reopen it"), "{}", refused.err);
+    assert_eq!(run(dir.path(), &["session", "reopen", "a"]).out, "reopened a\n");
+    assert_eq!(names(&["session", "list", "--json"]), ["My title"]);
     assert_eq!(run(dir.path(), &["session", "delete", "a"]).out, "deleted a\n");
     assert_eq!(run(dir.path(), &["session", "show", "a"]).code, 3);
     run(dir.path(), &["prompt", "--session", "a", "say the name is free again"]);

@@ -116,6 +116,7 @@ impl Actor {
             return Err(Error::ShuttingDown);
         }
         accept.caller.check_changes(&self.hot.session)?;
+        session::check_takes_work(&self.hot.session)?;
         let adapter = accept.adapter.as_ref().unwrap_or(&self.hot.session.adapter).clone();
         if !accept.ignore_unused_options {
             self.shared.check_adapter(&adapter)?;

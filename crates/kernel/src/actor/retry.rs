@@ -4,7 +4,7 @@ use mainspring_core::run::{Command as RunCommand, Outcome};
 use mainspring_core::tree::before;
 use mainspring_core::{
     Attempt, Failure, Fallback, MessageStatus, NextAttempt, RetryReason, Role, Run, RunChange, RunId,
-    RunOptions, RunStatus, retry,
+    RunOptions, RunStatus, retry, session,
 };
 
 use super::{Active, Actor};
@@ -151,6 +151,7 @@ impl Actor {
         if let Some(status) = self.busy() {
             return Err(Error::Busy { status });
         }
+        session::check_takes_work(&self.hot.session)?;
         let run = self.run_known(id).await?;
         let merged = self.check_latest(&run).await?;
         let change = self.allowed_change(&run, change).await?;

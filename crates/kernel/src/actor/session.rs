@@ -1,4 +1,4 @@
-//! The session itself: created, renamed, archived, deleted.
+//! The session itself: created, renamed, archived, closed, deleted.
 
 use mainspring_core::session::Command as SessionCommand;
 use mainspring_core::{Body, Cursor, Refusal, Session, SessionStatus};
@@ -45,7 +45,9 @@ impl Actor {
         version: Option<u64>,
     ) -> Result<Session, Error> {
         self.check_version(version)?;
-        let leaves = |command| matches!(command, &SessionCommand::Archive | &SessionCommand::Delete { .. });
+        let leaves = |command: &SessionCommand| {
+            matches!(command, SessionCommand::Archive | SessionCommand::Close | SessionCommand::Delete { .. })
+        };
         // The bindings of a deleted session cannot be read any more.
         let natives = match commands.iter().any(leaves) {
             true => Box::pin(self.shared.active_bindings(self.fence.session)).await?,

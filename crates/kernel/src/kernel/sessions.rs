@@ -158,6 +158,7 @@ impl Kernel {
             None => {}
             Some(SessionStatus::Open) => commands.push(session::Command::Reopen),
             Some(SessionStatus::Archived) => commands.push(session::Command::Archive),
+            Some(SessionStatus::Closed) => commands.push(session::Command::Close),
             Some(status) => return Err(Error::Invalid(format!("a session cannot be set to {status}"))),
         }
         let defaults = patched_defaults(&patch);

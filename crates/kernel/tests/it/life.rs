@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
-use mainspring_core::{Block, CancelReason, Position, RunState, RunStatus, SessionStatus, WaitRequest};
+use mainspring_core::{
+    Block, CancelReason, Failure, Position, RunState, RunStatus, SessionStatus, WaitRequest,
+};
 use mainspring_kernel::Options;
 use mainspring_kernel::adapter::{End, Executed, Record};
-use mainspring_kernel::kernel::{SessionPatch, Work};
+use mainspring_kernel::kernel::{RunRequest, SessionPatch, SessionQuery, Work};
 
 use crate::puppet::{PuppetBehavior, puppet, puppet_request, question};
 use crate::world::{Disk, World, by_key, every_store, input, run_process, run_ready_tasks, with_timeout};
@@ -195,6 +197,49 @@ async fn an_archived_session_is_reopened_by_a_prompt_and_a_deleted_one_is_not() 
         assert_eq!(error.code(), "not_found");
         let error = world.kernel.session_tree(&world.me, &by_key("a"), Default::default()).await.unwrap_err();
         assert_eq!(error.code(), "not_found");
+    }
+}
+
+#[tokio::test]
+async fn a_closed_session_takes_no_new_work_and_ends_what_it_has() {
+    for disk in every_store() {
+        let (adapter, mut control) = puppet(&disk.store, PuppetBehavior::default());
+        let world = World::with(disk.clone(), Options::default(), vec![adapter]).await;
+        let name = disk.name;
+        let set = async |status| {
+            let patch = SessionPatch { status: Some(status), ..SessionPatch::default() };
+            world.kernel.session_patch(&world.me, &by_key("a"), patch).await.unwrap().status
+        };
+        let named = |text: &str, id: &str| {
+            let mut request = puppet_request("a", text);
+            request.name.idempotency_key = Some(id.into());
+            request
+        };
+        let running = world.send(named("one", "1")).await.unwrap().run;
+        let queued = world.send(named("two", "2")).await.unwrap().run;
+        let execution = control.next().await;
+        assert_eq!(set(SessionStatus::Closed).await, SessionStatus::Closed, "{name}");
+        let refused = world.send(named("three", "3")).await.unwrap_err();
+        assert_eq!(refused.code(), "session_closed", "{name}");
+        assert_eq!(world.send(named("one", "1")).await.unwrap().run.id, running.id, "{name}: a replay");
+        // Both runs were accepted before.
+        execution.end(End::failed(Failure::new("broken", "no"), false));
+        control.next().await.end(End::succeeded());
+        assert_eq!(world.ended(running.id).await.state.status(), RunStatus::Failed, "{name}");
+        assert_eq!(world.ended(queued.id).await.state.status(), RunStatus::Succeeded, "{name}");
+        let failing = set(SessionStatus::Open).await;
+        assert_eq!(failing, SessionStatus::Open, "{name}");
+        let failed = world.send(named("three", "3")).await.unwrap().run;
+        control.next().await.end(End::failed(Failure::new("broken", "no"), false));
+        world.ended(failed.id).await;
+        set(SessionStatus::Closed).await;
+        let retried = world.kernel.run_retry(&world.me, failed.id, Default::default()).await;
+        assert_eq!(retried.unwrap_err().code(), "session_closed", "{name}");
+        let world = World::reboot(&disk).await;
+        let refused = world.send(RunRequest::text("a", "say four")).await.unwrap_err();
+        assert_eq!(refused.code(), "session_closed", "{name}: after a restart");
+        let page = SessionQuery { status: Some(SessionStatus::Closed), ..SessionQuery::default() };
+        assert_eq!(world.kernel.session_list(&world.me, page).await.unwrap().len(), 1, "{name}");
     }
 }
 
