@@ -228,6 +228,7 @@ impl Agent {
         let load = self.has("load") || self.has("boast-load");
         json!({
             "protocolVersion": 1,
+            "agentInfo": {"name": "scripted", "version": "0.7"},
             "agentCapabilities": {
                 "loadSession": load, "sessionCapabilities": session,
                 "mcpCapabilities": {"http": self.has("http"), "sse": false},

@@ -165,7 +165,7 @@ impl Dialect for Acp {
         native: &str,
         run: &Run,
         model: Option<&str>,
-    ) -> Result<(), Failure> {
+    ) -> Result<Option<String>, Failure> {
         let mode = match run.mode {
             Mode::Act => self.options.act_mode.as_deref(),
             Mode::Ask => self.options.ask_mode.as_deref(),
@@ -174,7 +174,7 @@ impl Dialect for Acp {
         for (setting, value) in wanted.into_iter().filter_map(|(setting, value)| Some((setting, value?))) {
             worker.configure(native, setting, value).await?;
         }
-        Ok(())
+        Ok(worker.current_model(native))
     }
 
     async fn run_turn(&self, turn: TurnContext<'_, AcpWorker>, prompt: Self::Prompt) -> TurnOutcome {

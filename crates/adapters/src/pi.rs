@@ -127,11 +127,11 @@ impl Dialect for Pi {
         _native: &str,
         _run: &Run,
         model: Option<&str>,
-    ) -> Result<(), Failure> {
-        match model {
-            Some(model) => worker.set_model(model).await,
-            None => Ok(()),
+    ) -> Result<Option<String>, Failure> {
+        if let Some(model) = model {
+            worker.set_model(model).await?;
         }
+        Ok(worker.current_model())
     }
 
     async fn run_turn(&self, turn: TurnContext<'_, PiWorker>, prompt: PiPrompt) -> TurnOutcome {

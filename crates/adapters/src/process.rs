@@ -228,6 +228,11 @@ impl Process {
         }
     }
 
+    /// Its name, which is unique among the processes of its scope.
+    pub fn name(&self) -> &str {
+        self.mark.rsplit_once('#').map_or(&self.mark, |(_, name)| name)
+    }
+
     /// The log of its standard error.
     pub fn log(&self) -> &Log {
         &self.log

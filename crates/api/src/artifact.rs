@@ -18,6 +18,9 @@ pub struct ArtifactQuery {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", param(inline))]
     pub role: Option<ArtifactRole>,
+    /// Further facts about the artifact: a JSON object, such as `{"page":1}`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<String>,
 }
 
 /// Selects artifacts to list.

@@ -11,6 +11,7 @@
 //! Invariant: an ended attempt never changes again.
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use crate::{
     AttemptId, BindingId, Body, Failure, LeftProcess, NodeId, Refusal, RetryReason, RunId, RunStatus,
@@ -38,6 +39,12 @@ pub struct Attempt {
     /// The mainspring process that executes the attempt.
     #[serde(rename = "nodeId")]
     pub node: NodeId,
+    /// The process of the runtime that executes the attempt. Absent if mainspring itself does.
+    #[serde(rename = "adapterInstanceId", default, skip_serializing_if = "Option::is_none")]
+    pub instance: Option<String>,
+    /// The runtime's own id of the execution.
+    #[serde(rename = "adapterNativeRunId", default, skip_serializing_if = "Option::is_none")]
+    pub native_run: Option<String>,
     /// The binding to the runtime-native session that the attempt uses, or was to resume when it failed.
     #[serde(rename = "bindingId", skip_serializing_if = "Option::is_none")]
     pub binding: Option<BindingId>,
@@ -60,6 +67,10 @@ pub struct Attempt {
     /// The processes that were still running when its turn had ended.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_running: Vec<LeftProcess>,
+    /// Further facts that the runtime has reported about the execution.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    #[cfg_attr(feature = "schema", schema(value_type = Object, required = false))]
+    pub metadata: Map<String, Value>,
     /// The progress of its cancellation.
     #[serde(flatten)]
     pub cancellation: Cancellation,

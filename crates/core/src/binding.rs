@@ -9,6 +9,7 @@
 //! Invariants: at most one binding of a session and adapter is active; generations grow by one.
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use crate::message::names;
 use crate::{BindingId, Body, MessageId, NodeId, Refusal, SessionId, Time};
@@ -39,6 +40,12 @@ pub struct Binding {
     /// that process ends.
     #[serde(rename = "nodeId")]
     pub node: NodeId,
+    /// The process of the runtime that last served the native session. Absent if none has since mainspring started.
+    #[serde(rename = "adapterInstanceId", default, skip_serializing_if = "Option::is_none")]
+    pub instance: Option<String>,
+    /// The model of the native session, as the runtime names it. Absent if the runtime has not reported it.
+    #[serde(rename = "modelId", default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
     /// The last message in the runtime's own history.
     #[serde(rename = "messageId", skip_serializing_if = "Option::is_none")]
     pub last_message: Option<MessageId>,
@@ -51,12 +58,25 @@ pub struct Binding {
     /// True when the runtime-native session was seeded with the text of the path because the runtime's own history
     /// was unavailable.
     pub reconstructed: bool,
+    /// Further facts that the runtime has reported about the native session.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    #[cfg_attr(feature = "schema", schema(value_type = Object, required = false))]
+    pub metadata: Map<String, Value>,
     /// When the binding was created.
     #[serde(rename = "createdAtMs")]
     pub created_at: Time,
     /// When the binding last changed.
     #[serde(rename = "updatedAtMs")]
     pub updated_at: Time,
+    /// When a run last used the native session. Absent if none has.
+    #[serde(rename = "lastUsedAtMs", default, skip_serializing_if = "Option::is_none")]
+    pub last_used_at: Option<Time>,
+    /// When the binding became stale or invalid.
+    #[serde(rename = "invalidatedAtMs", default, skip_serializing_if = "Option::is_none")]
+    pub invalidated_at: Option<Time>,
+    /// Why the binding became stale or invalid.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub invalidation_reason: Option<String>,
 }
 
 /// The part of a runtime-native session that survives a restart of the runtime.
@@ -167,8 +187,15 @@ pub fn decide(binding: &Binding, command: Command) -> Result<Body, Refusal> {
 pub fn apply(binding: &mut Binding, body: &Body, node: NodeId, at: Time) {
     binding.updated_at = at;
     match body {
-        Body::BindingStale { status, .. } => binding.status = *status,
-        Body::BindingResumed { .. } => binding.node = node,
+        Body::BindingStale { status, reason, .. } => {
+            binding.status = *status;
+            binding.invalidated_at = Some(at);
+            binding.invalidation_reason = Some(reason.clone());
+        }
+        Body::BindingResumed { .. } => {
+            binding.node = node;
+            binding.last_used_at = Some(at);
+        }
         // A replaced binding stays stale or invalid.
         _ => {}
     }
@@ -188,12 +215,18 @@ mod tests {
             fidelity,
             status: BindingStatus::Active,
             node: NodeId::from_random([3; 16]),
+            instance: None,
+            model: None,
             last_message: None,
             cwd: None,
             system_prompt_hash: None,
             reconstructed: false,
+            metadata: Map::new(),
             created_at: Time(0),
             updated_at: Time(0),
+            last_used_at: None,
+            invalidated_at: None,
+            invalidation_reason: None,
         }
     }
 
@@ -258,6 +291,19 @@ mod tests {
         assert_eq!(replaced.kind(), "binding.replaced");
         apply(&mut invalid, &replaced, node, Time(2));
         assert_eq!(invalid.status, BindingStatus::Invalid, "it stays invalid");
+    }
+
+    #[test]
+    fn a_binding_says_when_it_was_used_and_when_and_why_it_ended() {
+        let mut used = binding(Fidelity::Native);
+        let node = used.node;
+        let resumed = decide(&used, resume_command(3, None)).unwrap();
+        apply(&mut used, &resumed, node, Time(5));
+        assert_eq!((used.last_used_at, used.invalidated_at), (Some(Time(5)), None));
+        let lost = decide(&used, Command::Lose { reason: "unknown session".into() }).unwrap();
+        apply(&mut used, &lost, node, Time(6));
+        assert_eq!((used.last_used_at, used.invalidated_at), (Some(Time(5)), Some(Time(6))));
+        assert_eq!(used.invalidation_reason.as_deref(), Some("unknown session"));
     }
 
     #[test]

@@ -529,6 +529,32 @@ impl Body {
 }
 
 impl Body {
+    /// The stored types that a later event supersedes.
+    pub const SUPERSEDED_TYPES: [&'static str; 2] = ["progress.updated", "tool.updated"];
+    /// The types about the execution of a run that say nothing to its readers.
+    pub const INTERNAL_TYPES: [&'static str; 8] = [
+        "attempt.created",
+        "attempt.started",
+        "attempt.cancel_dispatch",
+        "binding.created",
+        "binding.resumed",
+        "binding.stale",
+        "binding.replaced",
+        "step.completed",
+    ];
+
+    /// The retention class of an event of this type in the form of the original: `core` or `transient`.
+    pub fn retention_class(kind: &str) -> &'static str {
+        if Self::SUPERSEDED_TYPES.contains(&kind) { "transient" } else { "core" }
+    }
+
+    /// The visibility of an event of this type in the form of the original: `ui` or `internal`.
+    pub fn visibility(kind: &str) -> &'static str {
+        if Self::INTERNAL_TYPES.contains(&kind) { "internal" } else { "ui" }
+    }
+}
+
+impl Body {
     /// The event of a run that is accepted.
     pub fn run_accepted(adapter: String, mode: Mode, policy: Option<Policy>) -> Self {
         Self::RunQueued {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use crate::message::names;
 use crate::{ArtifactId, AttemptId, GrantId, RunId, SessionId, Time};
@@ -31,6 +32,10 @@ pub struct Grant {
     pub effect: GrantEffect,
     /// The source of the decision.
     pub source: GrantSource,
+    /// The circumstances the decision was made for, such as the policy, the mode and the folder.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    #[cfg_attr(feature = "schema", schema(value_type = Object, required = false))]
+    pub constraints: Map<String, Value>,
     /// When the decision was made.
     #[serde(rename = "createdAtMs")]
     pub created_at: Time,
@@ -98,6 +103,10 @@ pub struct Artifact {
     /// The size in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub size_bytes: Option<u64>,
+    /// Further facts about the artifact, from the client or agent that created it.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    #[cfg_attr(feature = "schema", schema(value_type = Object, required = false))]
+    pub metadata: Map<String, Value>,
     /// When the artifact was created.
     #[serde(rename = "createdAtMs")]
     pub created_at: Time,

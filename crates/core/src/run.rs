@@ -69,6 +69,9 @@ pub struct Run {
     pub prompt: Option<MessageId>,
     /// The options of the run.
     pub options: RunOptions,
+    /// The hash of the system prompt, by which native sessions are compared. Absent if the run has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub system_prompt_hash: Option<String>,
     /// The place in the session's tree where the run writes.
     pub place: Place,
     /// True when the prompt is to join the active run at its next step.
@@ -480,6 +483,8 @@ pub fn new_attempt(run: &Run, id: AttemptId, node: NodeId, at: Time) -> Attempt 
         status: RunStatus::Starting,
         adapter: run.adapter.clone(),
         node,
+        instance: None,
+        native_run: None,
         binding: None,
         resume_from: run.last_attempt,
         retry_reason,
@@ -488,6 +493,7 @@ pub fn new_attempt(run: &Run, id: AttemptId, node: NodeId, at: Time) -> Attempt 
         usage: Usage::default(),
         sandbox: None,
         left_running: vec![],
+        metadata: serde_json::Map::new(),
         cancellation: attempt::Cancellation::default(),
         created_at: at,
         started_at: None,

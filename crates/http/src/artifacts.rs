@@ -14,6 +14,7 @@ use mainspring_api::{ArtifactListQuery, ArtifactQuery, Page};
 use mainspring_core::{Artifact, ArtifactId, ArtifactRole, BadId};
 use mainspring_kernel::Error;
 use mainspring_kernel::kernel::{self, ArtifactsOf, NewArtifact};
+use serde_json::{Map, Value};
 use tokio::io::AsyncReadExt;
 use tokio_util::io::{ReaderStream, StreamReader};
 use utoipa::openapi::path::{Parameter, ParameterIn};
@@ -83,6 +84,7 @@ pub(super) async fn artifact_put(
         role: query.role.unwrap_or(ArtifactRole::Input),
         name: query.name,
         mime_type,
+        metadata: artifact_metadata(query.metadata.as_deref())?,
     };
     let key = idempotency_key(&headers)?;
     let mut content = StreamReader::new(body.into_data_stream().map_err(std::io::Error::other));
@@ -98,6 +100,14 @@ pub(super) async fn artifact_put(
     let mut response = (status, Json(artifact)).into_response();
     response.headers_mut().extend(location.into_iter().map(|location| (header::LOCATION, location)));
     Ok(response)
+}
+
+/// Parses the metadata of an artifact: an object as JSON.
+fn artifact_metadata(metadata: Option<&str>) -> Result<Map<String, Value>, Problem> {
+    let parsed = metadata.map(serde_json::from_str).transpose();
+    parsed.map(Option::unwrap_or_default).map_err(|_| {
+        Problem::invalid("metadata must be a JSON object, percent-encoded: metadata=%7B%22page%22%3A1%7D")
+    })
 }
 
 /// Lists the artifacts of a session, newest first
@@ -340,6 +350,7 @@ mod tests {
             mime_type: None,
             content_hash: None,
             size_bytes: None,
+            metadata: serde_json::Map::new(),
             created_at: Time(0),
         };
         for (name, expected) in [

@@ -24,7 +24,7 @@ mod record;
 pub use crate::kernel::NewArtifact;
 pub use handle::AttemptHandle;
 pub(crate) use handle::{AskReply, HandleParts, HandleReply};
-pub use record::{Compacted, Record, StepTaken};
+pub use record::{Compacted, Record, RuntimeFacts, StepTaken};
 
 /// Drives one kind of agent runtime.
 #[async_trait]

@@ -11,7 +11,7 @@ use mainspring_core::{
     Answer, Approval, Decider, Grant, GrantEffect, GrantId, GrantSource, Mode, Replies, RunId, Time,
     WaitRequest,
 };
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::adapter::{Ask, AttemptHandle, HandleError, Record};
 
@@ -45,8 +45,12 @@ impl Permissions {
 
     /// The permissions of a delegated run: `Legacy` becomes `Ask` unless the parent was granted everything.
     pub async fn limited_by_parent(self, attempt: &AttemptHandle) -> Result<Self, HandleError> {
+        let parent = attempt.assignment().run.parent;
         let everything = |grant: &Grant| {
+            // The constraints of another run's grant, or of an imported one, are not checked here.
+            let is_unconstrained = grant.constraints.is_empty() || grant.run == parent;
             grant.effect == GrantEffect::Allow
+                && is_unconstrained
                 && [&grant.capability, &grant.operation, &grant.resource_pattern]
                     .iter()
                     .all(|what| *what == "*")
@@ -62,10 +66,10 @@ impl Permissions {
     /// The grant that a run has from its start under these permissions; none if a person decides. Every attempt of the run
     /// gets the same grant.
     pub fn standing_grant(self, attempt: &AttemptHandle) -> Option<Grant> {
-        let (effect, source) = match self {
+        let (effect, source, policy) = match self {
             Self::Ask => return None,
-            Self::Legacy => (GrantEffect::Allow, GrantSource::LegacyDefault),
-            Self::Deny => (GrantEffect::Deny, GrantSource::Policy),
+            Self::Legacy => (GrantEffect::Allow, GrantSource::LegacyDefault, "legacy"),
+            Self::Deny => (GrantEffect::Deny, GrantSource::Policy, "deny"),
         };
         let assignment = attempt.assignment();
         Some(Grant {
@@ -77,10 +81,24 @@ impl Permissions {
             resource_pattern: "*".into(),
             effect,
             source,
+            constraints: grant_constraints(attempt, "policy", policy),
             created_at: attempt.now(),
             expires_at: None,
         })
     }
+}
+
+/// The circumstances in which a grant is given: the rule or policy that gives it, and the adapter, mode and folder of the
+/// run.
+fn grant_constraints(attempt: &AttemptHandle, origin: &str, name: &str) -> Map<String, Value> {
+    let run = &attempt.assignment().run;
+    let mut constraints = Map::from_iter([
+        (origin.to_owned(), name.into()),
+        ("adapter".to_owned(), attempt.assignment().attempt.adapter.clone().into()),
+        ("mode".to_owned(), run.mode.name().into()),
+    ]);
+    constraints.extend(run.options.cwd.clone().map(|cwd| ("cwd".to_owned(), cwd.into())));
+    constraints
 }
 
 /// The id of a run's standing grant. Derived from the run's id, so that every attempt gets the same grant; allow and deny

@@ -21,6 +21,9 @@ pub(super) struct SessionInfo {
     /// Whether the session was resumed by an agent that reported no settings.
     #[serde(skip)]
     is_unreported: bool,
+    /// The model that an agent without a list of models has accepted.
+    #[serde(skip)]
+    accepted_model: Option<String>,
 }
 
 /// A setting of a native session.
@@ -83,6 +86,13 @@ impl SessionInfo {
         option.or_else(legacy).or_else(|| is_possible.then(guess))
     }
 
+    /// The current model: reported by the agent, or accepted by an agent that reports none.
+    pub(super) fn current_model(&self) -> Option<String> {
+        let option = self.config_option(Setting::Model).map(|(_, current, _)| current);
+        let legacy = || self.legacy_setting(Setting::Model).map(|(current, _)| current);
+        option.or_else(legacy).or_else(|| self.accepted_model.clone()).filter(|model| !model.is_empty())
+    }
+
     /// Applies changes that the agent reported.
     pub(super) fn apply_changes(&mut self, (mode, options): (Option<String>, Option<Vec<Value>>)) {
         if let Some((modes, mode)) = self.modes.as_mut().zip(mode) {
@@ -99,6 +109,9 @@ impl SessionInfo {
         };
         if let Some(offered) = offered {
             offered[current] = value.into();
+        }
+        if setting == Setting::Model {
+            self.accepted_model = Some(value.to_owned());
         }
         self.config_options = response.config_options.or(self.config_options.take());
     }
@@ -202,7 +215,11 @@ mod tests {
             vec![json!({"id": "m", "name": "Model", "category": "model", "type": "select",
                         "currentValue": current, "options": values})]
         };
+        assert_eq!(info.current_model(), None);
+        info.apply_setting(Setting::Model, "any", SessionInfo::default());
+        assert_eq!(info.current_model().as_deref(), Some("any"), "the agent lists no models");
         info.apply_changes((None, Some(option("a"))));
+        assert_eq!(info.current_model().as_deref(), Some("a"), "what the agent reports counts");
         assert_eq!(info.offer(Setting::Model, "s", "b").unwrap().current, "a");
         let response = SessionInfo { config_options: Some(option("b")), ..SessionInfo::default() };
         info.apply_setting(Setting::Model, "b", response);

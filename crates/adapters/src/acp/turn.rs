@@ -10,7 +10,7 @@ use agent_client_protocol::v1::schema::{
     ToolCallUpdateFields, UsageUpdate,
 };
 use mainspring_core::{Approval, Cost, Failure, Usage};
-use mainspring_kernel::adapter::{Death, End, HandleError, Record};
+use mainspring_kernel::adapter::{Death, End, HandleError, Record, RuntimeFacts};
 use mainspring_kernel::policy::{self, Question};
 use parking_lot::Mutex;
 use serde::Deserialize;
@@ -91,8 +91,9 @@ impl<'a> AcpTurn<'a> {
         let worker = self.turn.worker.clone();
         let mut inbound = worker.connection.subscribe(self.turn.native);
         let params = json!({"sessionId": self.turn.native, "prompt": prompt});
-        let result = worker.connection.call::<PromptResult>("session/prompt", params);
+        let (native_run, result) = worker.connection.request::<PromptResult, _>("session/prompt", params);
         tokio::pin!(result);
+        self.turn.record_at_end(RuntimeFacts { native_run, ..RuntimeFacts::default() }).await;
         let mut questions = QuestionQueue::default();
         let outcome = loop {
             let step = tokio::select! {
@@ -188,6 +189,7 @@ impl<'a> AcpTurn<'a> {
                 return outcome.unless_lost(&self.turn, self.has_output, cause);
             }
         };
+        self.turn.record_stop_reason(&result.stop_reason).await;
         let usage = self.usage(result.token_counts());
         let failed = |code: &str, message: &str| End::Failed {
             error: Failure::new(code, message),

@@ -183,11 +183,24 @@ impl Connection {
         method: &'static str,
         params: impl Serialize,
     ) -> Result<T, CallError> {
-        let invalid = |reason: String| CallError::InvalidResponse { method, reason };
-        let message = UntypedMessage::new(method, params).map_err(|error| invalid(error.message))?;
-        let result =
-            self.peer.send_request(message).block_task().await.map_err(|error| call_error(&error))?;
-        serde_json::from_value(result).map_err(|error| invalid(error.to_string()))
+        self.request(method, params).1.await
+    }
+
+    /// Sends a request. Returns its id on the wire, and a future of its result.
+    pub(super) fn request<T: DeserializeOwned, P: Serialize>(
+        &self,
+        method: &'static str,
+        params: P,
+    ) -> (Option<String>, impl Future<Output = Result<T, CallError>> + use<T, P>) {
+        let invalid = move |reason: String| CallError::InvalidResponse { method, reason };
+        let sent = UntypedMessage::new(method, params).map(|message| self.peer.send_request(message));
+        let id = sent.as_ref().ok().map(|sent| sent.id().to_string());
+        let result = async move {
+            let sent = sent.map_err(|error| invalid(error.message))?;
+            let result = sent.block_task().await.map_err(|error| call_error(&error))?;
+            serde_json::from_value(result).map_err(|error| invalid(error.to_string()))
+        };
+        (id, result)
     }
 
     /// Sends a notification. Returns false if the connection is closed.

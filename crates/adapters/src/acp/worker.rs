@@ -46,6 +46,7 @@ pub(crate) struct AcpWorker {
     sessions: Mutex<HashMap<String, SessionInfo>>,
     /// Its unique name among the agent's processes.
     name: String,
+    agent_info: Option<Value>,
     registry: Arc<AgentRegistry>,
 }
 
@@ -115,6 +116,7 @@ impl AcpWorker {
             can_fork,
             sessions: Mutex::default(),
             name: launch.name.clone(),
+            agent_info: response.agent_info.map(|info| json!({"name": info.name, "version": info.version})),
             registry: registry.clone(),
         })
     }
@@ -248,6 +250,14 @@ impl AcpWorker {
         Ok(())
     }
 
+    /// The model of a native session, as far as the agent reports it or has accepted it.
+    pub(super) fn current_model(&self, native: &str) -> Option<String> {
+        let mut sessions = self.sessions.lock();
+        let info = sessions.get_mut(native)?;
+        info.apply_changes(self.connection.take_changes(native));
+        info.current_model()
+    }
+
     /// Converts the error of a request to the failure of an attempt.
     pub(super) fn failure(&self, error: &CallError) -> Failure {
         match error {
@@ -350,6 +360,10 @@ impl AgentWorker for AcpWorker {
 
     fn process(&self) -> &Process {
         &self.process
+    }
+
+    fn agent_info(&self) -> Option<Value> {
+        self.agent_info.clone()
     }
 
     fn fault(&self) -> Option<&'static str> {

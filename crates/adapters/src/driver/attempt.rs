@@ -4,9 +4,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use mainspring_core::{Binding, Failure, Sandbox};
-use mainspring_kernel::adapter::{AttemptHandle, Death, End, Record};
+use mainspring_kernel::adapter::{AttemptHandle, Death, End, Record, RuntimeFacts};
 use mainspring_kernel::policy::{Permissions, Rules};
 use parking_lot::Mutex;
+use serde_json::Map;
 
 use super::lost_session::{Cause, Stage, is_session_lost};
 use super::session::SessionStart;
@@ -100,6 +101,9 @@ impl<D: Dialect> Driver<D> {
         (prompt, (permissions, sandbox)): (D::Prompt, (Permissions, Sandbox)),
     ) -> Result<(String, TurnOutcome), AttemptError> {
         let worker = lease.worker();
+        let facts = process_facts(&*worker);
+        // An attempt that fails before its session is open says which process failed.
+        attempt.record_at_end(vec![Record::Runtime(Box::new(facts.clone()))]).await?;
         let stage = match source.0 {
             Some(_) => Stage::Resume { is_new_process: lease.is_new },
             None => Stage::Configure,
@@ -122,19 +126,20 @@ impl<D: Dialect> Driver<D> {
                 }
             })
         };
-        self.with_start_timeout(attempt, &*worker, Stage::Configure, configure).await?;
+        let model = self.with_start_timeout(attempt, &*worker, Stage::Configure, configure).await?;
 
         let standing = permissions.standing_grant(attempt);
         let granted = standing.iter().cloned().map(|grant| Record::Granted(Box::new(grant)));
         let opened = match &start {
             SessionStart::Resumed(_) => Record::Resumed,
-            SessionStart::Forked | SessionStart::Opened(_) => Record::Opened {
+            SessionStart::Forked(_) | SessionStart::Opened(_) => Record::Opened {
                 native: Some(native.clone()),
                 fidelity: fidelity(worker.can_resume()),
                 reconstructed: matches!(&start, SessionStart::Opened(preface) if preface.reconstructed),
             },
         };
-        attempt.record(granted.chain([opened, Record::Confined(sandbox)]).collect()).await?;
+        let facts = Record::Runtime(Box::new(session_facts(facts, model, &start)));
+        attempt.record(granted.chain([opened, facts, Record::Confined(sandbox)]).collect()).await?;
         if let Some(active) = self.active.lock().get_mut(&attempt.id()) {
             active.native = Some(native.clone());
         }
@@ -162,7 +167,7 @@ impl<D: Dialect> Driver<D> {
             preface: match start {
                 SessionStart::Opened(preface) => preface.text,
                 SessionStart::Resumed(interrupted) => interrupted,
-                SessionStart::Forked => None,
+                SessionStart::Forked(_) => None,
             },
         };
         let worker = lease.worker();
@@ -330,6 +335,28 @@ impl<D: Dialect> Driver<D> {
         };
         Err(broken_step(stage, cause, failure))
     }
+}
+
+/// The facts about the process that executes an attempt.
+fn process_facts(worker: &impl AgentWorker) -> RuntimeFacts {
+    // The process is named after the attempt that started it.
+    let name = worker.process().name();
+    let metadata: Map<_, _> =
+        worker.agent_info().map(|agent| ("agent".to_owned(), agent)).into_iter().collect();
+    RuntimeFacts {
+        instance: Some(format!("worker_{}", name.strip_prefix("att_").unwrap_or(name))),
+        binding_metadata: metadata.clone(),
+        metadata,
+        ..RuntimeFacts::default()
+    }
+}
+
+/// Adds the facts about the native session.
+fn session_facts(mut facts: RuntimeFacts, model: Option<String>, start: &SessionStart) -> RuntimeFacts {
+    if let SessionStart::Forked(from) = start {
+        facts.binding_metadata.insert("forkedFrom".to_owned(), from.clone().into());
+    }
+    RuntimeFacts { model, ..facts }
 }
 
 /// The error of a step that precedes the turn and has left the agent's process in an unknown state.

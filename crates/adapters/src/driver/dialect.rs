@@ -8,11 +8,12 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use mainspring_core::{AuthMethod, Failure, Grant, Run, Supervision, UsageReports};
-use mainspring_kernel::adapter::{AttemptHandle, Login};
+use mainspring_kernel::adapter::{AttemptHandle, Login, Record, RuntimeFacts};
 use mainspring_kernel::clock::Clock;
 use mainspring_kernel::folders::Folders;
 use mainspring_kernel::policy::{Permissions, Rule, Rules};
 use mainspring_kernel::tasks::Tasks;
+use serde_json::{Map, Value};
 
 use super::{Driver, TurnOutcome};
 use crate::pool::PooledWorker;
@@ -151,14 +152,15 @@ pub(crate) trait Dialect: Send + Sync + Sized + 'static {
     /// Tells the agent to free a native session that is not needed soon. Called only if [`AgentWorker::can_close`].
     fn close(&self, worker: &Self::Worker, native: &str) -> impl Future<Output = ()> + Send;
 
-    /// Sets the model of a native session and other settings that the dialect knows.
+    /// Sets the model of a native session and other settings that the dialect knows. Returns the model that the agent
+    /// uses now, if it says so.
     fn configure(
         &self,
         worker: &Self::Worker,
         native: &str,
         run: &Run,
         model: Option<&str>,
-    ) -> impl Future<Output = Result<(), Failure>> + Send;
+    ) -> impl Future<Output = Result<Option<String>, Failure>> + Send;
 
     /// Prompts the agent and processes its messages until the turn ends.
     fn run_turn(
@@ -181,6 +183,8 @@ pub(crate) trait AgentWorker: PooledWorker {
     fn can_close(&self) -> bool;
     /// Its process.
     fn process(&self) -> &Process;
+    /// The name and version of its agent, if the agent gives them.
+    fn agent_info(&self) -> Option<Value>;
     /// The input of the agent that ended the connection, such as a line that is too long.
     fn fault(&self) -> Option<&'static str>;
     /// Waits until its process has ended or its connection is closed.
@@ -226,6 +230,20 @@ pub(crate) struct TurnContext<'a, W> {
     pub(crate) is_new_session: bool,
     /// Text to send before the prompt.
     pub(crate) preface: Option<String>,
+}
+
+impl<W> TurnContext<'_, W> {
+    /// Records facts about the execution when it ends.
+    pub(crate) async fn record_at_end(&self, facts: RuntimeFacts) {
+        // A revoked attempt has recorded its end already.
+        let _ = self.attempt.record_at_end(vec![Record::Runtime(Box::new(facts))]).await;
+    }
+
+    /// Records why the agent ended its turn, in the agent's own word.
+    pub(crate) async fn record_stop_reason(&self, reason: &str) {
+        let metadata = Map::from_iter([("stopReason".to_owned(), reason.into())]);
+        self.record_at_end(RuntimeFacts { metadata, ..RuntimeFacts::default() }).await;
+    }
 }
 
 /// Why an agent could not be started, or its native session not opened.

@@ -5,11 +5,16 @@ use base64::engine::general_purpose::STANDARD;
 use mainspring_core::{ArtifactId, ArtifactRole, Block};
 use mainspring_kernel::adapter::{AttemptHandle, HandleError, NewArtifact};
 
+use serde_json::{Map, Value};
+
 use super::excerpt;
 use super::turn::EXCERPT_BYTES;
 
 /// The largest side of a diff that is part of a message. A larger one is stored as an artifact.
 const MAX_DIFF_BYTES: usize = 64 << 10;
+
+/// The media type of stored texts.
+const TEXT_TYPE: &str = "text/plain; charset=utf-8";
 
 /// A file in the form in which agents send it.
 pub(crate) enum FileContent<'a> {
@@ -36,7 +41,8 @@ pub(crate) async fn store_file(
             Err(_) => return Ok(note("the agent sent invalid base64")),
         },
     };
-    let stored = store(attempt, bytes, ("file", ArtifactRole::Result), name, mime_type).await?;
+    let kind = ("file", ArtifactRole::Result);
+    let stored = store(attempt, bytes, kind, name, mime_type, Map::new()).await?;
     Ok(match stored {
         Some(artifact) => {
             Block::Attachment { artifact, mime_type: mime_type.to_owned(), name: name.map(str::to_owned) }
@@ -45,15 +51,16 @@ pub(crate) async fn store_file(
     })
 }
 
-/// Stores a text as an artifact. Returns `None` if it cannot be stored.
+/// Stores a text as an artifact, with the tool or path that it comes from. Returns `None` if it cannot be stored.
 pub(crate) async fn store_text(
     attempt: &AttemptHandle,
     text: &str,
-    name: &str,
-    mime_type: &str,
+    (name, mime_type): (&str, &str),
+    (origin, value): (&str, &str),
 ) -> Result<Option<ArtifactId>, HandleError> {
     let kind = ("tool_output", ArtifactRole::ToolOutput);
-    store(attempt, text.as_bytes(), kind, Some(name), mime_type).await
+    let metadata = Map::from_iter([(origin.to_owned(), value.into())]);
+    store(attempt, text.as_bytes(), kind, Some(name), mime_type, metadata).await
 }
 
 /// The blocks of a tool's output. A long one is stored as an artifact and shortened.
@@ -68,11 +75,11 @@ pub(crate) async fn output_blocks(
     if text.len() <= EXCERPT_BYTES {
         return Ok(vec![Block::text(text)]);
     }
-    let (name, mime_type) = (format!("{}.txt", file_name(tool)), "text/plain; charset=utf-8");
-    let stored = store_text(attempt, &text, &name, mime_type).await?;
+    let name = format!("{}.txt", file_name(tool));
+    let stored = store_text(attempt, &text, (&name, TEXT_TYPE), ("tool", tool)).await?;
     let stored = stored.map(|artifact| Block::Attachment {
         artifact,
-        mime_type: mime_type.to_owned(),
+        mime_type: TEXT_TYPE.to_owned(),
         name: Some(name),
     });
     Ok([Block::text(excerpt(text))].into_iter().chain(stored).collect())
@@ -87,10 +94,10 @@ pub(crate) async fn diff_block(
 ) -> Result<Block, HandleError> {
     let name = file_name(&path).to_owned();
     let (before, before_artifact) = match before {
-        Some(text) => diff_side(attempt, text, &format!("{name}.before")).await?,
+        Some(text) => diff_side(attempt, text, &format!("{name}.before"), &path).await?,
         None => (None, None),
     };
-    let (after, after_artifact) = diff_side(attempt, after, &format!("{name}.after")).await?;
+    let (after, after_artifact) = diff_side(attempt, after, &format!("{name}.after"), &path).await?;
     Ok(Block::Diff { path, before, after, before_artifact, after_artifact })
 }
 
@@ -99,11 +106,12 @@ async fn diff_side(
     attempt: &AttemptHandle,
     text: String,
     name: &str,
+    path: &str,
 ) -> Result<(Option<String>, Option<ArtifactId>), HandleError> {
     if text.len() <= MAX_DIFF_BYTES {
         return Ok((Some(text), None));
     }
-    Ok(match store_text(attempt, &text, name, "text/plain; charset=utf-8").await? {
+    Ok(match store_text(attempt, &text, (name, TEXT_TYPE), ("path", path)).await? {
         Some(artifact) => (None, Some(artifact)),
         None => (Some(excerpt(text)), None),
     })
@@ -115,12 +123,14 @@ async fn store(
     (kind, role): (&str, ArtifactRole),
     name: Option<&str>,
     mime_type: &str,
+    metadata: Map<String, Value>,
 ) -> Result<Option<ArtifactId>, HandleError> {
     let new = NewArtifact {
         kind: kind.to_owned(),
         role,
         name: name.map(str::to_owned),
         mime_type: Some(mime_type.to_owned()),
+        metadata,
     };
     match attempt.artifact(new, &mut bytes).await {
         Ok(artifact) => Ok(Some(artifact.id)),

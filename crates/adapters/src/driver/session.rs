@@ -20,8 +20,8 @@ const RECENT_MESSAGES: usize = 64;
 pub(super) enum SessionStart {
     /// It was resumed. The text holds turns that it may lack.
     Resumed(Option<String>),
-    /// It is a fork, which has all the context of its origin.
-    Forked,
+    /// It is a fork, which has all the context of its origin: the native session with this id.
+    Forked(String),
     /// It is new and gets this preface.
     Opened(Preface),
 }
@@ -67,7 +67,7 @@ impl<D: Dialect> Driver<D> {
         if let Some(origin) = origin.filter(|_| worker.can_fork())
             && let Some(native) = self.fork_session(attempt, &worker, &origin, cwd).await?
         {
-            return Ok((native, SessionStart::Forked));
+            return Ok((native, SessionStart::Forked(origin.native.unwrap_or_default())));
         }
         let path = attempt.path(TRANSCRIPT_MESSAGES).await?;
         let preface =

@@ -2,6 +2,7 @@
 
 use mainspring_core::ArtifactRole;
 use mainspring_kernel::adapter::{AttemptHandle, NewArtifact};
+use serde_json::Map;
 
 use super::{Dialect, Driver};
 use crate::process::Log;
@@ -26,6 +27,7 @@ impl<D: Dialect> Driver<D> {
             role: ArtifactRole::Log,
             name: Some("stderr.log".into()),
             mime_type: Some("text/plain".into()),
+            metadata: Map::from_iter([("stream".to_owned(), "stderr".into())]),
         };
         if let Err(error) = attempt.artifact(new, &mut text.as_bytes()).await {
             tracing::warn!(%error, attempt = %attempt.id(), "an agent's stderr log could not be stored");

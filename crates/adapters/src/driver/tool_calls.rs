@@ -182,8 +182,13 @@ impl<'a> ToolCalls<'a> {
         if text.len() <= MAX_INPUT_BYTES {
             return Ok(input);
         }
-        let stored =
-            store_text(self.attempt, &text, &format!("{name}.input.json"), "application/json").await?;
+        let stored = store_text(
+            self.attempt,
+            &text,
+            (&format!("{name}.input.json"), "application/json"),
+            ("tool", name),
+        )
+        .await?;
         Ok(match stored {
             Some(artifact) => json!({"artifact": artifact, "bytes": text.len()}),
             None => json!({"bytes": text.len()}),

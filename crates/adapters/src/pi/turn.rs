@@ -14,7 +14,7 @@
 use std::collections::HashMap;
 
 use mainspring_core::{Failure, Usage};
-use mainspring_kernel::adapter::{HandleError, Record};
+use mainspring_kernel::adapter::{HandleError, Record, RuntimeFacts};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
@@ -93,6 +93,8 @@ impl<'a> PiTurn<'a> {
             may_be_handled: message.starts_with('/'),
         };
         pi_turn.send_prompt(PiPrompt { text: message, images: prompt.images }, false);
+        let native_run = pi_turn.pending_prompts.first().map(ToString::to_string);
+        pi_turn.turn.record_at_end(RuntimeFacts { native_run, ..RuntimeFacts::default() }).await;
         let outcome = pi_turn.process(&mut inbound).await;
         worker.connection.unsubscribe();
         outcome
@@ -129,6 +131,9 @@ impl<'a> PiTurn<'a> {
             };
             match step {
                 Ok(NextStep::End(outcome)) => {
+                    if let Some((reason, _)) = &self.last_stop {
+                        self.turn.record_stop_reason(reason).await;
+                    }
                     questions.wait_for_expired().await;
                     return outcome;
                 }

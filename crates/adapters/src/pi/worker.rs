@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use mainspring_core::Failure;
 use mainspring_kernel::adapter::Death;
 use mainspring_kernel::clock::Clock;
+use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -31,6 +32,8 @@ pub(crate) struct PiWorker {
     pub(super) connection: Connection,
     /// Whether it stores its sessions in files.
     stores_sessions: bool,
+    /// The model it uses, as of its last answer about it.
+    model: Mutex<Option<PiModel>>,
     /// Whether it must not be used again.
     is_unusable: AtomicBool,
     clock: Clock,
@@ -95,7 +98,9 @@ impl PiWorker {
             }
         };
         let (stores_sessions, clock) = (state.session_file.is_some(), context.clock.clone());
-        Ok(Self { process, connection, stores_sessions, is_unusable: AtomicBool::new(false), clock })
+        let model = Mutex::new(state.model);
+        let is_unusable = AtomicBool::new(false);
+        Ok(Self { process, connection, stores_sessions, model, is_unusable, clock })
     }
 
     /// Opens a new session.
@@ -110,6 +115,7 @@ impl PiWorker {
             let message = "an extension of the agent did not let it open a new session";
             return Err(Failure::new("binding_failed", message).into());
         }
+        self.model.lock().clone_from(&state.model);
         if state.native() == before.native() {
             let message = "the agent opened no new session but kept the old one";
             return Err(Failure::new("binding_failed", message).into());
@@ -138,6 +144,7 @@ impl PiWorker {
             return Err(ResumeError::Unknown(reason.into()));
         }
         let state = get_state(&self.connection).await.map_err(resume_error)?;
+        self.model.lock().clone_from(&state.model);
         // The name of a session's file contains its number.
         if state.native() == native && native.contains(&state.session_id) && state.message_count > 0 {
             return Ok(());
@@ -159,11 +166,17 @@ impl PiWorker {
             .filter_map(|model| PiModel::deserialize(model).ok())
             .collect();
         let model = find_model(&offered, current.as_ref(), wanted)?;
-        if current.as_ref() == Some(model) {
-            return Ok(());
+        if current.as_ref() != Some(model) {
+            let set_model = json!({"type": "set_model", "provider": model.provider, "modelId": model.id});
+            self.connection.call(set_model).await.map_err(failed)?;
         }
-        let set_model = json!({"type": "set_model", "provider": model.provider, "modelId": model.id});
-        self.connection.call(set_model).await.map(drop).map_err(failed)
+        *self.model.lock() = Some(model.clone());
+        Ok(())
+    }
+
+    /// The model it uses, `provider/id`.
+    pub(super) fn current_model(&self) -> Option<String> {
+        self.model.lock().as_ref().map(|model| format!("{}/{}", model.provider, model.id))
     }
 
     /// Converts the error of a command to the failure of an attempt.
@@ -199,6 +212,11 @@ impl AgentWorker for PiWorker {
 
     fn process(&self) -> &Process {
         &self.process
+    }
+
+    fn agent_info(&self) -> Option<Value> {
+        // Pi does not say.
+        None
     }
 
     fn fault(&self) -> Option<&'static str> {

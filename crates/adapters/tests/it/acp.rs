@@ -10,6 +10,7 @@ use mainspring_kernel::policy::Permissions;
 use crate::world::{Kind, PICTURE, Setup, World, event_types, failure_code, request, with_timeout};
 
 mod client;
+mod facts;
 mod faults;
 mod forks;
 mod leftovers;

@@ -9,8 +9,8 @@ use mainspring_adapters::process::processes_with_variable;
 use mainspring_adapters::sandbox::{SandboxOptions, landlock_abi};
 use mainspring_adapters::{AcpOptions, AgentOptions, KeepLog, ProcessAdapter};
 use mainspring_core::{
-    Answer, Approval, Binding, Block, Cursor, Event, Message, Role, Run, RunId, RunStatus, Supervision,
-    WaitId,
+    Answer, Approval, Attempt, Binding, Block, Cursor, Event, Message, Role, Run, RunId, RunStatus,
+    Supervision, WaitId,
 };
 use mainspring_kernel::adapter::{Adapter, Login, NewArtifact};
 use mainspring_kernel::clock::Clock;
@@ -291,6 +291,11 @@ impl World {
     /// The active path, root first.
     pub(crate) async fn path(&self, key: &str) -> Vec<Arc<Message>> {
         self.kernel().session_path(&self.me, &session_ref(key).unwrap(), None, None).await.unwrap()
+    }
+
+    /// The attempts of the run, oldest first.
+    pub(crate) async fn attempts(&self, run: RunId) -> Vec<Attempt> {
+        self.kernel().run_attempts(&self.me, run).await.unwrap()
     }
 
     /// The bindings of the session, latest generation first.

@@ -17,7 +17,7 @@ use mainspring_core::{
 };
 use mainspring_kernel::adapter::{Ask, End, HandleError, NewArtifact, Record};
 use mainspring_kernel::policy::{self, Action, Resource, Verdict};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::Exit;
 use super::execution::{Execution, ToolRound};
@@ -299,6 +299,10 @@ impl Execution<'_> {
             role: ArtifactRole::ToolOutput,
             name: Some(format!("{}.txt", call.name)),
             mime_type: Some("text/plain; charset=utf-8".into()),
+            metadata: Map::from_iter([
+                ("tool".to_owned(), call.name.clone().into()),
+                ("toolUseId".to_owned(), call.id.clone().into()),
+            ]),
         };
         let artifact = match self.attempt.artifact(new, &mut result.text.as_bytes()).await {
             Ok(artifact) => Some(artifact.id),

@@ -47,6 +47,7 @@ impl ToolContext {
             role: ArtifactRole::ToolOutput,
             name: name.clone(),
             mime_type: Some(mime_type.clone()),
+            ..NewArtifact::default()
         };
         let artifact = self.artifact_write(new, content).await?;
         self.files.lock().push(Block::Attachment { artifact: artifact.id, mime_type, name });

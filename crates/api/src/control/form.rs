@@ -2,7 +2,7 @@
 //! in which the id of a session is `omiSessionId`. Absent values are null.
 
 use mainspring_core::{
-    Artifact, ArtifactId, ArtifactRole, Attempt, AttemptId, Binding, BindingId, BindingStatus, Cursor,
+    Artifact, ArtifactId, ArtifactRole, Attempt, AttemptId, Binding, BindingId, BindingStatus, Body, Cursor,
     Delegation, DelegationId, DelegationMode, DelegationResult, DelegationStatus, DoneEffect, Event, EventId,
     Failure, Fidelity, Mode, NodeId, Run, RunId, RunStatus, Session, SessionId, SessionStatus, Time, Usage,
 };
@@ -77,6 +77,7 @@ pub struct RunForm {
     pub status: RunStatus,
     pub mode: Mode,
     pub input: RunInput,
+    pub system_prompt_hash: Option<String>,
     pub model_profile: Option<String>,
     pub requested_model_id: Option<String>,
     pub cwd: Option<String>,
@@ -119,6 +120,7 @@ impl RunForm {
             status: run.state.status(),
             mode: run.mode,
             input: RunInput { prompt },
+            system_prompt_hash: run.system_prompt_hash,
             model_profile: run.options.model_profile,
             requested_model_id: run.options.model,
             cwd: run.options.cwd,
@@ -153,8 +155,11 @@ pub struct AttemptForm {
     pub attempt_no: u32,
     pub status: RunStatus,
     pub adapter_id: String,
+    /// The process of the runtime, or the node if mainspring itself executes the attempt.
+    pub adapter_instance_id: String,
     pub runtime_node_id: NodeId,
     pub binding_id: Option<BindingId>,
+    pub adapter_native_run_id: Option<String>,
     pub resume_from_attempt_id: Option<AttemptId>,
     pub retry_reason: Option<String>,
     pub retryable: bool,
@@ -165,7 +170,6 @@ pub struct AttemptForm {
     pub error_reason: Option<String>,
     pub error_message: Option<String>,
     pub usage: Usage,
-    /// Always empty.
     pub metadata: Map<String, Value>,
     pub created_at_ms: Time,
     pub started_at_ms: Option<Time>,
@@ -181,8 +185,10 @@ impl From<Attempt> for AttemptForm {
             attempt_no: attempt.no,
             status: attempt.status,
             adapter_id: attempt.adapter,
+            adapter_instance_id: attempt.instance.unwrap_or_else(|| attempt.node.to_string()),
             runtime_node_id: attempt.node,
             binding_id: attempt.binding,
+            adapter_native_run_id: attempt.native_run,
             resume_from_attempt_id: attempt.resume_from,
             retry_reason: attempt.retry_reason.map(|reason| reason.name().to_owned()),
             retryable: attempt.retryable,
@@ -193,7 +199,7 @@ impl From<Attempt> for AttemptForm {
             error_reason,
             error_message,
             usage: attempt.usage,
-            metadata: Map::new(),
+            metadata: attempt.metadata,
             created_at_ms: attempt.created_at,
             started_at_ms: attempt.started_at,
             completed_at_ms: attempt.completed_at,
@@ -211,17 +217,18 @@ pub struct BindingForm {
     pub adapter_id: String,
     pub binding_generation: u32,
     pub adapter_native_session_id: Option<String>,
-    /// Always null.
     pub adapter_instance_id: Option<String>,
     pub resume_fidelity: Fidelity,
     pub status: BindingStatus,
     pub cwd: Option<String>,
-    /// Always null.
     pub model_id: Option<String>,
-    /// Always empty.
+    pub system_prompt_hash: Option<String>,
     pub metadata: Map<String, Value>,
     pub created_at_ms: Time,
     pub updated_at_ms: Time,
+    pub last_used_at_ms: Option<Time>,
+    pub invalidated_at_ms: Option<Time>,
+    pub invalidation_reason: Option<String>,
 }
 
 impl From<Binding> for BindingForm {
@@ -232,14 +239,18 @@ impl From<Binding> for BindingForm {
             adapter_id: binding.adapter,
             binding_generation: binding.generation,
             adapter_native_session_id: binding.native,
-            adapter_instance_id: None,
+            adapter_instance_id: binding.instance,
             resume_fidelity: binding.fidelity,
             status: binding.status,
             cwd: binding.cwd,
-            model_id: None,
-            metadata: Map::new(),
+            model_id: binding.model,
+            system_prompt_hash: binding.system_prompt_hash,
+            metadata: binding.metadata,
             created_at_ms: binding.created_at,
             updated_at_ms: binding.updated_at,
+            last_used_at_ms: binding.last_used_at,
+            invalidated_at_ms: binding.invalidated_at,
+            invalidation_reason: binding.invalidation_reason,
         }
     }
 }
@@ -260,7 +271,6 @@ pub struct ArtifactForm {
     pub mime_type: Option<String>,
     pub content_hash: Option<String>,
     pub size_bytes: Option<u64>,
-    /// Always empty.
     pub metadata: Map<String, Value>,
     pub created_at_ms: Time,
 }
@@ -279,7 +289,7 @@ impl From<Artifact> for ArtifactForm {
             mime_type: artifact.mime_type,
             content_hash: artifact.content_hash,
             size_bytes: artifact.size_bytes,
-            metadata: Map::new(),
+            metadata: artifact.metadata,
             created_at_ms: artifact.created_at,
         }
     }
@@ -296,9 +306,9 @@ pub struct EventForm {
     pub run_id: Option<RunId>,
     pub attempt_id: Option<AttemptId>,
     pub r#type: &'static str,
-    /// Always `core`.
+    /// `core`, or `transient` for progress that a later event supersedes.
     pub retention_class: &'static str,
-    /// Always `ui`.
+    /// `ui`, or `internal` for events about attempts, bindings and model calls.
     pub visibility: &'static str,
     pub payload: Value,
     pub created_at_ms: Time,
@@ -317,8 +327,8 @@ impl From<Event> for EventForm {
             run_id: event.run,
             attempt_id: event.attempt,
             r#type: event.body.kind(),
-            retention_class: "core",
-            visibility: "ui",
+            retention_class: Body::retention_class(event.body.kind()),
+            visibility: Body::visibility(event.body.kind()),
             payload: payload.unwrap_or_else(|| Value::Object(Map::new())),
             created_at_ms: event.at,
         }

@@ -17,6 +17,7 @@ use tokio::io::AsyncReadExt;
 use crate::cli::{CommandOutput, command, json_lines, run};
 use crate::jsonl::Host;
 
+mod columns;
 mod original;
 use original::{OWNER, Original, THOUGHT, id};
 
@@ -91,6 +92,7 @@ fn add_chat(original: &mut Original, bytes: &Path) {
     original.grant(1, &chat, &first, &[]);
     original.grant(2, &chat, &first, &[("revoked_at_ms", &2)]);
     original.grant(3, &chat, &first, &[("constraints_json", &r#"{"times":1}"#)]);
+    original.grant(4, &chat, &first, &[("constraints_json", &"[1]")]);
     let second =
         original.run(2, &chat, "never mind", &[("status", &"cancelled"), ("final_text", &"half of")]);
     original.turn(2, &chat, &second, &active, "cancelled");
@@ -190,7 +192,7 @@ async fn sessions_keep_their_ids_and_events_their_numbers() {
     assert_eq!(
         report["taken"],
         json!({"sessions": 4, "runs": 6, "attempts": 4, "bindings": 3, "events": 29, "artifacts": 2, "delegations": 1,
-               "grants": 1}),
+               "grants": 2}),
         "{report:#}"
     );
     with_kernel(dir.path(), async |kernel, me| {
@@ -282,7 +284,7 @@ async fn unfinished_runs_are_orphaned_and_irregular_records_are_reported() {
     1 other rows: unknown table later
     1 sessions: its id is not ses_ and 32 hexadecimal digits
     1 grants: it was revoked
-    1 grants: it has constraints, which grants do not have here
+    1 grants: its constraints are too large or not an object
     3 events: thoughts, or what may contain thoughts, are not imported
     6 events: streamed text: the final text of its run contains it
     2 events: another event says the same

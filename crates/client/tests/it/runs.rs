@@ -145,6 +145,7 @@ async fn call_model(attempt: AttemptHandle) -> Executed {
         resource_pattern: "*".into(),
         effect: GrantEffect::Allow,
         source: GrantSource::Policy,
+        constraints: serde_json::Map::new(),
         created_at: attempt.now(),
         expires_at: None,
     };

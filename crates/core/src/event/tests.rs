@@ -16,6 +16,13 @@ fn every_required_type_is_in_the_table() {
 }
 
 #[test]
+fn classified_types_are_in_the_table() {
+    for name in Body::SUPERSEDED_TYPES.iter().chain(&Body::INTERNAL_TYPES) {
+        assert!(Body::TYPES.contains(name), "{name}");
+    }
+}
+
+#[test]
 fn the_envelope_is_the_documented_one() {
     let event = Event {
         id: EventId::from_random([1; 16]),

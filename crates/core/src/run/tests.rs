@@ -42,6 +42,7 @@ impl World {
             mode: Mode::Act,
             prompt: None,
             options: RunOptions::default(),
+            system_prompt_hash: None,
             place: Place::Tip,
             steers: false,
             merged_into: None,

@@ -11,7 +11,7 @@ use super::draft::QueuedDraft;
 use super::tree::Base;
 use super::{Actor, created};
 use crate::error::{CreateError, Error};
-use crate::kernel::{Accept, Accepted};
+use crate::kernel::{Accept, Accepted, instructions_hash};
 use crate::scheduler::Permit;
 use crate::store::{Request, Row};
 
@@ -218,6 +218,7 @@ impl Actor {
                 created_at: now,
             }),
         };
+        let options = accept.options.or(&self.hot.session.run_defaults());
         let run = Run {
             id: accept.run,
             session: self.fence.session,
@@ -229,7 +230,8 @@ impl Actor {
             adapter: adapter.to_owned(),
             mode: accept.mode,
             prompt: is_new_prompt(accept, &prompt).then_some(prompt.id),
-            options: accept.options.or(&self.hot.session.run_defaults()),
+            system_prompt_hash: instructions_hash(options.system_prompt.as_deref()),
+            options,
             place: accept.place,
             steers: accept.policy == Policy::Steer && self.busy().is_some(),
             merged_into: None,

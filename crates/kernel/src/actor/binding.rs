@@ -15,6 +15,7 @@ use mainspring_core::{
 
 use super::draft::{AttemptSlot, OfRun};
 use super::{Actor, AttemptDraft, Draft, SessionDraft, Subject};
+use crate::adapter::RuntimeFacts;
 use crate::error::Error;
 use crate::kernel::{Adopted, Shared, instructions_hash};
 use crate::store::{Row, StoreError};
@@ -202,7 +203,7 @@ impl AttemptDraft {
             node,
             at: candidate.at,
             cwd: run.options.cwd.clone(),
-            system_prompt_hash: instructions_hash(run.options.system_prompt.as_deref()),
+            system_prompt_hash: run.system_prompt_hash.clone(),
         };
         // `binding.resumed` is recorded when the runtime reports it.
         match decide(binding, resume) {
@@ -230,12 +231,18 @@ impl AttemptDraft {
             fidelity,
             status: BindingStatus::Active,
             node,
+            instance: None,
+            model: None,
             last_message: run.answered_message(),
             cwd: run.options.cwd.clone(),
-            system_prompt_hash: instructions_hash(run.options.system_prompt.as_deref()),
+            system_prompt_hash: run.system_prompt_hash.clone(),
             reconstructed,
+            metadata: serde_json::Map::new(),
             created_at: self.at,
             updated_at: self.at,
+            last_used_at: Some(self.at),
+            invalidated_at: None,
+            invalidation_reason: None,
         };
         if self.hot.binding.as_ref().is_some_and(|before| before.status == BindingStatus::Active) {
             let _ = self.binding_lose("another native session was opened".into());
@@ -265,6 +272,27 @@ impl AttemptDraft {
         self.binding_emit(Body::BindingResumed { binding_id }, node);
         Ok(())
     }
+
+    /// Adds what the runtime reports about the execution to the attempt, and to the binding that the attempt uses.
+    pub(super) fn runtime_facts(&mut self, facts: RuntimeFacts) {
+        let RuntimeFacts { instance, native_run, model, metadata, binding_metadata } = facts;
+        let attempt = &mut self.subject.attempt;
+        attempt.instance = instance.clone().or(attempt.instance.take());
+        attempt.native_run = native_run.or(attempt.native_run.take());
+        attempt.metadata.extend(metadata);
+        let used = attempt.binding;
+        let is_used =
+            |binding: &&mut Box<Binding>| Some(binding.id) == used && binding.status == BindingStatus::Active;
+        let Some(binding) = self.hot.binding.as_mut().filter(is_used) else { return };
+        let before = binding.clone();
+        binding.instance = instance.or(binding.instance.take());
+        binding.model = model.or(binding.model.take());
+        binding.metadata.extend(binding_metadata);
+        if *binding != before {
+            let row = Row::Binding(binding.clone());
+            self.row(row);
+        }
+    }
 }
 
 impl SessionDraft {
@@ -289,14 +317,20 @@ impl SessionDraft {
             fidelity: Fidelity::Native,
             status: BindingStatus::Active,
             node,
+            instance: None,
+            model: None,
             last_message: session.tip_message,
             cwd: adopted.cwd.or_else(|| session.cwd.clone()),
             system_prompt_hash: instructions_hash(
                 adopted.system_prompt.as_ref().or(session.system_prompt.as_ref()).map(String::as_str),
             ),
             reconstructed: false,
+            metadata: serde_json::Map::new(),
             created_at: self.at,
             updated_at: self.at,
+            last_used_at: None,
+            invalidated_at: None,
+            invalidation_reason: None,
         };
         self.emit(Body::BindingCreated {
             binding_id: binding.id,
@@ -324,6 +358,7 @@ impl<A: AttemptSlot> Draft<OfRun<A>> {
         }
         binding.last_message = self.subject.run.final_message;
         binding.updated_at = self.at;
+        binding.last_used_at = Some(self.at);
         let row = Row::Binding(binding.clone());
         self.row(row);
     }

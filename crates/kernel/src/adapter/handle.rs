@@ -15,7 +15,6 @@ use crate::clock::Clock;
 use crate::error::Error;
 use crate::feed::Feed;
 use crate::ids::Ids;
-use crate::kernel::instructions_hash;
 use crate::kernel::{Caller, Delegated, DelegationRequest, Kernel, KernelPlane, Shared};
 use crate::store::{SessionRef, Store};
 
@@ -189,14 +188,13 @@ impl AttemptHandle {
         if last.id != prompt.id {
             return Ok(None);
         }
-        let instructions = instructions_hash(run.options.system_prompt.as_deref());
         let matches = |binding: &Binding| {
             binding.last_message == Some(above.id)
                 && binding.native.is_some()
                 && binding.fidelity == Fidelity::Native
                 && binding.status != BindingStatus::Invalid
                 && binding.cwd == run.options.cwd
-                && binding.system_prompt_hash == instructions
+                && binding.system_prompt_hash == run.system_prompt_hash
         };
         let store = &self.parts.store;
         for of in [session.id, above.session] {

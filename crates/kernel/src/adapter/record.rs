@@ -4,7 +4,7 @@ use mainspring_core::{
     Approval, Block, Budget, Decider, Digest, DigestAuthor, Failure, Fidelity, Grant, GrantId, LeftProcess,
     MessageId, PromptRef, Sandbox, StopReason, Time, ToolOutcome, Usage,
 };
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 /// A fact that an adapter makes durable. The records of one call are durable together.
 #[derive(Debug, Clone, PartialEq)]
@@ -28,6 +28,8 @@ pub enum Record {
         /// The processes.
         processes: Vec<LeftProcess>,
     },
+    /// Facts about the execution of the attempt, and about the native session that it uses.
+    Runtime(Box<RuntimeFacts>),
     /// A standing decision applies to this run.
     Granted(Box<Grant>),
     /// A request for permission was decided without asking a person.
@@ -184,6 +186,21 @@ pub struct StepTaken {
     pub private: Option<Value>,
     /// The run's remaining budget.
     pub budget: Option<Budget>,
+}
+
+/// Facts that an adapter knows about the execution of an attempt. A fact that is not given leaves the earlier one as it is.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct RuntimeFacts {
+    /// The process of the runtime that executes the attempt.
+    pub instance: Option<String>,
+    /// The runtime's own id of the execution.
+    pub native_run: Option<String>,
+    /// The model of the native session, as the runtime names it.
+    pub model: Option<String>,
+    /// Further facts about the execution.
+    pub metadata: Map<String, Value>,
+    /// Further facts about the native session.
+    pub binding_metadata: Map<String, Value>,
 }
 
 /// A compaction of older messages, as an adapter records it.

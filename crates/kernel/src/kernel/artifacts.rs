@@ -5,8 +5,10 @@ use mainspring_core::{
     Artifact, ArtifactId, ArtifactRole, BadId, BadName, Block, RunId, Session, SessionId, Time,
 };
 use serde::Serialize;
+use serde_json::{Map, Value};
 use tokio::io::AsyncRead;
 
+use super::runs::{check_size, json_size};
 use super::{Caller, Kernel, Shared};
 use crate::actor::Command;
 use crate::blobs::{BlobReader, Blobs, StagedBlob};
@@ -24,11 +26,20 @@ pub struct NewArtifact {
     pub name: Option<String>,
     /// Media type; `application/octet-stream` if not given.
     pub mime_type: Option<String>,
+    /// Further facts about the artifact.
+    #[serde(skip_serializing_if = "Map::is_empty")]
+    pub metadata: Map<String, Value>,
 }
 
 impl Default for NewArtifact {
     fn default() -> Self {
-        Self { kind: "file".into(), role: ArtifactRole::Other, name: None, mime_type: None }
+        Self {
+            kind: "file".into(),
+            role: ArtifactRole::Other,
+            name: None,
+            mime_type: None,
+            metadata: Map::new(),
+        }
     }
 }
 
@@ -207,6 +218,11 @@ pub(super) fn check_names(kind: &str, name: Option<&str>, mime_type: Option<&str
     mime_type.map_or(Ok(()), check_media_type)
 }
 
+/// Size of the metadata of an artifact, in bytes.
+pub(super) fn metadata_size(metadata: &Map<String, Value>) -> usize {
+    json_size(Some(metadata).filter(|metadata| !metadata.is_empty()))
+}
+
 /// The URI of the bytes with a hash.
 pub(super) fn uri_of(hash: &str) -> String {
     format!("blake3:{hash}")
@@ -248,6 +264,7 @@ impl Shared {
         content: &mut (impl AsyncRead + Unpin + Send + ?Sized),
     ) -> Result<(StagedBlob, Artifact), Error> {
         check_names(&new.kind, new.name.as_deref(), new.mime_type.as_deref())?;
+        check_size("metadata", metadata_size(&new.metadata), self.options.limits.metadata_bytes)?;
         let id = self.ids.artifact();
         let staged = self.blobs()?.stage(id, content, self.options.limits.artifact_bytes).await?;
         let artifact = Artifact {
@@ -262,6 +279,7 @@ impl Shared {
             mime_type: new.mime_type.or_else(|| Some(ANY_MEDIA_TYPE.into())),
             content_hash: Some(staged.hash.clone()),
             size_bytes: Some(staged.size),
+            metadata: new.metadata,
             created_at: self.clock.now(),
         };
         Ok((staged, artifact))

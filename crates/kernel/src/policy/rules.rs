@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 
 use super::pattern::{MAX_PATTERN_BYTES, matches_pattern};
 use super::resource::Resource;
-use super::{Question, ask_approval, decided, request_permission};
+use super::{Question, ask_approval, decided, grant_constraints, request_permission};
 use crate::adapter::{AttemptHandle, HandleError, Record};
 
 /// An action that an agent asks to do.
@@ -224,6 +224,7 @@ impl Rules {
                 Verdict::Deny | Verdict::Ask => GrantEffect::Deny,
             },
             source: GrantSource::Policy,
+            constraints: grant_constraints(attempt, "rule", &rule.to_string()),
             created_at: attempt.now(),
             expires_at: None,
         }

@@ -4,10 +4,10 @@ use mainspring_core::{
     Binding, BindingStatus, ExternalRef, Failure, Fidelity, MessageId, Place, Role, RunStatus, SessionStatus,
 };
 use mainspring_kernel::Options;
-use mainspring_kernel::adapter::{End, Executed, Record};
+use mainspring_kernel::adapter::{End, Executed, Record, RuntimeFacts};
 use mainspring_kernel::clock::Clock;
 use mainspring_kernel::kernel::{
-    Adopted, ForkRequest, RunRequest, SessionPatch, SessionQuery, SessionTarget,
+    Adopted, ForkRequest, RunRequest, SessionPatch, SessionQuery, SessionTarget, instructions_hash,
 };
 
 use crate::portable::{export, import};
@@ -64,6 +64,51 @@ async fn bindings(world: &World, key: &str) -> Vec<Binding> {
 
 async fn tip(world: &World, key: &str) -> MessageId {
     world.path(key).await.last().unwrap().id
+}
+
+#[tokio::test]
+async fn a_runtimes_facts_are_kept_with_the_attempt_and_its_binding() {
+    for disk in every_store() {
+        let name = disk.name;
+        let (world, mut control) = world(disk, 1).await;
+        let mut request = puppet_request("a", "one");
+        request.options.system_prompt = Some("be kind".into());
+        let run = world.send(request).await.unwrap().run;
+        let execution = control.next().await;
+        let fact = |key: &str| serde_json::Map::from_iter([(key.to_owned(), "x".into())]);
+        let early = RuntimeFacts { instance: Some("w1".into()), ..RuntimeFacts::default() };
+        execution.handle.record_at_end(vec![Record::Runtime(Box::new(early.clone()))]).await.unwrap();
+        let facts = RuntimeFacts {
+            model: Some("m1".into()),
+            metadata: fact("attempt"),
+            binding_metadata: fact("binding"),
+            ..early
+        };
+        let opened = binding_opened("n1", Fidelity::Native);
+        execution.handle.record(vec![opened, Record::Runtime(Box::new(facts))]).await.unwrap();
+        let late = RuntimeFacts { native_run: Some("7".into()), ..RuntimeFacts::default() };
+        execution.handle.record_at_end(vec![Record::Runtime(Box::new(late))]).await.unwrap();
+        execution.end(End::succeeded());
+        let run = world.ended(run.id).await;
+        assert_eq!(run.system_prompt_hash, instructions_hash(Some("be kind")), "{name}");
+        let attempt = world.kernel.run_attempts(&world.me, run.id).await.unwrap().remove(0);
+        let binding = bindings(&world, "a").await.remove(0);
+        assert_eq!(
+            (attempt.instance.as_deref(), attempt.native_run.as_deref()),
+            (Some("w1"), Some("7")),
+            "{name}"
+        );
+        assert_eq!((attempt.metadata, binding.metadata), (fact("attempt"), fact("binding")), "{name}");
+        assert_eq!(
+            (binding.instance.as_deref(), binding.model.as_deref()),
+            (Some("w1"), Some("m1")),
+            "{name}"
+        );
+        assert_eq!(binding.last_used_at, run.completed_at, "{name}");
+        let ended = world.kernel.binding_invalidate(&world.me, &by_key("a"), "puppet").await.unwrap();
+        assert_eq!(ended.invalidated_at, Some(ended.updated_at), "{name}");
+        assert_eq!(ended.invalidation_reason.as_deref(), Some("it was declared invalid"), "{name}");
+    }
 }
 
 #[tokio::test]

@@ -43,7 +43,7 @@ pub(super) const SESSION: Layout = Layout {
 };
 pub(super) const RUN_REQUEST: Layout = Layout {
     columns: column_count(run_request_columns!()),
-    added: 0,
+    added: 1,
     apart: 0..0,
     name: |row, first| format!("run {}", id::<RunId>(row, first)),
 };

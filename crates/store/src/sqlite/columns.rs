@@ -11,6 +11,7 @@ use rusqlite::types::{FromSql, Type};
 use rusqlite::{Error, Result, Row};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
 
 use super::checksum::Layout;
 
@@ -62,6 +63,11 @@ pub(super) fn failure(failure: Option<&Failure>) -> (Option<&str>, Option<&str>)
 /// Serializes a value as a JSON column.
 pub(super) fn json<T: Serialize>(value: &T) -> Result<String> {
     serde_json::to_string(value).map_err(|error| Error::ToSqlConversionFailure(error.into()))
+}
+
+/// Serializes an object as a JSON column: NULL if it is empty.
+pub(super) fn object(object: &Map<String, Value>) -> Result<Option<String>> {
+    (!object.is_empty()).then(|| json(object)).transpose()
 }
 
 /// The `cost_nanos` of a usage whose cost is unknown.

@@ -27,6 +27,7 @@ const MIGRATIONS: &[(u32, &str)] = &[
     (23, include_str!("../../migrations/0023_bindings.sql")),
     (24, include_str!("../../migrations/0024_sandbox.sql")),
     (25, include_str!("../../migrations/0025_key_folders.sql")),
+    (26, include_str!("../../migrations/0026_source_columns.sql")),
 ];
 
 /// The schema version this program writes.

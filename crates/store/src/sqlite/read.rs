@@ -7,6 +7,7 @@ use mainspring_core::{
     MessageStatus, Mode, Origin, RequestName, RetryReason, Role, Run, RunStatus, Session, SessionStatus,
     Time, TitleSource, Usage, Visibility,
 };
+use mainspring_kernel::kernel::instructions_hash;
 use mainspring_kernel::store::{EndedToolCall, OpenToolCall, PlacedMessage, Request, StoreError};
 use rusqlite::{Connection, OptionalExtension, Params, Result, Row};
 
@@ -41,7 +42,7 @@ macro_rules! session_columns {
 macro_rules! run_request_columns {
     () => {
         "run_id, session_id, owner_id, run_no, parent_run_id, client_id, request_id, idempotency_key, fingerprint, mode, \
-         prompt_message_id, options, place, created_at_ms, steers, checksum"
+         prompt_message_id, options, place, created_at_ms, steers, system_prompt_hash, checksum"
     };
 }
 macro_rules! run_state_columns {
@@ -66,7 +67,8 @@ macro_rules! attempt_columns {
         "attempt_id, run_id, attempt_no, status, adapter_id, node_id, binding_id, resume_from_attempt_id, error_code, \
          error_message, retryable, input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, cost_nanos, \
          cancellation_requested_at_ms, cancellation_dispatched_at_ms, cancellation_acknowledged_at_ms, created_at_ms, \
-         started_at_ms, completed_at_ms, retry_reason, sandbox, left_running"
+         started_at_ms, completed_at_ms, retry_reason, sandbox, left_running, adapter_instance_id, \
+         adapter_native_run_id, metadata_json"
     };
 }
 macro_rules! message_columns {
@@ -198,7 +200,7 @@ fn session(columns: &mut Columns<'_>) -> Result<Session> {
 
 fn run(columns: &mut Columns<'_>) -> Result<Run> {
     columns.check(&checksum::RUN_REQUEST)?;
-    Ok(Run {
+    let mut run = Run {
         id: columns.id()?,
         session: columns.id()?,
         owner: columns.get()?,
@@ -216,6 +218,7 @@ fn run(columns: &mut Columns<'_>) -> Result<Run> {
         place: columns.maybe_json()?.unwrap_or_default(),
         created_at: columns.time()?,
         steers: columns.get::<Option<bool>>()?.unwrap_or(false),
+        system_prompt_hash: columns.get()?,
         adapter: {
             // Past the checksum of the columns above.
             columns.skip(1);
@@ -237,7 +240,12 @@ fn run(columns: &mut Columns<'_>) -> Result<Run> {
         final_text: None,
         output: columns.maybe_json()?,
         retried_at: columns.maybe_time()?,
-    })
+    };
+    // Runs of earlier versions have no hash.
+    if run.system_prompt_hash.is_none() {
+        run.system_prompt_hash = instructions_hash(run.options.system_prompt.as_deref());
+    }
+    Ok(run)
 }
 
 fn attempt(columns: &mut Columns<'_>) -> Result<Attempt> {
@@ -264,6 +272,9 @@ fn attempt(columns: &mut Columns<'_>) -> Result<Attempt> {
         retry_reason: columns.maybe_name(RetryReason::from_name)?,
         sandbox: columns.maybe_json()?,
         left_running: columns.maybe_json()?.unwrap_or_default(),
+        instance: columns.get()?,
+        native_run: columns.get()?,
+        metadata: columns.maybe_json()?.unwrap_or_default(),
     })
 }
 

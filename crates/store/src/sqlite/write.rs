@@ -10,7 +10,7 @@ use mainspring_kernel::store::{InboxItem, NewId, OpenToolCall, Request, StoreErr
 use rusqlite::{Connection, OptionalExtension, Result, params};
 
 use super::checksum;
-use super::columns::{Id, blob, failure, int, json, ms, point, usage_columns};
+use super::columns::{Id, blob, failure, int, json, ms, object, point, usage_columns};
 use super::read::{effect_columns, message_columns, run_columns};
 use super::state::StateColumns;
 
@@ -78,6 +78,7 @@ pub(super) fn run_write(connection: &Connection, run: &Run, seq: u64) -> WriteRe
         place,
         run.created_at.0,
         run.steers.then_some(1),
+        run.system_prompt_hash,
     ];
     let state = params![
         run.adapter,
@@ -111,13 +112,15 @@ pub(super) fn run_write(connection: &Connection, run: &Run, seq: u64) -> WriteRe
         run_columns!(),
         ", created_seq)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22,
-           ?23, ?24, ?25, ?26, ?27, ?28, ?29, ?30, ?31, ?32, ?33, ?34, ?35, ?36, ?37, ?38, ?39, ?40, ?41, ?42, ?43)
+           ?23, ?24, ?25, ?26, ?27, ?28, ?29, ?30, ?31, ?32, ?33, ?34, ?35, ?36, ?37, ?38, ?39, ?40, ?41, ?42, ?43, ?44)
          ON CONFLICT (run_id) DO UPDATE SET
-           checksum = CASE WHEN options IS ?12 THEN checksum ELSE ?16 END, options = ?12, adapter_id = ?17,
-           status = ?18, active_attempt_id = ?19, retry_at_ms = ?20, wait = ?21, reason = ?22, error_code = ?23, error_message = ?24, pen_line = ?25, pen_pos = ?26, attempts = ?27, last_attempt_id = ?28,
-           final_message_id = ?29, input_tokens = ?30, output_tokens = ?31, cache_read_tokens = ?32,
-           cache_write_tokens = ?33, cost_nanos = ?34, started_at_ms = ?35, completed_at_ms = ?36, updated_at_ms = ?37,
-           merged_into_run_id = ?38, budget = ?39, output = ?40, retried_at_ms = ?41, state_checksum = ?42",
+           checksum = CASE WHEN options IS ?12 AND system_prompt_hash IS ?16 THEN checksum ELSE ?17 END,
+           options = ?12, system_prompt_hash = ?16, adapter_id = ?18, status = ?19, active_attempt_id = ?20,
+           retry_at_ms = ?21, wait = ?22, reason = ?23, error_code = ?24, error_message = ?25, pen_line = ?26,
+           pen_pos = ?27, attempts = ?28, last_attempt_id = ?29, final_message_id = ?30, input_tokens = ?31,
+           output_tokens = ?32, cache_read_tokens = ?33, cache_write_tokens = ?34, cost_nanos = ?35,
+           started_at_ms = ?36, completed_at_ms = ?37, updated_at_ms = ?38, merged_into_run_id = ?39, budget = ?40,
+           output = ?41, retried_at_ms = ?42, state_checksum = ?43",
     ))?;
     let parts = [(&checksum::RUN_REQUEST, request), (&checksum::RUN_STATE, state)];
     checksum::execute(&mut write, &parts, params![int(seq)])?;
@@ -133,16 +136,17 @@ pub(super) fn attempt_write(connection: &Connection, attempt: &Attempt) -> Write
                resume_from_attempt_id, error_code, error_message, retryable, input_tokens, output_tokens,
                cache_read_tokens, cache_write_tokens, cost_nanos, cancellation_requested_at_ms,
                cancellation_dispatched_at_ms, cancellation_acknowledged_at_ms, created_at_ms, started_at_ms,
-               completed_at_ms, retry_reason, sandbox, left_running)
+               completed_at_ms, retry_reason, sandbox, left_running, adapter_instance_id, adapter_native_run_id,
+               metadata_json)
              VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22,
-               ?23, ?24, ?25)
+               ?23, ?24, ?25, ?26, ?27, ?28)
              ON CONFLICT (run_id, attempt_no) DO UPDATE SET
                status = ?4, adapter_id = ?5, node_id = ?6, binding_id = ?7, resume_from_attempt_id = ?8, error_code = ?9,
                error_message = ?10, retryable = ?11, input_tokens = ?12, output_tokens = ?13, cache_read_tokens = ?14,
                cache_write_tokens = ?15, cost_nanos = ?16, cancellation_requested_at_ms = ?17,
                cancellation_dispatched_at_ms = ?18, cancellation_acknowledged_at_ms = ?19, created_at_ms = ?20,
                started_at_ms = ?21, completed_at_ms = ?22, retry_reason = ?23, sandbox = ?24,
-               left_running = ?25
+               left_running = ?25, adapter_instance_id = ?26, adapter_native_run_id = ?27, metadata_json = ?28
              WHERE attempt_id = ?3",
         )?
         .execute(params![
@@ -171,6 +175,9 @@ pub(super) fn attempt_write(connection: &Connection, attempt: &Attempt) -> Write
             attempt.retry_reason.map(RetryReason::name),
             attempt.sandbox.as_ref().map(json).transpose()?,
             (!attempt.left_running.is_empty()).then(|| json(&attempt.left_running)).transpose()?,
+            attempt.instance,
+            attempt.native_run,
+            object(&attempt.metadata)?,
         ])?;
     // Another attempt has this number.
     if written == 0 { Err(WriteError::Conflict(Unique::Other)) } else { Ok(()) }

@@ -4,7 +4,7 @@ use mainspring_core::{ApiKey, Artifact, Binding, Delegation, Grant, Session};
 use rusqlite::{Connection, params};
 
 use super::checksum;
-use super::columns::{Id, blob, int, json, ms, point};
+use super::columns::{Id, blob, int, json, ms, object, point};
 use super::read::session_columns;
 use super::write::WriteResult;
 
@@ -112,12 +112,15 @@ pub(super) fn binding_write(connection: &Connection, binding: &Binding) -> Write
         .prepare_cached(
             "INSERT INTO adapter_bindings (binding_id, session_id, adapter_id, binding_generation,
                adapter_native_session_id, resume_fidelity, status, boot_node_id, stands_at_message_id, cwd,
-               system_prompt_hash, created_at_ms, updated_at_ms, reconstructed)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)
+               system_prompt_hash, created_at_ms, updated_at_ms, reconstructed, adapter_instance_id, model_id, metadata_json,
+               last_used_at_ms, invalidated_at_ms, invalidation_reason, instance_boot)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20,
+               (SELECT value FROM meta WHERE name = 'boot' AND ?15 IS NOT NULL))
              ON CONFLICT (binding_id) DO UPDATE SET
                adapter_native_session_id = ?5, resume_fidelity = ?6, status = ?7, boot_node_id = ?8,
                stands_at_message_id = ?9, cwd = ?10, system_prompt_hash = ?11, created_at_ms = ?12, updated_at_ms = ?13,
-               reconstructed = ?14",
+               reconstructed = ?14, adapter_instance_id = ?15, model_id = ?16, metadata_json = ?17, last_used_at_ms = ?18,
+               invalidated_at_ms = ?19, invalidation_reason = ?20, instance_boot = excluded.instance_boot",
         )?
         .execute(params![
             binding.id.bytes(),
@@ -134,6 +137,12 @@ pub(super) fn binding_write(connection: &Connection, binding: &Binding) -> Write
             binding.created_at.0,
             binding.updated_at.0,
             binding.reconstructed,
+            binding.instance,
+            binding.model,
+            object(&binding.metadata)?,
+            ms(binding.last_used_at),
+            ms(binding.invalidated_at),
+            binding.invalidation_reason,
         ])?;
     Ok(())
 }
@@ -142,11 +151,11 @@ pub(super) fn grant_write(connection: &Connection, grant: &Grant) -> WriteResult
     connection
         .prepare_cached(
             "INSERT INTO grants (grant_id, session_id, run_id, capability, operation, resource_pattern, effect, source,
-               created_at_ms, expires_at_ms)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)
+               created_at_ms, expires_at_ms, constraints_json)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
              ON CONFLICT (grant_id) DO UPDATE SET
                run_id = ?3, capability = ?4, operation = ?5, resource_pattern = ?6, effect = ?7, source = ?8,
-               created_at_ms = ?9, expires_at_ms = ?10",
+               created_at_ms = ?9, expires_at_ms = ?10, constraints_json = ?11",
         )?
         .execute(params![
             grant.id.bytes(),
@@ -159,6 +168,7 @@ pub(super) fn grant_write(connection: &Connection, grant: &Grant) -> WriteResult
             grant.source.name(),
             grant.created_at.0,
             ms(grant.expires_at),
+            object(&grant.constraints)?,
         ])?;
     Ok(())
 }
@@ -167,11 +177,11 @@ pub(super) fn artifact_write(connection: &Connection, artifact: &Artifact) -> Wr
     connection
         .prepare_cached(
             "INSERT INTO artifacts (artifact_id, session_id, run_id, attempt_id, kind, role, uri, display_name, mime_type,
-               content_hash, size_bytes, created_at_ms)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)
+               content_hash, size_bytes, created_at_ms, metadata_json)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)
              ON CONFLICT (artifact_id) DO UPDATE SET
                run_id = ?3, attempt_id = ?4, kind = ?5, role = ?6, uri = ?7, display_name = ?8, mime_type = ?9,
-               content_hash = ?10, size_bytes = ?11, created_at_ms = ?12",
+               content_hash = ?10, size_bytes = ?11, created_at_ms = ?12, metadata_json = ?13",
         )?
         .execute(params![
             artifact.id.bytes(),
@@ -186,6 +196,7 @@ pub(super) fn artifact_write(connection: &Connection, artifact: &Artifact) -> Wr
             artifact.content_hash,
             artifact.size_bytes.map(int),
             artifact.created_at.0,
+            object(&artifact.metadata)?,
         ])?;
     Ok(())
 }

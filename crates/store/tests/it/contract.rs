@@ -247,6 +247,7 @@ fn full_run() -> Run {
             model_options: Some(serde_json::Map::from_iter([("seed".to_owned(), json!(7))])),
             ..RunOptions::default()
         },
+        system_prompt_hash: Some("abc".into()),
         place: Place::Edit { message_id: message_id(3) },
         pen: Some(point(i64::MAX, u32::MAX)),
         attempts: 2,
@@ -263,6 +264,9 @@ fn full_run() -> Run {
 #[tokio::test]
 async fn everything_about_a_run_and_its_attempts_reads_back_as_written() {
     let full_attempt = Attempt {
+        instance: Some("worker-1".into()),
+        native_run: Some("7".into()),
+        metadata: serde_json::Map::from_iter([("pid".to_owned(), json!(4242))]),
         binding: Some(binding_id(1)),
         resume_from: Some(attempt_id(1)),
         retry_reason: Some(RetryReason::Failover),
@@ -409,8 +413,18 @@ async fn bindings_are_read_back_newest_first() {
     for (name, subject) in every_store() {
         let store = &*subject.store;
         let fence = lease(store, 1).await;
-        let old = binding(1, 1, "acp", 1, BindingStatus::Stale);
-        let new = binding(2, 1, "acp", 2, BindingStatus::Active);
+        let old = Binding {
+            last_used_at: Some(NOW.plus(3)),
+            invalidated_at: Some(NOW.plus(4)),
+            invalidation_reason: Some("unknown session".into()),
+            ..binding(1, 1, "acp", 1, BindingStatus::Stale)
+        };
+        let new = Binding {
+            instance: Some("worker-1".into()),
+            model: Some("m1".into()),
+            metadata: serde_json::Map::from_iter([("agent".to_owned(), json!({"version": "1.2"}))]),
+            ..binding(2, 1, "acp", 2, BindingStatus::Active)
+        };
         let other = binding(3, 1, "pi", 1, BindingStatus::Invalid);
         let rows = [&old, &new, &other].map(|binding| Row::Binding(Box::new(binding.clone())));
         let mut all = vec![row_session(session(1))];

@@ -122,6 +122,7 @@ pub(crate) fn run(n: u64, of: u64, no: u32, state: RunState) -> Run {
         mode: Mode::Act,
         prompt: None,
         options: RunOptions::default(),
+        system_prompt_hash: None,
         place: Place::Tip,
         steers: false,
         merged_into: None,
@@ -154,6 +155,8 @@ pub(crate) fn attempt(n: u64, run: u64, no: u32, status: RunStatus) -> Attempt {
         status,
         adapter: "native".into(),
         node: node_id(1),
+        instance: None,
+        native_run: None,
         binding: None,
         resume_from: None,
         retry_reason: None,
@@ -162,6 +165,7 @@ pub(crate) fn attempt(n: u64, run: u64, no: u32, status: RunStatus) -> Attempt {
         usage: Usage::default(),
         sandbox: None,
         left_running: vec![],
+        metadata: serde_json::Map::new(),
         cancellation: Cancellation::default(),
         created_at: NOW,
         started_at: None,
@@ -179,12 +183,18 @@ pub(crate) fn binding(n: u64, of: u64, adapter: &str, generation: u32, status: B
         fidelity: Fidelity::Reconstructed,
         status,
         node: node_id(1),
+        instance: None,
+        model: None,
         last_message: Some(message_id(n)),
         cwd: Some("/work".into()),
         system_prompt_hash: Some("abc".into()),
         reconstructed: n.is_multiple_of(2),
+        metadata: serde_json::Map::new(),
         created_at: NOW,
         updated_at: NOW.plus(1),
+        last_used_at: None,
+        invalidated_at: None,
+        invalidation_reason: None,
     }
 }
 
@@ -214,6 +224,7 @@ pub(crate) fn artifact(n: u64, of: u64, hash: &str) -> Artifact {
         mime_type: Some("text/plain".into()),
         content_hash: Some(hash.into()),
         size_bytes: Some(7),
+        metadata: serde_json::Map::from_iter([("n".to_owned(), n.into())]),
         created_at: NOW.plus(n),
     }
 }

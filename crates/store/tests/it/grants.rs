@@ -15,6 +15,7 @@ fn grant(no: u8, run: Option<RunId>, effect: GrantEffect) -> Grant {
         resource_pattern: "/tmp/*".into(),
         effect,
         source: GrantSource::LegacyDefault,
+        constraints: serde_json::Map::from_iter([("policy".to_owned(), "legacy".into())]),
         created_at: Time(i64::from(no)),
         expires_at: None,
     }

@@ -26,4 +26,5 @@ mod steps;
 mod streams;
 mod tree;
 mod view;
+mod views;
 mod wal;

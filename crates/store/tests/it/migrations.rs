@@ -72,6 +72,56 @@ async fn bindings_of_earlier_versions_are_not_reconstructed() {
 }
 
 #[tokio::test]
+async fn bindings_of_earlier_versions_say_when_they_were_used_and_ended() {
+    let folder = tempfile::tempdir().unwrap();
+    let fill = format!(
+        "{run};
+         INSERT INTO adapter_bindings (binding_id, session_id, adapter_id, binding_generation, resume_fidelity, status,
+           boot_node_id, created_at_ms, updated_at_ms)
+         VALUES (x'{stale}', x'{session}', 'acp', 1, 'native', 'stale', x'{node}', 3, 8),
+           (x'{active}', x'{session}', 'acp', 2, 'native', 'active', x'{node}', 3, 9);
+         INSERT INTO run_attempts (run_id, attempt_no, attempt_id, status, adapter_id, node_id, binding_id, retryable,
+           input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, cost_nanos, created_at_ms, started_at_ms,
+           completed_at_ms)
+         VALUES (x'{the_run}', 1, x'{attempt}', 'failed', 'acp', x'{node}', x'{stale}', 0, 0, 0, 0, 0, 0, 3, 5, 6)",
+        run = insert_queued_run(0),
+        session = hex(session_id(1).as_bytes()),
+        the_run = hex(run_id(1).as_bytes()),
+        attempt = hex(attempt_id(1).as_bytes()),
+        stale = hex(binding_id(1).as_bytes()),
+        active = hex(binding_id(2).as_bytes()),
+        node = hex(node_id(1).as_bytes()),
+    );
+    create_database(folder.path(), RELEASED, &fill);
+    let store = sqlite_open(folder.path());
+    let found = store.bindings(session_id(1), None, None, 9).await.unwrap();
+    let times: Vec<_> = found.iter().map(|binding| (binding.last_used_at, binding.invalidated_at)).collect();
+    assert_eq!(times, [(None, None), (Some(Time(6)), Some(Time(8)))]);
+    let attempts = store.attempts(run_id(1)).await.unwrap();
+    assert_eq!((&attempts[0].instance, attempts[0].metadata.is_empty()), (&None, true));
+}
+
+#[tokio::test]
+async fn a_run_of_a_version_without_hashes_has_the_hash_of_its_system_prompt() {
+    let folder = tempfile::tempdir().unwrap();
+    let prompt = "UPDATE runs SET options = '{\"systemPrompt\":\"be kind\"}'";
+    create_database(folder.path(), RELEASED, &format!("{}; {prompt}", insert_queued_run(0)));
+    let store = sqlite_open(folder.path());
+    let hash = mainspring_kernel::kernel::instructions_hash(Some("be kind"));
+    let old = store.run_get(run_id(1)).await.unwrap().unwrap();
+    assert_eq!(old.system_prompt_hash, hash);
+    // The row gets the hash, and its checksum, with its next change.
+    let fence = lease(&store, 1).await;
+    let changed = Run { state: RunState::Succeeded {}, ..old };
+    commit(&store, fence, vec![row_run(changed.clone())], vec![]).await.unwrap();
+    assert_eq!(store.run_get(run_id(1)).await.unwrap(), Some(changed));
+    let connection = Connection::open(folder.path().join("test.sqlite3")).unwrap();
+    let read = |row: &rusqlite::Row<'_>| row.get::<_, Option<String>>(0);
+    assert_eq!(connection.query_row("SELECT system_prompt_hash FROM omi_runs", [], read).unwrap(), hash);
+    assert_eq!(store.verify_checksums().await.unwrap().problems, Vec::<String>::new());
+}
+
+#[tokio::test]
 async fn sessions_of_versions_without_orgs_are_private() {
     let folder = tempfile::tempdir().unwrap();
     let fill = format!(

@@ -297,3 +297,18 @@ async fn a_large_answer_arrives_complete() {
     assert_eq!(world.answer_to("a", "flood 20000").await, "0123456789".repeat(20_000));
     world.close().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attempts_and_bindings_name_the_process_and_the_model() {
+    let world = world("keep").await;
+    let first = world.run("a", "hello").await.id;
+    let second = world.run("a", "again").await.id;
+    let (first, second) = (world.attempts(first).await.remove(0), world.attempts(second).await.remove(0));
+    let binding = world.bindings("a").await.remove(0);
+    assert!(first.instance.as_ref().is_some_and(|name| name.starts_with("worker_")), "{first:?}");
+    assert_eq!((&second.instance, &binding.instance), (&first.instance, &first.instance));
+    assert!(second.native_run.is_some() && second.native_run != first.native_run, "{second:?}");
+    assert_eq!(second.metadata["stopReason"], "stop");
+    assert!(binding.model.as_ref().is_some_and(|model| model.starts_with("acme/")), "{binding:?}");
+    world.close().await;
+}

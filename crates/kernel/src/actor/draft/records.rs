@@ -9,6 +9,8 @@ use mainspring_core::{
     ToolOutcome, Usage, session,
 };
 
+use serde_json::{Map, Value};
+
 use super::AttemptDraft;
 use crate::adapter::{Compacted, Record, StepTaken};
 use crate::error::Error;
@@ -29,6 +31,7 @@ impl AttemptDraft {
             }
             Record::LeftRunning { processes } => self.emit(Body::AttemptLeftRunning { processes }),
             Record::Confined(sandbox) => self.emit(Body::AttemptConfined { sandbox }),
+            Record::Runtime(facts) => self.runtime_facts(*facts),
             Record::Granted(grant) => self.row(Row::Grant(grant)),
             Record::Decided { question, decision, grant, by, told } => {
                 let wait_id = self.ids.wait();
@@ -244,6 +247,9 @@ pub(crate) fn check_size(records: &[Record], limit: usize) -> Result<(), Error> 
             }
             Record::ToolUpdated { text, .. } | Record::Progress { text } => ("report", text.len()),
             Record::Decided { question, .. } => ("question", question.len()),
+            Record::Runtime(facts) => {
+                ("report", map_size(&facts.metadata) + map_size(&facts.binding_metadata))
+            }
             Record::Opened { .. } | Record::Resumed | Record::Granted(_) => continue,
             Record::Confined(_) | Record::LeftRunning { .. } | Record::ToolUnasked { .. } => continue,
             Record::Usage(_) | Record::Title { .. } => continue,
@@ -253,6 +259,10 @@ pub(crate) fn check_size(records: &[Record], limit: usize) -> Result<(), Error> 
         }
     }
     Ok(())
+}
+
+fn map_size(map: &Map<String, Value>) -> usize {
+    if map.is_empty() { 0 } else { serde_json::to_string(map).map_or(0, |json| json.len()) }
 }
 
 fn size_of(blocks: &[Block]) -> usize {

@@ -11,7 +11,8 @@ use super::import::{LineError, refuse};
 use super::partial::{PartialSession, Section};
 use crate::blobs::{StagedBlob, StagingBlob};
 use crate::error::Error;
-use crate::kernel::artifacts::{check_names, uri_of};
+use crate::kernel::artifacts::{check_names, metadata_size, uri_of};
+use crate::kernel::runs::check_size;
 use crate::store::{Commit, NewId, Row, StatePlace, StateRow, StoreError, Unique};
 
 /// An artifact whose bytes are being imported.
@@ -43,6 +44,8 @@ impl PartialSession {
         }
         check_names(&artifact.kind, artifact.name.as_deref(), artifact.mime_type.as_deref())?;
         check_text("an artifact's uri", &artifact.uri)?;
+        let limit = self.shared.options.limits.metadata_bytes;
+        check_size("metadata", metadata_size(&artifact.metadata), limit)?;
         // The rows that the artifact refers to are written first.
         self.write().await?;
         let (hash, size) = match (&artifact.content_hash, artifact.size_bytes) {

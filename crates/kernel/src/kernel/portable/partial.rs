@@ -13,7 +13,7 @@ use super::data::OpenArtifact;
 use super::import::{ImportClaim, LineError, refuse};
 use super::{MessageLine, RunLine};
 use crate::error::Error;
-use crate::kernel::Shared;
+use crate::kernel::{Shared, instructions_hash};
 use crate::store::{Commit, Fence, NewEvent, NewId, Row, SessionRef, StatePlace, StoreError, Unique};
 
 /// Rows and events written at once.
@@ -176,7 +176,9 @@ impl PartialSession {
             }
             self.rows.push(Row::Attempt(Box::new(attempt)));
         }
-        self.rows.push(Row::Run(Box::new(Run { fingerprint, pen, final_text: None, ..run })));
+        let system_prompt_hash = instructions_hash(run.options.system_prompt.as_deref());
+        let run = Run { fingerprint, pen, final_text: None, system_prompt_hash, ..run };
+        self.rows.push(Row::Run(Box::new(run)));
         for step in steps {
             if step.run != id {
                 return refuse(format!("{} is not a step of {id}", step.id));

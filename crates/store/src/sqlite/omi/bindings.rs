@@ -8,9 +8,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use mainspring_core::{Binding, BindingId, BindingStatus, Fidelity};
 use mainspring_kernel::kernel::instructions_hash;
+use serde_json::Value;
 
-use super::rows::Fields;
-use super::session::{Draft, DraftRun};
+use super::rows::{Fields, SessionRows};
+use super::session::{Draft, DraftRun, valid_name};
 use super::{Import, id};
 
 /// A converted binding with the facts that order the bindings of one adapter.
@@ -22,9 +23,9 @@ struct OrderedBinding {
 }
 
 impl Import<'_> {
-    pub(super) fn import_bindings(&mut self, draft: &mut Draft, rows: &[Fields]) {
+    pub(super) fn import_bindings(&mut self, draft: &mut Draft, rows: &SessionRows) {
         let mut by_adapter: BTreeMap<String, Vec<OrderedBinding>> = BTreeMap::new();
-        for row in rows {
+        for row in &rows.bindings {
             if let Some(ordered) = self.convert_binding(draft, row) {
                 by_adapter.entry(ordered.binding.adapter.clone()).or_default().push(ordered);
             }
@@ -34,6 +35,7 @@ impl Import<'_> {
             self.close_duplicates(draft, &mut bindings);
             draft.bindings.extend(bindings.into_iter().map(|ordered| (ordered.binding.id, ordered.binding)));
         }
+        self.date_ends(draft, &rows.events);
     }
 
     fn convert_binding(&mut self, draft: &mut Draft, row: &Fields) -> Option<OrderedBinding> {
@@ -66,15 +68,46 @@ impl Import<'_> {
             fidelity,
             status,
             node: self.node,
+            // The processes of the original have ended.
+            instance: None,
+            model: valid_name(row, "model_id"),
             last_message: None,
             cwd: row.text("cwd").map(str::to_owned),
             system_prompt_hash: None,
             reconstructed: false,
+            metadata: self.convert_metadata("bindings", row, &original_id),
             created_at,
             updated_at,
+            last_used_at: row.time("last_used_at_ms"),
+            invalidated_at: row.time("invalidated_at_ms"),
+            invalidation_reason: None,
         };
-        let last_used_at = row.number("last_used_at_ms").unwrap_or(updated_at.0);
+        let last_used_at = binding.last_used_at.unwrap_or(updated_at).0;
         Some(OrderedBinding { binding, original_adapter, last_used_at })
+    }
+
+    /// Sets the time and the reason of the end of each binding: as the import ended it, or as the original's event says.
+    fn date_ends(&self, draft: &mut Draft, events: &[Fields]) {
+        for event in events {
+            if !["binding.stale", "binding.invalidated", "runtime.binding_stale"]
+                .contains(&event.text("type").unwrap_or_default())
+            {
+                continue;
+            }
+            let payload: Value = event.text("payload_json").and_then(parse).unwrap_or_default();
+            let ended = payload["bindingId"].as_str().and_then(id::<BindingId>);
+            let ended = ended.and_then(|ended| draft.bindings.get_mut(&ended));
+            if let Some(binding) = ended.filter(|binding| binding.status != BindingStatus::Active) {
+                binding.invalidated_at = binding.invalidated_at.or(event.time("created_at_ms"));
+                binding.invalidation_reason = payload["reason"].as_str().map(str::to_owned);
+            }
+        }
+        for (ended, _, reason) in &draft.ended_bindings {
+            if let Some(binding) = draft.bindings.get_mut(ended) {
+                binding.invalidated_at = Some(self.options.now);
+                binding.invalidation_reason = Some((*reason).to_owned());
+            }
+        }
     }
 
     /// Renumbers the generations of an adapter that had several names in the original.
@@ -119,6 +152,10 @@ impl Import<'_> {
             }
         }
     }
+}
+
+fn parse(json: &str) -> Option<Value> {
+    serde_json::from_str(json).ok()
 }
 
 /// Places each binding at the answer of the last run that used it. An unused binding is placed at the session's tip, as an

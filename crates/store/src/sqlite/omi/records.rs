@@ -3,9 +3,10 @@
 use mainspring_core::limits::check_media_type;
 use mainspring_core::{Artifact, ArtifactRole, Grant, GrantEffect, GrantSource, RunId};
 use mainspring_kernel::store::Row;
+use serde_json::{Map, Value};
 
 use super::rows::Fields;
-use super::session::{Draft, valid_name};
+use super::session::{Draft, UNUSABLE_METADATA, object, valid_name};
 use super::{Import, id};
 
 impl Import<'_> {
@@ -25,10 +26,7 @@ impl Import<'_> {
                 let how = "bytes not available: only the address is kept";
                 self.report.changed("artifacts", how, &original_id);
             }
-            if row.text("metadata_json").is_some_and(|metadata| metadata != "{}") {
-                let how = "metadata, which artifacts do not have here: removed";
-                self.report.changed("artifacts", how, &original_id);
-            }
+            let metadata = self.convert_metadata("artifacts", row, &original_id);
             let run = row.text("run_id").and_then(super::id).filter(|run| self.runs.contains_key(run));
             let artifact = Artifact {
                 id,
@@ -48,12 +46,26 @@ impl Import<'_> {
                     Some((_, size)) => Some(*size),
                     None => row.number("size_bytes").and_then(|size| size.try_into().ok()),
                 },
+                metadata,
                 created_at: row.time("created_at_ms").unwrap_or(self.options.now),
             };
             self.artifacts.insert(id);
             self.report.imported("artifacts");
             draft.artifacts.insert(original_id, artifact);
         }
+    }
+
+    /// Returns the metadata of a row. Metadata that cannot be used is reported as removed.
+    pub(super) fn convert_metadata(
+        &mut self,
+        kind: &'static str,
+        row: &Fields,
+        original_id: &str,
+    ) -> Map<String, Value> {
+        object(row, "metadata_json", self.options.limits.metadata_bytes).unwrap_or_else(|| {
+            self.report.changed(kind, UNUSABLE_METADATA, original_id);
+            Map::new()
+        })
     }
 
     pub(super) fn convert_grants(&mut self, draft: &Draft, rows: &[Fields]) -> Vec<Row> {
@@ -71,14 +83,11 @@ impl Import<'_> {
                 continue;
             }
             // Without its constraints, the grant would allow more than it did.
-            if row.text("constraints_json").is_some_and(|constraints| constraints != "{}") {
-                self.report.skipped(
-                    "grants",
-                    "it has constraints, which grants do not have here",
-                    &original_id,
-                );
+            let Some(constraints) = object(row, "constraints_json", self.options.limits.metadata_bytes)
+            else {
+                self.report.skipped("grants", "its constraints are too large or not an object", &original_id);
                 continue;
-            }
+            };
             let run = row.text("run_id").map(super::id::<RunId>);
             if run.is_some_and(|run| run.is_none_or(|run| !self.runs.contains_key(&run))) {
                 continue;
@@ -93,6 +102,7 @@ impl Import<'_> {
                 resource_pattern: row.text_or_empty("resource_pattern"),
                 effect,
                 source,
+                constraints,
                 created_at: row.time("created_at_ms").unwrap_or(self.options.now),
                 expires_at: row.time("expires_at_ms"),
             })));

@@ -7,6 +7,7 @@ use mainspring_core::{
     Attempt, AttemptId, Block, CancelReason, Cost, Failure, LineId, Message, MessageStatus, Mode, Place,
     Point, RequestName, RetryReason, Role, Run, RunId, RunOptions, RunState, RunStatus, Session, Time, Usage,
 };
+use mainspring_kernel::kernel::instructions_hash;
 use serde_json::Value;
 
 use super::rows::{Fields, SessionRows};
@@ -43,6 +44,8 @@ impl Import<'_> {
             false => self.options.now,
         };
         let (prompt, system_prompt) = self.convert_input(row, &original_id);
+        let original_hash = || valid_name(row, "system_prompt_hash");
+        let system_prompt_hash = instructions_hash(system_prompt.as_deref()).or_else(original_hash);
         let parent = draft.messages.last().map(|last| last.id);
         let prompt = self.prompt(&draft.session, id, &prompt, created_at);
         let answer = self.answer(&draft.session, id, row, &state, completed_at);
@@ -69,6 +72,7 @@ impl Import<'_> {
                 cwd: row.text("cwd").filter(|cwd| !cwd.is_empty()).map(str::to_owned),
                 ..RunOptions::default()
             },
+            system_prompt_hash,
             place: Place::Tip,
             steers: false,
             merged_into: None,
@@ -210,6 +214,7 @@ impl Import<'_> {
             Some(_) => row.time("completed_at_ms").or(row.time("updated_at_ms")).unwrap_or(created_at),
             None => self.options.now,
         };
+        let metadata = self.convert_metadata("attempts", row, &original_id);
         self.report.imported("attempts");
         Some(Attempt {
             id,
@@ -218,6 +223,8 @@ impl Import<'_> {
             status: status.unwrap_or(RunStatus::Orphaned),
             adapter: self.adapter_name(row.text("adapter_id").unwrap_or(&draft.session.adapter)),
             node: self.node,
+            instance: valid_name(row, "adapter_instance_id"),
+            native_run: valid_name(row, "adapter_native_run_id"),
             binding,
             resume_from: row.text("resume_from_attempt_id").and_then(super::id),
             retry_reason: row.text("retry_reason").and_then(RetryReason::from_name),
@@ -226,6 +233,7 @@ impl Import<'_> {
             usage: Usage::default(),
             sandbox: None,
             left_running: vec![],
+            metadata,
             cancellation: Cancellation {
                 requested_at: row.time("cancellation_requested_at_ms"),
                 dispatched_at: row.time("cancellation_dispatched_at_ms"),

@@ -12,7 +12,7 @@ use mainspring_core::{
     MessageId, Point, Run, Session, SessionId, SessionStatus, TitleSource, Visibility,
 };
 use mainspring_kernel::store::{NewId, Row};
-use serde_json::{Value, json};
+use serde_json::{Map, Value};
 
 use super::rows::{Fields, SessionRows};
 use super::{Import, OmiError, bindings, id};
@@ -55,7 +55,7 @@ impl Import<'_> {
             messages: vec![],
         };
         let line = self.options.ids.line();
-        self.import_bindings(&mut draft, &rows.bindings);
+        self.import_bindings(&mut draft, rows);
         for row in &rows.runs {
             self.import_run(&mut draft, row, rows, line);
         }
@@ -106,7 +106,10 @@ impl Import<'_> {
         let external =
             valid_pair(row, "external_ref_kind", "external_ref_id", "external reference", &mut changed);
         let alias = valid_pair(row, "legacy_client_scope", "legacy_session_key", "alias", &mut changed);
-        let metadata = metadata(row, limits.metadata_bytes, &mut changed);
+        let metadata = object(row, "metadata_json", limits.metadata_bytes).unwrap_or_else(|| {
+            changed(UNUSABLE_METADATA);
+            Map::new()
+        });
         let title = title(row, limits.title_chars, &mut changed);
         let definition = match valid_name(row, "agent_definition_id") {
             Some(name) if name != GENERALIST.0 => name,
@@ -133,7 +136,7 @@ impl Import<'_> {
             model: None,
             system_prompt: None,
             model_options: None,
-            metadata,
+            metadata: metadata.into(),
             tip: None,
             tip_message: None,
             version: 1,
@@ -173,15 +176,13 @@ fn valid_pair(
     pair
 }
 
-fn metadata(row: &Fields, max_bytes: usize, changed: &mut impl FnMut(&str)) -> Value {
-    match row.text("metadata_json").map(serde_json::from_str::<Value>) {
-        Some(Ok(metadata @ Value::Object(_))) if metadata.to_string().len() <= max_bytes => metadata,
-        None => json!({}),
-        Some(_) => {
-            changed("metadata that is too large or not an object: removed");
-            json!({})
-        }
-    }
+/// The report of metadata that [`object`] cannot read.
+pub(super) const UNUSABLE_METADATA: &str = "metadata that is too large or not an object: removed";
+
+/// Returns the object in a JSON column, empty if the column is. `None` if it is too large or not an object.
+pub(super) fn object(row: &Fields, column: &str, max_bytes: usize) -> Option<Map<String, Value>> {
+    let Some(text) = row.text(column) else { return Some(Map::new()) };
+    serde_json::from_str(text).ok().filter(|_| text.len() <= max_bytes)
 }
 
 fn title(row: &Fields, max_chars: usize, changed: &mut impl FnMut(&str)) -> Option<String> {

@@ -10,7 +10,7 @@ use super::{page_start, query_all, query_one, sql_limit};
 macro_rules! artifact_columns {
     () => {
         "artifact_id, session_id, run_id, attempt_id, kind, role, uri, display_name, mime_type, content_hash, \
-         size_bytes, created_at_ms"
+         size_bytes, created_at_ms, metadata_json"
     };
 }
 
@@ -28,6 +28,7 @@ fn artifact(columns: &mut Columns<'_>) -> rusqlite::Result<Artifact> {
         content_hash: columns.get()?,
         size_bytes: columns.get::<Option<i64>>()?.map(i64::cast_unsigned),
         created_at: columns.time()?,
+        metadata: columns.maybe_json()?.unwrap_or_default(),
     })
 }
 

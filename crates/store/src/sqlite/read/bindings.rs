@@ -20,7 +20,10 @@ pub(in super::super) fn bindings(
             concat!(
                 "SELECT binding_id, session_id, adapter_id, binding_generation, adapter_native_session_id, \
                  resume_fidelity, status, boot_node_id, stands_at_message_id, cwd, system_prompt_hash, reconstructed, \
-                 created_at_ms, updated_at_ms FROM adapter_bindings WHERE session_id = ?1 AND ",
+                 created_at_ms, updated_at_ms, \
+                 CASE WHEN instance_boot = (SELECT value FROM meta WHERE name = 'boot') THEN adapter_instance_id END, \
+                 model_id, metadata_json, last_used_at_ms, invalidated_at_ms, invalidation_reason \
+                 FROM adapter_bindings WHERE session_id = ?1 AND ",
                 $where,
                 " AND (?4 IS NULL OR adapter_id > ?4 OR (adapter_id = ?4 AND binding_generation < ?5)) \
                  ORDER BY adapter_id, binding_generation DESC LIMIT ?3"
@@ -53,5 +56,11 @@ fn binding(columns: &mut Columns<'_>) -> rusqlite::Result<Binding> {
         reconstructed: columns.get()?,
         created_at: columns.time()?,
         updated_at: columns.time()?,
+        instance: columns.get()?,
+        model: columns.get()?,
+        metadata: columns.maybe_json()?.unwrap_or_default(),
+        last_used_at: columns.maybe_time()?,
+        invalidated_at: columns.maybe_time()?,
+        invalidation_reason: columns.get()?,
     })
 }

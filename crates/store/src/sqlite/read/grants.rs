@@ -13,7 +13,7 @@ pub(in super::super) fn grants(
     run: RunId,
 ) -> Result<Vec<Grant>, StoreError> {
     let sql = "SELECT grant_id, session_id, run_id, capability, operation, resource_pattern, effect, source, \
-               created_at_ms, expires_at_ms FROM grants WHERE session_id = ?1 AND (run_id = ?2 OR run_id IS NULL) \
+               created_at_ms, expires_at_ms, constraints_json FROM grants WHERE session_id = ?1 AND (run_id = ?2 OR run_id IS NULL) \
                ORDER BY created_at_ms, grant_id";
     query_all(connection, sql, params![session.bytes(), run.bytes()], grant)
 }
@@ -30,5 +30,6 @@ fn grant(columns: &mut Columns<'_>) -> rusqlite::Result<Grant> {
         source: columns.name(GrantSource::from_name)?,
         created_at: columns.time()?,
         expires_at: columns.maybe_time()?,
+        constraints: columns.maybe_json()?.unwrap_or_default(),
     })
 }
