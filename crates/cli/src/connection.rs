@@ -11,7 +11,7 @@ use std::time::Duration;
 use mainspring_client::{Client, Error, Events, Feed, Socket};
 use mainspring_core::Position;
 use mainspring_kernel::clock::Clock;
-use mainspring_store::{Owner, StateDir, StateDirError};
+use mainspring_store::{OmiOffer, Owner, StateDir, StateDirError};
 use mainspring_system::tasks::Tasks;
 use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
@@ -19,6 +19,7 @@ use tokio::task::JoinHandle;
 use super::Context;
 use super::error::{CliError, Exit};
 use super::follow::drain_accepted;
+use super::original::print_offer;
 use super::takeover;
 use mainspring::Server;
 use mainspring::token;
@@ -48,6 +49,8 @@ pub(super) struct Connection<'a> {
     client: Client,
     /// The node and its server, if this process owns the state directory.
     local: Option<LocalServer>,
+    /// A database of the original daemon in the state directory, if this process owns that.
+    omi_offer: Option<OmiOffer>,
 }
 
 /// A node and its server in this process, until a `serve` takes the state directory over.
@@ -127,7 +130,8 @@ impl<'a> Connection<'a> {
             let key = context.key.as_deref().ok_or_else(|| {
                 CliError::bad_request(format!("{url} needs a key: set MAINSPRING_KEY or pass --key"))
             })?;
-            return Ok(Self { context, purpose, client: Client::over_tcp(url, key)?, local: None });
+            let client = Client::over_tcp(url, key)?;
+            return Ok(Self { context, purpose, client, local: None, omi_offer: None });
         }
         let clock = Clock::system();
         let mut attempts = 0;
@@ -152,7 +156,7 @@ impl<'a> Connection<'a> {
                 };
                 tokio::select! {
                     is_serving = is_serving(&client) => if is_serving {
-                        return Ok(Self { context, purpose, client, local: None });
+                        return Ok(Self { context, purpose, client, local: None, omi_offer: None });
                     },
                     () = timeout => return Err(not_responding(context)),
                 }
@@ -177,7 +181,7 @@ impl<'a> Connection<'a> {
         };
         let client = client.ok_or_else(not_served)?;
         client.ready().await?;
-        Ok(Self { context, purpose: Purpose::Records, client, local: None })
+        Ok(Self { context, purpose: Purpose::Records, client, local: None, omi_offer: None })
     }
 
     async fn become_owner(context: &'a Context<'a>, purpose: Purpose) -> Result<Self, OwnError> {
@@ -190,6 +194,11 @@ impl<'a> Connection<'a> {
             Err(NodeError::StateDir(busy @ StateDirError::Busy { .. })) => return Err(OwnError::Busy(busy)),
             node => node.map_err(|error| OwnError::Other(error.into()))?,
         };
+        let omi_offer = node.omi_offer().await;
+        // The first prompt makes this import impossible.
+        if let Some(offer @ OmiOffer::Here) = omi_offer {
+            let _ = print_offer(context, offer, true);
+        }
         let start_server = async {
             let server = Server::start(&node, config, None).await?;
             let token = token::read_or_create(&config.state_dir)?;
@@ -199,7 +208,7 @@ impl<'a> Connection<'a> {
         match start_server.await {
             Ok((server, client)) => {
                 let local = Some(LocalServer::new(node, server, &config.state_dir, purpose));
-                Ok(Self { context, purpose, client, local })
+                Ok(Self { context, purpose, client, local, omi_offer })
             }
             Err(error) => {
                 node.close().await;
@@ -239,6 +248,11 @@ impl<'a> Connection<'a> {
     pub(super) async fn reconnect(&mut self) -> Result<(), CliError> {
         *self = Self::open_patiently(self.context, self.purpose).await?;
         Ok(())
+    }
+
+    /// The database of the original daemon in the state directory that was not imported, if this process owns that.
+    pub(super) fn omi_offer(&self) -> Option<OmiOffer> {
+        self.omi_offer
     }
 
     /// Returns the current client. The caller must call `reconnect` when the owner exits.

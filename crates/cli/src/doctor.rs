@@ -4,11 +4,14 @@ use clap::Args;
 use mainspring_adapters::sandbox::landlock_abi;
 use mainspring_client::Capabilities;
 use mainspring_kernel::Blobs;
-use mainspring_store::{SCHEMA_VERSION, SqliteCheck, SqliteView, StateDir, UnfinishedRuns};
+use mainspring_store::{
+    OmiOffer, SCHEMA_VERSION, SqliteCheck, SqliteView, StateDir, UnfinishedRuns, omi_offer_without_store,
+};
 use serde::Serialize;
 
 use super::Context;
 use super::error::{CliError, Exit, chain};
+use super::original::offer_text;
 use super::output::{DIM, GREEN, RED, YELLOW, format_time};
 use mainspring::Node;
 use mainspring::config::{Config, Durability, OnOrphan};
@@ -98,6 +101,7 @@ impl Doctor {
             Ok(None) if !config.database().exists() => {
                 let missing = format!("{dir} has no database; the first prompt creates it");
                 report.add(Health::Note, subject, missing);
+                report.add_offer(config, omi_offer_without_store(&config.database()), false);
             }
             Ok(None) => {
                 let mut unused = Report::default();
@@ -122,6 +126,7 @@ impl Doctor {
         };
         let is_current = check.schema_version == SCHEMA_VERSION;
         report.add_database(config, check);
+        report.add_offer(config, view.omi_offer(), is_served);
         if is_served {
             let skipped = "not checked, because another process may be adding some";
             return report.add(Health::Note, "artifacts", skipped.into());
@@ -199,6 +204,16 @@ struct Report(Vec<Finding>);
 impl Report {
     fn add(&mut self, health: Health, subject: &'static str, detail: String) {
         self.0.push(Finding { health, subject, detail });
+    }
+
+    /// Adds the offer to import a database of the original daemon.
+    fn add_offer(&mut self, config: &Config, offer: Option<OmiOffer>, is_served: bool) {
+        let Some(offer) = offer else { return };
+        let mut text = offer_text(&config.state_dir, offer, false);
+        if is_served && offer == OmiOffer::Here {
+            text += " once no process serves the state directory";
+        }
+        self.add(Health::Note, "original daemon", text);
     }
 
     fn add_problems(&mut self, subject: &'static str, problems: Vec<String>) {

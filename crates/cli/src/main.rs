@@ -41,6 +41,7 @@ mod limits;
 mod mcp;
 mod model;
 mod model_server;
+mod original;
 mod output;
 mod prompt;
 mod repair;

@@ -10,6 +10,7 @@ use clap::Args;
 use super::Context;
 use super::connection::Purpose;
 use super::error::{CliError, Exit};
+use super::original::print_offer;
 use super::output::DIM;
 use super::takeover::Claim;
 use mainspring::Server;
@@ -96,6 +97,9 @@ async fn serve(context: &Context<'_>, node: &Node, address: SocketAddr) -> Resul
         ))?;
     }
     output.print_note(format_args!("{DIM}token: mainspring serve --print-token{DIM:#}"))?;
+    if let Some(offer) = node.omi_offer().await {
+        print_offer(context, offer, true)?;
+    }
     let signal = shutdown_signal().await;
     let drain_ms = config.drain_ms;
     // A note that cannot be written, to a log on a full disk for instance, must not cut the runs off.

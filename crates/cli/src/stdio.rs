@@ -12,6 +12,7 @@ use mainspring_core::Time;
 use mainspring_host::jsonl::{self, Disconnect, Jsonl};
 use mainspring_host::{Keeper, Link};
 use mainspring_kernel::clock::Clock;
+use mainspring_store::OmiOffer;
 use mainspring_system::ids::Ids;
 use serde_json::json;
 
@@ -19,6 +20,7 @@ use super::Context;
 use super::connection::{Connection, Purpose};
 use super::error::{CliError, Exit};
 use super::follow::interrupt_signal;
+use super::original::print_offer;
 use mainspring::config::Config;
 
 /// Hosts' names for agent runtimes, and the kind of adapter that drives each.
@@ -67,6 +69,9 @@ impl Stdio {
     async fn serve(self, context: &Context<'_>) -> Result<(), CliError> {
         let clock = Clock::system();
         let mut connection = connect(context, &clock).await?;
+        if let Some(offer @ OmiOffer::Elsewhere) = connection.omi_offer() {
+            print_offer(context, offer, true)?;
+        }
         let (link, mut keeper) = Link::new(connection.client().clone(), connection.may_change());
         keeper.set_local(connection.is_owner());
         let stdout = File::from(std::io::stdout().as_fd().try_clone_to_owned()?);

@@ -14,7 +14,7 @@ use mainspring_kernel::kernel::{Kernel, OnOrphan, Options, Retry};
 use mainspring_kernel::policy::Permissions;
 use mainspring_kernel::store::{Store, StoreError};
 use mainspring_store::{
-    Durability, OpenError, SqliteCheck, SqliteOptions, SqliteStore, StateDir, StateDirError,
+    Durability, OmiOffer, OpenError, SqliteCheck, SqliteOptions, SqliteStore, StateDir, StateDirError,
 };
 
 use crate::agents::{Agents, EmbedderParts};
@@ -187,6 +187,11 @@ impl Node {
             Some(sqlite) => Some(sqlite.check(thorough).await),
             None => None,
         }
+    }
+
+    /// Finds a database of the original daemon in the state directory that was not imported.
+    pub async fn omi_offer(&self) -> Option<OmiOffer> {
+        self.sqlite.as_ref()?.omi_offer().await
     }
 
     /// Returns the number of agent processes that work for a run, also for one that waits for a person.

@@ -12,9 +12,9 @@ mod state_dir;
 pub use fault::Fault;
 pub use memory::MemoryStore;
 pub use sqlite::{
-    ChecksumReport, CopySummary, Durability, OMI_DATABASE, OmiArtifact, OmiError, OmiNote, OmiOptions,
-    OmiReport, OmiSource, OpenError, Repaired, RestoredCursors, SCHEMA_VERSION, SqliteCheck, SqliteOptions,
-    SqliteStore, SqliteView, UnfinishedRuns, Verification, Verified, database_repair, database_restore,
-    database_vacuum,
+    ChecksumReport, CopySummary, Durability, OMI_DATABASE, OmiArtifact, OmiError, OmiNote, OmiOffer,
+    OmiOptions, OmiReport, OmiSource, OpenError, Repaired, RestoredCursors, SCHEMA_VERSION, SqliteCheck,
+    SqliteOptions, SqliteStore, SqliteView, UnfinishedRuns, Verification, Verified, database_repair,
+    database_restore, database_vacuum, omi_offer_without_store,
 };
 pub use state_dir::{Owner, StateDir, StateDirError};

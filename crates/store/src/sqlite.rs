@@ -70,7 +70,10 @@ pub use self::backup::{CopySummary, RestoredCursors, database_restore, database_
 pub use self::check::SqliteCheck;
 pub use self::checksum::ChecksumReport;
 pub use self::migrate::SCHEMA_VERSION;
-pub use self::omi::{OMI_DATABASE, OmiArtifact, OmiError, OmiNote, OmiOptions, OmiReport, OmiSource};
+pub use self::omi::{
+    OMI_DATABASE, OmiArtifact, OmiError, OmiNote, OmiOffer, OmiOptions, OmiReport, OmiSource,
+    omi_offer_without_store,
+};
 pub use self::open::OpenError;
 pub use self::repair::{Repaired, database_repair};
 pub use self::verify::{Verification, Verified};
@@ -161,6 +164,12 @@ impl SqliteStore {
     /// Compares every row that has a checksum with it, for `verify`. Reads the whole database.
     pub async fn verify_checksums(&self) -> Result<ChecksumReport, StoreError> {
         self.read(|connection| checksum::verify(connection).map_err(|error| error::read_error(&error))).await
+    }
+
+    /// Finds a database of the original daemon in the folder of the store that was not imported into it.
+    pub async fn omi_offer(&self) -> Option<OmiOffer> {
+        let path = self.path.clone();
+        self.read(move |connection| Ok(omi::offer(&path, Some(connection)))).await.ok().flatten()
     }
 
     /// Writes all queued commits and closes the file, as dropping does.

@@ -18,6 +18,7 @@ use crate::cli::{CommandOutput, command, json_lines, run};
 use crate::jsonl::Host;
 
 mod columns;
+mod offer;
 mod original;
 use original::{OWNER, Original, THOUGHT, id};
 

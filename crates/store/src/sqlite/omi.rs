@@ -30,6 +30,7 @@ use super::{SqliteOptions, migrate, wal};
 mod bindings;
 mod copy;
 mod events;
+mod offer;
 mod records;
 mod report;
 mod rows;
@@ -37,6 +38,8 @@ mod runs;
 mod session;
 
 pub use self::copy::DATABASE as OMI_DATABASE;
+pub(super) use self::offer::offer;
+pub use self::offer::{OmiOffer, omi_offer_without_store};
 pub use self::report::{OmiNote, OmiReport};
 
 /// An import that failed. Neither the source nor the store changed.

@@ -17,7 +17,7 @@ use rusqlite::{Connection, OpenFlags};
 use super::check::{self, SqliteCheck};
 use super::open::{self, OpenError, sibling};
 use super::wal::Wal;
-use super::{error, migrate, read};
+use super::{OmiOffer, error, migrate, omi, read};
 
 /// A database that is only read. Opening, using and dropping it changes no file.
 #[derive(Debug)]
@@ -76,6 +76,11 @@ impl SqliteView {
         let check = check::check(&self.connection, thorough, file_bytes);
         let check = check.map_err(|error| open::failed(&self.path, error))?;
         Ok(SqliteCheck { journal_mode: self.journal_mode.into(), ..check })
+    }
+
+    /// Finds a database of the original daemon in the folder of the store that was not imported into it.
+    pub fn omi_offer(&self) -> Option<OmiOffer> {
+        omi::offer(&self.path, Some(&self.connection))
     }
 
     /// Counts the unfinished runs.
