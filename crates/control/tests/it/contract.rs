@@ -47,6 +47,18 @@ async fn a_run_is_shown_with_the_last_of_its_events() {
         (&json!("succeeded"), &json!("a\nb\n"))
     );
     assert_eq!(shown["attempts"].as_array().unwrap().len(), 1);
+    let attempt = &shown["attempts"][0];
+    assert_eq!(attempt["adapterInstanceId"], attempt["runtimeNodeId"], "mainspring executes it itself");
+    assert_eq!(attempt["adapterNativeRunId"], Value::Null);
+    assert_eq!(shown["run"]["systemPromptHash"], Value::Null);
+    let classes = world.call("get_agent_run", json!({"runId": run.id, "eventLimit": 500})).await;
+    let class = |kind: &str| {
+        let events = classes["events"].as_array().unwrap();
+        let event = events.iter().find(|event| event["type"] == kind).unwrap();
+        (event["retentionClass"].as_str().unwrap(), event["visibility"].as_str().unwrap())
+    };
+    assert_eq!(class("progress.updated"), ("transient", "ui"));
+    assert_eq!(class("run.succeeded"), ("core", "ui"));
     let events: Vec<_> = shown["events"].as_array().unwrap().iter().map(|event| &event["type"]).collect();
     assert_eq!((events.len(), events.last()), (3, Some(&&json!("run.succeeded"))));
     let shown = world.call("get_agent_run", json!({"runId": run.id, "includeEvents": false})).await;
@@ -57,13 +69,16 @@ async fn a_run_is_shown_with_the_last_of_its_events() {
 async fn artifacts_of_a_session_or_a_run_are_listed() {
     let world = World::start().await;
     let run = world.run("s", "say hello").await;
-    let new = NewArtifact { name: Some("a.txt".into()), role: ArtifactRole::Input, ..NewArtifact::default() };
+    let metadata = serde_json::Map::from_iter([("page".to_owned(), json!(1))]);
+    let role = ArtifactRole::Input;
+    let new = NewArtifact { name: Some("a.txt".into()), role, metadata, ..NewArtifact::default() };
     let by = SessionRef::Id(run.session);
     let put = world.kernel.artifact_put(&world.me, &by, new, None, &mut &b"text"[..]).await;
     let id = put.unwrap().0.id;
     let of_session = world.call("inspect_agent_artifacts", json!({"sessionId": run.session})).await;
     assert_eq!(of_session["artifacts"][0]["artifactId"], json!(id));
     assert_eq!(of_session["artifacts"][0]["sizeBytes"], 4);
+    assert_eq!(of_session["artifacts"][0]["metadata"], json!({"page": 1}));
     let results = json!({"sessionId": run.session, "role": "result"});
     assert_eq!(world.call("inspect_agent_artifacts", results).await["artifacts"], json!([]));
     let of_run = world.call("inspect_agent_artifacts", json!({"runId": run.id})).await;

@@ -64,6 +64,16 @@ async fn an_artifact_is_returned_unchanged_and_never_rendered_as_a_page() {
     assert_eq!((status, &problem["code"]), (StatusCode::PAYLOAD_TOO_LARGE, &json!("too_large")));
     let (status, _) = server.upload("/v1/sessions/a/artifacts", "nonsense", b"x").await;
     assert_eq!(status, StatusCode::BAD_REQUEST);
+    let described = "/v1/sessions/a/artifacts?metadata=%7B%22page%22%3A1%7D";
+    let (status, artifact) = server.upload(described, "image/png", b"x").await;
+    assert_eq!((status, &artifact["metadata"]), (StatusCode::CREATED, &json!({"page": 1})));
+    for bad in ["x", "1", "%5B%5D"] {
+        let path = format!("/v1/sessions/a/artifacts?metadata={bad}");
+        let (status, problem) = server.upload(&path, "image/png", b"x").await;
+        assert_eq!(status, StatusCode::BAD_REQUEST, "{bad}");
+        assert!(problem["detail"].as_str().unwrap().contains("metadata must be a JSON object"), "{problem}");
+    }
+    server.delete(&format!("/v1/artifacts/{}", artifact["artifactId"].as_str().unwrap())).await;
     let once = |bytes: &'static str| {
         let request = server.request(Method::POST, "/v1/sessions/a/artifacts").header("idempotency-key", "k");
         send_request(request.body(bytes))

@@ -41,6 +41,8 @@ async fn a_native_session_is_adopted_resumed_and_invalidated() {
     let (status, gone) = server.delete("/v1/sessions/a/bindings/agent").await;
     assert_eq!((status, &gone["bindingId"]), (StatusCode::OK, &bound["bindingId"]));
     assert_ne!(gone["status"], "active");
+    assert_eq!(gone["invalidationReason"], "it was declared invalid");
+    assert!(gone["invalidatedAtMs"].is_i64() && gone["lastUsedAtMs"].is_i64(), "{gone}");
     assert_eq!(server.native("a").await, "native-new");
     let (_, page) = server.get("/v1/sessions/a/bindings?limit=1").await;
     assert_eq!(page["items"][0]["generation"], 2);

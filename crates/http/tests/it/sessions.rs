@@ -27,6 +27,23 @@ async fn two_writers_do_not_overwrite_each_other() {
 }
 
 #[tokio::test]
+async fn a_closed_session_refuses_prompts_until_it_is_open() {
+    let server = Server::start().await;
+    server.post("/v1/sessions", json!({"key": "a"})).await;
+    let set = |status: &str| {
+        send_request(server.request(Method::PATCH, "/v1/sessions/a").json(&json!({"status": status})))
+    };
+    let prompt = || server.post("/v1/runs", json!({"prompt": "say hi", "session": {"key": "a"}}));
+    assert_eq!(set("closed").await.1["status"], "closed");
+    let (status, problem) = prompt().await;
+    assert_eq!((status, &problem["code"]), (StatusCode::CONFLICT, &json!("session_closed")));
+    assert!(problem["detail"].as_str().unwrap().contains("reopen it"), "{problem}");
+    assert_eq!(server.get("/v1/sessions?status=closed").await.1["items"].as_array().unwrap().len(), 1);
+    assert_eq!(set("open").await.1["status"], "open");
+    assert_eq!(prompt().await.0, StatusCode::ACCEPTED);
+}
+
+#[tokio::test]
 async fn every_session_field_can_be_set_and_cleared() {
     let server = Server::with(TestNode::builder().adapter(native_agent())).await;
     let settings = json!({

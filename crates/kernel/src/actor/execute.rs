@@ -278,7 +278,7 @@ impl Actor {
             Ok(Executed::Ended(End::Succeeded { usage })) => (Outcome::Succeeded, usage),
             Ok(Executed::Ended(End::Stopped { usage })) => (Outcome::Stopped { proof: Proof::Ended }, usage),
             Ok(Executed::Ended(End::Stale { reason })) => {
-                (self.stale_outcome(reason).await, Usage::default())
+                (Box::pin(self.stale_outcome(reason)).await, Usage::default())
             }
             Ok(Executed::Ended(End::Failed { error, retryable, usage })) => {
                 (self.failed_outcome(error, retryable).await, usage)

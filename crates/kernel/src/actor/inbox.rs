@@ -58,7 +58,7 @@ impl Actor {
                     Box::pin(self.record_settlement(*delegation, handled)).await?;
                 }
                 Note::Cancel { run } => {
-                    self.stop(run, CancelReason::Parent).await?;
+                    Box::pin(self.stop(run, CancelReason::Parent)).await?;
                     // Stopping is idempotent, so the outcome of this commit need not be known.
                     let commit = Commit { fence: self.fence, events: vec![], rows: vec![handled] };
                     self.shared.store.commit(commit.into()).await?;

@@ -43,7 +43,7 @@ impl Actor {
         let used = self.active.as_ref().is_some_and(|active| active.attempt.started_at.is_some());
         let usage = if used { Usage::UNKNOWN } else { Usage::default() };
         // Tried once, unlike the end of a run that this process has executed: a start that cannot record it fails.
-        self.try_finish(outcome, usage).await
+        Box::pin(self.try_finish(outcome, usage)).await
     }
 
     /// Reads the end of a started run's path: the role of its last message, and that message's tool calls.
