@@ -7,7 +7,12 @@ use mainspring_kernel::adapter::{AttemptHandle, Capabilities, End, Executed, New
 use crate::world::{World, bytes, code};
 
 fn described(name: &str) -> ArtifactQuery {
-    ArtifactQuery { name: Some(name.into()), kind: Some("note".into()), role: Some(ArtifactRole::Result) }
+    ArtifactQuery {
+        name: Some(name.into()),
+        kind: Some("note".into()),
+        role: Some(ArtifactRole::Result),
+        metadata: Some(r#"{"page":1}"#.into()),
+    }
 }
 
 #[tokio::test]

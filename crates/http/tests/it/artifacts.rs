@@ -64,16 +64,6 @@ async fn an_artifact_is_returned_unchanged_and_never_rendered_as_a_page() {
     assert_eq!((status, &problem["code"]), (StatusCode::PAYLOAD_TOO_LARGE, &json!("too_large")));
     let (status, _) = server.upload("/v1/sessions/a/artifacts", "nonsense", b"x").await;
     assert_eq!(status, StatusCode::BAD_REQUEST);
-    let described = "/v1/sessions/a/artifacts?metadata=%7B%22page%22%3A1%7D";
-    let (status, artifact) = server.upload(described, "image/png", b"x").await;
-    assert_eq!((status, &artifact["metadata"]), (StatusCode::CREATED, &json!({"page": 1})));
-    for bad in ["x", "1", "%5B%5D"] {
-        let path = format!("/v1/sessions/a/artifacts?metadata={bad}");
-        let (status, problem) = server.upload(&path, "image/png", b"x").await;
-        assert_eq!(status, StatusCode::BAD_REQUEST, "{bad}");
-        assert!(problem["detail"].as_str().unwrap().contains("metadata must be a JSON object"), "{problem}");
-    }
-    server.delete(&format!("/v1/artifacts/{}", artifact["artifactId"].as_str().unwrap())).await;
     let once = |bytes: &'static str| {
         let request = server.request(Method::POST, "/v1/sessions/a/artifacts").header("idempotency-key", "k");
         send_request(request.body(bytes))
@@ -104,4 +94,23 @@ async fn an_artifact_is_returned_unchanged_and_never_rendered_as_a_page() {
     assert_eq!(send_request(server.request(Method::DELETE, &path)).await.0, StatusCode::NO_CONTENT);
     assert_eq!(send_request(server.request(Method::DELETE, &path)).await.0, StatusCode::NOT_FOUND);
     assert_eq!(server.bytes(&artifact, &[]).await.0, StatusCode::NOT_FOUND);
+}
+
+#[tokio::test]
+async fn an_artifact_keeps_the_metadata_of_its_upload() {
+    let server = Server::start().await;
+    server.post("/v1/sessions", json!({"key": "a"})).await;
+    let upload = async |metadata: &str| {
+        let path = format!("/v1/sessions/a/artifacts?metadata={metadata}");
+        server.upload(&path, "image/png", b"x").await
+    };
+    let (status, artifact) = upload("%7B%22page%22%3A1%7D").await;
+    assert_eq!((status, &artifact["metadata"]), (StatusCode::CREATED, &json!({"page": 1})));
+    let (_, listed) = server.get("/v1/sessions/a/artifacts").await;
+    assert_eq!(listed["items"], json!([artifact]));
+    for bad in ["x", "1", "%5B%5D"] {
+        let (status, problem) = upload(bad).await;
+        assert_eq!(status, StatusCode::BAD_REQUEST, "{bad}");
+        assert!(problem["detail"].as_str().unwrap().contains("metadata must be a JSON object"), "{problem}");
+    }
 }
