@@ -43,8 +43,7 @@ async fn a_stopping_kernel_accepts_and_starts_nothing() {
         let wait = world.wait_for_question(waits.id).await;
         with_timeout(world.kernel.shutdown()).await;
         for key in ["a", "new"] {
-            let refused =
-                with_timeout(world.send(mainspring_kernel::kernel::RunRequest::text(key, "say no"))).await;
+            let refused = with_timeout(world.send(RunRequest::text(key, "say no"))).await;
             assert_eq!(refused.unwrap_err().code(), "shutting_down");
         }
         let refused = with_timeout(world.kernel.run_answer(&world.me, waits.id, wait, input("x"))).await;
@@ -165,7 +164,7 @@ async fn a_refused_prompt_leaves_no_session_in_memory() {
     for disk in every_store() {
         let world = World::on(disk).await;
         world.disk.inject_fault(mainspring_store::Fault::CommitFails);
-        let refused = world.send(mainspring_kernel::kernel::RunRequest::text("a", "say hi")).await;
+        let refused = world.send(RunRequest::text("a", "say hi")).await;
         assert_eq!(refused.unwrap_err().code(), "unavailable");
         run_ready_tasks().await;
         assert_eq!(world.kernel.sessions_in_memory(), 0);
@@ -298,7 +297,7 @@ async fn a_deleted_state_directory_is_noticed() {
     std::fs::remove_dir_all(world.disk.file.as_ref().unwrap().parent().unwrap()).unwrap();
     assert_eq!(world.kernel.check_store().await.unwrap_err().code(), "store_lost");
     for key in ["a", "new"] {
-        let refused = world.send(mainspring_kernel::kernel::RunRequest::text(key, "say two")).await;
+        let refused = world.send(RunRequest::text(key, "say two")).await;
         let error = refused.unwrap_err();
         assert_eq!((error.code(), error.is_retryable()), ("store_lost", false));
         assert!(error.to_string().contains("put the state directory back"), "{error}");
