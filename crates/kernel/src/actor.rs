@@ -251,7 +251,7 @@ impl Actor {
             }
             Report::DelegationWait { delegation, reply } => self.await_settled(delegation, reply).await,
             Report::Executed(by, executed) => Box::pin(self.executed(by, executed)).await,
-            Report::Dispatched(by, dispatch) => self.dispatched(by, dispatch).await,
+            Report::Dispatched(by, dispatch) => Box::pin(self.dispatched(by, dispatch)).await,
             Report::Killed(by, death) => Box::pin(self.killed(by, death)).await,
         }
     }
@@ -270,7 +270,7 @@ impl Actor {
             self.kill(Outcome::Stopped { proof: Proof::Killed });
         }
         if self.expiry().is_some_and(|at| at <= now) {
-            self.expire().await;
+            Box::pin(self.expire()).await;
         }
         if self.time_limit().is_some_and(|at| at <= now) {
             self.enforce_limits();

@@ -136,7 +136,7 @@ impl Actor {
     pub(super) async fn expire(&mut self) {
         let Some(active) = &self.active else { return };
         if !active.stop.is_killing() && active.held.as_ref().is_some_and(|holder| holder.lapses) {
-            return self.lapse().await;
+            return Box::pin(self.lapse()).await;
         }
         let outcome = Outcome::Failed {
             status: RunStatus::TimedOut,

@@ -71,7 +71,7 @@ impl Actor {
                     let _ = reply.send(Ok(cancel_outcome(&active.run, Some(&active.attempt))));
                 }
                 // The error was sent to the caller.
-                _ => drop(self.cancel_active(CancelReason::Requested, Some(reply)).await),
+                _ => drop(Box::pin(self.cancel_active(CancelReason::Requested, Some(reply))).await),
             },
             _ => {
                 let outcome = self.cancel_queued(run, CancelReason::Requested).await;
@@ -312,7 +312,7 @@ impl Actor {
             |active: &Active| !active.stop.is_killing() && active.status() != RunStatus::Cancelling;
         let mut backoff_ms = INITIAL_BACKOFF_MS;
         while self.active.as_ref().is_some_and(is_running) {
-            let Err(error) = self.cancel_active(reason, None).await else { return };
+            let Err(error) = Box::pin(self.cancel_active(reason, None)).await else { return };
             let is_over = self.lifetime.is_over() || !self.active.as_ref().is_some_and(is_running);
             if is_over || self.wait_for_store(&mut backoff_ms, &error).await.is_break() {
                 return;
