@@ -95,7 +95,8 @@ impl Actor {
     /// Records that the runtime has lost the native session. The run is retried at once.
     pub(super) async fn stale_outcome(&mut self, reason: String) -> Outcome {
         let error = Failure::new("stale_binding", reason.clone());
-        match self.record_lost(reason).await.is_ok() {
+        // Boxed: it holds a whole draft.
+        match Box::pin(self.record_lost(reason)).await.is_ok() {
             true => Outcome::Failed {
                 status: RunStatus::Failed,
                 error,

@@ -112,7 +112,8 @@ impl Actor {
         if let Some(active) = &mut self.active {
             active.stop.replies.extend(reply);
         }
-        let cancelled = self.try_cancel_active(reason).await;
+        // Boxed: it holds a whole draft.
+        let cancelled = Box::pin(self.try_cancel_active(reason)).await;
         match &cancelled {
             Ok(true) => self.dispatch_cancel(),
             Ok(false) => {}
