@@ -8,6 +8,8 @@ use rustix::process::Pid;
 
 /// The most characters of a command line that are shown.
 const MAX_COMMAND_CHARS: usize = 200;
+/// How often the command line of a process is read that has none.
+const EXEC_READS: u32 = 100;
 
 /// Lists every living descendant of `root`, in whatever session or process group.
 pub(super) fn descendants(root: Pid) -> Vec<Pid> {
@@ -74,11 +76,23 @@ impl ProcessId {
         LeftProcess { pid: self.pid, command: self.command() }
     }
 
-    /// The command line, with spaces between its words. Empty if the process has ended.
+    /// The command line, with spaces between its words; the name in brackets if it has none. Empty if the process has
+    /// ended.
     fn command(self) -> String {
-        let words = fs::read(format!("/proc/{}/cmdline", self.pid)).unwrap_or_default();
-        let text = String::from_utf8_lossy(&words).replace('\0', " ");
-        text.trim().chars().take(MAX_COMMAND_CHARS).collect()
+        let read = |file: &str| fs::read(format!("/proc/{}/{file}", self.pid)).unwrap_or_default();
+        let shown = |bytes: &[u8]| -> String {
+            let text = String::from_utf8_lossy(bytes).replace('\0', " ");
+            text.trim().chars().take(MAX_COMMAND_CHARS).collect()
+        };
+        for _ in 0..EXEC_READS {
+            let command = shown(&read("cmdline"));
+            if !command.is_empty() || !self.is_alive() {
+                return command;
+            }
+            // A process that is becoming another program has no command line for a moment.
+            std::thread::yield_now();
+        }
+        format!("[{}]", shown(&read("comm")))
     }
 }
 
