@@ -112,7 +112,8 @@ impl Stdio {
             adapter: self.adapter.clone().unwrap_or_else(|| config.adapter.clone()),
             aliases: resolve_aliases(config, &self.alias),
             model: self.model.clone(),
-            cwd: home.to_string_lossy().into_owned(),
+            // A server at another address has other folders.
+            cwd: is_local.then(|| home.to_string_lossy().into_owned()),
             relay,
             tool_timeout_ms: config.stdio.tool_timeout_ms,
             line_bytes: config.stdio.line_bytes,

@@ -63,8 +63,8 @@ pub struct Options {
     pub aliases: HashMap<String, String>,
     /// The model of queries without one.
     pub model: Option<String>,
-    /// The working directory of queries without one.
-    pub cwd: String,
+    /// The working directory of queries without one; `None` for that of the adapter.
+    pub cwd: Option<String>,
     /// The socket through which agents reach the host's tools; `None` disables it.
     pub relay: Option<PathBuf>,
     /// Timeout of a tool call, in milliseconds.

@@ -120,14 +120,14 @@ async fn accept(
 ) -> Result<mainspring_client::AcceptedRun, Refused> {
     let options = &shared.options;
     let hint = shared.hints.get(&query.owner, key(&line, options));
-    let cwd = line.cwd.clone().or(hint.cwd).unwrap_or_else(|| options.cwd.clone());
+    let cwd = line.cwd.clone().or(hint.cwd).or_else(|| options.cwd.clone());
     let system_prompt = line.system_prompt.clone().or(hint.system_prompt);
     let image = line.image_base64.as_deref().map(image::decode).transpose()?;
     let mut target = target(shared, query, &line).await?;
     if target.session_id.is_none() {
         target.surface_kind = Some(line.surface_kind.clone().unwrap_or_else(|| DEFAULT_SURFACE_KIND.into()));
         target.adapter = Some(query.adapter.clone());
-        target.cwd = Some(cwd.clone());
+        target.cwd.clone_from(&cwd);
     }
     let scoped = match unnamed {
         true => format!("{DEFAULT_CLIENT_ID}#{}", shared.connection),
@@ -142,7 +142,7 @@ async fn accept(
         });
         let session = opened.await.map_err(|error| code_and_message(&error))?.session.id;
         if let Some(native) = native {
-            adopt(shared, query, session, native, &cwd, system_prompt.as_deref()).await?;
+            adopt(shared, query, session, native, cwd.as_deref(), system_prompt.as_deref()).await?;
         }
         target = SessionTarget { session_id: Some(session), ..SessionTarget::default() };
         if let Some(image) = image {
@@ -165,7 +165,7 @@ async fn accept(
                 None => line.model.or(hint.model).or_else(|| options.model.clone()),
             },
             model_profile: line.model_profile,
-            cwd: Some(cwd),
+            cwd,
             ..RunOptions::default()
         },
         // A host sends the same fields to every agent.
@@ -188,13 +188,13 @@ async fn adopt(
     query: &Query,
     session: SessionId,
     native: &str,
-    cwd: &str,
+    cwd: Option<&str>,
     system_prompt: Option<&str>,
 ) -> Result<(), Refused> {
     let adoption = BindingAdoption {
         adapter: query.adapter.clone(),
         adapter_native_session_id: native.to_owned(),
-        cwd: Some(cwd.to_owned()),
+        cwd: cwd.map(str::to_owned),
         system_prompt: system_prompt.map(str::to_owned),
     };
     let adopted = shared.link.ask(&query.owner, |client: Client| {

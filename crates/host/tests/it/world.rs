@@ -107,7 +107,7 @@ impl Host {
             adapter: "script".into(),
             aliases: HashMap::new(),
             model: None,
-            cwd: "/".into(),
+            cwd: Some("/".into()),
             relay: Some(server.node.dir().join("relay.sock")),
             tool_timeout_ms: 120_000,
             line_bytes: 1 << 20,
