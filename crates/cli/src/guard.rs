@@ -37,3 +37,25 @@ impl Guard {
         }
     }
 }
+
+/// Executes the forms of the command that mainspring itself uses, once or twice for every agent: to build the whole command
+/// line first would take longer than anything else. Returns `None` for every other command line.
+pub(super) fn execute_at_once(arguments: &[OsString]) -> Option<ExitCode> {
+    let [name, flag, value, rest @ ..] = arguments else { return None };
+    if name != "guard" {
+        return None;
+    }
+    let (supervision, rest) = match rest {
+        [group, rest @ ..] if group == "--group" => (Supervision::Group, rest),
+        rest => (Supervision::Tree, rest),
+    };
+    let command = rest.strip_prefix(&[OsString::from("--")]).filter(|command| !command.is_empty())?;
+    match flag.to_str()? {
+        "--confine" => Some(confine::main(value, command)),
+        "--grace-ms" => {
+            let grace_ms = value.to_str()?.parse().ok()?;
+            Some(guard::main(Duration::from_millis(grace_ms), supervision, command))
+        }
+        _ => None,
+    }
+}

@@ -178,6 +178,10 @@ enum Command {
 
 /// Runs the command that the process was started with.
 fn main() -> ExitCode {
+    let arguments: Vec<std::ffi::OsString> = std::env::args_os().skip(1).collect();
+    if let Some(code) = guard::execute_at_once(&arguments) {
+        return code;
+    }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return print_usage_error(&error),
