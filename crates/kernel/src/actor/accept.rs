@@ -118,21 +118,21 @@ impl Actor {
         accept.caller.check_changes(&self.hot.session)?;
         session::check_takes_work(&self.hot.session)?;
         let adapter = accept.adapter.as_ref().unwrap_or(&self.hot.session.adapter).clone();
+        if !self.stored {
+            // The same request describes the new session. Comes first: whether a folder exists is not said to a caller who
+            // may not use it.
+            let of_session = self.hot.session.cwd.as_deref();
+            self.shared.check_folder(&adapter, of_session, accept.caller.folders.as_deref())?;
+        }
         if !accept.ignore_unused_options {
             self.shared.check_adapter(&adapter)?;
             self.shared.check_used(&adapter, &accept.options)?;
             if !self.stored {
-                // The same request describes the new session.
                 self.shared.check_defaults(&adapter, &self.hot.session.run_defaults())?;
             }
         }
         self.shared.check_profile(&adapter, accept.options.model_profile.as_deref())?;
         let folder = accept.options.cwd.as_deref().or(self.hot.session.cwd.as_deref());
-        if !self.stored {
-            // The same request describes the new session.
-            let of_session = self.hot.session.cwd.as_deref();
-            self.shared.check_folder(&adapter, of_session, accept.caller.folders.as_deref())?;
-        }
         if accept.options.folders != accept.caller.folders {
             // The run is limited to the folders of its parent, and its caller to others.
             self.shared.check_folder(&adapter, folder, accept.caller.folders.as_deref())?;

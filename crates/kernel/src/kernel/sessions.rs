@@ -75,11 +75,11 @@ impl Kernel {
                 return Err(Error::AlreadyExists { name });
             }
             let session = self.session_new(caller, target);
-            self.shared.check_defaults(&session.adapter, &session.run_defaults())?;
             self.shared.check_folder(&session.adapter, session.cwd.as_deref(), caller.folders.as_deref())?;
             if let Some((adapter, adopted)) = adopted {
                 self.shared.check_folder(adapter, adopted.cwd.as_deref(), caller.folders.as_deref())?;
             }
+            self.shared.check_defaults(&session.adapter, &session.run_defaults())?;
             let id = session.id;
             let request = request.clone().map(|request| Request { answer: id.to_string(), ..request });
             self.shared.start_new_actor(session).await?;
