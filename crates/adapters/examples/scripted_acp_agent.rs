@@ -391,11 +391,7 @@ impl Agent {
             "ask" => return self.ask(session, rest, false),
             "bare" => return self.ask(session, rest, true),
             "warned" | "obliged" => return self.ask_one_sided(session, verb, rest),
-            "plan" => {
-                let entries = json!([{"content": "look", "priority": "high", "status": "completed"},
-                                     {"content": rest, "priority": "high", "status": "in_progress"}]);
-                self.update(session, &json!({"sessionUpdate": "plan", "entries": entries}));
-            }
+            "plan" => self.plan(session, rest),
             "spend" => self.spend(session, rest.parse().unwrap()),
             // The agent changes its mode or model itself.
             "mode" => {
@@ -407,13 +403,7 @@ impl Agent {
                 options["sessionUpdate"] = "config_option_update".into();
                 self.update(session, &options);
             }
-            "part" => {
-                let (message, text) = rest.split_once(' ').unwrap();
-                let content = json!({"type": "text", "text": text});
-                let chunk =
-                    json!({"sessionUpdate": "agent_message_chunk", "messageId": message, "content": content});
-                self.update(session, &chunk);
-            }
+            "part" => self.part(session, rest),
             "rename" => self.rename(session, rest),
             "noise" => self.noise(session),
             // A line that is not UTF-8, and one that is too long.
@@ -450,6 +440,20 @@ impl Agent {
             _ => self.say(session, &format!("{command}\n")),
         }
         Next::Continue
+    }
+
+    fn plan(&self, session: &str, step: &str) {
+        let entries = json!([{"content": "look", "priority": "high", "status": "completed"},
+                             {"content": step, "priority": "high", "status": "in_progress"}]);
+        self.update(session, &json!({"sessionUpdate": "plan", "entries": entries}));
+    }
+
+    /// Says a part of a message that has an id: `ID TEXT`.
+    fn part(&self, session: &str, rest: &str) {
+        let (message, text) = rest.split_once(' ').unwrap();
+        let content = json!({"type": "text", "text": text});
+        let chunk = json!({"sessionUpdate": "agent_message_chunk", "messageId": message, "content": content});
+        self.update(session, &chunk);
     }
 
     /// Reports a tool call whose title changes while it runs.

@@ -532,9 +532,10 @@ impl Body {
     /// The stored types that a later event supersedes.
     pub const SUPERSEDED_TYPES: [&'static str; 2] = ["progress.updated", "tool.updated"];
     /// The types about the execution of a run that say nothing to its readers.
-    pub const INTERNAL_TYPES: [&'static str; 8] = [
+    pub const INTERNAL_TYPES: [&'static str; 9] = [
         "attempt.created",
         "attempt.started",
+        "attempt.confined",
         "attempt.cancel_dispatch",
         "binding.created",
         "binding.resumed",
