@@ -152,7 +152,8 @@ SELECT
   e.type,
   CASE WHEN e.type IN ('progress.updated', 'tool.updated') THEN 'transient' ELSE 'core' END AS retention_class,
   CASE WHEN e.type IN ('attempt.created', 'attempt.started', 'attempt.confined', 'attempt.cancel_dispatch',
-    'binding.created',    'binding.resumed', 'binding.stale', 'binding.replaced', 'step.completed') THEN 'internal' ELSE 'ui' END AS visibility,
+    'binding.created', 'binding.resumed', 'binding.stale', 'binding.replaced', 'step.completed') THEN 'internal'
+    ELSE 'ui' END AS visibility,
   CASE WHEN e.message_id IS NULL THEN e.payload ELSE json_insert(e.payload, '$.message', json_object(
     'messageId', 'msg_' || lower(hex(m.message_id)),
     'sessionId', 'ses_' || lower(hex(m.session_id)),

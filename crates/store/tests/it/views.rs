@@ -94,7 +94,7 @@ fn each_view_has_the_columns_of_its_table() {
     for (table, columns) in ORIGINAL_COLUMNS {
         let statement = connection.prepare(&format!("SELECT * FROM omi_{table}")).unwrap();
         let columns: Vec<&str> = columns.split_whitespace().collect();
-        let found: Vec<&str> = statement.column_names().into_iter().take(columns.len()).collect();
+        let found: Vec<&str> = statement.column_names().take(columns.len()).collect();
         assert_eq!(found, columns, "{table}");
     }
 }
