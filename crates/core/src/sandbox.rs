@@ -11,7 +11,7 @@ use crate::message::names;
 pub enum SandboxProfile {
     /// The agent's own folders and a private temporary folder.
     ReadOnly,
-    /// Those of `read_only`, the working folder, its git directory and the system's temporary folder.
+    /// The folders of `read_only`, the working folder, its git directory and the system's temporary folder.
     Workspace,
     /// Everything that the user may write.
     #[default]

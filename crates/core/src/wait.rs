@@ -44,7 +44,7 @@ pub struct Wait {
     /// Data that the adapter gets back with the answer.
     #[serde(skip)]
     pub resume: Value,
-    /// What the agent is told for each decision on an approval, if the execution that holds the wait has said so.
+    /// The reply to the agent for each decision on an approval, if the execution that holds the wait has reported it.
     #[serde(skip)]
     pub replies: Option<Box<Replies>>,
     /// The answer. Once it is set, the run continues as soon as a worker is free.
@@ -153,7 +153,7 @@ impl Decider {
     }
 }
 
-/// What an agent is told for each decision on its request.
+/// The reply to an agent for each decision on its request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Replies {
     /// The reply if the request is allowed.

@@ -153,7 +153,7 @@ pub struct Ask {
     pub results: Vec<ClientResult>,
     /// Data of the adapter that is returned with the answer.
     pub resume: Value,
-    /// What the agent is told for each decision, for [`WaitRequest::Approval`].
+    /// The reply to the agent for each decision, for [`WaitRequest::Approval`].
     pub replies: Option<Replies>,
 }
 

@@ -116,7 +116,7 @@ pub struct Question {
     pub text: String,
     /// When the agent continues without an answer. If not given, it waits until the question expires.
     pub answer_by: Option<Time>,
-    /// What the agent is told for each decision.
+    /// The reply to the agent for each decision.
     pub replies: Option<Replies>,
 }
 

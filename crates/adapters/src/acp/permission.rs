@@ -57,7 +57,7 @@ pub(super) fn narrowest_option(
     kinds.iter().find_map(|kind| options.iter().find(|option| option.kind == *kind))
 }
 
-/// What the agent is told for each decision: the kind of the option that is chosen, or that the request is cancelled.
+/// The reply to the agent for each decision: the kind of the option that is chosen, or that the request is cancelled.
 pub(super) fn replies(options: &[PermissionOption]) -> Replies {
     let reply = |decision| match narrowest_option(options, decision).map(|option| option.kind) {
         Some(PermissionOptionKind::AllowOnce) => "allow_once",

@@ -32,7 +32,7 @@ pub struct Plan {
     pub result_bytes: usize,
     /// The rules about calls of tools.
     pub(super) rules: Arc<Rules>,
-    /// What the reader of the run should know about the plan, in one line each.
+    /// Notices about the plan for readers of the run, one line each.
     pub(super) notices: Vec<String>,
 }
 

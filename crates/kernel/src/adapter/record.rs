@@ -42,7 +42,7 @@ pub enum Record {
         grant: Option<GrantId>,
         /// The one who decided.
         by: Decider,
-        /// What the agent is told.
+        /// The reply to the agent.
         told: Option<String>,
     },
     /// The agent's message is complete: the streamed text, then `blocks`.

@@ -13,7 +13,7 @@ impl Machine {
         TrustStore::of_user(&self.sources).unwrap().trust(&file).unwrap();
     }
 
-    /// What was ignored, as text, with the machine's root folder written as `$`.
+    /// The ignored settings, as text, with the machine's root folder written as `$`.
     fn ignored(&self) -> Vec<String> {
         let ignored = self.load().ignored;
         let root = self.root.path().canonicalize().unwrap();
