@@ -66,11 +66,15 @@ SELECT
       JOIN lines AS l ON l.line = path.line
       WHERE l.parent_pos > path.above
     )
-    SELECT group_concat(block.value ->> '$.text', '' ORDER BY m.pos, block.key)
-    FROM path
-    JOIN messages AS m ON m.line = path.line AND m.pos > path.above AND m.pos <= path.pos
-    JOIN json_each(m.content) AS block
-    WHERE m.run_id = r.run_id AND m.role = 'assistant' AND block.value ->> '$.type' = 'text'
+    -- Ordered in a query of its own: SQLite before 3.44 cannot read a schema with an ordered aggregate.
+    SELECT group_concat(part, '') FROM (
+      SELECT block.value ->> '$.text' AS part
+      FROM path
+      JOIN messages AS m ON m.line = path.line AND m.pos > path.above AND m.pos <= path.pos
+      JOIN json_each(m.content) AS block
+      WHERE m.run_id = r.run_id AND m.role = 'assistant' AND block.value ->> '$.type' = 'text'
+      ORDER BY m.pos, block.key
+    )
   ) END AS final_text,
   CASE WHEN r.output ->> '$.fits' THEN r.output -> '$.value' END AS result_json,
   r.error_code,
