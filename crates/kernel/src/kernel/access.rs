@@ -1,9 +1,10 @@
 //! Access control for sessions and their runs.
 //!
 //! An owner reads and changes its own sessions. Members of a session's org read the sessions that are visible to the
-//! org, and change nothing. A session that a caller may not read is reported as not found.
+//! org, and change nothing. A session that a caller may not read is reported as not found. An agent that uses its own
+//! token reads what its owner reads, cancels its owner's runs and delegates work of its own session, and nothing else.
 
-use mainspring_core::{AccessRole, Decider, KeyId, Run, Session, Visibility};
+use mainspring_core::{AccessRole, Decider, KeyId, Run, Session, SessionId, Visibility};
 
 use crate::error::Error;
 
@@ -18,8 +19,8 @@ pub struct Caller {
     pub role: AccessRole,
     /// The API key of the request, if one was used.
     pub key: Option<KeyId>,
-    /// True for an agent that uses its own token. It may not decide for people.
-    pub is_agent: bool,
+    /// The session of an agent that uses its own token; `None` for people and applications.
+    pub agent: Option<SessionId>,
     /// The folders in which the caller's agents may work; `None` if they may work anywhere, empty if only in the folders
     /// that are configured for an adapter.
     pub folders: Option<Vec<String>>,
@@ -33,7 +34,7 @@ impl Caller {
             org: None,
             role: AccessRole::Member,
             key: None,
-            is_agent: false,
+            agent: None,
             folders: None,
         }
     }
@@ -85,8 +86,32 @@ impl Caller {
         )))
     }
 
-    /// Refuses a caller whose role is read-only.
+    /// The caller who may delegate work of `run`: an agent acts for its owner, but only for runs of its own session.
+    pub(crate) fn for_delegation(&self, run: &Run) -> Result<Self, Error> {
+        if self.agent.is_some_and(|session| session != run.session) {
+            return Err(Error::Forbidden(format!(
+                "an agent delegates only work of its own session, and {} is a run of another one",
+                run.id
+            )));
+        }
+        let caller = self.as_owner();
+        caller.check_changes_run(run)?;
+        Ok(caller)
+    }
+
+    /// The same caller without the restrictions of agents, for operations that agents may use.
+    pub(crate) fn as_owner(&self) -> Self {
+        Self { agent: None, ..self.clone() }
+    }
+
+    /// Refuses a caller whose role is read-only, and an agent.
     pub(crate) fn check_writes(&self) -> Result<(), Error> {
+        if self.agent.is_some() {
+            return Err(Error::Forbidden(
+                "an agent changes nothing here: it may delegate work of its own run, send messages with it, and cancel runs"
+                    .into(),
+            ));
+        }
         match self.role {
             AccessRole::Admin | AccessRole::Member => Ok(()),
             AccessRole::Viewer => {
@@ -97,9 +122,9 @@ impl Caller {
 
     /// Refuses an agent: only people answer questions and decide permissions.
     pub(crate) fn check_person(&self) -> Result<(), Error> {
-        match self.is_agent {
-            false => Ok(()),
-            true => Err(Error::Forbidden(
+        match self.agent {
+            None => Ok(()),
+            Some(_) => Err(Error::Forbidden(
                 "an agent does not answer questions to people: wait for an answer".into(),
             )),
         }

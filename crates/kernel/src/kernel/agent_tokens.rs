@@ -29,7 +29,7 @@ impl AgentTokens {
         let TokenState { by_session, callers } = &mut *self.0.lock();
         let token = by_session.entry(session.id).or_insert_with(|| ids.secret()).clone();
         let caller = Caller::new(session.owner.clone());
-        callers.insert(hash(&token), Caller { org: session.org.clone(), is_agent: true, ..caller });
+        callers.insert(hash(&token), Caller { org: session.org.clone(), agent: Some(session.id), ..caller });
         token
     }
 }

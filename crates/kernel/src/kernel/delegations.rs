@@ -155,7 +155,7 @@ impl Kernel {
         request: DelegationRequest,
     ) -> Result<Delegated, Error> {
         let parent = self.run_readable(caller, parent).await?;
-        caller.check_changes_run(&parent)?;
+        let caller = &caller.for_delegation(&parent)?;
         self.check_delegation(&request)?;
         let fingerprint = idempotency::fingerprint(&(parent.id, &request.in_order()));
         // A repeated request is not checked again: the checks may refuse by now a request they allowed then.

@@ -196,7 +196,7 @@ impl Kernel {
         Ok(valid.map(|ApiKey { id, owner, org, role, folders, .. }| {
             let is_host = self.shared.options.owner.as_deref() == Some(owner.as_str());
             let folders = folders.or_else(|| (!is_host).then(Vec::new));
-            Caller { owner, org, role, key: Some(id), is_agent: false, folders }
+            Caller { owner, org, role, key: Some(id), agent: None, folders }
         }))
     }
 

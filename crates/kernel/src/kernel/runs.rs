@@ -232,7 +232,7 @@ impl Kernel {
     /// Cancels a run. Returns once the cancellation is recorded and passed on to the adapter; the run's end follows as an
     /// event.
     pub async fn run_cancel(&self, caller: &Caller, run: RunId) -> Result<CancelOutcome, Error> {
-        let session = self.run_for_change(caller, run).await?;
+        let session = self.run_for_change(&caller.as_owner(), run).await?;
         self.shared.call(session, |reply| Command::Cancel(run, reply)).await
     }
 

@@ -1,7 +1,8 @@
 //! MCP servers of native sessions.
 
 use mainspring_adapters::McpServer;
-use mainspring_core::Answer;
+use mainspring_core::{Answer, DelegationMode, RunChange};
+use mainspring_kernel::kernel::{DelegationRequest, RunRequest};
 use serde_json::{Value, json};
 
 use super::*;
@@ -74,13 +75,23 @@ async fn an_agents_token_acts_for_its_owner_and_decides_nothing() {
     let given: Value = serde_json::from_str(&world.answer_to("a", "servers").await).unwrap();
     let token = given[0]["env"][0]["value"].as_str().unwrap();
     let agent = world.kernel().caller_by_agent_token(token).unwrap();
-    assert_eq!((agent.owner.as_str(), agent.is_agent), ("ada", true));
+    assert_eq!((agent.owner.as_str(), agent.agent.is_some()), ("ada", true));
     assert_eq!(world.kernel().caller_by_agent_token(&token[1..]), None);
     let run = world.start("a", "ask rm x").await;
     let (wait, _) = world.wait_for_question(run).await;
     let allow = Answer::Approval { decision: Approval::Allowed };
     let refused = world.kernel().run_answer(&agent, run, wait, allow).await.unwrap_err();
     assert_eq!(refused.code(), "forbidden");
+    // Neither does it start work that nobody delegated, nor work of another session.
+    let kernel = world.kernel();
+    let started = kernel.run_create(&agent, RunRequest::text("b", "hi")).await.unwrap_err();
+    assert_eq!(started.code(), "forbidden");
+    let other = world.start("b", "hang").await;
+    let work = || DelegationRequest::new(DelegationMode::Spawn, "hi");
+    assert_eq!(kernel.run_delegate(&agent, other, work()).await.unwrap_err().code(), "forbidden");
+    assert_eq!(kernel.run_retry(&agent, other, RunChange::default()).await.unwrap_err().code(), "forbidden");
+    kernel.run_cancel(&agent, other).await.unwrap();
+    assert_eq!(world.wait_for_end(other).await.state.status(), RunStatus::Cancelled);
     world.decide(run, wait, Approval::Denied).await;
     world.wait_for_end(run).await;
     world.close().await;
