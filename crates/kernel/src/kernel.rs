@@ -119,6 +119,8 @@ pub(crate) struct Shared {
     /// Notified whenever an API key is revoked.
     keys_revoked: watch::Sender<()>,
     pub(crate) agent_tokens: agent_tokens::AgentTokens,
+    /// Held while an attempt is searched by its id.
+    attempt_search: tokio::sync::Mutex<()>,
     me: std::sync::Weak<Shared>,
 }
 
@@ -172,6 +174,7 @@ impl Kernel {
             stop_by: OnceLock::new(),
             keys_revoked: watch::Sender::new(()),
             agent_tokens: agent_tokens::AgentTokens::default(),
+            attempt_search: tokio::sync::Mutex::default(),
             me: me.clone(),
         });
         let kernel = Self { shared };

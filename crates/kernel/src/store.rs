@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use mainspring_core::{
-    ApiKey, Artifact, ArtifactId, Attempt, Binding, Cursor, Delegation, DelegationId, Digest, Event, Grant,
-    Line, LineId, MessageId, NodeId, Point, Position, Run, RunId, Session, SessionId, StateEntry,
-    StateOutcome, StateSlot, Step, Time, Usage, VersionMismatch,
+    ApiKey, Artifact, ArtifactId, Attempt, AttemptId, Binding, Cursor, Delegation, DelegationId, Digest,
+    Event, Grant, Line, LineId, MessageId, NodeId, Point, Position, Run, RunId, Session, SessionId,
+    StateEntry, StateOutcome, StateSlot, Step, Time, Usage, VersionMismatch,
 };
 
 mod commit;
@@ -131,6 +131,10 @@ pub trait Store: Send + Sync + 'static {
 
     /// Lists the attempts of a run, oldest first.
     async fn attempts(&self, run: RunId) -> Result<Vec<Attempt>, StoreError>;
+
+    /// Gets an attempt by its id alone. May scan all attempts: an index of their ids would cost every turn a page to write,
+    /// for a question that is rarely asked.
+    async fn attempt_get(&self, attempt: AttemptId) -> Result<Option<Attempt>, StoreError>;
 
     /// Lists the grants that apply to a run of `session`, its own and the session's, oldest first.
     async fn grants(&self, session: SessionId, run: RunId) -> Result<Vec<Grant>, StoreError>;

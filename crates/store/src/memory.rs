@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use mainspring_core::{
-    ApiKey, Artifact, ArtifactId, Attempt, Binding, Cursor, Delegation, Digest, Event, Grant, Line, LineId,
-    MessageId, NodeId, Point, Position, Run, RunId, Session, SessionId, SessionStatus, StateEntry,
-    StateOutcome, StateSlot, Step, Time, Usage,
+    ApiKey, Artifact, ArtifactId, Attempt, AttemptId, Binding, Cursor, Delegation, Digest, Event, Grant,
+    Line, LineId, MessageId, NodeId, Point, Position, Run, RunId, Session, SessionId, SessionStatus,
+    StateEntry, StateOutcome, StateSlot, Step, Time, Usage,
 };
 use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{
@@ -243,6 +243,10 @@ impl Store for MemoryStore {
         self.read(|tables| {
             tables.attempts.range((run, 0)..=(run, u32::MAX)).map(|(_, attempt)| attempt.clone()).collect()
         })
+    }
+
+    async fn attempt_get(&self, attempt: AttemptId) -> Result<Option<Attempt>, StoreError> {
+        self.read(|tables| tables.attempts.values().find(|found| found.id == attempt).cloned())
     }
 
     async fn bindings(

@@ -14,9 +14,9 @@ use std::thread::JoinHandle;
 
 use async_trait::async_trait;
 use mainspring_core::{
-    ApiKey, Artifact, ArtifactId, Attempt, Binding, Cursor, Delegation, Digest, Event, Grant, Line, LineId,
-    MessageId, NodeId, Point, Position, Run, RunId, Session, SessionId, StateEntry, StateOutcome, StateSlot,
-    Step, Time, Usage,
+    ApiKey, Artifact, ArtifactId, Attempt, AttemptId, Binding, Cursor, Delegation, Digest, Event, Grant,
+    Line, LineId, MessageId, NodeId, Point, Position, Run, RunId, Session, SessionId, StateEntry,
+    StateOutcome, StateSlot, Step, Time, Usage,
 };
 use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{
@@ -357,6 +357,10 @@ impl Store for SqliteStore {
 
     async fn attempts(&self, run: RunId) -> Result<Vec<Attempt>, StoreError> {
         self.read(move |connection| read::runs::attempts(connection, run)).await
+    }
+
+    async fn attempt_get(&self, attempt: AttemptId) -> Result<Option<Attempt>, StoreError> {
+        self.read(move |connection| read::runs::attempt_get(connection, attempt)).await
     }
 
     async fn bindings(

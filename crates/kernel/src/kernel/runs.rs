@@ -3,8 +3,8 @@
 use mainspring_core::limits::check_text;
 use mainspring_core::tool::check_client_tools;
 use mainspring_core::{
-    Attempt, Block, Cursor, Event, Grant, Mode, NewDelegation, Place, Policy, Position, RequestName, Run,
-    RunChange, RunId, RunOptions, SessionId, Step,
+    Attempt, AttemptId, Block, Cursor, Event, Grant, Mode, NewDelegation, Place, Policy, Position,
+    RequestName, Run, RunChange, RunId, RunOptions, SessionId, Step,
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -185,6 +185,22 @@ impl Kernel {
     pub async fn run_attempts(&self, caller: &Caller, run: RunId) -> Result<Vec<Attempt>, Error> {
         self.run_readable(caller, run).await?;
         Ok(self.shared.store.attempts(run).await?)
+    }
+
+    /// Gets an attempt of a run that the caller may read.
+    pub async fn attempt_get(&self, caller: &Caller, attempt: AttemptId) -> Result<Attempt, Error> {
+        let not_found = || Error::not_found("attempt", attempt);
+        let found = {
+            // The store scans for it. One scan at a time leaves the other readers of the store to other requests.
+            let _guard = self.shared.attempt_search.lock().await;
+            self.shared.store.attempt_get(attempt).await?.ok_or_else(not_found)?
+        };
+        match self.run_readable(caller, found.run).await {
+            Ok(_) => Ok(found),
+            // The message must not reveal the run of another owner's attempt.
+            Err(error) if error.code() == not_found().code() => Err(not_found()),
+            Err(error) => Err(error),
+        }
     }
 
     /// Lists the grants of a run, oldest first.

@@ -321,6 +321,7 @@ async fn read_run(store: &dyn Store, n: u64, all: &mut Vec<String>) {
     all.push(format!("run {n} {slot:?} {page:?}"));
     let (run, attempts) = (store.run_get(id).await, store.attempts(id).await);
     all.push(format!("run {n} {run:?} {attempts:?} {:?}", store.steps(id).await));
+    all.push(format!("attempt {n} {:?}", store.attempt_get(attempt_id(n)).await));
     let requested = store.run_by_request(OWNER, "desk", &format!("r{n}")).await;
     all.push(format!("requested {n} {requested:?}"));
     let events = store.events_after(session_id(n % SESSIONS), Some(id), Cursor(5), 3).await;

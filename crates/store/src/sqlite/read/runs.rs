@@ -1,6 +1,6 @@
 //! Reads runs, attempts and requests.
 
-use mainspring_core::{Attempt, Run, RunId, SessionId, Usage};
+use mainspring_core::{Attempt, AttemptId, Run, RunId, SessionId, Usage};
 use mainspring_kernel::store::{Request, RunPage, StoreError};
 use rusqlite::{Connection, params};
 
@@ -106,6 +106,14 @@ pub(in super::super) fn attempts(connection: &Connection, run: RunId) -> Result<
     let sql =
         concat!("SELECT ", attempt_columns!(), " FROM run_attempts WHERE run_id = ?1 ORDER BY attempt_no");
     query_all(connection, sql, [run.bytes()], attempt)
+}
+
+pub(in super::super) fn attempt_get(
+    connection: &Connection,
+    id: AttemptId,
+) -> Result<Option<Attempt>, StoreError> {
+    let sql = concat!("SELECT ", attempt_columns!(), " FROM run_attempts WHERE attempt_id = ?1 LIMIT 1");
+    query_one(connection, sql, [id.bytes()], attempt)
 }
 
 pub(in super::super) fn request_get(
