@@ -17,7 +17,6 @@ use crate::provider::ToolSpec;
 mod context;
 mod control;
 mod data;
-mod delegate;
 mod function;
 pub mod mcp;
 pub use context::ToolContext;
@@ -189,7 +188,7 @@ impl Toolbox {
     /// Creates a set with all built-in tools: asking a person, state, artifacts, delegation, other sessions.
     pub fn built_in() -> Self {
         let mut all = Self::new();
-        for tool in data::tools().into_iter().chain(control::tools()).chain([delegate::tool()]) {
+        for tool in data::tools().into_iter().chain(control::tools()) {
             // A test compiles every built-in schema, so they are not compiled here.
             let (spec, traits, validator) = (tool.spec(), tool.traits(), LazyValidator::default());
             let entry = ToolEntry { spec, traits, validator, executor: Executor::Tool(tool) };

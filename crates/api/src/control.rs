@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 mod answer;
 mod form;
 mod plane;
+mod tool;
 
 pub use answer::{
     Answer, ArtifactList, CancelledRun, DelegatedWork, ErrorAnswer, ListedSession, MessageReply, RunDetails,
@@ -20,6 +21,7 @@ pub use form::{
     RunForm, RunInput, SessionForm,
 };
 pub use plane::{ControlError, ControlPlane};
+pub use tool::{ControlTool, ControlToolHints, ControlToolPages, ControlToolRule, ToolAccess};
 
 /// The input of `list_agent_sessions`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -37,6 +39,8 @@ pub struct ListSessions {
     pub limit: Option<usize>,
     /// Only sessions last active before this time.
     pub before_updated_at_ms: Option<i64>,
+    /// The nextCursor of an earlier page, to read on there.
+    pub cursor: Option<String>,
 }
 
 /// The input of `get_agent_run`.
@@ -52,6 +56,10 @@ pub struct GetRun {
     pub include_events: Option<bool>,
     /// The number of latest events, at most 500; default: 100.
     pub event_limit: Option<usize>,
+    /// The nextCursor of an earlier answer, to read the events before those.
+    pub cursor: Option<String>,
+    /// The nextTextOffset of an earlier answer, to read on in the prompt and the final text.
+    pub text_offset: Option<usize>,
 }
 
 /// The input of `cancel_agent_run`.
@@ -83,6 +91,8 @@ pub struct InspectArtifacts {
     pub role: Option<ArtifactRole>,
     /// The maximum number of results, at most 200; default: 50.
     pub limit: Option<usize>,
+    /// The nextCursor of an earlier page, to read on there.
+    pub cursor: Option<String>,
 }
 
 /// The input of `send_agent_message`.
@@ -118,9 +128,9 @@ pub struct SendMessage {
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct DelegateWork {
-    /// call: wait for the result. spawn: return at once. continue: give an earlier child more work, and wait.
+    /// call: wait for the result. spawn: return at once. continue: give an earlier child more work, and wait. Default: call.
     #[cfg_attr(feature = "schema", schema(inline))]
-    pub mode: DelegationMode,
+    pub mode: Option<DelegationMode>,
     /// The active run that delegates; default: the run you work for.
     pub parent_run_id: Option<String>,
     /// The objective of the work.
@@ -139,6 +149,8 @@ pub struct DelegateWork {
     pub child_external_ref_id: Option<String>,
     /// The title of a new session.
     pub child_title: Option<String>,
+    /// The agent definition of a new session, such as reviewer@1; default: that of the parent.
+    pub child_agent_definition: Option<String>,
     /// The agent runtime of this work; default: that of the session.
     pub adapter_id: Option<String>,
     /// The agent runtime of a new session; default: that of the parent.
@@ -158,7 +170,7 @@ pub struct DelegateWork {
     pub client_id: Option<String>,
     /// The maximum depth of delegation, from 1 to 5; default: 3.
     pub max_depth: Option<u32>,
-    /// The budget of the child in US dollars, at most 10; default: 5.
+    /// The budget of the child in US dollars, at most 10; default: 5, and for native agents a share of what is left to you.
     pub max_budget_usd: Option<f64>,
     /// Metadata of a new session.
     #[cfg_attr(feature = "schema", schema(value_type = Option<Object>))]

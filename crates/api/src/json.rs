@@ -8,6 +8,7 @@ use mainspring_core::{
 };
 use serde_json::Value;
 
+use crate::control::ControlTool;
 use crate::{
     AcceptedRun, Agent, BindingAdoption, CancelOutcome, Capabilities, CaughtUp, ClosedSession, Compacted,
     Compaction, Delegate, Delegated, DelegationView, FeedSnapshot, Fork, FoundIds, Health, KeptForForks,
@@ -62,6 +63,7 @@ to_json![
     AcceptedRun,
     Agent,
     Artifact,
+    Attempt,
     Binding,
     CancelOutcome,
     ClosedSession,
@@ -100,6 +102,7 @@ to_json![
     StateEntry,
     Vec<AuthMethod>,
     Vec<Capabilities>,
+    Vec<ControlTool>,
 ];
 
 // Items of streams.

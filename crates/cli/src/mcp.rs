@@ -15,8 +15,8 @@ use super::stdio::with_reconnect;
 #[derive(Args)]
 #[command(
     after_help = "Tools: list_agent_sessions, get_agent_run, cancel_agent_run, inspect_agent_artifacts, \
-send_agent_message. They act for one owner (--owner). To give an agent this server, set mcp = \
-[\"mainspring\"] in `[adapters.NAME]`; mainspring then passes --session: the agent cannot send messages to its own \
+send_agent_message, delegate_agent. They act for one owner (--owner). To give an agent this server, set \
+control_tools = true in `[adapters.NAME]`; mainspring then passes --session: the agent cannot send messages to its own \
 session, and the command exits with its server."
 )]
 pub(super) struct Mcp {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use mainspring_api::control::ControlTool;
 use mainspring_api::{
     AcceptedRun, Agent, CancelOutcome, Capabilities, CaughtUp, ClosedSession, Compacted, Delegated,
     DelegationView, FeedSnapshot, FoundIds, Health, KeptForForks, ListedSession, LiveChange, MadeKey,
@@ -40,6 +41,7 @@ from_json![
     AcceptedRun,
     Agent,
     Artifact,
+    Attempt,
     Binding,
     CancelOutcome,
     ClosedSession,
@@ -79,6 +81,7 @@ from_json![
     Value,
     Vec<AuthMethod>,
     Vec<Capabilities>,
+    Vec<ControlTool>,
 ];
 
 // Items of streams.

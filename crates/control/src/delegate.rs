@@ -2,13 +2,13 @@
 
 use mainspring_api::control::{ControlError, DelegateWork, DelegatedWork, DelegationResultForm};
 use mainspring_api::{Delegate, SessionTarget};
-use mainspring_core::{Cost, ExternalRef, Mode, RunId, RunLimits, RunOptions};
+use mainspring_core::{Cost, DelegationMode, ExternalRef, Mode, RunId, RunLimits, RunOptions};
 use serde_json::Value;
 
 use crate::{ControlTools, Input, invalid, run_id, session_id};
 
-/// The default budget of a child, in US dollars.
-const DEFAULT_BUDGET_USD: f64 = 5.0;
+/// The default budget of a child of callers whose own limits are unknown, in US dollars.
+pub const DEFAULT_BUDGET_USD: f64 = 5.0;
 /// The maximum budget of a child, in US dollars.
 const MAX_BUDGET_USD: f64 = 10.0;
 
@@ -17,7 +17,8 @@ impl ControlTools<'_> {
         let input = input?;
         self.check_owner(input.owner_id.as_deref())?;
         let parent = self.parent(input.parent_run_id.as_deref()).await?;
-        let (mode, work) = (input.mode, self.work(input)?);
+        let mode = input.mode.unwrap_or(DelegationMode::Call);
+        let work = self.work(mode, input)?;
         let made = self.plane.run_delegate(parent, &work).await?;
         let run = match mode.is_awaited() {
             true => self.plane.run_ended(made.run.id).await?,
@@ -59,9 +60,9 @@ impl ControlTools<'_> {
     }
 
     /// Converts the input to a request of the API.
-    fn work(&self, input: DelegateWork) -> Result<Delegate, ControlError> {
-        let budget = input.max_budget_usd.unwrap_or(DEFAULT_BUDGET_USD);
-        if !(budget > 0.0 && budget <= MAX_BUDGET_USD) {
+    fn work(&self, mode: DelegationMode, input: DelegateWork) -> Result<Delegate, ControlError> {
+        let budget = input.max_budget_usd.or(self.default_budget_usd);
+        if !budget.is_none_or(|budget| budget > 0.0 && budget <= MAX_BUDGET_USD) {
             return Err(invalid(format!("maxBudgetUsd must be more than 0 and at most {MAX_BUDGET_USD}")));
         }
         let external_ref = match (input.child_external_ref_kind, input.child_external_ref_id) {
@@ -75,6 +76,7 @@ impl ControlTools<'_> {
             session_id: input.child_session_id.as_deref().map(session_id).transpose()?,
             external_ref,
             title: input.child_title,
+            agent_definition: input.child_agent_definition,
             surface_kind: input.child_surface_kind,
             adapter: default_adapter.or_else(|| adapter.clone()),
             cwd: input.cwd.clone(),
@@ -82,8 +84,8 @@ impl ControlTools<'_> {
             ..SessionTarget::default()
         };
         // The default budget is a precaution: an adapter that cannot keep it is used nevertheless.
-        let best_effort = input.max_budget_usd.is_none().then_some(true);
-        let limits = RunLimits { max_cost: Some(Cost::from(budget)), best_effort, ..RunLimits::default() };
+        let best_effort = (input.max_budget_usd.is_none() && budget.is_some()).then_some(true);
+        let limits = RunLimits { max_cost: budget.map(Cost::from), best_effort, ..RunLimits::default() };
         let (client_id, request_id) = self.request_name(input.client_id, input.request_id);
         Ok(Delegate {
             context: input.context,
@@ -100,7 +102,7 @@ impl ControlTools<'_> {
             max_depth: input.max_depth,
             client_id,
             request_id,
-            ..Delegate::new(input.mode, input.objective)
+            ..Delegate::new(mode, input.objective)
         })
     }
 }

@@ -5,92 +5,40 @@
 
 use std::collections::HashMap;
 
-use mainspring_api::control::{
-    Answer, CancelRun, ControlError, ControlPlane, DelegateWork, ErrorAnswer, GetRun, InspectArtifacts,
-    ListSessions, SendMessage,
-};
-use mainspring_core::{AttemptId, RunId, SessionId};
+use mainspring_api::control::{Answer, ControlError, ControlPlane, ErrorAnswer};
+use mainspring_core::{RunId, SessionId, Time};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
-use utoipa::PartialSchema;
-use utoipa::openapi::{RefOr, Schema};
 
+mod artifacts;
+mod bounds;
 mod delegate;
+mod document;
+mod manifest;
+pub mod mcp;
 mod message;
 mod runs;
+mod schema;
 mod sessions;
 
+pub use bounds::ANSWER_MAX_BYTES;
+pub use delegate::DEFAULT_BUDGET_USD;
+pub use document::document;
+pub use manifest::{CANCEL, DELEGATE, GET, INSPECT, LIST, SEND, is_control_tool, tools};
 pub use message::is_final;
+
+use bounds::Bounds;
 
 /// The client of requests that name none.
 pub const CLIENT: &str = "omi-control-tools";
-/// The name of the tool that delegates.
-pub const DELEGATE: &str = "delegate_agent";
-/// The name of the tool that sends a message.
-pub const SEND: &str = "send_agent_message";
-
-/// The public description of a tool.
-#[derive(Debug, Clone, PartialEq)]
-pub struct ToolSpec {
-    /// The name.
-    pub name: &'static str,
-    /// The description for the model.
-    pub description: &'static str,
-    /// The JSON Schema of the input.
-    pub schema: Value,
-}
-
-/// Name, description and input schema of each tool.
-type Table = [(&'static str, &'static str, fn() -> RefOr<Schema>); 6];
-const TOOLS: Table = [
-    (
-        "list_agent_sessions",
-        "Lists agent sessions, latest activity first, each with its latest and its active run.",
-        ListSessions::schema,
-    ),
-    (
-        "get_agent_run",
-        "Returns a run with its session, attempts, artifacts and events, its prompt and its final text.",
-        GetRun::schema,
-    ),
-    ("cancel_agent_run", "Cancels a run. Cancelled means stopped.", CancelRun::schema),
-    (
-        "inspect_agent_artifacts",
-        "Lists the artifacts of a session, a run or an attempt: name exactly one.",
-        InspectArtifacts::schema,
-    ),
-    (
-        SEND,
-        "Sends a prompt to another agent session and waits for its answer. The session must not be the caller's own.",
-        SendMessage::schema,
-    ),
-    (
-        DELEGATE,
-        "Delegates work to a child agent session, which sees only the objective and the context you give it.",
-        DelegateWork::schema,
-    ),
-];
-
-/// Returns the descriptions of all tools.
-pub fn tools() -> Vec<ToolSpec> {
-    let spec = |(name, description, schema): (_, _, fn() -> RefOr<Schema>)| {
-        let mut schema = serde_json::to_value(schema()).unwrap_or_default();
-        // Drops Rust doc comments from the public schema.
-        schema.as_object_mut().map(|schema| schema.remove("description"));
-        ToolSpec { name, description, schema }
-    };
-    TOOLS.into_iter().map(spec).collect()
-}
-
-/// True for a control tool.
-pub fn is_control_tool(name: &str) -> bool {
-    TOOLS.iter().any(|(known, ..)| *known == name)
-}
-
 /// Builds the answer of a tool that failed.
 pub fn error_answer(code: &str, message: &str) -> String {
-    serde_json::to_string(&ErrorAnswer::new(code, message)).unwrap_or_default()
+    error_value(code, message).to_string()
+}
+
+fn error_value(code: &str, message: &str) -> Value {
+    serde_json::to_value(ErrorAnswer::new(code, message)).unwrap_or_default()
 }
 
 /// The context of a tool call.
@@ -107,18 +55,24 @@ pub struct ControlTools<'a> {
     pub client_id: &'a str,
     /// The idempotency id of a request whose input names none.
     pub request_id: &'a str,
-    /// Returns the run of an attempt, if known to this process.
-    pub run_of: &'a (dyn Fn(AttemptId) -> Option<RunId> + Send + Sync),
+    /// The budget of delegated work whose input names none, in US dollars.
+    pub default_budget_usd: Option<f64>,
 }
 
 impl ControlTools<'_> {
-    /// Calls a tool. Returns its answer as JSON, as an error if the tool failed.
+    /// Calls a tool. Returns its answer as the text of a JSON object, as an error if the tool failed.
     pub async fn call(&self, name: &str, input: Value) -> Result<String, String> {
+        let answer = self.answer(name, input).await;
+        answer.map(|answer| answer.to_string()).map_err(|answer| answer.to_string())
+    }
+
+    /// Calls a tool. Returns its answer, as an error if the tool failed.
+    pub async fn answer(&self, name: &str, input: Value) -> Result<Value, Value> {
         let answer = match name {
-            "list_agent_sessions" => encode(self.list(read(input)).await),
-            "get_agent_run" => encode(self.get(read(input)).await),
-            "cancel_agent_run" => encode(self.cancel(read(input)).await),
-            "inspect_agent_artifacts" => encode(self.inspect(read(input)).await),
+            LIST => encode_bounded(self.list(read(input)).await, &bounds::SESSIONS),
+            GET => encode_bounded(self.get(read(input)).await, &bounds::RUN),
+            CANCEL => encode(self.cancel(read(input)).await),
+            INSPECT => encode_bounded(self.inspect(read(input)).await, &bounds::ARTIFACTS),
             SEND => encode(Box::pin(self.send(read(input))).await),
             DELEGATE => encode(Box::pin(self.delegate(read(input))).await),
             other => {
@@ -126,7 +80,7 @@ impl ControlTools<'_> {
                 Err(ControlError::new("unknown_control_tool", message))
             }
         };
-        answer.map_err(|error| error_answer(&error.code, &error.message))
+        answer.map_err(|error| error_value(&error.code, &error.message))
     }
 
     /// Refuses any owner but the one that the caller acts for, as not found.
@@ -164,9 +118,22 @@ fn read<T: DeserializeOwned>(input: Value) -> Input<T> {
     mainspring_api::request::convert(input).map_err(invalid)
 }
 
-fn encode<T: Serialize>(answer: Result<T, ControlError>) -> Result<String, ControlError> {
-    let encoded = serde_json::to_string(&Answer::new(answer?));
+fn encode<T: Serialize>(answer: Result<T, ControlError>) -> Result<Value, ControlError> {
+    let encoded = serde_json::to_value(Answer::new(answer?));
     encoded.map_err(|error| ControlError::new("control_tool_failed", error.to_string()))
+}
+
+/// Encodes an answer and cuts what is too long for a page.
+fn encode_bounded<T: Serialize>(
+    answer: Result<T, ControlError>,
+    bounds: &Bounds,
+) -> Result<Value, ControlError> {
+    let mut encoded = encode(answer)?;
+    let cut = bounds.cut(&mut encoded);
+    if !cut.is_empty() {
+        encoded["truncated"] = cut.into();
+    }
+    Ok(encoded)
 }
 
 fn invalid(message: impl Into<String>) -> ControlError {
@@ -182,6 +149,12 @@ fn limit(given: Option<usize>, default: usize, most: usize) -> Result<usize, Con
     }
 }
 
+/// Reads the cursor of a page: the time and the id of the last item before it.
+fn cursor<I: std::str::FromStr>(text: &str) -> Result<(Time, I), ControlError> {
+    let read = text.split_once('.').and_then(|(time, id)| Some((Time(time.parse().ok()?), id.parse().ok()?)));
+    read.ok_or_else(|| invalid(format!("cursor: {text:?} is not the nextCursor of an earlier answer")))
+}
+
 fn run_id(text: &str) -> Result<RunId, ControlError> {
     text.parse().map_err(|_| ControlError::not_found(format!("no run {text:?}")))
 }
@@ -192,32 +165,10 @@ fn session_id(text: &str) -> Result<SessionId, ControlError> {
 
 #[cfg(test)]
 mod tests {
+    use mainspring_api::control::{ListSessions, SendMessage};
     use serde_json::json;
 
     use super::*;
-
-    #[test]
-    fn only_control_tools_are_recognized() {
-        assert!(TOOLS.iter().all(|(name, ..)| is_control_tool(name)));
-        assert!(!is_control_tool("execute_sql"));
-    }
-
-    #[test]
-    fn every_tool_has_an_input_schema() {
-        let specs = tools();
-        assert!(specs.iter().all(|tool| is_control_tool(tool.name)));
-        let schema = |name: &str| &specs.iter().find(|tool| tool.name == name).unwrap().schema;
-        let owner = "The owner; must be the one that the caller acts for.";
-        assert!(specs.iter().all(|tool| tool.schema["additionalProperties"] == false));
-        let cancel = json!({"type": "object", "required": ["runId"], "additionalProperties": false, "properties": {
-            "ownerId": {"type": ["string", "null"], "description": owner},
-            "runId": {"type": "string", "description": "The run."},
-        }});
-        assert_eq!(*schema("cancel_agent_run"), cancel);
-        assert_eq!(schema("send_agent_message")["required"], json!(["sessionId", "prompt"]));
-        let all = specs.iter().map(|tool| tool.schema.to_string()).collect::<String>();
-        assert!(!all.contains("$ref"), "the schema must be self-contained: {all}");
-    }
 
     #[test]
     fn an_unknown_key_is_refused_with_the_nearest_known_one() {

@@ -1,15 +1,16 @@
-//! `get_agent_run`, `cancel_agent_run`, `inspect_agent_artifacts`.
+//! `get_agent_run`, `cancel_agent_run`.
 
 use mainspring_api::control::{
-    ArtifactForm, ArtifactList, AttemptForm, CancelRun, CancelledRun, ControlError, DelegationForm,
-    EventForm, GetRun, InspectArtifacts, RunDetails, RunForm,
+    ArtifactForm, AttemptForm, CancelRun, CancelledRun, ControlError, DelegationForm, EventForm, GetRun,
+    RunDetails, RunForm,
 };
-use mainspring_core::{Artifact, AttemptId, Position, Run, RunId, SessionId};
+use mainspring_core::{Cursor, Event, Position, Run, RunId, SessionId};
 
-use crate::{ControlTools, Input, invalid, limit, run_id, session_id};
+use crate::bounds::{self, PageBudget, text_page};
+use crate::{ControlTools, Input, invalid, limit, run_id};
 
-/// The maximum number of artifacts that are read.
-const MAX_ARTIFACTS: usize = 200;
+/// The number of artifacts that are read with a run. `inspect_agent_artifacts` reads all of them.
+const RUN_ARTIFACTS: usize = 50;
 /// The number of events that are read at once.
 const EVENTS_PER_PAGE: usize = 500;
 
@@ -21,20 +22,40 @@ impl ControlTools<'_> {
             true => limit(input.event_limit, 100, 500)?,
             false => 0,
         };
+        let before = input.cursor.as_deref().map(event_cursor).transpose()?;
         let run = self.plane.run_get(run_id(&input.run_id)?).await?;
         let (id, session) = (run.id, run.session);
         let delegations = self.plane.run_delegations(id).await?;
-        let artifacts = self.plane.run_artifacts(id, MAX_ARTIFACTS).await?;
-        Ok(RunDetails {
+        let artifacts = self.plane.run_artifacts(id, None, RUN_ARTIFACTS).await?;
+        let mut run = self.run_form(run).await?;
+        let texts = [&mut run.input.prompt, &mut run.final_text];
+        let next_text_offset = text_page(texts, input.text_offset.unwrap_or(0));
+        let mut details = RunDetails {
             session: self.plane.session_get(session).await?.into(),
-            run: self.run_form(run).await?,
+            run,
             attempts: self.attempts(id).await?,
             adapter_bindings: self.bindings(session).await?,
             artifacts: artifacts.into_iter().map(ArtifactForm::from).collect(),
-            events: self.last_events(id, event_limit).await?,
+            events: vec![],
             parent_delegations: delegations.parent.into_iter().map(DelegationForm::from).collect(),
             child_delegations: delegations.children.into_iter().map(DelegationForm::from).collect(),
-        })
+            next_cursor: None,
+            next_text_offset,
+            truncated: vec![],
+        };
+        let (found, mut has_earlier) = self.last_events(id, before, event_limit).await?;
+        let mut budget = PageBudget::after(bounds::RUN.size_of(&details));
+        for event in found.into_iter().rev().map(EventForm::from) {
+            if !budget.admits(bounds::RUN.size_of(&event)) {
+                has_earlier = true;
+                break;
+            }
+            details.events.push(event);
+        }
+        details.events.reverse();
+        let first = details.events.first().map(|event| event.event_seq.0.to_string());
+        details.next_cursor = first.filter(|_| has_earlier);
+        Ok(details)
     }
 
     pub(crate) async fn cancel(&self, input: Input<CancelRun>) -> Result<CancelledRun, ControlError> {
@@ -48,55 +69,36 @@ impl ControlTools<'_> {
         })
     }
 
-    pub(crate) async fn inspect(&self, input: Input<InspectArtifacts>) -> Result<ArtifactList, ControlError> {
-        let input = input?;
-        self.check_owner(input.owner_id.as_deref())?;
-        let most = limit(input.limit, 50, 200)?;
-        let found = match (&input.session_id, &input.run_id, &input.attempt_id) {
-            (Some(session), None, None) => {
-                self.plane.session_artifacts(session_id(session)?, MAX_ARTIFACTS).await?
-            }
-            (None, Some(run), None) => self.plane.run_artifacts(run_id(run)?, MAX_ARTIFACTS).await?,
-            (None, None, Some(attempt)) => self.attempt_artifacts(attempt).await?,
-            _ => return Err(invalid("name exactly one of sessionId, runId and attemptId")),
-        };
-        let has_role = |artifact: &Artifact| input.role.is_none_or(|role| role == artifact.role);
-        let artifacts = found.into_iter().filter(has_role).take(most).map(ArtifactForm::from).collect();
-        Ok(ArtifactList { artifacts })
-    }
-
-    async fn attempt_artifacts(&self, attempt: &str) -> Result<Vec<Artifact>, ControlError> {
-        let id: AttemptId =
-            attempt.parse().map_err(|_| ControlError::not_found(format!("no attempt {attempt:?}")))?;
-        let run = (self.run_of)(id).ok_or_else(|| {
-            ControlError::not_found(format!("{attempt} is not among the latest attempts; name its run"))
-        })?;
-        let mut found = self.plane.run_artifacts(run, MAX_ARTIFACTS).await?;
-        found.retain(|artifact| artifact.attempt == Some(id));
-        Ok(found)
-    }
-
     pub(crate) async fn attempts(&self, run: RunId) -> Result<Vec<AttemptForm>, ControlError> {
         let attempts = self.plane.run_attempts(run).await?;
         Ok(attempts.into_iter().map(AttemptForm::from).collect())
     }
 
-    /// Returns the last `limit` events of a run.
-    async fn last_events(&self, run: RunId, limit: usize) -> Result<Vec<EventForm>, ControlError> {
-        let (mut last, mut after) = (vec![], Position::START);
+    /// Returns the last `limit` events of a run, of those before an event if one is named, and whether there are earlier
+    /// ones.
+    async fn last_events(
+        &self,
+        run: RunId,
+        before: Option<Cursor>,
+        limit: usize,
+    ) -> Result<(Vec<Event>, bool), ControlError> {
+        let (mut last, mut has_earlier, mut after) = (vec![], false, Position::START);
         if limit == 0 {
-            return Ok(vec![]);
+            return Ok((last, false));
         }
         loop {
             let page = self.plane.run_events(run, after, Some(EVENTS_PER_PAGE)).await?;
-            last.extend(page.items);
-            last.drain(..last.len().saturating_sub(limit));
+            let is_wanted = |event: &Event| before.is_none_or(|end| event.cursor < end);
+            let is_end = page.items.last().is_some_and(|event| !is_wanted(event));
+            last.extend(page.items.into_iter().take_while(is_wanted));
+            let excess = last.len().saturating_sub(limit);
+            has_earlier |= excess > 0;
+            last.drain(..excess);
             match page.next.and_then(|next| next.parse().ok()) {
-                Some(next) => after = next,
-                None => break,
+                Some(next) if !is_end => after = next,
+                _ => return Ok((last, has_earlier)),
             }
         }
-        Ok(last.into_iter().map(EventForm::from).collect())
     }
 
     /// Returns the id of the native session that an attempt of `session` used.
@@ -138,4 +140,10 @@ impl ControlTools<'_> {
             Err(error) => Err(error),
         }
     }
+}
+
+/// Reads the cursor of earlier events: the number of the first one that was read.
+fn event_cursor(text: &str) -> Result<Cursor, ControlError> {
+    let bad = || invalid(format!("cursor: {text:?} is not the nextCursor of an earlier answer"));
+    text.parse().map(Cursor).map_err(|_| bad())
 }

@@ -3,32 +3,51 @@
 use mainspring_api::control::{BindingForm, ControlError, ListSessions, ListedSession, SessionList};
 use mainspring_core::{SessionId, Time};
 
-use crate::{ControlTools, Input, limit};
+use crate::bounds::{self, PageBudget};
+use crate::{ControlTools, Input, cursor, limit};
 
 impl ControlTools<'_> {
     pub(crate) async fn list(&self, input: Input<ListSessions>) -> Result<SessionList, ControlError> {
         let input = input?;
         self.check_owner(input.owner_id.as_deref())?;
         let limit = limit(input.limit, 50, 200)?;
-        let before = input.before_updated_at_ms.map(Time);
+        // The smallest possible id selects everything strictly before this time.
+        let before_time = input.before_updated_at_ms.map(|at| (Time(at), SessionId::from_random([0; 16])));
+        let before = input.cursor.as_deref().map(cursor).transpose()?.or(before_time);
         let listed =
             self.plane.session_list(input.status, input.surface_kind.as_deref(), before, limit).await?;
-        let mut sessions = vec![];
-        for mainspring_api::ListedSession { session, latest_run } in listed {
-            let active_run = match &latest_run {
-                Some(run) if !run.state.status().is_ended() => {
-                    self.optional_run_form(self.plane.session_active_run(session.id).await?).await?
-                }
-                _ => None,
-            };
-            sessions.push(ListedSession {
-                latest_run: self.optional_run_form(latest_run).await?,
-                active_run,
-                adapter_bindings: self.bindings(session.id).await?,
-                session: session.into(),
-            });
+        let mut has_more = listed.len() == limit;
+        let (mut sessions, mut last, mut budget) = (vec![], None, PageBudget::after(0));
+        for listed in listed {
+            let at = format!("{}.{}", listed.session.last_activity_at.0, listed.session.id);
+            let listed = self.listed_session(listed).await?;
+            if !budget.admits(bounds::SESSIONS.size_of(&listed)) {
+                has_more = true;
+                break;
+            }
+            sessions.push(listed);
+            last = Some(at);
         }
-        Ok(SessionList { sessions })
+        Ok(SessionList { sessions, next_cursor: last.filter(|_| has_more), truncated: vec![] })
+    }
+
+    async fn listed_session(
+        &self,
+        listed: mainspring_api::ListedSession,
+    ) -> Result<ListedSession, ControlError> {
+        let mainspring_api::ListedSession { session, latest_run } = listed;
+        let active_run = match &latest_run {
+            Some(run) if !run.state.status().is_ended() => {
+                self.optional_run_form(self.plane.session_active_run(session.id).await?).await?
+            }
+            _ => None,
+        };
+        Ok(ListedSession {
+            latest_run: self.optional_run_form(latest_run).await?,
+            active_run,
+            adapter_bindings: self.bindings(session.id).await?,
+            session: session.into(),
+        })
     }
 
     pub(crate) async fn bindings(&self, session: SessionId) -> Result<Vec<BindingForm>, ControlError> {

@@ -3,18 +3,15 @@
 //! This module only translates. It is a client of the server that owns the sessions, and acts for one owner.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
-use mainspring_control::{CLIENT, ControlTools};
+use mainspring_control::{CLIENT, ControlTools, DEFAULT_BUDGET_USD, mcp};
 use mainspring_core::SessionId;
 use mainspring_system::ids::Ids;
 use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, Implementation, ListToolsResult,
-    PaginatedRequestParams, ServerCapabilities, ServerConfig, Tool,
+    CallToolRequestParams, CallToolResponse, ListToolsResult, PaginatedRequestParams, ServerConfig, Tool,
 };
 use rmcp::service::RequestContext;
 use rmcp::{ErrorData, RoleServer, ServerHandler, ServiceExt};
-use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::link::Link;
@@ -49,11 +46,7 @@ struct Tools {
 
 impl ServerHandler for Tools {
     fn get_info(&self) -> ServerConfig {
-        ServerConfig::new(ServerCapabilities::builder().enable_tools().build())
-            .with_server_info(Implementation::new("mainspring", env!("CARGO_PKG_VERSION")))
-            .with_instructions(
-                "Durable agent sessions: list them, read their runs, send them messages, delegate work, cancel.",
-            )
+        mcp::server_config()
     }
 
     async fn list_tools(
@@ -61,24 +54,18 @@ impl ServerHandler for Tools {
         _request: Option<PaginatedRequestParams>,
         _context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        let tool = |tool: mainspring_control::ToolSpec| {
-            let schema = match tool.schema {
-                Value::Object(schema) => schema,
-                _ => serde_json::Map::new(),
-            };
-            Tool::new(tool.name, tool.description, Arc::new(schema))
-        };
-        Ok(ListToolsResult::with_all_items(mainspring_control::tools().into_iter().map(tool).collect()))
+        Ok(mcp::list_tools())
+    }
+
+    fn get_tool(&self, name: &str) -> Option<Tool> {
+        mcp::get_tool(name)
     }
 
     async fn call_tool(
         &self,
         request: CallToolRequestParams,
-        _context: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        if !mainspring_control::is_control_tool(&request.name) {
-            return Err(ErrorData::invalid_params(format!("there is no tool {:?}", request.name), None));
-        }
         let tools = ControlTools {
             plane: &LinkPlane::new(&self.link, &self.options.owner),
             session: self.options.session,
@@ -86,13 +73,12 @@ impl ServerHandler for Tools {
             aliases: &HashMap::new(),
             client_id: CLIENT,
             request_id: &self.ids.secret(),
-            run_of: &|_| None,
+            default_budget_usd: Some(DEFAULT_BUDGET_USD),
         };
-        let input = request.arguments.map_or(Value::Null, Value::Object);
-        let result = match tools.call(&request.name, input).await {
-            Ok(answer) => CallToolResult::success(vec![ContentBlock::text(answer)]),
-            Err(answer) => CallToolResult::error(vec![ContentBlock::text(answer)]),
-        };
-        Ok(result.into())
+        tokio::select! {
+            result = mcp::call_tool(&tools, request) => Ok(result?.into()),
+            // Nobody reads the answer any more. Runs that the call started go on.
+            () = context.ct.cancelled() => Err(ErrorData::internal_error("the request was cancelled", None)),
+        }
     }
 }

@@ -9,8 +9,8 @@ use mainspring_api::{
 };
 use mainspring_client::{ArtifactListQuery, Client, Error, EventsQuery, Item, SessionListQuery};
 use mainspring_core::{
-    Artifact, Attempt, Binding, DelegationId, Event, Message, MessageId, Position, Run, RunId, Session,
-    SessionId, SessionStatus, Time,
+    Artifact, ArtifactId, Attempt, AttemptId, Binding, DelegationId, Event, Message, MessageId, Position,
+    Run, RunId, Session, SessionId, SessionStatus, Time,
 };
 
 use crate::link::Link;
@@ -39,9 +39,9 @@ fn control_error(error: &Error) -> ControlError {
     ControlError::new(error.code().to_owned(), error.to_string())
 }
 
-/// Selects the first `limit` artifacts.
-fn first(limit: usize) -> ArtifactListQuery {
-    ArtifactListQuery { limit: Some(limit), before: None }
+/// Selects the first `limit` artifacts that are older than `before`.
+fn artifact_query(before: Option<(Time, ArtifactId)>, limit: usize) -> ArtifactListQuery {
+    ArtifactListQuery { limit: Some(limit), before: before.map(|(at, id)| format!("{}.{id}", at.0)) }
 }
 
 #[async_trait]
@@ -54,15 +54,14 @@ impl ControlPlane for LinkPlane<'_> {
         &self,
         status: Option<SessionStatus>,
         surface_kind: Option<&str>,
-        before: Option<Time>,
+        before: Option<(Time, SessionId)>,
         limit: usize,
     ) -> Result<Vec<ListedSession>, ControlError> {
         let query = &SessionListQuery {
             status,
             surface_kind: surface_kind.map(str::to_owned),
             limit: Some(limit),
-            // The smallest possible id selects everything strictly before this time.
-            before: before.map(|at| format!("{}.{}", at.0, SessionId::from_random([0; 16]))),
+            before: before.map(|(at, id)| format!("{}.{id}", at.0)),
             ..SessionListQuery::default()
         };
         Ok(self.ask(|client| async move { client.session_list(query).await }).await?.items)
@@ -94,9 +93,10 @@ impl ControlPlane for LinkPlane<'_> {
     async fn session_artifacts(
         &self,
         session: SessionId,
+        before: Option<(Time, ArtifactId)>,
         limit: usize,
     ) -> Result<Vec<Artifact>, ControlError> {
-        let query = &first(limit);
+        let query = &artifact_query(before, limit);
         let page =
             self.ask(|client| async move { client.session_artifacts(&session.to_string(), query).await });
         Ok(page.await?.items)
@@ -140,8 +140,17 @@ impl ControlPlane for LinkPlane<'_> {
         self.ask(|client| async move { client.run_attempts(run).await }).await
     }
 
-    async fn run_artifacts(&self, run: RunId, limit: usize) -> Result<Vec<Artifact>, ControlError> {
-        let query = &first(limit);
+    async fn attempt_get(&self, attempt: AttemptId) -> Result<Attempt, ControlError> {
+        self.ask(|client| async move { client.attempt_get(attempt).await }).await
+    }
+
+    async fn run_artifacts(
+        &self,
+        run: RunId,
+        before: Option<(Time, ArtifactId)>,
+        limit: usize,
+    ) -> Result<Vec<Artifact>, ControlError> {
+        let query = &artifact_query(before, limit);
         Ok(self.ask(|client| async move { client.run_artifacts(run, query).await }).await?.items)
     }
 

@@ -11,7 +11,7 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt;
 use mainspring_api::ToJson;
-use mainspring_core::{BadId, DelegationId, KeyId, MessageId, RunId};
+use mainspring_core::{AttemptId, BadId, DelegationId, KeyId, MessageId, RunId};
 use mainspring_kernel::kernel::session_ref;
 use mainspring_kernel::store::SessionRef;
 use serde::de::DeserializeOwned;
@@ -100,7 +100,7 @@ pub(super) fn json_response(body: &impl ToJson) -> Response {
 }
 
 /// Reads the whole body, within the size and time limits.
-async fn read(http: &Http, body: Body) -> Result<Vec<u8>, Problem> {
+pub(super) async fn read(http: &Http, body: Body) -> Result<Vec<u8>, Problem> {
     let timeout_ms = http.limits.body_ms;
     tokio::select! {
         bytes = collect(body, http.body_bytes) => bytes,
@@ -210,6 +210,8 @@ macro_rules! id_paths {
 id_paths! {
     /// Extracts the run from the path.
     RunPath(RunId): "run", "The run.", "run";
+    /// Extracts the attempt from the path.
+    AttemptPath(AttemptId): "attempt", "The attempt.", "att";
     /// Extracts the API key from the path.
     KeyPath(KeyId): "key", "The API key.", "key";
     /// Extracts the delegation from the path.

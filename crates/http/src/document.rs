@@ -79,6 +79,9 @@ impl Document {
                 paths.insert(path, methods);
             }
         }
+        // The endpoint for MCP is described by that protocol, not by this document.
+        let of_mcp = [RESOURCE_PROBLEMS, AUTHENTICATED_PROBLEMS, BODY_PROBLEMS].concat();
+        problems.insert(crate::mcp::OPERATION.to_owned(), of_mcp.into_iter().collect());
         schemas.insert(
             "Problem".into(),
             serde_json::to_value(mainspring_api::Problem::schema()).unwrap_or_default(),

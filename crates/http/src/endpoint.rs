@@ -126,6 +126,13 @@ impl Operations {
         }
     }
 
+    /// Adds an operation that is no part of the OpenAPI document. It reads a body and no query.
+    pub(super) fn add_undocumented(&mut self, id: &'static str, method: Method, path: &str) {
+        let list_inputs = || Inputs { query: vec![], body: true };
+        let known = Arc::new(Known { id: id.into(), inputs: OnceLock::new(), list_inputs });
+        self.0.entry(path.to_owned()).or_default().push((method, known));
+    }
+
     /// Returns the id of the operation at `path`.
     pub(super) fn id(&self, method: &Method, path: &str) -> Option<&Arc<str>> {
         self.find(method, path).map(|known| &known.id)

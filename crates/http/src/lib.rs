@@ -7,6 +7,8 @@
 
 use std::sync::{Arc, OnceLock};
 
+use axum::http::Method;
+use axum::routing::post;
 use axum::{Router, middleware};
 use mainspring_kernel::Kernel;
 use tokio::sync::Semaphore;
@@ -29,6 +31,7 @@ mod keys;
 mod limits;
 mod listen;
 mod logins;
+mod mcp;
 mod metrics;
 mod owner_events;
 mod portable;
@@ -39,6 +42,7 @@ mod sessions;
 mod state;
 mod streams;
 mod strict;
+mod tools;
 mod tree;
 mod watch;
 
@@ -63,6 +67,7 @@ pub struct Http {
     /// One permit per request that may be handled concurrently.
     requests: Arc<Semaphore>,
     streams: Arc<streams::Streams>,
+    mcp: Arc<mcp::Service>,
     operations: Arc<Operations>,
     /// Built on first use.
     document: Arc<OnceLock<document::Document>>,
@@ -78,6 +83,7 @@ fn endpoints() -> [(Vec<Endpoint>, &'static [document::ProblemRow]); 2] {
         logins::login_list,
         logins::login_create,
         health::model_list,
+        tools::tool_list,
         feed::feed,
         owner_events::owner_events,
         sessions::session_list,
@@ -101,6 +107,7 @@ fn endpoints() -> [(Vec<Endpoint>, &'static [document::ProblemRow]); 2] {
         runs::run_create,
         runs::run_get,
         runs::run_attempts,
+        runs::attempt_get,
         runs::run_grants,
         runs::run_steps,
         runs::run_processes,
@@ -159,6 +166,7 @@ impl Http {
             operations: Arc::default(),
             document: Arc::default(),
             metrics: Arc::new(metrics::Metrics::new(kernel.clone(), streams.clone())),
+            mcp: Arc::new(mcp::service(&kernel, body_bytes, stop.clone())),
             kernel,
             access: Arc::new(access),
             hosts: Arc::default(),
@@ -182,8 +190,10 @@ impl Http {
             operations.extend(&endpoints);
             endpoint::router(endpoints)
         });
+        operations.add_undocumented(mcp::OPERATION, Method::POST, mcp::PATH);
         self.operations = Arc::new(operations);
         let bounded = resources
+            .route(mcp::PATH, post(mcp::mcp_message))
             .layer(middleware::from_fn_with_state(self.clone(), strict::refuse_unknown_input))
             .layer(middleware::from_fn_with_state(self.clone(), watch::limit_concurrency));
         open.merge(bounded)

@@ -12,7 +12,7 @@ use utoipa::IntoParams;
 
 use crate::access::Authenticated;
 use crate::body::{
-    IdempotencyHeader, Json, JsonObject, OptionalJsonObject, QueryParams, RunPath, SessionPath,
+    AttemptPath, IdempotencyHeader, Json, JsonObject, OptionalJsonObject, QueryParams, RunPath, SessionPath,
     idempotency_key,
 };
 use crate::sessions::{page_of, page_start};
@@ -176,6 +176,19 @@ pub(super) async fn run_attempts(
 ) -> Result<Json<Page<Attempt>>, Problem> {
     let items = http.kernel.run_attempts(&caller, run).await?;
     Ok(Json(Page::single(items)))
+}
+
+/// Returns an attempt, which names its run
+#[utoipa::path(
+    get, path = "/v1/attempts/{attempt}", params(AttemptPath),
+    responses((status = 200, description = "The attempt", body = Attempt)),
+)]
+pub(super) async fn attempt_get(
+    State(http): State<Http>,
+    Authenticated(caller): Authenticated,
+    AttemptPath(attempt): AttemptPath,
+) -> Result<Json<Attempt>, Problem> {
+    Ok(Json(http.kernel.attempt_get(&caller, attempt).await?))
 }
 
 /// Lists the permissions granted to a run in advance, oldest first

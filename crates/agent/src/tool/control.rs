@@ -1,12 +1,11 @@
 //! The built-in tools for other sessions and runs: the control tools, on the kernel that executes the agent.
-//!
-//! The native agent has its own tool for delegation, whose child runs on the parent's permit.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use mainspring_control::{ControlTools, DELEGATE, SEND};
+use serde_json::Value;
 
 use super::{Tool, ToolCall, ToolError, ToolTraits};
 use crate::provider::ToolSpec;
@@ -16,10 +15,13 @@ const TIMEOUT_MS: u64 = 60_000;
 /// The timeout of a tool that waits for the answer of another session. That session may need the permit that the calling
 /// run holds, so the wait must end.
 const REPLY_TIMEOUT_MS: u64 = 10 * 60_000;
+/// The timeout of a tool that waits for a child: as long as a run waits for a person. The child runs on the permit of the
+/// calling run.
+const RESULT_TIMEOUT_MS: u64 = 24 * 60 * 60_000;
 
 pub(super) fn tools() -> Vec<Arc<dyn Tool>> {
-    let others = mainspring_control::tools().into_iter().filter(|tool| tool.name != DELEGATE);
-    others.map(|tool| Arc::new(ControlTool::new(tool)) as Arc<dyn Tool>).collect()
+    let tools = mainspring_control::tools().iter();
+    tools.map(|tool| Arc::new(ControlTool::new(tool)) as Arc<dyn Tool>).collect()
 }
 
 struct ControlTool {
@@ -27,9 +29,9 @@ struct ControlTool {
 }
 
 impl ControlTool {
-    fn new(tool: mainspring_control::ToolSpec) -> Self {
-        let mainspring_control::ToolSpec { name, description, schema } = tool;
-        Self { spec: ToolSpec { name: name.into(), description: description.into(), schema } }
+    fn new(tool: &mainspring_api::control::ControlTool) -> Self {
+        let schema = Value::Object(tool.input_schema.clone());
+        Self { spec: ToolSpec { name: tool.name.clone(), description: tool.description.clone(), schema } }
     }
 }
 
@@ -40,9 +42,13 @@ impl Tool for ControlTool {
     }
 
     fn traits(&self) -> ToolTraits {
-        let timeout_ms = if self.spec.name == SEND { REPLY_TIMEOUT_MS } else { TIMEOUT_MS };
-        // A second message with the same id finds the run of the first.
-        ToolTraits { idempotent: true, timeout_ms, leaves_session: true }
+        let timeout_ms = match self.spec.name.as_str() {
+            SEND => REPLY_TIMEOUT_MS,
+            DELEGATE => RESULT_TIMEOUT_MS,
+            _ => TIMEOUT_MS,
+        };
+        // A second call with the same id finds the run of the first. A child belongs to the session that delegates.
+        ToolTraits { idempotent: true, timeout_ms, leaves_session: self.spec.name != DELEGATE }
     }
 
     async fn call(&self, call: ToolCall) -> Result<String, ToolError> {
@@ -53,7 +59,8 @@ impl Tool for ControlTool {
             aliases: &HashMap::new(),
             client_id: &call.run.to_string(),
             request_id: &call.id,
-            run_of: &|_| None,
+            // The child gets a share of the limits of its parent.
+            default_budget_usd: None,
         };
         tools.call(&self.spec.name, call.input).await.map_err(ToolError)
     }

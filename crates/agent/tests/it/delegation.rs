@@ -20,7 +20,7 @@ fn setup(protocol: Protocol) -> Setup {
 async fn a_model_delegates_and_gets_the_result() {
     for protocol in Protocol::ALL {
         let world = setup(protocol).start().await;
-        let work = json!({"objective": "count the files", "context": "in src", "title": "Counting"});
+        let work = json!({"objective": "count the files", "context": "in src", "childTitle": "Counting"});
         world.server.enqueue(Reply::tool("delegate_agent", work));
         world.server.enqueue(Reply::text("there are 3")).enqueue(Reply::text("it says 3"));
         let run = world.run_prompt("how many files are there?").await;
@@ -34,13 +34,13 @@ async fn a_model_delegates_and_gets_the_result() {
         );
         let result: Value = serde_json::from_str(&world.tool_results(run.id).await[0].0).unwrap();
         assert_eq!(
-            (&result["status"], &result["result"]["summary"]),
+            (&result["terminalStatus"], &result["result"]["summary"]),
             (&json!("succeeded"), &json!("there are 3"))
         );
         let delegations = world.kernel.run_delegations(&world.me, run.id).await.unwrap();
         assert_eq!(
             json!(delegations.children[0].child_session),
-            result["delegated"]["session_id"],
+            result["childSession"]["omiSessionId"],
             "{protocol:?}"
         );
     }
@@ -84,7 +84,7 @@ fn after_a_crash_the_same_child_is_used() {
     let tools = || Toolbox::built_in().with(gated("wait", &gate)).unwrap();
     let run = run_until_crash(async {
         let world = Setup { store: store.clone(), tools: tools(), ..Setup::default() }.start().await;
-        world.server.enqueue(Reply::tool("delegate_agent", json!({"objective": "wait", "may_act": true})));
+        world.server.enqueue(Reply::tool("delegate_agent", json!({"objective": "wait", "runMode": "act"})));
         world.server.enqueue(Reply::tool("wait", json!({})));
         let run = world.send_prompt("go").await;
         within_timeout(gate.reached()).await;

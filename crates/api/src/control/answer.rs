@@ -51,13 +51,22 @@ impl<'a> ErrorAnswer<'a> {
 
 /// The answer of `list_agent_sessions`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "camelCase")]
 pub struct SessionList {
     /// The sessions, latest activity first.
     pub sessions: Vec<ListedSession>,
+    /// The `cursor` of the next page; null on the last one.
+    pub next_cursor: Option<String>,
+    /// JSON pointers to the texts, objects and lists of this answer that are cut; absent if there are none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schema(required = false))]
+    pub truncated: Vec<String>,
 }
 
 /// A session with its runs and bindings.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ListedSession {
     /// The session.
@@ -72,6 +81,7 @@ pub struct ListedSession {
 
 /// The answer of `get_agent_run`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct RunDetails {
     /// The session of the run.
@@ -84,16 +94,25 @@ pub struct RunDetails {
     pub adapter_bindings: Vec<BindingForm>,
     /// The artifacts of the run.
     pub artifacts: Vec<ArtifactForm>,
-    /// The latest events of the run, oldest first.
+    /// The latest events of the run, or those before `cursor`, oldest first.
     pub events: Vec<EventForm>,
     /// The delegation that created the run: one or none.
     pub parent_delegations: Vec<DelegationForm>,
     /// The delegations that the run made, oldest first.
     pub child_delegations: Vec<DelegationForm>,
+    /// The `cursor` that reads the events before these; null if there are none.
+    pub next_cursor: Option<String>,
+    /// The `textOffset` that reads the rest of the prompt and the final text; null if they are complete.
+    pub next_text_offset: Option<usize>,
+    /// JSON pointers to the other texts, objects and lists of this answer that are cut; absent if there are none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schema(required = false))]
+    pub truncated: Vec<String>,
 }
 
 /// The answer of `cancel_agent_run`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct CancelledRun {
     /// The steps of the cancellation that were done.
     pub cancellation: CancelOutcome,
@@ -105,13 +124,22 @@ pub struct CancelledRun {
 
 /// The answer of `inspect_agent_artifacts`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "camelCase")]
 pub struct ArtifactList {
     /// The artifacts, newest first.
     pub artifacts: Vec<ArtifactForm>,
+    /// The `cursor` of the next page; null on the last one.
+    pub next_cursor: Option<String>,
+    /// JSON pointers to the texts and objects of this answer that are cut; absent if there are none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schema(required = false))]
+    pub truncated: Vec<String>,
 }
 
 /// The answer of `send_agent_message`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct MessageReply {
     /// The session that answered.
@@ -130,6 +158,7 @@ pub struct MessageReply {
 
 /// The answer of `delegate_agent`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct DelegatedWork {
     /// The link between the two runs.

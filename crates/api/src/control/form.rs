@@ -13,6 +13,7 @@ use crate::jsonl::codes::protocol_code;
 
 /// A session.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 #[expect(missing_docs, reason = "each field is the one of the session")]
 pub struct SessionForm {
@@ -29,6 +30,7 @@ pub struct SessionForm {
     pub default_adapter_id: String,
     pub default_cwd: Option<String>,
     pub model_profile: Option<String>,
+    #[cfg_attr(feature = "schema", schema(value_type = Object))]
     pub metadata: Value,
     pub created_at_ms: Time,
     pub updated_at_ms: Time,
@@ -65,6 +67,7 @@ impl From<Session> for SessionForm {
 
 /// A run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 #[expect(missing_docs, reason = "each field is the one of the run")]
 pub struct RunForm {
@@ -96,6 +99,7 @@ pub struct RunForm {
 
 /// The input of a run: an empty object if its prompt is not known.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct RunInput {
     /// The text of the prompt.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -147,6 +151,7 @@ fn error_fields(error: Option<&Failure>) -> (Option<&'static str>, Option<String
 
 /// An attempt of a run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 #[expect(missing_docs, reason = "each field is the one of the attempt")]
 pub struct AttemptForm {
@@ -170,6 +175,7 @@ pub struct AttemptForm {
     pub error_reason: Option<String>,
     pub error_message: Option<String>,
     pub usage: Usage,
+    #[cfg_attr(feature = "schema", schema(value_type = Object))]
     pub metadata: Map<String, Value>,
     pub created_at_ms: Time,
     pub started_at_ms: Option<Time>,
@@ -209,6 +215,7 @@ impl From<Attempt> for AttemptForm {
 
 /// A binding.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 #[expect(missing_docs, reason = "each field is the one of the binding")]
 pub struct BindingForm {
@@ -223,6 +230,7 @@ pub struct BindingForm {
     pub cwd: Option<String>,
     pub model_id: Option<String>,
     pub system_prompt_hash: Option<String>,
+    #[cfg_attr(feature = "schema", schema(value_type = Object))]
     pub metadata: Map<String, Value>,
     pub created_at_ms: Time,
     pub updated_at_ms: Time,
@@ -257,6 +265,7 @@ impl From<Binding> for BindingForm {
 
 /// An artifact.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 #[expect(missing_docs, reason = "each field is the one of the artifact")]
 pub struct ArtifactForm {
@@ -271,6 +280,7 @@ pub struct ArtifactForm {
     pub mime_type: Option<String>,
     pub content_hash: Option<String>,
     pub size_bytes: Option<u64>,
+    #[cfg_attr(feature = "schema", schema(value_type = Object))]
     pub metadata: Map<String, Value>,
     pub created_at_ms: Time,
 }
@@ -297,6 +307,7 @@ impl From<Artifact> for ArtifactForm {
 
 /// An event.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 #[expect(missing_docs, reason = "each field is the one of the event")]
 pub struct EventForm {
@@ -337,6 +348,7 @@ impl From<Event> for EventForm {
 
 /// A delegation.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 #[expect(missing_docs, reason = "each field is the one of the delegation")]
 pub struct DelegationForm {
@@ -356,6 +368,7 @@ pub struct DelegationForm {
 
 /// The request that made a delegation: an empty object in older delegations.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct DelegationInput {
     /// Whether the parent waits.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -365,6 +378,7 @@ pub struct DelegationInput {
     pub objective: Option<String>,
     /// The context for the child; null if the request gave none.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<String>))]
     pub context: Option<Option<String>>,
 }
 
@@ -398,6 +412,7 @@ impl From<Delegation> for DelegationForm {
 
 /// The result of a delegation.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 #[expect(missing_docs, reason = "each field is the one of the result")]
 pub struct DelegationResultForm {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use mainspring_core::{
-    Artifact, Attempt, Binding, DelegationId, Event, Message, MessageId, Position, Run, RunId, Session,
-    SessionId, SessionStatus, Time,
+    Artifact, ArtifactId, Attempt, AttemptId, Binding, DelegationId, Event, Message, MessageId, Position,
+    Run, RunId, Session, SessionId, SessionStatus, Time,
 };
 
 use crate::{
@@ -21,12 +21,12 @@ pub trait ControlPlane: Send + Sync {
     /// Returns the owner that the operations act for.
     fn owner(&self) -> &str;
 
-    /// Lists the owner's sessions, latest activity first. `before`: only those last active before this time.
+    /// Lists the owner's sessions, latest activity first. `before`: only those after this one in that order.
     async fn session_list(
         &self,
         status: Option<SessionStatus>,
         surface_kind: Option<&str>,
-        before: Option<Time>,
+        before: Option<(Time, SessionId)>,
         limit: usize,
     ) -> Result<Vec<ListedSession>, ControlError>;
 
@@ -46,10 +46,11 @@ pub trait ControlPlane: Send + Sync {
     /// Lists the bindings of a session, by adapter, newest generation first.
     async fn session_bindings(&self, session: SessionId) -> Result<Vec<Binding>, ControlError>;
 
-    /// Lists the artifacts of a session, newest first.
+    /// Lists the artifacts of a session, newest first. `before`: only those older than this one.
     async fn session_artifacts(
         &self,
         session: SessionId,
+        before: Option<(Time, ArtifactId)>,
         limit: usize,
     ) -> Result<Vec<Artifact>, ControlError>;
 
@@ -68,8 +69,16 @@ pub trait ControlPlane: Send + Sync {
     /// Lists the attempts of a run, oldest first.
     async fn run_attempts(&self, run: RunId) -> Result<Vec<Attempt>, ControlError>;
 
-    /// Lists the artifacts of a run, newest first.
-    async fn run_artifacts(&self, run: RunId, limit: usize) -> Result<Vec<Artifact>, ControlError>;
+    /// Reads an attempt.
+    async fn attempt_get(&self, attempt: AttemptId) -> Result<Attempt, ControlError>;
+
+    /// Lists the artifacts of a run, newest first. `before`: only those older than this one.
+    async fn run_artifacts(
+        &self,
+        run: RunId,
+        before: Option<(Time, ArtifactId)>,
+        limit: usize,
+    ) -> Result<Vec<Artifact>, ControlError>;
 
     /// Lists a page of a run's events after a position, oldest first.
     async fn run_events(

@@ -119,10 +119,11 @@ def seed():
     # The sweep leaves streams out, and the feed is only a stream: check here that it begins.
     with requests.get(URL + "/v1/feed", headers=HEADERS, stream=True, timeout=30) as feed:
         feed.raise_for_status()
-    return sessions, [run["runId"] for run in runs], waits, messages, keys, artifacts, delegations, answer.text
+    attempts = [run["lastAttemptId"] for run in runs if "lastAttemptId" in run]
+    return sessions, [run["runId"] for run in runs], attempts, waits, messages, keys, artifacts, delegations, answer.text
 
 
-SESSIONS, RUNS, WAITS, MESSAGES, KEYS, ARTIFACTS, DELEGATIONS, EXPORT = seed()
+SESSIONS, RUNS, ATTEMPTS, WAITS, MESSAGES, KEYS, ARTIFACTS, DELEGATIONS, EXPORT = seed()
 
 
 def replace_ids(text, choice):
@@ -162,6 +163,8 @@ def before_call(context, case, kwargs):
         parameters["session"] = SESSIONS[choice % len(SESSIONS)]
     if "run" in parameters:
         parameters["run"] = RUNS[choice % len(RUNS)]
+    if "attempt" in parameters:
+        parameters["attempt"] = ATTEMPTS[choice % len(ATTEMPTS)]
     if "key" in parameters:
         parameters["key"] = KEYS[choice % len(KEYS)]
     if "_state_" in operation and not operation.endswith("_list"):

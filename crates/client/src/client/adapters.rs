@@ -1,5 +1,6 @@
-//! Adapters, their logins, and models.
+//! Adapters, their logins, models, and the control tools.
 
+use mainspring_api::control::ControlTool;
 use mainspring_api::{Capabilities, Login};
 use mainspring_core::{AuthMethod, ModelList};
 use reqwest::Method;
@@ -23,6 +24,11 @@ impl Client {
         let login = Login { method_id: method.to_owned() };
         let request = self.request(Method::POST, &["v1", "adapters", adapter, "logins"]);
         self.send(with_json(request, &login)?).await.map(drop)
+    }
+
+    /// Lists the control tools with their schemas.
+    pub async fn tool_list(&self) -> Result<Vec<ControlTool>, Error> {
+        self.get(&["v1", "tools"], &()).await
     }
 
     /// Lists the configured models and providers.

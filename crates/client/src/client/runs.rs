@@ -3,7 +3,9 @@
 use mainspring_api::{
     AcceptedRun, CancelOutcome, EventsQuery, Page, Prompt, RetryOptions, RunListQuery, WaitAnswer,
 };
-use mainspring_core::{Answer, Attempt, Event, Grant, LeftProcess, Position, Run, RunId, Step, WaitId};
+use mainspring_core::{
+    Answer, Attempt, AttemptId, Event, Grant, LeftProcess, Position, Run, RunId, Step, WaitId,
+};
 use serde_json::json;
 
 use super::Client;
@@ -60,6 +62,11 @@ impl Client {
     pub async fn run_attempts(&self, run: RunId) -> Result<Vec<Attempt>, Error> {
         let page: Page<Attempt> = self.get(&["v1", "runs", &run.to_string(), "attempts"], &()).await?;
         Ok(page.items)
+    }
+
+    /// Reads an attempt, which names its run.
+    pub async fn attempt_get(&self, attempt: AttemptId) -> Result<Attempt, Error> {
+        self.get(&["v1", "attempts", &attempt.to_string()], &()).await
     }
 
     /// Reads a page of a run's events.

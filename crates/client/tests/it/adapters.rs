@@ -28,4 +28,5 @@ async fn adapters_are_listed_with_their_capabilities_and_logins() {
     let member = mainspring_client::Client::over_tcp(&world.listening.url(), &secret).unwrap();
     assert_eq!(code(member.login_create("agent", "token").await), "forbidden");
     assert_eq!(client.model_list().await.unwrap(), ModelList::default(), "this node has no models");
+    assert_eq!(client.tool_list().await.unwrap().len(), 6);
 }

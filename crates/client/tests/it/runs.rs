@@ -100,6 +100,7 @@ async fn a_failed_run_is_retried_as_another_attempt() {
         }
     }
     let attempts = client.run_attempts(run.id).await.unwrap();
+    assert_eq!(client.attempt_get(attempts[0].id).await.unwrap(), attempts[0]);
     assert_eq!(attempts.iter().map(|attempt| attempt.no).collect::<Vec<_>>(), [1, 2]);
     assert_eq!(attempts[1].resume_from, Some(attempts[0].id));
     let reasons = attempts.iter().map(|attempt| attempt.retry_reason).collect::<Vec<_>>();

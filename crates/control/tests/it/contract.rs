@@ -99,7 +99,10 @@ async fn bad_inputs_are_refused_alike() {
         ("cancel_agent_run", json!({"runId": run.id}), ("invalid_request", Some("run_ended"))),
         ("list_agent_sessions", json!({"limit": 201}), ("invalid_tool_input", None)),
         ("inspect_agent_artifacts", json!({}), ("invalid_tool_input", None)),
-        ("inspect_agent_artifacts", json!({"attemptId": run.last_attempt}), ("not_found", None)),
+        ("inspect_agent_artifacts", json!({"attemptId": "x"}), ("not_found", None)),
+        ("inspect_agent_artifacts", json!({"attemptId": unknown.replace("run", "att")}), ("not_found", None)),
+        ("list_agent_sessions", json!({"cursor": "x"}), ("invalid_tool_input", None)),
+        ("get_agent_run", json!({"runId": run.id, "cursor": "x"}), ("invalid_tool_input", None)),
         ("send_agent_message", json!({"sessionId": run.session, "prompt": ""}), ("invalid_request", None)),
         (
             "send_agent_message",

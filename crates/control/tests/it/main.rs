@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod bounds;
 mod contract;
+mod document;
 mod profiled;
 mod world;

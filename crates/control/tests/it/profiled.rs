@@ -1,9 +1,11 @@
-//! The script agent under another name, with model profiles.
+//! The script agent under another name, with model profiles. It writes an artifact in every attempt.
 
 use async_trait::async_trait;
 use mainspring_adapters::ScriptAdapter;
 use mainspring_core::{AttemptId, RunOption};
-use mainspring_kernel::adapter::{Adapter, AttemptHandle, Capabilities, Death, Dispatch, Executed};
+use mainspring_kernel::adapter::{
+    Adapter, AttemptHandle, Capabilities, Death, Dispatch, Executed, NewArtifact,
+};
 
 /// The only profile.
 const PROFILE: &str = "worker";
@@ -22,6 +24,8 @@ impl Adapter for ProfiledAdapter {
     }
 
     async fn execute(&self, attempt: AttemptHandle) -> Executed {
+        let new = NewArtifact { name: Some("log.txt".into()), ..NewArtifact::default() };
+        attempt.artifact(new, &mut &b"started"[..]).await.unwrap();
         ScriptAdapter.execute(attempt).await
     }
 

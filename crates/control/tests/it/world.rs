@@ -118,7 +118,7 @@ impl World {
     }
 }
 
-/// Calls a tool. Checks that `ok` says whether the call succeeded.
+/// Calls a tool. Checks that `ok` says whether the call succeeded, and that an answer matches its schema.
 pub(crate) async fn call(
     plane: &dyn ControlPlane,
     session: Option<SessionId>,
@@ -132,12 +132,17 @@ pub(crate) async fn call(
         aliases: &HashMap::from([("scripted".to_owned(), "script".to_owned())]),
         client_id: mainspring_control::CLIENT,
         request_id: "same",
-        run_of: &|_| None,
+        default_budget_usd: Some(mainspring_control::DEFAULT_BUDGET_USD),
     };
     let answer = within_timeout(tools.call(name, input)).await;
     let ok = answer.is_ok();
     let answer: Value = serde_json::from_str(&answer.unwrap_or_else(|failed| failed)).unwrap();
     assert_eq!(answer["ok"], ok, "{name}: {answer}");
+    if let Some(tool) = mainspring_control::tools().iter().find(|tool| ok && tool.name == name) {
+        let schema = jsonschema::validator_for(&Value::Object(tool.output_schema.clone())).unwrap();
+        let errors: Vec<String> = schema.iter_errors(&answer).map(|error| error.to_string()).collect();
+        assert!(errors.is_empty(), "{name}: {errors:?} in {answer}");
+    }
     answer
 }
 

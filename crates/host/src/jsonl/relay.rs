@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use mainspring_api::jsonl::{Code, LineIds, Reply, ToolResult};
-use mainspring_control::{CLIENT, ControlTools, error_answer, is_control_tool};
+use mainspring_control::{CLIENT, ControlTools, DEFAULT_BUDGET_USD, error_answer, is_control_tool};
 use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -279,7 +279,7 @@ async fn run(shared: &Arc<Shared>, call: Call) -> String {
                 aliases: &shared.options.aliases,
                 client_id: CLIENT,
                 request_id: &shared.ids.secret(),
-                run_of: &|attempt| shared.attempts.run_of(attempt),
+                default_budget_usd: Some(DEFAULT_BUDGET_USD),
             };
             return tools.call(&call.name, call.input.clone()).await.unwrap_or_else(|failed| failed);
         }

@@ -159,7 +159,7 @@ fn the_kernel_answers_the_control_tools() {
 
     for of in ["sessionId", "runId", "attemptId"] {
         let found = agent.control("inspect_agent_artifacts", &json!({of: done[of]}));
-        assert_eq!(found, json!({"ok": true, "artifacts": []}), "{of}");
+        assert_eq!(found, json!({"ok": true, "artifacts": [], "nextCursor": null}), "{of}");
     }
 
     let cancelled = agent.control("cancel_agent_run", &json!({"runId": active["runId"]}));

@@ -41,6 +41,7 @@ const EXAMPLES: &[(&str, &str, &str, Foreign)] = &[
     ("artifact_delete", "", "", NotFound),
     ("artifact_get", "", "", NotFound),
     ("artifact_put", "", "bytes", NotFound),
+    ("attempt_get", "", "", NotFound),
     ("binding_adopt", "", r#"{"adapter": "script", "adapterNativeSessionId": "n"}"#, NotFound),
     ("binding_invalidate", "", "", NotFound),
     ("binding_list", "", "", NotFound),
@@ -124,6 +125,7 @@ const EXAMPLES: &[(&str, &str, &str, Foreign)] = &[
     ("session_state_list", "", "", NotFound),
     ("session_state_set", "", "1", NotFound),
     ("session_tree", "", "", NotFound),
+    ("tool_list", "", "", Nothing),
 ];
 
 /// Operations that need no token.
@@ -158,6 +160,7 @@ async fn operations(server: &Server) -> Vec<Operation> {
 struct Names<'a> {
     session: &'a str,
     run: &'a str,
+    attempt: &'a str,
     key: &'a str,
     message: &'a str,
     artifact: &'a str,
@@ -173,6 +176,7 @@ fn requests<'a>(
 ) -> impl Iterator<Item = (RequestBuilder, Foreign)> + 'a {
     let fill = move |text: &str| {
         let text = text.replace("{session}", names.session).replace("{run}", names.run);
+        let text = text.replace("{attempt}", names.attempt);
         let text = text.replace("{key}", names.key).replace("SESSION", names.session);
         let text = text.replace("{message}", names.message).replace("MESSAGE", names.message);
         let text = text.replace("{artifact}", names.artifact).replace("{adapter}", "script");
@@ -212,7 +216,8 @@ async fn every_operation_requires_a_token_or_key() {
     let server = Server::start().await;
     let run = server.wait_ended(&server.prompt("a", "say hi").await).await;
     let (_, key) = server.post("/v1/keys", json!({"name": "ci"})).await;
-    let [run, key] = [&run["runId"], &key["keyId"]].map(|id| id.as_str().unwrap());
+    let [run, attempt, key] =
+        [&run["runId"], &run["lastAttemptId"], &key["keyId"]].map(|id| id.as_str().unwrap());
     let state = async || [server.get("/v1/sessions").await, server.get("/v1/keys").await];
     let before = state().await;
     let (message, artifact) =
@@ -220,6 +225,7 @@ async fn every_operation_requires_a_token_or_key() {
     let names = Names {
         session: "a",
         run,
+        attempt,
         key,
         message,
         artifact,
@@ -261,8 +267,8 @@ async fn data_of_another_owner_is_not_found() {
     let request = server.anonymous(Method::POST, "/v1/runs").header("prefer", "wait=30").json(&prompt);
     let (_, run) = send_request(request.bearer_auth(them)).await;
     assert_eq!(run["status"], "waiting_input", "{run}");
-    let [session, run, key, message] =
-        [&run["sessionId"], &run["runId"], &theirs["keyId"], &run["promptMessageId"]]
+    let [session, run, attempt, key, message] =
+        [&run["sessionId"], &run["runId"], &run["lastAttemptId"], &theirs["keyId"], &run["promptMessageId"]]
             .map(|id| id.as_str().unwrap());
     let keep = server.anonymous(Method::POST, &format!("/v1/sessions/{session}/artifacts")).body("bytes");
     let (_, artifact) = send_request(keep.bearer_auth(them)).await;
@@ -285,7 +291,7 @@ async fn data_of_another_owner_is_not_found() {
     let feed = server.anonymous(Method::GET, "/v1/feed").bearer_auth(them).send().await;
     assert!(feed.frames().next().await.unwrap().data.to_string().contains(session));
 
-    let ids = [session, run, key, message, artifact, delegation, "their.agent"];
+    let ids = [session, run, attempt, key, message, artifact, delegation, "their.agent"];
     let shows = |text: String| ids.iter().any(|id| text.contains(id));
     for operation in operations(&server).await.iter().filter(|operation| !operation.is_open) {
         // Session keys are scoped to their owner, so the foreign key matches no session here.
@@ -294,7 +300,7 @@ async fn data_of_another_owner_is_not_found() {
             for (request, foreign) in requests(
                 &server,
                 operation,
-                &Names { session, run, key, message, artifact, agent, delegation },
+                &Names { session, run, attempt, key, message, artifact, agent, delegation },
             ) {
                 let shown = format!("{} {request:?}", operation.id);
                 let request = request.bearer_auth(us);

@@ -15,6 +15,7 @@ mod ids;
 mod keys;
 mod limits;
 mod lists;
+mod mcp;
 mod metrics;
 mod runs;
 mod sessions;

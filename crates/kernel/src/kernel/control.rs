@@ -10,8 +10,8 @@ use mainspring_api::{
     CancelOutcome, Delegate, Delegated, DelegationView, ListedSession, Page, Prompt, RunDelegations,
 };
 use mainspring_core::{
-    Artifact, Attempt, Binding, DelegationId, Event, Message, MessageId, Position, Run, RunId, Session,
-    SessionId, SessionStatus, Time,
+    Artifact, ArtifactId, Attempt, AttemptId, Binding, DelegationId, Event, Message, MessageId, Position,
+    Run, RunId, Session, SessionId, SessionStatus, Time,
 };
 
 use super::{ArtifactQuery, ArtifactsOf, Caller, DelegationRequest, Kernel, RunRequest, SessionQuery};
@@ -31,8 +31,13 @@ impl KernelPlane {
         Self { kernel, caller }
     }
 
-    async fn artifacts(&self, of: ArtifactsOf, limit: usize) -> Result<Vec<Artifact>, ControlError> {
-        let query = ArtifactQuery { of, before: None, limit: Some(limit) };
+    async fn artifacts(
+        &self,
+        of: ArtifactsOf,
+        before: Option<(Time, ArtifactId)>,
+        limit: usize,
+    ) -> Result<Vec<Artifact>, ControlError> {
+        let query = ArtifactQuery { of, before, limit: Some(limit) };
         Ok(self.kernel.artifact_list(&self.caller, query).await?)
     }
 }
@@ -53,14 +58,13 @@ impl ControlPlane for KernelPlane {
         &self,
         status: Option<SessionStatus>,
         surface_kind: Option<&str>,
-        before: Option<Time>,
+        before: Option<(Time, SessionId)>,
         limit: usize,
     ) -> Result<Vec<ListedSession>, ControlError> {
         let query = SessionQuery {
             status,
             surface_kind: surface_kind.map(str::to_owned),
-            // The smallest possible id selects everything strictly before this time.
-            before: before.map(|at| (at, SessionId::from_random([0; 16]))),
+            before,
             limit: Some(limit),
             ..SessionQuery::default()
         };
@@ -102,9 +106,10 @@ impl ControlPlane for KernelPlane {
     async fn session_artifacts(
         &self,
         session: SessionId,
+        before: Option<(Time, ArtifactId)>,
         limit: usize,
     ) -> Result<Vec<Artifact>, ControlError> {
-        self.artifacts(ArtifactsOf::Session(SessionRef::Id(session)), limit).await
+        self.artifacts(ArtifactsOf::Session(SessionRef::Id(session)), before, limit).await
     }
 
     async fn run_create(&self, prompt: &Prompt) -> Result<Run, ControlError> {
@@ -128,8 +133,17 @@ impl ControlPlane for KernelPlane {
         Ok(self.kernel.run_attempts(&self.caller, run).await?)
     }
 
-    async fn run_artifacts(&self, run: RunId, limit: usize) -> Result<Vec<Artifact>, ControlError> {
-        self.artifacts(ArtifactsOf::Run(run), limit).await
+    async fn attempt_get(&self, attempt: AttemptId) -> Result<Attempt, ControlError> {
+        Ok(self.kernel.attempt_get(&self.caller, attempt).await?)
+    }
+
+    async fn run_artifacts(
+        &self,
+        run: RunId,
+        before: Option<(Time, ArtifactId)>,
+        limit: usize,
+    ) -> Result<Vec<Artifact>, ControlError> {
+        self.artifacts(ArtifactsOf::Run(run), before, limit).await
     }
 
     async fn run_events(

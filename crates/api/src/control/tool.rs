@@ -1,0 +1,84 @@
+//! The public description of a control tool: one entry of the manifest.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+/// A control tool: what it does, what it takes and answers, and what a caller needs to use it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct ControlTool {
+    /// The name.
+    pub name: String,
+    /// The name for people.
+    pub title: String,
+    /// What the tool does, when to use it and when not.
+    pub description: String,
+    /// Whether the tool only reads.
+    pub access: ToolAccess,
+    /// What a policy rule about the tool matches.
+    pub rule: ControlToolRule,
+    /// The annotations of the tool in MCP.
+    pub annotations: ControlToolHints,
+    /// How the answer is bounded and read page by page; absent if it is not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pages: Option<ControlToolPages>,
+    /// The JSON Schema of the input.
+    #[cfg_attr(feature = "schema", schema(value_type = Object))]
+    pub input_schema: Map<String, Value>,
+    /// The JSON Schema of the answer of a call that succeeds.
+    #[cfg_attr(feature = "schema", schema(value_type = Object))]
+    pub output_schema: Map<String, Value>,
+}
+
+/// Whether a tool changes something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum ToolAccess {
+    /// The tool only reads; every role may use it.
+    Read,
+    /// The tool starts or stops work; members, admins and agents may use it.
+    Act,
+}
+
+/// The three parts of a policy rule about a tool, such as `deny tool call delegate_agent`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct ControlToolRule {
+    /// The capability.
+    pub capability: String,
+    /// The operation of the capability.
+    pub operation: String,
+    /// The resource of the operation: the tool's name.
+    pub resource: String,
+}
+
+/// The annotations of a tool in MCP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct ControlToolHints {
+    /// The tool changes nothing.
+    pub read_only_hint: bool,
+    /// The tool may undo or end what others have begun.
+    pub destructive_hint: bool,
+    /// Repeating a call with the same arguments has no further effect.
+    pub idempotent_hint: bool,
+    /// The tool may reach things outside of mainspring, through the agents that it starts.
+    pub open_world_hint: bool,
+}
+
+/// How an answer is bounded and read page by page.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct ControlToolPages {
+    /// The size of the answer in bytes that is not exceeded, unless a single item is larger.
+    pub max_bytes: usize,
+    /// The input that takes the value of `next` of an earlier answer.
+    pub cursor: String,
+    /// The field of the answer with the cursor of the next page; null on the last one.
+    pub next: String,
+}

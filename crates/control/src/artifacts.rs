@@ -1,0 +1,71 @@
+//! `inspect_agent_artifacts`.
+
+use mainspring_api::control::{ArtifactForm, ArtifactList, ControlError, InspectArtifacts};
+use mainspring_core::{Artifact, ArtifactId, AttemptId, RunId, SessionId, Time};
+
+use crate::bounds::{self, PageBudget};
+use crate::{ControlTools, Input, cursor, invalid, limit, run_id, session_id};
+
+/// The number of artifacts that are read at once.
+const ARTIFACTS_PER_PAGE: usize = 200;
+
+/// The session or run whose artifacts are read.
+enum Source {
+    Session(SessionId),
+    Run(RunId),
+}
+
+impl ControlTools<'_> {
+    pub(crate) async fn inspect(&self, input: Input<InspectArtifacts>) -> Result<ArtifactList, ControlError> {
+        let input = input?;
+        self.check_owner(input.owner_id.as_deref())?;
+        let most = limit(input.limit, 50, 200)?;
+        let mut before = input.cursor.as_deref().map(cursor).transpose()?;
+        let (source, attempt) = match (&input.session_id, &input.run_id, &input.attempt_id) {
+            (Some(session), None, None) => (Source::Session(session_id(session)?), None),
+            (None, Some(run), None) => (Source::Run(run_id(run)?), None),
+            (None, None, Some(attempt)) => {
+                let attempt = self.plane.attempt_get(attempt_id(attempt)?).await?;
+                (Source::Run(attempt.run), Some(attempt.id))
+            }
+            _ => return Err(invalid("name exactly one of sessionId, runId and attemptId")),
+        };
+        let is_wanted = |artifact: &Artifact| {
+            input.role.is_none_or(|role| role == artifact.role)
+                && attempt.is_none_or(|attempt| artifact.attempt == Some(attempt))
+        };
+        let (mut artifacts, mut last, mut budget) = (vec![], None, PageBudget::after(0));
+        loop {
+            let page = self.artifact_page(&source, before).await?;
+            let is_last = page.len() < ARTIFACTS_PER_PAGE;
+            before = page.last().map(|artifact| (artifact.created_at, artifact.id));
+            for artifact in page.into_iter().filter(is_wanted) {
+                let at = format!("{}.{}", artifact.created_at.0, artifact.id);
+                let form = ArtifactForm::from(artifact);
+                if artifacts.len() == most || !budget.admits(bounds::ARTIFACTS.size_of(&form)) {
+                    return Ok(ArtifactList { artifacts, next_cursor: last, truncated: vec![] });
+                }
+                artifacts.push(form);
+                last = Some(at);
+            }
+            if is_last {
+                return Ok(ArtifactList { artifacts, next_cursor: None, truncated: vec![] });
+            }
+        }
+    }
+
+    async fn artifact_page(
+        &self,
+        source: &Source,
+        before: Option<(Time, ArtifactId)>,
+    ) -> Result<Vec<Artifact>, ControlError> {
+        match source {
+            Source::Session(id) => self.plane.session_artifacts(*id, before, ARTIFACTS_PER_PAGE).await,
+            Source::Run(id) => self.plane.run_artifacts(*id, before, ARTIFACTS_PER_PAGE).await,
+        }
+    }
+}
+
+fn attempt_id(text: &str) -> Result<AttemptId, ControlError> {
+    text.parse().map_err(|_| ControlError::not_found(format!("no attempt {text:?}")))
+}

@@ -1,0 +1,67 @@
+//! The control tools in the words of MCP, for the servers that offer them: `mainspring mcp` and `/mcp`.
+
+use std::sync::Arc;
+
+use mainspring_api::control::ControlTool;
+use rmcp::ErrorData;
+use rmcp::model::{
+    CallToolRequestParams, CallToolResult, ContentBlock, Implementation, ListToolsResult, ServerCapabilities,
+    ServerConfig, Tool, ToolAnnotations,
+};
+use serde_json::Value;
+
+use crate::{ControlTools, is_control_tool, tools};
+
+/// Describes a server of the control tools.
+pub fn server_config() -> ServerConfig {
+    ServerConfig::new(ServerCapabilities::builder().enable_tools().build())
+        .with_server_info(Implementation::new("mainspring", env!("CARGO_PKG_VERSION")))
+        .with_instructions(
+            "Durable agent sessions: list them, read their runs, send them messages, delegate work, cancel. Answers are \
+             JSON with ok; lists are bounded and have a cursor for the next page.",
+        )
+}
+
+/// Lists the control tools.
+pub fn list_tools() -> ListToolsResult {
+    ListToolsResult::with_all_items(tools().iter().map(tool).collect())
+}
+
+/// Returns the description of a control tool.
+pub fn get_tool(name: &str) -> Option<Tool> {
+    tools().iter().find(|known| known.name == name).map(tool)
+}
+
+fn tool(known: &ControlTool) -> Tool {
+    let hints = known.annotations;
+    let annotations = ToolAnnotations::with_title(known.title.clone())
+        .read_only(hints.read_only_hint)
+        .destructive(hints.destructive_hint)
+        .idempotent(hints.idempotent_hint)
+        .open_world(hints.open_world_hint);
+    Tool::new(known.name.clone(), known.description.clone(), Arc::new(known.input_schema.clone()))
+        .with_title(known.title.clone())
+        .with_raw_output_schema(Arc::new(known.output_schema.clone()))
+        .with_annotations(annotations)
+}
+
+/// Calls a control tool. Its answer is both structured content and text. A call that fails is an error for the model; only
+/// an unknown tool is an error of the protocol.
+pub async fn call_tool(
+    tools: &ControlTools<'_>,
+    request: CallToolRequestParams,
+) -> Result<CallToolResult, ErrorData> {
+    if !is_control_tool(&request.name) {
+        return Err(ErrorData::invalid_params(format!("there is no tool {:?}", request.name), None));
+    }
+    let input = request.arguments.map_or(Value::Null, Value::Object);
+    Ok(match tools.answer(&request.name, input).await {
+        Ok(answer) => {
+            let mut result = CallToolResult::success(vec![ContentBlock::text(answer.to_string())]);
+            result.structured_content = Some(answer);
+            result
+        }
+        // The output schema describes answers of calls that succeed.
+        Err(answer) => CallToolResult::error(vec![ContentBlock::text(answer.to_string())]),
+    })
+}

@@ -1,0 +1,131 @@
+//! `/mcp`: the control tools over MCP's streamable HTTP.
+//!
+//! The transport keeps no sessions: each request carries its credential and stands alone, so a caller is authenticated as
+//! in the rest of the API. A response is a stream as long as its tool call takes. It ends when the server stops or the
+//! caller's key ends; the runs that the call started go on.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::StatusCode;
+use axum::http::request::Parts;
+use axum::response::Response;
+use futures_util::StreamExt;
+use mainspring_control::{CLIENT, ControlTools, DEFAULT_BUDGET_USD, mcp};
+use mainspring_kernel::ids::Ids;
+use mainspring_kernel::kernel::{Caller, KernelPlane};
+use mainspring_kernel::{Error, Kernel};
+use rmcp::model::{
+    CallToolRequestParams, CallToolResponse, ListToolsResult, PaginatedRequestParams, ServerConfig, Tool,
+};
+use rmcp::service::RequestContext;
+use rmcp::transport::streamable_http_server::session::never::NeverSessionManager;
+use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
+use rmcp::{ErrorData, RoleServer, ServerHandler};
+use tokio_util::sync::CancellationToken;
+
+use crate::access::{Authenticated, key_ended};
+use crate::{Http, Problem, body};
+
+/// The path of the endpoint.
+pub(super) const PATH: &str = "/mcp";
+/// The name of the endpoint in metrics. It is no operation of the OpenAPI document.
+pub(super) const OPERATION: &str = "mcp";
+
+/// The MCP server of all callers.
+pub(super) type Service = StreamableHttpService<Tools, NeverSessionManager>;
+
+/// Creates the MCP server. Cancelling `stop` ends its streams.
+pub(super) fn service(kernel: &Kernel, body_bytes: usize, stop: CancellationToken) -> Service {
+    let config = StreamableHttpServerConfig::default()
+        .with_legacy_session_mode(false)
+        .with_cancellation_token(stop)
+        .with_max_request_body_bytes(body_bytes)
+        // The middleware of the router checks Host and Origin of every request.
+        .disable_allowed_hosts();
+    let tools = Tools { kernel: kernel.clone(), ids: Ids::system() };
+    StreamableHttpService::new(move || Ok(tools.clone()), Arc::default(), config)
+}
+
+/// Answers one MCP message.
+pub(super) async fn mcp_message(
+    State(http): State<Http>,
+    Authenticated(caller): Authenticated,
+    request: Request,
+) -> Result<Response, Problem> {
+    let permit = http.streams.acquire(&http.limits, None)?;
+    let (mut parts, content) = request.into_parts();
+    let content = body::read(&http, content).await?;
+    let mut key_ended = key_ended(&http, &caller);
+    parts.extensions.insert(caller);
+    let request = Request::from_parts(parts, Body::from(content));
+    let response = tokio::select! {
+        biased;
+        () = http.stop.cancelled() => return Err(Error::ShuttingDown.into()),
+        () = &mut key_ended => {
+            let detail = "the key of this request was revoked or has expired";
+            return Err(Problem::new(StatusCode::UNAUTHORIZED, "authentication", detail));
+        }
+        response = http.mcp.handle(request) => response,
+    };
+    let stop = http.stop.clone().cancelled_owned();
+    Ok(response.map(|content| {
+        let chunks = Body::new(content).into_data_stream().take_until(key_ended).take_until(stop);
+        // The permit is held until the response ends.
+        Body::from_stream(chunks.map(move |chunk| {
+            let _permit = &permit;
+            chunk
+        }))
+    }))
+}
+
+/// The control tools on the kernel. The caller of each request is among the parts of that request.
+#[derive(Clone)]
+pub(super) struct Tools {
+    kernel: Kernel,
+    ids: Ids,
+}
+
+impl ServerHandler for Tools {
+    fn get_info(&self) -> ServerConfig {
+        mcp::server_config()
+    }
+
+    async fn list_tools(
+        &self,
+        _request: Option<PaginatedRequestParams>,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<ListToolsResult, ErrorData> {
+        Ok(mcp::list_tools())
+    }
+
+    fn get_tool(&self, name: &str) -> Option<Tool> {
+        mcp::get_tool(name)
+    }
+
+    async fn call_tool(
+        &self,
+        request: CallToolRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        let caller = context.extensions.get::<Parts>().and_then(|parts| parts.extensions.get::<Caller>());
+        let caller = caller.ok_or_else(|| ErrorData::internal_error("the request has no caller", None))?;
+        let tools = ControlTools {
+            plane: &KernelPlane::new(self.kernel.clone(), caller.clone()),
+            // An agent acts for the run that its session is executing.
+            session: caller.agent,
+            run: None,
+            aliases: &HashMap::new(),
+            client_id: CLIENT,
+            request_id: &self.ids.secret(),
+            default_budget_usd: Some(DEFAULT_BUDGET_USD),
+        };
+        tokio::select! {
+            result = mcp::call_tool(&tools, request) => Ok(result?.into()),
+            // Nobody reads the answer any more. Runs that the call started go on.
+            () = context.ct.cancelled() => Err(ErrorData::internal_error("the request was cancelled", None)),
+        }
+    }
+}
