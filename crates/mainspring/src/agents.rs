@@ -209,9 +209,12 @@ fn mcp_servers(adapter: &AdapterConfig, config: &Config) -> Vec<(String, Result<
             Ok(McpServer::Http { url: url.clone().unwrap_or_default(), headers: server.request_headers()? })
         }
     };
-    let wants_control =
-        wanted.iter().any(|name| name == CONTROL_SERVER) && !config.models.mcp.contains_key(CONTROL_SERVER);
-    let control = wants_control.then(|| (CONTROL_SERVER.to_owned(), Ok(control_server(config))));
+    // An earlier way to ask for the control tools: their name among the servers.
+    let is_named = wanted.iter().any(|name| name == CONTROL_SERVER);
+    let wants_control = adapter.control_tools.unwrap_or(is_named);
+    let is_taken = config.models.mcp.contains_key(CONTROL_SERVER);
+    let control =
+        (wants_control && !is_taken).then(|| (CONTROL_SERVER.to_owned(), Ok(control_server(config))));
     configured.map(|(name, config)| (name.clone(), convert(config))).chain(control).collect()
 }
 

@@ -13,7 +13,7 @@ use mainspring_kernel::policy;
 use super::error::Problem;
 use super::rule::{
     Input, Keywords, Number, Rule, Value, command, fallbacks, keyword, number, path, paths, policy_rules,
-    ports, profiles, server_names, text, variable_names, variables,
+    ports, profiles, server_names, switch, text, variable_names, variables,
 };
 use crate::agents::CONTROL_SERVER;
 
@@ -62,6 +62,8 @@ pub struct AdapterConfig {
     pub fallbacks: Option<Vec<Fallback>>,
     /// The MCP servers that the agent gets: names of tables `mcp.NAME`; `*` matches any text.
     pub mcp: Option<Vec<String>>,
+    /// Whether the agent gets the control tools.
+    pub control_tools: Option<bool>,
     /// The sandbox of runs that may act.
     pub sandbox: Option<SandboxProfile>,
     /// Further folders that a confined agent may write.
@@ -219,6 +221,8 @@ adapter_settings! {
     fallbacks: Vec<Fallback>, fallbacks(), "none";
     #[doc = "MCP servers that the agent gets: names of `[mcp.NAME]`; `*` matches any text. ACP only."]
     mcp: Vec<String>, server_names(), "none";
+    #[doc = "Whether the agent gets mainspring's control tools as an MCP server, with a token that acts for the session of the run only. ACP only."]
+    control_tools: bool, switch(), "false";
     #[doc = "Sandbox of runs that may act: all but the agent's own folders is read-only (read_only), the working folder is writable too (workspace), or none (off). Other runs are always read_only."]
     sandbox: SandboxProfile, keyword(), "`workspace`; `off` with `permissions = \"legacy\"`";
     #[doc = "Further folders and files that a confined agent may write; they must exist."]
@@ -264,7 +268,7 @@ fn kind_problems(name: &str, adapter: &AdapterConfig, servers: &BTreeMap<String,
             let command = missing.then(|| {
                 problem_of("command", "is missing: write the command that starts the agent, as a list")
             });
-            let acp_only = ["auth_method", "act_mode", "ask_mode", "mcp", "rules"];
+            let acp_only = ["auth_method", "act_mode", "ask_mode", "mcp", "control_tools", "rules"];
             let others = ADAPTER_SETTINGS.iter().filter(|setting| {
                 kind != AdapterKind::Acp && acp_only.contains(&setting.key) && is_set(setting)
             });
@@ -282,7 +286,12 @@ fn kind_problems(name: &str, adapter: &AdapterConfig, servers: &BTreeMap<String,
                 };
                 Some(problem_of("mcp", &text))
             });
-            command.into_iter().chain(others).chain(unknown).collect()
+            let is_taken = adapter.control_tools == Some(true) && servers.contains_key(CONTROL_SERVER);
+            let taken = is_taken.then(|| {
+                let text = format!("needs the name {CONTROL_SERVER:?}: rename [mcp.{CONTROL_SERVER}]");
+                problem_of("control_tools", &text)
+            });
+            command.into_iter().chain(others).chain(unknown).chain(taken).collect()
         }
         None => {
             let any_kind = ["max_workers", "fallbacks", "folders"];

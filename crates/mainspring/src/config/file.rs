@@ -103,6 +103,7 @@ impl Reader<'_> {
                     table.iter().map(|(name, value)| Some((name.get_ref().to_string(), text(value)?)));
                 texts.collect::<Option<BTreeMap<_, _>>>().map_or(RawValue::Other, RawValue::Table)
             }
+            DeValue::Boolean(is_on) => RawValue::Switch(*is_on),
             _ => RawValue::Other,
         };
         let folder = self.path.parent().map(PathBuf::from).unwrap_or_default();

@@ -23,6 +23,8 @@ pub enum Value {
     Text(String),
     /// A list of texts.
     List(Vec<String>),
+    /// Yes or no.
+    Switch(bool),
 }
 
 impl fmt::Display for Value {
@@ -31,6 +33,7 @@ impl fmt::Display for Value {
             Self::Number(number) => write!(f, "{number}"),
             Self::Text(text) => f.write_str(text),
             Self::List(texts) => f.write_str(&texts.join(",")),
+            Self::Switch(is_on) => write!(f, "{is_on}"),
         }
     }
 }
@@ -43,6 +46,8 @@ pub(super) enum RawValue {
     Text(String),
     /// An integer of the file; `None` if it is negative or beyond 64 bits.
     Integer(Option<u64>),
+    /// A boolean of the file.
+    Switch(bool),
     /// A list of strings of the file.
     List(Vec<String>),
     /// A list of integers of the file, none of them negative or beyond 64 bits.
@@ -65,6 +70,7 @@ impl Input<'_> {
         match &self.raw {
             RawValue::Untyped(text) | RawValue::Text(text) => Some(text),
             RawValue::Integer(_)
+            | RawValue::Switch(_)
             | RawValue::List(_)
             | RawValue::Integers(_)
             | RawValue::Table(_)
@@ -109,7 +115,11 @@ where
             RawValue::Untyped(text) => parse_number(text),
             RawValue::Integer(number) => *number,
             RawValue::Text(_) => return Err(format!("{}, without quotes", allowed())),
-            RawValue::List(_) | RawValue::Integers(_) | RawValue::Table(_) | RawValue::Other => None,
+            RawValue::Switch(_)
+            | RawValue::List(_)
+            | RawValue::Integers(_)
+            | RawValue::Table(_)
+            | RawValue::Other => None,
         };
         number
             .filter(|number| (self.min..=self.max).contains(number))
@@ -130,6 +140,33 @@ where
 fn parse_number(text: &str) -> Option<u64> {
     let grouped = text.split('_').all(|group| !group.is_empty() && group.bytes().all(|b| b.is_ascii_digit()));
     if grouped { text.replace('_', "").parse().ok() } else { None }
+}
+
+/// A rule that accepts true and false.
+pub(super) struct Switch;
+
+/// Allows true and false.
+pub(super) const fn switch() -> Switch {
+    Switch
+}
+
+impl Rule<bool> for Switch {
+    fn read(&self, input: &Input<'_>) -> Result<bool, String> {
+        match &input.raw {
+            RawValue::Switch(is_on) => Ok(*is_on),
+            RawValue::Untyped(text) => text.parse().map_err(|_| self.allowed()),
+            RawValue::Text(_) => Err(format!("{}, without quotes", self.allowed())),
+            _ => Err(self.allowed()),
+        }
+    }
+
+    fn show(&self, value: &bool) -> Value {
+        Value::Switch(*value)
+    }
+
+    fn allowed(&self) -> String {
+        "true or false".into()
+    }
 }
 
 /// An enum whose values have keywords.

@@ -652,6 +652,16 @@ fn an_incomplete_adapter_is_refused() {
             "adapters.x.mcp names \"fs\", which is no MCP server: write [mcp.fs]",
         ),
         (
+            "kind = \"pi\"\ncontrol_tools = true",
+            "adapters.x.control_tools is for agents of kind \"acp\": remove it",
+        ),
+        ("control_tools = \"yes\"", "must be true or false, without quotes"),
+        ("control_tools = 1", "must be true or false"),
+        (
+            "kind = \"acp\"\ncommand = [\"a\"]\ncontrol_tools = true\n[mcp.mainspring]\nurl = \"http://127.0.0.1:1\"",
+            "adapters.x.control_tools needs the name \"mainspring\": rename [mcp.mainspring]",
+        ),
+        (
             "kind = \"acp\"\ncommand = [\"a\"]\nrules = [\"allow fs\"]",
             "must be a list of rules: allow, deny or ask",
         ),

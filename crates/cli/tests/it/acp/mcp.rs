@@ -151,7 +151,7 @@ fn the_built_in_mcp_server_acts_for_its_owner_and_session() {
     std::fs::create_dir(&folder).unwrap();
     let config = format!(
         "adapter = \"agent\"\n[adapters.agent]\nkind = \"acp\"\ncommand = [{program:?}, {folder:?}, \"resume\"]\n\
-         mcp = [\"mainspring\"]\n",
+         control_tools = true\n",
     );
     std::fs::write(dir.path().join("mainspring.toml"), config).unwrap();
     let _daemon = serve(dir.path());
