@@ -13,11 +13,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::{
-    Approval, ArtifactId, ArtifactRole, AttemptId, BindingId, BindingStatus, Block, Budget, ClientCall,
+    Approval, ApprovalRequest, ArtifactId, ArtifactRole, AttemptId, BindingId, BindingStatus, Block, Budget, ClientCall,
     ClientResult, Decider, DelegationId, DelegationMode, DelegationStatus, DigestAuthor, EventId,
-    ExternalRef, Failure, Fidelity, GrantId, LeftProcess, Message, MessageId, Mode, Policy, RetryReason,
+    ExternalRef, Failure, Fidelity, GrantId, LeftProcess, Message, MessageId, Mode, OnExpiry, Policy, RetryReason,
     RunId, RunLimits, RunStatus, Sandbox, SessionId, SessionStatus, StateAuthor, StateScope, StepId,
-    StopReason, Time, TitleSource, Usage, Visibility, WaitId,
+    StopReason, SuppliedResult, Time, TitleSource, Usage, Visibility, WaitId,
 };
 
 /// The version of the event envelope.
@@ -394,6 +394,7 @@ bodies! {
         tool_use_id: String,
         name: String,
         #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")] input: Option<Value>,
+        #[serde(default, skip_serializing_if = "Option::is_none")] answered_by: Option<Box<Decider>>,
     }
     /// A tool call changed something or ran a command, and the agent has not asked for the permission that it needs.
     "tool.unasked" => ToolUnasked { tool_use_id: String, name: String }
@@ -472,12 +473,15 @@ bodies! {
     "input.provided" => InputProvided {
         wait_id: WaitId,
         #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")] input: Option<Value>,
+        #[serde(default, skip_serializing_if = "Option::is_none")] answered_by: Option<Box<Decider>>,
     }
     /// The agent asks for an approval.
     "approval.requested" => ApprovalRequested {
         wait_id: WaitId,
         question: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")] approval: Option<Box<ApprovalRequest>>,
         #[serde(default, skip_serializing_if = "Option::is_none")] expires_at_ms: Option<Time>,
+        #[serde(default, skip_serializing_if = "Option::is_none")] on_expiry: Option<OnExpiry>,
     }
     /// The approval was decided.
     "approval.resolved" => ApprovalResolved {
@@ -486,7 +490,11 @@ bodies! {
         #[serde(default, skip_serializing_if = "Option::is_none")] grant_id: Option<GrantId>,
         #[serde(default, skip_serializing_if = "Option::is_none")] decided_by: Option<Box<Decider>>,
         #[serde(default, skip_serializing_if = "Option::is_none")] told: Option<String>,
+        #[serde(default, skip_serializing_if = "Option::is_none")] reason: Option<String>,
+        #[serde(default, skip_serializing_if = "Option::is_none")] result: Option<SuppliedResult>,
     }
+    /// A grant was revoked: nothing is allowed by it any more, nor by the grants of delegated runs that rest on it.
+    "grant.revoked" => GrantRevoked { grant_id: GrantId, revoked_by: Box<Decider> }
     /// The agent calls tools that the caller executes.
     "tools.requested" => ToolsRequested {
         wait_id: WaitId,

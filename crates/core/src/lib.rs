@@ -6,6 +6,7 @@
 
 pub mod access;
 pub mod agent;
+pub mod approval;
 pub mod attempt;
 pub mod binding;
 pub mod delegation;
@@ -37,6 +38,10 @@ pub mod wait;
 
 pub use access::{AccessRole, ApiKey, Visibility};
 pub use agent::{AgentDefinition, AgentName};
+pub use approval::{
+    Approval, ApprovalAnswer, ApprovalChoice, ApprovalRequest, ApprovalScope, Decider, MayAnswer, NewGrant, Replies,
+    RequestedAction, RequestedCall, SuppliedResult,
+};
 pub use attempt::{Attempt, Cancellation};
 pub use binding::{Binding, BindingStatus, Fidelity};
 pub use delegation::{
@@ -57,7 +62,7 @@ pub use message::{Block, FileLocation, Message, MessageStatus, Role};
 pub use model::{KeyPresence, ModelList, ModelPrice, ModelProfile, ModelProvider};
 pub use process::{LeftProcess, Supervision};
 pub use record::{Artifact, ArtifactRole, AuthMethod, Grant, GrantEffect, GrantSource};
-pub use refusal::{Failure, Refusal};
+pub use refusal::{Failure, FirstAnswer, Refusal};
 pub use retry::{Fallback, NextAttempt, RetryReason, RunChange};
 pub use run::{
     Budget, Limit, Mode, Place, Policy, RequestName, Run, RunLimits, RunOption, RunOptions, RunOutput,
@@ -71,4 +76,4 @@ pub use time::Time;
 pub use tool::{CallResult, ClientCall, ClientResult, ClientTool};
 pub use tree::{Line, Point, Range};
 pub use usage::{Cost, Usage, UsageReports};
-pub use wait::{Answer, Approval, Decider, Replies, Wait, WaitRequest};
+pub use wait::{Answer, Answerer, OnExpiry, Wait, WaitRequest};

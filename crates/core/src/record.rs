@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::message::names;
-use crate::{ArtifactId, AttemptId, GrantId, RunId, SessionId, Time};
+use crate::{ArtifactId, AttemptId, Decider, GrantId, RunId, SessionId, Time};
 
 /// A recorded decision to allow or deny a capability.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,6 +42,24 @@ pub struct Grant {
     /// When the grant expires.
     #[serde(rename = "expiresAtMs", skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Time>,
+    /// When the grant was revoked.
+    #[serde(rename = "revokedAtMs", default, skip_serializing_if = "Option::is_none")]
+    pub revoked_at: Option<Time>,
+    /// The one who revoked the grant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revoked_by: Option<Box<Decider>>,
+}
+
+impl Grant {
+    /// True if the grant holds at `now`: it is neither revoked nor expired.
+    pub fn holds_at(&self, now: Time) -> bool {
+        self.revoked_at.is_none() && self.expires_at.is_none_or(|expiry| now < expiry)
+    }
+
+    /// The grant of the parent's run that this grant of a delegated run rests on.
+    pub fn parent_grant(&self) -> Option<GrantId> {
+        self.constraints.get("parentGrantId")?.as_str()?.parse().ok()
+    }
 }
 
 /// Whether a grant allows or denies an operation.

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{AttemptId, RunId, RunStatus, SessionId, WaitId};
+use crate::{Approval, AttemptId, Decider, RunId, RunStatus, SessionId, Time, WaitId};
 
 /// Defines an error's stable codes: the method `code` and the list `CODES`. Both come from one table, so the list is
 /// always complete. Variants after the semicolon delegate to the codes of another error.
@@ -62,10 +62,12 @@ pub enum Refusal {
         status: RunStatus,
     },
     /// The wait already has an answer.
-    #[error("{wait} has been answered already")]
+    #[error("{wait} has been answered already{}", by_whom(.first.as_deref()))]
     Answered {
         /// The wait that was answered again.
         wait: WaitId,
+        /// The first answer, which counts.
+        first: Option<Box<FirstAnswer>>,
     },
     /// The answer is of another kind than the wait asks for.
     #[error("{wait} asks for {wanted}, not {given}")]
@@ -76,6 +78,16 @@ pub enum Refusal {
         wanted: &'static str,
         /// The kind of answer that was given.
         given: &'static str,
+    },
+    /// The approval does not offer this answer.
+    #[error("{wait} cannot be answered with {given}; it offers {offered}")]
+    NotOffered {
+        /// The wait that was answered.
+        wait: WaitId,
+        /// The answer that was given.
+        given: &'static str,
+        /// The answers that are possible.
+        offered: String,
     },
     /// The wait does not ask for the result of this tool call.
     #[error("{wait} does not wait for a result of {tool_use_id:?}; it waits for {wanted}")]
@@ -123,12 +135,31 @@ impl Refusal {
         Self::NotWaiting { .. } => "not_waiting",
         Self::Answered { .. } => "already_answered",
         Self::WrongAnswer { .. } => "wrong_answer",
+        Self::NotOffered { .. } => "answer_not_offered",
         Self::UnknownToolUse { .. } => "unknown_tool_use",
         Self::ResultConflict { .. } => "tool_result_conflict",
         Self::NoOrg => "no_org",
         Self::SessionClosed { .. } => "session_closed",
         Self::WrongState { .. } => "wrong_state",
     }
+}
+
+/// The answer that a wait got first.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FirstAnswer {
+    /// The one who answered.
+    pub by: Decider,
+    /// When it was answered.
+    pub at: Time,
+    /// The decision, if the wait was an approval.
+    pub decision: Option<Approval>,
+}
+
+fn by_whom(first: Option<&FirstAnswer>) -> String {
+    first.map_or_else(String::new, |first| {
+        let decision = first.decision.map_or("answered", Approval::name);
+        format!(": {decision} by {} at {}", first.by, first.at)
+    })
 }
 
 /// An error with a stable code and a message for people.

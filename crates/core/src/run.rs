@@ -18,9 +18,9 @@
 use serde::{Deserialize, Serialize};
 
 use crate::attempt::{self, Attempt};
-use crate::wait::{self, Answer, Decider, Wait, WaitRequest};
+use crate::wait::{self, Answer, Answerer, Wait, WaitRequest};
 use crate::{
-    AttemptId, Body, CancelReason, Close, Cost, Failure, MessageId, NextAttempt, NodeId, Point, Proof,
+    ApprovalAnswer, AttemptId, Body, CancelReason, Close, Cost, Failure, MessageId, NextAttempt, NodeId, Point, Proof,
     Refusal, RetryReason, RunChange, RunId, SessionId, Time, Usage, WaitId,
 };
 
@@ -207,7 +207,7 @@ pub enum Command {
         /// The answer.
         answer: Answer,
         /// The one who answers.
-        by: Option<Decider>,
+        by: Option<Answerer>,
     },
     /// The open wait has expired, and the attempt continues without an answer.
     Lapse {
@@ -430,7 +430,7 @@ fn resolve_wait(
     state: &RunState,
     wait: WaitId,
     answer: Option<Answer>,
-    by: Option<Decider>,
+    by: Option<Answerer>,
 ) -> Result<Vec<Body>, Refusal> {
     let open = state.wait().filter(|open| open.id == wait);
     let open = open.ok_or(Refusal::NotWaiting { wait, status: state.status() })?;
@@ -556,11 +556,13 @@ pub fn apply(run: &mut Run, body: &Body, attempt: Option<AttemptId>, wait: Optio
             }
         }
         // A wait that closed without an answer is recorded with an empty answer; the run then ends or continues.
-        Body::InputProvided { wait_id, input } => {
+        Body::InputProvided { wait_id, input, .. } => {
             set_answer(run, *wait_id, Answer::Input { input: input.clone().unwrap_or_default() });
         }
-        Body::ApprovalResolved { wait_id, decision, .. } => {
-            set_answer(run, *wait_id, Answer::Approval { decision: *decision });
+        Body::ApprovalResolved { wait_id, decision, reason, result, .. } => {
+            let (reason, result) = (reason.clone(), result.clone());
+            let answer = ApprovalAnswer { reason, result, ..(*decision).into() };
+            set_answer(run, *wait_id, Answer::Approval(answer));
         }
         Body::ToolsProvided { wait_id, results } => {
             if let Some(wait) = run.state.wait_mut().filter(|wait| wait.id == *wait_id) {

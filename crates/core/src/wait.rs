@@ -14,7 +14,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::message::names;
-use crate::{Body, ClientCall, ClientResult, KeyId, Refusal, Time, WaitId};
+use crate::{
+    Approval, ApprovalAnswer, ApprovalChoice, ApprovalRequest, Body, ClientCall, ClientResult, Decider, GrantId,
+    Refusal, Replies, Time, WaitId,
+};
 
 /// An open question of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -31,6 +34,12 @@ pub struct Wait {
     /// When the wait expires.
     #[serde(rename = "expiresAtMs", skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Time>,
+    /// What happens when the wait expires.
+    #[serde(default)]
+    pub on_expiry: OnExpiry,
+    /// For an approval: the request, and how it may be answered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approval: Option<Box<ApprovalRequest>>,
     /// True when the adapter's execution is still running and blocked on the wait: such a wait ends with the process.
     /// False when only the store holds the wait: such a wait survives a restart.
     #[serde(skip)]
@@ -44,7 +53,7 @@ pub struct Wait {
     /// Data that the adapter gets back with the answer.
     #[serde(skip)]
     pub resume: Value,
-    /// The reply to the agent for each decision on an approval, if the execution that holds the wait has reported it.
+    /// The reply to the agent for each decision on an approval, if the adapter has reported it.
     #[serde(skip)]
     pub replies: Option<Box<Replies>>,
     /// The answer. Once it is set, the run continues as soon as a worker is free.
@@ -66,6 +75,18 @@ pub enum WaitRequest {
 }
 names!(WaitRequest { Input => "input", Approval => "approval", Tools => "tools" });
 
+/// What happens when a wait expires.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum OnExpiry {
+    /// The run ends as `timed_out`.
+    #[default]
+    TimeOut,
+    /// The agent continues without an answer.
+    Continue,
+}
+
 /// An answer to a wait.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
@@ -76,11 +97,8 @@ pub enum Answer {
         /// A string or any other JSON value.
         input: Value,
     },
-    /// An approval decision.
-    Approval {
-        /// The decision.
-        decision: Approval,
-    },
+    /// A decision on an approval.
+    Approval(ApprovalAnswer),
     /// Results of client tools, all or some. Repeating the same result has no effect.
     Tools {
         /// One result per tool call.
@@ -88,87 +106,19 @@ pub enum Answer {
     },
 }
 
+impl From<Approval> for Answer {
+    fn from(decision: Approval) -> Self {
+        Self::Approval(decision.into())
+    }
+}
+
 impl Answer {
     /// The kind of answer, for error messages.
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::Input { .. } => "input",
-            Self::Approval { .. } => "approval",
+            Self::Approval(_) => "approval",
             Self::Tools { .. } => "tools",
-        }
-    }
-}
-
-/// The decision on an approval.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum Approval {
-    /// Allowed.
-    Allowed,
-    /// Denied.
-    Denied,
-    /// The run ended or the wait expired before a decision.
-    Expired,
-}
-
-/// The one who decided on an approval.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-#[serde(tag = "kind", rename_all = "snake_case")]
-pub enum Decider {
-    /// A person with the token of the state directory.
-    #[serde(rename_all = "camelCase")]
-    Person {
-        /// The owner that the person acts for.
-        owner_id: String,
-    },
-    /// The holder of an API key.
-    #[serde(rename_all = "camelCase")]
-    Key {
-        /// The owner of the key.
-        owner_id: String,
-        /// The key.
-        key_id: KeyId,
-    },
-    /// A rule of the server, of the adapter, or of the agent's definition.
-    #[serde(rename_all = "camelCase")]
-    Rule {
-        /// The rule.
-        rule: String,
-    },
-    /// A setting that decides without a rule.
-    #[serde(rename_all = "camelCase")]
-    Policy {
-        /// The setting: `legacy`, `deny`, `mode_ask` (the run may only answer), `session_folder` (the path is outside of
-        /// it), `no_allow_option` (the agent offers no option that allows), `hook` (a hook of the embedding program).
-        policy: String,
-    },
-}
-
-impl Decider {
-    /// Makes the decider of a setting.
-    pub fn policy(policy: &str) -> Self {
-        Self::Policy { policy: policy.to_owned() }
-    }
-}
-
-/// The reply to an agent for each decision on its request.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Replies {
-    /// The reply if the request is allowed.
-    pub allowed: String,
-    /// The reply if the request is denied.
-    pub denied: String,
-}
-
-impl Replies {
-    /// Returns the reply for a decision; `None` if the agent is told nothing.
-    pub fn to(&self, decision: Approval) -> Option<String> {
-        match decision {
-            Approval::Allowed => Some(self.allowed.clone()),
-            Approval::Denied => Some(self.denied.clone()),
-            Approval::Expired => None,
         }
     }
 }
@@ -176,13 +126,20 @@ impl Replies {
 /// Builds the events that open `wait`.
 pub fn open(wait: &Wait) -> Vec<Body> {
     let (wait_id, question, expires_at_ms) = (wait.id, wait.question.clone(), wait.expires_at);
+    let on_expiry = Some(wait.on_expiry);
     match wait.request {
         WaitRequest::Input => {
             vec![Body::InputRequested { wait_id, question, expires_at_ms }, Body::RunWaitingInput { wait_id }]
         }
         WaitRequest::Approval => {
             vec![
-                Body::ApprovalRequested { wait_id, question, expires_at_ms },
+                Body::ApprovalRequested {
+                    wait_id,
+                    question,
+                    approval: wait.approval.clone(),
+                    expires_at_ms,
+                    on_expiry,
+                },
                 Body::RunWaitingApproval { wait_id },
             ]
         }
@@ -193,16 +150,25 @@ pub fn open(wait: &Wait) -> Vec<Body> {
     }
 }
 
+/// The one who answers a wait.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answerer {
+    /// The caller.
+    pub by: Decider,
+    /// The id of the grant that an approval for the session gets.
+    pub grant: Option<GrantId>,
+}
+
 /// Decides the effect of `answer`, given by `by`, on the open `wait`; without an answer the wait is closed. `None` if the
 /// answer was already given.
-pub fn decide(wait: &Wait, answer: Option<Answer>, by: Option<Decider>) -> Result<Option<Body>, Refusal> {
+pub fn decide(wait: &Wait, answer: Option<Answer>, by: Option<Answerer>) -> Result<Option<Body>, Refusal> {
     let wait_id = wait.id;
     match (wait.request, answer) {
         (WaitRequest::Tools, Some(Answer::Tools { results })) => {
             let new = new_results(wait, &results)?;
             // New results after the wait was closed are too late.
             if !new.is_empty() && wait.answer.is_some() {
-                return Err(Refusal::Answered { wait: wait_id });
+                return Err(Refusal::Answered { wait: wait_id, first: None });
             }
             Ok((!new.is_empty()).then_some(Body::ToolsProvided { wait_id, results: Some(new) }))
         }
@@ -259,23 +225,24 @@ fn close(
     wait: &Wait,
     request: WaitRequest,
     answer: Option<Answer>,
-    by: Option<Decider>,
+    by: Option<Answerer>,
 ) -> Result<Body, Refusal> {
     let wait_id = wait.id;
     match (request, answer) {
-        (_, Some(_)) if wait.answer.is_some() => Err(Refusal::Answered { wait: wait_id }),
-        (WaitRequest::Input, None) => Ok(Body::InputProvided { wait_id, input: None }),
-        (WaitRequest::Input, Some(Answer::Input { input })) => {
-            Ok(Body::InputProvided { wait_id, input: Some(input) })
+        (_, Some(_)) if wait.answer.is_some() => Err(Refusal::Answered { wait: wait_id, first: None }),
+        (WaitRequest::Input, None) => {
+            Ok(Body::InputProvided { wait_id, input: None, answered_by: None })
         }
+        (WaitRequest::Input, Some(Answer::Input { input })) => Ok(Body::InputProvided {
+            wait_id,
+            input: Some(input),
+            answered_by: by.map(|answerer| Box::new(answerer.by)),
+        }),
         (WaitRequest::Tools, None) => Ok(Body::ToolsProvided { wait_id, results: None }),
-        (WaitRequest::Approval, None) => Ok(approval_resolved(wait, Approval::Expired, None)),
-        // Only the clock can expire a wait.
-        (WaitRequest::Approval, Some(Answer::Approval { decision: Approval::Expired })) => {
-            Err(Refusal::WrongAnswer { wait: wait_id, wanted: "allowed or denied", given: "expired" })
-        }
-        (WaitRequest::Approval, Some(Answer::Approval { decision })) => {
-            Ok(approval_resolved(wait, decision, by))
+        (WaitRequest::Approval, None) => Ok(approval_resolved(wait, Approval::Expired.into(), None)),
+        (WaitRequest::Approval, Some(Answer::Approval(answer))) => {
+            answer.check(wait_id, wait.choices())?;
+            Ok(approval_resolved(wait, answer, by))
         }
         (request, Some(answer)) => {
             Err(Refusal::WrongAnswer { wait: wait_id, wanted: request.name(), given: answer.kind() })
@@ -284,9 +251,24 @@ fn close(
 }
 
 /// Builds the event that a person's decision, or the end of the wait, makes.
-fn approval_resolved(wait: &Wait, decision: Approval, by: Option<Decider>) -> Body {
+fn approval_resolved(wait: &Wait, answer: ApprovalAnswer, by: Option<Answerer>) -> Body {
+    let ApprovalAnswer { decision, reason, result, .. } = answer;
     let told = wait.replies.as_ref().and_then(|replies| replies.to(decision));
-    Body::ApprovalResolved { wait_id: wait.id, decision, grant_id: None, decided_by: by.map(Box::new), told }
+    let (decided_by, grant_id) = match by {
+        Some(Answerer { by, grant }) => (Some(Box::new(by)), grant),
+        None => (None, None),
+    };
+    Body::ApprovalResolved { wait_id: wait.id, decision, grant_id, decided_by, told, reason, result }
+}
+
+impl Wait {
+    /// The answers that an approval may get. A wait of an earlier version names none.
+    fn choices(&self) -> &[ApprovalChoice] {
+        match &self.approval {
+            Some(approval) => &approval.answers,
+            None => &[ApprovalChoice::AllowOnce, ApprovalChoice::Deny],
+        }
+    }
 }
 
 #[cfg(test)]
@@ -294,6 +276,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::KeyId;
 
     fn wait(request: WaitRequest) -> Wait {
         Wait {
@@ -301,6 +284,8 @@ mod tests {
             request,
             question: "which colour?".into(),
             expires_at: Some(Time(9)),
+            on_expiry: OnExpiry::TimeOut,
+            approval: None,
             held: false,
             calls: vec![],
             results: vec![],
@@ -319,15 +304,16 @@ mod tests {
         let replies = Replies { allowed: "allow_once".into(), denied: "cancelled".into() };
         let wait = Wait { replies: Some(Box::new(replies)), ..wait(WaitRequest::Approval) };
         let by = Decider::Key { owner_id: "ada".into(), key_id: KeyId::from_random([2; 16]) };
+        let answerer = Some(Answerer { by: by.clone(), grant: None });
         let told = |answer, by| match super::decide(&wait, answer, by) {
             Ok(Some(Body::ApprovalResolved { decided_by, told, .. })) => (decided_by.map(|by| *by), told),
             other => panic!("{other:?}"),
         };
         assert_eq!(
-            told(approval(Approval::Allowed), Some(by.clone())),
+            told(approval(Approval::Allowed), answerer.clone()),
             (Some(by.clone()), Some("allow_once".into()))
         );
-        assert_eq!(told(approval(Approval::Denied), Some(by.clone())), (Some(by), Some("cancelled".into())));
+        assert_eq!(told(approval(Approval::Denied), answerer), (Some(by), Some("cancelled".into())));
         assert_eq!(told(None, None), (None, None), "nobody decided, and the agent was told nothing");
     }
 
@@ -404,7 +390,7 @@ mod tests {
     }
 
     fn approval(decision: Approval) -> Option<Answer> {
-        Some(Answer::Approval { decision })
+        Some(decision.into())
     }
 
     #[test]
@@ -435,22 +421,22 @@ mod tests {
     #[test]
     fn expired_is_not_a_valid_answer() {
         let refusal = decide(&wait(WaitRequest::Approval), approval(Approval::Expired)).unwrap_err();
-        assert!(refusal.to_string().ends_with("asks for allowed or denied, not expired"), "{refusal}");
+        assert!(refusal.to_string().ends_with("asks for allowed, denied or supplied, not expired"), "{refusal}");
     }
 
     #[test]
     fn closing_a_wait_without_an_answer_is_recorded() {
         let wait_id = wait(WaitRequest::Input).id;
-        let input = Body::InputProvided { wait_id, input: None };
+        let input = Body::InputProvided { wait_id, input: None, answered_by: None };
         assert_eq!(decide(&wait(WaitRequest::Input), None), Ok(Some(input)));
-        let expired = approval_resolved(&wait(WaitRequest::Approval), Approval::Expired, None);
+        let expired = approval_resolved(&wait(WaitRequest::Approval), Approval::Expired.into(), None);
         assert_eq!(decide(&wait(WaitRequest::Approval), None), Ok(Some(expired)));
     }
 
     #[test]
     fn an_input_of_null_is_an_input() {
         let wait = wait(WaitRequest::Input);
-        let answered = Body::InputProvided { wait_id: wait.id, input: Some(Value::Null) };
+        let answered = Body::InputProvided { wait_id: wait.id, input: Some(Value::Null), answered_by: None };
         assert_eq!(decide(&wait, Some(Answer::Input { input: Value::Null })), Ok(Some(answered)));
     }
 }

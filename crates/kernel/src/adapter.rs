@@ -9,7 +9,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 pub use mainspring_api::{Capabilities, RestartBehavior};
 use mainspring_core::{
-    Answer, Attempt, AttemptId, AuthMethod, Binding, ClientCall, ClientResult, Digest, Failure, LeftProcess,
+    Answer, ApprovalRequest, Attempt, AttemptId, AuthMethod, Binding, ClientCall, ClientResult, Digest, Failure, LeftProcess,
     Message, Point, Replies, Run, Session, Time, Usage, WaitId, WaitRequest,
 };
 use serde_json::Value;
@@ -155,6 +155,8 @@ pub struct Ask {
     pub resume: Value,
     /// The reply to the agent for each decision, for [`WaitRequest::Approval`].
     pub replies: Option<Replies>,
+    /// The request as data, for [`WaitRequest::Approval`]. Without it, it can only be allowed once or denied.
+    pub approval: Option<Box<ApprovalRequest>>,
 }
 
 impl Ask {
@@ -162,7 +164,8 @@ impl Ask {
     pub fn new(request: WaitRequest, question: impl Into<String>) -> Self {
         let question = question.into();
         let (calls, results, resume) = (vec![], vec![], Value::Null);
-        Self { request, question, expires_at: None, calls, results, resume, replies: None }
+        let (replies, approval) = (None, None);
+        Self { request, question, expires_at: None, calls, results, resume, replies, approval }
     }
 
     /// Calls that the caller executes.

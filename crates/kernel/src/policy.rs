@@ -7,9 +7,10 @@
 //! gets a grant that records it, and every decision is an event that names the grant. A delegated run has it only if its
 //! parent has it.
 
+use mainspring_core::approval::circumstances;
 use mainspring_core::{
-    Answer, Approval, Decider, Grant, GrantEffect, GrantId, GrantSource, Mode, Replies, RunId, Time,
-    WaitRequest,
+    Answer, Approval, ApprovalAnswer, ApprovalRequest, Decider, Grant, GrantEffect, GrantId, GrantSource, Mode,
+    Replies, RunId, Time, WaitRequest,
 };
 use serde_json::{Map, Value};
 
@@ -45,34 +46,28 @@ impl Permissions {
 
     /// The permissions of a delegated run: `Legacy` becomes `Ask` unless the parent was granted everything.
     pub async fn limited_by_parent(self, attempt: &AttemptHandle) -> Result<Self, HandleError> {
-        let parent = attempt.assignment().run.parent;
-        let everything = |grant: &Grant| {
-            // The constraints of another run's grant, or of an imported one, are not checked here.
-            let is_unconstrained = grant.constraints.is_empty() || grant.run == parent;
-            grant.effect == GrantEffect::Allow
-                && is_unconstrained
-                && [&grant.capability, &grant.operation, &grant.resource_pattern]
-                    .iter()
-                    .all(|what| *what == "*")
-        };
         match self {
-            Self::Legacy if !attempt.parent_grants().await?.is_none_or(|all| all.iter().any(everything)) => {
-                Ok(Self::Ask)
-            }
+            Self::Legacy if everything_of_parent(attempt).await? == Some(None) => Ok(Self::Ask),
             same => Ok(same),
         }
     }
 
     /// The grant that a run has from its start under these permissions; none if a person decides. Every attempt of the run
-    /// gets the same grant.
-    pub fn standing_grant(self, attempt: &AttemptHandle) -> Option<Grant> {
+    /// gets the same grant. That of a delegated run rests on a grant of its parent: it ends with it.
+    pub async fn standing_grant(self, attempt: &AttemptHandle) -> Result<Option<Grant>, HandleError> {
         let (effect, source, policy) = match self {
-            Self::Ask => return None,
+            Self::Ask => return Ok(None),
             Self::Legacy => (GrantEffect::Allow, GrantSource::LegacyDefault, "legacy"),
             Self::Deny => (GrantEffect::Deny, GrantSource::Policy, "deny"),
         };
         let assignment = attempt.assignment();
-        Some(Grant {
+        let mut constraints = grant_constraints(attempt, "policy", policy);
+        if effect == GrantEffect::Allow
+            && let Some(Some(parent)) = everything_of_parent(attempt).await?
+        {
+            constraints.insert("parentGrantId".to_owned(), parent.to_string().into());
+        }
+        Ok(Some(Grant {
             id: standing_grant_id(assignment.run.id, effect),
             session: assignment.session.id,
             run: Some(assignment.run.id),
@@ -81,24 +76,42 @@ impl Permissions {
             resource_pattern: "*".into(),
             effect,
             source,
-            constraints: grant_constraints(attempt, "policy", policy),
+            constraints,
             created_at: attempt.now(),
             expires_at: None,
-        })
+            revoked_at: None,
+            revoked_by: None,
+        }))
     }
+}
+
+/// The grant of everything that the parent of a delegated run has, if it has one; `None` for a run without a parent.
+async fn everything_of_parent(attempt: &AttemptHandle) -> Result<Option<Option<GrantId>>, HandleError> {
+    let parent = attempt.assignment().run.parent;
+    let is_everything = |grant: &&Grant| {
+        // The constraints of another run's grant, or of an imported one, are not checked here.
+        let is_unconstrained = grant.constraints.is_empty() || grant.run == parent;
+        grant.effect == GrantEffect::Allow
+            && is_unconstrained
+            && [&grant.capability, &grant.operation, &grant.resource_pattern].iter().all(|what| *what == "*")
+    };
+    let Some(grants) = attempt.parent_grants().await? else { return Ok(None) };
+    Ok(Some(grants.iter().find(is_everything).map(|grant| grant.id)))
 }
 
 /// The circumstances in which a grant is given: the rule or policy that gives it, and the adapter, mode and folder of the
 /// run.
 fn grant_constraints(attempt: &AttemptHandle, origin: &str, name: &str) -> Map<String, Value> {
-    let run = &attempt.assignment().run;
-    let mut constraints = Map::from_iter([
-        (origin.to_owned(), name.into()),
-        ("adapter".to_owned(), attempt.assignment().attempt.adapter.clone().into()),
-        ("mode".to_owned(), run.mode.name().into()),
-    ]);
-    constraints.extend(run.options.cwd.clone().map(|cwd| ("cwd".to_owned(), cwd.into())));
+    let mut constraints = circumstances_of(attempt);
+    constraints.insert(origin.to_owned(), name.into());
     constraints
+}
+
+fn circumstances_of(attempt: &AttemptHandle) -> Map<String, Value> {
+    let assignment = attempt.assignment();
+    let (run, session) = (&assignment.run, &assignment.session);
+    let folder = run.options.cwd.as_deref().or(session.cwd.as_deref());
+    circumstances(&assignment.attempt.adapter, run.mode, folder)
 }
 
 /// The id of a run's standing grant. Derived from the run's id, so that every attempt gets the same grant; allow and deny
@@ -110,7 +123,7 @@ fn standing_grant_id(run: RunId, effect: GrantEffect) -> GrantId {
 }
 
 /// A question of an agent.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Question {
     /// The question, as shown to a person.
     pub text: String,
@@ -118,33 +131,71 @@ pub struct Question {
     pub answer_by: Option<Time>,
     /// The reply to the agent for each decision.
     pub replies: Option<Replies>,
+    /// The request as data. Without it, the request can only be allowed once or denied.
+    pub request: Option<Box<ApprovalRequest>>,
 }
 
 impl From<String> for Question {
     fn from(text: String) -> Self {
-        Self { text, answer_by: None, replies: None }
+        Self { text, answer_by: None, replies: None, request: None }
     }
 }
 
-/// Decides an agent's request for permission by the standing grant, or by asking a person and waiting. The decision is
-/// recorded before this returns.
+/// Decides an agent's request for permission: by the standing grant, by a grant that a person gave for the session, or by
+/// asking a person and waiting. The decision is recorded before this returns.
 pub async fn request_permission(
     attempt: &AttemptHandle,
     standing: Option<&Grant>,
     question: Question,
-) -> Result<Approval, HandleError> {
+) -> Result<ApprovalAnswer, HandleError> {
+    let in_force = attempt.grants_in_force().await?;
     if let Some(grant) = standing {
-        return decide(attempt, grant, question).await;
+        let is_revoked = !in_force.iter().any(|known| known.id == grant.id);
+        if grant.effect == GrantEffect::Deny || !is_revoked {
+            return decide(attempt, grant, question).await;
+        }
     }
-    ask_approval(attempt, question).await
+    decide_or_ask(attempt, &in_force, question).await
+}
+
+/// Decides by a grant that a person gave for the session, or asks a person.
+async fn decide_or_ask(
+    attempt: &AttemptHandle,
+    in_force: &[Grant],
+    question: Question,
+) -> Result<ApprovalAnswer, HandleError> {
+    match covering_grant(attempt, in_force, question.request.as_deref()) {
+        Some(grant) => {
+            attempt.record(vec![decided_by_grant(question, grant)]).await?;
+            Ok(Approval::Allowed.into())
+        }
+        None => ask_approval(attempt, question).await,
+    }
+}
+
+/// The grant for the session that allows `request`.
+fn covering_grant<'a>(
+    attempt: &AttemptHandle,
+    in_force: &'a [Grant],
+    request: Option<&ApprovalRequest>,
+) -> Option<&'a Grant> {
+    let (request, circumstances) = (request?, circumstances_of(attempt));
+    in_force.iter().find(|grant| request.is_covered_by(grant, &circumstances))
+}
+
+/// Makes the record of a decision by a grant that a person gave for the session: that person has decided.
+fn decided_by_grant(question: Question, grant: &Grant) -> Record {
+    let by = grant.constraints.get("decidedBy").cloned();
+    let by = by.and_then(|by| serde_json::from_value(by).ok());
+    decided(question, Approval::Allowed, Some(grant.id), by.unwrap_or_else(|| Decider::policy("grant")))
 }
 
 /// Asks a person to decide.
-async fn ask_approval(attempt: &AttemptHandle, question: Question) -> Result<Approval, HandleError> {
+async fn ask_approval(attempt: &AttemptHandle, question: Question) -> Result<ApprovalAnswer, HandleError> {
     Ok(match ask(attempt, WaitRequest::Approval, question).await? {
-        Some(Answer::Approval { decision }) => decision,
-        Some(Answer::Input { .. } | Answer::Tools { .. }) => Approval::Denied,
-        None => Approval::Expired,
+        Some(Answer::Approval(answer)) => answer,
+        Some(Answer::Input { .. } | Answer::Tools { .. }) => Approval::Denied.into(),
+        None => Approval::Expired.into(),
     })
 }
 
@@ -161,12 +212,16 @@ pub async fn request_input(
     }
     Ok(match ask(attempt, WaitRequest::Input, question).await? {
         Some(Answer::Input { input }) => Some(input),
-        Some(Answer::Approval { .. } | Answer::Tools { .. }) | None => None,
+        Some(Answer::Approval(_) | Answer::Tools { .. }) | None => None,
     })
 }
 
 /// Records and returns the decision of a grant.
-async fn decide(attempt: &AttemptHandle, grant: &Grant, question: Question) -> Result<Approval, HandleError> {
+async fn decide(
+    attempt: &AttemptHandle,
+    grant: &Grant,
+    question: Question,
+) -> Result<ApprovalAnswer, HandleError> {
     let decision = match grant.effect {
         GrantEffect::Allow => Approval::Allowed,
         GrantEffect::Deny => Approval::Denied,
@@ -178,7 +233,7 @@ async fn decide(attempt: &AttemptHandle, grant: &Grant, question: Question) -> R
     };
     let record = decided(question, decision, Some(grant.id), Decider::policy(policy));
     attempt.record(vec![record]).await?;
-    Ok(decision)
+    Ok(decision.into())
 }
 
 /// Refuses an agent's request by a setting that is no grant, and records that.
@@ -187,11 +242,12 @@ pub async fn refuse(attempt: &AttemptHandle, question: Question, policy: &str) -
     attempt.record(vec![record]).await
 }
 
-/// Makes the record of a decision.
+/// Makes the record of a decision that needed no person.
 fn decided(question: Question, decision: Approval, grant: Option<GrantId>, by: Decider) -> Record {
-    let Question { text: question, replies, .. } = question;
+    let Question { text: question, replies, request, .. } = question;
     let told = replies.and_then(|replies| replies.to(decision));
-    Record::Decided { question, decision, grant, by, told }
+    let request = request.map(|request| Box::new(request.summary()));
+    Record::Decided { question, request, decision, grant, by, told }
 }
 
 async fn ask(
@@ -199,8 +255,8 @@ async fn ask(
     request: WaitRequest,
     question: Question,
 ) -> Result<Option<Answer>, HandleError> {
-    let Question { text, answer_by, replies } = question;
-    let ask = Ask { expires_at: answer_by, replies, ..Ask::new(request, text) };
+    let Question { text, answer_by, replies, request: approval } = question;
+    let ask = Ask { expires_at: answer_by, replies, approval, ..Ask::new(request, text) };
     match answer_by {
         Some(_) => attempt.ask_until(ask).await,
         None => attempt.ask(ask).await.map(Some),

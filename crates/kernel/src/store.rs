@@ -8,9 +8,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use mainspring_core::{
-    ApiKey, Artifact, ArtifactId, Attempt, AttemptId, Binding, Cursor, Delegation, DelegationId, Digest,
-    Event, Grant, Line, LineId, MessageId, NodeId, Point, Position, Run, RunId, Session, SessionId,
-    StateEntry, StateOutcome, StateSlot, Step, Time, Usage, VersionMismatch,
+    ApiKey, Artifact, ArtifactId, Attempt, AttemptId, Binding, Cursor, Delegation, DelegationId, Digest, Event, Grant, GrantId, Line, LineId, MessageId, NodeId, Point, Position, Run, RunId, Session, SessionId, StateEntry, StateOutcome, StateSlot, Step, Time, Usage, VersionMismatch,
 };
 
 mod commit;
@@ -26,7 +24,7 @@ pub use data::{ArtifactPage, OwnerState, StateAt, StatePlace, StateRow};
 pub use ids::{IdPage, IdsOf};
 pub use inbox::{InboxItem, Note};
 pub use keys::{AgentRow, KeyPage, KeyRef};
-pub use sessions::{Loaded, RunPage, SessionPage, SessionRef, SessionsOf, Unfinished};
+pub use sessions::{GrantPage, Loaded, RunPage, SessionPage, SessionRef, SessionsOf, Unfinished};
 pub use tree::{FoundMessage, PlacedMessage, SessionLine, TreeRow};
 
 /// Durable storage of one mainspring process, or of a cluster of them.
@@ -138,6 +136,12 @@ pub trait Store: Send + Sync + 'static {
 
     /// Lists the grants that apply to a run of `session`, its own and the session's, oldest first.
     async fn grants(&self, session: SessionId, run: RunId) -> Result<Vec<Grant>, StoreError>;
+
+    /// Finds a grant of a session that is not deleted.
+    async fn grant_get(&self, id: GrantId) -> Result<Option<Grant>, StoreError>;
+
+    /// Lists the grants of an owner's sessions, newest first.
+    async fn grant_page(&self, page: &GrantPage) -> Result<Vec<Grant>, StoreError>;
 
     /// Lists the model calls of a run, oldest first.
     async fn steps(&self, run: RunId) -> Result<Vec<Step>, StoreError>;

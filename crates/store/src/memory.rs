@@ -8,13 +8,11 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use mainspring_core::{
-    ApiKey, Artifact, ArtifactId, Attempt, AttemptId, Binding, Cursor, Delegation, Digest, Event, Grant,
-    Line, LineId, MessageId, NodeId, Point, Position, Run, RunId, Session, SessionId, SessionStatus,
-    StateEntry, StateOutcome, StateSlot, Step, Time, Usage,
+    ApiKey, Artifact, ArtifactId, Attempt, AttemptId, Binding, Cursor, Delegation, Digest, Event, Grant, GrantId, Line, LineId, MessageId, NodeId, Point, Position, Run, RunId, Session, SessionId, SessionStatus, StateEntry, StateOutcome, StateSlot, Step, Time, Usage,
 };
 use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{
-    AgentRow, ArtifactPage, Chunk, Commit, DelegationsOf, Fence, FoundMessage, IdPage, InboxItem, KeyPage,
+    GrantPage,     AgentRow, ArtifactPage, Chunk, Commit, DelegationsOf, Fence, FoundMessage, IdPage, InboxItem, KeyPage,
     KeyRef, Loaded, LostEvents, OwnerState, PlacedMessage, Request, Row, RunPage, SessionLine, SessionPage,
     SessionRef, StateAt, Store, StoreError, TreeRow, Unfinished,
 };
@@ -27,6 +25,7 @@ mod agents;
 mod apply;
 mod check;
 mod data;
+mod grants;
 mod ids;
 mod keys;
 mod purge;
@@ -273,12 +272,15 @@ impl Store for MemoryStore {
     }
 
     async fn grants(&self, session: SessionId, run: RunId) -> Result<Vec<Grant>, StoreError> {
-        self.read(|tables| {
-            let applies = |grant: &&Grant| grant.session == session && grant.run.is_none_or(|id| id == run);
-            let mut grants: Vec<Grant> = tables.grants.values().filter(applies).cloned().collect();
-            grants.sort_by_key(|grant| (grant.created_at, grant.id));
-            grants
-        })
+        self.read(|tables| tables.grants_of(session, run))
+    }
+
+    async fn grant_get(&self, id: GrantId) -> Result<Option<Grant>, StoreError> {
+        self.read(|tables| tables.grant_get(id))
+    }
+
+    async fn grant_page(&self, page: &GrantPage) -> Result<Vec<Grant>, StoreError> {
+        self.read(|tables| tables.grant_page(page))
     }
 
     async fn inbox(&self, session: SessionId) -> Result<Vec<InboxItem>, StoreError> {

@@ -14,14 +14,12 @@ use std::thread::JoinHandle;
 
 use async_trait::async_trait;
 use mainspring_core::{
-    ApiKey, Artifact, ArtifactId, Attempt, AttemptId, Binding, Cursor, Delegation, Digest, Event, Grant,
-    Line, LineId, MessageId, NodeId, Point, Position, Run, RunId, Session, SessionId, StateEntry,
-    StateOutcome, StateSlot, Step, Time, Usage,
+    ApiKey, Artifact, ArtifactId, Attempt, AttemptId, Binding, Cursor, Delegation, Digest, Event, Grant, GrantId, Line, LineId, MessageId, NodeId, Point, Position, Run, RunId, Session, SessionId, StateEntry, StateOutcome, StateSlot, Step, Time, Usage,
 };
 use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{
     AgentRow, ArtifactPage, Chunk, Commit, DelegationsOf, Fence, FoundMessage, IdPage, InboxItem, KeyPage,
-    KeyRef, Loaded, LostEvents, OwnerState, PlacedMessage, Request, RunPage, SessionLine, SessionPage,
+    GrantPage, KeyRef, Loaded, LostEvents, OwnerState, PlacedMessage, Request, RunPage, SessionLine, SessionPage,
     SessionRef, StateAt, Store, StoreError, TreeRow, Unfinished,
 };
 use rusqlite::Connection;
@@ -380,6 +378,15 @@ impl Store for SqliteStore {
 
     async fn grants(&self, session: SessionId, run: RunId) -> Result<Vec<Grant>, StoreError> {
         self.read(move |connection| read::grants::grants(connection, session, run)).await
+    }
+
+    async fn grant_get(&self, id: GrantId) -> Result<Option<Grant>, StoreError> {
+        self.read(move |connection| read::grants::grant_get(connection, id)).await
+    }
+
+    async fn grant_page(&self, page: &GrantPage) -> Result<Vec<Grant>, StoreError> {
+        let page = page.clone();
+        self.read(move |connection| read::grants::grant_page(connection, &page)).await
     }
 
     async fn inbox(&self, session: SessionId) -> Result<Vec<InboxItem>, StoreError> {

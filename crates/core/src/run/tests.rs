@@ -7,7 +7,7 @@ use insta::assert_snapshot;
 use serde_json::json;
 
 use super::*;
-use crate::{Approval, Cancellation, ClientCall, ClientResult};
+use crate::{Approval, Cancellation, ClientCall, ClientResult, OnExpiry};
 
 mod random;
 
@@ -109,12 +109,12 @@ impl World {
             }
             "allow" => Command::Answer {
                 wait: wait.id,
-                answer: Answer::Approval { decision: Approval::Allowed },
+                answer: Approval::Allowed.into(),
                 by: None,
             },
             "deny" => Command::Answer {
                 wait: wait.id,
-                answer: Answer::Approval { decision: Approval::Denied },
+                answer: Approval::Denied.into(),
                 by: None,
             },
             "give" => {
@@ -191,6 +191,8 @@ fn wait(text: &str) -> Wait {
         },
         question: "which?".into(),
         expires_at: None,
+        on_expiry: OnExpiry::TimeOut,
+        approval: None,
         held: text.ends_with("held"),
         calls: if has_word("tools") { ["t1", "t2"].map(call).to_vec() } else { vec![] },
         results: vec![],
@@ -370,7 +372,7 @@ mod transitions {
     #[test]
     fn a_wait_for_an_approval_and_its_answers() {
         assert_snapshot!(play("start; open; ask approval"), @"
-        approval.requested question=which? waitId=w1
+        approval.requested onExpiry=time_out question=which? waitId=w1
         run.waiting_approval waitId=w1
         = waiting_approval
         ");

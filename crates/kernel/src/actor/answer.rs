@@ -1,16 +1,21 @@
 //! Waiting: a run asks a person or its caller's tools, releases its worker, and continues once it is answered and a
 //! worker is free.
 
+use mainspring_core::approval::{GRANT_LIFETIME_MS, circumstances};
 use mainspring_core::run::{Command as RunCommand, Outcome};
 use mainspring_core::{
-    Answer, AttemptId, Decider, Failure, Refusal, Run, RunId, RunStatus, Time, Usage, Wait, WaitId,
+    Answer, Answerer, ApprovalAnswer, ApprovalRequest, ApprovalScope, AttemptId, Decider, Failure, Grant, MayAnswer,
+    NewGrant, OnExpiry, Refusal, Run, RunId, RunStatus, Time, Usage, Wait, WaitId, WaitRequest,
 };
 
+use super::active::Active;
 use super::Actor;
 use super::patience::INITIAL_BACKOFF_MS;
 use crate::adapter::{Answered, Ask, AskReply, HandleError};
 use crate::error::Error;
+use crate::kernel::json_size;
 use crate::scheduler::Permit;
+use crate::store::Row;
 
 impl Actor {
     /// Lets an execution ask, and blocks it until the answer.
@@ -28,7 +33,7 @@ impl Actor {
     /// Lets the active run wait: `held` by its execution, or by the store alone.
     pub(super) async fn wait(&mut self, by: AttemptId, ask: Ask, held: Option<AskReply>) {
         // Boxed to keep the futures of turns that ask nothing small.
-        let asked = Box::pin(self.record_wait(by, ask, held.is_some())).await;
+        let asked = Box::pin(self.record_wait(by, ask, held.as_ref().map(|holder| holder.lapses))).await;
         match (asked, held) {
             (Ok(()), held) => {
                 if let Some(active) = &mut self.active {
@@ -49,26 +54,42 @@ impl Actor {
         }
     }
 
-    async fn record_wait(&mut self, by: AttemptId, ask: Ask, held: bool) -> Result<(), Error> {
+    /// Records that the run waits. `lapses`: whether the execution that holds the wait continues when it expires; `None` if
+    /// only the store holds it.
+    async fn record_wait(&mut self, by: AttemptId, ask: Ask, lapses: Option<bool>) -> Result<(), Error> {
         let (size, limit) = (ask.question.len(), self.shared.options.limits.prompt_bytes);
         if size > limit {
             return Err(Error::TooLarge { what: "the question", size, limit });
         }
         let expiry = self.shared.clock.now().plus(self.shared.options.wait_expiry_ms);
+        let on_expiry = match lapses {
+            Some(true) => OnExpiry::Continue,
+            Some(false) | None => OnExpiry::TimeOut,
+        };
+        let Some(active) = self.active.as_ref().filter(|active| active.is_held_by(by)) else {
+            return Err(Refusal::NoAuthority { by, status: RunStatus::Running }.into());
+        };
+        let approval = (ask.request == WaitRequest::Approval).then(|| {
+            let mut approval = ask.approval.unwrap_or_else(|| Box::new(ApprovalRequest::plain()));
+            approval.may_answer = Some(MayAnswer::of_owner(&active.run.owner));
+            if json_size(Some(&*approval)) > limit {
+                approval.truncate();
+            }
+            approval
+        });
         let wait = Wait {
             id: self.shared.ids.wait(),
             request: ask.request,
             question: ask.question,
             expires_at: Some(ask.expires_at.unwrap_or(expiry)),
-            held,
+            on_expiry,
+            approval,
+            held: lapses.is_some(),
             calls: ask.calls,
             results: ask.results,
             resume: ask.resume,
             replies: ask.replies.map(Box::new),
             answer: None,
-        };
-        let Some(active) = self.active.as_ref().filter(|active| active.is_held_by(by)) else {
-            return Err(Refusal::NoAuthority { by, status: RunStatus::Running }.into());
         };
         // Streamed text stays open: it is completed with the attempt's next message.
         let mut draft = self.draft_of(active);
@@ -90,10 +111,36 @@ impl Actor {
             let status = self.run_known(run).await?.state.status();
             return Err(Refusal::NotWaiting { wait, status }.into());
         };
+        let grant = self.session_grant(active, wait, &answer, &by);
+        let answerer = Answerer { by, grant: grant.as_ref().map(|grant| grant.id) };
         let mut draft = self.draft_of(active);
-        self.give_up_on_error(draft.command(RunCommand::Answer { wait, answer, by: Some(by) }))?;
+        self.give_up_on_error(draft.command(RunCommand::Answer { wait, answer, by: Some(answerer) }))?;
+        if let Some(grant) = grant {
+            draft.row(Row::Grant(Box::new(grant)));
+        }
         self.commit_active(draft).await?;
         self.active.as_ref().map(|active| active.run.clone()).ok_or_else(|| Error::not_found("run", run))
+    }
+
+    /// Makes the grant of an answer that allows a request for the session.
+    fn session_grant(&self, active: &Active, wait: WaitId, answer: &Answer, by: &Decider) -> Option<Grant> {
+        let Answer::Approval(ApprovalAnswer { scope: ApprovalScope::Session, expires_in_ms, .. }) = answer else {
+            return None;
+        };
+        let open = active.run.state.wait().filter(|open| open.id == wait)?;
+        let session = &self.hot.session;
+        let (at, run) = (self.shared.clock.now(), &active.run);
+        let folder = run.options.cwd.as_deref().or(session.cwd.as_deref());
+        let lifetime_ms = expires_in_ms.unwrap_or(GRANT_LIFETIME_MS).max(0).unsigned_abs();
+        open.approval.as_ref()?.session_grant(NewGrant {
+            id: self.shared.ids.grant(),
+            session: session.id,
+            wait,
+            by: by.clone(),
+            circumstances: circumstances(&active.attempt.adapter, run.mode, folder),
+            at,
+            expires_at: at.plus(lifetime_ms),
+        })
     }
 
     /// Continues the run that was answered: a worker is free for it.

@@ -142,7 +142,8 @@ impl AttemptHandle {
         let answer =
             self.call(|reply| Report::Ask { by, ask, holder: AskReply { reply, lapses: true } }).await?;
         Ok(match answer {
-            Answer::Approval { decision: Approval::Expired } | Answer::Input { input: Value::Null } => None,
+            Answer::Approval(answer) if answer.decision == Approval::Expired => None,
+            Answer::Input { input: Value::Null } => None,
             answer => Some(answer),
         })
     }
@@ -267,7 +268,25 @@ impl AttemptHandle {
         // The grants of a deleted parent are unknown: assume none.
         let parent = store.run_get(parent).await.map_err(Error::from)?;
         let Some(parent) = parent else { return Ok(Some(vec![])) };
-        Ok(Some(store.grants(parent.session, parent.id).await.map_err(Error::from)?))
+        Ok(Some(self.in_force(store.grants(parent.session, parent.id).await.map_err(Error::from)?).await?))
+    }
+
+    /// The grants that hold for this run now.
+    pub(crate) async fn grants_in_force(&self) -> Result<Vec<Grant>, HandleError> {
+        let (session, run) = (self.assignment.session.id, self.assignment.run.id);
+        self.in_force(self.parts.store.grants(session, run).await.map_err(Error::from)?).await
+    }
+
+    /// Drops the grants that are revoked or expired, and those that rest on such a grant of a parent.
+    async fn in_force(&self, grants: Vec<Grant>) -> Result<Vec<Grant>, HandleError> {
+        let now = self.now();
+        let mut all = vec![];
+        for grant in grants {
+            if grant.holds_at(now) && self.parts.shared.rests_on_force(&grant, now).await? {
+                all.push(grant);
+            }
+        }
+        Ok(all)
     }
 
     /// Usage of the run's delegated children, including what unfinished ones may still use.

@@ -1,7 +1,7 @@
 //! Records: the facts that an adapter makes durable.
 
 use mainspring_core::{
-    Approval, Block, Budget, Decider, Digest, DigestAuthor, Failure, Fidelity, Grant, GrantId, LeftProcess,
+    Approval, ApprovalRequest, Block, Budget, Decider, Digest, DigestAuthor, Failure, Fidelity, Grant, GrantId, LeftProcess,
     MessageId, PromptRef, Sandbox, StopReason, Time, ToolOutcome, Usage,
 };
 use serde_json::{Map, Value};
@@ -36,6 +36,8 @@ pub enum Record {
     Decided {
         /// The request.
         question: String,
+        /// The request as data.
+        request: Option<Box<ApprovalRequest>>,
         /// The decision.
         decision: Approval,
         /// The grant that decided.

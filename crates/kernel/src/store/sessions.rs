@@ -86,6 +86,21 @@ pub enum SessionsOf {
     Org(String),
 }
 
+/// Selects grants to list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GrantPage {
+    /// Owner of the sessions.
+    pub owner: String,
+    /// Only grants of this session.
+    pub session: Option<SessionId>,
+    /// Only grants that hold at this time, without those of runs that have ended.
+    pub in_force_at: Option<Time>,
+    /// Only grants before this one.
+    pub before: Option<(Time, GrantId)>,
+    /// Page size.
+    pub limit: usize,
+}
+
 /// Selects runs to list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunPage {

@@ -78,7 +78,7 @@ impl Tables {
             Row::Inbox(to, item) => self.inbox_apply(*to, item),
             Row::InboxTaken(id) => self.inbox.retain(|(to, item)| *to != session || item.id != *id),
             Row::Binding(image) => drop(self.bindings.insert(image.id, Binding::clone(image))),
-            Row::Grant(image) => drop(self.grants.insert(image.id, Grant::clone(image))),
+            Row::Grant(image) => self.grant_write(image),
             Row::Artifact(image) => drop(self.artifacts.insert(image.id, Artifact::clone(image))),
             Row::ArtifactGone(id) => {
                 if self.artifacts.get(id).is_some_and(|artifact| artifact.session == session) {

@@ -1,8 +1,8 @@
 //! Converts a run's state to and from columns.
 
 use mainspring_core::{
-    Answer, AttemptId, CancelReason, ClientCall, ClientResult, Failure, RetryReason, RunState, RunStatus,
-    Time, Wait, WaitId, WaitRequest,
+    Answer, ApprovalRequest, AttemptId, CancelReason, ClientCall, ClientResult, Failure, OnExpiry, Replies,
+    RetryReason, RunState, RunStatus, Time, Wait, WaitId, WaitRequest,
 };
 use rusqlite::Result;
 use serde::{Deserialize, Serialize};
@@ -27,12 +27,18 @@ struct StoredWait {
     request: WaitRequest,
     question: String,
     expires_at: Option<Time>,
+    #[serde(default)]
+    on_expiry: OnExpiry,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    approval: Option<Box<ApprovalRequest>>,
     held: bool,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     calls: Vec<ClientCall>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     results: Vec<ClientResult>,
     resume: Value,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    replies: Option<Box<Replies>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     answer: Option<Answer>,
 }
@@ -51,10 +57,13 @@ impl<'run> StateColumns<'run> {
                     request: wait.request,
                     question: wait.question.clone(),
                     expires_at: wait.expires_at,
+                    on_expiry: wait.on_expiry,
+                    approval: wait.approval.clone(),
                     held: wait.held,
                     calls: wait.calls.clone(),
                     results: wait.results.clone(),
                     resume: wait.resume.clone(),
+                    replies: wait.replies.clone(),
                     answer: wait.answer.clone(),
                 })?);
             }
@@ -79,12 +88,13 @@ pub(super) fn state_read(columns: &mut Columns<'_>) -> Result<RunState> {
         request: wait.request,
         question: wait.question,
         expires_at: wait.expires_at,
+        on_expiry: wait.on_expiry,
+        approval: wait.approval,
         held: wait.held,
         calls: wait.calls,
         results: wait.results,
         resume: wait.resume,
-        // Only an execution that lives replies.
-        replies: None,
+        replies: wait.replies,
         answer: wait.answer,
     });
     // The column holds the reason of a retry or that of a cancellation.

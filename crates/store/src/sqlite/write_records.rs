@@ -147,15 +147,17 @@ pub(super) fn binding_write(connection: &Connection, binding: &Binding) -> Write
     Ok(())
 }
 
+/// Writes a grant. A grant that was revoked stays revoked, also if a later attempt of its run records it again.
 pub(super) fn grant_write(connection: &Connection, grant: &Grant) -> WriteResult {
     connection
         .prepare_cached(
             "INSERT INTO grants (grant_id, session_id, run_id, capability, operation, resource_pattern, effect, source,
-               created_at_ms, expires_at_ms, constraints_json)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
+               created_at_ms, expires_at_ms, constraints_json, revoked_at_ms, revoked_by_json)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)
              ON CONFLICT (grant_id) DO UPDATE SET
                run_id = ?3, capability = ?4, operation = ?5, resource_pattern = ?6, effect = ?7, source = ?8,
-               created_at_ms = ?9, expires_at_ms = ?10, constraints_json = ?11",
+               created_at_ms = ?9, expires_at_ms = ?10, constraints_json = ?11,
+               revoked_at_ms = coalesce(revoked_at_ms, ?12), revoked_by_json = coalesce(revoked_by_json, ?13)",
         )?
         .execute(params![
             grant.id.bytes(),
@@ -169,6 +171,8 @@ pub(super) fn grant_write(connection: &Connection, grant: &Grant) -> WriteResult
             grant.created_at.0,
             ms(grant.expires_at),
             object(&grant.constraints)?,
+            ms(grant.revoked_at),
+            grant.revoked_by.as_ref().map(json).transpose()?,
         ])?;
     Ok(())
 }

@@ -33,11 +33,24 @@ impl AttemptDraft {
             Record::Confined(sandbox) => self.emit(Body::AttemptConfined { sandbox }),
             Record::Runtime(facts) => self.runtime_facts(*facts),
             Record::Granted(grant) => self.row(Row::Grant(grant)),
-            Record::Decided { question, decision, grant, by, told } => {
+            Record::Decided { question, request, decision, grant, by, told } => {
                 let wait_id = self.ids.wait();
-                self.emit(Body::ApprovalRequested { wait_id, question, expires_at_ms: None });
-                let (grant_id, decided_by) = (grant, Some(Box::new(by)));
-                self.emit(Body::ApprovalResolved { wait_id, decision, grant_id, decided_by, told });
+                self.emit(Body::ApprovalRequested {
+                    wait_id,
+                    question,
+                    approval: request,
+                    expires_at_ms: None,
+                    on_expiry: None,
+                });
+                self.emit(Body::ApprovalResolved {
+                    wait_id,
+                    decision,
+                    grant_id: grant,
+                    decided_by: Some(Box::new(by)),
+                    told,
+                    reason: None,
+                    result: None,
+                });
             }
             Record::Message { blocks, usage } => {
                 self.hot.turn_usage += usage.unwrap_or_default();

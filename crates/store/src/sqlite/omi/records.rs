@@ -105,6 +105,8 @@ impl Import<'_> {
                 constraints,
                 created_at: row.time("created_at_ms").unwrap_or(self.options.now),
                 expires_at: row.time("expires_at_ms"),
+                revoked_at: None,
+                revoked_by: None,
             })));
         }
         grants

@@ -1,21 +1,63 @@
 //! Reads grants.
 
-use mainspring_core::{Grant, GrantEffect, GrantSource, RunId, SessionId};
-use mainspring_kernel::store::StoreError;
+use mainspring_core::{Grant, GrantEffect, GrantId, GrantSource, RunId, SessionId};
+use mainspring_kernel::store::{GrantPage, StoreError};
 use rusqlite::{Connection, params};
 
-use super::super::columns::{Columns, Id};
-use super::query_all;
+use super::super::columns::{Columns, Id, blob};
+use super::{query_all, sql_limit};
+
+/// The columns of a grant, in the order in which [`grant`] reads them.
+macro_rules! grant_columns {
+    () => {
+        "SELECT g.grant_id, g.session_id, g.run_id, g.capability, g.operation, g.resource_pattern, g.effect, g.source, \
+         g.created_at_ms, g.expires_at_ms, g.constraints_json, g.revoked_at_ms, g.revoked_by_json FROM grants AS g "
+    };
+}
 
 pub(in super::super) fn grants(
     connection: &Connection,
     session: SessionId,
     run: RunId,
 ) -> Result<Vec<Grant>, StoreError> {
-    let sql = "SELECT grant_id, session_id, run_id, capability, operation, resource_pattern, effect, source, \
-               created_at_ms, expires_at_ms, constraints_json FROM grants WHERE session_id = ?1 AND (run_id = ?2 OR run_id IS NULL) \
-               ORDER BY created_at_ms, grant_id";
+    let sql = concat!(
+        grant_columns!(),
+        "WHERE g.session_id = ?1 AND (g.run_id = ?2 OR g.run_id IS NULL) ORDER BY g.created_at_ms, g.grant_id"
+    );
     query_all(connection, sql, params![session.bytes(), run.bytes()], grant)
+}
+
+pub(in super::super) fn grant_get(connection: &Connection, id: GrantId) -> Result<Option<Grant>, StoreError> {
+    let sql = concat!(
+        grant_columns!(),
+        "JOIN sessions AS s ON s.session_id = g.session_id AND s.status <> 'deleted' WHERE g.grant_id = ?1"
+    );
+    Ok(query_all(connection, sql, params![id.bytes()], grant)?.pop())
+}
+
+pub(in super::super) fn grant_page(
+    connection: &Connection,
+    page: &GrantPage,
+) -> Result<Vec<Grant>, StoreError> {
+    let sql = concat!(
+        grant_columns!(),
+        "JOIN sessions AS s ON s.session_id = g.session_id AND s.owner_id = ?1 AND s.status <> 'deleted'
+         LEFT JOIN runs AS r ON r.run_id = g.run_id
+         WHERE (?2 IS NULL OR g.session_id = ?2)
+           AND (?3 IS NULL OR (g.created_at_ms, g.grant_id) < (?3, ?4))
+           AND (?5 IS NULL OR (g.revoked_at_ms IS NULL AND coalesce(g.expires_at_ms > ?5, true)
+             AND (g.run_id IS NULL OR r.completed_at_ms IS NULL)))
+         ORDER BY g.created_at_ms DESC, g.grant_id DESC LIMIT ?6"
+    );
+    let params = params![
+        page.owner,
+        blob(page.session),
+        page.before.map(|(at, _)| at.0),
+        blob(page.before.map(|(_, id)| id)),
+        page.in_force_at.map(|now| now.0),
+        sql_limit(page.limit),
+    ];
+    query_all(connection, sql, params, grant)
 }
 
 fn grant(columns: &mut Columns<'_>) -> rusqlite::Result<Grant> {
@@ -31,5 +73,7 @@ fn grant(columns: &mut Columns<'_>) -> rusqlite::Result<Grant> {
         created_at: columns.time()?,
         expires_at: columns.maybe_time()?,
         constraints: columns.maybe_json()?.unwrap_or_default(),
+        revoked_at: columns.maybe_time()?,
+        revoked_by: columns.maybe_json()?,
     })
 }
