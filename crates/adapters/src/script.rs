@@ -6,8 +6,8 @@
 use async_trait::async_trait;
 use mainspring_core::script::{Call, Command, parse};
 use mainspring_core::{
-    Answer, Approval, AttemptId, Block, ClientCall, ClientResult, Failure, Place, ToolOutcome, UsageReports,
-    WaitRequest,
+    Answer, Approval, ApprovalAnswer, ApprovalChoice, ApprovalRequest, AttemptId, Block, ClientCall,
+    ClientResult, Failure, Place, ToolOutcome, UsageReports, WaitRequest,
 };
 use mainspring_kernel::adapter::{
     Adapter, Ask, AttemptHandle, Capabilities, Death, Dispatch, End, Executed, HandleError, Record,
@@ -284,7 +284,10 @@ impl Interpreter {
     async fn ask(&self, index: usize, request: WaitRequest, question: &str) -> Result<Executed, Interrupted> {
         self.stream_words(question)?;
         self.attempt.record(vec![Record::Message { blocks: vec![], usage: None }]).await?;
-        Ok(Executed::Waiting(Ask { resume: self.resume_state(index), ..Ask::new(request, question) }))
+        let approval = ApprovalRequest::plain().offer(&[ApprovalChoice::DenyWithReason]);
+        let approval = (request == WaitRequest::Approval).then(|| Box::new(approval));
+        let resume = self.resume_state(index);
+        Ok(Executed::Waiting(Ask { resume, approval, ..Ask::new(request, question) }))
     }
 }
 
@@ -292,8 +295,9 @@ fn reply_to(answer: &Answer) -> String {
     match answer {
         Answer::Input { input: Value::String(text) } => format!("You answered: {text}\n"),
         Answer::Input { input } => format!("You answered: {input}\n"),
-        Answer::Approval { decision: Approval::Allowed } => "Approved.\n".into(),
-        Answer::Approval { .. } => "Denied.\n".into(),
+        Answer::Approval(answer) if answer.decision == Approval::Allowed => "Approved.\n".into(),
+        Answer::Approval(ApprovalAnswer { reason: Some(reason), .. }) => format!("Denied: {reason}\n"),
+        Answer::Approval(_) => "Denied.\n".into(),
         Answer::Tools { .. } => "Your tools have answered.\n".into(),
     }
 }

@@ -71,6 +71,7 @@ to_json![
     Delegated,
     DelegationView,
     FoundIds,
+    Grant,
     Health,
     KeptForForks,
     MadeKey,

@@ -18,6 +18,7 @@ pub mod control;
 mod delegation;
 mod event;
 mod feed;
+mod grant;
 mod id;
 mod json;
 pub mod jsonl;
@@ -38,6 +39,7 @@ pub use binding::{BindingAdoption, BindingListQuery, SessionAdopted, SessionAdop
 pub use delegation::{Delegate, Delegated, DelegationView, RunDelegations};
 pub use event::{CaughtUp, EventsQuery, OwnerEventsQuery, SubscriptionMode, Thought};
 pub use feed::{FeedItem, FeedSnapshot, LiveChange, LiveSession, LiveStatus};
+pub use grant::GrantListQuery;
 pub use id::{FoundIds, IdQuery};
 pub use json::ToJson;
 pub use key::{KeyListQuery, MadeKey, NewKey};

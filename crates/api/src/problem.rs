@@ -1,6 +1,6 @@
 //! Errors in the format of RFC 9457.
 
-use mainspring_core::RunStatus;
+use mainspring_core::{Decider, RunStatus, Time};
 use serde::{Deserialize, Serialize};
 
 /// The body of every error (RFC 9457).
@@ -28,4 +28,10 @@ pub struct Problem {
     /// Of `session_busy`: the status of the run that keeps the session busy.
     #[serde(rename = "runStatus", default, skip_serializing_if = "Option::is_none")]
     pub run_status: Option<RunStatus>,
+    /// Of `already_answered`: the one who answered first.
+    #[serde(rename = "answeredBy", default, skip_serializing_if = "Option::is_none")]
+    pub answered_by: Option<Decider>,
+    /// Of `already_answered`: when the first answer was given.
+    #[serde(rename = "answeredAtMs", default, skip_serializing_if = "Option::is_none")]
+    pub answered_at: Option<Time>,
 }

@@ -5,8 +5,9 @@
 //! serde `remote`: it does not compile unless it has the fields of its type.
 
 use mainspring_core::{
-    AgentDefinition, Answer, Approval, ArtifactId, Block, ClientResult, ClientTool, Cost, ExternalRef,
-    FileLocation, LegacyAlias, MessageId, Place, RunLimits, RunOptions,
+    AgentDefinition, Answer, Approval, ApprovalAnswer, ApprovalScope, ArtifactId, Block, ClientResult,
+    ClientTool, Cost, ExternalRef, FileLocation, LegacyAlias, MessageId, Place, RunLimits, RunOptions,
+    SuppliedResult,
 };
 use serde::de::{DeserializeOwned, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -163,13 +164,33 @@ pub(crate) enum AnswerForm {
     Input {
         input: Value,
     },
-    Approval {
-        decision: Approval,
-    },
+    Approval(#[serde(deserialize_with = "ApprovalForm::deserialize")] ApprovalAnswer),
     Tools {
         #[serde(deserialize_with = "results")]
         results: Vec<ClientResult>,
     },
+}
+
+#[derive(Deserialize)]
+#[serde(remote = "ApprovalAnswer", rename_all = "camelCase", deny_unknown_fields)]
+struct ApprovalForm {
+    decision: Approval,
+    #[serde(default)]
+    scope: ApprovalScope,
+    #[serde(default)]
+    expires_in_ms: Option<i64>,
+    #[serde(default)]
+    reason: Option<String>,
+    #[serde(default, deserialize_with = "supplied_result")]
+    result: Option<SuppliedResult>,
+}
+
+#[derive(Deserialize)]
+#[serde(remote = "SuppliedResult", rename_all = "camelCase", deny_unknown_fields)]
+struct SuppliedForm {
+    text: String,
+    #[serde(default)]
+    is_error: bool,
 }
 
 #[derive(Deserialize)]
@@ -288,6 +309,7 @@ items! {
     LocationItem(FileLocation) by "LocationForm::deserialize";
     ExternalRefItem(ExternalRef) by "ExternalRefForm::deserialize";
     LegacyAliasItem(LegacyAlias) by "LegacyAliasForm::deserialize";
+    SuppliedItem(SuppliedResult) by "SuppliedForm::deserialize";
 }
 
 /// Reads client tools.
@@ -298,6 +320,10 @@ pub fn tools<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<ClientTool>, D::E
 /// Reads results of client tools.
 pub fn results<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<ClientResult>, D::Error> {
     Ok(Vec::<ResultItem>::deserialize(from)?.into_iter().map(|item| item.0).collect())
+}
+
+fn supplied_result<'de, D: Deserializer<'de>>(from: D) -> Result<Option<SuppliedResult>, D::Error> {
+    Ok(Option::<SuppliedItem>::deserialize(from)?.map(|item| item.0))
 }
 
 fn locations<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<FileLocation>, D::Error> {

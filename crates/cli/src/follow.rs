@@ -5,14 +5,15 @@ use std::io::IsTerminal;
 
 use mainspring_client::{Item, Snapshot};
 use mainspring_core::{
-    Answer, Approval, Block, Body, DigestAuthor, Failure, Message, MessageId, MessageStatus, Position,
-    RetryReason, Role, Run, RunId, RunState, RunStatus, SessionId, Wait, WaitRequest,
+    Answer, Block, Body, DigestAuthor, Failure, Message, MessageId, MessageStatus, Position, RetryReason,
+    Role, Run, RunId, RunState, RunStatus, SessionId, Wait, WaitRequest,
 };
 use mainspring_kernel::kernel::{Kernel, Work};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 
 use super::Context;
+use super::approval::{answer_hint, parse_answer, request_lines};
 use super::connection::Connection;
 use super::error::{CliError, Exit};
 use super::output::{self, DIM, RED, Spinner, YELLOW};
@@ -356,6 +357,7 @@ impl RunPrinter<'_, '_> {
         // Client tools are executed by a program, not by the person who watches.
         if output.is_interactive() && wait.request != WaitRequest::Tools {
             output.print_note(format_args!("{YELLOW}?{YELLOW:#} {}", wait.question))?;
+            request_lines(wait).into_iter().try_for_each(|line| output.print_note(line))?;
             let answer = tokio::select! {
                 answer = read_answer(self.context, wait) => answer?,
                 signal = interrupt_signal() => {
@@ -390,6 +392,7 @@ pub(super) fn print_wait(context: &Context<'_>, run: RunId, wait: &Wait) -> Resu
         return Ok(());
     }
     output.print_note(format_args!("{YELLOW}waiting{YELLOW:#}: {}", wait.question))?;
+    request_lines(wait).into_iter().try_for_each(|line| output.print_note(line))?;
     for call in wait.calls.iter().filter(|call| !call.answered) {
         let (name, input) = (&call.name, output::excerpt(&call.input.to_string(), 200));
         output.print_note(format_args!("{DIM}· {} calls {name} {input}{DIM:#}", call.tool_use_id))?;
@@ -406,7 +409,7 @@ pub(super) fn format_end(run: RunId, state: &RunState) -> String {
 fn answer_command(run: RunId, wait: &Wait) -> String {
     match wait.request {
         WaitRequest::Input => format!("mainspring run answer {run} TEXT"),
-        WaitRequest::Approval => format!("mainspring run answer {run} --allow (or --deny)"),
+        WaitRequest::Approval => format!("mainspring approval allow {run} (or deny)"),
         WaitRequest::Tools => {
             let missing = wait.calls.iter().filter(|call| !call.answered);
             let results = missing.map(|call| format!(" --tool-result '{}=TEXT'", call.tool_use_id));
@@ -432,7 +435,7 @@ pub(super) fn exit_code(status: RunStatus) -> Exit {
 async fn read_answer(context: &Context<'_>, wait: &Wait) -> Result<Option<Answer>, CliError> {
     let hint = match wait.request {
         WaitRequest::Input => "answer",
-        WaitRequest::Approval => "allow? [y/n]",
+        WaitRequest::Approval => answer_hint(wait),
         WaitRequest::Tools => return Ok(None),
     };
     // Input typed before the question was shown is not an answer to it.
@@ -452,13 +455,10 @@ async fn read_answer(context: &Context<'_>, wait: &Wait) -> Result<Option<Answer
                 let input = Value::String(line.trim().to_owned());
                 return Ok(Some(Answer::Input { input }));
             }
-            (WaitRequest::Approval, "y" | "yes") => {
-                return Ok(Some(Answer::Approval { decision: Approval::Allowed }));
-            }
-            (WaitRequest::Approval, "n" | "no") => {
-                return Ok(Some(Answer::Approval { decision: Approval::Denied }));
-            }
-            (WaitRequest::Approval, _) => context.output.print_note("please answer y or n")?,
+            (WaitRequest::Approval, _) => match parse_answer(&line) {
+                Some(answer) => return Ok(Some(answer)),
+                None => context.output.print_note(format_args!("please answer: {hint}"))?,
+            },
         }
     }
 }

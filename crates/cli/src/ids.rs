@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use mainspring_api::request::nearest;
 use mainspring_client::{AgentListQuery, IdQuery, SessionListQuery};
-use mainspring_core::{BadId, IdKind, IdPrefix, KeyId, MessageId, RunId, SessionId};
+use mainspring_core::{BadId, GrantId, IdKind, IdPrefix, KeyId, MessageId, RunId, SessionId};
 
 use super::connection::Connection;
 use super::error::{CliError, Exit};
@@ -40,6 +40,11 @@ pub(super) async fn find_message(
 /// Finds the API key of an id or of the unique beginning of one.
 pub(super) async fn find_key(connection: &mut Connection<'_>, text: &str) -> Result<KeyId, CliError> {
     find(connection, IdKind::Key, text, None).await
+}
+
+/// Finds the grant that `text` names.
+pub(super) async fn find_grant(connection: &mut Connection<'_>, text: &str) -> Result<GrantId, CliError> {
+    find(connection, IdKind::Grant, text, None).await
 }
 
 /// Finds the id that `text` is, or is the unique beginning of. A whole id is not looked up.

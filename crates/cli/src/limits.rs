@@ -48,7 +48,7 @@ fn parse_into<T>(slot: &mut Option<T>, value: Option<T>) -> bool {
 }
 
 /// Parses a duration with its unit into milliseconds.
-fn parse_millis(text: &str) -> Option<u64> {
+pub(crate) fn parse_millis(text: &str) -> Option<u64> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);
     let factor = match unit {

@@ -17,6 +17,7 @@ use mainspring_store::StateDir;
 
 mod adapter;
 mod agent;
+mod approval;
 mod attach;
 mod auth;
 mod backup;
@@ -33,6 +34,7 @@ mod event_line;
 mod feed;
 mod file;
 mod follow;
+mod grant;
 mod guard;
 mod ids;
 mod import;
@@ -144,6 +146,12 @@ enum Command {
     Mcp(mcp::Mcp),
     /// Serve a scripted model in the providers' protocols; needs no key
     ModelServer(model_server::ModelServer),
+    /// List, show and answer the approvals that agents wait for
+    #[command(subcommand)]
+    Approval(approval::Approval),
+    /// List and revoke grants: recorded decisions to allow or deny
+    #[command(subcommand)]
+    Grant(grant::Grant),
     /// Create, list and revoke API keys
     #[command(subcommand)]
     Key(key::Key),
@@ -318,6 +326,8 @@ impl Context<'_> {
             Command::Stdio(stdio) => Box::pin(stdio.execute(self)).await,
             Command::Mcp(mcp) => Box::pin(mcp.execute(self)).await,
             Command::ModelServer(server) => server.execute(self).await,
+            Command::Approval(approval) => Box::pin(approval.execute(self)).await,
+            Command::Grant(grant) => Box::pin(grant.execute(self)).await,
             Command::Key(key) => Box::pin(key.execute(self)).await,
             Command::Import(import) => Box::pin(import.execute(self)).await,
             Command::Config(config) => config.execute(self),

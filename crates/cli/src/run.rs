@@ -152,7 +152,10 @@ async fn retry_run(connection: &mut Connection<'_>, retry: &retry::RetryArgs) ->
 }
 
 /// Returns the current position of the session's stream.
-async fn session_position(connection: &mut Connection<'_>, run: RunId) -> Result<Position, CliError> {
+pub(super) async fn session_position(
+    connection: &mut Connection<'_>,
+    run: RunId,
+) -> Result<Position, CliError> {
     let session = connection.request(async |client| client.run_get(run).await).await?.session.to_string();
     Ok(connection.request(async |client| client.session_snapshot(&session).await).await?.position)
 }

@@ -22,6 +22,7 @@ mod agents;
 mod artifacts;
 mod bindings;
 mod delegations;
+mod grants;
 mod ids;
 mod keys;
 mod runs;

@@ -49,6 +49,7 @@ from_json![
     Delegated,
     DelegationView,
     FoundIds,
+    Grant,
     Health,
     KeptForForks,
     MadeKey,

@@ -371,10 +371,8 @@ pub struct NewGrant {
 
 /// The circumstances of a run that a grant is bound to.
 pub fn circumstances(adapter: &str, mode: Mode, folder: Option<&str>) -> Map<String, Value> {
-    let mut all = Map::from_iter([
-        ("adapter".to_owned(), adapter.into()),
-        ("mode".to_owned(), mode.name().into()),
-    ]);
+    let mut all =
+        Map::from_iter([("adapter".to_owned(), adapter.into()), ("mode".to_owned(), mode.name().into())]);
     all.extend(folder.map(|folder| ("cwd".to_owned(), folder.into())));
     all
 }
@@ -468,7 +466,6 @@ impl Replies {
         }
     }
 }
-
 
 #[cfg(test)]
 mod tests;

@@ -13,11 +13,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::{
-    Approval, ApprovalRequest, ArtifactId, ArtifactRole, AttemptId, BindingId, BindingStatus, Block, Budget, ClientCall,
-    ClientResult, Decider, DelegationId, DelegationMode, DelegationStatus, DigestAuthor, EventId,
-    ExternalRef, Failure, Fidelity, GrantId, LeftProcess, Message, MessageId, Mode, OnExpiry, Policy, RetryReason,
-    RunId, RunLimits, RunStatus, Sandbox, SessionId, SessionStatus, StateAuthor, StateScope, StepId,
-    StopReason, SuppliedResult, Time, TitleSource, Usage, Visibility, WaitId,
+    Approval, ApprovalRequest, ArtifactId, ArtifactRole, AttemptId, BindingId, BindingStatus, Block, Budget,
+    ClientCall, ClientResult, Decider, DelegationId, DelegationMode, DelegationStatus, DigestAuthor, EventId,
+    ExternalRef, Failure, Fidelity, GrantId, LeftProcess, Message, MessageId, Mode, OnExpiry, Policy,
+    RetryReason, RunId, RunLimits, RunStatus, Sandbox, SessionId, SessionStatus, StateAuthor, StateScope,
+    StepId, StopReason, SuppliedResult, Time, TitleSource, Usage, Visibility, WaitId,
 };
 
 /// The version of the event envelope.
@@ -394,7 +394,6 @@ bodies! {
         tool_use_id: String,
         name: String,
         #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")] input: Option<Value>,
-        #[serde(default, skip_serializing_if = "Option::is_none")] answered_by: Option<Box<Decider>>,
     }
     /// A tool call changed something or ran a command, and the agent has not asked for the permission that it needs.
     "tool.unasked" => ToolUnasked { tool_use_id: String, name: String }

@@ -7,7 +7,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{ArtifactId, DelegationId, KeyId, MessageId, RunId, SessionId};
+use crate::ids::{ArtifactId, DelegationId, GrantId, KeyId, MessageId, RunId, SessionId};
 use crate::message::names;
 
 /// The hexadecimal digits of an id.
@@ -28,6 +28,8 @@ pub enum IdKind {
     Artifact,
     /// Delegations (`del_…`).
     Delegation,
+    /// Grants (`grant_…`).
+    Grant,
     /// API keys (`key_…`).
     Key,
 }
@@ -37,6 +39,7 @@ names!(IdKind {
     Message => "message",
     Artifact => "artifact",
     Delegation => "delegation",
+    Grant => "grant",
     Key => "key",
 });
 
@@ -49,6 +52,7 @@ impl IdKind {
             Self::Message => MessageId::PREFIX,
             Self::Artifact => ArtifactId::PREFIX,
             Self::Delegation => DelegationId::PREFIX,
+            Self::Grant => GrantId::PREFIX,
             Self::Key => KeyId::PREFIX,
         }
     }
@@ -61,6 +65,7 @@ impl IdKind {
             Self::Message => MessageId::from_bytes(bytes).to_string(),
             Self::Artifact => ArtifactId::from_bytes(bytes).to_string(),
             Self::Delegation => DelegationId::from_bytes(bytes).to_string(),
+            Self::Grant => GrantId::from_bytes(bytes).to_string(),
             Self::Key => KeyId::from_bytes(bytes).to_string(),
         }
     }

@@ -39,8 +39,8 @@ pub mod wait;
 pub use access::{AccessRole, ApiKey, Visibility};
 pub use agent::{AgentDefinition, AgentName};
 pub use approval::{
-    Approval, ApprovalAnswer, ApprovalChoice, ApprovalRequest, ApprovalScope, Decider, MayAnswer, NewGrant, Replies,
-    RequestedAction, RequestedCall, SuppliedResult,
+    Approval, ApprovalAnswer, ApprovalChoice, ApprovalRequest, ApprovalScope, Decider, MayAnswer, NewGrant,
+    Replies, RequestedAction, RequestedCall, SuppliedResult,
 };
 pub use attempt::{Attempt, Cancellation};
 pub use binding::{Binding, BindingStatus, Fidelity};

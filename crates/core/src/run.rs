@@ -20,8 +20,8 @@ use serde::{Deserialize, Serialize};
 use crate::attempt::{self, Attempt};
 use crate::wait::{self, Answer, Answerer, Wait, WaitRequest};
 use crate::{
-    ApprovalAnswer, AttemptId, Body, CancelReason, Close, Cost, Failure, MessageId, NextAttempt, NodeId, Point, Proof,
-    Refusal, RetryReason, RunChange, RunId, SessionId, Time, Usage, WaitId,
+    ApprovalAnswer, AttemptId, Body, CancelReason, Close, Cost, Failure, MessageId, NextAttempt, NodeId,
+    Point, Proof, Refusal, RetryReason, RunChange, RunId, SessionId, Time, Usage, WaitId,
 };
 
 mod budget;

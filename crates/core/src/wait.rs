@@ -15,8 +15,8 @@ use serde_json::Value;
 
 use crate::message::names;
 use crate::{
-    Approval, ApprovalAnswer, ApprovalChoice, ApprovalRequest, Body, ClientCall, ClientResult, Decider, GrantId,
-    Refusal, Replies, Time, WaitId,
+    Approval, ApprovalAnswer, ApprovalChoice, ApprovalRequest, Body, ClientCall, ClientResult, Decider,
+    GrantId, Refusal, Replies, Time, WaitId,
 };
 
 /// An open question of a run.
@@ -230,9 +230,7 @@ fn close(
     let wait_id = wait.id;
     match (request, answer) {
         (_, Some(_)) if wait.answer.is_some() => Err(Refusal::Answered { wait: wait_id, first: None }),
-        (WaitRequest::Input, None) => {
-            Ok(Body::InputProvided { wait_id, input: None, answered_by: None })
-        }
+        (WaitRequest::Input, None) => Ok(Body::InputProvided { wait_id, input: None, answered_by: None }),
         (WaitRequest::Input, Some(Answer::Input { input })) => Ok(Body::InputProvided {
             wait_id,
             input: Some(input),
@@ -421,7 +419,10 @@ mod tests {
     #[test]
     fn expired_is_not_a_valid_answer() {
         let refusal = decide(&wait(WaitRequest::Approval), approval(Approval::Expired)).unwrap_err();
-        assert!(refusal.to_string().ends_with("asks for allowed, denied or supplied, not expired"), "{refusal}");
+        assert!(
+            refusal.to_string().ends_with("asks for allowed, denied or supplied, not expired"),
+            "{refusal}"
+        );
     }
 
     #[test]

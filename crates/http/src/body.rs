@@ -12,6 +12,7 @@ use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt;
 use mainspring_api::ToJson;
 use mainspring_core::{AttemptId, BadId, DelegationId, KeyId, MessageId, RunId};
+use mainspring_core::{BadId, DelegationId, GrantId, KeyId, MessageId, RunId};
 use mainspring_kernel::kernel::session_ref;
 use mainspring_kernel::store::SessionRef;
 use serde::de::DeserializeOwned;
@@ -214,6 +215,8 @@ id_paths! {
     AttemptPath(AttemptId): "attempt", "The attempt.", "att";
     /// Extracts the API key from the path.
     KeyPath(KeyId): "key", "The API key.", "key";
+    /// Extracts the grant from the path.
+    GrantPath(GrantId): "grant", "The grant.", "grant";
     /// Extracts the delegation from the path.
     DelegationPath(DelegationId): "delegation", "The delegation.", "del";
 }

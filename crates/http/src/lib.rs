@@ -24,6 +24,7 @@ mod document;
 mod endpoint;
 mod events;
 mod feed;
+mod grants;
 mod guard;
 mod health;
 mod ids;
@@ -119,6 +120,8 @@ fn endpoints() -> [(Vec<Endpoint>, &'static [document::ProblemRow]); 2] {
         runs::run_cancel,
         runs::run_retry,
         runs::run_answer,
+        grants::grant_list,
+        grants::grant_revoke,
         state::session_state_list,
         state::session_state_get,
         state::session_state_set,

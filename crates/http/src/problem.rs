@@ -3,7 +3,7 @@
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use mainspring_api::ToJson;
-use mainspring_core::RunStatus;
+use mainspring_core::{FirstAnswer, Refusal, RunStatus};
 use mainspring_kernel::Error;
 
 /// Every problem of the HTTP API: status and code. Responses and the OpenAPI document both use this table. A kernel
@@ -43,6 +43,7 @@ pub const PROBLEMS: &[(StatusCode, &str)] = &[
     (StatusCode::CONFLICT, "not_waiting"),
     (StatusCode::CONFLICT, "already_answered"),
     (StatusCode::CONFLICT, "wrong_answer"),
+    (StatusCode::CONFLICT, "answer_not_offered"),
     (StatusCode::CONFLICT, "tool_result_conflict"),
     (StatusCode::CONFLICT, "no_org"),
     (StatusCode::CONFLICT, "wrong_state"),
@@ -86,12 +87,14 @@ pub struct Problem {
     pub retryable: bool,
     /// The status of the run that keeps a session busy.
     pub run_status: Option<RunStatus>,
+    /// The first answer to a wait that was answered again.
+    pub first_answer: Option<Box<FirstAnswer>>,
 }
 
 impl Problem {
     /// Creates a problem that is not retryable. [`PROBLEMS`] must contain its status and code.
     pub(super) fn new(status: StatusCode, code: &'static str, detail: impl Into<String>) -> Self {
-        Self { status, code, detail: detail.into(), retryable: false, run_status: None }
+        Self { status, code, detail: detail.into(), retryable: false, run_status: None, first_answer: None }
     }
 
     /// Creates a retryable problem.
@@ -114,8 +117,12 @@ impl From<Error> for Problem {
             Error::Busy { status } => Some(*status),
             _ => None,
         };
+        let first_answer = match &error {
+            Error::Refused(Refusal::Answered { first, .. }) => first.clone(),
+            _ => None,
+        };
         let retryable = error.is_retryable();
-        Self { retryable, run_status, ..Self::new(status, error.code(), error.to_string()) }
+        Self { retryable, run_status, first_answer, ..Self::new(status, error.code(), error.to_string()) }
     }
 }
 
@@ -133,6 +140,8 @@ impl IntoResponse for Problem {
             detail: self.detail,
             retryable: self.retryable,
             run_status: self.run_status,
+            answered_at: self.first_answer.as_ref().map(|first| first.at),
+            answered_by: self.first_answer.map(|first| first.by),
         };
         let mut response = (self.status, body.to_json().unwrap_or_default()).into_response();
         response.extensions_mut().insert(ProblemCode(self.code));

@@ -285,7 +285,7 @@ pub(super) async fn run_retry(
     post, path = "/v1/runs/{run}/answer", params(RunPath), request_body = WaitAnswer,
     responses((status = 200, description = "The run after the answer", body = Run)),
     extensions(("x-problems" = json!([
-        "forbidden", "not_waiting", "already_answered", "wrong_answer", "unknown_tool_use", "tool_result_conflict"
+        "forbidden", "not_waiting", "already_answered", "wrong_answer", "answer_not_offered", "unknown_tool_use", "tool_result_conflict"
     ]))),
 )]
 pub(super) async fn run_answer(

@@ -32,6 +32,7 @@ mod data;
 mod delegations;
 mod draft;
 mod execute;
+mod grant;
 mod inbox;
 mod lifetime;
 mod limits;
@@ -191,6 +192,9 @@ impl Actor {
                 let outcome = Box::pin(self.answer(run, wait, answer, by)).await;
                 self.report_status();
                 let _ = reply.send(outcome);
+            }
+            Command::GrantRevoke(grant, by, reply) => {
+                drop(reply.send(Box::pin(self.grant_revoke(grant, by)).await));
             }
             Command::Session(commands, version, reply) => {
                 let outcome = Box::pin(self.change_session(commands, version)).await;

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 pub use mainspring_api::{Capabilities, RestartBehavior};
 use mainspring_core::{
-    Answer, ApprovalRequest, Attempt, AttemptId, AuthMethod, Binding, ClientCall, ClientResult, Digest, Failure, LeftProcess,
-    Message, Point, Replies, Run, Session, Time, Usage, WaitId, WaitRequest,
+    Answer, ApprovalRequest, Attempt, AttemptId, AuthMethod, Binding, ClientCall, ClientResult, Digest,
+    Failure, LeftProcess, Message, Point, Replies, Run, Session, Time, Usage, WaitId, WaitRequest,
 };
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;

@@ -37,6 +37,7 @@ mod bindings;
 mod control;
 mod delegations;
 mod final_text;
+mod grants;
 mod idempotency;
 mod ids;
 mod keys;
@@ -61,6 +62,7 @@ pub use artifacts::{ArtifactQuery, ArtifactsOf, BlobsCheck, NewArtifact};
 pub use bindings::{Adopted, SessionAdopted, instructions_hash};
 pub use control::KernelPlane;
 pub use delegations::{Delegated, DelegationRequest, MAX_CONTEXT_CHARS, MAX_DEPTH, RunDelegations};
+pub use grants::GrantQuery;
 pub use keys::{KeyQuery, NewKey, Secret};
 pub use options::{OnOrphan, Options, Retry, Work};
 pub use portable::{Export, Import};
@@ -69,6 +71,7 @@ pub use requests::{
     Accepted, CancelOutcome, Deleted, NewSession, Opening, RunQuery, RunRequest, Scope, SessionPatch,
     SessionQuery, SessionTarget, Snapshot,
 };
+pub(crate) use runs::json_size;
 pub use search::{MessageHit, SearchHit, SearchPosition, SearchQuery, SearchResult};
 pub use sessions::session_ref;
 pub use start::{SessionStart, Started};

@@ -9,8 +9,8 @@
 
 use mainspring_core::approval::circumstances;
 use mainspring_core::{
-    Answer, Approval, ApprovalAnswer, ApprovalRequest, Decider, Grant, GrantEffect, GrantId, GrantSource, Mode,
-    Replies, RunId, Time, WaitRequest,
+    Answer, Approval, ApprovalAnswer, ApprovalRequest, Decider, Grant, GrantEffect, GrantId, GrantSource,
+    Mode, Replies, RunId, Time, WaitRequest,
 };
 use serde_json::{Map, Value};
 

@@ -8,7 +8,9 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use mainspring_core::{
-    ApiKey, Artifact, ArtifactId, Attempt, AttemptId, Binding, Cursor, Delegation, DelegationId, Digest, Event, Grant, GrantId, Line, LineId, MessageId, NodeId, Point, Position, Run, RunId, Session, SessionId, StateEntry, StateOutcome, StateSlot, Step, Time, Usage, VersionMismatch,
+    ApiKey, Artifact, ArtifactId, Attempt, AttemptId, Binding, Cursor, Delegation, DelegationId, Digest,
+    Event, Grant, GrantId, Line, LineId, MessageId, NodeId, Point, Position, Run, RunId, Session, SessionId,
+    StateEntry, StateOutcome, StateSlot, Step, Time, Usage, VersionMismatch,
 };
 
 mod commit;

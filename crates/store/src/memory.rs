@@ -8,13 +8,15 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use mainspring_core::{
-    ApiKey, Artifact, ArtifactId, Attempt, AttemptId, Binding, Cursor, Delegation, Digest, Event, Grant, GrantId, Line, LineId, MessageId, NodeId, Point, Position, Run, RunId, Session, SessionId, SessionStatus, StateEntry, StateOutcome, StateSlot, Step, Time, Usage,
+    ApiKey, Artifact, ArtifactId, Attempt, AttemptId, Binding, Cursor, Delegation, Digest, Event, Grant,
+    GrantId, Line, LineId, MessageId, NodeId, Point, Position, Run, RunId, Session, SessionId, SessionStatus,
+    StateEntry, StateOutcome, StateSlot, Step, Time, Usage,
 };
 use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{
-    GrantPage,     AgentRow, ArtifactPage, Chunk, Commit, DelegationsOf, Fence, FoundMessage, IdPage, InboxItem, KeyPage,
-    KeyRef, Loaded, LostEvents, OwnerState, PlacedMessage, Request, Row, RunPage, SessionLine, SessionPage,
-    SessionRef, StateAt, Store, StoreError, TreeRow, Unfinished,
+    AgentRow, ArtifactPage, Chunk, Commit, DelegationsOf, Fence, FoundMessage, GrantPage, IdPage, InboxItem,
+    KeyPage, KeyRef, Loaded, LostEvents, OwnerState, PlacedMessage, Request, Row, RunPage, SessionLine,
+    SessionPage, SessionRef, StateAt, Store, StoreError, TreeRow, Unfinished,
 };
 use parking_lot::Mutex;
 

@@ -14,13 +14,15 @@ use std::thread::JoinHandle;
 
 use async_trait::async_trait;
 use mainspring_core::{
-    ApiKey, Artifact, ArtifactId, Attempt, AttemptId, Binding, Cursor, Delegation, Digest, Event, Grant, GrantId, Line, LineId, MessageId, NodeId, Point, Position, Run, RunId, Session, SessionId, StateEntry, StateOutcome, StateSlot, Step, Time, Usage,
+    ApiKey, Artifact, ArtifactId, Attempt, AttemptId, Binding, Cursor, Delegation, Digest, Event, Grant,
+    GrantId, Line, LineId, MessageId, NodeId, Point, Position, Run, RunId, Session, SessionId, StateEntry,
+    StateOutcome, StateSlot, Step, Time, Usage,
 };
 use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{
-    AgentRow, ArtifactPage, Chunk, Commit, DelegationsOf, Fence, FoundMessage, IdPage, InboxItem, KeyPage,
-    GrantPage, KeyRef, Loaded, LostEvents, OwnerState, PlacedMessage, Request, RunPage, SessionLine, SessionPage,
-    SessionRef, StateAt, Store, StoreError, TreeRow, Unfinished,
+    AgentRow, ArtifactPage, Chunk, Commit, DelegationsOf, Fence, FoundMessage, GrantPage, IdPage, InboxItem,
+    KeyPage, KeyRef, Loaded, LostEvents, OwnerState, PlacedMessage, Request, RunPage, SessionLine,
+    SessionPage, SessionRef, StateAt, Store, StoreError, TreeRow, Unfinished,
 };
 use rusqlite::Connection;
 use tokio::sync::oneshot;

@@ -14,7 +14,9 @@ use agent_client_protocol::v1::schema::{
     WriteTextFileRequest,
 };
 use agent_client_protocol::{Error, ErrorCode, Responder};
-use mainspring_core::{Approval, Replies};
+use mainspring_core::{
+    Approval, ApprovalChoice, ApprovalRequest, Block, FileLocation, Replies, RequestedCall,
+};
 use mainspring_kernel::adapter::{AttemptHandle, Death, HandleError};
 use mainspring_kernel::policy::{self, Action, Question, Resource, Rule, Rules, may_allow};
 use parking_lot::Mutex;
@@ -25,7 +27,7 @@ use serde_json::{Value, json};
 use super::files::Workspace;
 use super::terminal::{self, Terminal};
 use super::worker::AcpWorker;
-use crate::driver::{ProcessContext, TurnContext, excerpt};
+use crate::driver::{ProcessContext, TurnContext, diff_block, excerpt};
 use crate::process::Launch;
 
 /// The most terminals a turn can have at once.
@@ -198,7 +200,7 @@ impl ClientServices {
             Ok(request) => request,
             Err(error) => return Ok(Err(error)),
         };
-        let path = match self.permit_file("read", &path).await? {
+        let path = match self.permit_file("read", &path, None).await? {
             Ok(path) => path,
             Err(error) => return Ok(Err(error)),
         };
@@ -212,7 +214,7 @@ impl ClientServices {
             Ok(request) => request,
             Err(error) => return Ok(Err(error)),
         };
-        let path = match self.permit_file("write", &path).await? {
+        let path = match self.permit_file("write", &path, Some(&content)).await? {
             Ok(path) => path,
             Err(error) => return Ok(Err(error)),
         };
@@ -220,11 +222,13 @@ impl ClientServices {
         Ok(blocking(move || workspace.write(&path, &content)).await.map(|()| json!({})))
     }
 
-    /// Locates a file and decides whether the operation is allowed. Returns its resolved path.
+    /// Locates a file and decides whether the operation is allowed; `written` is the text to write. Returns its resolved
+    /// path.
     async fn permit_file(
         &self,
         operation: &str,
         requested: &Path,
+        written: Option<&str>,
     ) -> Result<Result<PathBuf, Error>, HandleError> {
         let (workspace, path) = (self.0.workspace.clone(), requested.to_owned());
         let located = blocking(move || workspace.locate(&path)).await;
@@ -238,22 +242,43 @@ impl ClientServices {
             }
         };
         let action = action("fs", operation, Resource::Path(path.clone()));
-        Ok(self.permit(&action).await?.map(|()| path))
+        let diff = match written {
+            Some(after) => vec![self.written_diff(&path, after).await?],
+            None => vec![],
+        };
+        let call = RequestedCall {
+            name: format!("fs/{operation}_text_file"),
+            kind: Some(if written.is_some() { "edit" } else { "read" }.to_owned()),
+            locations: vec![FileLocation { path: path.to_string_lossy().into_owned(), line: None }],
+            diff,
+            ..RequestedCall::default()
+        };
+        Ok(self.permit(&action, call).await?.map(|()| path))
     }
 
-    async fn permit(&self, action: &Action) -> Result<Result<(), Error>, HandleError> {
+    /// The change that writing `after` to a file would make.
+    async fn written_diff(&self, path: &Path, after: &str) -> Result<Block, HandleError> {
+        let (workspace, read) = (self.0.workspace.clone(), path.to_owned());
+        // A file that cannot be read as text is shown as a new one.
+        let before = blocking(move || workspace.read(&read, None, None)).await.ok();
+        let path = path.to_string_lossy().into_owned();
+        diff_block(&self.0.attempt, path, before, after.to_owned()).await
+    }
+
+    async fn permit(&self, action: &Action, call: RequestedCall) -> Result<Result<(), Error>, HandleError> {
         let Action { capability, operation, resource } = action;
-        let question = excerpt(format!("Allow {operation} {resource}?"));
+        let text = excerpt(format!("Allow {operation} {resource}?"));
+        let request = ApprovalRequest::of(action.requested(), Some(call));
+        let request = request.offer(&[ApprovalChoice::DenyWithReason]);
+        let question = Question { request: Some(Box::new(request)), ..with_replies(text) };
         let ClientInner { attempt, rules, standing, .. } = &*self.0;
-        let decision =
-            rules.request_permission(attempt, standing.as_ref(), action, with_replies(question)).await?;
-        Ok(match decision {
-            Approval::Allowed => Ok(()),
-            Approval::Denied | Approval::Expired => {
-                let message = format!("not allowed: {capability} {operation} {resource}");
-                Err(Error::new(ErrorCode::INVALID_REQUEST, message))
-            }
-        })
+        let answer = rules.request_permission(attempt, standing.as_ref(), action, question).await?;
+        if answer.decision == Approval::Allowed {
+            return Ok(Ok(()));
+        }
+        let reason = answer.reason.map(|reason| format!(": {reason}")).unwrap_or_default();
+        let message = format!("not allowed: {capability} {operation} {resource}{reason}");
+        Ok(Err(Error::new(ErrorCode::INVALID_REQUEST, message)))
     }
 
     async fn create_terminal(&self, params: Value) -> Result<Response, HandleError> {
@@ -268,12 +293,20 @@ impl ClientServices {
             Err(error) => return Ok(Err(error)),
         };
         let action = action("terminal", "run", terminal::resource(&request));
-        if let Err(error) = self.permit(&action).await? {
-            return Ok(Err(error));
-        }
-        if self.0.rules.admits_by_name(&action) {
-            // The rule names a program. A variable could make the program run another one.
+        if !self.0.rules.admits_everything(&action) {
+            // A person, or a rule that names a program, allows that program. A variable could make it run another one.
             request.env.retain(|variable| terminal::is_harmless_variable(&variable.name));
+        }
+        let env: Vec<Value> =
+            request.env.iter().map(|var| json!({"name": var.name, "value": var.value})).collect();
+        let call = RequestedCall {
+            name: "terminal/create".to_owned(),
+            kind: Some("execute".to_owned()),
+            input: json!({"command": request.command, "args": request.args, "cwd": folder, "env": env}),
+            ..RequestedCall::default()
+        };
+        if let Err(error) = self.permit(&action, call).await? {
+            return Ok(Err(error));
         }
         if self.0.terminals.lock().len() >= MAX_TERMINALS {
             let message = format!("a turn has at most {MAX_TERMINALS} terminals: release one");

@@ -3,10 +3,11 @@
 use agent_client_protocol::v1::schema::{
     PermissionOption, PermissionOptionKind, RequestPermissionRequest, ToolKind,
 };
-use mainspring_core::{Approval, Replies};
+use mainspring_core::{Approval, ApprovalRequest, Block, Replies, RequestedCall};
 use mainspring_kernel::policy::{Action, Resource};
 use serde_json::Value;
 
+use super::tool_call::location;
 use crate::driver::excerpt;
 
 /// The requested action in the terms of the policy's rules: `tool KIND TITLE`. Both are the agent's own word.
@@ -15,6 +16,24 @@ pub(super) fn act(request: &RequestPermissionRequest) -> Action {
     let kind = fields.kind.and_then(kind_name).unwrap_or("other");
     let title = fields.title.as_deref().or(fields.name.as_deref()).unwrap_or_default();
     Action { capability: "tool", operation: kind.to_owned(), resource: Resource::Text(title.to_owned()) }
+}
+
+/// The request as data: the call, with the changes that it would make.
+pub(super) fn requested(request: &RequestPermissionRequest, diff: Vec<Block>) -> ApprovalRequest {
+    let fields = &request.tool_call.fields;
+    let kind = fields.kind.and_then(kind_name);
+    let names = [fields.name.as_deref(), fields.title.as_deref(), kind];
+    let call = RequestedCall {
+        tool_use_id: Some(request.tool_call.tool_call_id.to_string()),
+        name: names.into_iter().flatten().next().unwrap_or("tool").to_owned(),
+        title: fields.title.clone(),
+        kind: kind.map(str::to_owned),
+        input: fields.raw_input.clone().unwrap_or_default(),
+        locations: fields.locations.iter().flatten().map(location).collect(),
+        diff,
+        truncated: false,
+    };
+    ApprovalRequest::of(act(request).requested(), Some(call))
 }
 
 /// The name of a tool kind, unless it is the unspecific "other".
@@ -50,7 +69,8 @@ pub(super) fn narrowest_option(
 ) -> Option<&PermissionOption> {
     let kinds = match decision {
         Approval::Allowed => [PermissionOptionKind::AllowOnce, PermissionOptionKind::AllowAlways],
-        Approval::Denied | Approval::Expired => {
+        // An agent of this protocol takes no result instead of its own.
+        Approval::Denied | Approval::Supplied | Approval::Expired => {
             [PermissionOptionKind::RejectOnce, PermissionOptionKind::RejectAlways]
         }
     };

@@ -1,7 +1,7 @@
 //! Tool calls and content of ACP agents, converted into blocks of messages.
 
 use agent_client_protocol::v1::schema::{
-    ContentBlock, EmbeddedResourceResource, ToolCallContent, ToolCallUpdateFields, ToolKind,
+    ContentBlock, EmbeddedResourceResource, ToolCallContent, ToolCallLocation, ToolCallUpdateFields, ToolKind,
 };
 use mainspring_core::{Block, FileLocation, Time};
 use mainspring_kernel::adapter::{AttemptHandle, HandleError};
@@ -18,7 +18,7 @@ pub(super) struct OpenToolCall {
     pub(super) title: Option<String>,
     pub(super) kind: Option<ToolKind>,
     pub(super) input: Option<Value>,
-    locations: Vec<FileLocation>,
+    pub(super) locations: Vec<ToolCallLocation>,
     /// The latest content. Each report replaces it.
     content: Vec<ToolCallContent>,
     raw_output: Option<Value>,
@@ -40,11 +40,7 @@ impl OpenToolCall {
             self.input = Some(input);
         }
         if let Some(locations) = fields.locations {
-            let location = |location: agent_client_protocol::v1::schema::ToolCallLocation| FileLocation {
-                path: location.path.to_string_lossy().into_owned(),
-                line: location.line,
-            };
-            self.locations = locations.into_iter().map(location).collect();
+            self.locations = locations;
         }
         // The last report may hold the status alone.
         if let Some(content) = fields.content.filter(|content| !content.is_empty()) {
@@ -62,7 +58,7 @@ impl OpenToolCall {
             name: names.into_iter().flatten().next().unwrap_or("tool").to_owned(),
             title: self.title.clone(),
             kind: kind.map(str::to_owned),
-            locations: self.locations.clone(),
+            locations: self.locations.iter().map(location).collect(),
             input: self.input.clone(),
         }
     }
@@ -97,22 +93,33 @@ impl OpenToolCall {
         let name = self.name.as_deref().or(self.title.as_deref()).unwrap_or("tool");
         let mut blocks = output_blocks(attempt, name, text.clone()).await?;
         for content in &self.content {
-            match content {
-                ToolCallContent::Content(content) => {
-                    if let Some(file) = file_of(&content.content) {
-                        blocks.push(file.store(attempt).await?);
-                    }
-                }
-                ToolCallContent::Diff(diff) => {
-                    let path = diff.path.to_string_lossy().into_owned();
-                    let (before, after) = (diff.old_text.clone(), diff.new_text.clone());
-                    blocks.push(diff_block(attempt, path, before, after).await?);
-                }
-                _ => {}
+            if let ToolCallContent::Content(content) = content
+                && let Some(file) = file_of(&content.content)
+            {
+                blocks.push(file.store(attempt).await?);
             }
         }
+        blocks.extend(self.diff_blocks(attempt).await?);
         Ok((text, blocks))
     }
+
+    /// The changes of files that the agent reports. Stores long texts as artifacts.
+    pub(super) async fn diff_blocks(&self, attempt: &AttemptHandle) -> Result<Vec<Block>, HandleError> {
+        let mut blocks = vec![];
+        for content in &self.content {
+            if let ToolCallContent::Diff(diff) = content {
+                let path = diff.path.to_string_lossy().into_owned();
+                let (before, after) = (diff.old_text.clone(), diff.new_text.clone());
+                blocks.push(diff_block(attempt, path, before, after).await?);
+            }
+        }
+        Ok(blocks)
+    }
+}
+
+/// A place in a file, as the agent reports it.
+pub(super) fn location(location: &ToolCallLocation) -> FileLocation {
+    FileLocation { path: location.path.to_string_lossy().into_owned(), line: location.line }
 }
 
 /// A file that an agent sent.

@@ -9,7 +9,7 @@ use agent_client_protocol::v1::schema::{
     RequestPermissionResponse, SelectedPermissionOutcome, SessionUpdate, ToolCallStatus,
     ToolCallUpdateFields, UsageUpdate,
 };
-use mainspring_core::{Approval, Cost, Failure, Usage};
+use mainspring_core::{Approval, Block, Cost, Failure, Usage};
 use mainspring_kernel::adapter::{Death, End, HandleError, Record, RuntimeFacts};
 use mainspring_kernel::policy::{self, Question};
 use parking_lot::Mutex;
@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::client::ClientServices;
-use super::permission::{act, narrowest_option, question, replies};
+use super::permission::{act, narrowest_option, question, replies, requested};
 use super::tool_call::{OpenToolCall, file_of, text_of};
 use super::wire::{CallError, Inbound};
 use super::worker::AcpWorker;
@@ -103,7 +103,8 @@ impl<'a> AcpTurn<'a> {
                     Inbound::Permission(request) => {
                         let (mut request, responder) = *request;
                         let started = self.start_requested_tool(&mut request).await;
-                        questions.push(self.decide_permission(request, responder), false);
+                        let diff = self.requested_diff(&request).await;
+                        questions.push(self.decide_permission(request, diff, responder), false);
                         started
                     }
                     Inbound::Client(request) => {
@@ -349,6 +350,7 @@ impl<'a> AcpTurn<'a> {
         fields.name = fields.name.take().or_else(|| tool.name.clone());
         fields.kind = fields.kind.or(tool.kind);
         fields.raw_input = fields.raw_input.take().or_else(|| tool.input.clone());
+        fields.locations = fields.locations.take().or_else(|| Some(tool.locations.clone()));
         if tool.started {
             return Ok(());
         }
@@ -357,20 +359,33 @@ impl<'a> AcpTurn<'a> {
         Ok(())
     }
 
+    /// The changes of files that the requested call would make. A long text is stored as an artifact.
+    async fn requested_diff(&self, request: &RequestPermissionRequest) -> Vec<Block> {
+        match self.tools.get(&*request.tool_call.tool_call_id.0) {
+            Some(tool) => tool.diff_blocks(self.turn.attempt).await.unwrap_or_default(),
+            None => vec![],
+        }
+    }
+
     /// Decides a permission request by the policy and responds to the agent.
     fn decide_permission(
         &self,
         request: RequestPermissionRequest,
+        diff: Vec<Block>,
         responder: Responder,
     ) -> impl Future<Output = Result<(), HandleError>> + Send + use<> {
         let (attempt, standing) = (self.turn.attempt.clone(), self.turn.standing.clone());
         let (rules, denied) = (self.turn.rules.clone(), self.denied.clone());
         async move {
             let replies = Some(replies(&request.options));
-            let question = Question { replies, ..question(&request).into() };
+            let data = Some(Box::new(requested(&request, diff)));
+            let question = Question { replies, request: data, ..question(&request).into() };
             let decided = match narrowest_option(&request.options, Approval::Allowed) {
                 Some(_) => {
-                    rules.request_permission(&attempt, standing.as_ref(), &act(&request), question).await
+                    let action = act(&request);
+                    let decided =
+                        rules.request_permission(&attempt, standing.as_ref(), &action, question).await;
+                    decided.map(|answer| answer.decision)
                 }
                 // The agent would not hear that it is allowed.
                 None => {
@@ -378,7 +393,7 @@ impl<'a> AcpTurn<'a> {
                     refused.map(|()| Approval::Denied)
                 }
             };
-            if matches!(decided, Ok(Approval::Denied | Approval::Expired)) {
+            if matches!(decided, Ok(Approval::Denied | Approval::Supplied | Approval::Expired)) {
                 denied.lock().insert(request.tool_call.tool_call_id.to_string());
             }
             let chosen = match &decided {

@@ -128,7 +128,7 @@ impl<D: Dialect> Driver<D> {
         };
         let model = self.with_start_timeout(attempt, &*worker, Stage::Configure, configure).await?;
 
-        let standing = permissions.standing_grant(attempt);
+        let standing = permissions.standing_grant(attempt).await?;
         let granted = standing.iter().cloned().map(|grant| Record::Granted(Box::new(grant)));
         let opened = match &start {
             SessionStart::Resumed(_) => Record::Resumed,

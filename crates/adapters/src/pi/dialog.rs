@@ -4,9 +4,9 @@
 //! information that only a person has: a person is asked even if all permissions are granted, and the dialog is
 //! dismissed if none are.
 
-use mainspring_core::{Approval, Grant, Replies, Time};
+use mainspring_core::{Approval, ApprovalRequest, Grant, Replies, Time};
 use mainspring_kernel::adapter::{AttemptHandle, HandleError};
-use mainspring_kernel::policy::{self, Question};
+use mainspring_kernel::policy::{self, Action, Question, Resource, Rules};
 use serde_json::{Value, json};
 
 use crate::driver::excerpt;
@@ -89,10 +89,11 @@ impl Dialog {
         &self,
         attempt: &AttemptHandle,
         standing: Option<&Grant>,
+        rules: &Rules,
         asked_at: Time,
     ) -> (Value, Result<(), HandleError>) {
         let answer_by = self.timeout_ms.map(|timeout| asked_at.plus(timeout));
-        let asker = Asker { attempt, standing, answer_by };
+        let asker = Asker { attempt, standing, rules, answer_by };
         let answer = asker.answer(&self.kind, &self.question).await;
         match answer {
             Ok(Some(answer)) => (response(&self.id, answer), Ok(())),
@@ -106,6 +107,7 @@ impl Dialog {
 struct Asker<'a> {
     attempt: &'a AttemptHandle,
     standing: Option<&'a Grant>,
+    rules: &'a Rules,
     answer_by: Option<Time>,
 }
 
@@ -118,7 +120,7 @@ impl Asker<'_> {
                 let confirmed = self.permit(question, ("confirmed", "not confirmed")).await?;
                 Some(json!({"confirmed": confirmed}))
             }
-            DialogKind::Select(options) => match yes_and_no(options).filter(|_| self.standing.is_some()) {
+            DialogKind::Select(options) => match yes_and_no(options) {
                 Some((yes, no)) => {
                     Some(value(if self.permit(question, (yes, no)).await? { yes } else { no }))
                 }
@@ -132,9 +134,20 @@ impl Asker<'_> {
     async fn permit(&self, question: &str, replies: (&str, &str)) -> Result<bool, HandleError> {
         let replies =
             Replies { allowed: excerpt(replies.0.to_owned()), denied: excerpt(replies.1.to_owned()) };
-        let question = Question { replies: Some(replies), ..self.question(question) };
-        let decision = policy::request_permission(self.attempt, self.standing, question).await?;
-        Ok(decision == Approval::Allowed)
+        let action = Action {
+            capability: "tool",
+            operation: "confirm".to_owned(),
+            resource: Resource::Text(question.to_owned()),
+        };
+        let request = match question.ends_with('…') {
+            // A text that was cut off does not tell requests apart.
+            true => ApprovalRequest { action: Some(action.requested()), ..ApprovalRequest::plain() },
+            false => ApprovalRequest::of(action.requested(), None),
+        };
+        let request = Some(Box::new(request));
+        let question = Question { replies: Some(replies), request, ..self.question(question) };
+        let answer = self.rules.request_permission(self.attempt, self.standing, &action, question).await?;
+        Ok(answer.decision == Approval::Allowed)
     }
 
     async fn inquire(&self, question: &str) -> Result<Option<String>, HandleError> {
@@ -159,7 +172,7 @@ impl Asker<'_> {
     }
 
     fn question(&self, text: &str) -> Question {
-        Question { text: text.to_owned(), answer_by: self.answer_by, replies: None }
+        Question { answer_by: self.answer_by, ..text.to_owned().into() }
     }
 }
 

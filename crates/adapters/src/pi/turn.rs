@@ -224,10 +224,11 @@ impl<'a> PiTurn<'a> {
     /// Gets an answer to a dialog and sends it to pi.
     fn answer_dialog(&self, dialog: Dialog) -> impl Future<Output = Result<(), HandleError>> + Send + use<> {
         let (attempt, standing) = (self.turn.attempt.clone(), self.turn.standing.clone());
+        let rules = self.turn.rules.clone();
         let send = self.turn.worker.connection.record_sender();
         let asked_at = attempt.now();
         async move {
-            let (response, answered) = dialog.answer(&attempt, standing.as_ref(), asked_at).await;
+            let (response, answered) = dialog.answer(&attempt, standing.as_ref(), &rules, asked_at).await;
             send(&response);
             answered
         }

@@ -269,7 +269,7 @@ impl World {
     }
 
     pub(crate) async fn decide(&self, run: RunId, wait: WaitId, decision: Approval) {
-        let answer = Answer::Approval { decision };
+        let answer = Answer::from(decision);
         with_timeout(self.kernel().run_answer(&self.me, run, wait, answer)).await.unwrap();
     }
 

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use mainspring_core::{
-    Answer, Approval, Block, Budget, ClientResult, Failure, MessageId, MessageStatus, Role, Usage,
-    WaitRequest,
+    Answer, Approval, ApprovalAnswer, Block, Budget, ClientResult, Failure, MessageId, MessageStatus, Role,
+    SuppliedResult, Usage, WaitRequest,
 };
 use mainspring_kernel::adapter::{Ask, AttemptHandle, EarlierCalls, End, Executed, Record};
 use serde::Deserialize;
@@ -208,7 +208,7 @@ impl<'a> Execution<'a> {
 
     /// Raises the run's limits by one more allowance, or fails the run if that was denied.
     fn apply_limit_answer(&mut self, answer: &Answer) -> Result<(), Exit> {
-        if matches!(answer, Answer::Approval { decision: Approval::Allowed }) {
+        if matches!(answer, Answer::Approval(ApprovalAnswer { decision: Approval::Allowed, .. })) {
             self.resume.granted += 1;
             return Ok(());
         }
@@ -305,14 +305,26 @@ impl<'a> Execution<'a> {
     }
 }
 
+/// The reason that the model gets for a call that a person denied.
+fn refusal(reason: Option<&str>) -> String {
+    match reason {
+        Some(reason) => format!("the person you work for said no: {reason}"),
+        None => "the person you work for said no".to_owned(),
+    }
+}
+
 /// Turns a paused tool call and the person's answer into a final decision.
 fn resolve_pause(pause: &ToolDecision, answer: &Answer) -> ToolDecision {
     let ToolDecision::Pause { request, .. } = pause else { return pause.clone() };
     match (request, answer) {
-        (WaitRequest::Approval, Answer::Approval { decision: Approval::Allowed }) => ToolDecision::Execute,
-        (WaitRequest::Approval, _) => {
-            ToolDecision::Reject { reason: "the person you work for said no".into() }
-        }
+        (WaitRequest::Approval, Answer::Approval(answer)) => match (answer.decision, &answer.result) {
+            (Approval::Allowed, _) => ToolDecision::Execute,
+            (Approval::Supplied, Some(SuppliedResult { text, is_error })) => {
+                ToolDecision::Result { result: ToolResult { text: text.clone(), is_error: *is_error } }
+            }
+            _ => ToolDecision::Reject { reason: refusal(answer.reason.as_deref()) },
+        },
+        (WaitRequest::Approval, _) => ToolDecision::Reject { reason: refusal(None) },
         (WaitRequest::Input, Answer::Input { input }) => {
             let text = input.as_str().map_or_else(|| input.to_string(), str::to_owned);
             ToolDecision::Result { result: ToolResult { text, is_error: false } }

@@ -12,8 +12,8 @@ use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 use mainspring_core::message::text_of;
 use mainspring_core::{
-    Approval, ArtifactRole, Block, ClientCall, ClientResult, Decider, Failure, Replies, ToolOutcome,
-    WaitRequest,
+    Approval, ApprovalChoice, ApprovalRequest, ArtifactRole, Block, ClientCall, ClientResult, Decider,
+    Failure, Replies, RequestedCall, ToolOutcome, WaitRequest,
 };
 use mainspring_kernel::adapter::{Ask, End, HandleError, NewArtifact, Record};
 use mainspring_kernel::policy::{self, Action, Resource, Verdict};
@@ -46,8 +46,8 @@ impl Execution<'_> {
             };
             if let ToolDecision::Pause { question, request } = &decision {
                 self.record_any(&mut records).await?;
-                let (question, request) = (question.clone(), *request);
-                return Err(self.ask_person(request, question, Question::Tool { decided, pause: decision }));
+                let ask = self.ask_about(call, *request, question.clone());
+                return Err(self.wait(ask, Question::Tool { decided, pause: decision }));
             }
             decided.push(decision);
         }
@@ -155,11 +155,15 @@ impl Execution<'_> {
         if let Err(invalid) = entry.check(&call.input) {
             return error(invalid.to_string());
         }
-        let verdict = self.verdict(call);
-        let verdict = verdict.map(|(verdict, decided)| {
-            records.extend(decided);
-            verdict
-        });
+        let verdict = match self.verdict(call).await {
+            Ok(verdict) => verdict.map(|(verdict, decided)| {
+                records.extend(decided);
+                verdict
+            }),
+            Err(problem) => {
+                return error(format!("whether the call is allowed could not be decided: {problem}"));
+            }
+        };
         if verdict == Some(Verdict::Deny) {
             return ToolDecision::Reject { reason: format!("you may not call {}", call.name) };
         }
@@ -178,21 +182,31 @@ impl Execution<'_> {
             let by = Decider::policy("hook");
             let told = Some("error".to_owned());
             let question = call_question(call);
-            records.push(Record::Decided { question, decision: Approval::Denied, grant: None, by, told });
+            let request = Some(Box::new(requested(call).summary()));
+            let decision = Approval::Denied;
+            records.push(Record::Decided { question, request, decision, grant: None, by, told });
         }
         decision
     }
 
     /// Asks the policy about a call.
-    fn verdict(&self, call: &ToolUse) -> Option<(Verdict, Vec<Record>)> {
-        let action = Action {
-            capability: "tool",
-            operation: "call".to_owned(),
-            resource: Resource::Text(call.name.clone()),
+    async fn verdict(&self, call: &ToolUse) -> Result<Option<(Verdict, Vec<Record>)>, HandleError> {
+        let request = Some(Box::new(requested(call)));
+        let question = policy::Question { replies: Some(replies()), request, ..call_question(call).into() };
+        self.plan.rules.verdict(&self.attempt, &action(call), &question).await
+    }
+
+    /// The question to a person about a call: an approval can also be answered with a reason or with a result.
+    fn ask_about(&self, call: &ToolUse, request: WaitRequest, question: String) -> Ask {
+        let asks_person = self.plan.tools.get(&call.name).is_some_and(ToolEntry::asks_person);
+        let approval = match asks_person {
+            // The agent asks its own question: there is no tool to run.
+            true => ApprovalRequest::plain().offer(&[ApprovalChoice::DenyWithReason]),
+            false => requested(call),
         };
-        let replies = Replies { allowed: "result".to_owned(), denied: "error".to_owned() };
-        let question = policy::Question { replies: Some(replies), ..call_question(call).into() };
-        self.plan.rules.verdict(&self.attempt, &action, question)
+        let approval = (request == WaitRequest::Approval).then(|| Box::new(approval));
+        let replies = approval.as_ref().map(|_| replies());
+        Ask { approval, replies, ..Ask::new(request, question) }
     }
 
     /// Adds the record that the call starts. Returns the result for the model instead if the call must not run.
@@ -325,6 +339,28 @@ impl Execution<'_> {
         let text = format!("{head}\n[{left_out} bytes are left out here; {note}]\n{tail}");
         Ok(ToolResult { text, is_error: result.is_error })
     }
+}
+
+/// A call as an action in the terms of the policy's rules.
+fn action(call: &ToolUse) -> Action {
+    Action { capability: "tool", operation: "call".to_owned(), resource: Resource::Text(call.name.clone()) }
+}
+
+/// The request to make a call, as data.
+fn requested(call: &ToolUse) -> ApprovalRequest {
+    let requested = RequestedCall {
+        tool_use_id: Some(call.id.clone()),
+        name: call.name.clone(),
+        input: call.input.clone(),
+        ..RequestedCall::default()
+    };
+    let request = ApprovalRequest::of(action(call).requested(), Some(requested));
+    request.offer(&[ApprovalChoice::DenyWithReason, ApprovalChoice::SupplyResult])
+}
+
+/// The reply to the model for each decision.
+fn replies() -> Replies {
+    Replies { allowed: "result".to_owned(), denied: "error".to_owned() }
 }
 
 /// The question whether a call may be made.

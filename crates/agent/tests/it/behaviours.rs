@@ -202,7 +202,7 @@ async fn a_paused_run_can_be_cancelled_and_the_session_continues() {
             !world.event_kinds(run.id).await.contains(&"tool.started"),
             "{protocol:?}: the tool never ran"
         );
-        let yes = mainspring_core::Answer::Approval { decision: mainspring_core::Approval::Allowed };
+        let yes = mainspring_core::Answer::from(mainspring_core::Approval::Allowed);
         let late = within_timeout(world.kernel.run_answer(&world.me, run.id, wait, yes)).await.unwrap_err();
         assert!(late.to_string().contains("cancelled"), "{protocol:?}: {late}");
         // The call without a result gets one before the next model call.

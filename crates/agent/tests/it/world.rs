@@ -241,11 +241,11 @@ impl World {
     }
 
     pub(crate) async fn allow(&self, run: RunId) {
-        self.answer(run, Answer::Approval { decision: Approval::Allowed }).await;
+        self.answer(run, Approval::Allowed.into()).await;
     }
 
     pub(crate) async fn deny(&self, run: RunId) {
-        self.answer(run, Answer::Approval { decision: Approval::Denied }).await;
+        self.answer(run, Approval::Denied.into()).await;
     }
 
     pub(crate) async fn events(&self, run: RunId) -> Vec<Event> {

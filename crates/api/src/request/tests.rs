@@ -55,6 +55,14 @@ fn an_unknown_key_is_named_with_its_place_and_the_nearest_known_key() {
             json!({"kind": "tools", "results": [{"toolUseId": "a", "content": 1, "isErr": true}]}),
             "unknown key `isErr` in `answer`: did you mean `isError`?",
         ),
+        (
+            json!({"kind": "approval", "decision": "allowed", "scop": "session"}),
+            "unknown key `scop` in `answer`: did you mean `scope`?",
+        ),
+        (
+            json!({"kind": "approval", "decision": "supplied", "result": {"text": "a", "error": true}}),
+            "unknown key `error` in `answer`: did you mean `isError`?",
+        ),
     ] {
         assert_eq!(refusal::<WaitAnswer>(&answer(body)), reason);
     }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use mainspring_client::{Events, Item, Snapshot};
 use mainspring_core::{
-    Answer, Approval, Block, Body, Failure, Message, MessageId, MessageStatus, Role, Run, RunId, RunState,
-    RunStatus, Wait, WaitRequest,
+    Answer, Block, Body, Failure, Message, MessageId, MessageStatus, Role, Run, RunId, RunState, RunStatus,
+    Wait, WaitRequest,
 };
 use mainspring_kernel::clock::Clock;
 use serde_json::{Value, json};
@@ -16,6 +16,7 @@ use super::Conversation;
 use super::input::{LineInput, LineRequest};
 use super::signals::Signal;
 use super::wrap::one_line;
+use crate::approval;
 use crate::error::{CliError, Exit};
 use crate::follow::exit_code;
 use crate::output::YELLOW;
@@ -193,7 +194,7 @@ impl Conversation<'_, '_> {
         }
         let prompt = match wait.request {
             WaitRequest::Input => "answer › ",
-            WaitRequest::Approval => "allow? y/n › ",
+            WaitRequest::Approval => approval::chat_prompt(wait),
             WaitRequest::Tools => {
                 let names: Vec<&str> = wait.calls.iter().map(|call| call.name.as_str()).collect();
                 let names = names.join(", ");
@@ -204,6 +205,7 @@ impl Conversation<'_, '_> {
             }
         };
         self.screen.print_question(&wait.question)?;
+        approval::request_lines(wait).into_iter().try_for_each(|line| self.screen.print_note(&line))?;
         loop {
             let request = LineRequest { prompt, style: YELLOW, answer: true };
             let input = tokio::select! {
@@ -356,9 +358,8 @@ fn parse_answer(request: WaitRequest, line: &str) -> Option<Answer> {
     match (request, line.to_lowercase().as_str()) {
         (_, "") => None,
         (WaitRequest::Input, _) => Some(Answer::Input { input: Value::String(line.to_owned()) }),
-        (WaitRequest::Approval, "y" | "yes") => Some(Answer::Approval { decision: Approval::Allowed }),
-        (WaitRequest::Approval, "n" | "no") => Some(Answer::Approval { decision: Approval::Denied }),
-        (WaitRequest::Approval | WaitRequest::Tools, _) => None,
+        (WaitRequest::Approval, _) => approval::parse_answer(line),
+        (WaitRequest::Tools, _) => None,
     }
 }
 

@@ -82,8 +82,8 @@ impl AnswerArgs {
         match (self.allow, self.deny) {
             _ if !text.is_empty() => Ok(Answer::Input { input: Value::String(text) }),
             _ if !results.is_empty() => Ok(Answer::Tools { results }),
-            (true, _) => Ok(Answer::Approval { decision: Approval::Allowed }),
-            (_, true) => Ok(Answer::Approval { decision: Approval::Denied }),
+            (true, _) => Ok(Approval::Allowed.into()),
+            (_, true) => Ok(Approval::Denied.into()),
             (false, false) => Err(CliError::bad_request("an answer must not be empty")),
         }
     }

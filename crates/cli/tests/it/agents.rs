@@ -173,7 +173,7 @@ impl World {
     }
 
     pub(crate) async fn answer(&self, run: RunId, wait: WaitId, decision: Approval) {
-        let answer = Answer::Approval { decision };
+        let answer = Answer::from(decision);
         with_timeout(self.node().kernel().run_answer(&self.me, run, wait, answer)).await.unwrap();
     }
 

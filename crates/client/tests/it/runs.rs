@@ -61,7 +61,7 @@ async fn a_waiting_run_takes_one_answer_of_the_right_kind() {
     assert_eq!(wait.request, WaitRequest::Approval);
     let input = Answer::Input { input: json!("yes") };
     assert_eq!(code(client.run_answer(run.id, wait.id, &input).await), "wrong_answer");
-    let allowed = Answer::Approval { decision: Approval::Allowed };
+    let allowed = Approval::Allowed.into();
     client.run_answer(run.id, wait.id, &allowed).await.unwrap();
     assert_eq!(world.ended(run.id).await.state.status(), RunStatus::Succeeded);
     let snapshot = client.session_snapshot("a").await.unwrap();
@@ -149,6 +149,8 @@ async fn call_model(attempt: AttemptHandle) -> Executed {
         constraints: serde_json::Map::new(),
         created_at: attempt.now(),
         expires_at: None,
+        revoked_at: None,
+        revoked_by: None,
     };
     let usage = Usage { input_tokens: 7, output_tokens: 3, cost: Cost::default(), ..Usage::default() };
     let step = StepTaken {

@@ -7,11 +7,7 @@ fn wait() -> WaitId {
 }
 
 fn action(operation: &str, resource: &str) -> RequestedAction {
-    RequestedAction {
-        capability: "tool".into(),
-        operation: operation.into(),
-        resource: resource.into(),
-    }
+    RequestedAction { capability: "tool".into(), operation: operation.into(), resource: resource.into() }
 }
 
 /// A request to run a command.
@@ -133,9 +129,10 @@ fn an_answer_must_be_offered_and_consistent() {
     use ApprovalChoice::{AllowOnce, AllowSession, Deny, DenyWithReason, SupplyResult};
     let refused = |answer: Value, offered: &[ApprovalChoice]| {
         let answer: ApprovalAnswer = serde_json::from_value(answer).unwrap();
-        answer.check(wait(), offered).err().map(|refusal| {
-            refusal.to_string().replace(&wait().to_string(), "it")
-        })
+        answer
+            .check(wait(), offered)
+            .err()
+            .map(|refusal| refusal.to_string().replace(&wait().to_string(), "it"))
     };
     let all = [AllowOnce, AllowSession, Deny, DenyWithReason, SupplyResult];
     let result = json!({"text": "42"});
@@ -149,11 +146,23 @@ fn an_answer_must_be_offered_and_consistent() {
         assert_eq!(refused(answer.clone(), &all), None, "{answer}");
     }
     for (answer, reason) in [
-        (json!({"decision": "denied", "scope": "session"}), "the scope once, unless the decision is allowed, not session"),
-        (json!({"decision": "allowed", "reason": "x"}), "a reason only with the decision denied, not a reason"),
-        (json!({"decision": "allowed", "result": result}), "a result only with the decision supplied, not a result"),
+        (
+            json!({"decision": "denied", "scope": "session"}),
+            "the scope once, unless the decision is allowed, not session",
+        ),
+        (
+            json!({"decision": "allowed", "reason": "x"}),
+            "a reason only with the decision denied, not a reason",
+        ),
+        (
+            json!({"decision": "allowed", "result": result}),
+            "a result only with the decision supplied, not a result",
+        ),
         (json!({"decision": "supplied"}), "a result with the decision supplied, not none"),
-        (json!({"decision": "allowed", "expiresInMs": 5}), "expiresInMs only with the scope session, not expiresInMs"),
+        (
+            json!({"decision": "allowed", "expiresInMs": 5}),
+            "expiresInMs only with the scope session, not expiresInMs",
+        ),
         (
             json!({"decision": "allowed", "scope": "session", "expiresInMs": 0}),
             "expiresInMs from 1 to 2592000000, not another number",

@@ -80,7 +80,11 @@ fn a_payload_survives_a_round_trip() {
             close: Close { usage: Usage { output_tokens: 1, ..Usage::default() }, ..Close::default() },
         },
         Body::RunStarting {},
-        Body::InputProvided { wait_id: WaitId::from_random([1; 16]), input: Some(Value::Null), answered_by: None },
+        Body::InputProvided {
+            wait_id: WaitId::from_random([1; 16]),
+            input: Some(Value::Null),
+            answered_by: None,
+        },
         Body::InputProvided { wait_id: WaitId::from_random([1; 16]), input: None, answered_by: None },
     ];
     for body in bodies {

@@ -107,16 +107,8 @@ impl World {
             "input" => {
                 Command::Answer { wait: wait.id, answer: Answer::Input { input: json!("blue") }, by: None }
             }
-            "allow" => Command::Answer {
-                wait: wait.id,
-                answer: Approval::Allowed.into(),
-                by: None,
-            },
-            "deny" => Command::Answer {
-                wait: wait.id,
-                answer: Approval::Denied.into(),
-                by: None,
-            },
+            "allow" => Command::Answer { wait: wait.id, answer: Approval::Allowed.into(), by: None },
+            "deny" => Command::Answer { wait: wait.id, answer: Approval::Denied.into(), by: None },
             "give" => {
                 let id = text.split_whitespace().find(|word| word.starts_with('t')).unwrap();
                 let content = json!(if has_word("other") { "dry" } else { "wet" });

@@ -47,6 +47,8 @@ const EXAMPLES: &[(&str, &str, &str, Foreign)] = &[
     ("binding_list", "", "", NotFound),
     ("delegation_get", "", "", NotFound),
     ("feed", "", "", NotStreamed),
+    ("grant_list", "", "", NotListed),
+    ("grant_revoke", "", "", NotFound),
     ("health", "", "", Nothing),
     ("id_find", "?kind=session&prefix=SESSION", "", Nothing),
     ("id_find", "?kind=run&prefix={run}", "", Nothing),

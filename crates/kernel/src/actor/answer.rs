@@ -4,12 +4,12 @@
 use mainspring_core::approval::{GRANT_LIFETIME_MS, circumstances};
 use mainspring_core::run::{Command as RunCommand, Outcome};
 use mainspring_core::{
-    Answer, Answerer, ApprovalAnswer, ApprovalRequest, ApprovalScope, AttemptId, Decider, Failure, Grant, MayAnswer,
-    NewGrant, OnExpiry, Refusal, Run, RunId, RunStatus, Time, Usage, Wait, WaitId, WaitRequest,
+    Answer, Answerer, ApprovalAnswer, ApprovalRequest, ApprovalScope, AttemptId, Decider, Failure, Grant,
+    MayAnswer, NewGrant, OnExpiry, Refusal, Run, RunId, RunStatus, Time, Usage, Wait, WaitId, WaitRequest,
 };
 
-use super::active::Active;
 use super::Actor;
+use super::active::Active;
 use super::patience::INITIAL_BACKOFF_MS;
 use crate::adapter::{Answered, Ask, AskReply, HandleError};
 use crate::error::Error;
@@ -124,7 +124,8 @@ impl Actor {
 
     /// Makes the grant of an answer that allows a request for the session.
     fn session_grant(&self, active: &Active, wait: WaitId, answer: &Answer, by: &Decider) -> Option<Grant> {
-        let Answer::Approval(ApprovalAnswer { scope: ApprovalScope::Session, expires_in_ms, .. }) = answer else {
+        let Answer::Approval(ApprovalAnswer { scope: ApprovalScope::Session, expires_in_ms, .. }) = answer
+        else {
             return None;
         };
         let open = active.run.state.wait().filter(|open| open.id == wait)?;

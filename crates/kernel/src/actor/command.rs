@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use mainspring_core::session::Command as SessionCommand;
 use mainspring_core::{
-    Answer, Artifact, ArtifactId, AttemptId, Binding, Cursor, Decider, Delegation, DelegationId, Message,
-    MessageId, Point, Position, Run, RunChange, RunId, Session, StateOutcome, Usage, WaitId,
+    Answer, Artifact, ArtifactId, AttemptId, Binding, Cursor, Decider, Delegation, DelegationId, Grant,
+    GrantId, Message, MessageId, Point, Position, Run, RunChange, RunId, Session, StateOutcome, Usage,
+    WaitId,
 };
 use tokio::sync::oneshot;
 use tokio::task::JoinError;
@@ -40,6 +41,8 @@ pub(crate) enum Command {
     Retry(RunId, Box<RunChange>, Reply<Run>),
     /// Answers a waiting run.
     Answer(RunId, WaitId, Answer, Decider, Reply<Run>),
+    /// Revokes a grant of the session.
+    GrantRevoke(GrantId, Decider, Reply<Grant>),
     /// Changes the session; with a version, only if the session still has it.
     Session(Vec<SessionCommand>, Option<u64>, Reply<Session>),
     /// Changes a binding of the session.
@@ -163,6 +166,7 @@ impl Command {
             Self::Cancel(_, reply) => drop(reply.send(Err(error))),
             Self::Retry(_, _, reply) => drop(reply.send(Err(error))),
             Self::Answer(_, _, _, _, reply) => drop(reply.send(Err(error))),
+            Self::GrantRevoke(_, _, reply) => drop(reply.send(Err(error))),
             Self::Session(_, _, reply) => drop(reply.send(Err(error))),
             Self::Binding(_, reply) => drop(reply.send(Err(error))),
             Self::LoseProcessLocalBindings(reply) => drop(reply.send(Err(error))),

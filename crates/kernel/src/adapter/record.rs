@@ -1,8 +1,8 @@
 //! Records: the facts that an adapter makes durable.
 
 use mainspring_core::{
-    Approval, ApprovalRequest, Block, Budget, Decider, Digest, DigestAuthor, Failure, Fidelity, Grant, GrantId, LeftProcess,
-    MessageId, PromptRef, Sandbox, StopReason, Time, ToolOutcome, Usage,
+    Approval, ApprovalRequest, Block, Budget, Decider, Digest, DigestAuthor, Failure, Fidelity, Grant,
+    GrantId, LeftProcess, MessageId, PromptRef, Sandbox, StopReason, Time, ToolOutcome, Usage,
 };
 use serde_json::{Map, Value};
 

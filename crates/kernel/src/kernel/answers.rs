@@ -1,7 +1,9 @@
 //! Answers to waiting runs.
 
 use mainspring_core::wait::is_recorded;
-use mainspring_core::{Answer, Body, ClientResult, Cursor, Refusal, Run, RunId, SessionId, WaitId};
+use mainspring_core::{
+    Answer, Body, ClientResult, Cursor, Event, FirstAnswer, Refusal, Run, RunId, SessionId, WaitId,
+};
 
 use super::runs::{check_size, json_size};
 use super::{Caller, Kernel, Shared};
@@ -22,8 +24,17 @@ impl Kernel {
         caller.check_person()?;
         let session = self.run_for_change(caller, run).await?;
         let Answer::Tools { results } = &answer else {
+            let limit = self.shared.options.limits.prompt_bytes;
+            check_size("the answer", json_size(Some(&answer)), limit)?;
             let by = caller.decider();
-            return self.shared.call(session, |reply| Command::Answer(run, wait, answer, by, reply)).await;
+            let outcome =
+                self.shared.call(session, |reply| Command::Answer(run, wait, answer, by, reply)).await;
+            return match outcome {
+                Err(Error::Refused(late @ (Refusal::Answered { .. } | Refusal::NotWaiting { .. }))) => {
+                    Err(self.shared.with_first_answer(session, run, wait, late).await?.into())
+                }
+                outcome => outcome,
+            };
         };
         let results = results.clone();
         if results.is_empty() {
@@ -63,6 +74,31 @@ impl Kernel {
 }
 
 impl Shared {
+    /// Adds to the refusal of a late answer who answered first, and when.
+    async fn with_first_answer(
+        &self,
+        session: SessionId,
+        run: RunId,
+        wait: WaitId,
+        refusal: Refusal,
+    ) -> Result<Refusal, Error> {
+        let mut after = Cursor::START;
+        loop {
+            let page = match self.store.events_after(session, Some(run), after, 500).await {
+                Err(StoreError::Pruned(floor)) if floor.cursor > after => {
+                    after = floor.cursor;
+                    continue;
+                }
+                page => page?,
+            };
+            let Some(last) = page.last() else { return Ok(refusal) };
+            after = last.cursor;
+            if let Some(first) = page.into_iter().find_map(|event| first_answer(event, wait)) {
+                return Ok(Refusal::Answered { wait, first: Some(Box::new(first)) });
+            }
+        }
+    }
+
     /// Reads from the events of a run which tool calls were begun and which results the caller gave. Skips pruned events.
     pub(crate) async fn earlier_calls(&self, session: SessionId, run: RunId) -> Result<EarlierCalls, Error> {
         let (mut earlier, mut after) = (EarlierCalls::default(), Cursor::START);
@@ -86,5 +122,19 @@ impl Shared {
                 }
             }
         }
+    }
+}
+
+/// The answer to `wait` that an event records.
+fn first_answer(event: Event, to: WaitId) -> Option<FirstAnswer> {
+    let at = event.at;
+    match event.body {
+        Body::ApprovalResolved { wait_id, decision, decided_by: Some(by), .. } if wait_id == to => {
+            Some(FirstAnswer { by: *by, at, decision: Some(decision) })
+        }
+        Body::InputProvided { wait_id, answered_by: Some(by), .. } if wait_id == to => {
+            Some(FirstAnswer { by: *by, at, decision: None })
+        }
+        _ => None,
     }
 }

@@ -33,6 +33,7 @@ impl Kernel {
             (IdKind::Run, None) => IdsOf::Runs { owner, org },
             (IdKind::Artifact, None) => IdsOf::Artifacts { owner, org },
             (IdKind::Delegation, None) => IdsOf::Delegations { owner, org },
+            (IdKind::Grant, None) => IdsOf::Grants { owner, org },
             (IdKind::Key, None) => {
                 caller.check_admin()?;
                 IdsOf::Keys { org }

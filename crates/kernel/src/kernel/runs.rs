@@ -3,8 +3,8 @@
 use mainspring_core::limits::check_text;
 use mainspring_core::tool::check_client_tools;
 use mainspring_core::{
-    Attempt, AttemptId, Block, Cursor, Event, Grant, Mode, NewDelegation, Place, Policy, Position,
-    RequestName, Run, RunChange, RunId, RunOptions, SessionId, Step,
+    Attempt, AttemptId, Block, Cursor, Event, Mode, NewDelegation, Place, Policy, Position, RequestName, Run,
+    RunChange, RunId, RunOptions, SessionId, Step,
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -203,12 +203,6 @@ impl Kernel {
         }
     }
 
-    /// Lists the grants of a run, oldest first.
-    pub async fn run_grants(&self, caller: &Caller, run: RunId) -> Result<Vec<Grant>, Error> {
-        let run = self.run_readable(caller, run).await?;
-        Ok(self.shared.store.grants(run.session, run.id).await?)
-    }
-
     /// Lists the model calls of a run, oldest first: prompt, result and usage of each.
     pub async fn run_steps(&self, caller: &Caller, run: RunId) -> Result<Vec<Step>, Error> {
         self.run_readable(caller, run).await?;
@@ -387,7 +381,7 @@ pub(super) fn check_size(what: &'static str, size: usize, limit: usize) -> Resul
 }
 
 /// Size of `value` as JSON, in bytes; 0 if there is none.
-pub(super) fn json_size(value: Option<&impl Serialize>) -> usize {
+pub(crate) fn json_size(value: Option<&impl Serialize>) -> usize {
     value.and_then(|value| serde_json::to_vec(value).ok()).map_or(0, |json| json.len())
 }
 

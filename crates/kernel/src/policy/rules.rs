@@ -7,12 +7,16 @@ use std::collections::HashMap;
 use std::fmt;
 use std::str::FromStr;
 
-use mainspring_core::{Approval, Decider, Grant, GrantEffect, GrantId, GrantSource, Mode};
+use mainspring_core::{
+    Approval, ApprovalAnswer, Decider, Grant, GrantEffect, GrantId, GrantSource, Mode, RequestedAction,
+};
 use parking_lot::Mutex;
 
 use super::pattern::{MAX_PATTERN_BYTES, matches_pattern};
 use super::resource::Resource;
-use super::{Question, ask_approval, decided, grant_constraints, request_permission};
+use super::{
+    Question, ask_approval, covering_grant, decided, decided_by_grant, grant_constraints, request_permission,
+};
 use crate::adapter::{AttemptHandle, HandleError, Record};
 
 /// An action that an agent asks to do.
@@ -24,6 +28,17 @@ pub struct Action {
     pub operation: String,
     /// Object of the operation, for example a path.
     pub resource: Resource,
+}
+
+impl Action {
+    /// The action as part of a request to a person.
+    pub fn requested(&self) -> RequestedAction {
+        RequestedAction {
+            capability: self.capability.to_owned(),
+            operation: self.operation.clone(),
+            resource: self.resource.to_string(),
+        }
+    }
 }
 
 /// The decision of a rule.
@@ -148,10 +163,10 @@ impl Rules {
         Self { rules, grants: Mutex::default() }
     }
 
-    /// True if `action` is allowed by a rule that names what it allows. A rule with the resource `*` names nothing.
-    pub fn admits_by_name(&self, action: &Action) -> bool {
+    /// True if `action` is allowed by a rule with the resource `*`, which stands for every program and variable.
+    pub fn admits_everything(&self, action: &Action) -> bool {
         let found = self.rules.iter().find(|rule| rule.matches(action));
-        found.is_some_and(|rule| rule.verdict == Verdict::Allow && rule.resource != "*")
+        found.is_some_and(|rule| rule.verdict == Verdict::Allow && rule.resource == "*")
     }
 
     /// Decides an agent's request to do `action` by the first rule that matches, else as [`request_permission`] does. The
@@ -162,31 +177,48 @@ impl Rules {
         standing: Option<&Grant>,
         action: &Action,
         question: Question,
-    ) -> Result<Approval, HandleError> {
-        match self.find(action) {
-            None => request_permission(attempt, standing, question).await,
-            Some((_, Rule { verdict: Verdict::Ask, .. })) => ask_approval(attempt, question).await,
-            Some((index, rule)) => {
-                let decision = rule.verdict.decision();
-                attempt.record(self.records(attempt, index, question)).await?;
-                Ok(decision)
+    ) -> Result<ApprovalAnswer, HandleError> {
+        if self.find(action).is_none() {
+            return request_permission(attempt, standing, question).await;
+        }
+        match Box::pin(self.verdict(attempt, action, &question)).await? {
+            Some((verdict @ (Verdict::Allow | Verdict::Deny), records)) => {
+                attempt.record(records).await?;
+                Ok(verdict.decision().into())
             }
+            Some((Verdict::Ask, _)) | None => ask_approval(attempt, question).await,
         }
     }
 
     /// Returns the verdict on `action` of the first rule that matches, with the records of a decision that needs no
-    /// person. The caller makes the records durable before it acts.
-    pub fn verdict(
+    /// person. A person who allowed the same request for the session is not asked again; a rule whose grant was revoked
+    /// asks. The caller makes the records durable before it acts.
+    pub async fn verdict(
         &self,
         attempt: &AttemptHandle,
         action: &Action,
-        question: Question,
-    ) -> Option<(Verdict, Vec<Record>)> {
-        let (index, rule) = self.find(action)?;
-        match rule.verdict {
-            Verdict::Ask => Some((Verdict::Ask, vec![])),
-            verdict => Some((verdict, self.records(attempt, index, question))),
-        }
+        question: &Question,
+    ) -> Result<Option<(Verdict, Vec<Record>)>, HandleError> {
+        let Some((index, rule)) = self.find(action) else { return Ok(None) };
+        let known = self.grants.lock().get(&index).copied();
+        let verdict = match rule.verdict {
+            Verdict::Deny => Verdict::Deny,
+            Verdict::Allow if known.is_none() => Verdict::Allow,
+            Verdict::Allow | Verdict::Ask => {
+                let in_force = attempt.grants_in_force().await?;
+                let is_in_force = |id| in_force.iter().any(|grant| grant.id == id);
+                if rule.verdict == Verdict::Ask || !known.is_some_and(is_in_force) {
+                    let covering = covering_grant(attempt, &in_force, question.request.as_deref());
+                    let decided = covering.map(|grant| vec![decided_by_grant(question.clone(), grant)]);
+                    return Ok(Some(match decided {
+                        Some(records) => (Verdict::Allow, records),
+                        None => (Verdict::Ask, vec![]),
+                    }));
+                }
+                Verdict::Allow
+            }
+        };
+        Ok(Some((verdict, self.records(attempt, index, question.clone()))))
     }
 
     fn find(&self, action: &Action) -> Option<(usize, &Rule)> {
@@ -227,6 +259,8 @@ impl Rules {
             constraints: grant_constraints(attempt, "rule", &rule.to_string()),
             created_at: attempt.now(),
             expires_at: None,
+            revoked_at: None,
+            revoked_by: None,
         }
     }
 }

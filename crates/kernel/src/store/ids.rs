@@ -39,6 +39,13 @@ pub enum IdsOf {
         /// Org whose members may read other sessions.
         org: Option<String>,
     },
+    /// Grants of such sessions.
+    Grants {
+        /// Owner of the sessions.
+        owner: String,
+        /// Org whose members may read other sessions.
+        org: Option<String>,
+    },
     /// Delegations whose parent is in such a session.
     Delegations {
         /// Owner of the sessions.

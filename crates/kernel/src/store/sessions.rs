@@ -1,8 +1,8 @@
 //! Sessions and runs as the store loads and lists them.
 
 use mainspring_core::{
-    Attempt, Cursor, Delegation, ExternalRef, LegacyAlias, Line, Position, Run, RunId, RunStatus, Session,
-    SessionId, SessionStatus, Time,
+    Attempt, Cursor, Delegation, ExternalRef, GrantId, LegacyAlias, Line, Position, Run, RunId, RunStatus,
+    Session, SessionId, SessionStatus, Time,
 };
 
 use super::{Chunk, InboxItem, OpenToolCall};

@@ -1,14 +1,14 @@
 //! Delegation: a run gives work to a child session exactly once and gets its result.
 
 use mainspring_core::{
-    ArtifactRole, Block, Body, CancelReason, Cursor, Delegation, DelegationMode, DelegationStatus, Failure,
-    Mode, RequestName, Run, RunChange, RunId, RunState, RunStatus, SessionId, Usage, WaitRequest,
+    Approval, ArtifactRole, Block, Body, CancelReason, Cursor, Delegation, DelegationMode, DelegationStatus,
+    Failure, Mode, RequestName, Run, RunChange, RunId, RunState, RunStatus, SessionId, Usage, WaitRequest,
 };
 use mainspring_kernel::adapter::{AttemptHandle, End, Executed, HandleError, Record};
 use mainspring_kernel::kernel::{
     Caller, Delegated, DelegationRequest, NewArtifact, RunRequest, SessionTarget,
 };
-use mainspring_kernel::policy::Permissions;
+use mainspring_kernel::policy::{self, Permissions};
 use mainspring_kernel::store::Request;
 use mainspring_kernel::{Error, Options};
 
@@ -373,11 +373,29 @@ async fn a_child_gets_no_more_grants_than_its_parent() {
     assert_eq!(Permissions::Deny.limited_by_parent(&child.handle).await.unwrap(), Permissions::Deny);
     assert_eq!(Permissions::Legacy.limited_by_parent(&execution.handle).await.unwrap(), Permissions::Legacy);
 
-    let standing = Permissions::Legacy.standing_grant(&execution.handle).unwrap();
-    execution.handle.record(vec![Record::Granted(Box::new(standing))]).await.unwrap();
+    let standing = Permissions::Legacy.standing_grant(&execution.handle).await.unwrap().unwrap();
+    execution.handle.record(vec![Record::Granted(Box::new(standing.clone()))]).await.unwrap();
     assert_eq!(Permissions::Legacy.limited_by_parent(&child.handle).await.unwrap(), Permissions::Legacy);
+    let inherited = Permissions::Legacy.standing_grant(&child.handle).await.unwrap().unwrap();
+    assert_eq!(inherited.parent_grant(), Some(standing.id));
     // A child without a grant of its own passes nothing on.
     delegate(&child.handle, act("2")).await;
     let deeper = control.next().await;
     assert_eq!(Permissions::Legacy.limited_by_parent(&deeper.handle).await.unwrap(), Permissions::Ask);
+
+    // The grant of the child ends with that of its parent.
+    child.handle.record(vec![Record::Granted(Box::new(inherited.clone()))]).await.unwrap();
+    let allow = || policy::request_permission(&child.handle, Some(&inherited), "Allow it?".to_owned().into());
+    assert_eq!(allow().await.unwrap().decision, Approval::Allowed);
+    world.kernel.grant_revoke(&world.me, standing.id).await.unwrap();
+    let child_run = child.handle.assignment().run.id;
+    let listed = world.kernel.run_grants(&world.me, child_run).await.unwrap();
+    assert!(listed.iter().all(|grant| grant.revoked_at.is_some()), "{listed:?}");
+    let answer = async {
+        let wait = world.wait_for_question(child_run).await;
+        world.kernel.run_answer(&world.me, child_run, wait, Approval::Denied.into()).await.unwrap();
+    };
+    let (asked, ()) = with_timeout(async { tokio::join!(allow(), answer) }).await;
+    assert_eq!(asked.unwrap().decision, Approval::Denied);
+    assert_eq!(Permissions::Legacy.limited_by_parent(&child.handle).await.unwrap(), Permissions::Ask);
 }

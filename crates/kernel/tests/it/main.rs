@@ -6,6 +6,7 @@
 mod acceptance;
 mod access;
 mod agents;
+mod approvals;
 mod artifacts;
 mod bindings;
 mod branches;

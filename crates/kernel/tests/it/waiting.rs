@@ -20,7 +20,7 @@ async fn a_denied_approval_is_reported_to_the_agent() {
         let world = World::on(disk).await;
         let run = world.prompt("a", "approve Really?; say on").await;
         let wait = world.wait_for_question(run.id).await;
-        let denied = Answer::Approval { decision: Approval::Denied };
+        let denied = Answer::from(Approval::Denied);
         let answered = world.kernel.run_answer(&world.me, run.id, wait, denied.clone()).await.unwrap();
         assert_eq!(answered.state.wait().unwrap().answer, Some(denied));
         world.ended(run.id).await;
@@ -37,7 +37,7 @@ async fn an_answer_of_the_wrong_kind_or_to_another_wait_is_refused() {
         let other = world.play("b", "say hi").await;
         let before = world.events("a").await;
         let answer = |run, wait, answer| world.kernel.run_answer(&world.me, run, wait, answer);
-        let expired = Answer::Approval { decision: Approval::Expired };
+        let expired = Approval::Expired.into();
         for (error, code) in [
             (answer(run.id, wait, allowed()).await.unwrap_err(), "wrong_answer"),
             (answer(run.id, wait, expired).await.unwrap_err(), "wrong_answer"),
@@ -49,7 +49,7 @@ async fn an_answer_of_the_wrong_kind_or_to_another_wait_is_refused() {
         assert_eq!(world.events("a").await, before);
         answer(run.id, wait, input("x")).await.unwrap();
         assert_eq!(world.ended(run.id).await.state.status(), RunStatus::Succeeded);
-        assert_eq!(answer(run.id, wait, input("x")).await.unwrap_err().code(), "not_waiting");
+        assert_eq!(answer(run.id, wait, input("x")).await.unwrap_err().code(), "already_answered");
     }
 }
 

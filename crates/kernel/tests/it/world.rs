@@ -363,7 +363,7 @@ pub(crate) fn input(text: &str) -> Answer {
 }
 
 pub(crate) fn allowed() -> Answer {
-    Answer::Approval { decision: Approval::Allowed }
+    Approval::Allowed.into()
 }
 
 /// Reads until an event of this kind. Returns everything read.

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use mainspring_core::{
-    Artifact, Attempt, Binding, Cursor, Delegation, Digest, Event, Grant, Line, Message, MessageId,
-    MessageStatus, Point, Run, Session, SessionId, Step,
+    Artifact, Attempt, Binding, Cursor, Delegation, Digest, Event, Line, Message, MessageId, MessageStatus,
+    Point, Run, Session, SessionId, Step,
 };
 use mainspring_kernel::store::{
     Commit, InboxItem, NewEvent, NewId, OpenToolCall, PlacedMessage, Request, Row, StoreError, Unique,

@@ -27,6 +27,11 @@ impl Tables {
                 let visible = all.filter(|one| self.is_visible(one.parent_session, owner, org.as_deref()));
                 visible.map(|delegation| *delegation.id.as_bytes()).collect()
             }
+            IdsOf::Grants { owner, org } => {
+                let all = self.grants.values();
+                let visible = all.filter(|one| self.is_visible(one.session, owner, org.as_deref()));
+                visible.map(|grant| *grant.id.as_bytes()).collect()
+            }
             IdsOf::Messages(session) => return self.message_ids(*session, page),
             IdsOf::Keys { org } => {
                 let managed = self.keys.values().filter(|key| org.is_none() || key.org == *org);

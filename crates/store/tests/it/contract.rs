@@ -174,6 +174,8 @@ fn every_state() -> Vec<RunState> {
         request,
         question: "which \"one\"?".into(),
         expires_at: held.then_some(NOW),
+        on_expiry: OnExpiry::Continue,
+        approval: Some(Box::new(ApprovalRequest::plain())),
         held,
         calls: vec![],
         results: vec![],

@@ -153,7 +153,7 @@ async fn bodies_read_back_as_written() {
         },
         Body::ToolStarted { tool_use_id: "t".into(), name: "n".into(), input: Some(json!({"x": "}{\""})) },
         Body::UsageUpdated { usage: Usage { output_tokens: 2, cost: Cost(1_234_567), ..Usage::default() } },
-        Body::InputProvided { wait_id: wait_id(1), input: Some(json!("yes")) },
+        Body::InputProvided { wait_id: wait_id(1), input: Some(json!("yes")), answered_by: None },
     ];
     for (name, subject) in every_store() {
         let store = &*subject.store;

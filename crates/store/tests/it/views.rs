@@ -175,6 +175,8 @@ fn record_rows() -> Vec<Row> {
             constraints: object(json!({"mode": "act"})),
             created_at: NOW,
             expires_at: None,
+            revoked_at: None,
+            revoked_by: None,
         })),
         Row::Artifact(Box::new(Artifact {
             id: artifact_id(1),

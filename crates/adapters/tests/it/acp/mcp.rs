@@ -1,7 +1,7 @@
 //! MCP servers of native sessions.
 
 use mainspring_adapters::McpServer;
-use mainspring_core::{Answer, DelegationMode, RunChange};
+use mainspring_core::{DelegationMode, RunChange};
 use mainspring_kernel::kernel::{DelegationRequest, RunRequest};
 use serde_json::{Value, json};
 
@@ -79,7 +79,7 @@ async fn an_agents_token_acts_for_its_owner_and_decides_nothing() {
     assert_eq!(world.kernel().caller_by_agent_token(&token[1..]), None);
     let run = world.start("a", "ask rm x").await;
     let (wait, _) = world.wait_for_question(run).await;
-    let allow = Answer::Approval { decision: Approval::Allowed };
+    let allow = Approval::Allowed.into();
     let refused = world.kernel().run_answer(&agent, run, wait, allow).await.unwrap_err();
     assert_eq!(refused.code(), "forbidden");
     // Neither does it start work that nobody delegated, nor work of another session.

@@ -94,7 +94,7 @@ impl Work {
             {
                 self.questions.push((wait_id, question));
             }
-            Body::InputProvided { wait_id, input: Some(_) } => self.remove_question(wait_id),
+            Body::InputProvided { wait_id, input: Some(_), .. } => self.remove_question(wait_id),
             Body::ApprovalResolved { wait_id, decision: Approval::Allowed | Approval::Denied, .. } => {
                 self.remove_question(wait_id);
             }

@@ -36,6 +36,7 @@ pub(in super::super) fn id_page(connection: &Connection, page: &IdPage) -> Resul
         IdsOf::Delegations { owner, org } => {
             (in_sessions!("delegations", "delegation_id", "parent_session_id"), owner, org)
         }
+        IdsOf::Grants { owner, org } => (in_sessions!("grants", "grant_id", "session_id"), owner, org),
         IdsOf::Messages(session) => return tree::message_ids(connection, *session, page),
         IdsOf::Keys { org } => {
             let sql = "SELECT key_id FROM api_keys WHERE key_id BETWEEN ?1 AND ?2 \

@@ -1,0 +1,101 @@
+//! Grants: recorded decisions to allow or deny. A grant that is revoked decides nothing from then on, nor do the grants of
+//! delegated runs that rest on it.
+
+use mainspring_core::{Decider, Grant, GrantId, RunId, SessionId, Time};
+
+use super::{Caller, Kernel, Shared};
+use crate::actor::Command;
+use crate::error::Error;
+use crate::store::{GrantPage, SessionRef};
+
+/// The most grants that may rest on each other: one for each level of delegation.
+const MAX_CHAIN: usize = 64;
+
+/// Selects grants to list.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct GrantQuery {
+    /// Only grants of this session.
+    pub session: Option<SessionId>,
+    /// Only grants that are in force.
+    pub in_force: bool,
+    /// Only grants before this one.
+    pub before: Option<(Time, GrantId)>,
+    /// Page size; the default if not given.
+    pub limit: Option<usize>,
+}
+
+impl Kernel {
+    /// Lists the grants of a run and those of its session, oldest first.
+    pub async fn run_grants(&self, caller: &Caller, run: RunId) -> Result<Vec<Grant>, Error> {
+        let run = self.run_readable(caller, run).await?;
+        self.shared.with_parents(self.shared.store.grants(run.session, run.id).await?).await
+    }
+
+    /// Lists the grants of the caller's sessions, newest first.
+    pub async fn grant_list(&self, caller: &Caller, query: GrantQuery) -> Result<Vec<Grant>, Error> {
+        let owner = match query.session {
+            // The session may belong to another owner of the caller's org.
+            Some(session) => self.session_get(caller, &SessionRef::Id(session)).await?.owner,
+            None => caller.owner.clone(),
+        };
+        let page = GrantPage {
+            owner,
+            session: query.session,
+            in_force_at: query.in_force.then(|| self.shared.clock.now()),
+            before: query.before,
+            limit: self.page(query.limit)?,
+        };
+        self.shared.with_parents(self.shared.store.grant_page(&page).await?).await
+    }
+
+    /// Revokes a grant at once. Revoking it again changes nothing.
+    pub async fn grant_revoke(&self, caller: &Caller, id: GrantId) -> Result<Grant, Error> {
+        caller.check_person()?;
+        let missing = || Error::not_found("grant", id);
+        let grant = self.shared.store.grant_get(id).await?.ok_or_else(missing)?;
+        let session =
+            self.session_get(caller, &SessionRef::Id(grant.session)).await.map_err(|_| missing())?;
+        caller.check_changes(&session)?;
+        let by = caller.decider();
+        self.shared.call(grant.session, |reply| Command::GrantRevoke(id, by, reply)).await
+    }
+}
+
+impl Shared {
+    /// True if every grant that `grant` rests on is in force. A deleted one is not.
+    pub(crate) async fn rests_on_force(&self, grant: &Grant, now: Time) -> Result<bool, Error> {
+        Ok(self.broken_parent(grant, now).await?.is_none())
+    }
+
+    /// The nearest grant below `grant` that is not in force any more: when that ended, and who ended it.
+    async fn broken_parent(
+        &self,
+        grant: &Grant,
+        now: Time,
+    ) -> Result<Option<(Time, Option<Box<Decider>>)>, Error> {
+        let mut next = grant.parent_grant();
+        for _ in 0..MAX_CHAIN {
+            let Some(id) = next else { return Ok(None) };
+            match self.store.grant_get(id).await? {
+                Some(parent) if parent.holds_at(now) => next = parent.parent_grant(),
+                Some(parent) => {
+                    let ended = parent.revoked_at.or(parent.expires_at).unwrap_or(now);
+                    return Ok(Some((ended, parent.revoked_by)));
+                }
+                None => return Ok(Some((now, None))),
+            }
+        }
+        Ok(Some((now, None)))
+    }
+
+    /// Marks grants as revoked that rest on a grant which is not in force any more.
+    async fn with_parents(&self, mut grants: Vec<Grant>) -> Result<Vec<Grant>, Error> {
+        let now = self.clock.now();
+        for grant in grants.iter_mut().filter(|grant| grant.revoked_at.is_none()) {
+            if let Some((at, by)) = self.broken_parent(grant, now).await? {
+                (grant.revoked_at, grant.revoked_by) = (Some(at), by);
+            }
+        }
+        Ok(grants)
+    }
+}
