@@ -8,7 +8,7 @@ use mainspring_agent::hooks::{HookContext, Hooks, ToolDecision, ToolResult};
 use mainspring_agent::provider::ToolUse;
 use mainspring_agent::tool::{Toolbox, function};
 use mainspring_core::{
-    Answer, Approval, Body, Decider, MessageStatus, Mode, Role, RunStatus, ToolOutcome, WaitRequest,
+    Answer, Approval, Body, Decider, MessageStatus, Mode, Role, RunId, RunStatus, ToolOutcome, WaitRequest,
 };
 use mainspring_kernel::kernel::{OnOrphan, RunRequest};
 use mainspring_kernel::store::Store;
@@ -16,7 +16,7 @@ use mainspring_model_server::{Gate, ModelServer, Protocol, Reply};
 use mainspring_store::{MemoryStore, SqliteOptions, SqliteStore};
 use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::world::{NOW, Setup, World, gated, run_until_crash, tools, within_timeout};
 
@@ -284,8 +284,50 @@ async fn a_definition_selects_tools_and_approvals() {
     let person = Decider::Person { owner_id: "ada".into() };
     assert_eq!(
         resolved,
-        [(Approval::Denied, true, Some(rule), Some("error")), (Approval::Allowed, false, Some(person), None)]
+        [
+            (Approval::Denied, true, Some(rule), Some("error")),
+            (Approval::Allowed, false, Some(person), Some("result"))
+        ]
     );
+}
+
+#[tokio::test]
+async fn an_approval_can_be_given_for_the_session_denied_with_a_reason_or_replaced_by_a_result() {
+    let world = Setup::default().agent(CAREFUL).start().await;
+    let answer = async |run: RunId, answer: Value| {
+        let wait = world.wait_paused(run).await.state.wait().unwrap().clone();
+        let call = wait.approval.as_ref().unwrap().call.as_ref().unwrap();
+        assert_eq!((call.name.as_str(), &call.input), ("add", &json!({"a": 1, "b": 2})));
+        let answer: Answer = serde_json::from_value(answer).unwrap();
+        within_timeout(world.kernel.run_answer(&world.me, run, wait.id, answer)).await.unwrap();
+        world.wait_ended(run).await;
+        world.tool_results(run).await
+    };
+    let enqueue = || {
+        world.server.enqueue(Reply::tool("add", json!({"a": 1, "b": 2}))).enqueue(Reply::text("ok"));
+    };
+    for (given, result, is_error) in [
+        (
+            json!({"kind": "approval", "decision": "denied", "reason": "not today"}),
+            "the person you work for said no: not today",
+            true,
+        ),
+        (
+            json!({"kind": "approval", "decision": "supplied", "result": {"text": "42", "isError": false}}),
+            "42",
+            false,
+        ),
+        (json!({"kind": "approval", "decision": "allowed", "scope": "session"}), "3", false),
+    ] {
+        enqueue();
+        let run = world.run_prompt_as("careful@1", "go").await;
+        assert_eq!(answer(run.id, given).await, [(result.to_owned(), is_error)]);
+    }
+    // The same call is not asked for again.
+    enqueue();
+    let run = world.run_prompt_as("careful@1", "go").await;
+    assert_eq!(run.state.status(), RunStatus::Succeeded);
+    assert_eq!(world.tool_results(run.id).await, [("3".to_owned(), false)]);
 }
 
 #[tokio::test]

@@ -5,10 +5,15 @@ use super::*;
 #[tokio::test(flavor = "multi_thread")]
 async fn a_person_decides_and_answers() {
     let world = world("keep").await;
-    for (decision, answer) in [(Approval::Allowed, "true"), (Approval::Denied, "false")] {
-        let run = world.start("a", "ask confirm Write it?; done").await;
+    for (asked, put, decision, answer) in [
+        ("confirm Write it?", "Write it?", Approval::Allowed, "true"),
+        ("confirm Write it?", "Write it?", Approval::Denied, "false"),
+        ("select Go?|Allow|Block", "Go?\n1. Allow\n2. Block", Approval::Allowed, "\"Allow\""),
+        ("select Go?|Allow|Block", "Go?\n1. Allow\n2. Block", Approval::Denied, "\"Block\""),
+    ] {
+        let run = world.start("a", &format!("ask {asked}; done")).await;
         let (wait, question) = world.wait_for_question(run).await;
-        assert_eq!(question, "Write it?");
+        assert_eq!(question, put);
         assert_eq!(world.wait_until(run, |_| true).await.state.status(), RunStatus::WaitingApproval);
         world.decide(run, wait, decision).await;
         assert_eq!(world.wait_for_end(run).await.state.status(), RunStatus::Succeeded);
@@ -18,7 +23,7 @@ async fn a_person_decides_and_answers() {
         ("input Name?", "Name?", "Ada", "\"Ada\""),
         ("editor Text?", "Text?", "a\nb", "\"a\\nb\""),
         ("select Which?|red|blue", "Which?\n1. red\n2. blue", "Blue", "\"blue\""),
-        ("select Go?|Allow|Block", "Go?\n1. Allow\n2. Block", "2", "\"Block\""),
+        ("select Go?|Allow|Block|Later", "Go?\n1. Allow\n2. Block\n3. Later", "2", "\"Block\""),
     ] {
         let run = world.start("a", &format!("ask {asked}")).await;
         let (wait, put) = world.wait_for_question(run).await;
