@@ -5,7 +5,10 @@
 
 use std::borrow::Cow;
 
-use mainspring_core::{AttemptId, AuthMethod, EventId, Mode, RunId, RunStatus, SessionId, Usage};
+use mainspring_core::{
+    Answer, Approval, ApprovalRequest, AttemptId, AuthMethod, EventId, Mode, RunId, RunStatus, SessionId,
+    Time, Usage, WaitId, WaitRequest,
+};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
@@ -56,6 +59,8 @@ pub enum Request {
     Warmup(Warmup),
     /// Answers a call of one of the host's tools.
     ToolResult(ToolResult),
+    /// Answers a question of a query that asked for its questions.
+    Answer(AnswerLine),
     /// Replaces the owner's token.
     RefreshToken(RefreshToken),
     /// Chooses how to log in to the agent.
@@ -115,6 +120,9 @@ pub struct Query {
     /// An existing native session of the agent, as version 1 names it.
     #[serde(default, deserialize_with = "non_empty", skip_serializing_if = "Option::is_none")]
     pub resume: Option<String>,
+    /// True if the host answers the questions of the query: it gets the line `question` for each.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub questions: Option<bool>,
     /// An image.
     #[serde(default, deserialize_with = "non_empty", skip_serializing_if = "Option::is_none")]
     pub image_base64: Option<String>,
@@ -182,6 +190,16 @@ pub struct ToolResult {
     pub call_id: String,
     /// The result.
     pub result: Value,
+}
+
+/// Answers a question of a query.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AnswerLine {
+    /// The question.
+    pub wait_id: WaitId,
+    /// The answer.
+    pub answer: Answer,
 }
 
 /// A newer token of the owner.
@@ -321,6 +339,42 @@ pub enum Reply<'a> {
     },
     /// The login succeeded.
     AuthSuccess {},
+    /// The agent waits for a person. Only for queries that asked for their questions.
+    Question {
+        /// The question.
+        wait_id: Cow<'a, str>,
+        /// The kind of answer.
+        request: WaitRequest,
+        /// The question, for people.
+        question: Cow<'a, str>,
+        /// The requested action and the possible answers, if the question is an approval.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        approval: Option<Cow<'a, ApprovalRequest>>,
+        /// When the question expires.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        expires_at_ms: Option<Time>,
+    },
+    /// A question is closed: it was answered, here or elsewhere, or has expired.
+    QuestionClosed {
+        /// The question.
+        wait_id: Cow<'a, str>,
+        /// The decision, if the question was an approval.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        decision: Option<Approval>,
+    },
+    /// Whether an answer counts.
+    AnswerAck {
+        /// The question.
+        wait_id: Cow<'a, str>,
+        /// The answer is recorded.
+        accepted: bool,
+        /// Why the answer was refused.
+        #[serde(flatten)]
+        code: Option<Code<'a>>,
+        /// Why the answer was refused, for people.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        message: Option<Cow<'a, str>>,
+    },
     /// Whether the query can go on. It stays open, and goes on by itself once it can.
     Status {
         /// False while the query cannot go on.

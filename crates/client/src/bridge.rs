@@ -29,5 +29,5 @@ pub use launch::{Launch, Restart};
 pub use line::{CancelAck, QueryIds, QueryResult};
 pub use mainspring_api::jsonl::{Activity, Warmup, WarmupSession};
 pub use process::{Health, Notice, Phase, RuntimeProcess};
-pub use route::{QueryEvent, ToolCall, Tools};
+pub use route::{QueryEvent, Question, ToolCall, Tools};
 pub use surface::Surface;

@@ -23,6 +23,7 @@ use mainspring_system::ids::Ids;
 use mainspring_system::tasks::Tasks;
 use tokio::sync::{Semaphore, mpsc};
 
+mod answer;
 mod availability;
 mod follow;
 mod image;
@@ -254,6 +255,7 @@ async fn dispatch(
         Request::InvalidateSession(invalid) => invalidate::handle(shared, envelope, invalid, permit),
         Request::Warmup(warmup) => shared.hints.record(shared.owner(&envelope), warmup, &shared.options),
         Request::ToolResult(result) => relay::answer(shared, &envelope, result).await,
+        Request::Answer(line) => answer::handle(shared, envelope, line, permit),
         Request::RefreshToken(_) => shared.calls.set_token_owner(shared.owner(&envelope)),
         Request::Authenticate(line) => login::handle(shared, envelope, line, permit),
         Request::Stop {} => {}

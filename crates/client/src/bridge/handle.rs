@@ -3,8 +3,10 @@
 use std::fmt;
 use std::sync::Arc;
 
-use mainspring_api::jsonl::{self, Authenticate, InvalidateSession, RefreshToken, Request, RequestLine};
-use mainspring_core::{Mode, SessionId};
+use mainspring_api::jsonl::{
+    self, AnswerLine, Authenticate, InvalidateSession, RefreshToken, Request, RequestLine,
+};
+use mainspring_core::{Answer, Mode, SessionId, WaitId};
 
 use super::process::RuntimeProcess;
 use super::route::{Route, Tools};
@@ -50,6 +52,8 @@ pub struct Query {
     pub image_base64: Option<String>,
     /// The request id: a repeated id gives the same run. Generated if `None`.
     pub request_id: Option<String>,
+    /// True to get the questions of the agent as [`QueryEvent::Question`] and answer them.
+    pub questions: bool,
     /// The function that answers calls of the host's tools; if `None`, calls arrive as [`QueryEvent::ToolCall`].
     pub tools: Option<Tools>,
 }
@@ -108,6 +112,7 @@ impl AgentBridge {
             cwd: query.cwd,
             model: query.model,
             image_base64: query.image_base64,
+            questions: query.questions.then_some(true),
             ..query.surface.as_ref().map(Surface::query).unwrap_or_default()
         };
         let line = self.encode_line(Some(&request), Request::Query(Box::new(line)));
@@ -121,6 +126,14 @@ impl AgentBridge {
         let shared = self.process.shared();
         let answer = shared.interrupt(&self.client)?;
         answer.await.map_err(|_| shared.unanswered_error())
+    }
+
+    /// Answers a question of the active query. Whether the answer counts follows as [`QueryEvent::AnswerAck`].
+    pub fn answer(&self, wait_id: WaitId, answer: Answer) -> Result<(), BridgeError> {
+        let shared = self.process.shared();
+        let route = shared.active(&self.client).ok_or(BridgeError::Idle)?;
+        let line = Request::Answer(AnswerLine { wait_id, answer });
+        shared.send_line(&self.encode_line(Some(&route.request), line))
     }
 
     /// Returns the request id of the active query and the ids known so far.

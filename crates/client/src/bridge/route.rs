@@ -10,7 +10,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 
 use mainspring_api::jsonl::{Activity, Request, RequestLine, ToolResult};
-use mainspring_core::AuthMethod;
+use mainspring_core::{Approval, ApprovalRequest, AuthMethod, Time, WaitId, WaitRequest};
 use serde_json::{Value, json};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
@@ -71,6 +71,22 @@ pub enum QueryEvent {
         /// For people.
         message: String,
     },
+    /// The agent waits for a person: answer with [`super::AgentBridge::answer`]. Only if the query asked for questions.
+    Question(Box<Question>),
+    /// A question was answered, here or elsewhere, or has expired.
+    QuestionClosed {
+        /// The question.
+        wait_id: WaitId,
+        /// The decision, if the question was an approval.
+        decision: Option<Approval>,
+    },
+    /// Whether an answer of this handle counts.
+    AnswerAck {
+        /// The question.
+        wait_id: WaitId,
+        /// The reason for a refusal: a stable code, and a message for people.
+        refusal: Option<(String, String)>,
+    },
     /// The process died, and the query was sent again under its request id. If the run continues, its text is
     /// streamed again from the beginning.
     Restarted,
@@ -104,8 +120,32 @@ impl QueryEvent {
 
     /// True for display-only events, which may be dropped.
     fn is_display_only(&self) -> bool {
-        !matches!(self, Self::ToolCall(_) | Self::AuthRequired { .. } | Self::Status { .. } | Self::Restarted)
+        !matches!(
+            self,
+            Self::ToolCall(_)
+                | Self::AuthRequired { .. }
+                | Self::Status { .. }
+                | Self::Question(_)
+                | Self::QuestionClosed { .. }
+                | Self::AnswerAck { .. }
+                | Self::Restarted
+        )
     }
+}
+
+/// A question of the agent to a person.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Question {
+    /// The id that an answer names.
+    pub wait_id: WaitId,
+    /// The kind of answer.
+    pub request: WaitRequest,
+    /// The question, for people.
+    pub question: String,
+    /// The requested action and the possible answers, if the question is an approval.
+    pub approval: Option<ApprovalRequest>,
+    /// When the question expires.
+    pub expires_at_ms: Option<Time>,
 }
 
 /// A call of one of the host's tools. Dropping the call without an answer tells the agent that there is none.

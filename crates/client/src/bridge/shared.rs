@@ -174,6 +174,16 @@ impl Shared {
         Ok(receiver)
     }
 
+    /// Sends a line that is not repeated to the next process.
+    pub(super) fn send_line(&self, line: &[u8]) -> Result<(), BridgeError> {
+        let state = lock(&self.state);
+        if state.stopped {
+            return Err(BridgeError::Stopped);
+        }
+        state.send(line);
+        Ok(())
+    }
+
     /// Announces the settings of later queries, also to the next process.
     pub(super) fn send_warmup(&self, owner: Option<&str>, warmup: Warmup) {
         let mut state = lock(&self.state);

@@ -164,6 +164,7 @@ fn parse(mut object: Map<String, Value>) -> Result<(Envelope, Request), String> 
         "invalidate_session" => Request::InvalidateSession(fields(&kind, object)?),
         "warmup" => Request::Warmup(fields(&kind, object)?),
         "tool_result" => Request::ToolResult(fields(&kind, object)?),
+        "answer" => Request::Answer(fields(&kind, object)?),
         "refresh_token" => Request::RefreshToken(fields(&kind, object)?),
         "authenticate" => Request::Authenticate(fields(&kind, object)?),
         "stop" => Request::Stop {},

@@ -36,6 +36,8 @@ pub(super) struct RunDetails {
     pub(super) native: Option<String>,
     /// The agent is working on the run.
     pub(super) running: bool,
+    /// The host answers the query's questions.
+    pub(super) questions: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -114,6 +116,13 @@ struct LiveQueries {
 }
 
 impl Live {
+    /// Finds the live query of this name.
+    pub(super) fn find(&self, owner: &str, client: &str, request: &str) -> Option<Arc<Query>> {
+        let state = self.0.lock();
+        let no = state.by_name.get(&(owner.to_owned(), client.to_owned(), request.to_owned()))?;
+        state.queries.get(no).cloned()
+    }
+
     /// Registers a query; fails with the live query of the same owner, client and request id, if there is one.
     pub(super) fn begin(
         &self,

@@ -35,7 +35,10 @@ pub(super) fn handle(shared: &Arc<Shared>, envelope: &Envelope, line: Line, perm
     let adapter = shared.adapter(envelope, &line);
     // A live query with the same request id answers both lines.
     let query = match shared.live.begin(envelope.version, &client, &owner, request, adapter) {
-        Ok(query) => query,
+        Ok(query) => {
+            query.update(|known| known.questions = line.questions == Some(true));
+            query
+        }
         Err(live_query) => {
             tracing::debug!(request = live_query.request, "query was repeated while it is live");
             check_repeated(shared, live_query, line, unnamed, permit);

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use mainspring_api::jsonl::{Activity, Reply};
 use mainspring_control::is_final;
 use mainspring_core::{
-    BindingId, Block, Body, Cost, Event, Failure, Message, MessageId, Role, Run, RunStatus, Usage,
+    ApprovalRequest, BindingId, Block, Body, Cost, Event, Failure, Message, MessageId, Role, Run, RunStatus,
+    Time, Usage, WaitId, WaitRequest,
 };
 use serde_json::Value;
 
@@ -29,7 +30,14 @@ pub(super) struct Translator {
     outputs: HashMap<String, String>,
     /// The agent's latest question. The run does not necessarily wait: a policy may answer.
     question: String,
+    /// The latest question, with the request of an approval and its expiry.
+    asked: Option<Asked>,
+    /// The question that the run waits for, if its host was told.
+    open_question: Option<WaitId>,
 }
+
+/// A question of the agent: the request, if it is an approval, and when it expires.
+type Asked = (WaitId, Option<Box<ApprovalRequest>>, Option<Time>);
 
 /// The translation of an event.
 #[derive(Default)]
@@ -114,6 +122,8 @@ impl Translator {
             message_calls: HashMap::new(),
             outputs: HashMap::new(),
             question: String::new(),
+            asked: None,
+            open_question: None,
         }
     }
 
@@ -164,16 +174,43 @@ impl Translator {
                     send(&tool_output(tool_use_id, name, &error.message));
                 }
             }
-            Body::InputRequested { question, .. } | Body::ApprovalRequested { question, .. } => {
+            Body::InputRequested { wait_id, question, expires_at_ms } => {
                 self.question.clone_from(question);
+                self.asked = Some((*wait_id, None, *expires_at_ms));
+            }
+            Body::ApprovalRequested { wait_id, question, approval, expires_at_ms, .. } => {
+                self.question.clone_from(question);
+                self.asked = Some((*wait_id, approval.clone(), *expires_at_ms));
+            }
+            Body::ApprovalResolved { wait_id, decision, .. } if self.open_question == Some(*wait_id) => {
+                self.open_question = None;
+                let wait_id = wait_id.to_string().into();
+                send(&Reply::QuestionClosed { wait_id, decision: Some(*decision) });
+            }
+            Body::InputProvided { wait_id, .. } if self.open_question == Some(*wait_id) => {
+                self.open_question = None;
+                send(&Reply::QuestionClosed { wait_id: wait_id.to_string().into(), decision: None });
+            }
+            Body::RunWaitingInput { wait_id } | Body::RunWaitingApproval { wait_id }
+                if query.details().questions && self.is_asked(*wait_id) =>
+            {
+                let (wait_id, approval, expires_at_ms) = self.asked.take().unwrap_or((*wait_id, None, None));
+                self.open_question = Some(wait_id);
+                send(&Reply::Question {
+                    wait_id: wait_id.to_string().into(),
+                    request: if approval.is_some() { WaitRequest::Approval } else { WaitRequest::Input },
+                    question: self.question.as_str().into(),
+                    approval: approval.as_deref().map(Cow::Borrowed),
+                    expires_at_ms,
+                });
             }
             Body::RunWaitingInput { .. } | Body::RunWaitingApproval { .. } => {
-                // The protocol has no line for a question; it can be answered elsewhere.
+                // The host did not ask for questions; it can be answered elsewhere.
                 let run = event.run.map(|run| run.to_string()).unwrap_or_default();
                 tracing::warn!(
                     run,
                     question = self.question,
-                    "query waits for a person: answer with `mainspring run answer`"
+                    "query waits for a person: answer with `mainspring approval` or `mainspring run answer`"
                 );
             }
             Body::BindingCreated { binding_id, .. } | Body::BindingResumed { binding_id } => {
@@ -187,6 +224,10 @@ impl Translator {
             }
         }
         translation
+    }
+
+    fn is_asked(&self, wait: WaitId) -> bool {
+        self.asked.as_ref().is_some_and(|(asked, ..)| *asked == wait)
     }
 
     /// Sends the part of a completed message that was not streamed.

@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 
 use super::super::line::{self, CancelAck, QueryIds};
 use super::super::process::Notice;
-use super::super::route::{QueryEvent, Route, ToolCall};
+use super::super::route::{QueryEvent, Question, Route, ToolCall};
 use super::super::{BridgeError, QueryResult};
 use super::{PendingLogin, Shared, lock};
 
@@ -78,6 +78,11 @@ impl Shared {
                 if let Some(route) = route {
                     let (code, message) = (code.map(Code::into_specific), message.into_owned());
                     route.push_event(QueryEvent::Status { available, code, message });
+                }
+            }
+            Reply::Question { .. } | Reply::QuestionClosed { .. } | Reply::AnswerAck { .. } => {
+                if let Some((route, event)) = route.zip(question_event(reply)) {
+                    route.push_event(event);
                 }
             }
             Reply::Unknown => {}
@@ -167,6 +172,29 @@ impl Shared {
         // Fails if there is no subscriber.
         let _ = self.notices.send(notice);
     }
+}
+
+/// Converts a line about a question; `None` if its id is not valid.
+fn question_event(reply: Reply<'static>) -> Option<QueryEvent> {
+    Some(match reply {
+        Reply::Question { wait_id, request, question, approval, expires_at_ms } => {
+            QueryEvent::Question(Box::new(Question {
+                wait_id: wait_id.parse().ok()?,
+                request,
+                question: question.into_owned(),
+                approval: approval.map(Cow::into_owned),
+                expires_at_ms,
+            }))
+        }
+        Reply::QuestionClosed { wait_id, decision } => {
+            QueryEvent::QuestionClosed { wait_id: wait_id.parse().ok()?, decision }
+        }
+        Reply::AnswerAck { wait_id, code, message, .. } => QueryEvent::AnswerAck {
+            wait_id: wait_id.parse().ok()?,
+            refusal: code.map(|code| (code.into_specific(), message.unwrap_or_default().into_owned())),
+        },
+        _ => return None,
+    })
 }
 
 /// Converts a display-only reply to the event of its query; `None` for other replies.
