@@ -492,6 +492,11 @@ impl Agent {
         self.asked += 1;
         let id = format!("ask-{}", self.asked);
         let mut call = json!({"toolCallId": format!("call-{id}"), "title": what, "status": "pending", "rawInput": {"what": what}});
+        if let Some(path) = what.strip_prefix("edit ") {
+            let diff = json!({"type": "diff", "path": path, "oldText": "old\n", "newText": "new\n"});
+            (call["kind"], call["locations"], call["content"]) =
+                ("edit".into(), json!([{"path": path}]), json!([diff]));
+        }
         if bare {
             let name = call["toolCallId"].clone();
             (call["sessionUpdate"], call["kind"]) = ("tool_call".into(), "execute".into());

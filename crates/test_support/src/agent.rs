@@ -3,10 +3,15 @@
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
-use mainspring_core::{AttemptId, AuthMethod, Failure, Fidelity, RunOption};
+use mainspring_core::{
+    ApprovalChoice, ApprovalRequest, AttemptId, AuthMethod, Failure, Fidelity, RequestedAction,
+    RequestedCall, RunOption,
+};
 use mainspring_kernel::adapter::{
     Adapter, AttemptHandle, Capabilities, Death, Dispatch, End, Executed, Login, Record,
 };
+use mainspring_kernel::policy::{self, Question};
+use serde_json::json;
 
 /// An adapter `agent` with native sessions, which takes every option: it resumes the bound one or opens `native-new`, and answers with its id.
 pub fn native_agent() -> impl Adapter {
@@ -31,6 +36,32 @@ async fn open_or_resume(attempt: AttemptHandle) -> Executed {
     };
     attempt.record(vec![record]).await.unwrap();
     attempt.delta(0, &native).unwrap();
+    End::succeeded()
+}
+
+/// An adapter `asker` that asks for permission to run its prompt as a command, and answers with the decision.
+pub fn asking_agent() -> impl Adapter {
+    FnAgent::new(Capabilities::minimal("asker"), ask_permission)
+}
+
+async fn ask_permission(attempt: AttemptHandle) -> Executed {
+    let command = attempt.assignment().prompt.text();
+    let action =
+        RequestedAction { capability: "tool".into(), operation: "execute".into(), resource: "bash".into() };
+    let call = RequestedCall {
+        tool_use_id: Some("t1".into()),
+        name: "bash".into(),
+        kind: Some("execute".into()),
+        input: json!({"command": command}),
+        ..RequestedCall::default()
+    };
+    let request = ApprovalRequest::of(action, Some(call)).offer(&[ApprovalChoice::DenyWithReason]);
+    let question = Question { request: Some(Box::new(request)), ..format!("Allow {command}?").into() };
+    let Ok(answer) = policy::request_permission(&attempt, None, question).await else {
+        return End::stopped();
+    };
+    let reason = answer.reason.map(|reason| format!(": {reason}")).unwrap_or_default();
+    attempt.delta(0, &format!("{}{reason}", answer.decision)).unwrap();
     End::succeeded()
 }
 

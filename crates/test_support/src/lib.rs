@@ -11,7 +11,7 @@ pub mod jsonl;
 mod node;
 mod rng;
 
-pub use agent::{FnAgent, native_agent};
+pub use agent::{FnAgent, asking_agent, native_agent};
 pub use event_stream::{EventStream, SseFrame};
 pub use node::{Listening, NOW, NodeBuilder, OWNER, TOKEN, TestNode};
 pub use rng::Rng;

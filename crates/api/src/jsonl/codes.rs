@@ -43,6 +43,7 @@ pub const CODE_MAP: &[(&str, &[&str])] = &[
             "agent_taken",
             "agent_template_failed",
             "already_answered",
+            "answer_not_offered",
             "already_exists",
             "ambiguous_mode",
             "cursor_expired",

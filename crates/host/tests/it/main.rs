@@ -11,5 +11,6 @@ mod leave;
 mod many;
 mod mcp;
 mod names;
+mod questions;
 mod relay;
 mod world;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use axum::http::{Method, StatusCode};
-use mainspring_test_support::TOKEN;
+use mainspring_test_support::{TOKEN, TestNode, asking_agent};
 use serde_json::{Value, json};
 
 use crate::world::{RequestBuilder, Server, send_request};
@@ -168,6 +168,7 @@ struct Names<'a> {
     artifact: &'a str,
     agent: &'a str,
     delegation: &'a str,
+    grant: &'a str,
 }
 
 /// Builds the example requests of an operation on the resources in `names`, without a token.
@@ -182,7 +183,8 @@ fn requests<'a>(
         let text = text.replace("{key}", names.key).replace("SESSION", names.session);
         let text = text.replace("{message}", names.message).replace("MESSAGE", names.message);
         let text = text.replace("{artifact}", names.artifact).replace("{adapter}", "script");
-        text.replace("{agent}", names.agent).replace("{delegation}", names.delegation)
+        let text = text.replace("{agent}", names.agent).replace("{grant}", names.grant);
+        text.replace("{delegation}", names.delegation)
     };
     EXAMPLES.iter().filter(|(id, ..)| *id == operation.id).map(move |(_, query, body, foreign)| {
         let path = fill(&format!("{}{query}", operation.path));
@@ -233,6 +235,7 @@ async fn every_operation_requires_a_token_or_key() {
         artifact,
         agent: "a@1",
         delegation: "del_00000000000040008000000000000000",
+        grant: "grant_00000000000040008000000000000000",
     };
     for operation in operations(&server).await {
         assert_eq!(operation.is_open, OPEN.contains(&operation.id.as_str()), "{}", operation.id);
@@ -260,9 +263,23 @@ async fn admin(server: &Server, owner: &str, org: &str) -> Value {
     server.post("/v1/keys", body).await.1
 }
 
+/// Makes a grant of the key's owner.
+async fn grant_of(server: &Server, key: &str) -> String {
+    let prompt = json!({"prompt": "ls", "adapter": "asker", "session": {"key": "asks"}});
+    let request = server.anonymous(Method::POST, "/v1/runs").header("prefer", "wait=30").json(&prompt);
+    let (_, run) = send_request(request.bearer_auth(key)).await;
+    let answer = json!({"kind": "approval", "decision": "allowed", "scope": "session"});
+    let answer = json!({"waitId": run["wait"]["waitId"], "answer": answer});
+    let path = format!("/v1/runs/{}/answer", run["runId"].as_str().unwrap());
+    let request = server.anonymous(Method::POST, &path).json(&answer).bearer_auth(key);
+    assert_eq!(send_request(request).await.0, StatusCode::OK);
+    let (_, page) = send_request(server.anonymous(Method::GET, "/v1/grants").bearer_auth(key)).await;
+    page["items"][0]["grantId"].as_str().unwrap().to_owned()
+}
+
 #[tokio::test]
 async fn data_of_another_owner_is_not_found() {
-    let server = Server::start().await;
+    let server = Server::with(TestNode::builder().adapter(asking_agent())).await;
     let (theirs, ours) = (admin(&server, "them", "theirs").await, admin(&server, "us", "ours").await);
     let [them, us] = [&theirs, &ours].map(|key| key["secret"].as_str().unwrap());
     let prompt = json!({"prompt": "ask Tea?", "session": {"key": "theirs", "visibility": "org"}});
@@ -283,6 +300,7 @@ async fn data_of_another_owner_is_not_found() {
     let (_, delegated) = send_request(request.header("prefer", "wait=30").bearer_auth(them)).await;
     assert_eq!(delegated["run"]["status"], "waiting_input", "{delegated}");
     let delegation = delegated["delegation"]["delegationId"].as_str().unwrap();
+    let grant = &grant_of(&server, them).await;
     // The owner's view, which must not change.
     let lists = ["/v1/sessions", "/v1/sessions?scope=org", "/v1/runs", "/v1/keys"];
     let mut before = vec![];
@@ -293,7 +311,7 @@ async fn data_of_another_owner_is_not_found() {
     let feed = server.anonymous(Method::GET, "/v1/feed").bearer_auth(them).send().await;
     assert!(feed.frames().next().await.unwrap().data.to_string().contains(session));
 
-    let ids = [session, run, attempt, key, message, artifact, delegation, "their.agent"];
+    let ids = [session, run, attempt, key, message, artifact, delegation, grant, "their.agent"];
     let shows = |text: String| ids.iter().any(|id| text.contains(id));
     for operation in operations(&server).await.iter().filter(|operation| !operation.is_open) {
         // Session keys are scoped to their owner, so the foreign key matches no session here.
@@ -302,7 +320,7 @@ async fn data_of_another_owner_is_not_found() {
             for (request, foreign) in requests(
                 &server,
                 operation,
-                &Names { session, run, attempt, key, message, artifact, agent, delegation },
+                &Names { session, run, attempt, key, message, artifact, agent, delegation, grant },
             ) {
                 let shown = format!("{} {request:?}", operation.id);
                 let request = request.bearer_auth(us);

@@ -2,7 +2,7 @@
 
 use axum::http::{Method, StatusCode};
 use mainspring_core::Limits;
-use mainspring_test_support::{TestNode, native_agent};
+use mainspring_test_support::{TestNode, asking_agent, native_agent};
 use serde_json::{Value, json};
 
 use crate::world::{Server, send_request};
@@ -47,6 +47,9 @@ impl Server {
         let (_, native) = self.post("/v1/runs", body).await;
         self.wait_ended(&native).await;
         self.play("b", "say hello elsewhere").await;
+        for command in ["ls", "pwd"] {
+            self.allow_for_session("c", command).await;
+        }
         let waits = self.prompt("a", "ask which?").await;
         let id = waits["runId"].as_str().unwrap().to_owned();
         for name in ["one", "two", "three"] {
@@ -79,7 +82,7 @@ impl Server {
 
 #[tokio::test]
 async fn every_list_can_be_read_page_by_page() {
-    let server = Server::with(TestNode::builder().adapter(native_agent())).await;
+    let server = Server::with(TestNode::builder().adapter(native_agent()).adapter(asking_agent())).await;
     let run = server.fill().await;
     let lists = lists();
     assert!(lists.len() >= 19, "{}", lists.len());

@@ -6,6 +6,7 @@
 mod access;
 mod adapters;
 mod agents;
+mod approvals;
 mod artifacts;
 mod bindings;
 mod delegations;

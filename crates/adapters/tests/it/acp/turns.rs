@@ -1,5 +1,6 @@
 //! Successful turns: text, tools, permissions, continued sessions.
 
+use mainspring_core::{Answer, ApprovalAnswer, ApprovalChoice, ApprovalScope, Block};
 use mainspring_kernel::store::SessionRef;
 
 use super::*;
@@ -69,6 +70,31 @@ async fn a_person_decides_permissions() {
     let events = world.events("a").await;
     let resolved = events.iter().filter(|event| matches!(event.body, Body::ApprovalResolved { .. })).count();
     assert_eq!(resolved, 2);
+    world.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_shows_its_changes_and_can_be_allowed_for_the_session() {
+    let world = world("resume").await;
+    let run = world.start("a", "ask edit /repo/a.rs; done").await;
+    let (wait, _) = world.wait_for_question(run).await;
+    let known = world.wait_until(run, |_| true).await;
+    let approval = known.state.wait().unwrap().approval.clone().unwrap();
+    let call = approval.call.unwrap();
+    assert_eq!((call.kind.as_deref(), call.locations[0].path.as_str()), (Some("edit"), "/repo/a.rs"));
+    let is_change = |block: &Block| matches!(block, Block::Diff { before, after, .. } if before.as_deref() == Some("old\n") && after.as_deref() == Some("new\n"));
+    assert!(call.diff.iter().all(is_change) && call.diff.len() == 1, "{:?}", call.diff);
+    assert!(!approval.answers.contains(&ApprovalChoice::DenyWithReason), "the agent could not hear a reason");
+    let for_session = ApprovalAnswer { scope: ApprovalScope::Session, ..Approval::Allowed.into() };
+    let answer = Answer::Approval(for_session);
+    world.kernel().run_answer(&world.me, run, wait, answer).await.unwrap();
+    assert_eq!(world.wait_for_end(run).await.state.status(), RunStatus::Succeeded);
+    // The same file again: the agent gets its narrowest option, and nobody is asked.
+    assert_eq!(world.answer_to("a", "ask edit /repo/a.rs; done").await, "\"selected\" \"yes\"\ndone\n");
+    let run = world.start("a", "ask edit /repo/b.rs; done").await;
+    let (wait, _) = world.wait_for_question(run).await;
+    world.decide(run, wait, Approval::Denied).await;
+    world.wait_for_end(run).await;
     world.close().await;
 }
 
