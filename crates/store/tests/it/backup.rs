@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use mainspring_core::{Cursor, Time};
 use mainspring_kernel::search::Query;
-use mainspring_kernel::store::Store;
+use mainspring_kernel::store::{Row, Store};
 use mainspring_store::{
     OpenError, SCHEMA_VERSION, SqliteOptions, SqliteStore, SqliteView, Verified, database_repair,
     database_restore, database_vacuum,
@@ -164,6 +164,38 @@ async fn repair_rebuilds_the_search_index_and_names_the_rest() {
     let store = sqlite_open(folder.path());
     let query = Query::parse("session").unwrap();
     assert_eq!(store.search_titles(OWNER, &query, None, 9).await.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn an_unreadable_message_stops_neither_repair_nor_the_index() {
+    let (folder, store) = filled().await;
+    let fence = lease(&store, 1).await;
+    let rows = vec![
+        Row::Line(line(1, None, 2)),
+        row_message(message(1, 1, "alpha"), Some(point(1, 0))),
+        row_message(message(2, 1, "omega"), Some(point(1, 1))),
+    ];
+    commit(&store, fence, rows, vec![]).await.unwrap();
+    store.close();
+    let damage = Connection::open(database(&folder)).unwrap();
+    let damaged = damage
+        .execute("UPDATE messages SET content = '[{\"type' WHERE message_id = ?1", [message_id(1).as_bytes()]);
+    assert_eq!(damaged.unwrap(), 1);
+    drop(damage);
+    let found = async |word: &str| {
+        let store = sqlite_open(folder.path());
+        while store.search_index().await.unwrap() {}
+        let query = Query::parse(word).unwrap();
+        let found = store.search_messages(OWNER, &query, None, 9).await.unwrap().len();
+        store.close();
+        found
+    };
+    assert_eq!((found("omega").await, found("alpha").await), (1, 0), "the index goes on");
+    let repaired = database_repair(&database(&folder), None, NOW).unwrap();
+    assert!(repaired.iter().any(|part| part.what.contains("search") && part.rows == 2), "{repaired:?}");
+    assert_eq!(found("omega").await, 1);
+    let left = findings(&database(&folder));
+    assert!(left.len() == 1 && left[0].1.contains(&message_id(1).to_string()), "{left:?}");
 }
 
 #[tokio::test]
