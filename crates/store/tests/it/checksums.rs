@@ -12,6 +12,7 @@ use mainspring_store::{ChecksumReport, SqliteOptions, SqliteStore};
 use rusqlite::Connection;
 use serde_json::{Value, json};
 
+use crate::delegations::delegation;
 use crate::fixtures::*;
 
 /// Texts that occur once in the database, each with the name of its row.
@@ -162,6 +163,28 @@ async fn no_flipped_bit_is_read_as_something_else() {
         }
     }
     assert!(checked > 500, "{checked}");
+}
+
+#[tokio::test]
+async fn a_sum_with_a_damaged_run_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    fill(folder.path()).await;
+    let store = sqlite_open(folder.path());
+    let fence = create_session(&store, 2).await;
+    let child = run(2, 2, 1, RunState::Succeeded {});
+    let task = delegation(2);
+    commit(&store, fence, vec![row_run(child), Row::Delegation(Box::new(task))], vec![]).await.unwrap();
+    assert_eq!(store.session_usage(session_id(1)).await.unwrap().0, 1);
+    assert_eq!(store.delegated_usage(session_id(1)).await.unwrap().0, 1);
+    store.close();
+    let connection = Connection::open(folder.path().join("test.sqlite3")).unwrap();
+    connection.execute("UPDATE runs SET input_tokens = input_tokens + 1", []).unwrap();
+    drop(connection);
+    let store = sqlite_open(folder.path());
+    for (read, run) in [(store.session_usage(session_id(1)).await, 1), (store.delegated_usage(session_id(1)).await, 2)] {
+        let error = read.unwrap_err();
+        assert!(matches!(&error, StoreError::Corrupt(text) if text.contains(&run_id(run).to_string())), "{error:?}");
+    }
 }
 
 #[tokio::test]
