@@ -237,10 +237,6 @@ impl<D: LoginDialect> Login for Driver<D> {
 
 #[async_trait]
 impl<D: Dialect> Adapter for Driver<D> {
-    fn check_folder(&self, folder: &str) -> Result<(), String> {
-        process::check_folder(folder.as_ref()).map_err(|error| error.to_string())
-    }
-
     fn check_profile(&self, profile: &str) -> Result<(), String> {
         // An adapter without profiles does not use the option at all.
         match self.options.profiles.is_empty() || self.options.profiles.contains_key(profile) {

@@ -10,13 +10,14 @@
 use std::collections::HashSet;
 use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use mainspring_core::Supervision;
 use mainspring_kernel::adapter::Death;
 use mainspring_kernel::clock::Clock;
+use mainspring_kernel::folders::{UnusableFolder, check_usable};
 use mainspring_kernel::tasks::Tasks;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncRead, AsyncReadExt};
@@ -123,13 +124,8 @@ pub(crate) fn mark(scope: &str, name: &str) -> String {
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The working directory cannot be used.
-    #[error("the folder {} {reason}; name an absolute path of a folder that exists", path.display())]
-    Folder {
-        /// The folder.
-        path: PathBuf,
-        /// The reason, as a predicate of "the folder".
-        reason: &'static str,
-    },
+    #[error(transparent)]
+    Folder(#[from] UnusableFolder),
     /// The guard could not be started.
     #[error("the guard {guard} could not be started: {source}")]
     Guard {
@@ -173,7 +169,7 @@ pub struct Pipes {
 impl Process {
     /// Starts an agent under its guard.
     pub fn start(launch: &Launch, tasks: &Tasks, clock: &Clock) -> Result<(Self, Pipes), StartError> {
-        check_folder(&launch.cwd)?;
+        check_usable(&launch.cwd)?;
         let failed = |source| StartError::Guard {
             guard: launch.guard.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default(),
             source,
@@ -398,18 +394,6 @@ fn is_allowed(name: Option<&str>, passed: &[String]) -> bool {
     })
 }
 
-/// Checks that a process can be started in the folder `path`.
-pub fn check_folder(path: &Path) -> Result<(), StartError> {
-    let bad = |reason| Err(StartError::Folder { path: path.to_owned(), reason });
-    match std::fs::metadata(path) {
-        _ if !path.is_absolute() => bad("is not absolute"),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => bad("does not exist"),
-        Err(_) => bad("cannot be read"),
-        Ok(found) if !found.is_dir() => bad("is not a folder"),
-        Ok(_) => Ok(()),
-    }
-}
-
 /// Forwards signals to the guard until it ends. Only this task signals and reaps the guard, so no signal can reach
 /// another process that reuses its pid.
 async fn supervise(
@@ -467,14 +451,5 @@ mod tests {
             assert!(!is_allowed(Some(secret), &passed), "{secret}");
         }
         assert!(!is_allowed(None, &passed));
-    }
-
-    #[test]
-    fn check_folder_names_the_reason() {
-        let reason = |path: &str| check_folder(Path::new(path)).map_err(|error| error.to_string());
-        assert!(reason("/").is_ok());
-        assert!(reason("tmp").unwrap_err().contains("is not absolute"));
-        assert!(reason("/no/such/folder").unwrap_err().contains("does not exist"));
-        assert!(reason("/proc/self/status").unwrap_err().contains("is not a folder"));
     }
 }

@@ -19,7 +19,7 @@ use crate::board::Board;
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::feed::{Feed, FeedMemory};
-use crate::folders::Folders;
+use crate::folders::{Folders, check_folder_usable};
 use crate::ids::Ids;
 use crate::meters::{Counts, Meters};
 use crate::owner_events::OwnerWakers;
@@ -390,8 +390,7 @@ impl Shared {
         self.check_used(adapter, defaults)?;
         self.check_profile(adapter, defaults.model_profile.as_deref())?;
         self.options.agents.check_options(adapter, defaults).map_err(Error::Invalid)?;
-        let known = self.adapter(adapter)?;
-        defaults.cwd.as_deref().map_or(Ok(()), |folder| known.check_folder(folder)).map_err(Error::Invalid)
+        check_folder_usable(defaults.cwd.as_deref())
     }
 
     /// Refuses a folder in which agents of the adapter may not work for a caller that is limited to `folders`.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use mainspring_core::{Binding, Failure, Sandbox};
 use mainspring_kernel::adapter::{AttemptHandle, Death, End, Record, RuntimeFacts};
+use mainspring_kernel::folders::check_usable;
 use mainspring_kernel::policy::{Permissions, Rules};
 use parking_lot::Mutex;
 use serde_json::Map;
@@ -16,7 +17,7 @@ use super::{
     fidelity, permanent, process_ended, with_last_output,
 };
 use crate::pool::{LastSession, Lease, PooledWorker as _, WorkerKey};
-use crate::process::{self, Launch, Log, ProcessId, Snapshot, check_folder};
+use crate::process::{self, Launch, Log, ProcessId, Snapshot};
 
 impl<D: Dialect> Driver<D> {
     /// Executes an attempt. Sets `log` to the log of its process as soon as it has one.
@@ -28,7 +29,7 @@ impl<D: Dialect> Driver<D> {
         let assignment = attempt.assignment();
         let cwd = assignment.run.options.cwd.as_ref().map_or_else(|| self.options.cwd.clone(), PathBuf::from);
         self.allowed_folder(attempt, &cwd)?;
-        check_folder(&cwd).map_err(|error| permanent("invalid_request", error.to_string()))?;
+        check_usable(&cwd).map_err(|error| permanent("invalid_request", error.to_string()))?;
         let prompt =
             self.dialect.prompt(attempt).await.map_err(|failure| AttemptError::Failed(failure, false))?;
         let bound = assignment.binding.as_ref().and_then(|binding| binding.native.clone());

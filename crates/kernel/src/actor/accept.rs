@@ -11,6 +11,7 @@ use super::draft::QueuedDraft;
 use super::tree::Base;
 use super::{Actor, created};
 use crate::error::{CreateError, Error};
+use crate::folders::check_folder_usable;
 use crate::kernel::{Accept, Accepted, instructions_hash};
 use crate::scheduler::Permit;
 use crate::store::{Request, Row};
@@ -155,10 +156,7 @@ impl Actor {
         }
         // Comes first: whether a folder exists is not said to a caller who may not use it.
         self.shared.check_folder(adapter, folder, options.folders.as_deref())?;
-        if let (Some(known), Some(folder)) = (self.shared.adapters.get(adapter), folder) {
-            known.check_folder(folder).map_err(Error::Invalid)?;
-        }
-        Ok(())
+        check_folder_usable(folder)
     }
 
     /// Returns the policy that takes effect, or refuses a prompt that a busy session cannot take.
