@@ -26,6 +26,7 @@ use crate::{Http, Problem};
     get, path = "/v1/events", params(OwnerEventsQuery, ResumeHeader),
     responses((status = 200, description = "Events in order",
         content((Page<Event> = "application/json"), (String = "text/event-stream")))),
+    extensions(("x-problems" = json!(["cursor_expired", "too_many_streams"]))),
 )]
 pub(super) async fn owner_events(
     State(http): State<Http>,

@@ -242,7 +242,9 @@ impl Kernel {
     ) -> Result<Vec<Event>, Error> {
         let session = self.run_readable(caller, run).await?.session;
         self.check_not_lost(after, after)?;
-        Ok(self.shared.store.events_after(session, Some(run), after, self.page(limit)?).await?)
+        let events = self.shared.store.events_after(session, Some(run), after, self.page(limit)?).await?;
+        self.check_not_ahead(after, &events).await?;
+        Ok(events)
     }
 
     /// Cancels a run. Returns once the cancellation is recorded and passed on to the adapter; the run's end follows as an

@@ -287,7 +287,9 @@ impl Kernel {
     ) -> Result<Vec<Event>, Error> {
         let session = self.session_get(caller, by).await?;
         self.check_not_lost(after, after)?;
-        Ok(self.shared.store.events_after(session.id, None, after, self.page(limit)?).await?)
+        let events = self.shared.store.events_after(session.id, None, after, self.page(limit)?).await?;
+        self.check_not_ahead(after, &events).await?;
+        Ok(events)
     }
 
     /// Finds the session that `target` names: by id, then key, external reference and legacy alias.

@@ -64,7 +64,7 @@ async fn every_event_of_an_owner_is_delivered_once_in_order() {
         assert_eq!(kinds.iter().filter(|kind| **kind == "run.queued").count(), 4, "{name}");
         assert_eq!(kinds.len(), 8, "{name}: {kinds:?}");
         let ahead = world.kernel.owner_events(&world.me, None, Some(Cursor(u64::MAX))).await;
-        assert_eq!(ahead.err().unwrap().code(), "invalid_request", "{name}");
+        assert_eq!(ahead.err().unwrap().code(), "cursor_expired", "{name}");
     }
 }
 
