@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use mainspring_core::{
-    Answer, Approval, Block, Budget, ClientResult, Failure, MessageId, MessageStatus, Role, Usage,
+    Answer, Approval, Block, Budget, ClientResult, Failure, MessageId, MessageStatus, Role, Time, Usage,
     WaitRequest,
 };
 use mainspring_kernel::adapter::{Ask, AttemptHandle, EarlierCalls, End, Executed, Record};
@@ -60,6 +60,8 @@ pub(super) struct ToolRound {
     pub(super) decided: Vec<ToolDecision>,
     /// Results that are known already.
     pub(super) known: Vec<ClientResult>,
+    /// When the client was asked for the known results.
+    pub(super) asked_at: Option<Time>,
     /// Records to commit together with the calls.
     pub(super) records: Vec<Record>,
 }
@@ -166,7 +168,7 @@ impl<'a> Execution<'a> {
     /// Determines where to continue, from the end of the path and from the answer that the run waited for.
     async fn resume_point(&mut self) -> Result<NextAction, Exit> {
         let last = self.attempt.path(1).await?.pop();
-        let (decided, known) = self.apply_answer()?;
+        let answered = self.apply_answer()?;
         if self.attempt.assignment().attempt.no > 1 {
             self.earlier = self.attempt.earlier_calls().await?;
         }
@@ -175,35 +177,33 @@ impl<'a> Execution<'a> {
         Ok(match last.map(|last| (prompt::tool_uses(&last), last.text())) {
             None => NextAction::CallModel,
             Some((calls, text)) if calls.is_empty() => NextAction::CheckAnswer { text, records: vec![] },
-            Some((calls, _)) => NextAction::RunTools(ToolRound { calls, decided, known, records: vec![] }),
+            Some((calls, _)) => NextAction::RunTools(ToolRound { calls, ..answered }),
         })
     }
 
     /// Applies the answer that the run waited for, if there is one. Returns the tool decisions made so far and the
-    /// client's tool results.
-    fn apply_answer(&mut self) -> Result<(Vec<ToolDecision>, Vec<ClientResult>), Exit> {
-        let Some(answered) = self.attempt.answer().cloned() else { return Ok((vec![], vec![])) };
+    /// client's tool results, as a round without calls.
+    fn apply_answer(&mut self) -> Result<ToolRound, Exit> {
+        let mut round = ToolRound::default();
+        let Some(answered) = self.attempt.answer().cloned() else { return Ok(round) };
         let resume = Resume::deserialize(&answered.resume);
         self.resume =
             resume.map_err(|error| Exit::failed("corrupt", format!("the stored resume state: {error}")))?;
         match std::mem::take(&mut self.resume.about) {
-            Question::Nothing => Ok((vec![], vec![])),
-            Question::Limit => {
-                self.apply_limit_answer(&answered.answer)?;
-                Ok((vec![], vec![]))
+            Question::Nothing => {}
+            Question::Limit => self.apply_limit_answer(&answered.answer)?,
+            Question::Tool { decided, pause } => {
+                round.decided = decided;
+                round.decided.push(resolve_pause(&pause, &answered.answer));
             }
-            Question::Tool { mut decided, pause } => {
-                decided.push(resolve_pause(&pause, &answered.answer));
-                Ok((decided, vec![]))
-            }
-            Question::Calls { decided } => {
-                let results = match answered.answer {
-                    Answer::Tools { results } => results,
-                    _ => vec![],
-                };
-                Ok((decided, results))
+            Question::Calls { decided, asked_at } => {
+                (round.decided, round.asked_at) = (decided, asked_at);
+                if let Answer::Tools { results } = answered.answer {
+                    round.known = results;
+                }
             }
         }
+        Ok(round)
     }
 
     /// Raises the run's limits by one more allowance, or fails the run if that was denied.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use mainspring_core::message::text_of;
 use mainspring_core::run::Command;
 use mainspring_core::run::close::{NewMessage, completes_turn};
 use mainspring_core::{
@@ -78,6 +79,22 @@ impl AttemptDraft {
                 return match rejection {
                     Some(error) => self.tool_failed(tool_use_id, ToolOutcome::Rejected, error, content),
                     None => self.record(node, Record::ToolCompleted { tool_use_id, content }),
+                };
+            }
+            Record::ToolProvided { tool_use_id, name, asked_at, is_error, content } => {
+                self.effect_put(OpenToolCall {
+                    run: self.subject.run.id,
+                    tool_use_id: tool_use_id.clone(),
+                    name,
+                    started_at: asked_at,
+                    ended: None,
+                });
+                return match is_error {
+                    true => {
+                        let error = Failure::new("tool_failed", text_of(&content));
+                        self.tool_failed(tool_use_id, ToolOutcome::Failed, error, content)
+                    }
+                    false => self.record(node, Record::ToolCompleted { tool_use_id, content }),
                 };
             }
             Record::Progress { text } => self.emit(Body::ProgressUpdated { text }),
@@ -234,7 +251,8 @@ pub(crate) fn check_size(records: &[Record], limit: usize) -> Result<(), Error> 
             | Record::ToolResults { blocks } => ("message", size_of(blocks)),
             Record::ToolCompleted { content, .. }
             | Record::ToolFailed { content, .. }
-            | Record::ToolDecided { content, .. } => ("tool result", size_of(content)),
+            | Record::ToolDecided { content, .. }
+            | Record::ToolProvided { content, .. } => ("tool result", size_of(content)),
             Record::Output { output, .. } => ("output", output.to_string().len()),
             Record::Compacted(compacted) => {
                 ("summary", compacted.digest.summary.as_ref().map_or(0, String::len))
