@@ -28,6 +28,7 @@ const MIGRATIONS: &[(u32, &str)] = &[
     (24, include_str!("../../migrations/0024_sandbox.sql")),
     (25, include_str!("../../migrations/0025_key_folders.sql")),
     (26, include_str!("../../migrations/0026_source_columns.sql")),
+    (28, include_str!("../../migrations/0028_unknown_usage.sql")),
 ];
 
 /// The schema version this program writes.
