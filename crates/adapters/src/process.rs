@@ -275,10 +275,9 @@ impl Process {
     async fn end(&self, signal: Signal, timeout_ms: u64) -> Death {
         // The channel is closed if the guard has ended already.
         let _ = self.signals.send(signal);
-        let until = self.clock.now().plus(timeout_ms);
         tokio::select! {
             _ = self.ended() => {}
-            () = self.clock.sleep_until(until) => return Death::Unproven,
+            () = self.clock.sleep_for(timeout_ms) => return Death::Unproven,
         }
         // These signals end a guard only before it has installed its handlers, and then it has started nothing yet.
         let sent_here = [Signal::QUIT, Signal::TERM].map(Signal::as_raw);
@@ -298,48 +297,48 @@ impl Process {
 /// a guard that was killed itself leaves its process tree behind. The caller must own the scope.
 pub async fn sweep(scope: &str, clock: &Clock) {
     let in_scope = |mark: &str| mark.strip_prefix(scope).is_some_and(|rest| rest.starts_with('#'));
-    let deadline = clock.now().plus(KILL_TIMEOUT_MS);
+    let deadline = clock.moment().plus(KILL_TIMEOUT_MS);
     loop {
         let left = processes_with_variable(MARK_VARIABLE, in_scope);
         if left.is_empty() {
             return temporary::remove_leftovers(scope).await;
         }
-        if clock.now() >= deadline {
+        if clock.moment() >= deadline {
             tracing::warn!(processes = left.len(), "killing agent processes left by an earlier mainspring");
             kill_all(&left);
         }
-        clock.sleep_until(clock.now().plus(SWEEP_INTERVAL_MS)).await;
+        clock.sleep_for(SWEEP_INTERVAL_MS).await;
     }
 }
 
 /// Waits until no process is left whose mark is `mark`, or `mark` followed by a dot and more. The caller has already
 /// told the guards of these processes to end them.
 pub async fn wait_until_gone(mark: &str, clock: &Clock) -> Death {
-    let deadline = clock.now().plus(KILL_TIMEOUT_MS);
+    let deadline = clock.moment().plus(KILL_TIMEOUT_MS);
     let matches =
         |value: &str| value.strip_prefix(mark).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
     while !processes_with_variable(MARK_VARIABLE, matches).is_empty() {
-        if clock.now() >= deadline {
+        if clock.moment() >= deadline {
             return Death::Unproven;
         }
-        clock.sleep_until(clock.now().plus(SWEEP_INTERVAL_MS)).await;
+        clock.sleep_for(SWEEP_INTERVAL_MS).await;
     }
     Death::Proven
 }
 
 /// Kills the processes that `list` returns until it returns none.
 pub(crate) async fn end_processes(list: impl Fn() -> Vec<ProcessId>, clock: &Clock) -> Death {
-    let deadline = clock.now().plus(KILL_TIMEOUT_MS);
+    let deadline = clock.moment().plus(KILL_TIMEOUT_MS);
     loop {
         let living = list();
         if living.is_empty() {
             return Death::Proven;
         }
-        if clock.now() >= deadline {
+        if clock.moment() >= deadline {
             return Death::Unproven;
         }
         living.into_iter().for_each(ProcessId::kill);
-        clock.sleep_until(clock.now().plus(SWEEP_INTERVAL_MS)).await;
+        clock.sleep_for(SWEEP_INTERVAL_MS).await;
     }
 }
 
@@ -410,10 +409,9 @@ async fn supervise(
             status = guard.wait() => {
                 // The log is complete before the end is announced. Only a process that outlived its guard can hold
                 // the pipe open longer.
-                let until = clock.now().plus(STDERR_DRAIN_TIMEOUT_MS);
                 tokio::select! {
                     _ = stderr_reader => {}
-                    () = clock.sleep_until(until) => {}
+                    () = clock.sleep_for(STDERR_DRAIN_TIMEOUT_MS) => {}
                 }
                 let _ = ended.send(Some(status.unwrap_or_default()));
                 return;

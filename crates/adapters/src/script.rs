@@ -171,13 +171,12 @@ impl Interpreter {
     }
 
     async fn sleep(&self, millis: u64) -> Result<(), Interrupted> {
-        let until = self.attempt.now().plus(millis);
         if self.ignores_cancel {
-            self.attempt.sleep_until(until).await;
+            self.attempt.sleep_for(millis).await;
             return Ok(());
         }
         tokio::select! {
-            () = self.attempt.sleep_until(until) => Ok(()),
+            () = self.attempt.sleep_for(millis) => Ok(()),
             () = self.attempt.cancelled() => Err(Interrupted::Cancelled),
         }
     }

@@ -16,7 +16,7 @@ use crate::actor::Signal;
 use crate::adapter::{Adapter, Capabilities};
 use crate::blobs::Blobs;
 use crate::board::Board;
-use crate::clock::Clock;
+use crate::clock::{Clock, Moment};
 use crate::error::Error;
 use crate::feed::{Feed, FeedMemory};
 use crate::folders::{Folders, check_folder_usable};
@@ -115,7 +115,7 @@ pub(crate) struct Shared {
     /// The cursors of events that were lost with a restore.
     lost_events: Vec<LostEvents>,
     /// When a stopping process gives up changes that cannot be stored; set by the first drain.
-    pub(crate) stop_by: OnceLock<Time>,
+    pub(crate) stop_by: OnceLock<Moment>,
     /// Notified whenever an API key is revoked.
     keys_revoked: watch::Sender<()>,
     pub(crate) agent_tokens: agent_tokens::AgentTokens,
@@ -246,7 +246,7 @@ impl Kernel {
     pub async fn sleep(&self, time: std::time::Duration) {
         let millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let clock = &self.shared.clock;
-        clock.sleep_until(clock.now().plus(millis)).await;
+        clock.sleep_for(millis).await;
     }
 
     /// Monotonic time since an arbitrary start, to measure durations.
@@ -295,18 +295,19 @@ impl Kernel {
     pub async fn drain_for(&self, time: std::time::Duration) {
         let millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let clock = &self.shared.clock;
-        let (begun, until) = (clock.now(), clock.now().plus(millis));
+        let until = clock.moment().plus(millis);
         // A second drain keeps the deadline of the first.
         let _ = self.shared.stop_by.set(until);
         let stop_ms = (millis / 2).min(STOP_WITHOUT_STORE_MS);
+        let stop_time = clock.sleep_for(millis - stop_ms);
         let failed_late = async {
-            clock.sleep_until(begun.plus(millis - stop_ms)).await;
+            stop_time.await;
             self.shared.store_health.failed().await;
         };
         tokio::select! {
             () = self.drain() => {}
             () = failed_late => {}
-            () = clock.sleep_until(until) => {}
+            () = clock.sleep_until_moment(until) => {}
         }
     }
 

@@ -286,10 +286,9 @@ impl<D: Dialect> Driver<D> {
         let start = async || {
             let launch = self.launch(attempt.id(), key);
             *log.lock() = Some(launch.log.clone());
-            let until = self.start_deadline();
             tokio::select! {
                 started = self.dialect.start(&launch, &self.context) => started,
-                () = self.context.clock.sleep_until(until) => {
+                () = self.start_timeout() => {
                     let failure = with_last_output(self.timeout_failure("start"), &launch.log);
                     Err(SetupError::retryable(failure))
                 }
@@ -324,12 +323,11 @@ impl<D: Dialect> Driver<D> {
         stage: Stage,
         step: impl Future<Output = Result<T, AttemptError>>,
     ) -> Result<T, AttemptError> {
-        let until = self.start_deadline();
         let (failure, cause) = tokio::select! {
             done = step => return done,
             () = attempt.cancelled() => return Err(AttemptError::Cancelled),
             () = worker.disconnected() => (process_ended(worker), Cause::Disconnected),
-            () = self.context.clock.sleep_until(until) => {
+            () = self.start_timeout() => {
                 let failure = self.timeout_failure("open its session");
                 (with_last_output(failure, worker.process().log()), Cause::TimedOut)
             }

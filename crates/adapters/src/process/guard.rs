@@ -24,7 +24,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use mainspring_core::Supervision;
-use mainspring_kernel::clock::Clock;
+use mainspring_kernel::clock::{Clock, Moment};
 use mainspring_kernel::tasks::Tasks;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
@@ -96,14 +96,14 @@ async fn guard(grace: Duration, supervision: Supervision, command: &[OsString]) 
     let mut ended = None;
     let mut kill_at = None;
     while ended.is_none() {
-        let deadline = kill_at.unwrap_or(mainspring_core::Time(i64::MAX));
+        let deadline = kill_at.unwrap_or(Moment::NEVER);
         tokio::select! {
             _ = child_died.recv() => ended = reap(agent).1,
             _ = stop.recv(), if kill_at.is_none() => {
                 stdin_copy.abort();
-                kill_at = Some(clock.now().plus(u64::try_from(grace.as_millis()).unwrap_or(u64::MAX)));
+                kill_at = Some(clock.moment().plus(u64::try_from(grace.as_millis()).unwrap_or(u64::MAX)));
             }
-            () = clock.sleep_until(deadline), if kill_at.is_some() => break,
+            () = clock.sleep_until_moment(deadline), if kill_at.is_some() => break,
             _ = kill.recv() => break,
             _ = &mut hangup => break,
         }
@@ -126,7 +126,7 @@ async fn guard(grace: Duration, supervision: Supervision, command: &[OsString]) 
         }
         tokio::select! {
             _ = child_died.recv() => {}
-            () = clock.sleep_until(clock.now().plus(RESCAN_INTERVAL_MS)) => {}
+            () = clock.sleep_for(RESCAN_INTERVAL_MS) => {}
         }
     }
 }

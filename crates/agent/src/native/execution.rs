@@ -7,6 +7,7 @@ use mainspring_core::{
     WaitRequest,
 };
 use mainspring_kernel::adapter::{Ask, AttemptHandle, EarlierCalls, End, Executed, Record};
+use mainspring_kernel::clock::Moment;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -26,6 +27,8 @@ const MCP_START_TIMEOUT_MS: u64 = 60_000;
 pub(super) struct Execution<'a> {
     pub(super) adapter: &'a NativeAdapter,
     pub(super) attempt: AttemptHandle,
+    /// When the execution began, as a stored time and as a moment.
+    begun: (Time, Moment),
     pub(super) plan: Plan,
     /// The number of the run's last model call that produced a message.
     pub(super) steps: u32,
@@ -91,13 +94,14 @@ impl<'a> Execution<'a> {
 
     /// Resolves the plan, starts MCP servers and calls the start hook.
     async fn start(adapter: &'a NativeAdapter, attempt: AttemptHandle) -> Result<Self, Exit> {
+        let begun = (attempt.now(), attempt.moment());
         let assignment = attempt.assignment();
         let mut plan = Plan::resolve(adapter, &attempt).await?;
         let problems = tokio::select! {
             biased;
             () = attempt.cancelled() => return Err(End::stopped().into()),
             problems = plan.add_mcp_tools(adapter, assignment.run.mode) => problems?,
-            () = attempt.sleep_until(attempt.now().plus(MCP_START_TIMEOUT_MS)) => {
+            () = attempt.sleep_for(MCP_START_TIMEOUT_MS) => {
                 let failure = Failure::new("mcp_unavailable", "an MCP server did not answer in time");
                 return Err(End::failed(failure, true).into());
             }
@@ -109,6 +113,7 @@ impl<'a> Execution<'a> {
         let usage = assignment.run.usage;
         let execution = Self {
             adapter,
+            begun,
             attempt,
             plan,
             steps: 0,
@@ -235,8 +240,8 @@ impl<'a> Execution<'a> {
     fn check_limits(&self) -> Result<(), Exit> {
         let assignment = self.attempt.assignment();
         let limits = &self.plan.limits;
-        let since = assignment.run.limited_since_in(&assignment.attempt);
-        let millis = self.attempt.now().since(since);
+        let before = self.begun.0.since(assignment.run.limited_since_in(&assignment.attempt));
+        let millis = before.saturating_add(self.attempt.moment().since(self.begun.1));
         let used = self.usage + self.delegated_usage;
         let Some(limit) = limits.limit_reached(self.resume.granted + 1, self.steps, &used, millis) else {
             return Ok(());

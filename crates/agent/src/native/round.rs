@@ -275,7 +275,7 @@ impl Execution<'_> {
         async move {
             let name = entry.spec.name.clone();
             let timeout_ms = entry.traits.timeout_ms;
-            let deadline = attempt.sleep_until(attempt.now().plus(timeout_ms));
+            let deadline = attempt.sleep_for(timeout_ms);
             let outcome = tokio::select! {
                 biased;
                 returned = AssertUnwindSafe(entry.call(call)).catch_unwind() => match returned {
