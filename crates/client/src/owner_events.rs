@@ -1,7 +1,7 @@
 //! The events of all of the caller's sessions, in one order.
 
 use futures_util::StreamExt;
-use mainspring_api::CaughtUp;
+use mainspring_api::{CaughtUp, StoreNotice};
 use mainspring_core::{Body, Event, Position};
 use sse_stream::{Sse, SseByteStream};
 
@@ -23,6 +23,8 @@ pub enum OwnerItem {
     Event(Box<Event>),
     /// All earlier events were returned: a projection of them is now up to date.
     CaughtUp(Position),
+    /// The store of the server cannot be written, or can be written again.
+    Store(Box<StoreNotice>),
     /// An item of a newer server that this client does not know.
     Unknown,
 }
@@ -66,6 +68,7 @@ impl OwnerEvents {
 fn parse_item(kind: &str, data: &str) -> Result<OwnerItem, serde_json::Error> {
     Ok(match kind {
         "caught_up" => OwnerItem::CaughtUp(CaughtUp::from_json(data)?.position),
+        "store.failed" | "store.recovered" => OwnerItem::Store(StoreNotice::from_json(data)?.into()),
         kind if Body::TYPES.contains(&kind) => OwnerItem::Event(Event::from_json(data)?.into()),
         _ => OwnerItem::Unknown,
     })

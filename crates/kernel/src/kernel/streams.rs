@@ -12,6 +12,7 @@ use crate::error::Error;
 use crate::feed::{Feed, FeedStatus, Subscription, SubscriptionMode};
 use crate::owner_events::OwnerEvents;
 use crate::store::{SessionRef, StoreError};
+use crate::store_health::StoreWatch;
 
 impl Kernel {
     /// Takes a snapshot of a session. A subscription from its position misses nothing and sees nothing twice.
@@ -122,7 +123,7 @@ impl Kernel {
 
     /// Reads the status of the caller's sessions that are in memory, and every change of it from now on.
     pub fn live_feed(&self, caller: &Caller) -> LiveFeed {
-        self.shared.board.subscribe(&caller.owner)
+        self.shared.board.subscribe(&caller.owner, StoreWatch::new(&self.shared.store_health))
     }
 
     /// Reads every event of the caller's sessions after `after`, in one order; from now on if `after` is none. With

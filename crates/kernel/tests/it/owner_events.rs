@@ -13,6 +13,7 @@ async fn caught_up(events: &mut OwnerEvents) -> (Vec<Event>, Cursor) {
         match events.next().await.unwrap() {
             OwnerItem::Event(event) => read.push(*event),
             OwnerItem::CaughtUp(cursor) => return (read, cursor),
+            OwnerItem::Store(..) => {}
         }
     }
 }
@@ -40,6 +41,7 @@ async fn every_event_of_an_owner_is_delivered_once_in_order() {
                 OwnerItem::CaughtUp(at) => {
                     assert!(read.last().is_none_or(|last| last.cursor <= at), "{name}");
                 }
+                OwnerItem::Store(..) => {}
             }
         }
         assert!(read.is_sorted_by_key(|event| event.cursor), "{name}");
