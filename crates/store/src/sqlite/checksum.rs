@@ -304,20 +304,31 @@ pub(super) fn verify(connection: &Connection) -> Result<ChecksumReport> {
     Ok(report)
 }
 
-/// Returns the first column of each row of `sql` that does not match its checksum.
-pub(super) fn damaged(connection: &Connection, sql: &str, layout: &Layout) -> Result<Vec<Value>> {
+/// Returns the key of each row of `sql` that does not match a checksum of its parts: the columns after them.
+pub(super) fn damaged(connection: &Connection, sql: &str, parts: &[&Layout]) -> Result<Vec<Vec<Value>>> {
     let mut statement = connection.prepare(sql)?;
+    let (key, end) = (key_column(parts), statement.column_count());
     let mut rows = statement.query([])?;
     let mut keys = vec![];
     while let Some(row) = rows.next()? {
-        match layout.check(row, 0) {
-            Err(Error::FromSqlConversionFailure(_, _, mismatch)) if mismatch.is::<Mismatch>() => {
-                keys.push(row.get(0)?);
-            }
-            checked => checked?,
+        let mut report = ChecksumReport::default();
+        report.add(row, parts)?;
+        if !report.problems.is_empty() {
+            keys.push((key..end).map(|column| row.get(column)).collect::<Result<_>>()?);
         }
     }
     Ok(keys)
+}
+
+/// True if a row has all of its checksums and matches them.
+pub(super) fn is_intact(row: &Row<'_>, parts: &[&Layout]) -> bool {
+    let mut report = ChecksumReport::default();
+    report.add(row, parts).is_ok() && report.problems.is_empty() && report.without_checksum == 0
+}
+
+/// The index of the first column after the parts and their checksums.
+fn key_column(parts: &[&Layout]) -> usize {
+    parts.iter().map(|layout| layout.columns + 1).sum()
 }
 
 impl ChecksumReport {
@@ -338,6 +349,9 @@ impl ChecksumReport {
         Ok(())
     }
 }
+
+mod fill;
+pub(super) use fill::fill;
 
 #[cfg(test)]
 mod tests {

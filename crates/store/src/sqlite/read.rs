@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use mainspring_core::{
     AccessRole, ApiKey, Attempt, Cancellation, ExternalRef, LegacyAlias, Line, LineId, Message,
-    MessageStatus, Mode, Origin, RequestName, RetryReason, Role, Run, RunStatus, Session, SessionStatus,
-    Time, TitleSource, Usage, Visibility,
+    MessageStatus, Mode, Origin, RequestName, RetryReason, Role, Run, RunState, RunStatus, Session,
+    SessionStatus, Time, TitleSource, Usage, Visibility,
 };
 use mainspring_kernel::kernel::instructions_hash;
 use mainspring_kernel::store::{EndedToolCall, OpenToolCall, PlacedMessage, Request, StoreError};
@@ -155,7 +155,7 @@ fn page_start<T: Id>(before: Option<(Time, T)>) -> (i64, Vec<u8>) {
     before.map_or((i64::MAX, vec![]), |(time, id)| (time.0, id.bytes().into()))
 }
 
-fn session(columns: &mut Columns<'_>) -> Result<Session> {
+pub(super) fn session(columns: &mut Columns<'_>) -> Result<Session> {
     columns.check(&checksum::SESSION)?;
     Ok(Session {
         id: columns.id()?,
@@ -198,7 +198,32 @@ fn session(columns: &mut Columns<'_>) -> Result<Session> {
     })
 }
 
-fn run(columns: &mut Columns<'_>) -> Result<Run> {
+pub(super) fn run(columns: &mut Columns<'_>) -> Result<Run> {
+    let request = run_request(columns)?;
+    // Past the checksum of the columns above.
+    columns.skip(1);
+    columns.check(&checksum::RUN_STATE)?;
+    Ok(Run {
+        adapter: columns.get()?,
+        state: state_read(columns)?,
+        pen: columns.point()?,
+        attempts: columns.get()?,
+        last_attempt: columns.maybe_id()?,
+        final_message: columns.maybe_id()?,
+        usage: columns.usage()?,
+        started_at: columns.maybe_time()?,
+        completed_at: columns.maybe_time()?,
+        updated_at: columns.time()?,
+        merged_into: columns.maybe_id()?,
+        budget: columns.maybe_json()?,
+        output: columns.maybe_json()?,
+        retried_at: columns.maybe_time()?,
+        ..request
+    })
+}
+
+/// Reads the request of a run. The other fields are those of a run that was just accepted.
+pub(super) fn run_request(columns: &mut Columns<'_>) -> Result<Run> {
     columns.check(&checksum::RUN_REQUEST)?;
     let mut run = Run {
         id: columns.id()?,
@@ -219,28 +244,24 @@ fn run(columns: &mut Columns<'_>) -> Result<Run> {
         created_at: columns.time()?,
         steers: columns.get::<Option<bool>>()?.unwrap_or(false),
         system_prompt_hash: columns.get()?,
-        adapter: {
-            // Past the checksum of the columns above.
-            columns.skip(1);
-            columns.check(&checksum::RUN_STATE)?;
-            columns.get()?
-        },
-        state: state_read(columns)?,
-        pen: columns.point()?,
-        attempts: columns.get()?,
-        last_attempt: columns.maybe_id()?,
-        final_message: columns.maybe_id()?,
-        usage: columns.usage()?,
-        started_at: columns.maybe_time()?,
-        completed_at: columns.maybe_time()?,
-        updated_at: columns.time()?,
-        merged_into: columns.maybe_id()?,
-        budget: columns.maybe_json()?,
+        adapter: String::new(),
+        state: RunState::Queued { retry_at: None, retry_reason: None },
+        pen: None,
+        attempts: 0,
+        last_attempt: None,
+        final_message: None,
+        usage: Usage::default(),
+        started_at: None,
+        completed_at: None,
+        updated_at: Time(0),
+        merged_into: None,
+        budget: None,
         // Read from the messages where it is needed.
         final_text: None,
-        output: columns.maybe_json()?,
-        retried_at: columns.maybe_time()?,
+        output: None,
+        retried_at: None,
     };
+    run.updated_at = run.created_at;
     // Runs of earlier versions have no hash.
     if run.system_prompt_hash.is_none() {
         run.system_prompt_hash = instructions_hash(run.options.system_prompt.as_deref());
@@ -278,7 +299,7 @@ fn attempt(columns: &mut Columns<'_>) -> Result<Attempt> {
     })
 }
 
-fn message(columns: &mut Columns<'_>) -> Result<PlacedMessage> {
+pub(super) fn message(columns: &mut Columns<'_>) -> Result<PlacedMessage> {
     columns.check(&checksum::MESSAGE)?;
     let (id, session, run) = (columns.id()?, columns.id()?, columns.maybe_id()?);
     let (role, status) = (columns.name(Role::from_name)?, columns.name(MessageStatus::from_name)?);
@@ -299,7 +320,7 @@ fn maybe_usage(columns: &mut Columns<'_>) -> Result<Option<Usage>> {
     columns.usage().map(Some)
 }
 
-fn effect(columns: &mut Columns<'_>) -> Result<OpenToolCall> {
+pub(super) fn effect(columns: &mut Columns<'_>) -> Result<OpenToolCall> {
     columns.check(&checksum::EFFECT)?;
     Ok(OpenToolCall {
         run: columns.id()?,

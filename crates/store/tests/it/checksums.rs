@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use mainspring_core::*;
 use mainspring_kernel::store::{
-    Chunk, EndedToolCall, OpenToolCall, OwnerState, Row, StateAt, StatePlace, StateRow, Store, StoreError,
+    Chunk, EndedToolCall, OpenToolCall, OwnerState, Row, SessionPage, SessionRef, SessionsOf, StateAt,
+    StatePlace, StateRow, Store, StoreError,
 };
 use mainspring_store::{ChecksumReport, SqliteOptions, SqliteStore};
 use rusqlite::Connection;
@@ -87,7 +88,7 @@ async fn read(store: &SqliteStore) -> Vec<Result<String, StoreError>> {
     let state = |at: StateAt, key: &'static str| async move { shown(store.state_get(&at, key).await) };
     let session_state = StateAt::Session { session: session_id(1), at: None };
     vec![
-        shown(store.session_find(OWNER, &mainspring_kernel::store::SessionRef::Id(session_id(1))).await),
+        shown(store.session_find(OWNER, &SessionRef::Id(session_id(1))).await),
         shown(store.run_get(run_id(1)).await),
         shown(store.run_get(run_id(1)).await),
         shown(store.message_get(session_id(1), message_id(1)).await),
@@ -181,9 +182,14 @@ async fn a_sum_with_a_damaged_run_is_refused() {
     connection.execute("UPDATE runs SET input_tokens = input_tokens + 1", []).unwrap();
     drop(connection);
     let store = sqlite_open(folder.path());
-    for (read, run) in [(store.session_usage(session_id(1)).await, 1), (store.delegated_usage(session_id(1)).await, 2)] {
+    for (read, run) in
+        [(store.session_usage(session_id(1)).await, 1), (store.delegated_usage(session_id(1)).await, 2)]
+    {
         let error = read.unwrap_err();
-        assert!(matches!(&error, StoreError::Corrupt(text) if text.contains(&run_id(run).to_string())), "{error:?}");
+        assert!(
+            matches!(&error, StoreError::Corrupt(text) if text.contains(&run_id(run).to_string())),
+            "{error:?}"
+        );
     }
 }
 
@@ -219,6 +225,33 @@ async fn rows_of_versions_without_checksums_are_read() {
     let external = Connection::open(folder.path().join("test.sqlite3")).unwrap();
     external.execute("UPDATE runs SET attempts = attempts + 1", []).unwrap();
     assert_eq!(store.verify_checksums().await.unwrap().problems.len(), 1);
+}
+
+#[tokio::test]
+async fn a_damaged_session_hides_no_other_in_a_list() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = sqlite_open(folder.path());
+    for n in 1..=4 {
+        create_session(&store, n).await;
+    }
+    store.close();
+    let connection = Connection::open(folder.path().join("test.sqlite3")).unwrap();
+    let damage = "UPDATE sessions SET title = 'Tee' WHERE session_id = ?1";
+    for n in [2, 4] {
+        connection.execute(damage, [session_id(n).as_bytes()]).unwrap();
+    }
+    drop(connection);
+    let store = sqlite_open(folder.path());
+    let of = SessionsOf::Owner(OWNER.into());
+    let mut page = SessionPage { of, pinned: None, status: None, surface_kind: None, before: None, limit: 1 };
+    let mut listed = vec![];
+    while let Some((session, _)) = store.session_page(&page).await.unwrap().pop() {
+        page.before = Some((session.last_activity_at, session.id));
+        listed.push(session.id);
+    }
+    assert_eq!(listed, [session_id(3), session_id(1)]);
+    let one = store.session_find(OWNER, &SessionRef::Id(session_id(2))).await.unwrap_err();
+    assert!(matches!(one, StoreError::Corrupt(_)));
 }
 
 #[tokio::test]
