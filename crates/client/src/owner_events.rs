@@ -73,3 +73,21 @@ fn parse_item(kind: &str, data: &str) -> Result<OwnerItem, serde_json::Error> {
         _ => OwnerItem::Unknown,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use mainspring_core::Cursor;
+
+    use super::*;
+
+    #[test]
+    fn a_failure_of_the_store_is_read_as_it_is_sent() {
+        let position = Position { cursor: Cursor(7), pos: 0 };
+        let body = Body::StoreFailed { code: "store_full".into(), message: "no space".into() };
+        let notice = StoreNotice { position, body };
+        let sent = serde_json::to_string(&notice).unwrap();
+        let expected = r#"{"position":"7.0","type":"store.failed","payload":{"code":"store_full","message":"no space"}}"#;
+        assert_eq!(sent, expected);
+        assert_eq!(parse_item("store.failed", &sent).unwrap(), OwnerItem::Store(notice.into()));
+    }
+}
