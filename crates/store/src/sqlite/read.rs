@@ -68,7 +68,26 @@ macro_rules! attempt_columns {
          error_message, retryable, input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, cost_nanos, \
          cancellation_requested_at_ms, cancellation_dispatched_at_ms, cancellation_acknowledged_at_ms, created_at_ms, \
          started_at_ms, completed_at_ms, retry_reason, sandbox, left_running, adapter_instance_id, \
-         adapter_native_run_id, metadata_json"
+         adapter_native_run_id, metadata_json, checksum"
+    };
+}
+macro_rules! step_columns {
+    () => {
+        "step_id, run_id, attempt_id, step_no, agent, provider, model, model_profile, prompt_message_id, \
+         prompt_messages, output_message_id, tool_calls, stop_reason, error_code, error_message, input_tokens, \
+         output_tokens, cache_read_tokens, cache_write_tokens, cost_nanos, raw_usage, started_at_ms, \
+         first_piece_at_ms, completed_at_ms, checksum"
+    };
+}
+macro_rules! digest_columns {
+    () => {
+        "line, pos, session_id, message_id, prompt_message_id, summary, left_out, below, made_at_ms, checksum"
+    };
+}
+macro_rules! artifact_columns {
+    () => {
+        "artifact_id, session_id, run_id, attempt_id, kind, role, uri, display_name, mime_type, content_hash, \
+         size_bytes, created_at_ms, metadata_json, checksum"
     };
 }
 macro_rules! message_columns {
@@ -112,11 +131,12 @@ macro_rules! request_columns {
         "owner_id, operation, key, fingerprint, answer, created_at_ms"
     };
 }
-use {attempt_columns, key_columns, line_columns, request_columns};
 pub(super) use {
-    chunk_columns, effect_columns, event_columns, message_columns, run_columns, run_request_columns,
-    run_state_columns, session_columns, state_columns,
+    artifact_columns, attempt_columns, chunk_columns, digest_columns, effect_columns, event_columns,
+    message_columns, run_columns, run_request_columns, run_state_columns, session_columns, state_columns,
+    step_columns,
 };
+use {key_columns, line_columns, request_columns};
 
 /// Returns the first row of `sql`.
 pub(super) fn query_one<T>(
@@ -269,7 +289,8 @@ pub(super) fn run_request(columns: &mut Columns<'_>) -> Result<Run> {
     Ok(run)
 }
 
-fn attempt(columns: &mut Columns<'_>) -> Result<Attempt> {
+pub(super) fn attempt(columns: &mut Columns<'_>) -> Result<Attempt> {
+    columns.check(&checksum::ATTEMPT)?;
     Ok(Attempt {
         id: columns.id()?,
         run: columns.id()?,

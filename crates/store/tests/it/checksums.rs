@@ -14,10 +14,12 @@ use rusqlite::Connection;
 use serde_json::{Value, json};
 
 use crate::delegations::delegation;
+use crate::digests::digest;
 use crate::fixtures::*;
+use crate::steps::step;
 
 /// Texts that occur once in the database, each with the name of its row.
-fn texts() -> [(&'static str, String); 10] {
+fn texts() -> [(&'static str, String); 14] {
     [
         ("title-of-session", format!("session {}", session_id(1))),
         ("adapter-of-run", format!("run {}", run_id(1))),
@@ -29,6 +31,10 @@ fn texts() -> [(&'static str, String); 10] {
         ("state-of-run", "state \"run\"".into()),
         ("state-of-owner", "state \"owner\"".into()),
         ("text-of-result", format!("tool call \"t1\" of run {}", run_id(1))),
+        ("instance-of-attempt", format!("attempt {}", attempt_id(1))),
+        ("model-of-step", format!("step {}", step_id(1))),
+        ("text-of-digest", format!("digest at message {}", message_id(1))),
+        ("name-of-artifact", format!("artifact {}", artifact_id(1))),
     ]
 }
 
@@ -50,7 +56,17 @@ async fn fill(folder: &Path) {
         Row::Line(line(1, None, 1)),
         row_message(message(1, 1, "text-of-message"), None),
         row_run(running),
-        row_attempt(attempt(1, 1, 1, RunStatus::Running)),
+        row_attempt(Attempt {
+            instance: Some("instance-of-attempt".into()),
+            ..attempt(1, 1, 1, RunStatus::Running)
+        }),
+        Row::Step(Box::new(Step { model: "model-of-step".into(), ..step(1, 1, 1) })),
+        Row::Digest(Box::new(Digest {
+            message: message_id(1),
+            summary: Some("text-of-digest".into()),
+            ..digest(1, 0)
+        })),
+        Row::Artifact(Box::new(Artifact { name: Some("name-of-artifact".into()), ..artifact(1, 1, "abc") })),
         state_row(StatePlace::Session { at: None, aside: false }, "session", "state-of-session"),
         state_row(StatePlace::Run(run_id(1)), "run", "state-of-run"),
         Row::ToolCall(Box::new(OpenToolCall {
@@ -102,6 +118,10 @@ async fn read(store: &SqliteStore) -> Vec<Result<String, StoreError>> {
         shown(
             store.session_load(session_id(1)).await.map(|loaded| loaded.map(|loaded| loaded.open_tool_calls)),
         ),
+        shown(store.attempts(run_id(1)).await),
+        shown(store.steps(run_id(1)).await),
+        shown(store.digest(session_id(1), point(1, 1)).await),
+        shown(store.artifact_get(artifact_id(1)).await),
     ]
 }
 
@@ -117,7 +137,7 @@ async fn a_flipped_bit_is_reported_with_the_name_of_its_row() {
     let intact = fs::read(&path).unwrap();
     let store = sqlite_open(folder.path());
     let sound = store.verify_checksums().await.unwrap();
-    assert_eq!(sound, ChecksumReport { checked: 9, ..ChecksumReport::default() });
+    assert_eq!(sound, ChecksumReport { checked: 13, ..ChecksumReport::default() });
     assert!(read(&store).await.iter().all(Result::is_ok));
     store.close();
     for (number, (text, name)) in texts().into_iter().enumerate() {
@@ -208,6 +228,10 @@ async fn rows_of_versions_without_checksums_are_read() {
         "session_state",
         "run_state",
         "owner_state",
+        "run_attempts",
+        "steps",
+        "digests",
+        "artifacts",
     ] {
         connection.execute(&format!("UPDATE {table} SET checksum = NULL"), []).unwrap();
     }
@@ -215,13 +239,13 @@ async fn rows_of_versions_without_checksums_are_read() {
     let store = sqlite_open(folder.path());
     assert!(read(&store).await.iter().all(Result::is_ok));
     let report = store.verify_checksums().await.unwrap();
-    assert_eq!(report, ChecksumReport { without_checksum: 9, ..ChecksumReport::default() });
+    assert_eq!(report, ChecksumReport { without_checksum: 13, ..ChecksumReport::default() });
     // A row that is written again gets the checksum of what was written.
     let fence = lease(&store, 1).await;
     let done = Run { adapter: "adapter-of-run".into(), ..run(1, 1, 1, RunState::Succeeded {}) };
     commit(&store, fence, vec![row_run(done)], vec![]).await.unwrap();
     let report = store.verify_checksums().await.unwrap();
-    assert_eq!((report.without_checksum, report.problems), (9, vec![]), "its request is as it was");
+    assert_eq!((report.without_checksum, report.problems), (13, vec![]), "its request is as it was");
     let external = Connection::open(folder.path().join("test.sqlite3")).unwrap();
     external.execute("UPDATE runs SET attempts = attempts + 1", []).unwrap();
     assert_eq!(store.verify_checksums().await.unwrap().problems.len(), 1);

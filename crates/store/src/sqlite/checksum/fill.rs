@@ -5,12 +5,14 @@ use rusqlite::types::Value;
 use rusqlite::{Connection, Result, Row, params_from_iter};
 
 use super::{
-    CHUNK, EFFECT, EVENT, Layout, MESSAGE, RUN_REQUEST, RUN_STATE, RowSum, SESSION, STATE, key_column,
+    ARTIFACT, ATTEMPT, CHUNK, DIGEST, EFFECT, EVENT, Layout, MESSAGE, RUN_REQUEST, RUN_STATE, RowSum,
+    SESSION, STATE, STEP, key_column,
 };
 use crate::sqlite::columns::Columns;
+use crate::sqlite::digests::digest_read;
 use crate::sqlite::read::{
-    self, chunk_columns, effect_columns, event_columns, message_columns, run_columns, session_columns,
-    state_columns,
+    self, artifact_columns, attempt_columns, chunk_columns, digest_columns, effect_columns, event_columns,
+    message_columns, run_columns, session_columns, state_columns, step_columns,
 };
 
 /// A kind of row, and how it is read.
@@ -26,7 +28,7 @@ struct Table {
 
 const STATES: &[(&Layout, &str)] = &[(&STATE, "checksum")];
 
-const TABLES: [Table; 9] = [
+const TABLES: [Table; 13] = [
     Table {
         name: "sessions",
         key: "session_id",
@@ -89,6 +91,34 @@ const TABLES: [Table; 9] = [
         columns: state_columns!(),
         parts: STATES,
         read: |row| json_check(row, 3),
+    },
+    Table {
+        name: "run_attempts",
+        key: "run_id, attempt_no",
+        columns: attempt_columns!(),
+        parts: &[(&ATTEMPT, "checksum")],
+        read: |row| read::attempt(&mut Columns::new(row)).map(drop),
+    },
+    Table {
+        name: "steps",
+        key: "run_id, step_no, step_id",
+        columns: step_columns!(),
+        parts: &[(&STEP, "checksum")],
+        read: |row| json_check(row, 20),
+    },
+    Table {
+        name: "digests",
+        key: "line, pos, session_id",
+        columns: digest_columns!(),
+        parts: &[(&DIGEST, "checksum")],
+        read: |row| digest_read(&mut Columns::new(row)).map(drop),
+    },
+    Table {
+        name: "artifacts",
+        key: "artifact_id",
+        columns: artifact_columns!(),
+        parts: &[(&ARTIFACT, "checksum")],
+        read: |row| read::artifacts::artifact(&mut Columns::new(row)).map(drop),
     },
 ];
 

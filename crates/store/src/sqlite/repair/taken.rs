@@ -5,7 +5,8 @@ use rusqlite::{Connection, OptionalExtension, Result, params_from_iter};
 
 use super::checksum::{self, Layout};
 use crate::sqlite::read::{
-    effect_columns, event_columns, message_columns, run_columns, session_columns, state_columns,
+    artifact_columns, attempt_columns, digest_columns, effect_columns, event_columns, message_columns,
+    run_columns, session_columns, state_columns, step_columns,
 };
 
 /// A kind of row that a backup may have intact.
@@ -30,7 +31,14 @@ const SAME_RUN: &str = "(m.session_id = b.session_id AND m.updated_at_ms = b.upd
   (SELECT max(event_seq) FROM main.events AS e WHERE e.session_id = b.session_id AND e.run_id = b.run_id)
     IS (SELECT max(event_seq) FROM backup.events AS e WHERE e.session_id = b.session_id AND e.run_id = b.run_id)";
 
-const TABLES: [Table; 8] = [
+/// The attempt has had no event since the backup.
+const SAME_ATTEMPT: &str = "m.attempt_id = b.attempt_id AND
+  (SELECT max(event_seq) FROM main.events AS e JOIN main.runs AS r USING (session_id)
+    WHERE r.run_id = b.run_id AND e.attempt_id = b.attempt_id)
+    IS (SELECT max(event_seq) FROM backup.events AS e JOIN backup.runs AS r USING (session_id)
+    WHERE r.run_id = b.run_id AND e.attempt_id = b.attempt_id)";
+
+const TABLES: [Table; 12] = [
     Table {
         name: "sessions",
         key: &["session_id"],
@@ -89,6 +97,35 @@ const TABLES: [Table; 8] = [
         columns: state_columns!(),
         parts: &[&checksum::STATE],
         unchanged: "m.version = b.version",
+    },
+    Table {
+        name: "run_attempts",
+        key: &["run_id", "attempt_no"],
+        columns: attempt_columns!(),
+        parts: &[&checksum::ATTEMPT],
+        unchanged: SAME_ATTEMPT,
+    },
+    // Steps and artifacts are written once, digests replaced by others of another time.
+    Table {
+        name: "steps",
+        key: &["run_id", "step_no", "step_id"],
+        columns: step_columns!(),
+        parts: &[&checksum::STEP],
+        unchanged: "m.attempt_id = b.attempt_id OR m.completed_at_ms = b.completed_at_ms",
+    },
+    Table {
+        name: "digests",
+        key: &["line", "pos", "session_id"],
+        columns: digest_columns!(),
+        parts: &[&checksum::DIGEST],
+        unchanged: "m.made_at_ms = b.made_at_ms",
+    },
+    Table {
+        name: "artifacts",
+        key: &["artifact_id"],
+        columns: artifact_columns!(),
+        parts: &[&checksum::ARTIFACT],
+        unchanged: "m.session_id = b.session_id",
     },
 ];
 
