@@ -6,7 +6,7 @@ use mainspring_core::message::text_of;
 use mainspring_core::run::Command;
 use mainspring_core::run::close::{NewMessage, completes_turn};
 use mainspring_core::{
-    Block, Body, CallResult, Digest, Failure, MessageStatus, NodeId, Role, Step, TitleSource, ToolEnd,
+    Block, Body, CallResult, Digest, Failure, MessageStatus, NodeId, Role, Step, Time, TitleSource, ToolEnd,
     ToolOutcome, Usage, session,
 };
 
@@ -69,33 +69,13 @@ impl AttemptDraft {
                 self.tool_failed(tool_use_id, outcome, error, content)?;
             }
             Record::ToolDecided { tool_use_id, name, rejection, content } => {
-                self.effect_put(OpenToolCall {
-                    run: self.subject.run.id,
-                    tool_use_id: tool_use_id.clone(),
-                    name,
-                    started_at: None,
-                    ended: None,
-                });
-                return match rejection {
-                    Some(error) => self.tool_failed(tool_use_id, ToolOutcome::Rejected, error, content),
-                    None => self.record(node, Record::ToolCompleted { tool_use_id, content }),
-                };
+                let failure = rejection.map(|error| (ToolOutcome::Rejected, error));
+                return self.tool_ended(node, tool_use_id, name, None, failure, content);
             }
             Record::ToolProvided { tool_use_id, name, asked_at, is_error, content } => {
-                self.effect_put(OpenToolCall {
-                    run: self.subject.run.id,
-                    tool_use_id: tool_use_id.clone(),
-                    name,
-                    started_at: asked_at,
-                    ended: None,
-                });
-                return match is_error {
-                    true => {
-                        let error = Failure::new("tool_failed", text_of(&content));
-                        self.tool_failed(tool_use_id, ToolOutcome::Failed, error, content)
-                    }
-                    false => self.record(node, Record::ToolCompleted { tool_use_id, content }),
-                };
+                let error = || Failure::new("tool_failed", text_of(&content));
+                let failure = is_error.then(|| (ToolOutcome::Failed, error()));
+                return self.tool_ended(node, tool_use_id, name, asked_at, failure, content);
             }
             Record::Progress { text } => self.emit(Body::ProgressUpdated { text }),
             Record::Title { title } => {
@@ -205,6 +185,30 @@ impl AttemptDraft {
     fn effect_put(&mut self, effect: OpenToolCall) {
         self.rows.push(Row::ToolCall(Box::new(effect.clone())));
         self.hot.effects.push(effect);
+    }
+
+    /// Records a tool call that was not executed here, with its end.
+    fn tool_ended(
+        &mut self,
+        node: NodeId,
+        tool_use_id: String,
+        name: String,
+        started_at: Option<Time>,
+        failure: Option<(ToolOutcome, Failure)>,
+        content: Vec<Block>,
+    ) -> Result<(), Error> {
+        let run = self.subject.run.id;
+        self.effect_put(OpenToolCall {
+            run,
+            tool_use_id: tool_use_id.clone(),
+            name,
+            started_at,
+            ended: None,
+        });
+        match failure {
+            Some((outcome, error)) => self.tool_failed(tool_use_id, outcome, error, content),
+            None => self.record(node, Record::ToolCompleted { tool_use_id, content }),
+        }
     }
 
     fn tool_failed(
