@@ -376,6 +376,19 @@ async fn repair_rebuilds_the_outcome_of_a_run_from_its_events() {
 }
 
 #[tokio::test]
+async fn a_run_without_a_checksum_gets_none_that_contradicts_its_events() {
+    let (folder, store) = with_ended_run().await;
+    let written = store.run_get(run_id(1)).await.unwrap().unwrap();
+    store.close();
+    let connection = Connection::open(database(&folder)).unwrap();
+    connection.execute_batch("UPDATE runs SET status = 'failed', state_checksum = NULL").unwrap();
+    drop(connection);
+    database_repair(&database(&folder), None, false, NOW).unwrap();
+    assert_eq!(findings(&database(&folder)), []);
+    assert_eq!(sqlite_open(folder.path()).run_get(run_id(1)).await.unwrap().unwrap(), written);
+}
+
+#[tokio::test]
 async fn repair_deletes_damaged_sessions_if_told_so() {
     let (folder, store) = with_ended_run().await;
     create_session(&store, 2).await;

@@ -5,22 +5,31 @@
 
 use mainspring_core::{Body, Cursor, Point, Run, RunId};
 use mainspring_kernel::store::StoreError;
+use rusqlite::types::Value;
 use rusqlite::{Connection, Result, params};
 
 use super::checksum;
-use crate::sqlite::columns::{Columns, Id};
+use crate::sqlite::columns::{Columns, Id, usage_columns};
 use crate::sqlite::read::{self, events::events_after, run_columns, run_request_columns};
 use crate::sqlite::write::{WriteError, run_write};
 
-/// Rebuilds damaged runs. Returns their number.
+/// Rebuilds runs that are damaged, or have no checksum and disagree with their events. Returns their number.
 pub(super) fn runs_rebuild(connection: &Connection) -> Result<u64> {
     let all = concat!("SELECT ", run_columns!(), ", run_id FROM runs");
+    let damaged = checksum::damaged(connection, all, &[&checksum::RUN_REQUEST, &checksum::RUN_STATE])?;
+    let mut unchecked = connection.prepare("SELECT run_id FROM runs WHERE state_checksum IS NULL")?;
+    let unchecked = unchecked.query_map([], |row| Ok(vec![row.get(0)?]))?.collect::<Result<Vec<_>>>()?;
     let mut rebuilt = 0;
-    for key in checksum::damaged(connection, all, &[&checksum::RUN_REQUEST, &checksum::RUN_STATE])? {
-        let [rusqlite::types::Value::Blob(id)] = &key[..] else { continue };
+    for (key, is_damaged) in
+        damaged.iter().map(|key| (key, true)).chain(unchecked.iter().map(|key| (key, false)))
+    {
+        let [Value::Blob(id)] = &key[..] else { continue };
         let Ok(id) = <[u8; 16]>::try_from(id.as_slice()) else { continue };
         // Where anything that is needed is damaged or pruned, the run stays as it is, and verification names it.
         let Ok(Some(run)) = run_replay(connection, RunId::from_column(id)) else { continue };
+        if !is_damaged && agrees(connection, &run)? {
+            continue;
+        }
         match run_write(connection, &run, 0) {
             Ok(()) => rebuilt += 1,
             Err(WriteError::Sqlite(error)) => return Err(error),
@@ -28,6 +37,16 @@ pub(super) fn runs_rebuild(connection: &Connection) -> Result<u64> {
         }
     }
     Ok(rebuilt)
+}
+
+/// True if the stored run has the status, attempts and usage of `run`.
+fn agrees(connection: &Connection, run: &Run) -> Result<bool> {
+    let sql = "SELECT 1 FROM runs WHERE run_id = ?1 AND (status, attempts, input_tokens, output_tokens,
+                 cache_read_tokens, cache_write_tokens, cost_nanos) IS (?2, ?3, ?4, ?5, ?6, ?7, ?8)";
+    let [input, output, cache_read, cache_write, cost] = usage_columns(&run.usage);
+    let status = run.state.status().name();
+    let wanted = params![run.id.bytes(), status, run.attempts, input, output, cache_read, cache_write, cost];
+    connection.prepare(sql)?.exists(wanted)
 }
 
 /// Applies the events of a run to its request. None if the run has not ended.
