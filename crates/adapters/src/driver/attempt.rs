@@ -171,7 +171,7 @@ impl<D: Dialect> Driver<D> {
             },
         };
         let worker = lease.worker();
-        let before = worker.process().snapshot();
+        let before = worker.process().snapshot().await;
         let outcome = self.dialect.run_turn(turn, prompt).await;
         let outcome = self.settle_processes(attempt, &*worker, before, outcome).await?;
         Ok((native, outcome))
@@ -198,7 +198,7 @@ impl<D: Dialect> Driver<D> {
                 Death::Unproven => TurnOutcome::Broken(end),
             });
         }
-        let left = worker.process().started_since(before);
+        let left = worker.process().started_since(before).await;
         if !left.is_empty() {
             let processes = left.iter().copied().map(ProcessId::describe).collect();
             attempt.record_at_end(vec![Record::LeftRunning { processes }]).await?;

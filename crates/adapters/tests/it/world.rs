@@ -362,6 +362,16 @@ pub(crate) fn guard() -> Vec<OsString> {
     vec![example("guard").into()]
 }
 
+/// Compiles a program in C. Some attacks need calls that a shell does not have.
+pub(crate) fn compile(folder: &Path, source: &str) -> String {
+    let (file, program) = (folder.join("attack.c"), folder.join("attack"));
+    std::fs::write(&file, source).unwrap();
+    let compiled =
+        std::process::Command::new("cc").arg("-pthread").arg(&file).arg("-o").arg(&program).output().unwrap();
+    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+    program.display().to_string()
+}
+
 /// The path of an example of this crate.
 fn example(name: &str) -> PathBuf {
     let test = std::env::current_exe().unwrap();
