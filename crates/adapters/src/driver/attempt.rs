@@ -27,7 +27,8 @@ impl<D: Dialect> Driver<D> {
     ) -> Result<End, AttemptError> {
         let assignment = attempt.assignment();
         let cwd = assignment.run.options.cwd.as_ref().map_or_else(|| self.options.cwd.clone(), PathBuf::from);
-        self.allowed_folder(attempt, &cwd)?;
+        // Everything below uses the resolved folder: a link in the named one can change at any time.
+        let cwd = self.allowed_folder(attempt, &cwd)?;
         check_folder(&cwd).map_err(|error| permanent("invalid_request", error.to_string()))?;
         let prompt =
             self.dialect.prompt(attempt).await.map_err(|failure| AttemptError::Failed(failure, false))?;
@@ -51,6 +52,7 @@ impl<D: Dialect> Driver<D> {
         let sandbox = self.options.sandbox.decide(self.options.permissions, permissions, &cwd);
         let sandbox = sandbox.map_err(|failure| AttemptError::Failed(failure, false))?;
         let key = WorkerKey {
+            owner: assignment.session.owner.clone(),
             cwd: cwd.clone(),
             arguments: self.dialect.arguments(permissions),
             sandbox: sandbox.profile,
@@ -147,8 +149,12 @@ impl<D: Dialect> Driver<D> {
             // `cancel` was called before there was a turn, so the agent was not notified.
             return Err(AttemptError::Cancelled);
         }
-        // The folder may have been replaced while the agent started.
+        // The folder may have been replaced by a link while the agent started.
         let folder = self.allowed_folder(attempt, &key.cwd)?;
+        if folder != key.cwd {
+            let message = format!("the folder {} was replaced by a link", key.cwd.display());
+            return Err(permanent("folder_not_allowed", message));
+        }
         let turn = TurnContext {
             attempt,
             worker,
@@ -211,8 +217,9 @@ impl<D: Dialect> Driver<D> {
     /// folder with its links resolved.
     fn allowed_folder(&self, attempt: &AttemptHandle, cwd: &Path) -> Result<PathBuf, AttemptError> {
         let options = &attempt.assignment().run.options;
-        // The folder of a run that names none is the operator's choice.
-        let folders = options.cwd.as_ref().and(options.folders.as_deref());
+        // A folder that an operator has configured is allowed for every run that names none.
+        let is_operators_choice = options.cwd.is_none() && self.options.is_cwd_configured;
+        let folders = options.folders.as_deref().filter(|_| !is_operators_choice);
         let checked = self.options.folders.check(cwd, folders);
         checked.map_err(|refusal| permanent("folder_not_allowed", refusal.to_string()))
     }

@@ -315,6 +315,7 @@ impl Setup {
             env: vec![(FOLDER_VARIABLE.to_owned(), name.clone()), ("HOME".to_owned(), name)],
             pass_env: vec![],
             cwd: "/".into(),
+            is_cwd_configured: true,
             folders: Folders::default(),
             max_processes: 16,
             idle: Duration::from_secs(300),

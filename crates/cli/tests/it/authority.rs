@@ -140,6 +140,9 @@ async fn keys_of_other_owners_get_the_folders_that_are_configured_for_them() {
         assert_eq!((status, &problem["code"]), (403, &json!("folder_not_allowed")), "{cwd:?}: {problem}");
         assert!(problem["detail"].as_str().unwrap().contains("key with `--folder`"), "{problem}");
     }
+    // Nobody chose the folder in which the server was started.
+    let (status, problem) = attack.prompt(&json!({"prompt": "hi"})).await;
+    assert_eq!((status, &problem["code"]), (403, &json!("folder_not_allowed")), "{problem}");
     let key = json!({"name": "worker", "ownerId": "eve", "folders": [work]});
     let key = Attack::make_key(&attack.server, key).await;
     let run = async |cwd: &Path| {
