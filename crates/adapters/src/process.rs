@@ -67,6 +67,9 @@ const ALLOWED_ENV: &[&str] = &[
     "NODE_EXTRA_CA_CERTS",
 ];
 const ALLOWED_ENV_PREFIXES: &[&str] = &["LC_", "XDG_"];
+/// The variable that a confined agent gets only if the adapter passes it on. It leads to the sockets of the user's session,
+/// such as those of systemd and D-Bus, which start programs outside the sandbox.
+const RUNTIME_DIR_VARIABLE: &str = "XDG_RUNTIME_DIR";
 
 /// How to start an agent process.
 #[derive(Debug, Clone)]
@@ -372,6 +375,9 @@ fn command(launch: &Launch, confined: Option<(Confinement, &TemporaryFolder)>) -
     command.arg("--");
     command.env_clear().envs(inherited_environment(&launch.pass_env));
     let is_confined = confined.is_some();
+    if is_confined && !launch.pass_env.iter().any(|passed| passed == RUNTIME_DIR_VARIABLE) {
+        command.env_remove(RUNTIME_DIR_VARIABLE);
+    }
     if let Some((mut confinement, temporary)) = confined {
         confinement.writable.push(temporary.path().to_owned());
         command.args(&launch.guard).arg("--confine").arg(serde_json::to_string(&confinement)?).arg("--");

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 
 use serde_json::{Map, Value};
 
-use super::folders::has_word;
+use super::folders::starts_agent;
 
 /// Returns the variables that switch the sandbox of the agent that `command` starts. `variable` looks a variable of its
 /// environment up.
@@ -14,11 +14,11 @@ pub(super) fn variables(
     variable: &dyn Fn(&str) -> Option<OsString>,
 ) -> Vec<(&'static str, String)> {
     let mut variables = vec![];
-    if has_word(command, "codex") {
+    if starts_agent(command, "codex") {
         let config = variable("CODEX_CONFIG").and_then(|config| config.into_string().ok());
         variables.extend(codex_config(config.as_deref()).map(|config| ("CODEX_CONFIG", config)));
     }
-    if has_word(command, "gemini") && variable("GEMINI_SANDBOX").is_none() {
+    if starts_agent(command, "gemini") && variable("GEMINI_SANDBOX").is_none() {
         variables.push(("GEMINI_SANDBOX", "false".to_owned()));
     }
     variables
