@@ -13,6 +13,7 @@ use crate::agents::{
 };
 use crate::kill::example;
 
+mod codex;
 mod mcp;
 mod real;
 mod restart;
