@@ -13,10 +13,10 @@ use crate::agents::{
 };
 use crate::kill::example;
 
-mod codex;
 mod mcp;
 mod real;
 mod restart;
+mod workspaces;
 
 async fn world(resumes: &str) -> World {
     world_with(resumes, |_| {}).await
