@@ -167,6 +167,32 @@ pub struct Process {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Snapshot(HashSet<ProcessId>);
 
+/// The process tree of an agent.
+#[derive(Debug, Clone)]
+pub(crate) struct Tree {
+    guard: Option<Pid>,
+    mark: String,
+    ended: watch::Receiver<Option<ExitStatus>>,
+}
+
+impl PartialEq for Tree {
+    fn eq(&self, other: &Self) -> bool {
+        self.mark == other.mark
+    }
+}
+
+impl Tree {
+    pub(crate) fn is_alive(&self) -> bool {
+        self.ended.borrow().is_none()
+    }
+
+    /// The living children of the guard that were started after the snapshot: their parents have ended.
+    pub(crate) fn orphans_since(&self, before: &Snapshot) -> Vec<ProcessId> {
+        let guard = self.guard.filter(|_| self.is_alive());
+        Reading::of_children(guard).without(&before.0).living().collect()
+    }
+}
+
 /// Mainspring's ends of an agent's standard input and output.
 #[derive(Debug)]
 pub struct Pipes {
@@ -278,6 +304,11 @@ impl Process {
     /// Kills every process of the tree that was started after the snapshot, in whatever session or process group.
     pub(crate) async fn kill_started_since(&self, before: &Snapshot) -> Death {
         end_processes(|| Reading::of(self.living_guard()).without(&before.0), &self.clock).await
+    }
+
+    /// Its process tree.
+    pub(crate) fn tree(&self) -> Tree {
+        Tree { guard: self.guard, mark: self.mark.clone(), ended: self.ended.clone() }
     }
 
     fn living_guard(&self) -> Option<Pid> {

@@ -177,6 +177,7 @@ impl<D: Dialect> Driver<D> {
             },
         };
         let worker = lease.worker();
+        self.left_running.begin_turn(worker.process());
         let before = worker.process().snapshot().await;
         let outcome = self.dialect.run_turn(turn, prompt).await;
         let outcome = self.settle_processes(attempt, &*worker, before, outcome).await?;
@@ -194,21 +195,21 @@ impl<D: Dialect> Driver<D> {
     ) -> Result<TurnOutcome, AttemptError> {
         let TurnOutcome::Ended(end) = outcome else { return Ok(outcome) };
         let is_stopped = attempt.is_cancelled() || matches!(end, End::Stopped { .. });
-        let Some(before) = &before else {
+        let Some(before) = before else {
             return Ok(if is_stopped { TurnOutcome::Broken(end) } else { TurnOutcome::Ended(end) });
         };
         if is_stopped {
-            return Ok(match worker.process().kill_started_since(before).await {
+            return Ok(match worker.process().kill_started_since(&before).await {
                 Death::Proven => TurnOutcome::Ended(end),
                 // Ends the whole tree instead. The session is taken up in another process.
                 Death::Unproven => TurnOutcome::Broken(end),
             });
         }
-        let left = worker.process().started_since(before).await;
+        let left = worker.process().started_since(&before).await;
         if !left.is_empty() {
             let processes = left.iter().copied().map(ProcessId::describe).collect();
             attempt.record_at_end(vec![Record::LeftRunning { processes }]).await?;
-            self.left_running.insert(attempt.id(), left);
+            self.left_running.insert(attempt.id(), worker.process(), before, left);
         }
         Ok(TurnOutcome::Ended(end))
     }

@@ -145,6 +145,13 @@ impl Reading {
         reading
     }
 
+    /// Reads the children of `parents` only.
+    pub(super) fn of_children(parents: impl IntoIterator<Item = Pid>) -> Self {
+        let children = parents.into_iter().flat_map(|parent| children(parent).unwrap_or_default());
+        let processes = children.map(|child| (child.as_raw_pid(), ProcessId::of(child))).collect();
+        Self { processes, is_partial: false }
+    }
+
     /// Reads the descendants of `processes`, without the processes.
     pub(crate) fn below(processes: impl IntoIterator<Item = ProcessId>) -> Self {
         Self::of(processes.into_iter().filter_map(|process| Pid::from_raw(process.pid)))

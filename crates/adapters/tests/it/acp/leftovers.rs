@@ -135,7 +135,8 @@ async fn a_cancel_ends_chains_of_processes_that_end_at_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn processes_that_a_left_process_starts_later_are_listed_and_ended() {
     let world = world_with("resume", |setup| setup.agent.cwd = setup.folder.clone()).await;
-    let later = "until [ -e go ]; do sleep 0.01; done; setsid sleep 1006 & sleep 1006";
+    // The first process ends, and so does the parent of the third one.
+    let later = "until [ -e go ]; do sleep 0.01; done; setsid sleep 1006 & sleep 1006 & (sleep 1006 &)";
     std::fs::write(world.folder.path().join("later"), later).unwrap();
     let run = world.run("a", "shell setsid sh later >/dev/null 2>&1 &").await;
     std::fs::write(world.folder.path().join("go"), "").unwrap();
@@ -144,12 +145,12 @@ async fn processes_that_a_left_process_starts_later_are_listed_and_ended() {
         listed.iter().filter(|process| process.command == "sleep 1006").count()
     };
     let started = async {
-        while listed().await < 2 {
+        while listed().await < 3 {
             tokio::task::yield_now().await;
         }
     };
     with_timeout(started).await;
     assert_eq!(world.kernel().run_processes_end(&world.me, run.id).await.unwrap(), []);
-    assert_eq!(listed().await, 0);
+    assert_eq!((listed().await, running(&world, "sleep 1006")), (0, 0));
     world.close().await;
 }
