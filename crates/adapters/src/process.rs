@@ -270,6 +270,15 @@ impl Process {
         &self.log
     }
 
+    /// Waits until the process has ended and its log is complete, for a bounded time.
+    pub(crate) async fn wait_for_log(&self) {
+        let until = self.clock.now().plus(STDERR_DRAIN_TIMEOUT_MS);
+        tokio::select! {
+            _ = self.ended() => {}
+            () = self.clock.sleep_until(until) => {}
+        }
+    }
+
     /// Closes the agent's input, waits for the grace period, then kills the process tree.
     pub async fn stop(&self) -> Death {
         let grace_ms = u64::try_from(self.grace.as_millis()).unwrap_or(u64::MAX);
