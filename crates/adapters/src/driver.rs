@@ -220,6 +220,7 @@ impl<D: LoginDialect> Login for Driver<D> {
         let permissions = self.options.permissions;
         // A login is asked for by a person and may have to write anywhere, such as into a key ring.
         let key = WorkerKey {
+            owner: String::new(),
             cwd: self.options.cwd.clone(),
             arguments: self.dialect.arguments(permissions),
             sandbox: SandboxProfile::Off,

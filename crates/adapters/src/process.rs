@@ -37,6 +37,7 @@ pub use confine::Confinement;
 pub use log::Log;
 pub(crate) use tail::Tail;
 use temporary::TemporaryFolder;
+pub(crate) use tree::Reading;
 pub use tree::{ProcessId, processes_with_variable};
 
 /// The environment variable that marks every process started under a guard; its value is `SCOPE#NAME`. The name does
@@ -48,6 +49,8 @@ const KILL_TIMEOUT_MS: u64 = 5_000;
 const STDERR_DRAIN_TIMEOUT_MS: u64 = 500;
 /// How often to look for remaining processes.
 const SWEEP_INTERVAL_MS: u64 = 20;
+/// How often to look for processes that are being killed, and how long to wait before none is found a second time.
+const KILL_INTERVAL_MS: u64 = 5;
 /// Variables of mainspring's own environment that every agent gets: locations and locale, no secrets.
 const ALLOWED_ENV: &[&str] = &[
     "PATH",
@@ -65,6 +68,9 @@ const ALLOWED_ENV: &[&str] = &[
     "NODE_EXTRA_CA_CERTS",
 ];
 const ALLOWED_ENV_PREFIXES: &[&str] = &["LC_", "XDG_"];
+/// The variable that a confined agent gets only if the adapter passes it on. It leads to the sockets of the user's session,
+/// such as those of systemd and D-Bus, which start programs outside the sandbox.
+const RUNTIME_DIR_VARIABLE: &str = "XDG_RUNTIME_DIR";
 
 /// How to start an agent process.
 #[derive(Debug, Clone)]
@@ -157,6 +163,32 @@ pub struct Process {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Snapshot(HashSet<ProcessId>);
 
+/// The process tree of an agent.
+#[derive(Debug, Clone)]
+pub(crate) struct Tree {
+    guard: Option<Pid>,
+    mark: String,
+    ended: watch::Receiver<Option<ExitStatus>>,
+}
+
+impl PartialEq for Tree {
+    fn eq(&self, other: &Self) -> bool {
+        self.mark == other.mark
+    }
+}
+
+impl Tree {
+    pub(crate) fn is_alive(&self) -> bool {
+        self.ended.borrow().is_none()
+    }
+
+    /// The living children of the guard that were started after the snapshot: their parents have ended.
+    pub(crate) fn orphans_since(&self, before: &Snapshot) -> Vec<ProcessId> {
+        let guard = self.guard.filter(|_| self.is_alive());
+        Reading::of_children(guard).without(&before.0).living().collect()
+    }
+}
+
 /// Mainspring's ends of an agent's standard input and output.
 #[derive(Debug)]
 pub struct Pipes {
@@ -234,6 +266,14 @@ impl Process {
         &self.log
     }
 
+    /// Waits until the process has ended and its log is complete, for a bounded time.
+    pub(crate) async fn wait_for_log(&self) {
+        tokio::select! {
+            _ = self.ended() => {}
+            () = self.clock.sleep_for(STDERR_DRAIN_TIMEOUT_MS) => {}
+        }
+    }
+
     /// Closes the agent's input, waits for the grace period, then kills the process tree.
     pub async fn stop(&self) -> Death {
         let grace_ms = u64::try_from(self.grace.as_millis()).unwrap_or(u64::MAX);
@@ -246,30 +286,37 @@ impl Process {
     }
 
     /// The processes of the tree, without the guard. `None` if they cannot be told.
-    pub(crate) fn snapshot(&self) -> Option<Snapshot> {
-        match self.supervision {
-            Supervision::Tree => Some(Snapshot(self.descendants().into_iter().collect())),
-            Supervision::Group => None,
+    pub(crate) async fn snapshot(&self) -> Option<Snapshot> {
+        match (self.supervision, self.living_guard()) {
+            (Supervision::Group, _) => None,
+            (Supervision::Tree, None) => Some(Snapshot::default()),
+            (Supervision::Tree, Some(guard)) => {
+                Reading::settled(guard).await.map(|reading| Snapshot(reading.living().collect()))
+            }
         }
     }
 
     /// The living processes of the tree that were started after the snapshot.
-    pub(crate) fn started_since(&self, before: &Snapshot) -> Vec<ProcessId> {
-        let mut started = self.descendants();
-        started.retain(|process| !before.0.contains(process));
-        started
+    pub(crate) async fn started_since(&self, before: &Snapshot) -> Vec<ProcessId> {
+        let reading = match self.living_guard() {
+            Some(guard) => Reading::settled(guard).await.unwrap_or_else(|| Reading::of([guard])),
+            None => Reading::default(),
+        };
+        reading.without(&before.0).living().collect()
     }
 
     /// Kills every process of the tree that was started after the snapshot, in whatever session or process group.
     pub(crate) async fn kill_started_since(&self, before: &Snapshot) -> Death {
-        end_processes(|| self.started_since(before), &self.clock).await
+        end_processes(|| Reading::of(self.living_guard()).without(&before.0), &self.clock).await
     }
 
-    fn descendants(&self) -> Vec<ProcessId> {
-        match self.guard.filter(|_| self.is_alive()) {
-            Some(guard) => tree::descendants_of_subreaper(guard),
-            None => vec![],
-        }
+    /// Its process tree.
+    pub(crate) fn tree(&self) -> Tree {
+        Tree { guard: self.guard, mark: self.mark.clone(), ended: self.ended.clone() }
+    }
+
+    fn living_guard(&self) -> Option<Pid> {
+        self.guard.filter(|_| self.is_alive())
     }
 
     async fn end(&self, signal: Signal, timeout_ms: u64) -> Death {
@@ -279,10 +326,11 @@ impl Process {
             _ = self.ended() => {}
             () = self.clock.sleep_for(timeout_ms) => return Death::Unproven,
         }
-        // These signals end a guard only before it has installed its handlers, and then it has started nothing yet.
-        let sent_here = [Signal::QUIT, Signal::TERM].map(Signal::as_raw);
+        // These signals, of mainspring and of its terminal, end a guard only before it has installed its handlers, and then
+        // it has started nothing yet.
+        let early = [Signal::QUIT, Signal::TERM, Signal::INT, Signal::HUP].map(Signal::as_raw);
         let ended_itself = self.ended.borrow().is_some_and(|status| {
-            status.code().is_some() || status.signal().is_some_and(|signal| sent_here.contains(&signal))
+            status.code().is_some() || status.signal().is_some_and(|signal| early.contains(&signal))
         });
         if ended_itself {
             return Death::Proven;
@@ -326,19 +374,21 @@ pub async fn wait_until_gone(mark: &str, clock: &Clock) -> Death {
     Death::Proven
 }
 
-/// Kills the processes that `list` returns until it returns none.
-pub(crate) async fn end_processes(list: impl Fn() -> Vec<ProcessId>, clock: &Clock) -> Death {
+/// Kills the living processes of `read` until two readings in a row have none.
+pub(crate) async fn end_processes(read: impl Fn() -> Reading, clock: &Clock) -> Death {
     let deadline = clock.moment().plus(KILL_TIMEOUT_MS);
+    let mut last = None;
     loop {
-        let living = list();
-        if living.is_empty() {
+        let reading = read();
+        reading.living().for_each(|process| process.signal(Signal::KILL));
+        if reading.is_empty() && last.as_ref() == Some(&reading) {
             return Death::Proven;
         }
         if clock.moment() >= deadline {
             return Death::Unproven;
         }
-        living.into_iter().for_each(ProcessId::kill);
-        clock.sleep_for(SWEEP_INTERVAL_MS).await;
+        last = Some(reading);
+        clock.sleep_for(KILL_INTERVAL_MS).await;
     }
 }
 
@@ -359,6 +409,9 @@ fn command(launch: &Launch, confined: Option<(Confinement, &TemporaryFolder)>) -
     command.arg("--");
     command.env_clear().envs(inherited_environment(&launch.pass_env));
     let is_confined = confined.is_some();
+    if is_confined && !launch.pass_env.iter().any(|passed| passed == RUNTIME_DIR_VARIABLE) {
+        command.env_remove(RUNTIME_DIR_VARIABLE);
+    }
     if let Some((mut confinement, temporary)) = confined {
         confinement.writable.push(temporary.path().to_owned());
         command.args(&launch.guard).arg("--confine").arg(serde_json::to_string(&confinement)?).arg("--");
@@ -369,8 +422,7 @@ fn command(launch: &Launch, confined: Option<(Confinement, &TemporaryFolder)>) -
     command.envs(launch.env.iter().cloned()).envs(switches.into_iter().flatten());
     command.env("PWD", &launch.cwd).env(MARK_VARIABLE, launch.mark());
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    // A terminal's signals must reach mainspring only.
-    command.process_group(0);
+    // The guard leaves the process group by itself: it makes a session of its own.
     Ok(command)
 }
 

@@ -409,6 +409,19 @@ impl Shared {
         Ok(())
     }
 
+    /// Refuses the folder of a run. A run that names none works in the folder of its adapter, which is allowed if an
+    /// operator has chosen it.
+    pub(crate) fn check_run_folder(
+        &self,
+        adapter: &str,
+        folder: Option<&str>,
+        folders: Option<&[String]>,
+    ) -> Result<(), Error> {
+        let default = self.options.default_folders.get(adapter).filter(|_| folders.is_some());
+        let default = default.map(|folder| folder.to_string_lossy());
+        self.check_folder(adapter, folder.or(default.as_deref()), folders)
+    }
+
     /// Refuses limits that the adapter cannot keep, unless best effort is enough.
     pub(crate) fn check_limits_kept(&self, adapter: &str, limits: &RunLimits) -> Result<(), Error> {
         let capabilities = self.adapter(adapter)?.capabilities();

@@ -380,8 +380,12 @@ impl AgentWorker for AcpWorker {
 
     async fn disconnected(&self) {
         tokio::select! {
-            _ = self.process.ended() => {}
+            _ = self.process.ended() => return,
             () = self.connection.closed() => {}
+        }
+        // An agent that exits closes its output first. Its log says why.
+        if self.connection.fault().is_none() {
+            self.process.wait_for_log().await;
         }
     }
 }

@@ -136,7 +136,7 @@ impl Actor {
         let folder = accept.options.cwd.as_deref().or(self.hot.session.cwd.as_deref());
         if accept.options.folders != accept.caller.folders {
             // The run is limited to the folders of its parent, and its caller to others.
-            self.shared.check_folder(&adapter, folder, accept.caller.folders.as_deref())?;
+            self.shared.check_run_folder(&adapter, folder, accept.caller.folders.as_deref())?;
         }
         self.check_fits_adapter(&adapter, &accept.options, folder)?;
         self.shared.check_limits_kept(&adapter, &accept.options.limits)?;
@@ -155,7 +155,7 @@ impl Actor {
             return Err(Error::Unsupported { adapter: adapter.into(), what: "call tools that you execute" });
         }
         // Comes first: whether a folder exists is not said to a caller who may not use it.
-        self.shared.check_folder(adapter, folder, options.folders.as_deref())?;
+        self.shared.check_run_folder(adapter, folder, options.folders.as_deref())?;
         check_folder_usable(folder)
     }
 

@@ -264,7 +264,7 @@ impl Kernel {
             let known = self.run_readable(caller, run).await?;
             let adapter = change.adapter.as_deref().unwrap_or(&known.adapter);
             let folders = caller.folders.as_deref();
-            self.shared.check_folder(adapter, known.options.cwd.as_deref(), folders)?;
+            self.shared.check_run_folder(adapter, known.options.cwd.as_deref(), folders)?;
         }
         self.shared.call(session, |reply| Command::Retry(run, Box::new(change), reply)).await
     }
