@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use mainspring_core::{
-    AttemptId, AuthMethod, Failure, Fidelity, LeftProcess, RunOption, Sandbox, SandboxProfile, Time,
+    AttemptId, AuthMethod, Failure, Fidelity, LeftProcess, RunOption, Sandbox, SandboxProfile,
 };
 use mainspring_kernel::adapter::{
     Adapter, AttemptHandle, Capabilities, Death, Dispatch, End, Executed, HandleError, Login, RestartBehavior,
@@ -139,8 +139,9 @@ impl<D: Dialect> Driver<D> {
         }
     }
 
-    fn start_deadline(&self) -> Time {
-        self.context.clock.now().plus(to_millis(self.options.start_timeout))
+    /// Waits for the time that an agent may take to start.
+    fn start_timeout(&self) -> impl Future<Output = ()> + Send + use<D> {
+        self.context.clock.sleep_for(to_millis(self.options.start_timeout))
     }
 
     fn timeout_failure(&self, action: &str) -> Failure {
@@ -219,16 +220,16 @@ impl<D: LoginDialect> Login for Driver<D> {
         let permissions = self.options.permissions;
         // A login is asked for by a person and may have to write anywhere, such as into a key ring.
         let key = WorkerKey {
+            owner: String::new(),
             cwd: self.options.cwd.clone(),
             arguments: self.dialect.arguments(permissions),
             sandbox: SandboxProfile::Off,
         };
         // A login belongs to no attempt; its process ends with it.
         let launch = Launch { name: "login".into(), ..self.launch(AttemptId::from_bytes([0; 16]), &key) };
-        let until = self.context.clock.now().plus(LOGIN_TIMEOUT_MS);
         tokio::select! {
             done = self.dialect.authenticate(&launch, &self.context, method) => done,
-            () = self.context.clock.sleep_until(until) => {
+            () = self.context.clock.sleep_for(LOGIN_TIMEOUT_MS) => {
                 Err(Failure::new("timeout", "the login was not completed within ten minutes"))
             }
         }
@@ -237,10 +238,6 @@ impl<D: LoginDialect> Login for Driver<D> {
 
 #[async_trait]
 impl<D: Dialect> Adapter for Driver<D> {
-    fn check_folder(&self, folder: &str) -> Result<(), String> {
-        process::check_folder(folder.as_ref()).map_err(|error| error.to_string())
-    }
-
     fn check_profile(&self, profile: &str) -> Result<(), String> {
         // An adapter without profiles does not use the option at all.
         match self.options.profiles.is_empty() || self.options.profiles.contains_key(profile) {
@@ -353,15 +350,14 @@ impl<D: Dialect> Adapter for Driver<D> {
             idle.into_iter().for_each(|lease| lease.release(None));
             return;
         };
-        let (dialect, clock, until) =
-            (self.dialect.clone(), self.context.clock.clone(), self.start_deadline());
+        let (dialect, timeout) = (self.dialect.clone(), self.start_timeout());
         let (native, tasks) = (native.to_owned(), self.pool.tasks().clone());
         self.pool.tasks().spawn(async move {
             tokio::select! {
                 () = dialect.close(&worker, &native) => {}
                 () = worker.disconnected() => {}
                 () = tasks.stopping() => {}
-                () = clock.sleep_until(until) => {}
+                () = timeout => {}
             }
             idle.into_iter().for_each(|lease| lease.release(None));
         });

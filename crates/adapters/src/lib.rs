@@ -54,10 +54,6 @@ impl Adapter for ProcessAdapter {
         self.0.capabilities()
     }
 
-    fn check_folder(&self, folder: &str) -> Result<(), String> {
-        self.0.check_folder(folder)
-    }
-
     fn check_profile(&self, profile: &str) -> Result<(), String> {
         self.0.check_profile(profile)
     }

@@ -92,6 +92,8 @@ impl<W> IdleWorker<W> {
 /// The parameters a worker was started with. It serves only attempts with the same ones.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct WorkerKey {
+    /// The owner of the sessions: an agent may keep data of one session in its memory, or leave it for the next.
+    pub(crate) owner: String,
     /// The working directory.
     pub(crate) cwd: PathBuf,
     /// Additional arguments of its command.

@@ -10,13 +10,14 @@
 use std::collections::HashSet;
 use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use mainspring_core::Supervision;
 use mainspring_kernel::adapter::Death;
 use mainspring_kernel::clock::Clock;
+use mainspring_kernel::folders::{UnusableFolder, check_usable};
 use mainspring_kernel::tasks::Tasks;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncRead, AsyncReadExt};
@@ -36,6 +37,7 @@ pub use confine::Confinement;
 pub use log::Log;
 pub(crate) use tail::Tail;
 use temporary::TemporaryFolder;
+pub(crate) use tree::Reading;
 pub use tree::{ProcessId, processes_with_variable};
 
 /// The environment variable that marks every process started under a guard; its value is `SCOPE#NAME`. The name does
@@ -47,6 +49,8 @@ const KILL_TIMEOUT_MS: u64 = 5_000;
 const STDERR_DRAIN_TIMEOUT_MS: u64 = 500;
 /// How often to look for remaining processes.
 const SWEEP_INTERVAL_MS: u64 = 20;
+/// How often to look for processes that are being killed, and how long to wait before none is found a second time.
+const KILL_INTERVAL_MS: u64 = 5;
 /// Variables of mainspring's own environment that every agent gets: locations and locale, no secrets.
 const ALLOWED_ENV: &[&str] = &[
     "PATH",
@@ -64,6 +68,9 @@ const ALLOWED_ENV: &[&str] = &[
     "NODE_EXTRA_CA_CERTS",
 ];
 const ALLOWED_ENV_PREFIXES: &[&str] = &["LC_", "XDG_"];
+/// The variable that a confined agent gets only if the adapter passes it on. It leads to the sockets of the user's session,
+/// such as those of systemd and D-Bus, which start programs outside the sandbox.
+const RUNTIME_DIR_VARIABLE: &str = "XDG_RUNTIME_DIR";
 
 /// How to start an agent process.
 #[derive(Debug, Clone)]
@@ -123,13 +130,8 @@ pub(crate) fn mark(scope: &str, name: &str) -> String {
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The working directory cannot be used.
-    #[error("the folder {} {reason}; name an absolute path of a folder that exists", path.display())]
-    Folder {
-        /// The folder.
-        path: PathBuf,
-        /// The reason, as a predicate of "the folder".
-        reason: &'static str,
-    },
+    #[error(transparent)]
+    Folder(#[from] UnusableFolder),
     /// The guard could not be started.
     #[error("the guard {guard} could not be started: {source}")]
     Guard {
@@ -161,6 +163,32 @@ pub struct Process {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Snapshot(HashSet<ProcessId>);
 
+/// The process tree of an agent.
+#[derive(Debug, Clone)]
+pub(crate) struct Tree {
+    guard: Option<Pid>,
+    mark: String,
+    ended: watch::Receiver<Option<ExitStatus>>,
+}
+
+impl PartialEq for Tree {
+    fn eq(&self, other: &Self) -> bool {
+        self.mark == other.mark
+    }
+}
+
+impl Tree {
+    pub(crate) fn is_alive(&self) -> bool {
+        self.ended.borrow().is_none()
+    }
+
+    /// The living children of the guard that were started after the snapshot: their parents have ended.
+    pub(crate) fn orphans_since(&self, before: &Snapshot) -> Vec<ProcessId> {
+        let guard = self.guard.filter(|_| self.is_alive());
+        Reading::of_children(guard).without(&before.0).living().collect()
+    }
+}
+
 /// Mainspring's ends of an agent's standard input and output.
 #[derive(Debug)]
 pub struct Pipes {
@@ -173,7 +201,7 @@ pub struct Pipes {
 impl Process {
     /// Starts an agent under its guard.
     pub fn start(launch: &Launch, tasks: &Tasks, clock: &Clock) -> Result<(Self, Pipes), StartError> {
-        check_folder(&launch.cwd)?;
+        check_usable(&launch.cwd)?;
         let failed = |source| StartError::Guard {
             guard: launch.guard.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default(),
             source,
@@ -238,6 +266,14 @@ impl Process {
         &self.log
     }
 
+    /// Waits until the process has ended and its log is complete, for a bounded time.
+    pub(crate) async fn wait_for_log(&self) {
+        tokio::select! {
+            _ = self.ended() => {}
+            () = self.clock.sleep_for(STDERR_DRAIN_TIMEOUT_MS) => {}
+        }
+    }
+
     /// Closes the agent's input, waits for the grace period, then kills the process tree.
     pub async fn stop(&self) -> Death {
         let grace_ms = u64::try_from(self.grace.as_millis()).unwrap_or(u64::MAX);
@@ -250,44 +286,51 @@ impl Process {
     }
 
     /// The processes of the tree, without the guard. `None` if they cannot be told.
-    pub(crate) fn snapshot(&self) -> Option<Snapshot> {
-        match self.supervision {
-            Supervision::Tree => Some(Snapshot(self.descendants().into_iter().collect())),
-            Supervision::Group => None,
+    pub(crate) async fn snapshot(&self) -> Option<Snapshot> {
+        match (self.supervision, self.living_guard()) {
+            (Supervision::Group, _) => None,
+            (Supervision::Tree, None) => Some(Snapshot::default()),
+            (Supervision::Tree, Some(guard)) => {
+                Reading::settled(guard).await.map(|reading| Snapshot(reading.living().collect()))
+            }
         }
     }
 
     /// The living processes of the tree that were started after the snapshot.
-    pub(crate) fn started_since(&self, before: &Snapshot) -> Vec<ProcessId> {
-        let mut started = self.descendants();
-        started.retain(|process| !before.0.contains(process));
-        started
+    pub(crate) async fn started_since(&self, before: &Snapshot) -> Vec<ProcessId> {
+        let reading = match self.living_guard() {
+            Some(guard) => Reading::settled(guard).await.unwrap_or_else(|| Reading::of([guard])),
+            None => Reading::default(),
+        };
+        reading.without(&before.0).living().collect()
     }
 
     /// Kills every process of the tree that was started after the snapshot, in whatever session or process group.
     pub(crate) async fn kill_started_since(&self, before: &Snapshot) -> Death {
-        end_processes(|| self.started_since(before), &self.clock).await
+        end_processes(|| Reading::of(self.living_guard()).without(&before.0), &self.clock).await
     }
 
-    fn descendants(&self) -> Vec<ProcessId> {
-        match self.guard.filter(|_| self.is_alive()) {
-            Some(guard) => tree::descendants_of_subreaper(guard),
-            None => vec![],
-        }
+    /// Its process tree.
+    pub(crate) fn tree(&self) -> Tree {
+        Tree { guard: self.guard, mark: self.mark.clone(), ended: self.ended.clone() }
+    }
+
+    fn living_guard(&self) -> Option<Pid> {
+        self.guard.filter(|_| self.is_alive())
     }
 
     async fn end(&self, signal: Signal, timeout_ms: u64) -> Death {
         // The channel is closed if the guard has ended already.
         let _ = self.signals.send(signal);
-        let until = self.clock.now().plus(timeout_ms);
         tokio::select! {
             _ = self.ended() => {}
-            () = self.clock.sleep_until(until) => return Death::Unproven,
+            () = self.clock.sleep_for(timeout_ms) => return Death::Unproven,
         }
-        // These signals end a guard only before it has installed its handlers, and then it has started nothing yet.
-        let sent_here = [Signal::QUIT, Signal::TERM].map(Signal::as_raw);
+        // These signals, of mainspring and of its terminal, end a guard only before it has installed its handlers, and then
+        // it has started nothing yet.
+        let early = [Signal::QUIT, Signal::TERM, Signal::INT, Signal::HUP].map(Signal::as_raw);
         let ended_itself = self.ended.borrow().is_some_and(|status| {
-            status.code().is_some() || status.signal().is_some_and(|signal| sent_here.contains(&signal))
+            status.code().is_some() || status.signal().is_some_and(|signal| early.contains(&signal))
         });
         if ended_itself {
             return Death::Proven;
@@ -302,48 +345,50 @@ impl Process {
 /// a guard that was killed itself leaves its process tree behind. The caller must own the scope.
 pub async fn sweep(scope: &str, clock: &Clock) {
     let in_scope = |mark: &str| mark.strip_prefix(scope).is_some_and(|rest| rest.starts_with('#'));
-    let deadline = clock.now().plus(KILL_TIMEOUT_MS);
+    let deadline = clock.moment().plus(KILL_TIMEOUT_MS);
     loop {
         let left = processes_with_variable(MARK_VARIABLE, in_scope);
         if left.is_empty() {
             return temporary::remove_leftovers(scope).await;
         }
-        if clock.now() >= deadline {
+        if clock.moment() >= deadline {
             tracing::warn!(processes = left.len(), "killing agent processes left by an earlier mainspring");
             kill_all(&left);
         }
-        clock.sleep_until(clock.now().plus(SWEEP_INTERVAL_MS)).await;
+        clock.sleep_for(SWEEP_INTERVAL_MS).await;
     }
 }
 
 /// Waits until no process is left whose mark is `mark`, or `mark` followed by a dot and more. The caller has already
 /// told the guards of these processes to end them.
 pub async fn wait_until_gone(mark: &str, clock: &Clock) -> Death {
-    let deadline = clock.now().plus(KILL_TIMEOUT_MS);
+    let deadline = clock.moment().plus(KILL_TIMEOUT_MS);
     let matches =
         |value: &str| value.strip_prefix(mark).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
     while !processes_with_variable(MARK_VARIABLE, matches).is_empty() {
-        if clock.now() >= deadline {
+        if clock.moment() >= deadline {
             return Death::Unproven;
         }
-        clock.sleep_until(clock.now().plus(SWEEP_INTERVAL_MS)).await;
+        clock.sleep_for(SWEEP_INTERVAL_MS).await;
     }
     Death::Proven
 }
 
-/// Kills the processes that `list` returns until it returns none.
-pub(crate) async fn end_processes(list: impl Fn() -> Vec<ProcessId>, clock: &Clock) -> Death {
-    let deadline = clock.now().plus(KILL_TIMEOUT_MS);
+/// Kills the living processes of `read` until two readings in a row have none.
+pub(crate) async fn end_processes(read: impl Fn() -> Reading, clock: &Clock) -> Death {
+    let deadline = clock.moment().plus(KILL_TIMEOUT_MS);
+    let mut last = None;
     loop {
-        let living = list();
-        if living.is_empty() {
+        let reading = read();
+        reading.living().for_each(|process| process.signal(Signal::KILL));
+        if reading.is_empty() && last.as_ref() == Some(&reading) {
             return Death::Proven;
         }
-        if clock.now() >= deadline {
+        if clock.moment() >= deadline {
             return Death::Unproven;
         }
-        living.into_iter().for_each(ProcessId::kill);
-        clock.sleep_until(clock.now().plus(SWEEP_INTERVAL_MS)).await;
+        last = Some(reading);
+        clock.sleep_for(KILL_INTERVAL_MS).await;
     }
 }
 
@@ -364,6 +409,9 @@ fn command(launch: &Launch, confined: Option<(Confinement, &TemporaryFolder)>) -
     command.arg("--");
     command.env_clear().envs(inherited_environment(&launch.pass_env));
     let is_confined = confined.is_some();
+    if is_confined && !launch.pass_env.iter().any(|passed| passed == RUNTIME_DIR_VARIABLE) {
+        command.env_remove(RUNTIME_DIR_VARIABLE);
+    }
     if let Some((mut confinement, temporary)) = confined {
         confinement.writable.push(temporary.path().to_owned());
         command.args(&launch.guard).arg("--confine").arg(serde_json::to_string(&confinement)?).arg("--");
@@ -374,8 +422,7 @@ fn command(launch: &Launch, confined: Option<(Confinement, &TemporaryFolder)>) -
     command.envs(launch.env.iter().cloned()).envs(switches.into_iter().flatten());
     command.env("PWD", &launch.cwd).env(MARK_VARIABLE, launch.mark());
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    // A terminal's signals must reach mainspring only.
-    command.process_group(0);
+    // The guard leaves the process group by itself: it makes a session of its own.
     Ok(command)
 }
 
@@ -398,18 +445,6 @@ fn is_allowed(name: Option<&str>, passed: &[String]) -> bool {
     })
 }
 
-/// Checks that a process can be started in the folder `path`.
-pub fn check_folder(path: &Path) -> Result<(), StartError> {
-    let bad = |reason| Err(StartError::Folder { path: path.to_owned(), reason });
-    match std::fs::metadata(path) {
-        _ if !path.is_absolute() => bad("is not absolute"),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => bad("does not exist"),
-        Err(_) => bad("cannot be read"),
-        Ok(found) if !found.is_dir() => bad("is not a folder"),
-        Ok(_) => Ok(()),
-    }
-}
-
 /// Forwards signals to the guard until it ends. Only this task signals and reaps the guard, so no signal can reach
 /// another process that reuses its pid.
 async fn supervise(
@@ -426,10 +461,9 @@ async fn supervise(
             status = guard.wait() => {
                 // The log is complete before the end is announced. Only a process that outlived its guard can hold
                 // the pipe open longer.
-                let until = clock.now().plus(STDERR_DRAIN_TIMEOUT_MS);
                 tokio::select! {
                     _ = stderr_reader => {}
-                    () = clock.sleep_until(until) => {}
+                    () = clock.sleep_for(STDERR_DRAIN_TIMEOUT_MS) => {}
                 }
                 let _ = ended.send(Some(status.unwrap_or_default()));
                 return;
@@ -467,14 +501,5 @@ mod tests {
             assert!(!is_allowed(Some(secret), &passed), "{secret}");
         }
         assert!(!is_allowed(None, &passed));
-    }
-
-    #[test]
-    fn check_folder_names_the_reason() {
-        let reason = |path: &str| check_folder(Path::new(path)).map_err(|error| error.to_string());
-        assert!(reason("/").is_ok());
-        assert!(reason("tmp").unwrap_err().contains("is not absolute"));
-        assert!(reason("/no/such/folder").unwrap_err().contains("does not exist"));
-        assert!(reason("/proc/self/status").unwrap_err().contains("is not a folder"));
     }
 }

@@ -22,6 +22,7 @@ use crate::process::{Confinement, agent_variable};
 mod folders;
 mod git;
 mod inner;
+mod links;
 pub use folders::{OwnFolder, own_folders};
 
 /// The lowest version of Landlock that is used. Earlier ones do not restrict the truncation of files.
@@ -160,15 +161,13 @@ impl ProcessSandbox {
             SandboxProfile::ReadOnly => vec![],
             SandboxProfile::Workspace => {
                 let temporary = [std::env::temp_dir(), "/tmp".into()];
+                let temporary = temporary.into_iter().filter_map(|path| path.canonicalize().ok());
                 [folder.clone()].into_iter().chain(git::folders(folder)).chain(temporary).collect()
             }
         };
         let variable = |name: &str| agent_variable(name, &self.env, &self.pass_env);
-        for own in own_folders(&self.command, &variable) {
-            own.create_if_missing();
-            writable.push(own.path);
-        }
-        writable.extend(options.writable.iter().cloned());
+        writable.extend(own_folders(&self.command, &variable).iter().filter_map(OwnFolder::prepare));
+        writable.extend(self.configured(&writable));
         Some(Confinement {
             readable: vec![folder.clone()],
             writable,
@@ -176,6 +175,23 @@ impl ProcessSandbox {
             protected: options.protected.iter().map(|path| resolve(path)).collect(),
             ports: options.ports.clone(),
         })
+    }
+
+    /// The configured folders without links in their paths. `granted` are the other folders that the agent may write.
+    fn configured(&self, granted: &[PathBuf]) -> Vec<PathBuf> {
+        let configured = &self.options.writable;
+        // A link may also have been made by an earlier agent with another profile.
+        let folders = granted.iter().chain([&self.folder]).cloned();
+        let others = configured.iter().filter_map(|path| path.canonicalize().ok());
+        let writable: Vec<PathBuf> = folders.chain(others).collect();
+        let resolved = configured.iter().filter_map(|path| {
+            let resolved = links::resolve_unless_writable(path, &writable);
+            if resolved.is_none() && path.exists() {
+                tracing::warn!(path = %path.display(), "a writable folder is not granted: an agent may have made the link");
+            }
+            resolved
+        });
+        resolved.collect()
     }
 }
 

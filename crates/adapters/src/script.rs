@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use mainspring_core::script::{Call, Command, parse};
 use mainspring_core::{
     Answer, Approval, ApprovalAnswer, ApprovalChoice, ApprovalRequest, AttemptId, Block, ClientCall,
-    ClientResult, Failure, Place, ToolOutcome, UsageReports, WaitRequest,
+    ClientResult, Failure, Place, Time, ToolOutcome, UsageReports, WaitRequest,
 };
 use mainspring_kernel::adapter::{
     Adapter, Ask, AttemptHandle, Capabilities, Death, Dispatch, End, Executed, HandleError, Record,
@@ -91,8 +91,10 @@ impl Interpreter {
             let waiting = start.checked_sub(1).and_then(|index| Some((index, script.get(index)?)));
             match (&answered.answer, waiting) {
                 (Answer::Tools { results }, Some((index, Command::Tools(calls)))) => {
-                    let blocks = self.result_blocks(index, calls, results);
-                    self.attempt.record(vec![Record::ToolResults { blocks }]).await?;
+                    let asked_at = answered.resume["askedAt"].as_i64().map(Time);
+                    let mut records = self.provided_records(index, calls, results, asked_at);
+                    records.push(Record::ToolResults { blocks: self.result_blocks(index, calls, results) });
+                    self.attempt.record(records).await?;
                 }
                 (answer, _) => self.attempt.delta(0, &reply_to(answer))?,
             }
@@ -169,13 +171,12 @@ impl Interpreter {
     }
 
     async fn sleep(&self, millis: u64) -> Result<(), Interrupted> {
-        let until = self.attempt.now().plus(millis);
         if self.ignores_cancel {
-            self.attempt.sleep_until(until).await;
+            self.attempt.sleep_for(millis).await;
             return Ok(());
         }
         tokio::select! {
-            () = self.attempt.sleep_until(until) => Ok(()),
+            () = self.attempt.sleep_for(millis) => Ok(()),
             () = self.attempt.cancelled() => Err(Interrupted::Cancelled),
         }
     }
@@ -191,8 +192,7 @@ impl Interpreter {
     /// Runs one round of tool calls. The calls are durable before the tools run, the outcomes before the script
     /// continues. If some of the tools are the caller's, the attempt waits for them, holding the other results.
     async fn run_tools(&self, index: usize, calls: &[Call]) -> Result<Option<Executed>, Interrupted> {
-        let declared = &self.attempt.assignment().run.options.tools;
-        let is_client = |call: &Call| declared.iter().any(|tool| tool.name == call.name);
+        let is_client = |call: &Call| self.is_client(call);
         if let Some(taken) = calls.iter().find(|call| is_client(call) && tools::is_builtin(&call.name)) {
             let message = format!("the script has a tool of its own called {:?}", taken.name);
             return Ok(Some(End::failed(Failure::new("tool_name_taken", message), false)));
@@ -243,8 +243,35 @@ impl Interpreter {
         if !outcomes.is_empty() {
             self.attempt.record(outcomes).await?;
         }
-        let resume = self.resume_state(index);
+        let mut resume = self.resume_state(index);
+        resume["askedAt"] = self.attempt.now().0.into();
         Ok(Some(Executed::Waiting(Ask { results, resume, ..Ask::calls(client_calls) })))
+    }
+
+    /// True if the caller of the run executes the call.
+    fn is_client(&self, call: &Call) -> bool {
+        self.attempt.assignment().run.options.tools.iter().any(|tool| tool.name == call.name)
+    }
+
+    /// Records the ends of the calls that the caller has executed.
+    fn provided_records(
+        &self,
+        index: usize,
+        calls: &[Call],
+        results: &[ClientResult],
+        asked_at: Option<Time>,
+    ) -> Vec<Record> {
+        let record = |(tool_use_id, call): (String, &Call)| {
+            let result = results.iter().find(|result| result.tool_use_id == tool_use_id)?;
+            Some(Record::ToolProvided {
+                tool_use_id,
+                name: call.name.clone(),
+                asked_at,
+                is_error: result.is_error,
+                content: vec![Block::text(result.text())],
+            })
+        };
+        self.with_ids(index, calls).filter(|(_, call)| self.is_client(call)).filter_map(record).collect()
     }
 
     /// Pairs each call with its id, which is unique within the session and the same when this attempt is executed again.

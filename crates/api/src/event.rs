@@ -1,6 +1,6 @@
 //! Event streams. The events themselves are defined in core.
 
-use mainspring_core::{AttemptId, Position};
+use mainspring_core::{AttemptId, Body, Position};
 use serde::{Deserialize, Serialize};
 
 /// Selects events of a session or a run.
@@ -67,6 +67,16 @@ pub struct Thought {
     pub attempt_id: AttemptId,
     /// The text.
     pub text: String,
+}
+
+/// `store.failed` or `store.recovered`, in the stream of all sessions. Sent live only.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StoreNotice {
+    /// The resume point.
+    pub position: Position,
+    /// The type and payload.
+    #[serde(flatten)]
+    pub body: Body,
 }
 
 /// Marks that every event up to `position` was sent: later events are live.

@@ -38,7 +38,7 @@ pub struct FeedSnapshot {
     pub sessions: Vec<LiveSession>,
 }
 
-/// A change of a session.
+/// A change of a session, or of whether anything can be stored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case", rename_all_fields = "camelCase")]
 pub enum LiveChange {
@@ -68,11 +68,23 @@ pub enum LiveChange {
         /// The session.
         session_id: SessionId,
     },
+    /// Nothing can be stored.
+    #[serde(rename = "store.failed")]
+    StoreFailed {
+        /// The code.
+        code: String,
+        /// The error, for people.
+        message: String,
+    },
+    /// The store can be written again.
+    #[serde(rename = "store.recovered")]
+    StoreRecovered {},
 }
 
 impl LiveChange {
     /// The names of all types.
-    pub const KINDS: [&str; 5] = ["opened", "status", "title", "closed", "deleted"];
+    pub const KINDS: [&str; 7] =
+        ["opened", "status", "title", "closed", "deleted", "store.failed", "store.recovered"];
 
     /// Returns the name of the type, as `type` and the server-sent event name it.
     pub const fn kind(&self) -> &'static str {
@@ -82,6 +94,8 @@ impl LiveChange {
             Self::Title { .. } => "title",
             Self::Closed { .. } => "closed",
             Self::Deleted { .. } => "deleted",
+            Self::StoreFailed { .. } => "store.failed",
+            Self::StoreRecovered {} => "store.recovered",
         }
     }
 }

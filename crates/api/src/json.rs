@@ -14,7 +14,7 @@ use crate::{
     Compaction, Delegate, Delegated, DelegationView, FeedSnapshot, Fork, FoundIds, Health, KeptForForks,
     ListedSession, LiveChange, Login, MadeKey, MessageView, Navigation, NewKey, OpenedSession, Page, Problem,
     Prompt, RetryOptions, RunDelegations, SearchHit, SessionAdopted, SessionAdoption, SessionPatch,
-    SessionTarget, SessionUsage, Snapshot, Thought, TreeNode, WaitAnswer,
+    SessionTarget, SessionUsage, Snapshot, StoreNotice, Thought, TreeNode, WaitAnswer,
 };
 
 /// A type of the wire contract that is sent as JSON.
@@ -107,4 +107,4 @@ to_json![
 ];
 
 // Items of streams.
-to_json![CaughtUp, Event, FeedSnapshot, LiveChange, LiveEvent, Thought];
+to_json![CaughtUp, Event, FeedSnapshot, LiveChange, LiveEvent, StoreNotice, Thought];

@@ -404,13 +404,18 @@ impl<'a> Reply<'a> {
             reply: &'a Reply<'a>,
             #[serde(flatten)]
             line_ids: LineIds,
+            /// Null: the result of a run that had no attempt has the field all the same.
+            #[serde(rename = "attemptId", skip_serializing_if = "Option::is_none")]
+            no_attempt: Option<()>,
         }
         let mut line_ids = line_ids.clone();
+        let mut no_attempt = None;
         if let Self::Result { .. } = self {
             // A result has its own fields for these.
             (line_ids.session_id, line_ids.adapter_session_id) = (None, None);
+            no_attempt = (line_ids.run_id.is_some() && line_ids.attempt_id.is_none()).then_some(());
         }
-        encode(&Line { reply: self, line_ids })
+        encode(&Line { reply: self, line_ids, no_attempt })
     }
 }
 

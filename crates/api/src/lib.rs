@@ -37,7 +37,7 @@ pub use agent::{Agent, AgentListQuery, AgentScope, NewAgent};
 pub use artifact::{ArtifactListQuery, ArtifactQuery};
 pub use binding::{BindingAdoption, BindingListQuery, SessionAdopted, SessionAdoption};
 pub use delegation::{Delegate, Delegated, DelegationView, RunDelegations};
-pub use event::{CaughtUp, EventsQuery, OwnerEventsQuery, SubscriptionMode, Thought};
+pub use event::{CaughtUp, EventsQuery, OwnerEventsQuery, StoreNotice, SubscriptionMode, Thought};
 pub use feed::{FeedItem, FeedSnapshot, LiveChange, LiveSession, LiveStatus};
 pub use grant::GrantListQuery;
 pub use id::{FoundIds, IdQuery};

@@ -88,7 +88,7 @@ impl LocalServer {
 async fn hand_over_when_claimed(parts: Arc<Mutex<Option<(Node, Server)>>>, state_dir: PathBuf) {
     let clock = Clock::system();
     loop {
-        clock.sleep_until(clock.now().plus(CLAIM_INTERVAL_MS)).await;
+        clock.sleep_for(CLAIM_INTERVAL_MS).await;
         if !takeover::is_claimed(&state_dir) {
             continue;
         }
@@ -150,7 +150,7 @@ impl<'a> Connection<'a> {
             if let Some(client) = owner_client(context)? {
                 let timeout = async {
                     match answer_timeout_ms {
-                        Some(timeout_ms) => clock.sleep_until(clock.now().plus(timeout_ms)).await,
+                        Some(timeout_ms) => clock.sleep_for(timeout_ms).await,
                         None => std::future::pending().await,
                     }
                 };
@@ -165,7 +165,7 @@ impl<'a> Connection<'a> {
             if attempts >= MAX_CONNECT_ATTEMPTS && answer_timeout_ms.is_some() {
                 return Err(NodeError::StateDir(busy).into());
             }
-            clock.sleep_until(clock.now().plus(RETRY_INTERVAL_MS)).await;
+            clock.sleep_for(RETRY_INTERVAL_MS).await;
         }
     }
 

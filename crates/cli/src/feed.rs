@@ -12,7 +12,7 @@ use super::Context;
 use super::connection::{Connection, Purpose};
 use super::error::{CliError, Exit};
 use super::follow::interrupt_signal;
-use super::output::{CYAN, DIM, GREEN, Output, YELLOW, format_time};
+use super::output::{CYAN, DIM, GREEN, Output, RED, YELLOW, format_time};
 
 /// Print status changes of all sessions, until Ctrl-C
 #[derive(Args)]
@@ -93,6 +93,12 @@ fn format_item(names: &mut HashMap<SessionId, String>, item: FeedItem) -> Vec<St
         }
         FeedItem::Change(LiveChange::Deleted { session_id }) => {
             vec![format!("deleted {}", name_of(names, session_id))]
+        }
+        FeedItem::Change(LiveChange::StoreFailed { message, .. }) => {
+            vec![format!("{RED}nothing can be stored{RED:#}: {message}")]
+        }
+        FeedItem::Change(LiveChange::StoreRecovered {}) => {
+            vec![format!("{DIM}the store can be written again{DIM:#}")]
         }
         FeedItem::Unknown => vec![],
     }

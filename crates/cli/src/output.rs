@@ -5,7 +5,7 @@ use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
-use anstyle::{AnsiColor, Style};
+use anstyle::AnsiColor;
 use comfy_table::{ContentArrangement, Table, presets};
 use indicatif::{ProgressBar, ProgressStyle};
 use mainspring_core::{RunStatus, Time, Usage};
@@ -14,15 +14,15 @@ use serde::Serialize;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use super::error::{CliError, Exit};
-use super::safe_text::safe;
+use super::safe_text::{Style, safe};
 
-pub(super) const DIM: Style = Style::new().dimmed();
-pub(super) const PLAIN: Style = Style::new();
-pub(super) const BOLD: Style = Style::new().bold();
-pub(super) const RED: Style = AnsiColor::Red.on_default();
-pub(super) const GREEN: Style = AnsiColor::Green.on_default();
-pub(super) const YELLOW: Style = AnsiColor::Yellow.on_default();
-pub(super) const CYAN: Style = AnsiColor::Cyan.on_default();
+pub(super) const DIM: Style = Style::DIM;
+pub(super) const PLAIN: Style = Style::PLAIN;
+pub(super) const BOLD: Style = Style::BOLD;
+pub(super) const RED: Style = Style::colour(AnsiColor::Red);
+pub(super) const GREEN: Style = Style::colour(AnsiColor::Green);
+pub(super) const YELLOW: Style = Style::colour(AnsiColor::Yellow);
+pub(super) const CYAN: Style = Style::colour(AnsiColor::Cyan);
 
 /// Prints a command's results and notes.
 pub(super) struct Output {
@@ -77,7 +77,7 @@ impl Output {
         if self.json || !io::stderr().is_terminal() {
             return None;
         }
-        let bar = ProgressBar::new_spinner().with_message(what.to_owned());
+        let bar = ProgressBar::new_spinner().with_message(safe(what).into_owned());
         bar.set_style(ProgressStyle::with_template("{spinner:.cyan} {msg:.dim} {elapsed:.dim}").ok()?);
         bar.enable_steady_tick(Duration::from_millis(80));
         Some(Spinner(bar))
@@ -86,6 +86,9 @@ impl Output {
     /// Prints rows under headings. On a terminal, long cells are cut so that every row fits on a line.
     pub(super) fn print_table(&self, headings: &[&str], rows: Vec<Vec<String>>) -> io::Result<()> {
         let headings: Vec<String> = headings.iter().map(|heading| heading.to_uppercase()).collect();
+        // Made safe before the layout, which counts characters.
+        let safe_row = |row: Vec<String>| row.iter().map(|cell| safe(cell).into_owned()).collect();
+        let rows: Vec<Vec<String>> = rows.into_iter().map(safe_row).collect();
         let all = [std::slice::from_ref(&headings), rows.as_slice()].concat();
         let widths = column_widths(&all, terminal_width());
         let fit = |row: Vec<String>| -> Vec<String> {
@@ -103,7 +106,7 @@ impl Output {
             if at == 0 {
                 self.print_line(format_args!("{DIM}{line}{DIM:#}"))?;
             } else {
-                self.print_line(line)?;
+                ignore_broken_pipe(writeln!(anstream::stdout(), "{line}"))?;
             }
         }
         Ok(())
@@ -144,8 +147,8 @@ impl Output {
         let _ = match self.json {
             true => writeln!(io::stderr(), "{}", error.json()),
             false => {
-                let message = safe(&error.message);
-                writeln!(anstream::stderr(), "{RED}error[{}]{RED:#}: {message}", error.code)
+                let line = format!("{RED}error[{}]{RED:#}: {}", error.code, error.message);
+                writeln!(anstream::stderr(), "{}", safe(&line))
             }
         };
     }
@@ -198,7 +201,7 @@ fn column_widths(rows: &[Vec<String>], available: Option<usize>) -> Vec<usize> {
     widths
 }
 
-/// Returns the width of a cell on the terminal, without its colours.
+/// Returns the width of a safe cell on the terminal, without its colours.
 fn cell_width(cell: &str) -> usize {
     anstream::adapter::strip_str(cell).to_string().width()
 }
@@ -314,7 +317,7 @@ mod tests {
         assert_eq!(column_widths(&rows, Some(30)), [5, 19, 2]);
         assert_eq!(cut_cell(rows[0][1].clone(), 19), "a title that is fa…");
         assert_eq!(column_widths(&rows, Some(3)), [5, 8, 2], "a column stays readable");
-        assert_eq!(cell_width(&format_status(RunStatus::Succeeded)), "succeeded".len());
+        assert_eq!(cell_width(&safe(&format_status(RunStatus::Succeeded))), "succeeded".len());
         assert_eq!(cut_cell("日本語テキスト".to_owned(), 7), "日本語…");
     }
 }

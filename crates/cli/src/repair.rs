@@ -20,13 +20,17 @@ use mainspring::config::Config;
 #[derive(Args)]
 #[command(
     after_help = "No process may serve the state directory. The database is first copied to mainspring.sqlite3.before-repair, \
-which the next repair replaces. Rebuilt are indexes and the search index; with --from, damaged messages, events and contents of artifacts are taken from a \
-backup. Other rows whose content is damaged are named, and stay. Exit code 5 if something remains."
+which the next repair replaces. Rebuilt are indexes, the search index and the outcomes of runs from their events; with --from, \
+damaged rows that have not changed since and contents of artifacts are taken from a backup. Other rows whose content is damaged are \
+named, and stay. Exit code 5 if something remains."
 )]
 pub(super) struct Repair {
-    /// Backup from which damaged messages, events and contents of artifacts are taken
+    /// Backup from which damaged rows and contents of artifacts are taken
     #[arg(long, value_name = "PATH")]
     from: Option<PathBuf>,
+    /// Delete the sessions whose own data remains damaged, with their messages and runs
+    #[arg(long)]
+    delete_damaged: bool,
 }
 
 #[derive(Serialize)]
@@ -46,7 +50,9 @@ impl Repair {
         let temporary = tempfile::tempdir()?;
         let from = self.from.as_deref().map(|from| backup::take_database(from, temporary.path()));
         let (from, now) = (from.transpose()?, Clock::system().now());
-        let work = tokio::task::spawn_blocking(move || database_repair(&database, from.as_deref(), now));
+        let delete = self.delete_damaged;
+        let work =
+            tokio::task::spawn_blocking(move || database_repair(&database, from.as_deref(), delete, now));
         let mut repaired = work.await.map_err(io::Error::other)??;
         if let Some(from) = &self.from {
             let contents = restore_contents(config, from).await?;

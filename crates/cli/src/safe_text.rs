@@ -1,14 +1,45 @@
 //! Text for a terminal, without characters that could change how other text is displayed.
 //!
-//! Texts of agents, titles and names may hold anything: sequences that move the cursor, clear lines, or reverse the
-//! direction of writing could make a question read like another one. All text for people passes through [`safe`], which
-//! keeps only line breaks, tabs and the styles that the program itself uses.
+//! Texts of agents, titles and names may hold anything: sequences that move the cursor, clear lines, hide text, or reverse
+//! the direction of writing could make a question read like another one. All text for people passes through [`safe`],
+//! which keeps only line breaks, tabs and the styles of the program's own text. Those are made with [`Style`] and carry a
+//! mark that differs in each process, so that no other text can contain them.
 
 use std::borrow::Cow;
-use std::fmt::Write as _;
+use std::fmt::{self, Display, Write as _};
+use std::sync::LazyLock;
 
-/// The style sequences that the program uses, without `ESC [` and `m`.
-const STYLES: [&str; 10] = ["0", "1", "2", "31", "32", "33", "34", "35", "36", "37"];
+use anstyle::AnsiColor;
+use mainspring_kernel::ids::Ids;
+
+/// Follows the `ESC` of the program's own styles until [`safe`] removes it.
+static MARK: LazyLock<String> = LazyLock::new(|| Ids::system().node().to_string());
+
+/// A style of the program's own text: `{style}` begins it, `{style:#}` ends it. Only [`safe`] turns it into a sequence
+/// that a terminal obeys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Style(anstyle::Style);
+
+impl Style {
+    pub(crate) const PLAIN: Self = Self(anstyle::Style::new());
+    pub(crate) const DIM: Self = Self(anstyle::Style::new().dimmed());
+    pub(crate) const BOLD: Self = Self(anstyle::Style::new().bold());
+
+    pub(crate) const fn colour(colour: AnsiColor) -> Self {
+        Self(colour.on_default())
+    }
+}
+
+impl Display for Style {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sequence =
+            if f.alternate() { self.0.render_reset().to_string() } else { self.0.render().to_string() };
+        sequence.chars().try_for_each(|char| match char {
+            '\u{1B}' => write!(f, "\u{1B}{}", *MARK),
+            char => f.write_char(char),
+        })
+    }
+}
 
 /// True for characters that change how other text is displayed.
 pub(crate) fn is_unsafe(char: char) -> bool {
@@ -25,10 +56,10 @@ pub(crate) fn safe(text: &str) -> Cow<'_, str> {
     while let Some(char) = rest.chars().next() {
         let after = &rest[char.len_utf8()..];
         rest = match char {
-            '\u{1B}' => match style_len(after) {
-                Some(len) => {
-                    let _ = write!(safe, "\u{1B}{}", &after[..len]);
-                    &after[len..]
+            '\u{1B}' => match own_style(after) {
+                Some((style, after)) => {
+                    let _ = write!(safe, "\u{1B}{style}");
+                    after
                 }
                 None => {
                     safe.push('␛');
@@ -49,11 +80,11 @@ pub(crate) fn safe(text: &str) -> Cow<'_, str> {
     safe.into()
 }
 
-/// The length of a style sequence after its `ESC`, if `text` begins with one that the program uses.
-fn style_len(text: &str) -> Option<usize> {
-    let end = text.find('m').filter(|end| *end <= 4)?;
-    let number = text[..end].strip_prefix('[')?;
-    STYLES.contains(&number).then_some(end + 1)
+/// Splits the text after an `ESC` into a style of the program, without its mark, and the rest. None if the `ESC` is of
+/// another text.
+fn own_style(text: &str) -> Option<(&str, &str)> {
+    let marked = text.strip_prefix(MARK.as_str())?;
+    Some(marked.split_at(marked.find('m')? + 1))
 }
 
 fn visible(char: char) -> char {
@@ -67,8 +98,6 @@ fn visible(char: char) -> char {
 
 #[cfg(test)]
 mod tests {
-    use anstyle::{AnsiColor, Style};
-
     use super::*;
 
     #[test]
@@ -90,15 +119,19 @@ mod tests {
     }
 
     #[test]
-    fn the_styles_of_the_program_are_kept() {
-        use crate::output::{BOLD, CYAN, DIM, GREEN, PLAIN, RED, YELLOW};
-        use AnsiColor::{Blue, Cyan, Green, Magenta, Red, White, Yellow};
-        let of_the_demo = [Red, Green, Yellow, Blue, Magenta, Cyan, White].map(AnsiColor::on_default);
-        for style in [BOLD, CYAN, DIM, GREEN, PLAIN, RED, YELLOW].into_iter().chain(of_the_demo) {
-            let text = format!("{style}styled{style:#} and more");
-            assert_eq!(safe(&text), text);
+    fn only_the_styles_of_the_program_are_kept() {
+        let (dim, red) = (Style::DIM, Style::colour(AnsiColor::Red));
+        assert_eq!(
+            safe(&format!("{dim}a{dim:#}{red}b{red:#} c")),
+            "\u{1B}[2ma\u{1B}[0m\u{1B}[31mb\u{1B}[0m c"
+        );
+        let plain = Style::PLAIN;
+        assert_eq!(safe(&format!("{plain}x{plain:#}")), "x");
+        for own in
+            [anstyle::Style::new().dimmed(), AnsiColor::Red.on_default(), AnsiColor::Black.on_default()]
+        {
+            let foreign = format!("{own}Allow{own:#}");
+            assert!(!safe(&foreign).contains('\u{1B}'), "{foreign:?}");
         }
-        let other = Style::new().fg_color(Some(AnsiColor::Black.into()));
-        assert!(!safe(&format!("{other}x{other:#}")).contains("\u{1B}[30m"));
     }
 }

@@ -81,7 +81,7 @@ async fn open_node(context: &Context<'_>) -> Result<Option<(Node, Option<Claim>)
         }
         tokio::select! {
             signal = &mut interrupt => return Ok(signal.map(|()| None)?),
-            () = clock.sleep_until(clock.now().plus(RETRY_INTERVAL_MS)) => {}
+            () = clock.sleep_for(RETRY_INTERVAL_MS) => {}
         }
     }
 }

@@ -127,7 +127,7 @@ async fn connect<'a>(context: &'a Context<'a>, clock: &Clock) -> Result<Connecti
     tokio::pin!(opening);
     tokio::select! {
         opened = &mut opening => return opened,
-        () = clock.sleep_until(clock.now().plus(SILENCE_TIMEOUT_MS)) => {}
+        () = clock.sleep_for(SILENCE_TIMEOUT_MS) => {}
     }
     let (code, reason) = protocol_code("not_responding");
     let message = "the process that serves the sessions does not answer: it is stopped or overloaded. This one is ready when \
@@ -228,6 +228,6 @@ pub(super) async fn with_reconnect<T>(
 async fn timeout(clock: &Clock, timeout_ms: u64, future: impl Future<Output = ()>) {
     tokio::select! {
         () = future => {}
-        () = clock.sleep_until(clock.now().plus(timeout_ms)) => {}
+        () = clock.sleep_for(timeout_ms) => {}
     }
 }

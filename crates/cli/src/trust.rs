@@ -16,6 +16,9 @@ use super::output::{BOLD, DIM};
 pub(super) struct Trust {
     /// Folder with the file [default: the current one]
     folder: Option<PathBuf>,
+    /// Do not ask; required without a terminal and with `--json`
+    #[arg(long, short)]
+    yes: bool,
     #[command(subcommand)]
     command: Option<TrustCommand>,
 }
@@ -39,7 +42,7 @@ enum TrustCommand {
 impl Trust {
     pub(super) fn execute(self, context: &Context<'_>) -> Result<Exit, CliError> {
         match self.command {
-            None => trust(context, &folder(context, self.folder.as_deref())?)?,
+            None => trust(context, &folder(context, self.folder.as_deref())?, self.yes)?,
             Some(TrustCommand::Show { folder: given }) => {
                 let (file, resolved) = load(context, &folder(context, given.as_deref())?)?;
                 print_file(context, &file, &resolved, None)?;
@@ -80,12 +83,21 @@ fn load(context: &Context<'_>, folder: &Path) -> Result<(FolderFile, Resolved), 
     Ok((file, resolved))
 }
 
-fn trust(context: &Context<'_>, folder: &Path) -> Result<(), CliError> {
+fn trust(context: &Context<'_>, folder: &Path, yes: bool) -> Result<(), CliError> {
     let (file, resolved) = load(context, folder)?;
     let (store, output) = (store(context)?, context.output);
     if !output.json {
         print_file(context, &file, &resolved, None)?;
-        output.confirm("Trust this file?")?;
+    }
+    match yes {
+        true => {}
+        false if output.is_interactive() && !output.json => output.confirm("Trust this file?")?,
+        // A script, or an agent, must not trust a file by accident.
+        false => {
+            return Err(CliError::bad_request(
+                "nobody can be asked whether to trust this file: run the command in a terminal, or add --yes",
+            ));
+        }
     }
     store.trust(&file)?;
     match output.json {

@@ -113,7 +113,9 @@ fn print(context: &Context<'_>, parts: &[VerifiedPart]) -> std::io::Result<()> {
         };
         let unknown = match part.unknown {
             0 => String::new(),
-            unknown => format!(", {unknown} of earlier versions have no checksum"),
+            unknown => {
+                format!(", {unknown} of earlier versions have no checksum: `mainspring repair` adds them")
+            }
         };
         output.print_line(format_args!("{label} {:<12} {} checked{unknown}", part.part, part.checked))?;
         for finding in &part.findings {

@@ -7,7 +7,7 @@ use mainspring_api::{
     AcceptedRun, Agent, CancelOutcome, Capabilities, CaughtUp, ClosedSession, Compacted, Delegated,
     DelegationView, FeedSnapshot, FoundIds, Health, KeptForForks, ListedSession, LiveChange, MadeKey,
     MessageView, OpenedSession, Page, Problem, RunDelegations, SearchHit, SessionAdopted, SessionUsage,
-    Snapshot, Thought, TreeNode,
+    Snapshot, StoreNotice, Thought, TreeNode,
 };
 use mainspring_core::{
     ApiKey, Artifact, Attempt, AuthMethod, Binding, Event, Grant, LeftProcess, LiveEvent, Message, ModelList,
@@ -86,4 +86,4 @@ from_json![
 ];
 
 // Items of streams.
-from_json![CaughtUp, Event, FeedSnapshot, LiveChange, LiveEvent, Thought];
+from_json![CaughtUp, Event, FeedSnapshot, LiveChange, LiveEvent, StoreNotice, Thought];

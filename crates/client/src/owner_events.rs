@@ -1,7 +1,7 @@
 //! The events of all of the caller's sessions, in one order.
 
 use futures_util::StreamExt;
-use mainspring_api::CaughtUp;
+use mainspring_api::{CaughtUp, StoreNotice};
 use mainspring_core::{Body, Event, Position};
 use sse_stream::{Sse, SseByteStream};
 
@@ -23,6 +23,8 @@ pub enum OwnerItem {
     Event(Box<Event>),
     /// All earlier events were returned: a projection of them is now up to date.
     CaughtUp(Position),
+    /// The store of the server cannot be written, or can be written again.
+    Store(Box<StoreNotice>),
     /// An item of a newer server that this client does not know.
     Unknown,
 }
@@ -66,7 +68,26 @@ impl OwnerEvents {
 fn parse_item(kind: &str, data: &str) -> Result<OwnerItem, serde_json::Error> {
     Ok(match kind {
         "caught_up" => OwnerItem::CaughtUp(CaughtUp::from_json(data)?.position),
+        "store.failed" | "store.recovered" => OwnerItem::Store(StoreNotice::from_json(data)?.into()),
         kind if Body::TYPES.contains(&kind) => OwnerItem::Event(Event::from_json(data)?.into()),
         _ => OwnerItem::Unknown,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use mainspring_core::Cursor;
+
+    use super::*;
+
+    #[test]
+    fn a_failure_of_the_store_is_read_as_it_is_sent() {
+        let position = Position { cursor: Cursor(7), pos: 0 };
+        let body = Body::StoreFailed { code: "store_full".into(), message: "no space".into() };
+        let notice = StoreNotice { position, body };
+        let sent = serde_json::to_string(&notice).unwrap();
+        let expected = r#"{"position":"7.0","type":"store.failed","payload":{"code":"store_full","message":"no space"}}"#;
+        assert_eq!(sent, expected);
+        assert_eq!(parse_item("store.failed", &sent).unwrap(), OwnerItem::Store(notice.into()));
+    }
 }

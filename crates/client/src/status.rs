@@ -176,7 +176,7 @@ async fn follow_connection(
             None => return Ok(()),
             Some(OwnerItem::Event(event)) => drop(statuses.replay(&event)),
             Some(OwnerItem::CaughtUp(_)) => break,
-            Some(OwnerItem::Unknown) => {}
+            Some(OwnerItem::Store(_) | OwnerItem::Unknown) => {}
         }
     }
     shared.change(|current, freshness| (*current, *freshness) = (statuses, Freshness::Current));

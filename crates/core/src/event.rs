@@ -599,6 +599,18 @@ impl Body {
         }
     }
 
+    /// The data of the end of a run; none if the event does not end one.
+    pub const fn close(&self) -> Option<&Close> {
+        match self {
+            Self::RunSucceeded { close }
+            | Self::RunFailed { close, .. }
+            | Self::RunCancelled { close, .. }
+            | Self::RunTimedOut { close, .. }
+            | Self::RunOrphaned { close, .. } => Some(close),
+            _ => None,
+        }
+    }
+
     /// The closing data of an event that ends a run; `None` for other events.
     pub fn close_mut(&mut self) -> Option<&mut Close> {
         match self {

@@ -111,7 +111,9 @@ struct Shared {
 }
 
 /// The message of a query that has not ended when the process exits.
-const SHUTTING_DOWN: &str = "mainspring is shutting down before the query has ended; send it again with the same requestId to get its result";
+const SHUTTING_DOWN: &str = "mainspring is shutting down before the query has ended. A run that this process executes is \
+     cancelled, any other goes on: send the query again with the same requestId to get its result, or with another one to \
+     run it again";
 /// Memory limit of lines in progress.
 const INBOUND_MAX_BYTES: u32 = 64 << 20;
 /// Assumed memory of a line in progress in addition to its bytes: also a short line costs a task.

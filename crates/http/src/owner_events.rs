@@ -9,7 +9,7 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response, sse};
 use futures_util::stream::{self, Stream};
-use mainspring_api::{CaughtUp, OwnerEventsQuery, Page};
+use mainspring_api::{CaughtUp, OwnerEventsQuery, Page, StoreNotice};
 use mainspring_core::{Body, Cursor, Event, Position};
 use mainspring_kernel::owner_events::{OwnerEvents, OwnerItem};
 use tokio_util::sync::CancellationToken;
@@ -26,6 +26,7 @@ use crate::{Http, Problem};
     get, path = "/v1/events", params(OwnerEventsQuery, ResumeHeader),
     responses((status = 200, description = "Events in order",
         content((Page<Event> = "application/json"), (String = "text/event-stream")))),
+    extensions(("x-problems" = json!(["cursor_expired", "too_many_streams"]))),
 )]
 pub(super) async fn owner_events(
     State(http): State<Http>,
@@ -88,6 +89,10 @@ fn frames(reader: Reader) -> impl Stream<Item = Result<sse::Event, Infallible>> 
             Ok(OwnerItem::CaughtUp(cursor)) => {
                 let position = Position { cursor, pos: 0 };
                 data(&CaughtUp { position }).id(position.to_string()).event("caught_up")
+            }
+            Ok(OwnerItem::Store(cursor, change)) => {
+                let notice = StoreNotice { position: Position { cursor, pos: 0 }, body: change.body() };
+                data(&notice).id(notice.position.to_string()).event(notice.body.kind())
             }
             Err(error) => {
                 // The client reconnects with its last id and gets the error as a response.

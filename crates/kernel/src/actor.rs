@@ -15,6 +15,7 @@ use mainspring_core::{Proof, Run, Time, Usage};
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
+use crate::clock::Moment;
 use crate::error::Error;
 use crate::feed::Feed;
 use crate::kernel::Shared;
@@ -124,7 +125,7 @@ impl Actor {
         self.order_permit();
         self.report_status();
         loop {
-            let deadline = self.deadline();
+            let (deadline, moment) = (self.deadline(), self.deadline_moment());
             let (clock, feed) = (self.shared.clock.clone(), self.feed.clone());
             let deferred = self.deferred.pop_front();
             let input = tokio::select! {
@@ -133,6 +134,7 @@ impl Actor {
                 input = self.rx.recv() => input,
                 () = feed.last_controller_left() => Some(Signal::Release.into()),
                 () = clock.sleep_until(deadline) => None,
+                () = clock.sleep_until_moment(moment) => None,
             };
             match input {
                 Some(input) => Box::pin(self.handle(input)).await,
@@ -269,14 +271,14 @@ impl Actor {
 
     /// Executes everything that is due: kills, expires, orders permits.
     async fn tick(&mut self) {
-        let now = self.shared.clock.now();
-        if self.kill_at().is_some_and(|at| at <= now) {
+        let (now, moment) = (self.shared.clock.now(), self.shared.clock.moment());
+        if self.kill_at().is_some_and(|at| at <= moment) {
             self.kill(Outcome::Stopped { proof: Proof::Killed });
         }
         if self.expiry().is_some_and(|at| at <= now) {
             Box::pin(self.expire()).await;
         }
-        if self.time_limit().is_some_and(|at| at <= now) {
+        if self.time_limit().is_some_and(|at| at <= moment) {
             self.enforce_limits();
         }
         self.order_permit();
@@ -285,11 +287,12 @@ impl Actor {
     /// Returns the time of the next due action; the far future if there is none.
     fn deadline(&self) -> Time {
         let order = self.next_order().map(|(_, at)| at);
-        [self.unload_at(), order, self.kill_at(), self.expiry(), self.time_limit()]
-            .into_iter()
-            .flatten()
-            .min()
-            .unwrap_or(Time(i64::MAX))
+        [self.unload_at(), order, self.expiry()].into_iter().flatten().min().unwrap_or(Time(i64::MAX))
+    }
+
+    /// Returns the moment of the next action that is due after a duration; never if there is none.
+    fn deadline_moment(&self) -> Moment {
+        [self.kill_at(), self.time_limit()].into_iter().flatten().min().unwrap_or(Moment::NEVER)
     }
 
     /// Stops before the session is served, and refuses every command with `error`.

@@ -32,11 +32,6 @@ pub trait Adapter: Send + Sync + 'static {
     /// Describes the adapter's capabilities. The kernel relies on them, so they must be exact.
     fn capabilities(&self) -> Capabilities;
 
-    /// Checks the folder of a run before the run is accepted. An error names the folder and the remedy.
-    fn check_folder(&self, _folder: &str) -> Result<(), String> {
-        Ok(())
-    }
-
     /// Checks the model profile of a run before the run is accepted. An error names the profiles that there are.
     fn check_profile(&self, _profile: &str) -> Result<(), String> {
         Ok(())

@@ -13,6 +13,9 @@ use mainspring_core::SessionId;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use crate::feed::StoreChange;
+use crate::store_health::StoreWatch;
+
 #[cfg(test)]
 mod tests;
 
@@ -74,7 +77,7 @@ impl Board {
     }
 
     /// Creates a reader of all sessions of `owner`, with a snapshot of their present status.
-    pub(crate) fn subscribe(&self, owner: &str) -> LiveFeed {
+    pub(crate) fn subscribe(&self, owner: &str, store: StoreWatch) -> LiveFeed {
         let mut state = self.0.lock();
         let known = state.owners.entry(owner.to_owned()).or_default();
         known.readers += 1;
@@ -91,6 +94,7 @@ impl Board {
             reported,
             seen,
             pending: VecDeque::new(),
+            store,
         }
     }
 }
@@ -156,6 +160,8 @@ pub struct LiveFeed {
     /// Number of the last change looked at.
     seen: u64,
     pending: VecDeque<LiveChange>,
+    /// Reports whether the store can be written.
+    store: StoreWatch,
 }
 
 impl LiveFeed {
@@ -174,6 +180,14 @@ impl LiveFeed {
         loop {
             let wake = self.wake.clone();
             let notified = wake.notified();
+            if let Some(change) = self.store.change() {
+                return Some(match change {
+                    StoreChange::Failed { code, message } => {
+                        LiveChange::StoreFailed { code: code.into(), message }
+                    }
+                    StoreChange::Recovered => LiveChange::StoreRecovered {},
+                });
+            }
             let closed = self.queue_next();
             if let Some(change) = self.pending.pop_front() {
                 return Some(change);
@@ -181,7 +195,10 @@ impl LiveFeed {
             if closed {
                 return None;
             }
-            notified.await;
+            tokio::select! {
+                () = notified => {}
+                () = self.store.changed() => {}
+            }
         }
     }
 

@@ -174,9 +174,10 @@ pub enum Error {
         /// Position up to which events are gone.
         floor: Position,
     },
-    /// The cursor is that of an event that was lost when the state directory was restored from a backup.
+    /// The cursor is that of an event that was lost when the state directory was restored from a backup, or lies ahead of
+    /// all events.
     #[error(
-        "the cursor {} belongs to events that were lost with a restore; \
+        "the cursor {} belongs to events that are not in this state directory, for example lost with a restore; \
          read the sessions again, then go on after {}", cursor.0, last.0
     )]
     Lost {

@@ -33,7 +33,7 @@ pub(crate) async fn flush(
         }
         // A stopping process writes at once, so that a waiting run keeps the text it has streamed.
         tokio::select! {
-            () = clock.sleep_until(clock.now().plus(FLUSH_INTERVAL_MS)) => {}
+            () = clock.sleep_for(FLUSH_INTERVAL_MS) => {}
             () = tasks.stopping() => {}
         }
         while let Ok(feed) = dirty.try_recv() {

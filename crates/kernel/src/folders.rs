@@ -2,13 +2,16 @@
 //!
 //! A folder is allowed if it is not the state directory of mainspring or in it, lies in the folders of the adapter if the
 //! operator has configured some, and lies in the folders of the caller if the caller is limited to some. A caller that is
-//! limited to no folder at all, which a key of another owner is by default, may use the folders of the adapter.
+//! limited to no folder at all, which a key of another owner is by default, may use the folders of the adapter. A run that
+//! names no folder works in the one that the operator chose for the adapter; without one, its folder is checked like others.
 //!
 //! Paths are compared part by part after all links were resolved. Since a folder can be replaced by a link at any time, it
 //! is checked when a request is accepted and again when its agent starts.
 
 use std::io::{self, ErrorKind};
 use std::path::{Component, Path, PathBuf};
+
+use crate::error::Error;
 
 /// The folders in which agents of one adapter may work.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -83,6 +86,34 @@ impl Folders {
         let state_dir = self.state_dir.as_ref().map(|path| resolve(path).unwrap_or_else(|_| path.clone()));
         state_dir.is_some_and(|state_dir| resolved.starts_with(state_dir))
     }
+}
+
+/// A path that cannot be the working folder of an agent.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the folder {} {reason}; name an absolute path of a folder that exists", path.display())]
+pub struct UnusableFolder {
+    /// The path as it was named.
+    pub path: PathBuf,
+    /// The reason, as a predicate of "the folder".
+    pub reason: &'static str,
+}
+
+/// Checks that a process can be started in the folder `path`.
+pub fn check_usable(path: &Path) -> Result<(), UnusableFolder> {
+    let unusable = |reason| Err(UnusableFolder { path: path.to_owned(), reason });
+    match std::fs::metadata(path) {
+        _ if !path.is_absolute() => unusable("is not absolute"),
+        Err(error) if error.kind() == ErrorKind::NotFound => unusable("does not exist"),
+        Err(_) => unusable("cannot be read"),
+        Ok(found) if !found.is_dir() => unusable("is not a folder"),
+        Ok(_) => Ok(()),
+    }
+}
+
+/// Refuses a folder in which no process can be started.
+pub(crate) fn check_folder_usable(folder: Option<&str>) -> Result<(), Error> {
+    let checked = folder.map_or(Ok(()), |folder| check_usable(Path::new(folder)));
+    checked.map_err(|unusable| Error::Invalid(unusable.to_string()))
 }
 
 /// True if each of `folders` lies in a folder of `limits`.
@@ -187,6 +218,15 @@ mod tests {
         symlink(path.join("other"), path.join("work/out")).unwrap();
         assert_eq!(reason(&limited, "work/out", None), Some(FolderReason::Adapter));
         assert_eq!(reason(&folders, "work/out", Some(&["work"])), Some(FolderReason::Caller));
+    }
+
+    #[test]
+    fn an_unusable_folder_is_named_with_the_reason() {
+        let reason = |path: &str| check_usable(Path::new(path)).map_err(|error| error.to_string());
+        assert!(reason("/").is_ok());
+        assert!(reason("tmp").unwrap_err().contains("is not absolute"));
+        assert!(reason("/no/such/folder").unwrap_err().contains("does not exist"));
+        assert!(reason("/proc/self/status").unwrap_err().contains("is not a folder"));
     }
 
     #[test]

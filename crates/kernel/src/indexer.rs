@@ -30,7 +30,7 @@ pub(crate) async fn index(store: Arc<dyn Store>, clock: Clock, stale: Arc<Notify
             () = tasks.stopping() => return,
         }
         tokio::select! {
-            () = clock.sleep_until(clock.now().plus(INDEX_DELAY_MS)) => {}
+            () = clock.sleep_for(INDEX_DELAY_MS) => {}
             () = tasks.stopping() => return,
         }
     }

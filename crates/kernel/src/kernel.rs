@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-use mainspring_core::{Cursor, Limits, ModelList, NodeId, RunLimits, RunOptions, SessionId, Time};
+use mainspring_core::{Cursor, Limits, ModelList, NodeId, RunLimits, RunOptions, SessionId};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
@@ -16,10 +16,10 @@ use crate::actor::Signal;
 use crate::adapter::{Adapter, Capabilities};
 use crate::blobs::Blobs;
 use crate::board::Board;
-use crate::clock::Clock;
+use crate::clock::{Clock, Moment};
 use crate::error::Error;
 use crate::feed::{Feed, FeedMemory};
-use crate::folders::Folders;
+use crate::folders::{Folders, check_folder_usable};
 use crate::ids::Ids;
 use crate::meters::{Counts, Meters};
 use crate::owner_events::OwnerWakers;
@@ -118,7 +118,7 @@ pub(crate) struct Shared {
     /// The cursors of events that were lost with a restore.
     lost_events: Vec<LostEvents>,
     /// When a stopping process gives up changes that cannot be stored; set by the first drain.
-    pub(crate) stop_by: OnceLock<Time>,
+    pub(crate) stop_by: OnceLock<Moment>,
     /// Notified whenever an API key is revoked.
     keys_revoked: watch::Sender<()>,
     pub(crate) agent_tokens: agent_tokens::AgentTokens,
@@ -249,7 +249,7 @@ impl Kernel {
     pub async fn sleep(&self, time: std::time::Duration) {
         let millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let clock = &self.shared.clock;
-        clock.sleep_until(clock.now().plus(millis)).await;
+        clock.sleep_for(millis).await;
     }
 
     /// Monotonic time since an arbitrary start, to measure durations.
@@ -298,18 +298,19 @@ impl Kernel {
     pub async fn drain_for(&self, time: std::time::Duration) {
         let millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let clock = &self.shared.clock;
-        let (begun, until) = (clock.now(), clock.now().plus(millis));
+        let until = clock.moment().plus(millis);
         // A second drain keeps the deadline of the first.
         let _ = self.shared.stop_by.set(until);
         let stop_ms = (millis / 2).min(STOP_WITHOUT_STORE_MS);
+        let stop_time = clock.sleep_for(millis - stop_ms);
         let failed_late = async {
-            clock.sleep_until(begun.plus(millis - stop_ms)).await;
+            stop_time.await;
             self.shared.store_health.failed().await;
         };
         tokio::select! {
             () = self.drain() => {}
             () = failed_late => {}
-            () = clock.sleep_until(until) => {}
+            () = clock.sleep_until_moment(until) => {}
         }
     }
 
@@ -393,8 +394,7 @@ impl Shared {
         self.check_used(adapter, defaults)?;
         self.check_profile(adapter, defaults.model_profile.as_deref())?;
         self.options.agents.check_options(adapter, defaults).map_err(Error::Invalid)?;
-        let known = self.adapter(adapter)?;
-        defaults.cwd.as_deref().map_or(Ok(()), |folder| known.check_folder(folder)).map_err(Error::Invalid)
+        check_folder_usable(defaults.cwd.as_deref())
     }
 
     /// Refuses a folder in which agents of the adapter may not work for a caller that is limited to `folders`.
@@ -410,6 +410,19 @@ impl Shared {
             Folders { state_dir: state_dir.clone(), allowed: adapter_folders.get(adapter).cloned() };
         of_adapter.check(Path::new(folder), folders)?;
         Ok(())
+    }
+
+    /// Refuses the folder of a run. A run that names none works in the folder of its adapter, which is allowed if an
+    /// operator has chosen it.
+    pub(crate) fn check_run_folder(
+        &self,
+        adapter: &str,
+        folder: Option<&str>,
+        folders: Option<&[String]>,
+    ) -> Result<(), Error> {
+        let default = self.options.default_folders.get(adapter).filter(|_| folders.is_some());
+        let default = default.map(|folder| folder.to_string_lossy());
+        self.check_folder(adapter, folder.or(default.as_deref()), folders)
     }
 
     /// Refuses limits that the adapter cannot keep, unless best effort is enough.

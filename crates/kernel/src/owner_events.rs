@@ -15,7 +15,9 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::error::Error;
+use crate::feed::StoreChange;
 use crate::kernel::Shared;
+use crate::store_health::StoreWatch;
 
 /// Events read at a time.
 const PAGE_EVENTS: usize = 256;
@@ -89,6 +91,7 @@ pub struct OwnerEvents {
     page: VecDeque<Event>,
     /// The cursor of the last [`OwnerItem::CaughtUp`].
     caught_up: Option<Cursor>,
+    store: StoreWatch,
 }
 
 /// One item of an owner's events.
@@ -98,6 +101,8 @@ pub enum OwnerItem {
     Event(Box<Event>),
     /// Every event up to this cursor has been returned. Resume from here.
     CaughtUp(Cursor),
+    /// The store cannot be written, or can be written again. Sent live only. Resume from the cursor.
+    Store(Cursor, StoreChange),
 }
 
 impl OwnerEvents {
@@ -109,7 +114,8 @@ impl OwnerEvents {
     ) -> Self {
         let wake = shared.owner_wakers.add_reader(owner);
         let (owner, page) = (owner.to_owned(), VecDeque::new());
-        Self { shared, owner, types, wake, at: after, page, caught_up: None }
+        let store = StoreWatch::new(&shared.store_health);
+        Self { shared, owner, types, wake, at: after, page, caught_up: None, store }
     }
 
     /// Waits for the next item. Cancel-safe.
@@ -117,6 +123,10 @@ impl OwnerEvents {
         loop {
             if let Some(event) = self.page.pop_front() {
                 return Ok(OwnerItem::Event(Box::new(event)));
+            }
+            // Between two pages: there the cursor is that of the last event.
+            if let Some(change) = self.store.change() {
+                return Ok(OwnerItem::Store(self.at, change));
             }
             let wake = self.wake.clone();
             let notified = wake.notified();
@@ -127,7 +137,10 @@ impl OwnerEvents {
                 self.caught_up = Some(self.at);
                 return Ok(OwnerItem::CaughtUp(self.at));
             }
-            notified.await;
+            tokio::select! {
+                () = notified => {}
+                () = self.store.changed() => {}
+            }
         }
     }
 

@@ -15,6 +15,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::clock::Clock;
 use crate::error::Error;
+use crate::feed::StoreChange;
 use crate::store::{Store, StoreError};
 use crate::tasks::Tasks;
 
@@ -81,6 +82,48 @@ impl StoreHealth {
     }
 }
 
+/// A reader of whether the store can be written.
+#[derive(Debug)]
+pub(crate) struct StoreWatch {
+    failure: watch::Receiver<Option<Error>>,
+    /// True if the reader was told of a failure.
+    is_told: bool,
+}
+
+impl StoreWatch {
+    /// A reader that comes while the store fails is told so.
+    pub(crate) fn new(health: &StoreHealth) -> Self {
+        let mut failure = health.subscribe();
+        failure.mark_changed();
+        Self { failure, is_told: false }
+    }
+
+    /// Returns whether the store can be written, if the reader does not know it.
+    pub(crate) fn change(&mut self) -> Option<StoreChange> {
+        if !self.failure.has_changed().unwrap_or(false) {
+            return None;
+        }
+        let failure = self.failure.borrow_and_update();
+        if failure.is_some() == self.is_told {
+            return None;
+        }
+        self.is_told = failure.is_some();
+        Some(match &*failure {
+            Some(error) => StoreChange::Failed { code: error.code(), message: error.to_string() },
+            None => StoreChange::Recovered,
+        })
+    }
+
+    /// Waits until [`StoreWatch::change`] may return something. Cancel-safe.
+    pub(crate) async fn changed(&mut self) {
+        if self.failure.wait_for(|failure| failure.is_some() != self.is_told).await.is_err() {
+            // The kernel is gone: nothing changes any more.
+            std::future::pending::<()>().await;
+        }
+        self.failure.mark_changed();
+    }
+}
+
 /// Tests the store after each report, until it can be written or the kernel stops. `wake_readers` is called after each
 /// change: readers wait only for their feeds, so that the health costs them nothing for each delta.
 pub(crate) async fn watch(
@@ -103,7 +146,7 @@ pub(crate) async fn watch(
         while let Err(error) = store.check_writable().await {
             set(Some(error.into()));
             tokio::select! {
-                () = clock.sleep_until(clock.now().plus(PROBE_INTERVAL_MS)) => {}
+                () = clock.sleep_for(PROBE_INTERVAL_MS) => {}
                 () = tasks.stopping() => return,
             }
         }

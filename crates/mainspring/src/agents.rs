@@ -151,6 +151,7 @@ pub(crate) fn agent_options(
             .clone()
             .or_else(|| std::env::current_dir().ok())
             .unwrap_or_else(|| PathBuf::from("/")),
+        is_cwd_configured: adapter.cwd.is_some(),
         folders: Folders { state_dir: Some(config.state_dir.clone()), allowed: adapter.folders.clone() },
         max_processes: adapter.max_processes.unwrap_or(config::DEFAULT_MAX_PROCESSES),
         idle: millis(adapter.idle_ms, 300_000),

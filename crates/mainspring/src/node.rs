@@ -1,5 +1,6 @@
 //! The node: one running mainspring. The only place that joins store, adapters and kernel.
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -244,9 +245,18 @@ fn kernel_options(config: &Config) -> Options {
             .iter()
             .filter_map(|(name, adapter)| Some((name.clone(), adapter.folders.clone()?)))
             .collect(),
+        default_folders: default_folders(config),
         auto_title: config.titles == config::Titles::Heuristic,
         execute: true,
     }
+}
+
+/// The folders of the adapters whose agents work in the current folder because no `cwd` is configured.
+fn default_folders(config: &Config) -> HashMap<String, PathBuf> {
+    let Ok(current) = std::env::current_dir() else { return HashMap::new() };
+    // An adapter with a kind runs processes; the built-in ones do not.
+    let unset = config.adapters.iter().filter(|(_, adapter)| adapter.cwd.is_none() && adapter.kind.is_some());
+    unset.map(|(name, _)| (name.clone(), current.clone())).collect()
 }
 
 #[cfg(test)]

@@ -221,7 +221,7 @@ impl OutgoingReply {
         let done = async {
             match action {
                 Action::Hold(gate) => gate.pass().await,
-                Action::Pause(millis) => clock.sleep_until(clock.now().plus(*millis)).await,
+                Action::Pause(millis) => clock.sleep_for(*millis).await,
                 Action::Hang => std::future::pending().await,
                 _ => {}
             }

@@ -3,6 +3,9 @@
 //! Its time never goes back. When the system's time is set forward, the clock follows at once. When it is set back, the
 //! clock runs at half speed until the system's time has caught up: deadlines come late by at most their own length, instead
 //! of by the whole step.
+//!
+//! A duration is waited for with [`Clock::sleep_for`] or until a [`Moment`], which no step of the system's time moves. A time
+//! is waited for only if it is stored, such as an expiry.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -14,6 +17,8 @@ use tokio::sync::watch;
 
 /// How long a wait does not notice that the system's time was set forward.
 const MAX_SLEEP_MS: u64 = 10_000;
+/// The longest single sleep: a day.
+const FAR_MS: u64 = 86_400_000;
 
 /// Reads the time and waits for it: the system's clock, or one that a test advances.
 #[derive(Debug, Clone)]
@@ -23,7 +28,40 @@ pub struct Clock(Arc<Source>);
 enum Source {
     /// Holds the creation time of the clock, its last reading, and by how much a test has set the system's time.
     System(Instant, Mutex<Reading>, AtomicI64),
-    Manual(watch::Sender<Time>),
+    Manual(watch::Sender<ManualReading>),
+}
+
+/// The reading of a manual clock.
+#[derive(Debug, Clone, Copy)]
+struct ManualReading {
+    time: Time,
+    /// By how much the time was set. That is no time that has passed.
+    set_by_ms: i64,
+}
+
+impl ManualReading {
+    fn moment(self) -> Moment {
+        Moment(Duration::from_millis(Time(self.time.0.saturating_sub(self.set_by_ms)).since(Time(0))))
+    }
+}
+
+/// A point of a clock's monotonic time. Setting the system's time does not move it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Moment(Duration);
+
+impl Moment {
+    /// Later than any other.
+    pub const NEVER: Self = Self(Duration::MAX);
+
+    /// The moment `millis` milliseconds later.
+    pub fn plus(self, millis: u64) -> Self {
+        Self(self.0.saturating_add(Duration::from_millis(millis)))
+    }
+
+    /// Milliseconds since `earlier`; 0 if that is later.
+    pub fn since(self, earlier: Self) -> u64 {
+        to_millis(self.0.saturating_sub(earlier.0))
+    }
 }
 
 impl Clock {
@@ -36,7 +74,7 @@ impl Clock {
 
     /// Creates a clock that stays at `start` until [`Clock::advance`] moves it.
     pub fn manual(start: Time) -> Self {
-        Self(Arc::new(Source::Manual(watch::Sender::new(start))))
+        Self(Arc::new(Source::Manual(watch::Sender::new(ManualReading { time: start, set_by_ms: 0 }))))
     }
 
     /// Returns the current time.
@@ -48,15 +86,44 @@ impl Clock {
                 *last = last.next(system, to_millis(created_at.elapsed()));
                 last.time
             }
-            Source::Manual(now) => *now.borrow(),
+            Source::Manual(now) => now.borrow().time,
         }
     }
 
     /// Returns monotonic time since an arbitrary start, to measure durations.
     pub fn elapsed(&self) -> Duration {
+        self.moment().0
+    }
+
+    /// Returns the current moment.
+    pub fn moment(&self) -> Moment {
         match &*self.0 {
-            Source::System(created_at, ..) => created_at.elapsed(),
-            Source::Manual(now) => Duration::from_millis(now.borrow().since(Time(0))),
+            Source::System(created_at, ..) => Moment(created_at.elapsed()),
+            Source::Manual(now) => now.borrow().moment(),
+        }
+    }
+
+    /// Waits for `millis` milliseconds from this call on.
+    pub fn sleep_for(&self, millis: u64) -> impl Future<Output = ()> + Send + use<> {
+        let (clock, until) = (self.clone(), self.moment().plus(millis));
+        async move { clock.sleep_until_moment(until).await }
+    }
+
+    /// Waits until `moment`.
+    pub async fn sleep_until_moment(&self, moment: Moment) {
+        match &*self.0 {
+            Source::System(..) => {
+                while let Some(left) =
+                    moment.0.checked_sub(self.elapsed()).filter(|left| *left > Duration::ZERO)
+                {
+                    // At least 1 ms, so that the rest of a millisecond does not spin.
+                    system_sleep(to_millis(left).clamp(1, FAR_MS)).await;
+                }
+            }
+            Source::Manual(now) => {
+                // The sender lives as long as this clock, so the wait cannot fail.
+                let _ = now.subscribe().wait_for(|now| now.moment() >= moment).await;
+            }
         }
     }
 
@@ -71,23 +138,31 @@ impl Clock {
             },
             Source::Manual(now) => {
                 // The sender lives as long as this clock, so the wait cannot fail.
-                let _ = now.subscribe().wait_for(|now| *now >= time).await;
+                let _ = now.subscribe().wait_for(|now| now.time >= time).await;
             }
         }
     }
 
-    /// Behaves as if the system's time was set forward or back by `millis`. Does nothing to a manual clock.
+    /// Behaves as if the system's time was set forward or back by `millis`. A manual clock is set forward only, since no
+    /// clock goes back.
     #[doc(hidden)]
     pub fn set_system_time(&self, millis: i64) {
-        if let Source::System(_, _, set_by) = &*self.0 {
-            set_by.fetch_add(millis, Ordering::Relaxed);
+        match &*self.0 {
+            Source::System(_, _, set_by) => {
+                set_by.fetch_add(millis, Ordering::Relaxed);
+            }
+            Source::Manual(now) => now.send_modify(|now| {
+                let millis = millis.max(0);
+                now.time = Time(now.time.0.saturating_add(millis));
+                now.set_by_ms = now.set_by_ms.saturating_add(millis);
+            }),
         }
     }
 
     /// Advances a manual clock. Does nothing to the system's clock.
     pub fn advance(&self, millis: u64) {
         if let Source::Manual(now) = &*self.0 {
-            now.send_modify(|now| *now = now.plus(millis));
+            now.send_modify(|now| now.time = now.time.plus(millis));
         }
     }
 }
@@ -169,6 +244,26 @@ mod tests {
             last = last.next(Time(0), elapsed_ms);
         }
         assert_eq!(last.time, Time(1_050));
+    }
+
+    #[tokio::test]
+    async fn a_step_forward_ends_no_duration() {
+        for clock in [Clock::system(), Clock::manual(Time(1_000))] {
+            let (begun, grace) = (clock.moment(), clock.sleep_for(600_000));
+            let expiry = clock.now().plus(3_000_000);
+            clock.set_system_time(3_600_000);
+            clock.sleep_until(expiry).await;
+            assert!(clock.moment().since(begun) < 600_000, "a stored time has come, and no time has passed");
+            tokio::select! {
+                biased;
+                () = grace => panic!("the grace period has only begun"),
+                () = std::future::ready(()) => {}
+            }
+        }
+        let clock = Clock::manual(Time(1_000));
+        let grace = clock.sleep_for(40);
+        clock.advance(40);
+        grace.await;
     }
 
     #[tokio::test]

@@ -72,10 +72,9 @@ impl Terminal {
             let code = tokio::select! {
                 () = &mut read => ended.await,
                 code = &mut ended => {
-                    let until = clock.now().plus(OUTPUT_DRAIN_TIMEOUT_MS);
                     tokio::select! {
                         () = read => {}
-                        () = clock.sleep_until(until) => {}
+                        () = clock.sleep_for(OUTPUT_DRAIN_TIMEOUT_MS) => {}
                     }
                     code
                 }

@@ -58,6 +58,9 @@ pub(super) struct AgentRegistry {
     pub(super) last_process: Mutex<HashMap<String, String>>,
 }
 
+/// How long the output of an agent that has ended is read.
+const OUTPUT_DRAIN_TIMEOUT_MS: u64 = 500;
+
 /// The methods with which an agent says that it can resume a native session. An agent that loads a session repeats its
 /// history, which is ignored.
 fn resume_methods(can: &AgentCapabilities) -> Vec<&'static str> {
@@ -95,9 +98,14 @@ impl AcpWorker {
             let (response, can_fork) = initialize(&connection, features).await?;
             Ok((connection, response, can_fork))
         };
+        tokio::pin!(connect);
         let connected = tokio::select! {
-            connected = connect => connected,
-            _ = process.ended() => Err(CallError::Disconnected.into()),
+            connected = &mut connect => connected,
+            // The last output of the agent is still in the pipe.
+            _ = process.ended() => tokio::select! {
+                connected = connect => connected,
+                () = context.clock.sleep_for(OUTPUT_DRAIN_TIMEOUT_MS) => Err(CallError::Disconnected.into()),
+            },
         };
         let (connection, response, can_fork) = match connected {
             Ok(connected) => connected,
@@ -372,8 +380,12 @@ impl AgentWorker for AcpWorker {
 
     async fn disconnected(&self) {
         tokio::select! {
-            _ = self.process.ended() => {}
+            _ = self.process.ended() => return,
             () = self.connection.closed() => {}
+        }
+        // An agent that exits closes its output first. Its log says why.
+        if self.connection.fault().is_none() {
+            self.process.wait_for_log().await;
         }
     }
 }

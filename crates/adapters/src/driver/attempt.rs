@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use mainspring_core::{Binding, Failure, Sandbox};
 use mainspring_kernel::adapter::{AttemptHandle, Death, End, Record, RuntimeFacts};
+use mainspring_kernel::folders::check_usable;
 use mainspring_kernel::policy::{Permissions, Rules};
 use parking_lot::Mutex;
 use serde_json::Map;
@@ -16,7 +17,7 @@ use super::{
     fidelity, permanent, process_ended, with_last_output,
 };
 use crate::pool::{LastSession, Lease, PooledWorker as _, WorkerKey};
-use crate::process::{self, Launch, Log, ProcessId, Snapshot, check_folder};
+use crate::process::{self, Launch, Log, ProcessId, Snapshot};
 
 impl<D: Dialect> Driver<D> {
     /// Executes an attempt. Sets `log` to the log of its process as soon as it has one.
@@ -27,8 +28,9 @@ impl<D: Dialect> Driver<D> {
     ) -> Result<End, AttemptError> {
         let assignment = attempt.assignment();
         let cwd = assignment.run.options.cwd.as_ref().map_or_else(|| self.options.cwd.clone(), PathBuf::from);
-        self.allowed_folder(attempt, &cwd)?;
-        check_folder(&cwd).map_err(|error| permanent("invalid_request", error.to_string()))?;
+        // Everything below uses the resolved folder: a link in the named one can change at any time.
+        let cwd = self.allowed_folder(attempt, &cwd)?;
+        check_usable(&cwd).map_err(|error| permanent("invalid_request", error.to_string()))?;
         let prompt =
             self.dialect.prompt(attempt).await.map_err(|failure| AttemptError::Failed(failure, false))?;
         let bound = assignment.binding.as_ref().and_then(|binding| binding.native.clone());
@@ -51,6 +53,7 @@ impl<D: Dialect> Driver<D> {
         let sandbox = self.options.sandbox.decide(self.options.permissions, permissions, &cwd);
         let sandbox = sandbox.map_err(|failure| AttemptError::Failed(failure, false))?;
         let key = WorkerKey {
+            owner: assignment.session.owner.clone(),
             cwd: cwd.clone(),
             arguments: self.dialect.arguments(permissions),
             sandbox: sandbox.profile,
@@ -147,8 +150,12 @@ impl<D: Dialect> Driver<D> {
             // `cancel` was called before there was a turn, so the agent was not notified.
             return Err(AttemptError::Cancelled);
         }
-        // The folder may have been replaced while the agent started.
+        // The folder may have been replaced by a link while the agent started.
         let folder = self.allowed_folder(attempt, &key.cwd)?;
+        if folder != key.cwd {
+            let message = format!("the folder {} was replaced by a link", key.cwd.display());
+            return Err(permanent("folder_not_allowed", message));
+        }
         let turn = TurnContext {
             attempt,
             worker,
@@ -171,7 +178,8 @@ impl<D: Dialect> Driver<D> {
             },
         };
         let worker = lease.worker();
-        let before = worker.process().snapshot();
+        self.left_running.begin_turn(worker.process());
+        let before = worker.process().snapshot().await;
         let outcome = self.dialect.run_turn(turn, prompt).await;
         let outcome = self.settle_processes(attempt, &*worker, before, outcome).await?;
         Ok((native, outcome))
@@ -188,21 +196,21 @@ impl<D: Dialect> Driver<D> {
     ) -> Result<TurnOutcome, AttemptError> {
         let TurnOutcome::Ended(end) = outcome else { return Ok(outcome) };
         let is_stopped = attempt.is_cancelled() || matches!(end, End::Stopped { .. });
-        let Some(before) = &before else {
+        let Some(before) = before else {
             return Ok(if is_stopped { TurnOutcome::Broken(end) } else { TurnOutcome::Ended(end) });
         };
         if is_stopped {
-            return Ok(match worker.process().kill_started_since(before).await {
+            return Ok(match worker.process().kill_started_since(&before).await {
                 Death::Proven => TurnOutcome::Ended(end),
                 // Ends the whole tree instead. The session is taken up in another process.
                 Death::Unproven => TurnOutcome::Broken(end),
             });
         }
-        let left = worker.process().started_since(before);
+        let left = worker.process().started_since(&before).await;
         if !left.is_empty() {
             let processes = left.iter().copied().map(ProcessId::describe).collect();
             attempt.record_at_end(vec![Record::LeftRunning { processes }]).await?;
-            self.left_running.insert(attempt.id(), left);
+            self.left_running.insert(attempt.id(), worker.process(), before, left);
         }
         Ok(TurnOutcome::Ended(end))
     }
@@ -211,8 +219,9 @@ impl<D: Dialect> Driver<D> {
     /// folder with its links resolved.
     fn allowed_folder(&self, attempt: &AttemptHandle, cwd: &Path) -> Result<PathBuf, AttemptError> {
         let options = &attempt.assignment().run.options;
-        // The folder of a run that names none is the operator's choice.
-        let folders = options.cwd.as_ref().and(options.folders.as_deref());
+        // A folder that an operator has configured is allowed for every run that names none.
+        let is_operators_choice = options.cwd.is_none() && self.options.is_cwd_configured;
+        let folders = options.folders.as_deref().filter(|_| !is_operators_choice);
         let checked = self.options.folders.check(cwd, folders);
         checked.map_err(|refusal| permanent("folder_not_allowed", refusal.to_string()))
     }
@@ -285,10 +294,9 @@ impl<D: Dialect> Driver<D> {
         let start = async || {
             let launch = self.launch(attempt.id(), key);
             *log.lock() = Some(launch.log.clone());
-            let until = self.start_deadline();
             tokio::select! {
                 started = self.dialect.start(&launch, &self.context) => started,
-                () = self.context.clock.sleep_until(until) => {
+                () = self.start_timeout() => {
                     let failure = with_last_output(self.timeout_failure("start"), &launch.log);
                     Err(SetupError::retryable(failure))
                 }
@@ -323,12 +331,11 @@ impl<D: Dialect> Driver<D> {
         stage: Stage,
         step: impl Future<Output = Result<T, AttemptError>>,
     ) -> Result<T, AttemptError> {
-        let until = self.start_deadline();
         let (failure, cause) = tokio::select! {
             done = step => return done,
             () = attempt.cancelled() => return Err(AttemptError::Cancelled),
             () = worker.disconnected() => (process_ended(worker), Cause::Disconnected),
-            () = self.context.clock.sleep_until(until) => {
+            () = self.start_timeout() => {
                 let failure = self.timeout_failure("open its session");
                 (with_last_output(failure, worker.process().log()), Cause::TimedOut)
             }

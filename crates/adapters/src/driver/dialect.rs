@@ -40,6 +40,8 @@ pub struct AgentOptions {
     pub pass_env: Vec<String>,
     /// The working directory of runs that name none.
     pub cwd: PathBuf,
+    /// Whether an operator has chosen `cwd`. If not, it must lie in the folders of the run's caller.
+    pub is_cwd_configured: bool,
     /// The folders in which agents may work.
     pub folders: Folders,
     /// The maximum number of processes.

@@ -228,10 +228,9 @@ impl AgentWorker for PiWorker {
             () = self.connection.closed() => {}
             _ = self.process.ended() => {
                 // Records that pi wrote before its end are still in the pipe.
-                let until = self.clock.now().plus(OUTPUT_DRAIN_TIMEOUT_MS);
                 tokio::select! {
                     () = self.connection.closed() => {}
-                    () = self.clock.sleep_until(until) => {}
+                    () = self.clock.sleep_for(OUTPUT_DRAIN_TIMEOUT_MS) => {}
                 }
             }
         }

@@ -40,7 +40,7 @@ impl PooledWorker for FakeWorker {
 }
 
 fn key(cwd: &str, arguments: &'static [&'static str]) -> WorkerKey {
-    WorkerKey { cwd: cwd.into(), arguments, sandbox: SandboxProfile::Workspace }
+    WorkerKey { owner: "ada".into(), cwd: cwd.into(), arguments, sandbox: SandboxProfile::Workspace }
 }
 
 struct Fixture {

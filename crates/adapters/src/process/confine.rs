@@ -23,9 +23,10 @@ const EXIT_NOT_CONFINED: u8 = 126;
 /// The files and ports that a process may use. Everything that is not hidden may be read.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Confinement {
-    /// Folders that may be read even if they cannot be found by listing their parents.
+    /// Folders that may be read even if they cannot be found by listing their parents, without links in their paths.
     pub readable: Vec<PathBuf>,
-    /// Folders and files that may be written. Those that do not exist are left out.
+    /// Folders and files that may be written, without links in their paths. Those that do not exist, or whose paths have
+    /// links since, are left out.
     pub writable: Vec<PathBuf>,
     /// Folders that may be neither read nor written, without links in their paths.
     pub hidden: Vec<PathBuf>,
@@ -86,13 +87,13 @@ mod linux {
     use std::collections::BTreeSet;
     use std::fs;
     use std::os::fd::OwnedFd;
-    use std::path::{Path, PathBuf};
+    use std::path::{Component, Path, PathBuf};
 
     use landlock::{
         ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, NetPort, PathBeneath, Ruleset,
         RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetError, Scope, make_bitflags,
     };
-    use rustix::fs::{FileType, Mode, OFlags, fstat, open};
+    use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, openat2};
 
     use super::Confinement;
 
@@ -131,12 +132,13 @@ mod linux {
         rules.excluded.extend(confinement.protected.iter().cloned());
         // Special files are made by nobody, and devices are used below.
         let write = AccessFs::from_all(WANTED) & !make_bitflags!(AccessFs::{MakeChar | MakeBlock | IoctlDev});
-        for path in confinement.writable.iter().map(PathBuf::as_path).chain([Path::new(SHARED_MEMORY)]) {
+        for path in &confinement.writable {
             rules.allow(path, write)?;
         }
+        rules.allow_system(SHARED_MEMORY, write)?;
         let device = make_bitflags!(AccessFs::{ReadFile | ReadDir | WriteFile | Truncate | IoctlDev});
         for path in DEVICES {
-            rules.allow(Path::new(path), device)?;
+            rules.allow_system(path, device)?;
         }
         for port in confinement.ports.iter().flatten() {
             (&mut rules.ruleset).add_rule(NetPort::new(*port, AccessNet::ConnectTcp))?;
@@ -152,22 +154,26 @@ mod linux {
     }
 
     impl Rules {
-        /// Allows `access` to `path` and everything below, except the excluded folders. A path that does not exist is left
-        /// out.
-        fn allow(&mut self, path: &Path, access: BitFlags<AccessFs>) -> Result<(), RulesetError> {
-            match path.canonicalize() {
-                Ok(path) => self.allow_resolved(&path, access),
+        /// Allows `access` to a path of the system, which may be a link.
+        fn allow_system(&mut self, path: &str, access: BitFlags<AccessFs>) -> Result<(), RulesetError> {
+            match Path::new(path).canonicalize() {
+                Ok(path) => self.allow(&path, access),
                 Err(_) => Ok(()),
             }
         }
 
-        fn allow_resolved(&mut self, path: &Path, access: BitFlags<AccessFs>) -> Result<(), RulesetError> {
+        /// Allows `access` to `path` and everything below, except the excluded folders. A path that does not exist or has a
+        /// link is left out.
+        fn allow(&mut self, path: &Path, access: BitFlags<AccessFs>) -> Result<(), RulesetError> {
+            if path.components().any(|part| part == Component::ParentDir) {
+                return Ok(());
+            }
             if self.excluded.iter().any(|excluded| path.starts_with(excluded)) {
                 return Ok(());
             }
             if self.excluded.iter().any(|excluded| excluded.starts_with(path)) {
                 for entry in self.entries(path) {
-                    self.allow_resolved(&entry, access)?;
+                    self.allow(&entry, access)?;
                 }
                 return Ok(());
             }
@@ -183,11 +189,10 @@ mod linux {
         /// Allows listing a working folder that contains an excluded one. The names in the excluded folder can be listed
         /// then, their content not.
         fn allow_listing(&mut self, path: &Path) -> Result<(), RulesetError> {
-            let Ok(path) = path.canonicalize() else { return Ok(()) };
-            if !self.excluded.iter().any(|excluded| *excluded != path && excluded.starts_with(&path)) {
+            if !self.excluded.iter().any(|excluded| excluded != path && excluded.starts_with(path)) {
                 return Ok(());
             }
-            match open_path(&path) {
+            match open_path(path) {
                 Some((file, FileType::Directory)) => self.add(file, AccessFs::ReadDir.into()),
                 _ => Ok(()),
             }
@@ -208,9 +213,10 @@ mod linux {
         }
     }
 
-    /// Opens a path without following a link at its end.
+    /// Opens a path without following a link in it. A link at its end is opened itself.
     fn open_path(path: &Path) -> Option<(OwnedFd, FileType)> {
-        let file = open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()).ok()?;
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS).ok()?;
         let kind = FileType::from_raw_mode(fstat(&file).ok()?.st_mode);
         Some((file, kind))
     }

@@ -24,18 +24,19 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use mainspring_core::Supervision;
-use mainspring_kernel::clock::Clock;
+use mainspring_kernel::clock::{Clock, Moment};
 use mainspring_kernel::tasks::Tasks;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{
-    Pid, Signal, WaitOptions, WaitStatus, kill_process, kill_process_group, test_kill_process_group, wait,
+    Pid, Signal, WaitOptions, WaitStatus, getpgrp, getpid, kill_process, kill_process_group, setsid,
+    test_kill_process_group, wait,
 };
 use tokio::process::ChildStdin;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 
-use super::tree;
+use super::tree::{self, Member};
 
 /// The exit code of a guard that could not start its agent, as in a shell.
 pub(super) const EXIT_NOT_STARTED: u8 = 127;
@@ -65,6 +66,7 @@ pub fn main(grace: Duration, supervision: Supervision, command: &[OsString]) -> 
 }
 
 async fn guard(grace: Duration, supervision: Supervision, command: &[OsString]) -> io::Result<u8> {
+    leave_terminal()?;
     if supervision == Supervision::Tree {
         adopt_orphans()?;
     }
@@ -72,17 +74,15 @@ async fn guard(grace: Duration, supervision: Supervision, command: &[OsString]) 
     let mut child_died = signal(SignalKind::child())?;
     let mut stop = signal(SignalKind::terminate())?;
     let mut kill = signal(SignalKind::quit())?;
-    // A terminal sends these to every process. Mainspring decides when the agent ends.
+    // Mainspring decides when the agent ends.
     let _ignored = (signal(SignalKind::interrupt())?, signal(SignalKind::hangup())?);
     let hangup = stdin_hangup()?;
     tokio::pin!(hangup);
 
     let (program, arguments) = command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
     let mut command = Command::new(program);
-    command.args(arguments).stdin(Stdio::piped());
-    if supervision == Supervision::Group {
-        command.process_group(0);
-    }
+    // A group without the guard, which a signal can kill as a whole.
+    command.args(arguments).stdin(Stdio::piped()).process_group(0);
     let mut child = command.spawn()?;
     let agent = Pid::from_child(&child);
     let tasks = Tasks::default();
@@ -96,23 +96,21 @@ async fn guard(grace: Duration, supervision: Supervision, command: &[OsString]) 
     let mut ended = None;
     let mut kill_at = None;
     while ended.is_none() {
-        let deadline = kill_at.unwrap_or(mainspring_core::Time(i64::MAX));
+        let deadline = kill_at.unwrap_or(Moment::NEVER);
         tokio::select! {
             _ = child_died.recv() => ended = reap(agent).1,
             _ = stop.recv(), if kill_at.is_none() => {
                 stdin_copy.abort();
-                kill_at = Some(clock.now().plus(u64::try_from(grace.as_millis()).unwrap_or(u64::MAX)));
+                kill_at = Some(clock.moment().plus(u64::try_from(grace.as_millis()).unwrap_or(u64::MAX)));
             }
-            () = clock.sleep_until(deadline), if kill_at.is_some() => break,
+            () = clock.sleep_until_moment(deadline), if kill_at.is_some() => break,
             _ = kill.recv() => break,
             _ = &mut hangup => break,
         }
     }
     loop {
         match supervision {
-            Supervision::Tree => tree::descendants(rustix::process::getpid()).into_iter().for_each(|pid| {
-                let _ = kill_process(pid, Signal::KILL);
-            }),
+            Supervision::Tree => kill_descendants(),
             // The number of a group is not used again while it has members.
             Supervision::Group => {
                 let _ = kill_process_group(agent, Signal::KILL);
@@ -126,8 +124,30 @@ async fn guard(grace: Duration, supervision: Supervision, command: &[OsString]) 
         }
         tokio::select! {
             _ = child_died.recv() => {}
-            () = clock.sleep_until(clock.now().plus(RESCAN_INTERVAL_MS)) => {}
+            () = clock.sleep_for(RESCAN_INTERVAL_MS) => {}
         }
+    }
+}
+
+/// Makes a session without a controlling terminal. An agent could otherwise type into the terminal of mainspring's user.
+fn leave_terminal() -> io::Result<()> {
+    match setsid() {
+        // The first process of a group cannot make a session. It needs none if it has no terminal.
+        Err(Errno::PERM) if std::fs::File::open("/dev/tty").is_err() => Ok(()),
+        made => Ok(made.map(drop)?),
+    }
+}
+
+/// Kills every descendant, and the process groups of descendants: processes that start others and end at once may escape a
+/// list of processes, but not a signal to their group.
+fn kill_descendants() {
+    let own_group = getpgrp();
+    for Member { pid, group } in tree::descendants(getpid()) {
+        // Only descendants are in these groups: no other process can join a session.
+        if let Some(group) = group.filter(|group| *group != own_group) {
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+        let _ = kill_process(pid, Signal::KILL);
     }
 }
 
@@ -140,7 +160,7 @@ fn has_group_ended(group: Pid) -> bool {
 /// Makes this process the new parent of every descendant that loses its own.
 #[cfg(target_os = "linux")]
 fn adopt_orphans() -> io::Result<()> {
-    Ok(rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?)
+    Ok(rustix::process::set_child_subreaper(Some(getpid()))?)
 }
 
 #[cfg(not(target_os = "linux"))]

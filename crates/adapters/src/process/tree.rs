@@ -1,28 +1,46 @@
 //! Process trees, read from `/proc`.
 
-use std::collections::HashMap;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
+use std::path::{Path, PathBuf};
 
 use mainspring_core::LeftProcess;
-use rustix::process::Pid;
+use rustix::process::{Pid, Signal};
 
 /// The most characters of a command line that are shown.
 const MAX_COMMAND_CHARS: usize = 200;
 /// How often the command line of a process is read that has none.
 const EXEC_READS: u32 = 100;
+/// How often a tree is read at most until two readings agree.
+const MAX_READINGS: u32 = 100;
+/// The fields of a process's `stat`, counted from its state.
+const PARENT_FIELD: usize = 1;
+const GROUP_FIELD: usize = 2;
+const START_FIELD: usize = 19;
 
-/// Lists every living descendant of `root`, in whatever session or process group.
-pub(super) fn descendants(root: Pid) -> Vec<Pid> {
-    let mut children: HashMap<Pid, Vec<Pid>> = HashMap::new();
+/// A process in a tree, with its process group.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Member {
+    pub(super) pid: Pid,
+    pub(super) group: Option<Pid>,
+}
+
+/// Lists every descendant of `root`, in whatever session or process group. Includes descendants that have ended and are
+/// not reaped yet: another thread of them may still run.
+pub(super) fn descendants(root: Pid) -> Vec<Member> {
+    let mut children: HashMap<Pid, Vec<Member>> = HashMap::new();
     for pid in all_processes() {
-        if let Some(parent) = parent(pid) {
-            children.entry(parent).or_default().push(pid);
+        let Some(fields) = stat(pid) else { continue };
+        let field = |at: usize| Pid::from_raw(fields.get(at)?.parse().ok()?);
+        if let Some(parent) = field(PARENT_FIELD) {
+            children.entry(parent).or_default().push(Member { pid, group: field(GROUP_FIELD) });
         }
     }
     let mut found = children.remove(&root).unwrap_or_default();
     let mut next = 0;
-    while let Some(pid) = found.get(next) {
-        let grandchildren = children.remove(pid).unwrap_or_default();
+    while let Some(member) = found.get(next) {
+        let grandchildren = children.remove(&member.pid).unwrap_or_default();
         found.extend(grandchildren);
         next += 1;
     }
@@ -41,10 +59,8 @@ impl ProcessId {
     /// Returns the living process with this number. A process that has ended and is not reaped yet does not live.
     fn of(pid: Pid) -> Option<Self> {
         let fields = stat(pid)?;
-        let is_alive = !matches!(fields.first()?.as_str(), "Z" | "X");
-        // The start is the 22nd field of the file; the first two are not among these.
-        let started = fields.get(19)?.parse().ok()?;
-        is_alive.then_some(Self { pid: pid.as_raw_pid(), started })
+        let started = fields.get(START_FIELD)?.parse().ok()?;
+        lives(pid, &fields).then_some(Self { pid: pid.as_raw_pid(), started })
     }
 
     /// Reports whether the process lives.
@@ -52,22 +68,22 @@ impl ProcessId {
         Pid::from_raw(self.pid).and_then(Self::of) == Some(self)
     }
 
-    /// Kills the process, and no other one that has its number since.
-    pub(super) fn kill(self) {
+    /// Sends a signal to the process, and to no other one that has its number since.
+    pub(crate) fn signal(self, signal: Signal) {
         let Some(pid) = Pid::from_raw(self.pid) else { return };
         #[cfg(target_os = "linux")]
         {
-            use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+            use rustix::process::{PidfdFlags, pidfd_open, pidfd_send_signal};
             // The number belongs to one process while the descriptor is open.
             if let Ok(process) = pidfd_open(pid, PidfdFlags::empty())
                 && self.is_alive()
             {
-                let _ = pidfd_send_signal(process, Signal::KILL);
+                let _ = pidfd_send_signal(process, signal);
             }
         }
         #[cfg(not(target_os = "linux"))]
         if self.is_alive() {
-            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+            let _ = rustix::process::kill_process(pid, signal);
         }
     }
 
@@ -96,40 +112,119 @@ impl ProcessId {
     }
 }
 
-/// Lists every living descendant of the subreaper `root`. Reads only the processes of this tree.
+/// One reading of process trees. Processes start and end meanwhile, so one reading can miss some.
 ///
-/// A process that loses its parent becomes a child of `root`. So if those are the same before and after, none was missed.
-pub(super) fn descendants_of_subreaper(root: Pid) -> Vec<ProcessId> {
-    loop {
-        let before = children(root);
-        let mut found = before.clone();
-        let mut next = 0;
-        while let Some(pid) = found.get(next).copied() {
-            found.extend(children(pid));
-            next += 1;
+/// Two equal readings miss none: every process whose parent has ended is a child of the next subreaper above, so a chain
+/// of processes that each start the next one and end shows a new child there in each reading.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Reading {
+    /// The processes by number; `None` for those that had ended. A process counts as living if it lived before its children
+    /// were read.
+    processes: BTreeMap<i32, Option<ProcessId>>,
+    /// Whether the children of a process could not be read.
+    is_partial: bool,
+}
+
+impl Reading {
+    /// Reads the descendants of `roots`, without the roots.
+    pub(super) fn of(roots: impl IntoIterator<Item = Pid>) -> Self {
+        let mut reading = Self::default();
+        let mut parents: Vec<Pid> = roots.into_iter().collect();
+        while let Some(parent) = parents.pop() {
+            let Some(children) = children(parent) else {
+                reading.is_partial = true;
+                continue;
+            };
+            for child in children {
+                if let Entry::Vacant(entry) = reading.processes.entry(child.as_raw_pid()) {
+                    entry.insert(ProcessId::of(child));
+                    parents.push(child);
+                }
+            }
         }
-        if children(root) == before {
-            return found.into_iter().filter_map(ProcessId::of).collect();
+        reading
+    }
+
+    /// Reads the children of `parents` only.
+    pub(super) fn of_children(parents: impl IntoIterator<Item = Pid>) -> Self {
+        let children = parents.into_iter().flat_map(|parent| children(parent).unwrap_or_default());
+        let processes = children.map(|child| (child.as_raw_pid(), ProcessId::of(child))).collect();
+        Self { processes, is_partial: false }
+    }
+
+    /// Reads the descendants of `processes`, without the processes.
+    pub(crate) fn below(processes: impl IntoIterator<Item = ProcessId>) -> Self {
+        Self::of(processes.into_iter().filter_map(|process| Pid::from_raw(process.pid)))
+    }
+
+    /// Reads the descendants of `root` until two readings agree. Returns `None` if none do.
+    pub(super) async fn settled(root: Pid) -> Option<Self> {
+        let mut last = Self::of([root]);
+        for _ in 0..MAX_READINGS {
+            if last.is_partial {
+                return None;
+            }
+            tokio::task::yield_now().await;
+            let next = Self::of([root]);
+            if next == last {
+                return Some(next);
+            }
+            last = next;
         }
+        None
+    }
+
+    /// The processes that lived.
+    pub(crate) fn living(&self) -> impl Iterator<Item = ProcessId> {
+        self.processes.values().copied().flatten()
+    }
+
+    /// Leaves processes out.
+    pub(super) fn without(mut self, left_out: &HashSet<ProcessId>) -> Self {
+        self.processes.retain(|_, process| process.is_none_or(|process| !left_out.contains(&process)));
+        self
+    }
+
+    /// Adds a process if it lives.
+    pub(crate) fn insert(&mut self, process: ProcessId) {
+        if process.is_alive() {
+            self.processes.insert(process.pid, Some(process));
+        }
+    }
+
+    /// Reports whether every process of the trees was read and none lived.
+    pub(super) fn is_empty(&self) -> bool {
+        !self.is_partial && self.living().next().is_none()
     }
 }
 
-/// The children of every thread of a process, ended ones included.
-fn children(parent: Pid) -> Vec<Pid> {
-    let threads = fs::read_dir(format!("/proc/{}/task", parent.as_raw_pid()));
+/// The children of every thread of a process, ended ones included. `None` if they cannot be read.
+fn children(parent: Pid) -> Option<Vec<Pid>> {
     let mut children = vec![];
-    for thread in threads.into_iter().flatten().flatten() {
-        let list = fs::read_to_string(thread.path().join("children")).unwrap_or_default();
-        children.extend(list.split_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?)));
+    for thread in threads(parent) {
+        match fs::read_to_string(thread.join("children")) {
+            Ok(list) => {
+                children.extend(list.split_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?)));
+            }
+            // A kernel without the file has the thread's other files.
+            Err(_) if thread.join("stat").exists() => return None,
+            Err(_) => {}
+        }
     }
-    children
+    Some(children)
+}
+
+/// The folders of the threads of a process; none if it has ended.
+fn threads(pid: Pid) -> impl Iterator<Item = PathBuf> {
+    let threads = fs::read_dir(format!("/proc/{}/task", pid.as_raw_pid()));
+    threads.into_iter().flatten().flatten().map(|thread| thread.path())
 }
 
 /// Lists every process that was started with a variable `name` whose value `matches`. A process started without the
 /// variable is not found, even if its parent has it.
 pub fn processes_with_variable(name: &str, matches: impl Fn(&str) -> bool) -> Vec<Pid> {
     let has_variable = |pid: &Pid| {
-        let environment = fs::read(format!("/proc/{}/environ", pid.as_raw_pid())).unwrap_or_default();
+        let environment = environment(*pid);
         let mut variables =
             environment.split(|byte| *byte == 0).filter_map(|entry| std::str::from_utf8(entry).ok());
         variables.any(|entry| {
@@ -138,6 +233,16 @@ pub fn processes_with_variable(name: &str, matches: impl Fn(&str) -> bool) -> Ve
         })
     };
     all_processes().filter(has_variable).collect()
+}
+
+/// The variables that a process was started with. If its first thread has ended, only its other threads have them.
+fn environment(pid: Pid) -> Vec<u8> {
+    let environment = fs::read(format!("/proc/{}/environ", pid.as_raw_pid())).unwrap_or_default();
+    if !environment.is_empty() || !stat(pid).is_some_and(|fields| has_ended(&fields)) {
+        return environment;
+    }
+    let of_threads = threads(pid).map(|thread| fs::read(thread.join("environ")).unwrap_or_default());
+    of_threads.into_iter().find(|environment| !environment.is_empty()).unwrap_or_default()
 }
 
 fn all_processes() -> impl Iterator<Item = Pid> {
@@ -149,24 +254,31 @@ fn all_processes() -> impl Iterator<Item = Pid> {
 pub(super) fn has_group(group: Pid) -> bool {
     let is_member = |pid: Pid| {
         let fields = stat(pid)?;
-        let lives = !matches!(fields.first()?.as_str(), "Z" | "X");
-        Some(lives && fields.get(2)?.parse() == Ok(group.as_raw_pid()))
+        Some(fields.get(GROUP_FIELD)?.parse() == Ok(group.as_raw_pid()) && lives(pid, &fields))
     };
     all_processes().any(|pid| is_member(pid).unwrap_or(false))
 }
 
-/// Returns the parent of a process, unless the process has ended.
-fn parent(pid: Pid) -> Option<Pid> {
-    let fields = stat(pid)?;
-    match fields.first()?.as_str() {
-        "Z" | "X" => None,
-        _ => Pid::from_raw(fields.get(1)?.parse().ok()?),
-    }
+/// Reports whether a process with these fields of its `stat` lives. They are those of its first thread: if that one has
+/// ended, the other threads go on.
+fn lives(pid: Pid, fields: &[String]) -> bool {
+    let lives = |thread: PathBuf| read_stat(&thread).is_some_and(|fields| !has_ended(&fields));
+    !has_ended(fields) || threads(pid).any(lives)
+}
+
+/// Reports whether a thread with these fields of its `stat` has ended.
+fn has_ended(fields: &[String]) -> bool {
+    fields.first().is_none_or(|state| matches!(state.as_str(), "Z" | "X"))
 }
 
 /// The fields of a process's `stat` after its name: the state, the parent, and others.
 fn stat(pid: Pid) -> Option<Vec<String>> {
-    let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_pid())).ok()?;
+    read_stat(Path::new(&format!("/proc/{}", pid.as_raw_pid())))
+}
+
+/// The fields of the file `stat` in the folder of a process or a thread.
+fn read_stat(folder: &Path) -> Option<Vec<String>> {
+    let stat = fs::read_to_string(folder.join("stat")).ok()?;
     // The name is in parentheses and may contain any character.
     Some(stat.get(stat.rfind(')')? + 1..)?.split_whitespace().map(str::to_owned).collect())
 }

@@ -4,13 +4,17 @@ use std::ffi::OsString;
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+use super::links;
 
 /// A folder or file that an agent writes outside its working folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwnFolder {
-    /// Its path.
-    pub path: PathBuf,
+    /// The home folder of the user, or the folder that a variable names.
+    base: PathBuf,
+    /// The path below the base.
+    rest: PathBuf,
     /// How it is created if it does not exist: a rule of a sandbox needs something that exists.
     missing: Missing,
 }
@@ -96,43 +100,79 @@ const CACHES: &[Entry] = &[
 /// environment up.
 pub fn own_folders(command: &[String], variable: &dyn Fn(&str) -> Option<OsString>) -> Vec<OwnFolder> {
     let of_agent =
-        AGENTS.iter().filter(|(name, _)| has_word(command, name)).flat_map(|(_, entries)| *entries);
+        AGENTS.iter().filter(|(name, _)| starts_agent(command, name)).flat_map(|(_, entries)| *entries);
     let absolute = |name: &str| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let to_folder = |(base, rest, missing): &Entry| {
-        let base = match base {
-            Base::Home => absolute("HOME")?,
+        let in_home = |default: &str| Some((absolute("HOME")?, Path::new(default).join(rest)));
+        let (base, rest) = match base {
+            Base::Home => in_home("")?,
             Base::Variable(name, default) => {
-                absolute(name).or_else(|| absolute("HOME").map(|home| home.join(default)))?
+                absolute(name).map(|base| (base, rest.into())).or_else(|| in_home(default))?
             }
-            Base::OnlyVariable(name) => absolute(name)?,
+            Base::OnlyVariable(name) => (absolute(name)?, rest.into()),
         };
-        // Joining an empty path would add a slash.
-        let path = if rest.is_empty() { base } else { base.join(rest) };
-        Some(OwnFolder { path, missing: *missing })
+        Some(OwnFolder { base, rest, missing: *missing })
     };
     of_agent.chain(CACHES).filter_map(to_folder).collect()
 }
 
-/// Reports whether an argument of the command contains `name` as a word.
-pub(super) fn has_word(command: &[String], name: &str) -> bool {
-    let mut words = command.iter().flat_map(|argument| argument.split(|c: char| !c.is_ascii_alphanumeric()));
-    words.any(|word| word.eq_ignore_ascii_case(name))
+/// Reports whether `command` starts the agent `name`. The program decides if it is a known agent, else its arguments do.
+pub(super) fn starts_agent(command: &[String], name: &str) -> bool {
+    let Some((program, arguments)) = command.split_first() else { return false };
+    match AGENTS.iter().any(|(known, _)| names_agent(program, known)) {
+        true => names_agent(program, name),
+        false => arguments.iter().filter(|word| !word.starts_with('-')).any(|word| names_agent(word, name)),
+    }
+}
+
+/// Reports whether `name` is a word of a program, a script or a package. The folders of an absolute path do not count, as a
+/// user may have the name of an agent, except those of a package in `node_modules`.
+fn names_agent(argument: &str, name: &str) -> bool {
+    let file = argument.rsplit('/').next().unwrap_or_default();
+    let named = match argument.rsplit_once("node_modules/") {
+        Some((_, package)) => package,
+        None if argument.starts_with(['/', '.', '~']) => file,
+        None => argument,
+    };
+    named.split(|c: char| !c.is_ascii_alphanumeric()).any(|word| word.eq_ignore_ascii_case(name))
 }
 
 impl OwnFolder {
-    /// Makes the folder or the file if it does not exist. The agent reports the error if that fails.
-    pub(super) fn create_if_missing(&self) {
+    /// Its path.
+    pub fn path(&self) -> PathBuf {
+        // Without the slash at the end that an empty rest adds.
+        self.base.join(&self.rest).components().collect()
+    }
+
+    /// Makes the folder or the file if it does not exist. Returns its path without links. `None` if there is none, or if it
+    /// is a link: an agent that worked in the home folder may have made it.
+    pub(super) fn prepare(&self) -> Option<PathBuf> {
+        self.create_if_missing();
+        let resolved = links::resolve_base(&self.base, &self.rest);
+        let path = self.path();
+        if resolved.is_none() && path.exists() {
+            tracing::warn!(
+                path = %path.display(),
+                "an agent's own folder is a link and is not writable: add the folder that it names to `writable`"
+            );
+        }
+        resolved
+    }
+
+    /// The agent reports the error if the folder cannot be made.
+    fn create_if_missing(&self) {
+        let path = self.path();
         let created = match self.missing {
-            _ if self.path.exists() => return,
+            _ if path.exists() => return,
             Missing::Nothing => return,
-            Missing::Folder => fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.path),
+            Missing::Folder => fs::DirBuilder::new().recursive(true).mode(0o700).create(&path),
             Missing::File(content) => {
-                let file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&self.path);
+                let file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
                 file.and_then(|mut file| file.write_all(content.as_bytes()))
             }
         };
         if let Err(error) = created {
-            tracing::warn!(path = %self.path.display(), %error, "an agent's own folder could not be created");
+            tracing::warn!(path = %path.display(), %error, "an agent's own folder could not be created");
         }
     }
 }
@@ -147,7 +187,7 @@ mod tests {
             variables.iter().find(|(known, _)| *known == name).map(|(_, value)| OsString::from(value))
         };
         let folders = own_folders(&command, &variable);
-        folders.iter().map(|folder| folder.path.display().to_string()).collect()
+        folders.iter().map(|folder| folder.path().display().to_string()).collect()
     }
 
     #[test]
@@ -179,6 +219,20 @@ mod tests {
     }
 
     #[test]
+    fn only_the_program_or_its_package_tells_the_agent() {
+        let has = |command: &[&str], agent: &str| {
+            let command: Vec<String> = command.iter().map(ToString::to_string).collect();
+            starts_agent(&command, agent)
+        };
+        assert!(has(&["/home/pi/bin/codex-acp"], "codex") && !has(&["/home/pi/bin/codex-acp"], "pi"));
+        assert!(!has(&["node", "/home/pi/agent.js"], "pi") && has(&["node", "/home/ada/pi.js"], "pi"));
+        assert!(!has(&["node", "/home/pi/node_modules/opencode/x.js"], "pi"));
+        assert!(has(&["npx", "-y", "@zed-industries/codex-acp@1"], "codex"));
+        assert!(has(&["sh", "-c", "exec codex-acp"], "codex"));
+        assert!(!has(&["opencode", "--model", "claude"], "claude") && !has(&[], "pi"));
+    }
+
+    #[test]
     fn variables_move_folders() {
         let found = paths(&["codex-acp"], &[("HOME", "/home/ada"), ("CODEX_HOME", "/srv/codex")]);
         assert_eq!(found[0], "/srv/codex");
@@ -198,7 +252,7 @@ mod tests {
         fs::write(home.path().join(".claude/settings.json"), "kept").unwrap();
         let variable = |name: &str| (name == "HOME").then(|| OsString::from(&home_text));
         for folder in own_folders(&["claude".into()], &variable) {
-            folder.create_if_missing();
+            folder.prepare();
         }
         let read = |path: &str| fs::read_to_string(home.path().join(path)).unwrap();
         assert_eq!((read(".claude.json"), read(".claude/settings.json")), ("{}\n".into(), "kept".into()));

@@ -1,7 +1,7 @@
 //! The git directory of a working folder, which a commit writes.
 //!
 //! In a linked worktree and in a submodule, `.git` is a file that names a directory elsewhere. An agent can write that
-//! file, so the directory counts only if it names the working folder in return.
+//! file, so the directory counts only if it names the working folder in return. A link counts for nothing.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,11 +9,14 @@ use std::path::{Path, PathBuf};
 /// Returns the git directories of the repository that contains `folder`: its own and the one it shares with other
 /// worktrees.
 pub(super) fn folders(folder: &Path) -> Vec<PathBuf> {
-    let Some(dot_git) = folder.ancestors().map(|parent| parent.join(".git")).find(|path| path.exists())
-    else {
+    let kind = |path: PathBuf| Some((fs::symlink_metadata(&path).ok()?.file_type(), path));
+    let Some((kind, dot_git)) = folder.ancestors().find_map(|parent| kind(parent.join(".git"))) else {
         return vec![];
     };
-    if dot_git.is_dir() {
+    if kind.is_symlink() {
+        return vec![];
+    }
+    if kind.is_dir() {
         return if is_git_directory(&dot_git) { vec![dot_git] } else { vec![] };
     }
     let Some(named) = named_directory(&dot_git) else { return vec![] };
@@ -114,6 +117,10 @@ mod tests {
             fs::write(work.join(".git"), format!("gitdir: {}\n", named.display())).unwrap();
             assert_eq!(folders(&work), [] as [PathBuf; 0], "{}", named.display());
         }
+        fs::remove_file(work.join(".git")).unwrap();
+        std::os::unix::fs::symlink(&victim, work.join(".git")).unwrap();
+        assert_eq!(folders(&work), [] as [PathBuf; 0], "a link");
+        fs::remove_file(work.join(".git")).unwrap();
         // A directory within the workspace that names the victim as its common directory.
         let forged = work.join("worktrees/x");
         fs::create_dir_all(&forged).unwrap();

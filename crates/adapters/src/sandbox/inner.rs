@@ -5,7 +5,7 @@ use std::ffi::OsString;
 
 use serde_json::{Map, Value};
 
-use super::folders::has_word;
+use super::folders::starts_agent;
 
 /// Returns the variables that switch the sandbox of the agent that `command` starts. `variable` looks a variable of its
 /// environment up.
@@ -14,17 +14,21 @@ pub(super) fn variables(
     variable: &dyn Fn(&str) -> Option<OsString>,
 ) -> Vec<(&'static str, String)> {
     let mut variables = vec![];
-    if has_word(command, "codex") {
+    if starts_agent(command, "codex") {
         let config = variable("CODEX_CONFIG").and_then(|config| config.into_string().ok());
         variables.extend(codex_config(config.as_deref()).map(|config| ("CODEX_CONFIG", config)));
+        // From 0.160 on, only bubblewrap restricts files, even with the older sandbox.
+        if variable("INITIAL_AGENT_MODE").is_none() {
+            variables.push(("INITIAL_AGENT_MODE", "agent-full-access".to_owned()));
+        }
     }
-    if has_word(command, "gemini") && variable("GEMINI_SANDBOX").is_none() {
+    if starts_agent(command, "gemini") && variable("GEMINI_SANDBOX").is_none() {
         variables.push(("GEMINI_SANDBOX", "false".to_owned()));
     }
     variables
 }
 
-/// Adds the older sandbox of codex, which is Landlock and works within ours, to its configuration. `None` if the given
+/// Adds the older sandbox of codex, which was Landlock and works within ours, to its configuration. `None` if the given
 /// configuration already decides it or cannot be read.
 fn codex_config(given: Option<&str>) -> Option<String> {
     let mut config: Map<String, Value> = match given {
@@ -51,14 +55,18 @@ mod tests {
             variables(&[command.to_owned()], &look_up)
         };
         let landlock = r#"{"features":{"use_legacy_landlock":true}}"#.to_owned();
-        assert_eq!(of("codex-acp", None), [("CODEX_CONFIG", landlock)]);
+        let full_access = ("INITIAL_AGENT_MODE", "agent-full-access".to_owned());
+        assert_eq!(of("codex-acp", None), [("CODEX_CONFIG", landlock.clone()), full_access.clone()]);
+        let mode = Some(("INITIAL_AGENT_MODE", "permission-profile:mine"));
+        assert_eq!(of("codex-acp", mode), [("CODEX_CONFIG", landlock)]);
         let merged = of("codex-acp", Some(("CODEX_CONFIG", r#"{"model":"m","features":{"x":true}}"#)));
         let merged: Value = serde_json::from_str(&merged[0].1).unwrap();
         let expected =
             serde_json::json!({"model": "m", "features": {"x": true, "use_legacy_landlock": true}});
         assert_eq!(merged, expected);
         for decided in [r#"{"features":{"use_legacy_landlock":false}}"#, "nonsense", "[]"] {
-            assert_eq!(of("codex-acp", Some(("CODEX_CONFIG", decided))), []);
+            let switched = of("codex-acp", Some(("CODEX_CONFIG", decided)));
+            assert!(switched.len() == 1 && switched[0] == full_access, "{switched:?}");
         }
         assert_eq!(of("gemini", None), [("GEMINI_SANDBOX", "false".to_owned())]);
         assert_eq!(of("gemini", Some(("GEMINI_SANDBOX", "docker"))), []);

@@ -7,7 +7,7 @@ use mainspring_core::{Approval, Body, Decider, Fidelity, Mode, RunId, RunStatus,
 use mainspring_kernel::kernel::{Caller, RunRequest, session_ref};
 use mainspring_kernel::policy::Permissions;
 
-use crate::world::{Kind, PICTURE, Setup, World, event_types, failure_code, request, with_timeout};
+use crate::world::{Kind, PICTURE, Setup, World, compile, event_types, failure_code, request, with_timeout};
 
 mod client;
 mod facts;

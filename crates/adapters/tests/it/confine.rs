@@ -87,6 +87,11 @@ impl Place {
     }
 
     async fn run_in(&self, profile: SandboxProfile, folder: &Path, script: &str) -> String {
+        self.run_agent("agent", profile, folder, script).await
+    }
+
+    /// Runs a script as the agent that the command `agent` starts.
+    async fn run_agent(&self, agent: &str, profile: SandboxProfile, folder: &Path, script: &str) -> String {
         if self.drops_root {
             give_to_nobody(self.root.path());
         }
@@ -109,7 +114,7 @@ impl Place {
                 options: Arc::new(self.options.clone()),
                 profile,
                 folder: folder.to_owned(),
-                command: vec!["agent".into()],
+                command: vec![agent.into()],
                 env,
                 pass_env: vec![],
             }),
@@ -331,5 +336,53 @@ async fn an_agent_that_cannot_be_confined_is_not_started() {
         assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(126), &b""[..]));
         let message = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(message.contains("echo could not be confined"), "{message}");
+    }
+}
+
+#[tokio::test]
+async fn links_that_an_agent_made_open_nothing_at_its_next_start() {
+    let mut place = Place::new();
+    for folder in ["other/.git/objects", "other/.git/refs"] {
+        fs::create_dir_all(place.path(folder)).unwrap();
+    }
+    fs::write(place.path("other/.git/HEAD"), "ref: refs/heads/main\n").unwrap();
+    place.options.writable = vec![place.path("work/configured")];
+    let make_links = steps(&[
+        ("cache", "ln -s $ROOT/other $HOME/.cache/opencode"),
+        ("git", "ln -s $ROOT/other/.git .git"),
+        ("configured", "ln -s $ROOT/other configured"),
+    ]);
+    let work = place.path("work");
+    assert_eq!(place.run_agent("agent", Workspace, &work, &make_links).await, "cache\ngit\nconfigured\n");
+    // An agent that worked in the home folder.
+    symlink(place.path("other"), place.path("home/.codex")).unwrap();
+    let write = steps(&[
+        ("folder", "echo new > $ROOT/other/file"),
+        ("git directory", "echo new > $ROOT/other/.git/config"),
+    ]);
+    for agent in ["opencode", "codex"] {
+        for profile in [ReadOnly, Workspace] {
+            assert_eq!(place.run_agent(agent, profile, &work, &write).await, "", "{agent} {profile}");
+        }
+    }
+}
+
+#[test]
+fn a_folder_that_is_replaced_by_a_link_before_the_confinement_is_not_granted() {
+    let place = Place::of_user(false);
+    symlink(place.path("other"), place.path("link")).unwrap();
+    symlink(place.root.path(), place.path("parent")).unwrap();
+    let write = |folder: &str| {
+        let confinement = serde_json::json!({
+            "readable": [], "writable": [place.path(folder)], "hidden": [], "protected": [], "ports": null,
+        });
+        let script = format!("echo new > {}/file", place.path("other").display());
+        let mut command = Command::new(place.path("guard"));
+        command.args(["--confine", &confinement.to_string(), "--", "sh", "-c", &script]);
+        command.output().unwrap().status.success()
+    };
+    assert!(write("other"));
+    for link in ["link", "parent/other", "work/../other"] {
+        assert!(!write(link), "{link}");
     }
 }

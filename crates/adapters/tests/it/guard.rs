@@ -1,5 +1,6 @@
 //! Guarded processes: however an agent ends, no process of its tree is left.
 
+use std::process::Command;
 use std::time::Duration;
 
 use mainspring_adapters::process::{
@@ -11,9 +12,10 @@ use mainspring_kernel::clock::Clock;
 use mainspring_kernel::ids::Ids;
 use mainspring_kernel::tasks::Tasks;
 use rustix::process::{Pid, Signal, kill_process};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 
-use crate::world::{guard, with_timeout};
+use crate::world::{compile, guard, with_timeout};
 
 /// Starts descendants in other sessions and process groups, then prints "ready".
 const FAMILY: &str = "setsid sleep 1000 & setsid sh -c 'setsid sleep 1000 & sleep 1000' & (sleep 1000 &) ; \
@@ -247,4 +249,109 @@ async fn a_group_ends_with_its_guard_and_with_mainspring() {
     let (process, _pipes, _tasks) = start(&ended).await;
     assert_eq!(with_timeout(process.ended()).await, Some(3));
     assert_eq!(count(&ended), 0, "what an agent that exits leaves in its group ends too");
+}
+
+/// The main thread ends; another one prints "ready" and goes on.
+const ENDED_MAIN_THREAD: &str = r#"
+#include <pthread.h>
+#include <stdio.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+static void *go_on(void *unused) {
+    char state, path[64];
+    snprintf(path, sizeof path, "/proc/%d/stat", getpid());
+    do {
+        FILE *stat = fopen(path, "r");
+        fscanf(stat, "%*d %*s %c", &state);
+        fclose(stat);
+    } while (state != 'Z');
+    puts("ready");
+    fflush(stdout);
+    for (;;) pause();
+}
+int main(void) {
+    pthread_t thread;
+    pthread_create(&thread, 0, go_on, 0);
+    syscall(SYS_exit, 0);
+}
+"#;
+
+#[tokio::test]
+async fn a_process_whose_main_thread_has_ended_is_killed() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = compile(folder.path(), ENDED_MAIN_THREAD);
+    for supervision in [Supervision::Tree, Supervision::Group] {
+        let launch = Launch { supervision, ..launch(&format!("{program} & cat"), 60_000) };
+        let (process, _pipes, _tasks) = start(&launch).await;
+        // The guard, the shell, `cat` and the program.
+        wait_for_count(&launch, |count| count == 4).await;
+        assert_eq!(with_timeout(process.kill()).await, Death::Proven, "{supervision:?}");
+        assert_eq!(count(&launch), 0, "{supervision:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_sweep_finds_a_process_whose_main_thread_has_ended() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = compile(folder.path(), ENDED_MAIN_THREAD);
+    let scope = Ids::system().node().to_string();
+    let mut marked = Command::new(program);
+    marked.env(MARK_VARIABLE, format!("{scope}#x")).stdout(std::process::Stdio::piped());
+    let mut left = marked.spawn().unwrap();
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(left.stdout.take().unwrap()), &mut line)
+        .unwrap();
+    let clock = Clock::manual(Time(0));
+    let mut sweeping = Box::pin(sweep(&scope, &clock));
+    assert!(futures_util::poll!(&mut sweeping).is_pending(), "it still runs");
+    clock.advance(5_000);
+    assert!(futures_util::poll!(&mut sweeping).is_pending());
+    left.wait().unwrap();
+    clock.advance(1_000);
+    with_timeout(sweeping).await;
+}
+
+#[tokio::test]
+async fn chains_of_processes_that_start_the_next_one_and_end_are_killed() {
+    let chains = r#"
+#include <stdio.h>
+#include <unistd.h>
+int main(void) {
+    if (fork() == 0) setsid();
+    puts("ready");
+    fflush(stdout);
+    for (;;) if (fork() != 0) _exit(0);
+}
+"#;
+    let folder = tempfile::tempdir().unwrap();
+    let program = compile(folder.path(), chains);
+    let launch = launch(&format!("{program}; cat"), 60_000);
+    let (process, _pipes, _tasks) = start(&launch).await;
+    assert_eq!(with_timeout(process.kill()).await, Death::Proven);
+    assert_eq!(count(&launch), 0);
+}
+
+#[test]
+fn an_agent_cannot_reach_the_terminal_of_mainspring() {
+    let terminal = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&terminal).unwrap();
+    unlockpt(&terminal).unwrap();
+    let name = ptsname(&terminal, vec![]).unwrap().into_string().unwrap();
+    let open_terminal = "(: < /dev/tty) 2>/dev/null && echo terminal || echo none";
+    for (is_guarded, expected) in [(false, "terminal\n"), (true, "none\n")] {
+        for group in ["", "--group"] {
+            // The guard ends when its input does, so it reads a pipe: its standard error.
+            let (input, _open) = std::io::pipe().unwrap();
+            let guarded = format!("{} --grace-ms 1 {group} --", guard()[0].display());
+            let script = format!(
+                "{} sh -c '{open_terminal}' 0<&2 2>/dev/null; true",
+                if is_guarded { guarded } else { String::new() }
+            );
+            let mut shell = Command::new("setsid");
+            shell.args(["--ctty", "--wait", "sh", "-c", &script]);
+            shell.stdin(std::fs::File::options().read(true).write(true).open(&name).unwrap()).stderr(input);
+            let output = shell.output().unwrap();
+            assert_eq!(String::from_utf8_lossy(&output.stdout), expected, "{script}");
+        }
+    }
 }

@@ -315,6 +315,7 @@ impl Setup {
             env: vec![(FOLDER_VARIABLE.to_owned(), name.clone()), ("HOME".to_owned(), name)],
             pass_env: vec![],
             cwd: "/".into(),
+            is_cwd_configured: true,
             folders: Folders::default(),
             max_processes: 16,
             idle: Duration::from_secs(300),
@@ -360,6 +361,16 @@ impl Setup {
 /// The command of the guard.
 pub(crate) fn guard() -> Vec<OsString> {
     vec![example("guard").into()]
+}
+
+/// Compiles a program in C. Some attacks need calls that a shell does not have.
+pub(crate) fn compile(folder: &Path, source: &str) -> String {
+    let (file, program) = (folder.join("attack.c"), folder.join("attack"));
+    std::fs::write(&file, source).unwrap();
+    let compiled =
+        std::process::Command::new("cc").arg("-pthread").arg(&file).arg("-o").arg(&program).output().unwrap();
+    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+    program.display().to_string()
 }
 
 /// The path of an example of this crate.

@@ -253,7 +253,7 @@ impl Execution<'_> {
             records.push(Record::Progress { text });
             attempt.record(std::mem::take(records)).await?;
             tokio::select! {
-                () = attempt.sleep_until(attempt.now().plus(wait_ms)) => {}
+                () = attempt.sleep_for(wait_ms) => {}
                 () = attempt.cancelled() => return Err(End::stopped().into()),
             }
         }

@@ -4,9 +4,10 @@ use std::collections::HashMap;
 
 use mainspring_core::{
     Answer, Approval, ApprovalAnswer, Block, Budget, ClientResult, Failure, MessageId, MessageStatus, Role,
-    SuppliedResult, Usage, WaitRequest,
+    SuppliedResult, Time, Usage, WaitRequest,
 };
 use mainspring_kernel::adapter::{Ask, AttemptHandle, EarlierCalls, End, Executed, Record};
+use mainspring_kernel::clock::Moment;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -26,6 +27,8 @@ const MCP_START_TIMEOUT_MS: u64 = 60_000;
 pub(super) struct Execution<'a> {
     pub(super) adapter: &'a NativeAdapter,
     pub(super) attempt: AttemptHandle,
+    /// When the execution began, as a stored time and as a moment.
+    begun: (Time, Moment),
     pub(super) plan: Plan,
     /// The number of the run's last model call that produced a message.
     pub(super) steps: u32,
@@ -60,6 +63,8 @@ pub(super) struct ToolRound {
     pub(super) decided: Vec<ToolDecision>,
     /// Results that are known already.
     pub(super) known: Vec<ClientResult>,
+    /// When the client was asked for the known results.
+    pub(super) asked_at: Option<Time>,
     /// Records to commit together with the calls.
     pub(super) records: Vec<Record>,
 }
@@ -89,13 +94,14 @@ impl<'a> Execution<'a> {
 
     /// Resolves the plan, starts MCP servers and calls the start hook.
     async fn start(adapter: &'a NativeAdapter, attempt: AttemptHandle) -> Result<Self, Exit> {
+        let begun = (attempt.now(), attempt.moment());
         let assignment = attempt.assignment();
         let mut plan = Plan::resolve(adapter, &attempt).await?;
         let problems = tokio::select! {
             biased;
             () = attempt.cancelled() => return Err(End::stopped().into()),
             problems = plan.add_mcp_tools(adapter, assignment.run.mode) => problems?,
-            () = attempt.sleep_until(attempt.now().plus(MCP_START_TIMEOUT_MS)) => {
+            () = attempt.sleep_for(MCP_START_TIMEOUT_MS) => {
                 let failure = Failure::new("mcp_unavailable", "an MCP server did not answer in time");
                 return Err(End::failed(failure, true).into());
             }
@@ -107,6 +113,7 @@ impl<'a> Execution<'a> {
         let usage = assignment.run.usage;
         let execution = Self {
             adapter,
+            begun,
             attempt,
             plan,
             steps: 0,
@@ -166,7 +173,7 @@ impl<'a> Execution<'a> {
     /// Determines where to continue, from the end of the path and from the answer that the run waited for.
     async fn resume_point(&mut self) -> Result<NextAction, Exit> {
         let last = self.attempt.path(1).await?.pop();
-        let (decided, known) = self.apply_answer()?;
+        let answered = self.apply_answer()?;
         if self.attempt.assignment().attempt.no > 1 {
             self.earlier = self.attempt.earlier_calls().await?;
         }
@@ -175,35 +182,33 @@ impl<'a> Execution<'a> {
         Ok(match last.map(|last| (prompt::tool_uses(&last), last.text())) {
             None => NextAction::CallModel,
             Some((calls, text)) if calls.is_empty() => NextAction::CheckAnswer { text, records: vec![] },
-            Some((calls, _)) => NextAction::RunTools(ToolRound { calls, decided, known, records: vec![] }),
+            Some((calls, _)) => NextAction::RunTools(ToolRound { calls, ..answered }),
         })
     }
 
     /// Applies the answer that the run waited for, if there is one. Returns the tool decisions made so far and the
-    /// client's tool results.
-    fn apply_answer(&mut self) -> Result<(Vec<ToolDecision>, Vec<ClientResult>), Exit> {
-        let Some(answered) = self.attempt.answer().cloned() else { return Ok((vec![], vec![])) };
+    /// client's tool results, as a round without calls.
+    fn apply_answer(&mut self) -> Result<ToolRound, Exit> {
+        let mut round = ToolRound::default();
+        let Some(answered) = self.attempt.answer().cloned() else { return Ok(round) };
         let resume = Resume::deserialize(&answered.resume);
         self.resume =
             resume.map_err(|error| Exit::failed("corrupt", format!("the stored resume state: {error}")))?;
         match std::mem::take(&mut self.resume.about) {
-            Question::Nothing => Ok((vec![], vec![])),
-            Question::Limit => {
-                self.apply_limit_answer(&answered.answer)?;
-                Ok((vec![], vec![]))
+            Question::Nothing => {}
+            Question::Limit => self.apply_limit_answer(&answered.answer)?,
+            Question::Tool { decided, pause } => {
+                round.decided = decided;
+                round.decided.push(resolve_pause(&pause, &answered.answer));
             }
-            Question::Tool { mut decided, pause } => {
-                decided.push(resolve_pause(&pause, &answered.answer));
-                Ok((decided, vec![]))
-            }
-            Question::Calls { decided } => {
-                let results = match answered.answer {
-                    Answer::Tools { results } => results,
-                    _ => vec![],
-                };
-                Ok((decided, results))
+            Question::Calls { decided, asked_at } => {
+                (round.decided, round.asked_at) = (decided, asked_at);
+                if let Answer::Tools { results } = answered.answer {
+                    round.known = results;
+                }
             }
         }
+        Ok(round)
     }
 
     /// Raises the run's limits by one more allowance, or fails the run if that was denied.
@@ -235,8 +240,8 @@ impl<'a> Execution<'a> {
     fn check_limits(&self) -> Result<(), Exit> {
         let assignment = self.attempt.assignment();
         let limits = &self.plan.limits;
-        let since = assignment.run.limited_since_in(&assignment.attempt);
-        let millis = self.attempt.now().since(since);
+        let before = self.begun.0.since(assignment.run.limited_since_in(&assignment.attempt));
+        let millis = before.saturating_add(self.attempt.moment().since(self.begun.1));
         let used = self.usage + self.delegated_usage;
         let Some(limit) = limits.limit_reached(self.resume.granted + 1, self.steps, &used, millis) else {
             return Ok(());

@@ -1,5 +1,6 @@
 //! The state of an execution that waits, stored with the wait.
 
+use mainspring_core::Time;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -36,6 +37,9 @@ pub(super) enum Question {
     Calls {
         /// The decisions for all calls.
         decided: Vec<ToolDecision>,
+        /// When the client was asked. Earlier versions did not store it.
+        #[serde(default)]
+        asked_at: Option<Time>,
     },
 }
 

@@ -13,7 +13,7 @@ use futures_util::{FutureExt, StreamExt};
 use mainspring_core::message::text_of;
 use mainspring_core::{
     Approval, ApprovalChoice, ApprovalRequest, ArtifactRole, Block, ClientCall, ClientResult, Decider,
-    Failure, Replies, RequestedCall, ToolOutcome, WaitRequest,
+    Failure, Replies, RequestedCall, Time, ToolOutcome, WaitRequest,
 };
 use mainspring_kernel::adapter::{Ask, End, HandleError, NewArtifact, Record};
 use mainspring_kernel::policy::{self, Action, Resource, Verdict};
@@ -38,7 +38,7 @@ struct Finished {
 impl Execution<'_> {
     /// Decides and runs the calls, and records their results. The first commit also holds the round's records.
     pub(super) async fn run_tools(&mut self, round: ToolRound) -> Result<(), Exit> {
-        let ToolRound { calls, mut decided, known, mut records } = round;
+        let ToolRound { calls, mut decided, known, asked_at, mut records } = round;
         for call in calls.iter().skip(decided.len()) {
             let decision = match self.ended_result(call) {
                 Some(_) => ToolDecision::Execute,
@@ -68,7 +68,9 @@ impl Execution<'_> {
                 // A tool that ran before the run waited, recorded by an earlier version.
                 (_, Some(result)) if !is_client => results[at] = Some(result),
                 (ToolDecision::Execute, Some(result)) => {
-                    results[at] = Some(self.prepare_result(call, result).await?);
+                    let result = self.prepare_result(call, result).await?;
+                    records.push(provided_record(call, asked_at, &result));
+                    results[at] = Some(result);
                 }
                 (ToolDecision::Execute, None) if is_client => for_client.push(at),
                 (ToolDecision::Execute, None) => match self.begin(call, &mut records) {
@@ -142,7 +144,10 @@ impl Execution<'_> {
             input: calls[*at].input.clone(),
             answered: false,
         });
-        self.wait(Ask::calls(client_calls.collect()), Question::Calls { decided })
+        self.wait(
+            Ask::calls(client_calls.collect()),
+            Question::Calls { decided, asked_at: Some(self.attempt.now()) },
+        )
     }
 
     /// Decides about a call. Adds the records of a decision by the policy.
@@ -284,7 +289,7 @@ impl Execution<'_> {
         async move {
             let name = entry.spec.name.clone();
             let timeout_ms = entry.traits.timeout_ms;
-            let deadline = attempt.sleep_until(attempt.now().plus(timeout_ms));
+            let deadline = attempt.sleep_for(timeout_ms);
             let outcome = tokio::select! {
                 biased;
                 returned = AssertUnwindSafe(entry.call(call)).catch_unwind() => match returned {
@@ -412,6 +417,17 @@ fn skipped_by(decision: &ToolDecision) -> Skipped {
         ToolDecision::Execute | ToolDecision::Pause { .. } => {
             Skipped::rejected("tool_invalid", "the call was not decided".into())
         }
+    }
+}
+
+/// Records the end of a call that the client has executed.
+fn provided_record(call: &ToolUse, asked_at: Option<Time>, result: &ToolResult) -> Record {
+    Record::ToolProvided {
+        tool_use_id: call.id.clone(),
+        name: call.name.clone(),
+        asked_at,
+        is_error: result.is_error,
+        content: vec![Block::text(&result.text)],
     }
 }
 

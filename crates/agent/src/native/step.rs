@@ -195,9 +195,8 @@ impl Execution<'_> {
             options.max_tries
         );
         self.attempt.record(vec![step, Record::Progress { text }]).await?;
-        let until = self.attempt.now().plus(wait_ms);
         tokio::select! {
-            () = self.attempt.sleep_until(until) => Ok(()),
+            () = self.attempt.sleep_for(wait_ms) => Ok(()),
             () = self.attempt.cancelled() => Err(End::stopped().into()),
         }
     }

@@ -34,7 +34,7 @@ impl Execution<'_> {
             let call = OneShot { model: &model, system: SYSTEM_PROMPT, text };
             let result = tokio::select! {
                 result = call.call() => result,
-                () = attempt.sleep_until(attempt.now().plus(TIMEOUT_MS)) => return (None, Usage::UNKNOWN),
+                () = attempt.sleep_for(TIMEOUT_MS) => return (None, Usage::UNKNOWN),
             };
             let usage = result.usage.unwrap_or(Usage::UNKNOWN);
             match result.text {

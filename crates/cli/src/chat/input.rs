@@ -5,7 +5,6 @@ use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 
-use anstyle::Style;
 use rustix::termios::{self, LocalModes, OptionalActions, QueueSelector, Termios};
 use rustyline::completion::Completer;
 use rustyline::error::ReadlineError;
@@ -18,6 +17,7 @@ use tokio::io::{AsyncBufReadExt, BufReader, Lines, Stdin};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::command::SLASH_COMMANDS;
+use crate::safe_text::{Style, safe};
 
 /// Maximum number of lines in the history.
 const MAX_HISTORY_LINES: usize = 10_000;
@@ -155,7 +155,7 @@ impl LineEditor {
 
     fn read(&mut self, request: &LineRequest) -> io::Result<LineInput> {
         let styled = format!("{}{}{:#}", request.style, request.prompt, request.style);
-        match self.editor.readline(&(request.prompt, styled.as_str())) {
+        match self.editor.readline(&(request.prompt, &*safe(&styled))) {
             Ok(line) => {
                 let line = line.replace("\\\n", "\n");
                 if !request.answer && self.editor.add_history_entry(line.as_str()).unwrap_or(false) {

@@ -3,10 +3,9 @@
 
 use std::io::{self, IsTerminal};
 
-use anstyle::Style;
-
 use super::wrap::{Wrap, one_line};
-use crate::output::{DIM, Output, RED, Spinner, YELLOW};
+use crate::output::{DIM, Output, PLAIN, RED, Spinner, YELLOW};
+use crate::safe_text::Style;
 
 /// Maximum line width, however wide the terminal is: longer lines are hard to read.
 const MAX_WIDTH_COLUMNS: usize = 100;
@@ -105,12 +104,12 @@ impl<'a> Screen<'a> {
 
     /// Writes an error line.
     pub(super) fn print_error(&mut self, text: &str) -> io::Result<()> {
-        self.print_marked_line("✗", RED, Style::new(), text)
+        self.print_marked_line("✗", RED, PLAIN, text)
     }
 
     /// Writes a question to the person.
     pub(super) fn print_question(&mut self, text: &str) -> io::Result<()> {
-        self.print_marked_line("?", YELLOW, Style::new(), text)
+        self.print_marked_line("?", YELLOW, PLAIN, text)
     }
 
     /// Writes a wrapped line of its own, with a marker before it.

@@ -90,7 +90,7 @@ impl Conversation<'_, '_> {
                     _ => return Ok(TurnEnd::Leave(Exit::Cancelled)),
                 },
                 item = events.next() => item,
-                () = clock.sleep_until(clock.now().plus(SPINNER_DELAY_MS)), if self.screen.is_idle() => {
+                () = clock.sleep_for(SPINNER_DELAY_MS), if self.screen.is_idle() => {
                     self.screen.show_spinner(display.activity.as_deref().unwrap_or("working"));
                     continue;
                 }

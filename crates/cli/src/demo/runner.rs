@@ -1,6 +1,5 @@
 //! Running a scenario and printing its events.
 
-use anstyle::Style;
 use mainspring_core::{Answer, Body, MessageId, Place, Position, Role, Run};
 use mainspring_kernel::feed::{Delta, Item};
 use mainspring_kernel::kernel::{Caller, Kernel, NewSession, RunRequest};
@@ -9,6 +8,7 @@ use mainspring_kernel::store::SessionRef;
 use super::scenario::{SCENARIOS, Scenario, describe_event};
 use crate::error::CliError;
 use crate::output::{self, BOLD, DIM, Output, format_duration};
+use crate::safe_text::Style;
 
 /// Amount of text after which the scenario `cancel` is cancelled.
 const CANCEL_AFTER_BYTES: usize = 90;
@@ -181,7 +181,7 @@ impl DemoRunner<'_> {
     }
 
     pub(super) fn print_scenario_line(&self, scenario: &Scenario, text: &str) -> Result<(), CliError> {
-        let style = Style::new().fg_color(Some(scenario.colour.into()));
+        let style = Style::colour(scenario.colour);
         self.print_line(&format!("  {style}{:>7}{style:#} {DIM}│{DIM:#} {text}", scenario.key))
     }
 

@@ -48,10 +48,15 @@ fn parse_external_ref(text: &str) -> Result<ExternalRef, String> {
 }
 
 impl SessionSelector {
-    async fn target(self, connection: &mut Connection<'_>) -> Result<SessionTarget, CliError> {
+    async fn target(
+        self,
+        context: &Context<'_>,
+        connection: &mut Connection<'_>,
+    ) -> Result<SessionTarget, CliError> {
         // A new session gets the working folder of queries that name none, so that the first such query continues in
-        // it.
-        let cwd = std::env::home_dir().map(|home| home.to_string_lossy().into_owned());
+        // it. A server at another address has other folders.
+        let home = std::env::home_dir().filter(|_| context.config().url.is_none());
+        let cwd = home.map(|home| home.to_string_lossy().into_owned());
         if let Some(task) = self.task {
             return Ok(SessionTarget { cwd, ..SessionTarget::from(&Surface::task_chat(&task)) });
         }
@@ -73,9 +78,10 @@ impl Adopt {
         connection: &mut Connection<'_>,
     ) -> Result<(), CliError> {
         let Self { native, adapter, session, cwd, system } = self;
+        let cwd = context.folder(cwd.as_deref())?;
         let adoption =
             BindingAdoption { adapter, adapter_native_session_id: native, cwd, system_prompt: system };
-        let target = session.target(connection).await?;
+        let target = session.target(context, connection).await?;
         let adopted =
             connection.request(async |client| client.session_adopt(&target, &adoption).await).await?;
         if context.output.json {

@@ -16,6 +16,7 @@ use crate::kill::example;
 mod mcp;
 mod real;
 mod restart;
+mod workspaces;
 
 async fn world(resumes: &str) -> World {
     world_with(resumes, |_| {}).await

@@ -18,6 +18,11 @@ struct Attack {
 
 impl Attack {
     async fn start(settings: &str) -> Self {
+        Self::start_with(settings, &[]).await
+    }
+
+    /// Starts a server with further variables in its environment.
+    async fn start_with(settings: &str, variables: &[(&str, &str)]) -> Self {
         let dir = Arc::new(tempfile::tempdir().unwrap());
         let (agent, file) = (dir.path().join("agent"), dir.path().join("config.toml"));
         for folder in [&agent, &dir.path().join("work"), &dir.path().join("other")] {
@@ -34,7 +39,7 @@ impl Attack {
             ("MAINSPRING_ADAPTER", "agent"),
             ("PATH", path.as_str()),
         ];
-        let server = Server::start_in(dir.clone(), &settings);
+        let server = Server::start_in(dir.clone(), &[&settings, variables].concat());
         let key = Self::make_key(&server, json!({"name": "stranger", "ownerId": "eve"})).await;
         Self { server, key }
     }
@@ -140,6 +145,9 @@ async fn keys_of_other_owners_get_the_folders_that_are_configured_for_them() {
         assert_eq!((status, &problem["code"]), (403, &json!("folder_not_allowed")), "{cwd:?}: {problem}");
         assert!(problem["detail"].as_str().unwrap().contains("key with `--folder`"), "{problem}");
     }
+    // Nobody chose the folder in which the server was started.
+    let (status, problem) = attack.prompt(&json!({"prompt": "hi"})).await;
+    assert_eq!((status, &problem["code"]), (403, &json!("folder_not_allowed")), "{problem}");
     let key = json!({"name": "worker", "ownerId": "eve", "folders": [work]});
     let key = Attack::make_key(&attack.server, key).await;
     let run = async |cwd: &Path| {
@@ -268,4 +276,20 @@ async fn a_hostile_pattern_does_not_hang_the_server() {
     });
     let run = waiting(&attack.key, body).await;
     assert_eq!(run["status"], "waiting_input", "{run}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_confined_agent_is_not_told_where_the_sockets_of_the_session_are() {
+    let runtime = tempfile::tempdir().unwrap();
+    let folder = runtime.path().to_str().unwrap();
+    let names = ["XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS", "SSH_AUTH_SOCK"];
+    for (settings, told) in
+        [("", 0), ("pass_env = [\"XDG_RUNTIME_DIR\", \"SSH_AUTH_SOCK\"]", 2), ("sandbox = \"off\"", 1)]
+    {
+        let attack = Attack::start_with(settings, &names.map(|name| (name, folder))).await;
+        let script = format!("told:; {}", names.map(|name| format!("env {name}")).join("; "));
+        let run = attack.run_locally("s", &attack.path("work"), &script).await;
+        let text = run["finalText"].as_str().unwrap();
+        assert_eq!(text.matches(folder).count(), told, "{settings}: {text}");
+    }
 }

@@ -121,6 +121,7 @@ fn verify_names_damage_and_repair_says_what_it_could_not_rebuild() {
     fs::write(home.join("notes.txt"), "tea").unwrap();
     succeeded(run(home, &["prompt", "--session", "a", "--attach", "notes.txt", "say kept"]));
     succeeded(run(home, &["backup", "copy"]));
+    succeeded(run(home, &["prompt", "--session", "b", "say later"]));
     let verified = succeeded(run(home, &["verify", "--json"]));
     let parts: Vec<Value> = json_lines(&verified).into_iter().map(|part| part["part"].clone()).collect();
     assert_eq!(parts, ["structure", "checksums", "events", "trees", "artifacts"]);
@@ -129,6 +130,7 @@ fn verify_names_damage_and_repair_says_what_it_could_not_rebuild() {
     fs::write(home.join("state/artifacts").join(blob.unwrap()), "toa").unwrap();
     let connection = rusqlite::Connection::open(&database).unwrap();
     connection.execute_batch("UPDATE messages SET content = replace(content, 'kept', 'kent')").unwrap();
+    connection.execute_batch("UPDATE messages SET content = replace(content, 'later', 'laser')").unwrap();
     // A row without a checksum is compared with its events.
     connection.execute_batch("UPDATE runs SET status = 'failed', state_checksum = NULL").unwrap();
     connection.close().unwrap();
@@ -146,12 +148,11 @@ fn verify_names_damage_and_repair_says_what_it_could_not_rebuild() {
     let repaired = run(home, &["repair", "--from", "copy"]);
     assert_eq!(repaired.code, 5, "{}{}", repaired.out, repaired.err);
     assert!(repaired.out.contains("artifact contents (1)"), "{}", repaired.out);
-    assert!(repaired.out.contains("messages and events, from the backup (2)"), "{}", repaired.out);
-    assert!(
-        repaired.out.contains("not repaired") && !repaired.out.contains("its hash has changed"),
-        "{}",
-        repaired.out
-    );
+    assert!(repaired.out.contains("damaged rows, from the backup (2)"), "{}", repaired.out);
+    assert!(repaired.out.contains("outcomes of runs, from their events (2)"), "{}", repaired.out);
+    // No backup has the messages of the later session.
+    assert_eq!(repaired.out.matches("not repaired message msg_").count(), 2, "{}", repaired.out);
+    assert!(!repaired.out.contains("its hash has changed"), "{}", repaired.out);
     assert!(home.join("state/mainspring.sqlite3.before-repair").exists());
     succeeded(run(home, &["vacuum"]));
 }

@@ -6,6 +6,8 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
+use crate::guests::serve;
+
 /// Runs `mainspring` on `dir` without a terminal, as a script would.
 fn mainspring(dir: &Path, arguments: &[&str]) -> Output {
     command(dir).args(arguments).output().unwrap()
@@ -90,6 +92,9 @@ fn a_new_session_works_in_the_folder_of_its_caller() {
     };
     assert_eq!(run(dir.path(), &["prompt", "--session", "a", "say hi"]).code, 0);
     assert_eq!(cwd_of("a"), folder.to_str().unwrap());
+    let missing = run(dir.path(), &["session", "new", "b", "--cwd", "below"]);
+    assert!(missing.code == 2 && missing.err.contains("does not exist"), "{}", missing.err);
+    std::fs::create_dir(dir.path().join("below")).unwrap();
     assert_eq!(run(dir.path(), &["session", "new", "b", "--cwd", "below"]).code, 0);
     assert_eq!(cwd_of("b"), folder.join("below").to_str().unwrap(), "a relative folder is the caller's");
     let elsewhere = tempfile::tempdir().unwrap();
@@ -100,12 +105,39 @@ fn a_new_session_works_in_the_folder_of_its_caller() {
 }
 
 #[test]
+fn an_adopted_session_has_the_folder_that_its_caller_means() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(
+        dir.path().join("mainspring.toml"),
+        "[adapters.agent]\nkind = \"acp\"\ncommand = [\"true\"]\n",
+    )
+    .unwrap();
+    let adopt = |task: &str, more: &[&str]| {
+        let arguments = ["session", "adopt", task, "--adapter", "agent", "--task", task, "--json"];
+        run(dir.path(), &[&arguments, more].concat())
+    };
+    let adopted = adopt("1", &["--cwd", "."]);
+    assert_eq!(adopted.code, 0, "{}", adopted.err);
+    let folder = dir.path().canonicalize().unwrap();
+    assert_eq!(json_lines(&adopted)[0]["binding"]["cwd"], folder.to_str().unwrap());
+    let missing = adopt("2", &["--cwd", "nowhere"]);
+    assert!(missing.code == 2 && missing.err.contains("does not exist"), "{}", missing.err);
+    let (_server, url) = serve(dir.path());
+    let token = run(dir.path(), &["serve", "--print-token"]).out;
+    let remote = adopt("3", &["--url", &url, "--key", token.trim()]);
+    assert_eq!(remote.code, 0, "{}", remote.err);
+    assert_eq!(json_lines(&remote)[0]["session"]["cwd"], Value::Null, "a server elsewhere has other folders");
+}
+
+#[test]
 fn no_text_can_control_the_terminal() {
     let dir = tempfile::tempdir().unwrap();
     let (cursor, direction) = ('\r', '\u{202E}');
-    let script = format!("say rm -rf ~{cursor}read{direction}EMDAER");
+    // Not even in the colours of the program.
+    let script = format!("say rm -rf ~{cursor}read{direction}EMDAER\u{1B}[32m");
     let prompt = run(dir.path(), &["prompt", "--session", "a", &script]);
-    assert_eq!((prompt.code, prompt.out.as_str()), (0, "rm -rf ~␍read\u{FFFD}EMDAER\n"), "{}", prompt.err);
+    let expected = "rm -rf ~␍read\u{FFFD}EMDAER␛[32m\n";
+    assert_eq!((prompt.code, prompt.out.as_str()), (0, expected), "{}", prompt.err);
     for command in [
         &["session", "show", "a"][..],
         &["session", "list"],

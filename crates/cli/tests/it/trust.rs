@@ -121,7 +121,12 @@ fn a_person_sees_what_a_file_would_do_trusts_it_and_is_asked_again_after_a_chang
         assert!(looked.out.contains(&wanted), "{wanted}: {}", looked.out);
     }
     assert_eq!(visit.run(&["trust", "list"]).out, "", "looking is not trusting");
-    let trusted = visit.run(&["trust"]);
+    for arguments in [&["trust"][..], &["trust", "--json"]] {
+        let unasked = visit.run(arguments);
+        assert!(unasked.code == 2 && unasked.err.contains("add --yes"), "{}", unasked.err);
+    }
+    assert_eq!(visit.run(&["trust", "list"]).out, "", "nobody was asked");
+    let trusted = visit.run(&["trust", "--yes"]);
     assert!(
         trusted.code == 0 && trusted.out.contains("adapters.evil.command"),
         "{}{}",
@@ -189,7 +194,10 @@ fn an_agent_of_a_trusted_file_runs() {
         "adapter = \"mine\"\n[adapters.mine]\nkind = \"acp\"\ncommand = [{:?}, {agent:?}, \"resume\"]\n",
         example("acp_agent")
     ));
-    assert_eq!(visit.run(&["trust", visit.folder().join("mainspring.toml").to_str().unwrap()]).code, 0);
+    assert_eq!(
+        visit.run(&["trust", "--yes", visit.folder().join("mainspring.toml").to_str().unwrap()]).code,
+        0
+    );
     let output = visit.run(&["prompt", "my name is Ada"]);
     assert_eq!((output.code, output.out.as_str()), (0, "my name is Ada\n"), "{}", output.err);
     assert_eq!(lines_about(&output, "ignored"), 0, "{}", output.err);

@@ -41,7 +41,7 @@ async fn the_events_of_all_sessions_come_in_one_order_and_resume_at_a_position()
         match events.next().await.unwrap().unwrap() {
             OwnerItem::Event(event) => seen.push(*event),
             OwnerItem::CaughtUp(position) => break position,
-            OwnerItem::Unknown => panic!("an unknown item"),
+            OwnerItem::Store(_) | OwnerItem::Unknown => panic!("an unknown item"),
         }
     };
     assert!(seen.iter().all(|event| event.body.kind().starts_with("run.")), "{seen:?}");

@@ -80,19 +80,19 @@ pub(super) async fn watch(host: Weak<Shared>) {
         }
         let check = check(&link);
         tokio::pin!(check);
-        let mut deadline = clock.now().plus(ANSWER_TIMEOUT_MS);
+        let mut deadline = clock.moment().plus(ANSWER_TIMEOUT_MS);
         let answer = loop {
             tokio::select! {
                 answer = &mut check => break answer,
-                () = clock.sleep_until(deadline), if !link.is_local() => {
+                () = clock.sleep_until_moment(deadline), if !link.is_local() => {
                     let Some(shared) = host.upgrade() else { return };
                     tell(&shared, &mut told, Some(&Obstacle::not_responding())).await;
                     // Queries that begin meanwhile are told as well.
-                    deadline = clock.now().plus(INTERVAL_MS);
+                    deadline = clock.moment().plus(INTERVAL_MS);
                 }
             }
         };
-        let now = clock.now();
+        let now = clock.moment();
         if !matches!(answer, Answer::Gone) {
             gone_since = None;
         }
@@ -110,7 +110,7 @@ pub(super) async fn watch(host: Weak<Shared>) {
             tell(&shared, &mut told, obstacle.as_ref()).await;
         }
         drop(shared);
-        clock.sleep_until(clock.now().plus(INTERVAL_MS)).await;
+        clock.sleep_for(INTERVAL_MS).await;
     }
 }
 

@@ -162,7 +162,7 @@ impl Reader {
                 }
                 Some(Err(error)) if error.is_retryable() => {
                     let clock = &self.shared.clock;
-                    clock.sleep_until(clock.now().plus(RETRY_DELAY_MS)).await;
+                    clock.sleep_for(RETRY_DELAY_MS).await;
                 }
                 Some(Err(error)) => return self.fail(&code_and_message(&error)).await,
                 None => return self.fail(&("not_found".into(), "the session was deleted".into())).await,

@@ -287,7 +287,7 @@ async fn run(shared: &Arc<Shared>, call: Call) -> String {
     };
     tokio::select! {
         answer = answer => answer,
-        () = shared.clock.sleep_until(shared.clock.now().plus(shared.options.tool_timeout_ms)) => timed_out,
+        () = shared.clock.sleep_for(shared.options.tool_timeout_ms) => timed_out,
     }
 }
 

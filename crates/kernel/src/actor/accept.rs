@@ -11,6 +11,7 @@ use super::draft::QueuedDraft;
 use super::tree::Base;
 use super::{Actor, created};
 use crate::error::{CreateError, Error};
+use crate::folders::check_folder_usable;
 use crate::kernel::{Accept, Accepted, instructions_hash};
 use crate::scheduler::Permit;
 use crate::store::{Request, Row};
@@ -135,7 +136,7 @@ impl Actor {
         let folder = accept.options.cwd.as_deref().or(self.hot.session.cwd.as_deref());
         if accept.options.folders != accept.caller.folders {
             // The run is limited to the folders of its parent, and its caller to others.
-            self.shared.check_folder(&adapter, folder, accept.caller.folders.as_deref())?;
+            self.shared.check_run_folder(&adapter, folder, accept.caller.folders.as_deref())?;
         }
         self.check_fits_adapter(&adapter, &accept.options, folder)?;
         self.shared.check_limits_kept(&adapter, &accept.options.limits)?;
@@ -154,11 +155,8 @@ impl Actor {
             return Err(Error::Unsupported { adapter: adapter.into(), what: "call tools that you execute" });
         }
         // Comes first: whether a folder exists is not said to a caller who may not use it.
-        self.shared.check_folder(adapter, folder, options.folders.as_deref())?;
-        if let (Some(known), Some(folder)) = (self.shared.adapters.get(adapter), folder) {
-            known.check_folder(folder).map_err(Error::Invalid)?;
-        }
-        Ok(())
+        self.shared.check_run_folder(adapter, folder, options.folders.as_deref())?;
+        check_folder_usable(folder)
     }
 
     /// Returns the policy that takes effect, or refuses a prompt that a busy session cannot take.

@@ -2,19 +2,22 @@
 
 use std::sync::Arc;
 
-use mainspring_core::{Attempt, AttemptId, Message, Run, RunStatus};
+use mainspring_core::{Attempt, AttemptId, Message, Run, RunStatus, Time};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::cancel::Stop;
 use crate::adapter::{AskReply, Record};
+use crate::clock::{Clock, Moment};
 use crate::scheduler::Permit;
 
 /// The run that has a live attempt.
 pub(super) struct Active {
     pub(super) run: Run,
     pub(super) attempt: Attempt,
+    /// When the run became active in this process, as a stored time and as a moment.
+    pub(super) begun: (Time, Moment),
     pub(super) permit: Option<Permit>,
     /// The execution; none while only the store holds a wait.
     pub(super) task: Option<AbortHandle>,
@@ -32,10 +35,11 @@ pub(super) struct Active {
 }
 
 impl Active {
-    pub(super) fn new(run: Run, attempt: Attempt, prompt: Arc<Message>) -> Self {
+    pub(super) fn new(run: Run, attempt: Attempt, prompt: Arc<Message>, clock: &Clock) -> Self {
         Self {
             run,
             attempt,
+            begun: (clock.now(), clock.moment()),
             permit: None,
             task: None,
             cancel: CancellationToken::new(),
@@ -46,6 +50,11 @@ impl Active {
             at_end: vec![],
             steering: watch::Sender::new(false),
         }
+    }
+
+    /// The time that counts against the run's time limit from before it became active, in milliseconds.
+    pub(super) fn used_before_ms(&self) -> u64 {
+        self.begun.0.since(self.run.limited_since_in(&self.attempt))
     }
 
     pub(super) fn status(&self) -> RunStatus {

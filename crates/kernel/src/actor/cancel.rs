@@ -2,13 +2,14 @@
 
 use mainspring_core::run::{Command as RunCommand, Outcome};
 use mainspring_core::{
-    Attempt, AttemptId, CancelReason, Failure, Proof, Run, RunId, RunStatus, Supervision, Time, Usage,
+    Attempt, AttemptId, CancelReason, Failure, Proof, Run, RunId, RunStatus, Supervision, Usage,
 };
 use tokio::sync::oneshot;
 
 use super::patience::INITIAL_BACKOFF_MS;
 use super::{Active, Actor, Reply, Report};
 use crate::adapter::{Death, Dispatch, HandleError};
+use crate::clock::Moment;
 use crate::error::Error;
 use crate::kernel::CancelOutcome;
 
@@ -20,7 +21,7 @@ pub(super) struct Stop {
     /// True while the adapter is asked to stop and its answer is not recorded.
     dispatching: bool,
     /// When the attempt is killed unless it has stopped by then.
-    kill_at: Option<Time>,
+    kill_at: Option<Moment>,
     /// The outcome of the attempt once nothing acts for it; set when its execution is given up.
     killing: Option<Outcome>,
 }
@@ -36,7 +37,7 @@ impl Stop {
     }
 
     /// Begins to ask the adapter to stop.
-    fn dispatch(&mut self, kill_at: Time) {
+    fn dispatch(&mut self, kill_at: Moment) {
         self.dispatching = true;
         self.kill_at = Some(kill_at);
     }
@@ -150,7 +151,7 @@ impl Actor {
     fn dispatch_cancel(&mut self) {
         let Some(active) = &mut self.active else { return };
         let (by, clock) = (active.attempt.id, self.shared.clock.clone());
-        let kill_at = clock.now().plus(self.shared.options.cancel_grace_ms);
+        let kill_at = clock.moment().plus(self.shared.options.cancel_grace_ms);
         active.stop.dispatch(kill_at);
         active.cancel.cancel();
         if let Some(held) = active.held.take() {
@@ -162,7 +163,7 @@ impl Actor {
             let dispatch = match adapter {
                 Some(adapter) => tokio::select! {
                     dispatch = adapter.cancel(by) => dispatch,
-                    () = clock.sleep_until(kill_at) => not_dispatched,
+                    () = clock.sleep_until_moment(kill_at) => not_dispatched,
                 },
                 None => not_dispatched,
             };
@@ -191,7 +192,7 @@ impl Actor {
     }
 
     /// Returns when the active run is killed unless it has stopped by then.
-    pub(super) fn kill_at(&self) -> Option<Time> {
+    pub(super) fn kill_at(&self) -> Option<Moment> {
         self.active.as_ref()?.stop.kill_at
     }
 
@@ -208,8 +209,8 @@ impl Actor {
     /// Asks the adapter to kill everything that is left of an aborted execution. An adapter that fails or does not answer within the
     /// grace period has proven nothing.
     pub(super) fn kill_remains(&self, adapter: &str, by: AttemptId) {
-        let (tx, clock) = (self.tx.clone(), self.shared.clock.clone());
-        let until = clock.now().plus(self.shared.options.cancel_grace_ms);
+        let tx = self.tx.clone();
+        let grace = self.shared.clock.sleep_for(self.shared.options.cancel_grace_ms);
         let killing = self.shared.adapters.get(adapter).cloned().map(|adapter| {
             let kill = async move { adapter.kill(by).await };
             self.shared.tasks.spawn(kill)
@@ -218,7 +219,7 @@ impl Actor {
             let death = match killing {
                 Some(mut killing) => tokio::select! {
                     death = &mut killing => death.unwrap_or(Death::Unproven),
-                    () = clock.sleep_until(until) => {
+                    () = grace => {
                         killing.abort();
                         Death::Unproven
                     }

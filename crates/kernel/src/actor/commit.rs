@@ -169,7 +169,7 @@ impl Actor {
     /// Sleeps for `backoff_ms` before a retry, and doubles it.
     async fn backoff(&self, backoff_ms: &mut u64) {
         let clock = &self.shared.clock;
-        clock.sleep_until(clock.now().plus(*backoff_ms)).await;
+        clock.sleep_for(*backoff_ms).await;
         *backoff_ms = (*backoff_ms * 2).min(MAX_BACKOFF_MS);
     }
 }

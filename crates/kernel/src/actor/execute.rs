@@ -115,7 +115,7 @@ impl Actor {
         answer: Option<Answered>,
     ) {
         self.feed.authorize(Some((attempt.id, run.id)));
-        let mut active = Active::new(run, attempt, prompt);
+        let mut active = Active::new(run, attempt, prompt, &self.shared.clock);
         active.permit = Some(permit);
         active.has_output = answer.is_some();
         active.steering.send_replace(self.is_steered());

@@ -14,6 +14,7 @@ use mainspring_core::{RunStatus, Time};
 use tokio::sync::oneshot;
 
 use super::{Actor, Reply};
+use crate::clock::Moment;
 use crate::error::Error;
 use crate::kernel::STOP_WITHOUT_STORE_MS;
 
@@ -28,7 +29,7 @@ pub(super) struct Lifetime {
     over: bool,
     shutdown: Option<oneshot::Sender<()>>,
     /// When a stopping actor stops to retry a change that cannot be stored.
-    give_up_at: Option<Time>,
+    give_up_at: Option<Moment>,
 }
 
 #[derive(Clone, Copy)]
@@ -79,9 +80,9 @@ impl Lifetime {
 
     /// Returns when a stopping actor stops to retry a change that cannot be stored: a while after the first try has
     /// failed, and not after `stop_by`.
-    pub(super) fn give_up_at(&mut self, now: Time, stop_by: Option<Time>) -> Option<Time> {
+    pub(super) fn give_up_at(&mut self, now: Moment, stop_by: Option<Moment>) -> Option<Moment> {
         self.shutdown.as_ref()?;
-        let latest = now.plus(STOP_WITHOUT_STORE_MS).min(stop_by.unwrap_or(Time(i64::MAX)));
+        let latest = now.plus(STOP_WITHOUT_STORE_MS).min(stop_by.unwrap_or(Moment::NEVER));
         Some(*self.give_up_at.get_or_insert(latest))
     }
 

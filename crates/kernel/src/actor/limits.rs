@@ -4,9 +4,10 @@
 //! effort is enough; then the run records at its end that the limit was exceeded. An unknown cost stops no run.
 
 use mainspring_core::run::Outcome;
-use mainspring_core::{Body, Budget, Failure, Limit, RunLimits, RunStatus, Time};
+use mainspring_core::{Body, Budget, Failure, Limit, RunLimits, RunStatus};
 
 use super::{Active, Actor, AttemptDraft};
+use crate::clock::Moment;
 
 /// The code of the failure of a run that was stopped at a limit.
 const LIMIT_REACHED: &str = "limit_reached";
@@ -14,14 +15,14 @@ const LIMIT_REACHED: &str = "limit_reached";
 impl Actor {
     /// Stops the active run if it has reached a limit.
     pub(super) fn enforce_limits(&mut self) {
-        let now = self.shared.clock.now();
         let Some(active) = self.active.as_ref().filter(|active| !active.stop.is_killing()) else { return };
         if active.status() == RunStatus::Cancelling {
             return;
         }
         let Some(limits) = self.limits(active) else { return };
-        let since = active.run.limited_since_in(&active.attempt);
-        let Some(limit) = limits.limit_reached(1, 0, &active.run.usage, now.since(since)) else { return };
+        let time_used_ms =
+            self.shared.clock.moment().since(active.begun.1).saturating_add(active.used_before_ms());
+        let Some(limit) = limits.limit_reached(1, 0, &active.run.usage, time_used_ms) else { return };
         let status = if matches!(limit, Limit::Time(_)) { RunStatus::TimedOut } else { RunStatus::Failed };
         let message = format!("the run has used up its limit of {limit}; raise it and retry");
         let error = Failure::new(LIMIT_REACHED, message);
@@ -47,13 +48,13 @@ impl Actor {
     }
 
     /// When the active run reaches its time limit.
-    pub(super) fn time_limit(&self) -> Option<Time> {
+    pub(super) fn time_limit(&self) -> Option<Moment> {
         let active = self.active.as_ref().filter(|active| !active.stop.is_killing())?;
         if active.status() == RunStatus::Cancelling {
             return None;
         }
-        let since = active.run.limited_since_in(&active.attempt);
-        self.limits(active)?.max_time.map(|max| since.plus(max))
+        let left = |max: u64| active.begun.1.plus(max.saturating_sub(active.used_before_ms()));
+        self.limits(active)?.max_time.map(left)
     }
 
     /// The limits that the kernel enforces; none where the adapter does, or where nothing is executed.

@@ -6,9 +6,8 @@
 
 use std::ops::ControlFlow;
 
-use mainspring_core::Time;
-
 use super::{Actor, Command, Input, Signal};
+use crate::clock::Moment;
 use crate::error::Error;
 
 /// The delay before the first retry.
@@ -22,7 +21,7 @@ impl Actor {
     /// store can be written. Breaks if the process has been stopping for a while: then the next start finds the change
     /// missing, and recovers.
     pub(super) async fn wait_for_store(&mut self, backoff_ms: &mut u64, error: &Error) -> ControlFlow<()> {
-        let now = self.shared.clock.now();
+        let now = self.shared.clock.moment();
         let give_up_at = self.lifetime.give_up_at(now, self.shared.stop_by.get().copied());
         if give_up_at.is_some_and(|at| at <= now) {
             tracing::error!(%error, session = %self.fence.session, "the process stops without recording a change");
@@ -30,14 +29,14 @@ impl Actor {
             return ControlFlow::Break(());
         }
         let (clock, health) = (self.shared.clock.clone(), self.shared.store_health.clone());
-        let until = clock.now().plus(*backoff_ms).min(give_up_at.unwrap_or(Time(i64::MAX)));
+        let until = clock.moment().plus(*backoff_ms).min(give_up_at.unwrap_or(Moment::NEVER));
         *backoff_ms = (*backoff_ms * 2).min(MAX_BACKOFF_MS);
         let was_failed = health.failure().is_some();
         loop {
             let input = tokio::select! {
                 biased;
                 input = self.rx.recv() => input,
-                () = clock.sleep_until(until) => return ControlFlow::Continue(()),
+                () = clock.sleep_until_moment(until) => return ControlFlow::Continue(()),
                 () = health.recovered(), if was_failed => return ControlFlow::Continue(()),
             };
             match input {

@@ -25,8 +25,13 @@ impl Actor {
                 what: "take a prompt while it works",
             });
         }
-        let own =
-            accept.options != RunOptions::default() || target.is_some_and(|run| run.mode != accept.mode);
+        // The folders come from the caller's key. The run works where it works, so that folder must be one of them.
+        let folders = accept.options.folders.clone();
+        if let Some(run) = target {
+            self.shared.check_run_folder(&run.adapter, run.options.cwd.as_deref(), folders.as_deref())?;
+        }
+        let own = accept.options != RunOptions { folders, ..RunOptions::default() }
+            || target.is_some_and(|run| run.mode != accept.mode);
         if own {
             return Err(Error::Invalid(
                 "a prompt that steers joins a run as it is: leave its options out and its mode the same"

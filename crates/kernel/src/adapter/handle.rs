@@ -11,7 +11,7 @@ use tokio::sync::{oneshot, watch};
 
 use super::{Answered, Ask, Assignment, Context, EarlierCalls, HandleError, Record};
 use crate::actor::{self, Command, MAX_BINDINGS_READ, Report};
-use crate::clock::Clock;
+use crate::clock::{Clock, Moment};
 use crate::error::Error;
 use crate::feed::Feed;
 use crate::ids::Ids;
@@ -337,9 +337,14 @@ impl AttemptHandle {
         self.parts.clock.now()
     }
 
-    /// Waits until `time`.
-    pub async fn sleep_until(&self, time: Time) {
-        self.parts.clock.sleep_until(time).await;
+    /// The present moment, to measure how long something takes.
+    pub fn moment(&self) -> Moment {
+        self.parts.clock.moment()
+    }
+
+    /// Waits for `millis` milliseconds from this call on.
+    pub fn sleep_for(&self, millis: u64) -> impl Future<Output = ()> + Send + use<> {
+        self.parts.clock.sleep_for(millis)
     }
 
     async fn call<T>(&self, report: impl FnOnce(HandleReply<T>) -> Report) -> Result<T, HandleError> {

@@ -127,6 +127,19 @@ pub enum Record {
         /// The result for the agent.
         content: Vec<Block>,
     },
+    /// The caller of the run has executed a tool call.
+    ToolProvided {
+        /// Id of the call.
+        tool_use_id: String,
+        /// Name of the tool.
+        name: String,
+        /// When the caller was asked; none if that is not known any more.
+        asked_at: Option<Time>,
+        /// True if the tool failed.
+        is_error: bool,
+        /// The result for the agent.
+        content: Vec<Block>,
+    },
     /// Progress of the run.
     Progress {
         /// Text to display.
@@ -151,6 +164,7 @@ impl Record {
                 | Self::ToolResults { .. }
                 | Self::ToolStarted { .. }
                 | Self::ToolDecided { .. }
+                | Self::ToolProvided { .. }
         )
     }
 }

@@ -1,4 +1,5 @@
 use super::*;
+use crate::store_health::StoreHealth;
 
 fn id(n: u16) -> SessionId {
     let mut bytes = [0; 16];
@@ -26,7 +27,7 @@ fn a_reader_far_behind_finds_dropped_removals_by_comparing() {
     let board = Board::default();
     let count = u16::try_from(MAX_REMOVED * 2).unwrap();
     (0..count).for_each(|n| board.put("a", session(n)));
-    let mut feed = board.subscribe("a");
+    let mut feed = board.subscribe("a", StoreWatch::new(&StoreHealth::default()));
     (0..count).for_each(|n| board.remove("a", id(n), n % 2 == 0));
     board.put("a", session(count));
     let changes = all_changes(&mut feed);
@@ -41,7 +42,7 @@ fn a_reader_far_behind_finds_dropped_removals_by_comparing() {
 fn an_owner_without_sessions_and_readers_is_dropped() {
     let board = Board::default();
     board.put("a", session(1));
-    let feed = board.subscribe("a");
+    let feed = board.subscribe("a", StoreWatch::new(&StoreHealth::default()));
     board.remove("a", id(1), false);
     assert_eq!(board.0.lock().owners.len(), 1);
     drop(feed);

@@ -15,7 +15,7 @@ use super::{Feed, FeedState, Phase, SubscriptionMode};
 use crate::error::Error;
 use crate::kernel::{Shared, Snapshot};
 use crate::store::StoreError;
-use tokio::sync::watch;
+use crate::store_health::StoreWatch;
 
 /// Events read from the store at a time.
 const PAGE_EVENTS: usize = 256;
@@ -37,9 +37,7 @@ pub struct Subscription {
     events_only: bool,
     /// The next item is a reset: the reader comes from a position that does not exist any more.
     restarts: bool,
-    /// The failure of the store, and whether the reader knows of one.
-    store_failure: watch::Receiver<Option<Error>>,
-    knows_failure: bool,
+    store: StoreWatch,
 }
 
 /// One item of a session's stream.
@@ -72,6 +70,18 @@ pub enum StoreChange {
     },
     /// The store can be written again.
     Recovered,
+}
+
+impl StoreChange {
+    /// The type and payload of the event.
+    pub fn body(&self) -> Body {
+        match self {
+            Self::Failed { code, message } => {
+                Body::StoreFailed { code: (*code).into(), message: message.clone() }
+            }
+            Self::Recovered => Body::StoreRecovered {},
+        }
+    }
 }
 
 /// Streamed text of a message that is not complete.
@@ -115,13 +125,7 @@ impl Item {
                 Some(LiveEvent { position: *position, session, run: None, body })
             }
             Self::Store(position, change) => {
-                let body = match change {
-                    StoreChange::Failed { code, message } => {
-                        Body::StoreFailed { code: (*code).into(), message: message.clone() }
-                    }
-                    StoreChange::Recovered => Body::StoreRecovered {},
-                };
-                Some(LiveEvent { position: *position, session, run: None, body })
+                Some(LiveEvent { position: *position, session, run: None, body: change.body() })
             }
             Self::Event(_) | Self::Thought(_) | Self::Reset(_) => None,
         }
@@ -141,9 +145,7 @@ impl Subscription {
     /// Makes a reader that is already counted. Its position is set by [`Subscription::resume`].
     pub(crate) fn new(feed: Arc<Feed>, shared: Arc<Shared>, mode: SubscriptionMode) -> Self {
         let thought = feed.state.lock().thought_no;
-        let mut store_failure = shared.store_health.subscribe();
-        // A reader that comes while the store fails is told so.
-        store_failure.mark_changed();
+        let store = StoreWatch::new(&shared.store_health);
         Self {
             feed,
             shared,
@@ -154,8 +156,7 @@ impl Subscription {
             guest: false,
             events_only: false,
             restarts: false,
-            store_failure,
-            knows_failure: false,
+            store,
         }
     }
 
@@ -224,7 +225,9 @@ impl Subscription {
             let feed = self.feed.clone();
             // Before the checks: a change after them wakes this reader.
             let notified = feed.wake.notified();
-            if let Some(change) = self.store_change() {
+            if !self.events_only
+                && let Some(change) = self.store.change()
+            {
                 return Some(Ok(Item::Store(self.at, change)));
             }
             match self.next_step() {
@@ -239,22 +242,6 @@ impl Subscription {
                 }
             }
         }
-    }
-
-    /// Returns whether the store can be written, if the reader does not know it.
-    fn store_change(&mut self) -> Option<StoreChange> {
-        if self.events_only || !self.store_failure.has_changed().unwrap_or(false) {
-            return None;
-        }
-        let failure = self.store_failure.borrow_and_update();
-        if failure.is_some() == self.knows_failure {
-            return None;
-        }
-        self.knows_failure = failure.is_some();
-        Some(match &*failure {
-            Some(error) => StoreChange::Failed { code: error.code(), message: error.to_string() },
-            None => StoreChange::Recovered,
-        })
     }
 
     /// Reads the next page of events from the store. Breaks with the result of [`Subscription::next`] if there are none.

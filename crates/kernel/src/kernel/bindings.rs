@@ -9,6 +9,7 @@ use super::sessions::OnNameTaken;
 use super::{Caller, Kernel, Opening, SessionTarget};
 use crate::actor::{BindingChange, Command};
 use crate::error::Error;
+use crate::folders::check_folder_usable;
 use crate::store::SessionRef;
 
 /// An existing native session to adopt. If its folder or instructions differ from what the next run asks for, that run
@@ -123,6 +124,7 @@ impl Kernel {
         let session = self.session_for_change(caller, session).await?;
         self.check_adopted(adapter, &adopted).await?;
         self.shared.check_folder(adapter, adopted.cwd.as_deref(), caller.folders.as_deref())?;
+        check_folder_usable(adopted.cwd.as_deref())?;
         let change = BindingChange::Adopt(adapter.to_owned(), adopted);
         self.shared.call(session.id, |reply| Command::Binding(change, reply)).await
     }

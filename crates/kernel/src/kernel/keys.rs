@@ -239,7 +239,7 @@ impl Kernel {
             match self.shared.store.key_find(&KeyRef::Id(key.id)).await {
                 Ok(found) if found.as_ref() == Some(key) => return Ok(()),
                 Err(StoreError::Unavailable(_)) => {
-                    clock.sleep_until(clock.now().plus(pause_ms)).await;
+                    clock.sleep_for(pause_ms).await;
                     pause_ms = (pause_ms * 2).min(5_000);
                 }
                 Ok(_) => return Err(StoreError::Unavailable(why)),

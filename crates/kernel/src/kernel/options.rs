@@ -44,6 +44,8 @@ pub struct Options {
     pub state_dir: Option<PathBuf>,
     /// The folders in which the agents of an adapter may work, by adapter; an adapter without any may work anywhere.
     pub adapter_folders: HashMap<String, Vec<PathBuf>>,
+    /// The folders of runs that name none, by adapter, where no operator has chosen one. A limited caller needs them allowed.
+    pub default_folders: HashMap<String, PathBuf>,
     /// True to give untitled sessions a title after their first completed turn.
     pub auto_title: bool,
     /// False for a kernel that executes nothing: queued runs stay queued.
@@ -69,6 +71,7 @@ impl Default for Options {
             agents: Arc::new(NoCatalog),
             state_dir: None,
             adapter_folders: HashMap::new(),
+            default_folders: HashMap::new(),
             auto_title: true,
             execute: true,
         }

@@ -236,7 +236,9 @@ impl Kernel {
     ) -> Result<Vec<Event>, Error> {
         let session = self.run_readable(caller, run).await?.session;
         self.check_not_lost(after, after)?;
-        Ok(self.shared.store.events_after(session, Some(run), after, self.page(limit)?).await?)
+        let events = self.shared.store.events_after(session, Some(run), after, self.page(limit)?).await?;
+        self.check_not_ahead(after, &events).await?;
+        Ok(events)
     }
 
     /// Cancels a run. Returns once the cancellation is recorded and passed on to the adapter; the run's end follows as an
@@ -256,7 +258,7 @@ impl Kernel {
             let known = self.run_readable(caller, run).await?;
             let adapter = change.adapter.as_deref().unwrap_or(&known.adapter);
             let folders = caller.folders.as_deref();
-            self.shared.check_folder(adapter, known.options.cwd.as_deref(), folders)?;
+            self.shared.check_run_folder(adapter, known.options.cwd.as_deref(), folders)?;
         }
         self.shared.call(session, |reply| Command::Retry(run, Box::new(change), reply)).await
     }

@@ -17,6 +17,7 @@ use super::{
 };
 use crate::actor::{Command, SessionSeed};
 use crate::error::{CreateError, Error};
+use crate::folders::check_folder_usable;
 use crate::store::{Request, SessionPage, SessionRef, SessionsOf, Unique};
 
 /// Handling of a request for a new session whose name is taken.
@@ -78,6 +79,7 @@ impl Kernel {
             self.shared.check_folder(&session.adapter, session.cwd.as_deref(), caller.folders.as_deref())?;
             if let Some((adapter, adopted)) = adopted {
                 self.shared.check_folder(adapter, adopted.cwd.as_deref(), caller.folders.as_deref())?;
+                check_folder_usable(adopted.cwd.as_deref())?;
             }
             self.shared.check_defaults(&session.adapter, &session.run_defaults())?;
             let id = session.id;
@@ -285,7 +287,9 @@ impl Kernel {
     ) -> Result<Vec<Event>, Error> {
         let session = self.session_get(caller, by).await?;
         self.check_not_lost(after, after)?;
-        Ok(self.shared.store.events_after(session.id, None, after, self.page(limit)?).await?)
+        let events = self.shared.store.events_after(session.id, None, after, self.page(limit)?).await?;
+        self.check_not_ahead(after, &events).await?;
+        Ok(events)
     }
 
     /// Finds the session that `target` names: by id, then key, external reference and legacy alias.

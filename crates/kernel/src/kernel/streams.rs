@@ -12,6 +12,7 @@ use crate::error::Error;
 use crate::feed::{Feed, FeedStatus, Subscription, SubscriptionMode};
 use crate::owner_events::OwnerEvents;
 use crate::store::{SessionRef, StoreError};
+use crate::store_health::StoreWatch;
 
 impl Kernel {
     /// Takes a snapshot of a session. A subscription from its position misses nothing and sees nothing twice.
@@ -112,18 +113,17 @@ impl Kernel {
         if self.shared.lost_at(from.cursor).is_some() {
             return Ok(subscription.restart(now));
         }
-        // The caller may know an event that is committed but not published yet.
+        // The caller may know an event that is committed but not published yet. A cursor ahead of the session is one of
+        // another session or another history, for example of a state directory from before an older copy replaced it.
         if from.cursor > now.cursor && from.cursor > self.shared.last_cursor(session).await? {
-            return Err(Error::Invalid(format!(
-                "the cursor {from} lies ahead of the session, which stands at {now}"
-            )));
+            return Ok(subscription.restart(now));
         }
         Ok(subscription.resume(from))
     }
 
     /// Reads the status of the caller's sessions that are in memory, and every change of it from now on.
     pub fn live_feed(&self, caller: &Caller) -> LiveFeed {
-        self.shared.board.subscribe(&caller.owner)
+        self.shared.board.subscribe(&caller.owner, StoreWatch::new(&self.shared.store_health))
     }
 
     /// Reads every event of the caller's sessions after `after`, in one order; from now on if `after` is none. With
@@ -138,10 +138,7 @@ impl Kernel {
         let after = after.unwrap_or(last);
         self.check_not_lost(after, last)?;
         if after > last {
-            let (after, last) = (after.0, last.0);
-            return Err(Error::Invalid(format!(
-                "the cursor {after} lies ahead of all events, which end at {last}"
-            )));
+            return Err(Error::Lost { cursor: after, last });
         }
         Ok(OwnerEvents::new(self.shared.clone(), &caller.owner, types, after))
     }
@@ -164,7 +161,18 @@ impl Kernel {
     ) -> Result<Vec<Event>, Error> {
         let limit = self.page(limit)?;
         self.check_not_lost(after, after)?;
-        OwnerEvents::new(self.shared.clone(), &caller.owner, types, after).page(limit).await
+        let events = OwnerEvents::new(self.shared.clone(), &caller.owner, types, after).page(limit).await?;
+        self.check_not_ahead(after, &events).await?;
+        Ok(events)
+    }
+
+    /// Refuses the empty page of a cursor that lies ahead of all events: nothing would ever follow it.
+    pub(super) async fn check_not_ahead(&self, after: Cursor, page: &[Event]) -> Result<(), Error> {
+        if !page.is_empty() {
+            return Ok(());
+        }
+        let last = self.shared.store.event_last().await?;
+        if after > last { Err(Error::Lost { cursor: after, last }) } else { Ok(()) }
     }
 }
 

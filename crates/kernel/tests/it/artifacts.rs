@@ -395,3 +395,15 @@ async fn damaged_bytes_are_never_returned_as_a_whole() {
         reader.read_to_end(&mut vec![]).await.unwrap_err();
     }
 }
+
+#[tokio::test]
+async fn a_new_upload_replaces_damaged_bytes() {
+    let folder = tempfile::tempdir().unwrap();
+    let world = world_with_artifacts(Disk::memory(), &folder, 1).await;
+    let first = world.put("a", b"the content").await.unwrap();
+    std::fs::write(folder.path().join("artifacts").join(file_of(&first)), b"THE content").unwrap();
+    let second = world.put("b", b"the content").await.unwrap();
+    for artifact in [first, second] {
+        assert_eq!(world.bytes(&artifact, 0, None).await, b"the content");
+    }
+}

@@ -3,12 +3,13 @@
 use mainspring_core::{
     Binding, BindingStatus, ExternalRef, Failure, Fidelity, MessageId, Place, Role, RunStatus, SessionStatus,
 };
-use mainspring_kernel::Options;
 use mainspring_kernel::adapter::{End, Executed, Record, RuntimeFacts};
 use mainspring_kernel::clock::Clock;
 use mainspring_kernel::kernel::{
-    Adopted, ForkRequest, RunRequest, SessionPatch, SessionQuery, SessionTarget, instructions_hash,
+    Adopted, ForkRequest, NewSession, RunRequest, SessionPatch, SessionQuery, SessionTarget,
+    instructions_hash,
 };
+use mainspring_kernel::{Error, Options};
 
 use crate::portable::{export, import};
 use crate::puppet::{Execution, PuppetBehavior, PuppetControl, puppet, puppet_request};
@@ -456,13 +457,37 @@ async fn an_adopted_native_session_is_resumed_by_the_next_run() {
     let opened = SessionTarget { key: Some("a".into()), ..SessionTarget::default() };
     kernel.session_open(me, &opened, None).await.unwrap();
     let old =
-        Adopted { native: "old".into(), cwd: Some("/work".into()), system_prompt: Some("be kind".into()) };
+        Adopted { native: "old".into(), cwd: Some("/usr".into()), system_prompt: Some("be kind".into()) };
     kernel.binding_adopt(me, &by_key("a"), "puppet", old).await.unwrap();
     let mut asked = puppet_request("a", "go on");
-    (asked.options.cwd, asked.options.system_prompt) = (Some("/work".into()), Some("be kind".into()));
+    (asked.options.cwd, asked.options.system_prompt) = (Some("/usr".into()), Some("be kind".into()));
     assert_eq!(play(&world, &mut control, asked.clone(), "n1").await.as_deref(), Some("old"));
-    asked.options.cwd = Some("/elsewhere".into());
+    asked.options.cwd = Some("/tmp".into());
     assert_eq!(play(&world, &mut control, asked, "n1").await, None, "it was opened in another folder");
+}
+
+#[tokio::test]
+async fn a_folder_that_does_not_exist_is_refused_at_acceptance() {
+    let (world, _control) = world(Disk::memory(), 1).await;
+    let (kernel, me) = (&world.kernel, &world.me);
+    let missing = Some("/no/such/folder".to_owned());
+    let refused = |error: Error| {
+        assert_eq!(error.code(), "invalid_request", "{error}");
+        assert!(error.to_string().contains("/no/such/folder does not exist"), "{error}");
+    };
+    let named = |key: &str| SessionTarget { key: Some(key.into()), ..SessionTarget::default() };
+    for adapter in ["puppet", "script"] {
+        let new = NewSession { cwd: missing.clone(), adapter: Some(adapter.into()), ..NewSession::default() };
+        let target = SessionTarget { new, ..named("new") };
+        refused(kernel.session_open(me, &target, None).await.unwrap_err());
+        let mut asked = RunRequest { adapter: Some(adapter.into()), ..puppet_request("run", "go") };
+        asked.options.cwd = missing.clone();
+        refused(kernel.run_create(me, asked).await.unwrap_err());
+    }
+    let adopted = || Adopted { cwd: missing.clone(), ..to_adopt("n") };
+    refused(kernel.session_adopt(me, &named("adopted"), "puppet", adopted()).await.unwrap_err());
+    kernel.session_open(me, &named("old"), None).await.unwrap();
+    refused(kernel.binding_adopt(me, &by_key("old"), "puppet", adopted()).await.unwrap_err());
 }
 
 #[tokio::test]

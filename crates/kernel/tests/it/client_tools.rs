@@ -2,7 +2,7 @@
 
 use insta::assert_snapshot;
 use mainspring_core::{
-    Answer, ClientResult, ClientTool, Limits, Mode, Policy, Run, RunId, RunOptions, RunStatus, WaitId,
+    Answer, Body, ClientResult, ClientTool, Limits, Mode, Policy, Run, RunId, RunOptions, RunStatus, WaitId,
     WaitRequest,
 };
 use mainspring_kernel::clock::Clock;
@@ -71,9 +71,18 @@ async fn results_may_arrive_one_by_one_and_are_ordered_like_the_calls() {
         let asked = some.state.wait().unwrap();
         assert_eq!((asked.calls[0].answered, asked.calls[1].answered), (false, true));
         assert_eq!(asked.answer, None, "one is missing");
+        world.clock.advance(70);
         provide_results(&world, run.id, wait, &[result(&call(&run, "rain"), "none")]).await.unwrap();
         assert_eq!(world.ended(run.id).await.state.status(), RunStatus::Succeeded);
-        let events = events_text(&world.events("a").await[6..]);
+        let events = world.events("a").await;
+        let provided = events.iter().filter_map(|event| match &event.body {
+            Body::ToolCompleted { name, end, .. } => {
+                Some((name.as_str(), end.duration_ms.unwrap_or(0) >= 70))
+            }
+            _ => None,
+        });
+        assert_eq!(provided.collect::<Vec<_>>(), [("add", false), ("rain", true), ("wind", true)]);
+        let events = events_text(&events[6..]);
         insta::allow_duplicates! {
             assert_snapshot!(events, @r#"
             run.running
@@ -85,6 +94,8 @@ async fn results_may_arrive_one_by_one_and_are_ordered_like_the_calls() {
             tools.provided {"kn":7}
             tools.provided none
             run.running
+            tool.completed
+            tool.completed
             message.completed user completed result "none" error=false + result "3" error=false + result "{\"kn\":7}" error=false
             message.completed assistant completed "done\n"
             session.updated

@@ -5,8 +5,10 @@ use std::time::Duration;
 use mainspring_core::{Position, RunStatus};
 use mainspring_kernel::Options;
 use mainspring_kernel::adapter::End;
+use mainspring_kernel::board::LiveChange;
 use mainspring_kernel::feed::{Item, StoreChange, Subscription};
 use mainspring_kernel::kernel::{RunRequest, SessionPatch};
+use mainspring_kernel::owner_events::OwnerItem;
 
 use crate::puppet::{PuppetBehavior, puppet, puppet_request};
 use crate::world::{Disk, World, by_key, every_store, read_until, run_process, with_timeout};
@@ -38,6 +40,8 @@ async fn a_session_whose_end_cannot_be_stored_answers_and_ends_later() {
         read_until(&mut events, "run.running").await;
         execution.handle.delta(0, "kept").unwrap();
 
+        let mut owner = kernel.owner_events(me, None, None).await.unwrap();
+        let mut feed = kernel.live_feed(me);
         disk.set_full(true);
         execution.end(End::succeeded());
         let StoreChange::Failed { code, .. } = store_change(&world, &mut events).await else {
@@ -60,6 +64,19 @@ async fn a_session_whose_end_cannot_be_stored_answers_and_ends_later() {
         let (_, mut late) = world.subscribe("a", None).await;
         assert!(matches!(store_change(&world, &mut late).await, StoreChange::Failed { .. }), "{name}");
 
+        // Readers of all sessions are told as well.
+        let mut told = vec![];
+        while told.is_empty() {
+            if let OwnerItem::Store(_, change) = with_timeout(owner.next()).await.unwrap() {
+                told.push(change.body().kind());
+            }
+        }
+        while told.len() < 2 {
+            let change = with_timeout(feed.next()).await.unwrap();
+            told.extend(Some(change.kind()).filter(|kind| kind.starts_with("store.")));
+        }
+        assert_eq!(told, ["store.failed"; 2], "{name}");
+
         disk.set_full(false);
         let (mut recovered, mut succeeded) = (false, false);
         let all = async {
@@ -73,6 +90,11 @@ async fn a_session_whose_end_cannot_be_stored_answers_and_ends_later() {
         };
         world.advance_until(100, all).await;
         kernel.check_store().await.unwrap();
+        let recovered = async {
+            while !matches!(owner.next().await.unwrap(), OwnerItem::Store(_, StoreChange::Recovered)) {}
+            while feed.next().await.unwrap() != (LiveChange::StoreRecovered {}) {}
+        };
+        with_timeout(recovered).await;
         // The worker was free for the next run.
         let execution = world.advance_until(100, control.next()).await;
         execution.end(End::succeeded());

@@ -67,6 +67,7 @@ async fn a_run_that_reaches_its_time_limit_is_stopped() {
         world.send(limited(RunLimits { max_time: Some(1_000), ..RunLimits::default() })).await.unwrap().run;
     let _execution = control.next().await;
     run_ready_tasks().await;
+    world.clock.set_system_time(3_600_000);
     world.clock.advance(999);
     run_ready_tasks().await;
     assert_eq!(world.get(run.id).await.state.status(), RunStatus::Running);

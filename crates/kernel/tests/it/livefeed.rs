@@ -28,7 +28,7 @@ fn change_text(change: &LiveChange) -> String {
         }
         LiveChange::Status { status, .. } => format!("{kind} {status:?}"),
         LiveChange::Title { title, .. } => format!("{kind} {}", title.as_deref().unwrap_or("none")),
-        LiveChange::Closed { .. } | LiveChange::Deleted { .. } => kind.to_owned(),
+        _ => kind.to_owned(),
     }
 }
 
@@ -114,6 +114,7 @@ fn apply(known: &mut BTreeMap<SessionId, LiveSession>, change: LiveChange) {
         LiveChange::Closed { session_id } | LiveChange::Deleted { session_id } => {
             assert!(known.remove(&session_id).is_some(), "it left twice");
         }
+        LiveChange::StoreFailed { .. } | LiveChange::StoreRecovered {} => {}
     }
 }
 

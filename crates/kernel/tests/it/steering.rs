@@ -5,7 +5,7 @@ use mainspring_core::{Block, Mode, Policy, RequestName, RunChange, RunOptions, R
 use mainspring_kernel::Options;
 use mainspring_kernel::adapter::{End, HandleError, Record};
 use mainspring_kernel::clock::Clock;
-use mainspring_kernel::kernel::RunRequest;
+use mainspring_kernel::kernel::{Caller, RunRequest};
 
 use crate::puppet::{Execution, PuppetBehavior, PuppetControl, puppet, puppet_request};
 use crate::world::{Disk, NOW, World, events_text, every_store, run_process, with_timeout};
@@ -230,4 +230,24 @@ fn after_a_crash_joined_prompts_end_with_the_run_and_others_run() {
             assert_eq!(world.ended(waiting).await.state.status(), RunStatus::Succeeded);
         });
     }
+}
+
+#[tokio::test]
+async fn a_caller_with_folders_steers_a_run_in_one_of_them() {
+    let disk = Disk::memory();
+    let (world, mut control) = start(&disk).await;
+    let work = tempfile::tempdir().unwrap();
+    let folder = work.path().to_str().unwrap().to_owned();
+    let mut request = puppet_request("a", "build it");
+    request.options.cwd = Some(folder.clone());
+    let limited = |folder: String| Caller { folders: Some(vec![folder]), ..Caller::new("ada") };
+    let run = world.kernel.run_create(&limited(folder.clone()), request).await.unwrap().run;
+    let execution = control.next().await;
+    let joined = world.kernel.run_create(&limited(folder), steer("in blue")).await.unwrap().run;
+    let error = world.kernel.run_create(&limited("/elsewhere".into()), steer("in red")).await.unwrap_err();
+    assert_eq!(error.code(), "folder_not_allowed");
+    assert_eq!(take(&execution, vec![]).await, ["in blue"]);
+    execution.end(End::succeeded());
+    world.ended(run.id).await;
+    assert_eq!(world.ended(joined.id).await.merged_into, Some(run.id));
 }

@@ -282,12 +282,23 @@ fn a_crash_retracts_exactly_the_text_that_is_not_stored() {
 }
 
 #[tokio::test]
-async fn a_cursor_from_the_future_is_refused() {
+async fn a_cursor_from_the_future_is_reset() {
     let world = World::on(Disk::memory()).await;
-    world.play("a", "say hi").await;
+    let run = world.play("a", "say hi").await;
+    let (kernel, me) = (&world.kernel, &world.me);
     let ahead = Position { cursor: Cursor(u64::MAX), pos: 0 };
-    let refused = world.kernel.session_subscribe(&world.me, &by_key("a"), Some(ahead)).await;
-    assert_eq!(refused.err().unwrap().code(), "invalid_request");
+    let mut reader = kernel.session_subscribe(me, &by_key("a"), Some(ahead)).await.unwrap();
+    let first = with_timeout(reader.next()).await.unwrap().unwrap();
+    assert!(matches!(&first, Item::Reset(snapshot) if snapshot.messages.len() == 2), "{first:?}");
+    for page in [
+        kernel.session_events(me, &by_key("a"), ahead.cursor, None).await,
+        kernel.run_events(me, run.id, ahead.cursor, None).await,
+        kernel.owner_history(me, None, ahead.cursor, None).await,
+    ] {
+        assert_eq!(page.unwrap_err().code(), "cursor_expired");
+    }
+    let last = world.disk.store.event_last().await.unwrap();
+    assert_eq!(kernel.session_events(me, &by_key("a"), last, None).await.unwrap(), [], "the end is no error");
 }
 
 #[tokio::test]

@@ -15,7 +15,7 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension, params};
 use super::columns::int;
 use super::open::{self, OpenError, sibling};
 use super::view::SqliteView;
-use super::{check, migrate, wal};
+use super::{check, checksum, migrate, wal};
 
 /// The smallest number of cursors that a restored database skips.
 const SKIPPED_CURSORS: u64 = 1 << 32;
@@ -125,6 +125,10 @@ pub fn database_vacuum(path: &Path) -> Result<(u64, u64), OpenError> {
     let size = || fs::metadata(path).map_or(0, |file| file.len());
     let before = size();
     let mut connection = open_alone(path).map_err(fail)?;
+    if migrate::version(&connection).map_err(fail)? == migrate::SCHEMA_VERSION {
+        let transaction = connection.transaction().map_err(fail)?;
+        checksum::fill(&transaction).and_then(|_| transaction.commit()).map_err(fail)?;
+    }
     // Moves pages, which must not go through a WAL.
     open::without_wal(&mut connection, |connection| connection.execute_batch("VACUUM")).map_err(fail)?;
     drop(connection);

@@ -10,14 +10,15 @@
 
 use std::ops::Range;
 
-use mainspring_core::{EventId, MessageId, RunId, SessionId};
+use mainspring_core::{ArtifactId, AttemptId, EventId, MessageId, RunId, SessionId, StepId};
 use rusqlite::types::{ToSqlOutput, Type, Value, ValueRef};
 use rusqlite::{Connection, Error, Result, Row, Statement, ToSql};
 
 use super::columns::Id;
 use super::read::{
-    chunk_columns, effect_columns, event_columns, message_columns, run_columns, run_request_columns,
-    run_state_columns, session_columns, state_columns,
+    artifact_columns, attempt_columns, chunk_columns, digest_columns, effect_columns, event_columns,
+    message_columns, run_columns, run_request_columns, run_state_columns, session_columns, state_columns,
+    step_columns,
 };
 
 /// The size of the values that are collected before they are summed.
@@ -89,6 +90,31 @@ pub(super) const STATE: Layout = Layout {
     added: 0,
     apart: 0..0,
     name: |row, first| format!("state {:?}", row.get::<_, String>(first).unwrap_or_default()),
+};
+
+pub(super) const ATTEMPT: Layout = Layout {
+    columns: column_count(attempt_columns!()),
+    added: 0,
+    apart: 0..0,
+    name: |row, first| format!("attempt {}", id::<AttemptId>(row, first)),
+};
+pub(super) const STEP: Layout = Layout {
+    columns: column_count(step_columns!()),
+    added: 0,
+    apart: 0..0,
+    name: |row, first| format!("step {}", id::<StepId>(row, first)),
+};
+pub(super) const DIGEST: Layout = Layout {
+    columns: column_count(digest_columns!()),
+    added: 0,
+    apart: 0..0,
+    name: |row, first| format!("digest at message {}", id::<MessageId>(row, first + 3)),
+};
+pub(super) const ARTIFACT: Layout = Layout {
+    columns: column_count(artifact_columns!()),
+    added: 0,
+    apart: 0..0,
+    name: |row, first| format!("artifact {}", id::<ArtifactId>(row, first)),
 };
 
 /// A row that does not match its checksum.
@@ -282,7 +308,7 @@ pub struct ChecksumReport {
 /// Compares every row that has a checksum with it.
 pub(super) fn verify(connection: &Connection) -> Result<ChecksumReport> {
     // Each kind of row has its checksums after the columns of its parts.
-    let tables: [(&[&Layout], &str); 9] = [
+    let tables: [(&[&Layout], &str); 13] = [
         (&[&SESSION], concat!("SELECT ", session_columns!(), " FROM sessions")),
         (&[&RUN_REQUEST, &RUN_STATE], concat!("SELECT ", run_columns!(), " FROM runs")),
         (&[&MESSAGE], concat!("SELECT ", message_columns!(), " FROM messages")),
@@ -292,6 +318,10 @@ pub(super) fn verify(connection: &Connection) -> Result<ChecksumReport> {
         (&[&STATE], concat!("SELECT ", state_columns!(), " FROM session_state")),
         (&[&STATE], concat!("SELECT ", state_columns!(), " FROM run_state")),
         (&[&STATE], concat!("SELECT ", state_columns!(), " FROM owner_state")),
+        (&[&ATTEMPT], concat!("SELECT ", attempt_columns!(), " FROM run_attempts")),
+        (&[&STEP], concat!("SELECT ", step_columns!(), " FROM steps")),
+        (&[&DIGEST], concat!("SELECT ", digest_columns!(), " FROM digests")),
+        (&[&ARTIFACT], concat!("SELECT ", artifact_columns!(), " FROM artifacts")),
     ];
     let mut report = ChecksumReport::default();
     for (parts, sql) in tables {
@@ -304,20 +334,31 @@ pub(super) fn verify(connection: &Connection) -> Result<ChecksumReport> {
     Ok(report)
 }
 
-/// Returns the first column of each row of `sql` that does not match its checksum.
-pub(super) fn damaged(connection: &Connection, sql: &str, layout: &Layout) -> Result<Vec<Value>> {
+/// Returns the key of each row of `sql` that does not match a checksum of its parts: the columns after them.
+pub(super) fn damaged(connection: &Connection, sql: &str, parts: &[&Layout]) -> Result<Vec<Vec<Value>>> {
     let mut statement = connection.prepare(sql)?;
+    let (key, end) = (key_column(parts), statement.column_count());
     let mut rows = statement.query([])?;
     let mut keys = vec![];
     while let Some(row) = rows.next()? {
-        match layout.check(row, 0) {
-            Err(Error::FromSqlConversionFailure(_, _, mismatch)) if mismatch.is::<Mismatch>() => {
-                keys.push(row.get(0)?);
-            }
-            checked => checked?,
+        let mut report = ChecksumReport::default();
+        report.add(row, parts)?;
+        if !report.problems.is_empty() {
+            keys.push((key..end).map(|column| row.get(column)).collect::<Result<_>>()?);
         }
     }
     Ok(keys)
+}
+
+/// True if a row has all of its checksums and matches them.
+pub(super) fn is_intact(row: &Row<'_>, parts: &[&Layout]) -> bool {
+    let mut report = ChecksumReport::default();
+    report.add(row, parts).is_ok() && report.problems.is_empty() && report.without_checksum == 0
+}
+
+/// The index of the first column after the parts and their checksums.
+fn key_column(parts: &[&Layout]) -> usize {
+    parts.iter().map(|layout| layout.columns + 1).sum()
 }
 
 impl ChecksumReport {
@@ -338,6 +379,9 @@ impl ChecksumReport {
         Ok(())
     }
 }
+
+mod fill;
+pub(super) use fill::fill;
 
 #[cfg(test)]
 mod tests {

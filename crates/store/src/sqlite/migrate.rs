@@ -29,6 +29,8 @@ const MIGRATIONS: &[(u32, &str)] = &[
     (25, include_str!("../../migrations/0025_key_folders.sql")),
     (26, include_str!("../../migrations/0026_source_columns.sql")),
     (27, include_str!("../../migrations/0027_approvals.sql")),
+    (28, include_str!("../../migrations/0028_unknown_usage.sql")),
+    (29, include_str!("../../migrations/0029_more_checksums.sql")),
 ];
 
 /// The schema version this program writes.

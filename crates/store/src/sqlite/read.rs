@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use mainspring_core::{
     AccessRole, ApiKey, Attempt, Cancellation, ExternalRef, LegacyAlias, Line, LineId, Message,
-    MessageStatus, Mode, Origin, RequestName, RetryReason, Role, Run, RunStatus, Session, SessionStatus,
-    Time, TitleSource, Usage, Visibility,
+    MessageStatus, Mode, Origin, RequestName, RetryReason, Role, Run, RunState, RunStatus, Session,
+    SessionStatus, Time, TitleSource, Usage, Visibility,
 };
 use mainspring_kernel::kernel::instructions_hash;
 use mainspring_kernel::store::{EndedToolCall, OpenToolCall, PlacedMessage, Request, StoreError};
@@ -68,7 +68,26 @@ macro_rules! attempt_columns {
          error_message, retryable, input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, cost_nanos, \
          cancellation_requested_at_ms, cancellation_dispatched_at_ms, cancellation_acknowledged_at_ms, created_at_ms, \
          started_at_ms, completed_at_ms, retry_reason, sandbox, left_running, adapter_instance_id, \
-         adapter_native_run_id, metadata_json"
+         adapter_native_run_id, metadata_json, checksum"
+    };
+}
+macro_rules! step_columns {
+    () => {
+        "step_id, run_id, attempt_id, step_no, agent, provider, model, model_profile, prompt_message_id, \
+         prompt_messages, output_message_id, tool_calls, stop_reason, error_code, error_message, input_tokens, \
+         output_tokens, cache_read_tokens, cache_write_tokens, cost_nanos, raw_usage, started_at_ms, \
+         first_piece_at_ms, completed_at_ms, checksum"
+    };
+}
+macro_rules! digest_columns {
+    () => {
+        "line, pos, session_id, message_id, prompt_message_id, summary, left_out, below, made_at_ms, checksum"
+    };
+}
+macro_rules! artifact_columns {
+    () => {
+        "artifact_id, session_id, run_id, attempt_id, kind, role, uri, display_name, mime_type, content_hash, \
+         size_bytes, created_at_ms, metadata_json, checksum"
     };
 }
 macro_rules! message_columns {
@@ -112,11 +131,12 @@ macro_rules! request_columns {
         "owner_id, operation, key, fingerprint, answer, created_at_ms"
     };
 }
-use {attempt_columns, key_columns, line_columns, request_columns};
 pub(super) use {
-    chunk_columns, effect_columns, event_columns, message_columns, run_columns, run_request_columns,
-    run_state_columns, session_columns, state_columns,
+    artifact_columns, attempt_columns, chunk_columns, digest_columns, effect_columns, event_columns,
+    message_columns, run_columns, run_request_columns, run_state_columns, session_columns, state_columns,
+    step_columns,
 };
+use {key_columns, line_columns, request_columns};
 
 /// Returns the first row of `sql`.
 pub(super) fn query_one<T>(
@@ -155,7 +175,7 @@ fn page_start<T: Id>(before: Option<(Time, T)>) -> (i64, Vec<u8>) {
     before.map_or((i64::MAX, vec![]), |(time, id)| (time.0, id.bytes().into()))
 }
 
-fn session(columns: &mut Columns<'_>) -> Result<Session> {
+pub(super) fn session(columns: &mut Columns<'_>) -> Result<Session> {
     columns.check(&checksum::SESSION)?;
     Ok(Session {
         id: columns.id()?,
@@ -198,7 +218,32 @@ fn session(columns: &mut Columns<'_>) -> Result<Session> {
     })
 }
 
-fn run(columns: &mut Columns<'_>) -> Result<Run> {
+pub(super) fn run(columns: &mut Columns<'_>) -> Result<Run> {
+    let request = run_request(columns)?;
+    // Past the checksum of the columns above.
+    columns.skip(1);
+    columns.check(&checksum::RUN_STATE)?;
+    Ok(Run {
+        adapter: columns.get()?,
+        state: state_read(columns)?,
+        pen: columns.point()?,
+        attempts: columns.get()?,
+        last_attempt: columns.maybe_id()?,
+        final_message: columns.maybe_id()?,
+        usage: columns.usage()?,
+        started_at: columns.maybe_time()?,
+        completed_at: columns.maybe_time()?,
+        updated_at: columns.time()?,
+        merged_into: columns.maybe_id()?,
+        budget: columns.maybe_json()?,
+        output: columns.maybe_json()?,
+        retried_at: columns.maybe_time()?,
+        ..request
+    })
+}
+
+/// Reads the request of a run. The other fields are those of a run that was just accepted.
+pub(super) fn run_request(columns: &mut Columns<'_>) -> Result<Run> {
     columns.check(&checksum::RUN_REQUEST)?;
     let mut run = Run {
         id: columns.id()?,
@@ -219,28 +264,24 @@ fn run(columns: &mut Columns<'_>) -> Result<Run> {
         created_at: columns.time()?,
         steers: columns.get::<Option<bool>>()?.unwrap_or(false),
         system_prompt_hash: columns.get()?,
-        adapter: {
-            // Past the checksum of the columns above.
-            columns.skip(1);
-            columns.check(&checksum::RUN_STATE)?;
-            columns.get()?
-        },
-        state: state_read(columns)?,
-        pen: columns.point()?,
-        attempts: columns.get()?,
-        last_attempt: columns.maybe_id()?,
-        final_message: columns.maybe_id()?,
-        usage: columns.usage()?,
-        started_at: columns.maybe_time()?,
-        completed_at: columns.maybe_time()?,
-        updated_at: columns.time()?,
-        merged_into: columns.maybe_id()?,
-        budget: columns.maybe_json()?,
+        adapter: String::new(),
+        state: RunState::Queued { retry_at: None, retry_reason: None },
+        pen: None,
+        attempts: 0,
+        last_attempt: None,
+        final_message: None,
+        usage: Usage::default(),
+        started_at: None,
+        completed_at: None,
+        updated_at: Time(0),
+        merged_into: None,
+        budget: None,
         // Read from the messages where it is needed.
         final_text: None,
-        output: columns.maybe_json()?,
-        retried_at: columns.maybe_time()?,
+        output: None,
+        retried_at: None,
     };
+    run.updated_at = run.created_at;
     // Runs of earlier versions have no hash.
     if run.system_prompt_hash.is_none() {
         run.system_prompt_hash = instructions_hash(run.options.system_prompt.as_deref());
@@ -248,7 +289,8 @@ fn run(columns: &mut Columns<'_>) -> Result<Run> {
     Ok(run)
 }
 
-fn attempt(columns: &mut Columns<'_>) -> Result<Attempt> {
+pub(super) fn attempt(columns: &mut Columns<'_>) -> Result<Attempt> {
+    columns.check(&checksum::ATTEMPT)?;
     Ok(Attempt {
         id: columns.id()?,
         run: columns.id()?,
@@ -278,7 +320,7 @@ fn attempt(columns: &mut Columns<'_>) -> Result<Attempt> {
     })
 }
 
-fn message(columns: &mut Columns<'_>) -> Result<PlacedMessage> {
+pub(super) fn message(columns: &mut Columns<'_>) -> Result<PlacedMessage> {
     columns.check(&checksum::MESSAGE)?;
     let (id, session, run) = (columns.id()?, columns.id()?, columns.maybe_id()?);
     let (role, status) = (columns.name(Role::from_name)?, columns.name(MessageStatus::from_name)?);
@@ -299,7 +341,7 @@ fn maybe_usage(columns: &mut Columns<'_>) -> Result<Option<Usage>> {
     columns.usage().map(Some)
 }
 
-fn effect(columns: &mut Columns<'_>) -> Result<OpenToolCall> {
+pub(super) fn effect(columns: &mut Columns<'_>) -> Result<OpenToolCall> {
     columns.check(&checksum::EFFECT)?;
     Ok(OpenToolCall {
         run: columns.id()?,

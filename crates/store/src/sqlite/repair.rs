@@ -1,17 +1,21 @@
 //! Rebuilds the parts of a database that other parts determine.
 //!
-//! Rebuilt are indexes and the search index; removed are choices of branches that are missing. The content of a message
-//! or an event never changes: if it is damaged, it is taken from a backup that has it. Other damaged rows stay.
+//! Rebuilt are indexes, the search index and, from its events, the outcome of a run that has ended; removed are choices of
+//! branches that are missing. Rows of versions without checksums get one. A damaged row is taken from a backup if it has not
+//! changed since. Other damaged rows stay.
 
 use std::path::Path;
 
 use mainspring_core::Time;
-use rusqlite::{Connection, OptionalExtension};
+use rusqlite::Connection;
 
 use super::backup::open_alone;
 use super::open::{self, OpenError};
-use super::read::{event_columns, message_columns};
+use super::read::session_columns;
 use super::{check, checksum, migrate, search, wal};
+
+mod runs;
+mod taken;
 
 /// A part that was rebuilt.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
@@ -22,9 +26,16 @@ pub struct Repaired {
     pub rows: u64,
 }
 
-/// Repairs a database that no process has open. Takes damaged messages and events from `backup`, a copy of a database that
-/// may be changed. Other rows with damaged content stay as they are.
-pub fn database_repair(path: &Path, backup: Option<&Path>, now: Time) -> Result<Vec<Repaired>, OpenError> {
+/// Repairs a database that no process has open. Takes damaged rows from `backup`, a copy of a database that may be changed,
+/// if they have not changed since. Rows that are damaged and cannot be rebuilt stay as they are.
+///
+/// `delete_damaged` marks the sessions that stay damaged as deleted; the next start removes them with all that they have.
+pub fn database_repair(
+    path: &Path,
+    backup: Option<&Path>,
+    delete_damaged: bool,
+    now: Time,
+) -> Result<Vec<Repaired>, OpenError> {
     let fail = |error| open::failed(path, error);
     if open::inspect(path)?.is_none() {
         return Err(OpenError::Missing { path: path.into(), traces: "the state directory".into() });
@@ -43,7 +54,7 @@ pub fn database_repair(path: &Path, backup: Option<&Path>, now: Time) -> Result<
         connection.execute("ATTACH ?1 AS backup", [&name]).map_err(|error| open::failed(backup, error))?;
     }
     connection.execute_batch("BEGIN IMMEDIATE").map_err(fail)?;
-    let rebuilt = rebuild(&connection, backup.is_some()).and_then(|rebuilt| {
+    let rebuilt = rebuild(&connection, backup.is_some(), delete_damaged).and_then(|rebuilt| {
         wal::token_renew(&connection)?;
         connection.execute_batch("COMMIT")?;
         Ok(rebuilt)
@@ -54,15 +65,25 @@ pub fn database_repair(path: &Path, backup: Option<&Path>, now: Time) -> Result<
 
 const INDEXES: &str = "SELECT count(*) FROM sqlite_schema WHERE type = 'index'";
 
-fn rebuild(connection: &Connection, has_backup: bool) -> rusqlite::Result<Vec<Repaired>> {
-    let taken = if has_backup { rows_take(connection)? } else { 0 };
+fn rebuild(
+    connection: &Connection,
+    has_backup: bool,
+    delete_damaged: bool,
+) -> rusqlite::Result<Vec<Repaired>> {
+    let taken = if has_backup { taken::rows_take(connection)? } else { 0 };
+    let deleted = if delete_damaged { sessions_delete(connection)? } else { 0 };
+    let runs = runs::runs_rebuild(connection)?;
+    let sums = checksum::fill(connection)?;
     let cursors = connection.execute(
         "DELETE FROM cursors WHERE NOT EXISTS (SELECT 1 FROM lines WHERE lines.line = cursors.to_line)",
         [],
     )?;
     let texts = search_rebuild(connection)?;
     let repaired = [
-        ("messages and events, from the backup", taken),
+        ("damaged rows, from the backup", taken),
+        ("damaged sessions, deleted", deleted),
+        ("outcomes of runs, from their events", runs),
+        ("checksums that earlier versions did not write", sums),
         ("choices of missing branches", cursors as u64),
         ("texts of the search index", texts),
     ];
@@ -70,30 +91,15 @@ fn rebuild(connection: &Connection, has_backup: bool) -> rusqlite::Result<Vec<Re
     Ok(repaired.map(|(what, rows)| Repaired { what, rows }).collect())
 }
 
-/// Replaces damaged messages and events with those of the attached backup. Returns their number.
-fn rows_take(connection: &Connection) -> rusqlite::Result<u64> {
-    // The place of a message may have changed since the backup, and an event may belong to another history.
-    let tables = [
-        (&checksum::MESSAGE, "messages", "message_id", message_columns!(), "line, pos"),
-        (&checksum::EVENT, "events", "event_seq", event_columns!(), "event_id, session_id"),
-    ];
-    let mut taken = 0;
-    for (layout, table, key, columns, same) in tables {
-        let intact =
-            format!("SELECT {columns} FROM backup.{table} WHERE {key} = ?1 AND checksum IS NOT NULL");
-        let take = format!(
-            "UPDATE main.{table} SET ({columns}) = (SELECT {columns} FROM backup.{table} WHERE {key} = ?1) \
-             WHERE {key} = ?1 AND ({same}) IS (SELECT {same} FROM backup.{table} WHERE {key} = ?1)"
-        );
-        let all = format!("SELECT {columns} FROM main.{table}");
-        for damaged in checksum::damaged(connection, &all, layout)? {
-            let is_intact = connection.query_row(&intact, [&damaged], |row| Ok(layout.check(row, 0).is_ok()));
-            if is_intact.optional()? == Some(true) {
-                taken += connection.execute(&take, [&damaged])? as u64;
-            }
-        }
+/// Marks damaged sessions as deleted. Returns their number.
+fn sessions_delete(connection: &Connection) -> rusqlite::Result<u64> {
+    let all = concat!("SELECT ", session_columns!(), ", session_id FROM sessions WHERE status <> 'deleted'");
+    let damaged = checksum::damaged(connection, all, &[&checksum::SESSION])?;
+    for key in &damaged {
+        let delete = "UPDATE sessions SET status = 'deleted', checksum = NULL WHERE session_id = ?1";
+        connection.execute(delete, rusqlite::params_from_iter(key))?;
     }
-    Ok(taken)
+    Ok(damaged.len() as u64)
 }
 
 /// Builds the search index anew, from the messages and titles.

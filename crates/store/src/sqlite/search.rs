@@ -31,7 +31,9 @@ fn messages_index(connection: &Connection) -> Result<bool> {
     while let Some(row) = rows.next()?.filter(|_| bytes < STEP_BYTES) {
         let mut columns = Columns::new(row);
         (last, count) = (columns.get()?, count + 1);
-        let text = folded(&searchable_text(&columns.json::<Vec<Block>>()?));
+        // Damaged content has no text: it must not stop the index of the messages after it.
+        let content = columns.json::<Vec<Block>>().unwrap_or_default();
+        let text = folded(&searchable_text(&content));
         bytes += text.len();
         if !text.is_empty() {
             insert.execute(params![last, text])?;
@@ -50,7 +52,11 @@ fn titles_index(connection: &Connection) -> Result<bool> {
     )?;
     /// The session, its title, and the row of its indexed title.
     type TitleRow = ([u8; 16], Option<String>, Option<i64>);
-    let found = titles.query_map([STEP_ROWS], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
+    let found = titles.query_map([STEP_ROWS], |row| {
+        // A title that is not valid text is not indexed.
+        let title = row.get_ref(1)?.as_str().ok().map(str::to_owned);
+        Ok((row.get(0)?, title, row.get(2)?))
+    })?;
     let found: Vec<TitleRow> = found.collect::<Result<_>>()?;
     for (session, title, indexed_row) in &found {
         if let Some(indexed_row) = indexed_row {

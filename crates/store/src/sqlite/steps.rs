@@ -4,49 +4,48 @@ use mainspring_core::{PromptRef, RunId, Step, StopReason, Usage};
 use mainspring_kernel::store::StoreError;
 use rusqlite::{Connection, Result, params};
 
+use super::checksum;
 use super::columns::{Columns, Id, blob, failure, json, ms, usage_columns};
-use super::read::query_all;
+use super::read::{query_all, step_columns};
 use super::write::WriteResult;
 
 pub(super) fn step_write(connection: &Connection, step: &Step) -> WriteResult {
     let (error_code, error_message) = failure(step.error.as_ref());
     let [input, output, cache_read, cache_write, cost] = usage_columns(&step.usage.unwrap_or(Usage::UNKNOWN));
-    connection
-        .prepare_cached(
-            "INSERT OR REPLACE INTO steps (run_id, step_no, step_id, attempt_id, agent, provider, model, model_profile,
-               prompt_message_id, prompt_messages, output_message_id, tool_calls, stop_reason, error_code, error_message,
-               input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, cost_nanos, raw_usage, started_at_ms,
-               first_piece_at_ms, completed_at_ms, private)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22,
-               ?23, ?24, ?25)",
-        )?
-        .execute(params![
-            step.run.bytes(),
-            step.no,
-            step.id.bytes(),
-            step.attempt.bytes(),
-            step.agent,
-            step.provider,
-            step.model,
-            step.profile,
-            blob(step.prompt.last),
-            step.prompt.messages,
-            blob(step.output),
-            json(&step.tool_calls)?,
-            step.stop_reason.name(),
-            error_code,
-            error_message,
-            input,
-            output,
-            cache_read,
-            cache_write,
-            cost,
-            json(&step.raw_usage)?,
-            step.started_at.0,
-            ms(step.first_piece_at),
-            step.completed_at.0,
-            step.private.as_ref().map(json).transpose()?,
-        ])?;
+    let private = step.private.as_ref().map(json).transpose()?;
+    let mut write = connection.prepare_cached(concat!(
+        "INSERT OR REPLACE INTO steps (",
+        step_columns!(),
+        ", private) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20,
+           ?21, ?22, ?23, ?24, ?25, ?26)",
+    ))?;
+    let columns = params![
+        step.id.bytes(),
+        step.run.bytes(),
+        step.attempt.bytes(),
+        step.no,
+        step.agent,
+        step.provider,
+        step.model,
+        step.profile,
+        blob(step.prompt.last),
+        step.prompt.messages,
+        blob(step.output),
+        json(&step.tool_calls)?,
+        step.stop_reason.name(),
+        error_code,
+        error_message,
+        input,
+        output,
+        cache_read,
+        cache_write,
+        cost,
+        json(&step.raw_usage)?,
+        step.started_at.0,
+        ms(step.first_piece_at),
+        step.completed_at.0,
+    ];
+    checksum::execute(&mut write, &[(&checksum::STEP, columns)], params![private])?;
     Ok(())
 }
 
@@ -58,15 +57,17 @@ pub(super) fn steps_seal(connection: &Connection, run: RunId) -> WriteResult {
 }
 
 pub(super) fn steps(connection: &Connection, run: RunId) -> Result<Vec<Step>, StoreError> {
-    let sql = "SELECT step_id, run_id, attempt_id, step_no, agent, provider, model, model_profile, prompt_message_id,
-                 prompt_messages, output_message_id, tool_calls, stop_reason, error_code, error_message, input_tokens,
-                 output_tokens, cache_read_tokens, cache_write_tokens, cost_nanos, raw_usage, started_at_ms,
-                 first_piece_at_ms, completed_at_ms, private
-               FROM steps WHERE run_id = ?1 ORDER BY step_no, completed_at_ms, step_id";
+    let sql = concat!(
+        "SELECT ",
+        step_columns!(),
+        ", private FROM steps WHERE run_id = ?1 ORDER BY step_no, completed_at_ms, step_id"
+    );
     query_all(connection, sql, [run.bytes()], step)
 }
 
-fn step(columns: &mut Columns<'_>) -> Result<Step> {
+/// Reads a step whose private data follows its other columns.
+pub(super) fn step(columns: &mut Columns<'_>) -> Result<Step> {
+    columns.check(&checksum::STEP)?;
     Ok(Step {
         id: columns.id()?,
         run: columns.id()?,
@@ -86,6 +87,10 @@ fn step(columns: &mut Columns<'_>) -> Result<Step> {
         started_at: columns.time()?,
         first_piece_at: columns.maybe_time()?,
         completed_at: columns.time()?,
-        private: columns.maybe_json()?,
+        private: {
+            // Past the checksum, which does not cover it.
+            columns.skip(1);
+            columns.maybe_json()?
+        },
     })
 }

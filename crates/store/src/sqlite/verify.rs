@@ -113,6 +113,36 @@ const EVENT_RULES: &[&str] = &[
      FROM runs JOIN sessions USING (session_id)
      WHERE sessions.status <> 'deleted'
        AND attempts <> (SELECT count(*) FROM run_attempts WHERE run_attempts.run_id = runs.run_id)",
+    // The end of a run says what all of its attempts have used.
+    "WITH last AS (
+       SELECT run_id, max(event_seq) AS seq FROM events
+       WHERE run_id IS NOT NULL AND type IN ('run.queued', 'run.succeeded', 'run.failed', 'run.cancelled',
+         'run.timed_out', 'run.orphaned')
+       GROUP BY run_id)
+     SELECT 'run_' || lower(hex(runs.run_id)) || ' has used ' || input_tokens || ' and ' || output_tokens
+            || ' tokens, but its last event at ' || event_seq || ' says '
+            || coalesce(payload ->> '$.usage.inputTokens', 0) || ' and ' || coalesce(payload ->> '$.usage.outputTokens', 0)
+     FROM last JOIN events ON event_seq = last.seq JOIN runs ON runs.run_id = last.run_id
+     WHERE events.type <> 'run.queued' AND runs.merged_into_run_id IS NULL AND json_valid(payload)
+       AND (input_tokens, output_tokens, cache_read_tokens, cache_write_tokens) <> (
+         coalesce(payload ->> '$.usage.inputTokens', 0), coalesce(payload ->> '$.usage.outputTokens', 0),
+         coalesce(payload ->> '$.usage.cacheReadTokens', 0), coalesce(payload ->> '$.usage.cacheWriteTokens', 0))",
+    "WITH last AS (
+       SELECT session_id, payload ->> '$.changed' AS changed, max(event_seq) AS seq FROM events
+       WHERE type = 'session.updated' AND json_valid(payload) AND payload ->> '$.changed' IN ('title', 'status')
+       GROUP BY session_id, changed)
+     SELECT 'ses_' || lower(hex(sessions.session_id)) || ' has another ' || last.changed || ' than its last change at '
+            || event_seq
+     FROM last JOIN events ON event_seq = last.seq JOIN sessions ON sessions.session_id = last.session_id
+     WHERE sessions.status <> 'deleted' AND CASE last.changed
+       WHEN 'title' THEN payload ->> '$.title' IS NOT sessions.title
+       ELSE payload ->> '$.status' IS NOT sessions.status END",
+    "SELECT 'state ' || json_quote(state.key) || ' of ses_' || lower(hex(state.session_id)) || ' differs from event '
+            || event_seq
+     FROM events CROSS JOIN session_state AS state ON state.session_id = events.session_id
+       AND state.key = payload ->> '$.key' AND state.version = payload ->> '$.version'
+     WHERE events.type = 'state.changed' AND json_valid(payload) AND payload ->> '$.scope' = 'session'
+       AND payload -> '$.value' IS NOT NULL AND (NOT json_valid(state.value) OR json(state.value) <> payload -> '$.value')",
     "SELECT 'event ' || event_seq || ' completes msg_' || lower(hex(events.message_id)) || ', which is missing'
      FROM events JOIN sessions USING (session_id)
      WHERE sessions.status <> 'deleted' AND type = 'message.completed' AND events.message_id IS NOT NULL

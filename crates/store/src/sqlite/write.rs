@@ -11,7 +11,7 @@ use rusqlite::{Connection, OptionalExtension, Result, params};
 
 use super::checksum;
 use super::columns::{Id, blob, failure, int, json, ms, object, point, usage_columns};
-use super::read::{effect_columns, message_columns, run_columns};
+use super::read::{attempt_columns, effect_columns, message_columns, run_columns};
 use super::state::StateColumns;
 
 /// A write that failed.
@@ -130,55 +130,51 @@ pub(super) fn run_write(connection: &Connection, run: &Run, seq: u64) -> WriteRe
 pub(super) fn attempt_write(connection: &Connection, attempt: &Attempt) -> WriteResult {
     let (error_code, error_message) = failure(attempt.error.as_ref());
     let [input, output, cache_read, cache_write, cost] = usage_columns(&attempt.usage);
-    let written = connection
-        .prepare_cached(
-            "INSERT INTO run_attempts (run_id, attempt_no, attempt_id, status, adapter_id, node_id, binding_id,
-               resume_from_attempt_id, error_code, error_message, retryable, input_tokens, output_tokens,
-               cache_read_tokens, cache_write_tokens, cost_nanos, cancellation_requested_at_ms,
-               cancellation_dispatched_at_ms, cancellation_acknowledged_at_ms, created_at_ms, started_at_ms,
-               completed_at_ms, retry_reason, sandbox, left_running, adapter_instance_id, adapter_native_run_id,
-               metadata_json)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22,
-               ?23, ?24, ?25, ?26, ?27, ?28)
-             ON CONFLICT (run_id, attempt_no) DO UPDATE SET
-               status = ?4, adapter_id = ?5, node_id = ?6, binding_id = ?7, resume_from_attempt_id = ?8, error_code = ?9,
-               error_message = ?10, retryable = ?11, input_tokens = ?12, output_tokens = ?13, cache_read_tokens = ?14,
-               cache_write_tokens = ?15, cost_nanos = ?16, cancellation_requested_at_ms = ?17,
-               cancellation_dispatched_at_ms = ?18, cancellation_acknowledged_at_ms = ?19, created_at_ms = ?20,
-               started_at_ms = ?21, completed_at_ms = ?22, retry_reason = ?23, sandbox = ?24,
-               left_running = ?25, adapter_instance_id = ?26, adapter_native_run_id = ?27, metadata_json = ?28
-             WHERE attempt_id = ?3",
-        )?
-        .execute(params![
-            attempt.run.bytes(),
-            attempt.no,
-            attempt.id.bytes(),
-            attempt.status.name(),
-            attempt.adapter,
-            attempt.node.bytes(),
-            blob(attempt.binding),
-            blob(attempt.resume_from),
-            error_code,
-            error_message,
-            attempt.retryable,
-            input,
-            output,
-            cache_read,
-            cache_write,
-            cost,
-            ms(attempt.cancellation.requested_at),
-            ms(attempt.cancellation.dispatched_at),
-            ms(attempt.cancellation.acknowledged_at),
-            attempt.created_at.0,
-            ms(attempt.started_at),
-            ms(attempt.completed_at),
-            attempt.retry_reason.map(RetryReason::name),
-            attempt.sandbox.as_ref().map(json).transpose()?,
-            (!attempt.left_running.is_empty()).then(|| json(&attempt.left_running)).transpose()?,
-            attempt.instance,
-            attempt.native_run,
-            object(&attempt.metadata)?,
-        ])?;
+    let mut write = connection.prepare_cached(concat!(
+        "INSERT INTO run_attempts (",
+        attempt_columns!(),
+        ") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22,
+           ?23, ?24, ?25, ?26, ?27, ?28, ?29)
+         ON CONFLICT (run_id, attempt_no) DO UPDATE SET
+           status = ?4, adapter_id = ?5, node_id = ?6, binding_id = ?7, resume_from_attempt_id = ?8, error_code = ?9,
+           error_message = ?10, retryable = ?11, input_tokens = ?12, output_tokens = ?13, cache_read_tokens = ?14,
+           cache_write_tokens = ?15, cost_nanos = ?16, cancellation_requested_at_ms = ?17,
+           cancellation_dispatched_at_ms = ?18, cancellation_acknowledged_at_ms = ?19, created_at_ms = ?20,
+           started_at_ms = ?21, completed_at_ms = ?22, retry_reason = ?23, sandbox = ?24, left_running = ?25,
+           adapter_instance_id = ?26, adapter_native_run_id = ?27, metadata_json = ?28, checksum = ?29
+         WHERE attempt_id = ?1",
+    ))?;
+    let columns = params![
+        attempt.id.bytes(),
+        attempt.run.bytes(),
+        attempt.no,
+        attempt.status.name(),
+        attempt.adapter,
+        attempt.node.bytes(),
+        blob(attempt.binding),
+        blob(attempt.resume_from),
+        error_code,
+        error_message,
+        attempt.retryable,
+        input,
+        output,
+        cache_read,
+        cache_write,
+        cost,
+        ms(attempt.cancellation.requested_at),
+        ms(attempt.cancellation.dispatched_at),
+        ms(attempt.cancellation.acknowledged_at),
+        attempt.created_at.0,
+        ms(attempt.started_at),
+        ms(attempt.completed_at),
+        attempt.retry_reason.map(RetryReason::name),
+        attempt.sandbox.as_ref().map(json).transpose()?,
+        (!attempt.left_running.is_empty()).then(|| json(&attempt.left_running)).transpose()?,
+        attempt.instance,
+        attempt.native_run,
+        object(&attempt.metadata)?,
+    ];
+    let written = checksum::execute(&mut write, &[(&checksum::ATTEMPT, columns)], &[])?;
     // Another attempt has this number.
     if written == 0 { Err(WriteError::Conflict(Unique::Other)) } else { Ok(()) }
 }

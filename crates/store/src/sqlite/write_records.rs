@@ -5,7 +5,7 @@ use rusqlite::{Connection, params};
 
 use super::checksum;
 use super::columns::{Id, blob, int, json, ms, object, point};
-use super::read::session_columns;
+use super::read::{artifact_columns, session_columns};
 use super::write::WriteResult;
 
 pub(super) fn session_write(connection: &Connection, session: &Session) -> WriteResult {
@@ -178,30 +178,30 @@ pub(super) fn grant_write(connection: &Connection, grant: &Grant) -> WriteResult
 }
 
 pub(super) fn artifact_write(connection: &Connection, artifact: &Artifact) -> WriteResult {
-    connection
-        .prepare_cached(
-            "INSERT INTO artifacts (artifact_id, session_id, run_id, attempt_id, kind, role, uri, display_name, mime_type,
-               content_hash, size_bytes, created_at_ms, metadata_json)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)
-             ON CONFLICT (artifact_id) DO UPDATE SET
-               run_id = ?3, attempt_id = ?4, kind = ?5, role = ?6, uri = ?7, display_name = ?8, mime_type = ?9,
-               content_hash = ?10, size_bytes = ?11, created_at_ms = ?12, metadata_json = ?13",
-        )?
-        .execute(params![
-            artifact.id.bytes(),
-            artifact.session.bytes(),
-            blob(artifact.run),
-            blob(artifact.attempt),
-            artifact.kind,
-            artifact.role.name(),
-            artifact.uri,
-            artifact.name,
-            artifact.mime_type,
-            artifact.content_hash,
-            artifact.size_bytes.map(int),
-            artifact.created_at.0,
-            object(&artifact.metadata)?,
-        ])?;
+    let mut write = connection.prepare_cached(concat!(
+        "INSERT INTO artifacts (",
+        artifact_columns!(),
+        ") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)
+         ON CONFLICT (artifact_id) DO UPDATE SET
+           run_id = ?3, attempt_id = ?4, kind = ?5, role = ?6, uri = ?7, display_name = ?8, mime_type = ?9,
+           content_hash = ?10, size_bytes = ?11, created_at_ms = ?12, metadata_json = ?13, checksum = ?14",
+    ))?;
+    let columns = params![
+        artifact.id.bytes(),
+        artifact.session.bytes(),
+        blob(artifact.run),
+        blob(artifact.attempt),
+        artifact.kind,
+        artifact.role.name(),
+        artifact.uri,
+        artifact.name,
+        artifact.mime_type,
+        artifact.content_hash,
+        artifact.size_bytes.map(int),
+        artifact.created_at.0,
+        object(&artifact.metadata)?,
+    ];
+    checksum::execute(&mut write, &[(&checksum::ARTIFACT, columns)], &[])?;
     Ok(())
 }
 

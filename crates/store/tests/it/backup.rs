@@ -3,14 +3,15 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use mainspring_core::{Cursor, Time};
+use mainspring_core::*;
 use mainspring_kernel::search::Query;
-use mainspring_kernel::store::Store;
+use mainspring_kernel::store::{NewEvent, Row, StatePlace, StateRow, Store};
 use mainspring_store::{
     OpenError, SCHEMA_VERSION, SqliteOptions, SqliteStore, SqliteView, Verified, database_repair,
     database_restore, database_vacuum,
 };
 use rusqlite::Connection;
+use serde_json::json;
 use tempfile::TempDir;
 
 use crate::fixtures::*;
@@ -157,13 +158,47 @@ async fn repair_rebuilds_the_search_index_and_names_the_rest() {
         .execute_batch("DELETE FROM search_titles; UPDATE events SET payload = '{}' WHERE event_seq = 1")
         .unwrap();
     drop(connection);
-    let repaired = database_repair(&database(&folder), None, NOW).unwrap();
+    let repaired = database_repair(&database(&folder), None, false, NOW).unwrap();
     assert!(repaired.iter().all(|part| part.what != "indexes"), "{repaired:?}");
     let left = findings(&database(&folder));
     assert_eq!(left.len(), 1, "{left:?}");
     let store = sqlite_open(folder.path());
     let query = Query::parse("session").unwrap();
     assert_eq!(store.search_titles(OWNER, &query, None, 9).await.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn an_unreadable_message_stops_neither_repair_nor_the_index() {
+    let (folder, store) = filled().await;
+    let fence = lease(&store, 1).await;
+    let rows = vec![
+        Row::Line(line(1, None, 2)),
+        row_message(message(1, 1, "alpha"), Some(point(1, 0))),
+        row_message(message(2, 1, "omega"), Some(point(1, 1))),
+    ];
+    commit(&store, fence, rows, vec![]).await.unwrap();
+    store.close();
+    let damage = Connection::open(database(&folder)).unwrap();
+    let damaged = damage.execute(
+        "UPDATE messages SET content = '[{\"type' WHERE message_id = ?1",
+        [message_id(1).as_bytes()],
+    );
+    assert_eq!(damaged.unwrap(), 1);
+    drop(damage);
+    let found = async |word: &str| {
+        let store = sqlite_open(folder.path());
+        while store.search_index().await.unwrap() {}
+        let query = Query::parse(word).unwrap();
+        let found = store.search_messages(OWNER, &query, None, 9).await.unwrap().len();
+        store.close();
+        found
+    };
+    assert_eq!((found("omega").await, found("alpha").await), (1, 0), "the index goes on");
+    let repaired = database_repair(&database(&folder), None, false, NOW).unwrap();
+    assert!(repaired.iter().any(|part| part.what.contains("search") && part.rows == 2), "{repaired:?}");
+    assert_eq!(found("omega").await, 1);
+    let left = findings(&database(&folder));
+    assert!(left.len() == 1 && left[0].1.contains(&message_id(1).to_string()), "{left:?}");
 }
 
 #[tokio::test]
@@ -178,7 +213,7 @@ async fn repair_takes_damaged_events_from_a_backup() {
     // An event of another history is not taken.
     connection.execute_batch("UPDATE events SET event_id = randomblob(16) WHERE event_seq = 3").unwrap();
     drop(connection);
-    let repaired = database_repair(&database(&folder), Some(&copy), NOW).unwrap();
+    let repaired = database_repair(&database(&folder), Some(&copy), false, NOW).unwrap();
     assert!(
         repaired.iter().any(|part| part.what.contains("from the backup") && part.rows == 1),
         "{repaired:?}"
@@ -188,6 +223,225 @@ async fn repair_takes_damaged_events_from_a_backup() {
     let store = sqlite_open(folder.path());
     let read = store.events_after(session_id(1), None, Cursor::START, 2).await.unwrap();
     assert_eq!(read, written[..2]);
+}
+
+/// Fills a store with a session whose run has ended, as its events say.
+async fn with_ended_run() -> (TempDir, SqliteStore) {
+    let (folder, store) = filled().await;
+    let fence = lease(&store, 1).await;
+    let usage = Usage { input_tokens: 7, ..Usage::default() };
+    let close = Close { message_id: Some(message_id(2)), usage, ..Close::default() };
+    let of_run = |n, at: u64, attempt, body| NewEvent {
+        run: Some(run_id(1)),
+        attempt,
+        at: NOW.plus(at),
+        ..event(n, body)
+    };
+    let titled = SessionChange::Title { title: Some("session 1".into()), source: TitleSource::Manual };
+    let state = StateRow {
+        place: StatePlace::Session { at: None, aside: false },
+        key: "k".into(),
+        value: Some(json!("v")),
+        version: 1,
+        at: NOW,
+    };
+    let ended = Run {
+        attempts: 1,
+        last_attempt: Some(attempt_id(1)),
+        final_message: Some(message_id(2)),
+        usage,
+        pen: Some(point(1, 2)),
+        started_at: Some(NOW.plus(1)),
+        completed_at: Some(NOW.plus(2)),
+        updated_at: NOW.plus(2),
+        ..run(1, 1, 1, RunState::Succeeded {})
+    };
+    let message_of_run = |n| Message { run: Some(run_id(1)), ..message(n, 1, "text") };
+    let rows = vec![
+        Row::Line(line(1, None, 2)),
+        row_message(message_of_run(1), Some(point(1, 0))),
+        row_message(message_of_run(2), Some(point(1, 1))),
+        row_run(ended),
+        row_attempt(attempt(1, 1, 1, RunStatus::Succeeded)),
+        Row::State(Box::new(state)),
+    ];
+    let created = Body::AttemptCreated {
+        attempt_no: 1,
+        adapter: "native".into(),
+        retry_reason: None,
+        resume_from_attempt_id: None,
+    };
+    let changed = Body::StateChanged {
+        scope: StateScope::Session,
+        key: "k".into(),
+        version: 1,
+        by: StateAuthor::Caller,
+        deleted: false,
+        value: Some(json!("v")),
+    };
+    let events = vec![
+        event(20, Body::SessionUpdated { change: titled }),
+        event(21, changed),
+        of_run(22, 0, None, Body::run_accepted("native".into(), Mode::Act, None)),
+        of_run(23, 1, Some(attempt_id(1)), created),
+        of_run(24, 2, Some(attempt_id(1)), Body::RunSucceeded { close }),
+    ];
+    commit(&store, fence, rows, events).await.unwrap();
+    (folder, store)
+}
+
+#[tokio::test]
+async fn verification_compares_rows_with_their_events() {
+    let (folder, store) = with_ended_run().await;
+    store.close();
+    assert_eq!(findings(&database(&folder)), []);
+    // Without a checksum only the events tell.
+    for (sql, says) in [
+        ("UPDATE runs SET input_tokens = 8, state_checksum = NULL", "has used 8 and 0 tokens"),
+        ("UPDATE sessions SET title = 'Tee', checksum = NULL", "has another title"),
+        ("UPDATE session_state SET value = '\"w\"', checksum = NULL", "state \"k\""),
+    ] {
+        let damaged = tempfile::tempdir().unwrap();
+        fs::copy(database(&folder), database(&damaged)).unwrap();
+        Connection::open(database(&damaged)).unwrap().execute_batch(sql).unwrap();
+        let found = findings(&database(&damaged));
+        assert!(matches!(&found[..], [(Verified::Events, text)] if text.contains(says)), "{sql}: {found:?}");
+    }
+}
+
+#[tokio::test]
+async fn repair_takes_rows_that_have_not_changed_from_a_backup() {
+    let (folder, store) = with_ended_run().await;
+    let copy = folder.path().join("copy.sqlite3");
+    SqliteView::open(&database(&folder), true).unwrap().copy_to(&copy).unwrap();
+    store.close();
+    for sql in [
+        "UPDATE sessions SET title = 'Tee'",
+        "UPDATE sessions SET version = 9",
+        "UPDATE runs SET adapter_id = 'other'",
+        "UPDATE runs SET fingerprint = randomblob(16)",
+        "UPDATE session_state SET value = '7'",
+    ] {
+        let damaged = tempfile::tempdir().unwrap();
+        fs::copy(database(&folder), database(&damaged)).unwrap();
+        fs::copy(&copy, damaged.path().join("copy.sqlite3")).unwrap();
+        Connection::open(database(&damaged)).unwrap().execute_batch(sql).unwrap();
+        assert!(!findings(&database(&damaged)).is_empty(), "{sql}");
+        let from = damaged.path().join("copy.sqlite3");
+        let repaired = database_repair(&database(&damaged), Some(&from), false, NOW).unwrap();
+        assert!(
+            repaired.iter().any(|part| part.what.contains("from the backup") && part.rows == 1),
+            "{sql}: {repaired:?}"
+        );
+        assert_eq!(findings(&database(&damaged)), [], "{sql}");
+    }
+}
+
+#[tokio::test]
+async fn a_row_that_has_changed_since_the_backup_is_not_taken() {
+    let (folder, store) = with_ended_run().await;
+    let copy = folder.path().join("copy.sqlite3");
+    SqliteView::open(&database(&folder), true).unwrap().copy_to(&copy).unwrap();
+    let fence = lease(&store, 1).await;
+    let later = Session { title: Some("later".into()), version: 2, updated_at: NOW.plus(9), ..session(1) };
+    let change = SessionChange::Title { title: later.title.clone(), source: TitleSource::Manual };
+    let rows = vec![row_session(later)];
+    commit(&store, fence, rows, vec![event(30, Body::SessionUpdated { change })]).await.unwrap();
+    store.close();
+    let connection = Connection::open(database(&folder)).unwrap();
+    connection.execute_batch("UPDATE sessions SET surface_kind = 'else'").unwrap();
+    drop(connection);
+    database_repair(&database(&folder), Some(&copy), false, NOW).unwrap();
+    let left = findings(&database(&folder));
+    assert!(left.len() == 1 && left[0].1.contains("session ses_"), "{left:?}");
+}
+
+#[tokio::test]
+async fn repair_rebuilds_the_outcome_of_a_run_from_its_events() {
+    let (folder, store) = with_ended_run().await;
+    let written = store.run_get(run_id(1)).await.unwrap().unwrap();
+    store.close();
+    let connection = Connection::open(database(&folder)).unwrap();
+    connection
+        .execute_batch("UPDATE runs SET status = 'failed', input_tokens = 1, attempts = 3, pen_pos = 9, completed_at_ms = 1")
+        .unwrap();
+    drop(connection);
+    let repaired = database_repair(&database(&folder), None, false, NOW).unwrap();
+    assert!(
+        repaired.iter().any(|part| part.what.contains("from their events") && part.rows == 1),
+        "{repaired:?}"
+    );
+    assert_eq!(findings(&database(&folder)), []);
+    assert_eq!(sqlite_open(folder.path()).run_get(run_id(1)).await.unwrap().unwrap(), written);
+}
+
+#[tokio::test]
+async fn a_run_without_a_checksum_gets_none_that_contradicts_its_events() {
+    let (folder, store) = with_ended_run().await;
+    let written = store.run_get(run_id(1)).await.unwrap().unwrap();
+    store.close();
+    let connection = Connection::open(database(&folder)).unwrap();
+    connection.execute_batch("UPDATE runs SET status = 'failed', state_checksum = NULL").unwrap();
+    drop(connection);
+    database_repair(&database(&folder), None, false, NOW).unwrap();
+    assert_eq!(findings(&database(&folder)), []);
+    assert_eq!(sqlite_open(folder.path()).run_get(run_id(1)).await.unwrap().unwrap(), written);
+}
+
+#[tokio::test]
+async fn repair_deletes_damaged_sessions_if_told_so() {
+    let (folder, store) = with_ended_run().await;
+    create_session(&store, 2).await;
+    store.close();
+    let connection = Connection::open(database(&folder)).unwrap();
+    connection
+        .execute("UPDATE sessions SET title = 'Tee' WHERE session_id = ?1", [session_id(1).as_bytes()])
+        .unwrap();
+    drop(connection);
+    database_repair(&database(&folder), None, false, NOW).unwrap();
+    assert_eq!(findings(&database(&folder)).len(), 2, "the checksum and the last change of the title");
+    database_repair(&database(&folder), None, true, NOW).unwrap();
+    let store = sqlite_open(folder.path());
+    assert_eq!(store.unfinished().await.unwrap().deleted, [session_id(1)]);
+    while store.session_purge(session_id(1)).await.unwrap() {}
+    assert!(!store.session_exists(session_id(1)).await.unwrap());
+    assert!(store.session_exists(session_id(2)).await.unwrap());
+    store.close();
+    assert_eq!(findings(&database(&folder)), []);
+}
+
+#[tokio::test]
+async fn repair_and_vacuum_add_missing_checksums() {
+    for vacuum in [false, true] {
+        let (folder, store) = with_ended_run().await;
+        store.close();
+        let connection = Connection::open(database(&folder)).unwrap();
+        let before: Vec<i64> = sums(&connection);
+        connection
+            .execute_batch(
+                "UPDATE sessions SET checksum = NULL; UPDATE runs SET checksum = NULL, state_checksum = NULL;
+                 UPDATE messages SET checksum = NULL; UPDATE events SET checksum = NULL;
+                 UPDATE session_state SET checksum = NULL",
+            )
+            .unwrap();
+        drop(connection);
+        match vacuum {
+            true => drop(database_vacuum(&database(&folder)).unwrap()),
+            false => drop(database_repair(&database(&folder), None, false, NOW).unwrap()),
+        }
+        assert_eq!(sums(&Connection::open(database(&folder)).unwrap()), before);
+        assert_eq!(findings(&database(&folder)), []);
+    }
+}
+
+/// Reads all checksums.
+fn sums(connection: &Connection) -> Vec<i64> {
+    let sql = "SELECT checksum FROM sessions UNION ALL SELECT checksum FROM runs UNION ALL SELECT state_checksum FROM runs
+               UNION ALL SELECT checksum FROM messages UNION ALL SELECT checksum FROM events
+               UNION ALL SELECT checksum FROM session_state";
+    let mut statement = connection.prepare(sql).unwrap();
+    let sums = statement.query_map([], |row| row.get(0)).unwrap();
+    sums.map(Result::unwrap).collect()
 }
 
 #[tokio::test]

@@ -6,16 +6,20 @@ use std::sync::Arc;
 
 use mainspring_core::*;
 use mainspring_kernel::store::{
-    Chunk, EndedToolCall, OpenToolCall, OwnerState, Row, StateAt, StatePlace, StateRow, Store, StoreError,
+    Chunk, EndedToolCall, OpenToolCall, OwnerState, Row, SessionPage, SessionRef, SessionsOf, StateAt,
+    StatePlace, StateRow, Store, StoreError,
 };
 use mainspring_store::{ChecksumReport, SqliteOptions, SqliteStore};
 use rusqlite::Connection;
 use serde_json::{Value, json};
 
+use crate::delegations::delegation;
+use crate::digests::digest;
 use crate::fixtures::*;
+use crate::steps::step;
 
 /// Texts that occur once in the database, each with the name of its row.
-fn texts() -> [(&'static str, String); 10] {
+fn texts() -> [(&'static str, String); 14] {
     [
         ("title-of-session", format!("session {}", session_id(1))),
         ("adapter-of-run", format!("run {}", run_id(1))),
@@ -27,6 +31,10 @@ fn texts() -> [(&'static str, String); 10] {
         ("state-of-run", "state \"run\"".into()),
         ("state-of-owner", "state \"owner\"".into()),
         ("text-of-result", format!("tool call \"t1\" of run {}", run_id(1))),
+        ("instance-of-attempt", format!("attempt {}", attempt_id(1))),
+        ("model-of-step", format!("step {}", step_id(1))),
+        ("text-of-digest", format!("digest at message {}", message_id(1))),
+        ("name-of-artifact", format!("artifact {}", artifact_id(1))),
     ]
 }
 
@@ -48,7 +56,17 @@ async fn fill(folder: &Path) {
         Row::Line(line(1, None, 1)),
         row_message(message(1, 1, "text-of-message"), None),
         row_run(running),
-        row_attempt(attempt(1, 1, 1, RunStatus::Running)),
+        row_attempt(Attempt {
+            instance: Some("instance-of-attempt".into()),
+            ..attempt(1, 1, 1, RunStatus::Running)
+        }),
+        Row::Step(Box::new(Step { model: "model-of-step".into(), ..step(1, 1, 1) })),
+        Row::Digest(Box::new(Digest {
+            message: message_id(1),
+            summary: Some("text-of-digest".into()),
+            ..digest(1, 0)
+        })),
+        Row::Artifact(Box::new(Artifact { name: Some("name-of-artifact".into()), ..artifact(1, 1, "abc") })),
         state_row(StatePlace::Session { at: None, aside: false }, "session", "state-of-session"),
         state_row(StatePlace::Run(run_id(1)), "run", "state-of-run"),
         Row::ToolCall(Box::new(OpenToolCall {
@@ -86,7 +104,7 @@ async fn read(store: &SqliteStore) -> Vec<Result<String, StoreError>> {
     let state = |at: StateAt, key: &'static str| async move { shown(store.state_get(&at, key).await) };
     let session_state = StateAt::Session { session: session_id(1), at: None };
     vec![
-        shown(store.session_find(OWNER, &mainspring_kernel::store::SessionRef::Id(session_id(1))).await),
+        shown(store.session_find(OWNER, &SessionRef::Id(session_id(1))).await),
         shown(store.run_get(run_id(1)).await),
         shown(store.run_get(run_id(1)).await),
         shown(store.message_get(session_id(1), message_id(1)).await),
@@ -100,6 +118,10 @@ async fn read(store: &SqliteStore) -> Vec<Result<String, StoreError>> {
         shown(
             store.session_load(session_id(1)).await.map(|loaded| loaded.map(|loaded| loaded.open_tool_calls)),
         ),
+        shown(store.attempts(run_id(1)).await),
+        shown(store.steps(run_id(1)).await),
+        shown(store.digest(session_id(1), point(1, 1)).await),
+        shown(store.artifact_get(artifact_id(1)).await),
     ]
 }
 
@@ -115,7 +137,7 @@ async fn a_flipped_bit_is_reported_with_the_name_of_its_row() {
     let intact = fs::read(&path).unwrap();
     let store = sqlite_open(folder.path());
     let sound = store.verify_checksums().await.unwrap();
-    assert_eq!(sound, ChecksumReport { checked: 9, ..ChecksumReport::default() });
+    assert_eq!(sound, ChecksumReport { checked: 13, ..ChecksumReport::default() });
     assert!(read(&store).await.iter().all(Result::is_ok));
     store.close();
     for (number, (text, name)) in texts().into_iter().enumerate() {
@@ -165,6 +187,33 @@ async fn no_flipped_bit_is_read_as_something_else() {
 }
 
 #[tokio::test]
+async fn a_sum_with_a_damaged_run_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    fill(folder.path()).await;
+    let store = sqlite_open(folder.path());
+    let fence = create_session(&store, 2).await;
+    let child = run(2, 2, 1, RunState::Succeeded {});
+    let task = delegation(2);
+    commit(&store, fence, vec![row_run(child), Row::Delegation(Box::new(task))], vec![]).await.unwrap();
+    assert_eq!(store.session_usage(session_id(1)).await.unwrap().0, 1);
+    assert_eq!(store.delegated_usage(session_id(1)).await.unwrap().0, 1);
+    store.close();
+    let connection = Connection::open(folder.path().join("test.sqlite3")).unwrap();
+    connection.execute("UPDATE runs SET input_tokens = input_tokens + 1", []).unwrap();
+    drop(connection);
+    let store = sqlite_open(folder.path());
+    for (read, run) in
+        [(store.session_usage(session_id(1)).await, 1), (store.delegated_usage(session_id(1)).await, 2)]
+    {
+        let error = read.unwrap_err();
+        assert!(
+            matches!(&error, StoreError::Corrupt(text) if text.contains(&run_id(run).to_string())),
+            "{error:?}"
+        );
+    }
+}
+
+#[tokio::test]
 async fn rows_of_versions_without_checksums_are_read() {
     let folder = tempfile::tempdir().unwrap();
     fill(folder.path()).await;
@@ -179,6 +228,10 @@ async fn rows_of_versions_without_checksums_are_read() {
         "session_state",
         "run_state",
         "owner_state",
+        "run_attempts",
+        "steps",
+        "digests",
+        "artifacts",
     ] {
         connection.execute(&format!("UPDATE {table} SET checksum = NULL"), []).unwrap();
     }
@@ -186,16 +239,43 @@ async fn rows_of_versions_without_checksums_are_read() {
     let store = sqlite_open(folder.path());
     assert!(read(&store).await.iter().all(Result::is_ok));
     let report = store.verify_checksums().await.unwrap();
-    assert_eq!(report, ChecksumReport { without_checksum: 9, ..ChecksumReport::default() });
+    assert_eq!(report, ChecksumReport { without_checksum: 13, ..ChecksumReport::default() });
     // A row that is written again gets the checksum of what was written.
     let fence = lease(&store, 1).await;
     let done = Run { adapter: "adapter-of-run".into(), ..run(1, 1, 1, RunState::Succeeded {}) };
     commit(&store, fence, vec![row_run(done)], vec![]).await.unwrap();
     let report = store.verify_checksums().await.unwrap();
-    assert_eq!((report.without_checksum, report.problems), (9, vec![]), "its request is as it was");
+    assert_eq!((report.without_checksum, report.problems), (13, vec![]), "its request is as it was");
     let external = Connection::open(folder.path().join("test.sqlite3")).unwrap();
     external.execute("UPDATE runs SET attempts = attempts + 1", []).unwrap();
     assert_eq!(store.verify_checksums().await.unwrap().problems.len(), 1);
+}
+
+#[tokio::test]
+async fn a_damaged_session_hides_no_other_in_a_list() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = sqlite_open(folder.path());
+    for n in 1..=4 {
+        create_session(&store, n).await;
+    }
+    store.close();
+    let connection = Connection::open(folder.path().join("test.sqlite3")).unwrap();
+    let damage = "UPDATE sessions SET title = 'Tee' WHERE session_id = ?1";
+    for n in [2, 4] {
+        connection.execute(damage, [session_id(n).as_bytes()]).unwrap();
+    }
+    drop(connection);
+    let store = sqlite_open(folder.path());
+    let of = SessionsOf::Owner(OWNER.into());
+    let mut page = SessionPage { of, pinned: None, status: None, surface_kind: None, before: None, limit: 1 };
+    let mut listed = vec![];
+    while let Some((session, _)) = store.session_page(&page).await.unwrap().pop() {
+        page.before = Some((session.last_activity_at, session.id));
+        listed.push(session.id);
+    }
+    assert_eq!(listed, [session_id(3), session_id(1)]);
+    let one = store.session_find(OWNER, &SessionRef::Id(session_id(2))).await.unwrap_err();
+    assert!(matches!(one, StoreError::Corrupt(_)));
 }
 
 #[tokio::test]

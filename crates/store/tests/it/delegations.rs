@@ -7,7 +7,7 @@ use mainspring_kernel::store::{DelegationsOf, InboxItem, Note, Row};
 
 use crate::fixtures::*;
 
-fn delegation(no: u64) -> Delegation {
+pub(crate) fn delegation(no: u64) -> Delegation {
     Delegation {
         id: delegation_id(no),
         parent_session: session_id(1),

@@ -211,6 +211,24 @@ fn record_rows() -> Vec<Row> {
 }
 
 #[tokio::test]
+async fn unknown_usage_is_null_in_the_view() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = sqlite_open(folder.path());
+    let fence = create_session(&store, 1).await;
+    let used =
+        |n, usage| row_run(Run { usage, ..run(n, 1, u32::try_from(n).unwrap(), RunState::Succeeded {}) });
+    let some = Usage { input_tokens: 5, at_least: true, ..Usage::default() };
+    let rows = vec![used(1, Usage::UNKNOWN), used(2, some), used(3, Usage::default())];
+    commit(&store, fence, rows, vec![]).await.unwrap();
+    let connection = open_read_only(folder.path());
+    let sql = "SELECT input_tokens, output_tokens, cost_usd FROM omi_runs ORDER BY run_id";
+    let mut statement = connection.prepare(sql).unwrap();
+    let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))).unwrap();
+    let rows: Vec<(Option<i64>, Option<i64>, Option<f64>)> = rows.map(Result::unwrap).collect();
+    assert_eq!(rows, [(None, None, None), (Some(5), Some(0), None), (Some(0), Some(0), Some(0.0))]);
+}
+
+#[tokio::test]
 async fn the_views_have_the_tables_and_columns_of_the_original() {
     let folder = tempfile::tempdir().unwrap();
     let store = sqlite_open(folder.path());

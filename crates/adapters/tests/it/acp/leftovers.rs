@@ -81,3 +81,76 @@ async fn under_a_group_guard_a_cancel_recycles_the_agent_and_says_so() {
     assert_eq!(world.bindings("a").await.len(), 1, "the session was taken up again");
     world.close().await;
 }
+
+/// Starts a chain of processes that each add a byte to the file `grows`, start the next one and end. With an argument it
+/// adopts the processes of the chain and starts it once the file `go` exists.
+const CHAIN: &str = r#"
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+int main(int count, char **arguments) {
+    if (count > 1) {
+        prctl(PR_SET_CHILD_SUBREAPER, 1);
+        signal(SIGCHLD, SIG_IGN);
+        while (access("go", F_OK) != 0) usleep(1000);
+        if (fork() != 0) for (;;) pause();
+    }
+    int file = open("grows", O_WRONLY | O_CREAT | O_APPEND, 0600);
+    for (;;) {
+        write(file, "x", 1);
+        if (fork() != 0) _exit(0);
+    }
+}
+"#;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancel_ends_chains_of_processes_that_end_at_once() {
+    for arguments in ["", "adopt"] {
+        let world = world_with("resume", |setup| setup.agent.cwd = setup.folder.clone()).await;
+        let program = compile(world.folder.path(), CHAIN);
+        let size = || std::fs::metadata(world.folder.path().join("grows")).map_or(0, |file| file.len());
+        let start = format!("shell {program} {arguments} >/dev/null 2>&1 &");
+        let run = if arguments.is_empty() {
+            world.start("a", &format!("{start}; hang")).await
+        } else {
+            world.answer_to("a", &start).await;
+            world.start("a", "shell touch go; hang").await
+        };
+        let grown = async {
+            while size() == 0 {
+                tokio::task::yield_now().await;
+            }
+        };
+        with_timeout(grown).await;
+        world.cancel(run).await;
+        assert_eq!(world.wait_for_end(run).await.state.status(), RunStatus::Cancelled);
+        let ended = size();
+        world.answer_to("a", "shell true; pid").await;
+        assert_eq!(size(), ended, "{arguments}: it goes on");
+        world.close().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn processes_that_a_left_process_starts_later_are_listed_and_ended() {
+    let world = world_with("resume", |setup| setup.agent.cwd = setup.folder.clone()).await;
+    // The first process ends, and so does the parent of the third one.
+    let later = "until [ -e go ]; do sleep 0.01; done; setsid sleep 1006 & sleep 1006 & (sleep 1006 &)";
+    std::fs::write(world.folder.path().join("later"), later).unwrap();
+    let run = world.run("a", "shell setsid sh later >/dev/null 2>&1 &").await;
+    std::fs::write(world.folder.path().join("go"), "").unwrap();
+    let listed = async || {
+        let listed = world.kernel().run_processes(&world.me, run.id).await.unwrap();
+        listed.iter().filter(|process| process.command == "sleep 1006").count()
+    };
+    let started = async {
+        while listed().await < 3 {
+            tokio::task::yield_now().await;
+        }
+    };
+    with_timeout(started).await;
+    assert_eq!(world.kernel().run_processes_end(&world.me, run.id).await.unwrap(), []);
+    assert_eq!((listed().await, running(&world, "sleep 1006")), (0, 0));
+    world.close().await;
+}

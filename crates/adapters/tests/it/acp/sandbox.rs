@@ -98,3 +98,46 @@ async fn a_run_that_cannot_be_confined_is_refused_unless_that_was_waived() {
     assert_eq!(sandboxes(&world, "a").await[0].enforcement, Enforcement::None);
     world.close().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_serves_one_owner() {
+    let mut world = world("resume").await;
+    let of_ada = world.answer_to("a", "pid").await;
+    world.me = Caller::new("eve");
+    assert_ne!(world.answer_to("b", "pid").await, of_ada, "data of one owner may be in its memory");
+    world.me = Caller::new("ada");
+    assert_eq!(world.answer_to("c", "pid").await, of_ada);
+    world.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_works_in_the_folder_that_was_checked() {
+    let world = world("resume").await;
+    let root = world.folder.path().canonicalize().unwrap();
+    let (first, second, link) = (root.join("first"), root.join("second"), root.join("link"));
+    std::fs::create_dir(&first).unwrap();
+    std::fs::create_dir(&second).unwrap();
+    std::os::unix::fs::symlink(&first, &link).unwrap();
+    let mut in_link = request("a", "shell touch here; pid");
+    in_link.options.cwd = Some(link.display().to_string());
+    let process = answer(&world, "a", in_link.clone()).await;
+    assert!(first.join("here").exists());
+    // An agent that can write the parent folder replaces the link.
+    std::fs::remove_file(&link).unwrap();
+    std::os::unix::fs::symlink(&second, &link).unwrap();
+    in_link.session = request("b", "").session;
+    assert_ne!(answer(&world, "b", in_link).await, process, "the process of another folder is not reused");
+    assert!(second.join("here").exists());
+    world.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_limited_run_does_not_work_in_the_folder_that_nobody_chose() {
+    for (is_cwd_configured, code) in [(true, ""), (false, "folder_not_allowed")] {
+        let mut world = world_with("resume", |setup| setup.agent.is_cwd_configured = is_cwd_configured).await;
+        assert_eq!(failure_code(&world.run("a", "pid").await), "");
+        world.me = Caller { folders: Some(vec![]), ..Caller::new("eve") };
+        assert_eq!(failure_code(&world.run("b", "pid").await), code);
+        world.close().await;
+    }
+}

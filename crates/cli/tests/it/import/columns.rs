@@ -22,9 +22,16 @@ fn full_original() -> Original {
         1,
         &chat,
         "hello",
-        &[("final_text", &"hi"), ("client_id", &""), ("system_prompt_hash", &"x1")],
+        &[
+            ("final_text", &"hi"),
+            ("client_id", &""),
+            ("system_prompt_hash", &"x1"),
+            ("result_json", &r#"{"n":4}"#),
+            ("input_tokens", &5),
+        ],
     );
-    let attempt: [(&str, &dyn rusqlite::types::ToSql); 4] = [
+    let attempt: [(&str, &dyn rusqlite::types::ToSql); 5] = [
+        ("retry_reason", &"bad_luck"),
         ("binding_id", &binding),
         ("adapter_instance_id", &"desktop-local"),
         ("adapter_native_run_id", &"turn-9"),
@@ -49,7 +56,9 @@ fn full_original() -> Original {
 async fn every_column_of_the_original_is_kept() {
     let dir = tempfile::tempdir().unwrap();
     let from = full_original().copy_after_kill(dir.path());
-    report(&import(dir.path(), &from, &["--json"]));
+    let report = report(&import(dir.path(), &from, &["--json"]));
+    let changed = report["changed"].to_string();
+    assert!(changed.contains("unknown retry reason") && changed.contains(&id("att", 1)), "{changed}");
     let run: mainspring::core::RunId = id("run", 1).parse().unwrap();
     with_kernel(dir.path(), async |kernel, me| {
         let chat = kernel.session_get(me, &session(1)).await.unwrap();
@@ -74,7 +83,11 @@ async fn every_column_of_the_original_is_kept() {
             assert_eq!(attempt[field], value, "{field}");
         }
         let hash = mainspring_kernel::kernel::instructions_hash(Some("be kind"));
-        assert_eq!(kernel.run_get(me, run).await.unwrap().system_prompt_hash, hash);
+        let imported = kernel.run_get(me, run).await.unwrap();
+        assert_eq!(imported.system_prompt_hash, hash);
+        assert_eq!(imported.output.unwrap().value, json!({"n": 4}));
+        assert_eq!((imported.usage.input_tokens, imported.usage.at_least), (5, true), "the rest is unknown");
+        assert!(!imported.usage.cost.is_known());
         assert_eq!(json!(kernel.artifact_get(me, artifact(1)).await.unwrap().metadata), json!({"page": 1}));
         assert_eq!(json!(kernel.run_grants(me, run).await.unwrap()[0].constraints), json!({"times": 1}));
     })
@@ -83,6 +96,7 @@ async fn every_column_of_the_original_is_kept() {
     let connection = Connection::open_with_flags(database, OpenFlags::SQLITE_OPEN_READ_ONLY).unwrap();
     let text = |sql: &str| connection.query_row(sql, [], |row| row.get::<_, Option<String>>(0)).unwrap();
     assert_eq!(text("SELECT client_id FROM omi_runs"), None, "a name that nobody gave");
+    assert_eq!(text("SELECT result_json FROM omi_runs").as_deref(), Some(r#"{"n":4}"#));
     assert_eq!(text("SELECT metadata_json FROM omi_adapter_bindings").as_deref(), Some(r#"{"mcp":["omi"]}"#));
     assert_eq!(text("SELECT adapter_native_run_id FROM omi_run_attempts").as_deref(), Some("turn-9"));
     assert_eq!(text("SELECT constraints_json FROM omi_grants").as_deref(), Some(r#"{"times":1}"#));

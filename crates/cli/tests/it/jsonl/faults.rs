@@ -40,7 +40,9 @@ fn an_image_is_stored_once_and_model_directory_and_alias_are_applied() {
     let mut host = Host::start_with(dir.path(), &["--alias", "acp-claude=script"], &[]);
     let image =
         "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
-    host.send(&json!({"type": "warmup", "cwd": "/tmp/hinted", "models": ["m1"]}));
+    let hinted = dir.path().join("hinted");
+    std::fs::create_dir(&hinted).unwrap();
+    host.send(&json!({"type": "warmup", "cwd": hinted, "models": ["m1"]}));
     let mut line = query("r", "k", "say seen");
     line["imageBase64"] = image.into();
     line["adapterId"] = "acp-claude".into();
@@ -58,7 +60,7 @@ fn an_image_is_stored_once_and_model_directory_and_alias_are_applied() {
     let runs = json_lines(&run(dir.path(), &[&["run", "list"][..], &owner].concat()));
     let options: Vec<_> =
         runs.iter().map(|run| (run["options"]["model"].clone(), run["options"]["cwd"].clone())).collect();
-    assert_eq!(options[0], (json!("m1"), json!("/tmp/hinted")));
+    assert_eq!(options[0], (json!("m1"), json!(hinted)));
     assert_eq!(options[1], (json!("m2"), json!(dir.path())), "the default is the home directory");
     let session = first["sessionId"].as_str().unwrap();
     let shown = json_lines(&run(dir.path(), &[&["session", "show", session][..], &owner].concat()));

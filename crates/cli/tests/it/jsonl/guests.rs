@@ -189,6 +189,7 @@ fn end_of_input_waits_no_longer_than_the_drain_time() {
     assert_eq!((rest.len(), code), (2, 0), "one end each: {rest:?}");
     let line_of = |request: &str| rest.iter().find(|line| line["requestId"] == request).unwrap();
     assert_eq!(line_of("active")["reason"], "shutting_down");
+    assert!(line_of("active")["message"].as_str().unwrap().contains("executes is cancelled"), "as below");
     assert_eq!(line_of("queued")["reason"], "shutting_down");
     // The accepted query is executed by the next process.
     let mut host = Host::start(dir.path());

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use mainspring_core::message::text_of;
 use mainspring_core::run::Command;
 use mainspring_core::run::close::{NewMessage, completes_turn};
 use mainspring_core::{
-    Block, Body, CallResult, Digest, Failure, MessageStatus, NodeId, Role, Step, TitleSource, ToolEnd,
+    Block, Body, CallResult, Digest, Failure, MessageStatus, NodeId, Role, Step, Time, TitleSource, ToolEnd,
     ToolOutcome, Usage, session,
 };
 
@@ -81,17 +82,13 @@ impl AttemptDraft {
                 self.tool_failed(tool_use_id, outcome, error, content)?;
             }
             Record::ToolDecided { tool_use_id, name, rejection, content } => {
-                self.effect_put(OpenToolCall {
-                    run: self.subject.run.id,
-                    tool_use_id: tool_use_id.clone(),
-                    name,
-                    started_at: None,
-                    ended: None,
-                });
-                return match rejection {
-                    Some(error) => self.tool_failed(tool_use_id, ToolOutcome::Rejected, error, content),
-                    None => self.record(node, Record::ToolCompleted { tool_use_id, content }),
-                };
+                let failure = rejection.map(|error| (ToolOutcome::Rejected, error));
+                return self.tool_ended(node, tool_use_id, name, None, failure, content);
+            }
+            Record::ToolProvided { tool_use_id, name, asked_at, is_error, content } => {
+                let error = || Failure::new("tool_failed", text_of(&content));
+                let failure = is_error.then(|| (ToolOutcome::Failed, error()));
+                return self.tool_ended(node, tool_use_id, name, asked_at, failure, content);
             }
             Record::Progress { text } => self.emit(Body::ProgressUpdated { text }),
             Record::Title { title } => {
@@ -203,6 +200,30 @@ impl AttemptDraft {
         self.hot.effects.push(effect);
     }
 
+    /// Records a tool call that was not executed here, with its end.
+    fn tool_ended(
+        &mut self,
+        node: NodeId,
+        tool_use_id: String,
+        name: String,
+        started_at: Option<Time>,
+        failure: Option<(ToolOutcome, Failure)>,
+        content: Vec<Block>,
+    ) -> Result<(), Error> {
+        let run = self.subject.run.id;
+        self.effect_put(OpenToolCall {
+            run,
+            tool_use_id: tool_use_id.clone(),
+            name,
+            started_at,
+            ended: None,
+        });
+        match failure {
+            Some((outcome, error)) => self.tool_failed(tool_use_id, outcome, error, content),
+            None => self.record(node, Record::ToolCompleted { tool_use_id, content }),
+        }
+    }
+
     fn tool_failed(
         &mut self,
         tool_use_id: String,
@@ -247,7 +268,8 @@ pub(crate) fn check_size(records: &[Record], limit: usize) -> Result<(), Error> 
             | Record::ToolResults { blocks } => ("message", size_of(blocks)),
             Record::ToolCompleted { content, .. }
             | Record::ToolFailed { content, .. }
-            | Record::ToolDecided { content, .. } => ("tool result", size_of(content)),
+            | Record::ToolDecided { content, .. }
+            | Record::ToolProvided { content, .. } => ("tool result", size_of(content)),
             Record::Output { output, .. } => ("output", output.to_string().len()),
             Record::Compacted(compacted) => {
                 ("summary", compacted.digest.summary.as_ref().map_or(0, String::len))

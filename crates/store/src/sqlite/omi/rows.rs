@@ -200,16 +200,16 @@ impl Fields {
         }
     }
 
-    /// Returns the number, or 0 if it is missing or negative.
-    pub(super) fn count(&self, name: &str) -> u64 {
-        self.number(name).and_then(|number| number.try_into().ok()).unwrap_or(0)
+    /// Returns the number, unless it is negative.
+    pub(super) fn count(&self, name: &str) -> Option<u64> {
+        self.number(name).and_then(|number| number.try_into().ok())
     }
 
-    pub(super) fn real(&self, name: &str) -> f64 {
+    pub(super) fn real(&self, name: &str) -> Option<f64> {
         match self.0.get(name) {
-            Some(Field::Real(number)) => *number,
-            Some(Field::Number(number)) => *number as f64,
-            _ => 0.0,
+            Some(Field::Real(number)) => Some(*number),
+            Some(Field::Number(number)) => Some(*number as f64),
+            _ => None,
         }
     }
 

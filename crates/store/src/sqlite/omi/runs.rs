@@ -5,7 +5,8 @@ use std::sync::Arc;
 use mainspring_core::attempt::Cancellation;
 use mainspring_core::{
     Attempt, AttemptId, Block, CancelReason, Cost, Failure, LineId, Message, MessageStatus, Mode, Place,
-    Point, RequestName, RetryReason, Role, Run, RunId, RunOptions, RunState, RunStatus, Session, Time, Usage,
+    Point, RequestName, RetryReason, Role, Run, RunId, RunOptions, RunOutput, RunState, RunStatus, Session,
+    Time, Usage,
 };
 use mainspring_kernel::kernel::instructions_hash;
 use serde_json::Value;
@@ -84,7 +85,7 @@ impl Import<'_> {
             usage,
             budget: None,
             final_text: None,
-            output: None,
+            output: self.convert_result(row, &original_id),
             retried_at: None,
             created_at,
             started_at: row.time("started_at_ms"),
@@ -135,6 +136,18 @@ impl Import<'_> {
         };
         let system = input.as_ref().and_then(|input| input["systemPrompt"].as_str());
         (prompt.to_owned(), system.filter(|system| !system.is_empty()).map(str::to_owned))
+    }
+
+    /// Returns the structured output of a run.
+    fn convert_result(&mut self, row: &Fields, original_id: &str) -> Option<Box<RunOutput>> {
+        match serde_json::from_str(row.text("result_json")?) {
+            Ok(Value::Null) => None,
+            Ok(value) => Some(Box::new(RunOutput::new(value, None))),
+            Err(_) => {
+                self.report.changed("runs", "unreadable result: left out", original_id);
+                None
+            }
+        }
     }
 
     fn prompt(&self, session: &Session, run: RunId, text: &str, at: Time) -> Arc<Message> {
@@ -215,6 +228,11 @@ impl Import<'_> {
             None => self.options.now,
         };
         let metadata = self.convert_metadata("attempts", row, &original_id);
+        let original_reason = row.text("retry_reason").filter(|reason| !reason.is_empty());
+        let retry_reason = original_reason.and_then(RetryReason::from_name);
+        if original_reason.is_some() && retry_reason.is_none() {
+            self.report.changed("attempts", "unknown retry reason: left out", &original_id);
+        }
         self.report.imported("attempts");
         Some(Attempt {
             id,
@@ -227,10 +245,10 @@ impl Import<'_> {
             native_run: valid_name(row, "adapter_native_run_id"),
             binding,
             resume_from: row.text("resume_from_attempt_id").and_then(super::id),
-            retry_reason: row.text("retry_reason").and_then(RetryReason::from_name),
+            retry_reason,
             error,
             retryable: row.number("retryable") == Some(1) || status.is_none(),
-            usage: Usage::default(),
+            usage: Usage::UNKNOWN,
             sandbox: None,
             left_running: vec![],
             metadata,
@@ -246,14 +264,22 @@ impl Import<'_> {
     }
 }
 
+/// Converts the usage of a run. A number that the original did not record is unknown.
 fn usage(row: &Fields) -> Usage {
+    let names = ["input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens"];
+    let (tokens, cost) = (names.map(|name| row.count(name)), row.real("cost_usd"));
+    if cost.is_none() && tokens.iter().all(Option::is_none) {
+        return Usage::UNKNOWN;
+    }
+    let [input_tokens, output_tokens, cache_read_tokens, cache_write_tokens] =
+        tokens.map(Option::unwrap_or_default);
     Usage {
-        input_tokens: row.count("input_tokens"),
-        output_tokens: row.count("output_tokens"),
-        cache_read_tokens: row.count("cache_read_tokens"),
-        cache_write_tokens: row.count("cache_write_tokens"),
-        cost: Cost::from(row.real("cost_usd")),
-        at_least: false,
+        input_tokens,
+        output_tokens,
+        cache_read_tokens,
+        cache_write_tokens,
+        cost: Cost::from(cost),
+        at_least: tokens.contains(&None),
     }
 }
 

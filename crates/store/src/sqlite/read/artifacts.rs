@@ -4,17 +4,12 @@ use mainspring_core::{Artifact, ArtifactId, ArtifactRole};
 use mainspring_kernel::store::{ArtifactPage, StoreError};
 use rusqlite::{Connection, params};
 
+use super::super::checksum;
 use super::super::columns::{Columns, Id, blob};
-use super::{page_start, query_all, query_one, sql_limit};
+use super::{artifact_columns, page_start, query_all, query_one, sql_limit};
 
-macro_rules! artifact_columns {
-    () => {
-        "artifact_id, session_id, run_id, attempt_id, kind, role, uri, display_name, mime_type, content_hash, \
-         size_bytes, created_at_ms, metadata_json"
-    };
-}
-
-fn artifact(columns: &mut Columns<'_>) -> rusqlite::Result<Artifact> {
+pub(in super::super) fn artifact(columns: &mut Columns<'_>) -> rusqlite::Result<Artifact> {
+    columns.check(&checksum::ARTIFACT)?;
     Ok(Artifact {
         id: columns.id()?,
         session: columns.id()?,

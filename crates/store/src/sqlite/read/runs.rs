@@ -40,11 +40,9 @@ pub(in super::super) fn session_usage(
     connection: &Connection,
     session: SessionId,
 ) -> Result<(u64, Usage), StoreError> {
-    let sql =
-        "SELECT input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, cost_nanos FROM runs
-               WHERE session_id = ?1";
-    // Summed here: SQL would add the marks of unknown costs.
-    let used = query_all(connection, sql, [session.bytes()], |columns| columns.usage())?;
+    let sql = concat!("SELECT ", run_columns!(), " FROM runs WHERE session_id = ?1");
+    // Summed here: SQL would add the marks of unknown costs, and would not compare the rows with their checksums.
+    let used = query_all(connection, sql, [session.bytes()], |columns| Ok(run(columns)?.usage))?;
     Ok((used.len() as u64, used.into_iter().fold(Usage::default(), |sum, usage| sum + usage)))
 }
 
@@ -53,20 +51,23 @@ pub(in super::super) fn delegated_usage(
     connection: &Connection,
     session: SessionId,
 ) -> Result<(u64, Usage), StoreError> {
-    let sql = "WITH RECURSIVE below(session_id, run_id) AS (
-                 SELECT child_session_id, child_run_id FROM delegations WHERE parent_session_id = ?1
-                 UNION
-                 SELECT d.child_session_id, d.child_run_id FROM below
-                   JOIN delegations AS d ON d.parent_session_id = below.session_id AND d.parent_run_id = below.run_id
-               )
-               SELECT s.session_id IS NOT NULL, r.input_tokens, r.output_tokens, r.cache_read_tokens,
-                   r.cache_write_tokens, r.cost_nanos
-                 FROM below LEFT JOIN runs AS r ON r.run_id = below.run_id
-                   LEFT JOIN sessions AS s ON s.session_id = r.session_id AND s.status <> 'deleted'
-                 WHERE below.session_id <> ?1";
+    let sql = concat!(
+        "WITH RECURSIVE below(child_session, child_run) AS (
+           SELECT child_session_id, child_run_id FROM delegations WHERE parent_session_id = ?1
+           UNION
+           SELECT d.child_session_id, d.child_run_id FROM below
+             JOIN delegations AS d ON d.parent_session_id = child_session AND d.parent_run_id = child_run
+         )
+         SELECT ",
+        run_columns!(),
+        " FROM below LEFT JOIN runs ON run_id = child_run AND EXISTS (
+             SELECT 1 FROM sessions WHERE sessions.session_id = runs.session_id AND sessions.status <> 'deleted')
+           WHERE child_session <> ?1"
+    );
     let used = query_all(connection, sql, [session.bytes()], |columns| {
         // Nobody knows what a deleted run has used.
-        if columns.get::<bool>()? { columns.usage() } else { Ok(Usage::UNKNOWN) }
+        let exists = columns.peek::<Option<[u8; 16]>>()?.is_some();
+        if exists { Ok(run(columns)?.usage) } else { Ok(Usage::UNKNOWN) }
     })?;
     Ok((used.len() as u64, used.into_iter().fold(Usage::default(), |sum, usage| sum + usage)))
 }

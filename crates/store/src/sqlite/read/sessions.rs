@@ -217,7 +217,7 @@ pub(in super::super) fn session_page(
     macro_rules! page {
         ($where:literal) => {
             concat!(
-                "SELECT ",
+                "SELECT last_activity_at_ms, session_id, ",
                 session_columns!(),
                 " FROM sessions WHERE ",
                 $where,
@@ -240,18 +240,48 @@ pub(in super::super) fn session_page(
         }
     };
     let status = page.status.map(|status| status.name());
-    let (time, id) = page_start(page.before);
-    let found = query_all(
-        connection,
-        sql,
-        params![whose, status, page.surface_kind, time, id, sql_limit(page.limit)],
-        session,
-    )?;
+    let (mut time, mut id) = page_start(page.before);
+    let mut found = vec![];
+    loop {
+        let limit = page.limit - found.len();
+        let params = params![whose, status, page.surface_kind, time, id, sql_limit(limit)];
+        let rows = query_all(connection, sql, params, |columns| {
+            Ok((columns.get::<i64>()?, columns.get::<Vec<u8>>()?, intact(session(columns))?))
+        })?;
+        let is_last = rows.len() < limit;
+        for (row_time, row_id, session) in rows {
+            (time, id) = (row_time, row_id);
+            found.extend(session);
+        }
+        if is_last || found.len() >= page.limit {
+            break;
+        }
+    }
     found
         .into_iter()
         .map(|session| {
-            let latest = run_latest(connection, session.id)?;
+            let latest = match run_latest(connection, session.id) {
+                Err(StoreError::Corrupt(problem)) => {
+                    tracing::error!(
+                        problem,
+                        "a list shows a session without its latest run, which is damaged"
+                    );
+                    None
+                }
+                latest => latest?,
+            };
             Ok((session, latest))
         })
         .collect()
+}
+
+/// Leaves a damaged row out of a list: one such row must not hide the others. The log and `mainspring verify` name it.
+fn intact<T>(read: rusqlite::Result<T>) -> rusqlite::Result<Option<T>> {
+    match read {
+        Err(rusqlite::Error::FromSqlConversionFailure(_, _, problem)) => {
+            tracing::error!(%problem, "a damaged row is left out of a list");
+            Ok(None)
+        }
+        read => read.map(Some),
+    }
 }
