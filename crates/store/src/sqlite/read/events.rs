@@ -53,6 +53,30 @@ pub(in super::super) fn events_after(
     Ok(events)
 }
 
+/// Returns the events that change a run, in order. Does not read messages, so that a damaged one does not matter.
+pub(in super::super) fn run_changes(
+    connection: &Connection,
+    session: SessionId,
+    run: RunId,
+) -> Result<Vec<Event>, StoreError> {
+    let sql = concat!(
+        "SELECT ",
+        event_columns!(),
+        " FROM events WHERE session_id = ?1 AND run_id = ?2 AND type NOT LIKE 'message.%' AND type NOT LIKE 'tool.%'
+           ORDER BY event_seq"
+    );
+    check_not_pruned(connection, session, Some(run), 0)?;
+    let mut reader = EventReader::new(connection);
+    let mut statement = connection.prepare_cached(sql).map_err(|error| read_error(&error))?;
+    let mut rows =
+        statement.query(params![session.bytes(), run.bytes()]).map_err(|error| read_error(&error))?;
+    let mut events = vec![];
+    while let Some(row) = rows.next().map_err(|error| read_error(&error))? {
+        events.push(reader.event(&mut Columns::new(row))?);
+    }
+    Ok(events)
+}
+
 /// The number of events, of all owners, that one read scans.
 const SCAN_EVENTS: u64 = 10_000;
 

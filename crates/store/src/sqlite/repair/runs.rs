@@ -3,14 +3,14 @@
 //! Only a run that has ended is rebuilt, and only if its request and all of its events are intact: the state of a run that
 //! waits is in no event.
 
-use mainspring_core::{Body, Cursor, Point, Run, RunId};
+use mainspring_core::{Body, Point, Run, RunId};
 use mainspring_kernel::store::StoreError;
 use rusqlite::types::Value;
 use rusqlite::{Connection, Result, params};
 
 use super::checksum;
 use crate::sqlite::columns::{Columns, Id, usage_columns};
-use crate::sqlite::read::{self, events::events_after, run_columns, run_request_columns};
+use crate::sqlite::read::{self, events::run_changes, run_columns, run_request_columns};
 use crate::sqlite::write::{WriteError, run_write};
 
 /// Rebuilds runs that are damaged, or have no checksum and disagree with their events. Returns their number.
@@ -57,7 +57,7 @@ fn run_replay(connection: &Connection, id: RunId) -> Result<Option<Run>, StoreEr
     };
     // The stored options are those of the last retry.
     let options = run.options.clone();
-    let events = events_after(connection, run.session, Some(id), Cursor::START, usize::MAX)?;
+    let events = run_changes(connection, run.session, id)?;
     let Some(Body::RunQueued { adapter, .. }) = events.first().map(|event| &event.body) else {
         return Ok(None);
     };
