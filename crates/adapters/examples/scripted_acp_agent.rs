@@ -377,6 +377,7 @@ impl Agent {
                 self.say(session, &format!("{:?}", status.code()));
             }
             "client" => self.say(session, &self.client.to_string()),
+            "relay" | "relay-at" | "mcp" => self.say(session, &format!("{}\n", self.call_tool(verb, rest))),
             "servers" => self.say(session, &self.servers.to_string()),
             "call" => return self.call(session, rest),
             "warn" => {
@@ -440,6 +441,19 @@ impl Agent {
             _ => self.say(session, &format!("{command}\n")),
         }
         Next::Continue
+    }
+
+    /// `relay LINE`: calls a tool through the endpoint of its process; `relay-at SOCKET LINE`: through another one; `mcp NAME
+    /// INPUT`: through its first MCP server.
+    fn call_tool(&self, verb: &str, rest: &str) -> String {
+        match verb {
+            "relay" => relay(&std::env::var("OMI_BRIDGE_PIPE").unwrap(), rest),
+            "relay-at" => {
+                let (socket, line) = rest.split_once(' ').unwrap();
+                relay(socket, line)
+            }
+            _ => call_mcp(&self.servers[0], rest),
+        }
     }
 
     fn plan(&self, session: &str, step: &str) {
@@ -578,6 +592,60 @@ impl Agent {
         self.say(session, &format!("vendor {}\n", answer["error"]["code"]));
         println!("not json at all");
     }
+}
+
+/// Sends a line to an endpoint. Returns the answer, or the reason why there is none.
+fn relay(socket: &str, line: &str) -> String {
+    let mut endpoint = match std::os::unix::net::UnixStream::connect(socket) {
+        Ok(endpoint) => std::io::BufReader::new(endpoint),
+        Err(error) => return error.kind().to_string(),
+    };
+    let sent = writeln!(endpoint.get_mut(), "{line}");
+    let mut answer = String::new();
+    match sent.and_then(|()| endpoint.read_line(&mut answer)) {
+        Ok(0) | Err(_) => "closed".into(),
+        Ok(_) => answer.trim().to_owned(),
+    }
+}
+
+/// `NAME INPUT`: starts an MCP server and calls one of its tools. Returns the text of the result.
+fn call_mcp(server: &Value, what: &str) -> String {
+    let (name, input) = what.split_once(' ').unwrap();
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let variables =
+        server["env"].as_array().unwrap().iter().map(|it| (text(&it["name"]), text(&it["value"])));
+    let mut process = Command::new(text(&server["command"]))
+        .args(server["args"].as_array().unwrap().iter().map(text))
+        .envs(variables)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut input_pipe = process.stdin.take().unwrap();
+    let mut output = std::io::BufReader::new(process.stdout.take().unwrap());
+    let mut request = |id: u64, method: &str, params: Value| -> Value {
+        writeln!(input_pipe, "{}", json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}))
+            .unwrap();
+        let mut line = String::new();
+        output.read_line(&mut line).unwrap();
+        if id == 1 {
+            writeln!(input_pipe, "{}", json!({"jsonrpc": "2.0", "method": "notifications/initialized"}))
+                .unwrap();
+        }
+        serde_json::from_str(&line).unwrap_or_default()
+    };
+    let client = json!({"name": "scripted", "version": "1"});
+    request(
+        1,
+        "initialize",
+        json!({"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": client}),
+    );
+    let input: Value = serde_json::from_str(input).unwrap();
+    let answer = request(2, "tools/call", json!({"name": name, "arguments": input}));
+    drop(input_pipe);
+    process.wait().unwrap();
+    let result = answer["result"]["content"][0]["text"].as_str();
+    result.map_or_else(|| answer.to_string(), str::to_owned)
 }
 
 /// Starts two processes that outlive the turn, one of them in a session of its own.

@@ -14,8 +14,8 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use crate::driver::{
-    Cause, Dialect, Driver, LoginDialect, ModelError, ProcessContext, ResumeError, SetupError, TurnContext,
-    TurnOutcome,
+    AgentWorker as _, Cause, Dialect, Driver, LoginDialect, ModelError, ProcessContext, ResumeError,
+    SetupError, TurnContext, TurnOutcome,
 };
 use crate::process::Launch;
 
@@ -73,7 +73,8 @@ impl Acp {
 
     /// The MCP servers for the session of `attempt`.
     fn servers(&self, worker: &AcpWorker, attempt: &AttemptHandle) -> Result<Vec<Value>, Failure> {
-        mcp::server_params(&self.options.mcp, &worker.capabilities.mcp_capabilities, attempt)
+        let endpoint = worker.process().endpoint();
+        mcp::server_params(&self.options.mcp, &worker.capabilities.mcp_capabilities, endpoint, attempt)
     }
 }
 

@@ -165,6 +165,7 @@ impl<D: Dialect> Driver<D> {
             name: attempt.to_string(),
             log: Log::new(self.secrets()),
             supervision: options.supervision,
+            endpoint: None,
             sandbox: Some(ProcessSandbox {
                 options: self.sandbox.clone(),
                 profile: key.sandbox,

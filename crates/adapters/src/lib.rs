@@ -7,6 +7,7 @@ use mainspring_kernel::clock::Clock;
 
 mod acp;
 mod driver;
+mod endpoint;
 mod pi;
 mod pool;
 pub mod process;
@@ -15,6 +16,7 @@ pub mod script;
 
 pub use acp::{AcpOptions, McpServer};
 pub use driver::{AgentOptions, KeepLog};
+pub use endpoint::RelayOptions;
 pub use script::ScriptAdapter;
 
 /// An adapter whose agent runs in its own processes, started on demand.

@@ -12,6 +12,7 @@ use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 use mainspring_core::Supervision;
@@ -25,6 +26,7 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
+use crate::endpoint::Endpoint;
 use crate::sandbox::ProcessSandbox;
 
 pub mod confine;
@@ -36,9 +38,11 @@ mod tree;
 pub use confine::Confinement;
 pub use log::Log;
 pub(crate) use tail::Tail;
-use temporary::TemporaryFolder;
+pub(crate) use temporary::TemporaryFolder;
 pub(crate) use tree::Reading;
 pub use tree::{ProcessId, processes_with_variable};
+#[cfg(target_os = "linux")]
+pub(crate) use tree::{guard_of, mark_of};
 
 /// The environment variable that marks every process started under a guard; its value is `SCOPE#NAME`. The name does
 /// not start with `MAINSPRING_`, because a mainspring started by an agent would read it as a setting.
@@ -99,6 +103,8 @@ pub struct Launch {
     pub sandbox: Option<ProcessSandbox>,
     /// The processes that the guard ends.
     pub supervision: Supervision,
+    /// The endpoint for the calls of the process, which is closed when the process has ended.
+    pub endpoint: Option<Arc<Endpoint>>,
 }
 
 impl Launch {
@@ -157,6 +163,7 @@ pub struct Process {
     /// The guard's number. It may belong to another process once the guard has ended.
     guard: Option<Pid>,
     supervision: Supervision,
+    endpoint: Option<Arc<Endpoint>>,
 }
 
 /// The processes of a tree at one time.
@@ -222,8 +229,10 @@ impl Process {
         let log = launch.log.clone();
         let stderr_reader = tasks.spawn(read_chunks(stderr, move |bytes| log.push(bytes)));
         let supervised = supervise(guard, received, stderr_reader, clock.clone(), end);
+        let endpoint = launch.endpoint.clone();
         tasks.spawn(async move {
             supervised.await;
+            endpoint.iter().for_each(|endpoint| endpoint.close());
             if let Some(temporary) = temporary {
                 temporary.remove().await;
             }
@@ -237,6 +246,7 @@ impl Process {
             mark: launch.mark(),
             guard: pid,
             supervision: launch.supervision,
+            endpoint: launch.endpoint.clone(),
         };
         Ok((process, Pipes { stdin, stdout }))
     }
@@ -259,6 +269,11 @@ impl Process {
     /// Its name, which is unique among the processes of its scope.
     pub fn name(&self) -> &str {
         self.mark.rsplit_once('#').map_or(&self.mark, |(_, name)| name)
+    }
+
+    /// The endpoint for its calls.
+    pub(crate) fn endpoint(&self) -> Option<&Endpoint> {
+        self.endpoint.as_deref()
     }
 
     /// The log of its standard error.

@@ -9,10 +9,14 @@ use mainspring_core::{
     Answer, Approval, ApprovalAnswer, ApprovalChoice, ApprovalRequest, AttemptId, Block, ClientCall,
     ClientResult, Failure, Place, Time, ToolOutcome, UsageReports, WaitRequest,
 };
+use mainspring_kernel::Error;
 use mainspring_kernel::adapter::{
     Adapter, Ask, AttemptHandle, Capabilities, Death, Dispatch, End, Executed, HandleError, Record,
 };
+use mainspring_kernel::tasks::Tasks;
 use serde_json::{Value, json};
+
+use crate::endpoint::{Attached, Endpoint, Peers, RelayOptions};
 
 mod tools;
 
@@ -40,7 +44,7 @@ impl Adapter for ScriptAdapter {
             Ok(script) => script,
             Err(error) => return End::failed(Failure::new("script_error", error.to_string()), false),
         };
-        let mut interpreter = Interpreter { attempt, ignores_cancel: false };
+        let mut interpreter = Interpreter { attempt, ignores_cancel: false, relay: None };
         match interpreter.run(&script).await {
             Ok(executed) => executed,
             // The kernel ignores the result of a revoked attempt.
@@ -79,6 +83,8 @@ impl From<HandleError> for Interrupted {
 struct Interpreter {
     attempt: AttemptHandle,
     ignores_cancel: bool,
+    /// The endpoint of the run, once the script has opened it.
+    relay: Option<(Attached, Endpoint)>,
 }
 
 impl Interpreter {
@@ -123,11 +129,22 @@ impl Interpreter {
                     return Ok(End::failed(Failure::new("script_failed", message), *once || *retry));
                 }
                 Command::Crash { .. } => panic!("the script said crash"),
+                Command::Relay => self.open_relay()?,
                 Command::Hang => self.hang().await?,
                 Command::IgnoreCancel => self.ignores_cancel = true,
             }
         }
         Ok(End::succeeded())
+    }
+
+    /// Opens an endpoint for this process and streams its path.
+    fn open_relay(&mut self) -> Result<(), Interrupted> {
+        let (attempt, tasks) = (&self.attempt, Tasks::default());
+        let opened = Endpoint::open(NAME, Peers::Own, RelayOptions::default(), attempt, &tasks);
+        let endpoint = opened.map_err(|error| HandleError::Kernel(Error::Invalid(error.to_string())))?;
+        let socket = endpoint.socket();
+        self.relay = Some((endpoint.attach(&self.attempt), endpoint));
+        Ok(self.attempt.delta(0, &format!("{socket}\n"))?)
     }
 
     fn check_cancel(&self) -> Result<(), Interrupted> {

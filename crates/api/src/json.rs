@@ -11,10 +11,11 @@ use serde_json::Value;
 use crate::control::ControlTool;
 use crate::{
     AcceptedRun, Agent, BindingAdoption, CancelOutcome, Capabilities, CaughtUp, ClosedSession, Compacted,
-    Compaction, Delegate, Delegated, DelegationView, FeedSnapshot, Fork, FoundIds, Health, KeptForForks,
-    ListedSession, LiveChange, Login, MadeKey, MessageView, Navigation, NewKey, OpenedSession, Page, Problem,
-    Prompt, RetryOptions, RunDelegations, SearchHit, SessionAdopted, SessionAdoption, SessionPatch,
-    SessionTarget, SessionUsage, Snapshot, StoreNotice, Thought, TreeNode, WaitAnswer,
+    Compaction, Delegate, Delegated, DelegationView, FeedSnapshot, Fork, FoundIds, Health, HostCall,
+    HostCallAnswered, HostCallResult, KeptForForks, ListedSession, LiveChange, Login, MadeKey, MessageView,
+    Navigation, NewKey, OpenedSession, Page, Problem, Prompt, RetryOptions, RunDelegations, SearchHit,
+    SessionAdopted, SessionAdoption, SessionPatch, SessionTarget, SessionUsage, Snapshot, StoreNotice,
+    Thought, TreeNode, WaitAnswer,
 };
 
 /// A type of the wire contract that is sent as JSON.
@@ -46,6 +47,7 @@ to_json![
     Compaction,
     Delegate,
     Fork,
+    HostCallResult,
     Login,
     Navigation,
     NewKey,
@@ -73,6 +75,7 @@ to_json![
     FoundIds,
     Grant,
     Health,
+    HostCallAnswered,
     KeptForForks,
     MadeKey,
     MessageView,
@@ -86,6 +89,7 @@ to_json![
     Page<Binding>,
     Page<Event>,
     Page<Grant>,
+    Page<HostCall>,
     Page<LeftProcess>,
     Page<ListedSession>,
     Page<Run>,

@@ -88,7 +88,10 @@ impl From<Error> for CliError {
             Error::NotLatest(_) | Error::Expired { .. } | Error::Lost { .. } | Error::Refused(_) => {
                 Exit::Refused
             }
-            Error::Forbidden(_) | Error::FolderNotAllowed(_) | Error::Changed { .. } => Exit::Refused,
+            Error::Forbidden(_)
+            | Error::NoLiveAttempt
+            | Error::FolderNotAllowed(_)
+            | Error::Changed { .. } => Exit::Refused,
             Error::LoginFailed { .. } | Error::TooDeep { .. } | Error::WouldDeadlock(_) => Exit::Refused,
             Error::Overloaded { .. }
             | Error::AdapterFull { .. }

@@ -3,13 +3,16 @@
 use clap::Args;
 use mainspring_core::SessionId;
 use mainspring_host::Link;
-use mainspring_host::mcp;
+use mainspring_host::{mcp, mcp_relay};
 use mainspring_system::ids::Ids;
 
 use super::Context;
 use super::connection::{Connection, Purpose};
 use super::error::{CliError, Exit};
 use super::stdio::with_reconnect;
+
+/// The variable with which an agent finds the endpoint of its process.
+const PIPE_VARIABLE: &str = "OMI_BRIDGE_PIPE";
 
 /// Serve the control tools over MCP on standard input and output
 #[derive(Args)]
@@ -27,6 +30,13 @@ pub(super) struct Mcp {
 
 impl Mcp {
     pub(super) async fn execute(self, context: &Context<'_>) -> Result<Exit, CliError> {
+        // Set for agents. The server of an agent is a relay: it reads no state directory and acts for nobody by itself.
+        if let Some(socket) = std::env::var_os(PIPE_VARIABLE) {
+            let (stdin, stdout) = (tokio::io::stdin(), tokio::io::stdout());
+            let served = mcp_relay::serve(socket.into(), self.session, stdin, stdout).await;
+            served.map_err(CliError::bad_request)?;
+            return Ok(Exit::Done);
+        }
         // An agent's MCP server must not take over the state directory that its agent runs in.
         let mut connection = match self.session {
             Some(_) => Connection::open_as_guest(context).await?,

@@ -23,8 +23,6 @@ use super::follow::interrupt_signal;
 use super::original::print_offer;
 use mainspring::config::Config;
 
-/// Hosts' names for agent runtimes, and the kind of adapter that drives each.
-const HOST_ADAPTER_KINDS: [(&str, &str); 3] = [("acp", "acp"), ("acp-claude", "acp"), ("pi-mono", "pi")];
 /// Time after which a host is told that the process that serves the sessions does not answer.
 const SILENCE_TIMEOUT_MS: u64 = 3_500;
 /// Time that a host has to read the final lines.
@@ -100,12 +98,6 @@ impl Stdio {
             (false, true) => jsonl::DEFAULT_OWNER.to_owned(),
             (false, false) => String::new(),
         };
-        let relay = config.relay_socket().filter(|_| is_local);
-        if relay.is_none() && is_local {
-            tracing::warn!(
-                "the path of the state directory is too long for a socket: agents cannot call the tools of the host"
-            );
-        }
         let home = std::env::home_dir().unwrap_or_else(|| PathBuf::from("/"));
         jsonl::Options {
             owner,
@@ -114,7 +106,6 @@ impl Stdio {
             model: self.model.clone(),
             // A server at another address has other folders.
             cwd: is_local.then(|| home.to_string_lossy().into_owned()),
-            relay,
             tool_timeout_ms: config.stdio.tool_timeout_ms,
             line_bytes: config.stdio.line_bytes,
         }
@@ -138,21 +129,9 @@ async fn connect<'a>(context: &'a Context<'a>, clock: &Clock) -> Result<Connecti
     opening.await
 }
 
-/// Maps hosts' adapter names to configured adapters: by the kind of runtime, unless an adapter is configured under that
-/// name. Aliases in `overrides` take precedence.
+/// Maps hosts' adapter names to configured adapters. Aliases in `overrides` take precedence.
 pub(super) fn resolve_aliases(config: &Config, overrides: &[(String, String)]) -> HashMap<String, String> {
-    let of_kind = |kind: &str| {
-        let matches = |name: &&String| {
-            config.adapters[*name].kind.is_some_and(|adapter_kind| adapter_kind.keyword() == kind)
-        };
-        // Of several adapters of the kind, prefer the default one.
-        Some(&config.adapter)
-            .filter(|name| config.adapters.contains_key(*name) && matches(name))
-            .or_else(|| config.adapters.keys().find(matches))
-    };
-    let known = HOST_ADAPTER_KINDS.iter().filter(|(alias, _)| !config.adapters.contains_key(*alias));
-    let by_kind = known.filter_map(|(alias, kind)| Some(((*alias).to_owned(), of_kind(kind)?.clone())));
-    by_kind.chain(overrides.iter().cloned()).collect()
+    config.adapter_aliases().into_iter().chain(overrides.iter().cloned()).collect()
 }
 
 /// Serves the host until it leaves. Then cancels its open queries after a signal, or waits for them if only the input

@@ -23,6 +23,7 @@ mod artifacts;
 mod bindings;
 mod delegations;
 mod grants;
+mod host_calls;
 mod ids;
 mod keys;
 mod runs;
@@ -44,6 +45,7 @@ pub struct Client {
     address: Arc<str>,
     secret: Arc<str>,
     owner: Option<Arc<str>>,
+    host: Option<Arc<str>>,
     /// Keeps the short alias of a long socket path alive.
     _socket: Option<Arc<Socket>>,
 }
@@ -97,12 +99,17 @@ impl Client {
         // No proxy: the address names the server itself.
         let http = builder.connect_timeout(CONNECT_TIMEOUT).no_proxy().build();
         let http = http.map_err(|error| Error::Invalid(format!("no HTTP client: {error}")))?;
-        Ok(Self { http, base, address, secret: secret.into(), owner: None, _socket: None })
+        Ok(Self { http, base, address, secret: secret.into(), owner: None, host: None, _socket: None })
     }
 
     /// Acts for `owner`. Only the state directory's token may do that.
     pub fn for_owner(self, owner: &str) -> Self {
         Self { owner: Some(owner.into()), ..self }
+    }
+
+    /// Acts as the host of this name: the agents of its runs call its tools.
+    pub fn for_host(self, host: &str) -> Self {
+        Self { host: Some(host.into()), ..self }
     }
 
     /// Opens a stream of server-sent events.
@@ -159,11 +166,14 @@ impl Client {
         if let Ok(mut segments) = url.path_segments_mut() {
             segments.pop_if_empty().extend(path);
         }
-        let request = self.http.request(method, url).bearer_auth(&self.secret);
-        match &self.owner {
-            Some(owner) => request.header("mainspring-owner", &**owner),
-            None => request,
+        let mut request = self.http.request(method, url).bearer_auth(&self.secret);
+        if let Some(owner) = &self.owner {
+            request = request.header("mainspring-owner", &**owner);
         }
+        if let Some(host) = &self.host {
+            request = request.header("mainspring-host", &**host);
+        }
+        request
     }
 
     async fn send(&self, request: RequestBuilder) -> Result<Response, Error> {

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use mainspring_api::control::ControlTool;
 use mainspring_api::{
     AcceptedRun, Agent, CancelOutcome, Capabilities, CaughtUp, ClosedSession, Compacted, Delegated,
-    DelegationView, FeedSnapshot, FoundIds, Health, KeptForForks, ListedSession, LiveChange, MadeKey,
-    MessageView, OpenedSession, Page, Problem, RunDelegations, SearchHit, SessionAdopted, SessionUsage,
-    Snapshot, StoreNotice, Thought, TreeNode,
+    DelegationView, FeedSnapshot, FoundIds, Health, HostCall, HostCallAnswered, KeptForForks, ListedSession,
+    LiveChange, MadeKey, MessageView, OpenedSession, Page, Problem, RunDelegations, SearchHit,
+    SessionAdopted, SessionUsage, Snapshot, StoreNotice, Thought, TreeNode,
 };
 use mainspring_core::{
     ApiKey, Artifact, Attempt, AuthMethod, Binding, Event, Grant, LeftProcess, LiveEvent, Message, ModelList,
@@ -51,6 +51,7 @@ from_json![
     FoundIds,
     Grant,
     Health,
+    HostCallAnswered,
     KeptForForks,
     MadeKey,
     MessageView,
@@ -64,6 +65,7 @@ from_json![
     Page<Binding>,
     Page<Event>,
     Page<Grant>,
+    Page<HostCall>,
     Page<LeftProcess>,
     Page<ListedSession>,
     Page<Run>,

@@ -37,8 +37,14 @@ impl ControlTools<'_> {
         })
     }
 
-    /// Returns the run that delegates, which must belong to the calling session.
+    /// Returns the run that delegates: the calling run, and only that, if it is known.
     async fn parent(&self, named: Option<&str>) -> Result<RunId, ControlError> {
+        if let (Some(named), Some(calling)) = (named, self.run) {
+            return match run_id(named)? == calling {
+                true => Ok(calling),
+                false => Err(ControlError::not_found(format!("{named} is not the run that you execute"))),
+            };
+        }
         if let Some(named) = named {
             let run = self.plane.run_get(run_id(named)?).await?;
             return match self.session.is_none_or(|own| own == run.session) {

@@ -50,6 +50,8 @@ pub enum Command {
         /// Only the first attempt fails.
         once: bool,
     },
+    /// `relay`: streams the path of a socket on which the process that executes the script can call tools for the run.
+    Relay,
     /// `hang`: does nothing until the run is cancelled.
     Hang,
     /// `ignore-cancel`: ignores cancellations from here on.
@@ -132,6 +134,7 @@ fn command(line: &str) -> Result<Command, BadScript> {
             Ok(Command::Fail { once, retry, message: message.to_owned() })
         }
         "crash" if matches!(rest, "" | "once") => Ok(Command::Crash { once: rest == "once" }),
+        "relay" if rest.is_empty() => Ok(Command::Relay),
         "hang" if rest.is_empty() => Ok(Command::Hang),
         "ignore-cancel" if rest.is_empty() => Ok(Command::IgnoreCancel),
         _ => Ok(Command::Say(format!("You said: {line}"))),

@@ -15,7 +15,6 @@
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use mainspring_system::clock::Clock;
@@ -66,8 +65,6 @@ pub struct Options {
     pub model: Option<String>,
     /// The working directory of queries without one; `None` for that of the adapter.
     pub cwd: Option<String>,
-    /// The socket through which agents reach the host's tools; `None` disables it.
-    pub relay: Option<PathBuf>,
     /// Timeout of a tool call, in milliseconds.
     pub tool_timeout_ms: u64,
     /// Maximum bytes of a line.
@@ -94,6 +91,8 @@ struct Shared {
     link: Link,
     output: Output,
     options: Options,
+    /// The secret name of this host, for the calls of its tools.
+    host: String,
     /// Scopes the requests of a client without an id to this connection.
     connection: String,
     live: Live,
@@ -120,7 +119,7 @@ const INBOUND_MAX_BYTES: u32 = 64 << 20;
 const LINE_OVERHEAD_BYTES: usize = 8 << 10;
 
 impl Jsonl {
-    /// Starts the writer on `to` and the relay for agents. Nothing is written before [`Jsonl::serve`].
+    /// Starts the writer on `to`. Nothing is written before [`Jsonl::serve`].
     pub fn start(
         link: Link,
         options: Options,
@@ -132,6 +131,7 @@ impl Jsonl {
             link,
             output: Output::start(to)?,
             options,
+            host: ids.secret(),
             connection: ids.secret(),
             live: Live::default(),
             attempts: Attempts::default(),
@@ -145,9 +145,7 @@ impl Jsonl {
             clock,
             tasks: Tasks::default(),
         }));
-        if let Some(path) = &jsonl.0.options.relay {
-            relay::listen(&jsonl.0, path)?;
-        }
+        jsonl.0.tasks.spawn(relay::serve(Arc::downgrade(&jsonl.0)));
         jsonl.0.tasks.spawn(availability::watch(Arc::downgrade(&jsonl.0)));
         Ok(jsonl)
     }
@@ -197,7 +195,6 @@ impl Jsonl {
     pub async fn finish(&self) {
         let shared = &self.0;
         shared.calls.host_left();
-        shared.calls.close();
         for query in shared.live.all() {
             if shared.live.end(&query) {
                 shared.reply(&Reply::error("shutting_down", SHUTTING_DOWN), &query.line_ids(None)).await;
@@ -258,7 +255,8 @@ async fn dispatch(
         Request::Warmup(warmup) => shared.hints.record(shared.owner(&envelope), warmup, &shared.options),
         Request::ToolResult(result) => relay::answer(shared, &envelope, result).await,
         Request::Answer(line) => answer::handle(shared, envelope, line, permit),
-        Request::RefreshToken(_) => shared.calls.set_token_owner(shared.owner(&envelope)),
+        // The server knows the owner of each call.
+        Request::RefreshToken(_) => {}
         Request::Authenticate(line) => login::handle(shared, envelope, line, permit),
         Request::Stop {} => {}
     }

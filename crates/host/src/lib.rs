@@ -5,6 +5,7 @@
 pub mod jsonl;
 mod link;
 pub mod mcp;
+pub mod mcp_relay;
 mod plane;
 
 pub use link::{Keeper, Link};

@@ -45,7 +45,7 @@ impl Access {
         }
         let caller = match bearer.starts_with(Secret::PREFIX) {
             true => kernel.caller_by_secret(bearer).await?,
-            false => kernel.caller_by_agent_token(bearer),
+            false => kernel.caller_by_agent_token(bearer)?,
         };
         match (caller, owner) {
             (Some(caller), Some(owner)) if caller.owner != owner => Err(Error::not_found("owner", owner)),

@@ -43,6 +43,7 @@ const AUTHENTICATED_PROBLEMS: &[ProblemRow] = &[
     (StatusCode::BAD_REQUEST, "invalid_request"),
     (StatusCode::UNAUTHORIZED, "authentication"),
     (StatusCode::NOT_FOUND, "not_found"),
+    (StatusCode::CONFLICT, "no_authority"),
     (StatusCode::INTERNAL_SERVER_ERROR, "corrupt"),
     (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
     (StatusCode::SERVICE_UNAVAILABLE, "store_lost"),

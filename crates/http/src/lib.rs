@@ -27,6 +27,7 @@ mod feed;
 mod grants;
 mod guard;
 mod health;
+mod host_calls;
 mod ids;
 mod keys;
 mod limits;
@@ -86,6 +87,8 @@ fn endpoints() -> [(Vec<Endpoint>, &'static [document::ProblemRow]); 2] {
         health::model_list,
         tools::tool_list,
         feed::feed,
+        host_calls::host_call_list,
+        host_calls::host_call_answer,
         owner_events::owner_events,
         sessions::session_list,
         sessions::session_resolve,

@@ -114,9 +114,9 @@ impl ServerHandler for Tools {
         let caller = caller.ok_or_else(|| ErrorData::internal_error("the request has no caller", None))?;
         let tools = ControlTools {
             plane: &KernelPlane::new(self.kernel.clone(), caller.clone()),
-            // An agent acts for the run that its session is executing.
-            session: caller.agent,
-            run: None,
+            // An agent acts for the run that it executes.
+            session: caller.agent.map(|agent| agent.session),
+            run: caller.agent.map(|agent| agent.run),
             aliases: &HashMap::new(),
             client_id: CLIENT,
             request_id: &self.ids.secret(),

@@ -15,6 +15,7 @@ use crate::body::{
     AttemptPath, IdempotencyHeader, Json, JsonObject, OptionalJsonObject, QueryParams, RunPath, SessionPath,
     idempotency_key,
 };
+use crate::host_calls::{HostHeader, host_name};
 use crate::sessions::{page_of, page_start};
 use crate::{Http, Problem, events};
 
@@ -40,7 +41,7 @@ const PROMPT_PROBLEMS: &[&str] = &[
 
 /// Sends a prompt to the session named in the body, creating the session if needed
 #[utoipa::path(
-    post, path = "/v1/runs", request_body = Prompt, params(IdempotencyHeader, PreferHeader),
+    post, path = "/v1/runs", request_body = Prompt, params(IdempotencyHeader, PreferHeader, HostHeader),
     responses(
         (status = 200, description = "The run, which has ended or was created before by the same request; or the stream of its events",
             headers(("Location" = String)), content((AcceptedRun = "application/json"), (String = "text/event-stream"))),
@@ -59,7 +60,7 @@ pub(super) async fn run_create(
 
 /// Sends a prompt to an existing session
 #[utoipa::path(
-    post, path = "/v1/sessions/{session}/runs", request_body = Prompt, params(SessionPath, IdempotencyHeader, PreferHeader),
+    post, path = "/v1/sessions/{session}/runs", request_body = Prompt, params(SessionPath, IdempotencyHeader, PreferHeader, HostHeader),
     responses(
         (status = 200, description = "The run, which has ended or was created before by the same request; or the stream of its events",
             headers(("Location" = String)), content((AcceptedRun = "application/json"), (String = "text/event-stream"))),
@@ -98,7 +99,9 @@ async fn create(
     mut prompt: Prompt,
 ) -> Result<Response, Problem> {
     prompt.idempotency_key = idempotency_key(headers)?.map(str::to_owned);
-    let accepted = http.kernel.run_create(caller, RunRequest::try_from(prompt)?).await?;
+    let host = host_name(headers)?.map(str::to_owned);
+    let request = RunRequest { host, ..RunRequest::try_from(prompt)? };
+    let accepted = http.kernel.run_create(caller, request).await?;
     if events::wants_stream(headers) {
         return events::run_stream(http, caller, &accepted).await;
     }

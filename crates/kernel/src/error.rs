@@ -22,6 +22,9 @@ pub enum Error {
     /// The caller may read the object, but may not do this.
     #[error("{0}")]
     Forbidden(String),
+    /// The token belongs to an agent process that serves no attempt at the moment.
+    #[error("the agent works on no run at the moment: an agent calls only while its turn runs")]
+    NoLiveAttempt,
     /// The agent may not work in the folder.
     #[error(transparent)]
     FolderNotAllowed(#[from] FolderRefusal),
@@ -248,6 +251,7 @@ impl Error {
     mainspring_core::codes! {
         Self::NotFound { .. } => "not_found",
         Self::Forbidden(_) => "forbidden",
+        Self::NoLiveAttempt => "no_authority",
         Self::FolderNotAllowed(_) => "folder_not_allowed",
         Self::Invalid(_) => "invalid_request",
         Self::TooLarge { .. } => "too_large",

@@ -38,6 +38,7 @@ mod control;
 mod delegations;
 mod final_text;
 mod grants;
+mod host_calls;
 mod idempotency;
 mod ids;
 mod keys;
@@ -56,13 +57,16 @@ mod state;
 mod streams;
 mod tree;
 mod waits;
-pub use access::Caller;
+pub use access::{AgentCaller, Caller};
+pub use agent_tokens::AgentToken;
 pub use agents::{AGENTS_PER_OWNER, Agent, AgentQuery, AgentScope};
 pub use artifacts::{ArtifactQuery, ArtifactsOf, BlobsCheck, NewArtifact};
 pub use bindings::{Adopted, SessionAdopted, instructions_hash};
 pub use control::KernelPlane;
 pub use delegations::{Delegated, DelegationRequest, MAX_CONTEXT_CHARS, MAX_DEPTH, RunDelegations};
 pub use grants::GrantQuery;
+pub use host_calls::HostCallError;
+pub(crate) use host_calls::NewHostCall;
 pub use keys::{KeyQuery, NewKey, Secret};
 pub use options::{OnOrphan, Options, Retry, Work};
 pub use portable::{Export, Import};
@@ -121,7 +125,8 @@ pub(crate) struct Shared {
     pub(crate) stop_by: OnceLock<Moment>,
     /// Notified whenever an API key is revoked.
     keys_revoked: watch::Sender<()>,
-    pub(crate) agent_tokens: agent_tokens::AgentTokens,
+    pub(crate) agent_tokens: Arc<agent_tokens::AgentTokens>,
+    pub(crate) host_calls: host_calls::HostCalls,
     /// Held while an attempt is searched by its id.
     attempt_search: tokio::sync::Mutex<()>,
     me: std::sync::Weak<Shared>,
@@ -149,7 +154,8 @@ impl Kernel {
         let node = options.node.unwrap_or_else(|| ids.node());
         let blobs = options.artifacts.as_deref().map(Blobs::new);
         let search_stale = Arc::<Notify>::default();
-        let meters = Arc::new(Meters::new(clock.now()));
+        let started_at = clock.now();
+        let meters = Arc::new(Meters::new(started_at));
         let shared = Arc::new_cyclic(|me| Shared {
             store,
             adapters,
@@ -176,7 +182,8 @@ impl Kernel {
             lost_events,
             stop_by: OnceLock::new(),
             keys_revoked: watch::Sender::new(()),
-            agent_tokens: agent_tokens::AgentTokens::default(),
+            agent_tokens: Arc::default(),
+            host_calls: host_calls::HostCalls::new(started_at),
             attempt_search: tokio::sync::Mutex::default(),
             me: me.clone(),
         });

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use mainspring_adapters::process;
 use mainspring_adapters::sandbox::{SandboxOptions, landlock_abi};
-use mainspring_adapters::{AcpOptions, AgentOptions, McpServer, ProcessAdapter, ScriptAdapter};
+use mainspring_adapters::{AcpOptions, AgentOptions, McpServer, ProcessAdapter, RelayOptions, ScriptAdapter};
 use mainspring_agent::hooks::{Hooks, NoHooks};
 use mainspring_agent::models::{ModelsConfigError, SCRIPTED};
 use mainspring_agent::tool::matches_pattern;
@@ -21,8 +21,6 @@ use mainspring_kernel::policy::Permissions;
 use crate::config::{self, AdapterConfig, AdapterKind, Config};
 use crate::scripted::ScriptedProvider;
 
-/// The environment variable with which agents find the relay's socket.
-const BRIDGE_PIPE_VARIABLE: &str = "OMI_BRIDGE_PIPE";
 /// The name of mainspring's own MCP server.
 pub(crate) const CONTROL_SERVER: &str = "mainspring";
 
@@ -144,7 +142,7 @@ pub(crate) fn agent_options(
             .command
             .clone()
             .unwrap_or_else(|| kind.command().iter().map(ToString::to_string).collect()),
-        env: agent_env(adapter, config),
+        env: adapter.env.clone().unwrap_or_default().into_iter().collect(),
         pass_env: adapter.pass_env.clone().unwrap_or_default(),
         cwd: adapter
             .cwd
@@ -176,6 +174,11 @@ pub(crate) fn agent_options(
             landlock: landlock_abi(),
         },
         supervision: config.supervision,
+        relay: RelayOptions {
+            line_bytes: config.stdio.line_bytes,
+            timeout_ms: config.stdio.tool_timeout_ms,
+            aliases: Arc::new(config.adapter_aliases()),
+        },
     }
 }
 
@@ -238,15 +241,6 @@ fn find_program(command: &str, adapter: &AdapterConfig) -> Result<PathBuf, Strin
     };
     let mut found = folders.into_iter().map(|folder| folder.join(command)).filter(|file| file.is_file());
     found.next().ok_or_else(|| format!("there is no program {command:?}"))
-}
-
-/// Returns the environment variables of an agent in addition to those that every agent gets.
-fn agent_env(adapter: &AdapterConfig, config: &Config) -> Vec<(String, String)> {
-    let relay = config
-        .relay_socket()
-        .map(|path| (BRIDGE_PIPE_VARIABLE.to_owned(), path.to_string_lossy().into_owned()));
-    // The adapter's own variables come last and override.
-    relay.into_iter().chain(adapter.env.clone().unwrap_or_default()).collect()
 }
 
 /// Returns the marker of this node's processes: the state directory, which one process owns at a time.

@@ -22,11 +22,10 @@ mod source;
 mod text;
 mod trust;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
 use mainspring_agent::ModelsConfig;
-use mainspring_client::fits_socket;
 use serde::Serialize;
 
 pub(crate) use adapters::DEFAULT_MAX_PROCESSES;
@@ -42,6 +41,9 @@ pub use trust::{
 
 use rule::{Input, RawValue};
 use source::{ConfigFile, Files};
+
+/// Hosts' names for agent runtimes, and the kind of adapter that drives each.
+const HOST_ADAPTER_KINDS: [(&str, &str); 3] = [("acp", "acp"), ("acp-claude", "acp"), ("pi-mono", "pi")];
 
 /// A configuration with the origin of each value.
 #[derive(Debug, Clone, PartialEq)]
@@ -91,9 +93,20 @@ impl Config {
         self.state_dir.join("keys")
     }
 
-    /// Returns the socket on which agents reach the tools of a host. `None` if the path is too long for a socket.
-    pub fn relay_socket(&self) -> Option<PathBuf> {
-        Some(self.state_dir.join("relay.sock")).filter(|path| fits_socket(path))
+    /// Maps the names that hosts and their agents have for runtimes to configured adapters: by the kind of runtime, unless
+    /// an adapter is configured under that name.
+    pub fn adapter_aliases(&self) -> HashMap<String, String> {
+        let of_kind = |kind: &str| {
+            let matches = |name: &&String| {
+                self.adapters[*name].kind.is_some_and(|adapter_kind| adapter_kind.keyword() == kind)
+            };
+            // Of several adapters of the kind, prefer the default one.
+            Some(&self.adapter)
+                .filter(|name| self.adapters.contains_key(*name) && matches(name))
+                .or_else(|| self.adapters.keys().find(matches))
+        };
+        let known = HOST_ADAPTER_KINDS.iter().filter(|(alias, _)| !self.adapters.contains_key(*alias));
+        known.filter_map(|(alias, kind)| Some(((*alias).to_owned(), of_kind(kind)?.clone()))).collect()
     }
 
     /// Reads every layer of `sources`, or reports all their problems.

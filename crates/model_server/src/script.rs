@@ -155,7 +155,9 @@ fn add(reply: Reply, command: &Command) -> Reply {
         }
         // A model reports no progress and is not told about a cancellation.
         Command::Progress(_) | Command::IgnoreCancel => reply,
-        Command::Fail { .. } | Command::Crash { .. } | Command::Hang | Command::Vary(_) => reply,
+        Command::Fail { .. } | Command::Crash { .. } | Command::Hang | Command::Relay | Command::Vary(_) => {
+            reply
+        }
     }
 }
 

@@ -82,16 +82,16 @@ impl<W: Write, R: Read> HostPipes<W, R> {
     }
 }
 
-/// An agent connected to a host's relay.
+/// An agent connected to its endpoint.
 pub struct RelayAgent(BufReader<UnixStream>);
 
 impl RelayAgent {
-    /// Connects to the socket of a relay.
+    /// Connects to the socket of an endpoint.
     pub fn connect(relay: &Path) -> Self {
         Self::new(UnixStream::connect(relay).unwrap())
     }
 
-    /// Uses a connection to a relay.
+    /// Uses a connection to an endpoint.
     pub fn new(connection: UnixStream) -> Self {
         Self(BufReader::new(connection))
     }
@@ -111,16 +111,26 @@ impl RelayAgent {
         self.write(&format!("{line}\n"));
     }
 
+    /// True if the other end has closed the connection and sent nothing more.
+    pub fn is_closed(&mut self) -> bool {
+        self.0.fill_buf().unwrap().is_empty()
+    }
+
     /// Calls a tool.
     pub fn call(&mut self, id: &str, name: &str, input: &Value) {
         self.send(&json!({"type": "tool_use", "callId": id, "name": name, "input": input}));
     }
 
-    /// Reads the next answer: the call's id and its result as text.
-    pub fn receive(&mut self) -> (String, String) {
+    /// Reads the next line.
+    pub fn receive_line(&mut self) -> Value {
         let mut line = String::new();
         self.0.read_line(&mut line).unwrap();
-        let line: Value = serde_json::from_str(&line).unwrap();
+        serde_json::from_str(&line).unwrap()
+    }
+
+    /// Reads the next answer: the call's id and its result as text.
+    pub fn receive(&mut self) -> (String, String) {
+        let line = self.receive_line();
         assert_eq!(line["type"], "tool_result");
         (line["callId"].as_str().unwrap().to_owned(), line["result"].as_str().unwrap().to_owned())
     }

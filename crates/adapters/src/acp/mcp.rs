@@ -8,7 +8,9 @@ use mainspring_core::Failure;
 use mainspring_kernel::adapter::AttemptHandle;
 use serde_json::{Value, json};
 
-/// The variable in which mainspring's own server finds its token: a confined agent cannot read the state directory's.
+use crate::endpoint::{Endpoint, PIPE_VARIABLE};
+
+/// The variable with the token of the agent's process, for calls over HTTP.
 const KEY_VARIABLE: &str = "MAINSPRING_KEY";
 
 /// An MCP server that an agent can be given.
@@ -23,11 +25,11 @@ pub enum McpServer {
         /// Variables of its environment.
         env: BTreeMap<String, String>,
     },
-    /// Mainspring's control tools, acting for the owner and the session of the run.
+    /// Mainspring's control tools: a relay to the endpoint of the agent's process.
     Control {
         /// The absolute path of mainspring.
         command: PathBuf,
-        /// Its arguments; `--owner NAME --session ID` is appended to them.
+        /// Its arguments; `--session ID` is appended to them.
         args: Vec<String>,
     },
     /// A server that the agent calls over HTTP.
@@ -44,6 +46,7 @@ pub enum McpServer {
 pub(super) fn server_params(
     servers: &[(String, Result<McpServer, String>)],
     can: &McpCapabilities,
+    endpoint: Option<&Endpoint>,
     attempt: &AttemptHandle,
 ) -> Result<Vec<Value>, Failure> {
     let pairs = |pairs: &BTreeMap<String, String>| -> Vec<Value> {
@@ -55,12 +58,18 @@ pub(super) fn server_params(
             Ok(json!({"name": name, "command": command, "args": args, "env": pairs(env)}))
         }
         Ok(McpServer::Control { command, args }) => {
-            let session = &attempt.assignment().session;
-            let (owner, session) = (session.owner.clone(), session.id.to_string());
-            let identity = ["--owner".to_owned(), owner, "--session".to_owned(), session];
-            let args: Vec<&String> = args.iter().chain(&identity).collect();
-            let token = json!({"name": KEY_VARIABLE, "value": attempt.agent_token()});
-            Ok(json!({"name": name, "command": command, "args": args, "env": [token]}))
+            // A server of one native session makes no calls while the process works for another one.
+            let session = ["--session".to_owned(), attempt.assignment().session.id.to_string()];
+            let args: Vec<&String> = args.iter().chain(&session).collect();
+            let variables = endpoint.map(|endpoint| {
+                let (token, socket) = (endpoint.token(), endpoint.socket());
+                [
+                    json!({"name": KEY_VARIABLE, "value": token}),
+                    json!({"name": PIPE_VARIABLE, "value": socket}),
+                ]
+            });
+            let env: Vec<Value> = variables.into_iter().flatten().collect();
+            Ok(json!({"name": name, "command": command, "args": args, "env": env}))
         }
         Ok(McpServer::Http { url, headers }) if can.http => {
             Ok(json!({"type": "http", "name": name, "url": url, "headers": pairs(headers)}))

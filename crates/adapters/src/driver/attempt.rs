@@ -16,6 +16,7 @@ use super::{
     ActiveAttempt, AgentWorker, AttemptError, Dialect, Driver, SetupError, TurnContext, TurnOutcome,
     fidelity, permanent, process_ended, with_last_output,
 };
+use crate::endpoint::{Endpoint, Peers};
 use crate::pool::{LastSession, Lease, PooledWorker as _, WorkerKey};
 use crate::process::{self, Launch, Log, ProcessId, Snapshot};
 
@@ -64,6 +65,8 @@ impl<D: Dialect> Driver<D> {
         let preferred = bound.as_deref().or_else(|| origin.as_ref()?.native.as_deref());
         let lease = self.lease_worker(attempt, &key, preferred, log).await?;
         let worker = lease.worker();
+        // The process calls for this attempt until the attempt has ended.
+        let _attached = worker.process().endpoint().map(|endpoint| endpoint.attach(attempt));
         let previous_native = lease.last_session.as_ref().map(|session| session.native.clone());
         let active = ActiveAttempt { worker: worker.clone(), native: None, previous_native };
         self.active.lock().insert(attempt.id(), active);
@@ -283,6 +286,18 @@ impl<D: Dialect> Driver<D> {
         }
     }
 
+    /// Opens the endpoint of a process that is started for `attempt`.
+    fn open_endpoint(&self, attempt: &AttemptHandle, launch: &Launch) -> Result<Endpoint, Failure> {
+        let (scope, peers, relay) =
+            (&launch.scope, Peers::Guarded(launch.mark()), self.options.relay.clone());
+        Endpoint::open(scope, peers, relay, attempt, &self.context.tasks).map_err(|error| {
+            Failure::new(
+                "adapter_unavailable",
+                format!("the socket for the agent's calls was not made: {error}"),
+            )
+        })
+    }
+
     /// Leases a worker for this attempt, starting a process if needed.
     async fn lease_worker(
         &self,
@@ -292,7 +307,11 @@ impl<D: Dialect> Driver<D> {
         log: &Mutex<Option<Log>>,
     ) -> Result<Lease<D::Worker>, AttemptError> {
         let start = async || {
-            let launch = self.launch(attempt.id(), key);
+            let mut launch = self.launch(attempt.id(), key);
+            let endpoint = self.open_endpoint(attempt, &launch).map_err(SetupError::retryable)?;
+            // The adapter's own variables come last and override.
+            launch.env.splice(..0, endpoint.variables(attempt));
+            launch.endpoint = Some(Arc::new(endpoint));
             *log.lock() = Some(launch.log.clone());
             tokio::select! {
                 started = self.dialect.start(&launch, &self.context) => started,

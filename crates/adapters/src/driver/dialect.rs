@@ -16,6 +16,7 @@ use mainspring_kernel::tasks::Tasks;
 use serde_json::{Map, Value};
 
 use super::{Driver, TurnOutcome};
+use crate::endpoint::RelayOptions;
 use crate::pool::PooledWorker;
 use crate::process::{Launch, Log, Pipes, Process};
 use crate::sandbox::SandboxOptions;
@@ -66,6 +67,8 @@ pub struct AgentOptions {
     pub sandbox: SandboxOptions,
     /// The processes that its guards end.
     pub supervision: Supervision,
+    /// How its calls are answered.
+    pub relay: RelayOptions,
 }
 
 /// When an agent's log is kept as an artifact of the attempt.

@@ -10,24 +10,46 @@ use mainspring_kernel::ids::Ids;
 
 /// The number of random digits in a folder's name.
 const UNIQUE_DIGITS: usize = 16;
+/// The longest path of a runtime folder: a socket's path has about 100 bytes.
+const RUNTIME_DIR_MAX_BYTES: usize = 48;
 
 /// A folder that only the user can use.
 #[derive(Debug)]
-pub(super) struct TemporaryFolder(PathBuf);
+pub(crate) struct TemporaryFolder(PathBuf);
 
 impl TemporaryFolder {
     /// Makes a folder for a process of this scope.
     pub(super) fn create(scope: &str) -> io::Result<Self> {
+        Self::create_in(&std::env::temp_dir(), scope)
+    }
+
+    /// Makes a folder for sockets of this scope: in the user's runtime folder, which no confined agent may write, else in
+    /// that of temporary files.
+    pub(crate) fn create_for_sockets(scope: &str) -> io::Result<Self> {
+        Self::create_in(&runtime_dir().unwrap_or_else(std::env::temp_dir), scope)
+    }
+
+    fn create_in(parent: &Path, scope: &str) -> io::Result<Self> {
         // Short, because sockets have short paths. Making a folder that exists fails, so a name cannot be taken twice.
         let name = format!("{}{}", prefix(scope), &Ids::system().secret()[..UNIQUE_DIGITS]);
         // The confiner grants it by its real path.
-        let path = std::env::temp_dir().canonicalize()?.join(name);
+        let path = parent.canonicalize()?.join(name);
         DirBuilder::new().mode(0o700).create(&path)?;
         Ok(Self(path))
     }
 
-    pub(super) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.0
+    }
+
+    /// Removes a folder of few files.
+    pub(crate) fn remove_now(&self) {
+        match std::fs::remove_dir_all(&self.0) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                tracing::warn!(path = %self.0.display(), %error, "the folder of an agent's sockets could not be removed");
+            }
+            _ => {}
+        }
     }
 
     /// Removes the folder. The processes that used it have ended.
@@ -39,10 +61,19 @@ impl TemporaryFolder {
 /// Removes the folders of an earlier mainspring with this scope. Its processes have ended.
 pub(super) async fn remove_leftovers(scope: &str) {
     let prefix = prefix(scope);
-    let entries = std::fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten();
+    let parents = [std::env::temp_dir()].into_iter().chain(runtime_dir());
+    let entries = parents.flat_map(|parent| std::fs::read_dir(parent).into_iter().flatten().flatten());
     for entry in entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(&prefix)) {
         remove(&entry.path()).await;
     }
+}
+
+/// The user's folder for sockets, if there is one with a short path.
+fn runtime_dir() -> Option<PathBuf> {
+    let folder = PathBuf::from(std::env::var_os("XDG_RUNTIME_DIR")?);
+    let is_usable =
+        folder.is_absolute() && folder.is_dir() && folder.as_os_str().len() <= RUNTIME_DIR_MAX_BYTES;
+    is_usable.then_some(folder)
 }
 
 async fn remove(path: &Path) {

@@ -245,6 +245,29 @@ fn environment(pid: Pid) -> Vec<u8> {
     of_threads.into_iter().find(|environment| !environment.is_empty()).unwrap_or_default()
 }
 
+/// The ancestor of a process, or the process, that is a child of this process: its guard. `None` for other processes.
+#[cfg(target_os = "linux")]
+pub(crate) fn guard_of(pid: Pid) -> Option<Pid> {
+    let own = rustix::process::getpid();
+    let mut pid = pid;
+    loop {
+        // The second field is the parent.
+        match Pid::from_raw(stat(pid)?.get(1)?.parse().ok()?)? {
+            parent if parent == own => return Some(pid),
+            parent => pid = parent,
+        }
+    }
+}
+
+/// The mark with which a process was started.
+#[cfg(target_os = "linux")]
+pub(crate) fn mark_of(pid: Pid) -> Option<String> {
+    let environment = environment(pid);
+    let mut variables =
+        environment.split(|byte| *byte == 0).filter_map(|entry| std::str::from_utf8(entry).ok());
+    variables.find_map(|entry| Some(entry.strip_prefix(super::MARK_VARIABLE)?.strip_prefix('=')?.to_owned()))
+}
+
 fn all_processes() -> impl Iterator<Item = Pid> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     entries.filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?))

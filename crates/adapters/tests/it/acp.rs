@@ -9,6 +9,7 @@ use mainspring_kernel::policy::Permissions;
 
 use crate::world::{Kind, PICTURE, Setup, World, compile, event_types, failure_code, request, with_timeout};
 
+mod calls;
 mod client;
 mod facts;
 mod faults;

@@ -119,6 +119,7 @@ impl Place {
                 pass_env: vec![],
             }),
             supervision: Supervision::Tree,
+            endpoint: None,
         };
         let tasks = Tasks::default();
         let (process, mut pipes) = Process::start(&launch, &tasks, &Clock::system()).unwrap();

@@ -34,6 +34,7 @@ fn launch(script: &str, grace_ms: u64) -> Launch {
         log: Log::default(),
         sandbox: None,
         supervision: Supervision::Tree,
+        endpoint: None,
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use mainspring_adapters::process::processes_with_variable;
 use mainspring_adapters::sandbox::{SandboxOptions, landlock_abi};
-use mainspring_adapters::{AcpOptions, AgentOptions, KeepLog, ProcessAdapter};
+use mainspring_adapters::{AcpOptions, AgentOptions, KeepLog, ProcessAdapter, RelayOptions};
 use mainspring_core::{
     Answer, Approval, Attempt, Binding, Block, Cursor, Event, Message, Role, Run, RunId, RunStatus,
     Supervision, WaitId,
@@ -333,6 +333,7 @@ impl Setup {
                 ..SandboxOptions::default()
             },
             supervision: Supervision::Tree,
+            relay: RelayOptions::default(),
         };
         let kernel = Options {
             adapter: "agent".into(),

@@ -114,10 +114,6 @@ impl Host {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
-
-    fn relay(&self) -> PathBuf {
-        self.dir.join("state/relay.sock")
-    }
 }
 
 /// Returns the reading end of a pipe without a writer.

@@ -201,6 +201,9 @@ def before_call(context, case, kwargs):
         case.body = replace_ids(EXPORT, choice)
     if operation == "session_compact":
         case.body = {"before": f"{choice % 40}.0"}
+    if operation in ("host_call_list", "host_call_answer"):
+        case.headers["Mainspring-Host"] = "sweep"
+        case.query = {}
     if operation == "run_answer":
         set_answer(case, *WAITS[choice % len(WAITS)])
     if operation in ("run_create", "run_create_in"):

@@ -31,7 +31,6 @@ pub(super) fn handle(shared: &Arc<Shared>, envelope: &Envelope, line: Line, perm
     // The replies carry the generated id, so the host learns it.
     let request = envelope.request.clone().unwrap_or_else(|| shared.ids.secret());
     let unnamed = envelope.client.is_none();
-    shared.calls.record_owner(&owner);
     let adapter = shared.adapter(envelope, &line);
     // A live query with the same request id answers both lines.
     let query = match shared.live.begin(envelope.version, &client, &owner, request, adapter) {
@@ -179,6 +178,7 @@ async fn accept(
     };
     let ask = |client: Client| {
         let prompt = &prompt;
+        let client = client.for_host(&shared.host);
         async move { client.run_create(prompt).await }
     };
     shared.link.ask(&query.owner, ask).await.map_err(|error| code_and_message(&error))

@@ -1,8 +1,11 @@
-//! The tool relay: an agent's calls over its socket, answered by the kernel or by the host.
+//! Calls of agents over the endpoint of their run, answered by the kernel or by the host.
 
 use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 
 use insta::assert_snapshot;
+use mainspring_client::Client;
+use mainspring_core::RunId;
 use mainspring_test_support::jsonl::{RelayAgent, is_end, query, transcript};
 use serde_json::{Value, json};
 
@@ -18,47 +21,97 @@ fn error_code(answer: &str) -> String {
 #[test]
 fn a_host_tool_is_called_and_answered() {
     let mut host = Host::start();
-    let mode = std::fs::metadata(host.relay()).unwrap().permissions().mode();
-    assert_eq!(mode & 0o777, 0o600, "readable only by its owner");
-    host.query("r", "k", "say here; hang");
-    host.receive_until(|line| line["type"] == "text_delta");
-    let mut agent = RelayAgent::connect(&host.relay());
-    // With one active query, the call belongs to it.
+    let (line, mut agent) = host.agent("r", "k");
+    let path = PathBuf::from(line["text"].as_str().unwrap().trim());
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode(&path), mode(path.parent().unwrap())), (0o600, 0o700), "only its user reaches it");
     agent.call("omi-1", "execute_sql", &json!({"query": "SELECT 1"}));
     assert_snapshot!(transcript(&[host.receive()]), @r#"{"attemptId":"att_1","callId":"omi-1","clientId":"test","input":{"query":"SELECT 1"},"name":"execute_sql","protocolVersion":2,"requestId":"r","runId":"run_1","sessionId":"ses_1","type":"tool_use"}"#);
     host.send(&json!({"type": "tool_result", "callId": "omi-1", "result": "one row"}));
     assert_eq!(agent.receive(), ("omi-1".into(), "one row".into()));
-    // A call may name its query; ids of unknown queries are passed on unchanged.
-    host.query("r2", "k2", "say here too; hang");
-    host.receive_until(|line| line["type"] == "text_delta");
-    for (call, correlation) in [
-        ("by request", json!({"requestId": "r2", "clientId": "test"})),
-        (
-            "unknown",
-            json!({"requestId": "elsewhere", "clientId": "other", "protocolVersion": 2, "adapterSessionId": "n"}),
-        ),
-        ("ambiguous", json!({})),
-    ] {
-        let mut line = json!({"type": "tool_use", "callId": call, "name": "lookup", "input": {}});
-        line.as_object_mut().unwrap().extend(correlation.as_object().unwrap().clone());
-        agent.send(&line);
-        let line = host.receive();
-        assert_eq!((&line["type"], &line["callId"]), (&"tool_use".into(), &call.into()));
-        let expected = correlation.get("requestId").cloned().unwrap_or_default();
-        assert_eq!(line["requestId"], expected, "{line}");
-        assert_eq!(line.get("runId").is_some(), call == "by request", "{line}");
-        host.send(&json!({"type": "tool_result", "callId": call, "result": {"rows": [1]}}));
-        assert_eq!(agent.receive(), (call.into(), "{\"rows\":[1]}".into()));
+    // A call may name its run. It cannot choose another one, which it could not name by chance.
+    let (other, _) = host.agent("r2", "k2");
+    for (field, of, is_own) in
+        [("runId", &line, true), ("runId", &other, false), ("sessionId", &other, false)]
+    {
+        agent.send(
+            &json!({"type": "tool_use", "callId": "named", "name": "lookup", "input": {}, field: of[field]}),
+        );
+        if is_own {
+            assert_eq!(host.receive()["requestId"], "r");
+            host.send(&json!({"type": "tool_result", "callId": "named", "result": {"rows": [1]}}));
+            assert_eq!(agent.receive(), ("named".into(), "{\"rows\":[1]}".into()));
+        } else {
+            assert_eq!(error_code(&agent.receive().1), "stale_owner");
+        }
     }
+    // The request of another query changes nothing: it selects nothing.
+    agent.send(&json!({"type": "tool_use", "callId": "x", "name": "y", "input": {}, "requestId": "r2", "clientId": "test"}));
+    let call = host.receive();
+    assert_eq!((&call["requestId"], &call["runId"]), (&"r".into(), &line["runId"]), "{call}");
+    agent.send(&json!({"type": "context", "callId": "c"}));
+    let context = agent.receive_line();
+    let expected = json!({"type": "context", "callId": "c", "ownerId": "desktop-local-user", "sessionId": line["sessionId"],
+        "runId": line["runId"], "attemptId": line["attemptId"], "requestId": "r", "clientId": "test"});
+    assert_eq!(context, expected);
+}
+
+#[test]
+fn two_hosts_of_one_server_get_the_calls_of_their_own_queries() {
+    let server = Server::start();
+    let (mut first, mut second) = (Host::of(&server), Host::of(&server));
+    let (_, mut of_first) = first.agent("same", "a");
+    let mut line = query("other", "b", "relay; hang");
+    line["ownerId"] = "ben".into();
+    let (_, mut of_second) = second.agent_of(&line);
+    for (agent, host, request) in
+        [(&mut of_second, &mut second, "other"), (&mut of_first, &mut first, "same")]
+    {
+        agent.call("c", "tool", &json!({}));
+        let call = host.receive();
+        assert_eq!((&call["type"], &call["requestId"]), (&"tool_use".into(), &request.into()), "{call}");
+        host.send(&json!({"type": "tool_result", "callId": call["callId"], "result": request}));
+        assert_eq!(agent.receive().1, request);
+    }
+    let owner = |agent: &mut RelayAgent| {
+        agent.control("list_agent_sessions", &json!({}))["sessions"][0]["session"]["ownerId"].clone()
+    };
+    assert_eq!((owner(&mut of_first), owner(&mut of_second)), ("desktop-local-user".into(), "ben".into()));
+}
+
+#[test]
+fn the_tools_of_a_host_serve_the_children_of_its_runs() {
+    let mut host = Host::start();
+    let (mine, mut agent) = host.agent("r", "a");
+    let client = host.server.client();
+    let input = json!({"mode": "spawn", "objective": "relay; hang"});
+    let spawned = agent.control("delegate_agent", &input);
+    let child: RunId = spawned["childRun"]["runId"].as_str().unwrap().parse().unwrap();
+    let path = host.server.runtime.block_on(streamed_text(&client, child));
+    let mut of_child = RelayAgent::connect(path.trim().as_ref());
+    of_child.call("c", "tool", &json!({}));
+    let call = host.receive();
+    assert_eq!((&call["requestId"], &call["runId"]), (&"r".into(), &spawned["childRun"]["runId"]), "{call}");
+    host.send(&json!({"type": "tool_result", "callId": "c", "result": "for the child"}));
+    assert_eq!(of_child.receive().1, "for the child");
+    // A child has no other parent than its own run.
+    let input = json!({"mode": "spawn", "objective": "say x", "parentRunId": mine["runId"]});
+    assert_eq!(of_child.control("delegate_agent", &input)["error"]["code"], "not_found");
+}
+
+/// Follows a run until its agent has streamed a line.
+async fn streamed_text(client: &Client, run: RunId) -> String {
+    let (mut events, mut text) = (client.run_events(run, None), String::new());
+    while !text.ends_with('\n') {
+        text.push_str(events.next().await.unwrap().unwrap().text());
+    }
+    text
 }
 
 #[test]
 fn every_relay_call_gets_an_answer() {
-    let mut host = Host::with(&Server::start(), |options| {
-        options.tool_timeout_ms = 200;
-        options.line_bytes = 4096;
-    });
-    let (mut agent, mut other) = (RelayAgent::connect(&host.relay()), RelayAgent::connect(&host.relay()));
+    let mut host = Host::with(&Server::start(), |options| options.tool_timeout_ms = 200);
+    let ((_, mut agent), (_, mut other)) = (host.agent("a", "a"), host.agent("b", "b"));
     // A call without an answer times out, and a late answer is rejected.
     agent.call("late", "slow_tool", &json!({}));
     assert_eq!(host.receive()["callId"], "late");
@@ -90,20 +143,30 @@ fn every_relay_call_gets_an_answer() {
     agent.write("[]\n");
     let object: Value = serde_json::from_str(&agent.receive().1).unwrap();
     assert_eq!(object["error"]["message"], "a line is a JSON object");
-    // A line that is too long is skipped, and the next line is read.
-    agent.call("long", "tool", &json!("x".repeat(5_000)));
-    let long: Value = serde_json::from_str(&agent.receive().1).unwrap();
-    assert_eq!(
-        (&long["error"]["code"], &long["error"]["message"]),
-        (&"invalid_tool_input".into(), &"a line has at most 4096 bytes".into())
-    );
     // The host leaves.
     agent.call("gone", "tool", &json!({}));
     assert_eq!(host.receive()["callId"], "gone");
-    let relay = host.relay();
-    host.close();
+    drop(host.input.take());
     assert_eq!(error_code(&agent.receive().1), "transport_interruption");
-    assert!(!relay.exists(), "the socket is removed at exit");
+    agent.call("later", "tool", &json!({}));
+    assert_eq!(error_code(&agent.receive().1), "transport_interruption");
+}
+
+#[test]
+fn an_endpoint_ends_with_its_run() {
+    let mut host = Host::start();
+    let (line, mut agent) = host.agent("r", "a");
+    let path = PathBuf::from(line["text"].as_str().unwrap().trim());
+    agent.call("pending", "tool", &json!({}));
+    assert_eq!(host.receive()["callId"], "pending");
+    host.send(&json!({"type": "interrupt", "requestId": "r", "clientId": "test", "protocolVersion": 2}));
+    assert_eq!(host.receive_end("r")["terminalStatus"], "cancelled");
+    assert!(!path.exists(), "the socket is removed");
+    assert_eq!(error_code(&agent.receive().1), "stale_owner");
+    assert!(agent.is_closed(), "the connection is closed");
+    // The next query of the session has an endpoint of its own.
+    let (_, mut next) = host.agent("r2", "a");
+    assert_eq!(next.control("list_agent_sessions", &json!({}))["ok"], true);
 }
 
 #[test]
@@ -111,9 +174,7 @@ fn the_kernel_answers_the_control_tools() {
     let mut host = Host::start();
     host.query("done", "a", "say hello; usage 1 2 0.5");
     let done = host.receive_end("done");
-    host.query("active", "b", "say here; hang");
-    let active = host.receive_until(|line| line["type"] == "text_delta").pop().unwrap();
-    let mut agent = RelayAgent::connect(&host.relay());
+    let (active, mut agent) = host.agent("active", "b");
 
     let listed = agent.control("list_agent_sessions", &json!({"limit": 10, "surfaceKind": "legacy_jsonl"}));
     assert_eq!(listed["ok"], true, "{listed}");
@@ -162,10 +223,12 @@ fn the_kernel_answers_the_control_tools() {
         assert_eq!(found, json!({"ok": true, "artifacts": [], "nextCursor": null}), "{of}");
     }
 
-    let cancelled = agent.control("cancel_agent_run", &json!({"runId": active["runId"]}));
+    host.query("other", "c", "say here; hang");
+    let other = host.receive_until(|line| line["type"] == "text_delta").pop().unwrap();
+    let cancelled = agent.control("cancel_agent_run", &json!({"runId": other["runId"]}));
     assert_eq!(
         (&cancelled["cancellation"]["accepted"], &cancelled["run"]["runId"]),
-        (&true.into(), &active["runId"])
+        (&true.into(), &other["runId"])
     );
     assert_eq!(host.receive_until(is_end).pop().unwrap()["terminalStatus"], "cancelled");
 }
@@ -180,9 +243,7 @@ fn delegate(line: &Value, mode: &str, more: &Value) -> Value {
 #[test]
 fn an_agent_delegates_and_receives_the_result() {
     let mut host = Host::start();
-    host.query("r", "a", "say here; hang");
-    let mine = host.receive_until(|line| line["type"] == "text_delta").pop().unwrap();
-    let mut agent = RelayAgent::connect(&host.relay());
+    let (mine, mut agent) = host.agent("r", "a");
     let more = json!({"context": "of the day", "childTitle": "Counting", "metadata": {"x": 1}, "requestId": "c1",
         "childExternalRefKind": "task", "childExternalRefId": "t1"});
     let called = agent.control("delegate_agent", &delegate(&mine, "call", &more));
@@ -232,8 +293,7 @@ fn an_agent_delegates_and_receives_the_result() {
     host.send(&json!({"type": "interrupt", "requestId": "r", "clientId": "test", "protocolVersion": 2}));
     assert_eq!(host.receive_until(is_end).pop().unwrap()["terminalStatus"], "cancelled");
     let child = json!({"runId": spawned["childRun"]["runId"]});
-    host.query("r2", "a", "say here; hang");
-    host.receive_until(|line| line["type"] == "text_delta" && line["requestId"] == "r2");
+    let (_, mut agent) = host.agent("r2", "a");
     let stopped = loop {
         let seen = agent.control("get_agent_run", &child);
         if seen["run"]["completedAtMs"].is_number() {
@@ -246,9 +306,7 @@ fn an_agent_delegates_and_receives_the_result() {
 #[test]
 fn control_tools_refuse_invalid_input_and_foreign_sessions() {
     let mut host = Host::start();
-    host.query("r", "a", "say here; hang");
-    let mine = host.receive_until(|line| line["type"] == "text_delta").pop().unwrap();
-    let mut agent = RelayAgent::connect(&host.relay());
+    let (mine, mut agent) = host.agent("r", "a");
     let unknown = "run_00000000000040008000000000000000";
     for (tool, input, code) in [
         ("get_agent_run", json!({}), "invalid_tool_input"),
@@ -286,64 +344,13 @@ fn control_tools_refuse_invalid_input_and_foreign_sessions() {
             "{tool} {input}: {answer}"
         );
     }
-    // An agent acts for the owner of its query and sees no other owner's sessions.
-    let mut line = query("bens", "b", "say here; hang");
-    line["ownerId"] = "ben".into();
-    host.send(&line);
-    host.receive_until(|line| line["requestId"] == "bens");
-    let list = |agent: &mut RelayAgent, request: &str| {
-        agent.send(&json!({"type": "tool_use", "callId": "x", "name": "list_agent_sessions", "input": {}, "requestId": request, "clientId": "test"}));
-        let answer: Value = serde_json::from_str(&agent.receive().1).unwrap();
-        let sessions = answer["sessions"].as_array().unwrap().clone();
-        sessions
-            .iter()
-            .map(|listed| listed["session"]["ownerId"].as_str().unwrap().to_owned())
-            .collect::<Vec<_>>()
-    };
-    assert_eq!(list(&mut agent, "r"), ["desktop-local-user"]);
-    assert_eq!(list(&mut agent, "bens"), ["ben"]);
-}
-
-#[test]
-fn a_call_of_an_ended_query_is_not_given_to_an_active_one() {
-    let mut host = Host::start();
-    let mut line = query("anns", "a", "say done");
-    line["ownerId"] = "ann".into();
-    host.send(&line);
-    let ended = host.receive_end("anns");
-    let mut agent = RelayAgent::connect(&host.relay());
-    let list = |agent: &mut RelayAgent, of: Value| {
-        let mut call = json!({"type": "tool_use", "callId": "x", "name": "list_agent_sessions", "input": {}});
-        call.as_object_mut().unwrap().extend(of.as_object().unwrap().clone());
-        agent.send(&call);
-        serde_json::from_str::<Value>(&agent.receive().1).unwrap()
-    };
-    let owner = |answer: &Value| answer["sessions"][0]["session"]["ownerId"].clone();
-    // While all of the host's queries have one owner, every call acts for that owner.
-    assert_eq!(owner(&list(&mut agent, json!({"runId": ended["runId"]}))), "ann");
-    let mut line = query("bens", "b", "say here; hang");
-    line["ownerId"] = "ben".into();
-    host.send(&line);
-    host.receive_until(|line| line["type"] == "text_delta");
-    // A call of an ended query is not given to the active query.
-    agent.send(
-        &json!({"type": "tool_use", "callId": "c", "name": "lookup", "input": {}, "runId": ended["runId"]}),
-    );
-    let line = host.receive();
-    assert_eq!((&line["runId"], line.get("requestId")), (&ended["runId"], None), "{line}");
-    for of in [json!({"runId": ended["runId"]}), json!({"requestId": "anns", "clientId": "test"})] {
-        let refused = list(&mut agent, of);
-        assert_eq!(refused["error"]["code"], "stale_owner", "{refused}");
-    }
-    // A call without ids belongs to the active query.
-    assert_eq!(owner(&list(&mut agent, json!({}))), "ben");
 }
 
 #[test]
 fn an_agent_with_many_pending_calls_has_to_wait() {
     const CALLS: usize = 600;
     let mut host = Host::start();
-    let mut agent = RelayAgent::connect(&host.relay());
+    let (_, mut agent) = host.agent("r", "a");
     let mut writer = agent.try_clone();
     let calls = move || (0..CALLS).for_each(|no| writer.call(&no.to_string(), "tool", &json!({})));
     let writes = std::thread::spawn(calls);

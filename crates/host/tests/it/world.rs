@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::io::{PipeReader, PipeWriter, Write};
 use std::ops::{Deref, DerefMut};
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use mainspring_client::{Client, RunListQuery};
@@ -12,7 +11,7 @@ use mainspring_host::jsonl::{DEFAULT_OWNER, Disconnect, Jsonl, Options};
 use mainspring_host::{Keeper, Link};
 use mainspring_system::clock::Clock;
 use mainspring_system::ids::Ids;
-use mainspring_test_support::jsonl::HostPipes;
+use mainspring_test_support::jsonl::{HostPipes, RelayAgent, query};
 use mainspring_test_support::{Listening, NodeBuilder, TOKEN, TestNode};
 use serde_json::Value;
 use tokio::runtime::Runtime;
@@ -108,7 +107,6 @@ impl Host {
             aliases: HashMap::new(),
             model: None,
             cwd: Some("/".into()),
-            relay: Some(server.node.dir().join("relay.sock")),
             tool_timeout_ms: 120_000,
             line_bytes: 1 << 20,
         };
@@ -157,9 +155,18 @@ impl Host {
         (rest, self.server.runtime.block_on(self.served).unwrap())
     }
 
-    /// The socket on which agents reach this host.
-    pub(crate) fn relay(&self) -> PathBuf {
-        self.server.node.dir().join("relay.sock")
+    /// Sends a query whose agent opens its endpoint and hangs. Returns a line of the query, and a connection to the endpoint.
+    pub(crate) fn agent(&mut self, request: &str, key: &str) -> (Value, RelayAgent) {
+        self.agent_of(&query(request, key, "relay; hang"))
+    }
+
+    /// Sends a query whose agent opens its endpoint.
+    pub(crate) fn agent_of(&mut self, line: &Value) -> (Value, RelayAgent) {
+        self.send(line);
+        let is_path = |line: &Value| line["text"].as_str().is_some_and(|text| text.contains("relay.sock"));
+        let line = self.receive_until(is_path).pop().unwrap();
+        let path = line["text"].as_str().unwrap().trim().to_owned();
+        (line, RelayAgent::connect(path.as_ref()))
     }
 
     /// Sends a query that asks a question and continues with `script` once the host has read the question. By then the

@@ -50,6 +50,8 @@ const EXAMPLES: &[(&str, &str, &str, Foreign)] = &[
     ("grant_list", "", "", NotListed),
     ("grant_revoke", "", "", NotFound),
     ("health", "", "", Nothing),
+    ("host_call_answer", "", r#"{"no": 1, "result": 1}"#, Refused),
+    ("host_call_list", "", "", Refused),
     ("id_find", "?kind=session&prefix=SESSION", "", Nothing),
     ("id_find", "?kind=run&prefix={run}", "", Nothing),
     ("id_find", "?kind=artifact&prefix={artifact}", "", Nothing),

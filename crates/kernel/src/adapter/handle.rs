@@ -15,7 +15,10 @@ use crate::clock::{Clock, Moment};
 use crate::error::Error;
 use crate::feed::Feed;
 use crate::ids::Ids;
-use crate::kernel::{Caller, Delegated, DelegationRequest, Kernel, KernelPlane, Shared};
+use crate::kernel::{
+    AgentCaller, AgentToken, Caller, Delegated, DelegationRequest, HostCallError, Kernel, KernelPlane,
+    NewHostCall, Shared,
+};
 use crate::store::{SessionRef, Store};
 
 mod data;
@@ -64,9 +67,14 @@ impl AttemptHandle {
         &self.assignment
     }
 
-    /// The token with which the agent's control tools act for the owner of its session.
-    pub fn agent_token(&self) -> String {
-        self.parts.shared.agent_tokens.token_for(&self.assignment.session, &self.parts.ids)
+    /// Makes a token for a process that is started for this attempt. It acts for nobody until it is attached.
+    pub fn new_agent_token(&self) -> AgentToken {
+        AgentToken::new(self.parts.shared.agent_tokens.clone(), &self.parts.ids)
+    }
+
+    /// Makes `token` act for this attempt.
+    pub fn attach_token(&self, token: &AgentToken) {
+        token.set_caller(Some(self.caller()));
     }
 
     /// The answer the attempt waited for; none at its first execution.
@@ -245,10 +253,25 @@ impl AttemptHandle {
     }
 
     fn kernel_and_caller(&self) -> Result<(Kernel, Caller), Error> {
-        let kernel = self.parts.shared.kernel().ok_or(Error::ShuttingDown)?;
+        Ok((self.parts.shared.kernel().ok_or(Error::ShuttingDown)?, self.caller()))
+    }
+
+    /// The agent of this attempt as a caller.
+    fn caller(&self) -> Caller {
         let (session, run) = (&self.assignment.session, &self.assignment.run);
-        let folders = run.options.folders.clone();
-        Ok((kernel, Caller { org: session.org.clone(), folders, ..Caller::new(&session.owner) }))
+        Caller {
+            org: session.org.clone(),
+            folders: run.options.folders.clone(),
+            agent: Some(AgentCaller { session: session.id, run: run.id, attempt: self.id() }),
+            ..Caller::new(&session.owner)
+        }
+    }
+
+    /// Asks the host of the run to run a tool, and waits for its result. `call_id` is the agent's name for the call.
+    pub async fn call_host(&self, call_id: &str, name: &str, input: Value) -> Result<Value, HostCallError> {
+        let call =
+            NewHostCall { call_id: call_id.to_owned(), name: name.to_owned(), input, attempt: self.id() };
+        self.parts.shared.call_host(&self.assignment.run, call).await
     }
 
     /// Waits until a delegation is settled, and returns its result; none if the child was deleted.

@@ -1,12 +1,23 @@
 //! Access control for sessions and their runs.
 //!
 //! An owner reads and changes its own sessions. Members of a session's org read the sessions that are visible to the
-//! org, and change nothing. A session that a caller may not read is reported as not found. An agent that uses its own
-//! token reads what its owner reads, cancels its owner's runs and delegates work of its own session, and nothing else.
+//! org, and change nothing. A session that a caller may not read is reported as not found. An agent reads what its owner
+//! reads, cancels its owner's runs and delegates work of the run that it executes, and nothing else.
 
-use mainspring_core::{AccessRole, Decider, KeyId, Run, Session, SessionId, Visibility};
+use mainspring_core::{AccessRole, AttemptId, Decider, KeyId, Run, RunId, Session, SessionId, Visibility};
 
 use crate::error::Error;
+
+/// The attempt for which an agent calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AgentCaller {
+    /// The session of the run.
+    pub session: SessionId,
+    /// The run that the agent executes.
+    pub run: RunId,
+    /// The attempt of the run.
+    pub attempt: AttemptId,
+}
 
 /// The identity behind a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,8 +30,8 @@ pub struct Caller {
     pub role: AccessRole,
     /// The API key of the request, if one was used.
     pub key: Option<KeyId>,
-    /// The session of an agent that uses its own token; `None` for people and applications.
-    pub agent: Option<SessionId>,
+    /// The attempt for which an agent calls; `None` for people and applications.
+    pub agent: Option<AgentCaller>,
     /// The folders in which the caller's agents may work; `None` if they may work anywhere, empty if only in the folders
     /// that are configured for an adapter.
     pub folders: Option<Vec<String>>,
@@ -86,11 +97,11 @@ impl Caller {
         )))
     }
 
-    /// The caller who may delegate work of `run`: an agent acts for its owner, but only for runs of its own session.
+    /// The caller who may delegate work of `run`: an agent acts for its owner, but only for the run that it executes.
     pub(crate) fn for_delegation(&self, run: &Run) -> Result<Self, Error> {
-        if self.agent.is_some_and(|session| session != run.session) {
+        if self.agent.is_some_and(|agent| agent.run != run.id) {
             return Err(Error::Forbidden(format!(
-                "an agent delegates only work of its own session, and {} is a run of another one",
+                "an agent delegates only work of the run that it executes, and {} is another one",
                 run.id
             )));
         }

@@ -1,43 +1,66 @@
-//! Tokens of agents. An agent that is given the control tools gets a token with them instead of the state directory's: it
-//! acts for the owner of the session that the agent works for, and for nobody else.
+//! Tokens of agent processes. A token acts for the attempt that its process serves at the moment: for the owner, the
+//! session and the run of that attempt, and for nobody else. Between attempts it is refused.
 //!
-//! Tokens are kept in memory only, one for each session: agents end with this process.
+//! Tokens are kept in memory only: agents end with this process.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
-use mainspring_core::{Session, SessionId};
 use parking_lot::Mutex;
 
 use super::keys::hash;
 use super::{Caller, Kernel};
+use crate::error::Error;
 use crate::ids::Ids;
 
-/// The tokens of the agents of this process.
+/// The callers behind the tokens of this process, by the hash of the token; `None` between attempts.
 #[derive(Default)]
-pub(crate) struct AgentTokens(Mutex<TokenState>);
+pub(crate) struct AgentTokens(Mutex<HashMap<[u8; 32], Option<Caller>>>);
 
-#[derive(Default)]
-struct TokenState {
-    by_session: HashMap<SessionId, String>,
-    /// The callers, by the hash of their token.
-    callers: HashMap<[u8; 32], Caller>,
+/// The token of one agent process. Dropping it revokes it.
+pub struct AgentToken {
+    secret: String,
+    tokens: Arc<AgentTokens>,
 }
 
-impl AgentTokens {
-    /// Returns the token of the agents that work for `session`.
-    pub(crate) fn token_for(&self, session: &Session, ids: &Ids) -> String {
-        let TokenState { by_session, callers } = &mut *self.0.lock();
-        let token = by_session.entry(session.id).or_insert_with(|| ids.secret()).clone();
-        let caller = Caller::new(session.owner.clone());
-        callers.insert(hash(&token), Caller { org: session.org.clone(), agent: Some(session.id), ..caller });
-        token
+impl AgentToken {
+    pub(crate) fn new(tokens: Arc<AgentTokens>, ids: &Ids) -> Self {
+        let secret = ids.secret();
+        tokens.0.lock().insert(hash(&secret), None);
+        Self { secret, tokens }
+    }
+
+    /// The secret that the agent gets.
+    pub fn secret(&self) -> &str {
+        &self.secret
+    }
+
+    /// Sets the caller that the token stands for; `None` between attempts.
+    pub(crate) fn set_caller(&self, caller: Option<Caller>) {
+        self.tokens.0.lock().insert(hash(&self.secret), caller);
+    }
+
+    /// Makes the token act for nobody: its process serves no attempt.
+    pub fn detach(&self) {
+        self.set_caller(None);
+    }
+}
+
+impl Drop for AgentToken {
+    fn drop(&mut self) {
+        self.tokens.0.lock().remove(&hash(&self.secret));
     }
 }
 
 impl Kernel {
-    /// The caller that an agent's token identifies; none if there is no such token.
-    pub fn caller_by_agent_token(&self, token: &str) -> Option<Caller> {
+    /// The caller that an agent's token identifies; none if there is no such token. Fails between the attempts of the
+    /// agent's process.
+    pub fn caller_by_agent_token(&self, token: &str) -> Result<Option<Caller>, Error> {
         // Looked up by its hash, so that timing reveals nothing about tokens.
-        self.shared.agent_tokens.0.lock().callers.get(&hash(token)).cloned()
+        match self.shared.agent_tokens.0.lock().get(&hash(token)) {
+            None => Ok(None),
+            Some(None) => Err(Error::NoLiveAttempt),
+            Some(Some(caller)) => Ok(Some(caller.clone())),
+        }
     }
 }

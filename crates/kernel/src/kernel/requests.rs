@@ -141,6 +141,8 @@ pub struct RunRequest {
     pub policy: Policy,
     /// The caller's names for the request: the same names again return the same run.
     pub name: RequestName,
+    /// The host that runs the tools which the run's agent does not have itself, by its secret name.
+    pub host: Option<String>,
 }
 
 impl RunRequest {
@@ -172,6 +174,7 @@ impl TryFrom<Prompt> for RunRequest {
             place: prompt.place,
             policy: prompt.policy,
             name,
+            host: None,
         })
     }
 }

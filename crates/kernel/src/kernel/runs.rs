@@ -39,17 +39,22 @@ impl Kernel {
             Err(Error::Overloaded { .. }) => self.shared.meters.queue_refusals.add(1),
             _ => {}
         }
-        match outcome {
-            Ok(accepted) => Ok(accepted),
+        let accepted = match outcome {
+            Ok(accepted) => accepted,
             // A request that was accepted before gets the same answer, even if it would be refused now.
             Err(error) => {
                 // Boxed to keep the futures of accepted prompts small.
                 match Box::pin(self.run_replayed(caller, &request.name, request.policy, fingerprint)).await? {
-                    Some(accepted) => Ok(accepted),
-                    None => Err(error),
+                    Some(accepted) => accepted,
+                    None => return Err(error),
                 }
             }
+        };
+        if accepted.replayed {
+            // The run belongs to the host that asked last.
+            self.shared.host_calls.register(accepted.run.id, request.host.as_deref());
         }
+        Ok(accepted)
     }
 
     async fn run_accept(
@@ -70,8 +75,11 @@ impl Kernel {
                 Some(delegation) => Box::pin(self.shared.wait_register(delegation, id)).await?,
                 None => None,
             };
+            let run = delegation.map_or_else(|| self.shared.ids.run(), |delegation| delegation.child_run);
+            // Registered before the agent starts, which may call a tool of the host at once.
+            self.shared.host_calls.register(run, request.host.as_deref());
             let accept = Accept {
-                run: delegation.map_or_else(|| self.shared.ids.run(), |delegation| delegation.child_run),
+                run,
                 caller: caller.clone(),
                 prompt: self.resolve_attachments(caller, request.prompt.clone()).await?,
                 adapter: request.adapter.clone(),
@@ -275,6 +283,7 @@ impl Kernel {
             ("a client id", &names.client_id),
             ("a request id", &names.request_id),
             ("an idempotency key", &names.idempotency_key),
+            ("a host", &request.host),
         ] {
             name.as_deref().map_or(Ok(()), |name| check_text(what, name))?;
         }

@@ -83,7 +83,9 @@ pub(super) fn relevant_variables(
 }
 
 fn is_relevant(name: &str) -> bool {
-    name.starts_with("MAINSPRING_")
+    // Variables with this prefix describe the run of an agent; an agent may start mainspring.
+    let is_context = name.starts_with("MAINSPRING_CONTEXT_");
+    (name.starts_with("MAINSPRING_") && !is_context)
         || VARIABLES.iter().any(|variable| variable.name == name)
         || SETTINGS.iter().any(|setting| setting.alias() == Some(name))
 }

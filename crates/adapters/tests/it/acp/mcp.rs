@@ -35,12 +35,13 @@ async fn a_session_gets_its_servers_when_opened_and_when_resumed() {
         for _ in 0..2 {
             let given: Value = serde_json::from_str(&world.answer_to("a", "servers").await).unwrap();
             let session = world.events("a").await[0].session.to_string();
-            let token = &given[1]["env"][0]["value"];
+            let [token, socket] = [0, 1].map(|no| &given[1]["env"][no]["value"]);
+            assert!(socket.as_str().unwrap().ends_with("/relay.sock"), "{socket}");
             assert_eq!(token.as_str().map(str::len), Some(64), "a secret of its own");
             let expected = json!([
                 {"name": "files", "command": "/bin/files", "args": ["--read"], "env": [{"name": "LOG", "value": "off"}]},
-                {"name": "own", "command": "/bin/mainspring", "env": [{"name": "MAINSPRING_KEY", "value": token}],
-                 "args": ["mcp", "--owner", "ada", "--session", session]},
+                {"name": "own", "command": "/bin/mainspring", "args": ["mcp", "--session", session],
+                 "env": [{"name": "MAINSPRING_KEY", "value": token}, {"name": "OMI_BRIDGE_PIPE", "value": socket}]},
                 {"type": "http", "name": "search", "url": "http://127.0.0.1:1/mcp",
                  "headers": [{"name": "X-Team", "value": "blue"}]},
             ]);
@@ -74,11 +75,13 @@ async fn an_agents_token_acts_for_its_owner_and_decides_nothing() {
     let world = world_with("resume", |setup| setup.acp.mcp = vec![("own".into(), Ok(control.clone()))]).await;
     let given: Value = serde_json::from_str(&world.answer_to("a", "servers").await).unwrap();
     let token = given[0]["env"][0]["value"].as_str().unwrap();
-    let agent = world.kernel().caller_by_agent_token(token).unwrap();
-    assert_eq!((agent.owner.as_str(), agent.agent.is_some()), ("ada", true));
-    assert_eq!(world.kernel().caller_by_agent_token(&token[1..]), None);
+    // Between the attempts of its process it is nobody's.
+    assert_eq!(world.kernel().caller_by_agent_token(token).unwrap_err().code(), "no_authority");
     let run = world.start("a", "ask rm x").await;
     let (wait, _) = world.wait_for_question(run).await;
+    let agent = world.kernel().caller_by_agent_token(token).unwrap().unwrap();
+    assert_eq!((agent.owner.as_str(), agent.agent.map(|agent| agent.run)), ("ada", Some(run)));
+    assert_eq!(world.kernel().caller_by_agent_token(&token[1..]).unwrap(), None);
     let allow = Approval::Allowed.into();
     let refused = world.kernel().run_answer(&agent, run, wait, allow).await.unwrap_err();
     assert_eq!(refused.code(), "forbidden");

@@ -156,24 +156,26 @@ fn the_built_in_mcp_server_acts_for_its_owner_and_session() {
     std::fs::write(dir.path().join("mainspring.toml"), config).unwrap();
     let _daemon = serve(dir.path());
     let prompt = |key: &str, text: &str| run(dir.path(), &["prompt", "-s", key, text]);
+    assert_eq!(prompt("b", "my name is Bob").code, 0);
     let output = prompt("a", "servers");
     let servers: serde_json::Value = serde_json::from_str(&output.out).unwrap();
     assert_eq!((servers.as_array().unwrap().len(), &servers[0]["name"]), (1, &"mainspring".into()));
-    assert_eq!(prompt("b", "my name is Bob").code, 0);
     let runs = json_lines(&run(dir.path(), &["run", "list", "--json"]));
-    let (b, a) = (&runs[0], &runs[1]);
+    let (a, b) = (&runs[0], &runs[1]);
 
-    let mut mcp = McpProcess::start(&servers[0]);
-    let tools = mcp.request("tools/list", &serde_json::json!({}));
-    assert_eq!(tools["tools"].as_array().unwrap().len(), 6, "{tools}");
-    assert!(tools["tools"][4]["inputSchema"]["properties"]["prompt"]["type"] == "string", "{tools}");
-    let (listed, _) = mcp.call("list_agent_sessions", &serde_json::json!({}));
+    // The agent starts the server itself, and calls its tools during a turn.
+    let call = |name: &str, input: &serde_json::Value| -> serde_json::Value {
+        let output = prompt("a", &format!("mcp {name} {input}"));
+        serde_json::from_str(&output.out).unwrap_or_else(|error| panic!("{error}: {}", output.out))
+    };
+    let listed = call("list_agent_sessions", &serde_json::json!({}));
     assert_eq!(listed["sessions"].as_array().unwrap().len(), 2, "{listed}");
-    let (answer, failed) = mcp.call("get_agent_run", &serde_json::json!({"runId": b["runId"]}));
-    assert!(!failed && answer["run"]["status"] == "succeeded", "{answer}");
+    let answer = call("get_agent_run", &serde_json::json!({"runId": b["runId"]}));
+    assert_eq!(answer["run"]["status"], "succeeded", "{answer}");
     let sent = serde_json::json!({"sessionId": b["sessionId"], "prompt": "history", "mode": "act"});
-    let (answer, failed) = mcp.call("send_agent_message", &sent);
-    assert!(failed && answer["error"]["reason"] == "forbidden", "no run of the agent is active: {answer}");
+    let answer = call("send_agent_message", &sent);
+    assert_eq!(answer["text"], "my name is Bob\nhistory\n", "{answer}");
+    assert!(answer["run"]["parentRunId"].is_string(), "a message of a run is a delegation: {answer}");
     // A prompt to the caller's own session would deadlock, a foreign session is not found, and invalid input is
     // refused.
     for (arguments, code) in [
@@ -181,13 +183,21 @@ fn the_built_in_mcp_server_acts_for_its_owner_and_session() {
         (serde_json::json!({"sessionId": b["sessionId"], "prompt": "hi", "ownerId": "eve"}), "not_found"),
         (serde_json::json!({"prompt": "hi"}), "invalid_tool_input"),
     ] {
-        let (answer, failed) = mcp.call("send_agent_message", &arguments);
+        let answer = call("send_agent_message", &arguments);
         let error = &answer["error"];
         let actual = if error["reason"].is_null() { &error["code"] } else { &error["reason"] };
-        assert!(failed && actual == code, "{answer}");
+        assert_eq!(actual, code, "{answer}");
     }
-    let unknown = mcp.request("tools/call", &serde_json::json!({"name": "execute_sql", "arguments": {}}));
-    assert_eq!(unknown["code"], -32602, "{unknown}");
+    let unknown = call("execute_sql", &serde_json::json!({}));
+    assert_eq!(unknown["error"]["code"], -32602, "{unknown}");
+
+    // Started by somebody else, the server reaches nothing: its token is nobody's between the turns of the agent, and the
+    // endpoint is only for the processes of the agent.
+    let mut mcp = McpProcess::start(&servers[0]);
+    let tools = mcp.request("tools/list", &serde_json::json!({}));
+    assert_eq!(tools["tools"].as_array().unwrap().len(), 6, "{tools}");
+    let (answer, failed) = mcp.call("list_agent_sessions", &serde_json::json!({}));
+    assert!(failed && answer["error"]["code"] == "transport_interruption", "{answer}");
     mcp.close();
 }
 

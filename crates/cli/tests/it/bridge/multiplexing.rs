@@ -1,31 +1,19 @@
 //! Agent runtime multiplexing.
 
 use std::collections::HashSet;
-use std::path::Path;
 
 use mainspring::core::RunStatus;
 use mainspring_client::bridge::{
     BridgeError, Launch, Notice, Phase, Query, QueryEvent, RuntimeProcess, Surface, Tools,
 };
 use serde_json::{Value, json};
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
-use tokio::net::UnixStream;
 
 use super::{launch, read_rest, read_until, start, start_query};
 use crate::jsonl::acp::folder;
 
-/// Calls one of the host's tools as an agent and returns the answer.
-async fn call(relay: &Path, name: &str, input: &Value, run: Option<&str>) -> String {
-    let mut agent = BufReader::new(UnixStream::connect(relay).await.unwrap());
-    let mut line = json!({"type": "tool_use", "callId": "1", "name": name, "input": input});
-    if let Some(run) = run {
-        line["runId"] = run.into();
-    }
-    agent.write_all(format!("{line}\n").as_bytes()).await.unwrap();
-    let mut answer = String::new();
-    agent.read_line(&mut answer).await.unwrap();
-    let answer: Value = serde_json::from_str(&answer).unwrap();
-    answer["result"].as_str().unwrap().to_owned()
+/// The prompt of an agent that calls one of the host's tools.
+fn call(name: &str, input: &Value) -> String {
+    format!("relay {}", json!({"type": "tool_use", "callId": "1", "name": name, "input": input}))
 }
 
 #[tokio::test]
@@ -186,37 +174,32 @@ async fn login_and_invalidation_results_reach_the_handle_that_sent_them() {
 
 #[tokio::test]
 async fn a_host_tool_call_goes_to_the_handle_of_its_query() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = folder();
     let process = start(dir.path()).await;
     let (one, other) = (process.bridge(), process.bridge());
-    let mut hanging = start_query(&other, Surface::task_chat("1"), "say here; hang");
+    let mut hanging = start_query(&other, Surface::task_chat("1"), "say here;hang");
     read_until(&mut hanging, "here").await;
-    let relay = dir.path().join("state/relay.sock");
     // Answered by the caller's function.
     let tools = Tools::new(|call| async move {
         let answer = json!({"is": call.input["of"], "by": call.name});
         call.answer(answer);
     });
-    let query = Query { tools: Some(tools), ..Query::new(Surface::main_chat(None), "say here; hang") };
-    let mut asked = one.query(query).unwrap();
-    read_until(&mut asked, "here").await;
-    let run = asked.ids().run_id.unwrap();
-    let result = call(&relay, "colour", &json!({"of": "sky"}), Some(&run.to_string())).await;
-    assert_eq!(result, json!({"is": "sky", "by": "colour"}).to_string());
+    let prompt = call("colour", &json!({"of": "sky"}));
+    let query = Query { tools: Some(tools), ..Query::new(Surface::main_chat(None), prompt) };
+    let text = one.query(query).unwrap().result().await.unwrap().text;
+    let result: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(result["result"], json!({"is": "sky", "by": "colour"}).to_string());
     // Answered by the reader of the event.
-    let other_run = hanging.ids().run_id.unwrap().to_string();
-    let nothing = json!({});
-    let (answer, ()) = tokio::join!(call(&relay, "name", &nothing, Some(&other_run)), async {
-        match hanging.next().await {
-            Some(QueryEvent::ToolCall(call)) => call.answer("ada"),
-            other => panic!("{other:?}"),
+    let third = process.bridge();
+    let mut asking = start_query(&third, Surface::task_chat("2"), &call("name", &json!({})));
+    loop {
+        match asking.next().await {
+            Some(QueryEvent::ToolCall(call)) => break call.answer("ada"),
+            Some(_) => {}
+            None => panic!("the query has ended without its call"),
         }
-    });
-    assert_eq!(answer, "ada");
-    // With two possible runs, the call must name its run.
-    let unknown = call(&relay, "name", &nothing, None).await;
-    assert!(unknown.contains("invalid_request"), "{unknown}");
-    one.interrupt().await.unwrap();
+    }
+    assert!(asking.result().await.unwrap().text.contains(r#""result":"ada""#));
     other.interrupt().await.unwrap();
-    assert_eq!(asked.result().await.unwrap().terminal_status, RunStatus::Cancelled);
+    assert_eq!(hanging.result().await.unwrap().terminal_status, RunStatus::Cancelled);
 }

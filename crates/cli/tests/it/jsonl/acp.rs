@@ -1,7 +1,6 @@
 //! A host with an agent that keeps native sessions.
 
 use std::io::Write;
-use std::path::Path;
 use std::process::Stdio;
 
 use mainspring_test_support::jsonl::{is_end, query};
@@ -124,7 +123,16 @@ fn agents_find_the_relay() {
     let dir = folder();
     let mut host = Host::start(dir.path());
     let received = run_query(&mut host, "env", "env OMI_BRIDGE_PIPE", &json!({}));
-    assert_eq!(Path::new(received.last().unwrap()["text"].as_str().unwrap()), host.relay());
+    let socket = received.last().unwrap()["text"].as_str().unwrap();
+    assert!(socket.ends_with("/relay.sock"), "{socket}");
+    // The context of the run that started the process; a later run asks.
+    let told = run_query(&mut host, "env2", "env MAINSPRING_CONTEXT_REQUEST_ID", &json!({}));
+    assert_eq!(told.last().unwrap()["text"], "env");
+    let told = run_query(&mut host, "ask", r#"relay {"type":"context","callId":"c"}"#, &json!({}));
+    let end = told.last().unwrap();
+    let context: Value = serde_json::from_str(end["text"].as_str().unwrap()).unwrap();
+    assert_eq!((&context["requestId"], &context["clientId"]), (&"ask".into(), &"test".into()), "{context}");
+    assert_eq!((&context["runId"], &context["attemptId"]), (&end["runId"], &end["attemptId"]));
 }
 
 #[test]

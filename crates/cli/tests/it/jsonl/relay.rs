@@ -1,35 +1,77 @@
-//! The relay of several hosts on one state directory.
+//! Calls of agents, with several hosts on one state directory.
 
-use std::os::unix::net::UnixStream;
-
-use mainspring_test_support::jsonl::RelayAgent;
-use serde_json::json;
+use mainspring_test_support::jsonl::query;
+use serde_json::{Value, json};
 
 use super::Host;
-use crate::guests::serve;
+use super::acp::folder;
+
+/// The prompt of an agent that calls a tool through its own endpoint.
+fn call(name: &str, input: &Value) -> String {
+    format!("relay {}", json!({"type": "tool_use", "callId": "c", "name": name, "input": input}))
+}
+
+/// The result that an agent got and told.
+fn told_result(line: &Value) -> String {
+    let told: Value =
+        serde_json::from_str(line["text"].as_str().unwrap()).unwrap_or_else(|_| panic!("{line}"));
+    told["result"].as_str().unwrap().to_owned()
+}
 
 #[test]
-fn the_first_host_keeps_the_relay_until_it_exits() {
-    let dir = tempfile::tempdir().unwrap();
-    let (_server, _) = serve(dir.path());
-    let mut first = Host::start(dir.path());
-    let mut second = Host::start(dir.path());
-    let mut agent = RelayAgent::connect(&second.relay());
-    agent.call("c", "tool", &json!({}));
-    assert_eq!(first.receive()["type"], "tool_use");
-    first.send(&json!({"type": "tool_result", "callId": "c", "result": "from the first"}));
-    assert_eq!(agent.receive().1, "from the first");
-    first.kill();
-    // The remaining host takes the relay over.
-    let relay = second.relay();
-    let connected = std::iter::repeat_with(|| UnixStream::connect(&relay)).find_map(Result::ok).unwrap();
-    let mut agent = RelayAgent::new(connected);
-    agent.call("c", "tool", &json!({}));
-    assert_eq!(second.receive()["type"], "tool_use");
-    second.send(&json!({"type": "stop"}));
-    second.wait_ended();
-    let mut third = Host::start(dir.path());
-    let mut agent = RelayAgent::connect(&third.relay());
-    agent.call("c", "tool", &json!({}));
-    assert_eq!(third.receive()["type"], "tool_use");
+fn each_host_gets_the_calls_of_its_own_queries() {
+    let dir = folder();
+    // The first one owns the state directory, the second is its guest.
+    let (mut owner, mut guest) = (Host::start(dir.path()), Host::start(dir.path()));
+    let mut line = query("guests", "g", &call("lookup", &json!({"of": "guest"})));
+    line["ownerId"] = "ben".into();
+    guest.send(&line);
+    owner.query("owners", "o", &call("lookup", &json!({"of": "owner"})));
+    for (host, of) in [(&mut guest, "guest"), (&mut owner, "owner")] {
+        let call = host.receive_until(|line| line["type"] == "tool_use").pop().unwrap();
+        let request = format!("{of}s");
+        assert_eq!(
+            (&call["input"]["of"], &call["requestId"]),
+            (&of.into(), &request.clone().into()),
+            "{call}"
+        );
+        host.send(
+            &json!({"type": "tool_result", "callId": call["callId"], "result": format!("for the {of}")}),
+        );
+        let end = host.receive_end(&request);
+        assert_eq!((&end["runId"], &end["attemptId"]), (&call["runId"], &call["attemptId"]));
+        assert_eq!(told_result(&end), format!("for the {of}"));
+    }
+    // Each agent acts for its own owner.
+    for (host, request, owner, key) in
+        [(&mut guest, "g2", "ben", "g"), (&mut owner, "o2", "desktop-local-user", "o")]
+    {
+        let mut line = query(request, key, &call("list_agent_sessions", &json!({})));
+        line["ownerId"] = owner.into();
+        host.send(&line);
+        let listed: Value = serde_json::from_str(&told_result(&host.receive_end(request))).unwrap();
+        let sessions = listed["sessions"].as_array().unwrap();
+        assert!(sessions.len() == 1 && sessions[0]["session"]["ownerId"] == owner, "{listed}");
+    }
+    // A host that leaves takes its calls with it, and no other host gets them.
+    guest.query("left", "g3", &call("lookup", &json!({})));
+    guest.receive_until(|line| line["type"] == "tool_use");
+    guest.close();
+    owner.query("o3", "o", "still here");
+    assert_eq!(owner.receive_end("o3")["text"], "still here\n");
+}
+
+#[test]
+fn an_agent_cannot_use_the_endpoint_of_another() {
+    let dir = folder();
+    let mut host = Host::start(dir.path());
+    host.query("path", "a", "env OMI_BRIDGE_PIPE");
+    let socket = host.receive_end("path")["text"].as_str().unwrap().to_owned();
+    assert!(!socket.starts_with(dir.path().join("state").to_str().unwrap()), "{socket}");
+    host.query("victim", "a", "hang");
+    host.receive_until(|line| line["requestId"] == "victim" && line["type"] == "text_delta");
+    let line = json!({"type": "tool_use", "callId": "c", "name": "list_agent_sessions", "input": {}});
+    host.query("thief", "b", &format!("relay-at {socket} {line}"));
+    assert_eq!(host.receive_end("thief")["text"], "closed\n");
+    assert!(!dir.path().join("state/relay.sock").exists(), "no socket is shared");
 }

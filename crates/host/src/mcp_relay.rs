@@ -1,0 +1,96 @@
+//! MCP over standard input and output for an agent: each call of a tool is passed to the endpoint of the agent's process,
+//! which knows for whom it acts.
+
+use std::path::{Path, PathBuf};
+
+use mainspring_control::{error_answer, mcp};
+use mainspring_core::SessionId;
+use rmcp::model::{
+    CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, ListToolsResult,
+    PaginatedRequestParams, ServerConfig, Tool,
+};
+use rmcp::service::RequestContext;
+use rmcp::{ErrorData, RoleServer, ServerHandler, ServiceExt};
+use serde_json::{Map, Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
+use tokio::net::UnixStream;
+
+/// Serves the tools until the client disconnects. Calls go to the endpoint at `socket`; they are refused while the agent
+/// works for another session than `session`.
+pub async fn serve(
+    socket: PathBuf,
+    session: Option<SessionId>,
+    from: impl AsyncRead + Send + Unpin + 'static,
+    to: impl AsyncWrite + Send + Unpin + 'static,
+) -> Result<(), String> {
+    let tools = RelayTools { socket, session };
+    let served = tools.serve((from, to)).await.map_err(|error| error.to_string())?;
+    served.waiting().await.map(drop).map_err(|error| error.to_string())
+}
+
+struct RelayTools {
+    socket: PathBuf,
+    session: Option<SessionId>,
+}
+
+impl ServerHandler for RelayTools {
+    fn get_info(&self) -> ServerConfig {
+        mcp::server_config()
+    }
+
+    async fn list_tools(
+        &self,
+        _request: Option<PaginatedRequestParams>,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<ListToolsResult, ErrorData> {
+        Ok(mcp::list_tools())
+    }
+
+    fn get_tool(&self, name: &str) -> Option<Tool> {
+        mcp::get_tool(name)
+    }
+
+    async fn call_tool(
+        &self,
+        request: CallToolRequestParams,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        if !mainspring_control::is_control_tool(&request.name) {
+            return Err(ErrorData::invalid_params(format!("there is no tool {:?}", request.name), None));
+        }
+        let mut call = json!({
+            "type": "tool_use",
+            "callId": "mcp",
+            "name": request.name,
+            "input": request.arguments.map_or(Value::Object(Map::new()), Value::Object),
+        });
+        if let Some(session) = self.session {
+            call["sessionId"] = session.to_string().into();
+        }
+        let answer = call_endpoint(&self.socket, &call).await.unwrap_or_else(|error| {
+            let message = format!("the agent's process cannot call tools: {error}");
+            error_answer("transport_interruption", &message)
+        });
+        let answered = serde_json::from_str::<Value>(&answer).unwrap_or_default();
+        let content = vec![ContentBlock::text(answer)];
+        let mut result = match answered["ok"] == false {
+            false => CallToolResult::success(content),
+            true => CallToolResult::error(content),
+        };
+        if result.is_error != Some(true) {
+            result.structured_content = Some(answered);
+        }
+        Ok(result.into())
+    }
+}
+
+/// Makes one call on a connection of its own. Returns the result.
+async fn call_endpoint(socket: &Path, call: &Value) -> std::io::Result<String> {
+    let mut endpoint = BufReader::new(UnixStream::connect(socket).await?);
+    endpoint.write_all(format!("{call}\n").as_bytes()).await?;
+    let mut line = String::new();
+    endpoint.read_line(&mut line).await?;
+    let answer: Value = serde_json::from_str(&line)
+        .map_err(|_| std::io::Error::other("the endpoint has closed the connection"))?;
+    Ok(answer["result"].as_str().unwrap_or_default().to_owned())
+}
