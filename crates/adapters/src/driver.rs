@@ -20,6 +20,7 @@ use mainspring_kernel::adapter::{
     Adapter, AttemptHandle, Capabilities, Death, Dispatch, End, Executed, HandleError, Login, RestartBehavior,
 };
 use mainspring_kernel::clock::Clock;
+use mainspring_kernel::policy::Rule;
 use mainspring_kernel::tasks::Tasks;
 use parking_lot::Mutex;
 
@@ -239,6 +240,10 @@ impl<D: LoginDialect> Login for Driver<D> {
 
 #[async_trait]
 impl<D: Dialect> Adapter for Driver<D> {
+    fn rules(&self) -> &[Rule] {
+        &self.options.rules
+    }
+
     fn check_profile(&self, profile: &str) -> Result<(), String> {
         // An adapter without profiles does not use the option at all.
         match self.options.profiles.is_empty() || self.options.profiles.contains_key(profile) {

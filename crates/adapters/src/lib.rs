@@ -4,6 +4,7 @@ use async_trait::async_trait;
 use mainspring_core::{AttemptId, LeftProcess};
 use mainspring_kernel::adapter::{Adapter, AttemptHandle, Capabilities, Death, Dispatch, Executed, Login};
 use mainspring_kernel::clock::Clock;
+use mainspring_kernel::policy::Rule;
 
 mod acp;
 mod driver;
@@ -54,6 +55,10 @@ impl ProcessAdapter {
 impl Adapter for ProcessAdapter {
     fn capabilities(&self) -> Capabilities {
         self.0.capabilities()
+    }
+
+    fn rules(&self) -> &[Rule] {
+        self.0.rules()
     }
 
     fn check_profile(&self, profile: &str) -> Result<(), String> {

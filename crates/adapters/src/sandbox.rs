@@ -109,6 +109,7 @@ impl SandboxOptions {
             enforcement: Enforcement::Landlock,
             abi: Some(abi),
             note: (!notes.is_empty()).then(|| notes.join("; ")),
+            folder: None,
         })
     }
 

@@ -168,6 +168,10 @@ impl Exit {
 
 #[async_trait]
 impl Adapter for NativeAdapter {
+    fn rules(&self) -> &[Rule] {
+        &self.options.rules
+    }
+
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             adapter: NAME.into(),

@@ -7,7 +7,7 @@
 use mainspring_core::{
     AgentDefinition, Answer, Approval, ApprovalAnswer, ApprovalScope, ArtifactId, Block, ClientResult,
     ClientTool, Cost, ExternalRef, FileLocation, LegacyAlias, MessageId, Place, RunLimits, RunOptions,
-    SuppliedResult,
+    SandboxProfile, SuppliedResult,
 };
 use serde::de::{DeserializeOwned, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -89,6 +89,10 @@ pub(crate) struct OptionsForm {
     tools: Vec<ClientTool>,
     #[serde(skip)]
     folders: Option<Vec<String>>,
+    #[serde(skip)]
+    sandbox: Option<SandboxProfile>,
+    #[serde(skip)]
+    denied: Vec<String>,
 }
 
 #[derive(Deserialize)]

@@ -45,11 +45,26 @@ pub struct Sandbox {
     /// A restriction or a gap that a person should know of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
+    /// The working folder, if the agent may write there and in no other folder of the user's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub folder: Option<String>,
+}
+
+impl SandboxProfile {
+    /// Returns the profile that permits less.
+    #[must_use]
+    pub fn stricter(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::ReadOnly, _) | (_, Self::ReadOnly) => Self::ReadOnly,
+            (Self::Workspace, _) | (_, Self::Workspace) => Self::Workspace,
+            (Self::Off, Self::Off) => Self::Off,
+        }
+    }
 }
 
 impl Sandbox {
     /// The sandbox of an agent that nothing confines.
     pub fn none(note: Option<String>) -> Self {
-        Self { profile: SandboxProfile::Off, enforcement: Enforcement::None, abi: None, note }
+        Self { profile: SandboxProfile::Off, enforcement: Enforcement::None, abi: None, note, folder: None }
     }
 }

@@ -15,6 +15,7 @@ use mainspring_core::{Proof, Run, Time, Usage};
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
+use crate::adapter::HandleError;
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::feed::Feed;
@@ -228,6 +229,13 @@ impl Actor {
             }
             Command::Title(title, used, reply) => {
                 drop(reply.send(Box::pin(self.title(title, used)).await));
+            }
+            Command::Decide(by, record, reply) => {
+                let recorded = Box::pin(self.record(by, vec![*record])).await;
+                let _ = reply.send(recorded.map_err(|error| match error {
+                    HandleError::Revoked => Error::NoLiveAttempt,
+                    HandleError::Kernel(error) => error,
+                }));
             }
             Command::Inbox => Box::pin(self.process_inbox()).await,
         }

@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::error::Error;
 use crate::feed::DeltaError;
+use crate::policy::Rule;
 use crate::store::OpenToolCall;
 
 mod handle;
@@ -35,6 +36,11 @@ pub trait Adapter: Send + Sync + 'static {
     /// Checks the model profile of a run before the run is accepted. An error names the profiles that there are.
     fn check_profile(&self, _profile: &str) -> Result<(), String> {
         Ok(())
+    }
+
+    /// The rules about the agents of this adapter. Those that deny hold for the runs that its runs delegate as well.
+    fn rules(&self) -> &[Rule] {
+        &[]
     }
 
     /// Executes one attempt, or continues one that has waited: then [`AttemptHandle::answer`] holds the answer.

@@ -33,6 +33,7 @@ mod agent_tokens;
 mod agents;
 mod answers;
 mod artifacts;
+mod authority;
 mod bindings;
 mod control;
 mod delegations;

@@ -16,9 +16,11 @@ use serde_json::{Map, Value};
 
 use crate::adapter::{Ask, AttemptHandle, HandleError, Record};
 
+mod control;
 mod pattern;
 mod resource;
 mod rules;
+pub(crate) use control::decide_control;
 pub use pattern::{MAX_PATTERN_BYTES, matches_pattern};
 pub use resource::Resource;
 pub use rules::{Action, BadRule, Rule, Rules, Verdict, may_allow};

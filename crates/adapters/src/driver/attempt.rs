@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use mainspring_core::{Binding, Failure, Sandbox};
+use mainspring_core::{Binding, Failure, Run, Sandbox, SandboxProfile};
 use mainspring_kernel::adapter::{AttemptHandle, Death, End, Record, RuntimeFacts};
 use mainspring_kernel::folders::check_usable;
-use mainspring_kernel::policy::{Permissions, Rules};
+use mainspring_kernel::policy::{Permissions, Rule, Rules};
 use parking_lot::Mutex;
 use serde_json::Map;
 
@@ -19,6 +19,7 @@ use super::{
 use crate::endpoint::{Endpoint, Peers};
 use crate::pool::{LastSession, Lease, PooledWorker as _, WorkerKey};
 use crate::process::{self, Launch, Log, ProcessId, Snapshot};
+use crate::sandbox::SandboxOptions;
 
 impl<D: Dialect> Driver<D> {
     /// Executes an attempt. Sets `log` to the log of its process as soon as it has one.
@@ -51,8 +52,13 @@ impl<D: Dialect> Driver<D> {
 
         let permissions =
             self.options.permissions.for_mode(assignment.run.mode).limited_by_parent(attempt).await?;
-        let sandbox = self.options.sandbox.decide(self.options.permissions, permissions, &cwd);
-        let sandbox = sandbox.map_err(|failure| AttemptError::Failed(failure, false))?;
+        let mut sandbox = self
+            .decide_sandbox(&assignment.run, permissions, &cwd)
+            .map_err(|failure| AttemptError::Failed(failure, false))?;
+        sandbox.folder = (sandbox.profile == SandboxProfile::Workspace)
+            .then(|| self.allowed_folder(attempt, &cwd))
+            .transpose()?
+            .map(|folder| folder.to_string_lossy().into_owned());
         let key = WorkerKey {
             owner: assignment.session.owner.clone(),
             cwd: cwd.clone(),
@@ -164,7 +170,7 @@ impl<D: Dialect> Driver<D> {
             worker,
             native: &native,
             standing,
-            rules: Arc::new(Rules::for_mode(&self.options.rules, run.mode)),
+            rules: Arc::new(Rules::for_mode(&self.rules_of(run), run.mode)),
             launch: Launch {
                 env: vec![],
                 pass_env: vec![],
@@ -218,12 +224,32 @@ impl<D: Dialect> Driver<D> {
         Ok(TurnOutcome::Ended(end))
     }
 
+    /// Decides the sandbox of a run, which is at least as strict as that of the run's parent.
+    fn decide_sandbox(&self, run: &Run, permissions: Permissions, cwd: &Path) -> Result<Sandbox, Failure> {
+        let (options, adapter) = (&self.options.sandbox, self.options.permissions);
+        let Some(limit) = run.options.sandbox else { return options.decide(adapter, permissions, cwd) };
+        let own = options.profile.unwrap_or(match permissions {
+            Permissions::Legacy => SandboxProfile::Off,
+            Permissions::Ask | Permissions::Deny => SandboxProfile::Workspace,
+        });
+        let limited = SandboxOptions { profile: Some(own.stricter(limit)), ..options.clone() };
+        // A child is confined even if its adapter waives the sandbox.
+        limited.decide(Permissions::Ask, permissions, cwd)
+    }
+
+    /// The rules of a run: those that its parent denies something with, then those of the adapter.
+    fn rules_of(&self, run: &Run) -> Vec<Rule> {
+        let inherited = run.options.denied.iter().filter_map(|rule| rule.parse().ok());
+        inherited.chain(self.options.rules.iter().cloned()).collect()
+    }
+
     /// Checks the folder of an attempt again: since the run was accepted, it may have been replaced by a link. Returns the
     /// folder with its links resolved.
     fn allowed_folder(&self, attempt: &AttemptHandle, cwd: &Path) -> Result<PathBuf, AttemptError> {
         let options = &attempt.assignment().run.options;
-        // A folder that an operator has configured is allowed for every run that names none.
-        let is_operators_choice = options.cwd.is_none() && self.options.is_cwd_configured;
+        // A folder that an operator has configured is allowed for every run that names none and has no parent.
+        let is_operators_choice =
+            options.cwd.is_none() && options.sandbox.is_none() && self.options.is_cwd_configured;
         let folders = options.folders.as_deref().filter(|_| !is_operators_choice);
         let checked = self.options.folders.check(cwd, folders);
         checked.map_err(|refusal| permanent("folder_not_allowed", refusal.to_string()))

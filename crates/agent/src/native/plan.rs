@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use mainspring_core::{AgentName, ClientTool, Failure, Mode, RunLimits, StateScope};
 use mainspring_kernel::adapter::{AttemptHandle, End};
-use mainspring_kernel::policy::Rules;
+use mainspring_kernel::policy::{Rule, Rules};
 use serde_json::{Map, Value, json};
 
 use super::{Exit, NativeAdapter};
@@ -96,7 +96,10 @@ impl Plan {
             format!("the session's model profile {gone:?} is not configured any more: this run uses {model}")
         };
         let notices = gone.map(notice).into_iter().collect();
-        let rules = Arc::new(Rules::of_definition(&adapter.options.rules, &agent.deny, &agent.approve));
+        // The parent of a delegated run denies first.
+        let inherited = run.options.denied.iter().filter_map(|rule| rule.parse().ok());
+        let server: Vec<Rule> = inherited.chain(adapter.options.rules.iter().cloned()).collect();
+        let rules = Arc::new(Rules::of_definition(&server, &agent.deny, &agent.approve));
         Ok(Self { agent, model, system, tools, limits, output, result_bytes, rules, notices })
     }
 

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::message::names;
-use crate::{ClientTool, Cost, MessageId, Usage, UsageReports};
+use crate::{ClientTool, Cost, MessageId, SandboxProfile, Usage, UsageReports};
 
 /// The caller's own names for a request. Together with the owner they make acceptance exactly-once.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -57,6 +57,12 @@ pub struct RunOptions {
     /// that are configured for the adapter. The server sets them by the caller's key; a request cannot.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub folders: Option<Vec<String>>,
+    /// The weakest sandbox that the run's agents may have; the server sets it for a delegated run, by its parent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<SandboxProfile>,
+    /// Rules that deny and are applied before all others; the server sets them for a delegated run, by its parent.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub denied: Vec<String>,
 }
 
 impl RunOptions {
@@ -79,11 +85,13 @@ impl RunOptions {
             model_options: (!model_options.is_empty()).then_some(model_options),
             model,
             model_profile,
-            // The output schema, limits, tools and folders apply to a single run and have no defaults.
+            // The output schema, limits, tools, folders and other bounds apply to a single run and have no defaults.
             output_schema: self.output_schema.clone(),
             limits: self.limits,
             tools: self.tools.clone(),
             folders: self.folders.clone(),
+            sandbox: self.sandbox,
+            denied: self.denied.clone(),
         }
     }
 
@@ -119,6 +127,8 @@ impl RunOptions {
             limits: self.limits,
             tools: self.tools.clone(),
             folders: self.folders.clone(),
+            sandbox: self.sandbox,
+            denied: self.denied.clone(),
         }
     }
 }

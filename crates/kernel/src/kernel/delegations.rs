@@ -4,19 +4,23 @@
 //! notified through its inbox (`actor/inbox.rs`). So a refused delegation leaves nothing, and an accepted one is never
 //! lost.
 
+use std::collections::HashSet;
+
 use mainspring_api::Delegate;
 pub use mainspring_api::RunDelegations;
 use mainspring_core::{
     AgentName, Block, Delegation, DelegationId, DelegationMode, DelegationResult, Mode, NewDelegation,
-    Policy, Refusal, RequestName, Run, RunId, RunLimits, RunOptions, RunStatus, Session,
+    Policy, Refusal, RequestName, Run, RunId, RunLimits, RunOptions, RunStatus, SandboxProfile, Session,
 };
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::authority;
 use super::requests::{in_order, request_name};
 use super::runs::check_size;
 use super::{Accepted, Caller, Kernel, NewSession, RunRequest, SessionTarget, Shared, idempotency};
 use crate::error::Error;
+use crate::policy::Verdict;
 use crate::store::{DelegationsOf, SessionRef};
 
 mod result;
@@ -133,6 +137,16 @@ impl TryFrom<Delegate> for DelegationRequest {
     }
 }
 
+/// The bounds of a run's authority that its children inherit.
+struct Bounds {
+    /// The folders in which agents may work; `None` for any.
+    folders: Option<Vec<String>>,
+    /// The weakest sandbox.
+    sandbox: Option<SandboxProfile>,
+    /// Rules that deny.
+    denied: Vec<String>,
+}
+
 /// An accepted delegation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Delegated {
@@ -155,13 +169,20 @@ impl Kernel {
         request: DelegationRequest,
     ) -> Result<Delegated, Error> {
         let parent = self.run_readable(caller, parent).await?;
-        let caller = &caller.for_delegation(&parent)?;
+        let (agent, caller) = (caller, &caller.for_delegation(&parent)?);
         self.check_delegation(&request)?;
         let fingerprint = idempotency::fingerprint(&(parent.id, &request.in_order()));
         // A repeated request is not checked again: the checks may refuse by now a request they allowed then.
         let accepted = match self.run_replayed(caller, &request.name, Policy::Enqueue, fingerprint).await? {
             Some(accepted) => accepted,
-            None => Box::pin(self.child_create(caller, &parent, request, fingerprint)).await?,
+            None => {
+                let (operation, resource) = match request.session.id {
+                    Some(session) => (authority::SEND, session.to_string()),
+                    None => (authority::DELEGATE, request.mode.name().to_owned()),
+                };
+                Box::pin(self.authorize(agent, operation, &resource)).await?;
+                Box::pin(self.child_create(caller, &parent, request, fingerprint)).await?
+            }
         };
         let Accepted { session, run, replayed, .. } = accepted;
         let found = self.shared.store.delegations(&DelegationsOf::Child(run.id)).await?.pop();
@@ -265,6 +286,12 @@ impl Kernel {
         let parent_agent = home.agent_definition;
         let parent_defaults = self.agent_limits(caller, &parent_agent).await?;
         self.check_parent(parent, parent_defaults, request).await?;
+        let bounds = self.bounds_of(caller, parent, &parent_agent).await?;
+        if bounds.sandbox == Some(SandboxProfile::ReadOnly) && request.run_mode == Mode::Act {
+            return Err(Error::Forbidden(
+                "a run that may write nothing cannot let another act: delegate with the mode ask".into(),
+            ));
+        }
         let given = &request.session.new;
         let new = NewSession {
             surface_kind: Some(given.surface_kind.clone().unwrap_or_else(|| DELEGATED_SURFACE_KIND.into())),
@@ -295,7 +322,8 @@ impl Kernel {
             parent_defaults,
             counts_steps: keeps_limits,
         };
-        let share = self.shared.reserve_share(parent, child_run, wanted).await?;
+        let share = self.shared.reserve_share(parent, child_run, &adapter, wanted).await?;
+        let new_cwd = new.cwd.clone();
         let child = RunRequest {
             session: SessionTarget { new, ..request.session.clone() },
             prompt: vec![Block::text(request.prompt())],
@@ -303,7 +331,14 @@ impl Kernel {
             mode: request.run_mode,
             options: RunOptions {
                 limits: share.limits,
-                folders: parent.options.folders.clone(),
+                // A child in no folder of its own works in that of its parent.
+                cwd: request.options.cwd.clone().or_else(|| match request.session.id {
+                    None if new_cwd.is_none() => bounds.folders.iter().flatten().next().cloned(),
+                    _ => None,
+                }),
+                folders: bounds.folders.clone(),
+                sandbox: bounds.sandbox,
+                denied: bounds.denied.clone(),
                 ..request.options.clone()
             },
             policy: Policy::Enqueue,
@@ -312,6 +347,45 @@ impl Kernel {
         };
         self.check_request(caller, &child)?;
         Ok((child, share))
+    }
+
+    /// What the agents of a run may do at most, and those of its children with it.
+    async fn bounds_of(&self, caller: &Caller, run: &Run, agent: &str) -> Result<Bounds, Error> {
+        let attempt = self.shared.store.attempts(run.id).await?.pop();
+        let adapter = attempt.as_ref().map_or(&run.adapter, |attempt| &attempt.adapter);
+        let confined = attempt.as_ref().and_then(|attempt| attempt.sandbox.as_ref());
+        let own = &run.options;
+        let profile =
+            confined.map(|sandbox| sandbox.profile).filter(|profile| *profile != SandboxProfile::Off);
+        let sandbox = match (profile, own.sandbox) {
+            (Some(profile), Some(inherited)) => Some(profile.stricter(inherited)),
+            (profile, inherited) => profile.or(inherited),
+        };
+        let folder = confined.and_then(|sandbox| sandbox.folder.clone());
+        let mut denied = own.denied.clone();
+        let rules = self.shared.adapter(adapter)?;
+        let rules = rules.rules().iter().filter(|rule| rule.verdict == Verdict::Deny);
+        denied.extend(rules.map(ToString::to_string));
+        denied.extend(self.denied_tools(caller, agent).await?);
+        let mut known = HashSet::new();
+        denied.retain(|rule| known.insert(rule.clone()));
+        Ok(Bounds {
+            folders: folder.map(|folder| vec![folder]).or_else(|| own.folders.clone()),
+            sandbox,
+            denied,
+        })
+    }
+
+    /// The rules against the tools that an agent definition denies.
+    async fn denied_tools(&self, caller: &Caller, agent: &str) -> Result<Vec<String>, Error> {
+        let Ok(name) = agent.parse::<AgentName>() else { return Ok(vec![]) };
+        match self.agent_get(caller, &name).await {
+            Ok(agent) => {
+                Ok(agent.definition.deny.iter().map(|tool| format!("deny tool call {tool}")).collect())
+            }
+            Err(Error::NotFound { .. }) => Ok(vec![]),
+            Err(error) => Err(error),
+        }
     }
 
     /// The limits of an agent definition; none if there is no such definition.

@@ -9,6 +9,7 @@ use mainspring_core::{
 use serde::Serialize;
 use serde_json::Value;
 
+use super::authority;
 use super::idempotency;
 use super::requests::in_order;
 use super::sessions::check_target;
@@ -253,6 +254,7 @@ impl Kernel {
     /// event.
     pub async fn run_cancel(&self, caller: &Caller, run: RunId) -> Result<CancelOutcome, Error> {
         let session = self.run_for_change(&caller.as_owner(), run).await?;
+        self.authorize(caller, authority::CANCEL, &run.to_string()).await?;
         self.shared.call(session, |reply| Command::Cancel(run, reply)).await
     }
 

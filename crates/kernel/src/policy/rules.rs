@@ -128,6 +128,11 @@ pub fn may_allow(rules: &[Rule], capability: &str, operation: &str) -> bool {
     rules.iter().any(|rule| rule.verdict != Verdict::Deny && rule.covers(capability, operation))
 }
 
+/// The first rule that matches an action.
+pub(super) fn first_match<'a>(rules: &'a [Rule], action: &Action) -> Option<&'a Rule> {
+    rules.iter().find(|rule| rule.matches(action))
+}
+
 /// The rules of one attempt.
 #[derive(Debug, Default)]
 pub struct Rules {

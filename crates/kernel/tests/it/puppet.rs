@@ -8,6 +8,7 @@ use mainspring_kernel::adapter::{
     Adapter, Ask, AttemptHandle, Capabilities, Death, Dispatch, Executed, Login,
 };
 use mainspring_kernel::kernel::RunRequest;
+use mainspring_kernel::policy::Rule;
 use mainspring_kernel::store::Store;
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
@@ -29,6 +30,7 @@ pub(crate) struct PuppetBehavior {
     pub(crate) answers_cancel: bool,
     /// Returns from `execute` when it is cancelled.
     pub(crate) obeys: bool,
+    pub(crate) rules: Vec<Rule>,
 }
 
 impl Default for PuppetBehavior {
@@ -44,6 +46,7 @@ impl Default for PuppetBehavior {
             death: Some(Death::Proven),
             answers_cancel: true,
             obeys: false,
+            rules: vec![],
         }
     }
 }
@@ -126,6 +129,10 @@ impl Puppet {
 
 #[async_trait]
 impl Adapter for Puppet {
+    fn rules(&self) -> &[Rule] {
+        &self.behavior.rules
+    }
+
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             supports_cancellation: true,

@@ -280,6 +280,7 @@ async fn everything_about_a_run_and_its_attempts_reads_back_as_written() {
             enforcement: Enforcement::Landlock,
             abi: Some(7),
             note: Some("a note".into()),
+            folder: Some("/work".into()),
         }),
         left_running: vec![LeftProcess { pid: 7, command: "sleep 9".into() }],
         cancellation: Cancellation {

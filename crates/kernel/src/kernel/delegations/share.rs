@@ -94,6 +94,7 @@ impl Shared {
         &self,
         parent: &Run,
         child: RunId,
+        adapter: &str,
         wanted: Wanted,
     ) -> Result<ReservedShare, Error> {
         let _atomic = self.shares.checking.lock().await;
@@ -106,8 +107,14 @@ impl Shared {
         if left.is_used_up() {
             return Err(used_up());
         }
-        // Nobody counts the model calls of such an adapter.
-        left.max_steps = left.max_steps.filter(|_| wanted.counts_steps);
+        if left.max_steps.is_some() && !wanted.counts_steps {
+            // Nobody counts the model calls of such an adapter.
+            if wanted.limits.best_effort != Some(true) {
+                let reports = self.adapter(adapter)?.capabilities().usage_reports;
+                return Err(Error::LimitNotKept { adapter: adapter.to_owned(), limit: "maxSteps", reports });
+            }
+            left.max_steps = None;
+        }
         // Limits that only come from the parent are kept as well as the child's adapter can.
         let is_given = left.has_no_amount() || !wanted.limits.has_no_amount();
         let best_effort = wanted.limits.best_effort.or((!is_given).then_some(true));

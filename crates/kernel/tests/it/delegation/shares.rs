@@ -1,6 +1,13 @@
 //! No child exceeds its parent: shares of limits, number and depth of children.
 
-use mainspring_core::{Cost, Mode, RunLimits, RunOptions, Usage};
+use std::path::Path;
+
+use mainspring_api::control::ControlPlane;
+use mainspring_core::{
+    Approval, Body, Cost, Cursor, Failure, Mode, RunChange, RunLimits, RunOptions, Sandbox, SandboxProfile,
+    Usage,
+};
+use mainspring_kernel::adapter::Record;
 use mainspring_kernel::kernel::RunRequest;
 
 use super::*;
@@ -105,39 +112,192 @@ async fn a_message_to_an_existing_session_is_limited_too() {
     assert_eq!((sent.run.mode, sent.run.options.limits.max_tokens), (Mode::Ask, Some(10)));
 }
 
+/// A world with two adapters, of which the second denies something.
+async fn two_adapters() -> (World, [(&'static str, PuppetControl); 2]) {
+    let disk = Disk::memory();
+    let behavior = |name, rule: &str| PuppetBehavior {
+        name,
+        obeys: true,
+        rules: vec![rule.parse().unwrap()],
+        ..PuppetBehavior::default()
+    };
+    let (first, of_first) = puppet(&disk.store, behavior("puppet", "deny tool call rm"));
+    let (second, of_second) = puppet(&disk.store, behavior("strict", "deny fs write /etc/*"));
+    let options = Options { max_workers: 100, ..Options::default() };
+    let world = World::with(disk, options, vec![first, second]).await;
+    (world, [("puppet", of_first), ("strict", of_second)])
+}
+
+/// Records a sandbox as an adapter does: read-only for a run that may only answer, never weaker than the run's bound.
+async fn confine(execution: &Execution, random: &mut Random) -> SandboxProfile {
+    let run = execution.handle.assignment().run.clone();
+    let own = [SandboxProfile::Off, SandboxProfile::Workspace, SandboxProfile::ReadOnly][random.below(3)];
+    let own = if run.mode == Mode::Ask { SandboxProfile::ReadOnly } else { own };
+    let profile = run.options.sandbox.map_or(own, |bound| own.stricter(bound));
+    let folder = run.options.cwd.clone().filter(|_| profile == SandboxProfile::Workspace);
+    let sandbox = Sandbox { profile, folder, ..Sandbox::none(None) };
+    execution.handle.record(vec![Record::Confined(sandbox)]).await.unwrap();
+    profile
+}
+
 /// Random trees of delegations with random requests. Each child is compared with its parent when it is accepted.
 #[tokio::test]
 async fn no_random_child_exceeds_its_parent() {
+    let root = tempfile::tempdir().unwrap();
+    let folders = ["a", "a/b", "a/b/c", "d"].map(|name| root.path().canonicalize().unwrap().join(name));
+    folders.iter().for_each(|folder| std::fs::create_dir_all(folder).unwrap());
+    let folders = folders.map(|folder| folder.to_str().unwrap().to_owned());
     for seed in 0..30 {
         let mut random = Random(seed);
-        let options = Options { max_workers: 100, ..Options::default() };
-        let (world, mut control) = world_with(Disk::memory(), options).await;
-        let (_, execution) = limited_parent(&world, &mut control, random_limits(&mut random)).await;
-        let mut live = vec![execution];
+        let (world, mut controls) = two_adapters().await;
+        let mut prompt = puppet_request("limited", "go");
+        prompt.options.limits = random_limits(&mut random);
+        prompt.options.cwd = Some(folders[random.below(4)].clone());
+        world.send(prompt).await.unwrap();
+        let execution = controls[0].1.next().await;
+        let profile = confine(&execution, &mut random).await;
+        let mut live = vec![(execution, profile)];
         for step in 0..40 {
             let at = random.below(live.len());
             if random.below(4) == 0 && live.len() > 1 {
                 let used = Usage { output_tokens: random.below(30) as u64, ..Usage::default() };
-                let ended = live.swap_remove(at);
+                let ended = live.swap_remove(at).0;
                 let run = ended.handle.assignment().run.id;
                 ended.end(Executed::Ended(End::Succeeded { usage: used }));
                 world.ended(run).await;
                 continue;
             }
-            let parent = live[at].handle.assignment().run.id;
-            let before = world.kernel.run_get(&world.me, parent).await.unwrap();
+            let (parent, profile) = (&live[at].0, live[at].1);
+            let before = world.kernel.run_get(&world.me, parent.handle.assignment().run.id).await.unwrap();
             let mode = if random.below(2) == 0 { Mode::Ask } else { Mode::Act };
-            let work = DelegationRequest {
+            let mut work = DelegationRequest {
                 run_mode: mode,
                 max_depth: (random.below(2) == 0).then(|| 1 + random.below(5) as u32),
+                adapter: (random.below(2) == 0).then(|| controls[random.below(2)].0.to_owned()),
                 ..limited(random_limits(&mut random), request(DelegationMode::Spawn, &step.to_string()))
             };
-            let spent = live[at].handle.spent_by_children().await.unwrap();
-            let Ok(child) = with_timeout(live[at].handle.delegate(work)).await else { continue };
-            live.push(control.next().await);
+            work.options.cwd = (random.below(2) == 0).then(|| folders[random.below(4)].clone());
+            work.session.new.cwd = (random.below(2) == 0).then(|| folders[random.below(4)].clone());
+            let spent = parent.handle.spent_by_children().await.unwrap();
+            let Ok(child) = with_timeout(parent.handle.delegate(work)).await else { continue };
             assert_within(&before, &spent, &child.run, seed);
+            let folder = child.run.options.cwd.as_deref().or(child.session.cwd.as_deref());
+            assert_bounded(&before, profile, &child.run, folder, seed);
+            let adapter = controls.iter_mut().find(|(name, _)| *name == child.run.adapter).unwrap();
+            let execution = adapter.1.next().await;
+            let profile = confine(&execution, &mut random).await;
+            live.push((execution, profile));
         }
     }
+}
+
+/// Asserts that a child works where its parent may write, in no weaker sandbox and under the parent's rules that deny.
+fn assert_bounded(parent: &Run, profile: SandboxProfile, child: &Run, folder: Option<&str>, seed: u64) {
+    let context = format!("seed {seed}: {:?} of {:?} under {profile:?}", child.options, parent.options);
+    let bound = child.options.sandbox.unwrap_or(SandboxProfile::Off);
+    assert_eq!(bound.stricter(profile), bound, "{context}");
+    if profile == SandboxProfile::Workspace && child.mode == Mode::Act {
+        let own = parent.options.cwd.as_deref().unwrap();
+        assert!(folder.is_some_and(|folder| Path::new(folder).starts_with(own)), "{folder:?}: {context}");
+    }
+    assert!(profile != SandboxProfile::ReadOnly || child.mode == Mode::Ask, "{context}");
+    let rule = if parent.adapter == "puppet" { "deny tool call rm" } else { "deny fs write /etc/*" };
+    let inherited = parent.options.denied.iter().map(String::as_str).chain([rule]);
+    for rule in inherited {
+        assert!(child.options.denied.iter().any(|denied| denied == rule), "{rule}: {context}");
+    }
+}
+
+#[tokio::test]
+async fn a_child_in_a_session_elsewhere_is_refused() {
+    let root = tempfile::tempdir().unwrap();
+    let [own, other] = ["own", "other"].map(|name| {
+        let folder = root.path().canonicalize().unwrap().join(name);
+        std::fs::create_dir(&folder).unwrap();
+        folder.to_str().unwrap().to_owned()
+    });
+    let (world, mut control) = world(Disk::memory()).await;
+    let mut elsewhere = puppet_request("elsewhere", "hello");
+    elsewhere.session.new.cwd = Some(other.clone());
+    let session = world.send(elsewhere).await.unwrap().run.session;
+    control.next().await.end(End::succeeded());
+    let mut prompt = puppet_request("parent", "go");
+    prompt.options.cwd = Some(own.clone());
+    let run = world.send(prompt).await.unwrap().run;
+    let execution = control.next().await;
+    let sandbox =
+        Sandbox { profile: SandboxProfile::Workspace, folder: Some(own.clone()), ..Sandbox::none(None) };
+    execution.handle.record(vec![Record::Confined(sandbox)]).await.unwrap();
+    let there = |name| DelegationRequest {
+        session: existing(session),
+        run_mode: Mode::Act,
+        ..request(DelegationMode::Continue, name)
+    };
+    assert_eq!(refusal(&execution.handle, there("agent")).await.code(), "folder_not_allowed");
+    // Nor may an application delegate it in the name of the run.
+    let refused = world.kernel.run_delegate(&world.me, run.id, there("person")).await.unwrap_err();
+    assert_eq!(refused.code(), "folder_not_allowed");
+    // A retry keeps the bounds.
+    let mut here = DelegationRequest { run_mode: Mode::Act, ..request(DelegationMode::Spawn, "here") };
+    here.options.cwd = Some(own.clone());
+    let child = delegate(&execution.handle, here).await.run;
+    assert_eq!(child.options.sandbox, Some(SandboxProfile::Workspace));
+    control.next().await.end(End::failed(Failure::new("lost", "gone"), false));
+    world.ended(child.id).await;
+    let retried = world.kernel.run_retry(&world.me, child.id, RunChange::default()).await.unwrap();
+    assert_eq!(
+        (retried.options.sandbox, retried.options.folders),
+        (Some(SandboxProfile::Workspace), Some(vec![own]))
+    );
+}
+
+#[tokio::test]
+async fn a_limit_of_steps_that_nobody_counts_is_refused() {
+    let (world, mut control) = world(Disk::memory()).await;
+    let limits = RunLimits { max_steps: Some(5), best_effort: Some(true), ..RunLimits::default() };
+    let (_, execution) = limited_parent(&world, &mut control, limits).await;
+    let refused = refusal(&execution.handle, request(DelegationMode::Spawn, "1")).await;
+    assert_eq!(refused.code(), "limit_not_enforceable");
+    let best_effort = RunLimits { best_effort: Some(true), ..RunLimits::default() };
+    delegate(&execution.handle, limited(best_effort, request(DelegationMode::Spawn, "2"))).await;
+}
+
+#[tokio::test]
+async fn every_control_operation_of_an_agent_is_decided_and_recorded() {
+    let disk = Disk::memory();
+    let rules = ["deny control delegate_agent spawn", "allow control delegate_agent *"];
+    let rules = rules.iter().map(|rule| rule.parse().unwrap()).collect();
+    let (adapter, mut control) =
+        puppet(&disk.store, PuppetBehavior { obeys: true, rules, ..PuppetBehavior::default() });
+    let world = World::with(disk, Options::default(), vec![adapter]).await;
+    let (_, execution) = parent(&world, &mut control).await;
+    assert_eq!(refusal(&execution.handle, request(DelegationMode::Spawn, "1")).await.code(), "forbidden");
+    let child = delegate(&execution.handle, request(DelegationMode::Call, "2")).await;
+    let plane = execution.handle.control().await.unwrap();
+    plane.run_cancel(child.run.id).await.unwrap();
+    world.ended(child.run.id).await;
+    let run = execution.handle.assignment().run.id;
+    let events = world.kernel.run_events(&world.me, run, Cursor::START, None).await.unwrap();
+    let decisions: Vec<_> = events
+        .iter()
+        .filter_map(|event| match &event.body {
+            Body::ApprovalResolved { decision, decided_by, .. } => {
+                Some((*decision, serde_json::to_string(decided_by).unwrap()))
+            }
+            _ => None,
+        })
+        .collect();
+    assert_eq!(decisions.len(), 3, "{decisions:?}");
+    let denied = (Approval::Denied, "deny control delegate_agent spawn");
+    let allowed = (Approval::Allowed, "allow control delegate_agent *");
+    for ((decision, by), (expected, who)) in
+        decisions.iter().zip([denied, allowed, (Approval::Allowed, "control")])
+    {
+        assert!(*decision == expected && by.contains(who), "{decisions:?}");
+    }
+    // A person is not decided about.
+    let work = request(DelegationMode::Spawn, "3");
+    world.kernel.run_delegate(&world.me, run, work).await.unwrap();
 }
 
 fn random_limits(random: &mut Random) -> RunLimits {
