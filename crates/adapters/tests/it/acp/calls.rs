@@ -147,3 +147,28 @@ async fn a_tool_of_a_host_that_nobody_is_fails() {
     assert_eq!(refused["error"]["code"], "transport_interruption");
     world.close().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_child_works_where_its_parent_may_write_and_is_confined_like_it() {
+    let world = world_with("resume", |setup| setup.agent.cwd = setup.folder.clone()).await;
+    if world.setup.agent.sandbox.landlock.is_none() {
+        return world.close().await;
+    }
+    let other = tempfile::tempdir().unwrap();
+    let work = |more: Value| {
+        let mut input = json!({"mode": "call", "objective": "hi", "runMode": "act"});
+        input.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        relay("delegate_agent", &input)
+    };
+    let refused = answer(&world.answer_to("a", &work(json!({"cwd": other.path()}))).await);
+    assert_eq!(refused["error"]["reason"], "folder_not_allowed", "{refused}");
+    let made = answer(&world.answer_to("a", &work(json!({}))).await);
+    let child: RunId = made["childRun"]["runId"].as_str().unwrap().parse().unwrap();
+    let attempts = world.attempts(child).await;
+    let sandbox = attempts[0].sandbox.as_ref().unwrap();
+    assert_eq!(sandbox.profile, SandboxProfile::Workspace);
+    // Each of the two calls was decided in the session of the agent.
+    let events = world.events("a").await;
+    assert_eq!(event_types(&events).iter().filter(|event| **event == "approval.resolved").count(), 2);
+    world.close().await;
+}
