@@ -257,10 +257,29 @@ fn a_question_is_printed_with_the_command_that_answers_it() {
     let output =
         run(dir.path(), &["prompt", "--session", "a", "stream 3 every 20ms x; approve Wipe the disk?"]);
     assert_eq!((output.code, output.out.as_str()), (7, "x x x Wipe the disk?\n"));
-    assert!(output.err.contains("--allow (or --deny)"), "{}", output.err);
-    assert_eq!(run(dir.path(), &["run", "answer", &latest_run(dir.path()), ""]).code, 2);
+    let asking = latest_run(dir.path());
+    let command = format!("mainspring approval allow {asking} (or deny)");
+    assert!(output.err.contains(&command), "{}", output.err);
+    assert_eq!(run(dir.path(), &["run", "answer", &asking, ""]).code, 2);
     let session = run(dir.path(), &["session", "show", "a"]);
     assert!(session.out.contains("Wipe the disk?"), "{}", session.out);
+    let listed = run(dir.path(), &["approval", "list"]);
+    assert!(listed.out.contains("Wipe the disk?") && listed.out.contains(&asking), "{}", listed.out);
+    let shown = run(dir.path(), &["approval", "show", &asking[..12]]);
+    assert!(shown.out.contains("then the run times out"), "{}", shown.out);
+    // The request has no action that could be allowed again, and no tool whose result could be supplied.
+    for answer in [&["approval", "allow", &asking, "--session"][..], &["approval", "supply", &asking, "42"]] {
+        let refused = run(dir.path(), answer);
+        assert!(refused.code == 4 && refused.err.contains("it offers allow_once"), "{} {}", refused.code, refused.err);
+    }
+    let denied = run(dir.path(), &["approval", "deny", &asking, "--reason", "it is full"]);
+    assert_eq!((denied.code, denied.out.as_str()), (0, "Denied: it is full\n"), "{}", denied.err);
+    let late = run(dir.path(), &["approval", "allow", &asking]);
+    assert!(late.err.contains("waits for no approval"), "{}", late.err);
+    assert!(run(dir.path(), &["approval", "list"]).err.contains("no run waits"));
+    assert!(run(dir.path(), &["grant", "list"]).err.contains("no grants"));
+    let unknown = run(dir.path(), &["grant", "revoke", "grant_00000000000040008000000000000000"]);
+    assert!(unknown.code == 4 && unknown.err.contains("no grant"), "{} {}", unknown.code, unknown.err);
 }
 
 #[test]
