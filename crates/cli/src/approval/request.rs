@@ -130,9 +130,11 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::safe_text::safe;
 
     fn plain(lines: &[String]) -> String {
-        lines.iter().map(|line| anstream::adapter::strip_str(line).to_string() + "\n").collect()
+        let plain = |line: &String| anstream::adapter::strip_str(&safe(line)).to_string() + "\n";
+        lines.iter().map(plain).collect()
     }
 
     #[test]

@@ -270,7 +270,12 @@ fn a_question_is_printed_with_the_command_that_answers_it() {
     // The request has no action that could be allowed again, and no tool whose result could be supplied.
     for answer in [&["approval", "allow", &asking, "--session"][..], &["approval", "supply", &asking, "42"]] {
         let refused = run(dir.path(), answer);
-        assert!(refused.code == 4 && refused.err.contains("it offers allow_once"), "{} {}", refused.code, refused.err);
+        assert!(
+            refused.code == 4 && refused.err.contains("it offers allow_once"),
+            "{} {}",
+            refused.code,
+            refused.err
+        );
     }
     let denied = run(dir.path(), &["approval", "deny", &asking, "--reason", "it is full"]);
     assert_eq!((denied.code, denied.out.as_str()), (0, "Denied: it is full\n"), "{}", denied.err);

@@ -11,6 +11,7 @@ mod bridge;
 mod connections;
 mod delegations;
 mod errors;
+mod grants;
 mod keys;
 mod operations;
 mod runs;

@@ -139,8 +139,13 @@ async fn requests_are_checked_as_in_the_rest_of_the_api() {
 async fn an_agents_token_acts_for_its_own_session() {
     let (tokens, mut received) = mpsc::unbounded_channel();
     let execute = move |attempt: AttemptHandle| {
-        tokens.send(attempt.agent_token()).unwrap();
-        std::future::pending()
+        let token = attempt.new_agent_token();
+        attempt.attach_token(&token);
+        tokens.send(token.secret().to_owned()).unwrap();
+        async move {
+            let _token = token;
+            std::future::pending().await
+        }
     };
     let agent = FnAgent::new(Capabilities::minimal("agent"), execute);
     let server = Server::with(TestNode::builder().adapter(agent)).await;
