@@ -560,8 +560,8 @@ pub fn apply(run: &mut Run, body: &Body, attempt: Option<AttemptId>, wait: Optio
             set_answer(run, *wait_id, Answer::Input { input: input.clone().unwrap_or_default() });
         }
         Body::ApprovalResolved { wait_id, decision, reason, result, .. } => {
-            let (reason, result) = (reason.clone(), result.clone());
-            let answer = ApprovalAnswer { reason, result, ..(*decision).into() };
+            let answer =
+                ApprovalAnswer { reason: reason.clone(), result: result.clone(), ..(*decision).into() };
             set_answer(run, *wait_id, Answer::Approval(answer));
         }
         Body::ToolsProvided { wait_id, results } => {
