@@ -20,8 +20,8 @@ use serde::{Deserialize, Serialize};
 use crate::attempt::{self, Attempt};
 use crate::wait::{self, Answer, Answerer, Wait, WaitRequest};
 use crate::{
-    ApprovalAnswer, AttemptId, Body, CancelReason, Close, Cost, Failure, MessageId, NextAttempt, NodeId,
-    Point, Proof, Refusal, RetryReason, RunChange, RunId, SessionId, Time, Usage, WaitId,
+    AttemptId, Body, CancelReason, Close, Cost, Failure, MessageId, NextAttempt, NodeId, Point, Proof,
+    Refusal, RetryReason, RunChange, RunId, SessionId, Time, Usage, WaitId,
 };
 
 mod budget;
@@ -560,9 +560,7 @@ pub fn apply(run: &mut Run, body: &Body, attempt: Option<AttemptId>, wait: Optio
             set_answer(run, *wait_id, Answer::Input { input: input.clone().unwrap_or_default() });
         }
         Body::ApprovalResolved { wait_id, decision, reason, result, .. } => {
-            let answer =
-                ApprovalAnswer { reason: reason.clone(), result: result.clone(), ..(*decision).into() };
-            set_answer(run, *wait_id, Answer::Approval(answer));
+            set_answer(run, *wait_id, Answer::approval(*decision, reason.clone(), result.clone()));
         }
         Body::ToolsProvided { wait_id, results } => {
             if let Some(wait) = run.state.wait_mut().filter(|wait| wait.id == *wait_id) {

@@ -16,7 +16,7 @@ use serde_json::Value;
 use crate::message::names;
 use crate::{
     Approval, ApprovalAnswer, ApprovalChoice, ApprovalRequest, Body, ClientCall, ClientResult, Decider,
-    GrantId, Refusal, Replies, Time, WaitId,
+    GrantId, Refusal, Replies, SuppliedResult, Time, WaitId,
 };
 
 /// An open question of a run.
@@ -113,6 +113,15 @@ impl From<Approval> for Answer {
 }
 
 impl Answer {
+    /// Builds the answer of a recorded decision on an approval.
+    pub(crate) fn approval(
+        decision: Approval,
+        reason: Option<String>,
+        result: Option<SuppliedResult>,
+    ) -> Self {
+        Self::Approval(ApprovalAnswer { reason, result, ..decision.into() })
+    }
+
     /// The kind of answer, for error messages.
     pub const fn kind(&self) -> &'static str {
         match self {
