@@ -349,7 +349,7 @@ pub enum Reply<'a> {
         question: Cow<'a, str>,
         /// The requested action and the possible answers, if the question is an approval.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        approval: Option<Cow<'a, ApprovalRequest>>,
+        approval: Option<Box<ApprovalRequest>>,
         /// When the question expires.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         expires_at_ms: Option<Time>,

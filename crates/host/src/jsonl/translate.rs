@@ -200,7 +200,7 @@ impl Translator {
                     wait_id: wait_id.to_string().into(),
                     request: if approval.is_some() { WaitRequest::Approval } else { WaitRequest::Input },
                     question: self.question.as_str().into(),
-                    approval: approval.as_deref().map(Cow::Borrowed),
+                    approval,
                     expires_at_ms,
                 });
             }

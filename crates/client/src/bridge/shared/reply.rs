@@ -182,7 +182,7 @@ fn question_event(reply: Reply<'static>) -> Option<QueryEvent> {
                 wait_id: wait_id.parse().ok()?,
                 request,
                 question: question.into_owned(),
-                approval: approval.map(Cow::into_owned),
+                approval: approval.map(|approval| *approval),
                 expires_at_ms,
             }))
         }
