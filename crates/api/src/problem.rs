@@ -30,7 +30,7 @@ pub struct Problem {
     pub run_status: Option<RunStatus>,
     /// Of `already_answered`: the one who answered first.
     #[serde(rename = "answeredBy", default, skip_serializing_if = "Option::is_none")]
-    pub answered_by: Option<Decider>,
+    pub answered_by: Option<Box<Decider>>,
     /// Of `already_answered`: when the first answer was given.
     #[serde(rename = "answeredAtMs", default, skip_serializing_if = "Option::is_none")]
     pub answered_at: Option<Time>,

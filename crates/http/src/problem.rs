@@ -141,7 +141,7 @@ impl IntoResponse for Problem {
             retryable: self.retryable,
             run_status: self.run_status,
             answered_at: self.first_answer.as_ref().map(|first| first.at),
-            answered_by: self.first_answer.map(|first| first.by),
+            answered_by: self.first_answer.map(|first| Box::new(first.by)),
         };
         let mut response = (self.status, body.to_json().unwrap_or_default()).into_response();
         response.extensions_mut().insert(ProblemCode(self.code));
