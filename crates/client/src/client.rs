@@ -185,7 +185,7 @@ impl Client {
         let status = response.status();
         let text = response.text().await.map_err(|error| self.transport_error(error))?;
         match Problem::from_json(&text) {
-            Ok(problem) => Err(Error::Refused(problem)),
+            Ok(problem) => Err(Error::Refused(Box::new(problem))),
             Err(_) => Err(self.protocol_error(format!("{status} without a reason"))),
         }
     }

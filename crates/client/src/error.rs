@@ -14,7 +14,7 @@ mod code {
 pub enum Error {
     /// The server refused the request. Nothing changed.
     #[error("{}", .0.detail)]
-    Refused(Problem),
+    Refused(Box<Problem>),
     /// No server answers at the address. Nothing changed.
     #[error("nobody answers at {address}: start one with `mainspring serve`, or check the address")]
     Unreachable {

@@ -548,7 +548,7 @@ pub fn apply(run: &mut Run, body: &Body, attempt: Option<AttemptId>, wait: Optio
             }
         }
         Body::RunWaitingInput { .. } | Body::RunWaitingApproval { .. } => {
-            if let (Some(attempt), Some(wait)) = (attempt, wait.cloned()) {
+            if let (Some(attempt), Some(wait)) = (attempt, wait.cloned().map(Box::new)) {
                 run.state = match wait.request {
                     WaitRequest::Input | WaitRequest::Tools => RunState::WaitingInput { attempt, wait },
                     WaitRequest::Approval => RunState::WaitingApproval { attempt, wait },

@@ -90,7 +90,7 @@ pub enum RunState {
         #[serde(rename = "activeAttemptId")]
         attempt: AttemptId,
         /// The open wait.
-        wait: Wait,
+        wait: Box<Wait>,
     },
     /// `attempt` waits for an approval.
     WaitingApproval {
@@ -98,7 +98,7 @@ pub enum RunState {
         #[serde(rename = "activeAttemptId")]
         attempt: AttemptId,
         /// The open wait.
-        wait: Wait,
+        wait: Box<Wait>,
     },
     /// `attempt` was signalled to stop.
     Cancelling {
@@ -163,14 +163,14 @@ impl RunState {
     }
 
     /// The open wait.
-    pub const fn wait(&self) -> Option<&Wait> {
+    pub fn wait(&self) -> Option<&Wait> {
         match self {
             Self::WaitingInput { wait, .. } | Self::WaitingApproval { wait, .. } => Some(wait),
             _ => None,
         }
     }
 
-    pub(super) const fn wait_mut(&mut self) -> Option<&mut Wait> {
+    pub(super) fn wait_mut(&mut self) -> Option<&mut Wait> {
         match self {
             Self::WaitingInput { wait, .. } | Self::WaitingApproval { wait, .. } => Some(wait),
             _ => None,

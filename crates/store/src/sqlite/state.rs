@@ -83,19 +83,21 @@ impl<'run> StateColumns<'run> {
 pub(super) fn state_read(columns: &mut Columns<'_>) -> Result<RunState> {
     let status = columns.name(RunStatus::from_name)?;
     let (attempt, retry_at) = (columns.maybe_id()?, columns.maybe_time()?);
-    let wait = columns.maybe_json::<StoredWait>()?.map(|wait| Wait {
-        id: wait.id,
-        request: wait.request,
-        question: wait.question,
-        expires_at: wait.expires_at,
-        on_expiry: wait.on_expiry,
-        approval: wait.approval,
-        held: wait.held,
-        calls: wait.calls,
-        results: wait.results,
-        resume: wait.resume,
-        replies: wait.replies,
-        answer: wait.answer,
+    let wait = columns.maybe_json::<StoredWait>()?.map(|wait| {
+        Box::new(Wait {
+            id: wait.id,
+            request: wait.request,
+            question: wait.question,
+            expires_at: wait.expires_at,
+            on_expiry: wait.on_expiry,
+            approval: wait.approval,
+            held: wait.held,
+            calls: wait.calls,
+            results: wait.results,
+            resume: wait.resume,
+            replies: wait.replies,
+            answer: wait.answer,
+        })
     });
     // The column holds the reason of a retry or that of a cancellation.
     let (retry_reason, reason) = match status {
