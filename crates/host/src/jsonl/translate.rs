@@ -174,35 +174,14 @@ impl Translator {
                     send(&tool_output(tool_use_id, name, &error.message));
                 }
             }
-            Body::InputRequested { wait_id, question, expires_at_ms } => {
-                self.question.clone_from(question);
-                self.asked = Some((*wait_id, None, *expires_at_ms));
-            }
-            Body::ApprovalRequested { wait_id, question, approval, expires_at_ms, .. } => {
-                self.question.clone_from(question);
-                self.asked = Some((*wait_id, approval.clone(), *expires_at_ms));
-            }
-            Body::ApprovalResolved { wait_id, decision, .. } if self.open_question == Some(*wait_id) => {
-                self.open_question = None;
-                let wait_id = wait_id.to_string().into();
-                send(&Reply::QuestionClosed { wait_id, decision: Some(*decision) });
-            }
-            Body::InputProvided { wait_id, .. } if self.open_question == Some(*wait_id) => {
-                self.open_question = None;
-                send(&Reply::QuestionClosed { wait_id: wait_id.to_string().into(), decision: None });
-            }
+            Body::InputRequested { .. }
+            | Body::ApprovalRequested { .. }
+            | Body::ApprovalResolved { .. }
+            | Body::InputProvided { .. } => self.question(&event.body, &mut send),
             Body::RunWaitingInput { wait_id } | Body::RunWaitingApproval { wait_id }
                 if query.details().questions && self.is_asked(*wait_id) =>
             {
-                let (wait_id, approval, expires_at_ms) = self.asked.take().unwrap_or((*wait_id, None, None));
-                self.open_question = Some(wait_id);
-                send(&Reply::Question {
-                    wait_id: wait_id.to_string().into(),
-                    request: if approval.is_some() { WaitRequest::Approval } else { WaitRequest::Input },
-                    question: self.question.as_str().into(),
-                    approval,
-                    expires_at_ms,
-                });
+                self.open_question(&mut send);
             }
             Body::RunWaitingInput { .. } | Body::RunWaitingApproval { .. } => {
                 // The host did not ask for questions; it can be answered elsewhere.
@@ -224,6 +203,42 @@ impl Translator {
             }
         }
         translation
+    }
+
+    /// Remembers a question, or reports that the one which the run waits for is closed.
+    fn question(&mut self, body: &Body, send: &mut impl FnMut(&Reply<'_>)) {
+        let (closed, decision) = match body {
+            Body::InputRequested { wait_id, question, expires_at_ms } => {
+                self.question.clone_from(question);
+                self.asked = Some((*wait_id, None, *expires_at_ms));
+                return;
+            }
+            Body::ApprovalRequested { wait_id, question, approval, expires_at_ms, .. } => {
+                self.question.clone_from(question);
+                self.asked = Some((*wait_id, approval.clone(), *expires_at_ms));
+                return;
+            }
+            Body::ApprovalResolved { wait_id, decision, .. } => (*wait_id, Some(*decision)),
+            Body::InputProvided { wait_id, .. } => (*wait_id, None),
+            _ => return,
+        };
+        if self.open_question == Some(closed) {
+            self.open_question = None;
+            send(&Reply::QuestionClosed { wait_id: closed.to_string().into(), decision });
+        }
+    }
+
+    /// Sends the question that the run waits for.
+    fn open_question(&mut self, send: &mut impl FnMut(&Reply<'_>)) {
+        let Some((wait_id, approval, expires_at_ms)) = self.asked.take() else { return };
+        self.open_question = Some(wait_id);
+        send(&Reply::Question {
+            wait_id: wait_id.to_string().into(),
+            request: if approval.is_some() { WaitRequest::Approval } else { WaitRequest::Input },
+            question: self.question.as_str().into(),
+            approval,
+            expires_at_ms,
+        });
     }
 
     fn is_asked(&self, wait: WaitId) -> bool {

@@ -5,7 +5,7 @@ use mainspring_core::{
     MayAnswer, OnExpiry, RequestedAction, RequestedCall, RunId, RunStatus,
 };
 use mainspring_kernel::adapter::{End, Record};
-use mainspring_kernel::kernel::{Caller, GrantQuery};
+use mainspring_kernel::kernel::{AgentCaller, Caller, GrantQuery};
 use mainspring_kernel::policy::{self, Permissions, Question};
 use serde_json::json;
 
@@ -148,7 +148,9 @@ async fn only_the_owner_sees_and_revokes_a_grant() {
     assert_eq!(world.kernel.grant_revoke(&eve, grant.id).await.unwrap_err().code(), "not_found");
     let viewer = world.me.clone().with_role(mainspring_core::AccessRole::Viewer);
     assert_eq!(world.kernel.grant_revoke(&viewer, grant.id).await.unwrap_err().code(), "forbidden");
-    let agent = Caller { agent: Some(grant.session), ..world.me.clone() };
+    let attempt = execution.handle.id();
+    let agent = AgentCaller { session: grant.session, run, attempt };
+    let agent = Caller { agent: Some(agent), ..world.me.clone() };
     assert_eq!(world.kernel.grant_revoke(&agent, grant.id).await.unwrap_err().code(), "forbidden");
     assert_eq!(grants(&world).await.len(), 1);
 }
