@@ -2,7 +2,7 @@
 
 use mainspring_core::{
     Answer, Approval, ApprovalAnswer, ApprovalChoice, ApprovalRequest, ApprovalScope, Body, Decider, Grant,
-    MayAnswer, OnExpiry, RequestedAction, RequestedCall, RunId, RunStatus,
+    MayAnswer, OnExpiry, RequestedAction, RequestedCall, RunId, RunStatus, WaitId,
 };
 use mainspring_kernel::adapter::{End, Record};
 use mainspring_kernel::kernel::{AgentCaller, Caller, GrantQuery};
@@ -35,6 +35,21 @@ async fn world_with_run(disk: Disk) -> (World, RunId, Execution) {
     (world, run, execution)
 }
 
+/// Asks, lets `respond` react to the question, and returns what the agent gets.
+async fn ask(
+    world: &World,
+    execution: &Execution,
+    run: RunId,
+    question: Question,
+    standing: Option<&Grant>,
+    respond: impl AsyncFn(WaitId),
+) -> ApprovalAnswer {
+    let asked = policy::request_permission(&execution.handle, standing, question);
+    let responded = async { respond(world.wait_for_question(run).await).await };
+    let (asked, ()) = with_timeout(async { tokio::join!(asked, responded) }).await;
+    asked.unwrap()
+}
+
 /// Asks, answers with `answer` and returns what the agent gets.
 async fn ask_and_answer(
     world: &World,
@@ -43,11 +58,10 @@ async fn ask_and_answer(
     question: Question,
     answer: ApprovalAnswer,
 ) -> ApprovalAnswer {
-    let handle = execution.handle.clone();
-    let asked = tokio::spawn(async move { policy::request_permission(&handle, None, question).await });
-    let wait = world.wait_for_question(run).await;
-    world.kernel.run_answer(&world.me, run, wait, Answer::Approval(answer)).await.unwrap();
-    with_timeout(asked).await.unwrap().unwrap()
+    ask(world, execution, run, question, None, async |wait| {
+        world.kernel.run_answer(&world.me, run, wait, Answer::Approval(answer.clone())).await.unwrap();
+    })
+    .await
 }
 
 fn for_session() -> ApprovalAnswer {
@@ -62,22 +76,23 @@ async fn grants(world: &World) -> Vec<Grant> {
 #[tokio::test]
 async fn a_wait_for_an_approval_names_the_call_the_answers_and_the_answerers() {
     let (world, run, execution) = world_with_run(Disk::memory()).await;
-    let handle = execution.handle.clone();
-    tokio::spawn(async move { policy::request_permission(&handle, None, command("ls")).await });
-    world.wait_for_question(run).await;
-    let known = world.get(run).await;
-    let wait = known.state.wait().unwrap();
-    let approval = wait.approval.as_ref().unwrap();
     use ApprovalChoice::{AllowOnce, AllowSession, Deny, DenyWithReason};
-    assert_eq!(approval.answers, [AllowOnce, AllowSession, Deny, DenyWithReason]);
-    assert_eq!(approval.may_answer, Some(MayAnswer::of_owner(&world.me.owner)));
-    assert_eq!(approval.call.as_ref().unwrap().input, json!({"command": "ls"}));
-    assert_eq!(wait.on_expiry, OnExpiry::TimeOut);
     let supplied = json!({"kind": "approval", "decision": "supplied", "result": {"text": "x"}});
     let supplied: Answer = serde_json::from_value(supplied).unwrap();
-    let refused = world.kernel.run_answer(&world.me, run, wait.id, supplied).await.unwrap_err();
-    assert_eq!(refused.code(), "answer_not_offered");
-    assert_eq!(world.get(run).await.state.status(), RunStatus::WaitingApproval);
+    ask(&world, &execution, run, command("ls"), None, async |id| {
+        let known = world.get(run).await;
+        let wait = known.state.wait().unwrap();
+        let approval = wait.approval.as_ref().unwrap();
+        assert_eq!(approval.answers, [AllowOnce, AllowSession, Deny, DenyWithReason]);
+        assert_eq!(approval.may_answer, Some(MayAnswer::of_owner(&world.me.owner)));
+        assert_eq!(approval.call.as_ref().unwrap().input, json!({"command": "ls"}));
+        assert_eq!(wait.on_expiry, OnExpiry::TimeOut);
+        let answer = |answer| world.kernel.run_answer(&world.me, run, id, answer);
+        assert_eq!(answer(supplied.clone()).await.unwrap_err().code(), "answer_not_offered");
+        assert_eq!(world.get(run).await.state.status(), RunStatus::WaitingApproval);
+        answer(Approval::Denied.into()).await.unwrap();
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -127,15 +142,15 @@ async fn an_approval_for_the_session_answers_the_same_request_until_it_is_revoke
 #[tokio::test]
 async fn the_second_answer_is_told_who_answered_first_and_when() {
     let (world, run, execution) = world_with_run(Disk::memory()).await;
-    let handle = execution.handle.clone();
-    tokio::spawn(async move { policy::request_permission(&handle, None, command("ls")).await });
-    let wait = world.wait_for_question(run).await;
-    let answer = |decision: Approval| world.kernel.run_answer(&world.me, run, wait, decision.into());
-    let (first, second) = tokio::join!(answer(Approval::Allowed), answer(Approval::Denied));
-    let late: Vec<_> = [first, second].into_iter().filter_map(Result::err).collect();
-    let [late] = &*late else { panic!("exactly one answer is refused: {late:?}") };
-    assert_eq!(late.code(), "already_answered");
-    assert!(late.to_string().contains(&format!(": allowed by {} at ", world.me.owner)), "{late}");
+    ask(&world, &execution, run, command("ls"), None, async |wait| {
+        let answer = |decision: Approval| world.kernel.run_answer(&world.me, run, wait, decision.into());
+        let (first, second) = tokio::join!(answer(Approval::Allowed), answer(Approval::Denied));
+        let late: Vec<_> = [first, second].into_iter().filter_map(Result::err).collect();
+        let [late] = &*late else { panic!("exactly one answer is refused: {late:?}") };
+        assert_eq!(late.code(), "already_answered");
+        assert!(late.to_string().contains(&format!(": allowed by {} at ", world.me.owner)), "{late}");
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -177,12 +192,9 @@ async fn a_revoked_standing_grant_allows_nothing_any_more() {
     world.kernel.grant_revoke(&world.me, standing.id).await.unwrap();
     // A later attempt records the same grant again.
     handle.record(vec![Record::Granted(Box::new(standing.clone()))]).await.unwrap();
-    let handle = handle.clone();
-    let asked =
-        tokio::spawn(
-            async move { policy::request_permission(&handle, Some(&standing), command("ls")).await },
-        );
-    let wait = world.wait_for_question(run).await;
-    world.kernel.run_answer(&world.me, run, wait, Approval::Denied.into()).await.unwrap();
-    assert_eq!(with_timeout(asked).await.unwrap().unwrap().decision, Approval::Denied);
+    let asked = ask(&world, &execution, run, command("ls"), Some(&standing), async |wait| {
+        world.kernel.run_answer(&world.me, run, wait, Approval::Denied.into()).await.unwrap();
+    })
+    .await;
+    assert_eq!(asked.decision, Approval::Denied);
 }
