@@ -143,7 +143,8 @@ async fn an_approval_for_the_session_answers_the_same_request_until_it_is_revoke
 async fn the_second_answer_is_told_who_answered_first_and_when() {
     let (world, run, execution) = world_with_run(Disk::memory()).await;
     ask(&world, &execution, run, command("ls"), None, async |wait| {
-        let answer = |decision: Approval| world.kernel.run_answer(&world.me, run, wait, decision.into());
+        let answer =
+            |decision: Approval| Box::pin(world.kernel.run_answer(&world.me, run, wait, decision.into()));
         let (first, second) = tokio::join!(answer(Approval::Allowed), answer(Approval::Denied));
         let late: Vec<_> = [first, second].into_iter().filter_map(Result::err).collect();
         let [late] = &*late else { panic!("exactly one answer is refused: {late:?}") };
