@@ -1,7 +1,6 @@
 //! Tools that a host runs.
 
-use mainspring_client::HostCallQuery;
-use mainspring_client::HostCallResult;
+use mainspring_client::{HostCallQuery, HostCallResult, Prompt, PromptContent, SessionTarget};
 use mainspring_kernel::adapter::{AttemptHandle, Capabilities, End, Executed};
 use serde_json::json;
 
@@ -19,8 +18,12 @@ async fn a_host_answers_the_calls_of_its_own_runs() {
     let world = World::with_agent(Capabilities::minimal("agent"), call).await;
     let (host, other) = (world.client.clone().for_host("one"), world.client.clone().for_host("two"));
     assert_eq!(code(world.client.host_call_list(&HostCallQuery::default()).await), "invalid_request");
-    let mut prompt = crate::world::prompt("a", "go");
-    prompt.adapter = Some("agent".into());
+    let prompt = Prompt {
+        session: SessionTarget { key: Some("a".into()), ..SessionTarget::default() },
+        prompt: Some(PromptContent::Text("go".into())),
+        adapter: Some("agent".into()),
+        ..Prompt::default()
+    };
     let run = host.run_create(&prompt).await.unwrap().run;
     let query = HostCallQuery { after: None, wait_ms: Some(30_000) };
     let calls = host.host_call_list(&query).await.unwrap();
