@@ -89,7 +89,6 @@ to_json![
     Page<Binding>,
     Page<Event>,
     Page<Grant>,
-    Page<HostCall>,
     Page<LeftProcess>,
     Page<ListedSession>,
     Page<Run>,
@@ -106,6 +105,7 @@ to_json![
     Snapshot,
     StateEntry,
     Vec<AuthMethod>,
+    Vec<HostCall>,
     Vec<Capabilities>,
     Vec<ControlTool>,
 ];

@@ -65,7 +65,6 @@ from_json![
     Page<Binding>,
     Page<Event>,
     Page<Grant>,
-    Page<HostCall>,
     Page<LeftProcess>,
     Page<ListedSession>,
     Page<Run>,
@@ -83,6 +82,7 @@ from_json![
     StateEntry,
     Value,
     Vec<AuthMethod>,
+    Vec<HostCall>,
     Vec<Capabilities>,
     Vec<ControlTool>,
 ];

@@ -2,7 +2,7 @@
 
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue};
-use mainspring_api::{HostCall, HostCallAnswered, HostCallQuery, HostCallResult, Page};
+use mainspring_api::{HostCall, HostCallAnswered, HostCallQuery, HostCallResult};
 use utoipa::IntoParams;
 
 use crate::access::Authenticated;
@@ -33,7 +33,7 @@ fn required_host(headers: &HeaderMap) -> Result<&str, Problem> {
 /// Lists the calls that a host has to answer; if there are none, waits for one
 #[utoipa::path(
     get, path = "/v1/host-calls", params(HostCallQuery, HostHeader),
-    responses((status = 200, description = "The pending calls of the host, none if the time is over", body = Page<HostCall>)),
+    responses((status = 200, description = "The pending calls of the host, none if the time is over", body = Vec<HostCall>)),
     extensions(("x-problems" = json!(["forbidden"]))),
 )]
 pub(super) async fn host_call_list(
@@ -41,14 +41,14 @@ pub(super) async fn host_call_list(
     Authenticated(caller): Authenticated,
     headers: HeaderMap,
     QueryParams(query): QueryParams<HostCallQuery>,
-) -> Result<Json<Page<HostCall>>, Problem> {
+) -> Result<Json<Vec<HostCall>>, Problem> {
     let host = required_host(&headers)?;
     let wait_ms = query.wait_ms.unwrap_or_default();
     let calls = http.kernel.host_calls(&caller, host, query.after.unwrap_or_default(), wait_ms);
     tokio::select! {
-        calls = calls => Ok(Json(Page::single(calls?))),
+        calls = calls => Ok(Json(calls?)),
         // The server must not wait for its hosts when it stops.
-        () = http.stop.cancelled() => Ok(Json(Page::single(vec![]))),
+        () = http.stop.cancelled() => Ok(Json(vec![])),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Tools that a host runs for the agents of its runs.
 
-use mainspring_api::{HostCall, HostCallAnswered, HostCallQuery, HostCallResult, Page};
+use mainspring_api::{HostCall, HostCallAnswered, HostCallQuery, HostCallResult};
 
 use super::Client;
 use crate::Error;
@@ -8,8 +8,7 @@ use crate::Error;
 impl Client {
     /// Lists the calls that the host has to answer; if there are none, waits for one as long as the query says.
     pub async fn host_call_list(&self, query: &HostCallQuery) -> Result<Vec<HostCall>, Error> {
-        let page: Page<HostCall> = self.get(&["v1", "host-calls"], query).await?;
-        Ok(page.items)
+        self.get(&["v1", "host-calls"], query).await
     }
 
     /// Answers a call. Returns whether the agent got the result.

@@ -12,6 +12,7 @@ mod connections;
 mod delegations;
 mod errors;
 mod grants;
+mod host_calls;
 mod keys;
 mod operations;
 mod runs;
