@@ -284,7 +284,7 @@ fn a_question_is_printed_with_the_command_that_answers_it() {
     assert!(run(dir.path(), &["approval", "list"]).err.contains("no run waits"));
     assert!(run(dir.path(), &["grant", "list"]).err.contains("no grants"));
     let unknown = run(dir.path(), &["grant", "revoke", "grant_00000000000040008000000000000000"]);
-    assert!(unknown.code == 4 && unknown.err.contains("no grant"), "{} {}", unknown.code, unknown.err);
+    assert!(unknown.code == 3 && unknown.err.contains("no grant"), "{} {}", unknown.code, unknown.err);
 }
 
 #[test]
