@@ -66,7 +66,7 @@ async fn a_waiting_run_takes_one_answer_of_the_right_kind() {
     assert_eq!(world.ended(run.id).await.state.status(), RunStatus::Succeeded);
     let snapshot = client.session_snapshot("a").await.unwrap();
     assert_eq!(snapshot.messages.last().unwrap().text(), "Approved.\ndone\n");
-    assert_eq!(code(client.run_answer(run.id, wait.id, &input).await), "not_waiting");
+    assert_eq!(code(client.run_answer(run.id, wait.id, &input).await), "already_answered");
 }
 
 #[tokio::test]

@@ -15,6 +15,7 @@ pub(super) type Schemas = Map<String, Value>;
 pub(super) fn rewrite(schemas: &mut Schemas) {
     refer_to_items(schemas);
     unwrap_single_parts(schemas);
+    flatten_alternatives(schemas);
     flatten_unions(schemas);
     name_alternatives(schemas);
 }
@@ -51,17 +52,38 @@ fn unwrap_single_parts(schemas: &mut Schemas) {
     schemas.values_mut().for_each(visit);
 }
 
+/// Turns each alternative of a union that embeds another schema into a plain object.
+fn flatten_alternatives(schemas: &mut Schemas) {
+    let embeds = |schema: &Value| !parts(schema, "allOf").is_empty();
+    let is_affected = |schema: &Value| parts(schema, "oneOf").iter().any(embeds);
+    let names: Vec<String> =
+        schemas.iter().filter(|(_, schema)| is_affected(schema)).map(|(name, _)| name.clone()).collect();
+    for name in names {
+        let flatten = |alternative: &Value| match embeds(alternative) {
+            true => flat(schemas, alternative),
+            false => alternative.clone(),
+        };
+        let alternatives: Vec<Value> = parts(&schemas[&name], "oneOf").iter().map(flatten).collect();
+        schemas[&name]["oneOf"] = alternatives.into();
+    }
+}
+
+/// Merges the parts of a schema into one plain object.
+fn flat(schemas: &Schemas, schema: &Value) -> Value {
+    let mut merged = Object::default();
+    for part in parts(schema, "allOf") {
+        merged.add(Object::of(schemas, part));
+    }
+    merged.into_schema(schemas, &schema["description"])
+}
+
 /// Turns each schema that embeds a union into a plain object.
 fn flatten_unions(schemas: &mut Schemas) {
     let embeds_union = |schema: &Value| parts(schema, "allOf").iter().any(|part| is_union(schemas, part));
     let names: Vec<String> =
         schemas.iter().filter(|(_, schema)| embeds_union(schema)).map(|(name, _)| name.clone()).collect();
     for name in names {
-        let mut merged = Object::default();
-        for part in parts(&schemas[&name], "allOf") {
-            merged.add(Object::of(schemas, part));
-        }
-        let flat = merged.into_schema(schemas, &schemas[&name]["description"]);
+        let flat = flat(schemas, &schemas[&name]);
         schemas.insert(name, flat);
     }
 }

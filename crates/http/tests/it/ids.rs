@@ -22,7 +22,7 @@ async fn an_id_is_found_by_its_beginning() {
         ("kind=message&prefix=1", "name the session of the message"),
         ("kind=run&prefix=1&session=a", "leave the session out"),
         ("kind=run&prefix=ses_1", "not the beginning of a run id"),
-        ("kind=grant&prefix=1", "kind"),
+        ("kind=goal&prefix=1", "kind"),
         ("kind=run", "prefix"),
     ] {
         let (status, problem) = server.get(&format!("/v1/ids?{query}")).await;

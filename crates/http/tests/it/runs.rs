@@ -49,7 +49,7 @@ async fn questions_are_answered_and_runs_cancelled() {
     assert_eq!(server.post(&format!("{path}/answer"), reply.clone()).await.0, StatusCode::OK);
     assert_eq!(server.wait_ended(&run).await["status"], "succeeded");
     let (status, problem) = server.post(&format!("{path}/answer"), reply).await;
-    assert_eq!((status, &problem["code"]), (StatusCode::CONFLICT, &json!("not_waiting")));
+    assert_eq!((status, &problem["code"]), (StatusCode::CONFLICT, &json!("already_answered")));
 
     let run = server.prompt("b", "say begun; hang").await;
     let path = format!("/v1/runs/{}", run["runId"].as_str().unwrap());
@@ -133,7 +133,7 @@ async fn an_approval_is_decided_once() {
         let (_, messages) = server.get(&format!("/v1/sessions/{decision}/messages")).await;
         let last = messages["items"].as_array().unwrap().last().unwrap();
         assert_eq!(last["content"][0]["text"], text);
-        assert_eq!(server.post(&path, decided).await.1["code"], "not_waiting");
+        assert_eq!(server.post(&path, decided).await.1["code"], "already_answered");
     }
 }
 
