@@ -60,7 +60,14 @@ fn flatten_alternatives(schemas: &mut Schemas) {
         schemas.iter().filter(|(_, schema)| is_affected(schema)).map(|(name, _)| name.clone()).collect();
     for name in names {
         let flatten = |alternative: &Value| match embeds(alternative) {
-            true => flat(schemas, alternative),
+            true => {
+                let mut flat = flat(schemas, alternative);
+                let is_strict = |part: &Value| resolve(schemas, part)["additionalProperties"] == false;
+                if parts(alternative, "allOf").iter().any(is_strict) {
+                    flat["additionalProperties"] = false.into();
+                }
+                flat
+            }
             false => alternative.clone(),
         };
         let alternatives: Vec<Value> = parts(&schemas[&name], "oneOf").iter().map(flatten).collect();
