@@ -119,6 +119,18 @@ def seed():
     # The sweep leaves streams out, and the feed is only a stream: check here that it begins.
     with requests.get(URL + "/v1/feed", headers=HEADERS, stream=True, timeout=30) as feed:
         feed.raise_for_status()
+    # The calls of a host are waited for longer than a request of the sweep may take.
+    host = HEADERS | {"Mainspring-Host": "seed"}
+    requests.get(URL + "/v1/host-calls?waitMs=1", headers=host, timeout=30).raise_for_status()
+    too_long = requests.get(URL + "/v1/host-calls?waitMs=30001", headers=host, timeout=30)
+    assert too_long.status_code == 400, too_long.text
+    # A run that may only answer has a grant that denies everything.
+    body = {"prompt": "hello", "adapter": "agent", "mode": "ask", "session": {"key": "seed-grants"}}
+    answer = requests.post(URL + "/v1/runs", json=body, headers=HEADERS | {"Prefer": "wait=30"}, timeout=60)
+    answer.raise_for_status()
+    grants = requests.get(URL + "/v1/grants?all=true", headers=HEADERS, timeout=30).json()["items"]
+    revoke = f"{URL}/v1/grants/{grants[0]['grantId']}/revoke"
+    requests.post(revoke, headers=HEADERS, timeout=30).raise_for_status()
     attempts = [run["lastAttemptId"] for run in runs if "lastAttemptId" in run]
     return sessions, [run["runId"] for run in runs], attempts, waits, messages, keys, artifacts, delegations, answer.text
 

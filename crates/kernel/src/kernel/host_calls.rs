@@ -263,8 +263,11 @@ impl Kernel {
         wait_ms: u64,
     ) -> Result<Vec<HostCall>, Error> {
         check_host(caller, host)?;
+        if wait_ms > MAX_POLL_MS {
+            return Err(Error::Invalid(format!("waitMs is at most {MAX_POLL_MS}")));
+        }
         let shared = &self.shared;
-        let until = shared.clock.moment().plus(wait_ms.min(MAX_POLL_MS));
+        let until = shared.clock.moment().plus(wait_ms);
         let mut changed = shared.host_calls.changed.subscribe();
         let _waiting = WaitingHost::new(shared, host);
         loop {
