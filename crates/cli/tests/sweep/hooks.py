@@ -124,11 +124,14 @@ def seed():
     requests.get(URL + "/v1/host-calls?waitMs=1", headers=host, timeout=30).raise_for_status()
     too_long = requests.get(URL + "/v1/host-calls?waitMs=30001", headers=host, timeout=30)
     assert too_long.status_code == 400, too_long.text
-    # A run that may only answer has a grant that denies everything.
-    body = {"prompt": "hello", "adapter": "agent", "mode": "ask", "session": {"key": "seed-grants"}}
-    answer = requests.post(URL + "/v1/runs", json=body, headers=HEADERS | {"Prefer": "wait=30"}, timeout=60)
-    answer.raise_for_status()
-    grants = requests.get(URL + "/v1/grants?all=true", headers=HEADERS, timeout=30).json()["items"]
+    # An approval for the session is a grant, which the sweep would not find by itself.
+    body = {"prompt": "ask remove it", "adapter": "agent", "session": {"key": "seed-grants"}}
+    asking = requests.post(URL + "/v1/runs", json=body, headers=HEADERS | {"Prefer": "wait=30"}, timeout=60).json()
+    allowed = {"kind": "approval", "decision": "allowed", "scope": "session"}
+    body = {"waitId": asking["wait"]["waitId"], "answer": allowed}
+    decided = requests.post(f"{URL}/v1/runs/{asking['runId']}/answer", json=body, headers=HEADERS, timeout=30)
+    decided.raise_for_status()
+    grants = requests.get(URL + "/v1/grants", headers=HEADERS, timeout=30).json()["items"]
     revoke = f"{URL}/v1/grants/{grants[0]['grantId']}/revoke"
     requests.post(revoke, headers=HEADERS, timeout=30).raise_for_status()
     attempts = [run["lastAttemptId"] for run in runs if "lastAttemptId" in run]
