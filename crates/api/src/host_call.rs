@@ -62,7 +62,7 @@ pub struct HostCallResult {
     pub result: Value,
 }
 
-/// What became of a result.
+/// Whether the agent got a result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]

@@ -34,7 +34,7 @@ pub struct Wait {
     /// When the wait expires.
     #[serde(rename = "expiresAtMs", skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Time>,
-    /// What happens when the wait expires.
+    /// The consequence of the wait expiring.
     #[serde(default)]
     pub on_expiry: OnExpiry,
     /// For an approval: the request, and how it may be answered.
@@ -75,7 +75,7 @@ pub enum WaitRequest {
 }
 names!(WaitRequest { Input => "input", Approval => "approval", Tools => "tools" });
 
-/// What happens when a wait expires.
+/// The consequence of a wait expiring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]

@@ -12,11 +12,11 @@ pub struct ControlTool {
     pub name: String,
     /// The name for people.
     pub title: String,
-    /// What the tool does, when to use it and when not.
+    /// The purpose of the tool, when to use it and when not.
     pub description: String,
     /// Whether the tool only reads.
     pub access: ToolAccess,
-    /// What a policy rule about the tool matches.
+    /// The action that policy rules about the tool match.
     pub rule: ControlToolRule,
     /// The annotations of the tool in MCP.
     pub annotations: ControlToolHints,

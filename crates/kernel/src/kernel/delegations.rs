@@ -349,7 +349,7 @@ impl Kernel {
         Ok((child, share))
     }
 
-    /// What the agents of a run may do at most, and those of its children with it.
+    /// The upper bound of what the agents of a run and of its children may do.
     async fn bounds_of(&self, caller: &Caller, run: &Run, agent: &str) -> Result<Bounds, Error> {
         let attempt = self.shared.store.attempts(run.id).await?.pop();
         let adapter = attempt.as_ref().map_or(&run.adapter, |attempt| &attempt.adapter);
