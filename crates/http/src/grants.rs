@@ -1,4 +1,4 @@
-//! `/v1/grants`: recorded decisions, and their end.
+//! `/v1/grants`: recorded decisions, and their revocation.
 
 use axum::extract::State;
 use mainspring_api::{GrantListQuery, Page};

@@ -1,7 +1,7 @@
 //! Marks the objects of request bodies as closed: the server refuses unknown keys in them.
 //!
-//! Types that answers share stay open there, since answers may get further keys. A request gets its own copy of them,
-//! named `…Request`.
+//! Types that answers also use stay open there, since answers may get further keys. A request gets its own copy of
+//! such a type, named `…Request`.
 
 use std::collections::BTreeSet;
 
