@@ -35,7 +35,7 @@ struct State {
     closed: bool,
 }
 
-/// A query whose run failed for want of a login.
+/// A query whose run failed because a login is required.
 struct Waiting {
     query: Arc<Query>,
     session: SessionId,
@@ -68,8 +68,9 @@ impl Logins {
     }
 }
 
-/// Sends `auth_required` for a query whose run failed for want of a login. Returns false if the query ends: the agent
-/// names no login methods, or the host cannot log in any more. Without an `end`, the query has ended already.
+/// Sends `auth_required` for a query whose run failed because a login is required. Returns false if the query ends:
+/// the agent names no login methods, or the host cannot log in any more. Without an `end`, the query has ended
+/// already.
 pub(super) async fn require(shared: &Shared, query: &Arc<Query>, end: Option<GivenUp>) -> bool {
     shared.logins.0.lock().adapter = Some(query.adapter.clone());
     let methods = login_methods(shared, &query.owner, &query.adapter).await;
