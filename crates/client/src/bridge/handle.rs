@@ -128,7 +128,7 @@ impl AgentBridge {
         answer.await.map_err(|_| shared.unanswered_error())
     }
 
-    /// Answers a question of the active query. Whether the answer counts follows as [`QueryEvent::AnswerAck`].
+    /// Answers a question of the active query. Acceptance or refusal follows as [`QueryEvent::AnswerAck`].
     pub fn answer(&self, wait_id: WaitId, answer: Answer) -> Result<(), BridgeError> {
         let shared = self.process.shared();
         let route = shared.active(&self.client).ok_or(BridgeError::Idle)?;
