@@ -17,7 +17,7 @@ use crate::store::{PlacedMessage, StateAt, StatePlace, StateRow, StoreError};
 /// Half the number of lines in the first read, which is small: usually all but one are cached.
 const LINES_READ: usize = 4;
 
-/// The most messages of one round of tool calls that are read.
+/// The maximum number of messages that are read of one round of tool calls.
 const ROUND_MESSAGES: usize = 64;
 
 /// The place where a run starts.

@@ -300,7 +300,7 @@ impl AttemptHandle {
         self.in_force(self.parts.store.grants(session, run).await.map_err(Error::from)?).await
     }
 
-    /// Drops the grants that are revoked or expired, and those that rest on such a grant of a parent.
+    /// Drops the grants that are revoked or expired, and those that depend on such a grant of a parent.
     async fn in_force(&self, grants: Vec<Grant>) -> Result<Vec<Grant>, HandleError> {
         let now = self.now();
         let mut all = vec![];

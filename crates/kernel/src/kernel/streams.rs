@@ -113,8 +113,9 @@ impl Kernel {
         if self.shared.lost_at(from.cursor).is_some() {
             return Ok(subscription.restart(now));
         }
-        // The caller may know an event that is committed but not published yet. A cursor ahead of the session is one of
-        // another session or another history, for example of a state directory from before an older copy replaced it.
+        // The caller may know an event that is committed but not published yet. A cursor ahead of the session belongs
+        // to another session or to another history, for example that of a state directory which an older copy has
+        // replaced.
         if from.cursor > now.cursor && from.cursor > self.shared.last_cursor(session).await? {
             return Ok(subscription.restart(now));
         }
