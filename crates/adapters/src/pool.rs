@@ -89,7 +89,7 @@ impl<W> IdleWorker<W> {
     }
 }
 
-/// The parameters a worker was started with. It serves only attempts with the same ones.
+/// The parameters a worker was started with. It serves only attempts with equal parameters.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct WorkerKey {
     /// The owner of the sessions: an agent may keep data of one session in its memory, or leave it for the next.

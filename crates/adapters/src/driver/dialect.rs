@@ -190,7 +190,7 @@ pub(crate) trait AgentWorker: PooledWorker {
     fn process(&self) -> &Process;
     /// The name and version of its agent, if the agent gives them.
     fn agent_info(&self) -> Option<Value>;
-    /// The input of the agent that ended the connection, such as a line that is too long.
+    /// The output of the agent that ended the connection, such as a line that is too long.
     fn fault(&self) -> Option<&'static str>;
     /// Waits until its process has ended or its connection is closed.
     fn disconnected(&self) -> impl Future<Output = ()> + Send;
@@ -244,7 +244,7 @@ impl<W> TurnContext<'_, W> {
         let _ = self.attempt.record_at_end(vec![Record::Runtime(Box::new(facts))]).await;
     }
 
-    /// Records why the agent ended its turn, in the agent's own word.
+    /// Records why the agent ended its turn, as the agent reports it.
     pub(crate) async fn record_stop_reason(&self, reason: &str) {
         let metadata = Map::from_iter([("stopReason".to_owned(), reason.into())]);
         self.record_at_end(RuntimeFacts { metadata, ..RuntimeFacts::default() }).await;

@@ -39,7 +39,7 @@ enum DialogKind {
 pub(super) enum UiRequest {
     Dialog(Dialog),
     Notice(String),
-    /// A status line, widget or title, which has no place here.
+    /// A status line, widget or title, which is not shown.
     Decoration,
 }
 
@@ -130,7 +130,7 @@ impl Asker<'_> {
         })
     }
 
-    /// Decides a permission; `replies` are what pi is told if it is allowed, and if it is denied.
+    /// Decides a permission; `replies` are the replies to pi if it is allowed, and if it is denied.
     async fn permit(&self, question: &str, replies: (&str, &str)) -> Result<bool, HandleError> {
         let replies =
             Replies { allowed: excerpt(replies.0.to_owned()), denied: excerpt(replies.1.to_owned()) };
@@ -140,7 +140,7 @@ impl Asker<'_> {
             resource: Resource::Text(question.to_owned()),
         };
         let request = match question.ends_with('…') {
-            // A text that was cut off does not tell requests apart.
+            // A text that was cut off does not identify the request.
             true => ApprovalRequest { action: Some(action.requested()), ..ApprovalRequest::plain() },
             false => ApprovalRequest::of(action.requested(), None),
         };

@@ -215,7 +215,7 @@ impl AgentWorker for PiWorker {
     }
 
     fn agent_info(&self) -> Option<Value> {
-        // Pi does not say.
+        // Pi does not report its name and version.
         None
     }
 
@@ -265,8 +265,8 @@ pub(super) fn parse_state(state: &Value) -> PiState {
     PiState::deserialize(state).unwrap_or_default()
 }
 
-/// Finds a model by its full name or its id, or by a name that differs in the provider or the date. Of several that are
-/// meant, the one of the current provider is taken.
+/// Finds a model by its full name or its id, or by a name that differs in the provider or the date. Of several
+/// matches, the one of the current provider is taken.
 fn find_model<'a>(
     offered: &'a [PiModel],
     current: Option<&PiModel>,
