@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::tables::Tables;
 
-/// The session that opened a line, and the last event before.
+/// The session that opened a line, and the last event before the line was opened.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LineOrigin {
     pub(super) session: SessionId,

@@ -62,8 +62,8 @@ pub(in super::super) fn message_get(
     Ok(view.contains(point)?.then_some((found, Some(line))))
 }
 
-/// Lists the ids in `page` of messages that `session` sees. Reads no content, so that a damaged message of another session
-/// is not in the way.
+/// Lists the ids in `page` of messages that `session` sees. Reads no content, so that a damaged message of another
+/// session does not fail the search.
 pub(super) fn message_ids(
     connection: &Connection,
     session: SessionId,
