@@ -47,7 +47,7 @@ pub(super) enum Approval {
     Deny {
         #[command(flatten)]
         target: Target,
-        /// What the agent is told, if it can be told a reason
+        /// Reason for the agent, if it can take one
         #[arg(long, value_name = "TEXT")]
         reason: Option<String>,
     },

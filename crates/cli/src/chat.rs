@@ -129,7 +129,7 @@ struct Conversation<'a, 'h> {
     models: ModelList,
     /// The model requested by prompts.
     model: Option<String>,
-    /// The model was chosen because its provider is there.
+    /// The model was chosen because its provider is available.
     is_default_model: bool,
     /// The model profile requested by prompts.
     profile: Option<String>,
@@ -201,7 +201,7 @@ impl Conversation<'_, '_> {
         }
     }
 
-    /// Chooses the model where nothing names one: that of a provider that is there, else the scripted model.
+    /// Chooses the model where nothing names one: a model of an available provider, else the scripted model.
     async fn choose_model(&mut self, known: Option<&Session>) {
         let adapter = self.chat.adapter.as_deref().or(known.map(|session| session.adapter.as_str()));
         let native = adapter.is_none_or(|adapter| adapter == native::NAME);
@@ -414,7 +414,7 @@ impl Conversation<'_, '_> {
             let events = self.connection.events(&run.session.to_string(), self.position);
             return self.follow(&run, events).await.map(Some);
         }
-        // It failed too long ago to go on by itself.
+        // The run failed too long ago to continue by itself.
         if wants_login { self.retry_last().await.map(Some) } else { Ok(None) }
     }
 

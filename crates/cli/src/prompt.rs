@@ -218,7 +218,7 @@ async fn find_names(
     Ok(())
 }
 
-/// Chooses the native agent and a model of a provider that is there, where neither the caller, the session nor the
+/// Chooses the native agent and a model of an available provider, where neither the caller, the session nor the
 /// configuration names an agent. A repeated request makes the same choice.
 async fn choose_agent(
     context: &Context<'_>,

@@ -1,5 +1,5 @@
-//! `kill -9` at random points under load, with full disks, stepped clocks and restored backups: no acknowledged run is
-//! lost, none is invented, and readers were shown what is stored, or are told exactly what is not.
+//! `kill -9` at random points under load, with full disks, stepped clocks and restored backups: no acknowledged run
+//! is lost, none is invented, and readers have received only stored text, or are told exactly which text is lost.
 
 use std::collections::HashMap;
 use std::fs;
