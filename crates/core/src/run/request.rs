@@ -257,9 +257,9 @@ impl RunLimits {
     /// the parent and its other children keep a share.
     #[must_use]
     pub fn share_of(self, left: &Self) -> Self {
-        let is_wish = self.best_effort == Some(true);
+        let is_best_effort = self.best_effort == Some(true);
         let share = |wanted: Option<u64>, left: Option<u64>| match (wanted, left) {
-            (Some(wanted), Some(left)) if wanted <= left || !is_wish => Some(wanted.min(left)),
+            (Some(wanted), Some(left)) if wanted <= left || !is_best_effort => Some(wanted.min(left)),
             (_, Some(left)) => Some(left.div_ceil(2)),
             (wanted, None) => wanted,
         };
@@ -425,10 +425,14 @@ mod tests {
     fn a_child_that_names_no_amount_gets_half_of_the_rest() {
         let left = RunLimits { max_tokens: Some(9), max_steps: Some(4), ..RunLimits::default() };
         let tokens = |max_tokens| RunLimits { max_tokens, ..RunLimits::default() };
-        let wish = |max_tokens| RunLimits { best_effort: Some(true), ..tokens(Some(max_tokens)) };
-        for (wanted, share) in
-            [(tokens(None), 5), (tokens(Some(8)), 8), (tokens(Some(20)), 9), (wish(8), 8), (wish(20), 5)]
-        {
+        let best_effort = |max_tokens| RunLimits { best_effort: Some(true), ..tokens(Some(max_tokens)) };
+        for (wanted, share) in [
+            (tokens(None), 5),
+            (tokens(Some(8)), 8),
+            (tokens(Some(20)), 9),
+            (best_effort(8), 8),
+            (best_effort(20), 5),
+        ] {
             let got = wanted.share_of(&left);
             assert_eq!((got.max_tokens, got.max_steps), (Some(share), Some(4)), "{wanted:?}");
         }
