@@ -84,9 +84,9 @@ pub(crate) fn is_session_lost(existed: bool, stage: Stage, cause: Cause) -> bool
 /// Reports whether the text of an error says that the native session is unknown.
 fn is_unknown_session(message: &str) -> bool {
     let text = message.to_lowercase();
-    let says = |words: &[&str]| words.iter().any(|word| text.contains(word));
+    let contains_any = |words: &[&str]| words.iter().any(|word| text.contains(word));
     let missing = ["not found", "unknown", "no such", "does not exist", "doesn't exist", "invalid session"];
-    text.contains("no conversation found") || (text.contains("session") && says(&missing))
+    text.contains("no conversation found") || (text.contains("session") && contains_any(&missing))
 }
 
 #[cfg(test)]
