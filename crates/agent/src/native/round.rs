@@ -450,8 +450,8 @@ fn outcome_record(
 
 /// Builds the content of a result. A text that is empty beside files is left out.
 fn content(text: &str, files: Vec<Block>) -> Vec<Block> {
-    let says = !text.is_empty() || files.is_empty();
-    says.then(|| Block::text(text)).into_iter().chain(files).collect()
+    let has_text = !text.is_empty() || files.is_empty();
+    has_text.then(|| Block::text(text)).into_iter().chain(files).collect()
 }
 
 fn result_blocks(calls: &[ToolUse], results: Vec<Option<ToolResult>>, files: Vec<Vec<Block>>) -> Vec<Block> {
