@@ -143,11 +143,11 @@ impl Target {
             context.output.print_json(&answered)?;
             return Ok(Exit::Done);
         }
-        let where_else = match scope {
+        let scope_note = match scope {
             ApprovalScope::Once => "",
             ApprovalScope::Session => " for this session; end that with: mainspring grant revoke",
         };
-        context.output.print_line(format_args!("{decision}{where_else} {}", run.id))?;
+        context.output.print_line(format_args!("{decision}{scope_note} {}", run.id))?;
         Ok(Exit::Done)
     }
 }

@@ -69,7 +69,7 @@ async fn open_node(context: &Context<'_>) -> Result<Option<(Node, Option<Claim>)
         _ => "another process".into(),
     };
     context.output.print_note(format_args!(
-        "{DIM}{owner} serves the state directory by the way; taking over once it has no active run{DIM:#}"
+        "{DIM}{owner} owns the state directory; taking over once it has no active run{DIM:#}"
     ))?;
     let mut interrupt = std::pin::pin!(shutdown_signal());
     let clock = Clock::system();
