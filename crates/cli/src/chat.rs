@@ -41,8 +41,8 @@ const HISTORY_FILE: &str = "chat_history";
 /// Chat with an agent
 #[derive(Args)]
 #[command(
-    after_help = "Without a configured model, a current model of the first provider answers whose key is there (see \
-mainspring auth), or of a running Ollama, else the built-in scripted model, which needs no key. In the chat, /help \
+    after_help = "Without a configured model, the chat uses a current model of the first provider whose key is set (see \
+mainspring auth) or of a running Ollama, else the built-in scripted model, which needs no key. In the chat, /help \
 lists the commands. Input from a pipe is read line by line: each line is a prompt or the answer to a question."
 )]
 pub(super) struct Chat {
@@ -249,7 +249,7 @@ impl Conversation<'_, '_> {
         } else {
             let model = self.model_label(known);
             let why = match self.is_default_model {
-                true => ", since its provider is there and none is configured; /model chooses another",
+                true => ", since its provider is usable and no model is configured; /model chooses another",
                 false => "",
             };
             self.screen.print_note(&format!("model: {model}{why}"))?;

@@ -43,7 +43,7 @@ pub(super) fn print_default_model(context: &Context<'_>, model: &str) -> Result<
         return Ok(());
     }
     Ok(context.output.print_note(format_args!(
-        "{DIM}· model {model}, since its provider is there and none is configured; --model chooses another{DIM:#}"
+        "{DIM}· model {model}, since its provider is usable and no model is configured; --model chooses another{DIM:#}"
     ))?)
 }
 

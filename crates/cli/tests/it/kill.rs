@@ -164,7 +164,7 @@ impl Load {
         }
     }
 
-    /// Lets no file grow, until some prompts were refused or some readers told.
+    /// Lets no file grow until some prompts are refused or some readers receive the store's failure.
     fn fill_disk(&mut self, observed: &mut Observed) {
         self.limit_files(Some(1));
         let refused = observed.refused;
