@@ -211,8 +211,8 @@ impl QueryStream {
         self.route.next().await
     }
 
-    /// Waits for the end of the query. Unread events are discarded; the agent is told that discarded tool calls get no
-    /// answer.
+    /// Waits for the end of the query. Unread events are discarded; a discarded tool call is answered with an
+    /// error.
     pub async fn result(mut self) -> Result<QueryResult, BridgeError> {
         while self.next().await.is_some() {}
         self.route.take_end().unwrap_or(Err(BridgeError::Stopped))
