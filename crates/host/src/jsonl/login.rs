@@ -167,8 +167,8 @@ pub(super) fn handle(
 async fn retry_waiting(shared: &Shared, adapter: &str) {
     for waiting in shared.logins.take(|waiting| waiting.query.adapter == adapter) {
         let (owner, run) = (&waiting.query.owner, waiting.run);
-        let is_ended = shared.link.ask(owner, |client| async move { client.run_get(run).await }).await;
-        if is_ended.is_ok_and(|run| !run.state.status().is_ended()) {
+        let found = shared.link.ask(owner, |client| async move { client.run_get(run).await }).await;
+        if found.is_ok_and(|run| !run.state.status().is_ended()) {
             continue;
         }
         let retry = |client: Client| async move { client.run_retry(run, &RetryOptions::default()).await };
