@@ -369,7 +369,7 @@ fn hash_of(path: &Path) -> io::Result<String> {
 }
 
 fn hash_changed() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "their hash has changed: restore a backup")
+    io::Error::new(io::ErrorKind::InvalidData, "the content does not match its hash: restore a backup")
 }
 
 fn sync(folder: &Path) -> io::Result<()> {

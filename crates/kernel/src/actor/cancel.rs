@@ -239,7 +239,7 @@ impl Actor {
                 status: RunStatus::Orphaned,
                 error: Failure::new(
                     "cancel_unproven",
-                    "it was told to stop, but whether it has is not known",
+                    "the agent was told to stop, but it is not known whether it has stopped",
                 ),
                 retryable: false,
                 retry: None,
