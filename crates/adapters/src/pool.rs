@@ -96,9 +96,9 @@ pub(crate) struct WorkerKey {
     pub(crate) owner: String,
     /// The working directory.
     pub(crate) cwd: PathBuf,
-    /// Additional arguments of its command.
+    /// Additional arguments of the command.
     pub(crate) arguments: &'static [&'static str],
-    /// Its confinement, which lasts as long as the process.
+    /// The confinement, which cannot change while the process runs.
     pub(crate) sandbox: SandboxProfile,
 }
 

@@ -267,7 +267,7 @@ impl Process {
         }
     }
 
-    /// Its name, which is unique among the processes of its scope.
+    /// The name of the process, which is unique within its scope.
     pub fn name(&self) -> &str {
         self.mark.rsplit_once('#').map_or(&self.mark, |(_, name)| name)
     }
@@ -326,7 +326,7 @@ impl Process {
         end_processes(|| Reading::of(self.living_guard()).without(&before.0), &self.clock).await
     }
 
-    /// Its process tree.
+    /// The tree of the process and its descendants.
     pub(crate) fn tree(&self) -> Tree {
         Tree { guard: self.guard, mark: self.mark.clone(), ended: self.ended.clone() }
     }

@@ -42,9 +42,9 @@ pub(crate) struct AcpWorker {
     resume_methods: Mutex<Vec<&'static str>>,
     /// Read separately: the protocol's draft has the capability, its library not yet.
     can_fork: bool,
-    /// The native sessions that it has in memory.
+    /// The native sessions that the process has in memory.
     sessions: Mutex<HashMap<String, SessionInfo>>,
-    /// Its unique name among the agent's processes.
+    /// The worker's name, which is unique among the agent's processes.
     name: String,
     agent_info: Option<Value>,
     registry: Arc<AgentRegistry>,

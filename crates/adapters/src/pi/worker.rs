@@ -30,11 +30,11 @@ const MAX_LISTED_MODELS: usize = 20;
 pub(crate) struct PiWorker {
     process: Process,
     pub(super) connection: Connection,
-    /// Whether it stores its sessions in files.
+    /// Whether the agent stores its sessions in files.
     stores_sessions: bool,
     /// The model it uses, as of its last answer about it.
     model: Mutex<Option<PiModel>>,
-    /// Whether it must not be used again.
+    /// Whether the worker must not be used again.
     is_unusable: AtomicBool,
     clock: Clock,
 }

@@ -138,7 +138,7 @@ fn names_agent(argument: &str, name: &str) -> bool {
 }
 
 impl OwnFolder {
-    /// Its path.
+    /// The path of the folder.
     pub fn path(&self) -> PathBuf {
         // Without the slash at the end that an empty rest adds.
         self.base.join(&self.rest).components().collect()
