@@ -205,7 +205,7 @@ pub struct Dispatch {
     pub acknowledged: bool,
 }
 
-/// Whether it is certain that nothing acts for a killed attempt any more.
+/// Whether a killed attempt is proven dead: no process acts for it any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Death {
     /// Nothing acts for the attempt any more.

@@ -36,7 +36,7 @@ pub enum Error {
     TooLarge {
         /// The object that is too large.
         what: &'static str,
-        /// Its size in bytes.
+        /// The size in bytes.
         size: usize,
         /// The limit in bytes.
         limit: usize,

@@ -189,7 +189,8 @@ impl AttemptHandle {
     /// folder and instructions whose last message is the one before the run's prompt. It is an earlier binding of the
     /// session, or a binding of the session this one was forked from.
     ///
-    /// Its own session may use it at any time: call this again once the native session is locked for the fork.
+    /// The binding's own session may use the native session at any time: call this again once the native session is
+    /// locked for the fork.
     pub async fn origin(&self) -> Result<Option<Binding>, HandleError> {
         let Assignment { session, run, prompt, .. } = &*self.assignment;
         let path = self.path(2).await?;

@@ -22,7 +22,7 @@ impl Kernel {
         let session = self.session_get(caller, by).await?.id;
         let reader = self.shared.subscribe(session, SubscriptionMode::Observer).await?;
         let snapshot = self.shared.snapshot(reader.feed()).await?;
-        // Its visibility may have changed since it was looked up.
+        // The session's visibility may have changed since the lookup.
         match caller.may_read(&snapshot.session) {
             true => Ok(snapshot),
             false => Err(Error::not_found("session", session)),
