@@ -133,12 +133,12 @@ pub fn completes_turn(content: &[Block]) -> bool {
     !content.iter().any(|block| matches!(block, Block::ToolUse { .. }))
 }
 
-/// Where the session's path continues after a run.
+/// The message at which the session's path continues after a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PathEnd {
-    /// At the run's last message.
+    /// The run's last message.
     Tip,
-    /// Where it was before the run, whose line is abandoned.
+    /// The last message before the run. The run's line is abandoned.
     Unmoved,
 }
 
