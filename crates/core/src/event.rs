@@ -492,7 +492,7 @@ bodies! {
         #[serde(default, skip_serializing_if = "Option::is_none")] reason: Option<String>,
         #[serde(default, skip_serializing_if = "Option::is_none")] result: Option<SuppliedResult>,
     }
-    /// A grant was revoked: nothing is allowed by it any more, nor by the grants of delegated runs that rest on it.
+    /// A grant was revoked: nothing is allowed by it any more, nor by the grants of delegated runs that depend on it.
     "grant.revoked" => GrantRevoked { grant_id: GrantId, revoked_by: Box<Decider> }
     /// The agent calls tools that the caller executes.
     "tools.requested" => ToolsRequested {
