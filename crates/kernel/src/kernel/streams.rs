@@ -106,8 +106,8 @@ impl Kernel {
         from: Option<Position>,
         mode: SubscriptionMode,
     ) -> Result<Subscription, Error> {
-        let (session, guest) = (session.id, caller.owner != session.owner);
-        let subscription = self.shared.subscribe(session, mode).await?.with_guest(guest);
+        let (session, is_owner) = (session.id, caller.owner == session.owner);
+        let subscription = self.shared.subscribe(session, mode).await?.with_org_access_check(!is_owner);
         let now = subscription.feed().position();
         let Some(from) = from else { return Ok(subscription.resume(now)) };
         if self.shared.lost_at(from.cursor).is_some() {
