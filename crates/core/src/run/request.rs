@@ -60,9 +60,13 @@ pub struct RunOptions {
     /// The weakest sandbox that the run's agents may have; the server sets it for a delegated run, by its parent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<SandboxProfile>,
-    /// Rules that deny and are applied before all others; the server sets them for a delegated run, by its parent.
+    /// Rules that deny and are applied before all others. Only delegated runs of earlier versions have them: see `bounds`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub denied: Vec<String>,
+    /// The rules of each run above this one, as they were when it delegated. An action needs what every list demands: it is
+    /// denied if one denies it, and a person is asked if one asks. The server sets them for a delegated run.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub bounds: Vec<Vec<String>>,
 }
 
 impl RunOptions {
@@ -92,6 +96,7 @@ impl RunOptions {
             folders: self.folders.clone(),
             sandbox: self.sandbox,
             denied: self.denied.clone(),
+            bounds: self.bounds.clone(),
         }
     }
 
@@ -129,6 +134,7 @@ impl RunOptions {
             folders: self.folders.clone(),
             sandbox: self.sandbox,
             denied: self.denied.clone(),
+            bounds: self.bounds.clone(),
         }
     }
 }

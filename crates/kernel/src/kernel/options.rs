@@ -7,6 +7,7 @@ use std::sync::Arc;
 use mainspring_core::{Fallback, Limits, NodeId};
 
 use crate::agents::{Catalog, NoCatalog};
+use crate::policy::ServerRules;
 
 /// Settings of a kernel.
 #[derive(Debug, Clone)]
@@ -46,6 +47,8 @@ pub struct Options {
     pub adapter_folders: HashMap<String, Vec<PathBuf>>,
     /// The folders of runs that name none, by adapter, where no operator has chosen one. A limited caller needs them allowed.
     pub default_folders: HashMap<String, PathBuf>,
+    /// The rules about what agents may do, besides those of adapters, agent definitions and sessions.
+    pub rules: ServerRules,
     /// True to give untitled sessions a title after their first completed turn.
     pub auto_title: bool,
     /// False for a kernel that executes nothing: queued runs stay queued.
@@ -70,6 +73,7 @@ impl Default for Options {
             artifacts: None,
             agents: Arc::new(NoCatalog),
             state_dir: None,
+            rules: ServerRules::default(),
             adapter_folders: HashMap::new(),
             default_folders: HashMap::new(),
             auto_title: true,

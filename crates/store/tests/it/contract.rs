@@ -188,6 +188,7 @@ fn every_state() -> Vec<RunState> {
         name: "rain".into(),
         input: json!({"at": 1.5}),
         answered: true,
+        decided_by: None,
     };
     let result = ClientResult { tool_use_id: "t1".into(), content: json!({"mm": 3}), is_error: true };
     let calls = Wait {
