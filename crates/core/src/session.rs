@@ -450,6 +450,7 @@ mod tests {
             SessionChange::SystemPrompt { system_prompt: some("be kind") },
             SessionChange::ModelOptions { model_options: model_options.clone() },
             SessionChange::Cwd { cwd: some("/home") },
+            SessionChange::Rules { rules: vec!["deny fs write *".into()] },
             SessionChange::Metadata { metadata: Value::from(1) },
         ];
         for (version, change) in (2..).zip(changes) {

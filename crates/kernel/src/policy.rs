@@ -59,11 +59,10 @@ impl Permissions {
         }
     }
 
-    /// The decisions on actions that no rule concerns, as rules. Everything is allowed if there are none. Control tools need
-    /// no permission.
+    /// The decisions on actions that no rule concerns, as rules. Control tools need no permission.
     pub fn as_rules(self) -> Vec<Rule> {
         let verdict = match self {
-            Self::Legacy => return vec![],
+            Self::Legacy => return vec![Rule::everything(Verdict::Allow)],
             Self::Ask => Verdict::Ask,
             Self::Deny => Verdict::Deny,
         };

@@ -70,6 +70,8 @@ async fn every_call_has_exactly_one_decision() {
     request.options = RunOptions { tools: vec![client], ..RunOptions::default() };
     world.server.enqueue(
         Reply::tool("add", json!({"a": 1, "b": 2}))
+            // The same rule decides a second call of the round.
+            .and_tool("add", json!({"a": 3, "b": 4}))
             .and_tool("list_agent_sessions", json!({}))
             .and_tool("fail", json!({}))
             .and_tool("long", json!({}))
@@ -91,6 +93,7 @@ async fn every_call_has_exactly_one_decision() {
     let mut found: Vec<(Approval, String)> = decisions.into_iter().flatten().collect();
     found.sort_by(|one, other| one.1.cmp(&other.1));
     let mut expected = [
+        (Approval::Allowed, "the rule \"allow tool call add\""),
         (Approval::Allowed, "the rule \"allow tool call add\""),
         (Approval::Denied, "the rule \"deny tool call list_agent_sessions\""),
         (Approval::Allowed, "the policy no_rule"),

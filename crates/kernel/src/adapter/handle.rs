@@ -314,6 +314,18 @@ impl AttemptHandle {
         Ok(self.parts.shared.grants_in_force(session, run).await?)
     }
 
+    /// The grants of this run and of its session, also those that were revoked or have expired.
+    pub(crate) async fn all_grants(&self) -> Result<Vec<Grant>, HandleError> {
+        let (session, run) = (self.assignment.session.id, self.assignment.run.id);
+        Ok(self.parts.store.grants(session, run).await.map_err(Error::from)?)
+    }
+
+    /// True if a grant is neither revoked nor expired, nor rests on such a grant of a parent.
+    pub(crate) async fn is_in_force(&self, grant: &Grant) -> Result<bool, HandleError> {
+        let now = self.now();
+        Ok(grant.holds_at(now) && self.parts.shared.rests_on_force(grant, now).await?)
+    }
+
     /// Usage of the run's delegated children, including what unfinished ones may still use.
     pub async fn spent_by_children(&self) -> Result<Usage, HandleError> {
         let (session, run) = (self.assignment.session.id, self.assignment.run.id);

@@ -7,8 +7,9 @@
 use mainspring_api::Delegate;
 pub use mainspring_api::RunDelegations;
 use mainspring_core::{
-    AgentName, Block, Delegation, DelegationId, DelegationMode, DelegationResult, Mode, NewDelegation,
-    Policy, Refusal, RequestName, Run, RunId, RunLimits, RunOptions, RunStatus, SandboxProfile, Session,
+    AgentName, Block, Delegation, DelegationId, DelegationMode, DelegationResult, GrantEffect, GrantSource,
+    Mode, NewDelegation, Policy, Refusal, RequestName, Run, RunId, RunLimits, RunOptions, RunStatus,
+    SandboxProfile, Session, Visibility,
 };
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -18,7 +19,7 @@ use super::requests::{in_order, request_name};
 use super::runs::check_size;
 use super::{Accepted, Caller, Kernel, NewSession, RunRequest, SessionTarget, Shared, idempotency};
 use crate::error::Error;
-use crate::policy::{Rule, definition_rules};
+use crate::policy::{Permissions, Rule, definition_rules};
 use crate::store::{DelegationsOf, SessionRef};
 
 mod result;
@@ -171,6 +172,11 @@ impl Kernel {
         self.check_delegation(&request)?;
         if agent.agent.is_some() && !request.session.new.rules.is_empty() {
             return Err(Error::Forbidden("an agent sets no rules: leave out `rules`".into()));
+        }
+        if agent.agent.is_some() && request.session.new.visibility == Some(Visibility::Org) {
+            return Err(Error::Forbidden(
+                "an agent shows its work to nobody else: leave out `visibility`".into(),
+            ));
         }
         let fingerprint = idempotency::fingerprint(&(parent.id, &request.in_order()));
         // A repeated request is not checked again: the checks may refuse by now a request they allowed then.
@@ -372,12 +378,26 @@ impl Kernel {
         let folder = confined.and_then(|sandbox| sandbox.folder.clone());
         let layers = self.shared.layers(session, run, adapter);
         let definition = self.definition_rules(caller, &session.agent_definition).await?;
-        let otherwise = self.shared.adapter(adapter)?.otherwise();
+        let mut otherwise = self.shared.adapter(adapter)?.otherwise();
+        if otherwise == Permissions::Legacy.as_rules() && !self.is_granted_everything(run).await? {
+            // The grant was revoked, or the run was limited by its own parent: it asks.
+            otherwise = Permissions::Ask.as_rules();
+        }
         Ok(Bounds {
             folders: folder.map(|folder| vec![folder]).or_else(|| own.folders.clone()),
             sandbox,
             rules: layers.of_children(definition, &otherwise),
         })
+    }
+
+    /// True while the grant of everything that the permissions `legacy` give a run is in force.
+    async fn is_granted_everything(&self, run: &Run) -> Result<bool, Error> {
+        let grants = self.shared.grants_in_force(run.session, run.id).await?;
+        Ok(grants.iter().any(|grant| {
+            grant.run == Some(run.id)
+                && grant.effect == GrantEffect::Allow
+                && grant.source == GrantSource::LegacyDefault
+        }))
     }
 
     /// The rules of an agent definition about its tools.

@@ -63,7 +63,7 @@ impl Kernel {
 
 impl Shared {
     /// True if every grant that `grant` rests on is in force. A deleted one is not.
-    async fn rests_on_force(&self, grant: &Grant, now: Time) -> Result<bool, Error> {
+    pub(crate) async fn rests_on_force(&self, grant: &Grant, now: Time) -> Result<bool, Error> {
         Ok(self.broken_parent(grant, now).await?.is_none())
     }
 

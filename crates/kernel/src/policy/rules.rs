@@ -241,25 +241,36 @@ impl Rules {
         question: &Question,
     ) -> Result<Option<(Verdict, Vec<Record>)>, HandleError> {
         let Some(Deciding { rule, .. }) = self.find(action) else { return Ok(None) };
-        let known = self.grants.lock().get(&rule.to_string()).copied();
-        let verdict = match rule.verdict {
-            Verdict::Deny => Verdict::Deny,
-            Verdict::Allow if known.is_none() => Verdict::Allow,
-            Verdict::Allow | Verdict::Ask => {
-                let in_force = attempt.grants_in_force().await?;
-                let is_in_force = |id| in_force.iter().any(|grant| grant.id == id);
-                if rule.verdict == Verdict::Ask || !known.is_some_and(is_in_force) {
-                    let covering = covering_grant(attempt, &in_force, question.request.as_deref());
-                    let decided = covering.map(|grant| vec![decided_by_grant(question.clone(), grant)]);
-                    return Ok(Some(match decided {
-                        Some(records) => (Verdict::Allow, records),
-                        None => (Verdict::Ask, vec![]),
-                    }));
-                }
-                Verdict::Allow
-            }
+        let asks = match rule.verdict {
+            Verdict::Deny => false,
+            Verdict::Ask => true,
+            Verdict::Allow => self.is_revoked(attempt, rule).await?,
         };
+        if asks {
+            let in_force = attempt.grants_in_force().await?;
+            let covering = covering_grant(attempt, &in_force, question.request.as_deref());
+            let decided = covering.map(|grant| vec![decided_by_grant(question.clone(), grant)]);
+            return Ok(Some(match decided {
+                Some(records) => (Verdict::Allow, records),
+                None => (Verdict::Ask, vec![]),
+            }));
+        }
+        let verdict = rule.verdict;
         Ok(Some((verdict, self.records(attempt, rule, question.clone()))))
+    }
+
+    /// True if the grant that this execution or an earlier one of the run made of a rule is not in force any more.
+    async fn is_revoked(&self, attempt: &AttemptHandle, rule: &Rule) -> Result<bool, HandleError> {
+        let (run, text) = (attempt.assignment().run.id, rule.to_string());
+        let known = self.grants.lock().get(&text).copied();
+        let is_of_rule = |grant: &Grant| match known {
+            Some(known) => grant.id == known,
+            None => grant.run == Some(run) && grant.constraints.get("rule").is_some_and(|rule| *rule == text),
+        };
+        // A rule without a stored grant was not used yet, or its grant is about to be recorded.
+        let Some(grant) = attempt.all_grants().await?.into_iter().find(is_of_rule) else { return Ok(false) };
+        self.grants.lock().insert(text, grant.id);
+        Ok(!attempt.is_in_force(&grant).await?)
     }
 
     fn find(&self, action: &Action) -> Option<Deciding<'_>> {

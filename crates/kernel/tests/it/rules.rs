@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use mainspring_core::{DelegationMode, Mode, RunChange, SessionStatus};
 use mainspring_kernel::Options;
-use mainspring_kernel::adapter::End;
+use mainspring_kernel::adapter::{End, Record};
 use mainspring_kernel::kernel::{
-    DelegationRequest, ForkRequest, NewSession, RunRequest, SessionPatch, SessionTarget,
+    DelegationRequest, ForkRequest, GrantQuery, NewSession, RunRequest, SessionPatch, SessionTarget,
 };
 use mainspring_kernel::policy::{Action, Permissions, Resource, Rules, ServerRules, Verdict};
 
@@ -101,7 +101,7 @@ async fn the_rules_of_a_session_are_stored_changed_and_inherited_by_forks() {
             world.kernel.session_patch(&world.me, &by_key("a"), patch(&["ask fs write *"])).await.unwrap();
         assert_eq!(same.version, version, "nothing changed");
         let fork = ForkRequest { message: message.unwrap(), key: Some("f".into()), title: None };
-        let fork = world.kernel.session_fork(&world.me, &by_key("a"), fork, None).await.unwrap();
+        let (fork, _) = world.kernel.session_fork(&world.me, &by_key("a"), fork, None).await.unwrap();
         assert_eq!(fork.rules, ["ask fs write *"]);
         world.kernel.session_patch(&world.me, &by_key("a"), patch(&[])).await.unwrap();
         drop(world);
@@ -205,7 +205,7 @@ async fn a_child_stays_within_its_parents_rules_whatever_happens_to_its_session(
     world.ended(again.run.id).await;
     let message = world.kernel.session_path(&world.me, &here, None, None).await.unwrap().last().unwrap().id;
     let fork = ForkRequest { message, key: None, title: None };
-    let fork = world.kernel.session_fork(&world.me, &here, fork, None).await.unwrap();
+    let (fork, _) = world.kernel.session_fork(&world.me, &here, fork, None).await.unwrap();
     with_timeout(parent.handle.delegate(continued("3", fork.id))).await.unwrap();
     let execution = of_loose.next().await;
     check(&execution, "message to a fork").await;
@@ -219,4 +219,75 @@ async fn a_child_stays_within_its_parents_rules_whatever_happens_to_its_session(
     let own = work("5", SessionTarget { new, ..SessionTarget::default() });
     let refused = with_timeout(parent.handle.delegate(own)).await.unwrap_err().to_string();
     assert!(refused.contains("sets no rules"), "{refused}");
+}
+
+#[tokio::test]
+async fn a_revoked_grant_of_a_rule_stays_revoked_in_later_attempts_of_the_run() {
+    let behavior =
+        PuppetBehavior { rules: vec!["allow tool call a".parse().unwrap()], ..PuppetBehavior::default() };
+    let (world, mut control) = world(Disk::sqlite(), ServerRules::default(), behavior).await;
+    let run = world.send(prompt("a", &[])).await.unwrap().run.id;
+    let execution = control.next().await;
+    let rules = Rules::new(&execution.handle.assignment().rules, vec![]);
+    let action =
+        Action { capability: "tool", operation: "call".into(), resource: Resource::Text("a".into()) };
+    let ask = "may I?".to_owned().into();
+    let (allowed, records) = rules.verdict(&execution.handle, &action, &ask).await.unwrap().unwrap();
+    assert_eq!(allowed, Verdict::Allow);
+    execution.handle.record(records).await.unwrap();
+    let query = GrantQuery { in_force: true, ..GrantQuery::default() };
+    let [grant] = &*world.kernel.grant_list(&world.me, query).await.unwrap() else { panic!("one grant") };
+    execution.end(End::failed(mainspring_core::Failure::new("lost", "gone"), false));
+    world.ended(run).await;
+
+    world.kernel.run_retry(&world.me, run, RunChange::default()).await.unwrap();
+    let execution = control.next().await;
+    let rules = Rules::new(&execution.handle.assignment().rules, vec![]);
+    let (allowed, records) = rules.verdict(&execution.handle, &action, &ask).await.unwrap().unwrap();
+    assert_eq!((allowed, records.len()), (Verdict::Allow, 1), "it is the same grant");
+    world.kernel.grant_revoke(&world.me, grant.id).await.unwrap();
+    execution.end(End::failed(mainspring_core::Failure::new("lost", "gone"), false));
+    world.ended(run).await;
+
+    world.kernel.run_retry(&world.me, run, RunChange::default()).await.unwrap();
+    let execution = control.next().await;
+    assert_eq!(verdict(&execution, "a").await, Some(Verdict::Ask));
+}
+
+#[tokio::test]
+async fn a_parent_whose_grant_of_everything_was_revoked_has_children_that_ask() {
+    let disk = Disk::memory();
+    let trusted = PuppetBehavior {
+        obeys: true,
+        otherwise: Permissions::Legacy.as_rules(),
+        ..PuppetBehavior::default()
+    };
+    let (trusted, mut of_trusted) = puppet(&disk.store, trusted);
+    let loose = PuppetBehavior {
+        name: "loose",
+        obeys: true,
+        rules: vec!["allow * * *".parse().unwrap()],
+        ..PuppetBehavior::default()
+    };
+    let (loose, mut of_loose) = puppet(&disk.store, loose);
+    let world = World::with(disk, Options::default(), vec![trusted, loose]).await;
+    world.send(prompt("parent", &[])).await.unwrap();
+    let parent = of_trusted.next().await;
+    let standing = Permissions::Legacy.standing_grant(&parent.handle).await.unwrap().unwrap();
+    parent.handle.record(vec![Record::Granted(Box::new(standing.clone()))]).await.unwrap();
+    for (name, expected) in [("1", Verdict::Allow), ("2", Verdict::Ask)] {
+        let work = DelegationRequest {
+            run_mode: Mode::Act,
+            adapter: Some("loose".into()),
+            name: mainspring_core::RequestName {
+                client_id: Some("t".into()),
+                request_id: Some(name.into()),
+                ..Default::default()
+            },
+            ..DelegationRequest::new(DelegationMode::Spawn, "work")
+        };
+        with_timeout(parent.handle.delegate(work)).await.unwrap();
+        assert_eq!(verdict(&of_loose.next().await, "a").await, Some(expected));
+        world.kernel.grant_revoke(&world.me, standing.id).await.unwrap();
+    }
 }

@@ -66,7 +66,8 @@ async fn an_answer_for_the_session_is_not_asked_for_again() {
     let asked = async { tokio::join!(cancel(&execution, other), answer(&world, run, for_session)).0 };
     with_timeout(asked).await.unwrap();
     world.ended(other).await;
-    with_timeout(cancel(&execution, other)).await.unwrap();
+    let again = with_timeout(cancel(&execution, other)).await.unwrap_err();
+    assert!(again.starts_with("run_ended"), "it was allowed: {again}");
     // Another run is another request.
     let (third, _running) = victim(&world, &mut control, "third").await;
     let asked =
