@@ -244,6 +244,10 @@ impl<D: Dialect> Adapter for Driver<D> {
         &self.options.rules
     }
 
+    fn otherwise(&self) -> Vec<Rule> {
+        self.options.permissions.as_rules()
+    }
+
     fn check_profile(&self, profile: &str) -> Result<(), String> {
         // An adapter without profiles does not use the option at all.
         match self.options.profiles.is_empty() || self.options.profiles.contains_key(profile) {

@@ -222,6 +222,7 @@ impl Interpreter {
             tool_use_id: id,
             name: call.name.clone(),
             input: None,
+            decided_by: None,
         }));
         self.attempt.record(records).await?;
         let (mut results, mut outcomes) = (vec![], vec![]);
@@ -250,6 +251,7 @@ impl Interpreter {
                 name: call.name.clone(),
                 input: call.input.clone(),
                 answered: false,
+                decided_by: None,
             })
             .collect();
         if client_calls.is_empty() {

@@ -19,7 +19,7 @@ use mainspring_core::{AttemptId, Failure, Fidelity, RunLimits, RunOption, UsageR
 use mainspring_kernel::adapter::{
     Adapter, AttemptHandle, Capabilities, Death, Dispatch, End, Executed, HandleError, RestartBehavior,
 };
-use mainspring_kernel::policy::Rule;
+use mainspring_kernel::policy::{Rule, own_tools_rules};
 
 use crate::definition::Definitions;
 use crate::hooks::{HookContext, Hooks, NoHooks};
@@ -170,6 +170,10 @@ impl Exit {
 impl Adapter for NativeAdapter {
     fn rules(&self) -> &[Rule] {
         &self.options.rules
+    }
+
+    fn otherwise(&self) -> Vec<Rule> {
+        own_tools_rules()
     }
 
     fn capabilities(&self) -> Capabilities {

@@ -93,6 +93,8 @@ pub(crate) struct OptionsForm {
     sandbox: Option<SandboxProfile>,
     #[serde(skip)]
     denied: Vec<String>,
+    #[serde(skip)]
+    bounds: Vec<Vec<String>>,
 }
 
 #[derive(Deserialize)]

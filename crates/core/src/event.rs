@@ -394,6 +394,7 @@ bodies! {
         tool_use_id: String,
         name: String,
         #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")] input: Option<Value>,
+        #[serde(default, skip_serializing_if = "Option::is_none")] decided_by: Option<Decider>,
     }
     /// A tool call changed something or ran a command, and the agent has not asked for the permission that it needs.
     "tool.unasked" => ToolUnasked { tool_use_id: String, name: String }
@@ -676,6 +677,11 @@ pub enum SessionChange {
     Cwd {
         /// The new folder.
         cwd: Option<String>,
+    },
+    /// The rules about what the session's agents may do changed.
+    Rules {
+        /// The new rules.
+        rules: Vec<String>,
     },
     /// The caller's metadata changed.
     Metadata {

@@ -14,6 +14,7 @@ use axum::http::request::Parts;
 use axum::response::Response;
 use futures_util::StreamExt;
 use mainspring_control::{CLIENT, ControlTools, DEFAULT_BUDGET_USD, mcp};
+use mainspring_kernel::clock::Clock;
 use mainspring_kernel::ids::Ids;
 use mainspring_kernel::kernel::{Caller, KernelPlane};
 use mainspring_kernel::{Error, Kernel};
@@ -45,7 +46,7 @@ pub(super) fn service(kernel: &Kernel, body_bytes: usize, stop: CancellationToke
         .with_max_request_body_bytes(body_bytes)
         // The middleware of the router checks Host and Origin of every request.
         .disable_allowed_hosts();
-    let tools = Tools { kernel: kernel.clone(), ids: Ids::system() };
+    let tools = Tools { kernel: kernel.clone(), ids: Ids::system(), clock: Clock::system() };
     StreamableHttpService::new(move || Ok(tools.clone()), Arc::default(), config)
 }
 
@@ -86,6 +87,7 @@ pub(super) async fn mcp_message(
 pub(super) struct Tools {
     kernel: Kernel,
     ids: Ids,
+    clock: Clock,
 }
 
 impl ServerHandler for Tools {
@@ -122,8 +124,11 @@ impl ServerHandler for Tools {
             request_id: &self.ids.secret(),
             default_budget_usd: Some(DEFAULT_BUDGET_USD),
         };
+        let name = request.name.clone();
+        let call = mcp::call_tool(&tools, request);
+        let sleep = |millis| self.clock.sleep_for(millis);
         tokio::select! {
-            result = mcp::call_tool(&tools, request) => Ok(result?.into()),
+            result = mcp::with_progress(&context, &name, sleep, call) => Ok(result?.into()),
             // Nobody reads the answer any more. Runs that the call started go on.
             () = context.ct.cancelled() => Err(ErrorData::internal_error("the request was cancelled", None)),
         }

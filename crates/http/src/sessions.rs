@@ -221,6 +221,7 @@ pub(super) async fn session_patch(
         model_profile: patch.model_profile,
         system_prompt: patch.system_prompt,
         model_options: patch.model_options,
+        rules: patch.rules.map(Option::unwrap_or_default),
         cwd: patch.cwd,
         metadata: patch.metadata.map(|metadata| metadata.unwrap_or_else(|| Value::Object(Map::new()))),
         version,

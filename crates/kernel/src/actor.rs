@@ -256,6 +256,7 @@ impl Actor {
                 let _ = reply.send(outcome);
             }
             Report::Ask { by, ask, holder } => self.ask(by, ask, holder).await,
+            Report::Withdraw { by } => Box::pin(self.withdraw(by)).await,
             Report::Head { by, reply } => drop(reply.send(self.head(by))),
             Report::StateWrite { by, write, reply } => {
                 drop(reply.send(Box::pin(self.state_write_by(by, *write)).await));

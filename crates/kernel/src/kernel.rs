@@ -128,8 +128,6 @@ pub(crate) struct Shared {
     keys_revoked: watch::Sender<()>,
     pub(crate) agent_tokens: Arc<agent_tokens::AgentTokens>,
     pub(crate) host_calls: host_calls::HostCalls,
-    /// Held while an attempt is searched by its id.
-    attempt_search: tokio::sync::Mutex<()>,
     me: std::sync::Weak<Shared>,
 }
 
@@ -185,7 +183,6 @@ impl Kernel {
             keys_revoked: watch::Sender::new(()),
             agent_tokens: Arc::default(),
             host_calls: host_calls::HostCalls::new(started_at),
-            attempt_search: tokio::sync::Mutex::default(),
             me: me.clone(),
         });
         let kernel = Self { shared };

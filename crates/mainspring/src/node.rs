@@ -12,13 +12,13 @@ use mainspring_kernel::agents::NoCatalog;
 use mainspring_kernel::clock::Clock;
 use mainspring_kernel::ids::Ids;
 use mainspring_kernel::kernel::{Kernel, OnOrphan, Options, Retry};
-use mainspring_kernel::policy::Permissions;
+use mainspring_kernel::policy::{Permissions, ServerRules};
 use mainspring_kernel::store::{Store, StoreError};
 use mainspring_store::{
     Durability, OmiOffer, OpenError, SqliteCheck, SqliteOptions, SqliteStore, StateDir, StateDirError,
 };
 
-use crate::agents::{Agents, EmbedderParts};
+use crate::agents::{Agents, EmbedderParts, owner_rules};
 use crate::config::{self, Config};
 
 /// One running mainspring: owns its state directory until closed.
@@ -246,6 +246,7 @@ fn kernel_options(config: &Config) -> Options {
             .filter_map(|(name, adapter)| Some((name.clone(), adapter.folders.clone()?)))
             .collect(),
         default_folders: default_folders(config),
+        rules: ServerRules { all: config.rules.clone(), owners: owner_rules(config) },
         auto_title: config.titles == config::Titles::Heuristic,
         execute: true,
     }

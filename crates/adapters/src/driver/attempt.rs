@@ -6,7 +6,7 @@ use std::sync::Arc;
 use mainspring_core::{Binding, Failure, Run, Sandbox, SandboxProfile};
 use mainspring_kernel::adapter::{AttemptHandle, Death, End, Record, RuntimeFacts};
 use mainspring_kernel::folders::check_usable;
-use mainspring_kernel::policy::{Permissions, Rule, Rules};
+use mainspring_kernel::policy::{Permissions, Rules};
 use parking_lot::Mutex;
 use serde_json::Map;
 
@@ -170,7 +170,7 @@ impl<D: Dialect> Driver<D> {
             worker,
             native: &native,
             standing,
-            rules: Arc::new(Rules::for_mode(&self.rules_of(run), run.mode)),
+            rules: Arc::new(Rules::for_mode(&attempt.assignment().rules, run.mode)),
             launch: Launch {
                 env: vec![],
                 pass_env: vec![],
@@ -235,12 +235,6 @@ impl<D: Dialect> Driver<D> {
         let limited = SandboxOptions { profile: Some(own.stricter(limit)), ..options.clone() };
         // A child is confined even if its adapter waives the sandbox.
         limited.decide(Permissions::Ask, permissions, cwd)
-    }
-
-    /// The rules of a run: the rules of its parent that deny, then the rules of the adapter.
-    fn rules_of(&self, run: &Run) -> Vec<Rule> {
-        let inherited = run.options.denied.iter().filter_map(|rule| rule.parse().ok());
-        inherited.chain(self.options.rules.iter().cloned()).collect()
     }
 
     /// Checks the folder of an attempt again: since the run was accepted, it may have been replaced by a link. Returns the

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use mainspring_core::{AgentName, ClientTool, Failure, Mode, RunLimits, StateScope};
+use mainspring_core::{AgentName, ClientTool, Failure, Mode, Run, RunLimits, SandboxProfile, StateScope};
 use mainspring_kernel::adapter::{AttemptHandle, End};
-use mainspring_kernel::policy::{Rule, Rules};
+use mainspring_kernel::policy::{Rules, definition_rules};
 use serde_json::{Map, Value, json};
 
 use super::{Exit, NativeAdapter};
@@ -34,6 +34,8 @@ pub struct Plan {
     pub(super) rules: Arc<Rules>,
     /// Notices about the plan for readers of the run, one line each.
     pub(super) notices: Vec<String>,
+    /// A note about processes that act for the run and that nothing confines.
+    pub(super) unconfined: Option<String>,
 }
 
 impl Plan {
@@ -96,24 +98,37 @@ impl Plan {
             format!("the session's model profile {gone:?} is not configured any more: this run uses {model}")
         };
         let notices = gone.map(notice).into_iter().collect();
-        // The parent of a delegated run denies first.
-        let inherited = run.options.denied.iter().filter_map(|rule| rule.parse().ok());
-        let server: Vec<Rule> = inherited.chain(adapter.options.rules.iter().cloned()).collect();
-        let rules = Arc::new(Rules::of_definition(&server, &agent.deny, &agent.approve));
-        Ok(Self { agent, model, system, tools, limits, output, result_bytes, rules, notices })
+        let rules = Rules::new(&assignment.rules, definition_rules(&agent.deny, &agent.approve));
+        let rules = Arc::new(rules);
+        Ok(Self {
+            agent,
+            model,
+            system,
+            tools,
+            limits,
+            output,
+            result_bytes,
+            rules,
+            notices,
+            unconfined: None,
+        })
     }
 
     /// Adds the tools of MCP servers. Returns the problems, if any; they are an error if the definition names its servers.
     pub(super) async fn add_mcp_tools(
         &mut self,
         adapter: &NativeAdapter,
-        mode: Mode,
+        run: &Run,
     ) -> Result<Option<String>, Exit> {
-        if mode == Mode::Ask || (adapter.mcp.is_empty() && self.agent.mcp.is_none()) {
+        if run.mode == Mode::Ask || (adapter.mcp.is_empty() && self.agent.mcp.is_none()) {
             return Ok(None);
         }
         let servers = self.agent.mcp.clone().unwrap_or_else(|| vec!["*".into()]);
-        let (tools, problems) = adapter.mcp.tools(&servers).await;
+        let is_confined = run.options.sandbox.is_some_and(|bound| bound != SandboxProfile::Off);
+        let (tools, problems) = adapter.mcp.tools(&servers, is_confined).await;
+        let processes = if is_confined { vec![] } else { adapter.mcp.processes(&servers) };
+        self.unconfined = (!processes.is_empty())
+            .then(|| format!("nothing confines the MCP servers of this run: {}", processes.join(", ")));
         if !problems.is_empty() && self.agent.mcp.is_some() {
             let failure = Failure::new("mcp_unavailable", problems.join("; "));
             return Err(Exit::from(End::failed(failure, true)));

@@ -35,6 +35,9 @@ pub(super) async fn show(
         session.adapter,
         format_time(session.created_at)
     ))?;
+    for rule in &session.rules {
+        output.print_line(format_args!("{DIM}rule {rule}{DIM:#}"))?;
+    }
     for run in snapshot.active_run.iter().chain(&snapshot.queued_runs) {
         output.print_line(format_args!("{} {}", output::format_status(run.state.status()), run.id))?;
         if let Some(wait) = run.state.wait().filter(|_| run.state.status() != RunStatus::Running) {

@@ -62,10 +62,13 @@ pub struct RunOptions {
     /// sandbox.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<SandboxProfile>,
-    /// Rules that deny and are applied before all others. The server sets them for a delegated run, from the parent's
-    /// rules.
+    /// Rules that deny and are applied before all others. Only delegated runs of earlier versions have them: see `bounds`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub denied: Vec<String>,
+    /// The rules of each run above this one, as they were when it delegated. An action needs what every list demands: it is
+    /// denied if one denies it, and a person is asked if one asks. The server sets them for a delegated run.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub bounds: Vec<Vec<String>>,
 }
 
 impl RunOptions {
@@ -95,6 +98,7 @@ impl RunOptions {
             folders: self.folders.clone(),
             sandbox: self.sandbox,
             denied: self.denied.clone(),
+            bounds: self.bounds.clone(),
         }
     }
 
@@ -132,6 +136,7 @@ impl RunOptions {
             folders: self.folders.clone(),
             sandbox: self.sandbox,
             denied: self.denied.clone(),
+            bounds: self.bounds.clone(),
         }
     }
 }

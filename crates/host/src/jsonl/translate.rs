@@ -150,7 +150,7 @@ impl Translator {
         match &event.body {
             Body::AttemptStarted {} | Body::RunRunning {} => query.update(|known| known.running = true),
             Body::MessageCompleted { message, .. } => self.message(message, &mut send),
-            Body::ToolStarted { tool_use_id, name, input } => {
+            Body::ToolStarted { tool_use_id, name, input, .. } => {
                 let input = input.as_ref().or_else(|| self.message_calls.get(tool_use_id));
                 send(&tool_activity(tool_use_id, name, Activity::Started, input));
             }
@@ -328,6 +328,7 @@ mod tests {
             tool_use_id: tool_use_id.clone(),
             name: name.clone(),
             input: Some(json!({"path": "a"})),
+            decided_by: None,
         };
         let updated = |text: &str| Body::ToolUpdated { tool_use_id: tool_use_id.clone(), text: text.into() };
         let done = |text: &str| {

@@ -86,6 +86,8 @@ pub(crate) enum Report {
     Steer { by: AttemptId, records: Vec<Record>, reply: HandleReply<Vec<Arc<Message>>> },
     /// Asks a person and waits.
     Ask { by: AttemptId, ask: Ask, holder: AskReply },
+    /// Withdraws questions of the attempt whose answer nobody waits for any more.
+    Withdraw { by: AttemptId },
     /// Reads the end of the attempt's path.
     Head { by: AttemptId, reply: HandleReply<Option<Point>> },
     /// Changes state of the session or of the attempt's run.

@@ -145,6 +145,7 @@ impl Actor {
             answer,
             open_tool_calls: self.hot.effects.clone(),
             cancel: active.cancel.clone(),
+            rules: Arc::new(self.shared.layers(&self.hot.session, &active.run, &active.attempt.adapter)),
         }
     }
 

@@ -17,6 +17,8 @@ pub struct AgentCaller {
     pub run: RunId,
     /// The attempt of the run.
     pub attempt: AttemptId,
+    /// True if the policy, a person or a grant of a person has allowed the call before it is made.
+    pub is_call_approved: bool,
 }
 
 /// The identity behind a request.

@@ -4,13 +4,12 @@
 //! notified through its inbox (`actor/inbox.rs`). So a refused delegation leaves nothing, and an accepted one is never
 //! lost.
 
-use std::collections::HashSet;
-
 use mainspring_api::Delegate;
 pub use mainspring_api::RunDelegations;
 use mainspring_core::{
-    AgentName, Block, Delegation, DelegationId, DelegationMode, DelegationResult, Mode, NewDelegation,
-    Policy, Refusal, RequestName, Run, RunId, RunLimits, RunOptions, RunStatus, SandboxProfile, Session,
+    AgentName, Block, Delegation, DelegationId, DelegationMode, DelegationResult, GrantEffect, GrantSource,
+    Mode, NewDelegation, Policy, Refusal, RequestName, Run, RunId, RunLimits, RunOptions, RunStatus,
+    SandboxProfile, Session, Visibility,
 };
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -20,7 +19,7 @@ use super::requests::{in_order, request_name};
 use super::runs::check_size;
 use super::{Accepted, Caller, Kernel, NewSession, RunRequest, SessionTarget, Shared, idempotency};
 use crate::error::Error;
-use crate::policy::Verdict;
+use crate::policy::{Permissions, Rule, definition_rules};
 use crate::store::{DelegationsOf, SessionRef};
 
 mod result;
@@ -143,8 +142,8 @@ struct Bounds {
     folders: Option<Vec<String>>,
     /// The weakest sandbox.
     sandbox: Option<SandboxProfile>,
-    /// Rules that deny.
-    denied: Vec<String>,
+    /// The rules of the run and of the runs above it.
+    rules: Vec<Vec<String>>,
 }
 
 /// An accepted delegation.
@@ -171,6 +170,14 @@ impl Kernel {
         let parent = self.run_readable(caller, parent).await?;
         let (agent, caller) = (caller, &caller.for_delegation(&parent)?);
         self.check_delegation(&request)?;
+        if agent.agent.is_some() && !request.session.new.rules.is_empty() {
+            return Err(Error::Forbidden("an agent sets no rules: leave out `rules`".into()));
+        }
+        if agent.agent.is_some() && request.session.new.visibility == Some(Visibility::Org) {
+            return Err(Error::Forbidden(
+                "an agent shows its work to nobody else: leave out `visibility`".into(),
+            ));
+        }
         let fingerprint = idempotency::fingerprint(&(parent.id, &request.in_order()));
         // A repeated request is not checked again: the checks might refuse now what they allowed then.
         let accepted = match self.run_replayed(caller, &request.name, Policy::Enqueue, fingerprint).await? {
@@ -283,10 +290,10 @@ impl Kernel {
         child_run: RunId,
     ) -> Result<(RunRequest, ReservedShare), Error> {
         let home = self.session_get(caller, &SessionRef::Id(parent.session)).await?;
-        let parent_agent = home.agent_definition;
+        let parent_agent = home.agent_definition.clone();
         let parent_defaults = self.agent_limits(caller, &parent_agent).await?;
         self.check_parent(parent, parent_defaults, request).await?;
-        let bounds = self.bounds_of(caller, parent, &parent_agent).await?;
+        let bounds = self.bounds_of(caller, parent, &home).await?;
         if bounds.sandbox == Some(SandboxProfile::ReadOnly) && request.run_mode == Mode::Act {
             return Err(Error::Forbidden(
                 "a run that may write nothing cannot let another act: delegate with the mode ask".into(),
@@ -298,6 +305,13 @@ impl Kernel {
             adapter: Some(given.adapter.as_ref().unwrap_or(&parent.adapter).clone()),
             cwd: given.cwd.clone().or(parent.options.cwd.clone()).or(home.cwd),
             agent_definition: given.agent_definition.clone().or_else(|| Some(parent_agent.clone())),
+            // Later runs of the child's session keep to the rules of the session that it was made in.
+            rules: home
+                .rules
+                .iter()
+                .chain(given.rules.iter().filter(|rule| !home.rules.contains(rule)))
+                .cloned()
+                .collect(),
             ..given.clone()
         };
         let (adapter, agent) = match request.session.id {
@@ -338,7 +352,7 @@ impl Kernel {
                 }),
                 folders: bounds.folders.clone(),
                 sandbox: bounds.sandbox,
-                denied: bounds.denied.clone(),
+                bounds: bounds.rules.clone(),
                 ..request.options.clone()
             },
             policy: Policy::Enqueue,
@@ -350,7 +364,7 @@ impl Kernel {
     }
 
     /// The upper bound of what the agents of a run and of its children may do.
-    async fn bounds_of(&self, caller: &Caller, run: &Run, agent: &str) -> Result<Bounds, Error> {
+    async fn bounds_of(&self, caller: &Caller, run: &Run, session: &Session) -> Result<Bounds, Error> {
         let attempt = self.shared.store.attempts(run.id).await?.pop();
         let adapter = attempt.as_ref().map_or(&run.adapter, |attempt| &attempt.adapter);
         let confined = attempt.as_ref().and_then(|attempt| attempt.sandbox.as_ref());
@@ -362,27 +376,35 @@ impl Kernel {
             (profile, inherited) => profile.or(inherited),
         };
         let folder = confined.and_then(|sandbox| sandbox.folder.clone());
-        let mut denied = own.denied.clone();
-        let rules = self.shared.adapter(adapter)?;
-        let rules = rules.rules().iter().filter(|rule| rule.verdict == Verdict::Deny);
-        denied.extend(rules.map(ToString::to_string));
-        denied.extend(self.denied_tools(caller, agent).await?);
-        let mut known = HashSet::new();
-        denied.retain(|rule| known.insert(rule.clone()));
+        let layers = self.shared.layers(session, run, adapter);
+        let definition = self.definition_rules(caller, &session.agent_definition).await?;
+        let mut otherwise = self.shared.adapter(adapter)?.otherwise();
+        if otherwise == Permissions::Legacy.as_rules() && !self.is_granted_everything(run).await? {
+            // The grant was revoked, or the run was limited by its own parent: it asks.
+            otherwise = Permissions::Ask.as_rules();
+        }
         Ok(Bounds {
             folders: folder.map(|folder| vec![folder]).or_else(|| own.folders.clone()),
             sandbox,
-            denied,
+            rules: layers.of_children(definition, &otherwise),
         })
     }
 
-    /// The rules against the tools that an agent definition denies.
-    async fn denied_tools(&self, caller: &Caller, agent: &str) -> Result<Vec<String>, Error> {
+    /// True while the grant of everything that the permissions `legacy` give a run is in force.
+    async fn is_granted_everything(&self, run: &Run) -> Result<bool, Error> {
+        let grants = self.shared.grants_in_force(run.session, run.id).await?;
+        Ok(grants.iter().any(|grant| {
+            grant.run == Some(run.id)
+                && grant.effect == GrantEffect::Allow
+                && grant.source == GrantSource::LegacyDefault
+        }))
+    }
+
+    /// The rules of an agent definition about its tools.
+    async fn definition_rules(&self, caller: &Caller, agent: &str) -> Result<Vec<Rule>, Error> {
         let Ok(name) = agent.parse::<AgentName>() else { return Ok(vec![]) };
         match self.agent_get(caller, &name).await {
-            Ok(agent) => {
-                Ok(agent.definition.deny.iter().map(|tool| format!("deny tool call {tool}")).collect())
-            }
+            Ok(agent) => Ok(definition_rules(&agent.definition.deny, &agent.definition.approve)),
             Err(Error::NotFound { .. }) => Ok(vec![]),
             Err(error) => Err(error),
         }

@@ -67,8 +67,19 @@ impl Shared {
         Ok(self.broken_parent(grant, now).await?.is_none())
     }
 
-    /// Finds the nearest grant that `grant` depends on and that is not in force any more. Returns when and by whom it
-    /// was ended.
+    /// The grants that hold for a run now: neither revoked nor expired, nor resting on such a grant of a parent.
+    pub(crate) async fn grants_in_force(&self, session: SessionId, run: RunId) -> Result<Vec<Grant>, Error> {
+        let now = self.clock.now();
+        let mut all = vec![];
+        for grant in self.store.grants(session, run).await? {
+            if grant.holds_at(now) && self.rests_on_force(&grant, now).await? {
+                all.push(grant);
+            }
+        }
+        Ok(all)
+    }
+
+    /// The nearest grant below `grant` that is not in force any more: when that ended, and who ended it.
     async fn broken_parent(
         &self,
         grant: &Grant,

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use mainspring_core::{Fallback, Limits, NodeId};
 
 use crate::agents::{Catalog, NoCatalog};
+use crate::policy::ServerRules;
 
 /// Settings of a kernel.
 #[derive(Debug, Clone)]
@@ -47,6 +48,8 @@ pub struct Options {
     /// The default folders of runs, by adapter, where no operator has chosen one. A caller that is limited to folders
     /// may use a default folder only if it is allowed.
     pub default_folders: HashMap<String, PathBuf>,
+    /// The rules about what agents may do, besides those of adapters, agent definitions and sessions.
+    pub rules: ServerRules,
     /// True to give untitled sessions a title after their first completed turn.
     pub auto_title: bool,
     /// False for a kernel that executes nothing: queued runs stay queued.
@@ -71,6 +74,7 @@ impl Default for Options {
             artifacts: None,
             agents: Arc::new(NoCatalog),
             state_dir: None,
+            rules: ServerRules::default(),
             adapter_folders: HashMap::new(),
             default_folders: HashMap::new(),
             auto_title: true,

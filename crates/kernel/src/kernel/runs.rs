@@ -199,11 +199,7 @@ impl Kernel {
     /// Gets an attempt of a run that the caller may read.
     pub async fn attempt_get(&self, caller: &Caller, attempt: AttemptId) -> Result<Attempt, Error> {
         let not_found = || Error::not_found("attempt", attempt);
-        let found = {
-            // The store scans for it. One scan at a time leaves the other readers of the store to other requests.
-            let _guard = self.shared.attempt_search.lock().await;
-            self.shared.store.attempt_get(attempt).await?.ok_or_else(not_found)?
-        };
+        let found = self.shared.store.attempt_get(attempt).await?.ok_or_else(not_found)?;
         match self.run_readable(caller, found.run).await {
             Ok(_) => Ok(found),
             // The message must not reveal the run of another owner's attempt.

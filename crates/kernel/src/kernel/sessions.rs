@@ -18,6 +18,7 @@ use super::{
 use crate::actor::{Command, SessionSeed};
 use crate::error::{CreateError, Error};
 use crate::folders::check_folder_usable;
+use crate::policy::check_session_rules;
 use crate::store::{Request, SessionPage, SessionRef, SessionsOf, Unique};
 
 /// Handling of a request for a new session whose name is taken.
@@ -181,6 +182,7 @@ impl Kernel {
             title.map(|title| title.map(|title| title.trim().to_owned()).filter(|title| !title.is_empty()));
         check_title(self, title.iter().flatten().next().map(String::as_str))?;
         check_metadata(self, patch.metadata.as_ref())?;
+        check_session_rules(patch.rules.as_deref().unwrap_or_default())?;
         let changes = [
             title.map(|title| SessionChange::Title { title, source: TitleSource::Manual }),
             patch.pinned.map(|pinned| SessionChange::Pinned { pinned }),
@@ -191,6 +193,7 @@ impl Kernel {
             model_options.map(|model_options| SessionChange::ModelOptions { model_options }),
             cwd.map(|cwd| SessionChange::Cwd { cwd }),
             patch.metadata.clone().map(|metadata| SessionChange::Metadata { metadata }),
+            patch.rules.clone().map(|rules| SessionChange::Rules { rules }),
         ];
         Ok(changes.into_iter().flatten().collect())
     }
@@ -340,6 +343,7 @@ impl Kernel {
             model: new.model,
             system_prompt: new.system_prompt,
             model_options: new.model_options,
+            rules: new.rules,
             metadata: metadata.unwrap_or_else(|| Value::Object(Map::new())),
             tip: None,
             tip_message: None,
@@ -412,6 +416,7 @@ pub(super) fn check_target(kernel: &Kernel, caller: &Caller, target: &SessionTar
         return Err(Refusal::NoOrg.into());
     }
     kernel.check_options(&new.run_defaults())?;
+    check_session_rules(&new.rules)?;
     check_metadata(kernel, new.metadata.as_ref())
 }
 

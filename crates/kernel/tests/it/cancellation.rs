@@ -133,7 +133,12 @@ async fn an_attempt_without_proof_that_it_stopped_is_orphaned() {
         let (world, mut control) = stage(Disk::memory(), behavior, Options::default()).await;
         let run = world.send(puppet_request("a", "go")).await.unwrap().run;
         let execution = control.next().await;
-        let tool = Record::ToolStarted { tool_use_id: "t1".into(), name: "deploy".into(), input: None };
+        let tool = Record::ToolStarted {
+            tool_use_id: "t1".into(),
+            name: "deploy".into(),
+            input: None,
+            decided_by: None,
+        };
         execution.handle.record(vec![tool]).await.unwrap();
         cancel(&world, run.id).await;
         let run = world.advance_until(1_000, world.ended(run.id)).await;

@@ -31,6 +31,7 @@ mod puppet;
 mod recovery;
 mod restored;
 mod retries;
+mod rules;
 mod run_wait;
 mod scheduling;
 mod search;

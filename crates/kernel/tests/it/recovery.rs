@@ -85,8 +85,12 @@ fn open_tool_calls_become_unknown_with_results_on_the_path() {
             world.send(puppet_request("a", "go")).await.unwrap();
             let execution = control.next().await;
             let message = Record::Message { blocks: vec![call("t1"), call("t2")], usage: None };
-            let started =
-                Record::ToolStarted { tool_use_id: "t1".into(), name: "deploy".into(), input: None };
+            let started = Record::ToolStarted {
+                tool_use_id: "t1".into(),
+                name: "deploy".into(),
+                input: None,
+                decided_by: None,
+            };
             execution.handle.record(vec![message, started]).await.unwrap();
             world.events("a").await.pop().unwrap().cursor
         });

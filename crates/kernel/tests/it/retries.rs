@@ -298,7 +298,8 @@ async fn no_other_adapter_takes_over_after_output_or_for_a_failure_of_the_reques
     let (adapter, mut control) = puppet(&disk.store, PuppetBehavior::default());
     let world = World::with(disk, with_fallbacks("puppet", &["script"]), vec![adapter]).await;
     let unavailable = || End::failed(Failure::new("adapter_unavailable", "gone"), false);
-    let tool = Record::ToolStarted { tool_use_id: "t".into(), name: "write".into(), input: None };
+    let tool =
+        Record::ToolStarted { tool_use_id: "t".into(), name: "write".into(), input: None, decided_by: None };
     for what in ["text", "tool", "request"] {
         let run = world.send(puppet_request("a", "say hello")).await.unwrap().run;
         let execution = control.next().await;

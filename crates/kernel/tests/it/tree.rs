@@ -407,7 +407,12 @@ fn crash_during(place: impl Fn(&[MessageId]) -> Place, text: &str) -> Vec<(Strin
                 .handle
                 .record(vec![
                     call("t1"),
-                    Record::ToolStarted { tool_use_id: "t1".into(), name: "add".into(), input: None },
+                    Record::ToolStarted {
+                        tool_use_id: "t1".into(),
+                        name: "add".into(),
+                        input: None,
+                        decided_by: None,
+                    },
                 ])
                 .await
                 .unwrap();
@@ -429,7 +434,12 @@ fn crash_during(place: impl Fn(&[MessageId]) -> Place, text: &str) -> Vec<(Strin
                 .handle
                 .record(vec![
                     call("t2"),
-                    Record::ToolStarted { tool_use_id: "t2".into(), name: "add".into(), input: None },
+                    Record::ToolStarted {
+                        tool_use_id: "t2".into(),
+                        name: "add".into(),
+                        input: None,
+                        decided_by: None,
+                    },
                 ])
                 .await
                 .unwrap();

@@ -208,10 +208,12 @@ pub(super) struct Text {
 
 /// Allows the name of an owner.
 pub(super) const fn owner_name() -> Text {
-    Text {
-        allowed: "a text of 1 to 512 bytes without control characters",
-        check: |text| check_text("owner", text).is_ok(),
-    }
+    Text { allowed: "a text of 1 to 512 bytes without control characters", check: is_owner_name }
+}
+
+/// True when `name` can be the name of an owner.
+pub(super) fn is_owner_name(name: &str) -> bool {
+    check_text("owner", name).is_ok()
 }
 
 /// Allows the name of an adapter.

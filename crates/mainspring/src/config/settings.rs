@@ -14,6 +14,7 @@ use mainspring_http::HttpLimits;
 use mainspring_kernel::policy;
 
 use super::adapters::{ADAPTER_SETTINGS, AdapterConfig, AdapterSetting, WORKER_COUNT_RANGE};
+use super::owners::{self, OwnerConfig, OwnerSetting};
 use super::rule::{
     self, Input, Keywords, Rule, Value, adapter_name, address, command, host_names, keyword, log_filter,
     number, owner_name, path, policy_rules, url,
@@ -46,6 +47,8 @@ macro_rules! settings {
             $( $(#[$group_doc])* pub $group: $group_type, )*
             /// The settings of adapters, by adapter name.
             pub adapters: BTreeMap<String, AdapterConfig>,
+            /// The settings of owners, by owner name.
+            pub owners: BTreeMap<String, OwnerConfig>,
             /// Model providers, profiles and prices.
             pub models: ModelsConfig,
         }
@@ -57,6 +60,7 @@ macro_rules! settings {
                     $( $key: $default, )*
                     $( $group: $group_type { $( $group_key: $group_default, )* }, )*
                     adapters: BTreeMap::new(),
+                    owners: BTreeMap::new(),
                     models: ModelsConfig::default(),
                 }
             }
@@ -67,6 +71,7 @@ macro_rules! settings {
             $( settings!(@setter $doc, $key, $type); )*
             $( settings!(@setter concat!("Sets the group `", stringify!($group), "`."), $group, $group_type); )*
             settings!(@setter "The settings of adapters, by adapter name.", adapters, BTreeMap<String, AdapterConfig>);
+            settings!(@setter "The settings of owners, by owner name.", owners, BTreeMap<String, OwnerConfig>);
             settings!(@setter "Model providers, profiles and prices.", models, ModelsConfig);
         }
 
@@ -333,12 +338,16 @@ impl Setting {
 pub(super) enum Target<'a> {
     Setting(&'static Setting),
     Adapter(&'a str, &'static AdapterSetting),
+    Owner(&'a str, &'static OwnerSetting),
 }
 
 /// Finds the setting that `key` names, if there is one.
 pub(super) fn find_target(key: &str) -> Option<Target<'_>> {
     if let Some(setting) = SETTINGS.iter().find(|setting| setting.key == key) {
         return Some(Target::Setting(setting));
+    }
+    if let Some((name, setting)) = owners::find(key) {
+        return Some(Target::Owner(name, setting));
     }
     let (name, key) = key.strip_prefix("adapters.")?.split_once('.')?;
     let setting = ADAPTER_SETTINGS.iter().find(|setting| setting.key == key)?;

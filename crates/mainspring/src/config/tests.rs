@@ -100,6 +100,7 @@ fn the_defaults_are_as_documented() {
             stdio: Stdio { tool_timeout_ms: 120_000, line_bytes: 32 << 20 },
             retry: Retry { base_ms: 500, max_ms: 30_000 },
             adapters: BTreeMap::new(),
+            owners: BTreeMap::new(),
             models: ModelsConfig::default(),
         }
     );
@@ -695,5 +696,30 @@ fn the_sandbox_of_an_adapter_has_a_profile_folders_and_ports() {
     ] {
         let problems = Machine::new().file(&format!("[adapters.pi]\nkind = \"pi\"\n{line}\n")).problems();
         assert!(problems.contains(allowed), "{line}: {problems}");
+    }
+}
+
+#[test]
+fn an_owner_has_rules() {
+    let machine = Machine::new().file(
+        "rules = [\"deny fs write /etc/*\"]\n[owners.ada]\nrules = [\"allow fs read *\"]\n[owners.\"eve@x.org\"]\nrules = []\n",
+    );
+    let resolved = machine.load();
+    let rules = |owner: &str| resolved.config.owners[owner].rules.clone().unwrap();
+    assert_eq!(rules("ada"), ["allow fs read *".parse().unwrap()]);
+    assert_eq!(rules("eve@x.org"), []);
+    let row = resolved.rows().into_iter().find(|row| row.key == "owners.ada.rules").unwrap();
+    assert_eq!(row.value, Value::List(vec!["allow fs read *".into()]));
+    assert!(matches!(row.origin, Origin::File { line: 3, .. }), "{:?}", row.origin);
+    for (text, problem) in [
+        ("[owners.ada]\nrules = [\"allow fs\"]", "must be a list of rules: allow, deny or ask"),
+        ("[owners.ada]\nrule = []", "owners.ada.rule"),
+        ("[owners.ada]\n\"x.rules\" = []", "owners.ada.x.rules"),
+        ("[owners]\nada = 1", "must be a table: write [owners.ada] and its keys below"),
+        ("owners = 1", "must be a table: write [owners.NAME] for each owner"),
+        ("[owners.\"\"]\nrules = []", "owners"),
+    ] {
+        let problems = Machine::new().file(&format!("{text}\n")).problems();
+        assert!(problems.contains(problem), "{text}: {problems}");
     }
 }

@@ -38,7 +38,7 @@ pub(super) struct Layout {
 
 pub(super) const SESSION: Layout = Layout {
     columns: column_count(session_columns!()),
-    added: 0,
+    added: 1,
     apart: 0..0,
     name: |row, first| format!("session {}", id::<SessionId>(row, first)),
 };

@@ -31,6 +31,8 @@ const MIGRATIONS: &[(u32, &str)] = &[
     (27, include_str!("../../migrations/0027_approvals.sql")),
     (28, include_str!("../../migrations/0028_unknown_usage.sql")),
     (29, include_str!("../../migrations/0029_more_checksums.sql")),
+    (30, include_str!("../../migrations/0030_session_rules.sql")),
+    (31, include_str!("../../migrations/0031_attempt_ids.sql")),
 ];
 
 /// The schema version this program writes.

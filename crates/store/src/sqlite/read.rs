@@ -35,7 +35,7 @@ macro_rules! session_columns {
          legacy_client_scope, legacy_session_key, default_adapter_id, default_cwd, model_profile, \
          metadata_json, tip_line, tip_pos, tip_message_id, version, created_at_ms, updated_at_ms, last_activity_at_ms, \
          org_id, visibility, model, system_prompt, model_options, pinned, title_source, forked_from_session_id, \
-         forked_from_message_id, base_line, base_pos, checksum"
+         forked_from_message_id, base_line, base_pos, rules, checksum"
     };
 }
 /// The columns of a run that stay as they are, but for the options, which a retry may change.
@@ -215,6 +215,7 @@ pub(super) fn session(columns: &mut Columns<'_>) -> Result<Session> {
             session.zip(message).map(|(session, message)| Origin { session, message })
         },
         base: columns.point()?,
+        rules: columns.maybe_json()?.unwrap_or_default(),
     })
 }
 

@@ -105,6 +105,7 @@ pub(crate) fn session(n: u64) -> Session {
         title_source: Some(TitleSource::Manual),
         forked_from: None,
         base: None,
+        rules: vec![],
     }
 }
 

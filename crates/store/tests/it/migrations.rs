@@ -352,3 +352,21 @@ async fn delegations_and_bindings_of_versions_without_requests_are_kept() {
     let sql = "SELECT request_json FROM omi_delegations";
     assert_eq!(reader.query_row(sql, [], |row| row.get::<_, String>(0)).unwrap(), "{}");
 }
+
+#[tokio::test]
+async fn sessions_of_versions_without_rules_take_some_and_attempts_are_found_by_an_index() {
+    let folder = tempfile::tempdir().unwrap();
+    create_database(folder.path(), RELEASED, &insert_queued_run(0));
+    let store = sqlite_open(folder.path());
+    let old = store.session_load(session_id(1)).await.unwrap().unwrap().session;
+    assert_eq!(old.rules, [""; 0]);
+    let fence = lease(&store, 1).await;
+    let ruled = Session { rules: vec!["deny fs write *".into()], ..old };
+    commit(&store, fence, vec![row_session(ruled.clone())], vec![]).await.unwrap();
+    assert_eq!(store.session_load(session_id(1)).await.unwrap().unwrap().session, ruled);
+    assert_eq!(store.verify_checksums().await.unwrap().problems, Vec::<String>::new());
+    let connection = Connection::open(folder.path().join("test.sqlite3")).unwrap();
+    let plan = "EXPLAIN QUERY PLAN SELECT * FROM run_attempts WHERE attempt_id = x'00' LIMIT 1";
+    let plan: String = connection.query_row(plan, [], |row| row.get(3)).unwrap();
+    assert!(plan.contains("SEARCH") && plan.contains("run_attempts_id_idx"), "{plan}");
+}

@@ -151,7 +151,12 @@ async fn bodies_read_back_as_written() {
             error: Failure::new("c", "m"),
             close: Close { message_id: Some(message_id(1)), tip: None, usage: Usage::default() },
         },
-        Body::ToolStarted { tool_use_id: "t".into(), name: "n".into(), input: Some(json!({"x": "}{\""})) },
+        Body::ToolStarted {
+            tool_use_id: "t".into(),
+            name: "n".into(),
+            input: Some(json!({"x": "}{\""})),
+            decided_by: None,
+        },
         Body::UsageUpdated { usage: Usage { output_tokens: 2, cost: Cost(1_234_567), ..Usage::default() } },
         Body::InputProvided { wait_id: wait_id(1), input: Some(json!("yes")), answered_by: None },
     ];

@@ -17,6 +17,7 @@ use super::{FORMAT, FileLine, VERSION};
 use crate::error::Error;
 use crate::kernel::sessions::{check_metadata, check_title};
 use crate::kernel::{Caller, Kernel, Shared};
+use crate::policy::{Rule, Verdict, check_session_rules};
 use crate::store::{NewId, Row, StoreError};
 
 /// An import in progress. Dropping it before it is finished removes what was written.
@@ -156,8 +157,10 @@ impl Import {
     }
 
     /// Writes the session with the status deleted.
-    async fn begin(&self, session: Session) -> Result<PartialSession, LineError> {
+    async fn begin(&self, mut session: Session) -> Result<PartialSession, LineError> {
         self.check(&session)?;
+        // A file may come from anybody: it forbids, and asks, but allows nothing.
+        session.rules.retain(|rule| rule.parse::<Rule>().is_ok_and(|rule| rule.verdict != Verdict::Allow));
         let shared = &self.kernel.shared;
         let taken = || LineError::Kernel(Error::AlreadyExists { name: session.id.to_string() });
         let mut claim = ImportClaim::take(shared, session.id).ok_or_else(taken)?;
@@ -195,6 +198,7 @@ impl Import {
             return refuse("the session is deleted");
         }
         session.key.as_deref().map_or(Ok(()), check_key)?;
+        check_session_rules(&session.rules)?;
         for (what, text) in [
             ("a surface kind", &session.surface_kind),
             ("an agent definition", &session.agent_definition),

@@ -1,5 +1,6 @@
 //! No child exceeds its parent: shares of limits, number and depth of children.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use mainspring_api::control::ControlPlane;
@@ -8,7 +9,9 @@ use mainspring_core::{
     Usage,
 };
 use mainspring_kernel::adapter::Record;
-use mainspring_kernel::kernel::RunRequest;
+use mainspring_kernel::kernel::{RunRequest, SessionPatch};
+use mainspring_kernel::policy::{Action, Layers, Resource, Rule, Rules, ServerRules, Verdict};
+use mainspring_kernel::store::SessionRef;
 
 use super::*;
 use crate::simulation::Random;
@@ -112,18 +115,86 @@ async fn a_message_to_an_existing_session_is_limited_too() {
     assert_eq!((sent.run.mode, sent.run.options.limits.max_tokens), (Mode::Ask, Some(10)));
 }
 
+fn rules(texts: &[&str]) -> Vec<Rule> {
+    texts.iter().map(|text| text.parse().unwrap()).collect()
+}
+
+/// The rules of the server and of the owner of the runs.
+fn server_rules() -> ServerRules {
+    let owner = rules(&["ask tool call paid", "allow tool call free"]);
+    let owners = BTreeMap::from([("ada".to_owned(), owner)]);
+    ServerRules { all: rules(&["deny tool call never"]), owners }
+}
+
+/// The rules of an adapter, and its decisions on everything else.
+fn adapter_rules(name: &str) -> (Vec<Rule>, Vec<Rule>) {
+    match name {
+        "puppet" => (rules(&["deny tool call rm", "allow control * *"]), vec![]),
+        _ => (rules(&["deny fs write /etc/*", "allow terminal run *"]), Permissions::Ask.as_rules()),
+    }
+}
+
+/// The verdicts on some actions of a run, as its session is now.
+async fn verdicts_now(world: &World, execution: &Execution) -> Vec<(String, Verdict)> {
+    let handle = &execution.handle;
+    let run = world.get(handle.assignment().run.id).await;
+    let session = world.kernel.session_get(&world.me, &SessionRef::Id(run.session)).await.unwrap();
+    let (own, otherwise) = adapter_rules(&run.adapter);
+    let layers = Layers::of(&server_rules(), &own, &otherwise, &session, &run);
+    let rules = Rules::new(&layers, vec![]);
+    let tool = |name: &str| ("tool", "call", Resource::Text(name.into()));
+    let file = |operation, path: &str| ("fs", operation, Resource::Path(path.into()));
+    let actions = [
+        tool("rm"),
+        tool("never"),
+        tool("paid"),
+        tool("free"),
+        tool("other"),
+        file("write", "/etc/x"),
+        file("read", "/home/x"),
+        ("terminal", "run", Resource::Command(vec!["git".into(), "push".into()])),
+        ("control", "delegate_agent", Resource::Text("spawn".into())),
+    ];
+    let mut verdicts = vec![];
+    for (capability, operation, resource) in actions {
+        let action = Action { capability, operation: operation.into(), resource };
+        let found = rules.verdict(handle, &action, &"may I?".to_owned().into()).await.unwrap();
+        let default = match (capability, otherwise.is_empty()) {
+            ("control", _) | (_, true) => Verdict::Allow,
+            _ => Verdict::Ask,
+        };
+        verdicts.push((format!("{action:?}"), found.map_or(default, |(verdict, _)| verdict)));
+    }
+    verdicts
+}
+
+fn assert_no_looser(parent: &[(String, Verdict)], child: &[(String, Verdict)], seed: u64) {
+    for ((action, outer), (_, inner)) in parent.iter().zip(child) {
+        assert!(inner <= outer, "seed {seed}: {action}: {inner:?} under {outer:?}");
+    }
+}
+
+/// Gives a session random rules, sometimes.
+async fn random_patch(world: &World, session: SessionId, random: &mut Random) {
+    let known =
+        ["allow * * *", "deny tool call other", "ask tool call *", "allow fs * *", "deny control * *"];
+    if random.below(2) == 0 {
+        let rules = (0..random.below(3)).map(|_| known[random.below(known.len())].to_owned()).collect();
+        let patch = SessionPatch { rules: Some(rules), ..SessionPatch::default() };
+        world.kernel.session_patch(&world.me, &SessionRef::Id(session), patch).await.unwrap();
+    }
+}
+
 /// A world with two adapters, of which the second denies something.
 async fn two_adapters() -> (World, [(&'static str, PuppetControl); 2]) {
     let disk = Disk::memory();
-    let behavior = |name, rule: &str| PuppetBehavior {
-        name,
-        obeys: true,
-        rules: vec![rule.parse().unwrap()],
-        ..PuppetBehavior::default()
+    let behavior = |name| {
+        let (rules, otherwise) = adapter_rules(name);
+        PuppetBehavior { name, obeys: true, rules, otherwise, ..PuppetBehavior::default() }
     };
-    let (first, of_first) = puppet(&disk.store, behavior("puppet", "deny tool call rm"));
-    let (second, of_second) = puppet(&disk.store, behavior("strict", "deny fs write /etc/*"));
-    let options = Options { max_workers: 100, ..Options::default() };
+    let (first, of_first) = puppet(&disk.store, behavior("puppet"));
+    let (second, of_second) = puppet(&disk.store, behavior("strict"));
+    let options = Options { max_workers: 100, rules: server_rules(), ..Options::default() };
     let world = World::with(disk, options, vec![first, second]).await;
     (world, [("puppet", of_first), ("strict", of_second)])
 }
@@ -178,6 +249,9 @@ async fn no_random_child_exceeds_its_parent() {
             };
             work.options.cwd = (random.below(2) == 0).then(|| folders[random.below(4)].clone());
             work.session.new.cwd = (random.below(2) == 0).then(|| folders[random.below(4)].clone());
+            random_patch(&world, parent.handle.assignment().run.session, &mut random).await;
+            // Of the run as it is now: its session may have other rules than when it started.
+            let bound = verdicts_now(&world, parent).await;
             let spent = parent.handle.spent_by_children().await.unwrap();
             let Ok(child) = with_timeout(parent.handle.delegate(work)).await else { continue };
             assert_within(&before, &spent, &child.run, seed);
@@ -185,13 +259,18 @@ async fn no_random_child_exceeds_its_parent() {
             assert_bounded(&before, profile, &child.run, folder, seed);
             let adapter = controls.iter_mut().find(|(name, _)| *name == child.run.adapter).unwrap();
             let execution = adapter.1.next().await;
+            let verdicts = verdicts_now(&world, &execution).await;
+            assert_no_looser(&bound, &verdicts, seed);
+            // Nor if its session is changed while it runs.
+            random_patch(&world, child.session.id, &mut random).await;
+            assert_no_looser(&bound, &verdicts_now(&world, &execution).await, seed);
             let profile = confine(&execution, &mut random).await;
             live.push((execution, profile));
         }
     }
 }
 
-/// Asserts that a child works where its parent may write, in no weaker sandbox and under the parent's rules that deny.
+/// Asserts that a child works where its parent may write, in no weaker sandbox.
 fn assert_bounded(parent: &Run, profile: SandboxProfile, child: &Run, folder: Option<&str>, seed: u64) {
     let context = format!("seed {seed}: {:?} of {:?} under {profile:?}", child.options, parent.options);
     let bound = child.options.sandbox.unwrap_or(SandboxProfile::Off);
@@ -201,11 +280,6 @@ fn assert_bounded(parent: &Run, profile: SandboxProfile, child: &Run, folder: Op
         assert!(folder.is_some_and(|folder| Path::new(folder).starts_with(own)), "{folder:?}: {context}");
     }
     assert!(profile != SandboxProfile::ReadOnly || child.mode == Mode::Ask, "{context}");
-    let rule = if parent.adapter == "puppet" { "deny tool call rm" } else { "deny fs write /etc/*" };
-    let inherited = parent.options.denied.iter().map(String::as_str).chain([rule]);
-    for rule in inherited {
-        assert!(child.options.denied.iter().any(|denied| denied == rule), "{rule}: {context}");
-    }
 }
 
 #[tokio::test]

@@ -146,6 +146,7 @@ impl Import<'_> {
             pinned: false,
             forked_from: None,
             base: None,
+            rules: vec![],
         })
     }
 
