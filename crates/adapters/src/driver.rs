@@ -168,7 +168,10 @@ impl<D: Dialect> Driver<D> {
             supervision: options.supervision,
             endpoint: None,
             sandbox: Some(ProcessSandbox {
-                options: self.sandbox.clone(),
+                options: match &key.reach {
+                    Some(reach) => Arc::new(self.sandbox.within(reach)),
+                    None => self.sandbox.clone(),
+                },
                 profile: key.sandbox,
                 folder: key.cwd.clone(),
                 command: options.command.clone(),
@@ -226,6 +229,7 @@ impl<D: LoginDialect> Login for Driver<D> {
             cwd: self.options.cwd.clone(),
             arguments: self.dialect.arguments(permissions),
             sandbox: SandboxProfile::Off,
+            reach: None,
         };
         // A login belongs to no attempt; its process ends with it.
         let launch = Launch { name: "login".into(), ..self.launch(AttemptId::from_bytes([0; 16]), &key) };

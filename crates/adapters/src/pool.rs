@@ -8,7 +8,7 @@ use std::future::Future;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use mainspring_core::{SandboxProfile, Time};
+use mainspring_core::{SandboxProfile, SandboxReach, Time};
 use mainspring_kernel::adapter::Death;
 use mainspring_kernel::clock::Clock;
 use mainspring_kernel::tasks::Tasks;
@@ -100,6 +100,8 @@ pub(crate) struct WorkerKey {
     pub(crate) arguments: &'static [&'static str],
     /// The confinement, which cannot change while the process runs.
     pub(crate) sandbox: SandboxProfile,
+    /// The reach of the run's parent, which bounds that of the process; `None` if it has the adapter's own.
+    pub(crate) reach: Option<SandboxReach>,
 }
 
 /// The native session a worker served last.

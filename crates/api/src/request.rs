@@ -7,7 +7,7 @@
 use mainspring_core::{
     AgentDefinition, Answer, Approval, ApprovalAnswer, ApprovalScope, ArtifactId, Block, ClientResult,
     ClientTool, Cost, ExternalRef, FileLocation, LegacyAlias, MessageId, Place, RunLimits, RunOptions,
-    SandboxProfile, SuppliedResult,
+    SandboxProfile, SandboxReach, SuppliedResult,
 };
 use serde::de::{DeserializeOwned, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -95,6 +95,8 @@ pub(crate) struct OptionsForm {
     denied: Vec<String>,
     #[serde(skip)]
     bounds: Vec<Vec<String>>,
+    #[serde(skip)]
+    sandbox_reach: Option<SandboxReach>,
 }
 
 #[derive(Deserialize)]

@@ -68,7 +68,7 @@ pub use run::{
     Budget, Limit, Mode, Place, Policy, RequestName, Run, RunLimits, RunOption, RunOptions, RunOutput,
     RunState, RunStatus,
 };
-pub use sandbox::{Enforcement, Sandbox, SandboxProfile};
+pub use sandbox::{Enforcement, Sandbox, SandboxProfile, SandboxReach};
 pub use session::{ExternalRef, LegacyAlias, Origin, Session, SessionStatus, TitleSource};
 pub use state::{Expect, StateAuthor, StateEntry, StateOutcome, StateScope, StateSlot, VersionMismatch};
 pub use step::{PromptRef, Step, StopReason};

@@ -64,6 +64,11 @@ impl<D: Dialect> Driver<D> {
             cwd: cwd.clone(),
             arguments: self.dialect.arguments(permissions),
             sandbox: sandbox.profile,
+            // A reach that contains the adapter's own changes nothing.
+            reach: assignment.run.options.sandbox_reach.clone().filter(|outer| {
+                let own = self.options.sandbox.reach();
+                own.clone().within(outer) != own
+            }),
         };
         if let Some(native) = &bound {
             self.pool.end_others(&key, native).await;
@@ -232,7 +237,11 @@ impl<D: Dialect> Driver<D> {
             Permissions::Legacy => SandboxProfile::Off,
             Permissions::Ask | Permissions::Deny => SandboxProfile::Workspace,
         });
-        let limited = SandboxOptions { profile: Some(own.stricter(limit)), ..options.clone() };
+        let options = match &run.options.sandbox_reach {
+            Some(outer) => options.within(outer),
+            None => options.clone(),
+        };
+        let limited = SandboxOptions { profile: Some(own.stricter(limit)), ..options };
         // A child is confined even if its adapter waives the sandbox.
         limited.decide(Permissions::Ask, permissions, cwd)
     }

@@ -40,7 +40,13 @@ impl PooledWorker for FakeWorker {
 }
 
 fn key(cwd: &str, arguments: &'static [&'static str]) -> WorkerKey {
-    WorkerKey { owner: "ada".into(), cwd: cwd.into(), arguments, sandbox: SandboxProfile::Workspace }
+    WorkerKey {
+        owner: "ada".into(),
+        cwd: cwd.into(),
+        arguments,
+        sandbox: SandboxProfile::Workspace,
+        reach: None,
+    }
 }
 
 struct Fixture {

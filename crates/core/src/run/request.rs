@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::message::names;
-use crate::{ClientTool, Cost, MessageId, SandboxProfile, Usage, UsageReports};
+use crate::{ClientTool, Cost, MessageId, SandboxProfile, SandboxReach, Usage, UsageReports};
 
 /// The caller's own names for a request. Together with the owner they make acceptance exactly-once.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -69,6 +69,9 @@ pub struct RunOptions {
     /// denied if one denies it, and a person is asked if one asks. The server sets them for a delegated run.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub bounds: Vec<Vec<String>>,
+    /// The widest reach that the run's confined agents may have; the server sets it for a delegated run, by its parent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sandbox_reach: Option<SandboxReach>,
 }
 
 impl RunOptions {
@@ -99,6 +102,7 @@ impl RunOptions {
             sandbox: self.sandbox,
             denied: self.denied.clone(),
             bounds: self.bounds.clone(),
+            sandbox_reach: self.sandbox_reach.clone(),
         }
     }
 
@@ -137,6 +141,7 @@ impl RunOptions {
             sandbox: self.sandbox,
             denied: self.denied.clone(),
             bounds: self.bounds.clone(),
+            sandbox_reach: self.sandbox_reach.clone(),
         }
     }
 }

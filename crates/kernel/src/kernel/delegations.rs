@@ -9,7 +9,7 @@ pub use mainspring_api::RunDelegations;
 use mainspring_core::{
     AgentName, Block, Delegation, DelegationId, DelegationMode, DelegationResult, GrantEffect, GrantSource,
     Mode, NewDelegation, Policy, Refusal, RequestName, Run, RunId, RunLimits, RunOptions, RunStatus,
-    SandboxProfile, Session, Visibility,
+    SandboxProfile, SandboxReach, Session, Visibility,
 };
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -142,6 +142,8 @@ struct Bounds {
     folders: Option<Vec<String>>,
     /// The weakest sandbox.
     sandbox: Option<SandboxProfile>,
+    /// The widest reach of confined agents.
+    reach: Option<SandboxReach>,
     /// The rules of the run and of the runs above it.
     rules: Vec<Vec<String>>,
 }
@@ -353,6 +355,7 @@ impl Kernel {
                 folders: bounds.folders.clone(),
                 sandbox: bounds.sandbox,
                 bounds: bounds.rules.clone(),
+                sandbox_reach: bounds.reach.clone(),
                 ..request.options.clone()
             },
             policy: Policy::Enqueue,
@@ -376,6 +379,11 @@ impl Kernel {
             (profile, inherited) => profile.or(inherited),
         };
         let folder = confined.and_then(|sandbox| sandbox.folder.clone());
+        let reach = confined.and_then(|sandbox| sandbox.reach.clone()).map(|mut reach| {
+            // The working folder of the parent is in the reach of its children, too.
+            reach.writable.extend(folder.clone());
+            reach
+        });
         let layers = self.shared.layers(session, run, adapter);
         let definition = self.definition_rules(caller, &session.agent_definition).await?;
         let mut otherwise = self.shared.adapter(adapter)?.otherwise();
@@ -386,6 +394,7 @@ impl Kernel {
         Ok(Bounds {
             folders: folder.map(|folder| vec![folder]).or_else(|| own.folders.clone()),
             sandbox,
+            reach: reach.or_else(|| own.sandbox_reach.clone()),
             rules: layers.of_children(definition, &otherwise),
         })
     }

@@ -74,3 +74,32 @@ async fn a_confined_agent_cannot_use_the_users_own_mainspring() {
     let (_, session) = attack.server.get("/v1/sessions/s").await;
     assert_eq!(session.get("rules"), None, "{session}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_child_writes_only_the_configured_folders_of_its_parents_adapter() {
+    let [reach, sessions] =
+        ["reach", "sessions"].map(|_| tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap());
+    let command = json!([example("acp_agent"), sessions.path(), "resume"]);
+    let settings = format!(
+        "[adapters.loose]\nkind = \"acp\"\ncommand = {command}\nwritable = [{:?}, {:?}]\n\
+         [adapters.parent]\nkind = \"acp\"\ncommand = {command}\nwritable = [{1:?}]",
+        reach.path(),
+        sessions.path()
+    );
+    let attack = Attack::start(&settings).await;
+    let work = attack.path("work");
+    let touch = |name: &str| format!("shell touch {}", reach.path().join(name).display());
+    let start = async |adapter: &str, prompt: &str| {
+        let body = json!({"prompt": prompt, "adapter": adapter, "session": {"key": adapter}, "options": {"cwd": work}});
+        let (status, run) = attack.server.post("/v1/runs", body).await;
+        assert!(status.is_success(), "{run}");
+        attack.server.wait_ended(&run).await
+    };
+    let alone = start("loose", &touch("alone")).await;
+    assert!(reach.path().join("alone").exists(), "{alone}");
+    let input = json!({"mode": "call", "objective": touch("child"), "runMode": "act", "adapterId": "loose"});
+    let call = json!({"type": "tool_use", "callId": "c", "name": "delegate_agent", "input": input});
+    let parent = start("parent", &format!("relay {call}")).await;
+    let answer = parent["finalText"].as_str().unwrap();
+    assert!(answer.contains("Some(1)") && !reach.path().join("child").exists(), "{parent}");
+}
