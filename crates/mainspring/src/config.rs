@@ -15,6 +15,7 @@ mod adapters;
 mod error;
 mod file;
 mod models;
+mod owners;
 mod preview;
 mod rule;
 mod settings;
@@ -31,6 +32,7 @@ use serde::Serialize;
 pub(crate) use adapters::DEFAULT_MAX_PROCESSES;
 pub use adapters::{ADAPTER_SETTINGS, AdapterConfig, AdapterKind, AdapterSetting, Permissions};
 pub use error::{ConfigError, Problem};
+pub use owners::{OWNER_SETTINGS, OwnerConfig, OwnerSetting};
 pub use preview::{Effect, EffectKind};
 pub use rule::Value;
 pub use settings::{Config, Durability, OnOrphan, Retry, SETTINGS, Setting, Stdio, Titles};
@@ -177,7 +179,7 @@ impl Config {
 }
 
 impl Resolved {
-    /// Lists every setting in the order of the table, then the settings of adapters, then providers, models, prices and
+    /// Lists every setting in the order of the table, then the settings of adapters and owners, then providers, models, prices and
     /// MCP servers.
     pub fn rows(&self) -> Vec<SettingRow> {
         let origin = |key: &str| self.origins.get(key).cloned().unwrap_or(Origin::Default);
@@ -198,6 +200,17 @@ impl Resolved {
                     origin: origin(&key),
                     key,
                     description: setting.description,
+                }));
+            }
+        }
+        for (name, owner) in &self.config.owners {
+            for setting in OWNER_SETTINGS {
+                let key = settings::owner_key(name, setting.key);
+                rows.extend((setting.show)(owner).map(|value| SettingRow {
+                    value,
+                    origin: origin(&key),
+                    key,
+                    description: setting.description(),
                 }));
             }
         }
@@ -239,6 +252,9 @@ impl Resolved {
             Some(settings::Target::Setting(setting)) => setting.read(&mut self.config, &input),
             Some(settings::Target::Adapter(name, setting)) => {
                 (setting.read)(self.config.adapters.entry(name.to_owned()).or_default(), &input)
+            }
+            Some(settings::Target::Owner(name, setting)) => {
+                (setting.read)(self.config.owners.entry(name.to_owned()).or_default(), &input)
             }
             None => return Err(Problem::unknown_key(key, origin)),
         };

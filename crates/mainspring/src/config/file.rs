@@ -48,6 +48,8 @@ impl Reader<'_> {
                 self.read_nested(&key, value);
             } else if is_plain && key == "adapters" {
                 self.read_adapters(value);
+            } else if is_plain && key == "owners" {
+                self.read_owners(value);
             } else if is_plain && MODEL_TABLES.contains(&key.as_str()) {
                 // Read as a whole by `models`.
             } else {
@@ -78,6 +80,15 @@ impl Reader<'_> {
                 let (written, origin) = (format!("{:?}", name.get_ref()), self.origin(name.span().start));
                 self.problems.push(Problem::Invalid { key: "adapters".into(), written, origin, allowed });
             }
+        }
+    }
+
+    fn read_owners(&mut self, value: &Spanned<DeValue<'_>>) {
+        let DeValue::Table(table) = value.get_ref() else {
+            return self.report_invalid("owners", value, "a table: write [owners.NAME] for each owner");
+        };
+        for (name, value) in table {
+            self.read_nested(&format!("owners.{}", name.get_ref()), value);
         }
     }
 

@@ -9,11 +9,12 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use mainspring_agent::ModelsConfig;
-use mainspring_core::{Limits, Supervision};
+use mainspring_core::{Limits, Quotas, Supervision};
 use mainspring_http::HttpLimits;
 use mainspring_kernel::policy;
 
 use super::adapters::{ADAPTER_SETTINGS, AdapterConfig, AdapterSetting, WORKER_COUNT_RANGE};
+use super::owners::{OWNER_SETTINGS, OwnerConfig, OwnerSetting};
 use super::rule::{
     self, Input, Keywords, Rule, Value, adapter_name, address, command, host_names, keyword, log_filter,
     number, owner_name, path, policy_rules, url,
@@ -46,6 +47,8 @@ macro_rules! settings {
             $( $(#[$group_doc])* pub $group: $group_type, )*
             /// The settings of adapters, by adapter name.
             pub adapters: BTreeMap<String, AdapterConfig>,
+            /// The settings of owners, by name.
+            pub owners: BTreeMap<String, OwnerConfig>,
             /// Model providers, profiles and prices.
             pub models: ModelsConfig,
         }
@@ -57,6 +60,7 @@ macro_rules! settings {
                     $( $key: $default, )*
                     $( $group: $group_type { $( $group_key: $group_default, )* }, )*
                     adapters: BTreeMap::new(),
+                    owners: BTreeMap::new(),
                     models: ModelsConfig::default(),
                 }
             }
@@ -67,6 +71,7 @@ macro_rules! settings {
             $( settings!(@setter $doc, $key, $type); )*
             $( settings!(@setter concat!("Sets the group `", stringify!($group), "`."), $group, $group_type); )*
             settings!(@setter "The settings of adapters, by adapter name.", adapters, BTreeMap<String, AdapterConfig>);
+            settings!(@setter "The settings of owners, by name.", owners, BTreeMap<String, OwnerConfig>);
             settings!(@setter "Model providers, profiles and prices.", models, ModelsConfig);
         }
 
@@ -197,8 +202,31 @@ settings! {
         headers, number(1, 10_000), HttpLimits::default().headers;
         /// Milliseconds in which the headers of a connection's next request must arrive.
         header_ms, number(1, HOUR_MS), HttpLimits::default().header_ms;
-        /// Milliseconds in which the body of a request must arrive.
+        /// Milliseconds in which the body of a request must arrive; uploaded files may take longer.
         body_ms, number(1, HOUR_MS), HttpLimits::default().body_ms;
+        /// Minimum bytes per second at which an uploaded file arrives, after `http.body_ms`.
+        body_rate, number(1, 1 << 30), HttpLimits::default().body_rate;
+        /// Maximum number of open connections; at the limit the longest idle one makes room.
+        connections, number(1, 1_000_000), HttpLimits::default().connections;
+        /// Maximum number of open connections of one address; those of this machine do not count.
+        connections_per_address, number(1, 1_000_000), HttpLimits::default().connections_per_address;
+    }
+    /// Limits of every owner; 0 means no limit.
+    quotas: Quotas {
+        /// Maximum number of queued prompts of one owner; 0 for no limit besides its share.
+        queued_prompts, number(0, 10_000_000), Quotas::default().queued_prompts;
+        /// Maximum number of active runs of one owner; 0 for no limit besides its share.
+        active_runs, number(0, 1_000_000), Quotas::default().active_runs;
+        /// Maximum number of concurrent requests of one owner; 0 for no limit besides its share.
+        requests, number(0, 1_000_000), Quotas::default().requests;
+        /// Maximum number of open streams and waiting requests of one owner; 0 for no limit besides its share.
+        streams, number(0, 1_000_000), Quotas::default().streams;
+        /// Maximum bytes of messages and artifacts of one owner; 0 for no limit.
+        stored_bytes, number(0, 1 << 50), Quotas::default().stored_bytes;
+        /// Maximum number of artifacts of one owner; 0 for no limit.
+        artifacts, number(0, 1 << 40), Quotas::default().artifacts;
+        /// Maximum number of versions of agent definitions that one owner makes; 0 for no limit of its own.
+        agents, number(0, 10_000), Quotas::default().agents;
     }
     /// Limits of a host that communicates over standard input and output.
     stdio: Stdio {
@@ -333,6 +361,7 @@ impl Setting {
 pub(super) enum Target<'a> {
     Setting(&'static Setting),
     Adapter(&'a str, &'static AdapterSetting),
+    Owner(&'a str, &'static OwnerSetting),
 }
 
 /// Finds the setting that `key` names, if there is one.
@@ -340,9 +369,19 @@ pub(super) fn find_target(key: &str) -> Option<Target<'_>> {
     if let Some(setting) = SETTINGS.iter().find(|setting| setting.key == key) {
         return Some(Target::Setting(setting));
     }
+    if let Some(owner) = key.strip_prefix("owners.") {
+        // The name of an owner may have dots, the name of a setting has none.
+        let (name, key) = owner.rsplit_once('.')?;
+        let setting = OWNER_SETTINGS.iter().find(|setting| setting.key == key)?;
+        return Some(Target::Owner(name, setting));
+    }
     let (name, key) = key.strip_prefix("adapters.")?.split_once('.')?;
     let setting = ADAPTER_SETTINGS.iter().find(|setting| setting.key == key)?;
     rule::is_adapter_name(name).then_some(Target::Adapter(name, setting))
+}
+
+pub(super) fn owner_key(name: &str, key: &str) -> String {
+    format!("owners.{name}.{key}")
 }
 
 pub(super) fn adapter_key(name: &str, key: &str) -> String {
