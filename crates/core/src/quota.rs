@@ -142,7 +142,7 @@ mod tests {
         assert_eq!(shared_out(8, 1), [4]);
         assert_eq!(shared_out(9, 2), [3, 3]);
         assert_eq!(shared_out(1, 1), [1]);
-        for size in 2..40 {
+        for size in 2..40_usize {
             for owners in 1..size.ilog2() as usize {
                 let used: usize = shared_out(size, owners).iter().sum();
                 assert!(used < size, "{owners} owners leave nothing of {size}");

@@ -125,8 +125,11 @@ const OTHER_OPEN_FILES: u64 = 1024;
 /// stays lower, fewer connections are accepted, so that there are always files for other things.
 fn fit_open_files(limits: HttpLimits) -> HttpLimits {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    // Not the system's maximum: agents inherit the limit, and some programs start by closing every possible file.
-    let wanted = u64::try_from(limits.connections).unwrap_or(u64::MAX).saturating_add(OTHER_OPEN_FILES);
+    // Twice the streams and requests: the other half is for idle connections, the store and agents. Not the system's
+    // maximum: agents inherit the limit, and some programs start by closing every possible file.
+    let streams = u64::try_from(2 * (limits.streams + limits.requests)).unwrap_or(u64::MAX);
+    let connections = u64::try_from(limits.connections).unwrap_or(u64::MAX);
+    let wanted = streams.max(connections.saturating_add(OTHER_OPEN_FILES));
     let possible = maximum.map_or(wanted, |maximum| maximum.min(wanted));
     let mut allowed = current.unwrap_or(u64::MAX);
     if allowed < possible {
