@@ -308,7 +308,7 @@ mod tests {
         b.progress();
         let e = connections.open(None).unwrap();
         assert!(d.closing.is_cancelled(), "a response that nobody reads makes room where nothing is idle");
-        [&b, &e].map(Connection::busy);
+        [&b, &e].into_iter().for_each(Connection::busy);
         assert!(connections.open(None).is_none());
         assert_eq!((connections.count(), connections.dropped()), (3, 3));
         drop((a, b, c, d, e));
@@ -329,7 +329,7 @@ mod tests {
             [&one, &two, &other, &three].map(|one| one.closing.is_cancelled()),
             [true, false, false, false]
         );
-        [&two, &three].map(Connection::busy);
+        [&two, &three].into_iter().for_each(Connection::busy);
         assert!(connections.open(address("10.0.0.1:4")).is_none());
         assert_eq!(address("[2001:db8::1]:1"), address("[2001:db8::2:3]:1"));
         assert_eq!((address("127.0.0.1:1"), address("[::1]:1")), (None, None));

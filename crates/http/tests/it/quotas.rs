@@ -110,7 +110,7 @@ async fn configured_quotas_bind_every_owner_with_exceptions() {
         (of_ada.active_runs, of_ada.agents) = (Some(0), Some(2));
     }))
     .await;
-    let mut status = async |owner: &str, n: u32| {
+    let status = async |owner: &str, n: u32| {
         let (status, run) = send_request(server.prompt_by(owner, &format!("{owner}{n}"), "hang")).await;
         run["status"].as_str().filter(|_| status.is_success()).unwrap_or("refused").to_owned()
     };
@@ -242,7 +242,7 @@ async fn stored_bytes_and_artifacts_are_limited_and_deleting_frees() {
     let (status, third) = send_request(upload("x".repeat(60_000).into())).await;
     assert_eq!(status, StatusCode::CREATED, "{third}");
     let (status, _) = send_request(server.by(MALLORY, Method::DELETE, "/v1/sessions/s")).await;
-    assert_eq!(status, StatusCode::OK);
+    assert_eq!(status, StatusCode::NO_CONTENT);
     let long = "say x; ".repeat(9_000);
     let freed = async {
         // The data of a deleted session is removed in the background.
