@@ -533,7 +533,7 @@ pub fn apply(run: &mut Run, body: &Body, attempt: Option<AttemptId>, wait: Optio
             run.attempts = *attempt_no;
             run.last_attempt = attempt;
             run.started_at = run.started_at.or(Some(at));
-            // The output of an earlier attempt is not that of this one.
+            // Discards the output of an earlier attempt.
             run.output = None;
         }
         Body::RunMerged { into_run_id } => run.merged_into = Some(*into_run_id),
