@@ -18,6 +18,7 @@ pub mod limits;
 pub mod message;
 pub mod model;
 mod process;
+pub mod quota;
 pub mod record;
 pub mod refusal;
 pub mod retry;
@@ -61,12 +62,13 @@ pub use limits::{BadName, Limits};
 pub use message::{Block, FileLocation, Message, MessageStatus, Role};
 pub use model::{KeyPresence, ModelList, ModelPrice, ModelProfile, ModelProvider};
 pub use process::{LeftProcess, Supervision};
+pub use quota::{OwnerQuotas, PoolUse, Quotas, Resource};
 pub use record::{Artifact, ArtifactRole, AuthMethod, Grant, GrantEffect, GrantSource};
 pub use refusal::{Failure, FirstAnswer, Refusal};
 pub use retry::{Fallback, NextAttempt, RetryReason, RunChange};
 pub use run::{
-    Budget, Limit, Mode, Place, Policy, RequestName, Run, RunLimits, RunOption, RunOptions, RunOutput,
-    RunState, RunStatus,
+    AgentLimits, Budget, Limit, Mode, Place, Policy, RequestName, Run, RunLimits, RunOption, RunOptions,
+    RunOutput, RunState, RunStatus,
 };
 pub use sandbox::{Enforcement, Sandbox, SandboxProfile, SandboxReach};
 pub use session::{ExternalRef, LegacyAlias, Origin, Session, SessionStatus, TitleSource};

@@ -8,7 +8,8 @@ use mainspring_kernel::kernel::DelegationRequest;
 
 use crate::access::Authenticated;
 use crate::body::{DelegationPath, IdempotencyHeader, Json, JsonObject, RunPath, idempotency_key};
-use crate::runs::{PreferHeader, preferred_wait};
+use crate::runs::{PreferHeader, waited};
+use crate::watch::RequestSlot;
 use crate::{Http, Problem};
 
 /// Delegates work of an active run to a child session; a repeated request creates no second child
@@ -27,15 +28,13 @@ pub(super) async fn run_delegate(
     State(http): State<Http>,
     Authenticated(caller): Authenticated,
     RunPath(run): RunPath,
+    slot: RequestSlot,
     headers: HeaderMap,
     JsonObject(mut work): JsonObject<Delegate>,
 ) -> Result<Response, Problem> {
     work.idempotency_key = idempotency_key(&headers)?.map(str::to_owned);
     let made = http.kernel.run_delegate(&caller, run, DelegationRequest::try_from(work)?).await?;
-    let run = match preferred_wait(&headers) {
-        Some(timeout) => http.kernel.run_wait(&caller, made.run.id, timeout).await?,
-        None => made.run,
-    };
+    let run = waited(&http, &caller, &slot, &headers, &made.run).await?;
     let (delegation, outcome) = http.kernel.delegation_get(&caller, made.delegation.id).await?;
     let ready = made.replayed || run.state.status().is_ended();
     let status = if ready { StatusCode::OK } else { StatusCode::ACCEPTED };

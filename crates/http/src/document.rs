@@ -34,6 +34,7 @@ pub(super) const RESOURCE_PROBLEMS: &[ProblemRow] = &[
     OPEN_PROBLEMS[0],
     OPEN_PROBLEMS[1],
     OPEN_PROBLEMS[2],
+    (StatusCode::TOO_MANY_REQUESTS, "quota_reached"),
     (StatusCode::SERVICE_UNAVAILABLE, "overloaded"),
     (StatusCode::SERVICE_UNAVAILABLE, "shutting_down"),
 ];

@@ -128,7 +128,7 @@ fn stream_response(
     items: Subscription,
     run: Option<RunId>,
 ) -> Result<Response, Problem> {
-    let permit = http.streams.acquire(&http.limits, Some(items.session()))?;
+    let permit = http.streams.acquire(&http.kernel, &caller.owner, Some(items.session()))?;
     let (kernel, key_ended, stop) = (http.kernel.clone(), key_ended(http, &caller), http.stop.clone());
     Ok(sse_response(frames(Reader {
         _permit: permit,

@@ -10,8 +10,9 @@ use std::sync::{Arc, OnceLock};
 use axum::http::Method;
 use axum::routing::post;
 use axum::{Router, middleware};
+use mainspring_core::Resource;
 use mainspring_kernel::Kernel;
-use tokio::sync::Semaphore;
+use mainspring_kernel::quotas::Pool;
 use tokio_util::sync::CancellationToken;
 
 mod access;
@@ -19,6 +20,7 @@ mod agents;
 mod artifacts;
 mod bindings;
 mod body;
+mod connections;
 mod delegations;
 mod document;
 mod endpoint;
@@ -41,6 +43,7 @@ mod problem;
 mod runs;
 mod search;
 mod sessions;
+mod slow_body;
 mod state;
 mod streams;
 mod strict;
@@ -49,6 +52,7 @@ mod tree;
 mod watch;
 
 pub use access::Access;
+pub use connections::{Connections, Peer};
 pub use document::document;
 pub use limits::HttpLimits;
 pub use listen::serve;
@@ -67,7 +71,8 @@ pub struct Http {
     limits: HttpLimits,
     body_bytes: usize,
     /// One permit per request that may be handled concurrently.
-    requests: Arc<Semaphore>,
+    requests: Arc<Pool>,
+    connections: Connections,
     streams: Arc<streams::Streams>,
     mcp: Arc<mcp::Service>,
     operations: Arc<Operations>,
@@ -167,11 +172,12 @@ impl Http {
         // A body holds a prompt, a system prompt, metadata and model options. JSON escapes grow each at most sixfold.
         let texts = kernel.limits().prompt_bytes.saturating_add(kernel.limits().metadata_bytes);
         let body_bytes = texts.saturating_mul(12).saturating_add(64 << 10);
-        let streams = Arc::<streams::Streams>::default();
+        let streams = streams::Streams::new(limits);
+        let connections = Connections::from(limits);
         Self {
             operations: Arc::default(),
             document: Arc::default(),
-            metrics: Arc::new(metrics::Metrics::new(kernel.clone(), streams.clone())),
+            metrics: Arc::new(metrics::Metrics::new(kernel.clone(), streams.clone(), connections.clone())),
             mcp: Arc::new(mcp::service(&kernel, body_bytes, stop.clone())),
             kernel,
             access: Arc::new(access),
@@ -179,7 +185,8 @@ impl Http {
             stop,
             limits,
             body_bytes,
-            requests: Arc::new(Semaphore::new(limits.requests)),
+            requests: Pool::new(Resource::Requests, limits.requests),
+            connections,
             streams,
         }
     }
@@ -187,6 +194,11 @@ impl Http {
     /// Also accepts requests to these host names.
     pub fn with_hosts(self, hosts: &[String]) -> Self {
         Self { hosts: hosts.into(), ..self }
+    }
+
+    /// Returns the connections of this server, to serve its router with.
+    pub fn connections(&self) -> Connections {
+        self.connections.clone()
     }
 
     /// Builds the router with all endpoints and middleware.
@@ -201,7 +213,7 @@ impl Http {
         let bounded = resources
             .route(mcp::PATH, post(mcp::mcp_message))
             .layer(middleware::from_fn_with_state(self.clone(), strict::refuse_unknown_input))
-            .layer(middleware::from_fn_with_state(self.clone(), watch::limit_concurrency));
+            .layer(middleware::from_fn_with_state(self.clone(), watch::admit));
         open.merge(bounded)
             .fallback(problem::no_such_endpoint)
             .method_not_allowed_fallback(problem::no_such_method)

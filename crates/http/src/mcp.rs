@@ -28,6 +28,7 @@ use rmcp::{ErrorData, RoleServer, ServerHandler};
 use tokio_util::sync::CancellationToken;
 
 use crate::access::{Authenticated, key_ended};
+use crate::watch::RequestSlot;
 use crate::{Http, Problem, body};
 
 /// The path of the endpoint.
@@ -54,11 +55,14 @@ pub(super) fn service(kernel: &Kernel, body_bytes: usize, stop: CancellationToke
 pub(super) async fn mcp_message(
     State(http): State<Http>,
     Authenticated(caller): Authenticated,
+    slot: RequestSlot,
     request: Request,
 ) -> Result<Response, Problem> {
-    let permit = http.streams.acquire(&http.limits, None)?;
+    let permit = http.streams.acquire(&http.kernel, &caller.owner, None)?;
     let (mut parts, content) = request.into_parts();
     let content = body::read(&http, content).await?;
+    // A tool may wait for a run.
+    slot.release();
     let mut key_ended = key_ended(&http, &caller);
     parts.extensions.insert(caller);
     let request = Request::from_parts(parts, Body::from(content));

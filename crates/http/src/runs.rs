@@ -17,6 +17,7 @@ use crate::body::{
 };
 use crate::host_calls::{HostHeader, host_name};
 use crate::sessions::{page_of, page_start};
+use crate::watch::RequestSlot;
 use crate::{Http, Problem, events};
 
 /// The problems of a prompt that is not accepted, or is accepted and cannot be streamed.
@@ -52,10 +53,11 @@ const PROMPT_PROBLEMS: &[&str] = &[
 pub(super) async fn run_create(
     State(http): State<Http>,
     Authenticated(caller): Authenticated,
+    slot: RequestSlot,
     headers: HeaderMap,
     JsonObject(prompt): JsonObject<Prompt>,
 ) -> Result<Response, Problem> {
-    create(&http, &caller, &headers, prompt).await
+    create(&http, &caller, &slot, &headers, prompt).await
 }
 
 /// Sends a prompt to an existing session
@@ -72,6 +74,7 @@ pub(super) async fn run_create_in(
     State(http): State<Http>,
     Authenticated(caller): Authenticated,
     SessionPath(by): SessionPath,
+    slot: RequestSlot,
     headers: HeaderMap,
     JsonObject(mut prompt): JsonObject<Prompt>,
 ) -> Result<Response, Problem> {
@@ -79,7 +82,7 @@ pub(super) async fn run_create_in(
         return Err(Problem::invalid("the path names the session; leave it out of the body"));
     }
     prompt.session.session_id = Some(http.kernel.session_get(&caller, &by).await?.id);
-    create(&http, &caller, &headers, prompt).await
+    create(&http, &caller, &slot, &headers, prompt).await
 }
 
 /// Documents the header that makes the response wait for the run.
@@ -95,6 +98,7 @@ pub(super) struct PreferHeader {
 async fn create(
     http: &Http,
     caller: &Caller,
+    slot: &RequestSlot,
     headers: &HeaderMap,
     mut prompt: Prompt,
 ) -> Result<Response, Problem> {
@@ -105,15 +109,29 @@ async fn create(
     if events::wants_stream(headers) {
         return events::run_stream(http, caller, &accepted).await;
     }
-    let run = match preferred_wait(headers) {
-        Some(timeout) => http.kernel.run_wait(caller, accepted.run.id, timeout).await?,
-        None => accepted.run.clone(),
-    };
+    let run = waited(http, caller, slot, headers, &accepted.run).await?;
     Ok(accepted_response(&accepted, run))
 }
 
+/// Waits for a run as long as the client prefers to. A waiting request counts as a stream; without a place for one more
+/// it is answered at once.
+pub(super) async fn waited(
+    http: &Http,
+    caller: &Caller,
+    slot: &RequestSlot,
+    headers: &HeaderMap,
+    run: &Run,
+) -> Result<Run, Problem> {
+    let Some(timeout) = preferred_wait(headers) else { return Ok(run.clone()) };
+    let Ok(_permit) = http.streams.acquire(&http.kernel, &caller.owner, None) else {
+        return Ok(run.clone());
+    };
+    slot.release();
+    Ok(http.kernel.run_wait(caller, run.id, timeout).await?)
+}
+
 /// Reads how long the client wants to wait: `wait=N` seconds, at most a minute.
-pub(super) fn preferred_wait(headers: &HeaderMap) -> Option<Duration> {
+fn preferred_wait(headers: &HeaderMap) -> Option<Duration> {
     let prefer = headers.get("prefer")?.to_str().ok()?;
     let wait = prefer.split([',', ';']).find_map(|part| part.trim().strip_prefix("wait="))?;
     Some(Duration::from_secs(wait.parse::<u64>().ok()?.min(60)))

@@ -1,8 +1,8 @@
 //! Errors of the kernel: a stable code, and a message that names the object and the remedy.
 
 use mainspring_core::{
-    BadIdPrefix, BadName, Cursor, MessageId, Position, Refusal, RunId, RunOption, RunStatus, SessionId,
-    UsageReports, VersionMismatch,
+    BadIdPrefix, BadName, Cursor, MessageId, Position, Refusal, Resource, RunId, RunOption, RunStatus,
+    SessionId, UsageReports, VersionMismatch,
 };
 
 use crate::folders::FolderRefusal;
@@ -200,6 +200,28 @@ pub enum Error {
         /// Capacity of the queue.
         limit: usize,
     },
+    /// The owner has reached a limit that is set for it. Retry later if the resource comes back by itself.
+    #[error("the owner has reached its quota of {limit} {}: {}", noun(*.resource), remedy(*.resource))]
+    QuotaReached {
+        /// The limited resource.
+        resource: Resource,
+        /// The limit.
+        limit: u64,
+    },
+    /// The owner has its share of a pool; the rest is kept for others. Retry later.
+    #[error(
+        "the owner has {own} {} at the same time, and only {free} more are left for everybody: {}",
+        noun(*.resource),
+        remedy(*.resource)
+    )]
+    ShareReached {
+        /// The shared resource.
+        resource: Resource,
+        /// What the owner uses.
+        own: usize,
+        /// What is left.
+        free: usize,
+    },
     /// An awaited run needs a worker of an adapter, and waiting runs hold all of them. Retry later.
     #[error(
         "all {limit} workers of {adapter:?} are at work, and a run that is waited for cannot wait for one; \
@@ -250,6 +272,7 @@ pub enum Error {
 impl Error {
     mainspring_core::codes! {
         Self::NotFound { .. } => "not_found",
+        Self::QuotaReached { .. } | Self::ShareReached { .. } => "quota_reached",
         Self::Forbidden(_) => "forbidden",
         Self::NoLiveAttempt => "no_authority",
         Self::FolderNotAllowed(_) => "folder_not_allowed",
@@ -295,6 +318,11 @@ impl Error {
         matches!(
             self,
             Self::Overloaded { .. }
+                | Self::ShareReached { .. }
+                | Self::QuotaReached {
+                    resource: Resource::QueuedPrompts | Resource::Requests | Resource::Streams,
+                    ..
+                }
                 | Self::AdapterFull { .. }
                 | Self::TooManyChildren { .. }
                 | Self::ShuttingDown
@@ -318,6 +346,30 @@ impl Error {
 /// The second remedy for an unused option.
 fn alternatives(using: &str) -> String {
     if using.is_empty() { String::new() } else { format!(", or choose an adapter that does: {using}") }
+}
+
+/// The plural of a resource, for people.
+fn noun(resource: Resource) -> &'static str {
+    match resource {
+        Resource::QueuedPrompts => "queued prompts",
+        Resource::Requests => "requests",
+        Resource::Streams => "open streams and waiting requests",
+        Resource::StoredBytes => "stored bytes",
+        Resource::Artifacts => "artifacts",
+        Resource::Agents => "versions of agents",
+    }
+}
+
+/// What an owner does that has reached its limit.
+fn remedy(resource: Resource) -> &'static str {
+    match resource {
+        Resource::QueuedPrompts => "wait until some of them have run",
+        Resource::Requests => "wait until some of them are answered",
+        Resource::Streams => "close some of them, or wait until they end",
+        Resource::StoredBytes => "delete sessions or artifacts",
+        Resource::Artifacts => "delete some of them",
+        Resource::Agents => "ask the operator of the server for more",
+    }
 }
 
 fn unkept(limit: &str, reports: UsageReports) -> &'static str {

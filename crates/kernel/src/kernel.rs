@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-use mainspring_core::{Cursor, Limits, ModelList, NodeId, RunLimits, RunOptions, SessionId};
+use mainspring_core::{Cursor, Limits, ModelList, NodeId, Resource, RunLimits, RunOptions, SessionId};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
@@ -23,6 +23,7 @@ use crate::folders::{Folders, check_folder_usable};
 use crate::ids::Ids;
 use crate::meters::{Counts, Meters};
 use crate::owner_events::OwnerWakers;
+use crate::quotas::OwnerLimits;
 use crate::scheduler::Scheduler;
 use crate::store::{Fence, LostEvents, Request, Store, StoreError};
 use crate::store_health::StoreHealth;
@@ -90,7 +91,7 @@ pub(crate) const STOP_WITHOUT_STORE_MS: u64 = 2_000;
 /// The entry point of every operation. Cheap to clone.
 #[derive(Clone)]
 pub struct Kernel {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
 }
 
 /// State shared by the kernel and all actors.
@@ -98,6 +99,7 @@ pub(crate) struct Shared {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) adapters: BTreeMap<String, Arc<dyn Adapter>>,
     pub(crate) options: Options,
+    pub(crate) owner_limits: OwnerLimits,
     pub(crate) clock: Clock,
     pub(crate) ids: Ids,
     pub(crate) node: NodeId,
@@ -118,6 +120,8 @@ pub(crate) struct Shared {
     pending_waits: Arc<waits::PendingWaits>,
     shares: Arc<delegations::Shares>,
     work: watch::Sender<Work>,
+    /// The queued runs of each owner that has any.
+    queued: Mutex<HashMap<String, usize>>,
     pub(crate) store_health: Arc<StoreHealth>,
     pub(crate) logins: logins::Logins,
     /// The cursors of events that were lost with a restore.
@@ -149,7 +153,9 @@ impl Kernel {
         let health = store_health.clone();
         tasks.spawn(crate::flusher::flush(store.clone(), clock.clone(), flushes, health, tasks.clone()));
         // No permits until recovery is complete, so that a failed start has executed nothing.
-        let scheduler = Scheduler::new(0, options.adapter_workers.clone());
+        let owner_limits =
+            OwnerLimits::new(options.owner.clone(), options.quotas, options.owner_quotas.clone());
+        let scheduler = Scheduler::new(0, options.adapter_workers.clone(), owner_limits.clone());
         let node = options.node.unwrap_or_else(|| ids.node());
         let blobs = options.artifacts.as_deref().map(Blobs::new);
         let search_stale = Arc::<Notify>::default();
@@ -159,6 +165,7 @@ impl Kernel {
             store,
             adapters,
             options,
+            owner_limits,
             clock,
             ids,
             node,
@@ -176,6 +183,7 @@ impl Kernel {
             pending_waits: Arc::default(),
             shares: Arc::default(),
             work: watch::Sender::new(Work::default()),
+            queued: Mutex::default(),
             store_health: store_health.clone(),
             logins: logins::Logins::default(),
             lost_events,
@@ -504,20 +512,38 @@ impl Shared {
         });
     }
 
-    /// Replaces one session's share of the work counts.
-    pub(crate) fn work_changed(&self, before: Work, now: Work) {
-        if before != now {
-            self.work.send_modify(|work| {
-                work.queued = work.queued + now.queued - before.queued;
-                work.blocked = work.blocked + now.blocked - before.blocked;
-                work.active = work.active + now.active - before.active;
-            });
+    /// Replaces the share that one session of `owner` has in the work counts.
+    pub(crate) fn work_changed(&self, owner: &str, before: Work, now: Work) {
+        if before == now {
+            return;
         }
+        let (queued_before, queued) = (before.queued + before.blocked, now.queued + now.blocked);
+        if queued_before != queued {
+            let mut owners = self.queued.lock();
+            let own = owners.get(owner).copied().unwrap_or(0) + queued - queued_before;
+            match own {
+                0 => drop(owners.remove(owner)),
+                own => drop(owners.insert(owner.to_owned(), own)),
+            }
+        }
+        self.work.send_modify(|work| {
+            work.queued = work.queued + now.queued - before.queued;
+            work.blocked = work.blocked + now.blocked - before.blocked;
+            work.active = work.active + now.active - before.active;
+        });
     }
 
-    /// Number of queued runs in all sessions.
-    pub(crate) fn queue_len(&self) -> usize {
-        let work = self.work.borrow();
-        work.queued + work.blocked
+    /// Refuses one more queued run of `owner` if the queue is full, or if the owner has its share of it.
+    pub(crate) fn check_queue(&self, owner: &str) -> Result<(), Error> {
+        let limit = self.options.limits.queue_total;
+        let waiting = {
+            let work = self.work.borrow();
+            work.queued + work.blocked
+        };
+        if waiting >= limit {
+            return Err(Error::Overloaded { what: "the queue", limit });
+        }
+        let own = self.queued.lock().get(owner).copied().unwrap_or(0);
+        self.check_share(Resource::QueuedPrompts, owner, own, limit - waiting)
     }
 }

@@ -17,6 +17,7 @@ pub mod kernel;
 pub mod meters;
 pub mod owner_events;
 pub mod policy;
+pub mod quotas;
 mod scheduler;
 pub mod search;
 pub mod store;

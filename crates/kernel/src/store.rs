@@ -359,6 +359,18 @@ pub trait Store: Send + Sync + 'static {
 
     /// Number of versions that an owner has made, including deleted ones.
     async fn agent_count(&self, owner: &str) -> Result<usize, StoreError>;
+
+    /// What an owner stores. Costs the same however much it is.
+    async fn owner_usage(&self, owner: &str) -> Result<OwnerUsage, StoreError>;
+}
+
+/// What an owner stores, in sessions that are not purged yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct OwnerUsage {
+    /// Bytes of messages, as JSON, and of artifacts.
+    pub bytes: u64,
+    /// Number of artifacts.
+    pub artifacts: u64,
 }
 
 /// Why the store failed, by what the caller does next.

@@ -210,7 +210,7 @@ impl Resolved {
                     value,
                     origin: origin(&key),
                     key,
-                    description: setting.description,
+                    description: setting.description(),
                 }));
             }
         }

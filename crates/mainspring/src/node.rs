@@ -216,6 +216,8 @@ fn kernel_options(config: &Config) -> Options {
     Options {
         limits: config.limits.clone(),
         owner: Some(config.owner.clone()),
+        quotas: config.quotas,
+        owner_quotas: config.owners.iter().map(|(name, owner)| (name.clone(), owner.quotas)).collect(),
         adapter: config.adapter.clone(),
         max_workers: config.max_workers,
         adapter_workers: config

@@ -66,7 +66,7 @@ impl Server {
     /// Serves `node` on its socket, and on `listen` if given.
     pub async fn start(node: &Node, config: &Config, listen: Option<SocketAddr>) -> Result<Self, ServeError> {
         let token = token::read_or_create(&config.state_dir).map_err(ServeError::Token)?;
-        raise_open_file_limit(config.http);
+        let limits = fit_open_files(config.http);
         let kernel = node.kernel().clone();
         let tcp = match listen {
             Some(address) => Some(bind_tcp(address).await?),
@@ -77,14 +77,15 @@ impl Server {
         let unix = bind_socket(&socket)?;
         let (closing, stop, tasks) = (CancellationToken::new(), CancellationToken::new(), Tasks::default());
         let access = Access::new(&token, &config.owner);
-        let http = Http::new(kernel.clone(), access, config.http, stop.clone());
+        let http = Http::new(kernel.clone(), access, limits, stop.clone());
+        let connections = http.connections();
         let router = http.with_hosts(&config.allowed_hosts).router();
         if let Some(tcp) = tcp {
             // Streamed data is sent without delay. A connection that refuses the option is slower, but works.
             let tcp = tcp.tap_io(|stream| stream.set_nodelay(true).unwrap_or_default());
-            tasks.spawn(mainspring_http::serve(tcp, router.clone(), config.http, closing.clone()));
+            tasks.spawn(mainspring_http::serve(tcp, router.clone(), connections.clone(), closing.clone()));
         }
-        tasks.spawn(mainspring_http::serve(unix, router, config.http, closing.clone()));
+        tasks.spawn(mainspring_http::serve(unix, router, connections, closing.clone()));
         Ok(Self { kernel, socket, address, closing, stop, tasks })
     }
 
@@ -117,19 +118,31 @@ impl Server {
     }
 }
 
-/// Raises the limit of open files: every stream is one, and most systems allow a process 1,024 by default.
-fn raise_open_file_limit(limits: HttpLimits) {
+/// Files that are kept for the store, agents and artifacts.
+const OTHER_OPEN_FILES: u64 = 1024;
+
+/// Raises the limit of open files: every connection is one, and most systems allow a process 1,024 by default. Where it
+/// stays lower, fewer connections are accepted, so that there are always files for other things.
+fn fit_open_files(limits: HttpLimits) -> HttpLimits {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     // Twice the streams and requests: the other half is for idle connections, the store and agents. Not the system's
     // maximum: agents inherit the limit, and some programs start by closing every possible file.
-    let wanted = u64::try_from(2 * (limits.streams + limits.requests)).unwrap_or(u64::MAX);
-    let wanted = maximum.map_or(wanted, |maximum| maximum.min(wanted));
-    if current.is_none_or(|current| current >= wanted) {
-        return;
+    let streams = u64::try_from(2 * (limits.streams + limits.requests)).unwrap_or(u64::MAX);
+    let connections = u64::try_from(limits.connections).unwrap_or(u64::MAX);
+    let wanted = streams.max(connections.saturating_add(OTHER_OPEN_FILES));
+    let possible = maximum.map_or(wanted, |maximum| maximum.min(wanted));
+    let mut allowed = current.unwrap_or(u64::MAX);
+    if allowed < possible {
+        match setrlimit(Resource::Nofile, Rlimit { current: Some(possible), maximum }) {
+            Ok(()) => allowed = possible,
+            Err(error) => {
+                tracing::warn!(%error, wanted, "the limit of open files cannot be raised: fewer connections can be open");
+            }
+        }
     }
-    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum }) {
-        tracing::warn!(%error, wanted, "the limit of open files cannot be raised: fewer streams can be open");
-    }
+    let for_connections = allowed.saturating_sub(OTHER_OPEN_FILES.min(allowed / 2)).max(1);
+    let connections = limits.connections.min(usize::try_from(for_connections).unwrap_or(usize::MAX));
+    HttpLimits { connections, ..limits }
 }
 
 async fn bind_tcp(address: SocketAddr) -> Result<TcpListener, ServeError> {

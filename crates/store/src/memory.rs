@@ -15,8 +15,8 @@ use mainspring_core::{
 use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{
     AgentRow, ArtifactPage, Chunk, Commit, DelegationsOf, Fence, FoundMessage, GrantPage, IdPage, InboxItem,
-    KeyPage, KeyRef, Loaded, LostEvents, OwnerState, PlacedMessage, Request, Row, RunPage, SessionLine,
-    SessionPage, SessionRef, StateAt, Store, StoreError, TreeRow, Unfinished,
+    KeyPage, KeyRef, Loaded, LostEvents, OwnerState, OwnerUsage, PlacedMessage, Request, Row, RunPage,
+    SessionLine, SessionPage, SessionRef, StateAt, Store, StoreError, TreeRow, Unfinished,
 };
 use parking_lot::Mutex;
 
@@ -557,6 +557,10 @@ impl Store for MemoryStore {
 
     async fn agent_count(&self, owner: &str) -> Result<usize, StoreError> {
         self.read(|tables| tables.agents.keys().filter(|(agent_owner, ..)| agent_owner == owner).count())
+    }
+
+    async fn owner_usage(&self, owner: &str) -> Result<OwnerUsage, StoreError> {
+        self.read(|tables| tables.owner_usage(owner))
     }
 
     async fn owner_outside_org(&self, owner: &str, org: &str) -> Result<bool, StoreError> {

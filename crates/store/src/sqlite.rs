@@ -21,8 +21,8 @@ use mainspring_core::{
 use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{
     AgentRow, ArtifactPage, Chunk, Commit, DelegationsOf, Fence, FoundMessage, GrantPage, IdPage, InboxItem,
-    KeyPage, KeyRef, Loaded, LostEvents, OwnerState, PlacedMessage, Request, RunPage, SessionLine,
-    SessionPage, SessionRef, StateAt, Store, StoreError, TreeRow, Unfinished,
+    KeyPage, KeyRef, Loaded, LostEvents, OwnerState, OwnerUsage, PlacedMessage, Request, RunPage,
+    SessionLine, SessionPage, SessionRef, StateAt, Store, StoreError, TreeRow, Unfinished,
 };
 use rusqlite::Connection;
 use tokio::sync::oneshot;
@@ -59,6 +59,7 @@ mod repair;
 mod search;
 mod state;
 mod steps;
+mod usage;
 mod verify;
 mod view;
 mod wal;
@@ -658,6 +659,11 @@ impl Store for SqliteStore {
     async fn agent_count(&self, owner: &str) -> Result<usize, StoreError> {
         let owner = owner.to_owned();
         self.read(move |connection| agents::agent_count(connection, &owner)).await
+    }
+
+    async fn owner_usage(&self, owner: &str) -> Result<OwnerUsage, StoreError> {
+        let owner = owner.to_owned();
+        self.read(move |connection| usage::owner_usage(connection, &owner)).await
     }
 
     async fn owner_outside_org(&self, owner: &str, org: &str) -> Result<bool, StoreError> {

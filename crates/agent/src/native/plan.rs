@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mainspring_core::{AgentName, ClientTool, Failure, Mode, Run, RunLimits, SandboxProfile, StateScope};
+use mainspring_core::{AgentLimits, AgentName, ClientTool, Failure, Mode, Run, RunLimits, SandboxProfile, StateScope};
 use mainspring_kernel::adapter::{AttemptHandle, End};
 use mainspring_kernel::policy::{Rules, definition_rules};
 use serde_json::{Map, Value, json};
@@ -39,12 +39,13 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Resolves the plan. The run's options take precedence over the session's, and those over the agent's.
+    /// Resolves the plan. The run's options take precedence over the session's, and those over the agent's, except that
+    /// the limits of a shared agent are never raised.
     pub(super) async fn resolve(adapter: &NativeAdapter, attempt: &AttemptHandle) -> Result<Self, Exit> {
         let assignment = attempt.assignment();
         let (session, run) = (&assignment.session, &assignment.run);
         let options = &run.options;
-        let agent = find_agent(adapter, attempt, &session.agent_definition).await?;
+        let (agent, is_shared) = find_agent(adapter, attempt, &session.agent_definition).await?;
         let wanted = options.model_profile.as_deref().or(session.model_profile.as_deref());
         // A profile that is gone does not make the session unusable, if only the session names it.
         let is_default = options.model.is_none() && wanted == session.model_profile.as_deref();
@@ -59,7 +60,9 @@ impl Plan {
             let merged = model.options.merge(given);
             model.options = merged.map_err(|error| Exit::failed("invalid_model_options", error))?;
         }
-        let limits = options.limits.or(agent.limits).or(adapter.options.limits);
+        // The limits of a definition that the caller cannot change are not the caller's to raise.
+        let of_agent = AgentLimits { limits: agent.limits, is_ceiling: is_shared };
+        let limits = options.limits.of_agent(of_agent).or(adapter.options.limits);
         if limits.max_cost.is_some() && model.price.is_none() {
             let message = format!(
                 "the run has a cost limit, but the price of {} is unknown; configure it as [prices.\"{}\"]",
@@ -175,14 +178,17 @@ async fn read_state(attempt: &AttemptHandle) -> Result<Map<String, Value>, Exit>
     }
 }
 
-/// Finds the agent definition: the owner's own or a shared one.
+/// Finds the agent definition: the owner's own or a shared one, and whether it is shared.
 async fn find_agent(
     adapter: &NativeAdapter,
     attempt: &AttemptHandle,
     name: &str,
-) -> Result<Arc<Definition>, Exit> {
+) -> Result<(Arc<Definition>, bool), Exit> {
     let missing = |message: String| Exit::failed("agent_not_found", message);
     let name: AgentName = name.parse().map_err(|_| missing(format!("{name:?} is not a valid agent name")))?;
     let own = attempt.agent(&name).await?;
-    adapter.definitions.find_for(&name, own).map_err(missing)
+    let own_version = own.as_ref().map(|own| own.version);
+    let found = adapter.definitions.find_for(&name, own).map_err(missing)?;
+    let is_shared = own_version != Some(found.version);
+    Ok((found, is_shared))
 }

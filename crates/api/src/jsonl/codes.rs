@@ -123,6 +123,7 @@ pub const CODE_MAP: &[(&str, &[&str])] = &[
             "io",
             "not_responding",
             "overloaded",
+            "quota_reached",
             "shutting_down",
             "state_dir_owned",
             "state_dir_unusable",

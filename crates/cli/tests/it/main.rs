@@ -26,4 +26,5 @@ mod model_server;
 mod native;
 mod people;
 mod pi;
+mod quotas;
 mod trust;

@@ -204,6 +204,15 @@ pub struct RunLimits {
     pub best_effort: Option<bool>,
 }
 
+/// The limits of an agent definition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct AgentLimits {
+    /// The limits.
+    pub limits: RunLimits,
+    /// True if a run may lower them, but not raise them: the definition is shared, and not the caller's to change.
+    pub is_ceiling: bool,
+}
+
 /// A limit that was reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
@@ -243,6 +252,13 @@ impl RunLimits {
             ask: self.ask.or(others.ask),
             best_effort: self.best_effort.or(others.best_effort),
         }
+    }
+
+    /// Completes these limits with those of the run's agent, and reduces them to those if they are its ceiling.
+    #[must_use]
+    pub fn of_agent(self, agent: AgentLimits) -> Self {
+        let completed = self.or(agent.limits);
+        if agent.is_ceiling { completed.within(&agent.limits) } else { completed }
     }
 
     /// Reduces these limits to those of `outer`, so that a run with them never uses more than `outer` allows. Where `outer`
@@ -400,6 +416,22 @@ mod tests {
 
     fn options(json: Value) -> RunOptions {
         serde_json::from_value(json).unwrap()
+    }
+
+    #[test]
+    fn the_limits_of_a_shared_agent_are_never_raised() {
+        let limits = RunLimits { max_steps: Some(5), max_cost: Some(Cost(9)), ..RunLimits::default() };
+        let (shared, own) =
+            (AgentLimits { limits, is_ceiling: true }, AgentLimits { limits, is_ceiling: false });
+        let wanted =
+            RunLimits { max_steps: Some(100), max_tokens: Some(7), ask: Some(true), ..RunLimits::default() };
+        let given = wanted.of_agent(shared);
+        assert_eq!((given.max_steps, given.max_tokens, given.max_cost), (Some(5), Some(7), Some(Cost(9))));
+        assert_eq!(given.ask, Some(false), "an extension would raise them too");
+        assert_eq!(wanted.of_agent(own).max_steps, Some(100));
+        let lower = RunLimits { max_steps: Some(2), ..RunLimits::default() };
+        assert_eq!(lower.of_agent(shared).max_steps, Some(2));
+        assert_eq!(RunLimits::default().of_agent(AgentLimits::default()), RunLimits::default());
     }
 
     #[test]

@@ -178,18 +178,18 @@ impl Actor {
     }
 
     /// Acquires the permit to start the run at once; none if the run must wait. Refuses the run if it must wait and the
-    /// kernel's queue is full: even an idle session waits when no worker is free.
+    /// kernel's queue has no room for it: even an idle session waits when no worker is free.
     fn permit_for(&self, accept: &Accept, adapter: &str) -> Result<Option<Permit>, Error> {
         let lender =
             accept.delegation.as_ref().filter(|task| task.mode.is_awaited()).map(|task| task.parent_run);
         let starts = self.is_idle() && self.shared.options.execute;
-        let permit = starts.then(|| self.shared.scheduler.try_acquire(adapter, lender)).flatten();
+        let owner = &self.hot.session.owner;
+        let permit = starts.then(|| self.shared.scheduler.try_acquire(owner, adapter, lender)).flatten();
         if permit.is_none() && lender.is_some() {
             self.shared.check_free_worker(adapter)?;
         }
-        let limit = self.shared.options.limits.queue_total;
-        if permit.is_none() && self.shared.queue_len() >= limit {
-            return Err(Error::Overloaded { what: "the queue", limit });
+        if permit.is_none() {
+            self.shared.check_queue(owner)?;
         }
         Ok(permit)
     }

@@ -7,8 +7,8 @@
 use mainspring_api::Delegate;
 pub use mainspring_api::RunDelegations;
 use mainspring_core::{
-    AgentName, Block, Delegation, DelegationId, DelegationMode, DelegationResult, GrantEffect, GrantSource,
-    Mode, NewDelegation, Policy, Refusal, RequestName, Run, RunId, RunLimits, RunOptions, RunStatus,
+    AgentLimits, AgentName, Block, Delegation, DelegationId, DelegationMode, DelegationResult, GrantEffect,
+    GrantSource, Mode, NewDelegation, Policy, Refusal, RequestName, Run, RunId, RunLimits, RunOptions, RunStatus,
     SandboxProfile, SandboxReach, Session, Visibility,
 };
 use serde::Serialize;
@@ -17,7 +17,9 @@ use serde_json::{Value, json};
 use super::authority;
 use super::requests::{in_order, request_name};
 use super::runs::check_size;
-use super::{Accepted, Caller, Kernel, NewSession, RunRequest, SessionTarget, Shared, idempotency};
+use super::{
+    Accepted, AgentScope, Caller, Kernel, NewSession, RunRequest, SessionTarget, Shared, idempotency,
+};
 use crate::error::Error;
 use crate::policy::{Permissions, Rule, definition_rules};
 use crate::store::{DelegationsOf, SessionRef};
@@ -258,7 +260,7 @@ impl Kernel {
     async fn check_parent(
         &self,
         parent: &Run,
-        defaults: RunLimits,
+        agent: AgentLimits,
         request: &DelegationRequest,
     ) -> Result<(), Error> {
         let status = parent.state.status();
@@ -270,7 +272,7 @@ impl Kernel {
         }
         let depth = self.shared.depth(parent).await? + 1;
         let wanted = request.max_depth.unwrap_or(DEFAULT_MAX_DEPTH);
-        let limit = parent.options.limits.or(defaults).max_depth.map_or(wanted, |limit| limit.min(wanted));
+        let limit = parent.options.limits.of_agent(agent).max_depth.map_or(wanted, |limit| limit.min(wanted));
         if depth > limit {
             return Err(Error::TooDeep { depth, limit });
         }
@@ -293,8 +295,8 @@ impl Kernel {
     ) -> Result<(RunRequest, ReservedShare), Error> {
         let home = self.session_get(caller, &SessionRef::Id(parent.session)).await?;
         let parent_agent = home.agent_definition.clone();
-        let parent_defaults = self.agent_limits(caller, &parent_agent).await?;
-        self.check_parent(parent, parent_defaults, request).await?;
+        let parent_limits = self.agent_limits(caller, &parent_agent).await?;
+        self.check_parent(parent, parent_limits, request).await?;
         let bounds = self.bounds_of(caller, parent, &home).await?;
         if bounds.sandbox == Some(SandboxProfile::ReadOnly) && request.run_mode == Mode::Act {
             return Err(Error::Forbidden(
@@ -328,14 +330,14 @@ impl Kernel {
         };
         let adapter = request.adapter.clone().unwrap_or(adapter);
         let keeps_limits = self.shared.adapter(&adapter)?.capabilities().keeps_limits;
-        // Only an adapter that enforces limits itself enforces those of an agent definition.
-        let defaults = match keeps_limits {
+        // Only an adapter that keeps limits itself keeps those of an agent definition.
+        let own = match keeps_limits {
             true => self.agent_limits(caller, &agent).await?,
-            false => RunLimits::default(),
+            false => AgentLimits::default(),
         };
         let wanted = Wanted {
-            limits: RunLimits { max_depth: request.max_depth, ..request.options.limits.or(defaults) },
-            parent_defaults,
+            limits: RunLimits { max_depth: request.max_depth, ..request.options.limits }.of_agent(own),
+            parent_agent: parent_limits,
             counts_steps: keeps_limits,
         };
         let share = self.shared.reserve_share(parent, child_run, &adapter, wanted).await?;
@@ -420,11 +422,14 @@ impl Kernel {
     }
 
     /// The limits of an agent definition; none if there is no such definition.
-    async fn agent_limits(&self, caller: &Caller, name: &str) -> Result<RunLimits, Error> {
-        let Ok(name) = name.parse::<AgentName>() else { return Ok(RunLimits::default()) };
+    async fn agent_limits(&self, caller: &Caller, name: &str) -> Result<AgentLimits, Error> {
+        let Ok(name) = name.parse::<AgentName>() else { return Ok(AgentLimits::default()) };
         match self.agent_get(caller, &name).await {
-            Ok(agent) => Ok(agent.definition.limits),
-            Err(Error::NotFound { .. }) => Ok(RunLimits::default()),
+            Ok(agent) => {
+                let is_ceiling = agent.scope == AgentScope::Shared;
+                Ok(AgentLimits { limits: agent.definition.limits, is_ceiling })
+            }
+            Err(Error::NotFound { .. }) => Ok(AgentLimits::default()),
             Err(error) => Err(error),
         }
     }

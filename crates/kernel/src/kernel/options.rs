@@ -1,10 +1,10 @@
 //! Settings of a kernel.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use mainspring_core::{Fallback, Limits, NodeId};
+use mainspring_core::{Fallback, Limits, NodeId, OwnerQuotas, Quotas};
 
 use crate::agents::{Catalog, NoCatalog};
 use crate::policy::ServerRules;
@@ -14,8 +14,13 @@ use crate::policy::ServerRules;
 pub struct Options {
     /// Limits on sizes and counts.
     pub limits: Limits,
-    /// The owner that this process itself acts for. Admins of an org cannot make keys for that owner.
+    /// The owner that this process itself acts for. Admins of an org cannot make keys for that owner. All other owners
+    /// leave room for others in the queue, among the workers and in the pools of the HTTP API.
     pub owner: Option<String>,
+    /// The limits of every owner.
+    pub quotas: Quotas,
+    /// The limits that differ for single owners.
+    pub owner_quotas: BTreeMap<String, OwnerQuotas>,
     /// The adapter of sessions that name none.
     pub adapter: String,
     /// Attempts that may execute at once.
@@ -61,6 +66,8 @@ impl Default for Options {
         Self {
             limits: Limits::default(),
             owner: None,
+            quotas: Quotas::default(),
+            owner_quotas: BTreeMap::new(),
             adapter: "script".into(),
             max_workers: 8,
             adapter_workers: HashMap::new(),

@@ -65,6 +65,7 @@ impl Kernel {
         fingerprint: [u8; 16],
         delegation: Option<&NewDelegation>,
     ) -> Result<Accepted, Error> {
+        self.shared.check_storage(&caller.owner, prompt_size(&request.prompt) as u64, 0).await?;
         loop {
             let id = match request.session.id.filter(|id| self.shared.is_live(*id)) {
                 // The actor checks the owner.
@@ -299,12 +300,7 @@ impl Kernel {
         if request.policy == Policy::Steer && request.place.is_branch() {
             return Err(Error::Invalid("a branch cannot join a run".into()));
         }
-        let size = request
-            .prompt
-            .iter()
-            .map(|block| if let Block::Text { text } = block { text.len() } else { 64 })
-            .sum();
-        check_size("the prompt", size, self.shared.options.limits.prompt_bytes)?;
+        check_size("the prompt", prompt_size(&request.prompt), self.shared.options.limits.prompt_bytes)?;
         self.check_options(&request.options)
     }
 
@@ -380,6 +376,11 @@ fn fingerprint(request: &RunRequest) -> [u8; 16] {
         policy: request.policy,
     };
     idempotency::fingerprint(&asked)
+}
+
+/// The size of a prompt in bytes, with a fixed amount for an attachment.
+fn prompt_size(prompt: &[Block]) -> usize {
+    prompt.iter().map(|block| if let Block::Text { text } = block { text.len() } else { 64 }).sum()
 }
 
 /// Longest path, as on Linux.

@@ -122,9 +122,11 @@ impl Kernel {
             let snippet = session.title.clone().unwrap_or_default();
             hits.push(SearchHit { session_id: session.id, title: session.title, message: None, snippet });
         }
-        hits.extend(messages.into_iter().map(|found| {
+        for found in messages {
+            // A page of long messages takes long: others are served in between.
+            tokio::task::yield_now().await;
             let message = &found.message;
-            SearchHit {
+            hits.push(SearchHit {
                 session_id: found.session,
                 title: found.title,
                 message: Some(MessageHit {
@@ -133,8 +135,8 @@ impl Kernel {
                     created_at: message.created_at,
                 }),
                 snippet: query.snippet(&searchable_text(&message.content)),
-            }
-        }));
+            });
+        }
         Ok(SearchResult { hits, next })
     }
 }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use mainspring_agent::ModelsConfig;
-use mainspring_core::{Limits, Supervision};
+use mainspring_core::{Limits, Quotas, Supervision};
 use mainspring_http::HttpLimits;
 use mainspring_kernel::policy;
 
@@ -47,7 +47,7 @@ macro_rules! settings {
             $( $(#[$group_doc])* pub $group: $group_type, )*
             /// The settings of adapters, by adapter name.
             pub adapters: BTreeMap<String, AdapterConfig>,
-            /// The settings of owners, by owner name.
+            /// The settings of owners, by name.
             pub owners: BTreeMap<String, OwnerConfig>,
             /// Model providers, profiles and prices.
             pub models: ModelsConfig,
@@ -71,7 +71,7 @@ macro_rules! settings {
             $( settings!(@setter $doc, $key, $type); )*
             $( settings!(@setter concat!("Sets the group `", stringify!($group), "`."), $group, $group_type); )*
             settings!(@setter "The settings of adapters, by adapter name.", adapters, BTreeMap<String, AdapterConfig>);
-            settings!(@setter "The settings of owners, by owner name.", owners, BTreeMap<String, OwnerConfig>);
+            settings!(@setter "The settings of owners, by name.", owners, BTreeMap<String, OwnerConfig>);
             settings!(@setter "Model providers, profiles and prices.", models, ModelsConfig);
         }
 
@@ -202,8 +202,31 @@ settings! {
         headers, number(1, 10_000), HttpLimits::default().headers;
         /// Milliseconds in which the headers of a connection's next request must arrive.
         header_ms, number(1, HOUR_MS), HttpLimits::default().header_ms;
-        /// Milliseconds in which the body of a request must arrive.
+        /// Milliseconds in which the body of a request must arrive; uploaded files may take longer.
         body_ms, number(1, HOUR_MS), HttpLimits::default().body_ms;
+        /// Minimum bytes per second at which an uploaded file arrives, after `http.body_ms`.
+        body_rate, number(1, 1 << 30), HttpLimits::default().body_rate;
+        /// Maximum number of open connections; at the limit the longest idle one makes room.
+        connections, number(1, 1_000_000), HttpLimits::default().connections;
+        /// Maximum number of open connections of one address; those of this machine do not count.
+        connections_per_address, number(1, 1_000_000), HttpLimits::default().connections_per_address;
+    }
+    /// Limits of every owner; 0 means no limit.
+    quotas: Quotas {
+        /// Maximum number of queued prompts of one owner; 0 for no limit besides its share.
+        queued_prompts, number(0, 10_000_000), Quotas::default().queued_prompts;
+        /// Maximum number of active runs of one owner; 0 for no limit besides its share.
+        active_runs, number(0, 1_000_000), Quotas::default().active_runs;
+        /// Maximum number of concurrent requests of one owner; 0 for no limit besides its share.
+        requests, number(0, 1_000_000), Quotas::default().requests;
+        /// Maximum number of open streams and waiting requests of one owner; 0 for no limit besides its share.
+        streams, number(0, 1_000_000), Quotas::default().streams;
+        /// Maximum bytes of messages and artifacts of one owner; 0 for no limit.
+        stored_bytes, number(0, 1 << 50), Quotas::default().stored_bytes;
+        /// Maximum number of artifacts of one owner; 0 for no limit.
+        artifacts, number(0, 1 << 40), Quotas::default().artifacts;
+        /// Maximum number of versions of agent definitions that one owner makes; 0 for no limit of its own.
+        agents, number(0, 10_000), Quotas::default().agents;
     }
     /// Limits of a host that communicates over standard input and output.
     stdio: Stdio {

@@ -2,7 +2,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::os::unix::ffi::OsStringExt;
 
-use mainspring_core::{Fallback, Limits, SandboxProfile, Supervision};
+use mainspring_core::{Fallback, Limits, Quotas, SandboxProfile, Supervision};
 use tempfile::TempDir;
 
 use super::*;
@@ -99,6 +99,7 @@ fn the_defaults_are_as_documented() {
             http: mainspring_http::HttpLimits::default(),
             stdio: Stdio { tool_timeout_ms: 120_000, line_bytes: 32 << 20 },
             retry: Retry { base_ms: 500, max_ms: 30_000 },
+            quotas: Quotas::default(),
             adapters: BTreeMap::new(),
             owners: BTreeMap::new(),
             models: ModelsConfig::default(),
@@ -229,6 +230,36 @@ fn nested_keys_are_set_by_variables_and_flags() {
     assert_eq!(config.retry.base_ms, 7);
     assert_eq!(config.adapters["acp-claude"].max_workers, Some(3));
     assert_eq!(config.adapters["pi"].max_workers, Some(1));
+}
+
+#[test]
+fn quotas_are_set_for_all_owners_and_for_one() {
+    let loaded = machine().file(
+        r#"
+            quotas = { artifacts = 5, streams = 9 }
+            [owners.ada]
+            artifacts = 7
+            [owners."b@example.com"]
+            stored_bytes = 1_000_000
+        "#,
+    );
+    let resolved = loaded.load();
+    let config = &resolved.config;
+    assert_eq!((config.quotas.artifacts, config.quotas.streams, config.quotas.agents), (5, 9, 0));
+    let ada = config.owners["ada"].quotas.or(&config.quotas);
+    assert_eq!((ada.artifacts, ada.streams), (7, 9));
+    assert_eq!(config.owners["b@example.com"].quotas.stored_bytes, Some(1_000_000));
+    let rows = resolved.rows();
+    let row = rows.iter().find(|row| row.key == "owners.b@example.com.stored_bytes").unwrap();
+    assert_eq!((row.value.to_string().as_str(), row.description.is_empty()), ("1000000", false));
+    for (wrong, problem) in [
+        ("owners = 3", "a table: write [owners.NAME] for each owner"),
+        ("[owners.ada]\nartefacts = 3", "owners.ada.artefacts"),
+        ("[owners.ada]\nartifacts = -1", "owners.ada.artifacts"),
+    ] {
+        let error = machine().file(wrong).problems();
+        assert!(error.contains(problem), "{wrong}: {error}");
+    }
 }
 
 #[test]

@@ -25,6 +25,7 @@ mod state_dir;
 mod steps;
 mod streams;
 mod tree;
+mod usage;
 mod view;
 mod views;
 mod wal;

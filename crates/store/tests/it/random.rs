@@ -294,6 +294,7 @@ async fn read_session(store: &dyn Store, n: u64, all: &mut Vec<String>) {
     for run in [None, Some(run_id(1))] {
         let page = ArtifactPage { session: id, run, before: Some((NOW.plus(2), artifact_id(5))), limit: 3 };
         all.push(format!("artifacts {n} {:?}", store.artifact_page(&page).await));
+        all.push(format!("usage {:?}", store.owner_usage(OWNER).await));
     }
     for m in 0..12 {
         all.push(format!("message {n} {:?}", store.message_get(id, message_id(n * 50 + m)).await));

@@ -66,8 +66,9 @@ impl AttemptHandle {
         content: &mut (impl AsyncRead + Unpin + Send + ?Sized),
     ) -> Result<Artifact, HandleError> {
         let (by, run) = (self.id(), self.assignment.run.id);
+        let session = &self.assignment.session;
         let (staged, artifact) =
-            self.parts.shared.artifact_stage(self.assignment.session.id, new, content).await?;
+            self.parts.shared.artifact_stage(&session.owner, session.id, new, content).await?;
         let artifact = Artifact { run: Some(run), attempt: Some(by), ..artifact };
         let (handle, made) = (self.clone(), artifact.clone());
         let commit = async move {

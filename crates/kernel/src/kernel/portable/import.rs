@@ -69,6 +69,7 @@ impl Import {
     /// Imports the next bytes of the file.
     pub async fn push(&mut self, bytes: &[u8]) -> Result<(), Error> {
         let mut bytes = bytes;
+        self.kernel.shared.check_storage(&self.caller.owner, bytes.len() as u64, 0).await?;
         while let Some(end) = bytes.iter().position(|byte| *byte == b'\n') {
             self.partial_line.extend_from_slice(&bytes[..end]);
             bytes = &bytes[end + 1..];
