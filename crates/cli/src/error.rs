@@ -96,6 +96,8 @@ impl From<Error> for CliError {
             Error::Overloaded { .. }
             | Error::AdapterFull { .. }
             | Error::TooManyChildren { .. }
+            | Error::QuotaReached { .. }
+            | Error::ShareReached { .. }
             | Error::ShuttingDown => Exit::Unavailable,
             Error::StoreFull(_) | Error::Unavailable(_) | Error::StoreLost(_) | Error::Corrupt(_) => {
                 Exit::Unavailable
