@@ -25,6 +25,8 @@ pub const PROBLEMS: &[(StatusCode, &str)] = &[
     (StatusCode::UNAUTHORIZED, "authentication"),
     (StatusCode::FORBIDDEN, "forbidden"),
     (StatusCode::FORBIDDEN, "folder_not_allowed"),
+    (StatusCode::FORBIDDEN, "not_allowed_by_key"),
+    (StatusCode::TOO_MANY_REQUESTS, "spend_limit_reached"),
     (StatusCode::FORBIDDEN, "forbidden_host"),
     (StatusCode::FORBIDDEN, "forbidden_origin"),
     (StatusCode::NOT_FOUND, "not_found"),

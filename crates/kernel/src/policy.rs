@@ -23,7 +23,7 @@ mod rules;
 pub(crate) use control::decide_control;
 pub use pattern::{MAX_PATTERN_BYTES, matches_pattern};
 pub use resource::Resource;
-pub use rules::{Action, BadRule, Rule, Rules, Verdict, may_allow};
+pub use rules::{Action, BadRule, Rule, Rules, Verdict, may_allow, rules_of_run};
 
 /// How an agent's requests for permission are decided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use mainspring_core::{
     ApiKey, Artifact, ArtifactId, Attempt, AttemptId, Binding, Cursor, Delegation, Digest, Event, Grant,
-    GrantId, Line, LineId, MessageId, NodeId, Point, Position, Run, RunId, Session, SessionId, SessionStatus,
-    StateEntry, StateOutcome, StateSlot, Step, Time, Usage,
+    GrantId, KeyId, Line, LineId, MessageId, NodeId, Point, Position, Run, RunId, Session, SessionId,
+    SessionStatus, Spend, StateEntry, StateOutcome, StateSlot, Step, Time, Usage,
 };
 use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{
@@ -561,5 +561,13 @@ impl Store for MemoryStore {
 
     async fn owner_outside_org(&self, owner: &str, org: &str) -> Result<bool, StoreError> {
         self.read(|tables| tables.owner_outside_org(owner, org))
+    }
+
+    async fn owner_claim(&self, owner: &str, org: Option<&str>, _at: Time) -> Result<bool, StoreError> {
+        Ok(self.inner.lock().tables.owner_claim(owner, org))
+    }
+
+    async fn key_spend(&self, key: KeyId, day: i64) -> Result<Spend, StoreError> {
+        self.read(|tables| tables.spends.get(&(key, day)).copied().unwrap_or_default())
     }
 }

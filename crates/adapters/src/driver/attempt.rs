@@ -6,7 +6,7 @@ use std::sync::Arc;
 use mainspring_core::{Binding, Failure, Run, Sandbox, SandboxProfile};
 use mainspring_kernel::adapter::{AttemptHandle, Death, End, Record, RuntimeFacts};
 use mainspring_kernel::folders::check_usable;
-use mainspring_kernel::policy::{Permissions, Rule, Rules};
+use mainspring_kernel::policy::{Permissions, Rule, Rules, rules_of_run};
 use parking_lot::Mutex;
 use serde_json::Map;
 
@@ -239,8 +239,7 @@ impl<D: Dialect> Driver<D> {
 
     /// The rules of a run: those that its parent denies something with, then those of the adapter.
     fn rules_of(&self, run: &Run) -> Vec<Rule> {
-        let inherited = run.options.denied.iter().filter_map(|rule| rule.parse().ok());
-        inherited.chain(self.options.rules.iter().cloned()).collect()
+        rules_of_run(&run.options).into_iter().chain(self.options.rules.iter().cloned()).collect()
     }
 
     /// Checks the folder of an attempt again: since the run was accepted, it may have been replaced by a link. Returns the

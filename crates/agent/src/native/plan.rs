@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use mainspring_core::{AgentName, ClientTool, Failure, Mode, RunLimits, StateScope};
 use mainspring_kernel::adapter::{AttemptHandle, End};
-use mainspring_kernel::policy::{Rule, Rules};
+use mainspring_kernel::policy::{Rule, Rules, rules_of_run};
 use serde_json::{Map, Value, json};
 
 use super::{Exit, NativeAdapter};
@@ -32,6 +32,8 @@ pub struct Plan {
     pub result_bytes: usize,
     /// The rules about calls of tools.
     pub(super) rules: Arc<Rules>,
+    /// The tools that the key of the run lists; any if none.
+    listed_tools: Option<Vec<String>>,
     /// Notices about the plan for readers of the run, one line each.
     pub(super) notices: Vec<String>,
 }
@@ -58,7 +60,14 @@ impl Plan {
             model.options = merged.map_err(|error| Exit::failed("invalid_model_options", error))?;
         }
         let limits = options.limits.or(agent.limits).or(adapter.options.limits);
-        if limits.max_cost.is_some() && model.price.is_none() {
+        let key = options.key.as_deref();
+        if let Some(gone) = gone.filter(|_| key.is_some_and(|key| key.models.is_some())) {
+            // Another model would not be one that the key lists.
+            let message = format!("the model profile {gone:?} is not configured any more");
+            return Err(Exit::failed("model_not_configured", message));
+        }
+        let is_cost_limited = limits.max_cost.is_some() || key.is_some_and(|key| key.spend_per_day.is_some());
+        if is_cost_limited && model.price.is_none() {
             let message = format!(
                 "the run has a cost limit, but the price of {} is unknown; configure it as [prices.\"{}\"]",
                 model.model, model.model
@@ -89,6 +98,8 @@ impl Plan {
             Mode::Ask => Toolbox::default(),
             Mode::Act => adapter.tools.filter(&agent.tools),
         };
+        let listed_tools = key.and_then(|key| key.tools.clone());
+        let tools = listed_tools.as_ref().map_or(tools.clone(), |listed| tools.filter(listed));
         let output = output.or_else(|| agent.output.clone());
         let result_bytes = agent.result_bytes.unwrap_or(adapter.options.result_bytes);
         let notice = |gone| {
@@ -96,11 +107,11 @@ impl Plan {
             format!("the session's model profile {gone:?} is not configured any more: this run uses {model}")
         };
         let notices = gone.map(notice).into_iter().collect();
-        // The parent of a delegated run denies first.
-        let inherited = run.options.denied.iter().filter_map(|rule| rule.parse().ok());
-        let server: Vec<Rule> = inherited.chain(adapter.options.rules.iter().cloned()).collect();
+        // The key of the run and the parent of a delegated run deny first.
+        let server: Vec<Rule> =
+            rules_of_run(&run.options).into_iter().chain(adapter.options.rules.iter().cloned()).collect();
         let rules = Arc::new(Rules::of_definition(&server, &agent.deny, &agent.approve));
-        Ok(Self { agent, model, system, tools, limits, output, result_bytes, rules, notices })
+        Ok(Self { agent, model, system, tools, limits, output, result_bytes, rules, listed_tools, notices })
     }
 
     /// Adds the tools of MCP servers. Returns the problems, if any; they are an error if the definition names its servers.
@@ -118,7 +129,9 @@ impl Plan {
             let failure = Failure::new("mcp_unavailable", problems.join("; "));
             return Err(Exit::from(End::failed(failure, true)));
         }
-        self.tools = std::mem::take(&mut self.tools).merge(&tools.filter(&self.agent.tools));
+        let tools = tools.filter(&self.agent.tools);
+        let tools = self.listed_tools.as_ref().map_or(tools.clone(), |listed| tools.filter(listed));
+        self.tools = std::mem::take(&mut self.tools).merge(&tools);
         Ok((!problems.is_empty()).then(|| problems.join("; ")))
     }
 

@@ -114,7 +114,16 @@ pub const CODE_MAP: &[(&str, &[&str])] = &[
     ("stale_owner", &["no_authority", "stale_attempt"]),
     (
         "policy_denied",
-        &["denied", "forbidden", "forbidden_host", "forbidden_origin", "model_refused", "refusal"],
+        &[
+            "denied",
+            "forbidden",
+            "forbidden_host",
+            "forbidden_origin",
+            "model_refused",
+            "not_allowed_by_key",
+            "refusal",
+            "spend_limit_reached",
+        ],
     ),
     (
         "runtime_not_ready",

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::message::names;
-use crate::{ClientTool, Cost, MessageId, SandboxProfile, Usage, UsageReports};
+use crate::{ClientTool, Cost, KeyLists, MessageId, SandboxProfile, Usage, UsageReports};
 
 /// The caller's own names for a request. Together with the owner they make acceptance exactly-once.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -63,6 +63,10 @@ pub struct RunOptions {
     /// Rules that deny and are applied before all others; the server sets them for a delegated run, by its parent.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub denied: Vec<String>,
+    /// The lists of the API key that the run is limited to and charged to; the server sets them, by the caller's key or by
+    /// the parent of a delegated run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<Box<KeyLists>>,
 }
 
 impl RunOptions {
@@ -92,6 +96,7 @@ impl RunOptions {
             folders: self.folders.clone(),
             sandbox: self.sandbox,
             denied: self.denied.clone(),
+            key: self.key.clone(),
         }
     }
 
@@ -129,6 +134,7 @@ impl RunOptions {
             folders: self.folders.clone(),
             sandbox: self.sandbox,
             denied: self.denied.clone(),
+            key: self.key.clone(),
         }
     }
 }

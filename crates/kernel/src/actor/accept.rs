@@ -133,6 +133,12 @@ impl Actor {
             }
         }
         self.shared.check_profile(&adapter, accept.options.model_profile.as_deref())?;
+        let complete = accept.options.or(&self.hot.session.run_defaults());
+        self.shared.check_lists(complete.key.as_deref(), &adapter, &complete)?;
+        if complete.key != accept.caller.lists {
+            // The run is limited to the lists of its parent, and its caller to others.
+            self.shared.check_lists(accept.caller.lists.as_deref(), &adapter, &complete)?;
+        }
         let folder = accept.options.cwd.as_deref().or(self.hot.session.cwd.as_deref());
         if accept.options.folders != accept.caller.folders {
             // The run is limited to the folders of its parent, and its caller to others.

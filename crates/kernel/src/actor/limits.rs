@@ -8,6 +8,7 @@ use mainspring_core::{Body, Budget, Failure, Limit, RunLimits, RunStatus};
 
 use super::{Active, Actor, AttemptDraft};
 use crate::clock::Moment;
+use crate::error::Error;
 
 /// The code of the failure of a run that was stopped at a limit.
 const LIMIT_REACHED: &str = "limit_reached";
@@ -27,6 +28,21 @@ impl Actor {
         let message = format!("the run has used up its limit of {limit}; raise it and retry");
         let error = Failure::new(LIMIT_REACHED, message);
         self.kill(Outcome::Failed { status, error, retryable: false, retry: None });
+    }
+
+    /// Stops the active run if the runs of its key have cost as much today as they may.
+    pub(super) async fn enforce_spend(&mut self) {
+        let Some(active) = self.active.as_ref().filter(|active| !active.stop.is_killing()) else { return };
+        if active.status() == RunStatus::Cancelling || active.task.is_none() {
+            return;
+        }
+        let spent = match self.shared.check_spend(active.run.options.key.as_deref()).await {
+            Err(error @ Error::SpendLimit { .. }) => error,
+            // What cannot be read now is read with the next usage.
+            Ok(()) | Err(_) => return,
+        };
+        let error = Failure::new(spent.code(), spent.to_string());
+        self.kill(Outcome::Failed { status: RunStatus::Failed, error, retryable: false, retry: None });
     }
 
     /// Records that the run has exceeded a limit that its adapter could not keep. An adapter that keeps limits reports its

@@ -262,6 +262,7 @@ impl AttemptHandle {
         Caller {
             org: session.org.clone(),
             folders: run.options.folders.clone(),
+            lists: run.options.key.clone(),
             agent: Some(AgentCaller { session: session.id, run: run.id, attempt: self.id() }),
             ..Caller::new(&session.owner)
         }

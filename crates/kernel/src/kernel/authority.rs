@@ -6,7 +6,7 @@ use mainspring_core::{Approval, Run};
 use super::{AgentCaller, Caller, Kernel, Shared};
 use crate::actor::Command;
 use crate::error::Error;
-use crate::policy::{Rule, decide_control};
+use crate::policy::{Rule, decide_control, rules_of_run};
 
 /// Delegates work to a new session.
 pub(super) const DELEGATE: &str = "delegate_agent";
@@ -18,8 +18,8 @@ pub(super) const CANCEL: &str = "cancel_agent_run";
 impl Shared {
     /// The rules of a run: those that its parent denies something with, then those of its adapter.
     fn rules_of(&self, run: &Run) -> Result<Vec<Rule>, Error> {
-        let inherited = run.options.denied.iter().filter_map(|rule| rule.parse().ok());
-        Ok(inherited.chain(self.adapter(&run.adapter)?.rules().iter().cloned()).collect())
+        let rules = self.adapter(&run.adapter)?.rules();
+        Ok(rules_of_run(&run.options).into_iter().chain(rules.iter().cloned()).collect())
     }
 }
 

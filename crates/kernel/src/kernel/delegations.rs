@@ -9,8 +9,9 @@ use std::collections::HashSet;
 use mainspring_api::Delegate;
 pub use mainspring_api::RunDelegations;
 use mainspring_core::{
-    AgentName, Block, Delegation, DelegationId, DelegationMode, DelegationResult, Mode, NewDelegation,
-    Policy, Refusal, RequestName, Run, RunId, RunLimits, RunOptions, RunStatus, SandboxProfile, Session,
+    AgentName, Block, Delegation, DelegationId, DelegationMode, DelegationResult, KeyLists, Mode,
+    NewDelegation, Policy, Refusal, RequestName, Run, RunId, RunLimits, RunOptions, RunStatus,
+    SandboxProfile, Session,
 };
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -145,6 +146,8 @@ struct Bounds {
     sandbox: Option<SandboxProfile>,
     /// Rules that deny.
     denied: Vec<String>,
+    /// The lists of the key that the run is charged to.
+    key: Option<Box<KeyLists>>,
 }
 
 /// An accepted delegation.
@@ -339,6 +342,7 @@ impl Kernel {
                 folders: bounds.folders.clone(),
                 sandbox: bounds.sandbox,
                 denied: bounds.denied.clone(),
+                key: bounds.key.clone(),
                 ..request.options.clone()
             },
             policy: Policy::Enqueue,
@@ -373,6 +377,7 @@ impl Kernel {
             folders: folder.map(|folder| vec![folder]).or_else(|| own.folders.clone()),
             sandbox,
             denied,
+            key: own.key.clone(),
         })
     }
 

@@ -9,6 +9,7 @@ use std::str::FromStr;
 
 use mainspring_core::{
     Approval, ApprovalAnswer, Decider, Grant, GrantEffect, GrantId, GrantSource, Mode, RequestedAction,
+    RunOptions,
 };
 use parking_lot::Mutex;
 
@@ -73,6 +74,8 @@ pub struct Rule {
     capability: String,
     operation: String,
     resource: String,
+    /// Resources that the rule does not concern, by their whole text.
+    except: Vec<String>,
 }
 
 /// A text that is not a valid rule.
@@ -96,7 +99,7 @@ impl FromStr for Rule {
         let verdict = word()?;
         let (_, verdict) = Verdict::ALL.into_iter().find(|(name, _)| *name == verdict).ok_or_else(bad)?;
         let (capability, operation, resource) = (word()?.to_owned(), word()?.to_owned(), word()?.to_owned());
-        Ok(Self { verdict, capability, operation, resource })
+        Ok(Self { verdict, capability, operation, resource, except: vec![] })
     }
 }
 
@@ -108,10 +111,25 @@ impl fmt::Display for Rule {
     }
 }
 
+/// The rules that a run has before those of its adapter: what its parent denies, and the tools that its key does not list.
+pub fn rules_of_run(options: &RunOptions) -> Vec<Rule> {
+    let unlisted = options.key.as_ref().and_then(|key| key.tools.clone()).map(|listed| Rule {
+        verdict: Verdict::Deny,
+        capability: "tool".into(),
+        operation: "call".into(),
+        resource: "*".into(),
+        except: listed,
+    });
+    let inherited = options.denied.iter().filter_map(|rule| rule.parse().ok());
+    unlisted.into_iter().chain(inherited).collect()
+}
+
 impl Rule {
     fn matches(&self, action: &Action) -> bool {
         let covers = self.covers(action.capability, &action.operation);
+        let is_except = |resource: String| self.except.contains(&resource);
         covers
+            && (self.except.is_empty() || !is_except(action.resource.to_string()))
             && match self.verdict {
                 Verdict::Allow => action.resource.is_admitted_by(&self.resource),
                 Verdict::Deny | Verdict::Ask => action.resource.is_stopped_by(&self.resource),
@@ -150,6 +168,7 @@ impl Rules {
             capability: "tool".into(),
             operation: "call".into(),
             resource: pattern.clone(),
+            except: vec![],
         };
         let denied = deny.iter().map(|pattern| rule(Verdict::Deny, pattern));
         let approved = approve.iter().map(|pattern| rule(Verdict::Ask, pattern));

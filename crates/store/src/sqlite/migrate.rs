@@ -31,6 +31,8 @@ const MIGRATIONS: &[(u32, &str)] = &[
     (27, include_str!("../../migrations/0027_approvals.sql")),
     (28, include_str!("../../migrations/0028_unknown_usage.sql")),
     (29, include_str!("../../migrations/0029_more_checksums.sql")),
+    (36, include_str!("../../migrations/0036_tenants.sql")),
+    (37, include_str!("../../migrations/0037_key_lists.sql")),
 ];
 
 /// The schema version this program writes.

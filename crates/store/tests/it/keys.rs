@@ -18,6 +18,10 @@ pub(crate) fn key(n: u64, org: Option<&str>) -> ApiKey {
         expires_at: None,
         revoked_at: None,
         folders: None,
+        adapters: None,
+        models: None,
+        tools: None,
+        spend_per_day: None,
     }
 }
 
