@@ -106,10 +106,12 @@ impl KeyLists {
         if !options.has_model() {
             check(KeyList::Models, self.models.as_deref(), None)?;
         }
-        options
-            .tools
-            .iter()
-            .try_for_each(|tool| check(KeyList::Tools, self.tools.as_deref(), Some(&tool.name)))
+        options.tools.iter().try_for_each(|tool| self.check_tool(&tool.name))
+    }
+
+    /// Refuses a tool that is not on the list.
+    pub fn check_tool(&self, tool: &str) -> Result<(), NotListed> {
+        check(KeyList::Tools, self.tools.as_deref(), Some(tool))
     }
 
     /// Refuses lists of `new` that have more than these.

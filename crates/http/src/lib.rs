@@ -19,6 +19,7 @@ mod agents;
 mod artifacts;
 mod bindings;
 mod body;
+mod cors;
 mod delegations;
 mod document;
 mod endpoint;
@@ -35,6 +36,7 @@ mod listen;
 mod logins;
 mod mcp;
 mod metrics;
+mod oidc;
 mod owner_events;
 mod portable;
 mod problem;
@@ -44,6 +46,7 @@ mod sessions;
 mod state;
 mod streams;
 mod strict;
+mod tls;
 mod tools;
 mod tree;
 mod watch;
@@ -52,7 +55,9 @@ pub use access::Access;
 pub use document::document;
 pub use limits::HttpLimits;
 pub use listen::serve;
+pub use oidc::{Oidc, OidcConfig};
 pub use problem::{PROBLEMS, Problem};
+pub use tls::{TlsError, TlsFiles, TlsListener};
 
 use endpoint::{Endpoint, Operations, endpoints};
 
@@ -63,6 +68,10 @@ pub struct Http {
     access: Arc<Access>,
     /// Host names accepted besides localhost and loopback addresses.
     hosts: Arc<[String]>,
+    /// Origins whose web pages may call the API.
+    origins: Arc<[String]>,
+    /// Accepts tokens of an identity provider.
+    oidc: Option<Arc<Oidc>>,
     stop: CancellationToken,
     limits: HttpLimits,
     body_bytes: usize,
@@ -176,6 +185,8 @@ impl Http {
             kernel,
             access: Arc::new(access),
             hosts: Arc::default(),
+            origins: Arc::default(),
+            oidc: None,
             stop,
             limits,
             body_bytes,
@@ -187,6 +198,16 @@ impl Http {
     /// Also accepts requests to these host names.
     pub fn with_hosts(self, hosts: &[String]) -> Self {
         Self { hosts: hosts.into(), ..self }
+    }
+
+    /// Also accepts requests of web pages of these origins, such as `https://app.example.com`.
+    pub fn with_origins(self, origins: &[String]) -> Self {
+        Self { origins: origins.into(), ..self }
+    }
+
+    /// Also accepts tokens of an identity provider.
+    pub fn with_oidc(self, oidc: Option<Oidc>) -> Self {
+        Self { oidc: oidc.map(Arc::new), ..self }
     }
 
     /// Builds the router with all endpoints and middleware.

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-use mainspring_core::{Cursor, Limits, ModelList, NodeId, RunLimits, RunOptions, SessionId};
+use mainspring_core::{Cursor, Limits, ModelList, NodeId, RunLimits, RunOptions, SessionId, Time};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
@@ -252,6 +252,11 @@ impl Kernel {
             Some(error) => Err(error),
             None => Ok(self.shared.store.health().await?),
         }
+    }
+
+    /// The time, by the kernel's clock.
+    pub fn now(&self) -> Time {
+        self.shared.clock.now()
     }
 
     /// Waits for `time`, by the kernel's clock.

@@ -137,6 +137,8 @@ pub const CODE_MAP: &[(&str, &[&str])] = &[
             "state_dir_unusable",
             "store_full",
             "store_lost",
+            "tls_required",
+            "tls_unusable",
             "store_unusable",
             "too_many_streams",
             "unavailable",

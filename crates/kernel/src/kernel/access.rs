@@ -5,7 +5,7 @@
 //! reads, cancels its owner's runs and delegates work of the run that it executes, and nothing else.
 
 use mainspring_core::{
-    AccessRole, AttemptId, Decider, KeyId, KeyLists, Run, RunId, Session, SessionId, Visibility,
+    AccessRole, AttemptId, Decider, KeyId, KeyLists, Run, RunId, Session, SessionId, Time, Visibility,
 };
 
 use crate::error::Error;
@@ -39,6 +39,8 @@ pub struct Caller {
     pub folders: Option<Vec<String>>,
     /// What the caller may use; `None` for everything.
     pub lists: Option<Box<KeyLists>>,
+    /// When the token of an identity provider ends, if the request came with one.
+    pub token_ends: Option<Time>,
 }
 
 impl Caller {
@@ -52,6 +54,7 @@ impl Caller {
             agent: None,
             folders: None,
             lists: None,
+            token_ends: None,
         }
     }
 

@@ -234,14 +234,33 @@ impl Kernel {
             let ApiKey { id, owner, org, role, folders, .. } = key;
             let is_host = self.shared.options.owner.as_deref() == Some(owner.as_str());
             let folders = folders.or_else(|| (!is_host).then(Vec::new));
-            Caller { owner, org, role, key: Some(id), agent: None, folders, lists }
+            Caller { owner, org, role, key: Some(id), agent: None, folders, lists, token_ends: None }
         }))
     }
 
-    /// Waits until the caller's key is expired or revoked; forever if the caller used no key.
+    /// Makes `owner` belong to `org`, or to none, unless it belongs to one already; refused if that is another one.
+    pub async fn owner_claim(&self, owner: &str, org: Option<&str>) -> Result<(), Error> {
+        if self.shared.store.owner_claim(owner, org, self.shared.clock.now()).await? {
+            return Ok(());
+        }
+        let place = org.map_or("no org".to_owned(), |org| format!("the org {org:?}"));
+        Err(Error::Forbidden(format!(
+            "the owner {owner:?} does not belong to {place}: it was first used elsewhere"
+        )))
+    }
+
+    /// True for the owner of this process itself.
+    pub fn is_own_owner(&self, owner: &str) -> bool {
+        self.shared.options.owner.as_deref() == Some(owner)
+    }
+
+    /// Waits until the caller's key or token is expired or revoked; forever if the caller used none.
     pub async fn key_ended(&self, caller: &Caller) {
         let Some(key) = caller.key else {
-            return std::future::pending().await;
+            return match caller.token_ends {
+                Some(end) => self.shared.clock.sleep_until(end).await,
+                None => std::future::pending().await,
+            };
         };
         let mut revoked = self.shared.keys_revoked.subscribe();
         let clock = &self.shared.clock;
