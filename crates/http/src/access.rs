@@ -41,7 +41,9 @@ impl Access {
         let hash = blake3::hash(bearer.as_bytes());
         if hash.as_bytes().ct_eq(&self.token).into() {
             // The token is in the state directory, and reading that gives access to all sessions anyway.
-            let caller = Caller::new(owner.unwrap_or(&self.owner));
+            let owner = owner.unwrap_or(&self.owner);
+            kernel.check_owner_name(owner).await?;
+            let caller = Caller::new(owner);
             return Ok(Some(caller.with_role(AccessRole::Admin)));
         }
         let caller = match bearer.starts_with(Secret::PREFIX) {

@@ -9,7 +9,6 @@
 
 use std::collections::HashSet;
 
-use mainspring_core::limits::check_text;
 use mainspring_core::{AccessRole, Time};
 use mainspring_kernel::kernel::Caller;
 use mainspring_kernel::{Error, Kernel};
@@ -165,10 +164,6 @@ impl Oidc {
             Some(Value::String(org)) => Some(org.clone()),
             Some(_) => return invalid(format!("its claim {org_claim} is not one org")),
         };
-        check_text("the owner of a token", owner).map_err(|bad| Refusal::Invalid(bad.to_string()))?;
-        org.as_deref()
-            .map_or(Ok(()), |org| check_text("the org of a token", org))
-            .map_err(|bad| Refusal::Invalid(bad.to_string()))?;
         let role = role_of(claim(claims, role_claim), self.config.default_role);
         // Only the operator is an admin of the whole server.
         let role = if role == AccessRole::Admin && org.is_none() { AccessRole::Member } else { role };
@@ -181,6 +176,8 @@ impl Oidc {
         if self.owners.lock().contains(&pair) {
             return Ok(());
         }
+        kernel.check_owner_name(owner).await?;
+        kernel.check_org_name(org).await?;
         kernel.owner_claim(owner, org).await?;
         let mut owners = self.owners.lock();
         if owners.len() >= MAX_KNOWN_OWNERS {

@@ -12,6 +12,7 @@ pub const PROBLEMS: &[(StatusCode, &str)] = &[
     (StatusCode::BAD_REQUEST, "invalid_request"),
     (StatusCode::BAD_REQUEST, "adapter_not_registered"),
     (StatusCode::BAD_REQUEST, "adapter_incompatible"),
+    (StatusCode::BAD_REQUEST, "invalid_name"),
     (StatusCode::BAD_REQUEST, "option_not_used"),
     (StatusCode::BAD_REQUEST, "limit_not_enforceable"),
     (StatusCode::BAD_REQUEST, "not_user_message"),

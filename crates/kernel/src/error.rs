@@ -45,6 +45,16 @@ pub enum Error {
     /// The request is invalid.
     #[error("{0}")]
     Invalid(String),
+    /// The name of an owner or an org could be taken for another one.
+    #[error("{what} named \"{name}\" {reason}; choose another name")]
+    UnsafeName {
+        /// Kind of object.
+        what: &'static str,
+        /// The name, with what is not visible in it escaped.
+        name: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
     /// A size limit is exceeded.
     #[error("{what} has {size} bytes; at most {limit} are allowed")]
     TooLarge {
@@ -270,6 +280,7 @@ impl Error {
         Self::NotListed(_) => "not_allowed_by_key",
         Self::SpendLimit { .. } => "spend_limit_reached",
         Self::Invalid(_) => "invalid_request",
+        Self::UnsafeName { .. } => "invalid_name",
         Self::TooLarge { .. } => "too_large",
         Self::TooMany { .. } => "too_many",
         Self::UnknownAdapter { .. } => "adapter_not_registered",

@@ -339,6 +339,12 @@ pub trait Store: Send + Sync + 'static {
     /// atomically: of two orgs that claim an owner at the same time, one gets it.
     async fn owner_claim(&self, owner: &str, org: Option<&str>, at: Time) -> Result<bool, StoreError>;
 
+    /// True if `owner` was claimed, or has a key or a session, including a deleted one.
+    async fn owner_known(&self, owner: &str) -> Result<bool, StoreError>;
+
+    /// True if an owner or a key belongs to `org`.
+    async fn org_known(&self, org: &str) -> Result<bool, StoreError>;
+
     /// The cost of a key's runs in a day, by [`mainspring_core::day_of`].
     async fn key_spend(&self, key: KeyId, day: i64) -> Result<Spend, StoreError>;
 

@@ -567,6 +567,21 @@ impl Store for MemoryStore {
         Ok(self.inner.lock().tables.owner_claim(owner, org))
     }
 
+    async fn owner_known(&self, owner: &str) -> Result<bool, StoreError> {
+        self.read(|tables| {
+            tables.owners.contains_key(owner)
+                || tables.keys.values().any(|key| key.owner == owner)
+                || tables.sessions.values().any(|session| session.owner == owner)
+        })
+    }
+
+    async fn org_known(&self, org: &str) -> Result<bool, StoreError> {
+        self.read(|tables| {
+            let mut orgs = tables.owners.values().chain(tables.keys.values().map(|key| &key.org));
+            orgs.any(|known| known.as_deref() == Some(org))
+        })
+    }
+
     async fn key_spend(&self, key: KeyId, day: i64) -> Result<Spend, StoreError> {
         self.read(|tables| tables.spends.get(&(key, day)).copied().unwrap_or_default())
     }

@@ -671,6 +671,16 @@ impl Store for SqliteStore {
         self.submit(|answer| Job::OwnerClaim(claim, answer)).await
     }
 
+    async fn owner_known(&self, owner: &str) -> Result<bool, StoreError> {
+        let owner = owner.to_owned();
+        self.read(move |connection| read::keys::owner_known(connection, &owner)).await
+    }
+
+    async fn org_known(&self, org: &str) -> Result<bool, StoreError> {
+        let org = org.to_owned();
+        self.read(move |connection| read::keys::org_known(connection, &org)).await
+    }
+
     async fn key_spend(&self, key: KeyId, day: i64) -> Result<Spend, StoreError> {
         self.read(move |connection| {
             owners::spend_read(connection, key, day).map_err(|error| error::read_error(&error))

@@ -186,3 +186,9 @@ impl Listening {
         format!("http://{}", self.address)
     }
 }
+
+/// A file of the test certificates: `ca.pem`, and `cert.pem` and `key.pem` of `one` and `two`, which it has signed for
+/// `localhost` and 127.0.0.1.
+pub fn tls_file(name: &str) -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tls").join(name)
+}

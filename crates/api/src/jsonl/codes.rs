@@ -55,6 +55,7 @@ pub const CODE_MAP: &[(&str, &[&str])] = &[
             "invalid_import",
             "invalid_json",
             "invalid_model_options",
+            "invalid_name",
             "invalid_output_schema",
             "invalid_tool",
             "limit_not_enforceable",

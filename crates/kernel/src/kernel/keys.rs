@@ -15,6 +15,7 @@ use super::runs::{PATH_MAX_BYTES, check_size};
 use super::{Caller, Kernel};
 use crate::error::Error;
 use crate::folders::are_within;
+use crate::names::check_new_name;
 use crate::store::{KeyPage, KeyRef, Request, StoreError, Unique};
 
 /// Maximum number of names on a list of a key.
@@ -131,8 +132,8 @@ impl Kernel {
         let (owner, org) =
             (owner.unwrap_or_else(|| caller.owner.clone()), org.or_else(|| caller.org.clone()));
         check_text("a key's name", &name)?;
-        check_text("an owner", &owner)?;
-        org.as_deref().map_or(Ok(()), |org| check_text("an org", org))?;
+        self.check_owner_name(&owner).await?;
+        self.check_org_name(org.as_deref()).await?;
         if expires_at.is_some_and(|end| end <= now) {
             return Err(Error::Invalid("a key must expire in the future, or not at all".into()));
         }
@@ -247,6 +248,25 @@ impl Kernel {
         Err(Error::Forbidden(format!(
             "the owner {owner:?} does not belong to {place}: it was first used elsewhere"
         )))
+    }
+
+    /// Refuses the name of an owner that could be taken for another one, unless the owner exists already.
+    pub async fn check_owner_name(&self, owner: &str) -> Result<(), Error> {
+        check_text("an owner", owner)?;
+        match check_new_name("an owner", owner) {
+            Err(_) if self.shared.store.owner_known(owner).await? => Ok(()),
+            checked => checked,
+        }
+    }
+
+    /// Refuses the name of an org that could be taken for another one, unless the org exists already.
+    pub async fn check_org_name(&self, org: Option<&str>) -> Result<(), Error> {
+        let Some(org) = org else { return Ok(()) };
+        check_text("an org", org)?;
+        match check_new_name("an org", org) {
+            Err(_) if self.shared.store.org_known(org).await? => Ok(()),
+            checked => checked,
+        }
     }
 
     /// True for the owner of this process itself.
