@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 use ring::rand::SystemRandom;
 use ring::signature::{
     ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, Ed25519KeyPair, KeyPair, RSA_PKCS1_SHA256, RsaKeyPair,
+    RsaPublicKeyComponents,
 };
 use rustls::pki_types::PrivatePkcs8KeyDer;
 use rustls::pki_types::pem::PemObject;
@@ -61,9 +62,7 @@ impl Signer {
     pub(crate) fn jwk(&self, id: &str) -> Value {
         match self {
             Self::Rsa(key) => {
-                let public = key.public();
-                let (n, e) = (public.modulus().big_endian_without_leading_zero(), public.exponent());
-                let e = e.big_endian_without_leading_zero();
+                let RsaPublicKeyComponents { n, e } = RsaPublicKeyComponents::<Vec<u8>>::from(key.public());
                 json!({"kty": "RSA", "kid": id, "use": "sig", "alg": "RS256", "n": encode(n), "e": encode(e)})
             }
             Self::P256(key) => {
