@@ -51,8 +51,8 @@ impl Actor {
         let run = &draft.subject.run;
         let adapter = self.shared.adapters.get(&run.adapter);
         let is_kept = adapter.is_some_and(|adapter| adapter.capabilities().keeps_limits);
-        let is_told = matches!(outcome, Outcome::Failed { error, .. } if error.code == LIMIT_REACHED);
-        if is_kept || is_told || run.options.limits.has_no_amount() {
+        let is_reported = matches!(outcome, Outcome::Failed { error, .. } if error.code == LIMIT_REACHED);
+        if is_kept || is_reported || run.options.limits.has_no_amount() {
             return;
         }
         let budget = Budget::of(&run.options.limits, 1, 0, &run.usage, run.limited_since());
