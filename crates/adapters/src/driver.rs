@@ -20,6 +20,7 @@ use mainspring_kernel::adapter::{
     Adapter, AttemptHandle, Capabilities, Death, Dispatch, End, Executed, HandleError, Login, RestartBehavior,
 };
 use mainspring_kernel::clock::Clock;
+use mainspring_kernel::kernel::is_path;
 use mainspring_kernel::policy::Rule;
 use mainspring_kernel::tasks::Tasks;
 use parking_lot::Mutex;
@@ -260,6 +261,15 @@ impl<D: Dialect> Adapter for Driver<D> {
         }
     }
 
+    fn check_native(&self, native: &str) -> Result<(), String> {
+        match D::NATIVE_IS_PATH && is_path(native) {
+            false => Ok(()),
+            true => Err(format!(
+                "the agent would open the file {native:?} as its session: sessions of this adapter are not adopted by path"
+            )),
+        }
+    }
+
     fn capabilities(&self) -> Capabilities {
         let native = self.can_resume.lock().unwrap_or(false);
         Capabilities {
@@ -281,6 +291,7 @@ impl<D: Dialect> Adapter for Driver<D> {
             uses_bindings: true,
             supports_authentication: D::login(self).is_some(),
             keeps_limits: false,
+            limits_tools: false,
             options: match self.options.profiles.is_empty() {
                 true => vec![RunOption::SystemPrompt, RunOption::Model],
                 false => vec![RunOption::SystemPrompt, RunOption::Model, RunOption::ModelProfile],

@@ -70,6 +70,10 @@ impl Adapter for ProcessAdapter {
         self.0.check_profile(profile)
     }
 
+    fn check_native(&self, native: &str) -> Result<(), String> {
+        self.0.check_native(native)
+    }
+
     async fn execute(&self, attempt: AttemptHandle) -> Executed {
         self.0.execute(attempt).await
     }

@@ -193,6 +193,7 @@ impl Adapter for NativeAdapter {
             uses_bindings: false,
             supports_authentication: false,
             keeps_limits: true,
+            limits_tools: true,
             usage_reports: UsageReports::Live,
             options: RunOption::ALL.to_vec(),
             sandbox: None,

@@ -68,6 +68,7 @@ impl From<Error> for CliError {
         let exit = match &error {
             Error::NotFound { .. } => Exit::NotFound,
             Error::Invalid(_)
+            | Error::UnsafeName { .. }
             | Error::TooLarge { .. }
             | Error::UnknownAdapter { .. }
             | Error::Unsupported { .. }
@@ -91,6 +92,8 @@ impl From<Error> for CliError {
             Error::Forbidden(_)
             | Error::NoLiveAttempt
             | Error::FolderNotAllowed(_)
+            | Error::NotListed(_)
+            | Error::SpendLimit { .. }
             | Error::Changed { .. } => Exit::Refused,
             Error::LoginFailed { .. } | Error::TooDeep { .. } | Error::WouldDeadlock(_) => Exit::Refused,
             Error::Overloaded { .. }

@@ -53,13 +53,20 @@ pub struct Client {
 impl Client {
     /// Connects to an address such as `http://127.0.0.1:7433` with a token or an API key.
     pub fn over_tcp(url: &str, secret: &str) -> Result<Self, Error> {
-        let base = Url::parse(url)
-            .ok()
-            .filter(|base| base.has_host() && matches!(base.scheme(), "http" | "https"))
-            .ok_or_else(|| {
-                Error::Invalid(format!("{url:?} is not the address of a server: http://HOST:PORT"))
-            })?;
-        Self::new(reqwest::Client::builder(), base, url.into(), secret)
+        Self::new(reqwest::Client::builder(), server_url(url)?, url.into(), secret)
+    }
+
+    /// Connects to an address such as `https://agents.example.com`, whose certificate must come from one of those in the
+    /// PEM file `ca`, instead of one that the system trusts.
+    pub fn over_tls(url: &str, secret: &str, ca: &Path) -> Result<Self, Error> {
+        let failed = |why: String| Error::Invalid(format!("{} {why}", ca.display()));
+        let pem = std::fs::read(ca).map_err(|error| failed(format!("cannot be read: {error}")))?;
+        let roots = reqwest::Certificate::from_pem_bundle(&pem)
+            .map_err(|error| failed(format!("is no PEM file of certificates: {error}")))?;
+        if roots.is_empty() {
+            return Err(failed("holds no certificate".into()));
+        }
+        Self::new(reqwest::Client::builder().tls_certs_only(roots), server_url(url)?, url.into(), secret)
     }
 
     /// Connects to the socket of a state directory.
@@ -217,6 +224,13 @@ fn check_owner(owner: &str) -> Result<(), Error> {
         true => Err(Error::Invalid("an owner must not begin or end with a space".into())),
         false => Ok(()),
     }
+}
+
+/// Reads the address of a server.
+fn server_url(url: &str) -> Result<Url, Error> {
+    let base = Url::parse(url).ok();
+    let base = base.filter(|base| base.has_host() && matches!(base.scheme(), "http" | "https"));
+    base.ok_or_else(|| Error::Invalid(format!("{url:?} is not the address of a server: http://HOST:PORT")))
 }
 
 /// Sets the body of a request.

@@ -6,6 +6,7 @@
 
 pub mod access;
 pub mod agent;
+pub mod allow;
 pub mod approval;
 pub mod attempt;
 pub mod binding;
@@ -39,6 +40,7 @@ pub mod wait;
 
 pub use access::{AccessRole, ApiKey, Visibility};
 pub use agent::{AgentDefinition, AgentName};
+pub use allow::{KeyList, KeyLists, NotListed, Spend, day_of};
 pub use approval::{
     Approval, ApprovalAnswer, ApprovalChoice, ApprovalRequest, ApprovalScope, Decider, MayAnswer, NewGrant,
     Replies, RequestedAction, RequestedCall, SuppliedResult,

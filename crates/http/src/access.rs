@@ -11,7 +11,8 @@ use mainspring_kernel::kernel::{Caller, Secret};
 use mainspring_kernel::{Error, Kernel};
 use subtle::ConstantTimeEq;
 
-use crate::{Http, Problem};
+use crate::oidc::Refusal;
+use crate::{Http, Oidc, Problem};
 
 /// The header that names the owner to act for.
 const OWNER_HEADER: &str = "mainspring-owner";
@@ -40,18 +41,45 @@ impl Access {
         let hash = blake3::hash(bearer.as_bytes());
         if hash.as_bytes().ct_eq(&self.token).into() {
             // The token is in the state directory, and reading that gives access to all sessions anyway.
-            let caller = Caller::new(owner.unwrap_or(&self.owner));
+            let owner = owner.unwrap_or(&self.owner);
+            kernel.check_owner_name(owner).await?;
+            let caller = Caller::new(owner);
             return Ok(Some(caller.with_role(AccessRole::Admin)));
         }
         let caller = match bearer.starts_with(Secret::PREFIX) {
             true => kernel.caller_by_secret(bearer).await?,
             false => kernel.caller_by_agent_token(bearer)?,
         };
-        match (caller, owner) {
-            (Some(caller), Some(owner)) if caller.owner != owner => Err(Error::not_found("owner", owner)),
-            (caller, _) => Ok(caller),
-        }
+        caller.map_or(Ok(None), |caller| acting_for(caller, owner).map(Some))
     }
+}
+
+/// Refuses a caller that acts for another owner than the request names.
+fn acting_for(caller: Caller, owner: Option<&str>) -> Result<Caller, Error> {
+    match owner {
+        Some(owner) if caller.owner != owner => Err(Error::not_found("owner", owner)),
+        _ => Ok(caller),
+    }
+}
+
+/// The caller of a token that an identity provider has issued.
+async fn caller_by_token(
+    http: &Http,
+    oidc: &Oidc,
+    bearer: &str,
+    owner: Option<&str>,
+) -> Result<Caller, Problem> {
+    let caller = oidc.caller(&http.kernel, bearer).await.map_err(|refusal| match refusal {
+        Refusal::Invalid(reason) => {
+            let detail = format!("the token is not accepted: {reason}; get a new one from its issuer");
+            Problem::new(StatusCode::UNAUTHORIZED, "authentication", detail)
+        }
+        Refusal::Unchecked(reason) => {
+            Problem::transient(StatusCode::SERVICE_UNAVAILABLE, "unavailable", reason)
+        }
+        Refusal::Failed(error) => error.into(),
+    })?;
+    Ok(acting_for(caller, owner)?)
 }
 
 /// Extracts the caller; rejects a request without a valid token or key.
@@ -71,8 +99,11 @@ impl FromRequestParts<Http> for Authenticated {
             .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
         let caller = match bearer {
             Some((_, bearer)) => {
-                let owner = owner_of(&parts.headers)?;
-                http.access.caller(&http.kernel, bearer.trim(), owner).await?
+                let (owner, bearer) = (owner_of(&parts.headers)?, bearer.trim());
+                if let Some(oidc) = http.oidc.as_deref().filter(|_| Oidc::is_token(bearer)) {
+                    return caller_by_token(http, oidc, bearer, owner).await.map(Self);
+                }
+                http.access.caller(&http.kernel, bearer, owner).await?
             }
             None => None,
         };

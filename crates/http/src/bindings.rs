@@ -76,7 +76,7 @@ fn adopted(adoption: BindingAdoption) -> (String, Adopted) {
     post, path = "/v1/sessions/{session}/bindings", params(SessionPath), request_body = BindingAdoption,
     responses((status = 201, description = "The binding, which the next run uses", body = Binding)),
     extensions(("x-problems" = json!([
-        "folder_not_allowed", "forbidden", "adapter_not_registered", "adapter_incompatible", "session_busy",
+        "folder_not_allowed", "not_allowed_by_key", "forbidden", "adapter_not_registered", "adapter_incompatible", "session_busy",
         "already_exists", "wrong_state"
     ]))),
 )]
@@ -98,7 +98,7 @@ pub(super) async fn binding_adopt(
         (status = 201, description = "The session is bound; the next run uses the native session", body = SessionAdopted),
     ),
     extensions(("x-problems" = json!([
-        "folder_not_allowed", "forbidden", "adapter_not_registered", "adapter_incompatible", "session_busy",
+        "folder_not_allowed", "not_allowed_by_key", "forbidden", "adapter_not_registered", "adapter_incompatible", "session_busy",
         "wrong_state", "no_org"
     ]))),
 )]

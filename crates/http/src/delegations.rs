@@ -20,7 +20,7 @@ use crate::{Http, Problem};
         (status = 202, description = "The child run, which has not ended", body = Delegated),
     ),
     extensions(("x-problems" = json!([
-        "adapter_full", "adapter_incompatible", "adapter_not_registered", "option_not_used", "limit_not_enforceable", "delegation_too_deep", "too_many_children", "folder_not_allowed", "forbidden", "no_org",
+        "adapter_full", "adapter_incompatible", "adapter_not_registered", "option_not_used", "limit_not_enforceable", "delegation_too_deep", "too_many_children", "folder_not_allowed", "not_allowed_by_key", "spend_limit_reached", "forbidden", "no_org",
         "overloaded", "request_conflict", "run_ended", "run_merged", "session_closed", "would_deadlock", "wrong_state",
     ]))),
 )]

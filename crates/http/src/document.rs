@@ -42,7 +42,9 @@ pub(super) const RESOURCE_PROBLEMS: &[ProblemRow] = &[
 /// Problems that an authenticated request can get in addition.
 const AUTHENTICATED_PROBLEMS: &[ProblemRow] = &[
     (StatusCode::BAD_REQUEST, "invalid_request"),
+    (StatusCode::BAD_REQUEST, "invalid_name"),
     (StatusCode::UNAUTHORIZED, "authentication"),
+    (StatusCode::FORBIDDEN, "forbidden"),
     (StatusCode::NOT_FOUND, "not_found"),
     (StatusCode::CONFLICT, "no_authority"),
     (StatusCode::INTERNAL_SERVER_ERROR, "corrupt"),

@@ -18,7 +18,7 @@ use crate::{Http, Problem};
         (status = 200, description = "The key that the same request created before, without its secret", body = MadeKey),
         (status = 201, description = "The new key with its secret", body = MadeKey),
     ),
-    extensions(("x-problems" = json!(["forbidden", "request_conflict"]))),
+    extensions(("x-problems" = json!(["forbidden", "not_allowed_by_key", "request_conflict"]))),
 )]
 pub(super) async fn key_create(
     State(http): State<Http>,
@@ -26,8 +26,19 @@ pub(super) async fn key_create(
     headers: HeaderMap,
     JsonObject(body): JsonObject<NewKey>,
 ) -> Result<(StatusCode, Json<MadeKey>), Problem> {
-    let NewKey { name, owner_id, org_id, role, expires_at_ms, folders } = body;
-    let new = kernel::NewKey { name, owner: owner_id, org: org_id, role, expires_at: expires_at_ms, folders };
+    let NewKey { name, owner_id, org_id, role, expires_at_ms, folders, .. } = body;
+    let new = kernel::NewKey {
+        name,
+        owner: owner_id,
+        org: org_id,
+        role,
+        expires_at: expires_at_ms,
+        folders,
+        adapters: body.adapters,
+        models: body.models,
+        tools: body.tools,
+        spend_per_day: body.spend_per_day,
+    };
     let (key, secret) = http.kernel.key_create(&caller, new, idempotency_key(&headers)?).await?;
     let secret = secret.map(|secret| secret.reveal().to_owned());
     let replayed = secret.is_none();

@@ -21,6 +21,7 @@ mod artifacts;
 mod bindings;
 mod body;
 mod connections;
+mod cors;
 mod delegations;
 mod document;
 mod endpoint;
@@ -37,6 +38,7 @@ mod listen;
 mod logins;
 mod mcp;
 mod metrics;
+mod oidc;
 mod owner_events;
 mod portable;
 mod problem;
@@ -47,6 +49,7 @@ mod slow_body;
 mod state;
 mod streams;
 mod strict;
+mod tls;
 mod tools;
 mod tree;
 mod watch;
@@ -56,7 +59,9 @@ pub use connections::{Connections, Peer};
 pub use document::document;
 pub use limits::HttpLimits;
 pub use listen::serve;
+pub use oidc::{Oidc, OidcConfig};
 pub use problem::{PROBLEMS, Problem};
+pub use tls::{TlsError, TlsFiles, TlsListener};
 
 use endpoint::{Endpoint, Operations, endpoints};
 
@@ -67,6 +72,10 @@ pub struct Http {
     access: Arc<Access>,
     /// Host names accepted besides localhost and loopback addresses.
     hosts: Arc<[String]>,
+    /// Origins whose web pages may call the API.
+    origins: Arc<[String]>,
+    /// Accepts tokens of an identity provider.
+    oidc: Option<Arc<Oidc>>,
     stop: CancellationToken,
     limits: HttpLimits,
     body_bytes: usize,
@@ -182,6 +191,8 @@ impl Http {
             kernel,
             access: Arc::new(access),
             hosts: Arc::default(),
+            origins: Arc::default(),
+            oidc: None,
             stop,
             limits,
             body_bytes,
@@ -199,6 +210,16 @@ impl Http {
     /// Returns the connections of this server, to serve its router with.
     pub fn connections(&self) -> Connections {
         self.connections.clone()
+    }
+
+    /// Also accepts requests of web pages of these origins, such as `https://app.example.com`.
+    pub fn with_origins(self, origins: &[String]) -> Self {
+        Self { origins: origins.into(), ..self }
+    }
+
+    /// Also accepts tokens of an identity provider.
+    pub fn with_oidc(self, oidc: Option<Oidc>) -> Self {
+        Self { oidc: oidc.map(Arc::new), ..self }
     }
 
     /// Builds the router with all endpoints and middleware.

@@ -178,15 +178,18 @@ fn commit_seconds(encoder: &mut DescriptorEncoder<'_>, counts: &Counts) -> fmt::
     metric.encode_histogram::<NoLabelSet>(counts.commit_seconds, count, &buckets, None)
 }
 
-/// Metrics for Prometheus
+/// Metrics for Prometheus, for admins without an org
 #[utoipa::path(
     get, path = "/metrics",
     responses((status = 200, description = "OpenMetrics text", body = String, content_type = "application/openmetrics-text")),
+    extensions(("x-problems" = json!(["forbidden"]))),
 )]
 pub(super) async fn metrics(
     State(http): State<Http>,
-    Authenticated(_): Authenticated,
+    Authenticated(caller): Authenticated,
 ) -> Result<([(HeaderName, &'static str); 1], String), Problem> {
+    // The counters tell about the work of every owner.
+    caller.check_server_admin()?;
     let mut page = String::new();
     // Writing to a String does not fail.
     let _ = text::encode(&mut page, &http.metrics.registry);

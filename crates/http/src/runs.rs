@@ -30,6 +30,8 @@ const PROMPT_PROBLEMS: &[&str] = &[
     "not_assistant_message",
     "abandoned_message",
     "folder_not_allowed",
+    "not_allowed_by_key",
+    "spend_limit_reached",
     "forbidden",
     "request_conflict",
     "session_busy",
@@ -288,7 +290,7 @@ pub(super) async fn run_cancel(
     post, path = "/v1/runs/{run}/retry", params(RunPath), request_body = Option<RetryOptions>,
     responses((status = 202, description = "The run, queued again", body = Run)),
     extensions(("x-problems" = json!([
-        "adapter_not_registered", "adapter_incompatible", "option_not_used", "limit_not_enforceable", "folder_not_allowed", "forbidden", "session_busy", "session_closed", "not_latest_run",
+        "adapter_not_registered", "adapter_incompatible", "option_not_used", "limit_not_enforceable", "folder_not_allowed", "not_allowed_by_key", "spend_limit_reached", "forbidden", "session_busy", "session_closed", "not_latest_run",
         "run_merged", "wrong_state"
     ]))),
 )]

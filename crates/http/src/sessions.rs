@@ -64,7 +64,7 @@ pub(super) fn tag(version: u64) -> String {
         (status = 200, description = "The existing session", body = OpenedSession, headers(("ETag" = String), ("Location" = String))),
         (status = 201, description = "The new session", body = OpenedSession, headers(("ETag" = String), ("Location" = String))),
     ),
-    extensions(("x-problems" = json!(["folder_not_allowed", "forbidden", "adapter_not_registered", "option_not_used", "request_conflict", "already_exists", "ambiguous_mode", "no_model", "initial_messages_not_supported", "no_org"]))),
+    extensions(("x-problems" = json!(["folder_not_allowed", "not_allowed_by_key", "forbidden", "adapter_not_registered", "option_not_used", "request_conflict", "already_exists", "ambiguous_mode", "no_model", "initial_messages_not_supported", "no_org"]))),
 )]
 pub(super) async fn session_resolve(
     State(http): State<Http>,
@@ -202,7 +202,7 @@ pub(super) fn if_match_version(headers: &HeaderMap) -> Result<Option<u64>, Probl
     patch, path = "/v1/sessions/{session}", request_body = SessionPatch,
     params(SessionPath, ("If-Match" = Option<String>, Header, description = "The ETag that the session must still have.")),
     responses((status = 200, description = "The changed session", body = Session, headers(("ETag" = String)))),
-    extensions(("x-problems" = json!(["folder_not_allowed", "forbidden", "session_busy", "option_not_used", "no_org", "wrong_state", "version_conflict"]))),
+    extensions(("x-problems" = json!(["folder_not_allowed", "not_allowed_by_key", "forbidden", "session_busy", "option_not_used", "no_org", "wrong_state", "version_conflict"]))),
 )]
 pub(super) async fn session_patch(
     State(http): State<Http>,

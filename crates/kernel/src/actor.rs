@@ -53,6 +53,7 @@ pub(crate) use binding::{BindingChange, MAX_BINDINGS_READ};
 pub(crate) use command::{Command, Input, Reply, Report, Signal};
 pub(crate) use data::StateWrite;
 use draft::{AttemptDraft, Draft, Hot, SessionDraft, Subject};
+pub(crate) use retry::Retry;
 use session::created;
 pub(crate) use session::{SessionSeed, new_loaded};
 pub(crate) use snapshot::Instant;

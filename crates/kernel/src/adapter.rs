@@ -38,6 +38,11 @@ pub trait Adapter: Send + Sync + 'static {
         Ok(())
     }
 
+    /// Checks the id of a native session that a caller names. An error says why the adapter opens no such session.
+    fn check_native(&self, _native: &str) -> Result<(), String> {
+        Ok(())
+    }
+
     /// The rules about the agents of this adapter.
     fn rules(&self) -> &[Rule] {
         &[]

@@ -1,8 +1,8 @@
 //! Errors of the kernel: a stable code, and a message that names the object and the remedy.
 
 use mainspring_core::{
-    BadIdPrefix, BadName, Cursor, MessageId, Position, Refusal, Resource, RunId, RunOption, RunStatus,
-    SessionId, UsageReports, VersionMismatch,
+    BadIdPrefix, BadName, Cost, Cursor, MessageId, NotListed, Position, Refusal, Resource, RunId, RunOption,
+    RunStatus, SessionId, Spend, UsageReports, VersionMismatch,
 };
 
 use crate::folders::FolderRefusal;
@@ -28,9 +28,33 @@ pub enum Error {
     /// The agent may not work in the folder.
     #[error(transparent)]
     FolderNotAllowed(#[from] FolderRefusal),
+    /// The caller's key does not have it on its list.
+    #[error(transparent)]
+    NotListed(#[from] NotListed),
+    /// The runs of the caller's key have cost as much today as they may. Retry tomorrow.
+    #[error(
+        "the key's runs have cost {}{} today, and its spend per day is {}; try again after midnight UTC, or use another key",
+        if spend.at_least { "at least " } else { "" }, spend.cost, limit
+    )]
+    SpendLimit {
+        /// The cost of today.
+        spend: Spend,
+        /// The spend per day of the key.
+        limit: Cost,
+    },
     /// The request is invalid.
     #[error("{0}")]
     Invalid(String),
+    /// The name of an owner or an org could be taken for another one.
+    #[error("{what} named \"{name}\" {reason}; choose another name")]
+    UnsafeName {
+        /// Kind of object.
+        what: &'static str,
+        /// The name, with what is not visible in it escaped.
+        name: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
     /// A size limit is exceeded.
     #[error("{what} has {size} bytes; at most {limit} are allowed")]
     TooLarge {
@@ -276,7 +300,10 @@ impl Error {
         Self::Forbidden(_) => "forbidden",
         Self::NoLiveAttempt => "no_authority",
         Self::FolderNotAllowed(_) => "folder_not_allowed",
+        Self::NotListed(_) => "not_allowed_by_key",
+        Self::SpendLimit { .. } => "spend_limit_reached",
         Self::Invalid(_) => "invalid_request",
+        Self::UnsafeName { .. } => "invalid_name",
         Self::TooLarge { .. } => "too_large",
         Self::TooMany { .. } => "too_many",
         Self::UnknownAdapter { .. } => "adapter_not_registered",

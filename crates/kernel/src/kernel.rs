@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-use mainspring_core::{Cursor, Limits, ModelList, NodeId, Resource, RunLimits, RunOptions, SessionId};
+use mainspring_core::{Cursor, Limits, ModelList, NodeId, Resource, RunLimits, RunOptions, SessionId, Time};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
@@ -44,6 +44,7 @@ mod host_calls;
 mod idempotency;
 mod ids;
 mod keys;
+mod lists;
 mod logins;
 mod options;
 mod portable;
@@ -63,7 +64,7 @@ pub use access::{AgentCaller, Caller};
 pub use agent_tokens::AgentToken;
 pub use agents::{AGENTS_PER_OWNER, Agent, AgentQuery, AgentScope};
 pub use artifacts::{ArtifactQuery, ArtifactsOf, BlobsCheck, NewArtifact};
-pub use bindings::{Adopted, SessionAdopted, instructions_hash};
+pub use bindings::{Adopted, SessionAdopted, instructions_hash, is_path};
 pub use control::KernelPlane;
 pub use delegations::{Delegated, DelegationRequest, MAX_CONTEXT_CHARS, MAX_DEPTH, RunDelegations};
 pub use grants::GrantQuery;
@@ -256,6 +257,11 @@ impl Kernel {
             Some(error) => Err(error),
             None => Ok(self.shared.store.health().await?),
         }
+    }
+
+    /// The time, by the kernel's clock.
+    pub fn now(&self) -> Time {
+        self.shared.clock.now()
     }
 
     /// Waits for `time`, by the kernel's clock.

@@ -15,6 +15,7 @@ pub mod folders;
 mod indexer;
 pub mod kernel;
 pub mod meters;
+pub mod names;
 pub mod owner_events;
 pub mod policy;
 pub mod quotas;

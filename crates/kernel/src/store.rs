@@ -9,8 +9,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use mainspring_core::{
     ApiKey, Artifact, ArtifactId, Attempt, AttemptId, Binding, Cursor, Delegation, DelegationId, Digest,
-    Event, Grant, GrantId, Line, LineId, MessageId, NodeId, Point, Position, Run, RunId, Session, SessionId,
-    StateEntry, StateOutcome, StateSlot, Step, Time, Usage, VersionMismatch,
+    Event, Grant, GrantId, KeyId, Line, LineId, MessageId, NodeId, Point, Position, Run, RunId, Session,
+    SessionId, Spend, StateEntry, StateOutcome, StateSlot, Step, Time, Usage, VersionMismatch,
 };
 
 mod commit;
@@ -21,7 +21,9 @@ mod keys;
 mod sessions;
 mod tree;
 use crate::search::Query;
-pub use commit::{Chunk, Commit, EndedToolCall, Fence, NewEvent, NewId, OpenToolCall, Request, Row};
+pub use commit::{
+    Chunk, Commit, EndedToolCall, Fence, NativeOwner, NewEvent, NewId, OpenToolCall, Request, Row,
+};
 pub use data::{ArtifactPage, OwnerState, StateAt, StatePlace, StateRow};
 pub use ids::{IdPage, IdsOf};
 pub use inbox::{InboxItem, Note};
@@ -330,6 +332,21 @@ pub trait Store: Send + Sync + 'static {
 
     /// True if `owner` has a session or a key that does not belong to `org`.
     async fn owner_outside_org(&self, owner: &str, org: &str) -> Result<bool, StoreError>;
+
+    /// Makes `owner` belong to `org`, or to no org, unless it belongs to one already. Returns true if it belongs there.
+    ///
+    /// An owner with keys or sessions that nobody has claimed belongs to the org of the oldest of them. Both happen
+    /// atomically: of two orgs that claim an owner at the same time, one gets it.
+    async fn owner_claim(&self, owner: &str, org: Option<&str>, at: Time) -> Result<bool, StoreError>;
+
+    /// True if `owner` was claimed, or has a key or a session, including a deleted one.
+    async fn owner_known(&self, owner: &str) -> Result<bool, StoreError>;
+
+    /// True if an owner or a key belongs to `org`.
+    async fn org_known(&self, org: &str) -> Result<bool, StoreError>;
+
+    /// The cost of a key's runs in a day, by [`mainspring_core::day_of`].
+    async fn key_spend(&self, key: KeyId, day: i64) -> Result<Spend, StoreError>;
 
     // Agents.
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use axum::serve::ListenerExt;
 use mainspring_client::Socket;
-use mainspring_http::{Access, Http, HttpLimits};
+use mainspring_http::{Access, Http, HttpLimits, Oidc, TlsError, TlsFiles, TlsListener};
 use mainspring_kernel::Kernel;
 use mainspring_kernel::tasks::Tasks;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -28,6 +28,7 @@ pub struct Server {
     kernel: Kernel,
     socket: Socket,
     address: Option<SocketAddr>,
+    is_tls: bool,
     closing: CancellationToken,
     stop: CancellationToken,
     tasks: Tasks,
@@ -40,6 +41,24 @@ pub enum ServeError {
     /// The token cannot be read or created.
     #[error("the token of the state directory cannot be used: {0}")]
     Token(io::Error),
+    /// The address can be reached by other machines, and there is no TLS.
+    #[error(
+        "other machines reach {address}, and keys would be sent to it in the clear: set tls_cert and tls_key, listen on \
+         127.0.0.1, or set insecure_http = true if something else encrypts the way"
+    )]
+    Insecure {
+        /// The address.
+        address: SocketAddr,
+    },
+    /// Only one of certificate and key is given.
+    #[error("tls_cert and tls_key belong together: set both, or none of them")]
+    HalfTls,
+    /// The certificate or the key cannot be used.
+    #[error("no TLS: {0}")]
+    Tls(#[from] TlsError),
+    /// The identity provider cannot be used.
+    #[error("oidc.issuer cannot be used: {0}")]
+    Oidc(String),
     /// The address cannot be bound.
     #[error("cannot listen on {address}: {source}; {remedy}")]
     Listen {
@@ -57,6 +76,9 @@ impl ServeError {
     pub fn code(&self) -> &'static str {
         match self {
             Self::Token(_) => "state_dir_unusable",
+            Self::Insecure { .. } => "tls_required",
+            Self::HalfTls | Self::Tls(_) => "tls_unusable",
+            Self::Oidc(_) => "invalid_config",
             Self::Listen { .. } => "cannot_listen",
         }
     }
@@ -68,7 +90,16 @@ impl Server {
         let token = token::read_or_create(&config.state_dir).map_err(ServeError::Token)?;
         let limits = fit_open_files(config.http);
         let kernel = node.kernel().clone();
+        let tls = match (&config.tls_cert, &config.tls_key) {
+            (Some(cert), Some(key)) => Some(TlsFiles::load(cert, key)?),
+            (None, None) => None,
+            _ => return Err(ServeError::HalfTls),
+        };
+        let oidc = Oidc::new(config.oidc.clone()).map_err(ServeError::Oidc)?;
         let tcp = match listen {
+            Some(address) if tls.is_none() && !config.insecure_http && !is_local(address) => {
+                return Err(ServeError::Insecure { address });
+            }
             Some(address) => Some(bind_tcp(address).await?),
             None => None,
         };
@@ -79,19 +110,33 @@ impl Server {
         let access = Access::new(&token, &config.owner);
         let http = Http::new(kernel.clone(), access, limits, stop.clone());
         let connections = http.connections();
-        let router = http.with_hosts(&config.allowed_hosts).router();
-        if let Some(tcp) = tcp {
-            // Streamed data is sent without delay. A connection that refuses the option is slower, but works.
-            let tcp = tcp.tap_io(|stream| stream.set_nodelay(true).unwrap_or_default());
-            tasks.spawn(mainspring_http::serve(tcp, router.clone(), connections.clone(), closing.clone()));
+        let http = http.with_hosts(&config.allowed_hosts).with_origins(&config.cors_origins);
+        let router = http.with_oidc(oidc).router();
+        let is_tls = tls.is_some();
+        match (tcp, tls) {
+            (Some(tcp), Some(files)) => {
+                let tcp = TlsListener::new(tcp, files, kernel.clone());
+                tasks.spawn(mainspring_http::serve(tcp, router.clone(), connections.clone(), closing.clone()));
+            }
+            (Some(tcp), None) => {
+                // Streamed data is sent without delay. A connection that refuses the option is slower, but works.
+                let tcp = tcp.tap_io(|stream| stream.set_nodelay(true).unwrap_or_default());
+                tasks.spawn(mainspring_http::serve(tcp, router.clone(), connections.clone(), closing.clone()));
+            }
+            (None, _) => {}
         }
         tasks.spawn(mainspring_http::serve(unix, router, connections, closing.clone()));
-        Ok(Self { kernel, socket, address, closing, stop, tasks })
+        Ok(Self { kernel, socket, address, is_tls, closing, stop, tasks })
     }
 
     /// Returns the TCP address, if the server listens on one.
     pub fn address(&self) -> Option<SocketAddr> {
         self.address
+    }
+
+    /// True if the TCP address speaks HTTPS.
+    pub fn is_tls(&self) -> bool {
+        self.is_tls
     }
 
     /// Returns the socket.
@@ -143,6 +188,11 @@ fn fit_open_files(limits: HttpLimits) -> HttpLimits {
     let for_connections = allowed.saturating_sub(OTHER_OPEN_FILES.min(allowed / 2)).max(1);
     let connections = limits.connections.min(usize::try_from(for_connections).unwrap_or(usize::MAX));
     HttpLimits { connections, ..limits }
+}
+
+/// True for an address that only this machine reaches.
+fn is_local(address: SocketAddr) -> bool {
+    address.ip().to_canonical().is_loopback()
 }
 
 async fn bind_tcp(address: SocketAddr) -> Result<TcpListener, ServeError> {

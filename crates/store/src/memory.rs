@@ -9,8 +9,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use mainspring_core::{
     ApiKey, Artifact, ArtifactId, Attempt, AttemptId, Binding, Cursor, Delegation, Digest, Event, Grant,
-    GrantId, Line, LineId, MessageId, NodeId, Point, Position, Run, RunId, Session, SessionId, SessionStatus,
-    StateEntry, StateOutcome, StateSlot, Step, Time, Usage,
+    GrantId, KeyId, Line, LineId, MessageId, NodeId, Point, Position, Run, RunId, Session, SessionId,
+    SessionStatus, Spend, StateEntry, StateOutcome, StateSlot, Step, Time, Usage,
 };
 use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{
@@ -565,5 +565,28 @@ impl Store for MemoryStore {
 
     async fn owner_outside_org(&self, owner: &str, org: &str) -> Result<bool, StoreError> {
         self.read(|tables| tables.owner_outside_org(owner, org))
+    }
+
+    async fn owner_claim(&self, owner: &str, org: Option<&str>, _at: Time) -> Result<bool, StoreError> {
+        Ok(self.inner.lock().tables.owner_claim(owner, org))
+    }
+
+    async fn owner_known(&self, owner: &str) -> Result<bool, StoreError> {
+        self.read(|tables| {
+            tables.owners.contains_key(owner)
+                || tables.keys.values().any(|key| key.owner == owner)
+                || tables.sessions.values().any(|session| session.owner == owner)
+        })
+    }
+
+    async fn org_known(&self, org: &str) -> Result<bool, StoreError> {
+        self.read(|tables| {
+            let mut orgs = tables.owners.values().chain(tables.keys.values().map(|key| &key.org));
+            orgs.any(|known| known.as_deref() == Some(org))
+        })
+    }
+
+    async fn key_spend(&self, key: KeyId, day: i64) -> Result<Spend, StoreError> {
+        self.read(|tables| tables.spends.get(&(key, day)).copied().unwrap_or_default())
     }
 }

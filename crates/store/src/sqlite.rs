@@ -15,8 +15,8 @@ use std::thread::JoinHandle;
 use async_trait::async_trait;
 use mainspring_core::{
     ApiKey, Artifact, ArtifactId, Attempt, AttemptId, Binding, Cursor, Delegation, Digest, Event, Grant,
-    GrantId, Line, LineId, MessageId, NodeId, Point, Position, Run, RunId, Session, SessionId, StateEntry,
-    StateOutcome, StateSlot, Step, Time, Usage,
+    GrantId, KeyId, Line, LineId, MessageId, NodeId, Point, Position, Run, RunId, Session, SessionId, Spend,
+    StateEntry, StateOutcome, StateSlot, Step, Time, Usage,
 };
 use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{
@@ -51,6 +51,7 @@ mod files;
 mod migrate;
 mod omi;
 mod open;
+mod owners;
 mod purge;
 mod queue;
 mod read;
@@ -669,5 +670,27 @@ impl Store for SqliteStore {
     async fn owner_outside_org(&self, owner: &str, org: &str) -> Result<bool, StoreError> {
         let (owner, org) = (owner.to_owned(), org.to_owned());
         self.read(move |connection| read::keys::owner_outside_org(connection, &owner, &org)).await
+    }
+
+    async fn owner_claim(&self, owner: &str, org: Option<&str>, at: Time) -> Result<bool, StoreError> {
+        let claim = (owner.to_owned(), org.map(str::to_owned), at);
+        self.submit(|answer| Job::OwnerClaim(claim, answer)).await
+    }
+
+    async fn owner_known(&self, owner: &str) -> Result<bool, StoreError> {
+        let owner = owner.to_owned();
+        self.read(move |connection| read::keys::owner_known(connection, &owner)).await
+    }
+
+    async fn org_known(&self, org: &str) -> Result<bool, StoreError> {
+        let org = org.to_owned();
+        self.read(move |connection| read::keys::org_known(connection, &org)).await
+    }
+
+    async fn key_spend(&self, key: KeyId, day: i64) -> Result<Spend, StoreError> {
+        self.read(move |connection| {
+            owners::spend_read(connection, key, day).map_err(|error| error::read_error(&error))
+        })
+        .await
     }
 }

@@ -47,6 +47,7 @@ pub struct NodeBuilder {
     clock: Clock,
     store: StoreChoice,
     adapters: Vec<Arc<dyn Adapter>>,
+    edge: Box<dyn FnOnce(Http) -> Http + Send>,
 }
 
 /// The store of a node.
@@ -93,9 +94,15 @@ impl NodeBuilder {
         self
     }
 
+    /// Changes the HTTP edge.
+    pub fn edge(mut self, change: impl FnOnce(Http) -> Http + Send + 'static) -> Self {
+        self.edge = Box::new(change);
+        self
+    }
+
     /// Starts the kernel.
     pub async fn start(self) -> TestNode {
-        let Self { mut options, limits, clock, store, adapters } = self;
+        let Self { mut options, limits, clock, store, adapters, edge } = self;
         let dir = tempfile::tempdir().unwrap();
         options.artifacts = Some(dir.path().join("artifacts"));
         let store = match store {
@@ -109,7 +116,8 @@ impl NodeBuilder {
         };
         let kernel = Kernel::start(store, adapters, options, clock.clone(), Ids::system()).await.unwrap();
         let stop = CancellationToken::new();
-        let router = Http::new(kernel.clone(), Access::new(TOKEN, OWNER), limits, stop.clone()).router();
+        let http = Http::new(kernel.clone(), Access::new(TOKEN, OWNER), limits, stop.clone());
+        let router = edge(http).router();
         TestNode { kernel, clock, stop, router, limits, dir }
     }
 }
@@ -123,6 +131,7 @@ impl TestNode {
             clock: Clock::manual(NOW),
             store: StoreChoice::Given(Arc::new(MemoryStore::default())),
             adapters: vec![Arc::new(ScriptAdapter)],
+            edge: Box::new(|http| http),
         }
     }
 
@@ -176,4 +185,10 @@ impl Listening {
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
+}
+
+/// A file of the test certificates: `ca.pem`, and `cert.pem` and `key.pem` of `one` and `two`, which it has signed for
+/// `localhost` and 127.0.0.1.
+pub fn tls_file(name: &str) -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tls").join(name)
 }

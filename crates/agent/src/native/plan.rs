@@ -32,6 +32,8 @@ pub struct Plan {
     pub result_bytes: usize,
     /// The rules about calls of tools.
     pub(super) rules: Arc<Rules>,
+    /// The tools that the key of the run lists; any if none.
+    listed_tools: Option<Vec<String>>,
     /// Notices about the plan for readers of the run, one line each.
     pub(super) notices: Vec<String>,
     /// A note about processes that act for the run and that nothing confines.
@@ -63,7 +65,14 @@ impl Plan {
         // The limits of a definition that the caller cannot change are not the caller's to raise.
         let of_agent = AgentLimits { limits: agent.limits, is_ceiling: is_shared };
         let limits = options.limits.of_agent(of_agent).or(adapter.options.limits);
-        if limits.max_cost.is_some() && model.price.is_none() {
+        let key = options.key.as_deref();
+        if let Some(gone) = gone.filter(|_| key.is_some_and(|key| key.models.is_some())) {
+            // Another model would not be one that the key lists.
+            let message = format!("the model profile {gone:?} is not configured any more");
+            return Err(Exit::failed("model_not_configured", message));
+        }
+        let is_cost_limited = limits.max_cost.is_some() || key.is_some_and(|key| key.spend_per_day.is_some());
+        if is_cost_limited && model.price.is_none() {
             let message = format!(
                 "the run has a cost limit, but the price of {} is unknown; configure it as [prices.\"{}\"]",
                 model.model, model.model
@@ -94,6 +103,8 @@ impl Plan {
             Mode::Ask => Toolbox::default(),
             Mode::Act => adapter.tools.filter(&agent.tools),
         };
+        let listed_tools = key.and_then(|key| key.tools.clone());
+        let tools = listed_tools.as_ref().map_or(tools.clone(), |listed| tools.filter(listed));
         let output = output.or_else(|| agent.output.clone());
         let result_bytes = agent.result_bytes.unwrap_or(adapter.options.result_bytes);
         let notice = |gone| {
@@ -112,6 +123,7 @@ impl Plan {
             output,
             result_bytes,
             rules,
+            listed_tools,
             notices,
             unconfined: None,
         })
@@ -136,7 +148,9 @@ impl Plan {
             let failure = Failure::new("mcp_unavailable", problems.join("; "));
             return Err(Exit::from(End::failed(failure, true)));
         }
-        self.tools = std::mem::take(&mut self.tools).merge(&tools.filter(&self.agent.tools));
+        let tools = tools.filter(&self.agent.tools);
+        let tools = self.listed_tools.as_ref().map_or(tools.clone(), |listed| tools.filter(listed));
+        self.tools = std::mem::take(&mut self.tools).merge(&tools);
         Ok((!problems.is_empty()).then(|| problems.join("; ")))
     }
 

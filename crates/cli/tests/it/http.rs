@@ -14,6 +14,7 @@ mod agents;
 mod artifacts;
 mod client_tools;
 mod names;
+mod serving;
 
 /// A `mainspring serve` process, killed on drop.
 pub(crate) struct Server {
@@ -71,7 +72,7 @@ impl Server {
         stderr.read_line(&mut line).unwrap();
         let url = line
             .split_whitespace()
-            .find(|word| word.starts_with("http://"))
+            .find(|word| word.starts_with("http://") || word.starts_with("https://"))
             .unwrap_or_else(|| panic!("{line}"));
         let token = mainspring(dir.path()).args(["serve", "--print-token"]).output().unwrap().stdout;
         let token = String::from_utf8(token).unwrap().trim().to_owned();

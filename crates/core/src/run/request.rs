@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::message::names;
-use crate::{ClientTool, Cost, MessageId, SandboxProfile, SandboxReach, Usage, UsageReports};
+use crate::{ClientTool, Cost, KeyLists, MessageId, SandboxProfile, SandboxReach, Usage, UsageReports};
 
 /// The caller's own names for a request. Together with the owner they make acceptance exactly-once.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -72,6 +72,10 @@ pub struct RunOptions {
     /// The widest reach that the run's confined agents may have; the server sets it for a delegated run, by its parent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sandbox_reach: Option<SandboxReach>,
+    /// The lists of the API key that the run is limited to and charged to; the server sets them, by the caller's key or by
+    /// the parent of a delegated run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<Box<KeyLists>>,
 }
 
 impl RunOptions {
@@ -103,6 +107,7 @@ impl RunOptions {
             denied: self.denied.clone(),
             bounds: self.bounds.clone(),
             sandbox_reach: self.sandbox_reach.clone(),
+            key: self.key.clone(),
         }
     }
 
@@ -142,6 +147,7 @@ impl RunOptions {
             denied: self.denied.clone(),
             bounds: self.bounds.clone(),
             sandbox_reach: self.sandbox_reach.clone(),
+            key: self.key.clone(),
         }
     }
 }

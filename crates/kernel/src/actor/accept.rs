@@ -119,6 +119,7 @@ impl Actor {
         accept.caller.check_changes(&self.hot.session)?;
         session::check_takes_work(&self.hot.session)?;
         let adapter = accept.adapter.as_ref().unwrap_or(&self.hot.session.adapter).clone();
+        self.check_accept_lists(accept, &adapter)?;
         if !self.stored {
             // The same request describes the new session. Checked first: a caller who may not use a folder must not
             // learn whether it exists.
@@ -141,6 +142,20 @@ impl Actor {
         self.check_fits_adapter(&adapter, &accept.options, folder)?;
         self.shared.check_limits_kept(&adapter, &accept.options.limits)?;
         Ok(adapter)
+    }
+
+    /// Refuses a run that the lists of the caller's key, or those of the parent run, do not allow.
+    fn check_accept_lists(&self, accept: &Accept, adapter: &str) -> Result<(), Error> {
+        if accept.options.key.is_none() && accept.caller.lists.is_none() {
+            return Ok(());
+        }
+        let complete = accept.options.or(&self.hot.session.run_defaults());
+        self.shared.check_lists(complete.key.as_deref(), adapter, &complete)?;
+        match complete.key == accept.caller.lists {
+            true => Ok(()),
+            // The run is limited to the lists of its parent, and its caller to others.
+            false => self.shared.check_lists(accept.caller.lists.as_deref(), adapter, &complete),
+        }
     }
 
     /// Checks that the adapter can execute a run with these options in this folder.

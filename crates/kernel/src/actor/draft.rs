@@ -17,7 +17,7 @@ use mainspring_core::state::EVENT_VALUE_BYTES;
 use mainspring_core::tree::{taken_up, visit};
 use mainspring_core::{
     ArtifactId, Attempt, Binding, Body, Line, LineId, MessageId, Point, Refusal, Role, Run, RunId, Session,
-    StateAuthor, StateScope, Time, Usage, session,
+    Spend, StateAuthor, StateScope, Time, Usage, day_of, session,
 };
 
 use super::delegations::Delegations;
@@ -215,6 +215,7 @@ impl<S: Subject> Draft<S> {
     /// Records that `body` happened, and applies it.
     pub(crate) fn emit(&mut self, body: Body) {
         self.subject.apply(&body, self.at);
+        self.charge(&body);
         let before = (self.hot.session.version, self.hot.session.last_activity_at);
         session::apply(&mut self.hot.session, &body, self.at);
         self.session_changed |= matches!(body, Body::SessionCreated { .. })
@@ -224,6 +225,16 @@ impl<S: Subject> Draft<S> {
         let run = self.subject.run().map(|run| run.id).filter(|_| of_run);
         let attempt = self.subject.attempt().map(|attempt| attempt.id).filter(|_| of_run);
         self.events.push(NewEvent { id: self.ids.event(), pos: self.pos, run, attempt, at: self.at, body });
+    }
+
+    /// Adds the cost of usage to the spend of the run's key, if the key has a spend per day.
+    fn charge(&mut self, body: &Body) {
+        let Body::UsageUpdated { usage } = body else { return };
+        let key = self.subject.run().and_then(|run| run.options.key.as_ref());
+        if let Some(key) = key.filter(|key| key.spend_per_day.is_some()) {
+            let row = Row::Spend(key.key_id, day_of(self.at), Spend::of(usage));
+            self.rows.push(row);
+        }
     }
 
     /// Applies a command to the session.

@@ -205,6 +205,8 @@ impl Actor {
         self.commit_active(draft).await.map_err(|error| HandleError::Kernel(error.into()))?;
         if has_usage {
             self.enforce_limits();
+            // Boxed to keep the futures of other records small.
+            Box::pin(self.enforce_spend()).await;
         }
         Ok(())
     }

@@ -3,13 +3,22 @@
 use mainspring_core::run::{Command as RunCommand, Outcome};
 use mainspring_core::tree::before;
 use mainspring_core::{
-    Attempt, Failure, Fallback, MessageStatus, NextAttempt, RetryReason, Role, Run, RunChange, RunId,
-    RunOptions, RunStatus, retry, session,
+    Attempt, Failure, Fallback, KeyLists, MessageStatus, NextAttempt, RetryReason, Role, Run, RunChange,
+    RunId, RunOptions, RunStatus, retry, session,
 };
 
 use super::{Active, Actor};
 use crate::error::Error;
 use crate::store::RunPage;
+
+/// A retry that a caller asks for.
+#[derive(Debug, Default)]
+pub(crate) struct Retry {
+    /// The changed options.
+    pub(crate) change: RunChange,
+    /// The lists of the caller's key; the run keeps its own if the caller has none.
+    pub(crate) key: Option<Box<KeyLists>>,
+}
 
 impl Actor {
     /// Builds the failure of the active attempt, with the attempt that follows it.
@@ -104,6 +113,7 @@ impl Actor {
         change.apply(&mut changed);
         let folder = run.options.cwd.as_deref().or(self.hot.session.cwd.as_deref());
         self.check_fits_adapter(&changed.adapter, &changed.options, folder)?;
+        self.shared.check_lists(changed.options.key.as_deref(), &changed.adapter, &changed.options)?;
         if changed.adapter != run.adapter || !change.limits.is_empty() {
             self.shared.check_limits_kept(&changed.adapter, &changed.options.limits)?;
         }
@@ -147,12 +157,19 @@ impl Actor {
     }
 
     /// Tries an ended run again with the changed options, beneath the last message before its failure.
-    pub(super) async fn retry(&mut self, id: RunId, change: RunChange) -> Result<Run, Error> {
+    pub(super) async fn retry(&mut self, id: RunId, retry: Retry) -> Result<Run, Error> {
+        let Retry { change, key } = retry;
         if let Some(status) = self.busy() {
             return Err(Error::Busy { status });
         }
         session::check_takes_work(&self.hot.session)?;
-        let run = self.run_known(id).await?;
+        let mut run = self.run_known(id).await?;
+        if key.is_some() {
+            // The run is limited and charged to the key that retries it.
+            run.options.key = key;
+        } else {
+            self.shared.check_spend(run.options.key.as_deref()).await?;
+        }
         let merged = self.check_latest(&run).await?;
         let change = self.allowed_change(&run, change).await?;
         let failed = |placed: &crate::store::PlacedMessage| {

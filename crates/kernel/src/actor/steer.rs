@@ -31,7 +31,15 @@ impl Actor {
         if let Some(run) = target {
             self.shared.check_run_folder(&run.adapter, run.options.cwd.as_deref(), folders.as_deref())?;
         }
-        let own = accept.options != RunOptions { folders, ..RunOptions::default() }
+        // The run is charged to its own key, so another limited key cannot make it go on.
+        let key = accept.options.key.clone();
+        if key.is_some() && target.is_some_and(|run| run.options.key != key) {
+            return Err(Error::Forbidden(
+                "the run was started with another key, and yours is limited: send the prompt as the next run"
+                    .into(),
+            ));
+        }
+        let own = accept.options != RunOptions { folders, key, ..RunOptions::default() }
             || target.is_some_and(|run| run.mode != accept.mode);
         if own {
             return Err(Error::Invalid(

@@ -272,6 +272,7 @@ impl AttemptHandle {
         Caller {
             org: session.org.clone(),
             folders: run.options.folders.clone(),
+            lists: run.options.key.clone(),
             agent: Some(AgentCaller {
                 session: session.id,
                 run: run.id,

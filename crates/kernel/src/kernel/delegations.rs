@@ -8,8 +8,8 @@ use mainspring_api::Delegate;
 pub use mainspring_api::RunDelegations;
 use mainspring_core::{
     AgentLimits, AgentName, Block, Delegation, DelegationId, DelegationMode, DelegationResult, GrantEffect,
-    GrantSource, Mode, NewDelegation, Policy, Refusal, RequestName, Run, RunId, RunLimits, RunOptions, RunStatus,
-    SandboxProfile, SandboxReach, Session, Visibility,
+    GrantSource, KeyLists, Mode, NewDelegation, Policy, Refusal, RequestName, Run, RunId, RunLimits, RunOptions,
+    RunStatus, SandboxProfile, SandboxReach, Session, Visibility,
 };
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -148,6 +148,8 @@ struct Bounds {
     reach: Option<SandboxReach>,
     /// The rules of the run and of the runs above it.
     rules: Vec<Vec<String>>,
+    /// The lists of the key that the run is charged to.
+    key: Option<Box<KeyLists>>,
 }
 
 /// An accepted delegation.
@@ -358,6 +360,7 @@ impl Kernel {
                 sandbox: bounds.sandbox,
                 bounds: bounds.rules.clone(),
                 sandbox_reach: bounds.reach.clone(),
+                key: bounds.key.clone(),
                 ..request.options.clone()
             },
             policy: Policy::Enqueue,
@@ -398,6 +401,7 @@ impl Kernel {
             sandbox,
             reach: reach.or_else(|| own.sandbox_reach.clone()),
             rules: layers.of_children(definition, &otherwise),
+            key: own.key.clone(),
         })
     }
 

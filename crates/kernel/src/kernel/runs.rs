@@ -14,7 +14,7 @@ use super::idempotency;
 use super::requests::in_order;
 use super::sessions::check_target;
 use super::{Accept, Accepted, Caller, CancelOutcome, Kernel, RunQuery, RunRequest, SessionTarget};
-use crate::actor::Command;
+use crate::actor::{Command, Retry};
 use crate::error::{CreateError, Error};
 use crate::store::{Request, RunPage, SessionRef, Unique};
 
@@ -66,6 +66,10 @@ impl Kernel {
         delegation: Option<&NewDelegation>,
     ) -> Result<Accepted, Error> {
         self.shared.check_storage(&caller.owner, prompt_size(&request.prompt) as u64, 0).await?;
+        self.shared.check_spend(caller.lists.as_deref()).await?;
+        if request.options.key != caller.lists {
+            self.shared.check_spend(request.options.key.as_deref()).await?;
+        }
         loop {
             let id = match request.session.id.filter(|id| self.shared.is_live(*id)) {
                 // The actor checks the owner.
@@ -267,7 +271,9 @@ impl Kernel {
             let folders = caller.folders.as_deref();
             self.shared.check_run_folder(adapter, known.options.cwd.as_deref(), folders)?;
         }
-        self.shared.call(session, |reply| Command::Retry(run, Box::new(change), reply)).await
+        self.shared.check_spend(caller.lists.as_deref()).await?;
+        let retry = Retry { change, key: caller.lists.clone() };
+        self.shared.call(session, |reply| Command::Retry(run, Box::new(retry), reply)).await
     }
 
     pub(super) fn check_adapter(&self, name: &str) -> Result<(), Error> {
@@ -321,11 +327,15 @@ impl Kernel {
     }
 }
 
-/// The options of a request, with the folders to which its agents are limited: those of the parent run or of the caller.
+/// The options of a request, with the folders and the lists to which its agents are limited: those of the parent run or of
+/// the caller.
 fn limited_options(caller: &Caller, request: &RunRequest) -> RunOptions {
     let mut options = request.options.clone();
     if options.folders.is_none() {
         options.folders.clone_from(&caller.folders);
+    }
+    if options.key.is_none() {
+        options.key.clone_from(&caller.lists);
     }
     options
 }

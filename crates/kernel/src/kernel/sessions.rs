@@ -14,6 +14,7 @@ use tokio::sync::oneshot;
 use super::runs::{check_size, json_size};
 use super::{
     Adopted, Caller, Deleted, Kernel, NewSession, Opening, Scope, SessionPatch, SessionQuery, SessionTarget,
+    Shared,
 };
 use crate::actor::{Command, SessionSeed};
 use crate::error::{CreateError, Error};
@@ -82,7 +83,12 @@ impl Kernel {
                 self.shared.check_folder(adapter, adopted.cwd.as_deref(), caller.folders.as_deref())?;
                 check_folder_usable(adopted.cwd.as_deref())?;
             }
-            self.shared.check_defaults(&session.adapter, &session.run_defaults())?;
+            let (lists, defaults) = (caller.lists.as_deref(), session.run_defaults());
+            Shared::check_listed_defaults(lists, Some(&session.adapter), &defaults)?;
+            adopted.map_or(Ok(()), |(adapter, _)| {
+                Shared::check_listed_defaults(lists, Some(adapter), &defaults)
+            })?;
+            self.shared.check_defaults(&session.adapter, &defaults)?;
             let id = session.id;
             let request = request.clone().map(|request| Request { answer: id.to_string(), ..request });
             self.shared.start_new_actor(session).await?;
@@ -168,6 +174,7 @@ impl Kernel {
         if defaults != RunOptions::default() {
             let known = self.session_get(caller, by).await?;
             caller.check_changes(&known)?;
+            Shared::check_listed_defaults(caller.lists.as_deref(), None, &defaults)?;
             self.shared.check_defaults(&known.adapter, &defaults)?;
         }
         self.session_change(caller, by, commands, patch.version).await

@@ -23,7 +23,7 @@ pub struct Layers {
     configured: Vec<Rule>,
     /// The rules of the session.
     session: Vec<Rule>,
-    /// The lists of the runs above.
+    /// The lists of the runs above, and that of the tools that the run's key may use.
     bounds: Vec<Vec<Rule>>,
 }
 
@@ -51,13 +51,15 @@ impl Layers {
         let holds = |rule: &Rule| !denies || rule.verdict == Verdict::Deny;
         // Runs of earlier versions have the rules of their parents that deny instead of whole lists.
         let bounds = std::iter::once(&run.options.denied).chain(&run.options.bounds);
+        let bounds = bounds.filter(|list| !list.is_empty());
+        let mut bounds: Vec<Vec<Rule>> =
+            bounds.map(|list| list.iter().map(|rule| stored(rule)).collect()).collect();
+        let listed = run.options.key.as_ref().and_then(|key| key.tools.as_deref()).map(listed_tools);
+        bounds.extend(listed.filter(|list| !bounds.contains(list)));
         Self {
             configured: server.all.iter().chain(owner).chain(adapter).cloned().collect(),
             session: session.rules.iter().map(|rule| stored(rule)).filter(holds).collect(),
-            bounds: bounds
-                .filter(|list| !list.is_empty())
-                .map(|list| list.iter().map(|rule| stored(rule)).collect())
-                .collect(),
+            bounds,
         }
     }
 
@@ -85,6 +87,12 @@ impl Layers {
         }
         lists
     }
+}
+
+/// The bound of a key that lists the tools its runs may call.
+fn listed_tools(tools: &[String]) -> Vec<Rule> {
+    let listed = tools.iter().map(|name| Rule::about_tools(Verdict::Allow, name));
+    listed.chain([Rule::about_tools(Verdict::Deny, "*")]).collect()
 }
 
 /// The rules of an agent definition about its tools: the tools of `deny` may not be called, those of `approve` only if a

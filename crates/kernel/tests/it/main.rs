@@ -41,6 +41,7 @@ mod start;
 mod state;
 mod steering;
 mod streaming;
+mod tenants;
 mod tree;
 mod usage;
 mod waiting;

@@ -3,6 +3,8 @@
 //! Variables and flags are untyped text. Values in the file have a type, and a wrong type is refused, so that a file
 //! means what it looks like.
 
+pub(super) mod serving;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Component, Path, PathBuf};

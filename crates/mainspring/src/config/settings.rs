@@ -9,15 +9,16 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use mainspring_agent::ModelsConfig;
-use mainspring_core::{Limits, Quotas, Supervision};
-use mainspring_http::HttpLimits;
+use mainspring_core::{AccessRole, Limits, Quotas, Supervision};
+use mainspring_http::{HttpLimits, OidcConfig};
 use mainspring_kernel::policy;
 
 use super::adapters::{ADAPTER_SETTINGS, AdapterConfig, AdapterSetting, WORKER_COUNT_RANGE};
 use super::owners::{self, OwnerConfig, OwnerSetting};
+use super::rule::serving::{audience, claim, optional_path, origins};
 use super::rule::{
     self, Input, Keywords, Rule, Value, adapter_name, address, command, host_names, keyword, log_filter,
-    number, owner_name, path, policy_rules, url,
+    number, owner_name, path, policy_rules, switch, url,
 };
 
 const SECOND_MS: u64 = 1000;
@@ -138,12 +139,22 @@ settings! {
         titles: Titles, keyword(), Titles::Heuristic;
         /// Maximum bytes of a tool result that models of the native adapter see; longer results are stored as artifacts.
         tool_result_bytes: usize, number(1_000, 16 << 20), 64 << 10;
-        /// Address that `serve` listens on; put TLS in front of any address that is not loopback.
+        /// Address that `serve` listens on; one that other machines reach needs `tls_cert` or `insecure_http`.
         listen: String, address(), "127.0.0.1:7433".into();
         /// Server that the command line uses instead of the state directory, such as `http://127.0.0.1:7433`.
         url: Option<String>, url(), None;
         /// Additional host names that `serve` accepts, such as that of a proxy in front of it.
         allowed_hosts: Vec<String>, host_names(), Vec::new();
+        /// File with the certificate of `serve` and those that signed it, as PEM; read again when it changes. With `tls_key`, `serve` speaks HTTPS.
+        tls_cert: Option<PathBuf>, optional_path(), None;
+        /// File with the private key of `tls_cert`, as PEM.
+        tls_key: Option<PathBuf>, optional_path(), None;
+        /// Whether `serve` may listen without TLS on an address that other machines reach, such as behind a proxy.
+        insecure_http: bool, switch(), false;
+        /// File with the certificates that the command line trusts for `url` instead of those of the system, as PEM.
+        tls_ca: Option<PathBuf>, optional_path(), None;
+        /// Origins whose web pages may call `serve`, such as `https://app.example.com`.
+        cors_origins: Vec<String>, origins(), Vec::new();
         /// Milliseconds that `serve` waits for active runs before it stops them.
         drain_ms: u64, number(0, HOUR_MS), 10 * SECOND_MS;
         /// Rules for the agents of every adapter; they come before those of an adapter or an agent definition.
@@ -228,6 +239,23 @@ settings! {
         /// Maximum number of versions of agent definitions that one owner makes; 0 for no limit of its own.
         agents, number(0, 10_000), Quotas::default().agents;
     }
+    /// Tokens of an identity provider, beside API keys.
+    oidc: OidcConfig {
+        /// Address of the issuer whose tokens `serve` accepts, as in its tokens; none if empty.
+        issuer, url(), OidcConfig::default().issuer;
+        /// Audience that a token must be for.
+        audience, audience(), OidcConfig::default().audience;
+        /// Claim that names the owner.
+        owner_claim, claim(), OidcConfig::default().owner_claim;
+        /// Claim that names the org.
+        org_claim, claim(), OidcConfig::default().org_claim;
+        /// Claim that names the role, as a text or a list of texts.
+        role_claim, claim(), OidcConfig::default().role_claim;
+        /// Role of a token without that claim.
+        default_role, keyword(), OidcConfig::default().default_role;
+        /// Milliseconds by which the clocks of issuer and server may differ.
+        skew_ms, number(0, HOUR_MS), OidcConfig::default().skew_ms;
+    }
     /// Limits of a host that communicates over standard input and output.
     stdio: Stdio {
         /// Milliseconds that an agent waits for a tool of the host of `stdio`.
@@ -286,6 +314,11 @@ pub enum OnOrphan {
 
 impl Keywords for Supervision {
     const ALL: &'static [(&'static str, Self)] = &[("tree", Self::Tree), ("group", Self::Group)];
+}
+
+impl Keywords for AccessRole {
+    const ALL: &'static [(&'static str, Self)] =
+        &[("admin", Self::Admin), ("member", Self::Member), ("viewer", Self::Viewer)];
 }
 
 impl Keywords for OnOrphan {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use mainspring_core::{
     ApiKey, Artifact, ArtifactId, Attempt, Binding, BindingId, Delegation, DelegationId, Digest, Event,
     Grant, GrantId, KeyId, Line, LineId, Message, MessageId, Point, Position, Run, RunId, Session, SessionId,
+    Spend,
     StateEntry, StateSlot, Step, StepId,
 };
 use mainspring_kernel::store::{
@@ -55,6 +56,12 @@ pub(super) struct Tables {
     /// Hashes that a removed artifact referred to.
     pub(super) loose_blobs: BTreeSet<String>,
     pub(super) keys: BTreeMap<KeyId, ApiKey>,
+    /// The org of each owner that was claimed.
+    pub(super) owners: BTreeMap<String, Option<String>>,
+    /// The owner of each native session, by adapter and native id.
+    pub(super) native_owners: BTreeMap<(String, String), String>,
+    /// By key and day.
+    pub(super) spends: BTreeMap<(KeyId, i64), Spend>,
     /// By owner, agent id and version.
     pub(super) agents: BTreeMap<(String, String, u32), AgentVersion>,
 }

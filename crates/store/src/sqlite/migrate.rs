@@ -34,6 +34,8 @@ const MIGRATIONS: &[(u32, &str)] = &[
     (30, include_str!("../../migrations/0030_session_rules.sql")),
     (31, include_str!("../../migrations/0031_attempt_ids.sql")),
     (34, include_str!("../../migrations/0034_owner_usage.sql")),
+    (36, include_str!("../../migrations/0036_tenants.sql")),
+    (37, include_str!("../../migrations/0037_key_lists.sql")),
 ];
 
 /// The schema version this program writes.

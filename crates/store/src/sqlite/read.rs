@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mainspring_core::{
-    AccessRole, ApiKey, Attempt, Cancellation, ExternalRef, LegacyAlias, Line, LineId, Message,
+    AccessRole, ApiKey, Attempt, Cancellation, Cost, ExternalRef, LegacyAlias, Line, LineId, Message,
     MessageStatus, Mode, Origin, RequestName, RetryReason, Role, Run, RunState, RunStatus, Session,
     SessionStatus, Time, TitleSource, Usage, Visibility,
 };
@@ -123,7 +123,8 @@ macro_rules! line_columns {
 }
 macro_rules! key_columns {
     () => {
-        "key_id, name, owner_id, org_id, role, hash, created_at_ms, expires_at_ms, revoked_at_ms, folders"
+        "key_id, name, owner_id, org_id, role, hash, created_at_ms, expires_at_ms, revoked_at_ms, folders, \
+         adapters, models, tools, spend_per_day_nanos"
     };
 }
 macro_rules! request_columns {
@@ -388,5 +389,9 @@ fn key(columns: &mut Columns<'_>) -> Result<ApiKey> {
         expires_at: columns.maybe_time()?,
         revoked_at: columns.maybe_time()?,
         folders: columns.maybe_json()?,
+        adapters: columns.maybe_json()?,
+        models: columns.maybe_json()?,
+        tools: columns.maybe_json()?,
+        spend_per_day: columns.get::<Option<i64>>()?.map(|nanos| Cost(nanos.unsigned_abs())),
     })
 }

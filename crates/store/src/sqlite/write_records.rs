@@ -88,11 +88,11 @@ pub(super) fn key_write(connection: &Connection, key: &ApiKey) -> WriteResult {
     connection
         .prepare_cached(
             "INSERT INTO api_keys (key_id, name, owner_id, org_id, role, hash, created_at_ms, expires_at_ms, revoked_at_ms,
-               folders)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)
+               folders, adapters, models, tools, spend_per_day_nanos)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)
              ON CONFLICT (key_id) DO UPDATE SET
                name = ?2, owner_id = ?3, org_id = ?4, role = ?5, hash = ?6, created_at_ms = ?7, expires_at_ms = ?8,
-               revoked_at_ms = ?9, folders = ?10",
+               revoked_at_ms = ?9, folders = ?10, adapters = ?11, models = ?12, tools = ?13, spend_per_day_nanos = ?14",
         )?
         .execute(params![
             key.id.bytes(),
@@ -105,6 +105,10 @@ pub(super) fn key_write(connection: &Connection, key: &ApiKey) -> WriteResult {
             ms(key.expires_at),
             ms(key.revoked_at),
             key.folders.as_ref().map(json).transpose()?,
+            key.adapters.as_ref().map(json).transpose()?,
+            key.models.as_ref().map(json).transpose()?,
+            key.tools.as_ref().map(json).transpose()?,
+            key.spend_per_day.map(|cost| int(cost.0.min(i64::MAX as u64))),
         ])?;
     Ok(())
 }

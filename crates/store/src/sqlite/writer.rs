@@ -29,6 +29,7 @@ use super::columns::{Id, int};
 use super::error::{transaction_error, write_error};
 use super::failure_log::{FailureLog, LogLine};
 use super::files::Files;
+use super::owners;
 use super::queue::Queue;
 use super::read::chunk_columns;
 use super::wal::{self, WalIndex};
@@ -60,6 +61,8 @@ pub(super) enum Job {
     /// Adds some messages and titles to the search index. Answers true while there are more.
     SearchIndex(Answer<bool>),
     KeyWrite(Box<(ApiKey, Option<Request>)>, Answer<()>),
+    /// Claims an owner for an org. Answers whether it belongs there.
+    OwnerClaim((String, Option<String>, Time), Answer<bool>),
     /// Stores a version of an agent. Answers false if it exists.
     AgentWrite(Box<AgentRow>, Answer<bool>),
     /// Deletes a version of an owner's agent. Answers false if there is none.
@@ -378,6 +381,11 @@ impl Writer {
                 });
                 PendingAnswer::Done(answer, result)
             }
+            Job::OwnerClaim((owner, org, at), answer) => {
+                let claim =
+                    |connection: &Connection| owners::owner_claim(connection, &owner, org.as_deref(), at);
+                PendingAnswer::Flag(answer, self.atomically_sql(alone, claim))
+            }
             Job::AgentWrite(agent, answer) => {
                 let result = self.atomically(alone, |connection| agents::agent_write(connection, &agent));
                 PendingAnswer::Flag(answer, result)
@@ -554,6 +562,7 @@ impl Job {
             | Self::RequestsForget(_, answer)
             | Self::BlobSettled(_, answer)
             | Self::SearchIndex(answer)
+            | Self::OwnerClaim(_, answer)
             | Self::AgentWrite(_, answer)
             | Self::AgentDelete(_, answer)
             | Self::BlobClaimed(_, answer) => PendingAnswer::Flag(answer, Err(error())),

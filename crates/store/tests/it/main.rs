@@ -17,6 +17,7 @@ mod keys;
 mod migrations;
 mod names;
 mod open;
+mod owners;
 mod purge;
 mod random;
 mod retention;

@@ -45,7 +45,7 @@ pub(crate) fn create_database(folder: &Path, migrations: &[&str], fill: &str) {
 }
 
 /// The 16 bytes of an id in SQL.
-fn hex(bytes: &[u8; 16]) -> String {
+pub(crate) fn hex(bytes: &[u8; 16]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 

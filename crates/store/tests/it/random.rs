@@ -256,6 +256,7 @@ async fn read_pages(store: &dyn Store, all: &mut Vec<String>) {
     all.push(format!("{:?}", store.session_page(&sessions).await));
     all.push(format!("{:?}", store.session_page(&shared).await));
     all.push(format!("{:?}", store.owner_outside_org(OWNER, "acme").await));
+    all.push(format!("{:?}", store.key_spend(key_id(1), 0).await));
     let owner = StateAt::Owner(OWNER.into());
     all.push(format!(
         "owner {:?} {:?}",
