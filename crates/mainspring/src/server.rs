@@ -116,12 +116,22 @@ impl Server {
         match (tcp, tls) {
             (Some(tcp), Some(files)) => {
                 let tcp = TlsListener::new(tcp, files, kernel.clone());
-                tasks.spawn(mainspring_http::serve(tcp, router.clone(), connections.clone(), closing.clone()));
+                tasks.spawn(mainspring_http::serve(
+                    tcp,
+                    router.clone(),
+                    connections.clone(),
+                    closing.clone(),
+                ));
             }
             (Some(tcp), None) => {
                 // Streamed data is sent without delay. A connection that refuses the option is slower, but works.
                 let tcp = tcp.tap_io(|stream| stream.set_nodelay(true).unwrap_or_default());
-                tasks.spawn(mainspring_http::serve(tcp, router.clone(), connections.clone(), closing.clone()));
+                tasks.spawn(mainspring_http::serve(
+                    tcp,
+                    router.clone(),
+                    connections.clone(),
+                    closing.clone(),
+                ));
             }
             (None, _) => {}
         }

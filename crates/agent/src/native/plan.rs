@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use mainspring_core::{AgentLimits, AgentName, ClientTool, Failure, Mode, Run, RunLimits, SandboxProfile, StateScope};
+use mainspring_core::{
+    AgentLimits, AgentName, ClientTool, Failure, Mode, Run, RunLimits, SandboxProfile, StateScope,
+};
 use mainspring_kernel::adapter::{AttemptHandle, End};
 use mainspring_kernel::policy::{Rules, definition_rules};
 use serde_json::{Map, Value, json};

@@ -8,8 +8,8 @@ use mainspring_api::Delegate;
 pub use mainspring_api::RunDelegations;
 use mainspring_core::{
     AgentLimits, AgentName, Block, Delegation, DelegationId, DelegationMode, DelegationResult, GrantEffect,
-    GrantSource, KeyLists, Mode, NewDelegation, Policy, Refusal, RequestName, Run, RunId, RunLimits, RunOptions,
-    RunStatus, SandboxProfile, SandboxReach, Session, Visibility,
+    GrantSource, KeyLists, Mode, NewDelegation, Policy, Refusal, RequestName, Run, RunId, RunLimits,
+    RunOptions, RunStatus, SandboxProfile, SandboxReach, Session, Visibility,
 };
 use serde::Serialize;
 use serde_json::{Value, json};

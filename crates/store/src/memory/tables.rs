@@ -6,8 +6,7 @@ use std::sync::Arc;
 use mainspring_core::{
     ApiKey, Artifact, ArtifactId, Attempt, Binding, BindingId, Delegation, DelegationId, Digest, Event,
     Grant, GrantId, KeyId, Line, LineId, Message, MessageId, Point, Position, Run, RunId, Session, SessionId,
-    Spend,
-    StateEntry, StateSlot, Step, StepId,
+    Spend, StateEntry, StateSlot, Step, StepId,
 };
 use mainspring_kernel::store::{
     AgentRow, Chunk, InboxItem, OpenToolCall, OwnerUsage, PlacedMessage, Request,
