@@ -36,11 +36,16 @@ class MainspringSteps:
         }
 
     def request(self, client, number):
-        first, second = step_texts()
-        script = f"tool echo {json.dumps({'text': first})}; tool echo {json.dumps({'text': second})}; say done"
-        body = {"prompt": script, "adapter": "script", "session": {"key": f"{self.batch}-{client}"}}
-        return encode("POST", "/v1/runs", f"127.0.0.1:{self.port}", {**self.server.headers, "Prefer": "wait=60"}, body)
+        return request(self.port, self.server.headers, f"{self.batch}-{client}")
 
     def check(self, status, body):
         if status != 200 or b'"status":"succeeded"' not in body or b'"finalText":"done' not in body:
             raise ResponseError(f"mainspring answered {status}: {body[:300]!r}")
+
+
+def request(port, headers, session):
+    """Returns a prompt that calls two tools."""
+    first, second = step_texts()
+    script = f"tool echo {json.dumps({'text': first})}; tool echo {json.dumps({'text': second})}; say done"
+    body = {"prompt": script, "adapter": "script", "session": {"key": session}}
+    return encode("POST", "/v1/runs", f"127.0.0.1:{port}", {**headers, "Prefer": "wait=60"}, body)

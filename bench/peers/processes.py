@@ -86,12 +86,13 @@ def tree(roots):
     for name in os.listdir("/proc"):
         if name.isdigit() and (fields := stat(name)):
             children.setdefault(int(fields[1]), []).append(int(name))
-    found, queue = [], list(roots)
+    found, queue = {}, list(roots)
     while queue:
         pid = queue.pop()
-        found.append(pid)
-        queue += children.get(pid, [])
-    return found
+        if pid not in found:
+            found[pid] = True
+            queue += children.get(pid, [])
+    return list(found)
 
 
 def stat(pid):

@@ -1,0 +1,191 @@
+"""Measures mainspring beside its peers and writes the results. `bench/peers/run` installs the peers and calls this."""
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import chart
+import mainspring_steps
+import report
+from dbos_steps import DbosSteps
+from first_event import FirstEvent
+from http11 import load
+from langgraph_dev import LangGraphDev
+from mainspring_events import MainspringEvents
+from measure import percentile, sync_cost
+from restate_steps import RestateSteps
+from steps import Steps
+from turns import ConversationPeer, Turns
+
+HERE = Path(__file__).parent
+PARTS = ("turns", "steps", "events")
+MEMORY_FILE_SYSTEMS = ("tmpfs", "ramfs")
+
+
+@dataclass
+class Counts:
+    rounds: int
+    priors: tuple
+    turns: int
+    loads: int
+    streams: int
+    seconds: float
+
+
+FULL = Counts(rounds=5, priors=(0, 1_000, 10_000), turns=200, loads=20, streams=20, seconds=6)
+QUICK = Counts(rounds=2, priors=(0, 1_000), turns=20, loads=3, streams=3, seconds=1.5)
+
+
+def main():
+    options = arguments()
+    counts = QUICK if options.quick else FULL
+    installed = dict(pair.split("=", 1) for pair in options.installed)
+    skipped = [tuple(pair.split("=", 1)) for pair in options.missing]
+
+    def skip(title, reason):
+        skipped.append((title, reason))
+        print(f"SKIPPED {title}: {reason}", flush=True)
+
+    for title, reason in skipped:
+        print(f"SKIPPED {title}: {reason}", flush=True)
+    results = {"turns": {}, "steps": {}, "events": {}, "skipped": skipped}
+    with tempfile.TemporaryDirectory(prefix="mainspring-peers-", dir=options.dir) as folder:
+        warn_of_memory(folder)
+        about = results["about"] = {
+            "date": time.strftime("%Y-%m-%d"), "machine": machine(), "rounds": counts.rounds, "quick": options.quick,
+            "sync_before": cost(folder), "generator": generator_cost(counts),
+        }
+        for part in options.parts:
+            {"turns": run_turns, "steps": run_steps, "events": run_events}[part](results, options.mainspring, installed, counts, folder, skip)
+        about["sync_after"] = cost(folder)
+    check_ours(results, options.parts)
+    mark_build(results, options.mainspring)
+    write(results, options)
+
+
+def arguments():
+    parser = argparse.ArgumentParser(prog="bench/peers/run", description="Measures mainspring beside its peers.")
+    parser.add_argument("--mainspring", required=True, help="the program (default: target/dist/mainspring, else target/release/mainspring)")
+    parser.add_argument("--quick", action="store_true", help="small counts: shows that everything works, not numbers to publish")
+    parser.add_argument("--only", dest="parts", action="append", choices=PARTS, help="only this part; may be repeated")
+    parser.add_argument("--dir", help="folder on the disk to measure (default: TMPDIR or /tmp)")
+    parser.add_argument("--markdown", help="file for the table (default: standard output)")
+    parser.add_argument("--svg", help="file for the chart")
+    parser.add_argument("--json", help="file for all numbers")
+    parser.add_argument("--installed", action="append", default=[], help=argparse.SUPPRESS)
+    parser.add_argument("--missing", action="append", default=[], help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    options.parts = options.parts or PARTS
+    if not os.access(options.mainspring, os.X_OK):
+        parser.error(f"no program at {options.mainspring}: build it with `cargo build --profile dist -p mainspring-cli`")
+    options.mainspring = os.path.abspath(options.mainspring)
+    return options
+
+
+def run_turns(results, binary, installed, counts, folder, skip):
+    peers = [ConversationPeer("mainspring", sys.executable, "mainspring_conversations.py", {"binary": binary})]
+    if python := installed.get("openai-agents"):
+        peers.append(ConversationPeer("openai-agents SQLiteSession", python, "openai_agents_session.py", {}))
+    if python := installed.get("langgraph"):
+        peers.append(ConversationPeer("LangGraph SqliteSaver", python, "langgraph_saver.py", {"channel": "messages"}))
+        peers.append(ConversationPeer("LangGraph SqliteSaver, delta", python, "langgraph_saver.py", {"channel": "delta"}))
+    if python := installed.get("google-adk"):
+        peers.append(ConversationPeer("ADK SqliteSessionService", python, "google_adk_session.py", {"service": "sqlite"}))
+        peers.append(ConversationPeer("ADK DatabaseSessionService", python, "google_adk_session.py", {"service": "database"}))
+    for prior in counts.priors:
+        announce(f"append a turn, {prior:,} prior messages", peers)
+        results["turns"][prior] = Turns(peers, prior, counts, folder, skip).measure()
+
+
+def run_steps(results, binary, installed, counts, folder, skip):
+    servers = [mainspring_steps.MainspringSteps(binary)]
+    if packages := installed.get("restate"):
+        servers.append(RestateSteps(packages))
+    if python := installed.get("dbos"):
+        servers += [DbosSteps(python, "postgres"), DbosSteps(python, "sqlite")]
+    announce("accept, two durable tool steps, result", servers)
+    results["steps"] = Steps(servers, counts, folder, skip).measure()
+
+
+def run_events(results, binary, installed, counts, folder, skip):
+    servers = [MainspringEvents(binary)]
+    if python := installed.get("langgraph-dev"):
+        servers.append(LangGraphDev(python))
+    announce("accept to first event", servers)
+    results["events"] = FirstEvent(servers, counts, folder, skip).measure()
+
+
+def announce(what, members):
+    print(f"{time.strftime('%H:%M:%S')} {what}: {', '.join(member.title for member in members)}", flush=True)
+
+
+def generator_cost(counts):
+    """Measures the load generator against a server that does nothing."""
+    with subprocess.Popen([sys.executable, HERE / "null_server.py"], stdout=subprocess.PIPE, text=True) as server:
+        try:
+            port = int(server.stdout.readline())
+            send = lambda client, number: mainspring_steps.request(port, {"Authorization": "Bearer " + "0" * 64}, f"null-{client}")
+            run = lambda clients: asyncio.run(load(port, clients, counts.seconds / 2, send, lambda status, body: None))
+            run(1)
+            one, _, _ = run(1)
+            many, seconds, cpu = run(32)
+        finally:
+            server.kill()
+    return {"p50": percentile(sorted(one), 0.5) / 1e6, "rate": len(many) / seconds, "cpu": cpu / len(many) * 1e6}
+
+
+def cost(folder):
+    return " / ".join(map(report.number, sync_cost(folder)))
+
+
+def warn_of_memory(folder):
+    kind = subprocess.run(["stat", "-f", "-c", "%T", folder], capture_output=True, text=True).stdout.strip()
+    if kind in MEMORY_FILE_SYSTEMS:
+        print(f"warning: {folder} is on {kind}, which does not sync: choose a disk with --dir", file=sys.stderr)
+
+
+def machine():
+    with open("/proc/cpuinfo") as lines:
+        model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+    return f"{os.cpu_count()} cores, {model}, Linux {platform.release().split('-')[0]}"
+
+
+def check_ours(results, parts):
+    """Without mainspring there is nothing to compare with."""
+    turns = [peers for peers in results["turns"].values()]
+    for measured in turns + [results[part] for part in ("steps", "events") if part in parts]:
+        if report.OURS not in measured:
+            sys.exit("error: mainspring itself failed, see above")
+
+
+def mark_build(results, binary):
+    """Names the build profile, if the folder of the program tells it."""
+    folder = Path(binary).parent.name
+    profile = f"profile {folder}" if folder in ("dist", "release", "debug") else "profile unknown"
+    for measured in [*results["turns"].values(), results["steps"], results["events"]]:
+        if report.OURS in measured:
+            measured[report.OURS]["facts"]["version"] += f", {profile}"
+
+
+def write(results, options):
+    text = report.markdown(results)
+    if options.markdown:
+        Path(options.markdown).write_text(text)
+    else:
+        print(text)
+    if options.svg:
+        Path(options.svg).write_text(chart.svg(results))
+    if options.json:
+        Path(options.json).write_text(json.dumps(results, indent=1))
+
+
+if __name__ == "__main__":
+    main()
