@@ -35,7 +35,7 @@ def panels(results):
     found = []
     for prior, peers in results["turns"].items():
         bars = [(title, result["append"]["p50"], f"{number(result['append']['p50'])} ms") for title, result in peers.items()]
-        found.append((f"Append a turn to {prior:,} messages", "median, less is better", bars))
+        found.append((f"Append a turn to {prior:,} messages", "median, less is better; mainspring over HTTP, the others in process", bars))
     if results["turns"]:
         longest = max(results["turns"])
         bars = [(title, result["bytes"], f"{result['bytes']:,.0f} B") for title, result in results["turns"][longest].items()]
@@ -63,7 +63,8 @@ def svg(results):
             body.append(bar(name, value / longest, label, y))
             y += ROW
         y += PADDING
-    note = " · ".join([results["about"]["date"], results["about"]["machine"]])
+    about = results["about"]
+    note = " · ".join([about["date"], about["machine"], *(["a quick run: not to publish"] if about["quick"] else [])])
     body.append(f'<text class="note" x="{PADDING}" y="{y + 4}">{escape(note)}</text>')
     height = y + PADDING
     label = "mainspring beside its peers: " + "; ".join(title for title, _, _ in panels(results))

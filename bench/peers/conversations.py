@@ -106,6 +106,7 @@ class Worker:
     def __init__(self, peer):
         self.peer = peer
         self.rng = random.Random(17)
+        self.opened = False
         self.lengths = {}
         self.last = {}
 
@@ -114,6 +115,7 @@ class Worker:
         return await getattr(self, f"do_{kind}")(**command)
 
     async def do_open(self):
+        self.opened = True
         await self.peer.open()
         return {}
 
@@ -127,7 +129,9 @@ class Worker:
         return {"bytes": await self.peer.size()}
 
     async def do_close(self):
-        await self.peer.close()
+        if self.opened:
+            self.opened = False
+            await self.peer.close()
         return {}
 
     async def do_seed(self, session, prior):
@@ -202,11 +206,15 @@ def serve(kind):
 
     async def loop():
         running = asyncio.get_running_loop()
-        while line := await running.run_in_executor(None, sys.stdin.readline):
-            try:
-                answer = await worker.execute(json.loads(line))
-            except Exception as error:
-                answer = {"error": f"{type(error).__name__}: {error}"}
-            answers.write(json.dumps(answer) + "\n")
+        try:
+            while line := await running.run_in_executor(None, sys.stdin.readline):
+                try:
+                    answer = await worker.execute(json.loads(line))
+                except Exception as error:
+                    answer = {"error": f"{type(error).__name__}: {error}"}
+                answers.write(json.dumps(answer) + "\n")
+        finally:
+            # The coordinator may have ended without a word; a server of this peer must not outlive it.
+            await worker.do_close()
 
     asyncio.run(loop())

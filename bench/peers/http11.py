@@ -29,6 +29,7 @@ class Connection(asyncio.Protocol):
     def __init__(self):
         self.transport = None
         self.waiting = None
+        self.lost = False
 
     @classmethod
     async def open(cls, host, port):
@@ -39,6 +40,7 @@ class Connection(asyncio.Protocol):
         self.transport = transport
 
     def connection_lost(self, exc):
+        self.lost = True
         if self.waiting and not self.waiting.done():
             self.waiting.set_exception(ResponseError(f"the server closed the connection: {exc}"))
 
@@ -47,6 +49,8 @@ class Connection(asyncio.Protocol):
 
     async def send(self, request, on_body=None):
         """Sends a request and returns the status and the body. `on_body` is called with the body so far as it grows."""
+        if self.lost:
+            raise ResponseError("the server closed the connection")
         self.received = bytearray()
         self.body = bytearray()
         self.status = None
@@ -105,19 +109,23 @@ class Connection(asyncio.Protocol):
 
 
 class Client:
-    """A connection with an address, for calls that are not part of a load."""
+    """A connection with an address, which is opened again if the server closed it while it was idle."""
 
-    def __init__(self, connection, host, headers):
-        self.connection = connection
-        self.host = host
+    def __init__(self, port, headers):
+        self.port = port
+        self.host = f"127.0.0.1:{port}"
         self.headers = headers
 
     @classmethod
     async def open(cls, port, headers=None):
-        return cls(await Connection.open("127.0.0.1", port), f"127.0.0.1:{port}", headers or {})
+        client = cls(port, headers or {})
+        client.connection = await Connection.open("127.0.0.1", port)
+        return client
 
     async def call(self, method, path, body=None, headers=None):
         """Returns the decoded JSON of a successful answer."""
+        if self.connection.lost:
+            self.connection = await Connection.open("127.0.0.1", self.port)
         request = encode(method, path, self.host, {**self.headers, **(headers or {})}, body)
         status, answer = await self.connection.send(request)
         if status >= 300:

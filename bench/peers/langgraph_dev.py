@@ -13,7 +13,7 @@ HERE = Path(__file__).parent
 
 
 class LangGraphDev:
-    title = "langgraph dev"
+    title = "langgraph dev, in memory"
     first_text = (b"event: updates",)
 
     def __init__(self, python):

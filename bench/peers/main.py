@@ -5,6 +5,7 @@ import asyncio
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 import tempfile
@@ -45,6 +46,8 @@ QUICK = Counts(rounds=2, priors=(0, 1_000), turns=20, loads=3, streams=3, second
 
 
 def main():
+    # The peers are stopped when this ends, also by a signal.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     options = arguments()
     counts = QUICK if options.quick else FULL
     installed = dict(pair.split("=", 1) for pair in options.installed)
