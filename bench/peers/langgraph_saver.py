@@ -15,18 +15,13 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.channels import DeltaChannel
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import END, START, MessagesState, StateGraph
-from langgraph.graph.message import add_messages
+from langgraph.graph.message import _messages_delta_reducer
 from typing_extensions import TypedDict
 
 
-def append_all(messages, writes):
-    for write in writes:
-        messages = add_messages(messages, write)
-    return messages
-
-
 class DeltaState(TypedDict):
-    messages: Annotated[list, DeltaChannel(append_all)]
+    # LangGraph's own reducer for messages in such a channel; the public `add_messages` would copy the list for each write.
+    messages: Annotated[list, DeltaChannel(_messages_delta_reducer)]
 
 
 class LangGraph(Conversations):

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import chart
@@ -45,46 +45,107 @@ FULL = Counts(rounds=5, priors=(0, 1_000, 10_000), turns=200, loads=20, streams=
 QUICK = Counts(rounds=2, priors=(0, 1_000), turns=20, loads=3, streams=3, seconds=1.5)
 
 
+class Bench:
+    """One run: its options, and the results so far."""
+
+    def __init__(self, options):
+        self.binary = options.mainspring
+        self.counts = QUICK if options.quick else FULL
+        self.counts = replace(self.counts, priors=tuple(options.priors or self.counts.priors), rounds=options.rounds or self.counts.rounds)
+        self.results = {"turns": {}, "steps": {}, "events": {}, "skipped": []}
+
+    def skip(self, title, reason):
+        self.results["skipped"].append((title, reason))
+        print(f"SKIPPED {title}: {reason}", flush=True)
+
+    def installed(self, name):
+        """Returns the folder of a peer, or nothing if it cannot be installed, which is reported."""
+        print(f"{time.strftime('%H:%M:%S')} packages of {name}", flush=True)
+        done = subprocess.run([HERE / "install", name], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        if done.returncode == 0:
+            return Path(done.stdout.strip())
+        self.skip(name, done.stderr.strip().splitlines()[-1])
+        return None
+
+    def python(self, name):
+        """Returns the interpreter of a peer's environment, or nothing if it cannot be installed."""
+        folder = self.installed(name)
+        return folder and folder / "bin/python"
+
+    def prepare(self, parts):
+        """Installs the peers of the parts and returns the parts to run. Before anything is measured."""
+        found = {"turns": self.conversations, "steps": self.step_servers, "events": self.event_servers}
+        return {part: (getattr(self, f"run_{part}"), found[part]()) for part in PARTS if part in parts}
+
+    def conversations(self):
+        peers = [ConversationPeer("mainspring", sys.executable, "mainspring_conversations.py", {"binary": self.binary})]
+        if python := self.python("openai-agents"):
+            peers.append(ConversationPeer("openai-agents SQLiteSession", python, "openai_agents_session.py", {}))
+        if python := self.python("langgraph"):
+            peers.append(ConversationPeer("LangGraph SqliteSaver", python, "langgraph_saver.py", {"channel": "messages"}))
+            peers.append(ConversationPeer("LangGraph SqliteSaver, delta", python, "langgraph_saver.py", {"channel": "delta"}))
+        if python := self.python("google-adk"):
+            peers.append(ConversationPeer("ADK SqliteSessionService", python, "google_adk_session.py", {"service": "sqlite"}))
+            peers.append(ConversationPeer("ADK DatabaseSessionService", python, "google_adk_session.py", {"service": "database"}))
+        return peers
+
+    def step_servers(self):
+        servers = [mainspring_steps.MainspringSteps(self.binary)]
+        if packages := self.installed("restate"):
+            servers.append(RestateSteps(packages))
+        if python := self.python("dbos"):
+            servers += [DbosSteps(python, "postgres"), DbosSteps(python, "sqlite")]
+        return servers
+
+    def event_servers(self):
+        python = self.python("langgraph-dev")
+        return [MainspringEvents(self.binary), *([LangGraphDev(python)] if python else [])]
+
+    def run_turns(self, peers, folder):
+        for prior in self.counts.priors:
+            announce(f"append a turn, {prior:,} prior messages", peers)
+            self.results["turns"][prior] = Turns(peers, prior, self.counts, folder, self.skip).measure()
+
+    def run_steps(self, servers, folder):
+        announce("accept, two durable tool steps, result", servers)
+        self.results["steps"] = Steps(servers, self.counts, folder, self.skip).measure()
+
+    def run_events(self, servers, folder):
+        announce("accept to first event", servers)
+        self.results["events"] = FirstEvent(servers, self.counts, folder, self.skip).measure()
+
+
 def main():
     # The peers are stopped when this ends, also by a signal.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     options = arguments()
-    counts = QUICK if options.quick else FULL
-    installed = dict(pair.split("=", 1) for pair in options.installed)
-    skipped = [tuple(pair.split("=", 1)) for pair in options.missing]
-
-    def skip(title, reason):
-        skipped.append((title, reason))
-        print(f"SKIPPED {title}: {reason}", flush=True)
-
-    for title, reason in skipped:
-        print(f"SKIPPED {title}: {reason}", flush=True)
-    results = {"turns": {}, "steps": {}, "events": {}, "skipped": skipped}
+    bench = Bench(options)
+    parts = bench.prepare(options.parts)
     with tempfile.TemporaryDirectory(prefix="mainspring-peers-", dir=options.dir) as folder:
         warn_of_memory(folder)
-        about = results["about"] = {
-            "date": time.strftime("%Y-%m-%d"), "machine": machine(), "rounds": counts.rounds, "quick": options.quick,
-            "sync_before": cost(folder), "generator": generator_cost(counts),
+        about = bench.results["about"] = {
+            "date": time.strftime("%Y-%m-%d"), "machine": machine(), "rounds": bench.counts.rounds, "quick": options.quick,
+            "sync_before": cost(folder), "generator": generator_cost(bench.counts),
         }
-        for part in options.parts:
-            {"turns": run_turns, "steps": run_steps, "events": run_events}[part](results, options.mainspring, installed, counts, folder, skip)
+        for run, members in parts.values():
+            run(members, folder)
         about["sync_after"] = cost(folder)
-    check_ours(results, options.parts)
-    mark_build(results, options.mainspring)
-    write(results, options)
+    check_ours(bench.results, options.parts)
+    mark_build(bench.results, options.mainspring)
+    write(bench.results, options)
 
 
 def arguments():
     parser = argparse.ArgumentParser(prog="bench/peers/run", description="Measures mainspring beside its peers.")
-    parser.add_argument("--mainspring", required=True, help="the program (default: target/dist/mainspring, else target/release/mainspring)")
+    parser.add_argument("--mainspring", default=default_program(), help="the program (default: target/dist/mainspring, else target/release/mainspring)")
     parser.add_argument("--quick", action="store_true", help="small counts: shows that everything works, not numbers to publish")
     parser.add_argument("--only", dest="parts", action="append", choices=PARTS, help="only this part; may be repeated")
+    parser.add_argument("--prior", dest="priors", action="append", type=int, help="prior messages of the part turns; may be repeated")
+    parser.add_argument("--rounds", type=int, help=f"alternating rounds (default: {FULL.rounds}, quick {QUICK.rounds})")
     parser.add_argument("--dir", help="folder on the disk to measure (default: TMPDIR or /tmp)")
     parser.add_argument("--markdown", help="file for the table (default: standard output)")
     parser.add_argument("--svg", help="file for the chart")
     parser.add_argument("--json", help="file for all numbers")
-    parser.add_argument("--installed", action="append", default=[], help=argparse.SUPPRESS)
-    parser.add_argument("--missing", action="append", default=[], help=argparse.SUPPRESS)
     options = parser.parse_args()
     options.parts = options.parts or PARTS
     if not os.access(options.mainspring, os.X_OK):
@@ -93,37 +154,9 @@ def arguments():
     return options
 
 
-def run_turns(results, binary, installed, counts, folder, skip):
-    peers = [ConversationPeer("mainspring", sys.executable, "mainspring_conversations.py", {"binary": binary})]
-    if python := installed.get("openai-agents"):
-        peers.append(ConversationPeer("openai-agents SQLiteSession", python, "openai_agents_session.py", {}))
-    if python := installed.get("langgraph"):
-        peers.append(ConversationPeer("LangGraph SqliteSaver", python, "langgraph_saver.py", {"channel": "messages"}))
-        peers.append(ConversationPeer("LangGraph SqliteSaver, delta", python, "langgraph_saver.py", {"channel": "delta"}))
-    if python := installed.get("google-adk"):
-        peers.append(ConversationPeer("ADK SqliteSessionService", python, "google_adk_session.py", {"service": "sqlite"}))
-        peers.append(ConversationPeer("ADK DatabaseSessionService", python, "google_adk_session.py", {"service": "database"}))
-    for prior in counts.priors:
-        announce(f"append a turn, {prior:,} prior messages", peers)
-        results["turns"][prior] = Turns(peers, prior, counts, folder, skip).measure()
-
-
-def run_steps(results, binary, installed, counts, folder, skip):
-    servers = [mainspring_steps.MainspringSteps(binary)]
-    if packages := installed.get("restate"):
-        servers.append(RestateSteps(packages))
-    if python := installed.get("dbos"):
-        servers += [DbosSteps(python, "postgres"), DbosSteps(python, "sqlite")]
-    announce("accept, two durable tool steps, result", servers)
-    results["steps"] = Steps(servers, counts, folder, skip).measure()
-
-
-def run_events(results, binary, installed, counts, folder, skip):
-    servers = [MainspringEvents(binary)]
-    if python := installed.get("langgraph-dev"):
-        servers.append(LangGraphDev(python))
-    announce("accept to first event", servers)
-    results["events"] = FirstEvent(servers, counts, folder, skip).measure()
+def default_program():
+    target = HERE.parent.parent / "target"
+    return str(next((path for path in (target / "dist/mainspring", target / "release/mainspring") if path.exists()), target / "dist/mainspring"))
 
 
 def announce(what, members):
@@ -163,8 +196,7 @@ def machine():
 
 def check_ours(results, parts):
     """Without mainspring there is nothing to compare with."""
-    turns = [peers for peers in results["turns"].values()]
-    for measured in turns + [results[part] for part in ("steps", "events") if part in parts]:
+    for measured in [*results["turns"].values(), *(results[part] for part in ("steps", "events") if part in parts)]:
         if report.OURS not in measured:
             sys.exit("error: mainspring itself failed, see above")
 

@@ -129,10 +129,12 @@ class SyncCount:
         for pid in self.pids:
             command += ["-p", str(pid)]
         self.strace = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        attached = 0
-        while attached < len(self.pids) and (line := self.strace.stderr.readline()):
+        # A line for each process: attached, or why not.
+        tried = attached = 0
+        while tried < len(self.pids) and (line := self.strace.stderr.readline()):
+            tried += "attach" in line
             attached += "attached" in line
-        if attached < len(self.pids):
+        if not attached:
             self.strace.wait()
             self.strace = None
         return self
