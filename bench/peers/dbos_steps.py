@@ -41,10 +41,7 @@ class DbosSteps:
         cluster.mkdir()
         if user:
             os.chown(cluster, user.pw_uid, user.pw_gid)
-            # The parents only have to be traversable.
-            for parent in [folder, *folder.parents]:
-                if not parent.stat().st_mode & 0o001:
-                    parent.chmod(parent.stat().st_mode | 0o001)
+            let_pass(folder, user)
         command = [self.programs / "initdb", "-D", cluster / "data", "-U", "bench", "--auth=trust", "--encoding=UTF8", "--locale=C"]
         made = Process(command, folder / "initdb.log", cwd=str(cluster), user=user)
         if made.process.wait(120) != 0:
@@ -110,6 +107,15 @@ def postgres_programs():
         if all((folder / program).exists() for program in ("initdb", "postgres", "psql")):
             return folder
     raise StartError("no PostgreSQL: install it, on Debian and Ubuntu with `apt-get install postgresql`")
+
+
+def let_pass(folder, user):
+    """Lets a user pass through the folders of this run. Folders above them are left as they are."""
+    for own in (folder, folder.parent):
+        own.chmod(own.stat().st_mode | 0o001)
+    for above in folder.parent.parents:
+        if not above.stat().st_mode & 0o001:
+            raise StartError(f"the user {user.pw_name} cannot pass through {above}: choose another folder with --dir")
 
 
 def other_user():
