@@ -22,7 +22,10 @@ class Rounds:
             self.rounds.append(sorted(nanoseconds))
 
     def summary(self):
-        """Returns milliseconds: the median of the rounds' medians with the lowest and the highest, and the p99 of all times."""
+        """Returns milliseconds: the median of the rounds' medians with the lowest and the highest, and the p99 of all times.
+
+        With fewer than 100 times the p99 is the longest one.
+        """
         if not self.rounds:
             return None
         medians = [percentile(times, 0.5) / 1e6 for times in self.rounds]

@@ -2,6 +2,8 @@
 
 OURS = "mainspring"
 EVEN = 0.05
+# Fewer samples have no 99th percentile: the cell shows the longest time and says so.
+P99_SAMPLES = 100
 
 
 def number(value):
@@ -25,6 +27,8 @@ def time_cell(entry, ours, is_ours):
     if entry is None:
         return "–"
     cell = f"{number(entry['p50'])} / {number(entry['p99'])} ms"
+    if entry["n"] < P99_SAMPLES:
+        cell += f" (longest of {entry['n']})"
     return cell if is_ours or ours is None else f"{cell}<br>{verdict(entry['p50'], ours['p50'])}"
 
 
