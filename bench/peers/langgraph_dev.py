@@ -26,7 +26,8 @@ class LangGraphDev:
         (folder / "langgraph.json").write_text(json.dumps({"dependencies": ["."], "graphs": {"agent": "./graph.py:graph"}}))
         self.port = free_port()
         program = self.python.parent / "langgraph"
-        command = [program, "dev", "--no-browser", "--no-reload", "--host", "127.0.0.1", "--port", self.port, "--server-log-level", "WARNING"]
+        address = ["--host", "127.0.0.1", "--port", self.port]
+        command = [program, "dev", "--no-browser", "--no-reload", *address, "--server-log-level", "WARNING"]
         quiet = {"LANGGRAPH_CLI_NO_ANALYTICS": "1", "LANGSMITH_TRACING": "false", "PYTHONDONTWRITEBYTECODE": "1"}
         self.process = Process(command, folder / "server.log", env=quiet, cwd=folder)
         self.process.wait_until(lambda: listens(self.port))
@@ -45,7 +46,7 @@ class LangGraphDev:
         return {
             "version": f"langgraph-api {api}, runtime-inmem {runtime}",
             "durability": "none: in memory, written to files every 10 s without fsync",
-            "batched": "everything",
+            "batched": "nothing is synced",
             "run": "`POST /threads/…/runs/stream`; an idle queue is polled every 0.5 s",
         }
 

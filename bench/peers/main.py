@@ -137,7 +137,7 @@ def main():
 
 def arguments():
     parser = argparse.ArgumentParser(prog="bench/peers/run", description="Measures mainspring beside its peers.")
-    parser.add_argument("--mainspring", default=default_program(), help="the program (default: target/dist/mainspring, else target/release/mainspring)")
+    parser.add_argument("--mainspring", default=default_program(), help="the program (default: in target/dist, else in target/release)")
     parser.add_argument("--quick", action="store_true", help="small counts: shows that everything works, not numbers to publish")
     parser.add_argument("--only", dest="parts", action="append", choices=PARTS, help="only this part; may be repeated")
     parser.add_argument("--prior", dest="priors", action="append", type=int, help="prior messages of the part turns; may be repeated")
@@ -156,7 +156,8 @@ def arguments():
 
 def default_program():
     target = HERE.parent.parent / "target"
-    return str(next((path for path in (target / "dist/mainspring", target / "release/mainspring") if path.exists()), target / "dist/mainspring"))
+    dist, release = target / "dist/mainspring", target / "release/mainspring"
+    return str(release if release.exists() and not dist.exists() else dist)
 
 
 def announce(what, members):

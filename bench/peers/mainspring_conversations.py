@@ -13,6 +13,7 @@ PAGE = 500
 class Mainspring(Conversations):
     async def open(self):
         self.server = MainspringServer(self.options["binary"], self.folder)
+        self.client = None
         await self.connect()
 
     async def connect(self):
@@ -20,7 +21,8 @@ class Mainspring(Conversations):
         self.client = await Client.open(self.server.port, self.server.headers)
 
     async def close(self):
-        self.client.close()
+        if self.client:
+            self.client.close()
         self.server.stop()
 
     async def facts(self):

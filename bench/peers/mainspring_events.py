@@ -13,6 +13,7 @@ class MainspringEvents:
 
     def __init__(self, binary):
         self.binary = binary
+        self.server = None
 
     def start(self, folder):
         self.server = MainspringServer(self.binary, folder)
@@ -20,7 +21,8 @@ class MainspringEvents:
         self.port = self.server.port
 
     def stop(self):
-        self.server.stop()
+        if self.server:
+            self.server.stop()
 
     def roots(self):
         return [self.server.process.pid]

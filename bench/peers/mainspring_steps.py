@@ -13,6 +13,7 @@ class MainspringSteps:
 
     def __init__(self, binary):
         self.binary = binary
+        self.server = None
 
     def start(self, folder):
         self.server = MainspringServer(self.binary, folder)
@@ -21,7 +22,8 @@ class MainspringSteps:
         self.batch = os.urandom(4).hex()
 
     def stop(self):
-        self.server.stop()
+        if self.server:
+            self.server.stop()
 
     def roots(self):
         return [self.server.process.pid]

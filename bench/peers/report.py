@@ -58,7 +58,8 @@ def turns_section(turns):
     """`turns` maps a number of prior messages to the results of each peer."""
     longest = max(turns)
     header = ["peer", "durability", "a turn is", *(f"{prior:,} prior, p50 / p99" for prior in turns),
-              *(f"bytes per turn, {prior:,} prior" for prior in turns), f"load all of {longest:,}, p50 / p99", "load the last 50, p50 / p99"]
+              *(f"bytes per turn, {prior:,} prior" for prior in turns),
+              f"load all of {longest:,}, p50 / p99", "load the last 50, p50 / p99"]
     titles = list(dict.fromkeys(title for results in turns.values() for title in results))
     rows = []
     for title in titles:
@@ -148,7 +149,7 @@ def markdown(results):
     parts += [
         f"The load generator is one Python process, the same for all servers. A server that does nothing answers it "
         f"{generator['rate']:,.0f} requests per second with 32 clients, in {number(generator['p50'])} ms with one; a request costs it "
-        f"{generator['cpu']:,.0f} µs of processor time. With 2 cores it takes this from the servers.",
+        f"{generator['cpu']:,.0f} µs of processor time, which it takes from the cores that the servers use.",
         "<details><summary>Spread</summary>\n\n" + spread_section(results) + "\n</details>",
     ]
     parts += [f"Skipped: {title} ({reason})." for title, reason in results["skipped"]]

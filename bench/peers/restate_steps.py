@@ -39,10 +39,11 @@ class RestateSteps:
         command = [node, HERE / "restate_service.mjs", self.packages, service_port]
         service = self.run(Process(command, folder / "service.log", env=quiet, cwd=folder))
         service.wait_until(lambda: listens(service_port))
+        address = ["--listen-mode", "tcp", "--bind-ip", "127.0.0.1", "--bind-port", free_port()]
+        ports = {"RESTATE_INGRESS__BIND_PORT": str(self.port), "RESTATE_ADMIN__BIND_PORT": str(admin_port)}
         server = self.run(Process(
-            [self.binary, "--no-logo", "--listen-mode", "tcp", "--bind-ip", "127.0.0.1", "--bind-port", free_port(), "--base-dir", folder / "data"],
-            folder / "server.log", cwd=folder,
-            env={"RESTATE_DISABLE_TELEMETRY": "true", "RESTATE_INGRESS__BIND_PORT": str(self.port), "RESTATE_ADMIN__BIND_PORT": str(admin_port)},
+            [self.binary, "--no-logo", *address, "--base-dir", folder / "data"], folder / "server.log", cwd=folder,
+            env={"RESTATE_DISABLE_TELEMETRY": "true", **ports},
         ))
         server.wait_until(lambda: listens(admin_port) and listens(self.port))
         asyncio.run(self.register(admin_port, service_port))
