@@ -76,7 +76,7 @@ impl Import<'_> {
         written.extend(draft.bindings.values().map(|binding| Row::Binding(Box::new(binding.clone()))));
         written.extend(self.convert_grants(&draft, &rows.grants));
         written.push(Row::NewId(NewId::Session(draft.session.id)));
-        written.push(Row::Session(Box::new(draft.session.clone())));
+        written.push(Row::Session(Arc::new(draft.session.clone())));
         let id = draft.session.id;
         self.commit(id, vec![], written, None)?;
         *self.report.owners.entry(draft.session.owner.clone()).or_default() += 1;
