@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mainspring_core::{NodeId, RunStatus, Session};
+use mainspring_core::{NodeId, Run, RunStatus, Session};
 use mainspring_kernel::Error;
 use mainspring_kernel::kernel::SessionPatch;
 use mainspring_kernel::store::{Commit, Row, SessionRef};
@@ -25,6 +25,11 @@ async fn a_loaded_session_is_read_from_memory_and_an_unloaded_one_from_the_store
         let run = world.play("a", "say one").await;
         world.kernel.session_patch(&world.me, &by_key("a"), titled("mine")).await.unwrap();
         let session = world.kernel.session_get(&world.me, &by_key("a")).await.unwrap();
+        let store = &world.disk.store;
+        let stored = store.session_find(&world.me.owner, &by_key("a")).await.unwrap();
+        assert_eq!(stored.as_ref(), Some(&session), "{}", world.disk.name);
+        let known = Run { final_text: None, ..world.get(run.id).await };
+        assert_eq!(store.run_get(run.id).await.unwrap(), Some(known), "{}", world.disk.name);
         // A writer that the lock of the state directory would keep out.
         let fence = world.disk.store.lease_take(session.id, NodeId::from_random([0; 16])).await.unwrap();
         let rows = vec![Row::Session(Arc::new(Session { title: Some("theirs".into()), ..session.clone() }))];
