@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use mainspring_core::run::Outcome;
-use mainspring_core::{Proof, Run, Time, Usage};
+use mainspring_core::{Proof, Run, Session, Time, Usage};
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
@@ -67,7 +67,7 @@ pub(crate) struct Actor {
     fence: Fence,
     tx: Sender,
     rx: Receiver,
-    hot: Hot,
+    hot: Box<Hot>,
     tree_cache: tree_cache::TreeCache,
     /// False until the session's first commit.
     stored: bool,
@@ -102,12 +102,16 @@ impl Actor {
         let latest_no = loaded.latest.as_ref().map_or(0, |run| run.no);
         let is_queued = |run: &&Run| run.state.holder().is_none() && run.merged_into.is_none();
         let queue = loaded.runs.iter().map(|(run, _)| run).filter(is_queued).cloned().collect();
+        let hot = Box::new(hot_state(loaded));
+        if stored {
+            shared.images.insert(&hot.session);
+        }
         Self {
             feed,
             fence,
             tx: channel.0,
             rx: channel.1,
-            hot: hot_state(loaded),
+            hot,
             tree_cache: tree_cache::TreeCache::default(),
             stored,
             active: None,
@@ -174,7 +178,7 @@ impl Actor {
     async fn handle_command(&mut self, command: Command) {
         match command {
             Command::Accept(accept, reply) => {
-                let outcome = Box::pin(self.accept(*accept)).await;
+                let outcome = Box::pin(self.accept(accept)).await;
                 self.end_if_not_stored();
                 // Counted before the caller is answered: a caller that then waits for idleness waits for this run too.
                 self.report_status();
@@ -211,7 +215,7 @@ impl Actor {
             Command::Snapshot(reply) => drop(reply.send(Ok(self.instant()))),
             Command::Open { started, reply } => {
                 self.opened(started);
-                let _ = reply.send(Ok(self.hot.session.clone()));
+                let _ = reply.send(Ok(Session::clone(&self.hot.session)));
             }
             Command::Close(reply) => self.lifetime.close(reply),
             Command::Compact(before, reply) => drop(reply.send(self.compact(before).await)),
@@ -307,6 +311,7 @@ impl Actor {
 
     /// Stops before the session is served, and refuses every command with `error`.
     pub(crate) async fn abandon(mut self, error: &Error) {
+        self.shared.images.remove(self.fence.session);
         self.shared.remove_actor(self.fence.session, &self.tx);
         self.feed.fail(error);
         self.rx.close();
@@ -323,6 +328,7 @@ impl Actor {
         if is_over {
             // Before a successor can take the session's place on the board.
             self.remove_from_board();
+            self.shared.images.remove(self.fence.session);
         }
         // When the process stops, the last streamed text is written after this, under the lease.
         if !self.lifetime.is_shutting_down() {
@@ -374,6 +380,6 @@ fn hot_state(loaded: Loaded) -> Hot {
         delegations,
         // The steps of an earlier process are not read: their private data is erased when the run ends.
         keeps_private,
-        session: loaded.session,
+        session: Arc::new(loaded.session),
     }
 }

@@ -21,6 +21,7 @@ use crate::error::Error;
 use crate::feed::{Feed, FeedMemory};
 use crate::folders::{Folders, check_folder_usable};
 use crate::ids::Ids;
+use crate::images::Images;
 use crate::meters::{Counts, Meters};
 use crate::owner_events::OwnerWakers;
 use crate::quotas::OwnerLimits;
@@ -109,6 +110,7 @@ pub(crate) struct Shared {
     pub(crate) dirty: mpsc::UnboundedSender<Arc<Feed>>,
     pub(crate) meters: Arc<Meters>,
     pub(crate) board: Board,
+    pub(crate) images: Images,
     pub(crate) owner_wakers: OwnerWakers,
     slots: Mutex<HashMap<SessionId, slots::SessionSlot>>,
     /// Sessions kept in memory because a caller opened them, oldest first.
@@ -175,6 +177,7 @@ impl Kernel {
             dirty,
             meters,
             board: Board::default(),
+            images: Images::default(),
             owner_wakers: OwnerWakers::default(),
             slots: Mutex::new(HashMap::new()),
             opened: Mutex::new(VecDeque::new()),

@@ -12,6 +12,7 @@ pub mod error;
 pub mod feed;
 mod flusher;
 pub mod folders;
+mod images;
 mod indexer;
 pub mod kernel;
 pub mod meters;

@@ -227,9 +227,13 @@ impl SqliteStore {
         &self,
         read: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        match &self.readers {
-            Some(readers) => readers.read(read).await,
-            None => Err(closed()),
+        let Some(readers) = &self.readers else { return Err(closed()) };
+        match readers.read(read).await {
+            // A connection that was not used before opens the files at its first read.
+            Err(StoreError::Unavailable(reason)) => {
+                Err(self.shared.check_writable().err().unwrap_or(StoreError::Unavailable(reason)))
+            }
+            result => result,
         }
     }
 
@@ -315,7 +319,13 @@ impl Store for SqliteStore {
     }
 
     async fn requests_forget(&self, before: Time) -> Result<(), StoreError> {
-        while self.submit(|answer| Job::RequestsForget(before, answer)).await? {}
+        // Most starts find none: then nothing is written.
+        let has_expired = move |connection: &Connection| {
+            purge::has_expired_requests(connection, before).map_err(|error| error::read_error(&error))
+        };
+        if self.read(has_expired).await? {
+            while self.submit(|answer| Job::RequestsForget(before, answer)).await? {}
+        }
         Ok(())
     }
 
@@ -513,7 +523,13 @@ impl Store for SqliteStore {
     }
 
     async fn search_index(&self) -> Result<bool, StoreError> {
-        self.submit(Job::SearchIndex).await
+        let unindexed = |connection: &Connection| {
+            search::unindexed(connection).map_err(|error| error::read_error(&error))
+        };
+        match self.read(unindexed).await? {
+            Some(text) => self.submit(|answer| Job::SearchIndex(text, answer)).await,
+            None => Ok(false),
+        }
     }
 
     async fn search_titles(

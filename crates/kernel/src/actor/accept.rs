@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use mainspring_core::{
-    Body, Message, MessageStatus, Policy, Refusal, Role, Run, RunOptions, RunState, SessionStatus, Usage,
-    session,
+    Body, Message, MessageStatus, Policy, Refusal, Role, Run, RunOptions, RunState, Session, SessionStatus,
+    Usage, session,
 };
 
+use super::binding::ResumeCandidate;
 use super::draft::QueuedDraft;
 use super::tree::Base;
-use super::{Actor, created};
+use super::{Actor, AttemptDraft, created};
 use crate::error::{CreateError, Error};
 use crate::folders::check_folder_usable;
 use crate::kernel::{Accept, Accepted, instructions_hash};
@@ -17,7 +18,7 @@ use crate::scheduler::Permit;
 use crate::store::{Request, Row};
 
 impl Actor {
-    pub(super) async fn accept(&mut self, accept: Accept) -> Result<Accepted, CreateError> {
+    pub(super) async fn accept(&mut self, accept: Box<Accept>) -> Result<Accepted, CreateError> {
         let adapter = self.check_accept(&accept)?;
         let base = self.base_of(accept.place).await?;
         let policy = self.check_policy(&accept, &adapter)?;
@@ -32,7 +33,7 @@ impl Actor {
         };
         // The store has the wait now.
         drop(accept.pending_wait);
-        let session = self.hot.session.clone();
+        let session = Session::clone(&self.hot.session);
         if !starts {
             // Boxed: it holds the futures of cancellations.
             Box::pin(self.supersede(&superseded, policy == Policy::Interrupt)).await;
@@ -51,15 +52,29 @@ impl Actor {
         permit: Permit,
     ) -> Result<Run, CreateError> {
         let candidate = self.resume_candidate(&run, base.at, &prompt).await?;
-        let new_prompt = is_new_prompt(accept, &prompt).then(|| (prompt.clone(), false));
+        let draft = self.start_draft(accept, run, policy, base, &prompt, candidate)?;
+        let started = self.commit(draft).await?;
+        self.queue.accepted(started.run.no);
+        let run = Run::clone(&started.run);
+        self.launch(started.run, started.attempt, permit, prompt, None);
+        Ok(run)
+    }
+
+    /// Opens a draft in which `run` is accepted and its first attempt starts.
+    fn start_draft(
+        &self,
+        accept: &Accept,
+        run: Run,
+        policy: Policy,
+        base: &Base,
+        prompt: &Arc<Message>,
+        candidate: Option<ResumeCandidate>,
+    ) -> Result<AttemptDraft, Refusal> {
+        let new_prompt = is_new_prompt(accept, prompt).then(|| (prompt.clone(), false));
         let draft = self.accept_draft(accept, run, policy)?;
         let mut draft = self.give_up_on_error(draft.start(self.shared.node, base, new_prompt))?;
         self.give_up_on_error(self.open(&mut draft, candidate))?;
-        let started = self.commit(draft).await?;
-        self.queue.accepted(started.run.no);
-        let run = started.run.clone();
-        self.launch(started.run, started.attempt, permit, prompt, None);
-        Ok(run)
+        Ok(draft)
     }
 
     /// Commits the run and queues it.
@@ -74,7 +89,7 @@ impl Actor {
         if is_new_prompt(accept, &prompt) {
             draft.row(Row::Message(prompt, None));
         }
-        let run = self.commit(draft).await?.run;
+        let run = Arc::unwrap_or_clone(self.commit(draft).await?.run);
         self.queue.accepted(run.no);
         self.queue.push(run.clone(), policy);
         if let Some(active) = self.active.as_ref().filter(|_| policy == Policy::Steer) {

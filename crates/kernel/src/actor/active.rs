@@ -15,7 +15,7 @@ use crate::scheduler::Permit;
 
 /// The run that has a live attempt.
 pub(super) struct Active {
-    pub(super) run: Run,
+    pub(super) run: Arc<Run>,
     pub(super) attempt: Attempt,
     /// When the run became active in this process, as a stored time and as a moment.
     pub(super) begun: (Time, Moment),
@@ -38,7 +38,7 @@ pub(super) struct Active {
 }
 
 impl Active {
-    pub(super) fn new(run: Run, attempt: Attempt, prompt: Arc<Message>, clock: &Clock) -> Self {
+    pub(super) fn new(run: Arc<Run>, attempt: Attempt, prompt: Arc<Message>, clock: &Clock) -> Self {
         Self {
             run,
             attempt,

@@ -121,7 +121,7 @@ impl Actor {
             draft.row(Row::Grant(Box::new(grant)));
         }
         self.commit_active(draft).await?;
-        self.active.as_ref().map(|active| active.run.clone()).ok_or_else(|| Error::not_found("run", run))
+        self.active.as_ref().map(|active| Run::clone(&active.run)).ok_or_else(|| Error::not_found("run", run))
     }
 
     /// Makes the grant of an answer that allows a request for the session.

@@ -156,6 +156,10 @@ impl Actor {
 
     fn unload_if(&self, may: impl FnOnce(&Self) -> bool) -> bool {
         let may = || self.rx.is_empty() && self.deferred.is_empty() && may(self);
-        self.shared.unload(&self.feed, &self.tx, may, || self.remove_from_board())
+        let leaving = || {
+            self.remove_from_board();
+            self.shared.images.remove(self.fence.session);
+        };
+        self.shared.unload(&self.feed, &self.tx, may, leaving)
     }
 }

@@ -25,7 +25,7 @@ impl Actor {
         if attempt.binding.is_some() {
             self.hot.binding = self.binding_latest(&run.adapter).await?;
         }
-        self.active = Some(Active::new(run, attempt, prompt, &self.shared.clock));
+        self.active = Some(Active::new(run.into(), attempt, prompt, &self.shared.clock));
         if survives {
             return Ok(());
         }

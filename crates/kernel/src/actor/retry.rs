@@ -1,5 +1,7 @@
 //! Retries: what follows a failed attempt, and runs that a caller tries again.
 
+use std::sync::Arc;
+
 use mainspring_core::run::{Command as RunCommand, Outcome};
 use mainspring_core::tree::before;
 use mainspring_core::{
@@ -193,7 +195,7 @@ impl Actor {
         draft.hot.merged = merged;
         self.give_up_on_error(draft.command(RunCommand::Retry { reason, change }))?;
         draft.reopen(base.as_ref().and_then(|placed| placed.point), base.map(|placed| placed.message.id));
-        let run = self.commit(draft).await?.run;
+        let run = Arc::unwrap_or_clone(self.commit(draft).await?.run);
         self.queue.push_first(run.clone());
         Ok(run)
     }

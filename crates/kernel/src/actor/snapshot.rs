@@ -28,8 +28,8 @@ impl Actor {
     pub(super) fn instant(&self) -> Instant {
         let (position, partial) = self.feed.snapshot();
         Instant {
-            session: self.hot.session.clone(),
-            active: self.active.as_ref().map(|active| active.run.clone()),
+            session: Session::clone(&self.hot.session),
+            active: self.active.as_ref().map(|active| Run::clone(&active.run)),
             queued: self.hot.merged.iter().chain(self.queue.iter()).cloned().collect(),
             partial,
             position,

@@ -151,7 +151,7 @@ impl Actor {
         let mut draft = self.draft().with_path_change(change);
         self.give_up_on_error(draft.navigate(leaf, line))?;
         self.commit(draft).await?;
-        Ok(self.hot.session.clone())
+        Ok(Session::clone(&self.hot.session))
     }
 
     /// Makes a session that continues from a message of this one. The fork sees the path to the message, and nothing
@@ -162,7 +162,7 @@ impl Actor {
         let (point, placed, _) = self.message_at(fork.message).await?;
         // The messages of a run that has not ended may yet be abandoned.
         let live =
-            self.active.iter().map(|active| &active.run).chain(self.queue.iter()).chain(&self.hot.merged);
+            self.active.iter().map(|active| &*active.run).chain(self.queue.iter()).chain(&self.hot.merged);
         if let Some(run) = { live }.find(|run| placed.message.run == Some(run.id)) {
             return Err(Error::Busy { status: run.state.status() }.into());
         }
@@ -188,7 +188,7 @@ impl Actor {
             created_at: now,
             updated_at: now,
             last_activity_at: now,
-            ..source.clone()
+            ..Session::clone(source)
         };
         let state = match source.forked_from {
             Some(_) => self.state_for_fork(&session, point).await?,

@@ -179,12 +179,12 @@ impl Kernel {
     /// Gets the row of a run that the caller may read.
     pub(super) async fn run_readable(&self, caller: &Caller, run: RunId) -> Result<Run, Error> {
         let not_found = || Error::not_found("run", run);
-        let found = self.shared.store.run_get(run).await?.ok_or_else(not_found)?;
+        let found = self.shared.run_find(run).await?.ok_or_else(not_found)?;
         if found.owner == caller.owner {
             return Ok(found);
         }
         let by = SessionRef::Id(found.session);
-        let session = self.shared.store.session_find(&caller.owner, &by).await?;
+        let session = self.shared.session_find(&caller.owner, &by).await?;
         session.filter(|session| caller.may_read(session)).map(|_| found).ok_or_else(not_found)
     }
 

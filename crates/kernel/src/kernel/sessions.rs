@@ -110,7 +110,7 @@ impl Kernel {
 
     /// Gets a session that the caller may read.
     pub async fn session_get(&self, caller: &Caller, by: &SessionRef) -> Result<Session, Error> {
-        let found = self.shared.store.session_find(&caller.owner, by).await?;
+        let found = self.shared.session_find(&caller.owner, by).await?;
         let readable = found.filter(|session| caller.may_read(session));
         readable.ok_or_else(|| Error::not_found("session", name_of(by)))
     }
@@ -317,7 +317,7 @@ impl Kernel {
             target.legacy_alias.clone().map(SessionRef::Legacy),
         ];
         for name in names.into_iter().flatten() {
-            if let Some(found) = self.shared.store.session_find(&caller.owner, &name).await? {
+            if let Some(found) = self.shared.session_find(&caller.owner, &name).await? {
                 return Ok(Some(found));
             }
         }

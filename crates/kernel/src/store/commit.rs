@@ -53,9 +53,9 @@ pub enum Row {
     /// Asserts that an id is unused. If it is used, the commit fails with a conflict.
     NewId(NewId),
     /// A session.
-    Session(Box<Session>),
+    Session(Arc<Session>),
     /// A run. Its owner, names, fingerprint and place never change.
-    Run(Box<Run>),
+    Run(Arc<Run>),
     /// An attempt.
     Attempt(Box<Attempt>),
     /// A model call.

@@ -16,6 +16,7 @@ mod client_tools;
 mod compaction;
 mod delegation;
 mod full_disk;
+mod images;
 mod keys;
 mod life;
 mod lifetime;

@@ -112,7 +112,9 @@ fn search_rebuild(connection: &Connection) -> rusqlite::Result<u64> {
          UPDATE sessions SET searched_title = NULL, searched_row = NULL;
          UPDATE meta SET value = 0 WHERE name = 'searched'",
     )?;
-    while search::search_index(connection)? {}
+    while let Some(text) = search::unindexed(connection)? {
+        search::search_index(connection, &text)?;
+    }
     count(connection, "SELECT count(*) FROM messages")
 }
 

@@ -32,6 +32,7 @@ use super::files::Files;
 use super::owners;
 use super::queue::Queue;
 use super::read::chunk_columns;
+use super::search::Unindexed;
 use super::wal::{self, WalIndex};
 use super::write::request_write;
 use super::write_records::key_write;
@@ -59,7 +60,7 @@ pub(super) enum Job {
     /// Removes a hash from the loose ones.
     BlobSettled(String, Answer<bool>),
     /// Adds some messages and titles to the search index. Answers true while there are more.
-    SearchIndex(Answer<bool>),
+    SearchIndex(Unindexed, Answer<bool>),
     KeyWrite(Box<(ApiKey, Option<Request>)>, Answer<()>),
     /// Claims an owner for an org. Answers whether it belongs there.
     OwnerClaim((String, Option<String>, Time), Answer<bool>),
@@ -369,8 +370,9 @@ impl Writer {
                 let result = self.atomically_sql(alone, |connection| data::blob_forget(connection, &hash));
                 PendingAnswer::Flag(answer, result)
             }
-            Job::SearchIndex(answer) => {
-                PendingAnswer::Flag(answer, self.atomically_sql(alone, search::search_index))
+            Job::SearchIndex(text, answer) => {
+                let result = self.atomically_sql(alone, |connection| search::search_index(connection, &text));
+                PendingAnswer::Flag(answer, result)
             }
             Job::KeyWrite(written, answer) => {
                 let (key, request) = *written;
@@ -561,7 +563,7 @@ impl Job {
             | Self::EventsPrune(_, answer)
             | Self::RequestsForget(_, answer)
             | Self::BlobSettled(_, answer)
-            | Self::SearchIndex(answer)
+            | Self::SearchIndex(_, answer)
             | Self::OwnerClaim(_, answer)
             | Self::AgentWrite(_, answer)
             | Self::AgentDelete(_, answer)

@@ -180,7 +180,7 @@ impl Import {
             base: None,
             ..session.clone()
         };
-        let rows = vec![Row::NewId(NewId::Session(session.id)), Row::Session(Box::new(hidden))];
+        let rows = vec![Row::NewId(NewId::Session(session.id)), Row::Session(Arc::new(hidden))];
         let mut partial = PartialSession::new(claim, shared.clone(), session, fence, rows);
         partial.write().await?;
         Ok(partial)

@@ -123,7 +123,7 @@ impl Import<'_> {
     ) -> Result<(), OmiError> {
         let mut rows: Vec<Row> =
             run.attempts.iter().map(|attempt| Row::Attempt(Box::new(attempt.clone()))).collect();
-        rows.push(Row::Run(Box::new(run.run.clone())));
+        rows.push(Row::Run(Arc::new(run.run.clone())));
         // Every event of the run comes after this number.
         let begin = events.first.get(&run.run.id).copied();
         self.commit(draft.session.id, vec![], rows, Some(begin.unwrap_or(self.seq + 1)))?;

@@ -84,7 +84,7 @@ impl Import<'_> {
         written.extend(draft.bindings.values().filter_map(|binding| native_owner(&draft.session, binding)));
         written.extend(self.convert_grants(&draft, &rows.grants));
         written.push(Row::NewId(NewId::Session(draft.session.id)));
-        written.push(Row::Session(Box::new(draft.session.clone())));
+        written.push(Row::Session(Arc::new(draft.session.clone())));
         let id = draft.session.id;
         self.commit(id, vec![], written, None)?;
         *self.report.owners.entry(draft.session.owner.clone()).or_default() += 1;
