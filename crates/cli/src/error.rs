@@ -97,9 +97,11 @@ impl From<Error> for CliError {
             | Error::AdapterFull { .. }
             | Error::TooManyChildren { .. }
             | Error::ShuttingDown => Exit::Unavailable,
-            Error::StoreFull(_) | Error::Unavailable(_) | Error::StoreLost(_) | Error::Corrupt(_) => {
-                Exit::Unavailable
-            }
+            Error::StoreFull(_)
+            | Error::AuditFailed(_)
+            | Error::Unavailable(_)
+            | Error::StoreLost(_)
+            | Error::Corrupt(_) => Exit::Unavailable,
         };
         Self { exit, code: error.code().into(), message: error.to_string(), retryable: error.is_retryable() }
     }

@@ -11,6 +11,7 @@ use mainspring_kernel::kernel::{Caller, Secret};
 use mainspring_kernel::{Error, Kernel};
 use subtle::ConstantTimeEq;
 
+use crate::audit::RequestCaller;
 use crate::{Http, Problem};
 
 /// The header that names the owner to act for.
@@ -72,8 +73,17 @@ impl FromRequestParts<Http> for Authenticated {
             }
             None => None,
         };
-        let detail = "send a valid key, or the token of the state directory: Authorization: Bearer KEY";
-        caller.map(Self).ok_or_else(|| Problem::new(StatusCode::UNAUTHORIZED, "authentication", detail))
+        let Some(caller) = caller else {
+            let detail = "send a valid key, or the token of the state directory: Authorization: Bearer KEY";
+            return Err(Problem::new(StatusCode::UNAUTHORIZED, "authentication", detail));
+        };
+        if let Some(known) = parts.extensions.get::<RequestCaller>() {
+            known.set(&caller);
+        }
+        if let Some(audit) = http.kernel.audit() {
+            audit.sign_in(&caller, parts.extensions.get().copied());
+        }
+        Ok(Self(caller))
     }
 }
 

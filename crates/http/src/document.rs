@@ -35,6 +35,7 @@ pub(super) const RESOURCE_PROBLEMS: &[ProblemRow] = &[
     OPEN_PROBLEMS[1],
     OPEN_PROBLEMS[2],
     (StatusCode::SERVICE_UNAVAILABLE, "overloaded"),
+    (StatusCode::SERVICE_UNAVAILABLE, "audit_failed"),
     (StatusCode::SERVICE_UNAVAILABLE, "shutting_down"),
 ];
 

@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 mod access;
 mod agents;
 mod artifacts;
+mod audit;
 mod bindings;
 mod body;
 mod delegations;
@@ -51,7 +52,7 @@ mod watch;
 pub use access::Access;
 pub use document::document;
 pub use limits::HttpLimits;
-pub use listen::serve;
+pub use listen::{UnixPeers, serve};
 pub use problem::{PROBLEMS, Problem};
 
 use endpoint::{Endpoint, Operations, endpoints};
@@ -90,6 +91,7 @@ fn endpoints() -> [(Vec<Endpoint>, &'static [document::ProblemRow]); 2] {
         host_calls::host_call_list,
         host_calls::host_call_answer,
         owner_events::owner_events,
+        audit::audit_list,
         sessions::session_list,
         sessions::session_resolve,
         sessions::session_get,
@@ -206,6 +208,7 @@ impl Http {
             .fallback(problem::no_such_endpoint)
             .method_not_allowed_fallback(problem::no_such_method)
             .layer(middleware::from_fn_with_state(self.clone(), guard::check_origin))
+            .layer(middleware::from_fn_with_state(self.clone(), audit::record_request))
             .layer(middleware::from_fn_with_state(self.clone(), watch::record_metrics))
             .with_state(self)
     }

@@ -7,10 +7,15 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::serve::Listener;
+use hyper::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use mainspring_api::AuditOrigin;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{UnixListener, UnixStream};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -21,20 +26,42 @@ const HYPER_DEFAULT_HEADERS: usize = 100;
 /// The smallest read buffer that hyper accepts.
 const HYPER_MIN_BUFFER_BYTES: usize = 8 << 10;
 
+/// A Unix socket whose connections have the user and process of their peer as address.
+#[derive(Debug)]
+pub struct UnixPeers(pub UnixListener);
+
+impl Listener for UnixPeers {
+    type Io = UnixStream;
+    type Addr = AuditOrigin;
+
+    async fn accept(&mut self) -> (UnixStream, AuditOrigin) {
+        let (stream, _) = Listener::accept(&mut self.0).await;
+        let from = match stream.peer_cred() {
+            Ok(peer) => AuditOrigin::Unix { uid: peer.uid(), pid: peer.pid() },
+            // The peer is gone already: there is nobody to answer.
+            Err(_) => AuditOrigin::Inside {},
+        };
+        (stream, from)
+    }
+
+    fn local_addr(&self) -> std::io::Result<AuditOrigin> {
+        Ok(AuditOrigin::Inside {})
+    }
+}
+
 /// Serves `router` on `listener` until `closing` is cancelled. Then accepts no more connections, lets each open one finish
 /// its current response, and returns. Dropping the future closes all connections at once.
-pub async fn serve(
-    mut listener: impl Listener,
-    router: Router,
-    limits: HttpLimits,
-    closing: CancellationToken,
-) {
+pub async fn serve<L>(mut listener: L, router: Router, limits: HttpLimits, closing: CancellationToken)
+where
+    L: Listener<Addr: Into<AuditOrigin>>,
+{
     let protocol = protocol(&limits);
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
-            (stream, _) = listener.accept() => {
-                connections.spawn(connection(protocol.clone(), stream, router.clone(), closing.clone()));
+            (stream, from) = listener.accept() => {
+                let router = router.clone();
+                connections.spawn(connection(protocol.clone(), stream, from.into(), router, closing.clone()));
             }
             Some(ended) = connections.join_next() => log_panic(ended),
             () = closing.cancelled() => break,
@@ -69,10 +96,16 @@ fn protocol(limits: &HttpLimits) -> http1::Builder {
 async fn connection(
     protocol: http1::Builder,
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    from: AuditOrigin,
     router: Router,
     closing: CancellationToken,
 ) {
-    let connection = protocol.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+    let router = TowerToHyperService::new(router);
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        request.extensions_mut().insert(from);
+        router.call(request)
+    });
+    let connection = protocol.serve_connection(TokioIo::new(stream), service);
     let mut connection = std::pin::pin!(connection);
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,

@@ -14,6 +14,7 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use crate::actor::Signal;
 use crate::adapter::{Adapter, Capabilities};
+use crate::audit::Audit;
 use crate::blobs::Blobs;
 use crate::board::Board;
 use crate::clock::{Clock, Moment};
@@ -33,6 +34,7 @@ mod agent_tokens;
 mod agents;
 mod answers;
 mod artifacts;
+mod audit;
 mod authority;
 mod bindings;
 mod control;
@@ -194,7 +196,10 @@ impl Kernel {
             kernel.shutdown().await;
             return Err(error);
         }
-        let Shared { store, clock, tasks, .. } = &*kernel.shared;
+        let Shared { store, clock, tasks, options, .. } = &*kernel.shared;
+        if let Some(audit) = &options.audit {
+            tasks.spawn(audit.clone().run(tasks.clone()));
+        }
         tasks.spawn(crate::indexer::index(store.clone(), clock.clone(), search_stale, tasks.clone()));
         kernel.shared.scheduler.add(kernel.shared.options.max_workers);
         Ok(kernel)
@@ -245,8 +250,17 @@ impl Kernel {
         &self.shared.options.limits
     }
 
-    /// Checks that the store answers, and that the last write that failed was followed by one that did not.
+    /// The audit log, if there is one.
+    pub fn audit(&self) -> Option<&Arc<Audit>> {
+        self.shared.options.audit.as_ref()
+    }
+
+    /// Checks that the store answers, that the last write that failed was followed by one that did not, and that the audit
+    /// log can be written.
     pub async fn check_store(&self) -> Result<(), Error> {
+        if let Some(audit) = self.audit() {
+            audit.check()?;
+        }
         match self.shared.store_health.failure() {
             Some(error) => Err(error),
             None => Ok(self.shared.store.health().await?),
@@ -339,6 +353,9 @@ impl Kernel {
         self.shared.clear_slots();
         self.shared.board.close();
         self.shared.tasks.wait().await;
+        if let Some(audit) = self.audit() {
+            audit.close().await;
+        }
     }
 }
 

@@ -3,8 +3,10 @@
 //! The process that owns the state directory serves it, the command line included, so that a second process is always
 //! a guest of the first.
 
+use std::fs::Permissions;
 use std::io;
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use axum::serve::ListenerExt;
@@ -84,6 +86,7 @@ impl Server {
             let tcp = tcp.tap_io(|stream| stream.set_nodelay(true).unwrap_or_default());
             tasks.spawn(mainspring_http::serve(tcp, router.clone(), config.http, closing.clone()));
         }
+        let unix = mainspring_http::UnixPeers(unix);
         tasks.spawn(mainspring_http::serve(unix, router, config.http, closing.clone()));
         Ok(Self { kernel, socket, address, closing, stop, tasks })
     }
@@ -151,5 +154,8 @@ fn bind_socket(socket: &Socket) -> Result<UnixListener, ServeError> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
         _ => {}
     }
-    UnixListener::bind(socket.address()).map_err(failed)
+    let listener = UnixListener::bind(socket.address()).map_err(failed)?;
+    // The folder is private; the socket is too, whatever the umask.
+    std::fs::set_permissions(socket.path(), Permissions::from_mode(0o600)).map_err(failed)?;
+    Ok(listener)
 }

@@ -8,6 +8,7 @@ use mainspring_adapters::ScriptAdapter;
 use mainspring_core::Time;
 use mainspring_http::{Access, Http, HttpLimits};
 use mainspring_kernel::adapter::Adapter;
+use mainspring_kernel::audit::{Audit, AuditOptions};
 use mainspring_kernel::clock::Clock;
 use mainspring_kernel::ids::Ids;
 use mainspring_kernel::store::Store;
@@ -47,6 +48,7 @@ pub struct NodeBuilder {
     clock: Clock,
     store: StoreChoice,
     adapters: Vec<Arc<dyn Adapter>>,
+    change_audit: fn(&mut AuditOptions),
 }
 
 /// The store of a node.
@@ -87,6 +89,12 @@ impl NodeBuilder {
         self
     }
 
+    /// Changes the options of the audit log.
+    pub fn audit(mut self, change: fn(&mut AuditOptions)) -> Self {
+        self.change_audit = change;
+        self
+    }
+
     /// Adds an adapter.
     pub fn adapter(mut self, adapter: impl Adapter) -> Self {
         self.adapters.push(Arc::new(adapter));
@@ -95,9 +103,12 @@ impl NodeBuilder {
 
     /// Starts the kernel.
     pub async fn start(self) -> TestNode {
-        let Self { mut options, limits, clock, store, adapters } = self;
+        let Self { mut options, limits, clock, store, adapters, change_audit } = self;
         let dir = tempfile::tempdir().unwrap();
         options.artifacts = Some(dir.path().join("artifacts"));
+        let mut audit = AuditOptions::new(dir.path().join("audit"));
+        change_audit(&mut audit);
+        options.audit = Some(Arc::new(Audit::open(audit, clock.clone()).unwrap()));
         let store = match store {
             StoreChoice::Given(store) => store,
             StoreChoice::Sqlite => {
@@ -123,6 +134,7 @@ impl TestNode {
             clock: Clock::manual(NOW),
             store: StoreChoice::Given(Arc::new(MemoryStore::default())),
             adapters: vec![Arc::new(ScriptAdapter)],
+            change_audit: |_| {},
         }
     }
 
@@ -157,7 +169,7 @@ impl TestNode {
 
     /// Serves the router on a Unix socket at this path.
     pub fn listen_unix(&self, path: &Path) -> Listening {
-        let listener = UnixListener::bind(path).unwrap();
+        let listener = mainspring_http::UnixPeers(UnixListener::bind(path).unwrap());
         let mut task = JoinSet::new();
         task.spawn(mainspring_http::serve(listener, self.router(), self.limits, CancellationToken::new()));
         Listening { address: path.display().to_string(), _task: task }

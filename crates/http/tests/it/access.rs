@@ -42,6 +42,7 @@ const EXAMPLES: &[(&str, &str, &str, Foreign)] = &[
     ("artifact_get", "", "", NotFound),
     ("artifact_put", "", "bytes", NotFound),
     ("attempt_get", "", "", NotFound),
+    ("audit_list", "", "", NotListed),
     ("binding_adopt", "", r#"{"adapter": "script", "adapterNativeSessionId": "n"}"#, NotFound),
     ("binding_invalidate", "", "", NotFound),
     ("binding_list", "", "", NotFound),

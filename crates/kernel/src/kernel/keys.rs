@@ -8,6 +8,7 @@ use std::path::Path;
 
 use mainspring_core::limits::check_text;
 use mainspring_core::{AccessRole, ApiKey, KeyId, Time};
+use secrecy::zeroize::Zeroizing;
 use serde::Serialize;
 use subtle::ConstantTimeEq;
 
@@ -50,9 +51,10 @@ pub struct KeyQuery {
     pub limit: Option<usize>,
 }
 
-/// The secret of an API key. It is returned once and never stored, and its `Debug` form hides it.
+/// The secret of an API key. It is returned once and never stored, its `Debug` form hides it, and its memory is erased when
+/// it is dropped.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Secret(String);
+pub struct Secret(Zeroizing<String>);
 
 impl Secret {
     /// Prefix of every secret, so that leaked secrets can be recognised.
@@ -126,7 +128,8 @@ impl Kernel {
         let folders = folders.or_else(|| caller.folders.clone());
         check_folders(caller, folders.as_deref())?;
         self.check_key_owner(caller, &owner, org.as_deref()).await?;
-        let secret = Secret(format!("{}{}", Secret::PREFIX, self.shared.ids.secret()));
+        let random = Zeroizing::new(self.shared.ids.secret());
+        let secret = Secret(Zeroizing::new(format!("{}{}", Secret::PREFIX, *random)));
         let id = self.shared.ids.key();
         let hash = hash(secret.reveal());
         Ok((

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use mainspring_core::{Fallback, Limits, NodeId};
 
 use crate::agents::{Catalog, NoCatalog};
+use crate::audit::Audit;
 
 /// Settings of a kernel.
 #[derive(Debug, Clone)]
@@ -38,6 +39,8 @@ pub struct Options {
     pub node: Option<NodeId>,
     /// Folder for the bytes of artifacts, used by this kernel alone. Without one, artifacts are refused.
     pub artifacts: Option<PathBuf>,
+    /// The audit log; `None` to keep none.
+    pub audit: Option<Arc<Audit>>,
     /// Shared agent definitions and models of the runtime.
     pub agents: Arc<dyn Catalog>,
     /// The state directory, in which no agent may work.
@@ -68,6 +71,7 @@ impl Default for Options {
             on_orphan: OnOrphan::Leave,
             node: None,
             artifacts: None,
+            audit: None,
             agents: Arc::new(NoCatalog),
             state_dir: None,
             adapter_folders: HashMap::new(),

@@ -1,0 +1,23 @@
+//! Reading the audit log.
+
+use mainspring_api::{AuditListQuery, AuditRecord, Page};
+
+use super::{Caller, Kernel};
+use crate::audit::{AuditPage, AuditScope};
+use crate::error::Error;
+
+impl Kernel {
+    /// Lists the audit records that concern the caller, oldest first: an admin without an org reads all records, an admin
+    /// of an org those of the org, others those of their owner.
+    pub async fn audit_list(
+        &self,
+        caller: &Caller,
+        query: AuditListQuery,
+    ) -> Result<Page<AuditRecord>, Error> {
+        let scope = AuditScope::of(caller)?;
+        let limit = self.page(query.limit)?;
+        let Some(audit) = self.audit() else { return Ok(Page::single(vec![])) };
+        let AuditPage { records, next } = audit.page(scope, query, limit).await?;
+        Ok(Page { items: records, next: next.map(|next| next.to_string()) })
+    }
+}
