@@ -298,9 +298,17 @@ fn config_sources(global: &Global) -> Result<Sources, CliError> {
 
 fn init_logging(config: &Config) {
     let mut filter = tracing_subscriber::EnvFilter::new(&config.log);
-    // Requests to model providers, calls of tools and their answers contain keys and private text: never log them, whatever
-    // the filter says. rmcp also reports every client that disconnects as an error.
-    for quiet in ["genai=off", "rmcp=off", "h2=warn", "hyper=warn", "hyper_util=warn", "reqwest=warn"] {
+    // Requests to model providers, messages to agents, calls of tools and their answers contain keys and private text: never
+    // log them, whatever the filter says. rmcp also reports every client that disconnects as an error.
+    for quiet in [
+        "genai=off",
+        "rmcp=off",
+        "agent_client_protocol=warn",
+        "h2=warn",
+        "hyper=warn",
+        "hyper_util=warn",
+        "reqwest=warn",
+    ] {
         if let Ok(directive) = quiet.parse() {
             filter = filter.add_directive(directive);
         }

@@ -28,9 +28,8 @@ pub(super) struct Translator {
     message_calls: HashMap<String, Value>,
     /// The latest output of other tool calls.
     outputs: HashMap<String, String>,
-    /// The agent's latest question. The run does not necessarily wait: a policy may answer.
-    question: String,
-    /// The latest question, with the request of an approval and its expiry.
+    /// The latest question, with the request of an approval and its expiry. The run does not necessarily wait: a policy may
+    /// answer.
     asked: Option<Asked>,
     /// The question that the run waits for, if its host was told.
     open_question: Option<WaitId>,
@@ -121,7 +120,6 @@ impl Translator {
             gap: false,
             message_calls: HashMap::new(),
             outputs: HashMap::new(),
-            question: String::new(),
             asked: None,
             open_question: None,
         }
@@ -186,9 +184,9 @@ impl Translator {
             Body::RunWaitingInput { .. } | Body::RunWaitingApproval { .. } => {
                 // The host did not ask for questions; it can be answered elsewhere.
                 let run = event.run.map(|run| run.to_string()).unwrap_or_default();
+                // Without the question, which may hold the input of a tool.
                 tracing::warn!(
                     run,
-                    question = self.question,
                     "query waits for a person: answer with `mainspring approval` or `mainspring run answer`"
                 );
             }
@@ -208,13 +206,11 @@ impl Translator {
     /// Remembers a question, or reports that the one which the run waits for is closed.
     fn question(&mut self, body: &Body, send: &mut impl FnMut(&Reply<'_>)) {
         let (closed, decision) = match body {
-            Body::InputRequested { wait_id, question, expires_at_ms } => {
-                self.question.clone_from(question);
+            Body::InputRequested { wait_id, expires_at_ms, .. } => {
                 self.asked = Some((*wait_id, None, *expires_at_ms));
                 return;
             }
-            Body::ApprovalRequested { wait_id, question, approval, expires_at_ms, .. } => {
-                self.question.clone_from(question);
+            Body::ApprovalRequested { wait_id, approval, expires_at_ms, .. } => {
                 self.asked = Some((*wait_id, approval.clone(), *expires_at_ms));
                 return;
             }
