@@ -28,8 +28,9 @@ pub(super) struct Translator {
     message_calls: HashMap<String, Value>,
     /// The latest output of other tool calls.
     outputs: HashMap<String, String>,
-    /// The latest question, with the request of an approval and its expiry. The run does not necessarily wait: a policy may
-    /// answer.
+    /// The agent's latest question. The run does not necessarily wait: a policy may answer.
+    question: String,
+    /// The latest question, with the request of an approval and its expiry.
     asked: Option<Asked>,
     /// The question that the run waits for, if its host was told.
     open_question: Option<WaitId>,
@@ -120,6 +121,7 @@ impl Translator {
             gap: false,
             message_calls: HashMap::new(),
             outputs: HashMap::new(),
+            question: String::new(),
             asked: None,
             open_question: None,
         }
@@ -206,11 +208,13 @@ impl Translator {
     /// Remembers a question, or reports that the one which the run waits for is closed.
     fn question(&mut self, body: &Body, send: &mut impl FnMut(&Reply<'_>)) {
         let (closed, decision) = match body {
-            Body::InputRequested { wait_id, expires_at_ms, .. } => {
+            Body::InputRequested { wait_id, question, expires_at_ms } => {
+                self.question.clone_from(question);
                 self.asked = Some((*wait_id, None, *expires_at_ms));
                 return;
             }
-            Body::ApprovalRequested { wait_id, approval, expires_at_ms, .. } => {
+            Body::ApprovalRequested { wait_id, question, approval, expires_at_ms, .. } => {
+                self.question.clone_from(question);
                 self.asked = Some((*wait_id, approval.clone(), *expires_at_ms));
                 return;
             }

@@ -1,8 +1,10 @@
 //! The audit log: which requests are recorded, what a record holds, and who reads it.
 
 use axum::http::{Method, StatusCode};
-use mainspring_test_support::{TestNode, asking_agent};
+use mainspring_kernel::adapter::{AttemptHandle, Capabilities};
+use mainspring_test_support::{FnAgent, TestNode, asking_agent};
 use serde_json::{Value, json};
+use tokio::sync::mpsc;
 
 use crate::world::{Server, send_request};
 
@@ -272,4 +274,42 @@ async fn changes_are_refused_while_the_log_cannot_be_written() {
     // Reads are answered.
     let (status, _) = server.get("/v1/runs").await;
     assert_eq!(status, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn an_agent_answers_no_question_reads_no_audit_log_and_its_changes_are_recorded() {
+    let (tokens, mut received) = mpsc::unbounded_channel();
+    let execute = move |attempt: AttemptHandle| {
+        let token = attempt.new_agent_token();
+        attempt.attach_token(&token);
+        tokens.send(token.secret().to_owned()).unwrap();
+        async move {
+            let _token = token;
+            std::future::pending().await
+        }
+    };
+    let agent = FnAgent::new(Capabilities::minimal("agent"), execute);
+    let server = Server::with(TestNode::builder().adapter(agent).adapter(asking_agent())).await;
+    let asking = server.ask("asks", "ls").await;
+    let body = json!({"prompt": "go", "adapter": "agent", "mode": "act", "session": {"key": "own"}});
+    let run = server.post("/v1/runs", body).await.1;
+    let token = received.recv().await.unwrap();
+    let path = format!("/v1/runs/{}/answer", asking["runId"].as_str().unwrap());
+    let answer =
+        json!({"waitId": asking["wait"]["waitId"], "answer": {"kind": "approval", "decision": "allowed"}});
+    let request = server.anonymous(Method::POST, &path).bearer_auth(&token).json(&answer);
+    assert_eq!(send_request(request).await.0, StatusCode::FORBIDDEN);
+    let (status, _) = send_request(server.anonymous(Method::GET, "/v1/audit").bearer_auth(&token)).await;
+    assert_eq!(status, StatusCode::FORBIDDEN);
+    let refused = last_record(&server).await;
+    assert_eq!((&refused["by"]["type"], &refused["by"]["runId"]), (&json!("agent"), &run["runId"]));
+    let work = json!({"objective": "say done", "adapterId": "script", "requestId": "r"});
+    let made = server.call(&token, "delegate_agent", work).await;
+    let records = records(&server).await;
+    let delegated = records.iter().find(|record| record["operation"] == "run_delegate").unwrap();
+    assert_eq!(delegated["by"]["runId"], run["runId"]);
+    assert!(
+        delegated["about"].as_array().unwrap().contains(&made["delegation"]["delegationId"]),
+        "{delegated}"
+    );
 }
