@@ -23,8 +23,9 @@ everything. `mainspring verify` checks that no record was changed or removed."
 )]
 pub(super) struct Audit {
     /// Only records that concern this owner
+    // Not `owner`: that is the global argument.
     #[arg(long = "for", value_name = "OWNER")]
-    owner: Option<String>,
+    concerned: Option<String>,
     /// Only records of this time until now, such as 30m, 24h or 7d
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = parse_duration)]
     since: u64,
@@ -93,7 +94,7 @@ impl Audit {
             limit: Some(PAGE),
             kind: self.kind.map(AuditKind::from),
             operation: self.operation,
-            owner: self.owner,
+            owner: self.concerned,
             about: self.about,
             ..AuditListQuery::default()
         };

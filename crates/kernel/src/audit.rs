@@ -18,6 +18,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use mainspring_api::{AuditActor, AuditKind, AuditOrigin, AuditRecord};
 use mainspring_core::{Approval, Body, Decider, Session};
@@ -132,6 +133,7 @@ pub struct Audit {
     dirty: Notify,
     reads: Semaphore,
     pruned_at: Mutex<Option<Moment>>,
+    is_closed: AtomicBool,
 }
 
 impl Audit {
@@ -146,6 +148,7 @@ impl Audit {
             dirty: Notify::new(),
             reads: Semaphore::new(MAX_READS),
             pruned_at: Mutex::default(),
+            is_closed: AtomicBool::new(false),
         };
         audit.append(AuditRecord { code: opened.code, count: opened.count, ..system_record("audit_open") });
         if opened.is_without_head {
@@ -271,8 +274,11 @@ impl Audit {
         }
     }
 
-    /// Records the numbers of suppressed refusals and the end of this process, and syncs them.
+    /// Records the numbers of suppressed refusals and the end of this process, and syncs them. A second call does nothing.
     pub(crate) async fn close(self: &Arc<Self>) {
+        if self.is_closed.swap(true, Ordering::Relaxed) {
+            return;
+        }
         self.append_suppressed();
         self.append(system_record("audit_close"));
         self.sync_in_background().await;

@@ -26,8 +26,8 @@ fn refusal(home: &Path) -> String {
     let output = run(home, &["prompt", "say hi", "--json"]);
     assert_eq!(output.code, 5, "{}{}", output.out, output.err);
     let error: Value = serde_json::from_str(output.err.lines().next_back().unwrap()).unwrap();
-    assert_eq!(error["code"], "state_dir_exposed", "{error}");
-    error["message"].as_str().unwrap().to_owned()
+    assert_eq!(error["error"]["code"], "state_dir_exposed", "{error}");
+    error["error"]["message"].as_str().unwrap().to_owned()
 }
 
 /// Runs the command that a message names.
