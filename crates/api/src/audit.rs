@@ -232,7 +232,7 @@ pub struct AuditListQuery {
     pub kind: Option<AuditKind>,
     /// Only records of this operation.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "schema", param(min_length = 1, max_length = 128))]
+    #[cfg_attr(feature = "schema", param(min_length = 1, max_length = 512))]
     pub operation: Option<String>,
     /// Only records that concern this owner. Admins may name any owner of their org.
     #[serde(skip_serializing_if = "Option::is_none")]

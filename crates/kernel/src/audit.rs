@@ -43,7 +43,7 @@ pub use read::{AuditPage, AuditScope};
 pub use verify::{AuditVerified, verify};
 
 use limiter::Limiter;
-use writer::Writer;
+use writer::{Failure, Writer};
 
 /// Time until a record is synced to the disk.
 pub const SYNC_INTERVAL_MS: u64 = 500;
@@ -157,7 +157,7 @@ impl Audit {
         Ok(audit)
     }
 
-    /// Writes a record. A failure is reported by [`Audit::failure`], and the record is written later.
+    /// Writes a record. A failure is reported by [`Audit::check`], and the record is written later.
     pub fn append(&self, mut record: AuditRecord) {
         record.at_ms = self.clock.now();
         self.writer.lock().append(record, self.options.file_bytes);
@@ -211,14 +211,17 @@ impl Audit {
         }
     }
 
-    /// Returns an error while the log cannot be written.
+    /// Returns an error while the log cannot be written. A log that has failed is tried again.
     pub fn check(&self) -> Result<(), Error> {
-        self.failure().map_or(Ok(()), |why| Err(Error::AuditFailed(why)))
-    }
-
-    /// The error of the last write, if it failed.
-    pub fn failure(&self) -> Option<String> {
-        self.writer.lock().failure().map(str::to_owned)
+        let mut writer = self.writer.lock();
+        if writer.failure().is_some() {
+            writer.write(self.options.file_bytes);
+        }
+        match writer.failure() {
+            None => Ok(()),
+            Some(Failure { why, is_full: true }) => Err(Error::StoreFull(why.clone())),
+            Some(Failure { why, is_full: false }) => Err(Error::AuditFailed(why.clone())),
+        }
     }
 
     /// Writes what could not be written before, syncs the files to the disk, and removes old files.
@@ -268,7 +271,7 @@ impl Audit {
                 self.append_suppressed();
             }
             self.sync_in_background().await;
-            if self.failure().is_some() {
+            if self.writer.lock().failure().is_some() {
                 self.dirty.notify_one();
             }
         }

@@ -258,13 +258,11 @@ impl Kernel {
     /// Checks that the store answers, that the last write that failed was followed by one that did not, and that the audit
     /// log can be written.
     pub async fn check_store(&self) -> Result<(), Error> {
-        if let Some(audit) = self.audit() {
-            audit.check()?;
-        }
         match self.shared.store_health.failure() {
-            Some(error) => Err(error),
-            None => Ok(self.shared.store.health().await?),
+            Some(error) => return Err(error),
+            None => self.shared.store.health().await?,
         }
+        self.audit().map_or(Ok(()), |audit| audit.check())
     }
 
     /// Waits for `time`, by the kernel's clock.

@@ -186,7 +186,7 @@ fn a_full_disk_fails_the_log_and_loses_no_record() {
     let file = audit.writer.lock().replace_file(full);
     audit.append(change("ana"));
     let failure = audit.check_change().unwrap_err();
-    assert_eq!(failure.code(), "audit_failed");
+    assert_eq!(failure.code(), "store_full");
     audit.append(change("bob"));
     audit.sync();
     assert!(audit.check().is_err());

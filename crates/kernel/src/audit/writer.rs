@@ -30,10 +30,18 @@ pub(super) struct Writer {
     unwritten: Vec<u8>,
     /// Records that were dropped because too many could not be written.
     lost: u64,
-    failure: Option<String>,
+    failure: Option<Failure>,
     /// Files that were completed since the last sync.
     completed: Vec<Arc<File>>,
     synced_seq: u64,
+}
+
+/// Why the log cannot be written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Failure {
+    pub(super) why: String,
+    /// True if there is no space.
+    pub(super) is_full: bool,
 }
 
 /// The state in which a log was found.
@@ -107,7 +115,7 @@ impl Writer {
     }
 
     /// Writes all lines that are not written yet. A part of a line that was written is continued by the next call.
-    fn write(&mut self, file_bytes: u64) {
+    pub(super) fn write(&mut self, file_bytes: u64) {
         while !self.unwritten.is_empty() {
             match (&*self.file).write(&self.unwritten) {
                 Ok(0) => return self.fail(&io::ErrorKind::WriteZero.into()),
@@ -133,7 +141,12 @@ impl Writer {
         if self.failure.is_none() {
             tracing::error!(%error, path = %self.current.path.display(), "the audit log cannot be written");
         }
-        self.failure = Some(format!("{}: {error}", self.current.path.display()));
+        let why = format!("{}: {error}", self.current.path.display());
+        let is_full = matches!(
+            error.kind(),
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge
+        );
+        self.failure = Some(Failure { why, is_full });
     }
 
     fn next_file(&mut self) -> io::Result<()> {
@@ -152,8 +165,8 @@ impl Writer {
         before.try_clone().unwrap()
     }
 
-    pub(super) fn failure(&self) -> Option<&str> {
-        self.failure.as_deref()
+    pub(super) fn failure(&self) -> Option<&Failure> {
+        self.failure.as_ref()
     }
 }
 

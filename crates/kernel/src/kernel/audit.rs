@@ -1,6 +1,7 @@
 //! Reading the audit log.
 
 use mainspring_api::{AuditListQuery, AuditRecord, Page};
+use mainspring_core::limits::check_text;
 
 use super::{Caller, Kernel};
 use crate::audit::{AuditPage, AuditScope};
@@ -16,6 +17,11 @@ impl Kernel {
     ) -> Result<Page<AuditRecord>, Error> {
         let scope = AuditScope::of(caller)?;
         let limit = self.page(query.limit)?;
+        let texts =
+            [("an operation", &query.operation), ("an owner", &query.owner), ("an object", &query.about)];
+        for (what, text) in texts {
+            text.as_deref().map_or(Ok(()), |text| check_text(what, text))?;
+        }
         let Some(audit) = self.audit() else { return Ok(Page::single(vec![])) };
         let AuditPage { records, next } = audit.page(scope, query, limit).await?;
         Ok(Page { items: records, next: next.map(|next| next.to_string()) })
