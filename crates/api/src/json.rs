@@ -10,12 +10,12 @@ use serde_json::Value;
 
 use crate::control::ControlTool;
 use crate::{
-    AcceptedRun, Agent, BindingAdoption, CancelOutcome, Capabilities, CaughtUp, ClosedSession, Compacted,
-    Compaction, Delegate, Delegated, DelegationView, FeedSnapshot, Fork, FoundIds, Health, HostCall,
-    HostCallAnswered, HostCallResult, KeptForForks, ListedSession, LiveChange, Login, MadeKey, MessageView,
-    Navigation, NewKey, OpenedSession, Page, Problem, Prompt, RetryOptions, RunDelegations, SearchHit,
-    SessionAdopted, SessionAdoption, SessionPatch, SessionTarget, SessionUsage, Snapshot, StoreNotice,
-    Thought, TreeNode, WaitAnswer,
+    AcceptedRun, Agent, AuditRecord, BindingAdoption, CancelOutcome, Capabilities, CaughtUp, ClosedSession,
+    Compacted, Compaction, Delegate, Delegated, DelegationView, FeedSnapshot, Fork, FoundIds, Health,
+    HostCall, HostCallAnswered, HostCallResult, KeptForForks, ListedSession, LiveChange, Login, MadeKey,
+    MessageView, Navigation, NewKey, OpenedSession, Page, Problem, Prompt, RetryOptions, RunDelegations,
+    SearchHit, SessionAdopted, SessionAdoption, SessionPatch, SessionTarget, SessionUsage, Snapshot,
+    StoreNotice, Thought, TreeNode, WaitAnswer,
 };
 
 /// A type of the wire contract that is sent as JSON.
@@ -86,6 +86,7 @@ to_json![
     Page<Arc<Message>>,
     Page<Artifact>,
     Page<Attempt>,
+    Page<AuditRecord>,
     Page<Binding>,
     Page<Event>,
     Page<Grant>,

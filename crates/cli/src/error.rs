@@ -102,9 +102,11 @@ impl From<Error> for CliError {
             | Error::QuotaReached { .. }
             | Error::ShareReached { .. }
             | Error::ShuttingDown => Exit::Unavailable,
-            Error::StoreFull(_) | Error::Unavailable(_) | Error::StoreLost(_) | Error::Corrupt(_) => {
-                Exit::Unavailable
-            }
+            Error::StoreFull(_)
+            | Error::AuditFailed(_)
+            | Error::Unavailable(_)
+            | Error::StoreLost(_)
+            | Error::Corrupt(_) => Exit::Unavailable,
         };
         Self { exit, code: error.code().into(), message: error.to_string(), retryable: error.is_retryable() }
     }

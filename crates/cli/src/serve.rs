@@ -123,7 +123,7 @@ async fn print_token(context: &Context<'_>, dir: &Path) -> Result<Exit, CliError
             token
         }
     };
-    context.output.print_line(token)?;
+    context.output.print_line(&*token)?;
     Ok(Exit::Done)
 }
 

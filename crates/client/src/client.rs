@@ -12,6 +12,8 @@ use mainspring_core::Position;
 use mainspring_core::limits::check_text;
 use reqwest::header::{ACCEPT, CONTENT_TYPE, IF_MATCH};
 use reqwest::{Method, RequestBuilder, Response, Url};
+use secrecy::zeroize::Zeroizing;
+use secrecy::{ExposeSecret, SecretString};
 use serde::Serialize;
 
 use crate::json::FromJson;
@@ -43,7 +45,7 @@ pub struct Client {
     http: reqwest::Client,
     base: Url,
     address: Arc<str>,
-    secret: Arc<str>,
+    secret: Arc<SecretString>,
     owner: Option<Arc<str>>,
     host: Option<Arc<str>>,
     /// Keeps the short alias of a long socket path alive.
@@ -80,6 +82,7 @@ impl Client {
     pub fn from_state_dir(state_dir: &Path) -> Result<Self, Error> {
         let token = state_dir.join(TOKEN_FILE);
         let secret = std::fs::read_to_string(&token)
+            .map(Zeroizing::new)
             .map_err(|error| Error::Invalid(format!("{} cannot be read: {error}", token.display())))?;
         Self::over_state_dir(state_dir, secret.trim())
     }
@@ -106,7 +109,15 @@ impl Client {
         // No proxy: the address names the server itself.
         let http = builder.connect_timeout(CONNECT_TIMEOUT).no_proxy().build();
         let http = http.map_err(|error| Error::Invalid(format!("no HTTP client: {error}")))?;
-        Ok(Self { http, base, address, secret: secret.into(), owner: None, host: None, _socket: None })
+        Ok(Self {
+            http,
+            base,
+            address,
+            secret: Arc::new(secret.into()),
+            owner: None,
+            host: None,
+            _socket: None,
+        })
     }
 
     /// Acts for `owner`. Only the state directory's token may do that.
@@ -173,7 +184,7 @@ impl Client {
         if let Ok(mut segments) = url.path_segments_mut() {
             segments.pop_if_empty().extend(path);
         }
-        let mut request = self.http.request(method, url).bearer_auth(&self.secret);
+        let mut request = self.http.request(method, url).bearer_auth(self.secret.expose_secret());
         if let Some(owner) = &self.owner {
             request = request.header("mainspring-owner", &**owner);
         }

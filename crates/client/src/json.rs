@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use mainspring_api::control::ControlTool;
 use mainspring_api::{
-    AcceptedRun, Agent, CancelOutcome, Capabilities, CaughtUp, ClosedSession, Compacted, Delegated,
-    DelegationView, FeedSnapshot, FoundIds, Health, HostCall, HostCallAnswered, KeptForForks, ListedSession,
-    LiveChange, MadeKey, MessageView, OpenedSession, Page, Problem, RunDelegations, SearchHit,
+    AcceptedRun, Agent, AuditRecord, CancelOutcome, Capabilities, CaughtUp, ClosedSession, Compacted,
+    Delegated, DelegationView, FeedSnapshot, FoundIds, Health, HostCall, HostCallAnswered, KeptForForks,
+    ListedSession, LiveChange, MadeKey, MessageView, OpenedSession, Page, Problem, RunDelegations, SearchHit,
     SessionAdopted, SessionUsage, Snapshot, StoreNotice, Thought, TreeNode,
 };
 use mainspring_core::{
@@ -62,6 +62,7 @@ from_json![
     Page<Arc<Message>>,
     Page<Artifact>,
     Page<Attempt>,
+    Page<AuditRecord>,
     Page<Binding>,
     Page<Event>,
     Page<Grant>,

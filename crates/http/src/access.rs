@@ -11,6 +11,7 @@ use mainspring_kernel::kernel::{Caller, Secret};
 use mainspring_kernel::{Error, Kernel};
 use subtle::ConstantTimeEq;
 
+use crate::audit::RequestCaller;
 use crate::oidc::Refusal;
 use crate::{Http, Oidc, Problem};
 
@@ -100,15 +101,24 @@ impl FromRequestParts<Http> for Authenticated {
         let caller = match bearer {
             Some((_, bearer)) => {
                 let (owner, bearer) = (owner_of(&parts.headers)?, bearer.trim());
-                if let Some(oidc) = http.oidc.as_deref().filter(|_| Oidc::is_token(bearer)) {
-                    return caller_by_token(http, oidc, bearer, owner).await.map(Self);
+                match http.oidc.as_deref().filter(|_| Oidc::is_token(bearer)) {
+                    Some(oidc) => Some(caller_by_token(http, oidc, bearer, owner).await?),
+                    None => http.access.caller(&http.kernel, bearer, owner).await?,
                 }
-                http.access.caller(&http.kernel, bearer, owner).await?
             }
             None => None,
         };
-        let detail = "send a valid key, or the token of the state directory: Authorization: Bearer KEY";
-        caller.map(Self).ok_or_else(|| Problem::new(StatusCode::UNAUTHORIZED, "authentication", detail))
+        let Some(caller) = caller else {
+            let detail = "send a valid key, or the token of the state directory: Authorization: Bearer KEY";
+            return Err(Problem::new(StatusCode::UNAUTHORIZED, "authentication", detail));
+        };
+        if let Some(known) = parts.extensions.get::<RequestCaller>() {
+            known.set(&caller);
+        }
+        if let Some(audit) = http.kernel.audit() {
+            audit.sign_in(&caller, parts.extensions.get().copied());
+        }
+        Ok(Self(caller))
     }
 }
 

@@ -19,6 +19,7 @@ use std::task::{Context, Poll};
 use axum::Error;
 use axum::body::{Body, Bytes, HttpBody};
 use hyper::body::{Frame, SizeHint};
+use mainspring_api::AuditOrigin;
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
@@ -63,9 +64,12 @@ impl Peer for SocketAddr {
     }
 }
 
-impl Peer for tokio::net::unix::SocketAddr {
+impl Peer for AuditOrigin {
     fn counted(&self) -> Option<IpAddr> {
-        None
+        match self {
+            Self::Tcp { address } => address.counted(),
+            Self::Unix { .. } | Self::Inside {} => None,
+        }
     }
 }
 

@@ -2,11 +2,12 @@
 
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use mainspring_api::{Delegate, Delegated, DelegationView, RunDelegations};
 use mainspring_kernel::kernel::DelegationRequest;
 
 use crate::access::Authenticated;
+use crate::audit::About;
 use crate::body::{DelegationPath, IdempotencyHeader, Json, JsonObject, RunPath, idempotency_key};
 use crate::runs::{PreferHeader, waited};
 use crate::watch::RequestSlot;
@@ -38,7 +39,8 @@ pub(super) async fn run_delegate(
     let (delegation, outcome) = http.kernel.delegation_get(&caller, made.delegation.id).await?;
     let ready = made.replayed || run.state.status().is_ended();
     let status = if ready { StatusCode::OK } else { StatusCode::ACCEPTED };
-    Ok((status, Json(Delegated { delegation, run, replayed: made.replayed, outcome })).into_response())
+    let about = About::ids([&delegation.id, &run.session, &run.id]);
+    Ok(about.with((status, Json(Delegated { delegation, run, replayed: made.replayed, outcome }))))
 }
 
 /// Returns a run's delegations: the one that created the run, and those that the run created

@@ -36,6 +36,7 @@ pub(super) const RESOURCE_PROBLEMS: &[ProblemRow] = &[
     OPEN_PROBLEMS[2],
     (StatusCode::TOO_MANY_REQUESTS, "quota_reached"),
     (StatusCode::SERVICE_UNAVAILABLE, "overloaded"),
+    (StatusCode::SERVICE_UNAVAILABLE, "audit_failed"),
     (StatusCode::SERVICE_UNAVAILABLE, "shutting_down"),
 ];
 

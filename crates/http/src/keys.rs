@@ -2,11 +2,13 @@
 
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
+use axum::response::Response;
 use mainspring_api::{KeyListQuery, MadeKey, NewKey, Page};
 use mainspring_core::ApiKey;
 use mainspring_kernel::kernel::{self, KeyQuery};
 
 use crate::access::Authenticated;
+use crate::audit::About;
 use crate::body::{IdempotencyHeader, Json, JsonObject, KeyPath, QueryParams, idempotency_key};
 use crate::sessions::{page_of, page_start};
 use crate::{Http, Problem};
@@ -25,7 +27,7 @@ pub(super) async fn key_create(
     Authenticated(caller): Authenticated,
     headers: HeaderMap,
     JsonObject(body): JsonObject<NewKey>,
-) -> Result<(StatusCode, Json<MadeKey>), Problem> {
+) -> Result<Response, Problem> {
     let NewKey { name, owner_id, org_id, role, expires_at_ms, folders, .. } = body;
     let new = kernel::NewKey {
         name,
@@ -43,7 +45,8 @@ pub(super) async fn key_create(
     let secret = secret.map(|secret| secret.reveal().to_owned());
     let replayed = secret.is_none();
     let status = if replayed { StatusCode::OK } else { StatusCode::CREATED };
-    Ok((status, Json(MadeKey { key, secret, replayed })))
+    let about = About { owner: Some(key.owner.clone()), org: key.org.clone(), ..About::ids([&key.id]) };
+    Ok(about.with((status, Json(MadeKey { key, secret, replayed }))))
 }
 
 /// Lists API keys without their secrets, newest first
@@ -72,7 +75,8 @@ pub(super) async fn key_revoke(
     State(http): State<Http>,
     Authenticated(caller): Authenticated,
     KeyPath(key): KeyPath,
-) -> Result<StatusCode, Problem> {
-    http.kernel.key_revoke(&caller, key).await?;
-    Ok(StatusCode::NO_CONTENT)
+) -> Result<Response, Problem> {
+    let revoked = http.kernel.key_revoke(&caller, key).await?;
+    let about = About { owner: Some(revoked.owner), org: revoked.org, ..About::default() };
+    Ok(about.with(StatusCode::NO_CONTENT))
 }

@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 mod access;
 mod agents;
 mod artifacts;
+mod audit;
 mod bindings;
 mod body;
 mod connections;
@@ -58,7 +59,7 @@ pub use access::Access;
 pub use connections::{Connections, Peer};
 pub use document::document;
 pub use limits::HttpLimits;
-pub use listen::serve;
+pub use listen::{UnixPeers, serve};
 pub use oidc::{Oidc, OidcConfig};
 pub use problem::{PROBLEMS, Problem};
 pub use tls::{TlsError, TlsFiles, TlsListener};
@@ -104,6 +105,7 @@ fn endpoints() -> [(Vec<Endpoint>, &'static [document::ProblemRow]); 2] {
         host_calls::host_call_list,
         host_calls::host_call_answer,
         owner_events::owner_events,
+        audit::audit_list,
         sessions::session_list,
         sessions::session_resolve,
         sessions::session_get,
@@ -239,6 +241,7 @@ impl Http {
             .fallback(problem::no_such_endpoint)
             .method_not_allowed_fallback(problem::no_such_method)
             .layer(middleware::from_fn_with_state(self.clone(), guard::check_origin))
+            .layer(middleware::from_fn_with_state(self.clone(), audit::record_request))
             .layer(middleware::from_fn_with_state(self.clone(), watch::record_metrics))
             .with_state(self)
     }

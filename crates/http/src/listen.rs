@@ -18,7 +18,9 @@ use hyper::server::conn::http1;
 use hyper::service::Service;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use mainspring_api::AuditOrigin;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{UnixListener, UnixStream};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -30,9 +32,32 @@ const HYPER_DEFAULT_HEADERS: usize = 100;
 /// The smallest read buffer that hyper accepts.
 const HYPER_MIN_BUFFER_BYTES: usize = 8 << 10;
 
+/// A Unix socket whose connections have the user and process of their peer as address.
+#[derive(Debug)]
+pub struct UnixPeers(pub UnixListener);
+
+impl Listener for UnixPeers {
+    type Io = UnixStream;
+    type Addr = AuditOrigin;
+
+    async fn accept(&mut self) -> (UnixStream, AuditOrigin) {
+        let (stream, _) = Listener::accept(&mut self.0).await;
+        let from = match stream.peer_cred() {
+            Ok(peer) => AuditOrigin::Unix { uid: peer.uid(), pid: peer.pid() },
+            // The peer is gone already: there is nobody to answer.
+            Err(_) => AuditOrigin::Inside {},
+        };
+        (stream, from)
+    }
+
+    fn local_addr(&self) -> std::io::Result<AuditOrigin> {
+        Ok(AuditOrigin::Inside {})
+    }
+}
+
 /// Serves `router` on `listener` until `closing` is cancelled. Then accepts no more connections, lets each open one finish
 /// its current response, and returns. Dropping the future closes all connections at once.
-pub async fn serve<L: Listener<Addr: Peer>>(
+pub async fn serve<L: Listener<Addr: Peer + Into<AuditOrigin>>>(
     mut listener: L,
     router: Router,
     connections: impl Into<Connections>,
@@ -46,7 +71,12 @@ pub async fn serve<L: Listener<Addr: Peer>>(
             (stream, peer) = listener.accept() => {
                 // Without room the stream is dropped, which closes it.
                 if let Some(open) = connections.open(peer.counted()) {
-                    tasks.spawn(connection(protocol.clone(), stream, router.clone(), open, closing.clone()));
+                    let requests = Requests {
+                        router: TowerToHyperService::new(router.clone()),
+                        connection: Arc::new(open),
+                        from: peer.into(),
+                    };
+                    tasks.spawn(connection(protocol.clone(), stream, requests, closing.clone()));
                 }
             }
             Some(ended) = tasks.join_next() => log_panic(ended),
@@ -82,13 +112,11 @@ fn protocol(limits: &HttpLimits) -> http1::Builder {
 async fn connection(
     protocol: http1::Builder,
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    router: Router,
-    open: Connection,
+    requests: Requests,
     closing: CancellationToken,
 ) {
-    let makes_room = open.closing.clone();
-    let service = Requests { router: TowerToHyperService::new(router), connection: Arc::new(open) };
-    let connection = protocol.serve_connection(TokioIo::new(stream), service);
+    let makes_room = requests.connection.closing.clone();
+    let connection = protocol.serve_connection(TokioIo::new(stream), requests);
     let mut connection = std::pin::pin!(connection);
     let serve = async {
         tokio::select! {
@@ -113,6 +141,7 @@ async fn connection(
 struct Requests {
     router: TowerToHyperService<Router>,
     connection: Arc<Connection>,
+    from: AuditOrigin,
 }
 
 impl Service<Request<Incoming>> for Requests {
@@ -120,8 +149,9 @@ impl Service<Request<Incoming>> for Requests {
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
 
-    fn call(&self, request: Request<Incoming>) -> Self::Future {
+    fn call(&self, mut request: Request<Incoming>) -> Self::Future {
         self.connection.busy();
+        request.extensions_mut().insert(self.from);
         let (answer, connection) = (self.router.call(request), self.connection.clone());
         Box::pin(async move {
             let response = answer.await?;

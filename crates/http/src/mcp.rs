@@ -13,6 +13,7 @@ use axum::http::StatusCode;
 use axum::http::request::Parts;
 use axum::response::Response;
 use futures_util::StreamExt;
+use mainspring_api::AuditOrigin;
 use mainspring_control::{CLIENT, ControlTools, DEFAULT_BUDGET_USD, mcp};
 use mainspring_kernel::clock::Clock;
 use mainspring_kernel::ids::Ids;
@@ -116,10 +117,13 @@ impl ServerHandler for Tools {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        let caller = context.extensions.get::<Parts>().and_then(|parts| parts.extensions.get::<Caller>());
+        let parts = context.extensions.get::<Parts>();
+        let from = parts.and_then(|parts| parts.extensions.get().copied());
+        let from = from.unwrap_or(AuditOrigin::Inside {});
+        let caller = parts.and_then(|parts| parts.extensions.get::<Caller>());
         let caller = caller.ok_or_else(|| ErrorData::internal_error("the request has no caller", None))?;
         let tools = ControlTools {
-            plane: &KernelPlane::new(self.kernel.clone(), caller.clone()),
+            plane: &KernelPlane::new(self.kernel.clone(), caller.clone()).with_origin(from),
             // An agent acts for the run that it executes.
             session: caller.agent.map(|agent| agent.session),
             run: caller.agent.map(|agent| agent.run),

@@ -71,6 +71,7 @@ pub const PROBLEMS: &[(StatusCode, &str)] = &[
     (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
     (StatusCode::SERVICE_UNAVAILABLE, "store_lost"),
     (StatusCode::INSUFFICIENT_STORAGE, "store_full"),
+    (StatusCode::SERVICE_UNAVAILABLE, "audit_failed"),
     (StatusCode::SERVICE_UNAVAILABLE, "shutting_down"),
 ];
 

@@ -11,6 +11,7 @@ use mainspring_kernel::kernel::{Accepted, Caller, RunQuery, RunRequest};
 use utoipa::IntoParams;
 
 use crate::access::Authenticated;
+use crate::audit::About;
 use crate::body::{
     AttemptPath, IdempotencyHeader, Json, JsonObject, OptionalJsonObject, QueryParams, RunPath, SessionPath,
     idempotency_key,
@@ -109,7 +110,8 @@ async fn create(
     let request = RunRequest { host, ..RunRequest::try_from(prompt)? };
     let accepted = http.kernel.run_create(caller, request).await?;
     if events::wants_stream(headers) {
-        return events::run_stream(http, caller, &accepted).await;
+        let stream = events::run_stream(http, caller, &accepted).await?;
+        return Ok(about(&accepted.run).with(stream));
     }
     let run = waited(http, caller, slot, headers, &accepted.run).await?;
     Ok(accepted_response(&accepted, run))
@@ -139,6 +141,10 @@ fn preferred_wait(headers: &HeaderMap) -> Option<Duration> {
     Some(Duration::from_secs(wait.parse::<u64>().ok()?.min(60)))
 }
 
+fn about(run: &Run) -> About {
+    About::ids([&run.session, &run.id])
+}
+
 fn accepted_response(accepted: &Accepted, run: Run) -> Response {
     let status = match (accepted.replayed, run.state.status().is_ended()) {
         (true, _) | (false, true) => StatusCode::OK,
@@ -148,7 +154,7 @@ fn accepted_response(accepted: &Accepted, run: Run) -> Response {
     let (policy, position, replayed) = (accepted.policy, accepted.position, accepted.replayed);
     let mut response = (status, Json(AcceptedRun { run, policy, position, replayed })).into_response();
     response.headers_mut().extend(location.into_iter().map(|location| (header::LOCATION, location)));
-    response
+    about(&accepted.run).with(response)
 }
 
 /// Lists runs, newest first

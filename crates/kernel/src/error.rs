@@ -285,6 +285,11 @@ pub enum Error {
     /// The store failed, and nothing was changed. Retry later.
     #[error("the store is not available: {0}")]
     Unavailable(String),
+    /// The audit log cannot be written, and nothing was changed. Retry later.
+    #[error(
+        "the audit log cannot be written, so nothing may be changed ({0}): free space, or set audit.on_failure to report"
+    )]
+    AuditFailed(String),
     /// The stored data was deleted, moved or replaced while mainspring was running.
     #[error("{0}")]
     StoreLost(String),
@@ -334,6 +339,7 @@ impl Error {
         Self::WouldDeadlock(_) => "would_deadlock",
         Self::ShuttingDown => "shutting_down",
         Self::StoreFull(_) => "store_full",
+        Self::AuditFailed(_) => "audit_failed",
         Self::Unavailable(_) => "unavailable",
         Self::StoreLost(_) => "store_lost",
         Self::Corrupt(_) => "corrupt",
@@ -354,6 +360,7 @@ impl Error {
                 | Self::TooManyChildren { .. }
                 | Self::ShuttingDown
                 | Self::StoreFull(_)
+                | Self::AuditFailed(_)
                 | Self::Unavailable(_)
         )
     }

@@ -14,6 +14,7 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use crate::actor::Signal;
 use crate::adapter::{Adapter, Capabilities};
+use crate::audit::Audit;
 use crate::blobs::Blobs;
 use crate::board::Board;
 use crate::clock::{Clock, Moment};
@@ -35,6 +36,7 @@ mod agent_tokens;
 mod agents;
 mod answers;
 mod artifacts;
+mod audit;
 mod authority;
 mod bindings;
 mod control;
@@ -203,7 +205,10 @@ impl Kernel {
             kernel.shutdown().await;
             return Err(error);
         }
-        let Shared { store, clock, tasks, .. } = &*kernel.shared;
+        let Shared { store, clock, tasks, options, .. } = &*kernel.shared;
+        if let Some(audit) = &options.audit {
+            tasks.spawn(audit.clone().run(tasks.clone()));
+        }
         tasks.spawn(crate::indexer::index(store.clone(), clock.clone(), search_stale, tasks.clone()));
         kernel.shared.scheduler.add(kernel.shared.options.max_workers);
         Ok(kernel)
@@ -254,12 +259,19 @@ impl Kernel {
         &self.shared.options.limits
     }
 
-    /// Checks that the store answers, and that a write has succeeded since the last write that failed.
+    /// The audit log, if there is one.
+    pub fn audit(&self) -> Option<&Arc<Audit>> {
+        self.shared.options.audit.as_ref()
+    }
+
+    /// Checks that the store answers, that the last write that failed was followed by one that did not, and that the audit
+    /// log can be written.
     pub async fn check_store(&self) -> Result<(), Error> {
         match self.shared.store_health.failure() {
-            Some(error) => Err(error),
-            None => Ok(self.shared.store.health().await?),
+            Some(error) => return Err(error),
+            None => self.shared.store.health().await?,
         }
+        self.audit().map_or(Ok(()), |audit| audit.check())
     }
 
     /// The time, by the kernel's clock.
@@ -353,6 +365,9 @@ impl Kernel {
         self.shared.clear_slots();
         self.shared.board.close();
         self.shared.tasks.wait().await;
+        if let Some(audit) = self.audit() {
+            audit.close().await;
+        }
     }
 }
 

@@ -6,6 +6,7 @@
 mod actor;
 pub mod adapter;
 pub mod agents;
+pub mod audit;
 mod blobs;
 pub mod board;
 pub mod error;

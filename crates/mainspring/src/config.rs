@@ -35,7 +35,7 @@ pub use error::{ConfigError, Problem};
 pub use owners::{OWNER_SETTINGS, OwnerConfig, OwnerSetting};
 pub use preview::{Effect, EffectKind};
 pub use rule::Value;
-pub use settings::{Config, Durability, OnOrphan, Retry, SETTINGS, Setting, Stdio, Titles};
+pub use settings::{Audit, Config, Durability, OnOrphan, Retry, SETTINGS, Setting, Stdio, Titles};
 pub use source::{Origin, Sources, VARIABLES, Variable};
 pub use trust::{
     FolderFile, Ignored, IgnoredReason, NOT_SET_BY_FOLDERS, TrustStatus, TrustStore, TrustedFile,
@@ -88,6 +88,11 @@ impl Config {
     /// Returns the folder of the artifacts' bytes within the state directory.
     pub fn artifacts_dir(&self) -> PathBuf {
         self.state_dir.join("artifacts")
+    }
+
+    /// Returns the folder of the audit log within the state directory.
+    pub fn audit_dir(&self) -> PathBuf {
+        self.state_dir.join("audit")
     }
 
     /// Returns the folder of the stored keys of model providers within the state directory.

@@ -3,8 +3,10 @@
 //! Any process that owns the state directory serves it, also a short command, so that a second process is always a
 //! client of the first.
 
+use std::fs::Permissions;
 use std::io;
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use axum::serve::ListenerExt;
@@ -135,6 +137,7 @@ impl Server {
             }
             (None, _) => {}
         }
+        let unix = mainspring_http::UnixPeers(unix);
         tasks.spawn(mainspring_http::serve(unix, router, connections, closing.clone()));
         Ok(Self { kernel, socket, address, is_tls, closing, stop, tasks })
     }
@@ -224,5 +227,8 @@ fn bind_socket(socket: &Socket) -> Result<UnixListener, ServeError> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
         _ => {}
     }
-    UnixListener::bind(socket.address()).map_err(failed)
+    let listener = UnixListener::bind(socket.address()).map_err(failed)?;
+    // The folder is private; the socket is too, whatever the umask.
+    std::fs::set_permissions(socket.path(), Permissions::from_mode(0o600)).map_err(failed)?;
+    Ok(listener)
 }

@@ -8,6 +8,7 @@ use mainspring_adapters::ScriptAdapter;
 use mainspring_core::Time;
 use mainspring_http::{Access, Http, HttpLimits};
 use mainspring_kernel::adapter::Adapter;
+use mainspring_kernel::audit::{Audit, AuditOptions};
 use mainspring_kernel::clock::Clock;
 use mainspring_kernel::ids::Ids;
 use mainspring_kernel::store::Store;
@@ -48,6 +49,7 @@ pub struct NodeBuilder {
     store: StoreChoice,
     adapters: Vec<Arc<dyn Adapter>>,
     edge: Box<dyn FnOnce(Http) -> Http + Send>,
+    change_audit: fn(&mut AuditOptions),
 }
 
 /// The store of a node.
@@ -88,6 +90,12 @@ impl NodeBuilder {
         self
     }
 
+    /// Changes the options of the audit log.
+    pub fn audit(mut self, change: fn(&mut AuditOptions)) -> Self {
+        self.change_audit = change;
+        self
+    }
+
     /// Adds an adapter.
     pub fn adapter(mut self, adapter: impl Adapter) -> Self {
         self.adapters.push(Arc::new(adapter));
@@ -102,9 +110,12 @@ impl NodeBuilder {
 
     /// Starts the kernel.
     pub async fn start(self) -> TestNode {
-        let Self { mut options, limits, clock, store, adapters, edge } = self;
+        let Self { mut options, limits, clock, store, adapters, edge, change_audit } = self;
         let dir = tempfile::tempdir().unwrap();
         options.artifacts = Some(dir.path().join("artifacts"));
+        let mut audit = AuditOptions::new(dir.path().join("audit"));
+        change_audit(&mut audit);
+        options.audit = Some(Arc::new(Audit::open(audit, clock.clone()).unwrap()));
         let store = match store {
             StoreChoice::Given(store) => store,
             StoreChoice::Sqlite => {
@@ -132,6 +143,7 @@ impl TestNode {
             store: StoreChoice::Given(Arc::new(MemoryStore::default())),
             adapters: vec![Arc::new(ScriptAdapter)],
             edge: Box::new(|http| http),
+            change_audit: |_| {},
         }
     }
 
@@ -166,7 +178,7 @@ impl TestNode {
 
     /// Serves the router on a Unix socket at this path.
     pub fn listen_unix(&self, path: &Path) -> Listening {
-        let listener = UnixListener::bind(path).unwrap();
+        let listener = mainspring_http::UnixPeers(UnixListener::bind(path).unwrap());
         let mut task = JoinSet::new();
         task.spawn(mainspring_http::serve(listener, self.router(), self.limits, CancellationToken::new()));
         Listening { address: path.display().to_string(), _task: task }

@@ -129,12 +129,15 @@ pub const CODE_MAP: &[(&str, &[&str])] = &[
     (
         "runtime_not_ready",
         &[
+            "audit_failed",
+            "audit_unusable",
             "cannot_listen",
             "io",
             "not_responding",
             "overloaded",
             "quota_reached",
             "shutting_down",
+            "state_dir_exposed",
             "state_dir_owned",
             "state_dir_unusable",
             "store_full",

@@ -50,13 +50,15 @@ impl Server {
 
     /// Starts a server with a soft limit of `open_files`, which it may raise.
     pub(crate) fn start_with_open_files(open_files: u32) -> Self {
-        let dir = Arc::new(tempfile::tempdir().unwrap());
+        Self::start_in_shell(Arc::new(tempfile::tempdir().unwrap()), &format!("ulimit -Sn {open_files}"))
+    }
+
+    /// Starts a server from a shell that executes `first` before.
+    pub(crate) fn start_in_shell(dir: Arc<tempfile::TempDir>, first: &str) -> Self {
         let program = mainspring(dir.path());
         let mut shell = Command::new("sh");
         shell.env_clear().envs(program.get_envs().filter_map(|(name, value)| Some((name, value?))));
-        shell
-            .args(["-c", &format!("ulimit -Sn {open_files} && exec \"$0\" \"$@\"")])
-            .arg(program.get_program());
+        shell.args(["-c", &format!("{first} && exec \"$0\" \"$@\"")]).arg(program.get_program());
         Self::start_command(shell, dir, &[])
     }
 

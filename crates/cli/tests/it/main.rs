@@ -6,6 +6,7 @@
 mod acceptance;
 mod acp;
 mod agents;
+mod audit;
 mod authority;
 mod backup;
 mod bridge;
@@ -26,5 +27,6 @@ mod model_server;
 mod native;
 mod people;
 mod pi;
+mod private;
 mod quotas;
 mod trust;

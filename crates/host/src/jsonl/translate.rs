@@ -186,9 +186,9 @@ impl Translator {
             Body::RunWaitingInput { .. } | Body::RunWaitingApproval { .. } => {
                 // The host did not opt in to questions; the question can be answered elsewhere.
                 let run = event.run.map(|run| run.to_string()).unwrap_or_default();
+                // Without the question, which may hold the input of a tool.
                 tracing::warn!(
                     run,
-                    question = self.question,
                     "query waits for a person: answer with `mainspring approval` or `mainspring run answer`"
                 );
             }

@@ -45,6 +45,10 @@ const EXAMPLES: &[(&str, &str, &str, Foreign)] = &[
     ("artifact_get", "", "", NotFound),
     ("artifact_put", "", "bytes", NotFound),
     ("attempt_get", "", "", NotFound),
+    // Records of refusals name what the caller itself has asked for.
+    ("audit_list", "?kind=change", "", NotListed),
+    ("audit_list", "?kind=decision", "", NotListed),
+    ("audit_list", "?kind=change&owner=them", "", NotListed),
     ("binding_adopt", "", r#"{"adapter": "script", "adapterNativeSessionId": "n"}"#, NotFound),
     ("binding_invalidate", "", "", NotFound),
     ("binding_list", "", "", NotFound),

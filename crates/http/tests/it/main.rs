@@ -8,6 +8,7 @@ mod adapters;
 mod agents;
 mod approvals;
 mod artifacts;
+mod audit;
 mod bindings;
 mod cors;
 mod delegations;

@@ -35,7 +35,7 @@ impl Server {
     }
 
     /// Calls a tool with a credential.
-    async fn call(&self, credential: &str, tool: &str, input: Value) -> Value {
+    pub(crate) async fn call(&self, credential: &str, tool: &str, input: Value) -> Value {
         let call = self.message(LEGACY, "tools/call", json!({"name": tool, "arguments": input}));
         let answer = message_of(call.bearer_auth(credential).send().await).await["result"].clone();
         let text: Value = serde_json::from_str(answer["content"][0]["text"].as_str().unwrap()).unwrap();

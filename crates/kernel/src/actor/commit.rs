@@ -120,6 +120,9 @@ impl Actor {
         }
         shared.forget_native_sessions(released_bindings(commit));
         self.feed.set_visibility(hot.session.visibility);
+        if let Some(audit) = &shared.options.audit {
+            commit.events.iter().for_each(|event| audit.decision(&hot.session, event));
+        }
         let events = self.events_of(commit, cursors);
         shared.owner_wakers.notify(&hot.session.owner, &events);
         self.feed.commit_stored();

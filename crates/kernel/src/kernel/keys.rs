@@ -8,6 +8,7 @@ use std::path::Path;
 
 use mainspring_core::limits::check_text;
 use mainspring_core::{AccessRole, ApiKey, Cost, KeyId, KeyLists, Time};
+use secrecy::zeroize::Zeroizing;
 use serde::Serialize;
 use subtle::ConstantTimeEq;
 
@@ -65,9 +66,10 @@ pub struct KeyQuery {
     pub limit: Option<usize>,
 }
 
-/// The secret of an API key. It is returned once and never stored, and its `Debug` form hides it.
+/// The secret of an API key. It is returned once and never stored, its `Debug` form hides it, and its memory is erased when
+/// it is dropped.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Secret(String);
+pub struct Secret(Zeroizing<String>);
 
 impl Secret {
     /// Prefix of every secret, so that leaked secrets can be recognised.
@@ -152,7 +154,8 @@ impl Kernel {
             },
         )?;
         self.claim_key_owner(caller, &owner, org.as_deref()).await?;
-        let secret = Secret(format!("{}{}", Secret::PREFIX, self.shared.ids.secret()));
+        let random = Zeroizing::new(self.shared.ids.secret());
+        let secret = Secret(Zeroizing::new(format!("{}{}", Secret::PREFIX, *random)));
         let hash = hash(secret.reveal());
         let key = ApiKey {
             id,

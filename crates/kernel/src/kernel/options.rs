@@ -7,6 +7,7 @@ use std::sync::Arc;
 use mainspring_core::{Fallback, Limits, NodeId, OwnerQuotas, Quotas};
 
 use crate::agents::{Catalog, NoCatalog};
+use crate::audit::Audit;
 use crate::policy::ServerRules;
 
 /// Settings of a kernel.
@@ -44,6 +45,8 @@ pub struct Options {
     pub node: Option<NodeId>,
     /// Folder for the bytes of artifacts, used by this kernel alone. Without one, artifacts are refused.
     pub artifacts: Option<PathBuf>,
+    /// The audit log; `None` to keep none.
+    pub audit: Option<Arc<Audit>>,
     /// Shared agent definitions and models of the runtime.
     pub agents: Arc<dyn Catalog>,
     /// The state directory, in which no agent may work.
@@ -79,6 +82,7 @@ impl Default for Options {
             on_orphan: OnOrphan::Leave,
             node: None,
             artifacts: None,
+            audit: None,
             agents: Arc::new(NoCatalog),
             state_dir: None,
             rules: ServerRules::default(),

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use mainspring_agent::ModelsConfig;
 use mainspring_core::{AccessRole, Limits, Quotas, Supervision};
 use mainspring_http::{HttpLimits, OidcConfig};
+use mainspring_kernel::audit::OnAuditFailure;
 use mainspring_kernel::policy;
 
 use super::adapters::{ADAPTER_SETTINGS, AdapterConfig, AdapterSetting, WORKER_COUNT_RANGE};
@@ -263,6 +264,17 @@ settings! {
         /// Maximum bytes of one line of the host of `stdio`.
         line_bytes, number(1 << 10, MAX_TEXT_BYTES), 32 << 20;
     }
+    /// The audit log.
+    audit: Audit {
+        /// Bytes at which a file of the audit log is followed by the next one.
+        file_bytes, number(64 << 10, 1 << 30), 16 << 20;
+        /// Bytes of the audit log above which its oldest files are removed.
+        keep_bytes, number(1 << 20, 1 << 40), 1 << 30;
+        /// Days after which a file of the audit log is removed.
+        keep_days, number(1, 36_500), 365;
+        /// What happens to changes while the audit log cannot be written: they are refused (refuse), or made while the server reports that it is not ready (report).
+        on_failure, keyword(), OnAuditFailure::Refuse;
+    }
     /// Delays between attempts.
     retry: Retry {
         /// Milliseconds before the second attempt; the delay grows with each further attempt.
@@ -279,6 +291,23 @@ pub struct Stdio {
     pub tool_timeout_ms: u64,
     /// Maximum bytes of one line.
     pub line_bytes: usize,
+}
+
+/// The audit log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Audit {
+    /// Bytes at which a file is followed by the next one.
+    pub file_bytes: u64,
+    /// Bytes of all files above which the oldest ones are removed.
+    pub keep_bytes: u64,
+    /// Days after which a file is removed.
+    pub keep_days: u64,
+    /// What happens to changes while the log cannot be written.
+    pub on_failure: OnAuditFailure,
+}
+
+impl Keywords for OnAuditFailure {
+    const ALL: &'static [(&'static str, Self)] = &[("refuse", Self::Refuse), ("report", Self::Report)];
 }
 
 /// Delays between attempts.
