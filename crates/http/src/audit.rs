@@ -38,7 +38,7 @@ pub(super) async fn audit_list(
     if !is_lines {
         return Ok(Json(first).into_response());
     }
-    let permit = http.streams.acquire(&http.limits, None)?;
+    let permit = http.streams.acquire(&http.kernel, &caller.owner, None)?;
     let is_limited = query.limit.is_some();
     let start = (Some(first), query, permit);
     let pages = stream::try_unfold(start, move |(page, mut query, permit)| {

@@ -282,7 +282,7 @@ async fn everything_about_a_run_and_its_attempts_reads_back_as_written() {
             abi: Some(7),
             note: Some("a note".into()),
             folder: Some("/work".into()),
-            reach: Some(mainspring_core::SandboxReach {
+            reach: Some(SandboxReach {
                 writable: vec!["/data".into()],
                 ports: Some(vec![443]),
             }),
