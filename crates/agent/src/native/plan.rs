@@ -148,7 +148,8 @@ impl Plan {
             .then(|| format!("nothing confines the MCP servers of this run: {}", processes.join(", ")));
         if !problems.is_empty() && self.agent.mcp.is_some() {
             let failure = Failure::new("mcp_unavailable", problems.join("; "));
-            return Err(Exit::from(End::failed(failure, true)));
+            // A server that nothing confines is not confined at the next attempt either.
+            return Err(Exit::from(End::failed(failure, !is_confined)));
         }
         let tools = tools.filter(&self.agent.tools);
         let tools = self.listed_tools.as_ref().map_or(tools.clone(), |listed| tools.filter(listed));

@@ -202,8 +202,16 @@ enum ServerState {
 struct RunningServer {
     service: RunningService<RoleClient, ()>,
     /// The process of the server, or its guard.
-    _process: Option<Child>,
+    process: Option<parking_lot::Mutex<Child>>,
     tools: Vec<rmcp::model::Tool>,
+}
+
+impl RunningServer {
+    /// True if the server has closed its output, or its process or its guard has ended.
+    fn has_ended(&self) -> bool {
+        let is_gone = |process: &parking_lot::Mutex<Child>| !matches!(process.lock().try_wait(), Ok(None));
+        self.service.is_transport_closed() || self.process.as_ref().is_some_and(is_gone)
+    }
 }
 
 impl McpServers {
@@ -284,7 +292,7 @@ impl Server {
 
     async fn health(&self) -> Health {
         match &*self.state.lock().await {
-            ServerState::Running(running) if !running.service.is_transport_closed() => {
+            ServerState::Running(running) if !running.has_ended() => {
                 Health::Running { tools: running.tools.len() }
             }
             ServerState::Running(_) | ServerState::Stopped => Health::Stopped,
@@ -311,7 +319,7 @@ impl Server {
     async fn running(&self) -> Result<Arc<RunningServer>, String> {
         let mut state = self.state.lock().await;
         if let ServerState::Running(running) = &*state
-            && !running.service.is_transport_closed()
+            && !running.has_ended()
         {
             return Ok(running.clone());
         }
@@ -355,7 +363,7 @@ impl Server {
             (None, None) => return Err("it has no command and no url".into()),
         };
         let tools = service.list_all_tools().await.map_err(|error| error.to_string())?;
-        Ok(RunningServer { service, _process: process, tools })
+        Ok(RunningServer { service, process: process.map(parking_lot::Mutex::new), tools })
     }
 }
 

@@ -71,6 +71,7 @@ pub struct RunOptions {
     pub bounds: Vec<Vec<String>>,
     /// The widest reach that the run's confined agents may have; the server sets it for a delegated run, by its parent.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<Object>))]
     pub sandbox_reach: Option<SandboxReach>,
     /// The lists of the API key that the run is limited to and charged to; the server sets them, by the caller's key or by
     /// the parent of a delegated run.

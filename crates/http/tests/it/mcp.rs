@@ -102,7 +102,9 @@ async fn a_caller_that_asks_for_it_hears_of_the_progress_of_a_long_call() {
             (&json!(revision), &json!(1.0))
         );
         // The call goes on, and has its answer when the run has ended.
-        let run = server.get("/v1/runs?limit=1").await.1["items"][0].clone();
+        let runs = server.get("/v1/runs").await.1;
+        let waiting = runs["items"].as_array().unwrap().iter().find(|run| run["status"] == "waiting_input");
+        let run = waiting.unwrap();
         let answer = json!({"waitId": run["wait"]["waitId"], "answer": {"kind": "input", "input": "me"}});
         let path = format!("/v1/runs/{}/answer", run["runId"].as_str().unwrap());
         let (status, answered) = server.post(&path, answer).await;

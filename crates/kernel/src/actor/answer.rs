@@ -180,7 +180,11 @@ impl Actor {
     async fn ask_next(&mut self, by: AttemptId) {
         while let Some((ask, holder)) = self.active.as_mut().and_then(|active| active.next_asks.pop_front()) {
             if !holder.reply.is_closed() {
-                return Box::pin(self.wait(by, ask, Some(holder))).await;
+                Box::pin(self.wait(by, ask, Some(holder))).await;
+            }
+            // A question that could not be recorded was refused: the next one follows.
+            if self.active.as_ref().is_none_or(|active| active.held.is_some()) {
+                return;
             }
         }
     }

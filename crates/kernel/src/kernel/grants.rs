@@ -38,14 +38,26 @@ impl Kernel {
             Some(session) => self.session_get(caller, &SessionRef::Id(session)).await?.owner,
             None => caller.owner.clone(),
         };
-        let page = GrantPage {
+        let mut page = GrantPage {
             owner,
             session: query.session,
             in_force_at: query.in_force.then(|| self.shared.clock.now()),
             before: query.before,
             limit: self.page(query.limit)?,
         };
-        self.shared.with_parents(self.shared.store.grant_page(&page).await?).await
+        let mut found = vec![];
+        loop {
+            let grants = self.shared.store.grant_page(&page).await?;
+            let is_last = grants.len() < page.limit;
+            page.before = grants.last().map(|last| (last.created_at, last.id));
+            let grants = self.shared.with_parents(grants).await?;
+            // The store does not know which grants rest on a revoked one.
+            found.extend(grants.into_iter().filter(|grant| !query.in_force || grant.revoked_at.is_none()));
+            if is_last || found.len() >= page.limit {
+                found.truncate(page.limit);
+                return Ok(found);
+            }
+        }
     }
 
     /// Revokes a grant at once. Revoking it again changes nothing.

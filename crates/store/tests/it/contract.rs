@@ -282,10 +282,7 @@ async fn everything_about_a_run_and_its_attempts_reads_back_as_written() {
             abi: Some(7),
             note: Some("a note".into()),
             folder: Some("/work".into()),
-            reach: Some(SandboxReach {
-                writable: vec!["/data".into()],
-                ports: Some(vec![443]),
-            }),
+            reach: Some(SandboxReach { writable: vec!["/data".into()], ports: Some(vec![443]) }),
         }),
         left_running: vec![LeftProcess { pid: 7, command: "sleep 9".into() }],
         cancellation: Cancellation {

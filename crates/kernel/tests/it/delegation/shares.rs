@@ -5,11 +5,11 @@ use std::path::Path;
 
 use mainspring_api::control::ControlPlane;
 use mainspring_core::{
-    Approval, Body, Cost, Cursor, Failure, Mode, RunChange, RunLimits, RunOptions, Sandbox, SandboxProfile,
-    Usage,
+    Approval, Body, Cost, Cursor, Failure, GrantId, Mode, RunChange, RunLimits, RunOptions, Sandbox,
+    SandboxProfile, Usage,
 };
 use mainspring_kernel::adapter::Record;
-use mainspring_kernel::kernel::{RunRequest, SessionPatch};
+use mainspring_kernel::kernel::{ForkRequest, GrantQuery, RunRequest, SessionPatch};
 use mainspring_kernel::policy::{Action, Layers, Resource, Rule, Rules, ServerRules, Verdict};
 use mainspring_kernel::store::SessionRef;
 
@@ -185,6 +185,78 @@ async fn random_patch(world: &World, session: SessionId, random: &mut Random) {
     }
 }
 
+/// The children that a run of the random trees may have at once.
+const MAX_CHILDREN: usize = 4;
+
+/// The grant of everything that a run has, if it is in force.
+async fn grant_of_everything(world: &World, execution: &Execution) -> Option<GrantId> {
+    let run = execution.handle.assignment().run.id;
+    let query = GrantQuery { in_force: true, ..GrantQuery::default() };
+    let grants = world.kernel.grant_list(&world.me, query).await.unwrap();
+    grants.into_iter().find(|grant| grant.run == Some(run)).map(|grant| grant.id)
+}
+
+/// Grants everything to a run if its parent allows that, and sometimes revokes the grant of the parent.
+async fn random_grants(
+    world: &World,
+    parent: Option<&Execution>,
+    child: &Execution,
+    random: &mut Random,
+    seed: u64,
+) {
+    let of_parent = match parent {
+        Some(parent) => grant_of_everything(world, parent).await,
+        None => None,
+    };
+    let permissions = Permissions::Legacy.limited_by_parent(&child.handle).await.unwrap();
+    let may_have = parent.is_none() || of_parent.is_some();
+    assert_eq!(permissions == Permissions::Legacy, may_have, "seed {seed}");
+    if permissions == Permissions::Legacy && random.below(3) > 0 {
+        let grant = permissions.standing_grant(&child.handle).await.unwrap().unwrap();
+        child.handle.record(vec![Record::Granted(Box::new(grant))]).await.unwrap();
+    }
+    if let Some(grant) = of_parent.filter(|_| random.below(6) == 0) {
+        world.kernel.grant_revoke(&world.me, grant).await.unwrap();
+        assert_eq!(grant_of_everything(world, child).await, None, "seed {seed}");
+    }
+}
+
+/// Lets the work be done in an idle session, or in a fork of it, sometimes. Returns the session.
+async fn random_session(
+    world: &World,
+    work: &mut DelegationRequest,
+    idle: &[SessionId],
+    random: &mut Random,
+) -> Option<SessionId> {
+    if idle.is_empty() || random.below(3) > 0 {
+        return None;
+    }
+    let session = SessionRef::Id(idle[random.below(idle.len())]);
+    let path = world.kernel.session_path(&world.me, &session, None, None).await.unwrap();
+    let chosen = match (path.last(), random.below(2)) {
+        (Some(last), 0) => {
+            let fork = ForkRequest { message: last.id, key: None, title: None };
+            world.kernel.session_fork(&world.me, &session, fork, None).await.unwrap().0
+        }
+        _ => world.kernel.session_get(&world.me, &session).await.unwrap(),
+    };
+    (work.mode, work.session) = (DelegationMode::Continue, existing(chosen.id));
+    Some(chosen.id)
+}
+
+/// Random work for a child of any adapter, in any of the folders.
+fn random_work(name: &str, folders: &[String], random: &mut Random) -> DelegationRequest {
+    let mut work = DelegationRequest {
+        run_mode: if random.below(2) == 0 { Mode::Ask } else { Mode::Act },
+        max_depth: (random.below(2) == 0).then(|| 1 + random.below(5) as u32),
+        adapter: (random.below(2) == 0).then(|| ["puppet", "strict"][random.below(2)].to_owned()),
+        ..limited(random_limits(random), request(DelegationMode::Spawn, name))
+    };
+    work.options.cwd = (random.below(2) == 0).then(|| folders[random.below(4)].clone());
+    work.session.new.cwd = (random.below(2) == 0).then(|| folders[random.below(4)].clone());
+    work
+}
+
 /// A world with two adapters, of which the second denies something.
 async fn two_adapters() -> (World, [(&'static str, PuppetControl); 2]) {
     let disk = Disk::memory();
@@ -194,7 +266,8 @@ async fn two_adapters() -> (World, [(&'static str, PuppetControl); 2]) {
     };
     let (first, of_first) = puppet(&disk.store, behavior("puppet"));
     let (second, of_second) = puppet(&disk.store, behavior("strict"));
-    let options = Options { max_workers: 100, rules: server_rules(), ..Options::default() };
+    let mut options = Options { max_workers: 100, rules: server_rules(), ..Options::default() };
+    options.limits.children_per_run = MAX_CHILDREN;
     let world = World::with(disk, options, vec![first, second]).await;
     (world, [("puppet", of_first), ("strict", of_second)])
 }
@@ -227,33 +300,32 @@ async fn no_random_child_exceeds_its_parent() {
         world.send(prompt).await.unwrap();
         let execution = controls[0].1.next().await;
         let profile = confine(&execution, &mut random).await;
-        let mut live = vec![(execution, profile)];
+        random_grants(&world, None, &execution, &mut random, seed).await;
+        let (mut live, mut idle) = (vec![(execution, profile)], vec![]);
         for step in 0..40 {
             let at = random.below(live.len());
             if random.below(4) == 0 && live.len() > 1 {
                 let used = Usage { output_tokens: random.below(30) as u64, ..Usage::default() };
                 let ended = live.swap_remove(at).0;
-                let run = ended.handle.assignment().run.id;
+                let (run, session) = (ended.handle.assignment().run.id, ended.handle.assignment().session.id);
                 ended.end(Executed::Ended(End::Succeeded { usage: used }));
                 world.ended(run).await;
+                idle.push(session);
                 continue;
             }
             let (parent, profile) = (&live[at].0, live[at].1);
             let before = world.kernel.run_get(&world.me, parent.handle.assignment().run.id).await.unwrap();
-            let mode = if random.below(2) == 0 { Mode::Ask } else { Mode::Act };
-            let mut work = DelegationRequest {
-                run_mode: mode,
-                max_depth: (random.below(2) == 0).then(|| 1 + random.below(5) as u32),
-                adapter: (random.below(2) == 0).then(|| controls[random.below(2)].0.to_owned()),
-                ..limited(random_limits(&mut random), request(DelegationMode::Spawn, &step.to_string()))
-            };
-            work.options.cwd = (random.below(2) == 0).then(|| folders[random.below(4)].clone());
-            work.session.new.cwd = (random.below(2) == 0).then(|| folders[random.below(4)].clone());
+            let mut work = random_work(&step.to_string(), &folders, &mut random);
+            let continued = random_session(&world, &mut work, &idle, &mut random).await;
             random_patch(&world, parent.handle.assignment().run.session, &mut random).await;
             // Of the run as it is now: its session may have other rules than when it started.
             let bound = verdicts_now(&world, parent).await;
             let spent = parent.handle.spent_by_children().await.unwrap();
             let Ok(child) = with_timeout(parent.handle.delegate(work)).await else { continue };
+            idle.retain(|session| Some(*session) != continued);
+            let children = world.kernel.run_delegations(&world.me, before.id).await.unwrap().children;
+            let living = children.iter().filter(|child| !child.status.is_settled()).count();
+            assert!(living <= MAX_CHILDREN, "seed {seed}: {living} children");
             assert_within(&before, &spent, &child.run, seed);
             let folder = child.run.options.cwd.as_deref().or(child.session.cwd.as_deref());
             assert_bounded(&before, profile, &child.run, folder, seed);
@@ -264,6 +336,7 @@ async fn no_random_child_exceeds_its_parent() {
             // Nor if its session is changed while it runs.
             random_patch(&world, child.session.id, &mut random).await;
             assert_no_looser(&bound, &verdicts_now(&world, &execution).await, seed);
+            random_grants(&world, Some(parent), &execution, &mut random, seed).await;
             let profile = confine(&execution, &mut random).await;
             live.push((execution, profile));
         }
