@@ -97,6 +97,8 @@ impl From<Error> for CliError {
             | Error::Changed { .. } => Exit::Refused,
             Error::LoginFailed { .. } | Error::TooDeep { .. } | Error::WouldDeadlock(_) => Exit::Refused,
             Error::Overloaded { .. }
+            | Error::QuotaReached { .. }
+            | Error::ShareReached { .. }
             | Error::AdapterFull { .. }
             | Error::TooManyChildren { .. }
             | Error::QuotaReached { .. }

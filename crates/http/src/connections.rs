@@ -33,12 +33,19 @@ pub struct Connections(Arc<Shared>);
 struct Shared {
     limits: HttpLimits,
     dropped: AtomicU64,
+    /// The moment of the last new connection. Read for every frame of a stream, which must not take the lock.
+    last_opened: AtomicU64,
     table: Mutex<Table>,
 }
 
 impl From<HttpLimits> for Connections {
     fn from(limits: HttpLimits) -> Self {
-        Self(Arc::new(Shared { limits, dropped: AtomicU64::new(0), table: Mutex::default() }))
+        Self(Arc::new(Shared {
+            limits,
+            dropped: AtomicU64::new(0),
+            last_opened: AtomicU64::new(0),
+            table: Mutex::default(),
+        }))
     }
 }
 
@@ -79,7 +86,8 @@ struct Table {
     last_moment: u64,
     open: HashMap<u64, Open>,
     idle: BTreeMap<u64, u64>,
-    answering: BTreeMap<u64, u64>,
+    /// By the moment as of which the progress of a response was looked at last, and by connection.
+    answering: BTreeSet<(u64, u64)>,
     addresses: HashMap<IpAddr, OfAddress>,
 }
 
@@ -88,6 +96,7 @@ struct Open {
     state: State,
     address: Option<IpAddr>,
     closing: CancellationToken,
+    progress: Arc<AtomicU64>,
 }
 
 /// What a connection does, since which moment.
@@ -111,6 +120,8 @@ pub(super) struct Connection {
     id: u64,
     /// Cancelled when the connection has to make room.
     pub(super) closing: CancellationToken,
+    /// The moment of the last progress of its response.
+    progress: Arc<AtomicU64>,
 }
 
 impl Connections {
@@ -119,27 +130,21 @@ impl Connections {
         let mut table = self.0.table.lock();
         let HttpLimits { connections, connections_per_address, .. } = self.0.limits;
         let of_address = address.and_then(|address| table.addresses.get(&address));
-        let room = match of_address.filter(|known| known.open >= connections_per_address) {
-            Some(known) => {
-                let oldest = known.idle.first().and_then(|moment| table.idle.get(moment)).copied();
-                oldest.is_some_and(|oldest| table.drop_connection(oldest))
-            }
-            None if table.open.len() >= connections => {
-                let oldest = table.idle.first_key_value().or_else(|| table.answering.first_key_value());
-                let oldest = oldest.map(|(_, id)| *id);
-                oldest.is_some_and(|oldest| table.drop_connection(oldest))
-            }
-            None => {
-                let (id, closing) = table.insert(address);
-                return Some(Connection { connections: self.clone(), id, closing });
-            }
-        };
-        self.0.dropped.fetch_add(1, Ordering::Relaxed);
-        if !room {
-            return None;
+        let is_address_full = of_address.is_some_and(|known| known.open >= connections_per_address);
+        if is_address_full || table.open.len() >= connections {
+            self.0.dropped.fetch_add(1, Ordering::Relaxed);
+            let of_address = of_address.and_then(|known| table.idle.get(known.idle.first()?)).copied();
+            let oldest = match is_address_full {
+                true => of_address,
+                false => table.idle.first_key_value().map(|(_, id)| *id).or_else(|| table.oldest_response()),
+            };
+            let dropped = oldest.and_then(|oldest| table.remove(oldest))?;
+            dropped.closing.cancel();
         }
-        let (id, closing) = table.insert(address);
-        Some(Connection { connections: self.clone(), id, closing })
+        let open = table.insert(address);
+        self.0.last_opened.store(table.last_moment, Ordering::Relaxed);
+        let (id, closing, progress) = open;
+        Some(Connection { connections: self.clone(), id, closing, progress })
     }
 
     pub(super) fn limits(&self) -> &HttpLimits {
@@ -163,13 +168,18 @@ impl Connection {
         self.connections.0.table.lock().set(self.id, |_| State::Busy);
     }
 
-    /// Notes that the response has made progress.
-    pub(super) fn progress(&self) {
+    /// Notes that a response begins.
+    fn answering(&self) {
         self.connections.0.table.lock().set(self.id, State::Answering);
     }
 
+    /// Notes that the response has made progress.
+    fn progress(&self) {
+        self.progress.store(self.connections.0.last_opened.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+
     /// Notes that the connection waits for its next request.
-    pub(super) fn idle(&self) {
+    fn idle(&self) {
         self.connections.0.table.lock().set(self.id, State::Idle);
     }
 }
@@ -181,15 +191,32 @@ impl Drop for Connection {
 }
 
 impl Table {
-    fn insert(&mut self, address: Option<IpAddr>) -> (u64, CancellationToken) {
+    fn insert(&mut self, address: Option<IpAddr>) -> (u64, CancellationToken, Arc<AtomicU64>) {
         self.last_moment += 1;
-        let (id, closing) = (self.last_moment, CancellationToken::new());
+        let (id, closing, progress) =
+            (self.last_moment, CancellationToken::new(), Arc::<AtomicU64>::default());
         if let Some(address) = address {
             self.addresses.entry(address).or_default().open += 1;
         }
-        self.open.insert(id, Open { state: State::Busy, address, closing: closing.clone() });
+        let (state, close) = (State::Busy, closing.clone());
+        self.open.insert(id, Open { state, address, closing: close, progress: progress.clone() });
         self.set(id, State::Idle);
-        (id, closing)
+        (id, closing, progress)
+    }
+
+    /// The connection whose response has made no progress for longest.
+    fn oldest_response(&mut self) -> Option<u64> {
+        loop {
+            let (looked, id) = *self.answering.first()?;
+            let open = self.open.get_mut(&id)?;
+            let progress = open.progress.load(Ordering::Relaxed);
+            if progress <= looked {
+                return Some(id);
+            }
+            open.state = State::Answering(progress);
+            self.answering.remove(&(looked, id));
+            self.answering.insert((progress, id));
+        }
     }
 
     /// Changes the state of a connection as of now. Does nothing if the connection has been dropped.
@@ -200,7 +227,7 @@ impl Table {
         let (before, now) = (open.state, state(moment));
         open.state = now;
         let address = open.address;
-        self.forget(before, address);
+        self.forget(id, before, address);
         match now {
             State::Idle(moment) => {
                 self.idle.insert(moment, id);
@@ -208,13 +235,13 @@ impl Table {
                     known.idle.insert(moment);
                 }
             }
-            State::Answering(moment) => drop(self.answering.insert(moment, id)),
+            State::Answering(moment) => drop(self.answering.insert((moment, id))),
             State::Busy => {}
         }
     }
 
     /// Removes the traces of a state.
-    fn forget(&mut self, state: State, address: Option<IpAddr>) {
+    fn forget(&mut self, id: u64, state: State, address: Option<IpAddr>) {
         match state {
             State::Idle(moment) => {
                 self.idle.remove(&moment);
@@ -222,14 +249,14 @@ impl Table {
                     known.idle.remove(&moment);
                 }
             }
-            State::Answering(moment) => drop(self.answering.remove(&moment)),
+            State::Answering(moment) => drop(self.answering.remove(&(moment, id))),
             State::Busy => {}
         }
     }
 
     fn remove(&mut self, id: u64) -> Option<Open> {
         let open = self.open.remove(&id)?;
-        self.forget(open.state, open.address);
+        self.forget(id, open.state, open.address);
         if let Some(address) = open.address
             && let Some(known) = self.addresses.get_mut(&address)
         {
@@ -239,11 +266,6 @@ impl Table {
             }
         }
         Some(open)
-    }
-
-    /// Closes a connection. Returns true if it was open.
-    fn drop_connection(&mut self, id: u64) -> bool {
-        self.remove(id).map(|open| open.closing.cancel()).is_some()
     }
 }
 
@@ -255,7 +277,7 @@ pub(super) struct AnswerBody {
 
 impl AnswerBody {
     pub(super) fn new(body: Body, connection: Arc<Connection>) -> Self {
-        connection.progress();
+        connection.answering();
         Self { body, connection }
     }
 }
@@ -307,14 +329,24 @@ mod tests {
         b.idle();
         let d = connections.open(None).unwrap();
         assert_eq!([&a, &b, &c, &d].map(|one| one.closing.is_cancelled()), [false, false, true, false]);
-        b.progress();
+        b.answering();
+        d.answering();
+        a.answering();
+        let other = connections.open(None);
+        assert!(other.is_some() && b.closing.is_cancelled(), "without progress the oldest one makes room");
+        drop(other);
+        let b = connections.open(None).unwrap();
+        b.answering();
+        // The response of d is older than that of a, but is read.
         d.progress();
-        b.progress();
         let e = connections.open(None).unwrap();
-        assert!(d.closing.is_cancelled(), "a response that nobody reads makes room where nothing is idle");
-        [&b, &e].into_iter().for_each(Connection::busy);
+        assert!(
+            a.closing.is_cancelled() && !d.closing.is_cancelled(),
+            "a response that nobody reads makes room where nothing is idle"
+        );
+        [&b, &d, &e].into_iter().for_each(Connection::busy);
         assert!(connections.open(None).is_none());
-        assert_eq!((connections.count(), connections.dropped()), (3, 3));
+        assert_eq!((connections.count(), connections.dropped()), (3, 4));
         drop((a, b, c, d, e));
         assert_eq!(connections.count(), 0);
         let table = connections.0.table.lock();

@@ -82,9 +82,9 @@ pub(super) struct Evaluator<'t, 'a> {
 }
 
 /// Renders a block with the variables of `context`.
-pub(super) fn render<'t, 'a>(
+pub(super) fn render<'t>(
     block: &'t Block<'t>,
-    context: &'a Json,
+    context: &Json,
     budget: Budget,
 ) -> Result<String, TemplateError> {
     let mut evaluator = Evaluator {
@@ -418,7 +418,7 @@ impl<'t, 'a> Evaluator<'t, 'a> {
                         return Err(TemplateError::new(format!("loop.{name} is called with arguments")));
                     };
                     let given = self.given(arguments)?;
-                    self.loop_method(&value, name, given.positional)?
+                    self.loop_method(&value, name, &given.positional)?
                 }
                 Postfix::Attribute(name) => {
                     let key = Value::text(name, &mut self.budget)?;
@@ -461,7 +461,7 @@ impl<'t, 'a> Evaluator<'t, 'a> {
         &mut self,
         value: &Value<'a>,
         name: &str,
-        arguments: Vec<Value<'a>>,
+        arguments: &[Value<'a>],
     ) -> Result<Value<'a>, TemplateError> {
         let Value::Loop(state) = value else { return Ok(Value::Undefined) };
         if name == "cycle" {
@@ -470,11 +470,11 @@ impl<'t, 'a> Evaluator<'t, 'a> {
         }
         let scope = self.scopes.iter_mut().rev().find(|scope| scope.names.contains_key("loop"));
         let Some(scope) = scope else { return Ok(Value::Undefined) };
-        let before = scope.changed.replace(arguments.clone());
+        let before = scope.changed.replace(arguments.to_vec());
         let Some(before) = before.filter(|before| before.len() == arguments.len()) else {
             return Ok(Value::Bool(true));
         };
-        for (before, now) in before.iter().zip(&arguments) {
+        for (before, now) in before.iter().zip(arguments) {
             if !operators::equals(before, now, &mut self.budget)? {
                 return Ok(Value::Bool(true));
             }

@@ -51,7 +51,7 @@ pub(super) fn apply<'t, 'a>(
         "join" => join(&value, given, budget),
         "select" | "reject" | "selectattr" | "rejectattr" => select(name, &value, given, budget),
         "map" => evaluator.nested(|evaluator| map(evaluator, &value, given)),
-        _ => of_items(name, value, given, budget),
+        _ => of_items(name, &value, given, budget),
     }
 }
 
@@ -347,7 +347,7 @@ fn map<'t, 'a>(
 }
 
 /// Filters of lists and maps.
-fn of_items<'a>(name: &str, value: Value<'a>, mut given: Given<'_, 'a>, budget: &mut Budget) -> Outcome<'a> {
+fn of_items<'a>(name: &str, value: &Value<'a>, mut given: Given<'_, 'a>, budget: &mut Budget) -> Outcome<'a> {
     match name {
         "items" => {
             let entries = value.entries(budget)?;
@@ -374,7 +374,7 @@ fn of_items<'a>(name: &str, value: Value<'a>, mut given: Given<'_, 'a>, budget: 
         "list" => Value::list(value.items(budget)?, false),
         "first" => Ok(value.items(budget)?.into_iter().next().unwrap_or(Value::Undefined)),
         "last" => Ok(value.items(budget)?.pop().unwrap_or(Value::Undefined)),
-        "min" | "max" | "sort" => ordered(name, &value, given, budget),
+        "min" | "max" | "sort" => ordered(name, value, given, budget),
         "sum" => {
             let mut sum = Value::Int(0);
             for item in value.items(budget)? {
@@ -382,8 +382,8 @@ fn of_items<'a>(name: &str, value: Value<'a>, mut given: Given<'_, 'a>, budget: 
             }
             Ok(sum)
         }
-        "unique" => unique(&value, given, budget),
-        "groupby" => group_by(&value, given, budget),
+        "unique" => unique(value, given, budget),
+        "groupby" => group_by(value, given, budget),
         "chain" => {
             let mut items = value.items(budget)?;
             for other in &given.positional {
@@ -403,7 +403,8 @@ fn of_items<'a>(name: &str, value: Value<'a>, mut given: Given<'_, 'a>, budget: 
         }
         "batch" | "slice" => {
             let size = count(&mut given, 0, "count", 0)?;
-            chunks(name, value.items(budget)?, size, given.take(1, "fill_with"), budget)
+            let filler = given.take(1, "fill_with");
+            chunks(name, value.items(budget)?, size, filler.as_ref(), budget)
         }
         _ => {
             let name: String = name.chars().take(40).collect();
@@ -538,7 +539,7 @@ fn chunks<'a>(
     name: &str,
     items: Vec<Value<'a>>,
     size: usize,
-    filler: Option<Value<'a>>,
+    filler: Option<&Value<'a>>,
     budget: &mut Budget,
 ) -> Outcome<'a> {
     if size == 0 {
@@ -550,7 +551,7 @@ fn chunks<'a>(
     if name == "batch" {
         for chunk in items.chunks(size) {
             let mut chunk = chunk.to_vec();
-            if let Some(filler) = &filler {
+            if let Some(filler) = filler {
                 chunk.resize(size, filler.clone());
             }
             made.push(Value::list(chunk, false)?);
@@ -563,7 +564,7 @@ fn chunks<'a>(
         let mut slice: Vec<Value<'a>> =
             rest.by_ref().take(per_slice + usize::from(at < with_extra)).collect();
         if at >= with_extra {
-            slice.extend(filler.clone());
+            slice.extend(filler.cloned());
         }
         made.push(Value::list(slice, false)?);
     }
