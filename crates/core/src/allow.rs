@@ -11,7 +11,6 @@ use crate::{Cost, KeyId, RunOptions, Time, Usage};
 
 /// What the holder of an API key may use, and how much its runs may cost.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct KeyLists {
     /// The key, to which the cost of its runs is charged.
@@ -27,7 +26,6 @@ pub struct KeyLists {
     pub tools: Option<Vec<String>>,
     /// The cost in US dollars that the key's runs may have in a day of UTC; any if absent.
     #[serde(default, rename = "spendPerDayUsd", skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "schema", schema(value_type = Option<f64>, minimum = 0.0))]
     pub spend_per_day: Option<Cost>,
 }
 

@@ -106,7 +106,7 @@ impl Plan {
             Mode::Act => adapter.tools.filter(&agent.tools),
         };
         let listed_tools = key.and_then(|key| key.tools.clone());
-        let tools = listed_tools.as_ref().map_or(tools.clone(), |listed| tools.filter(listed));
+        let tools = listed(tools, listed_tools.as_deref());
         let output = output.or_else(|| agent.output.clone());
         let result_bytes = agent.result_bytes.unwrap_or(adapter.options.result_bytes);
         let notice = |gone| {
@@ -152,7 +152,7 @@ impl Plan {
             return Err(Exit::from(End::failed(failure, !is_confined)));
         }
         let tools = tools.filter(&self.agent.tools);
-        let tools = self.listed_tools.as_ref().map_or(tools.clone(), |listed| tools.filter(listed));
+        let tools = listed(tools, self.listed_tools.as_deref());
         self.tools = std::mem::take(&mut self.tools).merge(&tools);
         Ok((!problems.is_empty()).then(|| problems.join("; ")))
     }
@@ -179,6 +179,14 @@ impl Plan {
         let instruction = self.output.as_ref().map(OutputSchema::instruction);
         let parts: Vec<String> = self.system.iter().cloned().chain(instruction).collect();
         (!parts.is_empty()).then(|| parts.join("\n\n"))
+    }
+}
+
+/// The tools that a key lists; all of them if it has no list.
+fn listed(tools: Toolbox, names: Option<&[String]>) -> Toolbox {
+    match names {
+        Some(names) => tools.filter(names),
+        None => tools,
     }
 }
 

@@ -76,6 +76,7 @@ pub struct RunOptions {
     /// The lists of the API key that the run is limited to and charged to; the server sets them, by the caller's key or by
     /// the parent of a delegated run.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<Object>))]
     pub key: Option<Box<KeyLists>>,
 }
 

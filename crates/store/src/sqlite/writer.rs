@@ -375,12 +375,7 @@ impl Writer {
                 PendingAnswer::Flag(answer, result)
             }
             Job::KeyWrite(written, answer) => {
-                let (key, request) = *written;
-                let result = self.atomically(alone, |connection| {
-                    // First, so that a repeated request is reported as such.
-                    request.iter().try_for_each(|request| request_write(connection, request))?;
-                    Ok(key_write(connection, &key)?)
-                });
+                let result = self.atomically(alone, |connection| key_write_once(connection, &written));
                 PendingAnswer::Done(answer, result)
             }
             Job::OwnerClaim((owner, org, at), answer) => {
@@ -550,6 +545,16 @@ impl Writer {
         drop(leases);
         self.execute("COMMIT")
     }
+}
+
+/// Writes a key together with the request that made it.
+fn key_write_once(
+    connection: &Connection,
+    (key, request): &(ApiKey, Option<Request>),
+) -> Result<(), StoreError> {
+    // First, so that a repeated request is reported as such.
+    request.iter().try_for_each(|request| request_write(connection, request))?;
+    Ok(key_write(connection, key)?)
 }
 
 impl Job {

@@ -28,6 +28,16 @@ fn a_server_does_not_listen_beyond_this_machine_without_tls() {
     assert!(missing.err.contains("/no/such/key.pem cannot be read"), "{}", missing.err);
 }
 
+/// The arguments of a command line, where single quotes keep words together.
+fn words(line: &str) -> impl Iterator<Item = &str> {
+    let parts = line.split('\'').enumerate();
+    let words = parts.flat_map(|(at, part)| match at % 2 {
+        0 => part.split_whitespace().collect(),
+        _ => vec![part],
+    });
+    words.skip(1)
+}
+
 /// Follows docs/serving.md: its configuration, with the certificate and the port of this test, and its commands.
 #[test]
 fn the_example_of_the_guide_works() {
@@ -58,7 +68,7 @@ fn the_example_of_the_guide_works() {
     };
     let mut secret = String::new();
     for line in block("sh\n", "key create").lines().filter(|line| line.starts_with("mainspring ")) {
-        let words: Vec<&str> = line.split_whitespace().skip(1).collect();
+        let words: Vec<&str> = words(line).collect();
         let key = if secret.is_empty() { &server.token } else { &secret };
         let done = run(at_server(key).args(&words));
         assert_eq!(done.code, 0, "{line}: {}", done.err);

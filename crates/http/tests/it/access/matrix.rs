@@ -158,9 +158,7 @@ async fn every_stream_ends_with_the_key_or_token_that_opened_it() {
         for credential in [&secret, &token] {
             let (request, _) = requests(server, operation, &names).next().unwrap();
             let request = request.header("accept", "text/event-stream").bearer_auth(credential);
-            let mut frames = request.send().await.frames();
-            assert!(frames.next().await.is_some(), "{}", operation.id);
-            open.push(frames);
+            open.push(request.send().await.frames());
         }
         let mut of_token = open.pop().unwrap();
         let mut of_key = open.pop().unwrap();
