@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mainspring_core::{
-    ExternalRef, LegacyAlias, Message, MessageId, Position, Run, RunOptions, Session, SessionId,
+    Damage, ExternalRef, LegacyAlias, Message, MessageId, Position, Run, RunOptions, Session, SessionId,
     SessionStatus, Usage, Visibility,
 };
 use serde::{Deserialize, Serialize};
@@ -307,6 +307,10 @@ pub struct Snapshot {
     pub partial: Vec<OpenText>,
     /// Where the session's stream stands.
     pub position: Position,
+    /// Damaged messages: their index is that among `messages`, or their number if the message is one of `pending`.
+    /// Absent if there is none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub damaged: Vec<Damage>,
 }
 
 /// The usage of a session: of all its runs, those of abandoned branches included, and of the runs that they delegated to.

@@ -18,7 +18,8 @@ impl ControlTools<'_> {
             self.plane.session_list(input.status, input.surface_kind.as_deref(), before, limit).await?;
         let mut has_more = listed.len() == limit;
         let (mut sessions, mut last, mut budget) = (vec![], None, PageBudget::after(0));
-        for listed in listed {
+        let damaged = listed.damaged;
+        for listed in listed.items {
             let at = format!("{}.{}", listed.session.last_activity_at.0, listed.session.id);
             let listed = self.listed_session(listed).await?;
             if !budget.admits(bounds::SESSIONS.size_of(&listed)) {
@@ -28,7 +29,9 @@ impl ControlTools<'_> {
             sessions.push(listed);
             last = Some(at);
         }
-        Ok(SessionList { sessions, next_cursor: last.filter(|_| has_more), truncated: vec![] })
+        // The page may end early; the rows after it are on the next one.
+        let damaged = damaged.into_iter().filter(|damage| damage.index <= sessions.len()).collect();
+        Ok(SessionList { sessions, next_cursor: last.filter(|_| has_more), truncated: vec![], damaged })
     }
 
     async fn listed_session(

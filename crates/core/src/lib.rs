@@ -9,6 +9,7 @@ pub mod agent;
 pub mod approval;
 pub mod attempt;
 pub mod binding;
+mod damage;
 pub mod delegation;
 pub mod digest;
 pub mod event;
@@ -44,6 +45,7 @@ pub use approval::{
 };
 pub use attempt::{Attempt, Cancellation};
 pub use binding::{Binding, BindingStatus, Fidelity};
+pub use damage::{Damage, Rows};
 pub use delegation::{
     Delegation, DelegationMode, DelegationResult, DelegationStatus, DoneEffect, NewDelegation,
 };

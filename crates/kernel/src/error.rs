@@ -1,8 +1,8 @@
 //! Errors of the kernel: a stable code, and a message that names the object and the remedy.
 
 use mainspring_core::{
-    BadIdPrefix, BadName, Cursor, MessageId, Position, Refusal, RunId, RunOption, RunStatus, SessionId,
-    UsageReports, VersionMismatch,
+    BadIdPrefix, BadName, Cursor, Damage, MessageId, Position, Refusal, RunId, RunOption, RunStatus,
+    SessionId, UsageReports, VersionMismatch,
 };
 
 use crate::folders::FolderRefusal;
@@ -344,6 +344,12 @@ impl From<BadIdPrefix> for Error {
 impl From<VersionMismatch> for Error {
     fn from(mismatch: VersionMismatch) -> Self {
         Self::Changed { expected: mismatch.expected, now: mismatch.current }
+    }
+}
+
+impl From<Damage> for Error {
+    fn from(damage: Damage) -> Self {
+        Self::Corrupt(damage.message)
     }
 }
 

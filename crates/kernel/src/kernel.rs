@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-use mainspring_core::{Cursor, Limits, ModelList, NodeId, RunLimits, RunOptions, SessionId};
+use mainspring_core::{Cursor, Limits, ModelList, NodeId, RunLimits, RunOption, RunOptions, SessionId};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
@@ -375,14 +375,22 @@ impl Shared {
         self.adapters.get(adapter).is_some_and(|adapter| adapter.capabilities().supports_client_tools)
     }
 
+    /// Lists the options that are set and that an adapter does not use.
+    pub(crate) fn unused_options(&self, adapter: &str, options: &RunOptions) -> Result<Vec<RunOption>, Error> {
+        let given = options.adapter_options();
+        if given.is_empty() {
+            return Ok(given);
+        }
+        let used = self.adapter(adapter)?.capabilities().options;
+        Ok(given.into_iter().filter(|option| !used.contains(option)).collect())
+    }
+
     /// Refuses options that an adapter does not use.
     pub(crate) fn check_used(&self, adapter: &str, options: &RunOptions) -> Result<(), Error> {
-        let uses = |adapter: &Arc<dyn Adapter>, option| adapter.capabilities().options.contains(&option);
-        let given = options.adapter_options();
-        let used = self.adapter(adapter)?;
-        match given.into_iter().find(|option| !uses(used, *option)) {
+        match self.unused_options(adapter, options)?.first().copied() {
             None => Ok(()),
             Some(option) => {
+                let uses = |adapter: &Arc<dyn Adapter>, option| adapter.capabilities().options.contains(&option);
                 let others = self.adapters.iter().filter(|(_, other)| uses(other, option));
                 let using = others.map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
                 Err(Error::UnusedOption { adapter: adapter.to_owned(), option, using })

@@ -15,8 +15,8 @@ use std::thread::JoinHandle;
 use async_trait::async_trait;
 use mainspring_core::{
     ApiKey, Artifact, ArtifactId, Attempt, AttemptId, Binding, Cursor, Delegation, Digest, Event, Grant,
-    GrantId, Line, LineId, MessageId, NodeId, Point, Position, Run, RunId, Session, SessionId, StateEntry,
-    StateOutcome, StateSlot, Step, Time, Usage,
+    GrantId, Line, LineId, MessageId, NodeId, Point, Position, Rows, Run, RunId, Session, SessionId,
+    StateEntry, StateOutcome, StateSlot, Step, Time, Usage,
 };
 use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{
@@ -331,7 +331,7 @@ impl Store for SqliteStore {
         self.read(move |connection| read::sessions::session_find(connection, &owner, &by)).await
     }
 
-    async fn session_page(&self, page: &SessionPage) -> Result<Vec<(Session, Option<Run>)>, StoreError> {
+    async fn session_page(&self, page: &SessionPage) -> Result<Rows<(Session, Option<Run>)>, StoreError> {
         let page = page.clone();
         self.read(move |connection| read::sessions::session_page(connection, &page)).await
     }
@@ -350,12 +350,12 @@ impl Store for SqliteStore {
         self.read(move |connection| read::runs::run_by_request(connection, &owner, &client, &request)).await
     }
 
-    async fn run_page(&self, page: &RunPage) -> Result<Vec<Run>, StoreError> {
+    async fn run_page(&self, page: &RunPage) -> Result<Rows<Run>, StoreError> {
         let page = page.clone();
         self.read(move |connection| read::runs::run_page(connection, &page)).await
     }
 
-    async fn attempts(&self, run: RunId) -> Result<Vec<Attempt>, StoreError> {
+    async fn attempts(&self, run: RunId) -> Result<Rows<Attempt>, StoreError> {
         self.read(move |connection| read::runs::attempts(connection, run)).await
     }
 
@@ -413,7 +413,7 @@ impl Store for SqliteStore {
         self.read(move |connection| read::runs::delegated_usage(connection, session)).await
     }
 
-    async fn steps(&self, run: RunId) -> Result<Vec<Step>, StoreError> {
+    async fn steps(&self, run: RunId) -> Result<Rows<Step>, StoreError> {
         self.read(move |connection| steps::steps(connection, run)).await
     }
 
@@ -472,7 +472,7 @@ impl Store for SqliteStore {
         tip: Point,
         before: Option<u32>,
         limit: usize,
-    ) -> Result<Vec<PlacedMessage>, StoreError> {
+    ) -> Result<Rows<PlacedMessage>, StoreError> {
         self.read(move |connection| read::tree::path(connection, tip, before, limit)).await
     }
 
@@ -506,7 +506,7 @@ impl Store for SqliteStore {
         session: SessionId,
         at: Option<Point>,
         limit: usize,
-    ) -> Result<Vec<PlacedMessage>, StoreError> {
+    ) -> Result<Vec<MessageId>, StoreError> {
         self.read(move |connection| read::tree::children(connection, session, at, limit)).await
     }
 
@@ -520,7 +520,7 @@ impl Store for SqliteStore {
         query: &Query,
         before: Option<(Time, SessionId)>,
         limit: usize,
-    ) -> Result<Vec<Session>, StoreError> {
+    ) -> Result<Rows<Session>, StoreError> {
         let (owner, query) = (owner.to_owned(), query.clone());
         self.read(move |connection| read::search::search_titles(connection, &owner, &query, before, limit))
             .await
@@ -532,7 +532,7 @@ impl Store for SqliteStore {
         query: &Query,
         before: Option<u64>,
         limit: usize,
-    ) -> Result<Vec<FoundMessage>, StoreError> {
+    ) -> Result<Rows<FoundMessage>, StoreError> {
         let (owner, query) = (owner.to_owned(), query.clone());
         let read = move |connection: &Connection| {
             read::search::search_messages(connection, &owner, &query, before, limit)
@@ -557,7 +557,7 @@ impl Store for SqliteStore {
         session: SessionId,
         after: Option<Point>,
         limit: usize,
-    ) -> Result<Vec<TreeRow>, StoreError> {
+    ) -> Result<Rows<TreeRow>, StoreError> {
         self.read(move |connection| read::tree::tree_page(connection, session, after, limit)).await
     }
 
@@ -571,7 +571,7 @@ impl Store for SqliteStore {
         at: &StateAt,
         after: Option<&str>,
         limit: usize,
-    ) -> Result<Vec<StateEntry>, StoreError> {
+    ) -> Result<Rows<StateEntry>, StoreError> {
         let (at, after) = (at.clone(), after.unwrap_or_default().to_owned());
         self.read(move |connection| read::data::state_page(connection, &at, &after, limit)).await
     }
@@ -589,7 +589,7 @@ impl Store for SqliteStore {
         self.read(move |connection| read::artifacts::artifact_get(connection, artifact)).await
     }
 
-    async fn artifact_page(&self, page: &ArtifactPage) -> Result<Vec<Artifact>, StoreError> {
+    async fn artifact_page(&self, page: &ArtifactPage) -> Result<Rows<Artifact>, StoreError> {
         let page = page.clone();
         self.read(move |connection| read::artifacts::artifact_page(connection, &page)).await
     }

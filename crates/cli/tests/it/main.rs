@@ -11,6 +11,7 @@ mod backup;
 mod bridge;
 mod chat;
 mod cli;
+mod damage;
 mod docs;
 mod doctor;
 mod full_disk;

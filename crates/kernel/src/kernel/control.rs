@@ -11,7 +11,7 @@ use mainspring_api::{
 };
 use mainspring_core::{
     Artifact, ArtifactId, Attempt, AttemptId, Binding, DelegationId, Event, Message, MessageId, Position,
-    Run, RunId, Session, SessionId, SessionStatus, Time,
+    Rows, Run, RunId, Session, SessionId, SessionStatus, Time,
 };
 
 use super::{ArtifactQuery, ArtifactsOf, Caller, DelegationRequest, Kernel, RunRequest, SessionQuery};
@@ -36,7 +36,7 @@ impl KernelPlane {
         of: ArtifactsOf,
         before: Option<(Time, ArtifactId)>,
         limit: usize,
-    ) -> Result<Vec<Artifact>, ControlError> {
+    ) -> Result<Rows<Artifact>, ControlError> {
         let query = ArtifactQuery { of, before, limit: Some(limit) };
         Ok(self.kernel.artifact_list(&self.caller, query).await?)
     }
@@ -60,7 +60,7 @@ impl ControlPlane for KernelPlane {
         surface_kind: Option<&str>,
         before: Option<(Time, SessionId)>,
         limit: usize,
-    ) -> Result<Vec<ListedSession>, ControlError> {
+    ) -> Result<Rows<ListedSession>, ControlError> {
         let query = SessionQuery {
             status,
             surface_kind: surface_kind.map(str::to_owned),
@@ -69,7 +69,7 @@ impl ControlPlane for KernelPlane {
             ..SessionQuery::default()
         };
         let sessions = self.kernel.session_list(&self.caller, query).await?;
-        Ok(sessions.into_iter().map(|(session, latest_run)| ListedSession { session, latest_run }).collect())
+        Ok(sessions.map(|(session, latest_run)| ListedSession { session, latest_run }))
     }
 
     async fn session_get(&self, session: SessionId) -> Result<Session, ControlError> {
@@ -108,7 +108,7 @@ impl ControlPlane for KernelPlane {
         session: SessionId,
         before: Option<(Time, ArtifactId)>,
         limit: usize,
-    ) -> Result<Vec<Artifact>, ControlError> {
+    ) -> Result<Rows<Artifact>, ControlError> {
         self.artifacts(ArtifactsOf::Session(SessionRef::Id(session)), before, limit).await
     }
 
@@ -129,7 +129,7 @@ impl ControlPlane for KernelPlane {
         Ok(self.kernel.run_cancel(&self.caller, run).await?)
     }
 
-    async fn run_attempts(&self, run: RunId) -> Result<Vec<Attempt>, ControlError> {
+    async fn run_attempts(&self, run: RunId) -> Result<Rows<Attempt>, ControlError> {
         Ok(self.kernel.run_attempts(&self.caller, run).await?)
     }
 
@@ -142,7 +142,7 @@ impl ControlPlane for KernelPlane {
         run: RunId,
         before: Option<(Time, ArtifactId)>,
         limit: usize,
-    ) -> Result<Vec<Artifact>, ControlError> {
+    ) -> Result<Rows<Artifact>, ControlError> {
         self.artifacts(ArtifactsOf::Run(run), before, limit).await
     }
 

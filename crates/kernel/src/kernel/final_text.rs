@@ -30,7 +30,7 @@ impl Shared {
         let author = Some(run.merged_into.unwrap_or(run.id));
         let (mut texts, mut before) = (vec![], None);
         loop {
-            let page = self.store.path(tip, before, PAGE).await?;
+            let page = self.store.path(tip, before, PAGE).await?.intact()?;
             let (full, first) = (page.len() == PAGE, page.first().and_then(|placed| placed.point));
             for placed in page.into_iter().rev() {
                 let message = placed.message;
