@@ -13,6 +13,7 @@ mod damage;
 pub mod delegation;
 pub mod digest;
 pub mod event;
+pub mod history;
 pub mod id_prefix;
 pub mod ids;
 pub mod limits;
@@ -54,6 +55,7 @@ pub use event::{
     BadPosition, Body, CancelReason, Close, Cursor, Event, LiveEvent, PROTOCOL_VERSION, Position, Proof,
     SessionChange, ToolEnd, ToolOutcome,
 };
+pub use history::History;
 pub use id_prefix::{BadIdPrefix, IdKind, IdPrefix};
 pub use ids::{
     ArtifactId, AttemptId, BadId, BindingId, DelegationId, EventId, GoalId, GrantId, KeyId, LineId,

@@ -58,9 +58,11 @@ pub(super) async fn session_events(
             SubscriptionMode::Controller => http.kernel.session_subscribe(&caller, &by, after).await?,
             SubscriptionMode::Observer => http.kernel.session_observe(&caller, &by, after).await?,
         };
+        let items = in_history(&http, items, after, &query);
         return stream_response(&http, caller, items, None);
     }
     let cursor = after.unwrap_or(Position::START).cursor;
+    http.kernel.check_in_history(cursor, query.history.as_deref()).await?;
     Ok(page(&http, http.kernel.session_events(&caller, &by, cursor, query.limit).await?, query.limit))
 }
 
@@ -81,11 +83,24 @@ pub(super) async fn run_events(
     let after = resume_point(&headers, query.after.as_deref())?;
     let cursor = after.unwrap_or(Position::START).cursor;
     if !wants_stream(&headers) {
+        http.kernel.check_in_history(cursor, query.history.as_deref()).await?;
         let events = http.kernel.run_events(&caller, run, cursor, query.limit).await?;
         return Ok(page(&http, events, query.limit));
     }
     let items = http.kernel.run_observe(&caller, run, after).await?;
+    let items = in_history(&http, items, after, &query);
     stream_response(&http, caller, items, Some(run))
+}
+
+/// Begins the stream with a reset if the client has read another history.
+fn in_history(
+    http: &Http,
+    items: Subscription,
+    after: Option<Position>,
+    query: &EventsQuery,
+) -> Subscription {
+    let is_known = |after: Position| http.kernel.is_in_history(after.cursor, query.history.as_deref());
+    if after.is_none_or(is_known) { items } else { items.restarted() }
 }
 
 /// Streams a run that was just accepted, until the run ends.

@@ -1,12 +1,15 @@
 //! Middleware: limits concurrent requests, counts and times them.
 
 use axum::extract::{MatchedPath, Request, State};
-use axum::http::StatusCode;
+use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use crate::problem::ProblemCode;
 use crate::{Http, Problem};
+
+/// The header that names the history of the events.
+const HISTORY_HEADER: HeaderName = HeaderName::from_static("mainspring-history");
 
 /// Limits the number of concurrent requests. A stream stops counting once its headers are sent.
 pub(super) async fn limit_concurrency(State(http): State<Http>, request: Request, next: Next) -> Response {
@@ -16,6 +19,15 @@ pub(super) async fn limit_concurrency(State(http): State<Http>, request: Request
         return problem.into_response();
     };
     next.run(request).await
+}
+
+/// Names the history of the events in each response.
+pub(super) async fn add_history(State(http): State<Http>, request: Request, next: Next) -> Response {
+    let mut response = next.run(request).await;
+    if let Some(history) = http.kernel.history().and_then(|token| HeaderValue::from_str(token).ok()) {
+        response.headers_mut().insert(HISTORY_HEADER, history);
+    }
+    response
 }
 
 /// Counts and times responses. In debug builds, checks that the OpenAPI document lists each problem.

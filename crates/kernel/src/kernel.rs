@@ -8,7 +8,9 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-use mainspring_core::{Cursor, Limits, ModelList, NodeId, RunLimits, RunOption, RunOptions, SessionId};
+use mainspring_core::{
+    Cursor, History, Limits, ModelList, NodeId, RunLimits, RunOption, RunOptions, SessionId,
+};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
@@ -122,6 +124,7 @@ pub(crate) struct Shared {
     pub(crate) logins: logins::Logins,
     /// The cursors of events that were lost with a restore.
     lost_events: Vec<LostEvents>,
+    histories: Vec<History>,
     /// When a stopping process gives up changes that cannot be stored; set by the first drain.
     pub(crate) stop_by: OnceLock<Moment>,
     /// Notified whenever an API key is revoked.
@@ -144,7 +147,7 @@ impl Kernel {
     ) -> Result<Self, Error> {
         let adapters: BTreeMap<_, _> =
             adapters.into_iter().map(|adapter| (adapter.capabilities().adapter, adapter)).collect();
-        let lost_events = store.lost_events().await?;
+        let (lost_events, histories) = (store.lost_events().await?, store.histories().await?);
         let (dirty, flushes) = mpsc::unbounded_channel();
         let tasks = Tasks::default();
         let store_health = Arc::<StoreHealth>::default();
@@ -181,6 +184,7 @@ impl Kernel {
             store_health: store_health.clone(),
             logins: logins::Logins::default(),
             lost_events,
+            histories,
             stop_by: OnceLock::new(),
             keys_revoked: watch::Sender::new(()),
             agent_tokens: Arc::default(),
@@ -376,7 +380,11 @@ impl Shared {
     }
 
     /// Lists the options that are set and that an adapter does not use.
-    pub(crate) fn unused_options(&self, adapter: &str, options: &RunOptions) -> Result<Vec<RunOption>, Error> {
+    pub(crate) fn unused_options(
+        &self,
+        adapter: &str,
+        options: &RunOptions,
+    ) -> Result<Vec<RunOption>, Error> {
         let given = options.adapter_options();
         if given.is_empty() {
             return Ok(given);
@@ -390,7 +398,8 @@ impl Shared {
         match self.unused_options(adapter, options)?.first().copied() {
             None => Ok(()),
             Some(option) => {
-                let uses = |adapter: &Arc<dyn Adapter>, option| adapter.capabilities().options.contains(&option);
+                let uses =
+                    |adapter: &Arc<dyn Adapter>, option| adapter.capabilities().options.contains(&option);
                 let others = self.adapters.iter().filter(|(_, other)| uses(other, option));
                 let using = others.map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
                 Err(Error::UnusedOption { adapter: adapter.to_owned(), option, using })

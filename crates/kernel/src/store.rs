@@ -9,8 +9,9 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use mainspring_core::{
     ApiKey, Artifact, ArtifactId, Attempt, AttemptId, Binding, Body, Cursor, Damage, Delegation,
-    DelegationId, Digest, Event, Grant, GrantId, Line, LineId, MessageId, NodeId, Point, Position, Rows, Run,
-    RunId, Session, SessionId, StateEntry, StateOutcome, StateSlot, Step, Time, Usage, VersionMismatch,
+    DelegationId, Digest, Event, Grant, GrantId, History, Line, LineId, MessageId, NodeId, Point, Position,
+    Rows, Run, RunId, Session, SessionId, StateEntry, StateOutcome, StateSlot, Step, Time, Usage,
+    VersionMismatch,
 };
 
 mod commit;
@@ -195,6 +196,10 @@ pub trait Store: Send + Sync + 'static {
     /// Lists the ranges of cursors that were lost when the store was restored from a backup. They do not change while
     /// the store is open.
     async fn lost_events(&self) -> Result<Vec<LostEvents>, StoreError>;
+
+    /// Lists the latest histories of the store, oldest first: the last one is that of this process. None if the store does
+    /// not outlive the process. They do not change while the store is open.
+    async fn histories(&self) -> Result<Vec<History>, StoreError>;
 
     /// The position of a session's last event before `before`.
     async fn event_before(&self, session: SessionId, before: Cursor) -> Result<Option<Position>, StoreError>;

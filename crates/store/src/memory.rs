@@ -9,7 +9,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use mainspring_core::{
     ApiKey, Artifact, ArtifactId, Attempt, AttemptId, Binding, Cursor, Delegation, Digest, Event, Grant,
-    GrantId, Line, LineId, MessageId, NodeId, Point, Position, Rows, Run, RunId, Session, SessionId,
+    GrantId, History, Line, LineId, MessageId, NodeId, Point, Position, Rows, Run, RunId, Session, SessionId,
     SessionStatus, StateEntry, StateOutcome, StateSlot, Step, Time, Usage,
 };
 use mainspring_kernel::search::Query;
@@ -349,6 +349,10 @@ impl Store for MemoryStore {
         limit: usize,
     ) -> Result<(Vec<Event>, Cursor), StoreError> {
         self.read(|tables| tables.owner_events(owner, types, after, limit))?
+    }
+
+    async fn histories(&self) -> Result<Vec<History>, StoreError> {
+        Ok(vec![])
     }
 
     async fn lost_events(&self) -> Result<Vec<LostEvents>, StoreError> {

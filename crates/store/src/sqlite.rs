@@ -15,7 +15,7 @@ use std::thread::JoinHandle;
 use async_trait::async_trait;
 use mainspring_core::{
     ApiKey, Artifact, ArtifactId, Attempt, AttemptId, Binding, Cursor, Delegation, Digest, Event, Grant,
-    GrantId, Line, LineId, MessageId, NodeId, Point, Position, Rows, Run, RunId, Session, SessionId,
+    GrantId, History, Line, LineId, MessageId, NodeId, Point, Position, Rows, Run, RunId, Session, SessionId,
     StateEntry, StateOutcome, StateSlot, Step, Time, Usage,
 };
 use mainspring_kernel::search::Query;
@@ -121,6 +121,9 @@ pub struct SqliteStore {
     readers: Option<Readers>,
     writer: Option<JoinHandle<()>>,
 }
+
+/// The number of histories that are kept.
+const KEPT_HISTORIES: i64 = 1_000;
 
 impl SqliteStore {
     /// Opens the database at `path`, or creates it. On an error, an existing file is unchanged.
@@ -268,9 +271,20 @@ fn boot(path: &Path, connection: &Connection, check_due: bool, now: Time) -> rus
     check::crash_check_write(connection, check_due)?;
     backup::remove_old_copies(path, connection, now)?;
     wal::token_renew(connection)?;
+    let last = backup::last_cursor(connection)?.0;
+    history_begin(connection, last)?;
     connection.execute_batch("COMMIT")?;
     connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
-    Ok((boot.cast_unsigned(), backup::last_cursor(connection)?.0))
+    Ok((boot.cast_unsigned(), last))
+}
+
+/// Begins the history of this process after the cursor `last`. Forgets all but the latest ones, so that a database that is
+/// opened for each command does not grow.
+fn history_begin(connection: &Connection, last: u64) -> rusqlite::Result<()> {
+    let begin = "INSERT INTO histories (token, after_seq) VALUES (lower(hex(randomblob(8))), ?1)";
+    connection.execute(begin, [last.cast_signed()])?;
+    let forget = "DELETE FROM histories WHERE id <= (SELECT max(id) FROM histories) - ?1";
+    connection.execute(forget, [KEPT_HISTORIES]).map(drop)
 }
 
 #[async_trait]
@@ -457,6 +471,10 @@ impl Store for SqliteStore {
 
     async fn lost_events(&self) -> Result<Vec<LostEvents>, StoreError> {
         self.read(read::events::lost_events).await
+    }
+
+    async fn histories(&self) -> Result<Vec<History>, StoreError> {
+        self.read(read::events::histories).await
     }
 
     async fn event_last(&self) -> Result<Cursor, StoreError> {

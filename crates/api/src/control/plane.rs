@@ -126,6 +126,11 @@ impl ControlError {
         self.code == Self::NOT_FOUND
     }
 
+    /// True when stored data that is needed is damaged.
+    pub fn is_corrupt(&self) -> bool {
+        self.code == "corrupt"
+    }
+
     /// True when the requested events were pruned.
     pub fn is_cursor_expired(&self) -> bool {
         self.code == Self::CURSOR_EXPIRED

@@ -16,6 +16,7 @@ mod docs;
 mod doctor;
 mod full_disk;
 mod guests;
+mod history;
 mod http;
 mod import;
 mod jsonl;

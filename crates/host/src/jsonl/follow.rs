@@ -101,6 +101,7 @@ pub(super) async fn follow(shared: &Arc<Shared>, query: Arc<Query>, accepted: Ac
         // A replayed run is sent from its beginning.
         only: replayed.then_some(id),
         from: (!replayed).then_some(position),
+        history: None,
         following: mine,
         wake: Arc::default(),
         pending: None,
@@ -156,6 +157,8 @@ struct Reader {
     session: SessionId,
     only: Option<RunId>,
     from: Option<Position>,
+    /// The history that `from` is of.
+    history: Option<String>,
     following: Arc<Mutex<Following>>,
     /// Notified when a query was removed from `following`.
     wake: Arc<Notify>,
@@ -182,6 +185,7 @@ impl Reader {
                 Some(Ok(item)) => self.item(item).await,
                 Some(Err(error)) if error.is_gone() => {
                     self.from = events.position();
+                    self.history = events.history().map(str::to_owned);
                     if !self.shared.link.renewed(no).await {
                         // `Jsonl::finish` ends the remaining queries.
                         return self.flush().await;
@@ -205,7 +209,7 @@ impl Reader {
             None => client.session_events(&self.session.to_string(), self.from.unwrap_or(Position::START)),
         };
         // On a lost connection the link supplies the next server.
-        (events.give_up_after(1), no)
+        (events.give_up_after(1).in_history(self.history.clone()), no)
     }
 
     /// True once the reader has no queries. From then on none can join.

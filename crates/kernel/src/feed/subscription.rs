@@ -172,6 +172,12 @@ impl Subscription {
         self.resume(now)
     }
 
+    /// Begins with a reset: what the reader has read before is not of this history.
+    pub fn restarted(self) -> Self {
+        let now = self.feed.position();
+        self.restart(now)
+    }
+
     /// Sets whether the reader is not the session's owner.
     pub(crate) fn with_guest(mut self, guest: bool) -> Self {
         self.guest = guest;

@@ -367,32 +367,36 @@ fn a_start_records_that_process_local_bindings_are_stale() {
         [(Fidelity::Native, false), (Fidelity::Reconstructed, true), (Fidelity::None, true)]
     {
         let disk = Disk::sqlite();
-        run_process(async {
-            let (world, mut control) = world(disk.clone(), 1).await;
-            // A session that has ended its work, and one that the crash interrupts.
-            for key in ["idle", "busy"] {
-                let run = world.send(puppet_request(key, "one")).await.unwrap().run;
-                let execution = control.next().await;
-                execution.handle.record(vec![binding_opened(key, fidelity)]).await.unwrap();
-                if key == "idle" {
-                    execution.end(End::succeeded());
-                    world.ended(run.id).await;
-                }
-            }
-        });
+        run_process(open_idle_and_busy(disk.clone(), fidelity));
         // The second start finds nothing to do.
         for seed in [2, 3] {
-            run_process(async {
-                let (world, _control) = world(disk.clone(), seed).await;
-                for key in ["idle", "busy"] {
-                    let expected = if is_lost { BindingStatus::Stale } else { BindingStatus::Active };
-                    assert_eq!(bindings(&world, key).await[0].status, expected, "{fidelity:?} {key}");
-                    let events = events_text(&world.events(key).await);
-                    let recorded = events.matches("binding.stale").count();
-                    assert_eq!(recorded, usize::from(is_lost), "{fidelity:?} {key}: {events}");
-                }
-            });
+            run_process(check_bindings_after_start(disk.clone(), seed, fidelity, is_lost));
         }
+    }
+}
+
+/// Opens a binding in a session that has ended its work, and one in a session that the crash interrupts.
+async fn open_idle_and_busy(disk: Disk, fidelity: Fidelity) {
+    let (world, mut control) = world(disk, 1).await;
+    for key in ["idle", "busy"] {
+        let run = world.send(puppet_request(key, "one")).await.unwrap().run;
+        let execution = control.next().await;
+        execution.handle.record(vec![binding_opened(key, fidelity)]).await.unwrap();
+        if key == "idle" {
+            execution.end(End::succeeded());
+            world.ended(run.id).await;
+        }
+    }
+}
+
+async fn check_bindings_after_start(disk: Disk, seed: u64, fidelity: Fidelity, is_lost: bool) {
+    let (world, _control) = world(disk, seed).await;
+    for key in ["idle", "busy"] {
+        let expected = if is_lost { BindingStatus::Stale } else { BindingStatus::Active };
+        assert_eq!(bindings(&world, key).await[0].status, expected, "{fidelity:?} {key}");
+        let events = events_text(&world.events(key).await);
+        let recorded = events.matches("binding.stale").count();
+        assert_eq!(recorded, usize::from(is_lost), "{fidelity:?} {key}: {events}");
     }
 }
 

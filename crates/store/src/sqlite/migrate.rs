@@ -31,6 +31,7 @@ const MIGRATIONS: &[(u32, &str)] = &[
     (27, include_str!("../../migrations/0027_approvals.sql")),
     (28, include_str!("../../migrations/0028_unknown_usage.sql")),
     (29, include_str!("../../migrations/0029_more_checksums.sql")),
+    (32, include_str!("../../migrations/0032_histories.sql")),
 ];
 
 /// The schema version this program writes.

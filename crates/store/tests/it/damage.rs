@@ -27,7 +27,7 @@ async fn fill(folder: &Path) {
         let said = message(n.into(), 1, &format!("word text-of-message-{n}"));
         let completed = Body::MessageCompleted { message: Arc::new(said.clone()), parent_id: None };
         rows.push(row_message(said, Some(point(1, n - 1))));
-        events.push(event(n.into(), completed));
+        events.push(NewEvent { pos: u64::from(n - 1) * 10, ..event(n.into(), completed) });
         let noted = Body::ProgressUpdated { text: format!("text-of-event-{n}") };
         events.push(NewEvent { pos: u64::from(n) * 10, ..event(u64::from(n) + 10, noted) });
     }
@@ -73,7 +73,7 @@ fn flip(folder: &Path, text: &str) -> SqliteStore {
     sqlite_open(folder)
 }
 
-fn named(kind: &str, id: impl ToString, index: usize, damaged: &[Damage]) {
+fn named(kind: &str, id: &impl ToString, index: usize, damaged: &[Damage]) {
     let [damage] = damaged else { panic!("{damaged:?}") };
     assert_eq!((damage.kind.as_str(), damage.id.clone(), damage.index), (kind, Some(id.to_string()), index));
     assert!(damage.message.contains("does not match its checksum: restore a backup"), "{damage:?}");
@@ -85,7 +85,7 @@ async fn a_damaged_message_leaves_a_path_and_a_tree_readable() {
     fill(folder.path()).await;
     let store = flip(folder.path(), "text-of-message-3");
     let whole = store.path(point(1, 4), None, 10).await.unwrap();
-    named("message", message_id(3), 2, &whole.damaged);
+    named("message", &message_id(3), 2, &whole.damaged);
     let ids: Vec<_> = whole.iter().map(|placed| placed.message.id).collect();
     assert_eq!(ids, [1, 2, 4, 5].map(message_id));
     assert!(matches!(whole.intact().unwrap_err().into(), StoreError::Corrupt(_)));
@@ -100,7 +100,7 @@ async fn a_damaged_message_leaves_a_path_and_a_tree_readable() {
     }
     assert_eq!((read.as_slice(), damaged.len()), (&[5, 4, 2, 1].map(message_id)[..], 1));
     let tree = store.tree_page(session_id(1), None, 3).await.unwrap();
-    named("message", message_id(3), 2, &tree.damaged);
+    named("message", &message_id(3), 2, &tree.damaged);
     assert_eq!(tree.iter().map(|row| row.message.id).collect::<Vec<_>>(), [1, 2, 4].map(message_id));
     assert_eq!(tree[2].parent, Some(message_id(3)), "its place is known");
     let rest = store.tree_page(session_id(1), Some(tree[2].point), 3).await.unwrap();
@@ -110,7 +110,7 @@ async fn a_damaged_message_leaves_a_path_and_a_tree_readable() {
     assert!(matches!(&one, StoreError::Corrupt(told) if told.contains(&message_id(3).to_string())), "{one}");
     let found = store.search_messages(OWNER, &Query::parse("word").unwrap(), None, 9).await.unwrap();
     assert_eq!(found.len(), 4);
-    named("message", message_id(3), 2, &found.damaged);
+    named("message", &message_id(3), 2, &found.damaged);
 }
 
 #[tokio::test]
@@ -160,6 +160,23 @@ async fn a_damaged_position_is_bounded_by_its_neighbours() {
 }
 
 #[tokio::test]
+async fn each_start_begins_a_history_after_the_last_event() {
+    let folder = tempfile::tempdir().unwrap();
+    fill(folder.path()).await;
+    let second = sqlite_open(folder.path()).histories().await.unwrap();
+    let [first, own] = &second[..] else { panic!("{second:?}") };
+    assert_eq!((first.after, own.after), (Cursor(0), Cursor(10)));
+    assert_ne!(first.token, own.token);
+    let third = sqlite_open(folder.path()).histories().await.unwrap();
+    assert_eq!((&third[..2], third[2].after), (&second[..], Cursor(10)));
+    let database = rusqlite::Connection::open(folder.path().join("test.sqlite3")).unwrap();
+    database.execute_batch("UPDATE histories SET id = id + 5000 WHERE id = 3").unwrap();
+    database.close().unwrap();
+    let kept = sqlite_open(folder.path()).histories().await.unwrap();
+    assert_eq!(kept.len(), 2, "only the latest are kept");
+}
+
+#[tokio::test]
 async fn every_list_names_its_damaged_row() {
     let folder = tempfile::tempdir().unwrap();
     fill(folder.path()).await;
@@ -176,26 +193,26 @@ async fn every_list_names_its_damaged_row() {
     let runs = RunPage { owner: OWNER.into(), session: None, status: None, before: None, limit: 2 };
     let page = store.run_page(&runs).await.unwrap();
     assert_eq!(page.iter().map(|run| run.id).collect::<Vec<_>>(), [3, 1].map(run_id));
-    named("run", run_id(2), 1, &page.damaged);
+    named("run", &run_id(2), 1, &page.damaged);
     let attempts = store.attempts(run_id(1)).await.unwrap();
     assert_eq!(attempts.len(), 2);
-    named("attempt", attempt_id(2), 1, &attempts.damaged);
+    named("attempt", &attempt_id(2), 1, &attempts.damaged);
     let steps = store.steps(run_id(1)).await.unwrap();
     assert_eq!(steps.len(), 2);
-    named("step", step_id(2), 1, &steps.damaged);
+    named("step", &step_id(2), 1, &steps.damaged);
     let artifacts = ArtifactPage { session: session_id(1), run: None, before: None, limit: 2 };
     let page = store.artifact_page(&artifacts).await.unwrap();
     assert_eq!(page.iter().map(|artifact| artifact.id).collect::<Vec<_>>(), [3, 1].map(artifact_id));
-    named("artifact", artifact_id(2), 1, &page.damaged);
+    named("artifact", &artifact_id(2), 1, &page.damaged);
     let state = StateAt::Session { session: session_id(1), at: None };
     let page = store.state_page(&state, None, 2).await.unwrap();
     assert_eq!(page.iter().map(|entry| entry.key.as_str()).collect::<Vec<_>>(), ["key-1", "key-3"]);
-    named("state", "key-2", 1, &page.damaged);
+    named("state", &"key-2", 1, &page.damaged);
     let of = SessionsOf::Owner(OWNER.into());
     let sessions = SessionPage { of, pinned: None, status: None, surface_kind: None, before: None, limit: 9 };
     let page = store.session_page(&sessions).await.unwrap();
     assert_eq!(page.iter().map(|(session, _)| session.id).collect::<Vec<_>>(), [3, 1].map(session_id));
-    named("session", session_id(2), 1, &page.damaged);
+    named("session", &session_id(2), 1, &page.damaged);
     let found = store.search_titles(OWNER, &Query::parse("title").unwrap(), None, 9).await.unwrap();
     assert_eq!(found.iter().map(|session| session.id).collect::<Vec<_>>(), [3, 1].map(session_id));
     assert_eq!(found.damaged.len(), 1);
@@ -213,7 +230,7 @@ async fn a_session_is_listed_although_its_latest_run_is_damaged() {
     let page = store.session_page(&sessions).await.unwrap();
     assert_eq!(page.len(), 3);
     assert_eq!(page[2].1, None);
-    named("run", run_id(3), 2, &page.damaged);
+    named("run", &run_id(3), 2, &page.damaged);
     assert!(page.damaged[0].message.starts_with(&format!("the latest run of session {}", session_id(1))));
     // The events of a damaged run are read as before.
     let events = store.events_after(session_id(1), None, Cursor(0), 99).await.unwrap();

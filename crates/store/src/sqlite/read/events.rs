@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use mainspring_core::{
-    Block, Body, Cursor, Event, EventId, Message, MessageId, Position, RunId, SessionId, Time,
+    Block, Body, Cursor, Event, EventId, History, Message, MessageId, Position, RunId, SessionId, Time,
 };
 use mainspring_kernel::store::{LostEvents, StoreError};
 use rusqlite::{Connection, Row, ToSql, params};
@@ -172,6 +172,13 @@ pub(in super::super) fn lost_events(connection: &Connection) -> Result<Vec<LostE
     let sql = "SELECT after_seq, until_seq FROM lost_events ORDER BY after_seq";
     query_all(connection, sql, [], |columns| {
         Ok(LostEvents { after: Cursor(columns.number()?), until: Cursor(columns.number()?) })
+    })
+}
+
+pub(in super::super) fn histories(connection: &Connection) -> Result<Vec<History>, StoreError> {
+    let sql = "SELECT token, after_seq FROM histories ORDER BY id";
+    query_all(connection, sql, [], |columns| {
+        Ok(History { token: columns.get()?, after: Cursor(columns.number()?) })
     })
 }
 
