@@ -32,7 +32,7 @@ impl EventsQuery {
     }
 }
 
-/// Decides if a subscription keeps its session in memory.
+/// Whether a subscription keeps its session in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]

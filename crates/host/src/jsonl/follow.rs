@@ -84,14 +84,14 @@ pub(super) async fn follow(shared: &Arc<Shared>, query: Arc<Query>, accepted: Ac
                 return;
             }
         }
-        let mine = Arc::new(Mutex::new(Following {
+        let new = Arc::new(Mutex::new(Following {
             translators: HashMap::from([(id, translator)]),
             ..Following::default()
         }));
         if !replayed && !followers.contains_key(&session) {
-            followers.insert(session, mine.clone());
+            followers.insert(session, new.clone());
         }
-        mine
+        new
     };
     let owner = query.owner.clone();
     let mut reader = Reader {
