@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mainspring_core::{
-    ExternalRef, LegacyAlias, Message, MessageId, Position, Run, RunOptions, Session, SessionId,
+    Damage, ExternalRef, LegacyAlias, Message, MessageId, Position, Run, RunOptions, Session, SessionId,
     SessionStatus, Usage, Visibility,
 };
 use serde::{Deserialize, Serialize};
@@ -315,6 +315,10 @@ pub struct Snapshot {
     pub partial: Vec<OpenText>,
     /// The current position of the session's event stream.
     pub position: Position,
+    /// Damaged messages: their index is that among `messages`, or their number if the message is one of `pending`.
+    /// Absent if there is none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub damaged: Vec<Damage>,
 }
 
 /// The usage of a session: of all its runs, including those on abandoned branches, and of the runs that they

@@ -10,9 +10,11 @@ pub mod allow;
 pub mod approval;
 pub mod attempt;
 pub mod binding;
+mod damage;
 pub mod delegation;
 pub mod digest;
 pub mod event;
+pub mod history;
 pub mod id_prefix;
 pub mod ids;
 pub mod limits;
@@ -47,6 +49,7 @@ pub use approval::{
 };
 pub use attempt::{Attempt, Cancellation};
 pub use binding::{Binding, BindingStatus, Fidelity};
+pub use damage::{Damage, Rows};
 pub use delegation::{
     Delegation, DelegationMode, DelegationResult, DelegationStatus, DoneEffect, NewDelegation,
 };
@@ -55,6 +58,7 @@ pub use event::{
     BadPosition, Body, CancelReason, Close, Cursor, Event, LiveEvent, PROTOCOL_VERSION, Position, Proof,
     SessionChange, ToolEnd, ToolOutcome,
 };
+pub use history::History;
 pub use id_prefix::{BadIdPrefix, IdKind, IdPrefix};
 pub use ids::{
     ArtifactId, AttemptId, BadId, BindingId, DelegationId, EventId, GoalId, GrantId, KeyId, LineId,

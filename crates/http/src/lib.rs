@@ -236,6 +236,7 @@ impl Http {
         let bounded = resources
             .route(mcp::PATH, post(mcp::mcp_message))
             .layer(middleware::from_fn_with_state(self.clone(), strict::refuse_unknown_input))
+            .layer(middleware::from_fn_with_state(self.clone(), watch::add_history))
             .layer(middleware::from_fn_with_state(self.clone(), watch::admit));
         open.merge(bounded)
             .fallback(problem::no_such_endpoint)

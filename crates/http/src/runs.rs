@@ -203,8 +203,7 @@ pub(super) async fn run_attempts(
     Authenticated(caller): Authenticated,
     RunPath(run): RunPath,
 ) -> Result<Json<Page<Attempt>>, Problem> {
-    let items = http.kernel.run_attempts(&caller, run).await?;
-    Ok(Json(Page::single(items)))
+    Ok(Json(http.kernel.run_attempts(&caller, run).await?.into()))
 }
 
 /// Returns an attempt, which names its run
@@ -244,8 +243,7 @@ pub(super) async fn run_steps(
     Authenticated(caller): Authenticated,
     RunPath(run): RunPath,
 ) -> Result<Json<Page<Step>>, Problem> {
-    let items = http.kernel.run_steps(&caller, run).await?;
-    Ok(Json(Page::single(items)))
+    Ok(Json(http.kernel.run_steps(&caller, run).await?.into()))
 }
 
 /// Lists the processes that the turns of a run left running and that still run

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use axum::body::{Body, HttpBody};
 use axum::extract::{FromRequestParts, MatchedPath, Request, State};
-use axum::http::StatusCode;
 use axum::http::request::Parts;
+use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use mainspring_kernel::quotas::{NotTaken, PoolPermit};
@@ -16,6 +16,9 @@ use crate::access::Authenticated;
 use crate::problem::ProblemCode;
 use crate::slow_body::{SlowBody, TooSlow};
 use crate::{Http, Problem};
+
+/// The header that names the history of the events.
+const HISTORY_HEADER: HeaderName = HeaderName::from_static("mainspring-history");
 
 /// The place of a request among those that are handled at the same time. Middleware holds it until the response begins.
 #[derive(Debug, Clone, Default)]
@@ -75,6 +78,15 @@ fn not_admitted(http: &Http, refused: NotTaken) -> Problem {
             Problem::transient(StatusCode::SERVICE_UNAVAILABLE, "overloaded", detail)
         }
     }
+}
+
+/// Names the history of the events in each response.
+pub(super) async fn add_history(State(http): State<Http>, request: Request, next: Next) -> Response {
+    let mut response = next.run(request).await;
+    if let Some(history) = http.kernel.history().and_then(|token| HeaderValue::from_str(token).ok()) {
+        response.headers_mut().insert(HISTORY_HEADER, history);
+    }
+    response
 }
 
 /// Counts and times responses. In debug builds, checks that the OpenAPI document lists each problem.

@@ -301,12 +301,13 @@ impl Actor {
     /// Returns the time of the next due action; the far future if there is none.
     fn deadline(&self) -> Time {
         let order = self.next_order().map(|(_, at)| at);
-        [self.unload_at(), order, self.expiry()].into_iter().flatten().min().unwrap_or(Time(i64::MAX))
+        [order, self.expiry()].into_iter().flatten().min().unwrap_or(Time(i64::MAX))
     }
 
     /// Returns the moment of the next action that is due after a duration; never if there is none.
     fn deadline_moment(&self) -> Moment {
-        [self.kill_at(), self.time_limit()].into_iter().flatten().min().unwrap_or(Moment::NEVER)
+        let due = [self.kill_at(), self.time_limit(), self.unload_at()];
+        due.into_iter().flatten().min().unwrap_or(Moment::NEVER)
     }
 
     /// Stops before the session is served, and refuses every command with `error`.

@@ -1,8 +1,8 @@
 //! Errors of the kernel: a stable code, and a message that names the object and the remedy.
 
 use mainspring_core::{
-    BadIdPrefix, BadName, Cost, Cursor, MessageId, NotListed, Position, Refusal, Resource, RunId, RunOption,
-    RunStatus, SessionId, Spend, UsageReports, VersionMismatch,
+    BadIdPrefix, BadName, Cost, Cursor, Damage, MessageId, NotListed, Position, Refusal, Resource, RunId,
+    RunOption, RunStatus, SessionId, Spend, UsageReports, VersionMismatch,
 };
 
 use crate::folders::FolderRefusal;
@@ -430,6 +430,12 @@ impl From<BadIdPrefix> for Error {
 impl From<VersionMismatch> for Error {
     fn from(mismatch: VersionMismatch) -> Self {
         Self::Changed { expected: mismatch.expected, now: mismatch.current }
+    }
+}
+
+impl From<Damage> for Error {
+    fn from(damage: Damage) -> Self {
+        Self::Corrupt(damage.message)
     }
 }
 

@@ -8,7 +8,9 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-use mainspring_core::{Cursor, Limits, ModelList, NodeId, Resource, RunLimits, RunOptions, SessionId, Time};
+use mainspring_core::{
+    Cursor, History, Limits, ModelList, NodeId, Resource, RunLimits, RunOption, RunOptions, SessionId, Time,
+};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
@@ -131,6 +133,7 @@ pub(crate) struct Shared {
     pub(crate) logins: logins::Logins,
     /// The cursors of events that were lost with a restore.
     lost_events: Vec<LostEvents>,
+    histories: Vec<History>,
     /// When a stopping process gives up changes that cannot be stored; set by the first drain.
     pub(crate) stop_by: OnceLock<Moment>,
     /// Notified whenever an API key is revoked.
@@ -151,7 +154,7 @@ impl Kernel {
     ) -> Result<Self, Error> {
         let adapters: BTreeMap<_, _> =
             adapters.into_iter().map(|adapter| (adapter.capabilities().adapter, adapter)).collect();
-        let lost_events = store.lost_events().await?;
+        let (lost_events, histories) = (store.lost_events().await?, store.histories().await?);
         let (dirty, flushes) = mpsc::unbounded_channel();
         let tasks = Tasks::default();
         let store_health = Arc::<StoreHealth>::default();
@@ -193,6 +196,7 @@ impl Kernel {
             store_health: store_health.clone(),
             logins: logins::Logins::default(),
             lost_events,
+            histories,
             stop_by: OnceLock::new(),
             keys_revoked: watch::Sender::new(()),
             agent_tokens: Arc::default(),
@@ -404,14 +408,27 @@ impl Shared {
         self.adapters.get(adapter).is_some_and(|adapter| adapter.capabilities().supports_client_tools)
     }
 
+    /// Lists the options that are set and that an adapter does not use.
+    pub(crate) fn unused_options(
+        &self,
+        adapter: &str,
+        options: &RunOptions,
+    ) -> Result<Vec<RunOption>, Error> {
+        let given = options.adapter_options();
+        if given.is_empty() {
+            return Ok(given);
+        }
+        let used = self.adapter(adapter)?.capabilities().options;
+        Ok(given.into_iter().filter(|option| !used.contains(option)).collect())
+    }
+
     /// Refuses options that an adapter does not use.
     pub(crate) fn check_used(&self, adapter: &str, options: &RunOptions) -> Result<(), Error> {
-        let uses = |adapter: &Arc<dyn Adapter>, option| adapter.capabilities().options.contains(&option);
-        let given = options.adapter_options();
-        let used = self.adapter(adapter)?;
-        match given.into_iter().find(|option| !uses(used, *option)) {
+        match self.unused_options(adapter, options)?.first().copied() {
             None => Ok(()),
             Some(option) => {
+                let uses =
+                    |adapter: &Arc<dyn Adapter>, option| adapter.capabilities().options.contains(&option);
                 let others = self.adapters.iter().filter(|(_, other)| uses(other, option));
                 let using = others.map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
                 Err(Error::UnusedOption { adapter: adapter.to_owned(), option, using })

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use mainspring_core::{
     ApiKey, Artifact, ArtifactId, Attempt, AttemptId, Binding, Cursor, Delegation, Digest, Event, Grant,
-    GrantId, KeyId, Line, LineId, MessageId, NodeId, Point, Position, Run, RunId, Session, SessionId,
-    SessionStatus, Spend, StateEntry, StateOutcome, StateSlot, Step, Time, Usage,
+    GrantId, History, KeyId, Line, LineId, MessageId, NodeId, Point, Position, Rows, Run, RunId, Session,
+    SessionId, SessionStatus, Spend, StateEntry, StateOutcome, StateSlot, Step, Time, Usage,
 };
 use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{
@@ -219,8 +219,8 @@ impl Store for MemoryStore {
         self.read(|tables| tables.session_find(owner, by))
     }
 
-    async fn session_page(&self, page: &SessionPage) -> Result<Vec<(Session, Option<Run>)>, StoreError> {
-        self.read(|tables| tables.session_page(page))
+    async fn session_page(&self, page: &SessionPage) -> Result<Rows<(Session, Option<Run>)>, StoreError> {
+        self.read(|tables| tables.session_page(page).into())
     }
 
     async fn run_get(&self, run: RunId) -> Result<Option<Run>, StoreError> {
@@ -236,13 +236,14 @@ impl Store for MemoryStore {
         self.read(|tables| tables.run_by_request(owner, client, request))
     }
 
-    async fn run_page(&self, page: &RunPage) -> Result<Vec<Run>, StoreError> {
-        self.read(|tables| tables.run_page(page))
+    async fn run_page(&self, page: &RunPage) -> Result<Rows<Run>, StoreError> {
+        self.read(|tables| tables.run_page(page).into())
     }
 
-    async fn attempts(&self, run: RunId) -> Result<Vec<Attempt>, StoreError> {
+    async fn attempts(&self, run: RunId) -> Result<Rows<Attempt>, StoreError> {
         self.read(|tables| {
-            tables.attempts.range((run, 0)..=(run, u32::MAX)).map(|(_, attempt)| attempt.clone()).collect()
+            let of_run = tables.attempts.range((run, 0)..=(run, u32::MAX));
+            of_run.map(|(_, attempt)| Ok(attempt.clone())).collect()
         })
     }
 
@@ -308,12 +309,12 @@ impl Store for MemoryStore {
         self.read(|tables| tables.delegated_usage(session))
     }
 
-    async fn steps(&self, run: RunId) -> Result<Vec<Step>, StoreError> {
+    async fn steps(&self, run: RunId) -> Result<Rows<Step>, StoreError> {
         self.read(|tables| {
             let mut steps: Vec<Step> =
                 tables.steps.values().filter(|step| step.run == run).cloned().collect();
             steps.sort_by_key(|step| (step.no, step.completed_at, step.id));
-            steps
+            steps.into()
         })
     }
 
@@ -350,6 +351,10 @@ impl Store for MemoryStore {
         self.read(|tables| tables.owner_events(owner, types, after, limit))?
     }
 
+    async fn histories(&self) -> Result<Vec<History>, StoreError> {
+        Ok(vec![])
+    }
+
     async fn lost_events(&self) -> Result<Vec<LostEvents>, StoreError> {
         Ok(self.inner.lock().lost.clone())
     }
@@ -367,8 +372,8 @@ impl Store for MemoryStore {
         tip: Point,
         before: Option<u32>,
         limit: usize,
-    ) -> Result<Vec<PlacedMessage>, StoreError> {
-        self.read(|tables| tables.path(tip, before, limit))?
+    ) -> Result<Rows<PlacedMessage>, StoreError> {
+        Ok(self.read(|tables| tables.path(tip, before, limit))??.into())
     }
 
     async fn message_get(
@@ -401,7 +406,7 @@ impl Store for MemoryStore {
         session: SessionId,
         at: Option<Point>,
         limit: usize,
-    ) -> Result<Vec<PlacedMessage>, StoreError> {
+    ) -> Result<Vec<MessageId>, StoreError> {
         self.read(|tables| tables.children(session, at, limit))?
     }
 
@@ -415,8 +420,8 @@ impl Store for MemoryStore {
         query: &Query,
         before: Option<(Time, SessionId)>,
         limit: usize,
-    ) -> Result<Vec<Session>, StoreError> {
-        self.read(|tables| tables.search_titles(owner, query, before, limit))
+    ) -> Result<Rows<Session>, StoreError> {
+        self.read(|tables| tables.search_titles(owner, query, before, limit).into())
     }
 
     async fn search_messages(
@@ -425,8 +430,8 @@ impl Store for MemoryStore {
         query: &Query,
         before: Option<u64>,
         limit: usize,
-    ) -> Result<Vec<FoundMessage>, StoreError> {
-        self.read(|tables| tables.search_messages(owner, query, before, limit))
+    ) -> Result<Rows<FoundMessage>, StoreError> {
+        self.read(|tables| tables.search_messages(owner, query, before, limit).into())
     }
 
     async fn session_exists(&self, session: SessionId) -> Result<bool, StoreError> {
@@ -452,8 +457,8 @@ impl Store for MemoryStore {
         session: SessionId,
         after: Option<Point>,
         limit: usize,
-    ) -> Result<Vec<TreeRow>, StoreError> {
-        self.read(|tables| tables.tree_page(session, after, limit))?
+    ) -> Result<Rows<TreeRow>, StoreError> {
+        Ok(self.read(|tables| tables.tree_page(session, after, limit))??.into())
     }
 
     async fn state_get(&self, at: &StateAt, key: &str) -> Result<StateSlot, StoreError> {
@@ -465,11 +470,11 @@ impl Store for MemoryStore {
         at: &StateAt,
         after: Option<&str>,
         limit: usize,
-    ) -> Result<Vec<StateEntry>, StoreError> {
+    ) -> Result<Rows<StateEntry>, StoreError> {
         let mut entries = self.read(|tables| tables.state_all(at))??;
         entries.retain(|entry| after.is_none_or(|after| entry.key.as_str() > after));
         entries.truncate(limit);
-        Ok(entries)
+        Ok(entries.into())
     }
 
     async fn state_count(&self, at: &StateAt) -> Result<usize, StoreError> {
@@ -484,8 +489,8 @@ impl Store for MemoryStore {
         self.read(|tables| tables.artifact_get(artifact))
     }
 
-    async fn artifact_page(&self, page: &ArtifactPage) -> Result<Vec<Artifact>, StoreError> {
-        self.read(|tables| tables.artifact_page(page))
+    async fn artifact_page(&self, page: &ArtifactPage) -> Result<Rows<Artifact>, StoreError> {
+        self.read(|tables| tables.artifact_page(page).into())
     }
 
     async fn blob_page(&self, after: Option<&str>, limit: usize) -> Result<Vec<(String, u64)>, StoreError> {

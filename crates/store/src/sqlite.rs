@@ -15,8 +15,8 @@ use std::thread::JoinHandle;
 use async_trait::async_trait;
 use mainspring_core::{
     ApiKey, Artifact, ArtifactId, Attempt, AttemptId, Binding, Cursor, Delegation, Digest, Event, Grant,
-    GrantId, KeyId, Line, LineId, MessageId, NodeId, Point, Position, Run, RunId, Session, SessionId, Spend,
-    StateEntry, StateOutcome, StateSlot, Step, Time, Usage,
+    GrantId, History, KeyId, Line, LineId, MessageId, NodeId, Point, Position, Rows, Run, RunId, Session,
+    SessionId, Spend, StateEntry, StateOutcome, StateSlot, Step, Time, Usage,
 };
 use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{
@@ -123,6 +123,9 @@ pub struct SqliteStore {
     readers: Option<Readers>,
     writer: Option<JoinHandle<()>>,
 }
+
+/// The number of histories that are kept.
+const KEPT_HISTORIES: i64 = 1_000;
 
 impl SqliteStore {
     /// Opens the database at `path`, or creates it. On an error, an existing file is unchanged.
@@ -274,9 +277,20 @@ fn boot(path: &Path, connection: &Connection, check_due: bool, now: Time) -> rus
     check::crash_check_write(connection, check_due)?;
     backup::remove_old_copies(path, connection, now)?;
     wal::token_renew(connection)?;
+    let last = backup::last_cursor(connection)?.0;
+    history_begin(connection, last)?;
     connection.execute_batch("COMMIT")?;
     connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
-    Ok((boot.cast_unsigned(), backup::last_cursor(connection)?.0))
+    Ok((boot.cast_unsigned(), last))
+}
+
+/// Begins the history of this process after the cursor `last`. Forgets all but the latest ones, so that a database that is
+/// opened for each command does not grow.
+fn history_begin(connection: &Connection, last: u64) -> rusqlite::Result<()> {
+    let begin = "INSERT INTO histories (token, after_seq) VALUES (lower(hex(randomblob(8))), ?1)";
+    connection.execute(begin, [last.cast_signed()])?;
+    let forget = "DELETE FROM histories WHERE id <= (SELECT max(id) FROM histories) - ?1";
+    connection.execute(forget, [KEPT_HISTORIES]).map(drop)
 }
 
 #[async_trait]
@@ -343,7 +357,7 @@ impl Store for SqliteStore {
         self.read(move |connection| read::sessions::session_find(connection, &owner, &by)).await
     }
 
-    async fn session_page(&self, page: &SessionPage) -> Result<Vec<(Session, Option<Run>)>, StoreError> {
+    async fn session_page(&self, page: &SessionPage) -> Result<Rows<(Session, Option<Run>)>, StoreError> {
         let page = page.clone();
         self.read(move |connection| read::sessions::session_page(connection, &page)).await
     }
@@ -362,12 +376,12 @@ impl Store for SqliteStore {
         self.read(move |connection| read::runs::run_by_request(connection, &owner, &client, &request)).await
     }
 
-    async fn run_page(&self, page: &RunPage) -> Result<Vec<Run>, StoreError> {
+    async fn run_page(&self, page: &RunPage) -> Result<Rows<Run>, StoreError> {
         let page = page.clone();
         self.read(move |connection| read::runs::run_page(connection, &page)).await
     }
 
-    async fn attempts(&self, run: RunId) -> Result<Vec<Attempt>, StoreError> {
+    async fn attempts(&self, run: RunId) -> Result<Rows<Attempt>, StoreError> {
         self.read(move |connection| read::runs::attempts(connection, run)).await
     }
 
@@ -425,7 +439,7 @@ impl Store for SqliteStore {
         self.read(move |connection| read::runs::delegated_usage(connection, session)).await
     }
 
-    async fn steps(&self, run: RunId) -> Result<Vec<Step>, StoreError> {
+    async fn steps(&self, run: RunId) -> Result<Rows<Step>, StoreError> {
         self.read(move |connection| steps::steps(connection, run)).await
     }
 
@@ -471,6 +485,10 @@ impl Store for SqliteStore {
         self.read(read::events::lost_events).await
     }
 
+    async fn histories(&self) -> Result<Vec<History>, StoreError> {
+        self.read(read::events::histories).await
+    }
+
     async fn event_last(&self) -> Result<Cursor, StoreError> {
         self.read(read::events::event_last).await
     }
@@ -484,7 +502,7 @@ impl Store for SqliteStore {
         tip: Point,
         before: Option<u32>,
         limit: usize,
-    ) -> Result<Vec<PlacedMessage>, StoreError> {
+    ) -> Result<Rows<PlacedMessage>, StoreError> {
         self.read(move |connection| read::tree::path(connection, tip, before, limit)).await
     }
 
@@ -518,7 +536,7 @@ impl Store for SqliteStore {
         session: SessionId,
         at: Option<Point>,
         limit: usize,
-    ) -> Result<Vec<PlacedMessage>, StoreError> {
+    ) -> Result<Vec<MessageId>, StoreError> {
         self.read(move |connection| read::tree::children(connection, session, at, limit)).await
     }
 
@@ -538,7 +556,7 @@ impl Store for SqliteStore {
         query: &Query,
         before: Option<(Time, SessionId)>,
         limit: usize,
-    ) -> Result<Vec<Session>, StoreError> {
+    ) -> Result<Rows<Session>, StoreError> {
         let (owner, query) = (owner.to_owned(), query.clone());
         self.read(move |connection| read::search::search_titles(connection, &owner, &query, before, limit))
             .await
@@ -550,7 +568,7 @@ impl Store for SqliteStore {
         query: &Query,
         before: Option<u64>,
         limit: usize,
-    ) -> Result<Vec<FoundMessage>, StoreError> {
+    ) -> Result<Rows<FoundMessage>, StoreError> {
         let (owner, query) = (owner.to_owned(), query.clone());
         let read = move |connection: &Connection| {
             read::search::search_messages(connection, &owner, &query, before, limit)
@@ -575,7 +593,7 @@ impl Store for SqliteStore {
         session: SessionId,
         after: Option<Point>,
         limit: usize,
-    ) -> Result<Vec<TreeRow>, StoreError> {
+    ) -> Result<Rows<TreeRow>, StoreError> {
         self.read(move |connection| read::tree::tree_page(connection, session, after, limit)).await
     }
 
@@ -589,7 +607,7 @@ impl Store for SqliteStore {
         at: &StateAt,
         after: Option<&str>,
         limit: usize,
-    ) -> Result<Vec<StateEntry>, StoreError> {
+    ) -> Result<Rows<StateEntry>, StoreError> {
         let (at, after) = (at.clone(), after.unwrap_or_default().to_owned());
         self.read(move |connection| read::data::state_page(connection, &at, &after, limit)).await
     }
@@ -607,7 +625,7 @@ impl Store for SqliteStore {
         self.read(move |connection| read::artifacts::artifact_get(connection, artifact)).await
     }
 
-    async fn artifact_page(&self, page: &ArtifactPage) -> Result<Vec<Artifact>, StoreError> {
+    async fn artifact_page(&self, page: &ArtifactPage) -> Result<Rows<Artifact>, StoreError> {
         let page = page.clone();
         self.read(move |connection| read::artifacts::artifact_page(connection, &page)).await
     }

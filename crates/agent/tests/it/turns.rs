@@ -103,7 +103,8 @@ async fn thinking_is_streamed_and_stored_only_while_the_provider_requires_it() {
         let messages = world.messages(run.id).await;
         assert!(messages[1].content.contains(&Block::Thinking {}), "{protocol:?}");
         // Nothing of it is stored once the run has ended.
-        let left = format!("{:?} {:?}", world.store.steps(run.id).await.unwrap(), world.events(run.id).await);
+        let left =
+            format!("{:?} {:?}", world.store.steps(run.id).await.unwrap().items, world.events(run.id).await);
         assert!(!left.contains("secret") && !left.contains("c2lnbmVk"), "{protocol:?}: {left}");
     }
 }

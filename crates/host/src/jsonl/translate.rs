@@ -150,6 +150,8 @@ impl Translator {
         match &event.body {
             Body::AttemptStarted {} | Body::RunRunning {} => query.update(|known| known.running = true),
             Body::MessageCompleted { message, .. } => self.message(message, &mut send),
+            // The text of the run is read at its end, or the damage reported.
+            Body::EventDamaged { .. } => self.gap = true,
             Body::ToolStarted { tool_use_id, name, input, .. } => {
                 let input = input.as_ref().or_else(|| self.message_calls.get(tool_use_id));
                 send(&tool_activity(tool_use_id, name, Activity::Started, input));

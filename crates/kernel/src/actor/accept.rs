@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use mainspring_core::{
-    Body, Message, MessageStatus, Policy, Refusal, Role, Run, RunOptions, RunState, Session, SessionStatus,
-    Usage, session,
+    Body, Message, MessageStatus, Policy, Role, Run, RunOptions, RunState, Session, SessionStatus, Usage,
+    session,
 };
 
 use super::binding::ResumeCandidate;
@@ -99,7 +99,7 @@ impl Actor {
     }
 
     /// Opens a draft in which `run` is queued, in a session that exists and is open.
-    fn accept_draft(&self, accept: &Accept, run: Run, policy: Policy) -> Result<QueuedDraft, Refusal> {
+    fn accept_draft(&self, accept: &Accept, run: Run, policy: Policy) -> Result<QueuedDraft, CreateError> {
         let mut draft = self.draft();
         if !self.stored {
             draft.emit(created(&self.hot.session));
@@ -107,9 +107,19 @@ impl Actor {
         if self.hot.session.status != SessionStatus::Open {
             self.give_up_on_error(draft.session_command(session::Command::Reopen))?;
         }
-        let adapter = run.adapter.clone();
+        let (adapter, id) = (run.adapter.clone(), run.id);
+        // Options of the run itself are checked before.
+        let unused = match accept.ignore_unused_options {
+            true => vec![],
+            false => self.shared.unused_options(&adapter, &run.options)?,
+        };
         let mut draft = draft.of_run(run);
-        draft.emit(Body::run_accepted(adapter, accept.mode, Some(policy)));
+        draft.emit(Body::run_accepted(adapter.clone(), accept.mode, Some(policy)));
+        if !unused.is_empty() {
+            let names = unused.iter().map(|option| option.name()).collect::<Vec<_>>().join(", ");
+            let text = format!("defaults of the session that adapter {adapter:?} does not use: {names}");
+            draft.emit_for_run(id, Body::ProgressUpdated { text });
+        }
         if let Some(delegation) = &accept.delegation {
             draft.accept_delegation(delegation);
         }

@@ -84,7 +84,7 @@ impl Actor {
             (Some(pen), _) => before(pen),
         };
         let Some(tip) = tip else { return Ok(None) };
-        let path = self.shared.store.path(tip, None, 2).await?;
+        let path = self.shared.store.path(tip, None, 2).await?.intact()?;
         let mut path = path.iter().rev().map(|placed| placed.message.id);
         Ok(match path.next() {
             Some(last) if last == prompt.id => path.next(),

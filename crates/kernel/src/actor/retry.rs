@@ -67,7 +67,8 @@ impl Actor {
     /// Finds the next fallback of the adapter that the run was requested for: one that was not tried and that can execute
     /// the run.
     async fn next_fallback(&self, run: &Run) -> Option<Fallback> {
-        let attempts = match self.shared.store.attempts(run.id).await {
+        let read = self.shared.store.attempts(run.id).await;
+        let attempts = match read.and_then(|attempts| Ok(attempts.intact()?)) {
             Ok(attempts) => attempts,
             Err(error) => {
                 tracing::warn!(%error, run = %run.id, "cannot read the attempts of a run: it is not failed over");
@@ -143,7 +144,7 @@ impl Actor {
             limit: 20,
         };
         loop {
-            let runs = self.shared.store.run_page(&page).await?;
+            let runs = self.shared.store.run_page(&page).await?.intact()?;
             if runs.iter().any(|later| later.no > run.no && later.attempts > 0) {
                 return Err(Error::NotLatest(run.id));
             }
@@ -183,7 +184,7 @@ impl Actor {
         // A failure leaves one message, or one for each stretch of text between two questions.
         let (mut base, mut from) = (None, run.pen.and_then(before));
         while let (None, Some(tip)) = (&base, from) {
-            let path = self.shared.store.path(tip, None, 8).await?;
+            let path = self.shared.store.path(tip, None, 8).await?.intact()?;
             from = path.first().and_then(|placed| placed.point).and_then(before);
             base = path.into_iter().rfind(|placed| !failed(placed));
         }

@@ -73,11 +73,11 @@ impl Actor {
             Role::Assistant => !placed.message.tool_calls().is_empty(),
             Role::User => placed.message.is_prompt(),
         };
-        let last = self.shared.store.path(point, None, 1).await?;
+        let last = self.shared.store.path(point, None, 1).await?.intact()?;
         if !last.last().is_some_and(may_belong) {
             return Ok(vec![]);
         }
-        let path = self.shared.store.path(point, None, ROUND_MESSAGES).await?;
+        let path = self.shared.store.path(point, None, ROUND_MESSAGES).await?.intact()?;
         let start = path.iter().rposition(|placed| !may_belong(placed)).map_or(0, |before| before + 1);
         Ok(path[start..].iter().flat_map(|placed| placed.message.tool_calls()).collect())
     }
@@ -207,8 +207,8 @@ impl Actor {
             entries.into_iter().map(|entry| (entry.key.clone(), entry)).collect()
         };
         let store = &self.shared.store;
-        let own = keys(store.state_page(&at(self.fence.session), None, usize::MAX).await?);
-        let in_fork = keys(store.state_page(&at(fork.id), None, usize::MAX).await?);
+        let here = keys(store.state_page(&at(self.fence.session), None, usize::MAX).await?.intact()?);
+        let there = keys(store.state_page(&at(fork.id), None, usize::MAX).await?.intact()?);
         let place = StatePlace::Session { at: Some(point), aside: false };
         // Of two entries at the same place, the one with the higher version counts.
         let above = |key: &str| in_fork.get(key).map_or(0, |entry| entry.version + 1);

@@ -160,7 +160,14 @@ impl AttemptHandle {
     pub async fn path(&self, limit: usize) -> Result<Vec<Arc<Message>>, HandleError> {
         let tip = self.head().await?;
         let Some(tip) = tip else { return Ok(vec![]) };
-        let path = self.parts.store.path(tip, None, limit).await.map_err(Error::from)?;
+        let path = self
+            .parts
+            .store
+            .path(tip, None, limit)
+            .await
+            .map_err(Error::from)?
+            .intact()
+            .map_err(Error::from)?;
         Ok(path.into_iter().map(|placed| placed.message).collect())
     }
 
@@ -174,7 +181,7 @@ impl AttemptHandle {
         let count = digest.as_ref().map_or(usize::MAX, |digest| {
             usize::try_from(tip.pos.saturating_sub(digest.at.pos)).unwrap_or(usize::MAX)
         });
-        let path = store.path(tip, None, count).await.map_err(Error::from)?;
+        let path = store.path(tip, None, count).await.map_err(Error::from)?.intact().map_err(Error::from)?;
         let placed = path.into_iter().filter_map(|placed| Some((placed.point?, placed.message)));
         let messages: Vec<(Point, Arc<Message>)> = placed.collect();
         let has_prompt = messages.iter().any(|(_, message)| message.is_prompt());
@@ -341,7 +348,7 @@ impl AttemptHandle {
 
     /// Lists the model calls of another run, whose messages are on the path.
     pub async fn steps_of(&self, run: RunId) -> Result<Vec<Step>, HandleError> {
-        Ok(self.parts.store.steps(run).await.map_err(Error::from)?)
+        Ok(self.parts.store.steps(run).await.map_err(Error::from)?.intact().map_err(Error::from)?)
     }
 
     /// Tool calls of the run's earlier attempts, read from its events.

@@ -172,9 +172,15 @@ impl Subscription {
         self.resume(now)
     }
 
-    /// Sets whether the reader may read only while the session is visible to its org.
-    pub(crate) fn with_org_access_check(mut self, needed: bool) -> Self {
-        self.needs_org_access = needed;
+    /// Begins with a reset: what the reader has read before is not of this history.
+    pub fn restarted(self) -> Self {
+        let now = self.feed.position();
+        self.restart(now)
+    }
+
+    /// Sets whether the reader is not the session's owner.
+    pub(crate) fn with_guest(mut self, guest: bool) -> Self {
+        self.guest = guest;
         self
     }
 

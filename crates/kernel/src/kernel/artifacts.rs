@@ -2,7 +2,7 @@
 
 use mainspring_core::limits::{check_media_type, check_text};
 use mainspring_core::{
-    Artifact, ArtifactId, ArtifactRole, BadId, BadName, Block, RunId, Session, SessionId, Time,
+    Artifact, ArtifactId, ArtifactRole, BadId, BadName, Block, Rows, RunId, Session, SessionId, Time,
 };
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -146,7 +146,11 @@ impl Kernel {
     }
 
     /// Lists artifacts of a session or run, newest first.
-    pub async fn artifact_list(&self, caller: &Caller, query: ArtifactQuery) -> Result<Vec<Artifact>, Error> {
+    pub async fn artifact_list(
+        &self,
+        caller: &Caller,
+        query: ArtifactQuery,
+    ) -> Result<Rows<Artifact>, Error> {
         let (session, run) = match &query.of {
             ArtifactsOf::Session(by) => (self.session_get(caller, by).await?.id, None),
             ArtifactsOf::Run(run) => (self.run_readable(caller, *run).await?.session, Some(*run)),

@@ -12,7 +12,7 @@ use mainspring_api::{
 };
 use mainspring_core::{
     Artifact, ArtifactId, Attempt, AttemptId, Binding, DelegationId, Event, Message, MessageId, Position,
-    Run, RunId, Session, SessionId, SessionStatus, Time,
+    Rows, Run, RunId, Session, SessionId, SessionStatus, Time,
 };
 
 use super::{ArtifactQuery, ArtifactsOf, Caller, DelegationRequest, Kernel, RunRequest, SessionQuery};
@@ -76,7 +76,7 @@ impl KernelPlane {
         of: ArtifactsOf,
         before: Option<(Time, ArtifactId)>,
         limit: usize,
-    ) -> Result<Vec<Artifact>, ControlError> {
+    ) -> Result<Rows<Artifact>, ControlError> {
         let query = ArtifactQuery { of, before, limit: Some(limit) };
         Ok(self.kernel.artifact_list(&self.caller, query).await?)
     }
@@ -100,7 +100,7 @@ impl ControlPlane for KernelPlane {
         surface_kind: Option<&str>,
         before: Option<(Time, SessionId)>,
         limit: usize,
-    ) -> Result<Vec<ListedSession>, ControlError> {
+    ) -> Result<Rows<ListedSession>, ControlError> {
         let query = SessionQuery {
             status,
             surface_kind: surface_kind.map(str::to_owned),
@@ -109,7 +109,7 @@ impl ControlPlane for KernelPlane {
             ..SessionQuery::default()
         };
         let sessions = self.kernel.session_list(&self.caller, query).await?;
-        Ok(sessions.into_iter().map(|(session, latest_run)| ListedSession { session, latest_run }).collect())
+        Ok(sessions.map(|(session, latest_run)| ListedSession { session, latest_run }))
     }
 
     async fn session_get(&self, session: SessionId) -> Result<Session, ControlError> {
@@ -148,7 +148,7 @@ impl ControlPlane for KernelPlane {
         session: SessionId,
         before: Option<(Time, ArtifactId)>,
         limit: usize,
-    ) -> Result<Vec<Artifact>, ControlError> {
+    ) -> Result<Rows<Artifact>, ControlError> {
         self.artifacts(ArtifactsOf::Session(SessionRef::Id(session)), before, limit).await
     }
 
@@ -174,7 +174,7 @@ impl ControlPlane for KernelPlane {
         self.audit("run_cancel", Some(run.to_string()), outcome, |_| vec![])
     }
 
-    async fn run_attempts(&self, run: RunId) -> Result<Vec<Attempt>, ControlError> {
+    async fn run_attempts(&self, run: RunId) -> Result<Rows<Attempt>, ControlError> {
         Ok(self.kernel.run_attempts(&self.caller, run).await?)
     }
 
@@ -187,7 +187,7 @@ impl ControlPlane for KernelPlane {
         run: RunId,
         before: Option<(Time, ArtifactId)>,
         limit: usize,
-    ) -> Result<Vec<Artifact>, ControlError> {
+    ) -> Result<Rows<Artifact>, ControlError> {
         self.artifacts(ArtifactsOf::Run(run), before, limit).await
     }
 

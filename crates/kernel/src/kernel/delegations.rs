@@ -373,7 +373,7 @@ impl Kernel {
 
     /// The upper bound of what the agents of a run and of its children may do.
     async fn bounds_of(&self, caller: &Caller, run: &Run, session: &Session) -> Result<Bounds, Error> {
-        let attempt = self.shared.store.attempts(run.id).await?.pop();
+        let attempt = self.shared.store.attempts(run.id).await?.intact()?.pop();
         let adapter = attempt.as_ref().map_or(&run.adapter, |attempt| &attempt.adapter);
         let confined = attempt.as_ref().and_then(|attempt| attempt.sandbox.as_ref());
         let own = &run.options;

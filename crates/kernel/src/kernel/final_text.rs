@@ -2,7 +2,7 @@
 //!
 //! The text is stored only in the messages and read from them, so it outlives the events of the run.
 
-use mainspring_core::{Point, Role, Run};
+use mainspring_core::{Point, Role, Rows, Run};
 
 use super::Shared;
 use crate::error::Error;
@@ -39,9 +39,13 @@ impl Shared {
         let author = Some(run.merged_into.unwrap_or(run.id));
         let (mut texts, mut before) = (vec![], None);
         loop {
-            let page = self.store.path(tip, before, PAGE).await?;
+            let Rows { items: page, mut damaged } = self.store.path(tip, before, PAGE).await?;
             let (full, first) = (page.len() == PAGE, page.first().and_then(|placed| placed.point));
-            for placed in page.into_iter().rev() {
+            for (index, placed) in page.into_iter().enumerate().rev() {
+                // A damaged message of the run hides a part of its text; one before the run does not matter.
+                if let Some(damage) = damaged.pop_if(|damage| damage.index > index) {
+                    return Err(damage.into());
+                }
                 let message = placed.message;
                 match message.role {
                     Role::Assistant if message.run == author => texts.push(message.text()),
@@ -51,6 +55,9 @@ impl Shared {
                     // A tool's result, or a prompt that joined the run.
                     _ => {}
                 }
+            }
+            if let Some(damage) = damaged.pop() {
+                return Err(damage.into());
             }
             match first {
                 Some(first) if full => before = Some(first.pos),

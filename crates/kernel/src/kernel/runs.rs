@@ -3,8 +3,8 @@
 use mainspring_core::limits::check_text;
 use mainspring_core::tool::check_client_tools;
 use mainspring_core::{
-    Attempt, AttemptId, Block, Cursor, Event, Mode, NewDelegation, Place, Policy, Position, RequestName, Run,
-    RunChange, RunId, RunOptions, SessionId, Step,
+    Attempt, AttemptId, Block, Cursor, Event, Mode, NewDelegation, Place, Policy, Position, RequestName,
+    Rows, Run, RunChange, RunId, RunOptions, RunStatus, SessionId, Step,
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -176,6 +176,11 @@ impl Kernel {
         self.shared.with_final_text(self.run_readable(caller, run).await?).await
     }
 
+    /// Gets the status of a run. Needs no message, so that a damaged one is not in the way.
+    pub async fn run_status(&self, caller: &Caller, run: RunId) -> Result<RunStatus, Error> {
+        Ok(self.run_readable(caller, run).await?.state.status())
+    }
+
     /// Gets the row of a run that the caller may read.
     pub(super) async fn run_readable(&self, caller: &Caller, run: RunId) -> Result<Run, Error> {
         let not_found = || Error::not_found("run", run);
@@ -196,7 +201,7 @@ impl Kernel {
     }
 
     /// Lists the attempts of a run, oldest first.
-    pub async fn run_attempts(&self, caller: &Caller, run: RunId) -> Result<Vec<Attempt>, Error> {
+    pub async fn run_attempts(&self, caller: &Caller, run: RunId) -> Result<Rows<Attempt>, Error> {
         self.run_readable(caller, run).await?;
         Ok(self.shared.store.attempts(run).await?)
     }
@@ -214,13 +219,13 @@ impl Kernel {
     }
 
     /// Lists the model calls of a run, oldest first: prompt, result and usage of each.
-    pub async fn run_steps(&self, caller: &Caller, run: RunId) -> Result<Vec<Step>, Error> {
+    pub async fn run_steps(&self, caller: &Caller, run: RunId) -> Result<Rows<Step>, Error> {
         self.run_readable(caller, run).await?;
         Ok(self.shared.store.steps(run).await?)
     }
 
     /// Lists runs, newest first.
-    pub async fn run_list(&self, caller: &Caller, query: RunQuery) -> Result<Vec<Run>, Error> {
+    pub async fn run_list(&self, caller: &Caller, query: RunQuery) -> Result<Rows<Run>, Error> {
         let owner = match query.session {
             // The session may belong to another owner of the caller's org.
             Some(session) => self.session_get(caller, &SessionRef::Id(session)).await?.owner,

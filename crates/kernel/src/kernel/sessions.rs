@@ -5,7 +5,7 @@ use std::sync::Arc;
 use mainspring_api::Page;
 use mainspring_core::limits::{check_key, check_text};
 use mainspring_core::{
-    Cursor, Event, Message, Position, Refusal, Run, RunOptions, Session, SessionChange, SessionId,
+    Cursor, Event, Message, Position, Refusal, Rows, Run, RunOptions, Session, SessionChange, SessionId,
     SessionStatus, TitleSource, Visibility, session,
 };
 use serde_json::{Map, Value};
@@ -131,7 +131,7 @@ impl Kernel {
         &self,
         caller: &Caller,
         query: SessionQuery,
-    ) -> Result<Vec<(Session, Option<Run>)>, Error> {
+    ) -> Result<Rows<(Session, Option<Run>)>, Error> {
         let of = match (query.scope, &caller.org) {
             (Scope::Own, _) => SessionsOf::Owner(caller.owner.clone()),
             (Scope::Org, Some(org)) => SessionsOf::Org(org.clone()),
@@ -259,7 +259,7 @@ impl Kernel {
         self.shared.call(session.id, |reply| Command::Session(commands, version, reply)).await
     }
 
-    /// Lists the last messages of the active path above depth `before`, root first.
+    /// Lists the last messages of the active path above depth `before`, root first. Fails if one of them is damaged.
     pub async fn session_path(
         &self,
         caller: &Caller,
@@ -267,7 +267,7 @@ impl Kernel {
         before: Option<u32>,
         limit: Option<usize>,
     ) -> Result<Vec<Arc<Message>>, Error> {
-        Ok(self.session_path_page(caller, by, before, limit).await?.items)
+        Ok(self.session_path_page(caller, by, before, limit).await?.rows().intact()?)
     }
 
     /// Reads the end of the active path above depth `before`, root first. The next page holds the messages above.
@@ -282,9 +282,10 @@ impl Kernel {
         let limit = self.page(limit)?;
         let Some(tip) = session.tip else { return Ok(Page::single(vec![])) };
         let path = self.shared.store.path(tip, before, limit).await?;
-        let first = path.first().and_then(|placed| placed.point).map_or(0, |point| point.pos);
-        let items = path.into_iter().map(|placed| placed.message).collect();
-        Ok(Page { items, next: (first > 0).then(|| first.to_string()) })
+        // A full page begins with an intact message, above which the next page ends.
+        let first = path.first().filter(|_| path.len() >= limit).and_then(|placed| placed.point);
+        let next = first.filter(|first| first.pos > 0).map(|first| first.pos.to_string());
+        Ok(Page { next, ..Page::from(path.map(|placed| placed.message)) })
     }
 
     /// Lists events of a session after `after`, in order.
@@ -378,13 +379,14 @@ impl Kernel {
     /// Builds a page of a list that was read with `limit`. If the page is full, `next` is the last item's `position`.
     pub fn page_of<T>(
         &self,
-        items: Vec<T>,
+        rows: impl Into<Rows<T>>,
         limit: Option<usize>,
         position: impl Fn(&T) -> String,
     ) -> Page<T> {
-        let full = self.page(limit).is_ok_and(|limit| items.len() >= limit);
-        let next = items.last().filter(|_| full).map(position);
-        Page { items, next }
+        let rows = rows.into();
+        let full = self.page(limit).is_ok_and(|limit| rows.len() >= limit);
+        let next = rows.last().filter(|_| full).map(position);
+        Page { next, ..Page::from(rows) }
     }
 }
 

@@ -64,7 +64,7 @@ async fn a_cancellation_is_stored_before_it_is_dispatched_and_its_stages_are_rec
         execution.end(End::stopped());
         let run = world.ended(run.id).await;
         assert_eq!(run.state, RunState::Cancelled { reason: CancelReason::Requested });
-        let attempt = world.kernel.run_attempts(&world.me, run.id).await.unwrap().remove(0);
+        let attempt = world.kernel.run_attempts(&world.me, run.id).await.unwrap().items.remove(0);
         assert_eq!(attempt.status, RunStatus::Cancelled);
         assert!(
             attempt.cancellation.requested_at.is_some() && attempt.cancellation.acknowledged_at.is_some()

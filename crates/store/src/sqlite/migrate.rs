@@ -33,6 +33,7 @@ const MIGRATIONS: &[(u32, &str)] = &[
     (29, include_str!("../../migrations/0029_more_checksums.sql")),
     (30, include_str!("../../migrations/0030_session_rules.sql")),
     (31, include_str!("../../migrations/0031_attempt_ids.sql")),
+    (32, include_str!("../../migrations/0032_histories.sql")),
     (34, include_str!("../../migrations/0034_owner_usage.sql")),
     (36, include_str!("../../migrations/0036_tenants.sql")),
     (37, include_str!("../../migrations/0037_key_lists.sql")),

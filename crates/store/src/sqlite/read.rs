@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use mainspring_core::{
-    AccessRole, ApiKey, Attempt, Cancellation, Cost, ExternalRef, LegacyAlias, Line, LineId, Message,
-    MessageStatus, Mode, Origin, RequestName, RetryReason, Role, Run, RunState, RunStatus, Session,
+    AccessRole, ApiKey, Attempt, Cancellation, Cost, Damage, ExternalRef, LegacyAlias, Line, LineId, Message,
+    MessageStatus, Mode, Origin, RequestName, RetryReason, Role, Rows, Run, RunState, RunStatus, Session,
     SessionStatus, Time, TitleSource, Usage, Visibility,
 };
 use mainspring_kernel::kernel::instructions_hash;
@@ -163,6 +163,45 @@ pub(super) fn query_all<T>(
         statement.query_map(params, |row: &Row<'_>| read(&mut Columns::new(row)))?.collect::<Result<_>>()
     });
     found.map_err(|error| read_error(&error))
+}
+
+/// Returns all rows of `sql`, the damaged ones as such.
+pub(super) fn query_stored<T>(
+    connection: &Connection,
+    sql: &str,
+    params: impl Params,
+    read: impl Fn(&mut Columns<'_>) -> Result<T>,
+) -> Result<Vec<Stored<T>>, StoreError> {
+    query_all(connection, sql, params, |columns| stored(read(columns)))
+}
+
+/// A row as it was read, or its damage.
+pub(super) type Stored<T> = std::result::Result<T, Damage>;
+
+/// Separates the damage of one row from an error that concerns the whole read.
+fn stored<T>(read: Result<T>) -> Result<Stored<T>> {
+    match read {
+        Ok(row) => Ok(Ok(row)),
+        Err(error) => checksum::damage(error).map(Err),
+    }
+}
+
+/// Reads a page of `limit` intact rows, and the damaged ones between them. `read` takes the number of rows to read.
+///
+/// The page ends with an intact row, unless the list ends: the next page can begin after it.
+pub(super) fn rows<T>(
+    limit: usize,
+    read: impl Fn(usize) -> Result<Vec<Stored<T>>, StoreError>,
+) -> Result<Rows<T>, StoreError> {
+    let mut asked = limit;
+    loop {
+        let rows = read(asked)?;
+        let (count, damaged) = (rows.len(), rows.iter().filter(|row| row.is_err()).count());
+        if count < asked || count - damaged >= limit {
+            return Ok(rows.into_iter().collect());
+        }
+        asked = limit.saturating_add(damaged);
+    }
 }
 
 /// Converts a limit to the integer type of SQLite.

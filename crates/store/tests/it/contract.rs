@@ -302,7 +302,7 @@ async fn everything_about_a_run_and_its_attempts_reads_back_as_written() {
             vec![row_run(full_run()), row_attempt(attempts[1].clone()), row_attempt(attempts[0].clone())];
         commit(store, fence, rows, vec![]).await.unwrap();
         assert_eq!(store.run_get(run_id(1)).await.unwrap(), Some(full_run()), "{name}");
-        assert_eq!(store.attempts(run_id(1)).await.unwrap(), attempts, "{name}");
+        assert_eq!(store.attempts(run_id(1)).await.unwrap().items, attempts, "{name}");
         let by_id = store.attempt_get(full_attempt.id).await.unwrap();
         assert_eq!(by_id, Some(full_attempt.clone()), "{name}");
         assert_eq!(store.attempt_get(attempt_id(99)).await.unwrap(), None, "{name}");

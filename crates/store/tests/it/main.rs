@@ -6,6 +6,7 @@ mod agents;
 mod backup;
 mod checksums;
 mod contract;
+mod damage;
 mod data;
 mod delegations;
 mod digests;
