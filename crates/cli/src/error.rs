@@ -101,8 +101,6 @@ impl From<Error> for CliError {
             | Error::ShareReached { .. }
             | Error::AdapterFull { .. }
             | Error::TooManyChildren { .. }
-            | Error::QuotaReached { .. }
-            | Error::ShareReached { .. }
             | Error::ShuttingDown => Exit::Unavailable,
             Error::StoreFull(_)
             | Error::AuditFailed(_)

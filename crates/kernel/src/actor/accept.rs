@@ -69,7 +69,7 @@ impl Actor {
         base: &Base,
         prompt: &Arc<Message>,
         candidate: Option<ResumeCandidate>,
-    ) -> Result<AttemptDraft, Refusal> {
+    ) -> Result<AttemptDraft, CreateError> {
         let new_prompt = is_new_prompt(accept, prompt).then(|| (prompt.clone(), false));
         let draft = self.accept_draft(accept, run, policy)?;
         let mut draft = self.give_up_on_error(draft.start(self.shared.node, base, new_prompt))?;

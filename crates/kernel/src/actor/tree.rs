@@ -207,8 +207,8 @@ impl Actor {
             entries.into_iter().map(|entry| (entry.key.clone(), entry)).collect()
         };
         let store = &self.shared.store;
-        let here = keys(store.state_page(&at(self.fence.session), None, usize::MAX).await?.intact()?);
-        let there = keys(store.state_page(&at(fork.id), None, usize::MAX).await?.intact()?);
+        let own = keys(store.state_page(&at(self.fence.session), None, usize::MAX).await?.intact()?);
+        let in_fork = keys(store.state_page(&at(fork.id), None, usize::MAX).await?.intact()?);
         let place = StatePlace::Session { at: Some(point), aside: false };
         // Of two entries at the same place, the one with the higher version counts.
         let above = |key: &str| in_fork.get(key).map_or(0, |entry| entry.version + 1);

@@ -179,8 +179,8 @@ impl Subscription {
     }
 
     /// Sets whether the reader is not the session's owner.
-    pub(crate) fn with_guest(mut self, guest: bool) -> Self {
-        self.guest = guest;
+    pub(crate) fn with_org_access_check(mut self, needed: bool) -> Self {
+        self.needs_org_access = needed;
         self
     }
 

@@ -24,6 +24,6 @@ impl Kernel {
         }
         let Some(audit) = self.audit() else { return Ok(Page::single(vec![])) };
         let AuditPage { records, next } = audit.page(scope, query, limit).await?;
-        Ok(Page { items: records, next: next.map(|next| next.to_string()) })
+        Ok(Page { items: records, next: next.map(|next| next.to_string()), damaged: vec![] })
     }
 }

@@ -57,7 +57,7 @@ impl Kernel {
         let run = store.run_get(agent.run).await?.ok_or(Error::NoLiveAttempt)?;
         let session = store.session_find(&caller.owner, &SessionRef::Id(agent.session)).await?;
         let session = session.ok_or(Error::NoLiveAttempt)?;
-        let attempt = store.attempts(run.id).await?.pop().ok_or(Error::NoLiveAttempt)?;
+        let attempt = store.attempts(run.id).await?.intact()?.pop().ok_or(Error::NoLiveAttempt)?;
         let layers = self.shared.layers(&session, &run, &attempt.adapter);
         let action = control_action(operation, resource);
         let call = ControlCall { agent, session, run, attempt, action };
