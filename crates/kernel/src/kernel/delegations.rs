@@ -320,14 +320,15 @@ impl Kernel {
                 .collect(),
             ..given.clone()
         };
-        let (adapter, agent) = match request.session.id {
+        let (adapter, agent, own_cwd) = match request.session.id {
             Some(id) => {
                 let child = self.session_get(caller, &SessionRef::Id(id)).await?;
-                (child.adapter, child.agent_definition)
+                (child.adapter, child.agent_definition, child.cwd)
             }
             None => (
                 given.adapter.as_ref().unwrap_or(&parent.adapter).clone(),
                 given.agent_definition.as_ref().unwrap_or(&parent_agent).clone(),
+                new.cwd.clone(),
             ),
         };
         let adapter = request.adapter.clone().unwrap_or(adapter);
@@ -343,7 +344,6 @@ impl Kernel {
             counts_steps: keeps_limits,
         };
         let share = self.shared.reserve_share(parent, child_run, &adapter, wanted).await?;
-        let new_cwd = new.cwd.clone();
         let child = RunRequest {
             session: SessionTarget { new, ..request.session.clone() },
             prompt: vec![Block::text(request.prompt())],
@@ -352,9 +352,9 @@ impl Kernel {
             options: RunOptions {
                 limits: share.limits,
                 // A child without a folder of its own works in that of its parent.
-                cwd: request.options.cwd.clone().or_else(|| match request.session.id {
-                    None if new_cwd.is_none() => bounds.folders.iter().flatten().next().cloned(),
-                    _ => None,
+                cwd: request.options.cwd.clone().or_else(|| match own_cwd {
+                    None => bounds.folders.iter().flatten().next().cloned(),
+                    Some(_) => None,
                 }),
                 folders: bounds.folders.clone(),
                 sandbox: bounds.sandbox,
