@@ -92,8 +92,8 @@ impl KeyLists {
 
     /// Refuses a model or a model profile that is not on the list. None given is allowed: see [`Self::check_run`].
     pub fn check_model(&self, options: &RunOptions) -> Result<(), NotListed> {
-        let named = [&options.model, &options.model_profile].into_iter().flatten();
-        named.map(|name| check(KeyList::Models, self.models.as_deref(), Some(name))).collect()
+        let mut named = [&options.model, &options.model_profile].into_iter().flatten();
+        named.try_for_each(|name| check(KeyList::Models, self.models.as_deref(), Some(name)))
     }
 
     /// Refuses a run with these complete options. With a list of models a run must name one: the adapter's own choice is

@@ -289,20 +289,24 @@ async fn grant_of(server: &Server, key: &str) -> String {
 /// A caller that has nothing to do with the data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stranger {
-    AdminOfAnotherOrg,
-    MemberOfAnotherOrg,
-    MemberOfTheSameOrg,
-    TokenOfAnotherOrg,
+    /// An admin of another org.
+    Admin,
+    /// A member of another org.
+    Member,
+    /// A member of the same org; the data is private.
+    Colleague,
+    /// A token of an identity provider, of another org.
+    Token,
 }
 
 impl Stranger {
     /// The secret or token of the caller.
     async fn credential(self, server: &Server, issuer: &Issuer) -> String {
         let (org, role) = match self {
-            Self::AdminOfAnotherOrg => ("ours", "admin"),
-            Self::MemberOfAnotherOrg => ("ours", "member"),
-            Self::MemberOfTheSameOrg => ("theirs", "member"),
-            Self::TokenOfAnotherOrg => return issuer.sign(&issuer.claims("us", Some("ours"))),
+            Self::Admin => ("ours", "admin"),
+            Self::Member => ("ours", "member"),
+            Self::Colleague => ("theirs", "member"),
+            Self::Token => return issuer.sign(&issuer.claims("us", Some("ours"))),
         };
         let body = json!({"name": "us", "ownerId": "us", "orgId": org, "role": role});
         server.post("/v1/keys", body).await.1["secret"].as_str().unwrap().to_owned()
@@ -311,28 +315,28 @@ impl Stranger {
     /// The answer that the caller gets: only admins ask about keys.
     fn answer(self, operation: &str, query: &str, of_admin: Foreign) -> Foreign {
         let about_keys = operation.starts_with("key_") || query.contains("kind=key");
-        if about_keys && self != Self::AdminOfAnotherOrg { Forbidden } else { of_admin }
+        if about_keys && self != Self::Admin { Forbidden } else { of_admin }
     }
 }
 
 #[tokio::test]
 async fn data_of_another_owner_is_not_found_by_an_admin_of_another_org() {
-    check_stranger(Stranger::AdminOfAnotherOrg).await;
+    check_stranger(Stranger::Admin).await;
 }
 
 #[tokio::test]
 async fn data_of_another_owner_is_not_found_by_a_member_of_another_org() {
-    check_stranger(Stranger::MemberOfAnotherOrg).await;
+    check_stranger(Stranger::Member).await;
 }
 
 #[tokio::test]
 async fn private_data_of_another_owner_is_not_found_by_a_member_of_the_same_org() {
-    check_stranger(Stranger::MemberOfTheSameOrg).await;
+    check_stranger(Stranger::Colleague).await;
 }
 
 #[tokio::test]
 async fn data_of_another_owner_is_not_found_by_a_token_of_another_org() {
-    check_stranger(Stranger::TokenOfAnotherOrg).await;
+    check_stranger(Stranger::Token).await;
 }
 
 async fn check_stranger(stranger: Stranger) {
@@ -342,7 +346,7 @@ async fn check_stranger(stranger: Stranger) {
     let theirs = admin(&server, "them", "theirs").await;
     let them = theirs["secret"].as_str().unwrap();
     let us = &stranger.credential(&server, &issuer).await;
-    let visibility = if stranger == Stranger::MemberOfTheSameOrg { "private" } else { "org" };
+    let visibility = if stranger == Stranger::Colleague { "private" } else { "org" };
     let prompt = json!({"prompt": "ask Tea?", "session": {"key": "theirs", "visibility": visibility}});
     let request = server.anonymous(Method::POST, "/v1/runs").header("prefer", "wait=30").json(&prompt);
     let (_, run) = send_request(request.bearer_auth(them)).await;
