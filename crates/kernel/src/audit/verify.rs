@@ -117,7 +117,7 @@ impl Chain {
             None => verified.find(format!("the records before {seq} are missing, and no record says so")),
             Some(Some((_, true))) => {}
             Some(_) => {
-                verified.find(format!("the record {seq} was changed, or the record before it was replaced"))
+                verified.find(format!("the record {seq} was changed, or the record before it was replaced"));
             }
         }
     }

@@ -13,7 +13,7 @@
 use std::fs::{self, Metadata, Permissions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rustix::process::geteuid;
 
@@ -132,10 +132,10 @@ fn check_entry(path: &Path, found: &Metadata, kind: Kind) -> Result<(), StateDir
     match (mode & OTHERS, kind) {
         (0, _) => Ok(()),
         (_, Kind::Secret) => refused(Exposure::Readable),
-        (_, Kind::Data) => make_private(path.to_path_buf(), mode),
+        (_, Kind::Data) => make_private(path, mode),
     }
 }
 
-fn make_private(path: PathBuf, mode: u32) -> Result<(), StateDirError> {
-    fs::set_permissions(&path, Permissions::from_mode(mode & !OTHERS)).map_err(|error| failed(&path, error))
+fn make_private(path: &Path, mode: u32) -> Result<(), StateDirError> {
+    fs::set_permissions(path, Permissions::from_mode(mode & !OTHERS)).map_err(|error| failed(path, error))
 }
