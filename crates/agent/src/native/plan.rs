@@ -83,23 +83,9 @@ impl Plan {
         }
         let output = options.output_schema.as_ref().map(OutputSchema::new).transpose();
         let output = output.map_err(|error| Exit::failed("invalid_output_schema", error))?;
-        let context = json!({
-            "session": {
-                "id": session.id, "key": session.key, "title": session.title, "owner": session.owner,
-                "metadata": session.metadata,
-            },
-            "run": {"id": run.id, "mode": run.mode, "cwd": options.cwd.as_ref().or(session.cwd.as_ref())},
-            "state": if agent.reads_state() && options.system_prompt.is_none() {
-                read_state(attempt).await?
-            } else {
-                Map::new()
-            },
-        });
         let system = match &options.system_prompt {
             Some(given) => Some(given.clone()),
-            None => {
-                agent.render_system(&context).map_err(|error| Exit::failed("agent_template_failed", error))?
-            }
+            None => render_system(&agent, attempt).await?,
         };
         let tools = match run.mode {
             Mode::Ask => Toolbox::default(),
@@ -114,8 +100,7 @@ impl Plan {
             format!("the session's model profile {gone:?} is not configured any more: this run uses {model}")
         };
         let notices = gone.map(notice).into_iter().collect();
-        let rules = Rules::new(&assignment.rules, definition_rules(&agent.deny, &agent.approve));
-        let rules = Arc::new(rules);
+        let rules = Arc::new(Rules::new(&assignment.rules, definition_rules(&agent.deny, &agent.approve)));
         Ok(Self {
             agent,
             model,
@@ -188,6 +173,25 @@ fn listed(tools: Toolbox, names: Option<&[String]>) -> Toolbox {
         Some(names) => tools.filter(names),
         None => tools,
     }
+}
+
+/// Renders the system prompt of the agent for the session and the run of `attempt`.
+async fn render_system(agent: &Definition, attempt: &AttemptHandle) -> Result<Option<String>, Exit> {
+    let assignment = attempt.assignment();
+    let (session, run) = (&assignment.session, &assignment.run);
+    let state = match agent.reads_state() {
+        true => read_state(attempt).await?,
+        false => Map::new(),
+    };
+    let context = json!({
+        "session": {
+            "id": session.id, "key": session.key, "title": session.title, "owner": session.owner,
+            "metadata": session.metadata,
+        },
+        "run": {"id": run.id, "mode": run.mode, "cwd": run.options.cwd.as_ref().or(session.cwd.as_ref())},
+        "state": state,
+    });
+    agent.render_system(&context).map_err(|error| Exit::failed("agent_template_failed", error))
 }
 
 /// Reads the whole state of the session.

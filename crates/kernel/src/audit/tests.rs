@@ -131,7 +131,7 @@ fn a_log_that_ends_with_garbage_is_not_continued() {
     let log = Log::new();
     log.open();
     std::fs::write(&log.files()[0], "garbage\n").unwrap();
-    let error = Audit::open(log.options.clone(), log.clock.clone()).unwrap_err();
+    let error = Audit::open(log.options.clone(), log.clock).unwrap_err();
     assert!(matches!(error, AuditError::Damaged { .. }), "{error}");
 }
 

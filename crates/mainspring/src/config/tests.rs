@@ -104,7 +104,12 @@ fn the_defaults_are_as_documented() {
             http: mainspring_http::HttpLimits::default(),
             oidc: mainspring_http::OidcConfig::default(),
             stdio: Stdio { tool_timeout_ms: 120_000, line_bytes: 32 << 20 },
-            audit: Audit { file_bytes: 16 << 20, keep_bytes: 1 << 30, keep_days: 365, on_failure: OnAuditFailure::Refuse },
+            audit: Audit {
+                file_bytes: 16 << 20,
+                keep_bytes: 1 << 30,
+                keep_days: 365,
+                on_failure: mainspring_kernel::audit::OnAuditFailure::Refuse
+            },
             retry: Retry { base_ms: 500, max_ms: 30_000 },
             quotas: Quotas::default(),
             adapters: BTreeMap::new(),
