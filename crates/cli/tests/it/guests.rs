@@ -290,7 +290,7 @@ fn serve_takes_over_from_a_command_that_serves_by_the_way() {
     let mut notes = BufReader::new(daemon.stderr.take().unwrap());
     let mut line = String::new();
     notes.read_line(&mut line).unwrap();
-    assert!(line.contains(&format!("process {} serves", feed.id())), "{line}");
+    assert!(line.contains(&format!("process {} owns the state directory", feed.id())), "{line}");
     line.clear();
     notes.read_line(&mut line).unwrap();
     assert!(line.contains("serving http://"), "{line}");

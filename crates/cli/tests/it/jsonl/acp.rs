@@ -359,7 +359,8 @@ fn a_permission_answered_by_policy_is_not_logged_as_waiting() {
     assert!(out.contains("\"terminalStatus\":\"succeeded\""), "{out}");
     assert!(!err.contains("waits for a person"), "{err}");
     let (_, err) = log("ask Tea?");
-    assert!(err.contains("waits for a person") && err.contains("Tea?"), "{err}");
+    // The question may hold the input of a tool, so it is not in the log.
+    assert!(err.contains("waits for a person") && !err.contains("Tea?"), "{err}");
 }
 
 #[test]
