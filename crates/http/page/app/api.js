@@ -127,7 +127,7 @@ const at = strings => strings.map(encodeURIComponent).join('/');
 const session = (id, ...rest) => `/v1/sessions/${at([id, ...rest])}`;
 const run = (id, ...rest) => `/v1/runs/${at([id, ...rest])}`;
 
-export const paths = { session, run, ownerEvents: '/v1/events', sessionEvents: id => `${session(id, 'events')}?mode=observer` };
+export const paths = { session, run, ownerEvents: '/v1/events?types=run,session,input,approval,tools,tool,message,progress', sessionEvents: id => `${session(id, 'events')}?mode=observer` };
 
 export const api = {
   adapters: () => get('/v1/adapters'),
@@ -155,6 +155,7 @@ export const api = {
   run: id => get(run(id)),
   runs: query => get('/v1/runs', query),
   attempts: id => get(run(id, 'attempts')),
+  steps: id => get(run(id, 'steps')),
   delegations: id => get(run(id, 'delegations')),
   runArtifacts: id => get(run(id, 'artifacts')),
   processes: id => get(run(id, 'processes')),

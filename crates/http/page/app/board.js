@@ -1,9 +1,9 @@
 // The board: every session in the column of what it needs next.
 import { html, useEffect, useMemo, useRef, useState } from './h.js';
-import { sessions, loading, overlay, go, attempt, mayWrite, preference, putCard } from './store.js';
+import { sessions, loading, overlay, go, attempt, mayWrite, preference, putCard, usageOf } from './store.js';
 import { api } from './api.js';
 import { cardDetails } from './derived.js';
-import { age, cost, folder, isBroken, isLive, isToday, isWaiting, lastLine, textOf, titleOf } from './format.js';
+import { cost, folder, isBroken, isLive, isToday, isWaiting, lastLine, textOf, titleOf } from './format.js';
 import { Age, Empty, Icon, Loading, Status, copy } from './ui.js';
 import { useKeys } from './keys.js';
 import { runDemo } from './demo.js';
@@ -99,7 +99,7 @@ function Card({ card }) {
       : run?.error ? html`<span class="line error">${run.error.message}</span>`
       : line && html`<span class="line">${line.tool ? html`<${Icon} name="tool" />${line.tool}` : line.text}</span>`}
     <span class="meta"><span>${session.adapter}</span>${model && html`<span>${model}</span>`}${cwd && html`<span title=${cwd}>${folder(cwd)}</span>`}
-      <span class="cost" title="Cost of all its runs">${details ? cost(details.usage) : '…'}</span></span>
+      <span class="cost" title="Cost of all its runs">${details ? cost(run && usageOf(run).costUsd == null ? { ...details.usage, costUsd: null } : details.usage) : '…'}</span></span>
   </a>`;
 }
 

@@ -3,8 +3,8 @@
 import { html, useEffect, useLayoutEffect, useRef, useState } from './h.js';
 import { api } from './api.js';
 import { bytes } from './format.js';
-import { draftOf, commentText } from './drafts.js';
-import { adapters, attempt, toast } from './store.js';
+import { draftOf, commentText, sentTexts } from './drafts.js';
+import { adapters, attempt } from './store.js';
 import { Icon } from './ui.js';
 
 const POLICIES = [
@@ -49,6 +49,7 @@ export function Composer({ session, busy, onSent, field }) {
     });
     setSending(false);
     if (!run) return;
+    sentTexts.set(run.runId, said);
     draft.text.value = '';
     draft.files.value = [];
     draft.comments.value = [];

@@ -2,11 +2,15 @@
 // endpoint: when the server has it, only this file changes.
 import { api, get, pages, request, Problem } from './api.js';
 
-/** Open waits of all sessions, as runs. */
-export async function openWaits() {
-  const lists = await Promise.all(['waiting_approval', 'waiting_input'].map(status => pages('/v1/runs', { status }, 500)));
+const ACTIVE = ['waiting_approval', 'waiting_input', 'running', 'starting', 'cancelling'];
+
+/** The active runs of all sessions: a session's latest run may be queued behind one of them. */
+export async function activeRuns() {
+  const lists = await Promise.all(ACTIVE.map(status => pages('/v1/runs', { status }, 500)));
   return lists.flatMap(list => list.items);
 }
+
+export const activeOf = runs => runs.find(run => ACTIVE.includes(run.status)) || runs[0] || null;
 
 /**
  * The reader's role. No endpoint tells it: a conditional write that can never

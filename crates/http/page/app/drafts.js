@@ -14,6 +14,9 @@ export function draftOf(id) {
   return drafts.get(id);
 }
 
+/** Texts that this page has sent, by run: the server shows a queued prompt only once its run has begun. */
+export const sentTexts = new Map();
+
 /** Comments as a part of a prompt, each with its place and line. */
 export function commentText(comments) {
   if (!comments.length) return '';

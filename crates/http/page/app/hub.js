@@ -109,7 +109,7 @@ class Topic {
         throw new Error('the position has expired');
       }
       if (!response.ok) {
-        const final = response.status === 401 || response.status === 403 || response.status === 404;
+        const final = response.status >= 400 && response.status < 500 && response.status !== 408 && response.status !== 429;
         this.setState(final ? 'refused' : 'lost', { status: response.status });
         if (final) return;
         throw new Error(`status ${response.status}`);

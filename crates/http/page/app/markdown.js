@@ -4,7 +4,18 @@ import { Marked } from '../vendor/marked.js';
 import DOMPurify from '../vendor/dompurify.js';
 import { html, useRef, useLayoutEffect } from './h.js';
 
-const marked = new Marked({ gfm: true, breaks: false, async: false });
+const escape = text => text.replace(/[&<>"]/g, c => ({ '&': '&amp;', '<': '&lt;', '>': '&gt;', '"': '&quot;' })[c]);
+
+const marked = new Marked({
+  gfm: true,
+  breaks: false,
+  async: false,
+  renderer: {
+    // HTML of an agent is shown as the text that it is; a picture elsewhere becomes a link to it.
+    html: ({ text }) => escape(text),
+    image: ({ href, text }) => `<a href="${escape(href)}">${escape(text || href)}</a>`,
+  },
+});
 const CLEAN = {
   ALLOWED_TAGS: ['a', 'b', 'blockquote', 'br', 'code', 'del', 'em', 'h1', 'h2', 'h3', 'h4', 'h5', 'h6', 'hr', 'i', 'input', 'kbd', 'li', 'ol', 'p', 'pre', 's', 'strong', 'sub', 'sup', 'table', 'tbody', 'td', 'th', 'thead', 'tr', 'ul', 'details', 'summary'],
   ALLOWED_ATTR: ['href', 'title', 'align', 'type', 'checked', 'disabled', 'start', 'colspan', 'rowspan'],

@@ -15,6 +15,8 @@ export function transcriptItems(messages, open) {
   const items = [];
   for (const message of messages) {
     if (message.content.length && message.content.every(b => b.type === 'tool_result')) continue;
+    const before = items.at(-1);
+    if (before?.message.role === 'assistant' && message.role === 'assistant' && before.message.runId === message.runId) before.inner = true;
     items.push({ key: message.messageId, message, results });
   }
   for (const streaming of open) items.push({ key: streaming.messageId, streaming });
@@ -24,12 +26,12 @@ export function transcriptItems(messages, open) {
 export function Message({ item, conversation, busy, onEdit, onRegenerate, onFork }) {
   if (item.streaming) return html`<article class="message assistant" aria-busy="true" aria-label="The agent is writing">
     ${item.streaming.blocks.map(({ block, text }) => html`<${StreamingMarkdown} key=${block} source=${text} />`)}</article>`;
-  const { message, results } = item;
+  const { message, results, inner } = item;
   const { role, content, status } = message;
   const [editing, setEditing] = useState(false);
   const text = textOf(message);
   const canChange = mayWrite.value && !busy;
-  return html`<article class=${`message ${role} ${status}`} id=${message.messageId} aria-label=${role === 'user' ? 'Prompt' : 'Answer'}>
+  return html`<article class=${`message ${role} ${status} ${inner ? 'inner' : ''}`} id=${message.messageId} aria-label=${role === 'user' ? 'Prompt' : 'Answer'}>
     ${editing
       ? html`<${Edit} text=${text} onCancel=${() => setEditing(false)} onSend=${value => { setEditing(false); onEdit(message, value); }} />`
       : content.map((block, i) => html`<${Block} key=${i} block=${block} message=${message} results=${results} conversation=${conversation} />`)}
@@ -101,7 +103,6 @@ export function ToolCall({ block, runId, result, live }) {
       ${!content.length && outcome === 'running' && end.progress && html`<p class="note">${end.progress}</p>`}
       ${outcome === 'unknown' && html`<p class="note">Nobody knows whether this call took effect: its end was not recorded.</p>`}
     </div>`}
-    ${!open && diffs.length > 0 && null}
   </details>`;
 }
 

@@ -1,10 +1,10 @@
 // A run: when each part of it happened, what it cost, and what it left.
 import { html, useEffect, useMemo, useState } from './h.js';
-import { api, pages } from './api.js';
+import { api, pages, paths } from './api.js';
 import { allTokens, bytes, cost, decider, duration, isBroken, isLive, number, shortId, statusText, timeExact, timeOfDay, titleOf, tokens } from './format.js';
 import { Age, Icon, Loading, Problem, Status, tone, useLoad } from './ui.js';
 import { download, pretty } from './message.js';
-import { attempt, mayWrite, sessions } from './store.js';
+import { attempt, mayWrite, usageOf } from './store.js';
 import { Wait } from './wait.js';
 import { eventText } from './events.js';
 import { timeline } from './timeline.js';
@@ -13,7 +13,7 @@ import { subscribe } from './streams.js';
 async function readRun(id) {
   const run = await api.run(id);
   const [attempts, steps, events, kin, artifacts, processes, session] = await Promise.all([
-    api.attempts(id), pages(`/v1/runs/${id}/steps`, {}, 2000), pages(`/v1/runs/${id}/events`, {}, 3000, 'after').catch(() => ({ items: [] })),
+    api.attempts(id), api.steps(id), pages(`/v1/runs/${id}/events`, {}, 3000, 'after').catch(() => ({ items: [] })),
     api.delegations(id), api.runArtifacts(id), api.processes(id).catch(() => ({ items: [] })), api.sessionGet(run.sessionId),
   ]);
   return { run, attempts: attempts.items, steps: steps.items, events: events.items, more: events.next, kin, artifacts: artifacts.items, processes: processes.items, session };
@@ -23,7 +23,7 @@ export function RunView({ id }) {
   const { value, error, reload } = useLoad(() => readRun(id), [id]);
   useEffect(() => {
     let timer;
-    const stop = subscribe(`/v1/events?types=run,session,input,approval,tools,tool.started,message,progress`, message => {
+    const stop = subscribe(paths.ownerEvents, message => {
       if (message.kind !== 'frames' || !message.frames.some(f => f.data.includes(id))) return;
       clearTimeout(timer);
       timer = setTimeout(reload, 250);
@@ -53,7 +53,7 @@ function Run({ data, reload }) {
       <div><dt>Began</dt><dd>${timeExact(since)}</dd></div>
       <div><dt>Took</dt><dd>${live ? `${duration(Date.now() - since)} so far` : duration((run.completedAtMs ?? run.updatedAtMs) - since)}</dd></div>
       <div><dt>Tokens</dt><dd>${run.usage.atLeast ? 'at least ' : ''}${number(run.usage.inputTokens || 0)} in, ${number(run.usage.outputTokens || 0)} out${run.usage.cacheReadTokens ? `, ${number(run.usage.cacheReadTokens)} cached` : ''}</dd></div>
-      <div><dt>Cost</dt><dd>${cost(run.usage)}</dd></div>
+      <div><dt>Cost</dt><dd>${cost(usageOf(run))}</dd></div>
       ${run.budget && html`<div><dt>Budget</dt><dd>${budget(run.budget)}</dd></div>`}
       <div><dt>Id</dt><dd><code>${run.runId}</code></dd></div>
     </dl>
@@ -168,6 +168,6 @@ export function RunList({ conversation }) {
   return html`<div class="view runs">
     ${usage.value && html`<dl class="facts"><div><dt>Runs</dt><dd>${usage.value.runs}${usage.value.delegatedRuns ? ` and ${usage.value.delegatedRuns} delegated` : ''}</dd></div><div><dt>Tokens</dt><dd>${usage.value.totalUsage.atLeast ? 'at least ' : ''}${number(allTokens(usage.value.totalUsage))}</dd></div><div><dt>Cost</dt><dd>${cost(usage.value.totalUsage)}</dd></div></dl>`}
     <div class="table-frame" tabindex="0" role="region" aria-label="Runs"><table><thead><tr><th>Run</th><th>Status</th><th>Agent</th><th>Began</th><th class="num">Took</th><th class="num">Tokens</th><th class="num">Cost</th></tr></thead><tbody>
-    ${value.items.map(r => html`<tr><td><a href=${`#/r/${r.runId}`}>Run ${r.runNo}</a></td><td><${Status} status=${r.status} /></td><td>${r.adapter}</td><td><${Age} ms=${r.createdAtMs} /></td><td class="num">${r.startedAtMs ? duration((r.completedAtMs || Date.now()) - r.startedAtMs) : '–'}</td><td class="num">${tokens(allTokens(r.usage))}</td><td class="num">${cost(r.usage)}</td></tr>`)}
+    ${value.items.map(r => html`<tr><td><a href=${`#/r/${r.runId}`}>Run ${r.runNo}</a></td><td><${Status} status=${r.status} /></td><td>${r.adapter}</td><td><${Age} ms=${r.createdAtMs} /></td><td class="num">${r.startedAtMs ? duration((r.completedAtMs || Date.now()) - r.startedAtMs) : '–'}</td><td class="num">${tokens(allTokens(r.usage))}</td><td class="num">${cost(usageOf(r))}</td></tr>`)}
     </tbody></table></div></div>`;
 }

@@ -5,13 +5,14 @@ import { Conversation } from './conversation.js';
 import { Windowed } from './transcript.js';
 import { Message, transcriptItems, save } from './message.js';
 import { Composer } from './composer.js';
+import { sentTexts } from './drafts.js';
 import { Wait } from './wait.js';
 import { SessionTree } from './tree.js';
 import { Changes } from './changes.js';
 import { RunList } from './run.js';
-import { Age, Dialog, Icon, Loading, Menu, Problem, Status, copy } from './ui.js';
-import { cost, duration, folder, isBroken, isLive, isWaiting, statusText, timeOfDay, titleOf } from './format.js';
-import { attempt, go, mayWrite, now, route, toast } from './store.js';
+import { Dialog, Icon, Loading, Menu, Problem, Status, copy } from './ui.js';
+import { cost, duration, folder, isBroken, isLive, isWaiting, timeOfDay, titleOf } from './format.js';
+import { attempt, go, mayWrite, toast, usageOf } from './store.js';
 import { useKeys } from './keys.js';
 
 const TABS = [['chat', 'Conversation'], ['tree', 'Tree'], ['changes', 'Changes'], ['runs', 'Runs']];
@@ -159,11 +160,7 @@ function Now({ conversation }) {
 }
 
 function Queued({ run }) {
-  const [text, setText] = useState('');
-  useEffect(() => {
-    if (run.promptMessageId) api.message(run.sessionId, run.promptMessageId).then(m => setText(m.content.map(b => b.text || '').join(' '))).catch(() => {});
-  }, [run.runId]);
-  return html`<div class="queued"><${Status} status="queued" /><span class="grow">${text || 'A prompt'}</span>
+  return html`<div class="queued"><${Status} status="queued" /><span class="grow">${sentTexts.get(run.runId) || 'A prompt'}</span>
     ${mayWrite.value && html`<button class="ghost" onClick=${() => stop(run)}>Remove</button>`}</div>`;
 }
 
@@ -185,7 +182,7 @@ function RunStrip({ conversation }) {
   return html`<div class=${`strip ${isBroken(run.status) ? 'bad' : ''}`}>
     <${Status} status=${run.status} />
     ${live ? html`<span class="muted">${duration(Math.max(0, Date.now() - since))}</span>` : run.completedAtMs && html`<span class="muted">${timeOfDay(run.completedAtMs)} · ${duration(run.completedAtMs - since)}</span>`}
-    ${spent && html`<span class="muted">${cost(run.usage)}</span>`}
+    ${spent && html`<span class="muted">${cost(usageOf(run))}</span>`}
     ${run.attempts > 1 && html`<span class="muted">attempt ${run.attempts}</span>`}
     ${stages && html`<ol class="stages" aria-label="Stopping">
       ${stages.requestedAtMs && html`<li>requested ${timeOfDay(stages.requestedAtMs)}</li>`}

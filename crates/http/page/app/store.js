@@ -1,8 +1,8 @@
 // State that all views share: the reader, the route, the sessions, the connection.
 import { signal, computed, batch } from './h.js';
-import { api, pages, reportSignedOut } from './api.js';
-import { isWaiting, textOf, lastLine } from './format.js';
-import { openWaits, readerRole } from './derived.js';
+import { api, pages, paths, reportSignedOut } from './api.js';
+import { isLive, isWaiting, textOf, lastLine } from './format.js';
+import { activeOf, activeRuns, readerRole } from './derived.js';
 import { subscribe } from './streams.js';
 
 export const route = signal(parseRoute());
@@ -17,6 +17,12 @@ export const adapters = signal([]);
 export const overlay = signal(null); // 'palette', 'keys', 'new'
 export const now = signal(Date.now());
 setInterval(() => { now.value = Date.now(); }, 15000);
+
+/** A run's usage. While an agent that reports at its end works, its cost is not known yet. */
+export function usageOf(run) {
+  const live = isLive(run.status) && adapters.value.find(a => a.adapter === run.adapter)?.usageReports !== 'live';
+  return live ? { ...run.usage, costUsd: null } : run.usage;
+}
 
 export const mayWrite = computed(() => reader.value !== null && reader.value.role !== 'viewer');
 export const isAdmin = computed(() => reader.value?.role === 'admin');
@@ -90,19 +96,18 @@ function put(id, change) {
 
 /** Reads what the board shows. Called after the stream is open, so nothing falls in between. */
 async function load() {
-  const [list, waits] = await Promise.all([pages('/v1/sessions', {}, 300), openWaits()]);
+  const [list, active] = await Promise.all([pages('/v1/sessions', {}, 300), activeRuns()]);
   const all = new Map();
   for (const { latestRun, ...session } of list.items) {
     const line = sessions.value.get(session.sessionId)?.line;
     all.set(session.sessionId, { session, run: latestRun, line });
   }
-  const missing = waits.filter(run => !all.has(run.sessionId));
+  const missing = active.filter(run => !all.has(run.sessionId));
   await Promise.all(missing.map(async run => {
     const session = await api.sessionGet(run.sessionId);
     all.set(run.sessionId, { session, run });
   }));
-  // A later prompt may be queued behind the run that waits.
-  for (const run of waits) all.set(run.sessionId, { ...all.get(run.sessionId), run });
+  for (const run of active) all.set(run.sessionId, { ...all.get(run.sessionId), run });
   batch(() => {
     sessions.value = all;
     loading.value = false;
@@ -112,8 +117,7 @@ async function load() {
 async function fetchCard(id) {
   try {
     const [session, runs] = await Promise.all([api.sessionGet(id), api.runs({ session: id, limit: 10 })]);
-    const run = runs.items.find(r => isWaiting(r.status)) || runs.items[0] || null;
-    put(id, { session, run });
+    put(id, { session, run: activeOf(runs.items) });
   } catch (error) {
     if (error.code === 'not_found') put(id, null);
   }
@@ -182,7 +186,7 @@ export const forget = waitId => {
 /** Starts following all sessions. Signed in, once per page. */
 export function follow() {
   let refused = false;
-  return subscribe('/v1/events?types=run,session,input,approval,tools,tool.started,message,progress', message => {
+  return subscribe(paths.ownerEvents, message => {
     if (message.kind === 'state') {
       connection.value = message;
       refused = message.state === 'refused';

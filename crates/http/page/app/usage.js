@@ -3,7 +3,7 @@ import { html, useMemo, useState } from './h.js';
 import { recentRuns } from './derived.js';
 import { allTokens, cost, dayOf, dollars, number, titleOf, tokens } from './format.js';
 import { Loading, Problem, useLoad } from './ui.js';
-import { sessions } from './store.js';
+import { sessions, usageOf } from './store.js';
 
 const RANGES = [7, 30, 90];
 const DAY = 86400000;
@@ -15,10 +15,11 @@ export function sum(runs, keyOf) {
     const key = keyOf(run);
     const group = groups.get(key) || { key, runs: 0, tokens: 0, costUsd: 0, unknown: 0, partly: 0 };
     group.runs++;
-    group.tokens += allTokens(run.usage);
-    if (run.usage.costUsd == null) group.unknown++;
-    else group.costUsd += run.usage.costUsd;
-    if (run.usage.atLeast) group.partly++;
+    const usage = usageOf(run);
+    group.tokens += allTokens(usage);
+    if (usage.costUsd == null) group.unknown++;
+    else group.costUsd += usage.costUsd;
+    if (usage.atLeast) group.partly++;
     groups.set(key, group);
   }
   return [...groups.values()];
@@ -53,6 +54,12 @@ export function Usage() {
 
 const startOfDay = ms => new Date(ms).setHours(0, 0, 0, 0);
 const amount = (group, unit) => (unit === 'cost' ? group.costUsd : group.tokens);
+/** The amount of a group. A cost that leaves runs out is a lower bound, and unknown without any known run. */
+function amountText(group, unit) {
+  if (unit === 'tokens') return (group.partly ? '≥ ' : '') + tokens(group.tokens);
+  if (group.unknown === group.runs) return 'unknown';
+  return (group.unknown || group.partly ? '≥ ' : '') + dollars(group.costUsd);
+}
 const show = (value, unit) => (unit === 'cost' ? dollars(value) : tokens(value));
 
 function Days({ runs, start, days, unit }) {
@@ -81,6 +88,6 @@ function Breakdown({ title, groups, unit, label = key => key }) {
   const sorted = [...groups].sort((a, b) => amount(b, unit) - amount(a, unit) || b.runs - a.runs).slice(0, 12);
   const most = Math.max(...sorted.map(g => amount(g, unit)), 1e-9);
   return html`<section class="breakdown"><h2>${title}</h2>${!sorted.length && html`<p class="note">No runs in these days.</p>`}<ul>${sorted.map(g => html`<li><span class="grow">${label(g.key)}</span>
-    <span class="value">${show(amount(g, unit), unit)}</span><span class="muted">${number(g.runs)} ${g.runs === 1 ? 'run' : 'runs'}${g.unknown ? `, ${g.unknown} unknown` : ''}</span>
+    <span class="value">${amountText(g, unit)}</span><span class="muted">${number(g.runs)} ${g.runs === 1 ? 'run' : 'runs'}${g.unknown && g.unknown < g.runs ? `, ${g.unknown} unknown` : ''}</span>
     <i class="bar" style=${{ width: `${(amount(g, unit) / most) * 100}%` }}></i></li>`)}</ul></section>`;
 }
