@@ -19,7 +19,7 @@ const marked = new Marked({
 const CLEAN = {
   ALLOWED_TAGS: ['a', 'b', 'blockquote', 'br', 'code', 'del', 'em', 'h1', 'h2', 'h3', 'h4', 'h5', 'h6', 'hr', 'i', 'input', 'kbd', 'li', 'ol', 'p', 'pre', 's', 'strong', 'sub', 'sup', 'table', 'tbody', 'td', 'th', 'thead', 'tr', 'ul', 'details', 'summary'],
   ALLOWED_ATTR: ['href', 'title', 'align', 'type', 'checked', 'disabled', 'start', 'colspan', 'rowspan'],
-  ALLOWED_URI_REGEXP: /^(?:https?:|mailto:|#)/i,
+  ALLOWED_URI_REGEXP: /^(?:(?:https?|mailto):|[^a-z]|[a-z+.-]+(?:[^a-z+.\-:]|$))/i,
   ALLOW_DATA_ATTR: false,
   RETURN_DOM_FRAGMENT: true,
 };
@@ -31,14 +31,18 @@ function fragment(text) {
   const nodes = DOMPurify.sanitize(marked.parse(text), CLEAN);
   for (const link of nodes.querySelectorAll('a')) {
     const href = link.getAttribute('href');
-    if (!href) { link.replaceWith(...link.childNodes); continue; }
+    // A relative address would lead into this server: it is text.
+    if (!href || !/^(https?:|mailto:)/i.test(href)) { link.replaceWith(...link.childNodes); continue; }
     link.target = '_blank';
     link.rel = 'noopener noreferrer nofollow';
     if (!link.title) link.title = href;
   }
   for (const box of nodes.querySelectorAll('input')) {
     if (box.type !== 'checkbox') box.remove();
-    else box.disabled = true;
+    else {
+      box.disabled = true;
+      box.ariaLabel = box.checked ? 'done' : 'open';
+    }
   }
   for (const table of nodes.querySelectorAll('table')) {
     const frame = document.createElement('div');

@@ -60,7 +60,7 @@ function Edit({ text, onSend, onCancel }) {
 }
 
 function Block({ block, message, results, conversation }) {
-  if (block.type === 'text') return message.role === 'user' ? html`<div class="said">${block.text}</div>` : html`<${Markdown} text=${block.text} />`;
+  if (block.type === 'text') return message.role === 'user' ? html`<${Said} text=${block.text} />` : html`<${Markdown} text=${block.text} />`;
   if (block.type === 'thinking') return html`<p class="thought-mark">Thought; thoughts are not stored.</p>`;
   if (block.type === 'attachment') return html`<${Attachment} block=${block} />`;
   if (block.type === 'error') return html`<div class="problem" role="note"><b>${block.message}</b><code>${block.code}</code></div>`;
@@ -68,6 +68,9 @@ function Block({ block, message, results, conversation }) {
   if (block.type === 'diff') return html`<${Diff} diff=${block} />`;
   return null;
 }
+
+/** A prompt. A long one scrolls within its box, so the box takes the focus. */
+const Said = ({ text }) => html`<div class="said" tabindex=${text.length > 600 || text.split('\n').length > 14 ? 0 : undefined} role=${text.length > 600 ? 'region' : undefined} aria-label=${text.length > 600 ? 'Text of the prompt' : undefined}>${text}</div>`;
 
 const OUTCOME = { running: 'running', completed: 'done', failed: 'failed', unknown: 'outcome unknown', rejected: 'not executed' };
 const TONE = { running: 'busy', completed: 'good', failed: 'bad', unknown: 'needs', rejected: 'still' };

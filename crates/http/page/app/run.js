@@ -52,7 +52,7 @@ function Run({ data, reload }) {
       <div><dt>Folder</dt><dd>${run.options.cwd || session.cwd || 'the agent’s own'}</dd></div>
       <div><dt>Began</dt><dd>${timeExact(since)}</dd></div>
       <div><dt>Took</dt><dd>${live ? `${duration(Date.now() - since)} so far` : duration((run.completedAtMs ?? run.updatedAtMs) - since)}</dd></div>
-      <div><dt>Tokens</dt><dd>${run.usage.atLeast ? 'at least ' : ''}${number(run.usage.inputTokens || 0)} in, ${number(run.usage.outputTokens || 0)} out${run.usage.cacheReadTokens ? `, ${number(run.usage.cacheReadTokens)} cached` : ''}</dd></div>
+      <div><dt>Tokens</dt><dd>${tokenText(run.usage)}</dd></div>
       <div><dt>Cost</dt><dd>${cost(usageOf(run))}</dd></div>
       ${run.budget && html`<div><dt>Budget</dt><dd>${budget(run.budget)}</dd></div>`}
       <div><dt>Id</dt><dd><code>${run.runId}</code></dd></div>
@@ -66,6 +66,11 @@ function Run({ data, reload }) {
     <${Attempts} attempts=${attempts} />
     <${Events} events=${events} more=${data.more} />
   </div>`;
+}
+
+function tokenText(usage) {
+  if (usage.atLeast && !allTokens(usage)) return 'unknown';
+  return `${usage.atLeast ? 'at least ' : ''}${number(usage.inputTokens || 0)} in, ${number(usage.outputTokens || 0)} out${usage.cacheReadTokens ? `, ${number(usage.cacheReadTokens)} cached` : ''}`;
 }
 
 function budget(b) {

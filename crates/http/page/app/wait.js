@@ -2,7 +2,7 @@
 // for each answer that exists.
 import { html, useEffect, useRef, useState } from './h.js';
 import { api } from './api.js';
-import { left, timeExact, decider, timeOfDay } from './format.js';
+import { left, timeExact, decider, shortId, timeOfDay } from './format.js';
 import { Diff, DiffSwitch } from './diffview.js';
 import { Icon } from './ui.js';
 import { attempt, mayWrite, now, toast } from './store.js';
@@ -52,7 +52,7 @@ export function Request({ wait }) {
 /** The request and the form of its answers. */
 export function Wait({ run, focusKey }) {
   const { wait } = run;
-  return html`<section class="wait" aria-label="Waiting for you">
+  return html`<section class="wait" aria-label=${`Waiting for you: ${wait.question.slice(0, 80)} (${shortId(wait.waitId)})`}>
     <${Request} wait=${wait} />
     ${mayWrite.value ? html`<${Answers} run=${run} focusKey=${focusKey} />` : html`<p class="note">You may read this session. Its owner may answer.</p>`}
     ${wait.expiresAtMs && html`<p class="note" title=${timeExact(wait.expiresAtMs)}>${left(wait.expiresAtMs, now.value)}; then ${wait.onExpiry === 'continue' ? 'the agent goes on without an answer' : 'the run times out'}</p>`}
