@@ -173,5 +173,5 @@ export const api = {
   grantRevoke: id => post(`/v1/grants/${encodeURIComponent(id)}/revoke`),
   ownerEvents: query => get('/v1/events', query),
   redeem: ticket => post('/v1/tickets/redeem', { ticket }),
-  signOut: () => post('/v1/sign-out'),
+  me: () => get('/v1/me'),
 };

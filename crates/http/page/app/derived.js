@@ -1,6 +1,6 @@
 // Answers that take several requests today. Each function stands for one
 // endpoint: when the server has it, only this file changes.
-import { api, get, pages, request, Problem } from './api.js';
+import { api, pages } from './api.js';
 
 const ACTIVE = ['waiting_approval', 'waiting_input', 'running', 'starting', 'cancelling'];
 
@@ -11,27 +11,6 @@ export async function activeRuns() {
 }
 
 export const activeOf = runs => runs.find(run => ACTIVE.includes(run.status)) || runs[0] || null;
-
-/**
- * The reader's role. No endpoint tells it: a conditional write that can never
- * succeed is refused as forbidden for a viewer, and keys are listed for admins only.
- */
-export async function readerRole() {
-  try {
-    await request('PUT', '/v1/state/page.probe', { body: null, headers: { 'If-Match': '"0"' } });
-  } catch (error) {
-    if (!(error instanceof Problem)) throw error;
-    if (error.code === 'forbidden') return { role: 'viewer' };
-    if (error.code !== 'version_conflict') throw error;
-  }
-  try {
-    await get('/v1/keys', { limit: 1 });
-    return { role: 'admin' };
-  } catch (error) {
-    if (error.code === 'forbidden') return { role: 'member' };
-    throw error;
-  }
-}
 
 // ---- details of cards ------------------------------------------------------
 

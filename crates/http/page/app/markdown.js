@@ -140,9 +140,19 @@ export function StreamingMarkdown({ source }) {
     let done = 0;
     let frame = 0;
     let open = null;
+    let timer = 0;
+    let idleUntil = 0;
+    const plan = () => { frame ||= requestAnimationFrame(draw); };
     const draw = () => {
       frame = 0;
-      const text = source.peek();
+      const started = performance.now();
+      // A paragraph that has grown long takes longer to make: leave most of the time to the page.
+      if (started < idleUntil) { timer ||= setTimeout(() => { timer = 0; plan(); }, idleUntil - started); return; }
+      drawNow(source.peek());
+      const took = performance.now() - started;
+      idleUntil = took > 3 ? started + took * 8 : 0;
+    };
+    const drawNow = text => {
       if (text.length < done) { done = 0; element.replaceChildren(tail); }
       const { end, fence } = stableEnd(text, done);
       if (end > done) {
@@ -150,8 +160,8 @@ export function StreamingMarkdown({ source }) {
         done = end;
         open = null;
       }
-      const rest = text.slice(done);
-      if (fence && rest.length > 2000) {
+      const tailText = text.slice(done);
+      if (fence && tailText.length > 2000) {
         if (!open) {
           const pre = document.createElement('pre');
           const code = document.createElement('code');
@@ -160,17 +170,17 @@ export function StreamingMarkdown({ source }) {
           pre.append(code);
           tail.replaceChildren(pre);
         }
-        const start = rest.indexOf('\n', rest.indexOf(fence)) + 1;
-        const shown = rest.slice(start);
+        const start = tailText.indexOf('\n', tailText.indexOf(fence)) + 1;
+        const shown = tailText.slice(start);
         if (shown.startsWith(open.data)) open.appendData(shown.slice(open.data.length));
         else open.data = shown;
       } else {
         open = null;
-        tail.replaceChildren(fragment(rest));
+        tail.replaceChildren(fragment(tailText));
       }
     };
-    const stop = source.subscribe(() => { frame ||= requestAnimationFrame(draw); });
-    return () => { stop(); cancelAnimationFrame(frame); };
+    const stop = source.subscribe(plan);
+    return () => { stop(); cancelAnimationFrame(frame); clearTimeout(timer); };
   }, [source]);
   return html`<div class="markdown streaming" ref=${ref}></div>`;
 }

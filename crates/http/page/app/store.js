@@ -2,11 +2,11 @@
 import { signal, computed, batch } from './h.js';
 import { api, pages, paths, reportSignedOut } from './api.js';
 import { isLive, isWaiting, textOf, lastLine } from './format.js';
-import { activeOf, activeRuns, readerRole } from './derived.js';
+import { activeOf, activeRuns } from './derived.js';
 import { subscribe } from './streams.js';
 
 export const route = signal(parseRoute());
-export const reader = signal(null); // { role }
+export const reader = signal(null); // { ownerId, role, keyId? }
 export const sessions = signal(new Map()); // id -> { session, run, line, unread }
 export const resolved = signal(new Map()); // waitId -> { by, atMs, decision, card } of waits that ended here or elsewhere
 export const connection = signal({ state: 'connecting', sinceMs: Date.now() });
@@ -211,9 +211,9 @@ function receive(frame) {
 
 /** Learns who the reader is and which agents there are. */
 export async function identify() {
-  const [role, list] = await Promise.all([readerRole(), api.adapters()]);
+  const [me, list] = await Promise.all([api.me(), api.adapters()]);
   batch(() => {
-    reader.value = role;
+    reader.value = me;
     adapters.value = list;
   });
 }

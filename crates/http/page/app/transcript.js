@@ -61,6 +61,8 @@ export function Windowed({ items, keyOf, render, onTop, label, handle, footer })
     me.observer = new ResizeObserver(entries => {
       let above = false;
       for (const { target, borderBoxSize } of entries) {
+        // An element that was removed reports the height 0: what was measured stays.
+        if (!target.isConnected) { me.observer.unobserve(target); continue; }
         const key = target.dataset.key;
         if (key === undefined) continue;
         const height = borderBoxSize[0].blockSize;
