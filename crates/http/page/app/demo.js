@@ -5,7 +5,7 @@ const DEMO = [
   ['Tour of mainspring', `say Hello. I am the **script agent**: I execute my prompt, line by line.
 think What should I show next?
 tool add {"a":19,"b":23}
-say I called a tool; its result is in the fold above.
+say I called a tool. Its result is in the fold above.
 stream 40 every 60ms tick
 usage 1200 340 0.0042
 ask What shall I call you?

@@ -13,7 +13,7 @@ export function Settings() {
         <span class="segments" role="group" aria-label="Appearance">${[['system', 'System'], ['light', 'Light'], ['dark', 'Dark']].map(([name, label]) => html`<button aria-pressed=${theme.value === name} onClick=${() => { theme.value = name; }}>${label}</button>`)}</span></div>
       <div class="setting"><div><b>Notifications</b><p class="note">Shown when a session waits for you and this page is not in front. They are withdrawn when the wait has ended.</p></div>
         <button aria-pressed=${notifications.value} onClick=${async () => { notifications.value = notifications.value ? false : await askPermission(); }}>${notifications.value ? 'On' : 'Off'}</button></div>
-      <div class="setting"><div><b>Signed in</b><p class="note">As ${reader.value.ownerId} (${reader.value.role}), ${signInKind() === 'key' ? 'with a key that this browser keeps' : 'by a ticket of the command line'}.</p></div>
+      <div class="setting"><div><b>Signed in</b><p class="note">As ${reader.value.ownerId} (${reader.value.role}), ${signInKind() === 'key' ? 'with a key that this browser keeps' : 'by a ticket'}.</p></div>
         <button onClick=${signOut}>Sign out</button></div></section>
     <${Health} />
     ${isAdmin.value && html`<${KeyList} />`}

@@ -1,4 +1,4 @@
-// Signing in: with a one-time ticket of `mainspring open`, or with an API key.
+// Signing in: with a one-time ticket in the address, or with an API key.
 import { html, useState } from './h.js';
 import { api, setCredentials } from './api.js';
 import { Problem, Icon } from './ui.js';
@@ -32,17 +32,17 @@ export function SignIn({ onDone, problem }) {
     } catch (failure) {
       if (failure.code === undefined) throw failure;
       setCredentials(null);
-      setError(failure);
+      setError(failure.status === 401 ? { ...failure, code: failure.code, message: 'This key is not valid: it is wrong, has expired or was revoked.', remedy: '' } : failure);
     }
     setBusy(false);
   };
   return html`<main class="sign-in"><form onSubmit=${submit}>
     <img src="icon.svg" alt="" width="44" height="44" /><h1>mainspring</h1>
-    <p>On the machine that runs it, this signs you in without a key:</p><pre class="command" tabindex="0"><code>mainspring open</code></pre>
-    <label>API key<input name="key" type="password" autocomplete="current-password" required spellcheck="false" placeholder="msk_…" /></label>
+    <p>On the machine that runs it, this prints the token of its owner:</p><pre class="command" tabindex="0"><code>mainspring serve --print-token</code></pre>
+    <label>Token or API key<input name="key" type="password" autocomplete="current-password" required spellcheck="false" placeholder="Token, or msk_…" /></label>
     <label class="check"><input name="keep" type="checkbox" checked /> Keep me signed in on this browser</label>
     ${error && html`<${Problem} error=${error} />`}
     <button class="primary" disabled=${busy}>${busy ? 'Signing in…' : 'Sign in'}</button>
-    <p class="note">Keys are made with <code>mainspring key create NAME</code>. The token of the state directory works too: <code>mainspring serve --print-token</code></p>
+    <p class="note">Keys for other people are made with <code>mainspring key create NAME</code>.</p>
   </form></main>`;
 }

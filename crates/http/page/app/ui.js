@@ -132,4 +132,8 @@ export function Menu({ label, icon = 'more', items }) {
   </span>`;
 }
 
-export const Keys = ({ keys }) => html`<kbd>${keys.replace('mod+', navigator.platform.startsWith('Mac') ? '⌘' : 'Ctrl ').replace(' | ', ' or ')}</kbd>`;
+const KEY_NAMES = { ArrowDown: '↓', ArrowUp: '↑', ArrowLeft: '←', ArrowRight: '→' };
+const modifier = navigator.platform.startsWith('Mac') ? '⌘' : 'Ctrl ';
+
+/** Keys as they are printed on a keyboard; alternatives beside each other. */
+export const Keys = ({ keys }) => keys.split(' | ').map(key => html`<kbd>${KEY_NAMES[key] || key.replace(/^mod\+(.)$/, (_, letter) => modifier + letter.toUpperCase())}</kbd> `);
