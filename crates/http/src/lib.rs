@@ -36,6 +36,7 @@ mod logins;
 mod mcp;
 mod metrics;
 mod owner_events;
+mod page;
 mod portable;
 mod problem;
 mod runs;
@@ -203,6 +204,7 @@ impl Http {
             .layer(middleware::from_fn_with_state(self.clone(), strict::refuse_unknown_input))
             .layer(middleware::from_fn_with_state(self.clone(), watch::limit_concurrency));
         open.merge(bounded)
+            .merge(page::router())
             .fallback(problem::no_such_endpoint)
             .method_not_allowed_fallback(problem::no_such_method)
             .layer(middleware::from_fn_with_state(self.clone(), guard::check_origin))

@@ -18,6 +18,7 @@ mod limits;
 mod lists;
 mod mcp;
 mod metrics;
+mod page;
 mod runs;
 mod sessions;
 mod state;
