@@ -6,8 +6,8 @@ use mainspring_api::control::ControlTool;
 use mainspring_api::{
     AcceptedRun, Agent, CancelOutcome, Capabilities, CaughtUp, ClosedSession, Compacted, Delegated,
     DelegationView, FeedSnapshot, FoundIds, Health, HostCall, HostCallAnswered, KeptForForks, ListedSession,
-    LiveChange, MadeKey, MessageView, OpenedSession, Page, Problem, RunDelegations, SearchHit,
-    SessionAdopted, SessionUsage, Snapshot, StoreNotice, Thought, TreeNode,
+    LiveChange, MadeKey, Me, MessageView, OpenedSession, Page, PageSecret, Problem, RunDelegations,
+    SearchHit, SessionAdopted, SessionUsage, Snapshot, StoreNotice, Thought, Ticket, TreeNode,
 };
 use mainspring_core::{
     ApiKey, Artifact, Attempt, AuthMethod, Binding, Event, Grant, LeftProcess, LiveEvent, Message, ModelList,
@@ -54,6 +54,7 @@ from_json![
     HostCallAnswered,
     KeptForForks,
     MadeKey,
+    Me,
     MessageView,
     ModelList,
     OpenedSession,
@@ -72,6 +73,7 @@ from_json![
     Page<StateEntry>,
     Page<Step>,
     Page<TreeNode>,
+    PageSecret,
     Problem,
     Run,
     RunDelegations,
@@ -80,6 +82,7 @@ from_json![
     SessionUsage,
     Snapshot,
     StateEntry,
+    Ticket,
     Value,
     Vec<AuthMethod>,
     Vec<HostCall>,

@@ -11,7 +11,7 @@ use mainspring_kernel::kernel::{Caller, Secret};
 use mainspring_kernel::{Error, Kernel};
 use subtle::ConstantTimeEq;
 
-use crate::{Http, Problem};
+use crate::{Http, Problem, sign_in};
 
 /// The header that names the owner to act for.
 const OWNER_HEADER: &str = "mainspring-owner";
@@ -64,11 +64,12 @@ impl FromRequestParts<Http> for Authenticated {
         let header = parts.headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
         let bearer = header
             .and_then(|value| value.split_once(' '))
-            .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
-        let caller = match bearer {
-            Some((_, bearer)) => {
+            .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
+            .map(|(_, bearer)| bearer.trim().to_owned());
+        let caller = match bearer.or_else(|| sign_in::page_key(&parts.method, &parts.headers)) {
+            Some(bearer) => {
                 let owner = owner_of(&parts.headers)?;
-                http.access.caller(&http.kernel, bearer.trim(), owner).await?
+                http.access.caller(&http.kernel, &bearer, owner).await?
             }
             None => None,
         };

@@ -42,6 +42,7 @@ mod problem;
 mod runs;
 mod search;
 mod sessions;
+mod sign_in;
 mod state;
 mod streams;
 mod strict;
@@ -70,6 +71,7 @@ pub struct Http {
     /// One permit per request that may be handled concurrently.
     requests: Arc<Semaphore>,
     streams: Arc<streams::Streams>,
+    tickets: Arc<sign_in::Tickets>,
     mcp: Arc<mcp::Service>,
     operations: Arc<Operations>,
     /// Built on first use.
@@ -155,6 +157,9 @@ fn endpoints() -> [(Vec<Endpoint>, &'static [document::ProblemRow]); 2] {
         agents::agent_get,
         agents::agent_delete,
         ids::id_find,
+        sign_in::me,
+        sign_in::ticket_create,
+        sign_in::ticket_redeem,
         keys::key_list,
         keys::key_create,
         keys::key_revoke,
@@ -171,6 +176,7 @@ impl Http {
         let streams = Arc::<streams::Streams>::default();
         Self {
             operations: Arc::default(),
+            tickets: Arc::default(),
             document: Arc::default(),
             metrics: Arc::new(metrics::Metrics::new(kernel.clone(), streams.clone())),
             mcp: Arc::new(mcp::service(&kernel, body_bytes, stop.clone())),

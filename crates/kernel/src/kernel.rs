@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-use mainspring_core::{Cursor, Limits, ModelList, NodeId, RunLimits, RunOptions, SessionId};
+use mainspring_core::{Cursor, Limits, ModelList, NodeId, RunLimits, RunOptions, SessionId, Time};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
@@ -258,6 +258,16 @@ impl Kernel {
         let millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let clock = &self.shared.clock;
         clock.sleep_for(millis).await;
+    }
+
+    /// The time by the kernel's clock.
+    pub fn now(&self) -> Time {
+        self.shared.clock.now()
+    }
+
+    /// Generates a secret of 256 bits, as 64 hexadecimal digits.
+    pub fn secret(&self) -> String {
+        self.shared.ids.secret()
     }
 
     /// Monotonic time since an arbitrary start, to measure durations.

@@ -64,6 +64,7 @@ const EXAMPLES: &[(&str, &str, &str, Foreign)] = &[
     ("key_revoke", "", "", NotFound),
     ("login_create", "", r#"{"methodId": "token"}"#, Refused),
     ("login_list", "", "", Nothing),
+    ("me", "", "", Nothing),
     ("metrics", "", "", Nothing),
     ("openapi", "", "", Nothing),
     ("owner_events", "", "", NotListed),
@@ -129,6 +130,8 @@ const EXAMPLES: &[(&str, &str, &str, Foreign)] = &[
     ("session_state_list", "", "", NotFound),
     ("session_state_set", "", "1", NotFound),
     ("session_tree", "", "", NotFound),
+    ("ticket_create", "", "", Own),
+    ("ticket_redeem", "", r#"{"ticket": "none"}"#, Refused),
     ("tool_list", "", "", Nothing),
 ];
 

@@ -21,6 +21,7 @@ mod metrics;
 mod page;
 mod runs;
 mod sessions;
+mod sign_in;
 mod state;
 mod streams;
 mod strict;
