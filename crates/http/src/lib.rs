@@ -83,12 +83,7 @@ pub struct Http {
 fn endpoints() -> [(Vec<Endpoint>, &'static [document::ProblemRow]); 2] {
     // Status endpoints: not limited, so that they also answer while the server is overloaded.
     let open = endpoints![health::health, health::ready, document::openapi, metrics::metrics,];
-    let resources = endpoints![
-        health::adapter_list,
-        logins::login_list,
-        logins::login_create,
-        health::model_list,
-        tools::tool_list,
+    let mut resources = endpoints![
         feed::feed,
         host_calls::host_call_list,
         host_calls::host_call_answer,
@@ -152,19 +147,31 @@ fn endpoints() -> [(Vec<Endpoint>, &'static [document::ProblemRow]); 2] {
         bindings::session_adopt,
         search::session_search,
         portable::session_import,
+        ids::id_find,
+    ];
+    resources.extend(server_endpoints());
+    [(open, document::OPEN_PROBLEMS), (resources, document::RESOURCE_PROBLEMS)]
+}
+
+/// Returns the endpoints of the server's configuration and of its callers.
+fn server_endpoints() -> Vec<Endpoint> {
+    endpoints![
+        health::adapter_list,
+        logins::login_list,
+        logins::login_create,
+        health::model_list,
+        tools::tool_list,
         agents::agent_list,
         agents::agent_create,
         agents::agent_get,
         agents::agent_delete,
-        ids::id_find,
         sign_in::me,
         sign_in::ticket_create,
         sign_in::ticket_redeem,
         keys::key_list,
         keys::key_create,
         keys::key_revoke,
-    ];
-    [(open, document::OPEN_PROBLEMS), (resources, document::RESOURCE_PROBLEMS)]
+    ]
 }
 
 impl Http {
