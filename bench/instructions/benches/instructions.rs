@@ -15,7 +15,7 @@ fn delta(world: World) {
     forget(mainspring_instructions::delta(world));
 }
 
-// Nothing is dropped: closing a store costs what was written to it before.
+// Nothing is dropped: the cost of closing a store depends on what was written to it before.
 #[library_benchmark]
 #[bench::idle(idle)]
 #[bench::accepted(accepted)]

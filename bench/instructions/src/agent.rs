@@ -1,4 +1,4 @@
-//! An agent that answers at once, then streams and ends when its gates let it.
+//! An agent that answers at once, and streams and ends when its gates are opened.
 
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
 //! The hottest paths of the kernel, prepared so that their instructions can be counted.
 //!
-//! Everything is deterministic: a runtime of one thread, a manual clock, seeded ids, and one thing at a time. A store in
-//! SQLite has threads of its own, so its paths are counted as differences: each program below does what the one before
-//! does and one path more, and every thread is counted from the start of the process.
+//! Everything is deterministic: a runtime of one thread, a manual clock, seeded ids, and one operation at a time. A
+//! store in SQLite has threads of its own, so its paths are counted as differences: each program below executes the
+//! previous one and one more path, and every thread is counted from the start of the process.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark stops at the first thing that goes wrong")]
 
@@ -31,7 +31,7 @@ pub const DELTAS: usize = 1_000;
 const NOW: Time = Time(1_700_000_000_000);
 const PROMPT_CHARS: usize = 500;
 
-/// A kernel whose agent waits to be told when to stream and when to end.
+/// A kernel whose agent waits for a signal to stream and for one to end.
 pub struct World {
     runtime: Runtime,
     kernel: Kernel,
@@ -47,7 +47,7 @@ pub fn streaming() -> World {
     world
 }
 
-/// Streams [`DELTAS`] deltas, each sent when its reader has got the one before.
+/// Streams [`DELTAS`] deltas, each sent when the reader has received the previous one.
 pub fn delta(mut world: World) -> World {
     world.runtime.block_on(async {
         for _ in 0..DELTAS {
@@ -66,14 +66,14 @@ pub fn idle() -> World {
     World::open(Arc::new(store), SESSIONS, Some(folder))
 }
 
-/// Does what [`idle`] does, then sends each session a prompt and waits until its agent has streamed its answer.
+/// Executes [`idle`], then sends each session a prompt and waits until its agent has streamed its answer.
 pub fn accepted() -> World {
     let mut world = idle();
     world.accept();
     world
 }
 
-/// Does what [`accepted`] does, then ends each run and waits until its reader is told.
+/// Executes [`accepted`], then ends each run and waits until its reader has received the end.
 pub fn ended() -> World {
     let mut world = accepted();
     world.end();

@@ -242,7 +242,7 @@ impl Agent {
         self.features.iter().any(|has| has == feature)
     }
 
-    /// The answer of an agent that does it in its own way.
+    /// Answers in the unusual way that a feature of the agent asks for; `None` if there is no such feature.
     fn quirk(&self, method: &str, session: &str, params: &Value) -> Option<Result<Value, &'static str>> {
         match method {
             "session/set_model" if self.has("listless") && params["modelId"] != "bad" => {

@@ -198,7 +198,8 @@ impl Dialect for Acp {
         let (outcome, cost) = AcpTurn::new(turn, cost_before).run(prompt).await;
         match cost {
             Some(cost) => self.costs.lock().insert(native, cost),
-            // Without a report, the next one covers more than the next turn.
+            // Without a report, the next one covers the cost of several turns: it cannot be assigned to the next
+            // turn.
             None => self.costs.lock().remove(&native),
         };
         outcome

@@ -4,8 +4,8 @@
 //! attempt ─▶ worker from the pool ─▶ native session: the bound one resumed, a fork, or a new one ─▶ turn
 //! ```
 //!
-//! The driver asks the agent what it can do. An agent that cannot resume a session of an earlier process gets a new
-//! native session with the text of the path whenever the process that had the old one has ended.
+//! The driver asks the agent for its capabilities. An agent that cannot resume a session of an earlier process gets a
+//! new native session with the text of the path whenever the process that had the old one has ended.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -375,7 +375,8 @@ fn permanent(code: &str, message: String) -> AttemptError {
     AttemptError::Failed(Failure::new(code, message), false)
 }
 
-/// How much of a native session survives its process. Without resume, the kernel still has the path for the next one.
+/// How much of a native session survives its process. Without resume, the next native session gets the path that the
+/// kernel has stored.
 fn fidelity(can_resume: bool) -> Fidelity {
     if can_resume { Fidelity::Native } else { Fidelity::Reconstructed }
 }

@@ -35,7 +35,7 @@ use crate::process::TemporaryFolder;
 
 /// The variable with which agents find the socket. Its name is that of the protocol.
 pub(crate) const PIPE_VARIABLE: &str = "OMI_BRIDGE_PIPE";
-/// The beginning of the variables that describe the run for which a process was started.
+/// The prefix of the variables that describe the run for which a process was started.
 const CONTEXT_PREFIX: &str = "MAINSPRING_CONTEXT_";
 
 /// How the calls of agents are answered.
@@ -165,7 +165,7 @@ impl Drop for Attached {
     }
 }
 
-/// The names of an attempt's surroundings: as a variable, as a field of a line, and the value.
+/// The context of an attempt. For each fact: its variable, its field in a line, and its value.
 fn context(attempt: &AttemptHandle) -> [(&'static str, &'static str, Option<String>); 6] {
     let assignment = attempt.assignment();
     let Run { id, owner, session, request, .. } = &*assignment.run;

@@ -89,16 +89,16 @@ impl<W> IdleWorker<W> {
     }
 }
 
-/// The parameters a worker was started with. It serves only attempts with the same ones.
+/// The parameters a worker was started with. It serves only attempts with equal parameters.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct WorkerKey {
     /// The owner of the sessions: an agent may keep data of one session in its memory, or leave it for the next.
     pub(crate) owner: String,
     /// The working directory.
     pub(crate) cwd: PathBuf,
-    /// Additional arguments of its command.
+    /// Additional arguments of the command.
     pub(crate) arguments: &'static [&'static str],
-    /// Its confinement, which lasts as long as the process.
+    /// The confinement, which cannot change while the process runs.
     pub(crate) sandbox: SandboxProfile,
 }
 

@@ -53,7 +53,8 @@ const KILL_TIMEOUT_MS: u64 = 5_000;
 const STDERR_DRAIN_TIMEOUT_MS: u64 = 500;
 /// How often to look for remaining processes.
 const SWEEP_INTERVAL_MS: u64 = 20;
-/// How often to look for processes that are being killed, and how long to wait before none is found a second time.
+/// The interval between two looks for processes that are being killed. They are gone once two looks in a row find
+/// none.
 const KILL_INTERVAL_MS: u64 = 5;
 /// Variables of mainspring's own environment that every agent gets: locations and locale, no secrets.
 const ALLOWED_ENV: &[&str] = &[
@@ -266,7 +267,7 @@ impl Process {
         }
     }
 
-    /// Its name, which is unique among the processes of its scope.
+    /// The name of the process, which is unique within its scope.
     pub fn name(&self) -> &str {
         self.mark.rsplit_once('#').map_or(&self.mark, |(_, name)| name)
     }
@@ -300,7 +301,7 @@ impl Process {
         self.end(Signal::QUIT, KILL_TIMEOUT_MS).await
     }
 
-    /// The processes of the tree, without the guard. `None` if they cannot be told.
+    /// The processes of the tree, without the guard. `None` if they cannot be determined.
     pub(crate) async fn snapshot(&self) -> Option<Snapshot> {
         match (self.supervision, self.living_guard()) {
             (Supervision::Group, _) => None,
@@ -325,7 +326,7 @@ impl Process {
         end_processes(|| Reading::of(self.living_guard()).without(&before.0), &self.clock).await
     }
 
-    /// Its process tree.
+    /// The tree of the process and its descendants.
     pub(crate) fn tree(&self) -> Tree {
         Tree { guard: self.guard, mark: self.mark.clone(), ended: self.ended.clone() }
     }
@@ -375,7 +376,7 @@ pub async fn sweep(scope: &str, clock: &Clock) {
 }
 
 /// Waits until no process is left whose mark is `mark`, or `mark` followed by a dot and more. The caller has already
-/// told the guards of these processes to end them.
+/// asked the guards of these processes to end them.
 pub async fn wait_until_gone(mark: &str, clock: &Clock) -> Death {
     let deadline = clock.moment().plus(KILL_TIMEOUT_MS);
     let matches =

@@ -9,7 +9,7 @@
 //! Under the first two, everything but the state directory is readable. A run that may only answer, or whose adapter
 //! denies everything, is `read_only`, whatever is configured.
 //!
-//! A confinement lasts as long as its process, so the profile is part of what a pooled process is matched by.
+//! A confinement lasts as long as its process, so a pooled process is reused only for runs with the same profile.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -113,8 +113,8 @@ impl SandboxOptions {
         })
     }
 
-    /// The restriction of a working folder that contains a folder which the agent may not write. Landlock cannot exclude a
-    /// folder from a rule for its parent, so every other entry gets a rule.
+    /// Describes the restriction in a working folder that contains a folder which the agent may not write. Landlock
+    /// cannot exclude a folder from a rule for its parent, so every other entry gets a rule.
     fn split_note(&self, profile: SandboxProfile, folder: &Path) -> Option<String> {
         let folder = resolve(folder);
         let excluded = self.hidden.iter().chain(&self.protected).map(|path| resolve(path));
@@ -139,11 +139,11 @@ pub struct ProcessSandbox {
     pub profile: SandboxProfile,
     /// The working folder of the session.
     pub folder: PathBuf,
-    /// The agent's command, by which the agent's own folders are known.
+    /// The agent's command, which determines the agent's own folders.
     pub command: Vec<String>,
     /// The variables that the adapter adds to the agent's environment.
     pub env: Vec<(String, String)>,
-    /// Names of variables that the agent gets of mainspring's own environment.
+    /// Names of variables that the agent inherits from mainspring's own environment.
     pub pass_env: Vec<String>,
 }
 

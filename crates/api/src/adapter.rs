@@ -34,14 +34,14 @@ pub struct Capabilities {
     pub restart_behavior: RestartBehavior,
     /// The adapter works through native sessions: an attempt runs only once one is opened or resumed.
     pub uses_bindings: bool,
-    /// The adapter may need a login, and has one.
+    /// The adapter's agent has login methods and may require a login.
     pub supports_authentication: bool,
-    /// The adapter keeps a run's limits itself, before each model call. The server stops runs of other adapters by the
-    /// usage they report.
+    /// The adapter enforces a run's limits itself, before each model call. For other adapters, the server stops a run
+    /// by the usage that it reports.
     pub keeps_limits: bool,
     /// When the adapter reports usage. Limits of tokens and cost hold only if it does so live.
     pub usage_reports: UsageReports,
-    /// The options of a run that the adapter uses. A prompt with another one of them is refused.
+    /// The options of a run that the adapter uses. A prompt that sets one of the other options is refused.
     #[serde(default)]
     pub options: Vec<RunOption>,
     /// The confinement of its agents in runs that may act. Absent if it starts no agents.
@@ -95,7 +95,7 @@ pub enum RestartBehavior {
     ResumesFromMessages,
 }
 
-/// The way in which to log in to an agent.
+/// A login to an agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]

@@ -37,12 +37,12 @@ pub struct BindingAdoption {
     pub system_prompt: Option<String>,
 }
 
-/// A session by the thing that it stands for, and an existing native session of an agent.
+/// A session, and an existing native session of an agent to bind it to.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SessionAdoption {
-    /// The session; if there is none, the description of the new one.
+    /// The session. It is created from this description if it does not exist.
     pub session: SessionTarget,
     /// The adapter, by its name.
     pub adapter: String,

@@ -39,7 +39,7 @@ pub struct ListSessions {
     pub limit: Option<usize>,
     /// Only sessions last active before this time.
     pub before_updated_at_ms: Option<i64>,
-    /// The nextCursor of an earlier page, to read on there.
+    /// The nextCursor of an earlier page: returns the page after it.
     pub cursor: Option<String>,
 }
 
@@ -56,9 +56,9 @@ pub struct GetRun {
     pub include_events: Option<bool>,
     /// The number of latest events, at most 500; default: 100.
     pub event_limit: Option<usize>,
-    /// The nextCursor of an earlier answer, to read the events before those.
+    /// The nextCursor of an earlier answer: returns the events before the events of that answer.
     pub cursor: Option<String>,
-    /// The nextTextOffset of an earlier answer, to read on in the prompt and the final text.
+    /// The nextTextOffset of an earlier answer: returns the next part of the prompt and the final text.
     pub text_offset: Option<usize>,
 }
 
@@ -91,7 +91,7 @@ pub struct InspectArtifacts {
     pub role: Option<ArtifactRole>,
     /// The maximum number of results, at most 200; default: 50.
     pub limit: Option<usize>,
-    /// The nextCursor of an earlier page, to read on there.
+    /// The nextCursor of an earlier page: returns the page after it.
     pub cursor: Option<String>,
 }
 

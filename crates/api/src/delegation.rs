@@ -29,10 +29,10 @@ pub struct Delegate {
     /// Whether the child may act; never more than its parent, and `ask` if not given.
     #[serde(default = "ask")]
     pub run_mode: Mode,
-    /// Instructions, model, limits and everything else. Limits are at most what the parent has left.
+    /// Further options of the child's run: instructions, model, limits. A limit is at most what the parent has left.
     #[serde(default, deserialize_with = "crate::request::OptionsForm::deserialize")]
     pub options: RunOptions,
-    /// The maximal depth of delegation, the child counted; 3 if not given.
+    /// The maximum depth of delegation, including the child; 3 if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(minimum = 1, maximum = 5))]
     pub max_depth: Option<u32>,
@@ -81,7 +81,7 @@ pub struct Delegated {
     pub delegation: Delegation,
     /// The child's run.
     pub run: Run,
-    /// The same request was sent before; this is the delegation that it made.
+    /// True if the same request was sent before: this is the delegation that it created.
     pub replayed: bool,
     /// The child's result; absent until the child has ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]

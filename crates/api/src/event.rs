@@ -15,7 +15,7 @@ pub struct EventsQuery {
     /// The number of events in a page; 50 if not given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<usize>,
-    /// Decides if the stream of a session keeps the session in memory; a run's stream never does.
+    /// Whether the stream of a session keeps the session in memory; a run's stream never does.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", param(inline))]
     pub mode: Option<SubscriptionMode>,
@@ -28,7 +28,7 @@ impl EventsQuery {
     }
 }
 
-/// Decides if a subscription keeps its session in memory.
+/// Whether a subscription keeps its session in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]

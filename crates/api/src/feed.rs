@@ -38,7 +38,7 @@ pub struct FeedSnapshot {
     pub sessions: Vec<LiveSession>,
 }
 
-/// A change of a session, or of whether anything can be stored.
+/// A change of a session, or of the store's availability.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case", rename_all_fields = "camelCase")]
 pub enum LiveChange {
@@ -68,7 +68,7 @@ pub enum LiveChange {
         /// The session.
         session_id: SessionId,
     },
-    /// Nothing can be stored.
+    /// The store cannot be written.
     #[serde(rename = "store.failed")]
     StoreFailed {
         /// The code.

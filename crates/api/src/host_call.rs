@@ -32,12 +32,12 @@ pub struct HostCall {
     /// The tool's input.
     #[cfg_attr(feature = "schema", schema(value_type = Value))]
     pub input: Value,
-    /// The run that the host asked for: the calling run, or the one that delegated it.
+    /// The run that the host created: the calling run, or the run that delegated it.
     pub host_run_id: RunId,
-    /// The client of that run's request.
+    /// The client of the request that created `hostRunId`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_id: Option<String>,
-    /// The id of that run's request.
+    /// The id of the request that created `hostRunId`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request_id: Option<String>,
     /// The owner of the calling run.

@@ -59,7 +59,7 @@ pub enum Request {
     Warmup(Warmup),
     /// Answers a call of one of the host's tools.
     ToolResult(ToolResult),
-    /// Answers a question of a query that asked for its questions.
+    /// Answers a question of a query that has `questions` set.
     Answer(AnswerLine),
     /// Replaces the owner's token.
     RefreshToken(RefreshToken),
@@ -339,7 +339,7 @@ pub enum Reply<'a> {
     },
     /// The login succeeded.
     AuthSuccess {},
-    /// The agent waits for a person. Only for queries that asked for their questions.
+    /// The agent waits for a person. Sent only for queries that have `questions` set.
     Question {
         /// The question.
         wait_id: Cow<'a, str>,
@@ -362,7 +362,7 @@ pub enum Reply<'a> {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         decision: Option<Approval>,
     },
-    /// Whether an answer counts.
+    /// Whether an answer was accepted.
     AnswerAck {
         /// The question.
         wait_id: Cow<'a, str>,
@@ -375,11 +375,11 @@ pub enum Reply<'a> {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         message: Option<Cow<'a, str>>,
     },
-    /// Whether the query can go on. It stays open, and goes on by itself once it can.
+    /// The query is blocked, or continues. A blocked query stays open and continues by itself.
     Status {
-        /// False while the query cannot go on.
+        /// False while the query is blocked.
         available: bool,
-        /// Why the query cannot go on.
+        /// Why the query is blocked.
         #[serde(flatten)]
         code: Option<Code<'a>>,
         /// For people.
@@ -404,7 +404,7 @@ impl<'a> Reply<'a> {
             reply: &'a Reply<'a>,
             #[serde(flatten)]
             line_ids: LineIds,
-            /// Null: the result of a run that had no attempt has the field all the same.
+            /// Always null: a result has the field even if its run had no attempt.
             #[serde(rename = "attemptId", skip_serializing_if = "Option::is_none")]
             no_attempt: Option<()>,
         }

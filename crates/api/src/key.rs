@@ -40,10 +40,10 @@ pub struct MadeKey {
     /// The key.
     #[serde(flatten)]
     pub key: ApiKey,
-    /// The secret, answered only once; absent when the same request created the key before.
+    /// The secret, returned only once; absent if an earlier, identical request created the key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret: Option<String>,
-    /// The same request was sent before; this is the key that it created.
+    /// True if the same request was sent before: this is the key that it created.
     pub replayed: bool,
 }
 

@@ -49,7 +49,7 @@ fn unknown_key(message: &str) -> Option<(&str, Vec<&str>)> {
     Some((key, rest.split('`').skip(1).step_by(2).collect()))
 }
 
-/// Says which of `known` is meant by `word`, or lists them: the end of an error message.
+/// Builds the end of an error message: suggests the word of `known` that is nearest to `word`, or lists all of them.
 pub fn suggestion(word: &str, known: &[&str]) -> String {
     match (nearest(word, known), known) {
         (Some(near), _) => format!(": did you mean `{near}`?"),
@@ -146,7 +146,7 @@ struct LegacyAliasForm {
     key: String,
 }
 
-// A unit variant would accept further keys.
+// A unit variant would accept unknown keys.
 #[derive(Deserialize)]
 #[serde(remote = "Place", tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum PlaceForm {

@@ -13,7 +13,7 @@ use crate::SessionTarget;
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Prompt {
-    /// The content; absent only to answer an earlier message again.
+    /// The content; absent only if an earlier message is to be answered again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt: Option<PromptContent>,
     /// The session; a new one if this names none.
@@ -129,7 +129,7 @@ pub struct AcceptedRun {
     pub policy: Policy,
     /// A subscription from this position sees all of the run.
     pub position: Position,
-    /// The same request was sent before; this is the run that it made.
+    /// True if the same request was sent before: this is the run that it created.
     pub replayed: bool,
 }
 

@@ -100,13 +100,13 @@ impl SessionTarget {
         Self { session_id: Some(session), ..Self::default() }
     }
 
-    /// True with `new`, `load` or a field that goes with them.
+    /// True if `new`, `load` or a field that only they use is set.
     pub fn has_start_fields(&self) -> bool {
         self.new.is_some() || self.load.is_some() || self.messages.is_some() || self.model_required
     }
 }
 
-/// The name of a session to create: true for none, or its key.
+/// The key of a session to create, or true for a session without a key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(untagged)]
@@ -117,21 +117,21 @@ pub enum NewName {
     Key(String),
 }
 
-/// A session, and how it came to be in memory.
+/// A session, and whether it was created, loaded or already in memory.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct OpenedSession {
     /// The session.
     #[serde(flatten)]
     pub session: Session,
-    /// How the session came to be in memory.
+    /// Whether the session was created, loaded or already in memory.
     pub opening: Opening,
     /// The options to send with its prompts, if the session was started by `new` or `load`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub options: Option<RunOptions>,
 }
 
-/// How a session came to be in memory.
+/// Whether a session was created, loaded or already in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
@@ -305,31 +305,32 @@ pub struct Snapshot {
     pub pending: Vec<Arc<Message>>,
     /// The text that is being streamed.
     pub partial: Vec<OpenText>,
-    /// Where the session's stream stands.
+    /// The current position of the session's event stream.
     pub position: Position,
 }
 
-/// The usage of a session: of all its runs, those of abandoned branches included, and of the runs that they delegated to.
-/// A fork has the usage of its own runs only: neither that of the session it was forked from, nor the other way round.
+/// The usage of a session: of all its runs, including those on abandoned branches, and of the runs that they
+/// delegated to. The runs of a fork count only for the fork, and those of the session it was forked from only for
+/// that session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct SessionUsage {
     /// The session.
     pub session_id: SessionId,
-    /// The number of its runs.
+    /// The number of the session's own runs.
     pub runs: u64,
-    /// Tokens and cost of all of them.
+    /// Tokens and cost of the session's own runs.
     pub usage: Usage,
-    /// The number of runs in other sessions that its runs delegated to, directly or through others.
+    /// The number of runs in other sessions that the session's runs delegated to, directly or indirectly.
     #[serde(default)]
     #[cfg_attr(feature = "schema", schema(required = true))]
     pub delegated_runs: u64,
-    /// Tokens and cost of those. A lower bound if one of them was deleted.
+    /// Tokens and cost of the delegated runs. A lower bound if one of them was deleted.
     #[serde(default)]
     #[cfg_attr(feature = "schema", schema(required = true))]
     pub delegated_usage: Usage,
-    /// Tokens and cost of its own runs and of those it delegated to.
+    /// Tokens and cost of the session's own runs and of the delegated runs.
     #[serde(default)]
     #[cfg_attr(feature = "schema", schema(required = true))]
     pub total_usage: Usage,

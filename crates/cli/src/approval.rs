@@ -47,7 +47,7 @@ pub(super) enum Approval {
     Deny {
         #[command(flatten)]
         target: Target,
-        /// What the agent is told, if it can be told a reason
+        /// Reason for the agent, if it can take one
         #[arg(long, value_name = "TEXT")]
         reason: Option<String>,
     },
@@ -143,11 +143,11 @@ impl Target {
             context.output.print_json(&answered)?;
             return Ok(Exit::Done);
         }
-        let where_else = match scope {
+        let scope_note = match scope {
             ApprovalScope::Once => "",
             ApprovalScope::Session => " for this session; end that with: mainspring grant revoke",
         };
-        context.output.print_line(format_args!("{decision}{where_else} {}", run.id))?;
+        context.output.print_line(format_args!("{decision}{scope_note} {}", run.id))?;
         Ok(Exit::Done)
     }
 }

@@ -11,7 +11,7 @@ use super::error::{CliError, Exit};
 use super::output::{DIM, GREEN};
 use mainspring::backup::{self, Manifest};
 
-/// Back the state directory up, also while it is served
+/// Back up the state directory, also while it is served
 #[derive(Args)]
 #[command(
     after_help = "The backup holds the database at one instant and the bytes of all artifacts, with a manifest of sizes and \

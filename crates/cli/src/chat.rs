@@ -41,8 +41,8 @@ const HISTORY_FILE: &str = "chat_history";
 /// Chat with an agent
 #[derive(Args)]
 #[command(
-    after_help = "Without a configured model, a current model of the first provider answers whose key is there (see \
-mainspring auth), or of a running Ollama, else the built-in scripted model, which needs no key. In the chat, /help \
+    after_help = "Without a configured model, the chat uses a current model of the first provider whose key is set (see \
+mainspring auth) or of a running Ollama, else the built-in scripted model, which needs no key. In the chat, /help \
 lists the commands. Input from a pipe is read line by line: each line is a prompt or the answer to a question."
 )]
 pub(super) struct Chat {
@@ -129,7 +129,7 @@ struct Conversation<'a, 'h> {
     models: ModelList,
     /// The model requested by prompts.
     model: Option<String>,
-    /// The model was chosen because its provider is there.
+    /// The model was chosen because its provider is available.
     is_default_model: bool,
     /// The model profile requested by prompts.
     profile: Option<String>,
@@ -201,7 +201,7 @@ impl Conversation<'_, '_> {
         }
     }
 
-    /// Chooses the model where nothing names one: that of a provider that is there, else the scripted model.
+    /// Chooses the model where nothing names one: a model of an available provider, else the scripted model.
     async fn choose_model(&mut self, known: Option<&Session>) {
         let adapter = self.chat.adapter.as_deref().or(known.map(|session| session.adapter.as_str()));
         let native = adapter.is_none_or(|adapter| adapter == native::NAME);
@@ -249,7 +249,7 @@ impl Conversation<'_, '_> {
         } else {
             let model = self.model_label(known);
             let why = match self.is_default_model {
-                true => ", since its provider is there and none is configured; /model chooses another",
+                true => ", since its provider is usable and no model is configured; /model chooses another",
                 false => "",
             };
             self.screen.print_note(&format!("model: {model}{why}"))?;
@@ -414,7 +414,7 @@ impl Conversation<'_, '_> {
             let events = self.connection.events(&run.session.to_string(), self.position);
             return self.follow(&run, events).await.map(Some);
         }
-        // It failed too long ago to go on by itself.
+        // The run failed too long ago to continue by itself.
         if wants_login { self.retry_last().await.map(Some) } else { Ok(None) }
     }
 

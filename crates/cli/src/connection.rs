@@ -1,8 +1,8 @@
 //! Connects a command to its sessions: at the configured server, with the process that owns the state directory, or in
 //! this process, which then takes the directory and serves it.
 //!
-//! A command sees a client in all three cases. When the owner of the directory exits, its guest takes the directory
-//! over and continues.
+//! A command sees a client in all three cases. A process that uses the server of the directory's owner is its
+//! *guest*. When the owner exits, a guest takes the directory over and continues.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -116,7 +116,8 @@ impl<'a> Connection<'a> {
         Self::open_within(context, purpose, Some(ANSWER_TIMEOUT_MS)).await
     }
 
-    /// Connects. Waits as long as the owner of the state directory does not answer, or is ending.
+    /// Connects. Unlike [`Connection::open`], waits while the owner of the state directory does not answer, or is
+    /// ending.
     pub(super) async fn open_patiently(context: &'a Context<'a>, purpose: Purpose) -> Result<Self, CliError> {
         Self::open_within(context, purpose, None).await
     }

@@ -1,4 +1,4 @@
-//! The model of a prompt or a chat where nothing names one: a provider whose key is there, or a running Ollama.
+//! The model of a prompt or a chat where nothing names one: of a provider whose key is set, or of a running Ollama.
 
 use mainspring_agent::definition;
 use mainspring_agent::models::{DEFAULT_MODELS, DEFAULT_PROFILE, OLLAMA, ollama_model, stored_keys};
@@ -37,13 +37,13 @@ pub(super) fn has_default_profile(models: &ModelList) -> bool {
     models.profiles.iter().any(|profile| profile.profile == DEFAULT_PROFILE)
 }
 
-/// Tells which model was chosen, and how to choose another.
+/// Prints which model was chosen, and how to choose another.
 pub(super) fn print_default_model(context: &Context<'_>, model: &str) -> Result<(), CliError> {
     if context.output.json {
         return Ok(());
     }
     Ok(context.output.print_note(format_args!(
-        "{DIM}· model {model}, since its provider is there and none is configured; --model chooses another{DIM:#}"
+        "{DIM}· model {model}, since its provider is usable and no model is configured; --model chooses another{DIM:#}"
     ))?)
 }
 

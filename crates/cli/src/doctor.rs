@@ -250,7 +250,7 @@ impl Report {
         self.add(Health::Ok, "stored", stored);
     }
 
-    /// Adds what the next process does with unfinished runs.
+    /// Adds how the next process handles unfinished runs.
     fn add_runs(&mut self, config: &Config, runs: UnfinishedRuns) {
         if runs.executing > 0 {
             let next = match config.on_orphan {

@@ -129,7 +129,7 @@ struct RunPrinter<'a, 'b> {
     /// True within a thought, which arrives in pieces.
     thinking: bool,
     spinner: Option<Spinner>,
-    /// The failure of the last attempt, which is printed unless the end of the run tells it.
+    /// The failure of the last attempt, which is printed unless the end of the run reports it.
     failure: Option<Failure>,
 }
 

@@ -26,7 +26,7 @@ pub(super) enum Grant {
         #[arg(long, value_name = "N", default_value_t = 50)]
         limit: usize,
     },
-    /// Revoke a grant at once, and the grants of delegated runs that rest on it
+    /// Revoke a grant at once, and the grants of delegated runs that depend on it
     Revoke {
         /// Grant id, or its beginning
         grant: String,

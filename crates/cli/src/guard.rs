@@ -38,8 +38,8 @@ impl Guard {
     }
 }
 
-/// Executes the forms of the command that mainspring itself uses, once or twice for every agent: to build the whole command
-/// line first would take longer than anything else. Returns `None` for every other command line.
+/// Executes the forms of the command that mainspring itself uses, once or twice for every agent. Building the whole
+/// command line first would take longer than everything else. Returns `None` for every other command line.
 pub(super) fn execute_at_once(arguments: &[OsString]) -> Option<ExitCode> {
     let [name, flag, value, rest @ ..] = arguments else { return None };
     if name != "guard" {

@@ -103,7 +103,7 @@ pub(super) async fn suggest_agent(connection: &mut Connection<'_>, name: &str, e
     };
     let id = name.split('@').next().unwrap_or(name);
     let ids: Vec<&str> = page.items.iter().map(|agent| agent.definition.id.as_str()).collect();
-    // Of an agent that exists, another version is meant.
+    // The agent exists: suggest another version of it.
     let near = nearest(id, &ids).map(|near| {
         let versions = page.items.iter().filter(|agent| agent.definition.id == near);
         let latest = versions.max_by_key(|agent| agent.definition.version);

@@ -9,7 +9,7 @@ pub(crate) struct LimitArgs {
     /// Limit of the run, repeatable: steps=N, tokens=N, cost=USD, depth=N or time=N with ms, s, m or h
     #[arg(long = "limit", value_name = "KEY=VALUE", value_parser = parse_limit)]
     limits: Vec<RunLimits>,
-    /// Accept limits that the adapter cannot keep; the run says afterwards if one was exceeded
+    /// Accept limits that the adapter cannot enforce; the run reports afterwards if one was exceeded
     #[arg(long)]
     best_effort: bool,
 }

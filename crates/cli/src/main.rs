@@ -165,15 +165,15 @@ enum Command {
     Trust(trust::Trust),
     /// Check the state directory, the database, the configuration, agents and keys
     Doctor(doctor::Doctor),
-    /// Back the state directory up, also while it is served
+    /// Back up the state directory, also while it is served
     Backup(backup::Backup),
     /// Restore a backup into an empty state directory
     Restore(restore::Restore),
-    /// Recompute what can be recomputed of the stored data, and name each finding
+    /// Recompute all stored data that can be derived from other data, and name each finding
     Verify(verify::Verify),
-    /// Rebuild what can be rebuilt of the stored data, and name what cannot
+    /// Rebuild all stored data that can be derived from other data, and name the rest that is damaged
     Repair(repair::Repair),
-    /// Give unused space of the database back
+    /// Return unused space of the database to the file system
     Vacuum(vacuum::Vacuum),
     #[command(hide = true)]
     Guard(guard::Guard),

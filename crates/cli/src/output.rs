@@ -1,5 +1,5 @@
 //! Output: results on standard output, everything else on standard error, colour only on a terminal. Text for people
-//! is printed without characters that a terminal would obey.
+//! is printed without control characters of terminals.
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};

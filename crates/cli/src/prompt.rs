@@ -26,7 +26,7 @@ use super::{Context, attach, file, run};
 #[derive(Args)]
 #[command(
     after_help = "Without TEXT, the prompt is read from standard input. Without --adapter and --model, and if nothing is \
-configured, a current model of the first provider answers whose key is there (see mainspring auth), or of a running \
+configured, the prompt goes to a current model of the first provider whose key is set (see mainspring auth) or of a running \
 Ollama. The script agent (--adapter script) needs no model and executes its prompt as a script, for example: say hello; \
 tool add {\"a\":1,\"b\":2}; ask How are you?\n\nA client tool has a name, a description and \
 an inputSchema. When the agent calls it, the run waits for `mainspring run answer --tool-result`."
@@ -218,7 +218,7 @@ async fn find_names(
     Ok(())
 }
 
-/// Chooses the native agent and a model of a provider that is there, where neither the caller, the session nor the
+/// Chooses the native agent and a model of an available provider, where neither the caller, the session nor the
 /// configuration names an agent. A repeated request makes the same choice.
 async fn choose_agent(
     context: &Context<'_>,

@@ -16,7 +16,7 @@ use super::verify::{VerifiedPart, blobs_verify, verify};
 use mainspring::backup;
 use mainspring::config::Config;
 
-/// Rebuild what can be rebuilt of the stored data, and name what cannot
+/// Rebuild all stored data that can be derived from other data, and name the rest that is damaged
 #[derive(Args)]
 #[command(
     after_help = "No process may serve the state directory. The database is first copied to mainspring.sqlite3.before-repair, \

@@ -15,8 +15,8 @@ use mainspring_kernel::ids::Ids;
 /// Follows the `ESC` of the program's own styles until [`safe`] removes it.
 static MARK: LazyLock<String> = LazyLock::new(|| Ids::system().node().to_string());
 
-/// A style of the program's own text: `{style}` begins it, `{style:#}` ends it. Only [`safe`] turns it into a sequence
-/// that a terminal obeys.
+/// A style of the program's own text: `{style}` begins it, `{style:#}` ends it. Only [`safe`] turns it into a control
+/// sequence of a terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Style(anstyle::Style);
 
@@ -47,7 +47,7 @@ pub(crate) fn is_unsafe(char: char) -> bool {
         || matches!(char, '\u{200E}' | '\u{200F}' | '\u{061C}' | '\u{202A}'..='\u{202E}' | '\u{2066}'..='\u{2069}')
 }
 
-/// Replaces the characters that a terminal would obey with visible ones.
+/// Replaces control characters of terminals with visible characters.
 pub(crate) fn safe(text: &str) -> Cow<'_, str> {
     let first = text.char_indices().find(|(_, char)| is_unsafe(*char) && !matches!(char, '\n' | '\t'));
     let Some((first, _)) = first else { return text.into() };

@@ -53,8 +53,8 @@ impl Serve {
 /// Time between two attempts to take the state directory.
 const RETRY_INTERVAL_MS: u64 = 20;
 
-/// Opens the node. A command that serves by the way hands the state directory over once it has no active run; another
-/// `serve` does not. None if interrupted.
+/// Opens the node. A command that owns the state directory hands it over once it has no active run; another `serve`
+/// does not. None if interrupted.
 async fn open_node(context: &Context<'_>) -> Result<Option<(Node, Option<Claim>)>, CliError> {
     let config = context.config();
     let node = Node::open(config).await;
@@ -69,7 +69,7 @@ async fn open_node(context: &Context<'_>) -> Result<Option<(Node, Option<Claim>)
         _ => "another process".into(),
     };
     context.output.print_note(format_args!(
-        "{DIM}{owner} serves the state directory by the way; taking over once it has no active run{DIM:#}"
+        "{DIM}{owner} owns the state directory; taking over once it has no active run{DIM:#}"
     ))?;
     let mut interrupt = std::pin::pin!(shutdown_signal());
     let clock = Clock::system();

@@ -23,7 +23,7 @@ use super::follow::interrupt_signal;
 use super::original::print_offer;
 use mainspring::config::Config;
 
-/// Time after which a host is told that the process that serves the sessions does not answer.
+/// Time after which the host gets a `status` line if the process that serves the sessions does not answer.
 const SILENCE_TIMEOUT_MS: u64 = 3_500;
 /// Time that a host has to read the final lines.
 const FINAL_LINES_TIMEOUT_MS: u64 = 5_000;

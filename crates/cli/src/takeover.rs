@@ -1,4 +1,4 @@
-//! Hand-over of a state directory: `serve` asks for it, a command that serves by the way gives it up.
+//! Hand-over of a state directory: `serve` asks for it, and another command that owns it gives it up.
 //!
 //! A `serve` holds a lock on `mainspring.takeover` as long as it waits for the directory or owns it. So a command that
 //! owns the directory knows that a `serve` waits, and a second `serve` knows that there is one.

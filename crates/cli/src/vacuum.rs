@@ -8,7 +8,7 @@ use super::Context;
 use super::error::{CliError, Exit};
 use super::output::GREEN;
 
-/// Give unused space of the database back
+/// Return unused space of the database to the file system
 #[derive(Args)]
 #[command(
     after_help = "No process may serve the state directory, and its disk needs as much free space as the database takes. \

@@ -10,7 +10,7 @@ use super::error::{CliError, Exit};
 use super::output::{DIM, GREEN, RED};
 use mainspring::config::Config;
 
-/// Recompute what can be recomputed of the stored data, and name each finding
+/// Recompute all stored data that can be derived from other data, and name each finding
 #[derive(Args)]
 #[command(
     after_help = "Reads everything and changes nothing: the structure of the database, the checksums of rows, runs and messages \

@@ -20,7 +20,7 @@ impl Backoff {
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "a client has no kernel's clock; nothing depends on when it returns"
+    reason = "a client does not have the kernel's clock; nothing depends on when the sleep ends"
 )]
 pub(crate) async fn sleep(time: Duration) {
     tokio::time::sleep(time).await;

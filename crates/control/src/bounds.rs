@@ -6,22 +6,22 @@
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-/// The size in bytes of an answer that is not exceeded, unless a single item is larger.
+/// The maximum size of an answer in bytes. Only an answer with a single larger item exceeds it.
 pub const ANSWER_MAX_BYTES: usize = 48 << 10;
-/// The encoded size of the page of a long prompt or final text.
+/// The maximum encoded size of one page of a prompt or final text.
 const TEXT_PAGE_BYTES: usize = 8_000;
-/// The encoded size of any other text.
+/// The maximum encoded size of any other text.
 const TEXT_MAX_BYTES: usize = 1_000;
-/// The encoded size of an object whose content mainspring does not define.
+/// The maximum encoded size of an object whose content mainspring does not define.
 const OBJECT_MAX_BYTES: usize = 2_000;
-/// The fields that hold such objects.
+/// The fields that hold objects whose content mainspring does not define.
 const OPEN_OBJECTS: [&str; 3] = ["metadata", "payload", "result"];
 /// Space for the fields around the items.
 const ENVELOPE_BYTES: usize = 512;
 /// Space for a JSON pointer in `truncated`.
 const POINTER_BYTES: usize = 64;
 
-/// The end of a list that is kept.
+/// The end of a list that is kept when the list is cut.
 #[derive(Clone, Copy)]
 enum Keep {
     First,
@@ -30,7 +30,7 @@ enum Keep {
 
 /// The bounds of one kind of answer.
 pub(crate) struct Bounds {
-    /// The lists within it: their field, the end that is kept and its size in bytes.
+    /// The lists within an item: the field, the end that is kept, and the maximum size in bytes.
     lists: &'static [(&'static str, Keep, usize)],
     /// Texts that are read page by page.
     paged_texts: &'static [&'static str],
@@ -107,7 +107,7 @@ impl Bounds {
         }
     }
 
-    /// Removes items of a list until it fits, but never the last one. Returns whether one was removed.
+    /// Removes items of a list until it fits, but never the last one. Returns true if an item was removed.
     fn cut_list(&self, items: &mut Vec<Value>, keep: Keep, bytes: usize) -> bool {
         let mut budget = PageBudget::of(bytes);
         let mut fits = |item: &Value| budget.admits(self.size_of(item));
@@ -140,7 +140,7 @@ impl PageBudget {
         Self { bytes, is_empty: true }
     }
 
-    /// Takes the space of an item. Returns false if it does not fit; the first item always does.
+    /// Reserves the space of an item. Returns false if the item does not fit; the first item always fits.
     pub(crate) fn admits(&mut self, bytes: usize) -> bool {
         let fits = self.is_empty || bytes <= self.bytes;
         self.bytes = if fits { self.bytes.saturating_sub(bytes) } else { 0 };

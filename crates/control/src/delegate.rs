@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::{ControlTools, Input, invalid, run_id, session_id};
 
-/// The default budget of a child of callers whose own limits are unknown, in US dollars.
+/// The default budget of a child whose caller has unknown limits, in US dollars.
 pub const DEFAULT_BUDGET_USD: f64 = 5.0;
 /// The maximum budget of a child, in US dollars.
 const MAX_BUDGET_USD: f64 = 10.0;
@@ -37,7 +37,8 @@ impl ControlTools<'_> {
         })
     }
 
-    /// Returns the run that delegates: the calling run, and only that, if it is known.
+    /// Returns the run that delegates: the run that the input names, else the calling run. Refuses a named run that
+    /// is not the calling run, or not of the calling session, where these are known.
     async fn parent(&self, named: Option<&str>) -> Result<RunId, ControlError> {
         if let (Some(named), Some(calling)) = (named, self.run) {
             return match run_id(named)? == calling {

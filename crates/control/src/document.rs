@@ -30,8 +30,8 @@ An answer is `{\"ok\": true, …}`, or `{\"ok\": false, \"error\": {\"code\", \"
 structured content that matches the output schema, and the same JSON as text; a call that fails is a result with `isError`.
 
 The tools act for the owner of the credential, an agent's token only for the session of that agent. Tools that `read` are \
-open to every role, tools that `act` to members, admins and agents. The rule of a tool is what `rules` of the native agent \
-match ([models.md](models.md)): `deny tool call delegate_agent`.
+open to every role, tools that `act` to members, admins and agents. The `rules` of the native agent match \
+the rule of a tool ([models.md](models.md)), for example `deny tool call delegate_agent`.
 ";
 
 /// Returns the text of docs/control-tools.md.

@@ -60,13 +60,13 @@ pub struct ControlTools<'a> {
 }
 
 impl ControlTools<'_> {
-    /// Calls a tool. Returns its answer as the text of a JSON object, as an error if the tool failed.
+    /// Calls a tool. Returns its answer as the text of a JSON object; `Err` if the tool failed.
     pub async fn call(&self, name: &str, input: Value) -> Result<String, String> {
         let answer = self.answer(name, input).await;
         answer.map(|answer| answer.to_string()).map_err(|answer| answer.to_string())
     }
 
-    /// Calls a tool. Returns its answer, as an error if the tool failed.
+    /// Calls a tool. Returns its answer; `Err` if the tool failed.
     pub async fn answer(&self, name: &str, input: Value) -> Result<Value, Value> {
         let answer = match name {
             LIST => encode_bounded(self.list(read(input)).await, &bounds::SESSIONS),
@@ -83,7 +83,7 @@ impl ControlTools<'_> {
         answer.map_err(|error| error_value(&error.code, &error.message))
     }
 
-    /// Refuses any owner but the one that the caller acts for, as not found.
+    /// Answers "not found" if the input names another owner than the one that the caller acts for.
     fn check_owner(&self, named: Option<&str>) -> Result<(), ControlError> {
         match named {
             Some(named) if named != self.plane.owner() => {

@@ -90,7 +90,7 @@ const MANIFEST: [Entry; 6] = [
         title: "Cancel an agent run",
         description: "Cancels a run that has not ended. Use it to stop work that is no longer wanted; the session keeps what \
             was done and takes new prompts. The run is cancelled when its agent and every process that it started have \
-            stopped, which may be after this answer: get_agent_run tells. Do not use it to correct an agent: send it a \
+            stopped, which may be after this answer: get_agent_run shows it. Do not use it to correct an agent: send it a \
             message instead.",
         hints: ENDS,
         is_paged: false,

@@ -1,7 +1,8 @@
 //! `send_agent_message`.
 //!
-//! A message of a run is a delegation that continues the other session: the run that answers it may do no more than the
-//! run that sent it, and two sessions that wait for each other are noticed. Without a calling run it is a plain prompt.
+//! A message that a run sends is a delegation that continues the other session: the answering run may do no more than
+//! the sending run, and a deadlock between two sessions is detected. A message without a calling run is a plain
+//! prompt.
 
 use mainspring_api::control::{ControlError, MessageReply, SendMessage};
 use mainspring_api::{Delegate, Prompt, PromptContent, SessionTarget};

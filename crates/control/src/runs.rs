@@ -74,8 +74,8 @@ impl ControlTools<'_> {
         Ok(attempts.into_iter().map(AttemptForm::from).collect())
     }
 
-    /// Returns the last `limit` events of a run, of those before an event if one is named, and whether there are earlier
-    /// ones.
+    /// Returns the last `limit` events of a run, only those before the event `before` if it is given, and whether
+    /// there are earlier events.
     async fn last_events(
         &self,
         run: RunId,
@@ -142,7 +142,7 @@ impl ControlTools<'_> {
     }
 }
 
-/// Reads the cursor of earlier events: the number of the first one that was read.
+/// Parses the cursor of earlier events: the number of the oldest event that was read so far.
 fn event_cursor(text: &str) -> Result<Cursor, ControlError> {
     let bad = || invalid(format!("cursor: {text:?} is not the nextCursor of an earlier answer"));
     text.parse().map(Cursor).map_err(|_| bad())

@@ -1,4 +1,4 @@
-//! Approvals: what an agent asks to do, as data; how it may be answered; which later requests a person's answer covers.
+//! Approvals: an agent's request as data, its possible answers, and the later requests that an answer covers.
 //!
 //! ```text
 //! requested ──▶ allowed once | allowed for the session | denied | result supplied | expired
@@ -16,11 +16,11 @@ use crate::{
     SessionId, Time, WaitId,
 };
 
-/// The largest input that a grant for a session remembers. A request with a longer one is allowed only once.
+/// The largest input that a grant for a session remembers. A request with a larger input is allowed only once.
 pub const MAX_GRANTED_INPUT_BYTES: usize = 16 * 1024;
-/// How long a grant for a session holds if the answer does not say it: 8 hours.
+/// The default lifetime of a grant for a session: 8 hours.
 pub const GRANT_LIFETIME_MS: i64 = 8 * 60 * 60 * 1000;
-/// The longest time that a grant for a session can hold: 30 days.
+/// The maximum lifetime of a grant for a session: 30 days.
 pub const MAX_GRANT_LIFETIME_MS: i64 = 30 * 24 * 60 * 60 * 1000;
 /// Kinds of tool calls that are described by the files they work on.
 const FILE_KINDS: [&str; 5] = ["read", "edit", "delete", "move", "search"];
@@ -57,7 +57,7 @@ pub struct RequestedAction {
     pub resource: String,
 }
 
-/// A tool call that an agent wants to make. Everything in it is the agent's own word.
+/// A tool call that an agent wants to make. All fields are as the agent reports them, unverified.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
@@ -160,7 +160,7 @@ pub struct ApprovalAnswer {
     /// For the scope `session`: how long the grant holds, in milliseconds. Default: 8 hours; at most 30 days.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_in_ms: Option<i64>,
-    /// For `denied`: what the agent is told.
+    /// For `denied`: the reason that the agent gets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// For `supplied`: the result that the agent gets instead of running the tool.
@@ -199,7 +199,7 @@ impl ApprovalScope {
 pub struct SuppliedResult {
     /// The text of the result.
     pub text: String,
-    /// True if the agent is told that the call failed.
+    /// True if the agent gets the result as that of a failed call.
     #[serde(default)]
     pub is_error: bool,
 }
@@ -393,7 +393,7 @@ pub enum Approval {
 }
 names!(Approval { Allowed => "allowed", Denied => "denied", Supplied => "supplied", Expired => "expired" });
 
-/// The one who decided on an approval.
+/// The person, API key, rule or setting that decided on an approval.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(tag = "kind", rename_all = "snake_case")]
@@ -455,7 +455,7 @@ pub struct Replies {
 }
 
 impl Replies {
-    /// Returns the reply for a decision; `None` if the agent is told nothing.
+    /// Returns the reply for a decision; `None` if the agent gets no reply.
     pub fn to(&self, decision: Approval) -> Option<String> {
         match decision {
             Approval::Allowed => Some(self.allowed.clone()),

@@ -38,7 +38,7 @@ pub struct Delegation {
     pub status: DelegationStatus,
     /// The goal of the child.
     pub objective: String,
-    /// The request that made the delegation, without the fields that it left out. Absent in older delegations.
+    /// The request that created the delegation, without absent fields. Absent in older delegations.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     #[cfg_attr(feature = "schema", schema(value_type = Object))]
     pub request: Value,

@@ -492,7 +492,7 @@ bodies! {
         #[serde(default, skip_serializing_if = "Option::is_none")] reason: Option<String>,
         #[serde(default, skip_serializing_if = "Option::is_none")] result: Option<SuppliedResult>,
     }
-    /// A grant was revoked: nothing is allowed by it any more, nor by the grants of delegated runs that rest on it.
+    /// A grant was revoked: nothing is allowed by it any more, nor by the grants of delegated runs that depend on it.
     "grant.revoked" => GrantRevoked { grant_id: GrantId, revoked_by: Box<Decider> }
     /// The agent calls tools that the caller executes.
     "tools.requested" => ToolsRequested {
@@ -538,7 +538,7 @@ impl Body {
 impl Body {
     /// The stored types that a later event supersedes.
     pub const SUPERSEDED_TYPES: [&'static str; 2] = ["progress.updated", "tool.updated"];
-    /// The types about the execution of a run that say nothing to its readers.
+    /// Types about how a run is executed, which are not meant for readers of the conversation.
     pub const INTERNAL_TYPES: [&'static str; 9] = [
         "attempt.created",
         "attempt.started",
@@ -551,12 +551,13 @@ impl Body {
         "step.completed",
     ];
 
-    /// The retention class of an event of this type in the form of the original: `core` or `transient`.
+    /// The retention class of an event of this type in the event format of the original daemon: `core` or
+    /// `transient`.
     pub fn retention_class(kind: &str) -> &'static str {
         if Self::SUPERSEDED_TYPES.contains(&kind) { "transient" } else { "core" }
     }
 
-    /// The visibility of an event of this type in the form of the original: `ui` or `internal`.
+    /// The visibility of an event of this type in the event format of the original daemon: `ui` or `internal`.
     pub fn visibility(kind: &str) -> &'static str {
         if Self::INTERNAL_TYPES.contains(&kind) { "internal" } else { "ui" }
     }
@@ -589,7 +590,7 @@ impl Body {
         )
     }
 
-    /// The tool call that the event ends, by id, and data of its end; `None` for other events.
+    /// The id of the tool call that the event ends, and the data of its end; `None` for other events.
     pub fn tool_end_mut(&mut self) -> Option<(&str, &mut ToolEnd)> {
         match self {
             Self::ToolCompleted { tool_use_id, end, .. } | Self::ToolFailed { tool_use_id, end, .. } => {
@@ -599,7 +600,7 @@ impl Body {
         }
     }
 
-    /// The data of the end of a run; none if the event does not end one.
+    /// The closing data of an event that ends a run; `None` for other events.
     pub const fn close(&self) -> Option<&Close> {
         match self {
             Self::RunSucceeded { close }
@@ -611,7 +612,7 @@ impl Body {
         }
     }
 
-    /// The closing data of an event that ends a run; `None` for other events.
+    /// The mutable closing data of an event that ends a run; `None` for other events.
     pub fn close_mut(&mut self) -> Option<&mut Close> {
         match self {
             Self::RunSucceeded { close }

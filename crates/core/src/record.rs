@@ -56,7 +56,7 @@ impl Grant {
         self.revoked_at.is_none() && self.expires_at.is_none_or(|expiry| now < expiry)
     }
 
-    /// The grant of the parent's run that this grant of a delegated run rests on.
+    /// The grant of the parent's run that this grant of a delegated run depends on.
     pub fn parent_grant(&self) -> Option<GrantId> {
         self.constraints.get("parentGrantId")?.as_str()?.parse().ok()
     }

@@ -136,8 +136,8 @@ impl Run {
         self.retried_at.or(self.started_at).unwrap_or(self.created_at)
     }
 
-    /// The limits that the run has left at `now`, where `defaults` are those of its agent and its children have used
-    /// `delegated`. The latest budget knows extensions and the limits of the adapter.
+    /// The limits that the run has left at `now`. `defaults` are the limits of its agent, `delegated` is the usage of
+    /// its children. The latest budget takes precedence, since it includes extensions and the limits of the adapter.
     pub fn limits_left(&self, defaults: RunLimits, delegated: &Usage, now: Time) -> RunLimits {
         let limits = self.options.limits.or(defaults);
         let budget = self.budget.as_deref().copied().unwrap_or_default();
@@ -533,7 +533,7 @@ pub fn apply(run: &mut Run, body: &Body, attempt: Option<AttemptId>, wait: Optio
             run.attempts = *attempt_no;
             run.last_attempt = attempt;
             run.started_at = run.started_at.or(Some(at));
-            // The output of an earlier attempt is not that of this one.
+            // Discards the output of an earlier attempt.
             run.output = None;
         }
         Body::RunMerged { into_run_id } => run.merged_into = Some(*into_run_id),

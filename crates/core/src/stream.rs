@@ -1,4 +1,4 @@
-//! Streamed bytes: how many of them are stored, and what a reader is told if a crash lost some.
+//! Streamed bytes: how many of them are stored, and which bytes a reader must discard if a crash lost some.
 //!
 //! ```text
 //! 0 ────────── stored ─────────── taken ─────────── published
@@ -7,9 +7,9 @@
 //!
 //! Bytes are published at once. They become durable in batches, or together with the next commit, whichever is first.
 //!
-//! Invariant: the position of an event covers stored bytes only, since its commit stores the bytes before it. Therefore a
-//! reader that was shown more bytes than the next event's position covers was shown bytes that a crash lost, and exactly
-//! those after that position.
+//! Invariant: the position of an event covers stored bytes only, since its commit stores the bytes before it.
+//! Therefore, if a reader has received more bytes than the next event's position covers, a crash lost exactly the
+//! bytes after that position.
 
 use std::ops::Range;
 
@@ -21,7 +21,7 @@ pub struct Stored {
 }
 
 impl Stored {
-    /// All bytes up to `pos` are stored.
+    /// Starts with all bytes up to `pos` stored.
     pub fn up_to(pos: u64) -> Self {
         Self { stored: pos, taken: pos }
     }
@@ -33,13 +33,13 @@ impl Stored {
         from..self.taken
     }
 
-    /// A batch up to `to` is durable.
+    /// Records that the batch up to `to` is durable.
     pub fn batch_stored(&mut self, to: u64) {
         self.stored = self.stored.max(to);
     }
 
-    /// A batch from `from` on is not durable. The next batch takes its bytes again, except those that a commit has stored
-    /// meanwhile.
+    /// Records that the batch from `from` on is not durable. The next batch takes its bytes again, except those that
+    /// a commit has stored in the meantime.
     pub fn batch_failed(&mut self, from: u64) {
         self.taken = self.taken.min(from).max(self.stored);
     }
@@ -50,15 +50,16 @@ impl Stored {
         self.stored.min(pos)..pos
     }
 
-    /// A commit at `pos` is durable.
+    /// Records that a commit at `pos` is durable.
     pub fn committed(&mut self, pos: u64) {
         self.stored = self.stored.max(pos);
         self.taken = self.taken.max(pos);
     }
 }
 
-/// Returns the position after which a reader was shown bytes that are not stored, if it was: `shown` is the reader's
-/// position, `next` that of the next event, or of the stored bytes if there is none.
+/// Returns the position after which a reader has received bytes that are not stored; `None` if there are none.
+/// `shown` is the reader's position; `next` is the position of the next event, or the end of the stored bytes if
+/// there is no next event.
 pub fn truncated_at(shown: u64, next: u64) -> Option<u64> {
     (shown > next).then_some(next)
 }

@@ -39,8 +39,8 @@ impl Time {
         if self.0 > earlier.0 { self.0.abs_diff(earlier.0) } else { 0 }
     }
 
-    /// This deadline, which was set at `set_at`, for a process that starts at `now`. If the clock was set back meanwhile,
-    /// the deadline keeps its length instead of moving away by the whole step.
+    /// Adjusts this deadline, which was set at `set_at`, for a process that starts at `now`. If the clock was set
+    /// back in between, the deadline is as far from `now` as it was from `set_at`.
     #[must_use]
     pub const fn kept_from(self, set_at: Self, now: Self) -> Self {
         if now.0 < set_at.0 { now.plus(self.since(set_at)) } else { self }

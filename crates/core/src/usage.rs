@@ -1,7 +1,7 @@
 //! Usage: tokens and cost, with exact sums.
 //!
-//! A model call that was interrupted has an unknown usage. It counts as nothing in a sum, and the sum says that it is a
-//! lower bound.
+//! A model call that was interrupted has an unknown usage. It adds nothing to a sum, but marks the sum as a lower
+//! bound.
 
 use std::ops::{Add, AddAssign};
 
@@ -31,7 +31,7 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// The usage of something that has used an unknown amount.
+    /// An unknown amount of tokens and cost.
     pub const UNKNOWN: Self = Self {
         input_tokens: 0,
         output_tokens: 0,

@@ -257,7 +257,7 @@ fn close(
     }
 }
 
-/// Builds the event that a person's decision, or the end of the wait, makes.
+/// Builds the event of a person's decision, or of a wait that closed without one.
 fn approval_resolved(wait: &Wait, answer: ApprovalAnswer, by: Option<Answerer>) -> Body {
     let ApprovalAnswer { decision, reason, result, .. } = answer;
     let told = wait.replies.as_ref().and_then(|replies| replies.to(decision));

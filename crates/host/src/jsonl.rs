@@ -115,7 +115,7 @@ const SHUTTING_DOWN: &str = "mainspring is shutting down before the query has en
      run it again";
 /// Memory limit of lines in progress.
 const INBOUND_MAX_BYTES: u32 = 64 << 20;
-/// Assumed memory of a line in progress in addition to its bytes: also a short line costs a task.
+/// Assumed memory of a line in progress in addition to its bytes: even a short line costs a task.
 const LINE_OVERHEAD_BYTES: usize = 8 << 10;
 
 impl Jsonl {
@@ -255,7 +255,7 @@ async fn dispatch(
         Request::Warmup(warmup) => shared.hints.record(shared.owner(&envelope), warmup, &shared.options),
         Request::ToolResult(result) => relay::answer(shared, &envelope, result).await,
         Request::Answer(line) => answer::handle(shared, envelope, line, permit),
-        // The server knows the owner of each call.
+        // Nothing to do: the server knows the owner of each call.
         Request::RefreshToken(_) => {}
         Request::Authenticate(line) => login::handle(shared, envelope, line, permit),
         Request::Stop {} => {}

@@ -1,5 +1,5 @@
-//! MCP over standard input and output for an agent: each call of a tool is passed to the endpoint of the agent's process,
-//! which knows for whom it acts.
+//! MCP over standard input and output for an agent: passes each tool call to the endpoint of the agent's process,
+//! which knows the agent's live attempt.
 
 use std::path::{Path, PathBuf};
 

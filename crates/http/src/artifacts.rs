@@ -28,7 +28,7 @@ use crate::sessions::{page_of, page_start};
 use crate::state::matches_etag;
 use crate::{Http, Problem};
 
-/// Bytes of an oversized artifact that are read at most, so that the client gets the problem.
+/// Maximum bytes of an oversized artifact that are still read, so that the client gets the problem.
 const DRAIN_MAX_BYTES: u64 = 64 << 20;
 
 /// Extracts the artifact from the path.

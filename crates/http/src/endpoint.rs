@@ -126,7 +126,7 @@ impl Operations {
         }
     }
 
-    /// Adds an operation that is no part of the OpenAPI document. It reads a body and no query.
+    /// Adds an operation that is not in the OpenAPI document. It reads a body and no query.
     pub(super) fn add_undocumented(&mut self, id: &'static str, method: Method, path: &str) {
         let list_inputs = || Inputs { query: vec![], body: true };
         let known = Arc::new(Known { id: id.into(), inputs: OnceLock::new(), list_inputs });

@@ -1,4 +1,4 @@
-//! `/v1/grants`: recorded decisions, and their end.
+//! `/v1/grants`: recorded decisions, and their revocation.
 
 use axum::extract::State;
 use mainspring_api::{GrantListQuery, Page};
@@ -30,7 +30,7 @@ pub(super) async fn grant_list(
     Ok(Json(page_of(&http, items, limit, |grant| format!("{}.{}", grant.created_at.0, grant.id))))
 }
 
-/// Revokes a grant at once, and the grants of delegated runs that rest on it; succeeds also if it is revoked already
+/// Revokes a grant at once, and the grants of delegated runs that depend on it; succeeds also if it is revoked already
 #[utoipa::path(
     post, path = "/v1/grants/{grant}/revoke", params(GrantPath),
     responses((status = 200, description = "The revoked grant", body = Grant)),

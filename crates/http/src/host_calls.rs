@@ -14,8 +14,8 @@ use crate::{Http, Problem};
 #[into_params(parameter_in = Header)]
 #[expect(dead_code, reason = "documents a header; `host_name` reads it")]
 pub(super) struct HostHeader {
-    /// The name of the host: a random secret of its own. Calls of tools by agents of a run go to the host that the run
-    /// was created with.
+    /// The name of the host: a random secret that the host has chosen. Tool calls by the agents of a run go to the
+    /// host that the run was created with.
     #[param(rename = "Mainspring-Host", min_length = 1, max_length = 512)]
     mainspring_host: Option<String>,
 }

@@ -1,8 +1,8 @@
 //! `/mcp`: the control tools over MCP's streamable HTTP.
 //!
-//! The transport keeps no sessions: each request carries its credential and stands alone, so a caller is authenticated as
-//! in the rest of the API. A response is a stream as long as its tool call takes. It ends when the server stops or the
-//! caller's key ends; the runs that the call started go on.
+//! The transport keeps no sessions: each request carries its own credential, so a caller is authenticated as in the
+//! rest of the API. A response is a stream that stays open until its tool call has ended, the server stops or the
+//! caller's key ends. The runs that the call started go on.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ use crate::{Http, Problem, body};
 
 /// The path of the endpoint.
 pub(super) const PATH: &str = "/mcp";
-/// The name of the endpoint in metrics. It is no operation of the OpenAPI document.
+/// The name of the endpoint in metrics. The OpenAPI document does not contain this endpoint.
 pub(super) const OPERATION: &str = "mcp";
 
 /// The MCP server of all callers.

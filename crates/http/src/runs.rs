@@ -19,7 +19,7 @@ use crate::host_calls::{HostHeader, host_name};
 use crate::sessions::{page_of, page_start};
 use crate::{Http, Problem, events};
 
-/// The problems of a prompt: it is not accepted, or accepted but not streamed.
+/// The problems of a prompt that is not accepted, or is accepted and cannot be streamed.
 const PROMPT_PROBLEMS: &[&str] = &[
     "adapter_not_registered",
     "adapter_incompatible",

@@ -32,7 +32,7 @@ pub(super) async fn refuse_unknown_input(State(http): State<Http>, request: Requ
 }
 
 async fn refuse(inputs: &Inputs, request: Request) -> Result<Request, Problem> {
-    // A query that cannot be read is the extractor's to refuse.
+    // The extractor refuses a query that cannot be parsed.
     if let Ok(Query(query)) = Query::<Vec<(String, String)>>::try_from_uri(request.uri()) {
         let known: Vec<&str> = inputs.query.iter().map(String::as_str).collect();
         if let Some((name, _)) = query.iter().find(|(name, _)| !known.contains(&name.as_str())) {

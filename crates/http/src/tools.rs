@@ -5,7 +5,7 @@ use mainspring_api::control::ControlTool;
 use crate::access::Authenticated;
 use crate::body::Json;
 
-/// Lists the control tools: what each does, its schemas, and what a caller needs to use it
+/// Lists the control tools with their purpose, their schemas and the access that they need
 #[utoipa::path(
     get, path = "/v1/tools",
     responses((status = 200, description = "All control tools", body = Vec<ControlTool>)),

@@ -277,7 +277,7 @@ impl Actor {
         }
     }
 
-    /// Executes everything that is due: kills, expires, orders permits.
+    /// Does everything that is due: kills attempts, expires waits, orders permits.
     async fn tick(&mut self) {
         let (now, moment) = (self.shared.clock.now(), self.shared.clock.moment());
         if self.kill_at().is_some_and(|at| at <= moment) {

@@ -38,7 +38,7 @@ pub trait Adapter: Send + Sync + 'static {
         Ok(())
     }
 
-    /// The rules about the agents of this adapter. Those that deny hold for the runs that its runs delegate as well.
+    /// The rules for the agents of this adapter. Rules that deny also apply to the runs that its runs delegate.
     fn rules(&self) -> &[Rule] {
         &[]
     }
@@ -70,7 +70,7 @@ pub trait Adapter: Send + Sync + 'static {
     /// Ends the processes of [`Adapter::left_running`].
     async fn end_left_running(&self, _attempt: AttemptId) {}
 
-    /// Releases what the runtime holds for a native session that will not be resumed soon. Returns at once.
+    /// Releases the resources of a native session that will not be resumed soon. Returns at once.
     fn forget(&self, native: &str);
 }
 
@@ -156,7 +156,8 @@ pub struct Ask {
     pub resume: Value,
     /// The reply to the agent for each decision, for [`WaitRequest::Approval`].
     pub replies: Option<Replies>,
-    /// The request as data, for [`WaitRequest::Approval`]. Without it, it can only be allowed once or denied.
+    /// The request as data, for [`WaitRequest::Approval`]. Without it, the request can only be allowed once or
+    /// denied.
     pub approval: Option<Box<ApprovalRequest>>,
 }
 
@@ -204,7 +205,7 @@ pub struct Dispatch {
     pub acknowledged: bool,
 }
 
-/// Whether it is certain that nothing acts for a killed attempt any more.
+/// Whether a killed attempt is proven dead: no process acts for it any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Death {
     /// Nothing acts for the attempt any more.
@@ -261,7 +262,8 @@ pub struct Assignment {
     pub binding: Option<Binding>,
     /// The answer, if the attempt has waited for one.
     pub answer: Option<Answered>,
-    /// Tool calls of the run whose results no message holds: they have no outcome, or ended before their round did.
+    /// Tool calls of the run whose results are in no message yet: calls without an outcome, and calls that ended
+    /// before the other calls of their round.
     pub open_tool_calls: Vec<OpenToolCall>,
     /// Cancelled when the attempt must stop.
     pub cancel: CancellationToken,

@@ -32,8 +32,8 @@ const CHECKED_AT_ONCE_BYTES: u64 = 256 << 10;
 
 /// Reader of the bytes of an artifact, or of a range of them.
 ///
-/// A large blob that is read whole is compared with its hash meanwhile: if they differ, its last bytes are not returned
-/// but an error. A range of a large blob is not compared.
+/// A large blob that is read whole is hashed while it is read. If the hash differs, the reader returns an error
+/// instead of the last bytes. A range of a large blob is not checked.
 #[derive(Debug)]
 pub struct BlobReader {
     content: Content,
@@ -369,7 +369,7 @@ fn hash_of(path: &Path) -> io::Result<String> {
 }
 
 fn hash_changed() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "their hash has changed: restore a backup")
+    io::Error::new(io::ErrorKind::InvalidData, "the content does not match its hash: restore a backup")
 }
 
 fn sync(folder: &Path) -> io::Result<()> {

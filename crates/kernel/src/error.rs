@@ -36,7 +36,7 @@ pub enum Error {
     TooLarge {
         /// The object that is too large.
         what: &'static str,
-        /// Its size in bytes.
+        /// The size in bytes.
         size: usize,
         /// The limit in bytes.
         limit: usize,
@@ -157,7 +157,7 @@ pub enum Error {
         /// Status of the run.
         status: RunStatus,
     },
-    /// The message is not a user message; only those can be answered again.
+    /// The message is not a user message; only user messages can be answered again.
     #[error("{0} is not a user message")]
     NotUserMessage(MessageId),
     /// The message is not an assistant message; a prompt can be edited only after one.

@@ -7,8 +7,8 @@
 //! Events and streamed bytes have one order. Deltas are published before they are durable, an event only after its
 //! commit. During a commit a *barrier* holds back the bytes that come after the commit's events, so every reader sees
 //! the same order. A commit stores the bytes before its events together with them, unless they are stored already. A
-//! reader that has seen more bytes than an event's `pos` therefore knows that a crash lost exactly those after it
-//! ([`mainspring_core::stream`]).
+//! reader that has seen more bytes than an event's `pos` therefore knows that a crash lost exactly the bytes after
+//! `pos` ([`mainspring_core::stream`]).
 //!
 //! ```text
 //! loading ──▶ unloaded ◀──────▶ live ──▶ closed        loading | unloaded | live ──▶ failed
@@ -345,7 +345,7 @@ impl Feed {
         Batch { chunks: state.chunks(&range), range, actor_generation: state.actor_generation }
     }
 
-    /// Records whether the text of a batch is durable. Text that is not is taken again.
+    /// Records whether the text of a batch is durable. Text that is not durable is taken again by the next batch.
     pub(crate) fn batch_ended(self: &Arc<Self>, range: &Range<u64>, actor_generation: u64, is_stored: bool) {
         let mut state = self.state.lock();
         // The session was loaded again from what is stored: the batch was written under an earlier fence, or not at all.

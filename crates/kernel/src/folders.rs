@@ -1,9 +1,13 @@
 //! Folders: where agents may work.
 //!
-//! A folder is allowed if it is not the state directory of mainspring or in it, lies in the folders of the adapter if the
-//! operator has configured some, and lies in the folders of the caller if the caller is limited to some. A caller that is
-//! limited to no folder at all, which a key of another owner is by default, may use the folders of the adapter. A run that
-//! names no folder works in the one that the operator chose for the adapter; without one, its folder is checked like others.
+//! A folder is allowed if all of these hold:
+//! - It is not the state directory of mainspring or in it.
+//! - It lies in the folders of the adapter, if the operator has configured some.
+//! - It lies in the folders of the caller, if the caller is limited to some. A caller that is limited to no folder at
+//!   all, which is the default of a key of another owner, may use the folders of the adapter.
+//!
+//! A run that names no folder works in the one that the operator chose for the adapter. Without such a choice, the
+//! run's folder is checked like any other.
 //!
 //! Paths are compared part by part after all links were resolved. Since a folder can be replaced by a link at any time, it
 //! is checked when a request is accepted and again when its agent starts.

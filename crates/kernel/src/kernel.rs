@@ -245,7 +245,7 @@ impl Kernel {
         &self.shared.options.limits
     }
 
-    /// Checks that the store answers, and that the last write that failed was followed by one that did not.
+    /// Checks that the store answers, and that a write has succeeded since the last write that failed.
     pub async fn check_store(&self) -> Result<(), Error> {
         match self.shared.store_health.failure() {
             Some(error) => Err(error),
@@ -443,7 +443,7 @@ impl Shared {
         self.check_folder(adapter, folder.or(default.as_deref()), folders)
     }
 
-    /// Refuses limits that the adapter cannot keep, unless best effort is enough.
+    /// Refuses limits that the adapter cannot enforce, unless best effort is enough.
     pub(crate) fn check_limits_kept(&self, adapter: &str, limits: &RunLimits) -> Result<(), Error> {
         let capabilities = self.adapter(adapter)?.capabilities();
         let reports = capabilities.usage_reports;
@@ -493,10 +493,10 @@ impl Shared {
         });
     }
 
-    /// Gives the lease of a session up that leaves memory.
+    /// Releases the lease of a session that is unloaded.
     pub(crate) async fn lease_release(&self, fence: Fence) {
         if let Err(error) = self.store.lease_release(fence).await {
-            // The next one to load the session takes the lease anyway.
+            // The next process that loads the session takes the lease anyway.
             tracing::warn!(%error, session = %fence.session, "cannot release the lease of the session");
         }
     }

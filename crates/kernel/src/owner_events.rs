@@ -21,7 +21,8 @@ use crate::store_health::StoreWatch;
 
 /// Events read at a time.
 const PAGE_EVENTS: usize = 256;
-/// Deletions remembered per owner for its readers, since a deleted session may be purged before they have read that.
+/// Deletions remembered per owner for its readers: a deleted session may be purged before they have read its
+/// deletion.
 const DELETED_MAX: usize = 1_024;
 
 /// Wakes the readers of owners after commits.
@@ -124,7 +125,7 @@ impl OwnerEvents {
             if let Some(event) = self.page.pop_front() {
                 return Ok(OwnerItem::Event(Box::new(event)));
             }
-            // Between two pages: there the cursor is that of the last event.
+            // Only between two pages, where the cursor is that of the last event.
             if let Some(change) = self.store.change() {
                 return Ok(OwnerItem::Store(self.at, change));
             }

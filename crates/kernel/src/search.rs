@@ -118,7 +118,7 @@ pub fn folded(text: &str) -> String {
     }
 }
 
-/// The tokens of a text in ASCII. Most texts are, and the writer folds every message.
+/// The tokens of an ASCII text. A fast path: most texts are ASCII, and the writer folds every message.
 fn folded_ascii(text: &str) -> String {
     let mut folded = String::with_capacity(text.len());
     for word in text.split(|char: char| !char.is_ascii_alphanumeric()).filter(|word| !word.is_empty()) {

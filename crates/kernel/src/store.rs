@@ -51,13 +51,13 @@ pub trait Store: Send + Sync + 'static {
     /// Takes the lease of `session`: voids every fence returned for it before.
     async fn lease_take(&self, session: SessionId, node: NodeId) -> Result<Fence, StoreError>;
 
-    /// Gives a lease up: voids `fence` and frees the memory of the lease. A lease taken since is not affected.
+    /// Releases a lease: voids `fence` and frees the memory of the lease. A lease taken since is not affected.
     async fn lease_release(&self, fence: Fence) -> Result<(), StoreError>;
 
-    /// Checks that reads are answered, and that commits would be written to where the next start reads them.
+    /// Checks that reads are answered, and that commits are written to the place from which the next start reads.
     async fn health(&self) -> Result<(), StoreError>;
 
-    /// Writes something that changes nothing, to find out whether commits can be written.
+    /// Makes a write without effect, to find out whether commits can be written.
     async fn check_writable(&self) -> Result<(), StoreError>;
 
     /// Removes some rows of a deleted session. Returns true while there are more.
@@ -397,8 +397,8 @@ impl StoreError {
     }
 }
 
-/// Cursors of events that were lost with a restore: those after `after` and before `until`. No event has one of them,
-/// but a reader may.
+/// The cursors of events that were lost with a restore: those after `after` and before `until`. No event has such a
+/// cursor, but a reader may still send one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LostEvents {
     /// The last cursor before the lost ones.
@@ -408,7 +408,7 @@ pub struct LostEvents {
 }
 
 impl LostEvents {
-    /// Returns true if `cursor` is one of them.
+    /// Returns true if `cursor` is that of a lost event.
     pub fn contains(&self, cursor: Cursor) -> bool {
         cursor > self.after && cursor < self.until
     }

@@ -7,7 +7,7 @@
 //!     └────────────────── such a write succeeds (every 500 ms) ────────────┘
 //! ```
 //!
-//! Subscribers are told both changes. While the store has failed, the process is not ready.
+//! Subscribers are notified of both changes. While the store has failed, the process is not ready.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use crate::tasks::Tasks;
 /// Time between two writes that test a failed store.
 const PROBE_INTERVAL_MS: u64 = 500;
 
-/// Whether the store can be written, for all who need to know.
+/// Whether the store can be written, shared by the whole process.
 #[derive(Debug)]
 pub(crate) struct StoreHealth {
     failure: watch::Sender<Option<Error>>,
@@ -37,7 +37,7 @@ impl Default for StoreHealth {
 }
 
 impl StoreHealth {
-    /// Reports the error of a write. The store is tested before anybody is told.
+    /// Reports the error of a write. The store is tested before subscribers are notified.
     pub(crate) fn report(&self, error: &StoreError) {
         if error.is_outcome_unknown() {
             self.suspect.notify_one();
@@ -56,17 +56,17 @@ impl StoreHealth {
 
     /// Resolves when the store can be written again, or at once if it can.
     pub(crate) async fn recovered(&self) {
-        // The sender lives as long as this.
+        // The sender lives as long as `self`.
         let _ = self.subscribe().wait_for(Option::is_none).await;
     }
 
     /// Resolves when the store cannot be written, or at once if it cannot be already.
     pub(crate) async fn failed(&self) {
-        // The sender lives as long as this.
+        // The sender lives as long as `self`.
         let _ = self.subscribe().wait_for(Option::is_some).await;
     }
 
-    /// Returns whether this is a change.
+    /// Sets the failure. Returns true if that is a change.
     fn set(&self, failure: Option<Error>) -> bool {
         let was_failed = self.failure.borrow().is_some();
         match &failure {
@@ -86,28 +86,28 @@ impl StoreHealth {
 #[derive(Debug)]
 pub(crate) struct StoreWatch {
     failure: watch::Receiver<Option<Error>>,
-    /// True if the reader was told of a failure.
-    is_told: bool,
+    /// True if a failure was reported to the reader.
+    failure_reported: bool,
 }
 
 impl StoreWatch {
-    /// A reader that comes while the store fails is told so.
+    /// Creates a reader. If the store cannot be written at this time, [`StoreWatch::change`] reports that.
     pub(crate) fn new(health: &StoreHealth) -> Self {
         let mut failure = health.subscribe();
         failure.mark_changed();
-        Self { failure, is_told: false }
+        Self { failure, failure_reported: false }
     }
 
-    /// Returns whether the store can be written, if the reader does not know it.
+    /// Returns the change that was not reported to the reader yet, if there is one.
     pub(crate) fn change(&mut self) -> Option<StoreChange> {
         if !self.failure.has_changed().unwrap_or(false) {
             return None;
         }
         let failure = self.failure.borrow_and_update();
-        if failure.is_some() == self.is_told {
+        if failure.is_some() == self.failure_reported {
             return None;
         }
-        self.is_told = failure.is_some();
+        self.failure_reported = failure.is_some();
         Some(match &*failure {
             Some(error) => StoreChange::Failed { code: error.code(), message: error.to_string() },
             None => StoreChange::Recovered,
@@ -116,7 +116,7 @@ impl StoreWatch {
 
     /// Waits until [`StoreWatch::change`] may return something. Cancel-safe.
     pub(crate) async fn changed(&mut self) {
-        if self.failure.wait_for(|failure| failure.is_some() != self.is_told).await.is_err() {
+        if self.failure.wait_for(|failure| failure.is_some() != self.failure_reported).await.is_err() {
             // The kernel is gone: nothing changes any more.
             std::future::pending::<()>().await;
         }

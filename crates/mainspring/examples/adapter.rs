@@ -66,7 +66,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
                 shown += delta.text.len();
             }
             Item::Event(event) => match &event.body {
-                // A completed message replaces its deltas, also those that were not streamed yet.
+                // A completed message replaces its deltas. It may contain text that was not streamed.
                 Body::MessageCompleted { message, .. } if message.role == Role::Assistant => {
                     write!(out, "{}", message.text().get(shown..).unwrap_or_default())?;
                 }

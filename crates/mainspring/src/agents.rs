@@ -222,8 +222,8 @@ fn mcp_servers(adapter: &AdapterConfig, config: &Config) -> Vec<(String, Result<
     configured.map(|(name, config)| (name.clone(), convert(config))).chain(control).collect()
 }
 
-/// Describes mainspring's own MCP server as a guest of this node. The server reads no configuration file: a file in
-/// the agent's folder must not configure it.
+/// Describes mainspring's own MCP server, which is a client of this node. The server reads no configuration file: a
+/// file in the agent's folder must not configure it.
 fn control_server(config: &Config) -> McpServer {
     let command = guard_command(config).into_iter().next().map(PathBuf::from).unwrap_or_default();
     let state_dir = config.state_dir.to_string_lossy().into_owned();

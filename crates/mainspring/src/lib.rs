@@ -21,7 +21,7 @@
 //! let mut answer = String::new();
 //! while let Some(item) = stream.next().await.transpose()? {
 //!     match item {
-//!         // Text as it is streamed. The completed message replaces it, also what was not streamed yet.
+//!         // Streamed text. The completed message replaces it, and may contain text that was not streamed.
 //!         Item::Delta(delta) => answer.push_str(&delta.text),
 //!         Item::Event(event) => match &event.body {
 //!             Body::MessageCompleted { message, .. } if message.role == Role::Assistant => answer = message.text(),

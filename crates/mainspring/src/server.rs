@@ -1,7 +1,7 @@
 //! The server of a node: the HTTP API on the state directory's socket, and optionally on a TCP address.
 //!
-//! The process that owns the state directory serves it, the command line included, so that a second process is always
-//! a guest of the first.
+//! Any process that owns the state directory serves it, also a short command, so that a second process is always a
+//! client of the first.
 
 use std::io;
 use std::net::SocketAddr;

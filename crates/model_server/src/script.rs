@@ -153,7 +153,7 @@ fn add(reply: Reply, command: &Command) -> Reply {
         Command::Approve(question) => {
             reply.and_tool("ask_person", json!({"question": question, "approval": true}))
         }
-        // A model reports no progress and is not told about a cancellation.
+        // A model reports no progress and does not notice a cancellation.
         Command::Progress(_) | Command::IgnoreCancel => reply,
         Command::Fail { .. } | Command::Crash { .. } | Command::Hang | Command::Relay | Command::Vary(_) => {
             reply

@@ -161,7 +161,7 @@ impl SqliteStore {
         .await
     }
 
-    /// Compares every row that has a checksum with it, for `verify`. Reads the whole database.
+    /// Compares every row that has a checksum with that checksum, for `verify`. Reads the whole database.
     pub async fn verify_checksums(&self) -> Result<ChecksumReport, StoreError> {
         self.read(|connection| checksum::verify(connection).map_err(|error| error::read_error(&error))).await
     }

@@ -24,11 +24,11 @@ pub struct StateDir {
 pub struct Owner {
     /// The process id.
     pub pid: u32,
-    /// The version of mainspring it runs.
+    /// The version of mainspring that the process runs.
     pub version: String,
-    /// The time it took ownership.
+    /// The time at which the process took ownership.
     pub since: Time,
-    /// Its node id.
+    /// The node id of the process.
     pub node: Option<NodeId>,
 }
 

@@ -4,8 +4,8 @@
 //! clock runs at half speed until the system's time has caught up: deadlines come late by at most their own length, instead
 //! of by the whole step.
 //!
-//! A duration is waited for with [`Clock::sleep_for`] or until a [`Moment`], which no step of the system's time moves. A time
-//! is waited for only if it is stored, such as an expiry.
+//! To wait for a duration, use [`Clock::sleep_for`] or a [`Moment`]: setting the system's time does not affect them.
+//! Wait for a point in time only if it is stored, such as an expiry.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -15,7 +15,8 @@ use mainspring_core::Time;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-/// How long a wait does not notice that the system's time was set forward.
+/// The longest single sleep until a point in time: the delay until a wait notices that the system's time was set
+/// forward.
 const MAX_SLEEP_MS: u64 = 10_000;
 /// The longest single sleep: a day.
 const FAR_MS: u64 = 86_400_000;
@@ -35,7 +36,7 @@ enum Source {
 #[derive(Debug, Clone, Copy)]
 struct ManualReading {
     time: Time,
-    /// By how much the time was set. That is no time that has passed.
+    /// The sum of all changes by [`Clock::set_system_time`]. The monotonic time does not include them.
     set_by_ms: i64,
 }
 
@@ -50,7 +51,7 @@ impl ManualReading {
 pub struct Moment(Duration);
 
 impl Moment {
-    /// Later than any other.
+    /// A moment later than any other.
     pub const NEVER: Self = Self(Duration::MAX);
 
     /// The moment `millis` milliseconds later.
@@ -58,7 +59,7 @@ impl Moment {
         Self(self.0.saturating_add(Duration::from_millis(millis)))
     }
 
-    /// Milliseconds since `earlier`; 0 if that is later.
+    /// Milliseconds since `earlier`; 0 if `earlier` is later.
     pub fn since(self, earlier: Self) -> u64 {
         to_millis(self.0.saturating_sub(earlier.0))
     }
@@ -116,7 +117,7 @@ impl Clock {
                 while let Some(left) =
                     moment.0.checked_sub(self.elapsed()).filter(|left| *left > Duration::ZERO)
                 {
-                    // At least 1 ms, so that the rest of a millisecond does not spin.
+                    // At least 1 ms: a remainder below a millisecond would make this loop spin.
                     system_sleep(to_millis(left).clamp(1, FAR_MS)).await;
                 }
             }
@@ -182,7 +183,7 @@ impl Reading {
         let behind = self.time.plus(passed_ms / 2);
         match system >= behind {
             true => Self { time: system, elapsed_ms },
-            // An odd millisecond is left to the next reading.
+            // Half of an odd number is not whole: the odd millisecond is carried over to the next reading.
             false => Self { time: behind, elapsed_ms: elapsed_ms - passed_ms % 2 },
         }
     }

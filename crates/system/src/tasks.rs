@@ -23,17 +23,17 @@ impl Tasks {
         self.tracker.spawn(future)
     }
 
-    /// Resolves once the tasks are told to stop.
+    /// Resolves once [`Tasks::stop`] was called.
     pub async fn stopping(&self) {
         self.stop.cancelled().await;
     }
 
-    /// True once the tasks are told to stop.
+    /// True once [`Tasks::stop`] was called.
     pub fn is_stopping(&self) -> bool {
         self.stop.is_cancelled()
     }
 
-    /// Tells every task to stop.
+    /// Asks every task to stop.
     pub fn stop(&self) {
         self.stop.cancel();
     }

@@ -13,7 +13,8 @@ use mainspring_kernel::adapter::{
 use mainspring_kernel::policy::{self, Question};
 use serde_json::json;
 
-/// An adapter `agent` with native sessions, which takes every option: it resumes the bound one or opens `native-new`, and answers with its id.
+/// An adapter `agent` with native sessions that accepts every run option. It resumes the bound native session, or
+/// opens `native-new`, and answers with the id of that native session.
 pub fn native_agent() -> impl Adapter {
     let capabilities = Capabilities {
         uses_bindings: true,

@@ -46,7 +46,7 @@ impl<W: Write, R: Read> HostPipes<W, R> {
         self.try_receive().unwrap_or_else(|| panic!("the output has ended"))
     }
 
-    /// Reads the next line; none at the end.
+    /// Reads the next line; `None` at the end of the output.
     pub fn try_receive(&mut self) -> Option<Value> {
         let mut line = String::new();
         self.output.read_line(&mut line).unwrap();

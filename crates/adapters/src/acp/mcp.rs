@@ -13,28 +13,28 @@ use crate::endpoint::{Endpoint, PIPE_VARIABLE};
 /// The variable with the token of the agent's process, for calls over HTTP.
 const KEY_VARIABLE: &str = "MAINSPRING_KEY";
 
-/// An MCP server that an agent can be given.
+/// An MCP server that can be offered to an agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum McpServer {
     /// A program that the agent starts under its own guard.
     Stdio {
         /// The absolute path of the program.
         command: PathBuf,
-        /// Its arguments.
+        /// The arguments of the program.
         args: Vec<String>,
-        /// Variables of its environment.
+        /// Variables of the program's environment.
         env: BTreeMap<String, String>,
     },
     /// Mainspring's control tools: a relay to the endpoint of the agent's process.
     Control {
         /// The absolute path of mainspring.
         command: PathBuf,
-        /// Its arguments; `--session ID` is appended to them.
+        /// The arguments of mainspring; `--session ID` is appended to them.
         args: Vec<String>,
     },
     /// A server that the agent calls over HTTP.
     Http {
-        /// Its address.
+        /// The address of the server.
         url: String,
         /// Headers of each request.
         headers: BTreeMap<String, String>,

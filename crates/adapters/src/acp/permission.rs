@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::tool_call::location;
 use crate::driver::excerpt;
 
-/// The requested action in the terms of the policy's rules: `tool KIND TITLE`. Both are the agent's own word.
+/// The requested action in the terms of the policy's rules: `tool KIND TITLE`. Both are as the agent reports them.
 pub(super) fn act(request: &RequestPermissionRequest) -> Action {
     let fields = &request.tool_call.fields;
     let kind = fields.kind.and_then(kind_name).unwrap_or("other");
@@ -69,7 +69,7 @@ pub(super) fn narrowest_option(
 ) -> Option<&PermissionOption> {
     let kinds = match decision {
         Approval::Allowed => [PermissionOptionKind::AllowOnce, PermissionOptionKind::AllowAlways],
-        // An agent of this protocol takes no result instead of its own.
+        // The protocol has no result that replaces that of a tool.
         Approval::Denied | Approval::Supplied | Approval::Expired => {
             [PermissionOptionKind::RejectOnce, PermissionOptionKind::RejectAlways]
         }
@@ -89,7 +89,7 @@ pub(super) fn replies(options: &[PermissionOption]) -> Replies {
     Replies { allowed: reply(Approval::Allowed).to_owned(), denied: reply(Approval::Denied).to_owned() }
 }
 
-/// Reports whether a tool call's input says nothing.
+/// Reports whether a tool call's input holds no information.
 pub(super) fn is_empty(input: &Value) -> bool {
     input.is_null() || input.as_object().is_some_and(serde_json::Map::is_empty)
 }

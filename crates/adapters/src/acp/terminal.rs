@@ -129,7 +129,7 @@ pub(super) fn resource(request: &CreateTerminalRequest) -> Resource {
     }
 }
 
-/// The command line to run: that which the policy has decided about.
+/// The command line to run, as the policy has decided about it.
 fn command_line(request: &CreateTerminalRequest) -> Vec<String> {
     let words = match resource(request) {
         Resource::ShellLine(line) => vec!["/bin/sh".to_owned(), "-c".to_owned(), line],

@@ -387,7 +387,7 @@ impl<'a> AcpTurn<'a> {
                         rules.request_permission(&attempt, standing.as_ref(), &action, question).await;
                     decided.map(|answer| answer.decision)
                 }
-                // The agent would not hear that it is allowed.
+                // No option of the request expresses that it is allowed.
                 None => {
                     let refused = policy::refuse(&attempt, question, "no_allow_option").await;
                     refused.map(|()| Approval::Denied)

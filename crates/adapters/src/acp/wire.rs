@@ -172,7 +172,7 @@ impl Connection {
         Ok(Self { peer, router, close, fault })
     }
 
-    /// The input of the agent that ended the connection.
+    /// The output of the agent that ended the connection.
     pub(super) fn fault(&self) -> Option<&'static str> {
         self.fault.get().copied()
     }

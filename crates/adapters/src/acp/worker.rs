@@ -42,9 +42,9 @@ pub(crate) struct AcpWorker {
     resume_methods: Mutex<Vec<&'static str>>,
     /// Read separately: the protocol's draft has the capability, its library not yet.
     can_fork: bool,
-    /// The native sessions that it has in memory.
+    /// The native sessions that the process has in memory.
     sessions: Mutex<HashMap<String, SessionInfo>>,
-    /// Its unique name among the agent's processes.
+    /// The worker's name, which is unique among the agent's processes.
     name: String,
     agent_info: Option<Value>,
     registry: Arc<AgentRegistry>,
@@ -61,7 +61,7 @@ pub(super) struct AgentRegistry {
 /// How long the output of an agent that has ended is read.
 const OUTPUT_DRAIN_TIMEOUT_MS: u64 = 500;
 
-/// The methods with which an agent says that it can resume a native session. An agent that loads a session repeats its
+/// The methods with which an agent offers to resume a native session. An agent that loads a session repeats its
 /// history, which is ignored.
 fn resume_methods(can: &AgentCapabilities) -> Vec<&'static str> {
     let resume = can.session_capabilities.resume.is_some().then_some("session/resume");

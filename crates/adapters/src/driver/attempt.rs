@@ -194,8 +194,8 @@ impl<D: Dialect> Driver<D> {
         Ok((native, outcome))
     }
 
-    /// After a cancellation, ends every process that was started during the turn; the others stay. If they cannot be told
-    /// apart, the whole tree ends. After another turn, records the processes that it left running.
+    /// After a cancellation, ends every process that was started during the turn; the others stay. If these processes
+    /// cannot be identified, the whole tree ends. After another turn, records the processes that it left running.
     async fn settle_processes(
         &self,
         attempt: &AttemptHandle,
@@ -211,7 +211,7 @@ impl<D: Dialect> Driver<D> {
         if is_stopped {
             return Ok(match worker.process().kill_started_since(&before).await {
                 Death::Proven => TurnOutcome::Ended(end),
-                // Ends the whole tree instead. The session is taken up in another process.
+                // Ends the whole tree instead. The session continues in another process.
                 Death::Unproven => TurnOutcome::Broken(end),
             });
         }
@@ -237,7 +237,7 @@ impl<D: Dialect> Driver<D> {
         limited.decide(Permissions::Ask, permissions, cwd)
     }
 
-    /// The rules of a run: those that its parent denies something with, then those of the adapter.
+    /// The rules of a run: the rules of its parent that deny, then the rules of the adapter.
     fn rules_of(&self, run: &Run) -> Vec<Rule> {
         let inherited = run.options.denied.iter().filter_map(|rule| rule.parse().ok());
         inherited.chain(self.options.rules.iter().cloned()).collect()

@@ -180,19 +180,19 @@ pub(crate) trait Dialect: Send + Sync + Sized + 'static {
 
 /// One agent process with an initialised connection.
 pub(crate) trait AgentWorker: PooledWorker {
-    /// Whether it can resume native sessions of earlier processes.
+    /// Whether the agent can resume native sessions of earlier processes.
     fn can_resume(&self) -> bool;
-    /// Whether it can fork a native session.
+    /// Whether the agent can fork a native session.
     fn can_fork(&self) -> bool;
-    /// Whether it can free a native session on request.
+    /// Whether the agent can free a native session on request.
     fn can_close(&self) -> bool;
-    /// Its process.
+    /// The agent's process.
     fn process(&self) -> &Process;
-    /// The name and version of its agent, if the agent gives them.
+    /// The name and version of the agent, if the agent gives them.
     fn agent_info(&self) -> Option<Value>;
-    /// The input of the agent that ended the connection, such as a line that is too long.
+    /// The output of the agent that ended the connection, such as a line that is too long.
     fn fault(&self) -> Option<&'static str>;
-    /// Waits until its process has ended or its connection is closed.
+    /// Waits until the process has ended or the connection is closed.
     fn disconnected(&self) -> impl Future<Output = ()> + Send;
 }
 
@@ -244,7 +244,7 @@ impl<W> TurnContext<'_, W> {
         let _ = self.attempt.record_at_end(vec![Record::Runtime(Box::new(facts))]).await;
     }
 
-    /// Records why the agent ended its turn, in the agent's own word.
+    /// Records why the agent ended its turn, as the agent reports it.
     pub(crate) async fn record_stop_reason(&self, reason: &str) {
         let metadata = Map::from_iter([("stopReason".to_owned(), reason.into())]);
         self.record_at_end(RuntimeFacts { metadata, ..RuntimeFacts::default() }).await;

@@ -31,7 +31,7 @@ struct Left {
 }
 
 impl Left {
-    /// Reads the processes with their descendants, and remembers these: they stay when their parents end.
+    /// Reads the processes with their descendants, and remembers the descendants: they remain when their parents end.
     fn read(&mut self) -> Reading {
         if self.is_last {
             self.known.extend(self.tree.orphans_since(&self.before));
@@ -49,7 +49,7 @@ impl Left {
 }
 
 impl LeftRunning {
-    /// Notes that an agent begins another turn: what its processes start from now on belongs to that one.
+    /// Records that an agent begins another turn: processes that are started from now on belong to that turn.
     pub(super) fn begin_turn(&self, agent: &Process) {
         let mut all = self.0.lock();
         for left in all.values_mut().filter(|left| left.is_last && left.tree == agent.tree()) {
@@ -59,7 +59,7 @@ impl LeftRunning {
         all.retain(|_, left| !left.is_over());
     }
 
-    /// Notes the processes that a turn of the agent has left.
+    /// Records the processes that a turn of the agent has left.
     pub(super) fn insert(
         &self,
         attempt: AttemptId,

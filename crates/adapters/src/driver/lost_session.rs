@@ -51,8 +51,8 @@ impl Cause {
     }
 }
 
-/// Decides whether a failure means the loss of the native session; `existed` tells whether the session existed before
-/// the attempt.
+/// Decides whether a failure means the loss of the native session. `existed`: whether the session existed before the
+/// attempt.
 pub(crate) fn is_session_lost(existed: bool, stage: Stage, cause: Cause) -> bool {
     if !existed || stage == (Stage::Turn { has_output: true }) {
         return false;
@@ -63,9 +63,9 @@ pub(crate) fn is_session_lost(existed: bool, stage: Stage, cause: Cause) -> bool
         (Cause::Reported(ModelError::Unauthenticated), _) => false,
         // A wrong setting is the caller's error.
         (_, Stage::Configure) => false,
-        // The process may have ended for a reason of its own. The next one is new, and decides.
+        // The process may have ended for another reason. The next attempt has a new process, which decides.
         (Cause::Disconnected, Stage::Resume { is_new_process }) => is_new_process,
-        // No model is asked.
+        // Resuming a session calls no model, so the error is about the session.
         (_, Stage::Resume { .. }) => true,
         // The model, not the session. The session is kept for a later run.
         (
@@ -84,9 +84,9 @@ pub(crate) fn is_session_lost(existed: bool, stage: Stage, cause: Cause) -> bool
 /// Reports whether the text of an error says that the native session is unknown.
 fn is_unknown_session(message: &str) -> bool {
     let text = message.to_lowercase();
-    let says = |words: &[&str]| words.iter().any(|word| text.contains(word));
+    let contains_any = |words: &[&str]| words.iter().any(|word| text.contains(word));
     let missing = ["not found", "unknown", "no such", "does not exist", "doesn't exist", "invalid session"];
-    text.contains("no conversation found") || (text.contains("session") && says(&missing))
+    text.contains("no conversation found") || (text.contains("session") && contains_any(&missing))
 }
 
 #[cfg(test)]

@@ -22,17 +22,17 @@ impl ModelError {
     /// Classifies the text of an error.
     pub(crate) fn of(message: &str) -> Self {
         let text = message.to_lowercase();
-        let says = |words: &[&str]| words.iter().any(|word| text.contains(word));
+        let contains_any = |words: &[&str]| words.iter().any(|word| text.contains(word));
         match status(message) {
             Some(401 | 403) => Self::Unauthenticated,
             Some(402 | 429) => Self::QuotaExceeded,
             Some(408 | 504) => Self::TimedOut,
             Some(500..) => Self::Interrupted,
             Some(400..) => Self::InvalidRequest,
-            _ if says(&["api key", "unauthorized", "authentication", "credentials", "/login"]) => {
+            _ if contains_any(&["api key", "unauthorized", "authentication", "credentials", "/login"]) => {
                 Self::Unauthenticated
             }
-            _ if says(&[
+            _ if contains_any(&[
                 "rate limit",
                 "rate_limit",
                 "quota",
@@ -43,8 +43,8 @@ impl ModelError {
             {
                 Self::QuotaExceeded
             }
-            _ if says(&["timed out", "timeout"]) => Self::TimedOut,
-            _ if says(&[
+            _ if contains_any(&["timed out", "timeout"]) => Self::TimedOut,
+            _ if contains_any(&[
                 "overloaded",
                 "connection",
                 "econn",
@@ -56,10 +56,12 @@ impl ModelError {
             {
                 Self::Interrupted
             }
-            _ if says(&["invalid_request", "context length", "context window", "too long"]) => {
+            _ if contains_any(&["invalid_request", "context length", "context window", "too long"]) => {
                 Self::InvalidRequest
             }
-            _ if says(&["refused to", "refusal", "content policy", "content_filter"]) => Self::Refused,
+            _ if contains_any(&["refused to", "refusal", "content policy", "content_filter"]) => {
+                Self::Refused
+            }
             _ => Self::Other,
         }
     }

@@ -67,7 +67,7 @@ fn sort_date(name: &str) -> String {
 }
 
 /// Finds the models of `offered` that `wanted` means: the one of exactly this name, else those whose names agree with
-/// it. Of several dates of the same model, only the latest is meant.
+/// it. Of several dates of the same model, only the latest is returned.
 pub(crate) fn find_models<'a>(wanted: &str, offered: impl Iterator<Item = &'a str> + Clone) -> Vec<&'a str> {
     if let Some(exact) = offered.clone().find(|name| *name == wanted) {
         return vec![exact];

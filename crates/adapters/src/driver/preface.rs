@@ -113,8 +113,8 @@ fn lines(message: &Message) -> Vec<String> {
     };
     let text = message.text();
     // The answer of a turn that was cut short may be empty.
-    let says = !text.is_empty() || message.status != MessageStatus::Completed;
-    let said = says.then(|| format!("{role}: {text}\n"));
+    let has_text_line = !text.is_empty() || message.status != MessageStatus::Completed;
+    let text_line = has_text_line.then(|| format!("{role}: {text}\n"));
     let other = message.content.iter().filter_map(|block| match block {
         Block::ToolUse { name, input, title, .. } => {
             let title = title.as_ref().map(|title| format!(" ({title})")).unwrap_or_default();
@@ -134,7 +134,7 @@ fn lines(message: &Message) -> Vec<String> {
         }
         _ => None,
     });
-    said.into_iter().chain(other).collect()
+    text_line.into_iter().chain(other).collect()
 }
 
 /// Leaves out the middle of a text that is too long for a transcript.

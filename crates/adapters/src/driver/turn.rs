@@ -30,7 +30,7 @@ pub(crate) enum TurnOutcome {
 }
 
 impl TurnOutcome {
-    /// Turns a failure of `cause` into the loss of the native session, if it means that.
+    /// Turns a failure of `cause` into the loss of the native session, if the failure means that the session is lost.
     pub(crate) fn unless_lost<W>(self, turn: &TurnContext<'_, W>, has_output: bool, cause: Cause) -> Self {
         let cause = if turn.attempt.is_cancelled() { Cause::Cancelled } else { cause };
         let is_lost = is_session_lost(!turn.is_new_session, Stage::Turn { has_output }, cause);

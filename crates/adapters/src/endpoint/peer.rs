@@ -13,7 +13,8 @@ pub(crate) enum Peers {
 }
 
 impl Peers {
-    /// Reports whether the process at the other end may use the endpoint. The system vouches for its number and user.
+    /// Reports whether the process at the other end may use the endpoint. The operating system reports its pid and
+    /// user.
     pub(super) fn admit(&self, agent: &UnixStream) -> bool {
         let Ok(peer) = agent.peer_cred() else { return false };
         peer.uid() == geteuid().as_raw() && self.has(peer.pid())
@@ -26,12 +27,13 @@ impl Peers {
         let Some(pid) = pid.and_then(Pid::from_raw) else { return false };
         match self {
             Self::Own => pid == getpid(),
-            // An agent can give itself any mark, but not its guard, which this process has started.
+            // An agent can choose its own mark, but not that of its guard, which this process has started.
             Self::Guarded(mark) => guard_of(pid).and_then(mark_of).as_ref() == Some(mark),
         }
     }
 
-    /// Without `/proc` the ancestors of a process are unknown: the user and the secret path have to do.
+    /// Without `/proc` the ancestors of a process are unknown: only the user and the secret path protect the
+    /// endpoint.
     #[cfg(not(target_os = "linux"))]
     fn has(&self, _pid: Option<i32>) -> bool {
         true

@@ -39,7 +39,7 @@ enum DialogKind {
 pub(super) enum UiRequest {
     Dialog(Dialog),
     Notice(String),
-    /// A status line, widget or title, which has no place here.
+    /// A status line, widget or title, which is not shown.
     Decoration,
 }
 
@@ -47,12 +47,12 @@ impl UiRequest {
     /// Parses the record `extension_ui_request`.
     pub(super) fn parse(record: &Value) -> Self {
         let text = |key: &str| record[key].as_str().unwrap_or_default();
-        let title_and = |key: &str| match text(key) {
+        let with_title = |key: &str| match text(key) {
             "" => text("title").to_owned(),
             more => format!("{}\n{more}", text("title")),
         };
         let (kind, question) = match text("method") {
-            "confirm" => (DialogKind::Confirm, title_and("message")),
+            "confirm" => (DialogKind::Confirm, with_title("message")),
             "select" => {
                 let options = record["options"].as_array().into_iter().flatten();
                 let options: Vec<String> = options.filter_map(|it| it.as_str().map(str::to_owned)).collect();
@@ -61,8 +61,8 @@ impl UiRequest {
                 let question = format!("{}\n{}", text("title"), lines.join("\n"));
                 (DialogKind::Select(options), question)
             }
-            "input" => (DialogKind::Text, title_and("placeholder")),
-            "editor" => (DialogKind::Text, title_and("prefill")),
+            "input" => (DialogKind::Text, with_title("placeholder")),
+            "editor" => (DialogKind::Text, with_title("prefill")),
             "notify" => return Self::Notice(excerpt(text("message").to_owned())),
             "setStatus" | "setWidget" | "setTitle" | "set_editor_text" => return Self::Decoration,
             other => (DialogKind::Unknown, other.to_owned()),
@@ -130,7 +130,7 @@ impl Asker<'_> {
         })
     }
 
-    /// Decides a permission; `replies` are what pi is told if it is allowed, and if it is denied.
+    /// Decides a permission; `replies` are the replies to pi if it is allowed, and if it is denied.
     async fn permit(&self, question: &str, replies: (&str, &str)) -> Result<bool, HandleError> {
         let replies =
             Replies { allowed: excerpt(replies.0.to_owned()), denied: excerpt(replies.1.to_owned()) };
@@ -140,7 +140,7 @@ impl Asker<'_> {
             resource: Resource::Text(question.to_owned()),
         };
         let request = match question.ends_with('…') {
-            // A text that was cut off does not tell requests apart.
+            // A text that was cut off does not identify the request.
             true => ApprovalRequest { action: Some(action.requested()), ..ApprovalRequest::plain() },
             false => ApprovalRequest::of(action.requested(), None),
         };

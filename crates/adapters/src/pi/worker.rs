@@ -30,11 +30,11 @@ const MAX_LISTED_MODELS: usize = 20;
 pub(crate) struct PiWorker {
     process: Process,
     pub(super) connection: Connection,
-    /// Whether it stores its sessions in files.
+    /// Whether the agent stores its sessions in files.
     stores_sessions: bool,
     /// The model it uses, as of its last answer about it.
     model: Mutex<Option<PiModel>>,
-    /// Whether it must not be used again.
+    /// Whether the worker must not be used again.
     is_unusable: AtomicBool,
     clock: Clock,
 }
@@ -215,7 +215,7 @@ impl AgentWorker for PiWorker {
     }
 
     fn agent_info(&self) -> Option<Value> {
-        // Pi does not say.
+        // Pi does not report its name and version.
         None
     }
 
@@ -265,8 +265,8 @@ pub(super) fn parse_state(state: &Value) -> PiState {
     PiState::deserialize(state).unwrap_or_default()
 }
 
-/// Finds a model by its full name or its id, or by a name that differs in the provider or the date. Of several that are
-/// meant, the one of the current provider is taken.
+/// Finds a model by its full name or its id, or by a name that differs in the provider or the date. Of several
+/// matches, the one of the current provider is taken.
 fn find_model<'a>(
     offered: &'a [PiModel],
     current: Option<&PiModel>,

@@ -72,8 +72,8 @@ fn restrict(confinement: &Confinement) -> Result<(), String> {
     linux::restrict(confinement).map_err(|error| error.to_string())
 }
 
-/// Gives up every capability, for this process and all that follow: Landlock does not restrict all of them. Even root has
-/// none then, as no program can gain any after Landlock was applied.
+/// Drops every capability of this process and of its descendants: Landlock does not restrict all of them. Even root
+/// has none then, since no program can gain a capability after Landlock was applied.
 #[cfg(target_os = "linux")]
 fn drop_capabilities() -> io::Result<()> {
     use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities, set_no_new_privs};
@@ -130,7 +130,7 @@ mod linux {
             rules.allow_listing(path)?;
         }
         rules.excluded.extend(confinement.protected.iter().cloned());
-        // Special files are made by nobody, and devices are used below.
+        // Special files may not be created, and devices are allowed below.
         let write = AccessFs::from_all(WANTED) & !make_bitflags!(AccessFs::{MakeChar | MakeBlock | IoctlDev});
         for path in &confinement.writable {
             rules.allow(path, write)?;

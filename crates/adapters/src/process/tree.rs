@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal};
 
 /// The most characters of a command line that are shown.
 const MAX_COMMAND_CHARS: usize = 200;
-/// How often the command line of a process is read that has none.
+/// How often an empty command line of a process is read again.
 const EXEC_READS: u32 = 100;
 /// How often a tree is read at most until two readings agree.
 const MAX_READINGS: u32 = 100;
@@ -47,7 +47,7 @@ pub(super) fn descendants(root: Pid) -> Vec<Member> {
     found
 }
 
-/// A process, told apart from a later one with the same number.
+/// Identifies a process, even if a later one gets the same pid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ProcessId {
     pid: i32,
@@ -68,7 +68,7 @@ impl ProcessId {
         Pid::from_raw(self.pid).and_then(Self::of) == Some(self)
     }
 
-    /// Sends a signal to the process, and to no other one that has its number since.
+    /// Sends a signal to the process, and never to a later one with the same pid.
     pub(crate) fn signal(self, signal: Signal) {
         let Some(pid) = Pid::from_raw(self.pid) else { return };
         #[cfg(target_os = "linux")]
@@ -206,7 +206,7 @@ fn children(parent: Pid) -> Option<Vec<Pid>> {
             Ok(list) => {
                 children.extend(list.split_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?)));
             }
-            // A kernel without the file has the thread's other files.
+            // The thread exists, but the kernel does not provide this file.
             Err(_) if thread.join("stat").exists() => return None,
             Err(_) => {}
         }

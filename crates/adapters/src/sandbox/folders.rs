@@ -15,7 +15,7 @@ pub struct OwnFolder {
     base: PathBuf,
     /// The path below the base.
     rest: PathBuf,
-    /// How it is created if it does not exist: a rule of a sandbox needs something that exists.
+    /// How the path is created if it does not exist: a rule of a sandbox needs an existing path.
     missing: Missing,
 }
 
@@ -96,8 +96,8 @@ const CACHES: &[Entry] = &[
     (Base::Home, ".nuget/packages", Missing::Nothing),
 ];
 
-/// Returns the folders of the agent that `command` starts, and those of caches. `variable` looks a variable of its
-/// environment up.
+/// Returns the folders of the agent that `command` starts, and those of caches. `variable` looks up a variable of its
+/// environment.
 pub fn own_folders(command: &[String], variable: &dyn Fn(&str) -> Option<OsString>) -> Vec<OwnFolder> {
     let of_agent =
         AGENTS.iter().filter(|(name, _)| starts_agent(command, name)).flat_map(|(_, entries)| *entries);
@@ -138,7 +138,7 @@ fn names_agent(argument: &str, name: &str) -> bool {
 }
 
 impl OwnFolder {
-    /// Its path.
+    /// The path of the folder.
     pub fn path(&self) -> PathBuf {
         // Without the slash at the end that an empty rest adds.
         self.base.join(&self.rest).components().collect()

@@ -1,7 +1,7 @@
 //! The git directory of a working folder, which a commit writes.
 //!
-//! In a linked worktree and in a submodule, `.git` is a file that names a directory elsewhere. An agent can write that
-//! file, so the directory counts only if it names the working folder in return. A link counts for nothing.
+//! In a linked worktree and in a submodule, `.git` is a file that names a directory elsewhere. An agent can write
+//! that file, so the directory is accepted only if it names the working folder in return. A link is not accepted.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,6 @@
-//! The sandboxes that known agents have themselves. Within ours nothing can be mounted, so those that mount fail: they are
-//! switched to a kind that works, or off. A variable that the adapter's `env` sets stays as it is.
+//! The sandboxes that known agents have themselves. Nothing can be mounted within our sandbox, so an agent's sandbox
+//! that mounts something is switched to a kind that works, or off. A variable that the adapter's `env` sets stays as
+//! it is.
 
 use std::ffi::OsString;
 
@@ -7,8 +8,8 @@ use serde_json::{Map, Value};
 
 use super::folders::starts_agent;
 
-/// Returns the variables that switch the sandbox of the agent that `command` starts. `variable` looks a variable of its
-/// environment up.
+/// Returns the variables that switch the sandbox of the agent that `command` starts. `variable` looks up a variable
+/// of its environment.
 pub(super) fn variables(
     command: &[String],
     variable: &dyn Fn(&str) -> Option<OsString>,

@@ -163,8 +163,8 @@ impl Execution<'_> {
         Ok(Scale { counted: counted.max(1), estimated: estimated.max(1) })
     }
 
-    /// Returns the index of the last answer since the digest and the tokens that its provider counted up to and with
-    /// it. The count is read from the step: a message holds the usage of its whole turn.
+    /// Returns the index of the last answer since the digest, and the tokens that its provider counted up to and
+    /// including it. The count is read from the step: a message holds the usage of its whole turn.
     async fn last_counted(&self, context: &Context) -> Result<Option<(usize, u64)>, Exit> {
         let digest_at = context.digest.as_ref().map(|digest| digest.made_at);
         let counted_run = |message: &Message| {

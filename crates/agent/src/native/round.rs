@@ -1,10 +1,10 @@
 //! A round of tools: each call is decided in order, then the allowed calls run concurrently, then all results go to the
 //! model in the order of the calls.
 //!
-//! A call is recorded before it runs, and its result as soon as it has ended: a later attempt continues with the results
-//! that the round has so far. A call that an earlier attempt began and did not end is repeated if the tool is idempotent;
-//! otherwise its outcome is unknown, and the model is told so. Calls that the client executes come last: the run waits
-//! for them after the others have finished.
+//! A call is recorded before it runs, and its result as soon as it has ended: a later attempt continues with the
+//! results that the round has so far. A call that an earlier attempt began and did not end is repeated if the tool is
+//! idempotent; otherwise the model gets the result that the outcome is unknown. Calls that the client executes come
+//! last: the run waits for them after the others have finished.
 
 use std::panic::AssertUnwindSafe;
 
@@ -450,8 +450,8 @@ fn outcome_record(
 
 /// Builds the content of a result. A text that is empty beside files is left out.
 fn content(text: &str, files: Vec<Block>) -> Vec<Block> {
-    let says = !text.is_empty() || files.is_empty();
-    says.then(|| Block::text(text)).into_iter().chain(files).collect()
+    let has_text = !text.is_empty() || files.is_empty();
+    has_text.then(|| Block::text(text)).into_iter().chain(files).collect()
 }
 
 fn result_blocks(calls: &[ToolUse], results: Vec<Option<ToolResult>>, files: Vec<Vec<Block>>) -> Vec<Block> {

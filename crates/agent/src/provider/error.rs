@@ -75,9 +75,9 @@ impl ModelError {
     /// not sent, or it was answered with a status that says that the model did not work on it (a 4xx, or 503 and 529 of an
     /// overloaded provider).
     ///
-    /// All other failures may be billed, and nobody tells whether they are: a server that failed halfway or whose gateway
-    /// lost the answer (500, 502, 504), a connection that broke, a refusal, an error inside a response that began with
-    /// success.
+    /// All other failures may be billed, and the provider does not say whether they are: a server that failed halfway
+    /// or whose gateway lost the answer (500, 502, 504), a connection that broke, a refusal, an error inside a
+    /// response that began with success.
     pub const fn is_free(&self) -> bool {
         self.is_rejected
     }

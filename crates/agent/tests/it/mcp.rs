@@ -82,7 +82,7 @@ async fn images_and_resources_of_a_tool_are_attached_to_its_result() {
         files,
         ["Hi\n[audio/wav: the server sent invalid base64]", "image/png -", "text/markdown notes.md"]
     );
-    // The model is told of them.
+    // The request to the model names them.
     let request = world.request_body(1).to_string();
     assert!(request.contains("[file notes.md: text/markdown, art_"), "{request}");
 }

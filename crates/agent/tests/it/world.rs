@@ -186,7 +186,7 @@ impl World {
         self.wait_ended(run.id).await
     }
 
-    /// Does the same in a session with the agent definition `agent`, until the run ends or waits.
+    /// Sends a prompt to a session with the agent definition `agent`, and waits until the run ends or waits.
     pub(crate) async fn run_prompt_as(&self, agent: &str, text: &str) -> Run {
         let new = NewSession { agent_definition: Some(agent.into()), ..NewSession::default() };
         let session = SessionTarget { key: Some(agent.replace('@', "-")), new, ..SessionTarget::default() };

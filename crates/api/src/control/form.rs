@@ -1,5 +1,5 @@
-//! Forms of sessions, runs and their parts in the answers of the control tools: one row of the specification's tables each,
-//! in which the id of a session is `omiSessionId`. Absent values are null.
+//! Forms of sessions, runs and their parts in the answers of the control tools. Each mirrors a row of the tables in
+//! the protocol's specification, where the id of a session is `omiSessionId`. Absent values are null.
 
 use mainspring_core::{
     Artifact, ArtifactId, ArtifactRole, Attempt, AttemptId, Binding, BindingId, BindingStatus, Body, Cursor,

@@ -15,13 +15,14 @@ use crate::{
 
 /// Operations of the API on behalf of one owner.
 ///
-/// A request that changes something carries a name, so that sending it again has no second effect.
+/// Each request that changes something names itself (a client and request id), so that repeating it has no second effect.
 #[async_trait]
 pub trait ControlPlane: Send + Sync {
     /// Returns the owner that the operations act for.
     fn owner(&self) -> &str;
 
-    /// Lists the owner's sessions, latest activity first. `before`: only those after this one in that order.
+    /// Lists the owner's sessions, latest activity first. `before`: only sessions that come after this one in that
+    /// order.
     async fn session_list(
         &self,
         status: Option<SessionStatus>,

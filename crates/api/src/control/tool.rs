@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// A control tool: what it does, what it takes and answers, and what a caller needs to use it.
+/// A control tool: its purpose, input and answer, and the access that it needs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
@@ -62,7 +62,7 @@ pub struct ControlToolRule {
 pub struct ControlToolHints {
     /// The tool changes nothing.
     pub read_only_hint: bool,
-    /// The tool may undo or end what others have begun.
+    /// The tool may undo or end work that others have begun.
     pub destructive_hint: bool,
     /// Repeating a call with the same arguments has no further effect.
     pub idempotent_hint: bool,
@@ -75,7 +75,7 @@ pub struct ControlToolHints {
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ControlToolPages {
-    /// The size of the answer in bytes that is not exceeded, unless a single item is larger.
+    /// The maximum size of the answer in bytes. Only an answer with a single larger item exceeds it.
     pub max_bytes: usize,
     /// The input that takes the value of `next` of an earlier answer.
     pub cursor: String,

@@ -1,4 +1,4 @@
-//! Attacks on a server by the holder of a member's key, and by agents: what was not allowed does not happen.
+//! Attacks on a server by the holder of a member's key, and by agents: nothing happens that was not allowed.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

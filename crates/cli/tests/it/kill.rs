@@ -1,5 +1,5 @@
-//! `kill -9` at random points under load, with full disks, stepped clocks and restored backups: no acknowledged run is
-//! lost, none is invented, and readers were shown what is stored, or are told exactly what is not.
+//! `kill -9` at random points under load, with full disks, stepped clocks and restored backups: no acknowledged run
+//! is lost, none is invented, and readers have received only stored text, or are told exactly which text is lost.
 
 use std::collections::HashMap;
 use std::fs;
@@ -164,7 +164,7 @@ impl Load {
         }
     }
 
-    /// Lets no file grow, until some prompts were refused or some readers told.
+    /// Lets no file grow until some prompts are refused or some readers receive the store's failure.
     fn fill_disk(&mut self, observed: &mut Observed) {
         self.limit_files(Some(1));
         let refused = observed.refused;

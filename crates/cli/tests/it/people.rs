@@ -103,7 +103,7 @@ fn a_failure_is_printed_once() {
     let dir = tempfile::tempdir().unwrap();
     let failed = run(dir.path(), &["prompt", "fail overload"]);
     assert_eq!((failed.code, failed.err.matches("overload").count()), (1, 1), "{}", failed.err);
-    // An attempt that another one follows is told where it failed.
+    // The failure of an attempt that another one follows is printed.
     let retried = run(dir.path(), &["prompt", "fail once overload; say done"]);
     assert_eq!((retried.code, retried.out.as_str()), (0, "done\n"), "{}", retried.err);
     assert_eq!(retried.err.matches("overload").count(), 1, "{}", retried.err);

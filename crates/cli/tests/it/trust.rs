@@ -139,7 +139,7 @@ fn a_person_sees_what_a_file_would_do_trusts_it_and_is_asked_again_after_a_chang
         (&listed[0]["path"], &listed[0]["status"]),
         (&path.to_str().unwrap().into(), &"trusted".into())
     );
-    // The file holds now, but for the state directory, the guard and the server.
+    // The file applies now, except for the state directory, the guard and the server.
     let output = visit.run(&["prompt", "say hi"]);
     assert!(marker.exists(), "the command of the trusted file ran: {}", output.err);
     assert!(!visit.folder().join("state").exists() && !visit.was_contacted());

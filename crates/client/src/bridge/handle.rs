@@ -128,7 +128,7 @@ impl AgentBridge {
         answer.await.map_err(|_| shared.unanswered_error())
     }
 
-    /// Answers a question of the active query. Whether the answer counts follows as [`QueryEvent::AnswerAck`].
+    /// Answers a question of the active query. Acceptance or refusal follows as [`QueryEvent::AnswerAck`].
     pub fn answer(&self, wait_id: WaitId, answer: Answer) -> Result<(), BridgeError> {
         let shared = self.process.shared();
         let route = shared.active(&self.client).ok_or(BridgeError::Idle)?;
@@ -211,8 +211,8 @@ impl QueryStream {
         self.route.next().await
     }
 
-    /// Waits for the end of the query. Unread events are discarded; the agent is told that discarded tool calls get no
-    /// answer.
+    /// Waits for the end of the query. Unread events are discarded; a discarded tool call is answered with an
+    /// error.
     pub async fn result(mut self) -> Result<QueryResult, BridgeError> {
         while self.next().await.is_some() {}
         self.route.take_end().unwrap_or(Err(BridgeError::Stopped))

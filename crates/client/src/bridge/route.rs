@@ -62,16 +62,17 @@ pub enum QueryEvent {
         /// The page on which to authenticate.
         auth_url: Option<String>,
     },
-    /// The query cannot go on for the moment, or goes on again.
+    /// The query is blocked for the moment, or continues.
     Status {
-        /// False while the query cannot go on.
+        /// False while the query is blocked.
         available: bool,
-        /// Why the query cannot go on.
+        /// Why the query is blocked.
         code: Option<String>,
         /// For people.
         message: String,
     },
-    /// The agent waits for a person: answer with [`super::AgentBridge::answer`]. Only if the query asked for questions.
+    /// The agent waits for a person: answer with [`super::AgentBridge::answer`]. Only for queries with
+    /// [`super::Query::questions`].
     Question(Box<Question>),
     /// A question was answered, here or elsewhere, or has expired.
     QuestionClosed {
@@ -80,7 +81,7 @@ pub enum QueryEvent {
         /// The decision, if the question was an approval.
         decision: Option<Approval>,
     },
-    /// Whether an answer of this handle counts.
+    /// An answer of this handle was accepted or refused.
     AnswerAck {
         /// The question.
         wait_id: WaitId,

@@ -35,7 +35,7 @@ fn warmup_line(owner: Option<&str>, warmup: &Warmup) -> Vec<u8> {
     line.encode()
 }
 
-/// The state of one process after another, and their requests.
+/// The state of the current process, and the requests that outlive a process.
 pub(super) struct Shared {
     pub(super) launch: Launch,
     pub(super) health: watch::Sender<Health>,

@@ -34,7 +34,7 @@ impl Surface {
         }
     }
 
-    /// The main chat; `chat` tells several main chats apart.
+    /// The main chat; `chat` distinguishes several main chats.
     pub fn main_chat(chat: Option<&str>) -> Self {
         Self::new("main_chat", "chat", chat.unwrap_or("default"))
     }

@@ -13,7 +13,7 @@ impl Client {
         self.get(&["v1", "grants"], query).await
     }
 
-    /// Revokes a grant at once, and the grants of delegated runs that rest on it.
+    /// Revokes a grant at once, and the grants of delegated runs that depend on it.
     pub async fn grant_revoke(&self, grant: GrantId) -> Result<Grant, Error> {
         self.post(&["v1", "grants", &grant.to_string(), "revoke"], &json!({})).await
     }

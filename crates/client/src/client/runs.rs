@@ -79,7 +79,7 @@ impl Client {
         Events::of_run(self.clone(), run, from)
     }
 
-    /// Cancels a run. Returns what was done; the run's end follows as an event.
+    /// Cancels a run. Returns the steps that were done; the run's end follows as an event.
     pub async fn run_cancel(&self, run: RunId) -> Result<CancelOutcome, Error> {
         self.post(&["v1", "runs", &run.to_string(), "cancel"], &json!({})).await
     }

@@ -32,7 +32,7 @@ async fn an_address_or_an_owner_that_cannot_be_used_is_refused_before_it_is_sent
     for address in ["not an address", "ftp://localhost", "localhost:1", "http://"] {
         assert_eq!(code(Client::over_tcp(address, TOKEN)), "invalid_request", "{address}");
     }
-    // Nobody listens at this address: a request that is sent is refused otherwise.
+    // Nobody listens at this address, so a request that was sent would fail in another way.
     let client = Client::over_tcp("http://127.0.0.1:1", TOKEN).unwrap();
     for owner in ["", " ada", "ada ", "a\nb"] {
         let refused = client.clone().for_owner(owner).health().await;

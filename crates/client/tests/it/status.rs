@@ -1,4 +1,5 @@
-//! The status projection: it shows what the server reported, and says when that is stale.
+//! The status projection: it shows the statuses that the server reported, and marks them as stale when the connection
+//! breaks.
 
 use mainspring_client::bridge::Surface;
 use mainspring_client::status::{Freshness, RunView, StatusStore};

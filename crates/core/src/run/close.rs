@@ -11,7 +11,7 @@
 //! An attempt that failed and is tried again leaves less: its streamed text goes to an abandoned line (see
 //! [`crate::tree::aside`]), and the path stays open.
 //!
-//! Invariant: the path of an ended run owes no tool a result and ends with a message of the agent.
+//! Invariant: on the path of an ended run every tool call has a result, and the last message is the agent's.
 
 use crate::{
     Block, Body, CallResult, Failure, MessageId, MessageStatus, Place, Role, Run, ToolEnd, ToolOutcome,
@@ -128,17 +128,17 @@ pub fn outcome_unknown(tool_use_id: String, name: String) -> Body {
     }
 }
 
-/// True when the agent's message `content` completes a turn: a tool call is the middle of one.
+/// True when the agent's message `content` completes a turn. A message with a tool call does not.
 pub fn completes_turn(content: &[Block]) -> bool {
     !content.iter().any(|block| matches!(block, Block::ToolUse { .. }))
 }
 
-/// Where the session's path continues after a run.
+/// The message at which the session's path continues after a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PathEnd {
-    /// At the run's last message.
+    /// The run's last message.
     Tip,
-    /// Where it was before the run, whose line is abandoned.
+    /// The last message before the run. The run's line is abandoned.
     Unmoved,
 }
 

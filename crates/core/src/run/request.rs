@@ -53,14 +53,17 @@ pub struct RunOptions {
     /// Tools that the caller executes. When the agent calls one, the run waits for its result.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tools: Vec<ClientTool>,
-    /// The folders in which the run's agents may work. Absent: anywhere but in the state directory; empty: only in those
-    /// that are configured for the adapter. The server sets them by the caller's key; a request cannot.
+    /// The folders in which the run's agents may work. Absent: anywhere but in the state directory; empty: only in
+    /// the folders that are configured for the adapter. The server sets them from the caller's key; a request cannot
+    /// set them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub folders: Option<Vec<String>>,
-    /// The weakest sandbox that the run's agents may have; the server sets it for a delegated run, by its parent.
+    /// The weakest sandbox that the run's agents may have. The server sets it for a delegated run, from the parent's
+    /// sandbox.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<SandboxProfile>,
-    /// Rules that deny and are applied before all others; the server sets them for a delegated run, by its parent.
+    /// Rules that deny and are applied before all others. The server sets them for a delegated run, from the parent's
+    /// rules.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub denied: Vec<String>,
 }
@@ -178,14 +181,15 @@ pub struct RunLimits {
     /// Maximum milliseconds since the start of the run.
     #[serde(rename = "maxTimeMs", skip_serializing_if = "Option::is_none")]
     pub max_time: Option<u64>,
-    /// Maximum depth of delegation, counting from the run that nobody delegated; 0 means that the run may not delegate.
+    /// Maximum depth of delegation, counted from the run that was not delegated itself; 0 means that the run may not
+    /// delegate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_depth: Option<u32>,
     /// Whether to ask for an extension when a limit is reached. Otherwise the run fails.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ask: Option<bool>,
-    /// Whether limits that the adapter cannot keep are accepted. Such a limit stops nothing; the run says if it was
-    /// exceeded.
+    /// Whether limits that the adapter cannot enforce are accepted. Such a limit stops nothing; the run reports if it
+    /// was exceeded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub best_effort: Option<bool>,
 }
@@ -248,14 +252,14 @@ impl RunLimits {
         }
     }
 
-    /// The limits of a child that wants these limits, of which its parent has `left`. Tokens and money that the child does
-    /// not limit itself, or limits only as best effort and beyond the rest, are half of the rest, so that something is
-    /// left for the parent and its other children.
+    /// The limits of a child that requests these limits, when its parent has `left`. If the child sets no limit of
+    /// tokens or cost, or sets it only as best effort and above what is left, it gets half of what is left, so that
+    /// the parent and its other children keep a share.
     #[must_use]
     pub fn share_of(self, left: &Self) -> Self {
-        let is_wish = self.best_effort == Some(true);
+        let is_best_effort = self.best_effort == Some(true);
         let share = |wanted: Option<u64>, left: Option<u64>| match (wanted, left) {
-            (Some(wanted), Some(left)) if wanted <= left || !is_wish => Some(wanted.min(left)),
+            (Some(wanted), Some(left)) if wanted <= left || !is_best_effort => Some(wanted.min(left)),
             (_, Some(left)) => Some(left.div_ceil(2)),
             (wanted, None) => wanted,
         };
@@ -275,8 +279,8 @@ impl RunLimits {
             || self.max_time == Some(0)
     }
 
-    /// The first limit, by its name in JSON, that cannot be kept by an adapter that reports usage like this and does not
-    /// keep limits itself. Nobody counts the model calls of such an adapter; its time is always limited.
+    /// The first limit, by its name in JSON, that an adapter with such usage reports cannot enforce if it does not
+    /// keep limits itself. The model calls of such an adapter are not counted; the time limit is always enforced.
     pub fn unenforceable(&self, reports: UsageReports) -> Option<&'static str> {
         let is_live = reports == UsageReports::Live;
         let limits = [
@@ -421,10 +425,14 @@ mod tests {
     fn a_child_that_names_no_amount_gets_half_of_the_rest() {
         let left = RunLimits { max_tokens: Some(9), max_steps: Some(4), ..RunLimits::default() };
         let tokens = |max_tokens| RunLimits { max_tokens, ..RunLimits::default() };
-        let wish = |max_tokens| RunLimits { best_effort: Some(true), ..tokens(Some(max_tokens)) };
-        for (wanted, share) in
-            [(tokens(None), 5), (tokens(Some(8)), 8), (tokens(Some(20)), 9), (wish(8), 8), (wish(20), 5)]
-        {
+        let best_effort = |max_tokens| RunLimits { best_effort: Some(true), ..tokens(Some(max_tokens)) };
+        for (wanted, share) in [
+            (tokens(None), 5),
+            (tokens(Some(8)), 8),
+            (tokens(Some(20)), 9),
+            (best_effort(8), 8),
+            (best_effort(20), 5),
+        ] {
             let got = wanted.share_of(&left);
             assert_eq!((got.max_tokens, got.max_steps), (Some(share), Some(4)), "{wanted:?}");
         }

@@ -9,7 +9,8 @@ pub fn before(point: Point) -> Option<Point> {
     point.pos.checked_sub(1).map(|pos| Point { pos, ..point })
 }
 
-/// The place of the message above `pen`. `line` is the line of the pen: its first place hangs from another line.
+/// The place of the message above `pen`. `line` is the line of the pen; the message above its first place is on
+/// another line.
 pub fn above(pen: Point, line: Option<&Line>) -> Option<Point> {
     let above = before(pen)?;
     match line {
@@ -25,7 +26,7 @@ pub fn aside(fresh: LineId, above: Option<Point>) -> (Line, Point) {
     (Line { abandoned: true, end: line.end + 1, ..line }, point)
 }
 
-/// The lines of a path that becomes active again: an abandoned line becomes part of a path.
+/// Returns the abandoned lines of a path that becomes active again, without their mark as abandoned.
 pub fn taken_up(lines: Vec<Line>) -> impl Iterator<Item = Line> {
     lines.into_iter().filter(|line| line.abandoned).map(|line| Line { abandoned: false, ..line })
 }

@@ -1,4 +1,4 @@
-//! `answer`: a host that asked for the questions of its query answers one of them.
+//! `answer`: the host answers a question of one of its queries.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use super::line::Envelope;
 use super::live::Query;
 use super::{DEFAULT_CLIENT_ID, Shared, code_and_message};
 
-/// Answers a question of a live query, and reports whether the answer counts.
+/// Answers a question of a live query, and acknowledges whether the answer was accepted.
 pub(super) fn handle(
     shared: &Arc<Shared>,
     envelope: Envelope,

@@ -1,10 +1,10 @@
-//! Availability: while queries are open, the server is asked whether it is ready. The host is told for each query when the
-//! server does not answer or cannot write its store, and again when work goes on.
+//! Availability: while queries are open, asks the server whether it is ready. Sends a `status` line for each query
+//! when the server does not answer or cannot write its store, and again when work continues.
 //!
 //! ```text
 //! available ──no answer, or a refusal──▶ unavailable: `status`, once for each query and reason
 //!     ▲                                       │
-//!     └───────────────ready───────────────────┘ `status` for each query that was told
+//!     └───────────────ready───────────────────┘ `status` for each query that got one
 //! ```
 
 use std::collections::HashMap;
@@ -19,7 +19,7 @@ use crate::link::Link;
 
 /// Time between two checks.
 const INTERVAL_MS: u64 = 500;
-/// Time that the server has to answer. With the interval, the host is told within five seconds.
+/// Time that the server has to answer. Together with the interval, the host learns of an outage within five seconds.
 const ANSWER_TIMEOUT_MS: u64 = 3_500;
 
 const NOT_RESPONDING: &str = "not_responding";
@@ -45,7 +45,8 @@ impl Obstacle {
         Self { code, message, before_acceptance: false }
     }
 
-    /// A server that ends finishes what it has accepted, and followers of these runs read on.
+    /// The obstacle of a server that shuts down. It finishes accepted runs, so only queries that are not accepted yet
+    /// are blocked.
     fn leaving() -> Self {
         Self { code: LEAVING.into(), message: LEAVING_MESSAGE.into(), before_acceptance: true }
     }
@@ -63,12 +64,12 @@ enum Answer {
     Gone,
 }
 
-/// The live queries that were told that they cannot go on, by number, each with the code it was told.
-type Told = HashMap<u64, String>;
+/// The live queries that were reported as blocked, by number, each with the reported code.
+type Reported = HashMap<u64, String>;
 
 /// Watches until the connection to the host is dropped.
 pub(super) async fn watch(host: Weak<Shared>) {
-    let mut told = Told::new();
+    let mut reported = Reported::new();
     let mut gone_since = None;
     loop {
         let Some(shared) = host.upgrade() else { return };
@@ -86,8 +87,8 @@ pub(super) async fn watch(host: Weak<Shared>) {
                 answer = &mut check => break answer,
                 () = clock.sleep_until_moment(deadline), if !link.is_local() => {
                     let Some(shared) = host.upgrade() else { return };
-                    tell(&shared, &mut told, Some(&Obstacle::not_responding())).await;
-                    // Queries that begin meanwhile are told as well.
+                    report_status(&shared, &mut reported, Some(&Obstacle::not_responding())).await;
+                    // Checks again, for queries that begin in the meantime.
                     deadline = clock.moment().plus(INTERVAL_MS);
                 }
             }
@@ -107,14 +108,14 @@ pub(super) async fn watch(host: Weak<Shared>) {
         };
         let Some(shared) = host.upgrade() else { return };
         if let Some(obstacle) = obstacle {
-            tell(&shared, &mut told, obstacle.as_ref()).await;
+            report_status(&shared, &mut reported, obstacle.as_ref()).await;
         }
         drop(shared);
         clock.sleep_for(INTERVAL_MS).await;
     }
 }
 
-/// Asks the server whether it is ready. A server that is gone is left to the requests of the queries.
+/// Asks the server whether it is ready. If the server is gone, the requests of the queries find the next one.
 async fn check(link: &Link) -> Answer {
     match link.client("").0.ready().await {
         Err(error) if error.is_gone() => Answer::Gone,
@@ -122,22 +123,23 @@ async fn check(link: &Link) -> Answer {
             let (code, message) = code_and_message(&error);
             Answer::Refused(Obstacle { code, message, before_acceptance: false })
         }
-        // An answer that cannot be read concerns each query, which reports it.
+        // Each query reports an unreadable answer itself.
         Ok(_) | Err(_) => Answer::Ready,
     }
 }
 
-/// Tells each live query of the obstacle, unless it was told; without an obstacle, that it goes on.
-async fn tell(shared: &Arc<Shared>, told: &mut Told, obstacle: Option<&Obstacle>) {
+/// Sends a `status` line to each query that the obstacle affects, once per code. Without an obstacle, tells the
+/// blocked queries that they continue.
+async fn report_status(shared: &Arc<Shared>, reported: &mut Reported, obstacle: Option<&Obstacle>) {
     let live = shared.live.all();
-    told.retain(|no, _| live.iter().any(|query| query.no() == *no));
+    reported.retain(|no, _| live.iter().any(|query| query.no() == *no));
     for query in live.into_iter().rev() {
         let status = match obstacle.filter(|obstacle| obstacle.affects(&query)) {
-            Some(Obstacle { code, message, .. }) if told.get(&query.no()) != Some(code) => {
-                told.insert(query.no(), code.clone());
+            Some(Obstacle { code, message, .. }) if reported.get(&query.no()) != Some(code) => {
+                reported.insert(query.no(), code.clone());
                 Reply::Status { available: false, code: Some(Code::new(code)), message: message.into() }
             }
-            None if told.remove(&query.no()).is_some() => {
+            None if reported.remove(&query.no()).is_some() => {
                 Reply::Status { available: true, code: None, message: AVAILABLE_MESSAGE.into() }
             }
             _ => continue,

@@ -47,7 +47,7 @@ pub(super) async fn follow(shared: &Arc<Shared>, query: Arc<Query>, accepted: Ac
     }
     let (session, id) = (run.session, run.id);
     let translator = Translator::new(query.clone());
-    let mine = {
+    let following = {
         let mut followers = shared.followers.0.lock();
         let known = (!replayed).then(|| followers.get(&session)).flatten();
         if let Some(known) = known {
@@ -57,14 +57,14 @@ pub(super) async fn follow(shared: &Arc<Shared>, query: Arc<Query>, accepted: Ac
                 return;
             }
         }
-        let mine = Arc::new(Mutex::new(Following {
+        let new = Arc::new(Mutex::new(Following {
             translators: HashMap::from([(id, translator)]),
             ..Following::default()
         }));
         if !replayed && !followers.contains_key(&session) {
-            followers.insert(session, mine.clone());
+            followers.insert(session, new.clone());
         }
-        mine
+        new
     };
     let owner = query.owner.clone();
     let mut reader = Reader {
@@ -74,7 +74,7 @@ pub(super) async fn follow(shared: &Arc<Shared>, query: Arc<Query>, accepted: Ac
         // A replayed run is sent from its beginning.
         only: replayed.then_some(id),
         from: (!replayed).then_some(position),
-        following: mine,
+        following,
         wake: Arc::default(),
         pending: None,
     };

@@ -157,7 +157,7 @@ impl Live {
         Ok(query)
     }
 
-    /// Removes a query that ends. Returns false if it has ended before: then its last line is sent.
+    /// Removes a query that ends. Returns false if the query had ended before: its last line was sent then.
     pub(super) fn end(&self, query: &Query) -> bool {
         let mut state = self.0.lock();
         let is_live = state.queries.remove(&query.no).is_some();

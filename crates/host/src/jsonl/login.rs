@@ -35,7 +35,7 @@ struct State {
     closed: bool,
 }
 
-/// A query whose run failed for want of a login.
+/// A query whose run failed because a login is required.
 struct Waiting {
     query: Arc<Query>,
     session: SessionId,
@@ -68,8 +68,9 @@ impl Logins {
     }
 }
 
-/// Sends `auth_required` for a query whose run failed for want of a login. Returns false if the query ends: the agent
-/// names no login methods, or the host cannot log in any more. Without an `end`, the query has ended already.
+/// Sends `auth_required` for a query whose run failed because a login is required. Returns false if the query ends:
+/// the agent names no login methods, or the host cannot log in any more. Without an `end`, the query has ended
+/// already.
 pub(super) async fn require(shared: &Shared, query: &Arc<Query>, end: Option<GivenUp>) -> bool {
     shared.logins.0.lock().adapter = Some(query.adapter.clone());
     let methods = login_methods(shared, &query.owner, &query.adapter).await;
@@ -166,8 +167,8 @@ pub(super) fn handle(
 async fn retry_waiting(shared: &Shared, adapter: &str) {
     for waiting in shared.logins.take(|waiting| waiting.query.adapter == adapter) {
         let (owner, run) = (&waiting.query.owner, waiting.run);
-        let is_ended = shared.link.ask(owner, |client| async move { client.run_get(run).await }).await;
-        if is_ended.is_ok_and(|run| !run.state.status().is_ended()) {
+        let found = shared.link.ask(owner, |client| async move { client.run_get(run).await }).await;
+        if found.is_ok_and(|run| !run.state.status().is_ended()) {
             continue;
         }
         let retry = |client: Client| async move { client.run_retry(run, &RetryOptions::default()).await };

@@ -81,7 +81,7 @@ pub(super) async fn serve(host: Weak<Shared>) {
                     return;
                 }
             }
-            // An earlier version of the server.
+            // A server of an earlier version has no host calls.
             Err(error) if error.is_not_found() => return,
             Err(error) => {
                 tracing::debug!(%error, "cannot ask for the calls of agents");
@@ -144,7 +144,7 @@ fn too_long(size: usize) -> String {
     error_answer("malformed_or_oversized_tool_result", &message)
 }
 
-/// Returns the ids of a call: those of the query, and those of the run and the attempt that call.
+/// Returns the ids of a call: those of the query, and those of the calling run and attempt.
 fn line_ids(shared: &Shared, call: &HostCall) -> LineIds {
     let client = call.client_id.as_ref().map(|client| match client.split_once('#') {
         Some((DEFAULT_CLIENT_ID, _)) => DEFAULT_CLIENT_ID.to_owned(),

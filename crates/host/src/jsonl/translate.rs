@@ -32,7 +32,7 @@ pub(super) struct Translator {
     question: String,
     /// The latest question, with the request of an approval and its expiry.
     asked: Option<Asked>,
-    /// The question that the run waits for, if its host was told.
+    /// The question that was sent to the host and is still open.
     open_question: Option<WaitId>,
 }
 
@@ -184,7 +184,7 @@ impl Translator {
                 self.open_question(&mut send);
             }
             Body::RunWaitingInput { .. } | Body::RunWaitingApproval { .. } => {
-                // The host did not ask for questions; it can be answered elsewhere.
+                // The host did not opt in to questions; the question can be answered elsewhere.
                 let run = event.run.map(|run| run.to_string()).unwrap_or_default();
                 tracing::warn!(
                     run,
@@ -205,7 +205,7 @@ impl Translator {
         translation
     }
 
-    /// Remembers a question, or reports that the one which the run waits for is closed.
+    /// Remembers a question, or reports that the question that the run waits for is closed.
     fn question(&mut self, body: &Body, send: &mut impl FnMut(&Reply<'_>)) {
         let (closed, decision) = match body {
             Body::InputRequested { wait_id, question, expires_at_ms } => {

@@ -100,7 +100,7 @@ fn a_host_whose_server_is_gone_for_good_is_told_so() {
     host.keeper.give_up();
     let end = host.receive_end("r");
     assert_eq!((&end["type"], &end["code"]), (&json!("error"), &json!("transport_interruption")), "{end}");
-    // The query found no server, or a connection of before that was just closing.
+    // The query found no server, or used an old connection that was closing.
     assert!(["unreachable", "connection_broken"].iter().any(|reason| end["reason"] == *reason), "{end}");
     assert_eq!(server.runs(), []);
 }

@@ -29,7 +29,7 @@ fn a_host_tool_is_called_and_answered() {
     assert_snapshot!(transcript(&[host.receive()]), @r#"{"attemptId":"att_1","callId":"omi-1","clientId":"test","input":{"query":"SELECT 1"},"name":"execute_sql","protocolVersion":2,"requestId":"r","runId":"run_1","sessionId":"ses_1","type":"tool_use"}"#);
     host.send(&json!({"type": "tool_result", "callId": "omi-1", "result": "one row"}));
     assert_eq!(agent.receive(), ("omi-1".into(), "one row".into()));
-    // A call may name its run. It cannot choose another one, which it could not name by chance.
+    // A call may name its own run, and no other.
     let (other, _) = host.agent("r2", "k2");
     for (field, of, is_own) in
         [("runId", &line, true), ("runId", &other, false), ("sessionId", &other, false)]
@@ -45,7 +45,7 @@ fn a_host_tool_is_called_and_answered() {
             assert_eq!(error_code(&agent.receive().1), "stale_owner");
         }
     }
-    // The request of another query changes nothing: it selects nothing.
+    // The request id of another query is ignored.
     agent.send(&json!({"type": "tool_use", "callId": "x", "name": "y", "input": {}, "requestId": "r2", "clientId": "test"}));
     let call = host.receive();
     assert_eq!((&call["requestId"], &call["runId"]), (&"r".into(), &line["runId"]), "{call}");

@@ -17,7 +17,7 @@ use serde_json::Value;
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 
-/// The line after everything that a host was sent.
+/// The line that marks the end of a host's output.
 const END: &str = r#"{"type":"end"}"#;
 
 /// A node that listens, on a runtime of its own: hosts block.

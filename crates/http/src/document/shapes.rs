@@ -95,7 +95,7 @@ fn flatten_unions(schemas: &mut Schemas) {
     }
 }
 
-/// Gives each alternative of a union that is told apart by a property a name of its own.
+/// Gives each alternative of a tagged union a schema name of its own.
 fn name_alternatives(schemas: &mut Schemas) {
     let names: Vec<String> = schemas.keys().cloned().collect();
     for name in names {
@@ -122,7 +122,7 @@ struct Object {
 }
 
 impl Object {
-    /// The object that a schema describes.
+    /// Builds the object that a schema describes.
     fn of(schemas: &Schemas, schema: &Value) -> Self {
         let schema = resolve(schemas, schema);
         let mut object = Self {
@@ -140,7 +140,7 @@ impl Object {
         self.required.extend(other.required);
     }
 
-    /// The object that is one of two.
+    /// Combines two alternatives: a property is required only if both require it.
     fn or(mut self, other: Self) -> Self {
         self.required.retain(|name| other.required.contains(name));
         for (name, schema) in other.properties {
@@ -169,7 +169,7 @@ impl Object {
     }
 }
 
-/// The schema of a property that has one of two schemas.
+/// Combines the schemas that a property has in two alternatives.
 fn either(one: &Value, other: &Value) -> Value {
     match (&one["enum"], &other["enum"]) {
         _ if one == other || (one["$ref"].is_string() && one["$ref"] == other["$ref"]) => one.clone(),
@@ -202,7 +202,7 @@ fn is_union(schemas: &Schemas, schema: &Value) -> bool {
     tag_of(parts(resolve(schemas, schema), "oneOf")).is_some()
 }
 
-/// The property that tells alternatives apart: each has it, with a single value.
+/// Returns the property that identifies an alternative: each alternative has it, with a single value.
 fn tag_of(alternatives: &[Value]) -> Option<String> {
     let first = alternatives.first()?["properties"].as_object()?;
     let is_tag = |name: &&String| alternatives.iter().all(|schema| tag_value(schema, name).is_some());

@@ -1,7 +1,7 @@
 //! Marks the objects of request bodies as closed: the server refuses unknown keys in them.
 //!
-//! Types that answers share stay open there, since answers may get further keys. A request gets its own copy of them,
-//! named `…Request`.
+//! Types that answers also use stay open there, since answers may get further keys. A request gets its own copy of
+//! such a type, named `…Request`.
 
 use std::collections::BTreeSet;
 
@@ -12,9 +12,9 @@ const SCHEMAS: &str = "#/components/schemas/";
 /// Closes the schemas of all request bodies.
 pub(super) fn close_requests(paths: &mut Map<String, Value>, schemas: &mut Map<String, Value>) {
     let operations = || ["get", "post", "put", "patch", "delete"].into_iter();
-    let answers = paths.values().flat_map(|path| operations().map(|method| &path[method]["responses"]));
+    let responses = paths.values().flat_map(|path| operations().map(|method| &path[method]["responses"]));
     let mut shared = BTreeSet::new();
-    answers.for_each(|answer| collect(answer, schemas, &mut shared));
+    responses.for_each(|response| collect(response, schemas, &mut shared));
     let mut closed = BTreeSet::new();
     for path in paths.values_mut().filter_map(Value::as_object_mut) {
         for operation in path.values_mut() {

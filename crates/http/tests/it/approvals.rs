@@ -51,7 +51,7 @@ async fn an_approval_is_data_and_its_answers_are_checked() {
 
     let denied = json!({"kind": "approval", "decision": "denied", "reason": "not here"});
     assert_eq!(server.decide(&run, denied.clone()).await.0, StatusCode::OK);
-    // The second answer is told who answered first, and when.
+    // The refusal of the second answer says who answered first, and when.
     let (status, problem) = server.decide(&run, denied).await;
     assert_eq!((status, &problem["code"]), (StatusCode::CONFLICT, &json!("already_answered")), "{problem}");
     assert_eq!(problem["answeredBy"]["kind"], "person", "{problem}");

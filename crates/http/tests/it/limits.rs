@@ -1,4 +1,4 @@
-//! Limits: of requests and streams at once, of headers, of time, of bytes.
+//! Limits on concurrent requests and streams, on headers, on time and on bytes.
 
 use std::time::Duration;
 

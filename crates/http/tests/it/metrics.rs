@@ -66,7 +66,7 @@ async fn metrics_count_the_work() {
     assert!(commits >= 6.0 && value("mainspring_events_total") > commits);
     assert!(value("mainspring_commit_seconds_sum") > 0.0);
     assert!(value("mainspring_sessions_in_memory") >= 2.0);
-    // Streamed text is counted when it is written, every 100 ms, so the count may come a little later.
+    // Streamed text is counted when it is written, every 100 ms, so the count may lag behind.
     let streamed = async {
         loop {
             let page = server.get("/metrics").await.1;

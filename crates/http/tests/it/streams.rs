@@ -279,7 +279,8 @@ async fn a_stream_resumes_after_the_last_event_that_the_reader_has() {
     }
     for (at, frame) in whole.iter().enumerate() {
         let id = frame.id.as_deref().unwrap();
-        // The header and the parameter mean the same, and the header comes from the reader that reconnects.
+        // The header and the parameter mean the same. The header takes precedence: it comes from a reader that
+        // reconnects.
         let by_header = server.stream("/v1/sessions/a/events?after=0.0", Some(id)).await;
         let by_parameter = server.stream(&format!("/v1/sessions/a/events?after={id}"), None).await;
         for mut stream in [by_header, by_parameter] {

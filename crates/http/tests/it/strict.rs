@@ -129,7 +129,7 @@ async fn every_operation_refuses_unknown_query_parameters_and_surplus_bodies() {
     }
     let near = server.get("/v1/sessions?limt=1").await.1;
     assert_eq!(near["detail"], "unknown query parameter `limt`: did you mean `limit`?");
-    // Clients that always send an object are understood.
+    // An empty object is accepted where no body is taken.
     server.play("a", "say hi").await;
     assert_eq!(server.post("/v1/sessions/a/close", json!({})).await.0, StatusCode::OK);
 }
@@ -166,7 +166,7 @@ async fn an_option_that_the_adapter_does_not_use_is_refused() {
     let ignored = json!({"prompt": "say hi", "options": {"model": "m"}, "ignoreUnusedOptions": true});
     let (status, run) = server.post("/v1/runs", ignored).await;
     assert!(status.is_success(), "{run}");
-    // The defaults of a session are for those of its runs that use them.
+    // The defaults of a session apply only to runs whose adapter uses them.
     server.post("/v1/sessions", json!({"key": "b", "model": "m1"})).await;
     assert_eq!(server.play("b", "say hi").await["status"], "succeeded");
 }

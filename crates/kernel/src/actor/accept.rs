@@ -120,8 +120,8 @@ impl Actor {
         session::check_takes_work(&self.hot.session)?;
         let adapter = accept.adapter.as_ref().unwrap_or(&self.hot.session.adapter).clone();
         if !self.stored {
-            // The same request describes the new session. Comes first: whether a folder exists is not said to a caller who
-            // may not use it.
+            // The same request describes the new session. Checked first: a caller who may not use a folder must not
+            // learn whether it exists.
             let of_session = self.hot.session.cwd.as_deref();
             self.shared.check_folder(&adapter, of_session, accept.caller.folders.as_deref())?;
         }
@@ -135,7 +135,7 @@ impl Actor {
         self.shared.check_profile(&adapter, accept.options.model_profile.as_deref())?;
         let folder = accept.options.cwd.as_deref().or(self.hot.session.cwd.as_deref());
         if accept.options.folders != accept.caller.folders {
-            // The run is limited to the folders of its parent, and its caller to others.
+            // The run is limited to the folders of its parent; the caller may be limited to others.
             self.shared.check_run_folder(&adapter, folder, accept.caller.folders.as_deref())?;
         }
         self.check_fits_adapter(&adapter, &accept.options, folder)?;
@@ -154,7 +154,7 @@ impl Actor {
         if !options.tools.is_empty() && !self.shared.supports_client_tools(adapter) {
             return Err(Error::Unsupported { adapter: adapter.into(), what: "call tools that you execute" });
         }
-        // Comes first: whether a folder exists is not said to a caller who may not use it.
+        // Checked first: a caller who may not use a folder must not learn whether it exists.
         self.shared.check_run_folder(adapter, folder, options.folders.as_deref())?;
         check_folder_usable(folder)
     }

@@ -103,7 +103,7 @@ impl Actor {
                 retryable: true,
                 retry: Some(Box::new(NextAttempt::new(RetryReason::Stale, self.shared.clock.now()))),
             },
-            // Without a binding to lose, an immediate retry could loop for ever: this failure counts as one.
+            // Without a binding to lose, an immediate retry could loop for ever: this counts as an ordinary failure.
             false => self.failed_outcome(error, true).await,
         }
     }
@@ -248,7 +248,7 @@ impl AttemptDraft {
         if self.hot.binding.as_ref().is_some_and(|before| before.status == BindingStatus::Active) {
             let _ = self.binding_lose("another native session was opened".into());
         }
-        // Refused for a binding that was closed: nothing replaces that.
+        // Refused for a closed binding, which is not replaced.
         let _ = self.binding_command(BindingCommand::Replace { by: binding.id });
         self.emit(Body::BindingCreated {
             binding_id: binding.id,
@@ -274,7 +274,7 @@ impl AttemptDraft {
         Ok(())
     }
 
-    /// Adds what the runtime reports about the execution to the attempt, and to the binding that the attempt uses.
+    /// Adds the runtime's facts about the execution to the attempt, and to the binding that the attempt uses.
     pub(super) fn runtime_facts(&mut self, facts: RuntimeFacts) {
         let RuntimeFacts { instance, native_run, model, metadata, binding_metadata } = facts;
         let attempt = &mut self.subject.attempt;

@@ -239,7 +239,7 @@ impl Actor {
                 status: RunStatus::Orphaned,
                 error: Failure::new(
                     "cancel_unproven",
-                    "it was told to stop, but whether it has is not known",
+                    "the agent was told to stop, but it is not known whether it has stopped",
                 ),
                 retryable: false,
                 retry: None,
@@ -256,7 +256,7 @@ impl Actor {
         let is_stopped = match &outcome {
             Outcome::Stopped { .. } => true,
             Outcome::Failed { status: RunStatus::Orphaned, .. } => false,
-            // An attempt that ended after it was told to stop has stopped.
+            // An attempt that ended after a request to stop counts as stopped.
             Outcome::Succeeded | Outcome::Failed { .. } => active.status() == RunStatus::Cancelling,
         };
         let adapter = self.shared.adapters.get(&active.run.adapter).filter(|_| is_stopped);
@@ -294,8 +294,8 @@ impl Actor {
         }
     }
 
-    /// Shortens the grace period of a run that is being cancelled to what is left until the process has to stop, if the
-    /// store cannot be written: how the run ends cannot be recorded anyway.
+    /// Shortens the grace period of a run that is being cancelled, if the store cannot be written, to the time that
+    /// is left until the process must stop: the end of the run cannot be recorded anyway.
     fn hurry_kill(&mut self) {
         let Some(stop_by) =
             self.shared.stop_by.get().filter(|_| self.shared.store_health.failure().is_some())

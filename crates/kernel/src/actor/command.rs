@@ -104,7 +104,7 @@ pub(crate) enum Report {
 
 /// A signal from the kernel.
 pub(crate) enum Signal {
-    /// The ordered permit.
+    /// The permit that the actor has ordered.
     Granted(Permit),
     /// The last controller has left.
     Release,

@@ -79,7 +79,7 @@ pub(crate) struct Draft<S> {
     completes_text: bool,
     /// The change of the path that comes with a new tip.
     path_change: Option<PathChange>,
-    /// The result artifact of the run, which a delegation that it settles names.
+    /// The result artifact of the run, for the delegation that the draft settles.
     pub(super) result_artifact: Option<ArtifactId>,
     session_changed: bool,
     lines_changed: BTreeMap<LineId, Line>,

@@ -387,7 +387,8 @@ fn end_attempt(draft: &mut AttemptDraft, active: &Active, outcome: Outcome) -> R
         Outcome::Stopped { proof: Proof::Killed } | Outcome::Failed { status: RunStatus::Orphaned, .. }
     );
     if active.stop.is_dispatching() {
-        // An attempt that ended by itself did so at the kernel's own signal, before its adapter had answered.
+        // An attempt that was not killed has stopped because of the kernel's signal, before its adapter confirmed
+        // that.
         draft.command(RunCommand::Dispatched { by, dispatched: !killed, acknowledged: false })?;
     }
     draft.command(RunCommand::Finish { by, outcome })

@@ -28,7 +28,7 @@ pub(super) struct Lifetime {
     closing: Vec<Reply<()>>,
     over: bool,
     shutdown: Option<oneshot::Sender<()>>,
-    /// When a stopping actor stops to retry a change that cannot be stored.
+    /// When a stopping actor gives up a change that cannot be stored.
     give_up_at: Option<Moment>,
 }
 
@@ -78,8 +78,8 @@ impl Lifetime {
         self.shutdown.is_some()
     }
 
-    /// Returns when a stopping actor stops to retry a change that cannot be stored: a while after the first try has
-    /// failed, and not after `stop_by`.
+    /// Returns when a stopping actor gives up a change that cannot be stored: a while after the first try has failed,
+    /// and not after `stop_by`.
     pub(super) fn give_up_at(&mut self, now: Moment, stop_by: Option<Moment>) -> Option<Moment> {
         self.shutdown.as_ref()?;
         let latest = now.plus(STOP_WITHOUT_STORE_MS).min(stop_by.unwrap_or(Moment::NEVER));

@@ -29,14 +29,14 @@ impl Actor {
         self.kill(Outcome::Failed { status, error, retryable: false, retry: None });
     }
 
-    /// Records that the run has exceeded a limit that its adapter could not keep. An adapter that keeps limits reports its
-    /// budget itself.
+    /// Records that the run has exceeded a limit that its adapter could not enforce. An adapter that enforces limits
+    /// reports its budget itself.
     pub(super) fn record_exceeded_limits(&self, draft: &mut AttemptDraft, outcome: &Outcome) {
         let run = &draft.subject.run;
         let adapter = self.shared.adapters.get(&run.adapter);
         let is_kept = adapter.is_some_and(|adapter| adapter.capabilities().keeps_limits);
-        let is_told = matches!(outcome, Outcome::Failed { error, .. } if error.code == LIMIT_REACHED);
-        if is_kept || is_told || run.options.limits.has_no_amount() {
+        let is_reported = matches!(outcome, Outcome::Failed { error, .. } if error.code == LIMIT_REACHED);
+        if is_kept || is_reported || run.options.limits.has_no_amount() {
             return;
         }
         let budget = Budget::of(&run.options.limits, 1, 0, &run.usage, run.limited_since());

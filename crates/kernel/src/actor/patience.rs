@@ -17,8 +17,8 @@ pub(super) const INITIAL_BACKOFF_MS: u64 = 50;
 pub(super) const MAX_BACKOFF_MS: u64 = 5_000;
 
 impl Actor {
-    /// Waits before a change is tried again that failed with `error`: for `backoff_ms`, which it doubles, or until the
-    /// store can be written. Breaks if the process has been stopping for a while: then the next start finds the change
+    /// Waits before a change that failed with `error` is retried: for `backoff_ms`, which is doubled, or until the
+    /// store can be written. Breaks if the process has been stopping for a while: the next start finds the change
     /// missing, and recovers.
     pub(super) async fn wait_for_store(&mut self, backoff_ms: &mut u64, error: &Error) -> ControlFlow<()> {
         let now = self.shared.clock.moment();
@@ -59,13 +59,13 @@ impl Actor {
         match command {
             Command::Snapshot(reply) => drop(reply.send(Ok(self.instant()))),
             Command::Open { reply, .. } => drop(reply.send(Ok(self.hot.session.clone()))),
-            // Sent once, and the notes are in the store: read when the store is back.
+            // Sent only once: deferred until the store can be written.
             Command::Inbox => self.deferred.push_back(Command::Inbox.into()),
             command => command.refuse(error),
         }
     }
 
-    /// Gives the worker of an attempt that has ended back, before its end is recorded.
+    /// Releases the worker of an attempt that has ended, before the end is recorded.
     pub(super) fn release_permit(&mut self) {
         if let Some(active) = &mut self.active {
             active.permit = None;

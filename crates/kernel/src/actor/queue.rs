@@ -85,8 +85,8 @@ impl Queue {
         self.runs.iter().filter(|run| run.steers && run.attempts == 0)
     }
 
-    /// The runs that a new prompt with `policy` takes the place of. `replace` leaves runs alone that have begun;
-    /// `interrupt` does not, even if they pause before a retry.
+    /// The runs that a new prompt with `policy` replaces. `replace` leaves runs alone that have begun; `interrupt`
+    /// does not, even if they pause before a retry.
     pub(super) fn superseded_by(&self, policy: Policy) -> Vec<RunId> {
         let superseded = |run: &&Run| match policy {
             Policy::Replace => run.attempts == 0,
@@ -115,7 +115,7 @@ pub(super) struct PermitOrder {
 }
 
 impl PermitOrder {
-    /// True while a permit is ordered and has not come.
+    /// True while a permit is ordered and has not arrived.
     pub(super) fn is_open(&self) -> bool {
         self.is_open
     }
@@ -124,7 +124,7 @@ impl PermitOrder {
         self.is_open = true;
     }
 
-    /// Notes that the ordered permit has come.
+    /// Records that the ordered permit has arrived.
     pub(super) fn granted(&mut self) {
         self.is_open = false;
     }
@@ -134,12 +134,12 @@ impl PermitOrder {
         self.backoff.map_or(at, |(until, _)| at.max(until))
     }
 
-    /// Notes that the work of a permit has started.
+    /// Records that the work of a permit has started.
     pub(super) fn succeeded(&mut self) {
         self.backoff = None;
     }
 
-    /// Notes that the work of a permit could not be started: the next order waits, longer each time.
+    /// Records that the work of a permit could not be started: the next order waits, longer each time.
     pub(super) fn failed(&mut self, now: Time) {
         let pause = self.backoff.map_or(INITIAL_BACKOFF_MS, |(_, pause)| (pause * 2).min(MAX_BACKOFF_MS));
         self.backoff = Some((now.plus(pause), pause));
@@ -149,8 +149,8 @@ impl PermitOrder {
 impl Actor {
     /// The run that needs a permit next, and the earliest time to order it; none while a permit is on order.
     ///
-    /// Time passes between two looks at the clock: work that was not due when permits were ordered is due as soon as the
-    /// actor waits again, even if its time is past by then.
+    /// Time passes between two readings of the clock: work that was not due when permits were ordered may be overdue
+    /// when the actor waits again, and gets its permit then.
     pub(super) fn next_order(&self) -> Option<(&Run, Time)> {
         let Shared { options, tasks, .. } = &*self.shared;
         let stops = self.lifetime.is_over() || tasks.is_stopping();

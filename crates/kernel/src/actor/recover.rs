@@ -9,7 +9,8 @@ use crate::error::Error;
 use crate::kernel::OnOrphan;
 
 impl Actor {
-    /// Takes up a run that was active. A wait that the store alone holds continues; any other run has lost its executor.
+    /// Recovers a run that was active. A wait that the store alone holds continues; any other run has lost its
+    /// executor.
     pub(crate) async fn recover(&mut self, run: Run, attempt: Attempt) -> Result<(), Error> {
         let survives = run.state.wait().is_some_and(|wait| !wait.held);
         self.restore_path_end(&run).await?;

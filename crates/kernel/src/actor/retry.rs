@@ -117,8 +117,8 @@ impl Actor {
         self.shared.check_profile(&changed.adapter, change.model_profile.as_deref())
     }
 
-    /// Refuses a run that a later run has started after. Returns the runs that were merged into it; these, and runs that
-    /// were cancelled before they started, do not count as later.
+    /// Refuses a run if a later run has started. Returns the runs that were merged into it; these, and runs that were
+    /// cancelled before they started, do not count as later.
     async fn check_latest(&self, run: &Run) -> Result<Vec<Run>, Error> {
         let mut merged = vec![];
         // Counted by their numbers: a later run has an earlier time if the clock was set back.

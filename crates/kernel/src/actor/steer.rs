@@ -25,7 +25,8 @@ impl Actor {
                 what: "take a prompt while it works",
             });
         }
-        // The folders come from the caller's key. The run works where it works, so that folder must be one of them.
+        // The folders come from the caller's key. The prompt joins a run that has a folder already, so that folder
+        // must be among them.
         let folders = accept.options.folders.clone();
         if let Some(run) = target {
             self.shared.check_run_folder(&run.adapter, run.options.cwd.as_deref(), folders.as_deref())?;

@@ -17,7 +17,7 @@ use crate::store::{PlacedMessage, StateAt, StatePlace, StateRow, StoreError};
 /// Half the number of lines in the first read, which is small: usually all but one are cached.
 const LINES_READ: usize = 4;
 
-/// The most messages of one round of tool calls that are read.
+/// The maximum number of messages that are read of one round of tool calls.
 const ROUND_MESSAGES: usize = 64;
 
 /// The place where a run starts.
@@ -207,11 +207,11 @@ impl Actor {
             entries.into_iter().map(|entry| (entry.key.clone(), entry)).collect()
         };
         let store = &self.shared.store;
-        let here = keys(store.state_page(&at(self.fence.session), None, usize::MAX).await?);
-        let there = keys(store.state_page(&at(fork.id), None, usize::MAX).await?);
+        let own = keys(store.state_page(&at(self.fence.session), None, usize::MAX).await?);
+        let in_fork = keys(store.state_page(&at(fork.id), None, usize::MAX).await?);
         let place = StatePlace::Session { at: Some(point), aside: false };
         // Of two entries at the same place, the one with the higher version counts.
-        let above = |key: &str| there.get(key).map_or(0, |entry| entry.version + 1);
+        let above = |key: &str| in_fork.get(key).map_or(0, |entry| entry.version + 1);
         let row = |entry: &StateEntry, value| StateRow {
             place,
             key: entry.key.clone(),
@@ -219,8 +219,8 @@ impl Actor {
             value,
             at: entry.updated_at,
         };
-        let missing = here.values().filter(|entry| there.get(&entry.key) != Some(entry));
-        let foreign = there.values().filter(|entry| !here.contains_key(&entry.key));
+        let missing = own.values().filter(|entry| in_fork.get(&entry.key) != Some(entry));
+        let foreign = in_fork.values().filter(|entry| !own.contains_key(&entry.key));
         let missing = missing.map(|entry| row(entry, Some(entry.value.clone())));
         Ok(missing.chain(foreign.map(|entry| row(entry, None))).collect())
     }

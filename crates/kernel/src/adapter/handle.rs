@@ -189,7 +189,8 @@ impl AttemptHandle {
     /// folder and instructions whose last message is the one before the run's prompt. It is an earlier binding of the
     /// session, or a binding of the session this one was forked from.
     ///
-    /// Its own session may use it at any time: call this again once the native session is locked for the fork.
+    /// The binding's own session may use the native session at any time: call this again once the native session is
+    /// locked for the fork.
     pub async fn origin(&self) -> Result<Option<Binding>, HandleError> {
         let Assignment { session, run, prompt, .. } = &*self.assignment;
         let path = self.path(2).await?;
@@ -300,7 +301,7 @@ impl AttemptHandle {
         self.in_force(self.parts.store.grants(session, run).await.map_err(Error::from)?).await
     }
 
-    /// Drops the grants that are revoked or expired, and those that rest on such a grant of a parent.
+    /// Drops the grants that are revoked or expired, and those that depend on such a grant of a parent.
     async fn in_force(&self, grants: Vec<Grant>) -> Result<Vec<Grant>, HandleError> {
         let now = self.now();
         let mut all = vec![];

@@ -31,8 +31,8 @@ pub struct Subscription {
     at: Position,
     backlog: VecDeque<Arc<Event>>,
     thought: u64,
-    /// The reader is not the session's owner: it may read while the session is visible to its org.
-    guest: bool,
+    /// True if the reader is not the session's owner: it may read only while the session is visible to its org.
+    needs_org_access: bool,
     /// Skips streamed text and thoughts.
     events_only: bool,
     /// The next item is a reset: the reader comes from a position that does not exist any more.
@@ -153,7 +153,7 @@ impl Subscription {
             at: Position::START,
             backlog: VecDeque::new(),
             thought,
-            guest: false,
+            needs_org_access: false,
             events_only: false,
             restarts: false,
             store,
@@ -172,9 +172,9 @@ impl Subscription {
         self.resume(now)
     }
 
-    /// Sets whether the reader is not the session's owner.
-    pub(crate) fn with_guest(mut self, guest: bool) -> Self {
-        self.guest = guest;
+    /// Sets whether the reader may read only while the session is visible to its org.
+    pub(crate) fn with_org_access_check(mut self, needed: bool) -> Self {
+        self.needs_org_access = needed;
         self
     }
 
@@ -274,7 +274,7 @@ impl Subscription {
             Phase::Failed(error) => return ReadStep::Fail(error.clone()),
             Phase::Live | Phase::Unloaded | Phase::Closed => {}
         }
-        if self.guest && !feed.org_readable.load(Ordering::Acquire) {
+        if self.needs_org_access && !feed.org_readable.load(Ordering::Acquire) {
             return ReadStep::End;
         }
         while self.backlog.front().is_some_and(|event| event.cursor <= self.at.cursor) {

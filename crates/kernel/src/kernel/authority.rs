@@ -16,7 +16,7 @@ pub(super) const SEND: &str = "send_agent_message";
 pub(super) const CANCEL: &str = "cancel_agent_run";
 
 impl Shared {
-    /// The rules of a run: those that its parent denies something with, then those of its adapter.
+    /// The rules of a run: the rules of its parent that deny, then the rules of its adapter.
     fn rules_of(&self, run: &Run) -> Result<Vec<Rule>, Error> {
         let inherited = run.options.denied.iter().filter_map(|rule| rule.parse().ok());
         Ok(inherited.chain(self.adapter(&run.adapter)?.rules().iter().cloned()).collect())
@@ -24,8 +24,8 @@ impl Shared {
 }
 
 impl Kernel {
-    /// Refuses an operation of an agent that a rule denies. The decision is recorded before this returns. Callers that are
-    /// no agents are not concerned.
+    /// Refuses an operation of an agent that a rule denies. The decision is recorded before this returns. Has no
+    /// effect for callers that are not agents.
     pub(super) async fn authorize(
         &self,
         caller: &Caller,

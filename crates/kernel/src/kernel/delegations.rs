@@ -172,7 +172,7 @@ impl Kernel {
         let (agent, caller) = (caller, &caller.for_delegation(&parent)?);
         self.check_delegation(&request)?;
         let fingerprint = idempotency::fingerprint(&(parent.id, &request.in_order()));
-        // A repeated request is not checked again: the checks may refuse by now a request they allowed then.
+        // A repeated request is not checked again: the checks might refuse now what they allowed then.
         let accepted = match self.run_replayed(caller, &request.name, Policy::Enqueue, fingerprint).await? {
             Some(accepted) => accepted,
             None => {
@@ -312,7 +312,7 @@ impl Kernel {
         };
         let adapter = request.adapter.clone().unwrap_or(adapter);
         let keeps_limits = self.shared.adapter(&adapter)?.capabilities().keeps_limits;
-        // Only an adapter that keeps limits itself keeps those of an agent definition.
+        // Only an adapter that enforces limits itself enforces those of an agent definition.
         let defaults = match keeps_limits {
             true => self.agent_limits(caller, &agent).await?,
             false => RunLimits::default(),
@@ -331,7 +331,7 @@ impl Kernel {
             mode: request.run_mode,
             options: RunOptions {
                 limits: share.limits,
-                // A child in no folder of its own works in that of its parent.
+                // A child without a folder of its own works in that of its parent.
                 cwd: request.options.cwd.clone().or_else(|| match request.session.id {
                     None if new_cwd.is_none() => bounds.folders.iter().flatten().next().cloned(),
                     _ => None,

@@ -1,6 +1,6 @@
 //! The text of a run that has ended: all that its agent wrote on the run's path.
 //!
-//! The messages hold it, and nothing else: it is read from them, so it outlives the events of the run.
+//! The text is stored only in the messages and read from them, so it outlives the events of the run.
 
 use mainspring_core::{Role, Run};
 

@@ -1,5 +1,5 @@
-//! Grants: recorded decisions to allow or deny. A grant that is revoked decides nothing from then on, nor do the grants of
-//! delegated runs that rest on it.
+//! Grants: recorded decisions to allow or deny. A revoked grant decides nothing from then on, nor do the grants of
+//! delegated runs that depend on it.
 
 use mainspring_core::{Decider, Grant, GrantId, RunId, SessionId, Time};
 
@@ -8,7 +8,7 @@ use crate::actor::Command;
 use crate::error::Error;
 use crate::store::{GrantPage, SessionRef};
 
-/// The most grants that may rest on each other: one for each level of delegation.
+/// The maximum length of a chain of grants that depend on each other: one for each level of delegation.
 const MAX_CHAIN: usize = 64;
 
 /// Selects grants to list.
@@ -62,12 +62,13 @@ impl Kernel {
 }
 
 impl Shared {
-    /// True if every grant that `grant` rests on is in force. A deleted one is not.
+    /// True if every grant that `grant` depends on is in force. A deleted grant is not in force.
     pub(crate) async fn rests_on_force(&self, grant: &Grant, now: Time) -> Result<bool, Error> {
         Ok(self.broken_parent(grant, now).await?.is_none())
     }
 
-    /// The nearest grant below `grant` that is not in force any more: when that ended, and who ended it.
+    /// Finds the nearest grant that `grant` depends on and that is not in force any more. Returns when and by whom it
+    /// was ended.
     async fn broken_parent(
         &self,
         grant: &Grant,
@@ -88,7 +89,7 @@ impl Shared {
         Ok(Some((now, None)))
     }
 
-    /// Marks grants as revoked that rest on a grant which is not in force any more.
+    /// Marks grants as revoked if a grant that they depend on is not in force any more.
     async fn with_parents(&self, mut grants: Vec<Grant>) -> Result<Vec<Grant>, Error> {
         let now = self.clock.now();
         for grant in grants.iter_mut().filter(|grant| grant.revoked_at.is_none()) {

@@ -4,9 +4,9 @@
 //! agent ──call_host──▶ pending call of the host whose run it is ──host_calls──▶ host ──host_call_answer──▶ agent
 //! ```
 //!
-//! A host is a client that names itself with a secret of its own when it creates runs. A call goes to the host of the
-//! run that makes it; a run that was delegated has the host of its parent. Everything here is in memory: a call ends with
-//! its attempt, and so with this process.
+//! A host is a client that identifies itself with a secret of its own when it creates runs. A call goes to the host
+//! of the calling run; a delegated run has the host of its parent. Everything here is in memory: a call ends with its
+//! attempt, and so with this process.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -39,7 +39,7 @@ pub(crate) struct NewHostCall {
 /// Why a tool of the host has no result.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HostCallError {
-    /// No host asked for the run.
+    /// The run has no host.
     #[error("no host serves the tools of this run")]
     NoHost,
     /// The host no longer asks for calls.
@@ -70,7 +70,7 @@ struct Host {
     calls: BTreeMap<u64, PendingCall>,
     /// The number of requests that wait for calls.
     waiting: usize,
-    /// The end of the last such request, or the registration.
+    /// When the last such request ended, or when the host was registered.
     seen_at: Moment,
 }
 
@@ -236,7 +236,7 @@ impl Shared {
         }
     }
 
-    /// The run for which a host asked, which is `run` or delegated it, and the host.
+    /// Returns the host of `run`, and the run that the host created: `run`, or the run that delegated it.
     async fn host_run(&self, run: &Run) -> Result<Option<(Run, String)>, Error> {
         let mut run = run.clone();
         loop {
@@ -300,7 +300,7 @@ impl Kernel {
     }
 }
 
-/// Checks the name of a host. An agent is no host.
+/// Checks the name of a host. An agent cannot be a host.
 fn check_host(caller: &Caller, host: &str) -> Result<(), Error> {
     caller.check_writes()?;
     Ok(check_text("the host that Mainspring-Host names", host)?)

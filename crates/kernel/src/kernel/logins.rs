@@ -1,7 +1,7 @@
 //! Logins: authentication of adapter runtimes.
 //!
-//! A run whose agent requires a login fails. After a successful login, the runs that failed for this reason a short time
-//! ago go on as their next attempt.
+//! A run whose agent requires a login fails. After a successful login, the runs that failed for this reason a short
+//! time ago continue with their next attempt.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -12,9 +12,9 @@ use super::{Caller, Kernel};
 use crate::actor::Command;
 use crate::error::Error;
 
-/// A run that failed longer before the login than this does not go on by itself.
+/// A run that failed longer ago than this does not continue by itself after a login.
 const CONTINUE_WITHIN_MS: u64 = 15 * 60 * 1_000;
-/// The most runs of an adapter that go on after a login: the latest ones.
+/// The maximum number of runs of an adapter that continue after a login: the latest ones.
 const MAX_CONTINUED_RUNS: usize = 1_000;
 
 /// The logins of each adapter, since this process has started.
@@ -25,12 +25,12 @@ pub(crate) struct Logins(Mutex<HashMap<String, AdapterLogins>>);
 struct AdapterLogins {
     /// The last successful login.
     last: Option<Time>,
-    /// Runs that failed for want of a login since then, oldest first.
+    /// Runs that failed since then because a login was required, oldest first.
     failed: VecDeque<(Time, SessionId, RunId)>,
 }
 
 impl Logins {
-    /// Records the end of a run, if the run failed for want of a login.
+    /// Records the end of a run, if the run failed because a login was required.
     pub(crate) fn record_end(&self, run: &Run, now: Time) {
         if !needs_login(run) {
             return;
@@ -43,7 +43,8 @@ impl Logins {
         }
     }
 
-    /// True when a retry of `run` goes on after a login: the run failed for want of one, and its adapter has one now.
+    /// True when a retry of `run` continues after a login: the run failed because a login was required, and its
+    /// adapter has one now.
     pub(crate) fn continues(&self, run: &Run, change: &RunChange) -> bool {
         let is_same_adapter = change.adapter.as_ref().is_none_or(|adapter| *adapter == run.adapter);
         let last = self.0.lock().get(&run.adapter).and_then(|logins| logins.last);
@@ -74,8 +75,9 @@ impl Kernel {
         Ok(self.shared.adapter(adapter)?.login().map(|login| login.methods()).unwrap_or_default())
     }
 
-    /// Authenticates an adapter's runtime and waits until that is done, possibly for a person. Needs an admin, since the
-    /// login holds for everybody who uses the adapter. Runs that just failed for want of the login go on.
+    /// Authenticates an adapter's runtime and waits until that is done, possibly for a person. Needs an admin, since
+    /// the login holds for everybody who uses the adapter. Runs that just failed because the login was required
+    /// continue.
     pub async fn login_create(&self, caller: &Caller, adapter: &str, method: &str) -> Result<(), Error> {
         caller.check_admin()?;
         let login = self.shared.adapter(adapter)?.login();

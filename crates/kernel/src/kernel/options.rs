@@ -44,7 +44,8 @@ pub struct Options {
     pub state_dir: Option<PathBuf>,
     /// The folders in which the agents of an adapter may work, by adapter; an adapter without any may work anywhere.
     pub adapter_folders: HashMap<String, Vec<PathBuf>>,
-    /// The folders of runs that name none, by adapter, where no operator has chosen one. A limited caller needs them allowed.
+    /// The default folders of runs, by adapter, where no operator has chosen one. A caller that is limited to folders
+    /// may use a default folder only if it is allowed.
     pub default_folders: HashMap<String, PathBuf>,
     /// True to give untitled sessions a title after their first completed turn.
     pub auto_title: bool,

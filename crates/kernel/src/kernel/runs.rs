@@ -52,7 +52,7 @@ impl Kernel {
             }
         };
         if accepted.replayed {
-            // The run belongs to the host that asked last.
+            // The run belongs to the host that sent the latest request.
             self.shared.host_calls.register(accepted.run.id, request.host.as_deref());
         }
         Ok(accepted)

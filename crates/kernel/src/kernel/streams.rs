@@ -22,7 +22,7 @@ impl Kernel {
         let session = self.session_get(caller, by).await?.id;
         let reader = self.shared.subscribe(session, SubscriptionMode::Observer).await?;
         let snapshot = self.shared.snapshot(reader.feed()).await?;
-        // Its visibility may have changed since it was looked up.
+        // The session's visibility may have changed since the lookup.
         match caller.may_read(&snapshot.session) {
             true => Ok(snapshot),
             false => Err(Error::not_found("session", session)),
@@ -106,15 +106,16 @@ impl Kernel {
         from: Option<Position>,
         mode: SubscriptionMode,
     ) -> Result<Subscription, Error> {
-        let (session, guest) = (session.id, caller.owner != session.owner);
-        let subscription = self.shared.subscribe(session, mode).await?.with_guest(guest);
+        let (session, is_owner) = (session.id, caller.owner == session.owner);
+        let subscription = self.shared.subscribe(session, mode).await?.with_org_access_check(!is_owner);
         let now = subscription.feed().position();
         let Some(from) = from else { return Ok(subscription.resume(now)) };
         if self.shared.lost_at(from.cursor).is_some() {
             return Ok(subscription.restart(now));
         }
-        // The caller may know an event that is committed but not published yet. A cursor ahead of the session is one of
-        // another session or another history, for example of a state directory from before an older copy replaced it.
+        // The caller may know an event that is committed but not published yet. A cursor ahead of the session belongs
+        // to another session or to another history, for example that of a state directory which an older copy has
+        // replaced.
         if from.cursor > now.cursor && from.cursor > self.shared.last_cursor(session).await? {
             return Ok(subscription.restart(now));
         }

@@ -1,4 +1,5 @@
-//! A store that cannot be written blocks nothing: commands are answered, readers are told, and everything goes on later.
+//! A store that cannot be written blocks nothing: commands are answered, readers are notified, and all work continues
+//! later.
 
 use std::time::Duration;
 
@@ -64,7 +65,7 @@ async fn a_session_whose_end_cannot_be_stored_answers_and_ends_later() {
         let (_, mut late) = world.subscribe("a", None).await;
         assert!(matches!(store_change(&world, &mut late).await, StoreChange::Failed { .. }), "{name}");
 
-        // Readers of all sessions are told as well.
+        // Readers of all sessions are notified as well.
         let mut told = vec![];
         while told.is_empty() {
             if let OwnerItem::Store(_, change) = with_timeout(owner.next()).await.unwrap() {

@@ -1,4 +1,4 @@
-//! Logins: a run that failed for want of a login goes on after it, as its next attempt.
+//! Logins: a run that failed because a login was required continues after the login, with its next attempt.
 
 use mainspring_core::{AccessRole, Failure, RetryReason, RunChange, RunId, RunStatus};
 use mainspring_kernel::Options;

@@ -37,7 +37,7 @@ async fn a_reader_of_lost_events_restarts_from_a_snapshot() {
         let error = kernel.owner_history(me, None, after, None).await.unwrap_err();
         assert!(error.to_string().contains("go on after 100"), "{error}");
     }
-    // The cursor that readers are told to go on after.
+    // The cursor that the error names as the one to continue after.
     kernel.owner_events(me, None, Some(Cursor(100))).await.unwrap();
     // A reader that saw nothing of the lost stretch misses nothing.
     let events = kernel.session_events(me, &by_key("a"), last.cursor, Some(500)).await.unwrap();

@@ -280,7 +280,7 @@ fn kind_problems(name: &str, adapter: &AdapterConfig, servers: &BTreeMap<String,
                     None => format!("names {server:?}, which is no MCP server: write [mcp.{server}]"),
                     // The protocol cannot express the working folder of a server.
                     Some(config) if config.cwd.is_some() => format!(
-                        "names {server:?}, whose cwd such an agent cannot be told: give the server a table without it"
+                        "names {server:?}, which has a cwd, but such an agent cannot receive it: write a table for the server without cwd"
                     ),
                     Some(_) => return None,
                 };

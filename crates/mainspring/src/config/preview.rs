@@ -19,7 +19,7 @@ pub struct Effect {
     pub value: String,
 }
 
-/// The kind of an effect, the gravest first.
+/// The kind of an effect, the most severe first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EffectKind {
@@ -32,7 +32,7 @@ pub enum EffectKind {
 }
 
 impl Resolved {
-    /// Lists the effects of the configuration file, the gravest first.
+    /// Lists the effects of the configuration file, the most severe first.
     pub fn file_effects(&self) -> Vec<Effect> {
         let Some(file) = &self.file else { return vec![] };
         let mut effects = Vec::new();
@@ -113,7 +113,7 @@ fn server_effects(name: &str, server: &McpConfig) -> Vec<Effect> {
     runs.chain(sends).chain(env).collect()
 }
 
-/// Writes a command so that its words can be told apart.
+/// Writes a command with its words quoted where needed, as in a shell.
 fn command_line(words: &[String]) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:@,+%".contains(c);
     let quote = |word: &String| match !word.is_empty() && word.chars().all(is_plain) {

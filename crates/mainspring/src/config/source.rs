@@ -90,10 +90,10 @@ fn is_relevant(name: &str) -> bool {
         || SETTINGS.iter().any(|setting| setting.alias() == Some(name))
 }
 
-/// The configuration file that was found, and what is not used.
+/// The configuration files that apply, and those that were found and are not used.
 #[derive(Default)]
 pub(super) struct Files {
-    /// The file whose values hold.
+    /// The file whose values apply.
     pub(super) file: Option<ConfigFile>,
     /// True if `file` is the trusted file of a folder.
     pub(super) is_of_folder: bool,
@@ -110,7 +110,7 @@ pub(super) struct ConfigFile {
 }
 
 impl Files {
-    /// The files if the file of a folder holds.
+    /// Returns the files that apply when the file of a folder is trusted.
     pub(super) fn of_folder(
         sources: &Sources,
         FolderFile { path, text }: FolderFile,

@@ -29,11 +29,11 @@ async fn a_store_of_the_embedder_replaces_the_database() {
     assert!(!config.database().exists());
     let found = store.session_find("ada", &SessionRef::Key("a".into())).await.unwrap();
     assert_eq!(found.map(|session| session.id), Some(run.session));
-    // The next node on the same store takes over what is in it.
+    // The next node on the same store finds the run.
     let node = Node::builder(config.clone()).store(store).open().await.unwrap();
     assert_eq!(node.kernel().run_get(&me, run.id).await.unwrap(), run);
     node.close().await;
-    // Without that store there is the database, which knows nothing of it.
+    // Without that store the node uses its own database, which does not have the run.
     let node = Node::open(&config).await.unwrap();
     assert_eq!(node.kernel().run_get(&me, run.id).await.unwrap_err().code(), "not_found");
     assert!(node.check(true).await.unwrap().unwrap().problems.is_empty());

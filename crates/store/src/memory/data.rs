@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::tables::Tables;
 
-/// The session that opened a line, and the last event before.
+/// The session that opened a line, and the last event before the line was opened.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LineOrigin {
     pub(super) session: SessionId,
@@ -83,7 +83,7 @@ impl Tables {
     /// Returns the rows visible from a point, nearest first. See `Segment` of the durable store for the bounds.
     fn visible_state(&self, session: SessionId, at: Option<Point>) -> Result<Vec<&StateRecord>, StoreError> {
         let (mut next, mut owner, mut bound) = (at, session, u64::MAX);
-        let (mut guest, mut guest_bound) = (session, u64::MAX);
+        let (mut child_owner, mut child_bound) = (session, u64::MAX);
         if let Some(by) = at.and_then(|at| self.opened_by(at)).filter(|by| *by != session) {
             (owner, bound) = (by, self.seq_before_creation(session).unwrap_or(u64::MAX));
         }
@@ -100,12 +100,14 @@ impl Tables {
                 let own = record.session == owner && record.seq <= bound;
                 is_on_segment
                     && (own
-                        || record.session != owner && record.session == guest && record.seq <= guest_bound)
+                        || record.session != owner
+                            && record.session == child_owner
+                            && record.seq <= child_bound)
             };
             let mut rows: Vec<&StateRecord> = self.session_states.iter().filter(is_visible).collect();
             rows.sort_by_key(|record| std::cmp::Reverse((record.at, record.version)));
             visible.extend(rows);
-            (guest, guest_bound, bound) = (owner, bound, bound.min(origin.seq));
+            (child_owner, child_bound, bound) = (owner, bound, bound.min(origin.seq));
             next = line.parent;
         }
         let at_root =

@@ -45,10 +45,10 @@ impl Tables {
             .messages
             .values()
             .filter_map(|placed| {
-                let place = self.message_order.get(&placed.message.id).copied()?;
+                let arrival = self.message_order.get(&placed.message.id).copied()?;
                 let session = matching_session(placed)?;
                 let (message, title) = (placed.message.clone(), session.title.clone());
-                Some(FoundMessage { arrival: place, session: session.id, message, title })
+                Some(FoundMessage { arrival, session: session.id, message, title })
             })
             .filter(|found| before.is_none_or(|before| found.arrival < before))
             .collect();

@@ -167,16 +167,16 @@ impl Tables {
         limit: usize,
     ) -> Result<Vec<SessionLine>, StoreError> {
         let view = self.view(session)?;
-        let mut strands = vec![];
+        let mut lines = vec![];
         let mut next = Some(from);
-        while let Some(id) = next.filter(|_| strands.len() < limit) {
+        while let Some(id) = next.filter(|_| lines.len() < limit) {
             let line = self.line_get(id)?;
             let within = self.cursors.iter().filter(|((by, at), _)| *by == session && at.line == id);
             let cursors = within.map(|((_, at), to)| (at.pos, *to)).collect();
-            strands.push(SessionLine { line, own: view.own(id).is_some(), cursors });
+            lines.push(SessionLine { line, own: view.own(id).is_some(), cursors });
             next = line.parent.map(|parent| parent.line);
         }
-        Ok(strands)
+        Ok(lines)
     }
 
     pub(super) fn leaf(

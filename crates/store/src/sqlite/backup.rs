@@ -19,12 +19,12 @@ use super::{check, checksum, migrate, wal};
 
 /// The smallest number of cursors that a restored database skips.
 const SKIPPED_CURSORS: u64 = 1 << 32;
-/// The cursors per millisecond, from which a restored database takes its first cursor: more than can be committed, so
-/// that a later restore begins after all cursors of an earlier one.
+/// The first cursor of a restored database is at least its time in milliseconds multiplied by this number. More
+/// cursors cannot be committed in a millisecond, so a later restore begins after all cursors of an earlier one.
 const CURSORS_PER_MS: u64 = 1 << 10;
 /// The time after which a copy from before a migration is removed.
 const COPY_KEPT_MS: i64 = 7 * 24 * 60 * 60 * 1_000;
-/// The part of the name of a copy from before a migration, before its schema.
+/// The part of the name of a copy from before a migration that precedes the schema version.
 const BEFORE_MIGRATION: &str = ".schema-";
 
 /// The content of a copied database.
@@ -67,7 +67,7 @@ impl SqliteView {
     }
 }
 
-/// Removes what a backup does not contain from a copy, and summarizes the rest.
+/// Removes the API keys from a copy, and summarizes its content.
 fn strip(path: &Path) -> rusqlite::Result<CopySummary> {
     let copy = open_alone(path)?;
     // A key that is revoked after the backup must not become valid again with a restore.
@@ -129,7 +129,7 @@ pub fn database_vacuum(path: &Path) -> Result<(u64, u64), OpenError> {
         let transaction = connection.transaction().map_err(fail)?;
         checksum::fill(&transaction).and_then(|_| transaction.commit()).map_err(fail)?;
     }
-    // Moves pages, which must not go through a WAL.
+    // VACUUM moves pages, which must not go through a WAL.
     open::without_wal(&mut connection, |connection| connection.execute_batch("VACUUM")).map_err(fail)?;
     drop(connection);
     sync(path).map_err(|error| open::io_failed(path, error))?;

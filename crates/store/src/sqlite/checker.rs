@@ -1,4 +1,4 @@
-//! Checks a large database in the background, after a process that did not close it.
+//! Checks a large database in the background, if the last process did not close it.
 
 use std::path::Path;
 use std::sync::Arc;

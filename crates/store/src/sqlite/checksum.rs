@@ -4,9 +4,9 @@
 //! read. The column `checksum` follows that list. It is NULL in rows that a version without checksums wrote. A column that
 //! was added to the list later is left out if it is NULL, so that rows from before keep their checksum.
 //!
-//! A run has two checksums: of the columns of its request, of which only the options may change, and of the others. A
-//! message gets its place after its content. So that placing it need not read the content, the checksum of a message is
-//! that of its place combined with that of all other columns.
+//! A run has two checksums: one of the columns of its request, of which only the options may change, and one of the
+//! other columns. A message gets its place after its content. So that placing it need not read the content, the
+//! checksum of a message combines the checksum of its place with that of all other columns.
 
 use std::ops::Range;
 
@@ -21,7 +21,7 @@ use super::read::{
     step_columns,
 };
 
-/// The size of the values that are collected before they are summed.
+/// The number of bytes that are collected before they are added to a checksum.
 const PENDING_BYTES: usize = 256;
 
 /// The columns of a kind of row that its checksum covers.
@@ -30,7 +30,7 @@ pub(super) struct Layout {
     columns: usize,
     /// The number of columns at the end of the list that were added to it after rows with checksums had been written.
     added: usize,
-    /// The columns whose checksum is computed apart and combined with that of the others.
+    /// The columns whose checksum is computed separately and combined with that of the others.
     apart: Range<usize>,
     /// Names a row, given the index of its first column.
     name: fn(&Row<'_>, usize) -> String,
@@ -122,7 +122,7 @@ pub(super) const ARTIFACT: Layout = Layout {
 #[error("{0} does not match its checksum: restore a backup")]
 pub(super) struct Mismatch(String);
 
-/// Counts the names in a list of columns that ends with `checksum`, except that one.
+/// Counts the names in a list of columns that ends with `checksum`, without `checksum` itself.
 const fn column_count(list: &str) -> usize {
     let (mut count, mut at) = (0, 0);
     while at < list.len() {
@@ -305,7 +305,7 @@ pub struct ChecksumReport {
     pub problems: Vec<String>,
 }
 
-/// Compares every row that has a checksum with it.
+/// Compares every row that has a checksum with that checksum.
 pub(super) fn verify(connection: &Connection) -> Result<ChecksumReport> {
     // Each kind of row has its checksums after the columns of its parts.
     let tables: [(&[&Layout], &str); 13] = [

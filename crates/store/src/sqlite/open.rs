@@ -50,7 +50,7 @@ pub enum OpenError {
     /// The file is damaged.
     #[error("{} is damaged ({reason}): restore it from a backup, or move it away to start anew", path.display())]
     Corrupt { path: PathBuf, reason: String },
-    /// The WAL beside the file is not its own.
+    /// The WAL beside the file belongs to another database.
     #[error(
         "{} does not belong to {}, which was replaced or restored beside it: to use the database as it is, move {} away; \
          or put the database back that it belongs to",
@@ -122,8 +122,8 @@ pub(super) fn open_writer(path: &Path, options: &SqliteOptions, now: Time) -> Re
     Ok(Opened { connection, check_due })
 }
 
-/// Runs a change of the schema or of page numbers outside the WAL, where the token of a WAL could not be compared with
-/// that of the database. No other connection may be open.
+/// Runs a change of the schema or of page numbers without a WAL: after such a change in a WAL, its token could not be
+/// compared with that of the database. No other connection may be open.
 pub(super) fn without_wal<T>(
     connection: &mut Connection,
     change: impl FnOnce(&mut Connection) -> rusqlite::Result<T>,

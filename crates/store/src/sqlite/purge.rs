@@ -171,7 +171,8 @@ fn away_state_purge(connection: &Connection, session: SessionId) -> Result<bool>
     Ok(removed as i64 == STEP_ROWS)
 }
 
-/// Does the same for a session that was purged earlier and whose last line was removed now.
+/// Removes the state that a session wrote on lines of other sessions, if it was purged earlier and its own last line
+/// was removed now.
 fn opener_state_purge(connection: &Connection, opener: SessionId) -> Result<()> {
     let exists = "SELECT 1 FROM sessions WHERE session_id = ?1";
     if !connection.prepare_cached(exists)?.exists([opener.bytes()])? {

@@ -1,8 +1,8 @@
-//! Rebuilds the parts of a database that other parts determine.
+//! Rebuilds the parts of a database that can be derived from other parts.
 //!
-//! Rebuilt are indexes, the search index and, from its events, the outcome of a run that has ended; removed are choices of
-//! branches that are missing. Rows of versions without checksums get one. A damaged row is taken from a backup if it has not
-//! changed since. Other damaged rows stay.
+//! A repair rebuilds the indexes, the search index and, from its events, the outcome of a run that has ended. It
+//! removes choices of branches that are missing. Rows of versions without checksums get one. A damaged row is taken
+//! from a backup if it has not changed since. Other damaged rows stay.
 
 use std::path::Path;
 
@@ -29,7 +29,7 @@ pub struct Repaired {
 /// Repairs a database that no process has open. Takes damaged rows from `backup`, a copy of a database that may be changed,
 /// if they have not changed since. Rows that are damaged and cannot be rebuilt stay as they are.
 ///
-/// `delete_damaged` marks the sessions that stay damaged as deleted; the next start removes them with all that they have.
+/// `delete_damaged` marks the sessions that stay damaged as deleted; the next start removes them with all their data.
 pub fn database_repair(
     path: &Path,
     backup: Option<&Path>,

@@ -1,4 +1,5 @@
-//! Recomputes what can be recomputed of a database, and names each row that disagrees. Changes nothing.
+//! Recomputes the parts of a database that can be derived from other parts, and names each row that disagrees.
+//! Changes nothing.
 //!
 //! Each rule is one query that returns a sentence per finding. Rows of deleted sessions are left out: they are removed
 //! in steps.
@@ -113,7 +114,7 @@ const EVENT_RULES: &[&str] = &[
      FROM runs JOIN sessions USING (session_id)
      WHERE sessions.status <> 'deleted'
        AND attempts <> (SELECT count(*) FROM run_attempts WHERE run_attempts.run_id = runs.run_id)",
-    // The end of a run says what all of its attempts have used.
+    // The event that ends a run holds the usage of all of its attempts.
     "WITH last AS (
        SELECT run_id, max(event_seq) AS seq FROM events
        WHERE run_id IS NOT NULL AND type IN ('run.queued', 'run.succeeded', 'run.failed', 'run.cancelled',

@@ -24,14 +24,14 @@ use super::{OmiOffer, error, migrate, omi, read};
 pub struct SqliteView {
     path: PathBuf,
     is_served: bool,
-    /// As the file has it: a connection that reads the file as immutable reports another one.
+    /// The mode in the header of the file: a connection that reads the file as immutable reports another one.
     journal_mode: &'static str,
     connection: Connection,
     /// Removed after the connection is closed.
     _copy: Option<Copied>,
 }
 
-/// The runs that a database holds without their end.
+/// The unfinished runs of a database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct UnfinishedRuns {
     /// Runs that the next process can start at once.

@@ -131,7 +131,7 @@ pub(super) fn examine(database: &mut File, base: Base, wal: &Path) -> io::Result
         return Ok(Wal::Empty);
     };
     let (mut tokens, mut replayed) = (vec![], 0);
-    // The token in the database, read once the WAL has told its page.
+    // The token in the database, read once its page is known from the WAL.
     let mut stored = None;
     while let Some(frame) = frames.next()? {
         tokens.extend(token_of(&frames.page).map(|token| (frame.page_number, token)));

@@ -123,7 +123,7 @@ impl Shared {
         }
     }
 
-    /// Refuses all further writes: they could be lost, or damage more.
+    /// Refuses all further writes: they could be lost, or increase the damage.
     pub(super) fn set_damaged(&self, path: &str, problem: &str) {
         tracing::error!(path, problem, "the database is damaged; nothing is written any more");
         let remedy = "restore it from a backup, or move it away to start anew";
@@ -229,7 +229,8 @@ impl Writer {
         self.close();
     }
 
-    /// Merges the WAL into the file, unless that is no longer there: SQLite would delete the WAL of what is there now.
+    /// Merges the WAL into the file, unless the file was moved or replaced: SQLite would delete the WAL of the file
+    /// that is there now.
     fn close(&self) {
         let closed = match self.shared.files.check() {
             Ok(()) => self.connection.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)"),

@@ -295,7 +295,7 @@ async fn verification_compares_rows_with_their_events() {
     let (folder, store) = with_ended_run().await;
     store.close();
     assert_eq!(findings(&database(&folder)), []);
-    // Without a checksum only the events tell.
+    // Without a checksum only the events show the damage.
     for (sql, says) in [
         ("UPDATE runs SET input_tokens = 8, state_checksum = NULL", "has used 8 and 0 tokens"),
         ("UPDATE sessions SET title = 'Tee', checksum = NULL", "has another title"),

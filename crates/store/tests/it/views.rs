@@ -244,7 +244,7 @@ async fn the_views_have_the_tables_and_columns_of_the_original() {
     };
     let of_run = |n, text| Message { run: Some(run_id(1)), ..message(n, 1, text) };
     let completed = Body::MessageCompleted { message: Arc::new(of_run(5, "ur")), parent_id: None };
-    // The run was tried again: its path goes on on another line, and what the first attempt left is not part of it.
+    // The run was tried again: its path continues on another line, without the messages of the first attempt.
     let mut rows = vec![
         Row::Line(line(1, None, 6)),
         row_message(message(1, 1, "earlier"), Some(point(1, 0))),

@@ -142,7 +142,7 @@ async fn a_wal_is_not_replayed_into_an_earlier_copy_of_its_database() {
     let crashed = crash(&folder);
     fs::write(database(&crashed), &backup).unwrap();
     assert_stale(&crashed);
-    // The remedy of the message.
+    // The remedy that the message names.
     fs::remove_file(crashed.path().join(FILES[1])).unwrap();
     assert_eq!(event_count(&crashed).await, 3);
 }

@@ -23,7 +23,7 @@ impl PiTurn<'_> {
             CallError::Disconnected => (TurnOutcome::Ended(self.failed(failure, false)), Cause::Disconnected),
             CallError::Refused(message) => {
                 let outcome = match ModelError::of(message) {
-                    // Pi is busy with something that no attempt asked for. Another process is not.
+                    // Pi is busy with something that no attempt asked for. A retry uses another process.
                     ModelError::Other => TurnOutcome::Broken(self.failed(failure, true)),
                     _ => TurnOutcome::Ended(self.failed(failure, false)),
                 };

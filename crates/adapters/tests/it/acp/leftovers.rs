@@ -1,4 +1,4 @@
-//! Processes that an agent starts: a cancelled turn leaves none, and what another turn leaves is told.
+//! Processes that an agent starts: a cancelled turn leaves none, and those that another turn leaves are reported.
 
 use mainspring_core::{Proof, Supervision};
 

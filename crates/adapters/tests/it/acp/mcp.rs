@@ -75,7 +75,7 @@ async fn an_agents_token_acts_for_its_owner_and_decides_nothing() {
     let world = world_with("resume", |setup| setup.acp.mcp = vec![("own".into(), Ok(control.clone()))]).await;
     let given: Value = serde_json::from_str(&world.answer_to("a", "servers").await).unwrap();
     let token = given[0]["env"][0]["value"].as_str().unwrap();
-    // Between the attempts of its process it is nobody's.
+    // Between the attempts of its process, the token acts for nobody.
     assert_eq!(world.kernel().caller_by_agent_token(token).unwrap_err().code(), "no_authority");
     let run = world.start("a", "ask rm x").await;
     let (wait, _) = world.wait_for_question(run).await;

@@ -1,4 +1,4 @@
-//! The sandbox of a run: recorded with its attempt, and part of what a process is matched by.
+//! The sandbox of a run: recorded with its attempt, and never shared with runs of another sandbox.
 
 use mainspring_core::{Enforcement, Sandbox};
 

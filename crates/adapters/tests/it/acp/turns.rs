@@ -138,7 +138,7 @@ async fn a_decision_is_recorded_with_who_made_it_and_what_the_agent_was_told() {
             rule("allow tool * ruled"),
             "allow_once",
         ),
-        // The agent cannot hear that it is allowed, or that it is denied.
+        // The agent offers no option that allows, or none that denies.
         (
             Permissions::Legacy,
             request("a", "warned x"),
@@ -184,7 +184,7 @@ async fn a_persons_decision_names_the_person_and_what_the_agent_was_told() {
     world.close().await;
 }
 
-/// The decisions of the session `a`: each with who made it and what the agent was told.
+/// The decisions of the session `a`: each with its decider and the reply to the agent.
 async fn resolutions(world: &World) -> Vec<(Approval, Option<Decider>, Option<String>)> {
     let events = world.events("a").await;
     let resolved = events.iter().filter_map(|event| match &event.body {

@@ -24,7 +24,7 @@ fn the_named_command_imports_the_original_that_lies_in_the_state_directory() {
     let doctor = run(dir.path(), &["doctor"]);
     assert!(doctor.out.contains("original daemon"), "{}", doctor.out);
     assert!(!state.join("mainspring.sqlite3").exists(), "nothing was changed");
-    // A host that starts in the original's place is told too, apart from the protocol.
+    // A host that starts in the original's place gets the offer too, outside of the protocol.
     let host = command(dir.path()).arg("stdio").stdin(Stdio::null()).output().unwrap();
     let told = String::from_utf8(host.stderr).unwrap();
     let lines = String::from_utf8(host.stdout).unwrap();

@@ -66,7 +66,7 @@ fn a_stopped_owner_is_reported_and_the_queries_go_on_when_it_does() {
         assert_eq!((&status["requestId"], &status["reason"]), (&json!(request), &json!("not_responding")));
         assert_eq!(status["code"], "runtime_not_ready");
     }
-    // A host that starts meanwhile is told as well.
+    // A host that starts meanwhile gets the status as well.
     let mut late = Host::spawn(dir.path(), &[], &[]);
     assert_eq!(late.receive()["reason"], "not_responding");
     kill_process(owner, Signal::CONT).unwrap();
@@ -128,7 +128,7 @@ fn a_full_disk_is_reported_and_the_queries_go_on_when_there_is_space() {
             match (kind, request) {
                 ("error", "new") => refused = true,
                 ("status", "active") => told = line["available"] == false,
-                // It may be told before it is refused.
+                // The status may arrive before the refusal.
                 ("status", "new") => {}
                 _ => panic!("{line}"),
             }

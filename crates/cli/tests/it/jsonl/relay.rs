@@ -11,7 +11,7 @@ fn call(name: &str, input: &Value) -> String {
     format!("relay {}", json!({"type": "tool_use", "callId": "c", "name": name, "input": input}))
 }
 
-/// The result that an agent got and told.
+/// The tool result that an agent repeats in its answer.
 fn told_result(line: &Value) -> String {
     let told: Value =
         serde_json::from_str(line["text"].as_str().unwrap()).unwrap_or_else(|_| panic!("{line}"));

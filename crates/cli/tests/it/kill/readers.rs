@@ -1,4 +1,4 @@
-//! Readers of the killed processes: everything they were shown is stored, or they are told exactly what is not.
+//! Readers of the killed processes: everything they received is stored, or they are told exactly which text is lost.
 
 use std::collections::HashMap;
 use std::time::Duration;

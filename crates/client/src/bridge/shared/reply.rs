@@ -40,7 +40,7 @@ impl Shared {
                     Some(route) => route.handle_tool_call(call),
                     None => call.fail(
                         "invalid_request",
-                        "which query calls is not known to the host: name it by its runId, or by its requestId and clientId",
+                        "the host does not know which query calls: name it by its runId, or by its requestId and clientId",
                     ),
                 }
             }
@@ -92,7 +92,7 @@ impl Shared {
     /// Handles a line that cannot be read. If it ends a query, the query fails: no other end will follow.
     fn handle_unreadable(&self, line: &[u8]) {
         let start = String::from_utf8_lossy(&line[..line.len().min(200)]).trim_end().to_owned();
-        let message = format!("it said {start:?}, which is no line of the protocol");
+        let message = format!("the process wrote {start:?}, which is no line of the protocol");
         #[derive(serde::Deserialize)]
         struct Ended {
             r#type: String,

@@ -1,4 +1,5 @@
-//! Scripts of how a run ends: what it left open in, the messages that close it out.
+//! Scripted tests of the end of a run: the input is what the run left open, the output is the messages that close the
+//! run.
 //!
 //! A script lists what is open, `text hi; call t1 add; known t1 2; last user`, and how the run ends, `fail code`.
 

@@ -1,4 +1,4 @@
-//! Records: what an adapter reports about its attempt, applied to a draft.
+//! Records: an adapter's reports about its attempt, applied to a draft.
 
 use std::sync::Arc;
 

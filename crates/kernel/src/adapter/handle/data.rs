@@ -116,9 +116,10 @@ impl AttemptHandle {
         prompt: &Message,
         id: ArtifactId,
     ) -> Result<(Artifact, BlobReader), HandleError> {
-        let is_it = |block: &Block| matches!(block, Block::Attachment { artifact, .. } if *artifact == id);
+        let is_attached =
+            |block: &Block| matches!(block, Block::Attachment { artifact, .. } if *artifact == id);
         let not_found = || Error::not_found("artifact", id);
-        if prompt.session != self.assignment.session.id || !prompt.content.iter().any(is_it) {
+        if prompt.session != self.assignment.session.id || !prompt.content.iter().any(is_attached) {
             return Err(not_found().into());
         }
         let found = self.parts.store.artifact_get(id).await.map_err(Error::from)?;

@@ -56,7 +56,7 @@ impl Shared {
         }
     }
 
-    /// Reads what the events of `run` tell about its work. Events that were pruned are left out.
+    /// Collects the effects and open questions of `run` from its events. Events that were pruned are left out.
     async fn work_of(&self, run: &Run) -> Result<Work, Error> {
         let (mut work, mut after) = (Work::default(), Cursor::START);
         loop {

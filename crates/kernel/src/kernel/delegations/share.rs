@@ -64,7 +64,8 @@ impl Shares {
     }
 }
 
-/// The children of a run: how many have not ended, and the usage of all, at least the limits of those.
+/// The children of a run: how many have not ended, and the usage of all. Those that have not ended count with at
+/// least their limits.
 #[derive(Debug, Default)]
 struct Children {
     living: usize,
@@ -81,7 +82,7 @@ impl Children {
     }
 }
 
-/// The usage of a run that has not ended: it may still use all of its limits.
+/// Raises the usage of a run that has not ended to its limits, since it may still use all of them.
 fn at_least(mut usage: Usage, limits: &RunLimits) -> Usage {
     usage.cost = usage.cost.max(limits.max_cost.unwrap_or_default());
     usage.output_tokens += limits.max_tokens.unwrap_or(0).saturating_sub(usage.tokens());
@@ -108,14 +109,14 @@ impl Shared {
             return Err(used_up());
         }
         if left.max_steps.is_some() && !wanted.counts_steps {
-            // Nobody counts the model calls of such an adapter.
+            // The model calls of such an adapter are not counted.
             if wanted.limits.best_effort != Some(true) {
                 let reports = self.adapter(adapter)?.capabilities().usage_reports;
                 return Err(Error::LimitNotKept { adapter: adapter.to_owned(), limit: "maxSteps", reports });
             }
             left.max_steps = None;
         }
-        // Limits that only come from the parent are kept as well as the child's adapter can.
+        // The child's adapter enforces limits that come only from the parent as far as it can.
         let is_given = left.has_no_amount() || !wanted.limits.has_no_amount();
         let best_effort = wanted.limits.best_effort.or((!is_given).then_some(true));
         let limits = RunLimits { best_effort, ..wanted.limits.share_of(&left) };

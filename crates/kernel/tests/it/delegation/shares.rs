@@ -295,7 +295,7 @@ async fn every_control_operation_of_an_agent_is_decided_and_recorded() {
     {
         assert!(*decision == expected && by.contains(who), "{decisions:?}");
     }
-    // A person is not decided about.
+    // The rules do not apply to a person.
     let work = request(DelegationMode::Spawn, "3");
     world.kernel.run_delegate(&world.me, run, work).await.unwrap();
 }

@@ -1,5 +1,5 @@
-//! Gives rows of versions without checksums one. Until then their damage cannot be noticed, so that only rows that can be
-//! read get one.
+//! Adds checksums to rows of versions without checksums. Damage of such a row cannot be detected, so only rows that
+//! can be read get a checksum.
 
 use rusqlite::types::Value;
 use rusqlite::{Connection, Result, Row, params_from_iter};

@@ -130,7 +130,7 @@ impl Import<'_> {
     /// Ends bindings so that each native session has one binding and the adapter has at most one active binding.
     fn close_duplicates(&mut self, draft: &mut Draft, bindings: &mut [OrderedBinding]) {
         let mut has_active = false;
-        // From the latest, which keeps what two bindings claim.
+        // Starts with the latest binding, which wins where two bindings claim the same.
         for OrderedBinding { binding, .. } in bindings.iter_mut().rev() {
             let before = binding.status;
             let native = binding.native.clone().filter(|_| before != BindingStatus::Closed);

@@ -28,7 +28,7 @@ const MISSING_SUBJECT: &str = "it refers to a record that is not there";
 /// The converted event, or the reason to skip it.
 type Converted = Result<Body, &'static str>;
 
-/// The events of a session, sorted by what the import needs of them.
+/// The events of a session, grouped as the import needs them.
 #[derive(Default)]
 struct SessionEvents {
     /// The events to write, by number.

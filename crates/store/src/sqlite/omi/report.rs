@@ -1,4 +1,4 @@
-//! Counts what an import imported, changed and skipped.
+//! Counts the rows that an import imported, changed and skipped.
 //!
 //! Invariant: for each table, found = imported + skipped.
 

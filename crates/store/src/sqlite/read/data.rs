@@ -24,10 +24,11 @@ enum Segment {
         owner: [u8; 16],
         /// State of the owner is visible up to this event.
         bound: i64,
-        /// The session that reads, or that opened the line below. State it wrote on this line is visible too.
-        guest: [u8; 16],
-        /// State of the guest is visible up to this event.
-        guest_bound: i64,
+        /// The session that opened the line below, or the reading session at the end of the path. State that it wrote
+        /// on this line is visible too.
+        child_owner: [u8; 16],
+        /// State of `child_owner` is visible up to this event.
+        child_bound: i64,
     },
     /// The root, before the first message.
     Root { owner: [u8; 16], bound: i64 },
@@ -48,13 +49,13 @@ impl Segment {
     /// Returns the nearest visible row of `key`.
     fn nearest(&self, connection: &Connection, key: &str) -> Result<Option<StateRowRef>, StoreError> {
         match self {
-            Self::Line { line, to, owner, bound, guest, guest_bound } => query_one(
+            Self::Line { line, to, owner, bound, child_owner, child_bound } => query_one(
                 connection,
                 "SELECT id, version, value IS NOT NULL FROM session_state
                  WHERE line = ?1 AND key = ?2 AND pos <= ?3 AND (aside = 0 OR pos = ?3)
                    AND (session_id = ?4 AND seq <= ?5 OR session_id = ?6 AND session_id <> ?4 AND seq <= ?7)
                  ORDER BY pos DESC, version DESC LIMIT 1",
-                params![line, key, to, owner, bound, guest, guest_bound],
+                params![line, key, to, owner, bound, child_owner, child_bound],
                 state_row_ref,
             ),
             Self::Root { owner, bound } => query_one(
@@ -96,7 +97,7 @@ fn visit_segments(
 ) -> Result<(), StoreError> {
     let reader = session.bytes();
     let (mut next, mut owner, mut bound) = (at, reader, UNBOUNDED);
-    let (mut guest, mut guest_bound) = (reader, UNBOUNDED);
+    let (mut child_owner, mut child_bound) = (reader, UNBOUNDED);
     let mut first = true;
     while let Some(point) = next {
         let sql = "SELECT parent_line, parent_pos, coalesce(opened_by, session_id), opened_seq FROM lines WHERE line = ?1";
@@ -111,10 +112,17 @@ fn visit_segments(
             bound = seq_before_creation(connection, reader)?;
         }
         first = false;
-        if visit(&Segment::Line { line: point.line.0, to: point.pos, owner, bound, guest, guest_bound })? {
+        if visit(&Segment::Line {
+            line: point.line.0,
+            to: point.pos,
+            owner,
+            bound,
+            child_owner,
+            child_bound,
+        })? {
             return Ok(());
         }
-        (guest, guest_bound, bound) = (owner, bound, bound.min(opened_seq));
+        (child_owner, child_bound, bound) = (owner, bound, bound.min(opened_seq));
         next = parent;
     }
     visit(&Segment::Root { owner, bound }).map(drop)

@@ -65,7 +65,7 @@ pub(in super::super) fn delegated_usage(
            WHERE child_session <> ?1"
     );
     let used = query_all(connection, sql, [session.bytes()], |columns| {
-        // Nobody knows what a deleted run has used.
+        // The usage of a deleted run is unknown.
         let exists = columns.peek::<Option<[u8; 16]>>()?.is_some();
         if exists { Ok(run(columns)?.usage) } else { Ok(Usage::UNKNOWN) }
     })?;

@@ -1,4 +1,4 @@
-//! Reads the message tree: paths, strands, leaves, children and pages.
+//! Reads the message tree: paths, lines, leaves, children and pages.
 
 use mainspring_core::tree::{Inherited, TreeView, leaf as leaf_of, ranges};
 use mainspring_core::{Line, LineId, MessageId, Point, Range, SessionId};
@@ -62,8 +62,8 @@ pub(in super::super) fn message_get(
     Ok(view.contains(point)?.then_some((found, Some(line))))
 }
 
-/// Lists the ids in `page` of messages that `session` sees. Reads no content, so that a damaged message of another session
-/// is not in the way.
+/// Lists the ids in `page` of messages that `session` sees. Reads no content, so that a damaged message of another
+/// session does not fail the search.
 pub(super) fn message_ids(
     connection: &Connection,
     session: SessionId,
@@ -96,20 +96,21 @@ pub(in super::super) fn lines_to_root(
     from: LineId,
     limit: usize,
 ) -> Result<Vec<SessionLine>, StoreError> {
-    let lines = concat!("SELECT ", line_columns!(), ", session_id = ?2 FROM lines WHERE line = ?1");
+    let select_line = concat!("SELECT ", line_columns!(), ", session_id = ?2 FROM lines WHERE line = ?1");
     let cursors = "SELECT pos, to_line FROM cursors WHERE session_id = ?1 AND line = ?2";
     let session = session.bytes();
-    let mut strands = vec![];
+    let mut lines = vec![];
     let mut next = Some(from);
-    while let Some(id) = next.filter(|_| strands.len() < limit) {
-        let found = query_one(connection, lines, params![id.0, session], |row| Ok((line(row)?, row.get()?)))?;
+    while let Some(id) = next.filter(|_| lines.len() < limit) {
+        let found =
+            query_one(connection, select_line, params![id.0, session], |row| Ok((line(row)?, row.get()?)))?;
         let (line, own) = found.ok_or_else(|| missing_line(id))?;
         let cursor = |row: &mut Columns<'_>| Ok((row.get()?, LineId(row.get()?)));
         let cursors = query_all(connection, cursors, params![session, id.0], cursor)?;
-        strands.push(SessionLine { line, own, cursors: cursors.into_iter().collect() });
+        lines.push(SessionLine { line, own, cursors: cursors.into_iter().collect() });
         next = line.parent.map(|parent| parent.line);
     }
-    Ok(strands)
+    Ok(lines)
 }
 
 pub(in super::super) fn leaf(

@@ -1,4 +1,4 @@
-//! Takes damaged rows from a backup that has them as they were.
+//! Replaces damaged rows with the intact rows of a backup.
 
 use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension, Result, params_from_iter};
@@ -17,8 +17,8 @@ struct Table {
     columns: &'static str,
     /// The parts of the columns, each with its checksum.
     parts: &'static [&'static Layout],
-    /// The condition that the row `m` has not changed since it was backed up as `b`. It must not need the damaged column
-    /// only, since that may be any.
+    /// The condition that the row `m` has not changed since it was backed up as `b`. It must not depend on a single
+    /// column, since any column may be the damaged one.
     unchanged: &'static str,
 }
 
@@ -105,7 +105,7 @@ const TABLES: [Table; 12] = [
         parts: &[&checksum::ATTEMPT],
         unchanged: SAME_ATTEMPT,
     },
-    // Steps and artifacts are written once, digests replaced by others of another time.
+    // Steps and artifacts are written once. A digest that replaces another one has another time.
     Table {
         name: "steps",
         key: &["run_id", "step_no", "step_id"],
