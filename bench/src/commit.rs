@@ -61,7 +61,7 @@ async fn sessions(store: &SqliteStore, builder: &Builder) -> Vec<Fence> {
     for _ in 0..TASKS {
         let session: Session = builder.session();
         let fence = store.lease_take(session.id, builder.ids.node()).await.unwrap();
-        let rows = vec![Row::Session(Box::new(session))];
+        let rows = vec![Row::Session(Arc::new(session))];
         let commit = Commit { fence, events: vec![], rows };
         store.commit(Arc::new(commit)).await.unwrap();
         fences.push(fence);
@@ -78,7 +78,7 @@ fn commits(builder: &Builder, fence: Fence, round: u32) -> Vec<Arc<Commit>> {
         let succeeded = Body::RunSucceeded { close: Close::default() };
         let events =
             vec![builder.event(run.id, None, queued), builder.event(run.id, Some(attempt.id), succeeded)];
-        let rows = vec![Row::Run(Box::new(run)), Row::Attempt(Box::new(attempt))];
+        let rows = vec![Row::Run(Arc::new(run)), Row::Attempt(Box::new(attempt))];
         Arc::new(Commit { fence, events, rows })
     };
     (1..=COMMITS_PER_TASK as u32).map(commit).collect()

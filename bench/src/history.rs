@@ -51,6 +51,7 @@ impl Builder {
             system_prompt: None,
             model_options: None,
             metadata: json!({}),
+            rules: vec![],
             tip: None,
             tip_message: None,
             version: 1,
@@ -154,12 +155,12 @@ impl Builder {
                 self.turn(&mut commit, &mut session, line.id, turn);
             }
             commit.rows.push(Row::Line(Line { end: last * 2, ..line }));
-            commit.rows.push(Row::Session(Box::new(session.clone())));
+            commit.rows.push(Row::Session(Arc::new(session.clone())));
             store.commit(Arc::new(commit)).await.unwrap();
         }
         if turns == 0 {
             let mut commit = empty(fence);
-            commit.rows.push(Row::Session(Box::new(session.clone())));
+            commit.rows.push(Row::Session(Arc::new(session.clone())));
             store.commit(Arc::new(commit)).await.unwrap();
         }
         session.id
@@ -185,7 +186,7 @@ impl Builder {
         session.version += 1;
         commit.rows.push(Row::Message(prompt, Some(point(turn * 2))));
         commit.rows.push(Row::Message(answer, Some(point(turn * 2 + 1))));
-        commit.rows.push(Row::Run(Box::new(run)));
+        commit.rows.push(Row::Run(Arc::new(run)));
         commit.rows.push(Row::Attempt(Box::new(attempt)));
     }
 

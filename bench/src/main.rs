@@ -24,6 +24,7 @@ mod delta;
 mod history;
 mod http;
 mod model;
+mod owners;
 mod raw;
 mod replay;
 mod soak;
@@ -52,7 +53,7 @@ const CHILDREN: [(&str, ChildMain); 4] = [
 /// Benchmarks that run only when named: they take long and use nearly the whole machine.
 const ONLY_WHEN_NAMED: [(&str, Benchmark); 1] = [("soak", soak::measure)];
 
-const BENCHMARKS: [(&str, Benchmark); 11] = [
+const BENCHMARKS: [(&str, Benchmark); 12] = [
     ("commit", commit::measure),
     ("turn", turn::measure),
     ("tree", tree::measure),
@@ -62,6 +63,7 @@ const BENCHMARKS: [(&str, Benchmark); 11] = [
     ("replay", replay::measure),
     ("start", start::measure),
     ("confine", confine::measure),
+    ("owners", owners::measure),
     ("http", http::measure),
     ("stdio", stdio::measure),
 ];

@@ -90,7 +90,7 @@ fn replay_by_hand(connection: &Connection, session: SessionId) {
 
 async fn tip(store: &SqliteStore, session: SessionId) {
     let loaded = store.session_load(session).await.unwrap().unwrap();
-    let path = store.path(loaded.session.tip.unwrap(), None, TIP_MESSAGES).await.unwrap();
+    let path = store.path(loaded.session.tip.unwrap(), None, TIP_MESSAGES).await.unwrap().items;
     assert_eq!(path.len(), TIP_MESSAGES);
 }
 

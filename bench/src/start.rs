@@ -61,7 +61,7 @@ pub(crate) async fn fill(store: &Arc<SqliteStore>) {
                 tokio::spawn(async move {
                     let session = builder.session();
                     let fence = store.lease_take(session.id, builder.ids.node()).await.unwrap();
-                    let rows = vec![Row::Session(Box::new(session))];
+                    let rows = vec![Row::Session(Arc::new(session))];
                     let commit = Commit { fence, events: vec![], rows };
                     store.commit(Arc::new(commit)).await.unwrap();
                 })

@@ -148,7 +148,7 @@ async fn build(builder: &Builder, store: &dyn Store, shape: Shape, random: &mut 
         session.tip_message = messages.last().map(|(id, ..)| *id);
         rows.insert(0, Row::Line(line));
         rows.extend(parent.map(|parent| Row::Cursor(parent, Some(line.id))));
-        rows.push(Row::Session(Box::new(Session { ..session.clone() })));
+        rows.push(Row::Session(Arc::new(Session { ..session.clone() })));
         store.commit(Arc::new(Commit { fence, events: vec![], rows })).await.unwrap();
     }
     let messages: Vec<_> = messages.into_iter().map(|(id, role, _)| (id, role)).collect();

@@ -39,8 +39,16 @@ pub(crate) fn store(path: &Path) -> Arc<SqliteStore> {
 }
 
 pub(crate) async fn kernel(store: Arc<SqliteStore>) -> Kernel {
-    let options =
-        Options { adapter: adapter::ANSWER.into(), idle_unload_ms: 60 * 60 * 1_000, ..Options::default() };
+    start(store, Options::default()).await
+}
+
+/// A kernel of a server that acts for an owner of its own, so that all others share it.
+pub(crate) async fn shared_kernel(store: Arc<SqliteStore>) -> Kernel {
+    start(store, Options { owner: Some("server".into()), ..Options::default() }).await
+}
+
+async fn start(store: Arc<SqliteStore>, options: Options) -> Kernel {
+    let options = Options { adapter: adapter::ANSWER.into(), idle_unload_ms: 60 * 60 * 1_000, ..options };
     let adapters: Vec<Arc<dyn Adapter>> = adapter::all();
     Kernel::start(store, adapters, options, Clock::system(), Ids::system()).await.unwrap()
 }

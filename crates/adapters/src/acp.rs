@@ -51,6 +51,9 @@ pub struct AcpOptions {
     pub ask_mode: Option<String>,
     /// The MCP servers of its sessions by name, or the reason why one cannot be used.
     pub mcp: Vec<(String, Result<McpServer, String>)>,
+    /// The rules of the server and of owners: agents are offered the client features that these or the adapter's own rules
+    /// can allow.
+    pub other_rules: Vec<Rule>,
 }
 
 /// The Agent Client Protocol, version 1.

@@ -20,6 +20,7 @@ use mainspring_kernel::adapter::{
     Adapter, AttemptHandle, Capabilities, Death, Dispatch, End, Executed, HandleError, Login, RestartBehavior,
 };
 use mainspring_kernel::clock::Clock;
+use mainspring_kernel::kernel::is_path;
 use mainspring_kernel::policy::Rule;
 use mainspring_kernel::tasks::Tasks;
 use parking_lot::Mutex;
@@ -168,7 +169,10 @@ impl<D: Dialect> Driver<D> {
             supervision: options.supervision,
             endpoint: None,
             sandbox: Some(ProcessSandbox {
-                options: self.sandbox.clone(),
+                options: match &key.reach {
+                    Some(reach) => Arc::new(self.sandbox.within(reach)),
+                    None => self.sandbox.clone(),
+                },
                 profile: key.sandbox,
                 folder: key.cwd.clone(),
                 command: options.command.clone(),
@@ -226,6 +230,7 @@ impl<D: LoginDialect> Login for Driver<D> {
             cwd: self.options.cwd.clone(),
             arguments: self.dialect.arguments(permissions),
             sandbox: SandboxProfile::Off,
+            reach: None,
         };
         // A login belongs to no attempt; its process ends with it.
         let launch = Launch { name: "login".into(), ..self.launch(AttemptId::from_bytes([0; 16]), &key) };
@@ -244,11 +249,24 @@ impl<D: Dialect> Adapter for Driver<D> {
         &self.options.rules
     }
 
+    fn otherwise(&self) -> Vec<Rule> {
+        self.options.permissions.as_rules()
+    }
+
     fn check_profile(&self, profile: &str) -> Result<(), String> {
         // An adapter without profiles does not use the option at all.
         match self.options.profiles.is_empty() || self.options.profiles.contains_key(profile) {
             true => Ok(()),
             false => Err(self.unknown_profile(profile)),
+        }
+    }
+
+    fn check_native(&self, native: &str) -> Result<(), String> {
+        match D::NATIVE_IS_PATH && is_path(native) {
+            false => Ok(()),
+            true => Err(format!(
+                "the agent would open the file {native:?} as its session: sessions of this adapter are not adopted by path"
+            )),
         }
     }
 
@@ -273,6 +291,7 @@ impl<D: Dialect> Adapter for Driver<D> {
             uses_bindings: true,
             supports_authentication: D::login(self).is_some(),
             keeps_limits: false,
+            limits_tools: false,
             options: match self.options.profiles.is_empty() {
                 true => vec![RunOption::SystemPrompt, RunOption::Model],
                 false => vec![RunOption::SystemPrompt, RunOption::Model, RunOption::ModelProfile],

@@ -26,7 +26,8 @@ pub struct ProcessAdapter(Box<dyn driver::ProcessDriver>);
 impl ProcessAdapter {
     /// Creates an adapter for an agent that speaks the Agent Client Protocol.
     pub fn acp(options: AgentOptions, acp: AcpOptions, clock: Clock) -> Self {
-        let dialect = acp::Acp::new(&options.name, acp, &options.rules);
+        let offered: Vec<Rule> = options.rules.iter().chain(&acp.other_rules).cloned().collect();
+        let dialect = acp::Acp::new(&options.name, acp, &offered);
         Self(Box::new(driver::Driver::new(dialect, options, clock)))
     }
 
@@ -61,8 +62,16 @@ impl Adapter for ProcessAdapter {
         self.0.rules()
     }
 
+    fn otherwise(&self) -> Vec<Rule> {
+        self.0.otherwise()
+    }
+
     fn check_profile(&self, profile: &str) -> Result<(), String> {
         self.0.check_profile(profile)
+    }
+
+    fn check_native(&self, native: &str) -> Result<(), String> {
+        self.0.check_native(native)
     }
 
     async fn execute(&self, attempt: AttemptHandle) -> Executed {

@@ -69,6 +69,7 @@ impl Dialect for Pi {
     const STEERS: bool = true;
     const USAGE_REPORTS: UsageReports = UsageReports::Live;
     const KEEPS_CANCELLED: bool = true;
+    const NATIVE_IS_PATH: bool = true;
 
     fn login(_driver: &Driver<Self>) -> Option<&dyn Login> {
         // Pi takes its keys from its own configuration or its environment.

@@ -8,9 +8,9 @@ use std::future::Future;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use mainspring_core::{SandboxProfile, Time};
+use mainspring_core::{SandboxProfile, SandboxReach};
 use mainspring_kernel::adapter::Death;
-use mainspring_kernel::clock::Clock;
+use mainspring_kernel::clock::{Clock, Moment};
 use mainspring_kernel::tasks::Tasks;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -68,7 +68,8 @@ struct PoolState<W> {
     count: usize,
     /// Consecutive failed starts.
     failures: u32,
-    start_not_before: Time,
+    /// The end of the pause after a failed start.
+    start_not_before: Option<Moment>,
     closed: bool,
 }
 
@@ -76,7 +77,7 @@ struct IdleWorker<W> {
     worker: Arc<W>,
     key: WorkerKey,
     last_session: Option<LastSession>,
-    since: Time,
+    since: Moment,
 }
 
 impl<W> IdleWorker<W> {
@@ -100,6 +101,8 @@ pub(crate) struct WorkerKey {
     pub(crate) arguments: &'static [&'static str],
     /// The confinement, which cannot change while the process runs.
     pub(crate) sandbox: SandboxProfile,
+    /// The reach of the run's parent, which bounds that of the process; `None` if it has the adapter's own.
+    pub(crate) reach: Option<SandboxReach>,
 }
 
 /// The native session a worker served last.
@@ -115,8 +118,8 @@ pub(crate) struct LastSession {
 /// The next step of [`Pool::acquire`].
 enum AcquireStep<W> {
     Take(IdleWorker<W>),
-    /// Start a worker, not before this time.
-    Start(Time),
+    /// Start a worker, not before this moment.
+    Start(Option<Moment>),
     Wait,
     Closed,
 }
@@ -134,8 +137,7 @@ pub(crate) struct Lease<W: PooledWorker> {
 
 impl<W: PooledWorker> Pool<W> {
     pub(crate) fn new(options: PoolOptions, clock: Clock, tasks: Tasks) -> Self {
-        let state =
-            PoolState { idle: vec![], count: 0, failures: 0, start_not_before: Time(0), closed: false };
+        let state = PoolState { idle: vec![], count: 0, failures: 0, start_not_before: None, closed: false };
         Self(Arc::new(PoolInner { state: Mutex::new(state), changed: Notify::new(), options, clock, tasks }))
     }
 
@@ -165,7 +167,9 @@ impl<W: PooledWorker> Pool<W> {
         };
         // Frees the slot if this future is dropped during the start.
         let slot = StartSlot { pool: self, filled: false };
-        self.0.clock.sleep_until(not_before).await;
+        if let Some(not_before) = not_before {
+            self.0.clock.sleep_until_moment(not_before).await;
+        }
         let started = start().await;
         let mut state = self.0.state.lock();
         match started {
@@ -177,7 +181,7 @@ impl<W: PooledWorker> Pool<W> {
             }
             Err(error) => {
                 let pause = self.0.options.backoff_ms.saturating_mul(1 << state.failures.min(16));
-                state.start_not_before = self.0.clock.now().plus(pause.min(MAX_BACKOFF_MS));
+                state.start_not_before = Some(self.0.clock.moment().plus(pause.min(MAX_BACKOFF_MS)));
                 state.failures += 1;
                 drop(state);
                 Err(error)
@@ -276,12 +280,12 @@ impl<W: PooledWorker> Pool<W> {
     }
 
     /// Stops a worker if it stays idle for the configured time.
-    fn stop_when_idle(&self, worker: &Arc<W>, since: Time) {
+    fn stop_when_idle(&self, worker: &Arc<W>, since: Moment) {
         let (pool, worker) = (self.clone(), Arc::downgrade(worker));
         self.0.tasks.spawn(async move {
             let due = since.plus(pool.0.options.idle_ms);
             tokio::select! {
-                () = pool.0.clock.sleep_until(due) => {}
+                () = pool.0.clock.sleep_until_moment(due) => {}
                 () = pool.0.tasks.stopping() => return,
             }
             let mut state = pool.0.state.lock();
@@ -366,7 +370,7 @@ impl<W: PooledWorker> Lease<W> {
             let stale = state.idle.iter_mut().filter(|idle| idle.served_last(&served.native));
             stale.for_each(|idle| idle.last_session = None);
         }
-        let since = pool.0.clock.now();
+        let since = pool.0.clock.moment();
         let key = std::mem::take(&mut self.key);
         state.idle.push(IdleWorker { worker: worker.clone(), key, last_session: served, since });
         drop(state);

@@ -14,7 +14,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use mainspring_core::{Enforcement, Failure, Sandbox, SandboxProfile};
+use mainspring_core::{Enforcement, Failure, Sandbox, SandboxProfile, SandboxReach};
 use mainspring_kernel::policy::Permissions;
 
 use crate::process::{Confinement, agent_variable};
@@ -110,11 +110,24 @@ impl SandboxOptions {
             abi: Some(abi),
             note: (!notes.is_empty()).then(|| notes.join("; ")),
             folder: None,
+            reach: Some(self.reach()),
         })
     }
 
-    /// Describes the restriction in a working folder that contains a folder which the agent may not write. Landlock
-    /// cannot exclude a folder from a rule for its parent, so every other entry gets a rule.
+    /// The configured reach of a confined agent.
+    pub(crate) fn reach(&self) -> SandboxReach {
+        let writable = self.writable.iter().map(|path| resolve(path).to_string_lossy().into_owned());
+        SandboxReach { writable: writable.collect(), ports: self.ports.clone() }
+    }
+
+    /// These options with no more than this reach.
+    pub(crate) fn within(&self, outer: &SandboxReach) -> Self {
+        let SandboxReach { writable, ports } = self.reach().within(outer);
+        Self { writable: writable.into_iter().map(PathBuf::from).collect(), ports, ..self.clone() }
+    }
+
+    /// The restriction of a working folder that contains a folder which the agent may not write. Landlock cannot exclude a
+    /// folder from a rule for its parent, so every other entry gets a rule.
     fn split_note(&self, profile: SandboxProfile, folder: &Path) -> Option<String> {
         let folder = resolve(folder);
         let excluded = self.hidden.iter().chain(&self.protected).map(|path| resolve(path));

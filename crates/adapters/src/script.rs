@@ -33,6 +33,7 @@ impl Adapter for ScriptAdapter {
         Capabilities {
             supports_cancellation: true,
             supports_tools: true,
+            limits_tools: true,
             supports_client_tools: true,
             usage_reports: UsageReports::Live,
             ..Capabilities::minimal(NAME)
@@ -139,6 +140,10 @@ impl Interpreter {
 
     /// Opens an endpoint for this process and streams its path.
     fn open_relay(&mut self) -> Result<(), Interrupted> {
+        let key = self.attempt.assignment().run.options.key.as_deref();
+        // A relay serves all control tools.
+        key.map_or(Ok(()), |key| key.check_tool("relay"))
+            .map_err(|error| HandleError::Kernel(error.into()))?;
         let (attempt, tasks) = (&self.attempt, Tasks::default());
         let opened = Endpoint::open(NAME, Peers::Own, RelayOptions::default(), attempt, &tasks);
         let endpoint = opened.map_err(|error| HandleError::Kernel(Error::Invalid(error.to_string())))?;
@@ -214,6 +219,12 @@ impl Interpreter {
             let message = format!("the script has a tool of its own called {:?}", taken.name);
             return Ok(Some(End::failed(Failure::new("tool_name_taken", message), false)));
         }
+        let key = self.attempt.assignment().run.options.key.as_deref();
+        let listed = |call: &Call| key.map_or(Ok(()), |key| key.check_tool(&call.name));
+        if let Err(refusal) = calls.iter().try_for_each(listed) {
+            let error = Error::from(refusal);
+            return Ok(Some(End::failed(Failure::new(error.code(), error.to_string()), false)));
+        }
         let tool_use = |(id, call): (String, &Call)| Block::tool_use(id, &call.name, call.input.clone());
         let blocks = self.with_ids(index, calls).map(tool_use);
         let mut records = vec![Record::Message { blocks: blocks.collect(), usage: None }];
@@ -222,6 +233,7 @@ impl Interpreter {
             tool_use_id: id,
             name: call.name.clone(),
             input: None,
+            decided_by: None,
         }));
         self.attempt.record(records).await?;
         let (mut results, mut outcomes) = (vec![], vec![]);
@@ -250,6 +262,7 @@ impl Interpreter {
                 name: call.name.clone(),
                 input: call.input.clone(),
                 answered: false,
+                decided_by: None,
             })
             .collect();
         if client_calls.is_empty() {

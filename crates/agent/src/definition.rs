@@ -9,12 +9,12 @@ use std::time::SystemTime;
 use mainspring_core::limits::BadName;
 use mainspring_core::{AgentDefinition, AgentName, Cost, RunLimits, agent};
 use mainspring_kernel::policy::MAX_PATTERN_BYTES;
-use minijinja::{Environment, UndefinedBehavior};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::output::OutputSchema;
+use crate::template;
 
 /// The definition of sessions that name no other.
 pub const GENERALIST: &str = "mainspring.generalist@1";
@@ -127,7 +127,7 @@ impl Definition {
         agent::check_id(&record.id)
             .map_err(|_| "id: 1 to 128 letters, digits, dots, underscores and hyphens".to_owned())?;
         if let Some(system) = &record.system {
-            environment().template_from_str(system).map_err(|error| format!("system: {error:#}"))?;
+            template::check(system).map_err(|error| format!("system: {error}"))?;
         }
         if record.result_bytes.is_some_and(|bytes| bytes < MIN_RESULT_BYTES) {
             return Err(format!("result_bytes: at least {MIN_RESULT_BYTES}"));
@@ -179,20 +179,17 @@ impl Definition {
         format!("{}@{}", self.id, self.version)
     }
 
-    /// Returns true if the system prompt uses state.
+    /// Returns true if the system prompt may use state.
     pub fn reads_state(&self) -> bool {
-        let Some(system) = &self.system else { return false };
-        let environment = environment();
-        let template = environment.template_from_str(system);
-        template.is_ok_and(|template| template.undeclared_variables(false).contains("state"))
+        // A prompt that mentions the word in its text reads the state in vain.
+        self.system.as_ref().is_some_and(|system| system.contains('{') && system.contains("state"))
     }
 
     /// Renders the system prompt with `context`.
-    pub fn render_system(&self, context: &impl Serialize) -> Result<Option<String>, String> {
+    pub fn render_system(&self, context: &Value) -> Result<Option<String>, String> {
         let Some(system) = &self.system else { return Ok(None) };
-        let text = environment()
-            .render_str(system, minijinja::value::Serde(context))
-            .map_err(|error| format!("{error:#}"))?;
+        let text = template::render(system, context)
+            .map_err(|error| format!("the system prompt of the agent {}: {error}", self.name()))?;
         Ok(Some(text))
     }
 }
@@ -254,14 +251,6 @@ pub fn to_toml(record: &AgentDefinition) -> Option<String> {
     };
     let toml = toml::to_string_pretty(&file).ok()?;
     from_toml(&toml).is_ok_and(|parsed| parsed == *record).then_some(toml)
-}
-
-/// Limits the run time of templates and renders undefined variables as empty.
-fn environment() -> Environment<'static> {
-    let mut environment = Environment::new();
-    environment.set_undefined_behavior(UndefinedBehavior::Chainable);
-    environment.set_fuel(Some(100_000));
-    environment
 }
 
 /// An entry of the list of definitions: valid, or the error in its file.

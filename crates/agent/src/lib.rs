@@ -8,6 +8,7 @@ pub mod native;
 pub mod output;
 pub mod price;
 pub mod provider;
+pub mod template;
 pub mod tool;
 pub mod window;
 

@@ -19,7 +19,7 @@ use mainspring_core::{AttemptId, Failure, Fidelity, RunLimits, RunOption, UsageR
 use mainspring_kernel::adapter::{
     Adapter, AttemptHandle, Capabilities, Death, Dispatch, End, Executed, HandleError, RestartBehavior,
 };
-use mainspring_kernel::policy::Rule;
+use mainspring_kernel::policy::{Rule, own_tools_rules};
 
 use crate::definition::Definitions;
 use crate::hooks::{HookContext, Hooks, NoHooks};
@@ -172,6 +172,10 @@ impl Adapter for NativeAdapter {
         &self.options.rules
     }
 
+    fn otherwise(&self) -> Vec<Rule> {
+        own_tools_rules()
+    }
+
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             adapter: NAME.into(),
@@ -189,6 +193,7 @@ impl Adapter for NativeAdapter {
             uses_bindings: false,
             supports_authentication: false,
             keeps_limits: true,
+            limits_tools: true,
             usage_reports: UsageReports::Live,
             options: RunOption::ALL.to_vec(),
             sandbox: None,

@@ -26,6 +26,10 @@ pub struct Capabilities {
     pub supports_artifact_emission: bool,
     /// Runs use tools.
     pub supports_tools: bool,
+    /// The agents call no tools but those that the key of a run lists. A key with such a list uses no adapter with tools
+    /// that lacks this.
+    #[serde(default)]
+    pub limits_tools: bool,
     /// Runs can call tools that their caller declares and executes.
     pub supports_client_tools: bool,
     /// A prompt can join a run at a step boundary.
@@ -65,6 +69,7 @@ impl Capabilities {
             supports_model_switching: false,
             supports_artifact_emission: false,
             supports_tools: false,
+            limits_tools: false,
             supports_client_tools: false,
             supports_steering: false,
             restart_behavior: RestartBehavior::AttemptsOrphaned,

@@ -15,7 +15,11 @@ pub struct EventsQuery {
     /// The number of events in a page; 50 if not given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<usize>,
-    /// Whether the stream of a session keeps the session in memory; a run's stream never does.
+    /// The `Mainspring-History` of the answer in which `after` was read. If the position is not of that history, because an
+    /// older copy of the state directory has replaced it, the stream begins with a reset, and a page is refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub history: Option<String>,
+    /// Decides if the stream of a session keeps the session in memory; a run's stream never does.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", param(inline))]
     pub mode: Option<SubscriptionMode>,
@@ -24,7 +28,7 @@ pub struct EventsQuery {
 impl EventsQuery {
     /// Selects a page of events after a position.
     pub fn after(position: Position, limit: Option<usize>) -> Self {
-        Self { after: Some(position.to_string()), limit, mode: None }
+        Self { after: Some(position.to_string()), limit, ..Self::default() }
     }
 }
 
@@ -53,6 +57,10 @@ pub struct OwnerEventsQuery {
     /// The number of events in a page; 50 if not given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<usize>,
+    /// The `Mainspring-History` of the answer in which `after` was read. If the position is not of that history, because an
+    /// older copy of the state directory has replaced it, it is refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub history: Option<String>,
     /// Only events whose types begin with one of these words, for example `run,attempt`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", param(pattern = "^[a-z]+(,[a-z]+)*$"))]

@@ -10,9 +10,9 @@ use serde_json::Value;
 
 use crate::control::ControlTool;
 use crate::{
-    AcceptedRun, Agent, BindingAdoption, CancelOutcome, Capabilities, CaughtUp, ClosedSession, Compacted,
-    Compaction, Delegate, Delegated, DelegationView, FeedSnapshot, Fork, FoundIds, Health, HostCall,
-    HostCallAnswered, HostCallResult, KeptForForks, ListedSession, LiveChange, Login, MadeKey, Me,
+    AcceptedRun, Agent, AuditRecord, BindingAdoption, CancelOutcome, Capabilities, CaughtUp, ClosedSession,
+    Compacted, Compaction, Delegate, Delegated, DelegationView, FeedSnapshot, Fork, FoundIds, Health,
+    HostCall, HostCallAnswered, HostCallResult, KeptForForks, ListedSession, LiveChange, Login, MadeKey, Me,
     MessageView, Navigation, NewKey, OpenedSession, Page, PageSecret, Problem, Prompt, RetryOptions,
     RunDelegations, SearchHit, SessionAdopted, SessionAdoption, SessionPatch, SessionTarget, SessionUsage,
     Snapshot, StoreNotice, Thought, Ticket, TicketRedemption, TreeNode, WaitAnswer,
@@ -88,6 +88,7 @@ to_json![
     Page<Arc<Message>>,
     Page<Artifact>,
     Page<Attempt>,
+    Page<AuditRecord>,
     Page<Binding>,
     Page<Event>,
     Page<Grant>,

@@ -1,6 +1,6 @@
 //! API keys.
 
-use mainspring_core::{AccessRole, ApiKey, Time};
+use mainspring_core::{AccessRole, ApiKey, Cost, Time};
 use serde::{Deserialize, Serialize};
 
 /// A key to create.
@@ -30,6 +30,23 @@ pub struct NewKey {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(max_items = 64))]
     pub folders: Option<Vec<String>>,
+    /// The adapters that the key's holder may use; those of the caller's key if not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(max_items = 256))]
+    pub adapters: Option<Vec<String>>,
+    /// The models and model profiles that the key's holder may use; those of the caller's key if not given. With it, a run
+    /// must name one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(max_items = 256))]
+    pub models: Option<Vec<String>>,
+    /// The tools that agents of the key's holder may call; those of the caller's key if not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(max_items = 256))]
+    pub tools: Option<Vec<String>>,
+    /// The cost in US dollars that the key's runs may have in a day of UTC; any if not given.
+    #[serde(default, rename = "spendPerDayUsd", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<f64>, minimum = 0.0))]
+    pub spend_per_day: Option<Cost>,
 }
 
 /// A created key.

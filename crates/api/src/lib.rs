@@ -13,6 +13,7 @@
 mod adapter;
 mod agent;
 mod artifact;
+mod audit;
 mod binding;
 pub mod control;
 mod delegation;
@@ -37,6 +38,7 @@ mod tree;
 pub use adapter::{Capabilities, Health, Login, RestartBehavior};
 pub use agent::{Agent, AgentListQuery, AgentScope, NewAgent};
 pub use artifact::{ArtifactListQuery, ArtifactQuery};
+pub use audit::{AuditActor, AuditKind, AuditListQuery, AuditOrigin, AuditRecord};
 pub use binding::{BindingAdoption, BindingListQuery, SessionAdopted, SessionAdoption};
 pub use delegation::{Delegate, Delegated, DelegationView, RunDelegations};
 pub use event::{CaughtUp, EventsQuery, OwnerEventsQuery, StoreNotice, SubscriptionMode, Thought};

@@ -6,8 +6,8 @@
 
 use mainspring_core::{
     AgentDefinition, Answer, Approval, ApprovalAnswer, ApprovalScope, ArtifactId, Block, ClientResult,
-    ClientTool, Cost, ExternalRef, FileLocation, LegacyAlias, MessageId, Place, RunLimits, RunOptions,
-    SandboxProfile, SuppliedResult,
+    ClientTool, Cost, ExternalRef, FileLocation, KeyLists, LegacyAlias, MessageId, Place, RunLimits,
+    RunOptions, SandboxProfile, SandboxReach, SuppliedResult,
 };
 use serde::de::{DeserializeOwned, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -93,6 +93,12 @@ pub(crate) struct OptionsForm {
     sandbox: Option<SandboxProfile>,
     #[serde(skip)]
     denied: Vec<String>,
+    #[serde(skip)]
+    bounds: Vec<Vec<String>>,
+    #[serde(skip)]
+    sandbox_reach: Option<SandboxReach>,
+    #[serde(skip)]
+    key: Option<Box<KeyLists>>,
 }
 
 #[derive(Deserialize)]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mainspring_core::{
-    ExternalRef, LegacyAlias, Message, MessageId, Position, Run, RunOptions, Session, SessionId,
+    Damage, ExternalRef, LegacyAlias, Message, MessageId, Position, Run, RunOptions, Session, SessionId,
     SessionStatus, Usage, Visibility,
 };
 use serde::{Deserialize, Serialize};
@@ -75,6 +75,10 @@ pub struct SessionTarget {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(value_type = Option<Object>))]
     pub model_options: Option<Map<String, Value>>,
+    /// The rules about what a new session's agents may do, tried after those of the server, the owner, the adapter and the
+    /// agent definition.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rules: Vec<String>,
     /// Creates the session: true, or the key it gets, which must be free.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub new: Option<NewName>,
@@ -250,6 +254,10 @@ pub struct SessionPatch {
     #[serde(default, deserialize_with = "crate::present_or_null", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(value_type = Option<Object>))]
     pub metadata: Option<Option<Value>>,
+    /// The rules about what the session's agents may do; replaces all of them, null removes them.
+    #[serde(default, deserialize_with = "crate::present_or_null", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<Vec<String>>))]
+    pub rules: Option<Option<Vec<String>>>,
 }
 
 /// The forks that keep messages of a deleted session.
@@ -307,6 +315,10 @@ pub struct Snapshot {
     pub partial: Vec<OpenText>,
     /// The current position of the session's event stream.
     pub position: Position,
+    /// Damaged messages: their index is that among `messages`, or their number if the message is one of `pending`.
+    /// Absent if there is none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub damaged: Vec<Damage>,
 }
 
 /// The usage of a session: of all its runs, including those on abandoned branches, and of the runs that they

@@ -278,6 +278,9 @@ impl Conversation<'_, '_> {
         let snapshot = self.connection.request(async |client| client.session_snapshot(&name).await).await?;
         self.position = snapshot.position;
         if !self.context.output.json && self.interactive {
+            for damage in &snapshot.damaged {
+                self.screen.print_note(&format!("damaged: {}", damage.message))?;
+            }
             if let Some(prompt) = turn::last_prompt(&snapshot.messages) {
                 let line = wrap::one_line(&prompt.text(), 400);
                 self.screen.print_line(&format!("› {line}"), DIM)?;

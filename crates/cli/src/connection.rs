@@ -131,7 +131,10 @@ impl<'a> Connection<'a> {
             let key = context.key.as_deref().ok_or_else(|| {
                 CliError::bad_request(format!("{url} needs a key: set MAINSPRING_KEY or pass --key"))
             })?;
-            let client = Client::over_tcp(url, key)?;
+            let client = match &context.config().tls_ca {
+                Some(ca) => Client::over_tls(url, key, ca)?,
+                None => Client::over_tcp(url, key)?,
+            };
             return Ok(Self { context, purpose, client, local: None, omi_offer: None });
         }
         let clock = Clock::system();

@@ -68,6 +68,7 @@ impl From<Error> for CliError {
         let exit = match &error {
             Error::NotFound { .. } => Exit::NotFound,
             Error::Invalid(_)
+            | Error::UnsafeName { .. }
             | Error::TooLarge { .. }
             | Error::UnknownAdapter { .. }
             | Error::Unsupported { .. }
@@ -91,15 +92,21 @@ impl From<Error> for CliError {
             Error::Forbidden(_)
             | Error::NoLiveAttempt
             | Error::FolderNotAllowed(_)
+            | Error::NotListed(_)
+            | Error::SpendLimit { .. }
             | Error::Changed { .. } => Exit::Refused,
             Error::LoginFailed { .. } | Error::TooDeep { .. } | Error::WouldDeadlock(_) => Exit::Refused,
             Error::Overloaded { .. }
+            | Error::QuotaReached { .. }
+            | Error::ShareReached { .. }
             | Error::AdapterFull { .. }
             | Error::TooManyChildren { .. }
             | Error::ShuttingDown => Exit::Unavailable,
-            Error::StoreFull(_) | Error::Unavailable(_) | Error::StoreLost(_) | Error::Corrupt(_) => {
-                Exit::Unavailable
-            }
+            Error::StoreFull(_)
+            | Error::AuditFailed(_)
+            | Error::Unavailable(_)
+            | Error::StoreLost(_)
+            | Error::Corrupt(_) => Exit::Unavailable,
         };
         Self { exit, code: error.code().into(), message: error.to_string(), retryable: error.is_retryable() }
     }

@@ -24,7 +24,7 @@ fn format_line(event: &Event, text: &str) -> String {
     let style = match &event.body {
         Body::RunSucceeded { .. } => GREEN,
         Body::RunFailed { .. } | Body::RunTimedOut { .. } | Body::RunOrphaned { .. } => RED,
-        Body::AttemptFailed { .. } | Body::ToolFailed { .. } => RED,
+        Body::AttemptFailed { .. } | Body::ToolFailed { .. } | Body::EventDamaged { .. } => RED,
         Body::InputRequested { .. } | Body::ApprovalRequested { .. } | Body::ToolsRequested { .. } => YELLOW,
         _ => super::output::PLAIN,
     };
@@ -52,6 +52,11 @@ fn describe(body: &Body) -> String {
         Body::BindingCreated { adapter, generation, .. } => format!("generation {generation} of {adapter}"),
         Body::BindingStale { reason, .. } => one_line(reason),
         Body::MessageCompleted { message, .. } => describe_message(message),
+        Body::EventDamaged { event_type, message, .. } => {
+            format!("{} {}", event_type.as_deref().unwrap_or_default(), one_line(message))
+                .trim_start()
+                .to_owned()
+        }
         Body::ProgressUpdated { text } | Body::ToolUpdated { text, .. } => one_line(text),
         Body::ToolStarted { name, input, .. } => {
             format!("{name} {}", input.as_ref().map(Value::to_string).unwrap_or_default())

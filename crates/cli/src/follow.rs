@@ -255,6 +255,9 @@ impl RunPrinter<'_, '_> {
                 output.print_note(format_args!("{DIM}· will be retried{DIM:#}"))?;
             }
             Body::AttemptFailed { error, .. } => self.failure = Some(error.clone()),
+            Body::EventDamaged { message, .. } => {
+                output.print_note(format_args!("{RED}· damaged{RED:#}: {message}"))?;
+            }
             _ => {}
         }
         Ok(())

@@ -2,7 +2,7 @@
 
 use clap::Subcommand;
 use mainspring_client::{KeyListQuery, NewKey};
-use mainspring_core::{AccessRole, ApiKey, Time};
+use mainspring_core::{AccessRole, ApiKey, Cost, Time};
 use mainspring_kernel::clock::Clock;
 use serde_json::json;
 
@@ -34,6 +34,18 @@ pub(super) enum Key {
         /// Folder in which agents may work with this key; may be repeated [default: any for you, none for others]
         #[arg(long = "folder", value_name = "DIR")]
         folders: Vec<String>,
+        /// Adapter that the key may use; may be repeated [default: all]
+        #[arg(long = "adapter", value_name = "NAME")]
+        adapters: Vec<String>,
+        /// Model or model profile that the key may use; may be repeated [default: all]
+        #[arg(long = "model", value_name = "NAME")]
+        models: Vec<String>,
+        /// Tool that agents may call with this key; may be repeated [default: all]
+        #[arg(long = "tool", value_name = "NAME")]
+        tools: Vec<String>,
+        /// Cost in US dollars that the key's runs may have in a day of UTC [default: any]
+        #[arg(long, value_name = "USD", value_parser = parse_usd)]
+        spend_per_day: Option<Cost>,
     },
     /// List keys, newest first; secrets are not stored
     List {
@@ -51,6 +63,27 @@ pub(super) enum Key {
     },
 }
 
+fn parse_usd(text: &str) -> Result<Cost, String> {
+    let usd = text.parse().ok().filter(|usd: &f64| usd.is_finite() && *usd >= 0.0);
+    usd.map(Cost::from).ok_or_else(|| "an amount in US dollars, such as 5 or 0.50".into())
+}
+
+/// The limits of a key in one cell, such as `adapters: native; $5.000000 a day`.
+fn limits(key: &ApiKey) -> String {
+    let lists = [
+        ("folders", &key.folders),
+        ("adapters", &key.adapters),
+        ("models", &key.models),
+        ("tools", &key.tools),
+    ];
+    let lists = lists.into_iter().filter_map(|(name, list)| {
+        let list = list.as_ref()?;
+        Some(format!("{name}: {}", if list.is_empty() { "none".into() } else { list.join(" ") }))
+    });
+    let spend = key.spend_per_day.map(|cost| format!("{cost} a day"));
+    lists.chain(spend).collect::<Vec<_>>().join("; ")
+}
+
 fn parse_role(name: &str) -> Result<AccessRole, String> {
     AccessRole::from_name(name).ok_or_else(|| "one of admin, member, viewer".into())
 }
@@ -65,10 +98,32 @@ impl Key {
     async fn dispatch(self, context: &Context<'_>, connection: &mut Connection<'_>) -> Result<(), CliError> {
         let (output, now) = (context.output, Clock::system().now());
         match self {
-            Self::Create { name, owner, org, role, days, folders } => {
+            Self::Create {
+                name,
+                owner,
+                org,
+                role,
+                days,
+                folders,
+                adapters,
+                models,
+                tools,
+                spend_per_day,
+            } => {
                 let expires_at_ms = days.map(|days| now.plus(days * 24 * 60 * 60 * 1_000));
-                let folders = (!folders.is_empty()).then_some(folders);
-                let new = NewKey { name, owner_id: owner, org_id: org, role, expires_at_ms, folders };
+                let listed = |list: Vec<String>| (!list.is_empty()).then_some(list);
+                let new = NewKey {
+                    name,
+                    owner_id: owner,
+                    org_id: org,
+                    role,
+                    expires_at_ms,
+                    folders: listed(folders),
+                    adapters: listed(adapters),
+                    models: listed(models),
+                    tools: listed(tools),
+                    spend_per_day,
+                };
                 let created = connection.request(async |client| client.key_create(&new).await).await?;
                 if output.json {
                     return Ok(output.print_json(&created)?);
@@ -92,7 +147,10 @@ impl Key {
                 }
                 let count = keys.len();
                 let rows = keys.iter().map(|key| row(key, now)).collect();
-                output.print_table(&["key", "name", "owner", "org", "role", "created", "state"], rows)?;
+                output.print_table(
+                    &["key", "name", "owner", "org", "role", "created", "state", "limits"],
+                    rows,
+                )?;
                 Ok(output.print_limit_note(count, limit)?)
             }
             Self::Revoke { key, yes } => {
@@ -125,5 +183,6 @@ fn row(key: &ApiKey, now: Time) -> Vec<String> {
         key.role.to_string(),
         format_time(key.created_at),
         state,
+        limits(key),
     ]
 }

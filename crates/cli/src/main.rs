@@ -19,6 +19,7 @@ mod adapter;
 mod agent;
 mod approval;
 mod attach;
+mod audit;
 mod auth;
 mod backup;
 mod binding;
@@ -152,6 +153,8 @@ enum Command {
     /// List and revoke grants: recorded decisions to allow or deny
     #[command(subcommand)]
     Grant(grant::Grant),
+    /// Show the audit log: who did what, from where and with what outcome
+    Audit(audit::Audit),
     /// Create, list and revoke API keys
     #[command(subcommand)]
     Key(key::Key),
@@ -198,6 +201,7 @@ fn main() -> ExitCode {
         // A guard reads no configuration.
         return guard.execute();
     }
+    hide_memory();
     let output = Output::new(cli.global.json);
     let serves_host = matches!(cli.command, Command::Stdio(_));
     let outcome = match run_cli(cli, &output) {
@@ -211,6 +215,20 @@ fn main() -> ExitCode {
         }
     };
     ExitCode::from(outcome as u8)
+}
+
+/// Hides the memory and the variables of this process from other processes of the same user, and from core dumps: it may
+/// hold the token and keys of providers. A program that it starts is not hidden. Guards and the processes below them stay
+/// visible: mainspring recognises them by a variable.
+fn hide_memory() {
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+        if std::env::var_os(mainspring_adapters::process::MARK_VARIABLE).is_none() {
+            // Without it, the process works as well.
+            let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
+        }
+    }
 }
 
 /// Reports invalid arguments, as JSON with `--json`; also prints clap's help and version.
@@ -280,9 +298,17 @@ fn config_sources(global: &Global) -> Result<Sources, CliError> {
 
 fn init_logging(config: &Config) {
     let mut filter = tracing_subscriber::EnvFilter::new(&config.log);
-    // Requests to model providers, calls of tools and their answers contain keys and private text: never log them, whatever
-    // the filter says. rmcp also reports every client that disconnects as an error.
-    for quiet in ["genai=off", "rmcp=off", "h2=warn", "hyper=warn", "hyper_util=warn", "reqwest=warn"] {
+    // Requests to model providers, messages to agents, calls of tools and their answers contain keys and private text: never
+    // log them, whatever the filter says. rmcp also reports every client that disconnects as an error.
+    for quiet in [
+        "genai=off",
+        "rmcp=off",
+        "agent_client_protocol=warn",
+        "h2=warn",
+        "hyper=warn",
+        "hyper_util=warn",
+        "reqwest=warn",
+    ] {
         if let Ok(directive) = quiet.parse() {
             filter = filter.add_directive(directive);
         }
@@ -328,6 +354,7 @@ impl Context<'_> {
             Command::ModelServer(server) => server.execute(self).await,
             Command::Approval(approval) => Box::pin(approval.execute(self)).await,
             Command::Grant(grant) => Box::pin(grant.execute(self)).await,
+            Command::Audit(audit) => Box::pin(audit.execute(self)).await,
             Command::Key(key) => Box::pin(key.execute(self)).await,
             Command::Import(import) => Box::pin(import.execute(self)).await,
             Command::Config(config) => config.execute(self),

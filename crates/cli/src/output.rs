@@ -8,7 +8,7 @@ use std::time::Duration;
 use anstyle::AnsiColor;
 use comfy_table::{ContentArrangement, Table, presets};
 use indicatif::{ProgressBar, ProgressStyle};
-use mainspring_core::{RunStatus, Time, Usage};
+use mainspring_core::{Damage, RunStatus, Time, Usage};
 use mainspring_kernel::clock::Clock;
 use serde::Serialize;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
@@ -70,6 +70,13 @@ impl Output {
     pub(super) fn print_note_part(&self, text: impl Display) -> io::Result<()> {
         let mut out = anstream::stderr();
         ignore_broken_pipe(write!(out, "{}", safe(&text.to_string())).and_then(|()| out.flush()))
+    }
+
+    /// Names the damaged rows of a list on standard error.
+    pub(super) fn print_damaged(&self, damaged: &[Damage]) -> io::Result<()> {
+        damaged
+            .iter()
+            .try_for_each(|damage| self.print_note(format_args!("{RED}damaged{RED:#}: {}", damage.message)))
     }
 
     /// Shows a spinner with the text `what` until the guard is dropped; none without a terminal.

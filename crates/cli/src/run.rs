@@ -173,7 +173,10 @@ async fn list_runs(
     };
     let query = RunListQuery { session, status, limit: Some(limit), before: None };
     match connection.request(async |client| client.run_list(&query).await).await {
-        Ok(page) => print_runs(context, connection, &page.items, limit).await,
+        Ok(page) => {
+            context.output.print_damaged(&page.damaged)?;
+            print_runs(context, connection, &page.items, limit).await
+        }
         Err(error) => {
             let name = query.session.as_deref().unwrap_or_default();
             Err(suggest_session(connection, name, error).await)

@@ -90,8 +90,10 @@ async fn serve(context: &Context<'_>, node: &Node, address: SocketAddr) -> Resul
     let (config, output, kernel) = (context.config(), context.output, node.kernel());
     let server = Server::start(node, config, Some(address)).await?;
     let address = server.address().unwrap_or(address);
-    output.print_note(format_args!("serving http://{address} and {}", server.socket().path().display()))?;
-    if !address.ip().is_loopback() {
+    let scheme = if server.is_tls() { "https" } else { "http" };
+    output
+        .print_note(format_args!("serving {scheme}://{address} and {}", server.socket().path().display()))?;
+    if !address.ip().is_loopback() && !server.is_tls() {
         output.print_note(format_args!(
             "warning: other machines can reach {address} without TLS: put a TLS proxy in front and add its host to allowed_hosts"
         ))?;
@@ -121,7 +123,7 @@ async fn print_token(context: &Context<'_>, dir: &Path) -> Result<Exit, CliError
             token
         }
     };
-    context.output.print_line(token)?;
+    context.output.print_line(&*token)?;
     Ok(Exit::Done)
 }
 

@@ -81,12 +81,21 @@ impl Stdio {
             }
         };
         let served = serve_host(context, &mut connection, &mut keeper, &host, &clock).await;
-        // Open queries end with `shutting_down`. A host may no longer read that.
-        timeout(&clock, FINAL_LINES_TIMEOUT_MS, host.finish()).await;
         // Runs of others in this process get what is left of the time to drain.
         let drain_ms = context.config().drain_ms;
         let spent = served.as_ref().map_or(0, |left_at| clock.now().since(*left_at));
+        host.close();
+        let is_owner = connection.is_owner();
+        if is_owner {
+            keeper.give_up();
+        }
         connection.close_within(drain_ms.saturating_sub(spent)).await;
+        if is_owner {
+            // The runs that this process executed have ended with it. Their queries end with the result that is recorded.
+            timeout(&clock, FINAL_LINES_TIMEOUT_MS, host.followed()).await;
+        }
+        // Open queries end with `shutting_down`: their runs go on. A host may no longer read that.
+        timeout(&clock, FINAL_LINES_TIMEOUT_MS, host.finish()).await;
         served.map(|_| ())
     }
 

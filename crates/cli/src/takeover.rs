@@ -5,6 +5,7 @@
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 const TAKEOVER_FILE: &str = "mainspring.takeover";
@@ -16,7 +17,8 @@ impl Claim {
     /// Claims the directory; none if another `serve` has.
     pub(super) fn take(state_dir: &Path) -> io::Result<Option<Self>> {
         let path = state_dir.join(TAKEOVER_FILE);
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+        let file =
+            OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
         match file.try_lock() {
             Ok(()) => Ok(Some(Self(file))),
             Err(TryLockError::WouldBlock) => Ok(None),

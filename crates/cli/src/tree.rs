@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use mainspring_client::{Prompt, PromptContent, SessionTarget, TreeNode, TreeQuery};
-use mainspring_core::{Block, MessageId, Place, Role, SessionId};
+use mainspring_core::{Block, Damage, MessageId, Place, Role, Rows, SessionId};
 use mainspring_system::ids::Ids;
 
 use super::Context;
@@ -20,7 +20,9 @@ pub(super) async fn print_tree(
     session: &str,
     svg: Option<&Path>,
 ) -> Result<(), CliError> {
-    let (output, nodes) = (context.output, fetch_tree(connection, session).await?);
+    let output = context.output;
+    let nodes = fetch_tree(connection, session).await?;
+    output.print_damaged(&nodes.damaged)?;
     match svg {
         Some(file) => {
             std::fs::write(file, drawing::to_svg(&nodes)).map_err(|error| file_error(file, &error))?;
@@ -35,11 +37,15 @@ pub(super) async fn print_tree(
 pub(super) async fn fetch_tree(
     connection: &mut Connection<'_>,
     session: &str,
-) -> Result<Vec<TreeNode>, CliError> {
-    let (mut nodes, mut query): (Vec<TreeNode>, _) = (vec![], TreeQuery::default());
+) -> Result<Rows<TreeNode>, CliError> {
+    let (mut nodes, mut query) = (Rows::from(vec![]), TreeQuery::default());
     loop {
         let page = connection.request(async |client| client.session_tree(session, &query).await).await?;
-        nodes.extend(page.items);
+        let before = nodes.len();
+        nodes
+            .damaged
+            .extend(page.damaged.into_iter().map(|damage| Damage { index: damage.index + before, ..damage }));
+        nodes.items.extend(page.items);
         query.after = page.next.and_then(|next| next.parse().ok());
         if query.after.is_none() {
             return Ok(nodes);

@@ -2,6 +2,7 @@
 
 use clap::Args;
 use mainspring_kernel::Blobs;
+use mainspring_kernel::audit::AuditVerified;
 use mainspring_store::{SCHEMA_VERSION, SqliteView, StateDir};
 use serde::Serialize;
 
@@ -14,7 +15,7 @@ use mainspring::config::Config;
 #[derive(Args)]
 #[command(
     after_help = "Reads everything and changes nothing: the structure of the database, the checksums of rows, runs and messages \
-against their events, the trees of messages, and the bytes of artifacts against their hashes. Exit code 5 if something is wrong."
+against their events, the trees of messages, the bytes of artifacts against their hashes, and the chain of hashes of the audit log. Exit code 5 if something is wrong."
 )]
 pub(super) struct Verify {}
 
@@ -83,6 +84,10 @@ pub(super) async fn verify(config: &Config) -> Result<Vec<VerifiedPart>, CliErro
     let (checked, damaged) = blobs_verify(config, &view).await?;
     let findings = damaged.into_iter().map(|(_, problem)| problem).collect();
     verified.push(VerifiedPart { part: "artifacts", checked, unknown: 0, findings });
+    let folder = config.audit_dir();
+    let audit = tokio::task::spawn_blocking(move || mainspring_kernel::audit::verify(&folder));
+    let AuditVerified { checked, findings, .. } = audit.await.map_err(std::io::Error::other)??;
+    verified.push(VerifiedPart { part: "audit", checked, unknown: 0, findings });
     Ok(verified)
 }
 

@@ -1,6 +1,6 @@
 # Sourced by the scripts that test a real server from outside. They set `dir`, a temporary folder.
 #
-#   start_server   sets SERVER_URL and SERVER_TOKEN, and `server`, its process
+#   start_server   sets SERVER_URL, SERVER_TOKEN and MAINSPRING, the program, and `server`, its process
 #   venv FILE      prints a Python environment with the packages of FILE
 
 # Starts a server in a state directory of its own.
@@ -18,7 +18,8 @@ start_server() {
     server=$!
     SERVER_URL=$(server_url)
     SERVER_TOKEN=$("$binary" serve --print-token)
-    export SERVER_URL SERVER_TOKEN PYTHONDONTWRITEBYTECODE=1
+    MAINSPRING=$binary
+    export MAINSPRING SERVER_URL SERVER_TOKEN PYTHONDONTWRITEBYTECODE=1
 }
 
 # Prints the address that the server listens on.

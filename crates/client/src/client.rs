@@ -12,6 +12,8 @@ use mainspring_core::Position;
 use mainspring_core::limits::check_text;
 use reqwest::header::{ACCEPT, CONTENT_TYPE, IF_MATCH};
 use reqwest::{Method, RequestBuilder, Response, Url};
+use secrecy::zeroize::Zeroizing;
+use secrecy::{ExposeSecret, SecretString};
 use serde::Serialize;
 
 use crate::json::FromJson;
@@ -44,7 +46,7 @@ pub struct Client {
     http: reqwest::Client,
     base: Url,
     address: Arc<str>,
-    secret: Arc<str>,
+    secret: Arc<SecretString>,
     owner: Option<Arc<str>>,
     host: Option<Arc<str>>,
     /// Keeps the short alias of a long socket path alive.
@@ -54,13 +56,20 @@ pub struct Client {
 impl Client {
     /// Connects to an address such as `http://127.0.0.1:7433` with a token or an API key.
     pub fn over_tcp(url: &str, secret: &str) -> Result<Self, Error> {
-        let base = Url::parse(url)
-            .ok()
-            .filter(|base| base.has_host() && matches!(base.scheme(), "http" | "https"))
-            .ok_or_else(|| {
-                Error::Invalid(format!("{url:?} is not the address of a server: http://HOST:PORT"))
-            })?;
-        Self::new(reqwest::Client::builder(), base, url.into(), secret)
+        Self::new(reqwest::Client::builder(), server_url(url)?, url.into(), secret)
+    }
+
+    /// Connects to an address such as `https://agents.example.com`, whose certificate must come from one of those in the
+    /// PEM file `ca`, instead of one that the system trusts.
+    pub fn over_tls(url: &str, secret: &str, ca: &Path) -> Result<Self, Error> {
+        let failed = |why: String| Error::Invalid(format!("{} {why}", ca.display()));
+        let pem = std::fs::read(ca).map_err(|error| failed(format!("cannot be read: {error}")))?;
+        let roots = reqwest::Certificate::from_pem_bundle(&pem)
+            .map_err(|error| failed(format!("is no PEM file of certificates: {error}")))?;
+        if roots.is_empty() {
+            return Err(failed("holds no certificate".into()));
+        }
+        Self::new(reqwest::Client::builder().tls_certs_only(roots), server_url(url)?, url.into(), secret)
     }
 
     /// Connects to the socket of a state directory.
@@ -74,6 +83,7 @@ impl Client {
     pub fn from_state_dir(state_dir: &Path) -> Result<Self, Error> {
         let token = state_dir.join(TOKEN_FILE);
         let secret = std::fs::read_to_string(&token)
+            .map(Zeroizing::new)
             .map_err(|error| Error::Invalid(format!("{} cannot be read: {error}", token.display())))?;
         Self::over_state_dir(state_dir, secret.trim())
     }
@@ -100,7 +110,15 @@ impl Client {
         // No proxy: the address names the server itself.
         let http = builder.connect_timeout(CONNECT_TIMEOUT).no_proxy().build();
         let http = http.map_err(|error| Error::Invalid(format!("no HTTP client: {error}")))?;
-        Ok(Self { http, base, address, secret: secret.into(), owner: None, host: None, _socket: None })
+        Ok(Self {
+            http,
+            base,
+            address,
+            secret: Arc::new(secret.into()),
+            owner: None,
+            host: None,
+            _socket: None,
+        })
     }
 
     /// Acts for `owner`. Only the state directory's token may do that.
@@ -167,7 +185,7 @@ impl Client {
         if let Ok(mut segments) = url.path_segments_mut() {
             segments.pop_if_empty().extend(path);
         }
-        let mut request = self.http.request(method, url).bearer_auth(&self.secret);
+        let mut request = self.http.request(method, url).bearer_auth(self.secret.expose_secret());
         if let Some(owner) = &self.owner {
             request = request.header("mainspring-owner", &**owner);
         }
@@ -218,6 +236,13 @@ fn check_owner(owner: &str) -> Result<(), Error> {
         true => Err(Error::Invalid("an owner must not begin or end with a space".into())),
         false => Ok(()),
     }
+}
+
+/// Reads the address of a server.
+fn server_url(url: &str) -> Result<Url, Error> {
+    let base = Url::parse(url).ok();
+    let base = base.filter(|base| base.has_host() && matches!(base.scheme(), "http" | "https"));
+    base.ok_or_else(|| Error::Invalid(format!("{url:?} is not the address of a server: http://HOST:PORT")))
 }
 
 /// Sets the body of a request.

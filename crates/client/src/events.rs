@@ -3,7 +3,7 @@
 //! A stream remembers the position of the last item it returned. When the connection breaks, the stream reconnects at
 //! that position, so the caller gets each event and each streamed byte exactly once.
 
-use mainspring_api::{Snapshot, Thought};
+use mainspring_api::{EventsQuery, Snapshot, Thought};
 use mainspring_core::{Body, Event, LiveEvent, Position, RunId};
 use serde_json::Value;
 use sse_stream::Sse;
@@ -19,6 +19,8 @@ pub struct Events {
     position: Option<Position>,
     /// A reset of a run's stream that was received and not returned yet.
     reset: Option<Box<Snapshot>>,
+    /// The last event of a run's stream was damaged: it may have ended the run.
+    may_have_ended: bool,
     ended: bool,
 }
 
@@ -59,12 +61,12 @@ impl Item {
 impl Events {
     pub(crate) fn of_session(client: Client, session: &str, from: Position) -> Self {
         let frames = Frames::new(client, &["v1", "sessions", session, "events"]);
-        Self { frames, run: None, position: Some(from), reset: None, ended: false }
+        Self { frames, run: None, position: Some(from), reset: None, may_have_ended: false, ended: false }
     }
 
     pub(crate) fn of_run(client: Client, run: RunId, from: Option<Position>) -> Self {
         let frames = Frames::new(client, &["v1", "runs", &run.to_string(), "events"]);
-        Self { frames, run: Some(run), position: from, reset: None, ended: false }
+        Self { frames, run: Some(run), position: from, reset: None, may_have_ended: false, ended: false }
     }
 
     /// Gives up after `failures` consecutive failures to reconnect; by default never.
@@ -83,9 +85,27 @@ impl Events {
         self.position
     }
 
+    /// Returns the history that the position is of, to be stored with it.
+    pub fn history(&self) -> Option<&str> {
+        self.frames.history.as_deref()
+    }
+
+    /// Tells the server in which history the position was read: if another one has taken its place, the stream begins with
+    /// a reset.
+    pub fn in_history(mut self, history: Option<String>) -> Self {
+        self.frames.history = history;
+        self
+    }
+
     /// Waits for the next item; `None` once the run has ended or the session is deleted. Cancel-safe.
     pub async fn next(&mut self) -> Option<Result<Item, Error>> {
         while !self.ended {
+            if let Some(run) = self.run.filter(|_| std::mem::take(&mut self.may_have_ended))
+                && self.has_ended(run).await
+            {
+                self.ended = true;
+                return None;
+            }
             if let (Some(run), true) = (self.run, self.reset.is_some()) {
                 // The event that ended the run may have been pruned.
                 let run = Box::pin(self.frames.client.run_get(run)).await;
@@ -104,6 +124,20 @@ impl Events {
             }
         }
         None
+    }
+
+    /// True if the run has ended and none of its events follows: the damaged event may have been the one that ended it.
+    async fn has_ended(&mut self, run: RunId) -> bool {
+        let client = &self.frames.client;
+        let query = EventsQuery::after(self.position.unwrap_or(Position::START), Some(1));
+        let later = Box::pin(client.run_events_page(run, &query)).await;
+        later.is_ok_and(|page| page.items.is_empty())
+            && match Box::pin(client.run_get(run)).await {
+                Ok(run) => run.state.status().is_ended(),
+                // Whoever reads the run gets the error.
+                Err(Error::Refused(problem)) => problem.code == "corrupt",
+                Err(_) => false,
+            }
     }
 
     fn read_frame(&mut self, frame: Sse) -> Result<Option<Item>, Error> {
@@ -128,7 +162,10 @@ impl Events {
             item => item,
         };
         self.ended = match &item {
-            Item::Event(event) if self.run.is_some() => event.run == self.run && event.body.ends_run(),
+            Item::Event(event) if self.run.is_some() => {
+                self.may_have_ended = event.run.is_none() && matches!(event.body, Body::EventDamaged { .. });
+                event.run == self.run && event.body.ends_run()
+            }
             Item::Event(event) => matches!(event.body, Body::SessionDeleted {}),
             _ => false,
         };

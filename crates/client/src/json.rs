@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use mainspring_api::control::ControlTool;
 use mainspring_api::{
-    AcceptedRun, Agent, CancelOutcome, Capabilities, CaughtUp, ClosedSession, Compacted, Delegated,
-    DelegationView, FeedSnapshot, FoundIds, Health, HostCall, HostCallAnswered, KeptForForks, ListedSession,
-    LiveChange, MadeKey, Me, MessageView, OpenedSession, Page, PageSecret, Problem, RunDelegations,
-    SearchHit, SessionAdopted, SessionUsage, Snapshot, StoreNotice, Thought, Ticket, TreeNode,
+    AcceptedRun, Agent, AuditRecord, CancelOutcome, Capabilities, CaughtUp, ClosedSession, Compacted,
+    Delegated, DelegationView, FeedSnapshot, FoundIds, Health, HostCall, HostCallAnswered, KeptForForks,
+    ListedSession, LiveChange, MadeKey, Me, MessageView, OpenedSession, Page, PageSecret, Problem,
+    RunDelegations, SearchHit, SessionAdopted, SessionUsage, Snapshot, StoreNotice, Thought, Ticket,
+    TreeNode,
 };
 use mainspring_core::{
     ApiKey, Artifact, Attempt, AuthMethod, Binding, Event, Grant, LeftProcess, LiveEvent, Message, ModelList,
@@ -63,6 +64,7 @@ from_json![
     Page<Arc<Message>>,
     Page<Artifact>,
     Page<Attempt>,
+    Page<AuditRecord>,
     Page<Binding>,
     Page<Event>,
     Page<Grant>,

@@ -12,7 +12,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use mainspring_core::{ExternalRef, Position, RunId, RunStatus, SessionId};
+use mainspring_core::{Body, ExternalRef, Position, RunId, RunStatus, SessionId};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -183,6 +183,10 @@ async fn follow_connection(
     *failures = 0;
     while let Some(item) = events.next().await.transpose()? {
         let OwnerItem::Event(event) = item else { continue };
+        if matches!(event.body, Body::EventDamaged { .. }) {
+            // It may have changed a status: the next connection lists them anew.
+            return Ok(());
+        }
         let mut undescribed = None;
         shared.change(|statuses, _| undescribed = statuses.apply(&event));
         if let Some(undescribed) = undescribed {

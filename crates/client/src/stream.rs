@@ -21,6 +21,8 @@ pub(crate) struct Frames {
     pub(crate) client: Client,
     path: Vec<String>,
     connection: Option<Connection>,
+    /// The history in which the frames so far were read.
+    pub(crate) history: Option<String>,
     failures: u32,
     /// The number of consecutive failures after which `next` returns the error.
     pub(crate) max_failures: u32,
@@ -29,7 +31,7 @@ pub(crate) struct Frames {
 impl Frames {
     pub(crate) fn new(client: Client, path: &[&str]) -> Self {
         let path = path.iter().map(|segment| (*segment).to_owned()).collect();
-        Self { client, path, connection: None, failures: 0, max_failures: u32::MAX }
+        Self { client, path, connection: None, history: None, failures: 0, max_failures: u32::MAX }
     }
 
     /// Waits for the next frame; a new connection starts after `after`. Cancel-safe.
@@ -59,11 +61,15 @@ impl Frames {
         loop {
             RECONNECT_BACKOFF.wait(self.failures).await;
             let path: Vec<&str> = self.path.iter().map(String::as_str).collect();
-            let response = self.client.stream(&path, &[], after).await;
+            // A position is of the history in which it was read. Without one, there is nothing to compare.
+            let history = self.history.iter().filter(|_| after.is_some());
+            let query: Vec<_> = history.map(|history| ("history", history.clone())).collect();
+            let response = self.client.stream(&path, &query, after).await;
             // Counted as a failure until a frame arrives: a connection without frames is one too.
             self.failures += 1;
             match response {
                 Ok(response) => {
+                    self.history = history_of(&response).or(self.history.take());
                     self.connection = Some(Box::pin(SseByteStream::new(response.bytes_stream())));
                     return Ok(());
                 }
@@ -72,4 +78,9 @@ impl Frames {
             }
         }
     }
+}
+
+/// Returns the history that a response names.
+pub(crate) fn history_of(response: &reqwest::Response) -> Option<String> {
+    response.headers().get("mainspring-history")?.to_str().ok().map(str::to_owned)
 }

@@ -1,7 +1,7 @@
 //! `inspect_agent_artifacts`.
 
 use mainspring_api::control::{ArtifactForm, ArtifactList, ControlError, InspectArtifacts};
-use mainspring_core::{Artifact, ArtifactId, AttemptId, RunId, SessionId, Time};
+use mainspring_core::{Artifact, ArtifactId, AttemptId, Damage, Rows, RunId, SessionId, Time};
 
 use crate::bounds::{self, PageBudget};
 use crate::{ControlTools, Input, cursor, invalid, limit, run_id, session_id};
@@ -35,21 +35,24 @@ impl ControlTools<'_> {
                 && attempt.is_none_or(|attempt| artifact.attempt == Some(attempt))
         };
         let (mut artifacts, mut last, mut budget) = (vec![], None, PageBudget::after(0));
+        let mut damaged = vec![];
         loop {
             let page = self.artifact_page(&source, before).await?;
             let is_last = page.len() < ARTIFACTS_PER_PAGE;
             before = page.last().map(|artifact| (artifact.created_at, artifact.id));
-            for artifact in page.into_iter().filter(is_wanted) {
+            damaged
+                .extend(page.damaged.into_iter().map(|damage| Damage { index: artifacts.len(), ..damage }));
+            for artifact in page.items.into_iter().filter(is_wanted) {
                 let at = format!("{}.{}", artifact.created_at.0, artifact.id);
                 let form = ArtifactForm::from(artifact);
                 if artifacts.len() == most || !budget.admits(bounds::ARTIFACTS.size_of(&form)) {
-                    return Ok(ArtifactList { artifacts, next_cursor: last, truncated: vec![] });
+                    return Ok(ArtifactList { artifacts, next_cursor: last, truncated: vec![], damaged });
                 }
                 artifacts.push(form);
                 last = Some(at);
             }
             if is_last {
-                return Ok(ArtifactList { artifacts, next_cursor: None, truncated: vec![] });
+                return Ok(ArtifactList { artifacts, next_cursor: None, truncated: vec![], damaged });
             }
         }
     }
@@ -58,7 +61,7 @@ impl ControlTools<'_> {
         &self,
         source: &Source,
         before: Option<(Time, ArtifactId)>,
-    ) -> Result<Vec<Artifact>, ControlError> {
+    ) -> Result<Rows<Artifact>, ControlError> {
         match source {
             Source::Session(id) => self.plane.session_artifacts(*id, before, ARTIFACTS_PER_PAGE).await,
             Source::Run(id) => self.plane.run_artifacts(*id, before, ARTIFACTS_PER_PAGE).await,

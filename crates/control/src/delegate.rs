@@ -25,7 +25,7 @@ impl ControlTools<'_> {
             false => self.plane.run_get(made.run.id).await?,
         };
         let settled = self.plane.delegation_get(made.delegation.id).await?;
-        let (status, attempt) = (run.state.status(), self.attempts(run.id).await?.pop());
+        let (status, attempt) = (run.state.status(), self.last_attempt(run.id).await?);
         Ok(DelegatedWork {
             delegation: settled.delegation.into(),
             child_session: self.plane.session_get(run.session).await?.into(),

@@ -15,6 +15,7 @@ mod artifacts;
 mod bounds;
 mod delegate;
 mod document;
+mod effect;
 mod manifest;
 pub mod mcp;
 mod message;
@@ -25,6 +26,7 @@ mod sessions;
 pub use bounds::ANSWER_MAX_BYTES;
 pub use delegate::DEFAULT_BUDGET_USD;
 pub use document::document;
+pub use effect::{Effect, effect};
 pub use manifest::{CANCEL, DELEGATE, GET, INSPECT, LIST, SEND, is_control_tool, tools};
 pub use message::is_final;
 

@@ -1,13 +1,16 @@
 //! The control tools in the words of MCP, for the servers that offer them: `mainspring mcp` and `/mcp`.
 
+use std::pin::pin;
 use std::sync::Arc;
 
+use futures_util::future::{Either, select};
 use mainspring_api::control::ControlTool;
-use rmcp::ErrorData;
 use rmcp::model::{
-    CallToolRequestParams, CallToolResult, ContentBlock, Implementation, ListToolsResult, ServerCapabilities,
-    ServerConfig, Tool, ToolAnnotations,
+    CallToolRequestParams, CallToolResult, ContentBlock, Implementation, ListToolsResult,
+    ProgressNotificationParam, ServerCapabilities, ServerConfig, Tool, ToolAnnotations,
 };
+use rmcp::service::RequestContext;
+use rmcp::{ErrorData, RoleServer};
 use serde_json::Value;
 
 use crate::{ControlTools, is_control_tool, tools};
@@ -43,6 +46,39 @@ fn tool(known: &ControlTool) -> Tool {
         .with_title(known.title.clone())
         .with_raw_output_schema(Arc::new(known.output_schema.clone()))
         .with_annotations(annotations)
+}
+
+/// How long a call takes before its caller is first told that it is at work.
+const FIRST_PROGRESS_MS: u64 = 1_000;
+/// How often the caller is told afterwards.
+const PROGRESS_INTERVAL_MS: u64 = 10_000;
+
+/// Waits for `call`. A caller that has asked for it, by a progress token, is told from time to time that the call goes on, so
+/// that it need not give up: a delegation takes as long as the child's work. `sleep` waits for milliseconds.
+pub async fn with_progress<T, S: Future<Output = ()>>(
+    context: &RequestContext<RoleServer>,
+    name: &str,
+    sleep: impl Fn(u64) -> S,
+    call: impl Future<Output = T>,
+) -> T {
+    let Some(token) = context.meta.get_progress_token() else { return call.await };
+    let mut call = pin!(call);
+    let (mut waited_ms, mut next_ms) = (0, FIRST_PROGRESS_MS);
+    loop {
+        match select(call.as_mut(), pin!(sleep(next_ms))).await {
+            Either::Left((result, _)) => return result,
+            Either::Right(((), _)) => waited_ms += next_ms,
+        }
+        next_ms = PROGRESS_INTERVAL_MS;
+        let seconds = waited_ms / 1_000;
+        let mut progress = ProgressNotificationParam::new(
+            token.clone(),
+            f64::from(u32::try_from(seconds).unwrap_or(u32::MAX)),
+        );
+        progress.message = Some(format!("{name} has been working for {seconds} s"));
+        // A caller that has left needs no progress; the call ends when its connection does.
+        let _ = context.peer.notify_progress(progress).await;
+    }
 }
 
 /// Calls a control tool. Its answer is both structured content and text. A call that fails is an error for the model; only

@@ -57,7 +57,7 @@ impl ControlTools<'_> {
             }
         };
         let run = self.plane.run_ended(accepted).await?;
-        let attempt = self.attempts(run.id).await?.pop();
+        let attempt = self.last_attempt(run.id).await?;
         Ok(MessageReply {
             session: self.plane.session_get(session).await?.into(),
             adapter_session_id: self.native_session(session, attempt.as_ref()).await?,

@@ -4,7 +4,7 @@ use mainspring_api::control::{
     ArtifactForm, AttemptForm, CancelRun, CancelledRun, ControlError, DelegationForm, EventForm, GetRun,
     RunDetails, RunForm,
 };
-use mainspring_core::{Cursor, Event, Position, Run, RunId, SessionId};
+use mainspring_core::{Cursor, Event, Position, Rows, Run, RunId, SessionId};
 
 use crate::bounds::{self, PageBudget, text_page};
 use crate::{ControlTools, Input, invalid, limit, run_id};
@@ -30,18 +30,21 @@ impl ControlTools<'_> {
         let mut run = self.run_form(run).await?;
         let texts = [&mut run.input.prompt, &mut run.final_text];
         let next_text_offset = text_page(texts, input.text_offset.unwrap_or(0));
+        let attempts = self.attempts(id).await?;
+        let damaged = attempts.damaged.into_iter().chain(artifacts.damaged).collect();
         let mut details = RunDetails {
             session: self.plane.session_get(session).await?.into(),
             run,
-            attempts: self.attempts(id).await?,
+            attempts: attempts.items,
             adapter_bindings: self.bindings(session).await?,
-            artifacts: artifacts.into_iter().map(ArtifactForm::from).collect(),
+            artifacts: artifacts.items.into_iter().map(ArtifactForm::from).collect(),
             events: vec![],
             parent_delegations: delegations.parent.into_iter().map(DelegationForm::from).collect(),
             child_delegations: delegations.children.into_iter().map(DelegationForm::from).collect(),
             next_cursor: None,
             next_text_offset,
             truncated: vec![],
+            damaged,
         };
         let (found, mut has_earlier) = self.last_events(id, before, event_limit).await?;
         let mut budget = PageBudget::after(bounds::RUN.size_of(&details));
@@ -62,16 +65,21 @@ impl ControlTools<'_> {
         let input = input?;
         self.check_owner(input.owner_id.as_deref())?;
         let id = run_id(&input.run_id)?;
-        Ok(CancelledRun {
-            cancellation: self.plane.run_cancel(id).await?,
-            run: self.run_form(self.plane.run_get(id).await?).await?,
-            attempts: self.attempts(id).await?,
-        })
+        let cancellation = self.plane.run_cancel(id).await?;
+        let run = self.run_form(self.plane.run_get(id).await?).await?;
+        let Rows { items: attempts, damaged } = self.attempts(id).await?;
+        Ok(CancelledRun { cancellation, run, attempts, damaged })
     }
 
-    pub(crate) async fn attempts(&self, run: RunId) -> Result<Vec<AttemptForm>, ControlError> {
-        let attempts = self.plane.run_attempts(run).await?;
-        Ok(attempts.into_iter().map(AttemptForm::from).collect())
+    /// Returns the last attempt of a run. Fails if one is damaged: it could be the last one.
+    pub(crate) async fn last_attempt(&self, run: RunId) -> Result<Option<AttemptForm>, ControlError> {
+        let attempts = self.attempts(run).await?.intact();
+        let mut attempts = attempts.map_err(|damage| ControlError::new("corrupt", damage.message))?;
+        Ok(attempts.pop())
+    }
+
+    pub(crate) async fn attempts(&self, run: RunId) -> Result<Rows<AttemptForm>, ControlError> {
+        Ok(self.plane.run_attempts(run).await?.map(AttemptForm::from))
     }
 
     /// Returns the last `limit` events of a run, only those before the event `before` if it is given, and whether

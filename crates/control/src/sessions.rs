@@ -1,7 +1,7 @@
 //! `list_agent_sessions`.
 
 use mainspring_api::control::{BindingForm, ControlError, ListSessions, ListedSession, SessionList};
-use mainspring_core::{SessionId, Time};
+use mainspring_core::{Damage, SessionId, Time};
 
 use crate::bounds::{self, PageBudget};
 use crate::{ControlTools, Input, cursor, limit};
@@ -18,9 +18,21 @@ impl ControlTools<'_> {
             self.plane.session_list(input.status, input.surface_kind.as_deref(), before, limit).await?;
         let mut has_more = listed.len() == limit;
         let (mut sessions, mut last, mut budget) = (vec![], None, PageBudget::after(0));
-        for listed in listed {
-            let at = format!("{}.{}", listed.session.last_activity_at.0, listed.session.id);
-            let listed = self.listed_session(listed).await?;
+        let (mut damaged, mut unlisted) = (vec![], listed.damaged.into_iter().peekable());
+        for (place, listed) in listed.items.into_iter().enumerate() {
+            while let Some(damage) = unlisted.next_if(|damage| damage.index <= place) {
+                damaged.push(Damage { index: sessions.len(), ..damage });
+            }
+            let (id, at) = (listed.session.id, listed.session.last_activity_at.0);
+            let at = format!("{at}.{id}");
+            let listed = match self.listed_session(listed).await {
+                Err(error) if error.is_corrupt() => {
+                    damaged.push(unreadable(id, sessions.len(), error.message));
+                    last = Some(at);
+                    continue;
+                }
+                listed => listed?,
+            };
             if !budget.admits(bounds::SESSIONS.size_of(&listed)) {
                 has_more = true;
                 break;
@@ -28,7 +40,10 @@ impl ControlTools<'_> {
             sessions.push(listed);
             last = Some(at);
         }
-        Ok(SessionList { sessions, next_cursor: last.filter(|_| has_more), truncated: vec![] })
+        if !has_more {
+            damaged.extend(unlisted.map(|damage| Damage { index: sessions.len(), ..damage }));
+        }
+        Ok(SessionList { sessions, next_cursor: last.filter(|_| has_more), truncated: vec![], damaged })
     }
 
     async fn listed_session(
@@ -54,4 +69,9 @@ impl ControlTools<'_> {
         let bindings = self.plane.session_bindings(session).await?;
         Ok(bindings.into_iter().map(BindingForm::from).collect())
     }
+}
+
+/// Names a session of which something that belongs to it cannot be read.
+fn unreadable(session: SessionId, index: usize, message: String) -> Damage {
+    Damage { kind: "session".into(), id: Some(session.to_string()), index, message }
 }

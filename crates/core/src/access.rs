@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::message::names;
-use crate::{KeyId, Time};
+use crate::{Cost, KeyId, KeyLists, Time};
 
 /// The readers of a session besides its owner. Only the owner may change a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
@@ -68,9 +68,34 @@ pub struct ApiKey {
     /// those that are configured for an adapter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub folders: Option<Vec<String>>,
+    /// The adapters that the key's holder may use. Absent: all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub adapters: Option<Vec<String>>,
+    /// The models and model profiles that the key's holder may use. Absent: all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub models: Option<Vec<String>>,
+    /// The tools that agents of the key's holder may call. Absent: all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tools: Option<Vec<String>>,
+    /// The cost in US dollars that the key's runs may have in a day of UTC. Absent: any.
+    #[serde(default, rename = "spendPerDayUsd", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<f64>, minimum = 0.0))]
+    pub spend_per_day: Option<Cost>,
 }
 
 impl ApiKey {
+    /// The lists of the key; none if nothing is limited.
+    pub fn lists(&self) -> Option<KeyLists> {
+        let lists = KeyLists {
+            key_id: self.id,
+            adapters: self.adapters.clone(),
+            models: self.models.clone(),
+            tools: self.tools.clone(),
+            spend_per_day: self.spend_per_day,
+        };
+        (!lists.is_empty()).then_some(lists)
+    }
+
     /// True when the key is accepted at `now`: neither revoked nor expired.
     pub fn is_valid(&self, now: Time) -> bool {
         self.revoked_at.is_none() && self.expires_at.is_none_or(|end| now < end)
@@ -94,6 +119,10 @@ mod tests {
             expires_at: Some(Time(9)),
             revoked_at: None,
             folders: None,
+            adapters: None,
+            models: None,
+            tools: None,
+            spend_per_day: None,
         };
         assert_eq!([8, 9, 10].map(|now| key.is_valid(Time(now))), [true, false, false]);
         insta::assert_snapshot!(serde_json::to_string(&key).unwrap(), @r#"{"keyId":"key_01010101010141018101010101010101","name":"ci","ownerId":"ann","orgId":"acme","role":"viewer","createdAtMs":1,"expiresAtMs":9}"#);

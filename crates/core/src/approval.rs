@@ -412,7 +412,7 @@ pub enum Decider {
         /// The key.
         key_id: KeyId,
     },
-    /// A rule of the server, of the adapter, or of the agent's definition.
+    /// A rule of the server, the owner, the adapter, the agent definition or the session, or of a run above.
     #[serde(rename_all = "camelCase")]
     Rule {
         /// The rule.
@@ -422,7 +422,9 @@ pub enum Decider {
     #[serde(rename_all = "camelCase")]
     Policy {
         /// The setting: `legacy`, `deny`, `mode_ask` (the run may only answer), `session_folder` (the path is outside of
-        /// it), `no_allow_option` (the agent offers no option that allows), `hook` (a hook of the embedding program).
+        /// it), `no_allow_option` (the agent offers no option that allows), `hook` (a hook of the embedding program), `no_rule`
+        /// and `control` (no rule concerns the tool or the control call), `approved_call` (a person or a grant has allowed
+        /// the control call before).
         policy: String,
     },
 }

@@ -1,9 +1,9 @@
 //! Events: ordered, durable facts, and the one table of their types.
 //!
 //! An event's `cursor` orders it among all events. Its `pos` is the session's count of streamed bytes at that moment,
-//! so events and streamed text share one order. `cursor.pos` is the resume point everywhere. Two types are never
-//! stored: `message.delta`, whose bytes live in chunks until their message completes, and `message.truncated`, which
-//! is sent to a single subscriber.
+//! so events and streamed text share one order. `cursor.pos` is the resume point everywhere. Some types are never
+//! stored: `message.delta`, whose bytes live in chunks until their message completes, `message.truncated` and `store.*`,
+//! which are sent to a single subscriber, and `event.damaged`, which stands for an event that cannot be read.
 
 use std::fmt;
 use std::str::FromStr;
@@ -387,6 +387,13 @@ bodies! {
     "store.failed" => StoreFailed { code: String, message: String }
     /// The store can be written again. Never stored.
     "store.recovered" => StoreRecovered {}
+    /// An event is stored and cannot be read, or the message or tool result that it announces. Never stored: it takes the
+    /// place of the event.
+    "event.damaged" => EventDamaged {
+        #[serde(default, skip_serializing_if = "Option::is_none")] event_type: Option<String>,
+        #[serde(default, skip_serializing_if = "Option::is_none")] message_id: Option<MessageId>,
+        message: String,
+    }
     /// A progress message for people.
     "progress.updated" => ProgressUpdated { text: String }
     /// A tool call is about to be executed.
@@ -394,6 +401,7 @@ bodies! {
         tool_use_id: String,
         name: String,
         #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")] input: Option<Value>,
+        #[serde(default, skip_serializing_if = "Option::is_none")] decided_by: Option<Decider>,
     }
     /// A tool call changed something or ran a command, and the agent has not asked for the permission that it needs.
     "tool.unasked" => ToolUnasked { tool_use_id: String, name: String }
@@ -531,6 +539,7 @@ impl Body {
                 | Self::MessageTruncated { .. }
                 | Self::StoreFailed { .. }
                 | Self::StoreRecovered {}
+                | Self::EventDamaged { .. }
         )
     }
 }
@@ -676,6 +685,11 @@ pub enum SessionChange {
     Cwd {
         /// The new folder.
         cwd: Option<String>,
+    },
+    /// The rules about what the session's agents may do changed.
+    Rules {
+        /// The new rules.
+        rules: Vec<String>,
     },
     /// The caller's metadata changed.
     Metadata {

@@ -6,18 +6,22 @@
 
 pub mod access;
 pub mod agent;
+pub mod allow;
 pub mod approval;
 pub mod attempt;
 pub mod binding;
+mod damage;
 pub mod delegation;
 pub mod digest;
 pub mod event;
+pub mod history;
 pub mod id_prefix;
 pub mod ids;
 pub mod limits;
 pub mod message;
 pub mod model;
 mod process;
+pub mod quota;
 pub mod record;
 pub mod refusal;
 pub mod retry;
@@ -38,12 +42,14 @@ pub mod wait;
 
 pub use access::{AccessRole, ApiKey, Visibility};
 pub use agent::{AgentDefinition, AgentName};
+pub use allow::{KeyList, KeyLists, NotListed, Spend, day_of};
 pub use approval::{
     Approval, ApprovalAnswer, ApprovalChoice, ApprovalRequest, ApprovalScope, Decider, MayAnswer, NewGrant,
     Replies, RequestedAction, RequestedCall, SuppliedResult,
 };
 pub use attempt::{Attempt, Cancellation};
 pub use binding::{Binding, BindingStatus, Fidelity};
+pub use damage::{Damage, Rows};
 pub use delegation::{
     Delegation, DelegationMode, DelegationResult, DelegationStatus, DoneEffect, NewDelegation,
 };
@@ -52,6 +58,7 @@ pub use event::{
     BadPosition, Body, CancelReason, Close, Cursor, Event, LiveEvent, PROTOCOL_VERSION, Position, Proof,
     SessionChange, ToolEnd, ToolOutcome,
 };
+pub use history::History;
 pub use id_prefix::{BadIdPrefix, IdKind, IdPrefix};
 pub use ids::{
     ArtifactId, AttemptId, BadId, BindingId, DelegationId, EventId, GoalId, GrantId, KeyId, LineId,
@@ -61,14 +68,15 @@ pub use limits::{BadName, Limits};
 pub use message::{Block, FileLocation, Message, MessageStatus, Role};
 pub use model::{KeyPresence, ModelList, ModelPrice, ModelProfile, ModelProvider};
 pub use process::{LeftProcess, Supervision};
+pub use quota::{OwnerQuotas, PoolUse, Quotas, Resource};
 pub use record::{Artifact, ArtifactRole, AuthMethod, Grant, GrantEffect, GrantSource};
 pub use refusal::{Failure, FirstAnswer, Refusal};
 pub use retry::{Fallback, NextAttempt, RetryReason, RunChange};
 pub use run::{
-    Budget, Limit, Mode, Place, Policy, RequestName, Run, RunLimits, RunOption, RunOptions, RunOutput,
-    RunState, RunStatus,
+    AgentLimits, Budget, Limit, Mode, Place, Policy, RequestName, Run, RunLimits, RunOption, RunOptions,
+    RunOutput, RunState, RunStatus,
 };
-pub use sandbox::{Enforcement, Sandbox, SandboxProfile};
+pub use sandbox::{Enforcement, Sandbox, SandboxProfile, SandboxReach};
 pub use session::{ExternalRef, LegacyAlias, Origin, Session, SessionStatus, TitleSource};
 pub use state::{Expect, StateAuthor, StateEntry, StateOutcome, StateScope, StateSlot, VersionMismatch};
 pub use step::{PromptRef, Step, StopReason};

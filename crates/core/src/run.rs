@@ -31,7 +31,7 @@ mod request;
 mod state;
 pub use budget::Budget;
 pub use output::RunOutput;
-pub use request::{Limit, Mode, Place, Policy, RequestName, RunLimits, RunOption, RunOptions};
+pub use request::{AgentLimits, Limit, Mode, Place, Policy, RequestName, RunLimits, RunOption, RunOptions};
 pub use state::{RunState, RunStatus};
 
 /// A run: one accepted request of a session.
@@ -136,10 +136,10 @@ impl Run {
         self.retried_at.or(self.started_at).unwrap_or(self.created_at)
     }
 
-    /// The limits that the run has left at `now`. `defaults` are the limits of its agent, `delegated` is the usage of
-    /// its children. The latest budget takes precedence, since it includes extensions and the limits of the adapter.
-    pub fn limits_left(&self, defaults: RunLimits, delegated: &Usage, now: Time) -> RunLimits {
-        let limits = self.options.limits.or(defaults);
+    /// The limits that the run has left at `now`, where `agent` are those of its agent and its children have used
+    /// `delegated`. The latest budget knows extensions and the limits of the adapter.
+    pub fn limits_left(&self, agent: AgentLimits, delegated: &Usage, now: Time) -> RunLimits {
+        let limits = self.options.limits.of_agent(agent);
         let budget = self.budget.as_deref().copied().unwrap_or_default();
         let used = self.usage + *delegated;
         let max_tokens = budget.max_tokens.or(limits.max_tokens);

@@ -1,5 +1,7 @@
 //! Sandboxes: the confinement of an agent's processes.
 
+use std::path::Path;
+
 use serde::{Deserialize, Serialize};
 
 use crate::message::names;
@@ -48,6 +50,36 @@ pub struct Sandbox {
     /// The working folder, if the agent may write there and in no other folder of the user's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub folder: Option<String>,
+    /// The configured reach of a confined agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reach: Option<SandboxReach>,
+}
+
+/// The reach of a confined agent beyond its working folder and the folders of its own.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct SandboxReach {
+    /// The further folders and files that the agent may write.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub writable: Vec<String>,
+    /// The TCP ports that the agent may connect to; absent if it may connect to all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ports: Option<Vec<u16>>,
+}
+
+impl SandboxReach {
+    /// Reduces the reach to that of `outer`.
+    #[must_use]
+    pub fn within(mut self, outer: &Self) -> Self {
+        let is_inside = |path: &String| outer.writable.iter().any(|outer| Path::new(path).starts_with(outer));
+        self.writable.retain(is_inside);
+        self.ports = match (self.ports, &outer.ports) {
+            (Some(own), Some(outer)) => Some(own.into_iter().filter(|port| outer.contains(port)).collect()),
+            (own, outer) => own.or_else(|| outer.clone()),
+        };
+        self
+    }
 }
 
 impl SandboxProfile {
@@ -65,6 +97,34 @@ impl SandboxProfile {
 impl Sandbox {
     /// The sandbox of an agent that nothing confines.
     pub fn none(note: Option<String>) -> Self {
-        Self { profile: SandboxProfile::Off, enforcement: Enforcement::None, abi: None, note, folder: None }
+        Self {
+            profile: SandboxProfile::Off,
+            enforcement: Enforcement::None,
+            abi: None,
+            note,
+            folder: None,
+            reach: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reach_within_another_has_no_more_folders_and_ports() {
+        let reach = |writable: &[&str], ports: Option<&[u16]>| SandboxReach {
+            writable: writable.iter().map(|path| (*path).to_owned()).collect(),
+            ports: ports.map(<[u16]>::to_vec),
+        };
+        let outer = reach(&["/data", "/cache"], Some(&[443, 80]));
+        for (own, within) in [
+            (reach(&["/data/x", "/database", "/etc"], None), reach(&["/data/x"], Some(&[443, 80]))),
+            (reach(&["/cache", "/"], Some(&[80, 22])), reach(&["/cache"], Some(&[80]))),
+        ] {
+            assert_eq!(own.within(&outer), within);
+        }
+        assert_eq!(reach(&["/a"], Some(&[1])).within(&reach(&["/"], None)), reach(&["/a"], Some(&[1])));
     }
 }

@@ -99,6 +99,10 @@ pub struct Session {
     /// The position of the last message shared with the session it was forked from.
     #[serde(skip)]
     pub base: Option<Point>,
+    /// The rules about what the session's agents may do. Those of the server, the owner, the adapter and the agent
+    /// definition come first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rules: Vec<String>,
 }
 
 /// The session and message that a session was forked from.
@@ -281,6 +285,7 @@ fn apply_change(session: &mut Session, change: &SessionChange) {
         SessionChange::SystemPrompt { system_prompt } => session.system_prompt.clone_from(system_prompt),
         SessionChange::ModelOptions { model_options } => session.model_options.clone_from(model_options),
         SessionChange::Cwd { cwd } => session.cwd.clone_from(cwd),
+        SessionChange::Rules { rules } => session.rules.clone_from(rules),
         SessionChange::Metadata { metadata } => session.metadata.clone_from(metadata),
         SessionChange::Status { status } => session.status = *status,
         SessionChange::Tip { tip } => session.tip_message = *tip,
@@ -351,6 +356,7 @@ mod tests {
             title_source: Some(TitleSource::Manual),
             forked_from: None,
             base: None,
+            rules: vec![],
         }
     }
 
@@ -444,6 +450,7 @@ mod tests {
             SessionChange::SystemPrompt { system_prompt: some("be kind") },
             SessionChange::ModelOptions { model_options: model_options.clone() },
             SessionChange::Cwd { cwd: some("/home") },
+            SessionChange::Rules { rules: vec!["deny fs write *".into()] },
             SessionChange::Metadata { metadata: Value::from(1) },
         ];
         for (version, change) in (2..).zip(changes) {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{Block, Limits};
+use crate::{Block, Decider, Limits};
 
 /// A tool that the caller executes, as declared in a prompt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,6 +38,9 @@ pub struct ClientCall {
     /// True when the result of the call has been provided.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub answered: bool,
+    /// The one who allowed the call; absent if another event records the decision.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decided_by: Option<Decider>,
 }
 
 /// The result of a tool call that the caller executed.

@@ -330,6 +330,7 @@ mod tests {
             name: "weather".into(),
             input: json!({}),
             answered: false,
+            decided_by: None,
         };
         // A result of the same step that the agent produced itself.
         let results = vec![result("t0", "own")];

@@ -110,9 +110,9 @@ struct Shared {
 }
 
 /// The message of a query that has not ended when the process exits.
-const SHUTTING_DOWN: &str = "mainspring is shutting down before the query has ended. A run that this process executes is \
-     cancelled, any other goes on: send the query again with the same requestId to get its result, or with another one to \
-     run it again";
+const SHUTTING_DOWN: &str = "mainspring is shutting down before the query has ended. A run that was accepted is not \
+     cancelled: it goes on where it is executed, or with the next process. Send the query again with the same requestId to \
+     get its result";
 /// Memory limit of lines in progress.
 const INBOUND_MAX_BYTES: u32 = 64 << 20;
 /// Assumed memory of a line in progress in addition to its bytes: even a short line costs a task.
@@ -189,6 +189,16 @@ impl Jsonl {
                 tracing::info!(%run, %error, "query was not cancelled");
             }
         }
+    }
+
+    /// Accepts no further query. Queries that are not accepted yet end with `shutting_down`.
+    pub fn close(&self) {
+        self.0.intake.close();
+    }
+
+    /// Resolves when every event that the server has sent is translated. The server must be gone, with no other to follow.
+    pub async fn followed(&self) {
+        self.0.followers.done().await;
     }
 
     /// Ends the remaining queries with `shutting_down`, and returns once all output is written.

@@ -6,6 +6,7 @@ use std::collections::HashMap;
 
 use mainspring_control::{CLIENT, ControlTools, DEFAULT_BUDGET_USD, mcp};
 use mainspring_core::SessionId;
+use mainspring_system::clock::Clock;
 use mainspring_system::ids::Ids;
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, ListToolsResult, PaginatedRequestParams, ServerConfig, Tool,
@@ -33,7 +34,7 @@ pub async fn serve(
     from: impl AsyncRead + Send + Unpin + 'static,
     to: impl AsyncWrite + Send + Unpin + 'static,
 ) -> Result<(), String> {
-    let tools = Tools { link, options, ids };
+    let tools = Tools { link, options, ids, clock: Clock::system() };
     let served = tools.serve((from, to)).await.map_err(|error| error.to_string())?;
     served.waiting().await.map(drop).map_err(|error| error.to_string())
 }
@@ -42,6 +43,7 @@ struct Tools {
     link: Link,
     options: Options,
     ids: Ids,
+    clock: Clock,
 }
 
 impl ServerHandler for Tools {
@@ -75,8 +77,11 @@ impl ServerHandler for Tools {
             request_id: &self.ids.secret(),
             default_budget_usd: Some(DEFAULT_BUDGET_USD),
         };
+        let name = request.name.clone();
+        let call = mcp::call_tool(&tools, request);
+        let sleep = |millis| self.clock.sleep_for(millis);
         tokio::select! {
-            result = mcp::call_tool(&tools, request) => Ok(result?.into()),
+            result = mcp::with_progress(&context, &name, sleep, call) => Ok(result?.into()),
             // Nobody reads the answer any more. Runs that the call started go on.
             () = context.ct.cancelled() => Err(ErrorData::internal_error("the request was cancelled", None)),
         }

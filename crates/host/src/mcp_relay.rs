@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use mainspring_control::{error_answer, mcp};
 use mainspring_core::SessionId;
+use mainspring_system::clock::Clock;
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, ListToolsResult,
     PaginatedRequestParams, ServerConfig, Tool,
@@ -23,7 +24,7 @@ pub async fn serve(
     from: impl AsyncRead + Send + Unpin + 'static,
     to: impl AsyncWrite + Send + Unpin + 'static,
 ) -> Result<(), String> {
-    let tools = RelayTools { socket, session };
+    let tools = RelayTools { socket, session, clock: Clock::system() };
     let served = tools.serve((from, to)).await.map_err(|error| error.to_string())?;
     served.waiting().await.map(drop).map_err(|error| error.to_string())
 }
@@ -31,6 +32,7 @@ pub async fn serve(
 struct RelayTools {
     socket: PathBuf,
     session: Option<SessionId>,
+    clock: Clock,
 }
 
 impl ServerHandler for RelayTools {
@@ -53,8 +55,9 @@ impl ServerHandler for RelayTools {
     async fn call_tool(
         &self,
         request: CallToolRequestParams,
-        _context: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
+        let name = request.name.clone();
         if !mainspring_control::is_control_tool(&request.name) {
             return Err(ErrorData::invalid_params(format!("there is no tool {:?}", request.name), None));
         }
@@ -67,7 +70,16 @@ impl ServerHandler for RelayTools {
         if let Some(session) = self.session {
             call["sessionId"] = session.to_string().into();
         }
-        let answer = call_endpoint(&self.socket, &call).await.unwrap_or_else(|error| {
+        let answer = call_endpoint(&self.socket, &call);
+        let sleep = |millis| self.clock.sleep_for(millis);
+        let answer = tokio::select! {
+            answer = mcp::with_progress(&context, &name, sleep, answer) => answer,
+            // The endpoint notices the end of the connection.
+            () = context.ct.cancelled() => {
+                return Err(ErrorData::internal_error("the request was cancelled", None));
+            }
+        };
+        let answer = answer.unwrap_or_else(|error| {
             let message = format!("the agent's process cannot call tools: {error}");
             error_answer("transport_interruption", &message)
         });

@@ -10,7 +10,7 @@ use mainspring_api::{
 use mainspring_client::{ArtifactListQuery, Client, Error, EventsQuery, Item, SessionListQuery};
 use mainspring_core::{
     Artifact, ArtifactId, Attempt, AttemptId, Binding, DelegationId, Event, Message, MessageId, Position,
-    Run, RunId, Session, SessionId, SessionStatus, Time,
+    Rows, Run, RunId, Session, SessionId, SessionStatus, Time,
 };
 
 use crate::link::Link;
@@ -56,7 +56,7 @@ impl ControlPlane for LinkPlane<'_> {
         surface_kind: Option<&str>,
         before: Option<(Time, SessionId)>,
         limit: usize,
-    ) -> Result<Vec<ListedSession>, ControlError> {
+    ) -> Result<Rows<ListedSession>, ControlError> {
         let query = &SessionListQuery {
             status,
             surface_kind: surface_kind.map(str::to_owned),
@@ -64,7 +64,7 @@ impl ControlPlane for LinkPlane<'_> {
             before: before.map(|(at, id)| format!("{}.{id}", at.0)),
             ..SessionListQuery::default()
         };
-        Ok(self.ask(|client| async move { client.session_list(query).await }).await?.items)
+        Ok(self.ask(|client| async move { client.session_list(query).await }).await?.rows())
     }
 
     async fn session_get(&self, session: SessionId) -> Result<Session, ControlError> {
@@ -95,11 +95,11 @@ impl ControlPlane for LinkPlane<'_> {
         session: SessionId,
         before: Option<(Time, ArtifactId)>,
         limit: usize,
-    ) -> Result<Vec<Artifact>, ControlError> {
+    ) -> Result<Rows<Artifact>, ControlError> {
         let query = &artifact_query(before, limit);
         let page =
             self.ask(|client| async move { client.session_artifacts(&session.to_string(), query).await });
-        Ok(page.await?.items)
+        Ok(page.await?.rows())
     }
 
     async fn run_create(&self, prompt: &Prompt) -> Result<Run, ControlError> {
@@ -136,7 +136,7 @@ impl ControlPlane for LinkPlane<'_> {
         self.ask(|client| async move { client.run_cancel(run).await }).await
     }
 
-    async fn run_attempts(&self, run: RunId) -> Result<Vec<Attempt>, ControlError> {
+    async fn run_attempts(&self, run: RunId) -> Result<Rows<Attempt>, ControlError> {
         self.ask(|client| async move { client.run_attempts(run).await }).await
     }
 
@@ -149,9 +149,9 @@ impl ControlPlane for LinkPlane<'_> {
         run: RunId,
         before: Option<(Time, ArtifactId)>,
         limit: usize,
-    ) -> Result<Vec<Artifact>, ControlError> {
+    ) -> Result<Rows<Artifact>, ControlError> {
         let query = &artifact_query(before, limit);
-        Ok(self.ask(|client| async move { client.run_artifacts(run, query).await }).await?.items)
+        Ok(self.ask(|client| async move { client.run_artifacts(run, query).await }).await?.rows())
     }
 
     async fn run_events(

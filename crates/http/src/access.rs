@@ -11,7 +11,9 @@ use mainspring_kernel::kernel::{Caller, Secret};
 use mainspring_kernel::{Error, Kernel};
 use subtle::ConstantTimeEq;
 
-use crate::{Http, Problem, sign_in};
+use crate::audit::RequestCaller;
+use crate::oidc::Refusal;
+use crate::{Http, Oidc, Problem, sign_in};
 
 /// The header that names the owner to act for.
 const OWNER_HEADER: &str = "mainspring-owner";
@@ -40,18 +42,45 @@ impl Access {
         let hash = blake3::hash(bearer.as_bytes());
         if hash.as_bytes().ct_eq(&self.token).into() {
             // The token is in the state directory, and reading that gives access to all sessions anyway.
-            let caller = Caller::new(owner.unwrap_or(&self.owner));
+            let owner = owner.unwrap_or(&self.owner);
+            kernel.check_owner_name(owner).await?;
+            let caller = Caller::new(owner);
             return Ok(Some(caller.with_role(AccessRole::Admin)));
         }
         let caller = match bearer.starts_with(Secret::PREFIX) {
             true => kernel.caller_by_secret(bearer).await?,
             false => kernel.caller_by_agent_token(bearer)?,
         };
-        match (caller, owner) {
-            (Some(caller), Some(owner)) if caller.owner != owner => Err(Error::not_found("owner", owner)),
-            (caller, _) => Ok(caller),
-        }
+        caller.map_or(Ok(None), |caller| acting_for(caller, owner).map(Some))
     }
+}
+
+/// Refuses a caller that acts for another owner than the request names.
+fn acting_for(caller: Caller, owner: Option<&str>) -> Result<Caller, Error> {
+    match owner {
+        Some(owner) if caller.owner != owner => Err(Error::not_found("owner", owner)),
+        _ => Ok(caller),
+    }
+}
+
+/// The caller of a token that an identity provider has issued.
+async fn caller_by_token(
+    http: &Http,
+    oidc: &Oidc,
+    bearer: &str,
+    owner: Option<&str>,
+) -> Result<Caller, Problem> {
+    let caller = oidc.caller(&http.kernel, bearer).await.map_err(|refusal| match refusal {
+        Refusal::Invalid(reason) => {
+            let detail = format!("the token is not accepted: {reason}; get a new one from its issuer");
+            Problem::new(StatusCode::UNAUTHORIZED, "authentication", detail)
+        }
+        Refusal::Unchecked(reason) => {
+            Problem::transient(StatusCode::SERVICE_UNAVAILABLE, "unavailable", reason)
+        }
+        Refusal::Failed(error) => error.into(),
+    })?;
+    Ok(acting_for(caller, owner)?)
 }
 
 /// Extracts the caller; rejects a request without a valid token or key.
@@ -61,6 +90,10 @@ impl FromRequestParts<Http> for Authenticated {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, http: &Http) -> Result<Self, Problem> {
+        // Middleware authenticates a request before its handler does.
+        if let Some(caller) = parts.extensions.get::<Caller>() {
+            return Ok(Self(caller.clone()));
+        }
         let header = parts.headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
         let bearer = header
             .and_then(|value| value.split_once(' '))
@@ -69,12 +102,24 @@ impl FromRequestParts<Http> for Authenticated {
         let caller = match bearer.or_else(|| sign_in::page_key(&parts.method, &parts.headers)) {
             Some(bearer) => {
                 let owner = owner_of(&parts.headers)?;
-                http.access.caller(&http.kernel, &bearer, owner).await?
+                match http.oidc.as_deref().filter(|_| Oidc::is_token(&bearer)) {
+                    Some(oidc) => Some(caller_by_token(http, oidc, &bearer, owner).await?),
+                    None => http.access.caller(&http.kernel, &bearer, owner).await?,
+                }
             }
             None => None,
         };
-        let detail = "send a valid key, or the token of the state directory: Authorization: Bearer KEY";
-        caller.map(Self).ok_or_else(|| Problem::new(StatusCode::UNAUTHORIZED, "authentication", detail))
+        let Some(caller) = caller else {
+            let detail = "send a valid key, or the token of the state directory: Authorization: Bearer KEY";
+            return Err(Problem::new(StatusCode::UNAUTHORIZED, "authentication", detail));
+        };
+        if let Some(known) = parts.extensions.get::<RequestCaller>() {
+            known.set(&caller);
+        }
+        if let Some(audit) = http.kernel.audit() {
+            audit.sign_in(&caller, parts.extensions.get().copied());
+        }
+        Ok(Self(caller))
     }
 }
 

@@ -3,6 +3,7 @@
 use axum::extract::{FromRequestParts, State};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
+use axum::response::Response;
 use mainspring_api::{Agent, AgentListQuery, NewAgent, Page};
 use mainspring_core::{AgentDefinition, AgentName};
 use mainspring_kernel::kernel::AgentQuery;
@@ -10,6 +11,7 @@ use utoipa::IntoParams;
 use utoipa::openapi::path::{Parameter, ParameterIn};
 
 use crate::access::Authenticated;
+use crate::audit::About;
 use crate::body::{Json, JsonObject, QueryParams, in_path, path};
 use crate::sessions::page_of;
 use crate::{Http, Problem};
@@ -65,9 +67,10 @@ pub(super) async fn agent_create(
     State(http): State<Http>,
     Authenticated(caller): Authenticated,
     JsonObject(NewAgent(definition)): JsonObject<NewAgent>,
-) -> Result<(StatusCode, Json<Agent>), Problem> {
+) -> Result<Response, Problem> {
     let (agent, made) = http.kernel.agent_create(&caller, definition).await?;
-    Ok((if made { StatusCode::CREATED } else { StatusCode::OK }, Json(agent)))
+    let about = About::ids([&format_args!("{}@{}", agent.definition.id, agent.definition.version)]);
+    Ok(about.with((if made { StatusCode::CREATED } else { StatusCode::OK }, Json(agent))))
 }
 
 /// Returns a version of an agent, or the latest one

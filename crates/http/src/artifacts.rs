@@ -11,7 +11,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::TryStreamExt;
 use mainspring_api::{ArtifactListQuery, ArtifactQuery, Page};
-use mainspring_core::{Artifact, ArtifactId, ArtifactRole, BadId};
+use mainspring_core::{Artifact, ArtifactId, ArtifactRole, BadId, Rows};
 use mainspring_kernel::Error;
 use mainspring_kernel::kernel::{self, ArtifactsOf, NewArtifact};
 use serde_json::{Map, Value};
@@ -154,7 +154,7 @@ pub(super) async fn run_artifacts(
 
 fn list(
     http: &Http,
-    items: Result<Vec<Artifact>, Error>,
+    items: Result<Rows<Artifact>, Error>,
     limit: Option<usize>,
 ) -> Result<Json<Page<Artifact>>, Problem> {
     Ok(Json(page_of(http, items?, limit, |artifact| format!("{}.{}", artifact.created_at.0, artifact.id))))

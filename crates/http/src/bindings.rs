@@ -5,6 +5,7 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{FromRequestParts, Path, State};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
+use axum::response::Response;
 use mainspring_api::{BindingAdoption, BindingListQuery, Page, SessionAdopted, SessionAdoption};
 use mainspring_core::Binding;
 use mainspring_kernel::kernel::{Adopted, SessionTarget, session_ref};
@@ -13,6 +14,7 @@ use utoipa::IntoParams;
 use utoipa::openapi::path::{Parameter, ParameterIn};
 
 use crate::access::Authenticated;
+use crate::audit::About;
 use crate::body::{Json, JsonObject, QueryParams, SessionPath, in_path};
 use crate::sessions::page_of;
 use crate::{Http, Problem};
@@ -76,7 +78,7 @@ fn adopted(adoption: BindingAdoption) -> (String, Adopted) {
     post, path = "/v1/sessions/{session}/bindings", params(SessionPath), request_body = BindingAdoption,
     responses((status = 201, description = "The binding, which the next run uses", body = Binding)),
     extensions(("x-problems" = json!([
-        "folder_not_allowed", "forbidden", "adapter_not_registered", "adapter_incompatible", "session_busy",
+        "folder_not_allowed", "not_allowed_by_key", "forbidden", "adapter_not_registered", "adapter_incompatible", "session_busy",
         "already_exists", "wrong_state"
     ]))),
 )]
@@ -98,7 +100,7 @@ pub(super) async fn binding_adopt(
         (status = 201, description = "The session is bound; the next run uses the native session", body = SessionAdopted),
     ),
     extensions(("x-problems" = json!([
-        "folder_not_allowed", "forbidden", "adapter_not_registered", "adapter_incompatible", "session_busy",
+        "folder_not_allowed", "not_allowed_by_key", "forbidden", "adapter_not_registered", "adapter_incompatible", "session_busy",
         "wrong_state", "no_org"
     ]))),
 )]
@@ -106,7 +108,7 @@ pub(super) async fn session_adopt(
     State(http): State<Http>,
     Authenticated(caller): Authenticated,
     JsonObject(adoption): JsonObject<SessionAdoption>,
-) -> Result<(StatusCode, Json<SessionAdopted>), Problem> {
+) -> Result<Response, Problem> {
     let (session, adoption) = adoption.into_parts();
     let (adapter, adopted) = adopted(adoption);
     if session.has_start_fields() {
@@ -117,7 +119,8 @@ pub(super) async fn session_adopt(
     let mut target = SessionTarget::from(session);
     target.new.adapter.get_or_insert_with(|| adapter.clone());
     let done = http.kernel.session_adopt(&caller, &target, &adapter, adopted).await?;
-    Ok((if done.adopted { StatusCode::CREATED } else { StatusCode::OK }, Json(done)))
+    let about = About::ids([&done.session.id]);
+    Ok(about.with((if done.adopted { StatusCode::CREATED } else { StatusCode::OK }, Json(done))))
 }
 
 /// Invalidates a binding, so that the agent's native session is not used again

@@ -104,10 +104,7 @@ pub(super) async fn read(http: &Http, body: Body) -> Result<Vec<u8>, Problem> {
     let timeout_ms = http.limits.body_ms;
     tokio::select! {
         bytes = collect(body, http.body_bytes) => bytes,
-        () = http.kernel.sleep(Duration::from_millis(timeout_ms)) => {
-            let detail = format!("the body did not arrive within {timeout_ms} ms; send it faster");
-            Err(Problem::transient(StatusCode::REQUEST_TIMEOUT, "request_timeout", detail))
-        }
+        () = http.kernel.sleep(Duration::from_millis(timeout_ms)) => Err(Problem::slow_body(&http.limits)),
     }
 }
 

@@ -2,13 +2,15 @@
 
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use mainspring_api::{Delegate, Delegated, DelegationView, RunDelegations};
 use mainspring_kernel::kernel::DelegationRequest;
 
 use crate::access::Authenticated;
+use crate::audit::About;
 use crate::body::{DelegationPath, IdempotencyHeader, Json, JsonObject, RunPath, idempotency_key};
-use crate::runs::{PreferHeader, preferred_wait};
+use crate::runs::{PreferHeader, waited};
+use crate::watch::RequestSlot;
 use crate::{Http, Problem};
 
 /// Delegates work of an active run to a child session; a repeated request creates no second child
@@ -19,7 +21,7 @@ use crate::{Http, Problem};
         (status = 202, description = "The child run, which has not ended", body = Delegated),
     ),
     extensions(("x-problems" = json!([
-        "adapter_full", "adapter_incompatible", "adapter_not_registered", "option_not_used", "limit_not_enforceable", "delegation_too_deep", "too_many_children", "folder_not_allowed", "forbidden", "no_org",
+        "adapter_full", "adapter_incompatible", "adapter_not_registered", "option_not_used", "limit_not_enforceable", "delegation_too_deep", "too_many_children", "folder_not_allowed", "not_allowed_by_key", "spend_limit_reached", "forbidden", "no_org",
         "overloaded", "request_conflict", "run_ended", "run_merged", "session_closed", "would_deadlock", "wrong_state",
     ]))),
 )]
@@ -27,19 +29,18 @@ pub(super) async fn run_delegate(
     State(http): State<Http>,
     Authenticated(caller): Authenticated,
     RunPath(run): RunPath,
+    slot: RequestSlot,
     headers: HeaderMap,
     JsonObject(mut work): JsonObject<Delegate>,
 ) -> Result<Response, Problem> {
     work.idempotency_key = idempotency_key(&headers)?.map(str::to_owned);
     let made = http.kernel.run_delegate(&caller, run, DelegationRequest::try_from(work)?).await?;
-    let run = match preferred_wait(&headers) {
-        Some(timeout) => http.kernel.run_wait(&caller, made.run.id, timeout).await?,
-        None => made.run,
-    };
+    let run = waited(&http, &caller, &slot, &headers, &made.run).await?;
     let (delegation, outcome) = http.kernel.delegation_get(&caller, made.delegation.id).await?;
     let ready = made.replayed || run.state.status().is_ended();
     let status = if ready { StatusCode::OK } else { StatusCode::ACCEPTED };
-    Ok((status, Json(Delegated { delegation, run, replayed: made.replayed, outcome })).into_response())
+    let about = About::ids([&delegation.id, &run.session, &run.id]);
+    Ok(about.with((status, Json(Delegated { delegation, run, replayed: made.replayed, outcome }))))
 }
 
 /// Returns a run's delegations: the one that created the run, and those that the run created

@@ -34,14 +34,18 @@ pub(super) const RESOURCE_PROBLEMS: &[ProblemRow] = &[
     OPEN_PROBLEMS[0],
     OPEN_PROBLEMS[1],
     OPEN_PROBLEMS[2],
+    (StatusCode::TOO_MANY_REQUESTS, "quota_reached"),
     (StatusCode::SERVICE_UNAVAILABLE, "overloaded"),
+    (StatusCode::SERVICE_UNAVAILABLE, "audit_failed"),
     (StatusCode::SERVICE_UNAVAILABLE, "shutting_down"),
 ];
 
 /// Problems that an authenticated request can get in addition.
 const AUTHENTICATED_PROBLEMS: &[ProblemRow] = &[
     (StatusCode::BAD_REQUEST, "invalid_request"),
+    (StatusCode::BAD_REQUEST, "invalid_name"),
     (StatusCode::UNAUTHORIZED, "authentication"),
+    (StatusCode::FORBIDDEN, "forbidden"),
     (StatusCode::NOT_FOUND, "not_found"),
     (StatusCode::CONFLICT, "no_authority"),
     (StatusCode::INTERNAL_SERVER_ERROR, "corrupt"),

@@ -12,7 +12,7 @@ use axum::response::sse::{self, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::{self, Stream};
 use mainspring_api::{EventsQuery, Page, SubscriptionMode, Thought, ToJson};
-use mainspring_core::{Event, Position, RunId, SessionId};
+use mainspring_core::{Body, Event, Position, RunId, RunStatus, SessionId};
 use mainspring_kernel::Kernel;
 use mainspring_kernel::feed::{Item, Subscription};
 use mainspring_kernel::kernel::{Accepted, Caller};
@@ -58,9 +58,11 @@ pub(super) async fn session_events(
             SubscriptionMode::Controller => http.kernel.session_subscribe(&caller, &by, after).await?,
             SubscriptionMode::Observer => http.kernel.session_observe(&caller, &by, after).await?,
         };
+        let items = in_history(&http, items, after, &query);
         return stream_response(&http, caller, items, None);
     }
     let cursor = after.unwrap_or(Position::START).cursor;
+    http.kernel.check_in_history(cursor, query.history.as_deref()).await?;
     Ok(page(&http, http.kernel.session_events(&caller, &by, cursor, query.limit).await?, query.limit))
 }
 
@@ -81,11 +83,24 @@ pub(super) async fn run_events(
     let after = resume_point(&headers, query.after.as_deref())?;
     let cursor = after.unwrap_or(Position::START).cursor;
     if !wants_stream(&headers) {
+        http.kernel.check_in_history(cursor, query.history.as_deref()).await?;
         let events = http.kernel.run_events(&caller, run, cursor, query.limit).await?;
         return Ok(page(&http, events, query.limit));
     }
     let items = http.kernel.run_observe(&caller, run, after).await?;
+    let items = in_history(&http, items, after, &query);
     stream_response(&http, caller, items, Some(run))
+}
+
+/// Begins the stream with a reset if the client has read another history.
+fn in_history(
+    http: &Http,
+    items: Subscription,
+    after: Option<Position>,
+    query: &EventsQuery,
+) -> Subscription {
+    let is_known = |after: Position| http.kernel.is_in_history(after.cursor, query.history.as_deref());
+    if after.is_none_or(is_known) { items } else { items.restarted() }
 }
 
 /// Streams a run that was just accepted, until the run ends.
@@ -128,7 +143,7 @@ fn stream_response(
     items: Subscription,
     run: Option<RunId>,
 ) -> Result<Response, Problem> {
-    let permit = http.streams.acquire(&http.limits, Some(items.session()))?;
+    let permit = http.streams.acquire(&http.kernel, &caller.owner, Some(items.session()))?;
     let (kernel, key_ended, stop) = (http.kernel.clone(), key_ended(http, &caller), http.stop.clone());
     Ok(sse_response(frames(Reader {
         _permit: permit,
@@ -164,15 +179,27 @@ impl Reader {
     /// True if `item` is the last one of a run's stream.
     async fn is_last(&mut self, item: &Item) -> bool {
         match (item, self.run) {
+            // The event may be the one that ended the run.
+            (Item::Event(event), Some(run)) if is_of_unknown_run(event) => {
+                let after = self.kernel.run_events(&self.caller, run, event.cursor, Some(1)).await;
+                after.is_ok_and(|events| events.is_empty()) && self.has_ended(run).await
+            }
             (Item::Event(event), Some(run)) => event.run == Some(run) && event.body.ends_run(),
             // The event that ended the run may have been pruned.
-            (Item::Reset(_), Some(run)) => {
-                let run = self.kernel.run_get(&self.caller, run).await;
-                run.is_ok_and(|run| run.state.status().is_ended())
-            }
+            (Item::Reset(_), Some(run)) => self.has_ended(run).await,
             _ => false,
         }
     }
+
+    async fn has_ended(&mut self, run: RunId) -> bool {
+        let run = self.kernel.run_status(&self.caller, run).await;
+        run.is_ok_and(RunStatus::is_ended)
+    }
+}
+
+/// True for a damaged event of which not even the run is known: it may be of any run of the session.
+fn is_of_unknown_run(event: &Event) -> bool {
+    event.run.is_none() && matches!(event.body, Body::EventDamaged { .. })
 }
 
 /// Sends one frame per item, until the run ends (in a run's stream), the session is deleted, the caller's key ends or
@@ -213,7 +240,7 @@ fn frame(item: &Item, session: SessionId, run: Option<RunId>) -> Option<sse::Eve
         return (!other).then(|| data(&live).id(live.position.to_string()).event(live.body.kind()));
     }
     match item {
-        Item::Event(event) if run.is_none() || event.run == run => {
+        Item::Event(event) if run.is_none() || event.run == run || is_of_unknown_run(event) => {
             Some(data(&**event).id(event.position().to_string()).event(event.body.kind()))
         }
         // The id is the snapshot's position: a client that reconnects with it continues from there.

@@ -25,7 +25,7 @@ pub(super) async fn feed(
     State(http): State<Http>,
     Authenticated(caller): Authenticated,
 ) -> Result<Response, Problem> {
-    let permit = http.streams.acquire(&http.limits, None)?;
+    let permit = http.streams.acquire(&http.kernel, &caller.owner, None)?;
     let (feed, key_ended) = (http.kernel.live_feed(&caller), key_ended(&http, &caller));
     Ok(sse_response(frames(Reader {
         _permit: permit,

@@ -5,18 +5,26 @@ use axum::http::{HeaderMap, HeaderName, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
-use crate::{Http, Problem};
+use crate::{Http, Problem, cors};
 
 /// Refuses requests that a browser sends for another site: the `Host` must be local or allowed, and the `Origin`, if
-/// there is one, must be that host or an allowed one.
+/// there is one, must be that host, an allowed one, or an origin whose pages may call this server.
 pub(super) async fn check_origin(State(http): State<Http>, request: Request, next: Next) -> Response {
-    match refusal(request.headers(), &http.hosts) {
+    let origin = cors::allowed_origin(request.headers(), &http.origins);
+    let response = match refusal(request.headers(), &http.hosts, origin.is_some()) {
         Some(problem) => problem.into_response(),
-        None => next.run(request).await,
+        None => match origin.as_ref().and_then(|_| cors::preflight(request.method(), request.headers())) {
+            Some(answer) => answer,
+            None => next.run(request).await,
+        },
+    };
+    match origin {
+        Some(origin) => cors::allow(response, origin),
+        None => response,
     }
 }
 
-fn refusal(headers: &HeaderMap, hosts: &[String]) -> Option<Problem> {
+fn refusal(headers: &HeaderMap, hosts: &[String], is_origin_allowed: bool) -> Option<Problem> {
     let text = |name: HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
     let host = text(header::HOST);
     let is_allowed = |host: &str| hosts.iter().any(|known| known.eq_ignore_ascii_case(name_of(host)));
@@ -30,8 +38,10 @@ fn refusal(headers: &HeaderMap, hosts: &[String]) -> Option<Problem> {
     let same = |origin: &&str| {
         origin.split_once("://").is_some_and(|(_, rest)| Some(rest) == host || is_allowed(rest))
     };
-    let origin = text(header::ORIGIN).filter(|origin| !same(origin))?;
-    let detail = format!("the origin {origin:?} is another site");
+    let origin = text(header::ORIGIN).filter(|origin| !is_origin_allowed && !same(origin))?;
+    let detail = format!(
+        "the origin {origin:?} is another site: name it in cors_origins if its pages may call this server"
+    );
     Some(Problem::new(StatusCode::FORBIDDEN, "forbidden_origin", detail))
 }
 
@@ -62,7 +72,7 @@ mod tests {
             let mut headers = HeaderMap::new();
             headers.insert(header::HOST, host.parse().unwrap());
             origin.map(|origin| headers.insert(header::ORIGIN, origin.parse().unwrap()));
-            refusal(&headers, &hosts).map(|problem| problem.code)
+            refusal(&headers, &hosts, false).map(|problem| problem.code)
         };
         for (host, origin, code) in [
             ("agents.example.com", None, None),

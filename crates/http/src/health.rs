@@ -18,7 +18,7 @@ pub(super) async fn health() -> Json<Health> {
 #[utoipa::path(
     get, path = "/ready", security(()),
     responses((status = 200, description = "The server accepts requests", body = Health)),
-    extensions(("x-problems" = json!(["unavailable", "shutting_down", "corrupt", "store_lost", "store_full"]))),
+    extensions(("x-problems" = json!(["unavailable", "shutting_down", "corrupt", "store_lost", "store_full", "audit_failed"]))),
 )]
 pub(super) async fn ready(State(http): State<Http>) -> Result<Json<Health>, Problem> {
     http.kernel.check_store().await?;

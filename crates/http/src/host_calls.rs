@@ -7,6 +7,7 @@ use utoipa::IntoParams;
 
 use crate::access::Authenticated;
 use crate::body::{Json, JsonObject, QueryParams};
+use crate::watch::RequestSlot;
 use crate::{Http, Problem};
 
 /// Documents the header that names a host.
@@ -39,11 +40,20 @@ fn required_host(headers: &HeaderMap) -> Result<&str, Problem> {
 pub(super) async fn host_call_list(
     State(http): State<Http>,
     Authenticated(caller): Authenticated,
+    slot: RequestSlot,
     headers: HeaderMap,
     QueryParams(query): QueryParams<HostCallQuery>,
 ) -> Result<Json<Vec<HostCall>>, Problem> {
     let host = required_host(&headers)?;
     let wait_ms = query.wait_ms.unwrap_or_default();
+    let _permit = match wait_ms {
+        0 => None,
+        _ => {
+            let permit = http.streams.acquire(&http.kernel, &caller.owner, None)?;
+            slot.release();
+            Some(permit)
+        }
+    };
     let calls = http.kernel.host_calls(&caller, host, query.after.unwrap_or_default(), wait_ms);
     tokio::select! {
         calls = calls => Ok(Json(calls?)),

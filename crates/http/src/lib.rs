@@ -10,15 +10,19 @@ use std::sync::{Arc, OnceLock};
 use axum::http::Method;
 use axum::routing::post;
 use axum::{Router, middleware};
+use mainspring_core::Resource;
 use mainspring_kernel::Kernel;
-use tokio::sync::Semaphore;
+use mainspring_kernel::quotas::Pool;
 use tokio_util::sync::CancellationToken;
 
 mod access;
 mod agents;
 mod artifacts;
+mod audit;
 mod bindings;
 mod body;
+mod connections;
+mod cors;
 mod delegations;
 mod document;
 mod endpoint;
@@ -35,6 +39,7 @@ mod listen;
 mod logins;
 mod mcp;
 mod metrics;
+mod oidc;
 mod owner_events;
 mod page;
 mod portable;
@@ -43,18 +48,23 @@ mod runs;
 mod search;
 mod sessions;
 mod sign_in;
+mod slow_body;
 mod state;
 mod streams;
 mod strict;
+mod tls;
 mod tools;
 mod tree;
 mod watch;
 
 pub use access::Access;
+pub use connections::{Connections, Peer};
 pub use document::document;
 pub use limits::HttpLimits;
-pub use listen::serve;
+pub use listen::{UnixPeers, serve};
+pub use oidc::{Oidc, OidcConfig};
 pub use problem::{PROBLEMS, Problem};
+pub use tls::{TlsError, TlsFiles, TlsListener};
 
 use endpoint::{Endpoint, Operations, endpoints};
 
@@ -65,11 +75,16 @@ pub struct Http {
     access: Arc<Access>,
     /// Host names accepted besides localhost and loopback addresses.
     hosts: Arc<[String]>,
+    /// Origins whose web pages may call the API.
+    origins: Arc<[String]>,
+    /// Accepts tokens of an identity provider.
+    oidc: Option<Arc<Oidc>>,
     stop: CancellationToken,
     limits: HttpLimits,
     body_bytes: usize,
     /// One permit per request that may be handled concurrently.
-    requests: Arc<Semaphore>,
+    requests: Arc<Pool>,
+    connections: Connections,
     streams: Arc<streams::Streams>,
     tickets: Arc<sign_in::Tickets>,
     mcp: Arc<mcp::Service>,
@@ -80,6 +95,7 @@ pub struct Http {
 }
 
 /// Returns all endpoints in two groups, each with the problems that its middleware can answer.
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn endpoints() -> [(Vec<Endpoint>, &'static [document::ProblemRow]); 2] {
     // Status endpoints: not limited, so that they also answer while the server is overloaded.
     let open = endpoints![health::health, health::ready, document::openapi, metrics::metrics,];
@@ -88,6 +104,7 @@ fn endpoints() -> [(Vec<Endpoint>, &'static [document::ProblemRow]); 2] {
         host_calls::host_call_list,
         host_calls::host_call_answer,
         owner_events::owner_events,
+        audit::audit_list,
         sessions::session_list,
         sessions::session_resolve,
         sessions::session_get,
@@ -180,20 +197,24 @@ impl Http {
         // A body holds a prompt, a system prompt, metadata and model options. JSON escapes grow each at most sixfold.
         let texts = kernel.limits().prompt_bytes.saturating_add(kernel.limits().metadata_bytes);
         let body_bytes = texts.saturating_mul(12).saturating_add(64 << 10);
-        let streams = Arc::<streams::Streams>::default();
+        let streams = streams::Streams::new(limits);
+        let connections = Connections::from(limits);
         Self {
             operations: Arc::default(),
             tickets: Arc::default(),
             document: Arc::default(),
-            metrics: Arc::new(metrics::Metrics::new(kernel.clone(), streams.clone())),
+            metrics: Arc::new(metrics::Metrics::new(kernel.clone(), streams.clone(), connections.clone())),
             mcp: Arc::new(mcp::service(&kernel, body_bytes, stop.clone())),
             kernel,
             access: Arc::new(access),
             hosts: Arc::default(),
+            origins: Arc::default(),
+            oidc: None,
             stop,
             limits,
             body_bytes,
-            requests: Arc::new(Semaphore::new(limits.requests)),
+            requests: Pool::new(Resource::Requests, limits.requests),
+            connections,
             streams,
         }
     }
@@ -201,6 +222,21 @@ impl Http {
     /// Also accepts requests to these host names.
     pub fn with_hosts(self, hosts: &[String]) -> Self {
         Self { hosts: hosts.into(), ..self }
+    }
+
+    /// Returns the connections of this server, to serve its router with.
+    pub fn connections(&self) -> Connections {
+        self.connections.clone()
+    }
+
+    /// Also accepts requests of web pages of these origins, such as `https://app.example.com`.
+    pub fn with_origins(self, origins: &[String]) -> Self {
+        Self { origins: origins.into(), ..self }
+    }
+
+    /// Also accepts tokens of an identity provider.
+    pub fn with_oidc(self, oidc: Option<Oidc>) -> Self {
+        Self { oidc: oidc.map(Arc::new), ..self }
     }
 
     /// Builds the router with all endpoints and middleware.
@@ -215,12 +251,14 @@ impl Http {
         let bounded = resources
             .route(mcp::PATH, post(mcp::mcp_message))
             .layer(middleware::from_fn_with_state(self.clone(), strict::refuse_unknown_input))
-            .layer(middleware::from_fn_with_state(self.clone(), watch::limit_concurrency));
+            .layer(middleware::from_fn_with_state(self.clone(), watch::add_history))
+            .layer(middleware::from_fn_with_state(self.clone(), watch::admit));
         open.merge(bounded)
             .merge(page::router())
             .fallback(problem::no_such_endpoint)
             .method_not_allowed_fallback(problem::no_such_method)
             .layer(middleware::from_fn_with_state(self.clone(), guard::check_origin))
+            .layer(middleware::from_fn_with_state(self.clone(), audit::record_request))
             .layer(middleware::from_fn_with_state(self.clone(), watch::record_metrics))
             .with_state(self)
     }

@@ -15,8 +15,14 @@ pub struct HttpLimits {
     pub headers: usize,
     /// Milliseconds within which a request's headers must arrive.
     pub header_ms: u64,
-    /// Milliseconds within which a request's body must arrive.
+    /// Milliseconds within which a request's body must arrive. An uploaded file may take longer, at the rate `body_rate`.
     pub body_ms: u64,
+    /// Bytes per second at which an uploaded file must arrive, after `body_ms`.
+    pub body_rate: u64,
+    /// Connections open at the same time, on all sockets.
+    pub connections: usize,
+    /// Connections of one address open at the same time; those of this machine do not count.
+    pub connections_per_address: usize,
 }
 
 impl Default for HttpLimits {
@@ -29,6 +35,9 @@ impl Default for HttpLimits {
             headers: 100,
             header_ms: 30_000,
             body_ms: 30_000,
+            body_rate: 4 << 10,
+            connections: 40_000,
+            connections_per_address: 20_000,
         }
     }
 }

@@ -13,7 +13,9 @@ use axum::http::StatusCode;
 use axum::http::request::Parts;
 use axum::response::Response;
 use futures_util::StreamExt;
+use mainspring_api::AuditOrigin;
 use mainspring_control::{CLIENT, ControlTools, DEFAULT_BUDGET_USD, mcp};
+use mainspring_kernel::clock::Clock;
 use mainspring_kernel::ids::Ids;
 use mainspring_kernel::kernel::{Caller, KernelPlane};
 use mainspring_kernel::{Error, Kernel};
@@ -27,6 +29,7 @@ use rmcp::{ErrorData, RoleServer, ServerHandler};
 use tokio_util::sync::CancellationToken;
 
 use crate::access::{Authenticated, key_ended};
+use crate::watch::RequestSlot;
 use crate::{Http, Problem, body};
 
 /// The path of the endpoint.
@@ -45,7 +48,7 @@ pub(super) fn service(kernel: &Kernel, body_bytes: usize, stop: CancellationToke
         .with_max_request_body_bytes(body_bytes)
         // The middleware of the router checks Host and Origin of every request.
         .disable_allowed_hosts();
-    let tools = Tools { kernel: kernel.clone(), ids: Ids::system() };
+    let tools = Tools { kernel: kernel.clone(), ids: Ids::system(), clock: Clock::system() };
     StreamableHttpService::new(move || Ok(tools.clone()), Arc::default(), config)
 }
 
@@ -53,11 +56,14 @@ pub(super) fn service(kernel: &Kernel, body_bytes: usize, stop: CancellationToke
 pub(super) async fn mcp_message(
     State(http): State<Http>,
     Authenticated(caller): Authenticated,
+    slot: RequestSlot,
     request: Request,
 ) -> Result<Response, Problem> {
-    let permit = http.streams.acquire(&http.limits, None)?;
+    let permit = http.streams.acquire(&http.kernel, &caller.owner, None)?;
     let (mut parts, content) = request.into_parts();
     let content = body::read(&http, content).await?;
+    // A tool may wait for a run.
+    slot.release();
     let mut key_ended = key_ended(&http, &caller);
     parts.extensions.insert(caller);
     let request = Request::from_parts(parts, Body::from(content));
@@ -86,6 +92,7 @@ pub(super) async fn mcp_message(
 pub(super) struct Tools {
     kernel: Kernel,
     ids: Ids,
+    clock: Clock,
 }
 
 impl ServerHandler for Tools {
@@ -110,10 +117,13 @@ impl ServerHandler for Tools {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        let caller = context.extensions.get::<Parts>().and_then(|parts| parts.extensions.get::<Caller>());
+        let parts = context.extensions.get::<Parts>();
+        let from = parts.and_then(|parts| parts.extensions.get().copied());
+        let from = from.unwrap_or(AuditOrigin::Inside {});
+        let caller = parts.and_then(|parts| parts.extensions.get::<Caller>());
         let caller = caller.ok_or_else(|| ErrorData::internal_error("the request has no caller", None))?;
         let tools = ControlTools {
-            plane: &KernelPlane::new(self.kernel.clone(), caller.clone()),
+            plane: &KernelPlane::new(self.kernel.clone(), caller.clone()).with_origin(from),
             // An agent acts for the run that it executes.
             session: caller.agent.map(|agent| agent.session),
             run: caller.agent.map(|agent| agent.run),
@@ -122,8 +132,11 @@ impl ServerHandler for Tools {
             request_id: &self.ids.secret(),
             default_budget_usd: Some(DEFAULT_BUDGET_USD),
         };
+        let name = request.name.clone();
+        let call = mcp::call_tool(&tools, request);
+        let sleep = |millis| self.clock.sleep_for(millis);
         tokio::select! {
-            result = mcp::call_tool(&tools, request) => Ok(result?.into()),
+            result = mcp::with_progress(&context, &name, sleep, call) => Ok(result?.into()),
             // Nobody reads the answer any more. Runs that the call started go on.
             () = context.ct.cancelled() => Err(ErrorData::internal_error("the request was cancelled", None)),
         }

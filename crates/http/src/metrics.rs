@@ -21,6 +21,7 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
 use crate::access::Authenticated;
+use crate::connections::Connections;
 use crate::streams::Streams;
 use crate::{Http, Problem};
 
@@ -51,7 +52,7 @@ struct RequestLabels {
 }
 
 impl Metrics {
-    pub(super) fn new(kernel: Kernel, streams: Arc<Streams>) -> Self {
+    pub(super) fn new(kernel: Kernel, streams: Arc<Streams>, connections: Connections) -> Self {
         let mut registry = Registry::with_prefix("mainspring");
         let requests = Family::default();
         let seconds = Family::new_with_constructor((|| Histogram::new(REQUEST_SECONDS)) as fn() -> Histogram);
@@ -62,7 +63,7 @@ impl Metrics {
             "Time until a request was answered, until its headers for a stream",
             seconds.clone(),
         );
-        registry.register_collector(Box::new(KernelCollector { kernel, streams }));
+        registry.register_collector(Box::new(KernelCollector { kernel, streams, connections }));
         Self { registry, requests, seconds, no_operation: "none".into() }
     }
 
@@ -80,6 +81,7 @@ impl Metrics {
 struct KernelCollector {
     kernel: Kernel,
     streams: Arc<Streams>,
+    connections: Connections,
 }
 
 impl fmt::Debug for KernelCollector {
@@ -96,9 +98,17 @@ impl Collector for KernelCollector {
         gauge(encoder, "sessions_in_memory", "Sessions in memory", self.kernel.sessions_in_memory() as f64)?;
         gauge(encoder, "subscribers", "Readers of sessions", counts.subscribers as f64)?;
         gauge(encoder, "http_streams", "Streams that are open", self.streams.open() as f64)?;
+        gauge(encoder, "http_connections", "Connections that are open", self.connections.count() as f64)?;
+        counter(
+            encoder,
+            "http_connections_dropped",
+            "Connections that made room for others, or found none",
+            self.connections.dropped(),
+        )?;
         self.encode_runs(encoder)?;
         counter(encoder, "runs_accepted", "Prompts that became runs", counts.runs_accepted)?;
         counter(encoder, "queue_refusals", "Prompts refused because too many wait", counts.queue_refusals)?;
+        quota_refusals(encoder, &counts)?;
         runs_ended(encoder, &counts)?;
         counter(encoder, "commits", "Changes made durable", counts.commits)?;
         counter(
@@ -138,6 +148,16 @@ fn counter(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: u
     ConstCounter::new(value).encode(metric)
 }
 
+fn quota_refusals(encoder: &mut DescriptorEncoder<'_>, counts: &Counts) -> fmt::Result {
+    let help = "Requests refused because their owner had its share or its quota, by resource";
+    let mut metric = encoder.encode_descriptor("quota_refusals", help, None, MetricType::Counter)?;
+    for (resource, count) in &counts.quota_refusals {
+        let labels = [("resource", resource.name())];
+        ConstCounter::new(*count).encode(metric.encode_family(&labels)?)?;
+    }
+    Ok(())
+}
+
 fn runs_ended(encoder: &mut DescriptorEncoder<'_>, counts: &Counts) -> fmt::Result {
     let help = "Runs that ended, by adapter and how";
     let mut metric = encoder.encode_descriptor("runs_ended", help, None, MetricType::Counter)?;
@@ -158,15 +178,18 @@ fn commit_seconds(encoder: &mut DescriptorEncoder<'_>, counts: &Counts) -> fmt::
     metric.encode_histogram::<NoLabelSet>(counts.commit_seconds, count, &buckets, None)
 }
 
-/// Metrics for Prometheus
+/// Metrics for Prometheus, for admins without an org
 #[utoipa::path(
     get, path = "/metrics",
     responses((status = 200, description = "OpenMetrics text", body = String, content_type = "application/openmetrics-text")),
+    extensions(("x-problems" = json!(["forbidden"]))),
 )]
 pub(super) async fn metrics(
     State(http): State<Http>,
-    Authenticated(_): Authenticated,
+    Authenticated(caller): Authenticated,
 ) -> Result<([(HeaderName, &'static str); 1], String), Problem> {
+    // The counters tell about the work of every owner.
+    caller.check_server_admin()?;
     let mut page = String::new();
     // Writing to a String does not fail.
     let _ = text::encode(&mut page, &http.metrics.registry);

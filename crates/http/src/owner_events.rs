@@ -36,8 +36,11 @@ pub(super) async fn owner_events(
 ) -> Result<Response, Problem> {
     let after = resume_point(&headers, query.after.as_deref())?.map(|position| position.cursor);
     let types = query.types.as_deref().map(types).transpose()?;
+    if let Some(after) = after {
+        http.kernel.check_in_history(after, query.history.as_deref()).await?;
+    }
     if wants_stream(&headers) {
-        let permit = http.streams.acquire(&http.limits, None)?;
+        let permit = http.streams.acquire(&http.kernel, &caller.owner, None)?;
         let events = http.kernel.owner_events(&caller, types, after).await?;
         let (key_ended, stop) = (key_ended(&http, &caller), http.stop);
         return Ok(sse_response(frames(Reader { _permit: permit, events, key_ended, stop })));

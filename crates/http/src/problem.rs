@@ -6,12 +6,15 @@ use mainspring_api::ToJson;
 use mainspring_core::{FirstAnswer, Refusal, RunStatus};
 use mainspring_kernel::Error;
 
+use crate::HttpLimits;
+
 /// Every problem of the HTTP API: status and code. Responses and the OpenAPI document both use this table. A kernel
 /// error gets the status of the first row with its code.
 pub const PROBLEMS: &[(StatusCode, &str)] = &[
     (StatusCode::BAD_REQUEST, "invalid_request"),
     (StatusCode::BAD_REQUEST, "adapter_not_registered"),
     (StatusCode::BAD_REQUEST, "adapter_incompatible"),
+    (StatusCode::BAD_REQUEST, "invalid_name"),
     (StatusCode::BAD_REQUEST, "option_not_used"),
     (StatusCode::BAD_REQUEST, "limit_not_enforceable"),
     (StatusCode::BAD_REQUEST, "not_user_message"),
@@ -25,6 +28,8 @@ pub const PROBLEMS: &[(StatusCode, &str)] = &[
     (StatusCode::UNAUTHORIZED, "authentication"),
     (StatusCode::FORBIDDEN, "forbidden"),
     (StatusCode::FORBIDDEN, "folder_not_allowed"),
+    (StatusCode::FORBIDDEN, "not_allowed_by_key"),
+    (StatusCode::TOO_MANY_REQUESTS, "spend_limit_reached"),
     (StatusCode::FORBIDDEN, "forbidden_host"),
     (StatusCode::FORBIDDEN, "forbidden_origin"),
     (StatusCode::NOT_FOUND, "not_found"),
@@ -57,6 +62,7 @@ pub const PROBLEMS: &[(StatusCode, &str)] = &[
     (StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type"),
     (StatusCode::RANGE_NOT_SATISFIABLE, "range_not_satisfiable"),
     (StatusCode::TOO_MANY_REQUESTS, "overloaded"),
+    (StatusCode::TOO_MANY_REQUESTS, "quota_reached"),
     (StatusCode::TOO_MANY_REQUESTS, "adapter_full"),
     (StatusCode::TOO_MANY_REQUESTS, "too_many_children"),
     (StatusCode::TOO_MANY_REQUESTS, "too_many_streams"),
@@ -65,6 +71,7 @@ pub const PROBLEMS: &[(StatusCode, &str)] = &[
     (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
     (StatusCode::SERVICE_UNAVAILABLE, "store_lost"),
     (StatusCode::INSUFFICIENT_STORAGE, "store_full"),
+    (StatusCode::SERVICE_UNAVAILABLE, "audit_failed"),
     (StatusCode::SERVICE_UNAVAILABLE, "shutting_down"),
 ];
 
@@ -100,6 +107,15 @@ impl Problem {
     /// Creates a retryable problem.
     pub(super) fn transient(status: StatusCode, code: &'static str, detail: impl Into<String>) -> Self {
         Self { retryable: true, ..Self::new(status, code, detail) }
+    }
+
+    /// The problem of a request whose body does not arrive in time.
+    pub(super) fn slow_body(limits: &HttpLimits) -> Self {
+        let detail = format!(
+            "the body did not arrive within {} ms, or a file at less than {} bytes per second; send it faster",
+            limits.body_ms, limits.body_rate
+        );
+        Self::transient(StatusCode::REQUEST_TIMEOUT, "request_timeout", detail)
     }
 
     pub(super) fn invalid(detail: impl Into<String>) -> Self {

@@ -11,12 +11,14 @@ use mainspring_kernel::kernel::{Accepted, Caller, RunQuery, RunRequest};
 use utoipa::IntoParams;
 
 use crate::access::Authenticated;
+use crate::audit::About;
 use crate::body::{
     AttemptPath, IdempotencyHeader, Json, JsonObject, OptionalJsonObject, QueryParams, RunPath, SessionPath,
     idempotency_key,
 };
 use crate::host_calls::{HostHeader, host_name};
 use crate::sessions::{page_of, page_start};
+use crate::watch::RequestSlot;
 use crate::{Http, Problem, events};
 
 /// The problems of a prompt that is not accepted, or is accepted and cannot be streamed.
@@ -29,6 +31,8 @@ const PROMPT_PROBLEMS: &[&str] = &[
     "not_assistant_message",
     "abandoned_message",
     "folder_not_allowed",
+    "not_allowed_by_key",
+    "spend_limit_reached",
     "forbidden",
     "request_conflict",
     "session_busy",
@@ -52,10 +56,11 @@ const PROMPT_PROBLEMS: &[&str] = &[
 pub(super) async fn run_create(
     State(http): State<Http>,
     Authenticated(caller): Authenticated,
+    slot: RequestSlot,
     headers: HeaderMap,
     JsonObject(prompt): JsonObject<Prompt>,
 ) -> Result<Response, Problem> {
-    create(&http, &caller, &headers, prompt).await
+    create(&http, &caller, &slot, &headers, prompt).await
 }
 
 /// Sends a prompt to an existing session
@@ -72,6 +77,7 @@ pub(super) async fn run_create_in(
     State(http): State<Http>,
     Authenticated(caller): Authenticated,
     SessionPath(by): SessionPath,
+    slot: RequestSlot,
     headers: HeaderMap,
     JsonObject(mut prompt): JsonObject<Prompt>,
 ) -> Result<Response, Problem> {
@@ -79,7 +85,7 @@ pub(super) async fn run_create_in(
         return Err(Problem::invalid("the path names the session; leave it out of the body"));
     }
     prompt.session.session_id = Some(http.kernel.session_get(&caller, &by).await?.id);
-    create(&http, &caller, &headers, prompt).await
+    create(&http, &caller, &slot, &headers, prompt).await
 }
 
 /// Documents the header that makes the response wait for the run.
@@ -95,6 +101,7 @@ pub(super) struct PreferHeader {
 async fn create(
     http: &Http,
     caller: &Caller,
+    slot: &RequestSlot,
     headers: &HeaderMap,
     mut prompt: Prompt,
 ) -> Result<Response, Problem> {
@@ -103,20 +110,39 @@ async fn create(
     let request = RunRequest { host, ..RunRequest::try_from(prompt)? };
     let accepted = http.kernel.run_create(caller, request).await?;
     if events::wants_stream(headers) {
-        return events::run_stream(http, caller, &accepted).await;
+        let stream = events::run_stream(http, caller, &accepted).await?;
+        return Ok(about(&accepted.run).with(stream));
     }
-    let run = match preferred_wait(headers) {
-        Some(timeout) => http.kernel.run_wait(caller, accepted.run.id, timeout).await?,
-        None => accepted.run.clone(),
-    };
+    let run = waited(http, caller, slot, headers, &accepted.run).await?;
     Ok(accepted_response(&accepted, run))
 }
 
+/// Waits for a run as long as the client prefers to. A waiting request counts as a stream; without a place for one more
+/// it is answered at once.
+pub(super) async fn waited(
+    http: &Http,
+    caller: &Caller,
+    slot: &RequestSlot,
+    headers: &HeaderMap,
+    run: &Run,
+) -> Result<Run, Problem> {
+    let Some(timeout) = preferred_wait(headers) else { return Ok(run.clone()) };
+    let Ok(_permit) = http.streams.acquire(&http.kernel, &caller.owner, None) else {
+        return Ok(run.clone());
+    };
+    slot.release();
+    Ok(http.kernel.run_wait(caller, run.id, timeout).await?)
+}
+
 /// Reads how long the client wants to wait: `wait=N` seconds, at most a minute.
-pub(super) fn preferred_wait(headers: &HeaderMap) -> Option<Duration> {
+fn preferred_wait(headers: &HeaderMap) -> Option<Duration> {
     let prefer = headers.get("prefer")?.to_str().ok()?;
     let wait = prefer.split([',', ';']).find_map(|part| part.trim().strip_prefix("wait="))?;
     Some(Duration::from_secs(wait.parse::<u64>().ok()?.min(60)))
+}
+
+fn about(run: &Run) -> About {
+    About::ids([&run.session, &run.id])
 }
 
 fn accepted_response(accepted: &Accepted, run: Run) -> Response {
@@ -128,7 +154,7 @@ fn accepted_response(accepted: &Accepted, run: Run) -> Response {
     let (policy, position, replayed) = (accepted.policy, accepted.position, accepted.replayed);
     let mut response = (status, Json(AcceptedRun { run, policy, position, replayed })).into_response();
     response.headers_mut().extend(location.into_iter().map(|location| (header::LOCATION, location)));
-    response
+    about(&accepted.run).with(response)
 }
 
 /// Lists runs, newest first
@@ -177,8 +203,7 @@ pub(super) async fn run_attempts(
     Authenticated(caller): Authenticated,
     RunPath(run): RunPath,
 ) -> Result<Json<Page<Attempt>>, Problem> {
-    let items = http.kernel.run_attempts(&caller, run).await?;
-    Ok(Json(Page::single(items)))
+    Ok(Json(http.kernel.run_attempts(&caller, run).await?.into()))
 }
 
 /// Returns an attempt, which names its run
@@ -218,8 +243,7 @@ pub(super) async fn run_steps(
     Authenticated(caller): Authenticated,
     RunPath(run): RunPath,
 ) -> Result<Json<Page<Step>>, Problem> {
-    let items = http.kernel.run_steps(&caller, run).await?;
-    Ok(Json(Page::single(items)))
+    Ok(Json(http.kernel.run_steps(&caller, run).await?.into()))
 }
 
 /// Lists the processes that the turns of a run left running and that still run
@@ -270,7 +294,7 @@ pub(super) async fn run_cancel(
     post, path = "/v1/runs/{run}/retry", params(RunPath), request_body = Option<RetryOptions>,
     responses((status = 202, description = "The run, queued again", body = Run)),
     extensions(("x-problems" = json!([
-        "adapter_not_registered", "adapter_incompatible", "option_not_used", "limit_not_enforceable", "folder_not_allowed", "forbidden", "session_busy", "session_closed", "not_latest_run",
+        "adapter_not_registered", "adapter_incompatible", "option_not_used", "limit_not_enforceable", "folder_not_allowed", "not_allowed_by_key", "spend_limit_reached", "forbidden", "session_busy", "session_closed", "not_latest_run",
         "run_merged", "wrong_state"
     ]))),
 )]

@@ -35,5 +35,6 @@ pub(super) async fn session_search(
     Ok(Json(Page {
         items: found.hits.into_iter().map(hit).collect(),
         next: found.next.map(|next| next.to_string()),
+        damaged: found.damaged,
     }))
 }

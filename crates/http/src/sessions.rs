@@ -8,7 +8,7 @@ use mainspring_api::{
     OpenedSession, Opening, Page, SessionListQuery, SessionPatch, SessionTarget, SessionUsage, Snapshot,
     ToJson,
 };
-use mainspring_core::{ExternalRef, LegacyAlias, Message, Position, RunOptions, Session, Time};
+use mainspring_core::{ExternalRef, LegacyAlias, Message, Position, Rows, RunOptions, Session, Time};
 use mainspring_kernel::Error;
 use mainspring_kernel::kernel::{self, Caller, RunQuery, SessionQuery, SessionStart, Started, session_ref};
 use mainspring_kernel::store::SessionRef;
@@ -64,7 +64,7 @@ pub(super) fn tag(version: u64) -> String {
         (status = 200, description = "The existing session", body = OpenedSession, headers(("ETag" = String), ("Location" = String))),
         (status = 201, description = "The new session", body = OpenedSession, headers(("ETag" = String), ("Location" = String))),
     ),
-    extensions(("x-problems" = json!(["folder_not_allowed", "forbidden", "adapter_not_registered", "option_not_used", "request_conflict", "already_exists", "ambiguous_mode", "no_model", "initial_messages_not_supported", "no_org"]))),
+    extensions(("x-problems" = json!(["folder_not_allowed", "not_allowed_by_key", "forbidden", "adapter_not_registered", "option_not_used", "request_conflict", "already_exists", "ambiguous_mode", "no_model", "initial_messages_not_supported", "no_org"]))),
 )]
 pub(super) async fn session_resolve(
     State(http): State<Http>,
@@ -114,11 +114,11 @@ fn matches_filters(query: &SessionListQuery, session: &Session) -> bool {
 /// Builds a page. If the page is full, `next` is the last item's `position`.
 pub(super) fn page_of<T>(
     http: &Http,
-    items: Vec<T>,
+    rows: impl Into<Rows<T>>,
     limit: Option<usize>,
     position: impl Fn(&T) -> String,
 ) -> Page<T> {
-    http.kernel.page_of(items, limit, position)
+    http.kernel.page_of(rows, limit, position)
 }
 
 /// Parses the start of a page: `MILLISECONDS.ID`.
@@ -146,8 +146,7 @@ pub(super) async fn session_list(
     let (scope, pinned, status) = (query.scope.unwrap_or_default(), query.pinned, query.status);
     let query = SessionQuery { scope, pinned, status, surface_kind: query.surface_kind, before, limit };
     let sessions = http.kernel.session_list(&caller, query).await?;
-    let items =
-        sessions.into_iter().map(|(session, latest_run)| ListedSession { session, latest_run }).collect();
+    let items = sessions.map(|(session, latest_run)| ListedSession { session, latest_run });
     let at = |listed: &ListedSession| format!("{}.{}", listed.session.last_activity_at.0, listed.session.id);
     Ok(Json(page_of(&http, items, limit, at)))
 }
@@ -173,7 +172,7 @@ async fn find_by_names(
     }
     let Some(session) = found.filter(|session| matches_filters(query, session)) else { return Ok(vec![]) };
     let runs = RunQuery { session: Some(session.id), limit: Some(1), ..RunQuery::default() };
-    let latest_run = http.kernel.run_list(caller, runs).await?.into_iter().next();
+    let latest_run = http.kernel.run_list(caller, runs).await?.intact().map_err(Error::from)?.pop();
     Ok(vec![ListedSession { session, latest_run }])
 }
 
@@ -202,7 +201,7 @@ pub(super) fn if_match_version(headers: &HeaderMap) -> Result<Option<u64>, Probl
     patch, path = "/v1/sessions/{session}", request_body = SessionPatch,
     params(SessionPath, ("If-Match" = Option<String>, Header, description = "The ETag that the session must still have.")),
     responses((status = 200, description = "The changed session", body = Session, headers(("ETag" = String)))),
-    extensions(("x-problems" = json!(["folder_not_allowed", "forbidden", "session_busy", "option_not_used", "no_org", "wrong_state", "version_conflict"]))),
+    extensions(("x-problems" = json!(["folder_not_allowed", "not_allowed_by_key", "forbidden", "session_busy", "option_not_used", "no_org", "wrong_state", "version_conflict"]))),
 )]
 pub(super) async fn session_patch(
     State(http): State<Http>,
@@ -221,6 +220,7 @@ pub(super) async fn session_patch(
         model_profile: patch.model_profile,
         system_prompt: patch.system_prompt,
         model_options: patch.model_options,
+        rules: patch.rules.map(Option::unwrap_or_default),
         cwd: patch.cwd,
         metadata: patch.metadata.map(|metadata| metadata.unwrap_or_else(|| Value::Object(Map::new()))),
         version,

@@ -1,4 +1,4 @@
-//! Limits the number of open streams.
+//! Limits the number of open streams, and of requests that only wait.
 //!
 //! Invariant: every counted stream holds a [`StreamPermit`]; dropping it decrements the count.
 
@@ -6,19 +6,19 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use axum::http::StatusCode;
-use mainspring_core::SessionId;
+use mainspring_core::{Resource, SessionId};
+use mainspring_kernel::Kernel;
+use mainspring_kernel::quotas::{NotTaken, Pool, PoolPermit};
 use parking_lot::Mutex;
 
 use crate::{HttpLimits, Problem};
 
 /// Counts the open streams.
-#[derive(Debug, Default)]
-pub(super) struct Streams(Mutex<Open>);
-
-#[derive(Debug, Default)]
-struct Open {
-    total: usize,
-    sessions: HashMap<SessionId, usize>,
+#[derive(Debug)]
+pub(super) struct Streams {
+    pool: Arc<Pool>,
+    sessions: Mutex<HashMap<SessionId, usize>>,
+    limits: HttpLimits,
 }
 
 /// The permit of one open stream; released on drop.
@@ -26,72 +26,57 @@ struct Open {
 pub(super) struct StreamPermit {
     streams: Arc<Streams>,
     session: Option<SessionId>,
+    _permit: PoolPermit,
 }
 
 impl Streams {
-    /// Acquires a permit for one more stream, also counted for `session` if given.
+    pub(super) fn new(limits: HttpLimits) -> Arc<Self> {
+        let pool = Pool::new(Resource::Streams, limits.streams);
+        Arc::new(Self { pool, sessions: Mutex::default(), limits })
+    }
+
+    /// Acquires a permit for one more stream of `owner`, also counted for `session` if given.
     pub(super) fn acquire(
         self: &Arc<Self>,
-        limits: &HttpLimits,
+        kernel: &Kernel,
+        owner: &str,
         session: Option<SessionId>,
     ) -> Result<StreamPermit, Problem> {
-        let mut open = self.0.lock();
-        if open.total >= limits.streams {
-            let detail = format!("{} streams are open already; try again later", limits.streams);
-            return Err(Problem::transient(StatusCode::SERVICE_UNAVAILABLE, "overloaded", detail));
-        }
+        let HttpLimits { streams, session_streams, .. } = self.limits;
+        let permit = self.pool.take(kernel, owner).map_err(|refused| match refused {
+            NotTaken::Refused(error) => error.into(),
+            NotTaken::Full => {
+                let detail = format!("{streams} streams are open already; try again later");
+                Problem::transient(StatusCode::SERVICE_UNAVAILABLE, "overloaded", detail)
+            }
+        })?;
         if let Some(session) = session {
-            let of_session = open.sessions.entry(session).or_default();
-            if *of_session >= limits.session_streams {
-                let detail =
-                    format!("{} streams of this session are open already; close one", limits.session_streams);
+            let mut sessions = self.sessions.lock();
+            let of_session = sessions.entry(session).or_default();
+            if *of_session >= session_streams {
+                let detail = format!("{session_streams} streams of this session are open already; close one");
                 return Err(Problem::transient(StatusCode::TOO_MANY_REQUESTS, "too_many_streams", detail));
             }
             *of_session += 1;
         }
-        open.total += 1;
-        Ok(StreamPermit { streams: self.clone(), session })
+        Ok(StreamPermit { streams: self.clone(), session, _permit: permit })
     }
 
     /// Returns the number of open streams.
     pub(super) fn open(&self) -> usize {
-        self.0.lock().total
+        self.pool.used()
     }
 }
 
 impl Drop for StreamPermit {
     fn drop(&mut self) {
-        let mut open = self.streams.0.lock();
-        open.total -= 1;
-        if let Some(session) = self.session
-            && let Some(count) = open.sessions.get_mut(&session)
-        {
+        let Some(session) = self.session else { return };
+        let mut sessions = self.streams.sessions.lock();
+        if let Some(count) = sessions.get_mut(&session) {
             *count -= 1;
             if *count == 0 {
-                open.sessions.remove(&session);
+                sessions.remove(&session);
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_dropped_permit_is_released() {
-        let limits = HttpLimits { streams: 3, session_streams: 2, ..HttpLimits::default() };
-        let streams = Arc::new(Streams::default());
-        let [one, other] = [1, 2].map(|no| Some(SessionId::from_random([no; 16])));
-        let code = |permit: Result<StreamPermit, Problem>| permit.map(drop).unwrap_err().code;
-        let first = streams.acquire(&limits, one).unwrap();
-        let _second = streams.acquire(&limits, one).unwrap();
-        assert_eq!(code(streams.acquire(&limits, one)), "too_many_streams");
-        let _third = streams.acquire(&limits, other).unwrap();
-        assert_eq!(code(streams.acquire(&limits, other)), "overloaded");
-        assert_eq!(code(streams.acquire(&limits, None)), "overloaded");
-        drop(first);
-        assert!(streams.acquire(&limits, one).is_ok());
-        assert_eq!((streams.open(), streams.0.lock().sessions.len()), (2, 2));
     }
 }

@@ -25,7 +25,7 @@ pub(super) async fn session_tree(
     QueryParams(query): QueryParams<TreeQuery>,
 ) -> Result<Json<Page<TreeNode>>, Problem> {
     let tree = http.kernel.session_tree(&caller, &by, query).await?;
-    Ok(Json(Page { items: tree.nodes, next: tree.next.map(|next| next.to_string()) }))
+    Ok(Json(Page { items: tree.nodes, next: tree.next.map(|next| next.to_string()), damaged: tree.damaged }))
 }
 
 /// Returns a message with its parent, children and siblings

@@ -1,21 +1,92 @@
-//! Middleware: limits concurrent requests, counts and times them.
+//! Middleware: admits requests, counts and times them.
 
-use axum::extract::{MatchedPath, Request, State};
-use axum::http::StatusCode;
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use axum::body::{Body, HttpBody};
+use axum::extract::{FromRequestParts, MatchedPath, Request, State};
+use axum::http::request::Parts;
+use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use mainspring_kernel::quotas::{NotTaken, PoolPermit};
+use parking_lot::Mutex;
 
+use crate::access::Authenticated;
 use crate::problem::ProblemCode;
+use crate::slow_body::{SlowBody, TooSlow};
 use crate::{Http, Problem};
 
-/// Limits the number of concurrent requests. A stream stops counting once its headers are sent.
-pub(super) async fn limit_concurrency(State(http): State<Http>, request: Request, next: Next) -> Response {
-    let Ok(_permit) = http.requests.try_acquire() else {
-        let detail = format!("{} requests are already in progress; try again", http.limits.requests);
-        let problem = Problem::transient(StatusCode::SERVICE_UNAVAILABLE, "overloaded", detail);
-        return problem.into_response();
+/// The header that names the history of the events.
+const HISTORY_HEADER: HeaderName = HeaderName::from_static("mainspring-history");
+
+/// The place of a request among those that are handled at the same time. Middleware holds it until the response begins.
+#[derive(Debug, Clone, Default)]
+pub(super) struct RequestSlot(Arc<Mutex<Option<PoolPermit>>>);
+
+impl RequestSlot {
+    /// Gives the place up early: the request only waits from now on, and counts as a stream.
+    pub(super) fn release(&self) {
+        self.0.lock().take();
+    }
+}
+
+impl FromRequestParts<Http> for RequestSlot {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &Http) -> Result<Self, Infallible> {
+        Ok(parts.extensions.get::<Self>().cloned().unwrap_or_default())
+    }
+}
+
+/// Authenticates a request and takes a place for it from its owner's share, before a byte of its body is read. A request
+/// without a valid credential takes none.
+pub(super) async fn admit(State(http): State<Http>, request: Request, next: Next) -> Response {
+    let path = request.extensions().get::<MatchedPath>().cloned();
+    let inputs = path.and_then(|path| http.operations.inputs(request.method(), path.as_str()));
+    // The router answers a method that the path does not have.
+    let Some(inputs) = inputs else { return next.run(request).await };
+    let (mut parts, body) = request.into_parts();
+    let caller = match Authenticated::from_request_parts(&mut parts, &http).await {
+        Ok(Authenticated(caller)) => caller,
+        Err(problem) => return problem.into_response(),
     };
-    next.run(request).await
+    let slot = match http.requests.take(&http.kernel, &caller.owner) {
+        Ok(permit) => RequestSlot(Arc::new(Mutex::new(Some(permit)))),
+        Err(refused) => return not_admitted(&http, refused).into_response(),
+    };
+    parts.extensions.insert(caller);
+    parts.extensions.insert(slot.clone());
+    let too_slow = TooSlow::default();
+    let body = match body.is_end_stream() {
+        true => body,
+        false => Body::new(SlowBody::new(body, http.kernel.clone(), http.limits, too_slow.clone())),
+    };
+    let response = next.run(Request::from_parts(parts, body)).await;
+    slot.release();
+    match too_slow.get() && inputs.body {
+        true => Problem::slow_body(&http.limits).into_response(),
+        false => response,
+    }
+}
+
+fn not_admitted(http: &Http, refused: NotTaken) -> Problem {
+    match refused {
+        NotTaken::Refused(error) => error.into(),
+        NotTaken::Full => {
+            let detail = format!("{} requests are already in progress; try again", http.limits.requests);
+            Problem::transient(StatusCode::SERVICE_UNAVAILABLE, "overloaded", detail)
+        }
+    }
+}
+
+/// Names the history of the events in each response.
+pub(super) async fn add_history(State(http): State<Http>, request: Request, next: Next) -> Response {
+    let mut response = next.run(request).await;
+    if let Some(history) = http.kernel.history().and_then(|token| HeaderValue::from_str(token).ok()) {
+        response.headers_mut().insert(HISTORY_HEADER, history);
+    }
+    response
 }
 
 /// Counts and times responses. In debug builds, checks that the OpenAPI document lists each problem.

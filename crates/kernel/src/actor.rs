@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use mainspring_core::run::Outcome;
-use mainspring_core::{Proof, Run, Time, Usage};
+use mainspring_core::{Proof, Run, Session, Time, Usage};
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
@@ -53,6 +53,7 @@ pub(crate) use binding::{BindingChange, MAX_BINDINGS_READ};
 pub(crate) use command::{Command, Input, Reply, Report, Signal};
 pub(crate) use data::StateWrite;
 use draft::{AttemptDraft, Draft, Hot, SessionDraft, Subject};
+pub(crate) use retry::Retry;
 use session::created;
 pub(crate) use session::{SessionSeed, new_loaded};
 pub(crate) use snapshot::Instant;
@@ -66,7 +67,7 @@ pub(crate) struct Actor {
     fence: Fence,
     tx: Sender,
     rx: Receiver,
-    hot: Hot,
+    hot: Box<Hot>,
     tree_cache: tree_cache::TreeCache,
     /// False until the session's first commit.
     stored: bool,
@@ -101,12 +102,16 @@ impl Actor {
         let latest_no = loaded.latest.as_ref().map_or(0, |run| run.no);
         let is_queued = |run: &&Run| run.state.holder().is_none() && run.merged_into.is_none();
         let queue = loaded.runs.iter().map(|(run, _)| run).filter(is_queued).cloned().collect();
+        let hot = Box::new(hot_state(loaded));
+        if stored {
+            shared.images.insert(&hot.session);
+        }
         Self {
             feed,
             fence,
             tx: channel.0,
             rx: channel.1,
-            hot: hot_state(loaded),
+            hot,
             tree_cache: tree_cache::TreeCache::default(),
             stored,
             active: None,
@@ -173,7 +178,7 @@ impl Actor {
     async fn handle_command(&mut self, command: Command) {
         match command {
             Command::Accept(accept, reply) => {
-                let outcome = Box::pin(self.accept(*accept)).await;
+                let outcome = Box::pin(self.accept(accept)).await;
                 self.end_if_not_stored();
                 // Counted before the caller is answered: a caller that then waits for idleness waits for this run too.
                 self.report_status();
@@ -210,7 +215,7 @@ impl Actor {
             Command::Snapshot(reply) => drop(reply.send(Ok(self.instant()))),
             Command::Open { started, reply } => {
                 self.opened(started);
-                let _ = reply.send(Ok(self.hot.session.clone()));
+                let _ = reply.send(Ok(Session::clone(&self.hot.session)));
             }
             Command::Close(reply) => self.lifetime.close(reply),
             Command::Compact(before, reply) => drop(reply.send(self.compact(before).await)),
@@ -256,6 +261,7 @@ impl Actor {
                 let _ = reply.send(outcome);
             }
             Report::Ask { by, ask, holder } => self.ask(by, ask, holder).await,
+            Report::Withdraw { by } => Box::pin(self.withdraw(by)).await,
             Report::Head { by, reply } => drop(reply.send(self.head(by))),
             Report::StateWrite { by, write, reply } => {
                 drop(reply.send(Box::pin(self.state_write_by(by, *write)).await));
@@ -295,16 +301,18 @@ impl Actor {
     /// Returns the time of the next due action; the far future if there is none.
     fn deadline(&self) -> Time {
         let order = self.next_order().map(|(_, at)| at);
-        [self.unload_at(), order, self.expiry()].into_iter().flatten().min().unwrap_or(Time(i64::MAX))
+        [order, self.expiry()].into_iter().flatten().min().unwrap_or(Time(i64::MAX))
     }
 
     /// Returns the moment of the next action that is due after a duration; never if there is none.
     fn deadline_moment(&self) -> Moment {
-        [self.kill_at(), self.time_limit()].into_iter().flatten().min().unwrap_or(Moment::NEVER)
+        let due = [self.kill_at(), self.time_limit(), self.unload_at()];
+        due.into_iter().flatten().min().unwrap_or(Moment::NEVER)
     }
 
     /// Stops before the session is served, and refuses every command with `error`.
     pub(crate) async fn abandon(mut self, error: &Error) {
+        self.shared.images.remove(self.fence.session);
         self.shared.remove_actor(self.fence.session, &self.tx);
         self.feed.fail(error);
         self.rx.close();
@@ -321,6 +329,7 @@ impl Actor {
         if is_over {
             // Before a successor can take the session's place on the board.
             self.remove_from_board();
+            self.shared.images.remove(self.fence.session);
         }
         // When the process stops, the last streamed text is written after this, under the lease.
         if !self.lifetime.is_shutting_down() {
@@ -372,6 +381,6 @@ fn hot_state(loaded: Loaded) -> Hot {
         delegations,
         // The steps of an earlier process are not read: their private data is erased when the run ends.
         keeps_private,
-        session: loaded.session,
+        session: Arc::new(loaded.session),
     }
 }

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::error::Error;
 use crate::feed::DeltaError;
-use crate::policy::Rule;
+use crate::policy::{Layers, Rule};
 use crate::store::OpenToolCall;
 
 mod handle;
@@ -38,9 +38,20 @@ pub trait Adapter: Send + Sync + 'static {
         Ok(())
     }
 
-    /// The rules for the agents of this adapter. Rules that deny also apply to the runs that its runs delegate.
+    /// Checks the id of a native session that a caller names. An error says why the adapter opens no such session.
+    fn check_native(&self, _native: &str) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// The rules about the agents of this adapter.
     fn rules(&self) -> &[Rule] {
         &[]
+    }
+
+    /// The adapter's decisions on actions that no rule concerns, as rules; empty if it allows them all. They bound the runs
+    /// that its runs delegate.
+    fn otherwise(&self) -> Vec<Rule> {
+        vec![]
     }
 
     /// Executes one attempt, or continues one that has waited: then [`AttemptHandle::answer`] holds the answer.
@@ -267,4 +278,6 @@ pub struct Assignment {
     pub open_tool_calls: Vec<OpenToolCall>,
     /// Cancelled when the attempt must stop.
     pub cancel: CancellationToken,
+    /// The rules about what the agent may do.
+    pub rules: Arc<Layers>,
 }

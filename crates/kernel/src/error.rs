@@ -1,8 +1,8 @@
 //! Errors of the kernel: a stable code, and a message that names the object and the remedy.
 
 use mainspring_core::{
-    BadIdPrefix, BadName, Cursor, MessageId, Position, Refusal, RunId, RunOption, RunStatus, SessionId,
-    UsageReports, VersionMismatch,
+    BadIdPrefix, BadName, Cost, Cursor, Damage, MessageId, NotListed, Position, Refusal, Resource, RunId,
+    RunOption, RunStatus, SessionId, Spend, UsageReports, VersionMismatch,
 };
 
 use crate::folders::FolderRefusal;
@@ -28,9 +28,33 @@ pub enum Error {
     /// The agent may not work in the folder.
     #[error(transparent)]
     FolderNotAllowed(#[from] FolderRefusal),
+    /// The caller's key does not have it on its list.
+    #[error(transparent)]
+    NotListed(#[from] NotListed),
+    /// The runs of the caller's key have cost as much today as they may. Retry tomorrow.
+    #[error(
+        "the key's runs have cost {}{} today, and its spend per day is {}; try again after midnight UTC, or use another key",
+        if spend.at_least { "at least " } else { "" }, spend.cost, limit
+    )]
+    SpendLimit {
+        /// The cost of today.
+        spend: Spend,
+        /// The spend per day of the key.
+        limit: Cost,
+    },
     /// The request is invalid.
     #[error("{0}")]
     Invalid(String),
+    /// The name of an owner or an org could be taken for another one.
+    #[error("{what} named \"{name}\" {reason}; choose another name")]
+    UnsafeName {
+        /// Kind of object.
+        what: &'static str,
+        /// The name, with what is not visible in it escaped.
+        name: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
     /// A size limit is exceeded.
     #[error("{what} has {size} bytes; at most {limit} are allowed")]
     TooLarge {
@@ -200,6 +224,28 @@ pub enum Error {
         /// Capacity of the queue.
         limit: usize,
     },
+    /// The owner has reached a limit that is set for it. Retry later if the resource comes back by itself.
+    #[error("the owner has reached its quota of {limit} {}: {}", noun(*.resource), remedy(*.resource))]
+    QuotaReached {
+        /// The limited resource.
+        resource: Resource,
+        /// The limit.
+        limit: u64,
+    },
+    /// The owner has its share of a pool; the rest is kept for others. Retry later.
+    #[error(
+        "the owner has {own} {} at the same time, and only {free} more are left for everybody: {}",
+        noun(*.resource),
+        remedy(*.resource)
+    )]
+    ShareReached {
+        /// The shared resource.
+        resource: Resource,
+        /// What the owner uses.
+        own: usize,
+        /// What is left.
+        free: usize,
+    },
     /// An awaited run needs a worker of an adapter, and waiting runs hold all of them. Retry later.
     #[error(
         "all {limit} workers of {adapter:?} are at work, and a run that is waited for cannot wait for one; \
@@ -239,6 +285,11 @@ pub enum Error {
     /// The store failed, and nothing was changed. Retry later.
     #[error("the store is not available: {0}")]
     Unavailable(String),
+    /// The audit log cannot be written, and nothing was changed. Retry later.
+    #[error(
+        "the audit log cannot be written, so nothing may be changed ({0}): free space, or set audit.on_failure to report"
+    )]
+    AuditFailed(String),
     /// The stored data was deleted, moved or replaced while mainspring was running.
     #[error("{0}")]
     StoreLost(String),
@@ -250,10 +301,14 @@ pub enum Error {
 impl Error {
     mainspring_core::codes! {
         Self::NotFound { .. } => "not_found",
+        Self::QuotaReached { .. } | Self::ShareReached { .. } => "quota_reached",
         Self::Forbidden(_) => "forbidden",
         Self::NoLiveAttempt => "no_authority",
         Self::FolderNotAllowed(_) => "folder_not_allowed",
+        Self::NotListed(_) => "not_allowed_by_key",
+        Self::SpendLimit { .. } => "spend_limit_reached",
         Self::Invalid(_) => "invalid_request",
+        Self::UnsafeName { .. } => "invalid_name",
         Self::TooLarge { .. } => "too_large",
         Self::TooMany { .. } => "too_many",
         Self::UnknownAdapter { .. } => "adapter_not_registered",
@@ -284,6 +339,7 @@ impl Error {
         Self::WouldDeadlock(_) => "would_deadlock",
         Self::ShuttingDown => "shutting_down",
         Self::StoreFull(_) => "store_full",
+        Self::AuditFailed(_) => "audit_failed",
         Self::Unavailable(_) => "unavailable",
         Self::StoreLost(_) => "store_lost",
         Self::Corrupt(_) => "corrupt",
@@ -295,10 +351,16 @@ impl Error {
         matches!(
             self,
             Self::Overloaded { .. }
+                | Self::ShareReached { .. }
+                | Self::QuotaReached {
+                    resource: Resource::QueuedPrompts | Resource::Requests | Resource::Streams,
+                    ..
+                }
                 | Self::AdapterFull { .. }
                 | Self::TooManyChildren { .. }
                 | Self::ShuttingDown
                 | Self::StoreFull(_)
+                | Self::AuditFailed(_)
                 | Self::Unavailable(_)
         )
     }
@@ -318,6 +380,30 @@ impl Error {
 /// The second remedy for an unused option.
 fn alternatives(using: &str) -> String {
     if using.is_empty() { String::new() } else { format!(", or choose an adapter that does: {using}") }
+}
+
+/// The plural of a resource, for people.
+fn noun(resource: Resource) -> &'static str {
+    match resource {
+        Resource::QueuedPrompts => "queued prompts",
+        Resource::Requests => "requests",
+        Resource::Streams => "open streams and waiting requests",
+        Resource::StoredBytes => "stored bytes",
+        Resource::Artifacts => "artifacts",
+        Resource::Agents => "versions of agents",
+    }
+}
+
+/// What an owner does that has reached its limit.
+fn remedy(resource: Resource) -> &'static str {
+    match resource {
+        Resource::QueuedPrompts => "wait until some of them have run",
+        Resource::Requests => "wait until some of them are answered",
+        Resource::Streams => "close some of them, or wait until they end",
+        Resource::StoredBytes => "delete sessions or artifacts",
+        Resource::Artifacts => "delete some of them",
+        Resource::Agents => "ask the operator of the server for more",
+    }
 }
 
 fn unkept(limit: &str, reports: UsageReports) -> &'static str {
@@ -344,6 +430,12 @@ impl From<BadIdPrefix> for Error {
 impl From<VersionMismatch> for Error {
     fn from(mismatch: VersionMismatch) -> Self {
         Self::Changed { expected: mismatch.expected, now: mismatch.current }
+    }
+}
+
+impl From<Damage> for Error {
+    fn from(damage: Damage) -> Self {
+        Self::Corrupt(damage.message)
     }
 }
 

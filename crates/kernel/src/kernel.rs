@@ -8,12 +8,15 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-use mainspring_core::{Cursor, Limits, ModelList, NodeId, RunLimits, RunOptions, SessionId, Time};
+use mainspring_core::{
+    Cursor, History, Limits, ModelList, NodeId, Resource, RunLimits, RunOption, RunOptions, SessionId, Time,
+};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use crate::actor::Signal;
 use crate::adapter::{Adapter, Capabilities};
+use crate::audit::Audit;
 use crate::blobs::Blobs;
 use crate::board::Board;
 use crate::clock::{Clock, Moment};
@@ -21,8 +24,10 @@ use crate::error::Error;
 use crate::feed::{Feed, FeedMemory};
 use crate::folders::{Folders, check_folder_usable};
 use crate::ids::Ids;
+use crate::images::Images;
 use crate::meters::{Counts, Meters};
 use crate::owner_events::OwnerWakers;
+use crate::quotas::OwnerLimits;
 use crate::scheduler::Scheduler;
 use crate::store::{Fence, LostEvents, Request, Store, StoreError};
 use crate::store_health::StoreHealth;
@@ -33,6 +38,7 @@ mod agent_tokens;
 mod agents;
 mod answers;
 mod artifacts;
+mod audit;
 mod authority;
 mod bindings;
 mod control;
@@ -43,6 +49,7 @@ mod host_calls;
 mod idempotency;
 mod ids;
 mod keys;
+mod lists;
 mod logins;
 mod options;
 mod portable;
@@ -62,7 +69,7 @@ pub use access::{AgentCaller, Caller};
 pub use agent_tokens::AgentToken;
 pub use agents::{AGENTS_PER_OWNER, Agent, AgentQuery, AgentScope};
 pub use artifacts::{ArtifactQuery, ArtifactsOf, BlobsCheck, NewArtifact};
-pub use bindings::{Adopted, SessionAdopted, instructions_hash};
+pub use bindings::{Adopted, SessionAdopted, instructions_hash, is_path};
 pub use control::KernelPlane;
 pub use delegations::{Delegated, DelegationRequest, MAX_CONTEXT_CHARS, MAX_DEPTH, RunDelegations};
 pub use grants::GrantQuery;
@@ -90,7 +97,7 @@ pub(crate) const STOP_WITHOUT_STORE_MS: u64 = 2_000;
 /// The entry point of every operation. Cheap to clone.
 #[derive(Clone)]
 pub struct Kernel {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
 }
 
 /// State shared by the kernel and all actors.
@@ -98,6 +105,7 @@ pub(crate) struct Shared {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) adapters: BTreeMap<String, Arc<dyn Adapter>>,
     pub(crate) options: Options,
+    pub(crate) owner_limits: OwnerLimits,
     pub(crate) clock: Clock,
     pub(crate) ids: Ids,
     pub(crate) node: NodeId,
@@ -106,6 +114,7 @@ pub(crate) struct Shared {
     pub(crate) dirty: mpsc::UnboundedSender<Arc<Feed>>,
     pub(crate) meters: Arc<Meters>,
     pub(crate) board: Board,
+    pub(crate) images: Images,
     pub(crate) owner_wakers: OwnerWakers,
     slots: Mutex<HashMap<SessionId, slots::SessionSlot>>,
     /// Sessions kept in memory because a caller opened them, oldest first.
@@ -118,18 +127,19 @@ pub(crate) struct Shared {
     pending_waits: Arc<waits::PendingWaits>,
     shares: Arc<delegations::Shares>,
     work: watch::Sender<Work>,
+    /// The queued runs of each owner that has any.
+    queued: Mutex<HashMap<String, usize>>,
     pub(crate) store_health: Arc<StoreHealth>,
     pub(crate) logins: logins::Logins,
     /// The cursors of events that were lost with a restore.
     lost_events: Vec<LostEvents>,
+    histories: Vec<History>,
     /// When a stopping process gives up changes that cannot be stored; set by the first drain.
     pub(crate) stop_by: OnceLock<Moment>,
     /// Notified whenever an API key is revoked.
     keys_revoked: watch::Sender<()>,
     pub(crate) agent_tokens: Arc<agent_tokens::AgentTokens>,
     pub(crate) host_calls: host_calls::HostCalls,
-    /// Held while an attempt is searched by its id.
-    attempt_search: tokio::sync::Mutex<()>,
     me: std::sync::Weak<Shared>,
 }
 
@@ -144,14 +154,16 @@ impl Kernel {
     ) -> Result<Self, Error> {
         let adapters: BTreeMap<_, _> =
             adapters.into_iter().map(|adapter| (adapter.capabilities().adapter, adapter)).collect();
-        let lost_events = store.lost_events().await?;
+        let (lost_events, histories) = (store.lost_events().await?, store.histories().await?);
         let (dirty, flushes) = mpsc::unbounded_channel();
         let tasks = Tasks::default();
         let store_health = Arc::<StoreHealth>::default();
         let health = store_health.clone();
         tasks.spawn(crate::flusher::flush(store.clone(), clock.clone(), flushes, health, tasks.clone()));
         // No permits until recovery is complete, so that a failed start has executed nothing.
-        let scheduler = Scheduler::new(0, options.adapter_workers.clone());
+        let owner_limits =
+            OwnerLimits::new(options.owner.clone(), options.quotas, options.owner_quotas.clone());
+        let scheduler = Scheduler::new(0, options.adapter_workers.clone(), owner_limits.clone());
         let node = options.node.unwrap_or_else(|| ids.node());
         let blobs = options.artifacts.as_deref().map(Blobs::new);
         let search_stale = Arc::<Notify>::default();
@@ -161,6 +173,7 @@ impl Kernel {
             store,
             adapters,
             options,
+            owner_limits,
             clock,
             ids,
             node,
@@ -169,6 +182,7 @@ impl Kernel {
             dirty,
             meters,
             board: Board::default(),
+            images: Images::default(),
             owner_wakers: OwnerWakers::default(),
             slots: Mutex::new(HashMap::new()),
             opened: Mutex::new(VecDeque::new()),
@@ -178,14 +192,15 @@ impl Kernel {
             pending_waits: Arc::default(),
             shares: Arc::default(),
             work: watch::Sender::new(Work::default()),
+            queued: Mutex::default(),
             store_health: store_health.clone(),
             logins: logins::Logins::default(),
             lost_events,
+            histories,
             stop_by: OnceLock::new(),
             keys_revoked: watch::Sender::new(()),
             agent_tokens: Arc::default(),
             host_calls: host_calls::HostCalls::new(started_at),
-            attempt_search: tokio::sync::Mutex::default(),
             me: me.clone(),
         });
         let kernel = Self { shared };
@@ -194,7 +209,10 @@ impl Kernel {
             kernel.shutdown().await;
             return Err(error);
         }
-        let Shared { store, clock, tasks, .. } = &*kernel.shared;
+        let Shared { store, clock, tasks, options, .. } = &*kernel.shared;
+        if let Some(audit) = &options.audit {
+            tasks.spawn(audit.clone().run(tasks.clone()));
+        }
         tasks.spawn(crate::indexer::index(store.clone(), clock.clone(), search_stale, tasks.clone()));
         kernel.shared.scheduler.add(kernel.shared.options.max_workers);
         Ok(kernel)
@@ -245,12 +263,24 @@ impl Kernel {
         &self.shared.options.limits
     }
 
-    /// Checks that the store answers, and that a write has succeeded since the last write that failed.
+    /// The audit log, if there is one.
+    pub fn audit(&self) -> Option<&Arc<Audit>> {
+        self.shared.options.audit.as_ref()
+    }
+
+    /// Checks that the store answers, that the last write that failed was followed by one that did not, and that the audit
+    /// log can be written.
     pub async fn check_store(&self) -> Result<(), Error> {
         match self.shared.store_health.failure() {
-            Some(error) => Err(error),
-            None => Ok(self.shared.store.health().await?),
+            Some(error) => return Err(error),
+            None => self.shared.store.health().await?,
         }
+        self.audit().map_or(Ok(()), |audit| audit.check())
+    }
+
+    /// The time, by the kernel's clock.
+    pub fn now(&self) -> Time {
+        self.shared.clock.now()
     }
 
     /// Waits for `time`, by the kernel's clock.
@@ -349,6 +379,9 @@ impl Kernel {
         self.shared.clear_slots();
         self.shared.board.close();
         self.shared.tasks.wait().await;
+        if let Some(audit) = self.audit() {
+            audit.close().await;
+        }
     }
 }
 
@@ -385,14 +418,27 @@ impl Shared {
         self.adapters.get(adapter).is_some_and(|adapter| adapter.capabilities().supports_client_tools)
     }
 
+    /// Lists the options that are set and that an adapter does not use.
+    pub(crate) fn unused_options(
+        &self,
+        adapter: &str,
+        options: &RunOptions,
+    ) -> Result<Vec<RunOption>, Error> {
+        let given = options.adapter_options();
+        if given.is_empty() {
+            return Ok(given);
+        }
+        let used = self.adapter(adapter)?.capabilities().options;
+        Ok(given.into_iter().filter(|option| !used.contains(option)).collect())
+    }
+
     /// Refuses options that an adapter does not use.
     pub(crate) fn check_used(&self, adapter: &str, options: &RunOptions) -> Result<(), Error> {
-        let uses = |adapter: &Arc<dyn Adapter>, option| adapter.capabilities().options.contains(&option);
-        let given = options.adapter_options();
-        let used = self.adapter(adapter)?;
-        match given.into_iter().find(|option| !uses(used, *option)) {
+        match self.unused_options(adapter, options)?.first().copied() {
             None => Ok(()),
             Some(option) => {
+                let uses =
+                    |adapter: &Arc<dyn Adapter>, option| adapter.capabilities().options.contains(&option);
                 let others = self.adapters.iter().filter(|(_, other)| uses(other, option));
                 let using = others.map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
                 Err(Error::UnusedOption { adapter: adapter.to_owned(), option, using })
@@ -517,20 +563,38 @@ impl Shared {
         });
     }
 
-    /// Replaces one session's share of the work counts.
-    pub(crate) fn work_changed(&self, before: Work, now: Work) {
-        if before != now {
-            self.work.send_modify(|work| {
-                work.queued = work.queued + now.queued - before.queued;
-                work.blocked = work.blocked + now.blocked - before.blocked;
-                work.active = work.active + now.active - before.active;
-            });
+    /// Replaces the share that one session of `owner` has in the work counts.
+    pub(crate) fn work_changed(&self, owner: &str, before: Work, now: Work) {
+        if before == now {
+            return;
         }
+        let (queued_before, queued) = (before.queued + before.blocked, now.queued + now.blocked);
+        if queued_before != queued {
+            let mut owners = self.queued.lock();
+            let own = owners.get(owner).copied().unwrap_or(0) + queued - queued_before;
+            match own {
+                0 => drop(owners.remove(owner)),
+                own => drop(owners.insert(owner.to_owned(), own)),
+            }
+        }
+        self.work.send_modify(|work| {
+            work.queued = work.queued + now.queued - before.queued;
+            work.blocked = work.blocked + now.blocked - before.blocked;
+            work.active = work.active + now.active - before.active;
+        });
     }
 
-    /// Number of queued runs in all sessions.
-    pub(crate) fn queue_len(&self) -> usize {
-        let work = self.work.borrow();
-        work.queued + work.blocked
+    /// Refuses one more queued run of `owner` if the queue is full, or if the owner has its share of it.
+    pub(crate) fn check_queue(&self, owner: &str) -> Result<(), Error> {
+        let limit = self.options.limits.queue_total;
+        let waiting = {
+            let work = self.work.borrow();
+            work.queued + work.blocked
+        };
+        if waiting >= limit {
+            return Err(Error::Overloaded { what: "the queue", limit });
+        }
+        let own = self.queued.lock().get(owner).copied().unwrap_or(0);
+        self.check_share(Resource::QueuedPrompts, owner, own, limit - waiting)
     }
 }

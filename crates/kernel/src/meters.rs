@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use mainspring_core::{RunStatus, Time};
+use mainspring_core::{Resource, RunStatus, Time};
 use parking_lot::Mutex;
 
 /// Upper bounds of the buckets of the commit duration histogram, in seconds.
@@ -24,6 +24,8 @@ pub struct Counts {
     pub runs_ended: BTreeMap<(String, &'static str), u64>,
     /// Prompts refused because a queue was full.
     pub queue_refusals: u64,
+    /// Requests refused because their owner had its share or its quota, by resource.
+    pub quota_refusals: Vec<(Resource, u64)>,
     /// Successful commits.
     pub commits: u64,
     /// Failed commits.
@@ -50,6 +52,7 @@ pub(crate) struct Meters {
     started: Time,
     pub(crate) runs_accepted: Meter,
     pub(crate) queue_refusals: Meter,
+    quota_refusals: [Meter; Resource::ALL.len()],
     pub(crate) commit_failures: Meter,
     pub(crate) late_calls: Meter,
     commits: Meter,
@@ -91,6 +94,14 @@ impl Meters {
         self.commit_nanos.add(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
     }
 
+    /// Counts a request that was refused because its owner had its share or its quota.
+    pub(crate) fn refused(&self, resource: Resource) {
+        let refused = Resource::ALL.iter().zip(&self.quota_refusals).find(|(known, _)| **known == resource);
+        if let Some((_, meter)) = refused {
+            meter.add(1);
+        }
+    }
+
     /// Counts streamed text.
     pub(crate) fn streamed(&self, deltas: u64, bytes: u64) {
         self.deltas.add(deltas);
@@ -108,6 +119,11 @@ impl Meters {
             runs_accepted: self.runs_accepted.get(),
             runs_ended: self.runs_ended.lock().clone(),
             queue_refusals: self.queue_refusals.get(),
+            quota_refusals: Resource::ALL
+                .into_iter()
+                .zip(&self.quota_refusals)
+                .map(|(resource, meter)| (resource, meter.get()))
+                .collect(),
             commits: self.commits.get(),
             commit_failures: self.commit_failures.get(),
             events: self.events.get(),

@@ -9,21 +9,34 @@
 
 use mainspring_core::approval::circumstances;
 use mainspring_core::{
-    Answer, Approval, ApprovalAnswer, ApprovalRequest, Decider, Grant, GrantEffect, GrantId, GrantSource,
-    Mode, Replies, RunId, Time, WaitRequest,
+    Answer, Approval, ApprovalAnswer, ApprovalRequest, Attempt, Decider, Grant, GrantEffect, GrantId,
+    GrantSource, Mode, Replies, Run, RunId, Session, Time, WaitRequest,
 };
 use serde_json::{Map, Value};
 
 use crate::adapter::{Ask, AttemptHandle, HandleError, Record};
 
 mod control;
+mod layers;
 mod pattern;
 mod resource;
 mod rules;
-pub(crate) use control::decide_control;
+pub(crate) use control::{CONTROL, control_record, control_verdict};
+pub use control::{control_action, control_question};
+pub(crate) use layers::check_session_rules;
+pub use layers::{Layers, MAX_SESSION_RULES, ServerRules, definition_rules};
 pub use pattern::{MAX_PATTERN_BYTES, matches_pattern};
 pub use resource::Resource;
 pub use rules::{Action, BadRule, Rule, Rules, Verdict, may_allow};
+
+/// The decisions of an agent that calls its own tools without asking, and asks for everything else, as rules.
+pub fn own_tools_rules() -> Vec<Rule> {
+    vec![
+        Rule::about(Verdict::Allow, CONTROL),
+        Rule::about_tools(Verdict::Allow, "*"),
+        Rule::everything(Verdict::Ask),
+    ]
+}
 
 /// How an agent's requests for permission are decided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -44,6 +57,16 @@ impl Permissions {
             Mode::Act => self,
             Mode::Ask => Self::Deny,
         }
+    }
+
+    /// The decisions on actions that no rule concerns, as rules. Control tools need no permission.
+    pub fn as_rules(self) -> Vec<Rule> {
+        let verdict = match self {
+            Self::Legacy => return vec![Rule::everything(Verdict::Allow)],
+            Self::Ask => Verdict::Ask,
+            Self::Deny => Verdict::Deny,
+        };
+        vec![Rule::about(Verdict::Allow, CONTROL), Rule::everything(verdict)]
     }
 
     /// The permissions of a delegated run: `Legacy` becomes `Ask` unless the parent was granted everything.
@@ -111,9 +134,25 @@ fn grant_constraints(attempt: &AttemptHandle, origin: &str, name: &str) -> Map<S
 
 fn circumstances_of(attempt: &AttemptHandle) -> Map<String, Value> {
     let assignment = attempt.assignment();
-    let (run, session) = (&assignment.run, &assignment.session);
+    run_circumstances(&assignment.session, &assignment.run, &assignment.attempt)
+}
+
+fn run_circumstances(session: &Session, run: &Run, attempt: &Attempt) -> Map<String, Value> {
     let folder = run.options.cwd.as_deref().or(session.cwd.as_deref());
-    circumstances(&assignment.attempt.adapter, run.mode, folder)
+    circumstances(&attempt.adapter, run.mode, folder)
+}
+
+/// The record of the decision on `question` by a grant that a person gave for the session; `None` if no grant covers it.
+pub(crate) fn granted_by_person(
+    session: &Session,
+    run: &Run,
+    attempt: &Attempt,
+    in_force: &[Grant],
+    question: &Question,
+) -> Option<Record> {
+    let (request, circumstances) = (question.request.as_deref()?, run_circumstances(session, run, attempt));
+    let grant = in_force.iter().find(|grant| request.is_covered_by(grant, &circumstances))?;
+    Some(decided_by_grant(question.clone(), grant))
 }
 
 /// The id of a run's standing grant. Derived from the run's id, so that every attempt gets the same grant; allow and deny

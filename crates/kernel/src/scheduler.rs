@@ -1,7 +1,8 @@
 //! The scheduler: permits to execute runs, fair across owners.
 //!
-//! A session requests a permit when it has a run to execute. Permits are limited overall and per adapter. Owners are
-//! served round-robin, and the sessions of one owner in the order of their requests. Dropping a permit returns it.
+//! A session requests a permit when it has a run to execute. Permits are limited overall, per adapter and per owner, who
+//! leaves permits for others (`core/src/quota.rs`). Owners are served round-robin, and the sessions of one owner in the
+//! order of their requests. Dropping a permit returns it.
 //!
 //! A run that waits for a delegated run lends it its permit, to one child at a time. This avoids a deadlock in which
 //! parents hold all permits and wait for children that get none.
@@ -9,8 +10,10 @@
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
-use mainspring_core::RunId;
+use mainspring_core::{PoolUse, RunId};
 use parking_lot::Mutex;
+
+use crate::quotas::OwnerLimits;
 
 /// Hands out permits to execute runs.
 #[derive(Debug, Clone)]
@@ -19,6 +22,9 @@ pub(crate) struct Scheduler(Arc<Mutex<SchedulerState>>);
 #[derive(Debug)]
 struct SchedulerState {
     free: usize,
+    limits: OwnerLimits,
+    /// The permits of each owner, without those that are lent.
+    owners: HashMap<String, usize>,
     adapters: HashMap<String, AdapterPermits>,
     /// Owners with requests, the next to be served first.
     round_robin: VecDeque<String>,
@@ -63,6 +69,7 @@ impl std::fmt::Debug for PermitRequest {
 #[derive(Debug)]
 pub(crate) struct Permit {
     scheduler: Scheduler,
+    owner: String,
     adapter: String,
     /// The run this permit is borrowed from.
     lender: Option<RunId>,
@@ -79,17 +86,23 @@ impl Permit {
 impl Drop for Permit {
     fn drop(&mut self) {
         if std::mem::take(&mut self.live) {
-            self.scheduler.release(&self.adapter, self.lender);
+            self.scheduler.release(&self.owner, &self.adapter, self.lender);
         }
     }
 }
 
 impl Scheduler {
-    /// A scheduler of `total` permits, with `caps` on the permits of adapters.
-    pub(crate) fn new(total: usize, caps: impl IntoIterator<Item = (String, usize)>) -> Self {
+    /// A scheduler of `total` permits, with `caps` on the permits of adapters and `limits` on those of owners.
+    pub(crate) fn new(
+        total: usize,
+        caps: impl IntoIterator<Item = (String, usize)>,
+        limits: OwnerLimits,
+    ) -> Self {
         let adapters = caps.into_iter().map(|(name, cap)| (name, AdapterPermits { cap, used: 0 })).collect();
         Self(Arc::new(Mutex::new(SchedulerState {
             free: total,
+            limits,
+            owners: HashMap::new(),
             adapters,
             round_robin: VecDeque::new(),
             requests: HashMap::new(),
@@ -105,11 +118,11 @@ impl Scheduler {
         self.grant();
     }
 
-    /// Takes a permit, if one is free or `lender` can lend one. Overtakes no queued request: while a permit is free, only
-    /// requests for other, full adapters are queued.
-    pub(crate) fn try_acquire(&self, adapter: &str, lender: Option<RunId>) -> Option<Permit> {
-        let source = self.0.lock().take(adapter, lender)?;
-        Some(self.permit(adapter, source))
+    /// Takes a permit, if one is free for `owner` or `lender` can lend one. Overtakes no queued request: while a permit is
+    /// free, only requests for full adapters and of owners that have their share are queued.
+    pub(crate) fn try_acquire(&self, owner: &str, adapter: &str, lender: Option<RunId>) -> Option<Permit> {
+        let source = self.0.lock().take(owner, adapter, lender)?;
+        Some(self.permit(owner, adapter, source))
     }
 
     /// True if all permits of an adapter are in use.
@@ -138,29 +151,30 @@ impl Scheduler {
         self.grant();
     }
 
-    fn permit(&self, adapter: &str, source: PermitSource) -> Permit {
+    fn permit(&self, owner: &str, adapter: &str, source: PermitSource) -> Permit {
         let lender = match source {
             PermitSource::Free => None,
             PermitSource::Lent(lender) => Some(lender),
         };
-        Permit { scheduler: self.clone(), adapter: adapter.to_owned(), lender, live: true }
+        let (owner, adapter) = (owner.to_owned(), adapter.to_owned());
+        Permit { scheduler: self.clone(), owner, adapter, lender, live: true }
     }
 
-    fn release(&self, adapter: &str, lender: Option<RunId>) {
-        self.0.lock().return_permit(adapter, lender);
+    fn release(&self, owner: &str, adapter: &str, lender: Option<RunId>) {
+        self.0.lock().return_permit(owner, adapter, lender);
         self.grant();
     }
 
     /// Serves queued requests while there are permits.
     fn grant(&self) {
         loop {
-            let Some((adapter, request, source)) = self.0.lock().next() else {
+            let Some((owner, adapter, request, source)) = self.0.lock().next() else {
                 return;
             };
             // Delivered without the lock: the receiver may request the next permit at once.
-            if let Err(mut refused) = (request.deliver)(self.permit(&adapter, source)) {
+            if let Err(mut refused) = (request.deliver)(self.permit(&owner, &adapter, source)) {
                 refused.live = false;
-                self.0.lock().return_permit(&adapter, refused.lender);
+                self.0.lock().return_permit(&owner, &adapter, refused.lender);
             }
         }
     }
@@ -175,22 +189,32 @@ enum PermitSource {
 }
 
 impl SchedulerState {
-    /// The permit available for an adapter: a free one, else the one of `lender`.
-    fn available(&self, adapter: &str, lender: Option<RunId>) -> Option<PermitSource> {
+    /// True if a free permit may go to `owner`.
+    fn may_take(&self, owner: &str) -> bool {
+        let own = self.owners.get(owner).copied().unwrap_or(0);
+        let (cap, shares) = (self.limits.of(owner).active_runs, self.limits.shares(owner));
+        PoolUse { free: self.free, own, cap, shares }.may_take()
+    }
+
+    /// The permit available to an owner for an adapter: a free one, else the one of `lender`.
+    fn available(&self, owner: &str, adapter: &str, lender: Option<RunId>) -> Option<PermitSource> {
         if self.adapters.get(adapter).is_some_and(|slots| slots.used >= slots.cap) {
             return None;
         }
-        if self.free > 0 {
+        if self.may_take(owner) {
             return Some(PermitSource::Free);
         }
         lender.filter(|lender| !self.lent.contains(lender)).map(PermitSource::Lent)
     }
 
-    fn take(&mut self, adapter: &str, lender: Option<RunId>) -> Option<PermitSource> {
-        let source = self.available(adapter, lender)?;
+    fn take(&mut self, owner: &str, adapter: &str, lender: Option<RunId>) -> Option<PermitSource> {
+        let source = self.available(owner, adapter, lender)?;
         match source {
             PermitSource::Lent(lender) => drop(self.lent.insert(lender)),
-            PermitSource::Free => self.free -= 1,
+            PermitSource::Free => {
+                self.free -= 1;
+                *self.owners.entry(owner.to_owned()).or_default() += 1;
+            }
         }
         if let Some(slots) = self.adapters.get_mut(adapter) {
             slots.used += 1;
@@ -198,10 +222,18 @@ impl SchedulerState {
         Some(source)
     }
 
-    fn return_permit(&mut self, adapter: &str, lender: Option<RunId>) {
+    fn return_permit(&mut self, owner: &str, adapter: &str, lender: Option<RunId>) {
         match lender {
             Some(lender) => drop(self.lent.remove(&lender)),
-            None => self.free += 1,
+            None => {
+                self.free += 1;
+                if let Some(own) = self.owners.get_mut(owner) {
+                    *own -= 1;
+                    if *own == 0 {
+                        self.owners.remove(owner);
+                    }
+                }
+            }
         }
         if let Some(slots) = self.adapters.get_mut(adapter) {
             slots.used -= 1;
@@ -209,7 +241,7 @@ impl SchedulerState {
     }
 
     /// Removes the next request there is a permit for, and takes that permit. Its owner moves to the end of the order.
-    fn next(&mut self) -> Option<(String, PermitRequest, PermitSource)> {
+    fn next(&mut self) -> Option<(String, String, PermitRequest, PermitSource)> {
         for turn in 0..self.round_robin.len() {
             let owner = self.round_robin[turn].clone();
             let Some((adapter, index)) = self.next_of(&owner) else { continue };
@@ -224,10 +256,10 @@ impl SchedulerState {
             if requests.0.is_empty() {
                 self.requests.remove(&owner);
             } else {
-                self.round_robin.push_back(owner);
+                self.round_robin.push_back(owner.clone());
             }
-            let source = self.take(&adapter, request.lender)?;
-            return Some((adapter, request, source));
+            let source = self.take(&owner, &adapter, request.lender)?;
+            return Some((owner, adapter, request, source));
         }
         None
     }
@@ -237,10 +269,12 @@ impl SchedulerState {
         let requests = self.requests.get(owner)?.0.iter();
         let first = requests.filter_map(|(adapter, queue)| {
             // With a free permit the first request is served, without one the first that can borrow.
-            let index = match self.available(adapter, None) {
+            let index = match self.available(owner, adapter, None) {
                 Some(_) => 0,
                 None if self.borrowers == 0 => return None,
-                None => queue.iter().position(|request| self.available(adapter, request.lender).is_some())?,
+                None => queue
+                    .iter()
+                    .position(|request| self.available(owner, adapter, request.lender).is_some())?,
             };
             Some((queue.get(index)?.no, adapter, index))
         });
@@ -253,6 +287,10 @@ mod tests {
     use super::*;
 
     type Log = Arc<Mutex<Vec<(String, Permit)>>>;
+
+    fn scheduler(total: usize, caps: impl IntoIterator<Item = (String, usize)>) -> Scheduler {
+        Scheduler::new(total, caps, OwnerLimits::default())
+    }
 
     fn enqueue(scheduler: &Scheduler, log: &Log, owner: &str, adapter: &str, name: &str) {
         let (log, name) = (log.clone(), name.to_owned());
@@ -270,25 +308,25 @@ mod tests {
 
     #[test]
     fn owners_are_served_round_robin() {
-        let scheduler = Scheduler::new(1, []);
+        let scheduler = scheduler(1, []);
         let log = Log::default();
-        let held = scheduler.try_acquire("x", None).unwrap();
+        let held = scheduler.try_acquire("a", "x", None).unwrap();
         for name in ["a1", "a2", "a3"] {
             enqueue(&scheduler, &log, "a", "x", name);
         }
         enqueue(&scheduler, &log, "b", "x", "b1");
-        assert!(scheduler.try_acquire("x", None).is_none());
+        assert!(scheduler.try_acquire("a", "x", None).is_none());
         drop(held);
         let order: Vec<String> = (0..4).map(|_| finish_one(&log)).collect();
         assert_eq!(order, ["a1", "b1", "a2", "a3"]);
-        assert!(scheduler.try_acquire("x", None).is_some());
+        assert!(scheduler.try_acquire("a", "x", None).is_some());
     }
 
     #[test]
     fn a_full_adapter_does_not_block_another() {
-        let scheduler = Scheduler::new(4, [("x".to_owned(), 1)]);
+        let scheduler = scheduler(4, [("x".to_owned(), 1)]);
         let log = Log::default();
-        let held = scheduler.try_acquire("x", None).unwrap();
+        let held = scheduler.try_acquire("a", "x", None).unwrap();
         enqueue(&scheduler, &log, "a", "x", "x1");
         enqueue(&scheduler, &log, "a", "y", "y1");
         assert_eq!(finish_one(&log), "y1");
@@ -299,9 +337,9 @@ mod tests {
 
     #[test]
     fn an_owner_is_served_in_order_across_adapters() {
-        let scheduler = Scheduler::new(1, []);
+        let scheduler = scheduler(1, []);
         let log = Log::default();
-        let held = scheduler.try_acquire("x", None).unwrap();
+        let held = scheduler.try_acquire("a", "x", None).unwrap();
         for (adapter, name) in [("z", "1"), ("a", "2"), ("z", "3"), ("a", "4")] {
             enqueue(&scheduler, &log, "a", adapter, name);
         }
@@ -312,24 +350,24 @@ mod tests {
 
     #[test]
     fn a_refused_permit_goes_to_the_next_request() {
-        let scheduler = Scheduler::new(1, []);
+        let scheduler = scheduler(1, []);
         let log = Log::default();
-        let held = scheduler.try_acquire("x", None).unwrap();
+        let held = scheduler.try_acquire("a", "x", None).unwrap();
         scheduler.enqueue("a", "x", None, Err);
         enqueue(&scheduler, &log, "b", "x", "b1");
         drop(held);
         assert_eq!(finish_one(&log), "b1");
-        assert!(scheduler.try_acquire("x", None).is_some());
+        assert!(scheduler.try_acquire("a", "x", None).is_some());
     }
 
     #[test]
     fn a_waiting_run_lends_its_permit_to_one_child_at_a_time() {
-        let scheduler = Scheduler::new(1, []);
+        let scheduler = scheduler(1, []);
         let log = Log::default();
         let parent = RunId::from_random([1; 16]);
-        let held = scheduler.try_acquire("x", None).unwrap();
-        let first = scheduler.try_acquire("x", Some(parent)).unwrap();
-        assert!(scheduler.try_acquire("x", Some(parent)).is_none(), "a run lends only one permit");
+        let held = scheduler.try_acquire("a", "x", None).unwrap();
+        let first = scheduler.try_acquire("a", "x", Some(parent)).unwrap();
+        assert!(scheduler.try_acquire("a", "x", Some(parent)).is_none(), "a run lends only one permit");
         enqueue(&scheduler, &log, "a", "x", "other");
         for name in ["second", "third"] {
             let log = log.clone();
@@ -353,11 +391,38 @@ mod tests {
 
     #[test]
     fn a_full_adapter_does_not_accept_lent_permits_either() {
-        let scheduler = Scheduler::new(4, [("x".to_owned(), 1)]);
+        let scheduler = scheduler(4, [("x".to_owned(), 1)]);
         let parent = RunId::from_random([1; 16]);
-        let _held = scheduler.try_acquire("x", None).unwrap();
+        let _held = scheduler.try_acquire("a", "x", None).unwrap();
         assert!(scheduler.is_full("x"));
-        assert!(scheduler.try_acquire("x", Some(parent)).is_none());
-        assert!(scheduler.try_acquire("y", Some(parent)).is_some());
+        assert!(scheduler.try_acquire("a", "x", Some(parent)).is_none());
+        assert!(scheduler.try_acquire("a", "y", Some(parent)).is_some());
+    }
+
+    #[test]
+    fn an_owner_leaves_permits_for_others_and_the_owner_of_the_server_takes_all() {
+        let quotas = mainspring_core::Quotas { active_runs: 3, ..Default::default() };
+        let limits = OwnerLimits::new(Some("me".into()), quotas, Default::default());
+        let scheduler = Scheduler::new(8, [], limits);
+        let take = |owner, count| -> Vec<Permit> {
+            std::iter::from_fn(|| scheduler.try_acquire(owner, "x", None)).take(count).collect()
+        };
+        let a = take("a", 9);
+        assert_eq!(a.len(), 3, "a has its quota");
+        let log = Log::default();
+        enqueue(&scheduler, &log, "a", "x", "a4");
+        let b = take("b", 9);
+        assert_eq!(b.len(), 3, "b has as much as is left");
+        let c = take("c", 9);
+        assert_eq!(c.len(), 1);
+        assert_eq!(take("me", 9).len(), 1);
+        assert!(log.lock().is_empty(), "a waits until one of its own runs has ended");
+        drop(c);
+        assert!(log.lock().is_empty());
+        drop(a);
+        assert_eq!(finish_one(&log), "a4");
+        drop(b);
+        assert_eq!(scheduler.0.lock().free, 8);
+        assert!(scheduler.0.lock().owners.is_empty());
     }
 }

@@ -13,6 +13,8 @@ use unicode_normalization::char::{decompose_compatible, is_combining_mark};
 
 /// Words of a query; further words are ignored.
 const QUERY_MAX_WORDS: usize = 16;
+/// Tokens of a word; further ones are ignored. Finding a word takes the tokens of the text times those of the word.
+const WORD_MAX_TOKENS: usize = 32;
 /// Bytes of a message that are searched.
 const SEARCHABLE_MAX_BYTES: usize = 256 << 10;
 /// Characters of a snippet before the match.
@@ -30,7 +32,9 @@ pub struct Query {
 impl Query {
     /// Parses a query; none if it contains no word.
     pub fn parse(text: &str) -> Option<Self> {
-        let words = text.split_whitespace().map(|word| tokens(word).map(|(token, _)| token).collect());
+        let words = text
+            .split_whitespace()
+            .map(|word| tokens(word).map(|(token, _)| token).take(WORD_MAX_TOKENS).collect());
         let words: Vec<Vec<String>> =
             words.filter(|word: &Vec<String>| !word.is_empty()).take(QUERY_MAX_WORDS).collect();
         (!words.is_empty()).then_some(Self { words })
@@ -201,6 +205,13 @@ mod tests {
         for nothing in ["", "   ", "\"", "* AND (", "—"] {
             assert!(Query::parse(nothing).is_none_or(|query| query.words() == [["and"]]), "{nothing}");
         }
+    }
+
+    #[test]
+    fn a_query_is_bounded_in_words_and_tokens() {
+        let query = Query::parse(&format!("{} {}", "一".repeat(9_000) + "二", "x ".repeat(9_000))).unwrap();
+        assert_eq!((query.words().len(), query.words()[0].len()), (QUERY_MAX_WORDS, WORD_MAX_TOKENS));
+        assert!(!query.matches(&"一".repeat(80_000)));
     }
 
     #[test]

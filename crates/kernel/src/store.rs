@@ -8,9 +8,10 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use mainspring_core::{
-    ApiKey, Artifact, ArtifactId, Attempt, AttemptId, Binding, Cursor, Delegation, DelegationId, Digest,
-    Event, Grant, GrantId, Line, LineId, MessageId, NodeId, Point, Position, Run, RunId, Session, SessionId,
-    StateEntry, StateOutcome, StateSlot, Step, Time, Usage, VersionMismatch,
+    ApiKey, Artifact, ArtifactId, Attempt, AttemptId, Binding, Body, Cursor, Damage, Delegation,
+    DelegationId, Digest, Event, Grant, GrantId, History, KeyId, Line, LineId, MessageId, NodeId, Point,
+    Position, Rows, Run, RunId, Session, SessionId, Spend, StateEntry, StateOutcome, StateSlot, Step, Time,
+    Usage, VersionMismatch,
 };
 
 mod commit;
@@ -21,7 +22,9 @@ mod keys;
 mod sessions;
 mod tree;
 use crate::search::Query;
-pub use commit::{Chunk, Commit, EndedToolCall, Fence, NewEvent, NewId, OpenToolCall, Request, Row};
+pub use commit::{
+    Chunk, Commit, EndedToolCall, Fence, NativeOwner, NewEvent, NewId, OpenToolCall, Request, Row,
+};
 pub use data::{ArtifactPage, OwnerState, StateAt, StatePlace, StateRow};
 pub use ids::{IdPage, IdsOf};
 pub use inbox::{InboxItem, Note};
@@ -31,8 +34,12 @@ pub use tree::{FoundMessage, PlacedMessage, SessionLine, TreeRow};
 
 /// Durable storage of one mainspring process, or of a cluster of them.
 ///
-/// Reads see every commit that has returned. Each method may be called from any task. Where a method takes `after` or
-/// `before`, results begin past that item, which is how callers read page by page.
+/// Reads see every commit that has returned. A list names its damaged rows beside the intact ones; a page holds as many
+/// intact rows as were asked for. A damaged event is replaced by `event.damaged`. Every other read of a damaged row fails
+/// with [`StoreError::Corrupt`].
+///
+/// Each method may be called from any task. Where a method takes `after` or `before`, results begin past that item, which
+/// is how callers read page by page.
 #[async_trait]
 pub trait Store: Send + Sync + 'static {
     // Writing sessions.
@@ -82,7 +89,7 @@ pub trait Store: Send + Sync + 'static {
     async fn session_find(&self, owner: &str, by: &SessionRef) -> Result<Option<Session>, StoreError>;
 
     /// Lists sessions by latest activity, each with its latest run.
-    async fn session_page(&self, page: &SessionPage) -> Result<Vec<(Session, Option<Run>)>, StoreError>;
+    async fn session_page(&self, page: &SessionPage) -> Result<Rows<(Session, Option<Run>)>, StoreError>;
 
     /// True if a session has this id, including a deleted one that is not purged completely.
     async fn session_exists(&self, session: SessionId) -> Result<bool, StoreError>;
@@ -127,10 +134,10 @@ pub trait Store: Send + Sync + 'static {
     ) -> Result<Option<Run>, StoreError>;
 
     /// Lists runs of one owner, newest first.
-    async fn run_page(&self, page: &RunPage) -> Result<Vec<Run>, StoreError>;
+    async fn run_page(&self, page: &RunPage) -> Result<Rows<Run>, StoreError>;
 
     /// Lists the attempts of a run, oldest first.
-    async fn attempts(&self, run: RunId) -> Result<Vec<Attempt>, StoreError>;
+    async fn attempts(&self, run: RunId) -> Result<Rows<Attempt>, StoreError>;
 
     /// Gets an attempt by its id alone. May scan all attempts: an index of their ids would cost every turn a page to write,
     /// for a question that is rarely asked.
@@ -146,7 +153,7 @@ pub trait Store: Send + Sync + 'static {
     async fn grant_page(&self, page: &GrantPage) -> Result<Vec<Grant>, StoreError>;
 
     /// Lists the model calls of a run, oldest first.
-    async fn steps(&self, run: RunId) -> Result<Vec<Step>, StoreError>;
+    async fn steps(&self, run: RunId) -> Result<Rows<Step>, StoreError>;
 
     /// Lists delegations, oldest first.
     async fn delegations(&self, of: &DelegationsOf) -> Result<Vec<Delegation>, StoreError>;
@@ -192,6 +199,10 @@ pub trait Store: Send + Sync + 'static {
     /// the store is open.
     async fn lost_events(&self) -> Result<Vec<LostEvents>, StoreError>;
 
+    /// Lists the latest histories of the store, oldest first: the last one is that of this process. None if the store does
+    /// not outlive the process. They do not change while the store is open.
+    async fn histories(&self) -> Result<Vec<History>, StoreError>;
+
     /// The position of a session's last event before `before`.
     async fn event_before(&self, session: SessionId, before: Cursor) -> Result<Option<Position>, StoreError>;
 
@@ -203,7 +214,7 @@ pub trait Store: Send + Sync + 'static {
         tip: Point,
         before: Option<u32>,
         limit: usize,
-    ) -> Result<Vec<PlacedMessage>, StoreError>;
+    ) -> Result<Rows<PlacedMessage>, StoreError>;
 
     /// Gets a message that `session` sees, with its line.
     async fn message_get(
@@ -231,14 +242,14 @@ pub trait Store: Send + Sync + 'static {
         at: Point,
     ) -> Result<Option<(PlacedMessage, Option<Line>)>, StoreError>;
 
-    /// Lists the first `limit` children of `at` that `session` sees, or its roots: the next message on the same line,
+    /// Lists the ids of the first `limit` children of `at` that `session` sees, or its roots: the next message on the same line,
     /// then those on other lines in the order in which the lines were opened. Abandoned messages are left out.
     async fn children(
         &self,
         session: SessionId,
         at: Option<Point>,
         limit: usize,
-    ) -> Result<Vec<PlacedMessage>, StoreError>;
+    ) -> Result<Vec<MessageId>, StoreError>;
 
     /// Gets a message that `session` sees in its tree, with its neighbours.
     async fn tree_row(&self, session: SessionId, message: MessageId) -> Result<Option<TreeRow>, StoreError>;
@@ -250,7 +261,7 @@ pub trait Store: Send + Sync + 'static {
         session: SessionId,
         after: Option<Point>,
         limit: usize,
-    ) -> Result<Vec<TreeRow>, StoreError>;
+    ) -> Result<Rows<TreeRow>, StoreError>;
 
     // Search.
 
@@ -265,7 +276,7 @@ pub trait Store: Send + Sync + 'static {
         query: &Query,
         before: Option<(Time, SessionId)>,
         limit: usize,
-    ) -> Result<Vec<Session>, StoreError>;
+    ) -> Result<Rows<Session>, StoreError>;
 
     /// Lists messages of `owner`'s sessions that match `query`, newest first, before arrival number `before`.
     async fn search_messages(
@@ -274,7 +285,7 @@ pub trait Store: Send + Sync + 'static {
         query: &Query,
         before: Option<u64>,
         limit: usize,
-    ) -> Result<Vec<FoundMessage>, StoreError>;
+    ) -> Result<Rows<FoundMessage>, StoreError>;
 
     // State.
 
@@ -287,7 +298,7 @@ pub trait Store: Send + Sync + 'static {
         at: &StateAt,
         after: Option<&str>,
         limit: usize,
-    ) -> Result<Vec<StateEntry>, StoreError>;
+    ) -> Result<Rows<StateEntry>, StoreError>;
 
     /// Number of state keys that have a value.
     async fn state_count(&self, at: &StateAt) -> Result<usize, StoreError>;
@@ -303,7 +314,7 @@ pub trait Store: Send + Sync + 'static {
     async fn artifact_get(&self, artifact: ArtifactId) -> Result<Option<Artifact>, StoreError>;
 
     /// Lists artifacts of one session, newest first.
-    async fn artifact_page(&self, page: &ArtifactPage) -> Result<Vec<Artifact>, StoreError>;
+    async fn artifact_page(&self, page: &ArtifactPage) -> Result<Rows<Artifact>, StoreError>;
 
     /// Lists the hashes of all artifacts, each with its size in bytes, in order, after the hash `after`.
     async fn blob_page(&self, after: Option<&str>, limit: usize) -> Result<Vec<(String, u64)>, StoreError>;
@@ -330,6 +341,21 @@ pub trait Store: Send + Sync + 'static {
 
     /// True if `owner` has a session or a key that does not belong to `org`.
     async fn owner_outside_org(&self, owner: &str, org: &str) -> Result<bool, StoreError>;
+
+    /// Makes `owner` belong to `org`, or to no org, unless it belongs to one already. Returns true if it belongs there.
+    ///
+    /// An owner with keys or sessions that nobody has claimed belongs to the org of the oldest of them. Both happen
+    /// atomically: of two orgs that claim an owner at the same time, one gets it.
+    async fn owner_claim(&self, owner: &str, org: Option<&str>, at: Time) -> Result<bool, StoreError>;
+
+    /// True if `owner` was claimed, or has a key or a session, including a deleted one.
+    async fn owner_known(&self, owner: &str) -> Result<bool, StoreError>;
+
+    /// True if an owner or a key belongs to `org`.
+    async fn org_known(&self, org: &str) -> Result<bool, StoreError>;
+
+    /// The cost of a key's runs in a day, by [`mainspring_core::day_of`].
+    async fn key_spend(&self, key: KeyId, day: i64) -> Result<Spend, StoreError>;
 
     // Agents.
 
@@ -359,6 +385,18 @@ pub trait Store: Send + Sync + 'static {
 
     /// Number of versions that an owner has made, including deleted ones.
     async fn agent_count(&self, owner: &str) -> Result<usize, StoreError>;
+
+    /// What an owner stores. Costs the same however much it is.
+    async fn owner_usage(&self, owner: &str) -> Result<OwnerUsage, StoreError>;
+}
+
+/// What an owner stores, in sessions that are not purged yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct OwnerUsage {
+    /// Bytes of messages, as JSON, and of artifacts.
+    pub bytes: u64,
+    /// Number of artifacts.
+    pub artifacts: u64,
 }
 
 /// Why the store failed, by what the caller does next.
@@ -388,6 +426,21 @@ pub enum StoreError {
     /// The outcome is unknown: look it up before answering.
     #[error("{0}")]
     Unavailable(String),
+}
+
+impl From<Damage> for StoreError {
+    fn from(damage: Damage) -> Self {
+        Self::Corrupt(damage.message)
+    }
+}
+
+/// Returns the events if each can be read. Fails with the first damage.
+pub(crate) fn all_readable(events: Vec<Event>) -> Result<Vec<Event>, StoreError> {
+    let damage = events.iter().find_map(|event| match &event.body {
+        Body::EventDamaged { message, .. } => Some(StoreError::Corrupt(message.clone())),
+        _ => None,
+    });
+    damage.map_or(Ok(events), Err)
 }
 
 impl StoreError {

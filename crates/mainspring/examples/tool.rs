@@ -62,7 +62,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             _ => {}
         }
     }
-    for entry in node.kernel().state_list(&me, &StateOf::Session(session, None), None, None).await? {
+    for entry in node.kernel().state_list(&me, &StateOf::Session(session, None), None, None).await?.items {
         writeln!(out, "\n{}: {}", entry.key, entry.value)?;
     }
     node.close().await;

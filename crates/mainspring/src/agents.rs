@@ -1,5 +1,6 @@
 //! Agents: builds the adapters that the configuration names.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,12 +12,13 @@ use mainspring_adapters::{AcpOptions, AgentOptions, McpServer, ProcessAdapter, R
 use mainspring_agent::hooks::{Hooks, NoHooks};
 use mainspring_agent::models::{ModelsConfigError, SCRIPTED};
 use mainspring_agent::tool::matches_pattern;
-use mainspring_agent::tool::mcp::{McpConfig, McpServers};
+use mainspring_agent::tool::mcp::{McpConfig, McpServers, ServerProcesses};
 use mainspring_agent::{Definitions, Models, NativeAdapter, NativeCatalog, NativeOptions, Toolbox};
+use mainspring_core::Supervision;
 use mainspring_kernel::adapter::Adapter;
 use mainspring_kernel::clock::Clock;
 use mainspring_kernel::folders::Folders;
-use mainspring_kernel::policy::Permissions;
+use mainspring_kernel::policy::{Permissions, Rule};
 
 use crate::config::{self, AdapterConfig, AdapterKind, Config};
 use crate::scripted::ScriptedProvider;
@@ -89,7 +91,8 @@ impl Agents {
     /// Waits until every agent process that an earlier node started has ended. Until then the outcome of its work is
     /// unknown.
     pub(crate) async fn wait_for_earlier_processes(&self, config: &Config, clock: &Clock) {
-        if !self.processes.is_empty() {
+        let has_servers = config.models.mcp.values().any(|server| server.command.is_some());
+        if !self.processes.is_empty() || has_servers {
             process::sweep(&process_scope(config), clock).await;
         }
     }
@@ -118,12 +121,27 @@ fn native_adapter(
     definitions: Arc<Definitions>,
 ) -> NativeAdapter {
     let native = NativeAdapter::new(models, tools.merge(&Toolbox::built_in()), definitions);
-    let options = NativeOptions {
-        result_bytes: config.tool_result_bytes,
-        rules: config.rules.clone(),
-        ..NativeOptions::default()
-    };
-    native.with_options(options).with_mcp(McpServers::new(&config.models.mcp))
+    let options = NativeOptions { result_bytes: config.tool_result_bytes, ..NativeOptions::default() };
+    native
+        .with_options(options)
+        .with_mcp(McpServers::with_processes(&config.models.mcp, server_processes(config)))
+}
+
+/// MCP servers of the native agent are started like agents: under a guard, with the same variables, found by the next start
+/// if a crash left them.
+fn server_processes(config: &Config) -> ServerProcesses {
+    let mut guard = guard_command(config);
+    guard.extend(["--grace-ms", "2000"].map(OsString::from));
+    if config.supervision == Supervision::Group {
+        guard.push("--group".into());
+    }
+    guard.push("--".into());
+    let prefix = format!("{}#mcp-", process_scope(config));
+    ServerProcesses {
+        guard,
+        env: process::inherited_environment(&[]).collect(),
+        mark: Some((process::MARK_VARIABLE.to_owned(), prefix)),
+    }
 }
 
 pub(crate) fn agent_options(
@@ -161,7 +179,7 @@ pub(crate) fn agent_options(
             Some(config::Permissions::Legacy) => Permissions::Legacy,
             Some(config::Permissions::Deny) => Permissions::Deny,
         },
-        rules: config.rules.iter().chain(adapter.rules.iter().flatten()).cloned().collect(),
+        rules: adapter.rules.clone().unwrap_or_default(),
         keep_log: adapter.keep_log.unwrap_or_default(),
         model: adapter.model.clone(),
         profiles: adapter.profiles.clone().unwrap_or_default(),
@@ -189,12 +207,19 @@ fn user_config_dir() -> Option<PathBuf> {
     Some(folder.join("mainspring"))
 }
 
+/// Returns the rules of each owner that has some.
+pub(crate) fn owner_rules(config: &Config) -> BTreeMap<String, Vec<Rule>> {
+    let rules = config.owners.iter().map(|(name, owner)| (name.clone(), owner.rules.clone()));
+    rules.filter_map(|(name, rules)| Some((name, rules?))).collect()
+}
+
 fn acp_options(adapter: &AdapterConfig, config: &Config) -> AcpOptions {
     AcpOptions {
         auth_method: adapter.auth_method.clone(),
         act_mode: adapter.act_mode.clone(),
         ask_mode: adapter.ask_mode.clone(),
         mcp: mcp_servers(adapter, config),
+        other_rules: config.rules.iter().chain(owner_rules(config).values().flatten()).cloned().collect(),
     }
 }
 

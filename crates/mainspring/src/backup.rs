@@ -6,6 +6,7 @@
 //! manifest.json            the size and hash of every other file
 //! mainspring.sqlite3       the database at one instant, without API keys
 //! artifacts/ab/abcdef…     the bytes of artifacts
+//! audit/…                  the audit log, as far as it was synced to the disk
 //! ```
 //!
 //! The token, the lock, the socket and provider keys stay where they are. Bytes are copied before the database is, so
@@ -168,6 +169,7 @@ impl BackupError {
             Self::NotABackup { .. } => "not_a_backup",
             Self::Damaged { .. } | Self::Artifact { .. } => "corrupt",
             Self::StateDir(StateDirError::Busy { .. }) => "state_dir_owned",
+            Self::StateDir(StateDirError::Exposed { .. }) => "state_dir_exposed",
             Self::StateDir(_) => "state_dir_unusable",
             Self::Store(_) | Self::Read(_) => "store_unusable",
             Self::Io { .. } => "io",

@@ -15,6 +15,7 @@ mod adapters;
 mod error;
 mod file;
 mod models;
+mod owners;
 mod preview;
 mod rule;
 mod settings;
@@ -31,9 +32,10 @@ use serde::Serialize;
 pub(crate) use adapters::DEFAULT_MAX_PROCESSES;
 pub use adapters::{ADAPTER_SETTINGS, AdapterConfig, AdapterKind, AdapterSetting, Permissions};
 pub use error::{ConfigError, Problem};
+pub use owners::{OWNER_SETTINGS, OwnerConfig, OwnerSetting};
 pub use preview::{Effect, EffectKind};
 pub use rule::Value;
-pub use settings::{Config, Durability, OnOrphan, Retry, SETTINGS, Setting, Stdio, Titles};
+pub use settings::{Audit, Config, Durability, OnOrphan, Retry, SETTINGS, Setting, Stdio, Titles};
 pub use source::{Origin, Sources, VARIABLES, Variable};
 pub use trust::{
     FolderFile, Ignored, IgnoredReason, NOT_SET_BY_FOLDERS, TrustStatus, TrustStore, TrustedFile,
@@ -86,6 +88,11 @@ impl Config {
     /// Returns the folder of the artifacts' bytes within the state directory.
     pub fn artifacts_dir(&self) -> PathBuf {
         self.state_dir.join("artifacts")
+    }
+
+    /// Returns the folder of the audit log within the state directory.
+    pub fn audit_dir(&self) -> PathBuf {
+        self.state_dir.join("audit")
     }
 
     /// Returns the folder of the stored keys of model providers within the state directory.
@@ -177,7 +184,7 @@ impl Config {
 }
 
 impl Resolved {
-    /// Lists every setting in the order of the table, then the settings of adapters, then providers, models, prices and
+    /// Lists every setting in the order of the table, then the settings of adapters and owners, then providers, models, prices and
     /// MCP servers.
     pub fn rows(&self) -> Vec<SettingRow> {
         let origin = |key: &str| self.origins.get(key).cloned().unwrap_or(Origin::Default);
@@ -198,6 +205,17 @@ impl Resolved {
                     origin: origin(&key),
                     key,
                     description: setting.description,
+                }));
+            }
+        }
+        for (name, owner) in &self.config.owners {
+            for setting in OWNER_SETTINGS {
+                let key = owners::owner_key(name, setting.key);
+                rows.extend((setting.show)(owner).map(|value| SettingRow {
+                    value,
+                    origin: origin(&key),
+                    key,
+                    description: setting.description(),
                 }));
             }
         }
@@ -239,6 +257,9 @@ impl Resolved {
             Some(settings::Target::Setting(setting)) => setting.read(&mut self.config, &input),
             Some(settings::Target::Adapter(name, setting)) => {
                 (setting.read)(self.config.adapters.entry(name.to_owned()).or_default(), &input)
+            }
+            Some(settings::Target::Owner(name, setting)) => {
+                (setting.read)(self.config.owners.entry(name.to_owned()).or_default(), &input)
             }
             None => return Err(Problem::unknown_key(key, origin)),
         };

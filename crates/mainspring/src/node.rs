@@ -9,16 +9,17 @@ use mainspring_agent::models::ModelsConfigError;
 use mainspring_agent::{Definitions, Toolbox};
 use mainspring_kernel::adapter::{Adapter, Capabilities};
 use mainspring_kernel::agents::NoCatalog;
+use mainspring_kernel::audit::{Audit, AuditError, AuditOptions};
 use mainspring_kernel::clock::Clock;
 use mainspring_kernel::ids::Ids;
 use mainspring_kernel::kernel::{Kernel, OnOrphan, Options, Retry};
-use mainspring_kernel::policy::Permissions;
+use mainspring_kernel::policy::{Permissions, ServerRules};
 use mainspring_kernel::store::{Store, StoreError};
 use mainspring_store::{
     Durability, OmiOffer, OpenError, SqliteCheck, SqliteOptions, SqliteStore, StateDir, StateDirError,
 };
 
-use crate::agents::{Agents, EmbedderParts};
+use crate::agents::{Agents, EmbedderParts, owner_rules};
 use crate::config::{self, Config};
 
 /// One running mainspring: owns its state directory until closed.
@@ -44,6 +45,9 @@ pub enum NodeError {
     /// The configuration of models is inconsistent.
     #[error(transparent)]
     Models(#[from] ModelsConfigError),
+    /// The audit log cannot be opened.
+    #[error(transparent)]
+    Audit(#[from] AuditError),
     /// The unfinished work of an earlier process cannot be recovered.
     #[error("{} cannot be taken up: {source}", path.display())]
     Kernel {
@@ -59,9 +63,11 @@ impl NodeError {
     pub fn code(&self) -> &str {
         match self {
             Self::StateDir(StateDirError::Busy { .. }) => "state_dir_owned",
+            Self::StateDir(StateDirError::Exposed { .. }) => "state_dir_exposed",
             Self::StateDir(_) => "state_dir_unusable",
             Self::Models(_) => "invalid_config",
             Self::Store(_) => "store_unusable",
+            Self::Audit(_) => "audit_unusable",
             Self::Kernel { source, .. } => source.code(),
         }
     }
@@ -138,6 +144,7 @@ impl NodeBuilder {
         let options = Options {
             node: Some(node),
             artifacts: Some(config.artifacts_dir()),
+            audit: Some(Arc::new(open_audit(&config, &clock)?)),
             execute,
             agents: agents.catalog.clone(),
             ..kernel_options(&config)
@@ -147,6 +154,12 @@ impl NodeBuilder {
         let kernel = kernel.map_err(|source| NodeError::Kernel { path: config.database(), source })?;
         Ok(Node { kernel, agents, sqlite, state_dir })
     }
+}
+
+fn open_audit(config: &Config, clock: &Clock) -> Result<Audit, AuditError> {
+    let config::Audit { file_bytes, keep_bytes, keep_days, on_failure } = config.audit;
+    let folder = config.audit_dir();
+    Audit::open(AuditOptions { folder, file_bytes, keep_bytes, keep_days, on_failure }, clock.clone())
 }
 
 fn open_sqlite(config: &Config, clock: &Clock) -> Result<Arc<SqliteStore>, OpenError> {
@@ -216,6 +229,8 @@ fn kernel_options(config: &Config) -> Options {
     Options {
         limits: config.limits.clone(),
         owner: Some(config.owner.clone()),
+        quotas: config.quotas,
+        owner_quotas: config.owners.iter().map(|(name, owner)| (name.clone(), owner.quotas)).collect(),
         adapter: config.adapter.clone(),
         max_workers: config.max_workers,
         adapter_workers: config
@@ -238,6 +253,7 @@ fn kernel_options(config: &Config) -> Options {
         },
         node: None,
         artifacts: None,
+        audit: None,
         agents: Arc::new(NoCatalog),
         state_dir: Some(config.state_dir.clone()),
         adapter_folders: config
@@ -246,6 +262,7 @@ fn kernel_options(config: &Config) -> Options {
             .filter_map(|(name, adapter)| Some((name.clone(), adapter.folders.clone()?)))
             .collect(),
         default_folders: default_folders(config),
+        rules: ServerRules { all: config.rules.clone(), owners: owner_rules(config) },
         auto_title: config.titles == config::Titles::Heuristic,
         execute: true,
     }

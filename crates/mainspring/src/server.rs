@@ -3,13 +3,15 @@
 //! Any process that owns the state directory serves it, also a short command, so that a second process is always a
 //! client of the first.
 
+use std::fs::Permissions;
 use std::io;
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use axum::serve::ListenerExt;
 use mainspring_client::Socket;
-use mainspring_http::{Access, Http, HttpLimits};
+use mainspring_http::{Access, Http, HttpLimits, Oidc, TlsError, TlsFiles, TlsListener};
 use mainspring_kernel::Kernel;
 use mainspring_kernel::tasks::Tasks;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -28,6 +30,7 @@ pub struct Server {
     kernel: Kernel,
     socket: Socket,
     address: Option<SocketAddr>,
+    is_tls: bool,
     closing: CancellationToken,
     stop: CancellationToken,
     tasks: Tasks,
@@ -40,6 +43,24 @@ pub enum ServeError {
     /// The token cannot be read or created.
     #[error("the token of the state directory cannot be used: {0}")]
     Token(io::Error),
+    /// The address can be reached by other machines, and there is no TLS.
+    #[error(
+        "other machines reach {address}, and keys would be sent to it in the clear: set tls_cert and tls_key, listen on \
+         127.0.0.1, or set insecure_http = true if something else encrypts the way"
+    )]
+    Insecure {
+        /// The address.
+        address: SocketAddr,
+    },
+    /// Only one of certificate and key is given.
+    #[error("tls_cert and tls_key belong together: set both, or none of them")]
+    HalfTls,
+    /// The certificate or the key cannot be used.
+    #[error("no TLS: {0}")]
+    Tls(#[from] TlsError),
+    /// The identity provider cannot be used.
+    #[error("oidc.issuer cannot be used: {0}")]
+    Oidc(String),
     /// The address cannot be bound.
     #[error("cannot listen on {address}: {source}; {remedy}")]
     Listen {
@@ -57,6 +78,9 @@ impl ServeError {
     pub fn code(&self) -> &'static str {
         match self {
             Self::Token(_) => "state_dir_unusable",
+            Self::Insecure { .. } => "tls_required",
+            Self::HalfTls | Self::Tls(_) => "tls_unusable",
+            Self::Oidc(_) => "invalid_config",
             Self::Listen { .. } => "cannot_listen",
         }
     }
@@ -66,9 +90,18 @@ impl Server {
     /// Serves `node` on its socket, and on `listen` if given.
     pub async fn start(node: &Node, config: &Config, listen: Option<SocketAddr>) -> Result<Self, ServeError> {
         let token = token::read_or_create(&config.state_dir).map_err(ServeError::Token)?;
-        raise_open_file_limit(config.http);
+        let limits = fit_open_files(config.http);
         let kernel = node.kernel().clone();
+        let tls = match (&config.tls_cert, &config.tls_key) {
+            (Some(cert), Some(key)) => Some(TlsFiles::load(cert, key)?),
+            (None, None) => None,
+            _ => return Err(ServeError::HalfTls),
+        };
+        let oidc = Oidc::new(config.oidc.clone()).map_err(ServeError::Oidc)?;
         let tcp = match listen {
+            Some(address) if tls.is_none() && !config.insecure_http && !is_local(address) => {
+                return Err(ServeError::Insecure { address });
+            }
             Some(address) => Some(bind_tcp(address).await?),
             None => None,
         };
@@ -77,20 +110,46 @@ impl Server {
         let unix = bind_socket(&socket)?;
         let (closing, stop, tasks) = (CancellationToken::new(), CancellationToken::new(), Tasks::default());
         let access = Access::new(&token, &config.owner);
-        let http = Http::new(kernel.clone(), access, config.http, stop.clone());
-        let router = http.with_hosts(&config.allowed_hosts).router();
-        if let Some(tcp) = tcp {
-            // Streamed data is sent without delay. A connection that refuses the option is slower, but works.
-            let tcp = tcp.tap_io(|stream| stream.set_nodelay(true).unwrap_or_default());
-            tasks.spawn(mainspring_http::serve(tcp, router.clone(), config.http, closing.clone()));
+        let http = Http::new(kernel.clone(), access, limits, stop.clone());
+        let connections = http.connections();
+        let http = http.with_hosts(&config.allowed_hosts).with_origins(&config.cors_origins);
+        let router = http.with_oidc(oidc).router();
+        let is_tls = tls.is_some();
+        match (tcp, tls) {
+            (Some(tcp), Some(files)) => {
+                let tcp = TlsListener::new(tcp, files, kernel.clone());
+                tasks.spawn(mainspring_http::serve(
+                    tcp,
+                    router.clone(),
+                    connections.clone(),
+                    closing.clone(),
+                ));
+            }
+            (Some(tcp), None) => {
+                // Streamed data is sent without delay. A connection that refuses the option is slower, but works.
+                let tcp = tcp.tap_io(|stream| stream.set_nodelay(true).unwrap_or_default());
+                tasks.spawn(mainspring_http::serve(
+                    tcp,
+                    router.clone(),
+                    connections.clone(),
+                    closing.clone(),
+                ));
+            }
+            (None, _) => {}
         }
-        tasks.spawn(mainspring_http::serve(unix, router, config.http, closing.clone()));
-        Ok(Self { kernel, socket, address, closing, stop, tasks })
+        let unix = mainspring_http::UnixPeers(unix);
+        tasks.spawn(mainspring_http::serve(unix, router, connections, closing.clone()));
+        Ok(Self { kernel, socket, address, is_tls, closing, stop, tasks })
     }
 
     /// Returns the TCP address, if the server listens on one.
     pub fn address(&self) -> Option<SocketAddr> {
         self.address
+    }
+
+    /// True if the TCP address speaks HTTPS.
+    pub fn is_tls(&self) -> bool {
+        self.is_tls
     }
 
     /// Returns the socket.
@@ -117,19 +176,36 @@ impl Server {
     }
 }
 
-/// Raises the limit of open files: every stream is one, and most systems allow a process 1,024 by default.
-fn raise_open_file_limit(limits: HttpLimits) {
+/// Files that are kept for the store, agents and artifacts.
+const OTHER_OPEN_FILES: u64 = 1024;
+
+/// Raises the limit of open files: every connection is one, and most systems allow a process 1,024 by default. Where it
+/// stays lower, fewer connections are accepted, so that there are always files for other things.
+fn fit_open_files(limits: HttpLimits) -> HttpLimits {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     // Twice the streams and requests: the other half is for idle connections, the store and agents. Not the system's
     // maximum: agents inherit the limit, and some programs start by closing every possible file.
-    let wanted = u64::try_from(2 * (limits.streams + limits.requests)).unwrap_or(u64::MAX);
-    let wanted = maximum.map_or(wanted, |maximum| maximum.min(wanted));
-    if current.is_none_or(|current| current >= wanted) {
-        return;
+    let streams = u64::try_from(2 * (limits.streams + limits.requests)).unwrap_or(u64::MAX);
+    let connections = u64::try_from(limits.connections).unwrap_or(u64::MAX);
+    let wanted = streams.max(connections.saturating_add(OTHER_OPEN_FILES));
+    let possible = maximum.map_or(wanted, |maximum| maximum.min(wanted));
+    let mut allowed = current.unwrap_or(u64::MAX);
+    if allowed < possible {
+        match setrlimit(Resource::Nofile, Rlimit { current: Some(possible), maximum }) {
+            Ok(()) => allowed = possible,
+            Err(error) => {
+                tracing::warn!(%error, wanted, "the limit of open files cannot be raised: fewer connections can be open");
+            }
+        }
     }
-    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum }) {
-        tracing::warn!(%error, wanted, "the limit of open files cannot be raised: fewer streams can be open");
-    }
+    let for_connections = allowed.saturating_sub(OTHER_OPEN_FILES.min(allowed / 2)).max(1);
+    let connections = limits.connections.min(usize::try_from(for_connections).unwrap_or(usize::MAX));
+    HttpLimits { connections, ..limits }
+}
+
+/// True for an address that only this machine reaches.
+fn is_local(address: SocketAddr) -> bool {
+    address.ip().to_canonical().is_loopback()
 }
 
 async fn bind_tcp(address: SocketAddr) -> Result<TcpListener, ServeError> {
@@ -151,5 +227,8 @@ fn bind_socket(socket: &Socket) -> Result<UnixListener, ServeError> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
         _ => {}
     }
-    UnixListener::bind(socket.address()).map_err(failed)
+    let listener = UnixListener::bind(socket.address()).map_err(failed)?;
+    // The folder is private; the socket is too, whatever the umask.
+    std::fs::set_permissions(socket.path(), Permissions::from_mode(0o600)).map_err(failed)?;
+    Ok(listener)
 }

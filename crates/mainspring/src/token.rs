@@ -1,27 +1,29 @@
 //! The token of a state directory: a process that can read it may act for the owner.
 
-use std::io::{self, Write};
+use std::fs::OpenOptions;
+use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use mainspring_client::TOKEN_FILE;
 use mainspring_kernel::ids::Ids;
+use secrecy::zeroize::Zeroizing;
 
-/// Reads the token, and creates it first if there is none. The caller must own the state directory.
-pub fn read_or_create(state_dir: &Path) -> io::Result<String> {
+/// Fails to open a symbolic link.
+const NO_FOLLOW: i32 = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
+
+/// Reads the token, and creates it first if there is none. The caller must own the state directory. The memory of the
+/// token is erased when it is dropped.
+pub fn read_or_create(state_dir: &Path) -> io::Result<Zeroizing<String>> {
     match read(state_dir)? {
         Some(token) => Ok(token),
         None => {
-            let token = Ids::system().secret();
+            let token = Zeroizing::new(Ids::system().secret());
             // Written whole under another name first, so that a crash leaves no partial token.
             let part = state_dir.join(format!("{TOKEN_FILE}.part"));
-            let mut file = std::fs::OpenOptions::new()
-                .write(true)
-                .create(true)
-                .truncate(true)
-                .mode(0o600)
-                .open(&part)?;
-            writeln!(file, "{token}")?;
+            let mut file =
+                OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&part)?;
+            writeln!(file, "{}", *token)?;
             file.sync_all()?;
             std::fs::rename(&part, state_dir.join(TOKEN_FILE))?;
             Ok(token)
@@ -30,9 +32,15 @@ pub fn read_or_create(state_dir: &Path) -> io::Result<String> {
 }
 
 /// Reads the token, if there is one.
-pub fn read(state_dir: &Path) -> io::Result<Option<String>> {
-    match std::fs::read_to_string(state_dir.join(TOKEN_FILE)) {
-        Ok(text) => Ok(Some(text.trim().to_owned()).filter(|token| !token.is_empty())),
+pub fn read(state_dir: &Path) -> io::Result<Option<Zeroizing<String>>> {
+    // A link could lead to a file of another user.
+    let opened = OpenOptions::new().read(true).custom_flags(NO_FOLLOW).open(state_dir.join(TOKEN_FILE));
+    let text = opened.and_then(|mut file| {
+        let mut text = Zeroizing::new(String::new());
+        file.read_to_string(&mut text).map(|_| text)
+    });
+    match text {
+        Ok(text) => Ok(Some(Zeroizing::new(text.trim().to_owned())).filter(|token| !token.is_empty())),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     }

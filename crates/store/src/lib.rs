@@ -17,4 +17,4 @@ pub use sqlite::{
     SqliteOptions, SqliteStore, SqliteView, UnfinishedRuns, Verification, Verified, database_repair,
     database_restore, database_vacuum, omi_offer_without_store,
 };
-pub use state_dir::{Owner, StateDir, StateDirError};
+pub use state_dir::{Exposure, Owner, StateDir, StateDirError};

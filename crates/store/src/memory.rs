@@ -9,14 +9,14 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use mainspring_core::{
     ApiKey, Artifact, ArtifactId, Attempt, AttemptId, Binding, Cursor, Delegation, Digest, Event, Grant,
-    GrantId, Line, LineId, MessageId, NodeId, Point, Position, Run, RunId, Session, SessionId, SessionStatus,
-    StateEntry, StateOutcome, StateSlot, Step, Time, Usage,
+    GrantId, History, KeyId, Line, LineId, MessageId, NodeId, Point, Position, Rows, Run, RunId, Session,
+    SessionId, SessionStatus, Spend, StateEntry, StateOutcome, StateSlot, Step, Time, Usage,
 };
 use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{
     AgentRow, ArtifactPage, Chunk, Commit, DelegationsOf, Fence, FoundMessage, GrantPage, IdPage, InboxItem,
-    KeyPage, KeyRef, Loaded, LostEvents, OwnerState, PlacedMessage, Request, Row, RunPage, SessionLine,
-    SessionPage, SessionRef, StateAt, Store, StoreError, TreeRow, Unfinished,
+    KeyPage, KeyRef, Loaded, LostEvents, OwnerState, OwnerUsage, PlacedMessage, Request, Row, RunPage,
+    SessionLine, SessionPage, SessionRef, StateAt, Store, StoreError, TreeRow, Unfinished,
 };
 use parking_lot::Mutex;
 
@@ -219,8 +219,8 @@ impl Store for MemoryStore {
         self.read(|tables| tables.session_find(owner, by))
     }
 
-    async fn session_page(&self, page: &SessionPage) -> Result<Vec<(Session, Option<Run>)>, StoreError> {
-        self.read(|tables| tables.session_page(page))
+    async fn session_page(&self, page: &SessionPage) -> Result<Rows<(Session, Option<Run>)>, StoreError> {
+        self.read(|tables| tables.session_page(page).into())
     }
 
     async fn run_get(&self, run: RunId) -> Result<Option<Run>, StoreError> {
@@ -236,13 +236,14 @@ impl Store for MemoryStore {
         self.read(|tables| tables.run_by_request(owner, client, request))
     }
 
-    async fn run_page(&self, page: &RunPage) -> Result<Vec<Run>, StoreError> {
-        self.read(|tables| tables.run_page(page))
+    async fn run_page(&self, page: &RunPage) -> Result<Rows<Run>, StoreError> {
+        self.read(|tables| tables.run_page(page).into())
     }
 
-    async fn attempts(&self, run: RunId) -> Result<Vec<Attempt>, StoreError> {
+    async fn attempts(&self, run: RunId) -> Result<Rows<Attempt>, StoreError> {
         self.read(|tables| {
-            tables.attempts.range((run, 0)..=(run, u32::MAX)).map(|(_, attempt)| attempt.clone()).collect()
+            let of_run = tables.attempts.range((run, 0)..=(run, u32::MAX));
+            of_run.map(|(_, attempt)| Ok(attempt.clone())).collect()
         })
     }
 
@@ -308,12 +309,12 @@ impl Store for MemoryStore {
         self.read(|tables| tables.delegated_usage(session))
     }
 
-    async fn steps(&self, run: RunId) -> Result<Vec<Step>, StoreError> {
+    async fn steps(&self, run: RunId) -> Result<Rows<Step>, StoreError> {
         self.read(|tables| {
             let mut steps: Vec<Step> =
                 tables.steps.values().filter(|step| step.run == run).cloned().collect();
             steps.sort_by_key(|step| (step.no, step.completed_at, step.id));
-            steps
+            steps.into()
         })
     }
 
@@ -350,6 +351,10 @@ impl Store for MemoryStore {
         self.read(|tables| tables.owner_events(owner, types, after, limit))?
     }
 
+    async fn histories(&self) -> Result<Vec<History>, StoreError> {
+        Ok(vec![])
+    }
+
     async fn lost_events(&self) -> Result<Vec<LostEvents>, StoreError> {
         Ok(self.inner.lock().lost.clone())
     }
@@ -367,8 +372,8 @@ impl Store for MemoryStore {
         tip: Point,
         before: Option<u32>,
         limit: usize,
-    ) -> Result<Vec<PlacedMessage>, StoreError> {
-        self.read(|tables| tables.path(tip, before, limit))?
+    ) -> Result<Rows<PlacedMessage>, StoreError> {
+        Ok(self.read(|tables| tables.path(tip, before, limit))??.into())
     }
 
     async fn message_get(
@@ -401,7 +406,7 @@ impl Store for MemoryStore {
         session: SessionId,
         at: Option<Point>,
         limit: usize,
-    ) -> Result<Vec<PlacedMessage>, StoreError> {
+    ) -> Result<Vec<MessageId>, StoreError> {
         self.read(|tables| tables.children(session, at, limit))?
     }
 
@@ -415,8 +420,8 @@ impl Store for MemoryStore {
         query: &Query,
         before: Option<(Time, SessionId)>,
         limit: usize,
-    ) -> Result<Vec<Session>, StoreError> {
-        self.read(|tables| tables.search_titles(owner, query, before, limit))
+    ) -> Result<Rows<Session>, StoreError> {
+        self.read(|tables| tables.search_titles(owner, query, before, limit).into())
     }
 
     async fn search_messages(
@@ -425,8 +430,8 @@ impl Store for MemoryStore {
         query: &Query,
         before: Option<u64>,
         limit: usize,
-    ) -> Result<Vec<FoundMessage>, StoreError> {
-        self.read(|tables| tables.search_messages(owner, query, before, limit))
+    ) -> Result<Rows<FoundMessage>, StoreError> {
+        self.read(|tables| tables.search_messages(owner, query, before, limit).into())
     }
 
     async fn session_exists(&self, session: SessionId) -> Result<bool, StoreError> {
@@ -452,8 +457,8 @@ impl Store for MemoryStore {
         session: SessionId,
         after: Option<Point>,
         limit: usize,
-    ) -> Result<Vec<TreeRow>, StoreError> {
-        self.read(|tables| tables.tree_page(session, after, limit))?
+    ) -> Result<Rows<TreeRow>, StoreError> {
+        Ok(self.read(|tables| tables.tree_page(session, after, limit))??.into())
     }
 
     async fn state_get(&self, at: &StateAt, key: &str) -> Result<StateSlot, StoreError> {
@@ -465,11 +470,11 @@ impl Store for MemoryStore {
         at: &StateAt,
         after: Option<&str>,
         limit: usize,
-    ) -> Result<Vec<StateEntry>, StoreError> {
+    ) -> Result<Rows<StateEntry>, StoreError> {
         let mut entries = self.read(|tables| tables.state_all(at))??;
         entries.retain(|entry| after.is_none_or(|after| entry.key.as_str() > after));
         entries.truncate(limit);
-        Ok(entries)
+        Ok(entries.into())
     }
 
     async fn state_count(&self, at: &StateAt) -> Result<usize, StoreError> {
@@ -484,8 +489,8 @@ impl Store for MemoryStore {
         self.read(|tables| tables.artifact_get(artifact))
     }
 
-    async fn artifact_page(&self, page: &ArtifactPage) -> Result<Vec<Artifact>, StoreError> {
-        self.read(|tables| tables.artifact_page(page))
+    async fn artifact_page(&self, page: &ArtifactPage) -> Result<Rows<Artifact>, StoreError> {
+        self.read(|tables| tables.artifact_page(page).into())
     }
 
     async fn blob_page(&self, after: Option<&str>, limit: usize) -> Result<Vec<(String, u64)>, StoreError> {
@@ -559,7 +564,34 @@ impl Store for MemoryStore {
         self.read(|tables| tables.agents.keys().filter(|(agent_owner, ..)| agent_owner == owner).count())
     }
 
+    async fn owner_usage(&self, owner: &str) -> Result<OwnerUsage, StoreError> {
+        self.read(|tables| tables.owner_usage(owner))
+    }
+
     async fn owner_outside_org(&self, owner: &str, org: &str) -> Result<bool, StoreError> {
         self.read(|tables| tables.owner_outside_org(owner, org))
+    }
+
+    async fn owner_claim(&self, owner: &str, org: Option<&str>, _at: Time) -> Result<bool, StoreError> {
+        Ok(self.inner.lock().tables.owner_claim(owner, org))
+    }
+
+    async fn owner_known(&self, owner: &str) -> Result<bool, StoreError> {
+        self.read(|tables| {
+            tables.owners.contains_key(owner)
+                || tables.keys.values().any(|key| key.owner == owner)
+                || tables.sessions.values().any(|session| session.owner == owner)
+        })
+    }
+
+    async fn org_known(&self, org: &str) -> Result<bool, StoreError> {
+        self.read(|tables| {
+            let mut orgs = tables.owners.values().chain(tables.keys.values().map(|key| &key.org));
+            orgs.any(|known| known.as_deref() == Some(org))
+        })
+    }
+
+    async fn key_spend(&self, key: KeyId, day: i64) -> Result<Spend, StoreError> {
+        self.read(|tables| tables.spends.get(&(key, day)).copied().unwrap_or_default())
     }
 }

@@ -15,14 +15,14 @@ use std::thread::JoinHandle;
 use async_trait::async_trait;
 use mainspring_core::{
     ApiKey, Artifact, ArtifactId, Attempt, AttemptId, Binding, Cursor, Delegation, Digest, Event, Grant,
-    GrantId, Line, LineId, MessageId, NodeId, Point, Position, Run, RunId, Session, SessionId, StateEntry,
-    StateOutcome, StateSlot, Step, Time, Usage,
+    GrantId, History, KeyId, Line, LineId, MessageId, NodeId, Point, Position, Rows, Run, RunId, Session,
+    SessionId, Spend, StateEntry, StateOutcome, StateSlot, Step, Time, Usage,
 };
 use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{
     AgentRow, ArtifactPage, Chunk, Commit, DelegationsOf, Fence, FoundMessage, GrantPage, IdPage, InboxItem,
-    KeyPage, KeyRef, Loaded, LostEvents, OwnerState, PlacedMessage, Request, RunPage, SessionLine,
-    SessionPage, SessionRef, StateAt, Store, StoreError, TreeRow, Unfinished,
+    KeyPage, KeyRef, Loaded, LostEvents, OwnerState, OwnerUsage, PlacedMessage, Request, RunPage,
+    SessionLine, SessionPage, SessionRef, StateAt, Store, StoreError, TreeRow, Unfinished,
 };
 use rusqlite::Connection;
 use tokio::sync::oneshot;
@@ -51,6 +51,7 @@ mod files;
 mod migrate;
 mod omi;
 mod open;
+mod owners;
 mod purge;
 mod queue;
 mod read;
@@ -59,6 +60,7 @@ mod repair;
 mod search;
 mod state;
 mod steps;
+mod usage;
 mod verify;
 mod view;
 mod wal;
@@ -121,6 +123,9 @@ pub struct SqliteStore {
     readers: Option<Readers>,
     writer: Option<JoinHandle<()>>,
 }
+
+/// The number of histories that are kept.
+const KEPT_HISTORIES: i64 = 1_000;
 
 impl SqliteStore {
     /// Opens the database at `path`, or creates it. On an error, an existing file is unchanged.
@@ -225,9 +230,13 @@ impl SqliteStore {
         &self,
         read: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        match &self.readers {
-            Some(readers) => readers.read(read).await,
-            None => Err(closed()),
+        let Some(readers) = &self.readers else { return Err(closed()) };
+        match readers.read(read).await {
+            // A connection that was not used before opens the files at its first read.
+            Err(StoreError::Unavailable(reason)) => {
+                Err(self.shared.check_writable().err().unwrap_or(StoreError::Unavailable(reason)))
+            }
+            result => result,
         }
     }
 
@@ -268,9 +277,20 @@ fn boot(path: &Path, connection: &Connection, check_due: bool, now: Time) -> rus
     check::crash_check_write(connection, check_due)?;
     backup::remove_old_copies(path, connection, now)?;
     wal::token_renew(connection)?;
+    let last = backup::last_cursor(connection)?.0;
+    history_begin(connection, last)?;
     connection.execute_batch("COMMIT")?;
     connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
-    Ok((boot.cast_unsigned(), backup::last_cursor(connection)?.0))
+    Ok((boot.cast_unsigned(), last))
+}
+
+/// Begins the history of this process after the cursor `last`. Forgets all but the latest ones, so that a database that is
+/// opened for each command does not grow.
+fn history_begin(connection: &Connection, last: u64) -> rusqlite::Result<()> {
+    let begin = "INSERT INTO histories (token, after_seq) VALUES (lower(hex(randomblob(8))), ?1)";
+    connection.execute(begin, [last.cast_signed()])?;
+    let forget = "DELETE FROM histories WHERE id <= (SELECT max(id) FROM histories) - ?1";
+    connection.execute(forget, [KEPT_HISTORIES]).map(drop)
 }
 
 #[async_trait]
@@ -313,7 +333,13 @@ impl Store for SqliteStore {
     }
 
     async fn requests_forget(&self, before: Time) -> Result<(), StoreError> {
-        while self.submit(|answer| Job::RequestsForget(before, answer)).await? {}
+        // Most starts find none: then nothing is written.
+        let has_expired = move |connection: &Connection| {
+            purge::has_expired_requests(connection, before).map_err(|error| error::read_error(&error))
+        };
+        if self.read(has_expired).await? {
+            while self.submit(|answer| Job::RequestsForget(before, answer)).await? {}
+        }
         Ok(())
     }
 
@@ -331,7 +357,7 @@ impl Store for SqliteStore {
         self.read(move |connection| read::sessions::session_find(connection, &owner, &by)).await
     }
 
-    async fn session_page(&self, page: &SessionPage) -> Result<Vec<(Session, Option<Run>)>, StoreError> {
+    async fn session_page(&self, page: &SessionPage) -> Result<Rows<(Session, Option<Run>)>, StoreError> {
         let page = page.clone();
         self.read(move |connection| read::sessions::session_page(connection, &page)).await
     }
@@ -350,12 +376,12 @@ impl Store for SqliteStore {
         self.read(move |connection| read::runs::run_by_request(connection, &owner, &client, &request)).await
     }
 
-    async fn run_page(&self, page: &RunPage) -> Result<Vec<Run>, StoreError> {
+    async fn run_page(&self, page: &RunPage) -> Result<Rows<Run>, StoreError> {
         let page = page.clone();
         self.read(move |connection| read::runs::run_page(connection, &page)).await
     }
 
-    async fn attempts(&self, run: RunId) -> Result<Vec<Attempt>, StoreError> {
+    async fn attempts(&self, run: RunId) -> Result<Rows<Attempt>, StoreError> {
         self.read(move |connection| read::runs::attempts(connection, run)).await
     }
 
@@ -413,7 +439,7 @@ impl Store for SqliteStore {
         self.read(move |connection| read::runs::delegated_usage(connection, session)).await
     }
 
-    async fn steps(&self, run: RunId) -> Result<Vec<Step>, StoreError> {
+    async fn steps(&self, run: RunId) -> Result<Rows<Step>, StoreError> {
         self.read(move |connection| steps::steps(connection, run)).await
     }
 
@@ -459,6 +485,10 @@ impl Store for SqliteStore {
         self.read(read::events::lost_events).await
     }
 
+    async fn histories(&self) -> Result<Vec<History>, StoreError> {
+        self.read(read::events::histories).await
+    }
+
     async fn event_last(&self) -> Result<Cursor, StoreError> {
         self.read(read::events::event_last).await
     }
@@ -472,7 +502,7 @@ impl Store for SqliteStore {
         tip: Point,
         before: Option<u32>,
         limit: usize,
-    ) -> Result<Vec<PlacedMessage>, StoreError> {
+    ) -> Result<Rows<PlacedMessage>, StoreError> {
         self.read(move |connection| read::tree::path(connection, tip, before, limit)).await
     }
 
@@ -506,12 +536,18 @@ impl Store for SqliteStore {
         session: SessionId,
         at: Option<Point>,
         limit: usize,
-    ) -> Result<Vec<PlacedMessage>, StoreError> {
+    ) -> Result<Vec<MessageId>, StoreError> {
         self.read(move |connection| read::tree::children(connection, session, at, limit)).await
     }
 
     async fn search_index(&self) -> Result<bool, StoreError> {
-        self.submit(Job::SearchIndex).await
+        let unindexed = |connection: &Connection| {
+            search::unindexed(connection).map_err(|error| error::read_error(&error))
+        };
+        match self.read(unindexed).await? {
+            Some(text) => self.submit(|answer| Job::SearchIndex(text, answer)).await,
+            None => Ok(false),
+        }
     }
 
     async fn search_titles(
@@ -520,7 +556,7 @@ impl Store for SqliteStore {
         query: &Query,
         before: Option<(Time, SessionId)>,
         limit: usize,
-    ) -> Result<Vec<Session>, StoreError> {
+    ) -> Result<Rows<Session>, StoreError> {
         let (owner, query) = (owner.to_owned(), query.clone());
         self.read(move |connection| read::search::search_titles(connection, &owner, &query, before, limit))
             .await
@@ -532,7 +568,7 @@ impl Store for SqliteStore {
         query: &Query,
         before: Option<u64>,
         limit: usize,
-    ) -> Result<Vec<FoundMessage>, StoreError> {
+    ) -> Result<Rows<FoundMessage>, StoreError> {
         let (owner, query) = (owner.to_owned(), query.clone());
         let read = move |connection: &Connection| {
             read::search::search_messages(connection, &owner, &query, before, limit)
@@ -557,7 +593,7 @@ impl Store for SqliteStore {
         session: SessionId,
         after: Option<Point>,
         limit: usize,
-    ) -> Result<Vec<TreeRow>, StoreError> {
+    ) -> Result<Rows<TreeRow>, StoreError> {
         self.read(move |connection| read::tree::tree_page(connection, session, after, limit)).await
     }
 
@@ -571,7 +607,7 @@ impl Store for SqliteStore {
         at: &StateAt,
         after: Option<&str>,
         limit: usize,
-    ) -> Result<Vec<StateEntry>, StoreError> {
+    ) -> Result<Rows<StateEntry>, StoreError> {
         let (at, after) = (at.clone(), after.unwrap_or_default().to_owned());
         self.read(move |connection| read::data::state_page(connection, &at, &after, limit)).await
     }
@@ -589,7 +625,7 @@ impl Store for SqliteStore {
         self.read(move |connection| read::artifacts::artifact_get(connection, artifact)).await
     }
 
-    async fn artifact_page(&self, page: &ArtifactPage) -> Result<Vec<Artifact>, StoreError> {
+    async fn artifact_page(&self, page: &ArtifactPage) -> Result<Rows<Artifact>, StoreError> {
         let page = page.clone();
         self.read(move |connection| read::artifacts::artifact_page(connection, &page)).await
     }
@@ -660,8 +696,35 @@ impl Store for SqliteStore {
         self.read(move |connection| agents::agent_count(connection, &owner)).await
     }
 
+    async fn owner_usage(&self, owner: &str) -> Result<OwnerUsage, StoreError> {
+        let owner = owner.to_owned();
+        self.read(move |connection| usage::owner_usage(connection, &owner)).await
+    }
+
     async fn owner_outside_org(&self, owner: &str, org: &str) -> Result<bool, StoreError> {
         let (owner, org) = (owner.to_owned(), org.to_owned());
         self.read(move |connection| read::keys::owner_outside_org(connection, &owner, &org)).await
+    }
+
+    async fn owner_claim(&self, owner: &str, org: Option<&str>, at: Time) -> Result<bool, StoreError> {
+        let claim = (owner.to_owned(), org.map(str::to_owned), at);
+        self.submit(|answer| Job::OwnerClaim(claim, answer)).await
+    }
+
+    async fn owner_known(&self, owner: &str) -> Result<bool, StoreError> {
+        let owner = owner.to_owned();
+        self.read(move |connection| read::keys::owner_known(connection, &owner)).await
+    }
+
+    async fn org_known(&self, org: &str) -> Result<bool, StoreError> {
+        let org = org.to_owned();
+        self.read(move |connection| read::keys::org_known(connection, &org)).await
+    }
+
+    async fn key_spend(&self, key: KeyId, day: i64) -> Result<Spend, StoreError> {
+        self.read(move |connection| {
+            owners::spend_read(connection, key, day).map_err(|error| error::read_error(&error))
+        })
+        .await
     }
 }

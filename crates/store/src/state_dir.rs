@@ -10,6 +10,11 @@ use std::path::{Path, PathBuf};
 use mainspring_core::{NodeId, Time};
 use serde_json::{Value, json};
 
+#[cfg(unix)]
+mod private;
+#[cfg(unix)]
+pub use private::Exposure;
+
 const LOCK_FILE: &str = "mainspring.lock";
 
 /// A state directory that this process owns until the value is dropped.
@@ -58,6 +63,17 @@ pub enum StateDirError {
         /// The folder or file.
         path: PathBuf,
     },
+    /// Other users can read or write something that must be private.
+    #[cfg(unix)]
+    #[error("{} {}", path.display(), exposure.describe(path, *mode))]
+    Exposed {
+        /// The folder or file.
+        path: PathBuf,
+        /// The problem.
+        exposure: Exposure,
+        /// The permissions of the folder or file.
+        mode: u32,
+    },
     /// The file system is read-only.
     #[error("{} is on a read-only file system: choose another folder with --state-dir", path.display())]
     ReadOnly {
@@ -85,14 +101,14 @@ impl StateDir {
     /// Takes ownership of `path`. Creates the folder if it is missing.
     pub fn open(path: &Path, since: Time, node: NodeId) -> Result<Self, StateDirError> {
         folder_create(path)?;
+        #[cfg(unix)]
+        private::check(path)?;
         let file = path.join(LOCK_FILE);
-        let mut lock = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(&file)
-            .map_err(|error| failed(&file, error))?;
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false);
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        let mut lock = options.open(&file).map_err(|error| failed(&file, error))?;
         if !lock_take(&lock).map_err(|error| failed(&file, error))? {
             return Err(StateDirError::Busy { path: path.into(), owner: owner_read(&mut lock) });
         }

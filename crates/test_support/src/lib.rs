@@ -13,5 +13,5 @@ mod rng;
 
 pub use agent::{FnAgent, asking_agent, native_agent};
 pub use event_stream::{EventStream, SseFrame};
-pub use node::{Listening, NOW, NodeBuilder, OWNER, TOKEN, TestNode};
+pub use node::{Listening, NOW, NodeBuilder, OWNER, TOKEN, TestNode, tls_file};
 pub use rng::Rng;

@@ -8,6 +8,7 @@ use mainspring_adapters::ScriptAdapter;
 use mainspring_core::Time;
 use mainspring_http::{Access, Http, HttpLimits};
 use mainspring_kernel::adapter::Adapter;
+use mainspring_kernel::audit::{Audit, AuditOptions};
 use mainspring_kernel::clock::Clock;
 use mainspring_kernel::ids::Ids;
 use mainspring_kernel::store::Store;
@@ -47,6 +48,8 @@ pub struct NodeBuilder {
     clock: Clock,
     store: StoreChoice,
     adapters: Vec<Arc<dyn Adapter>>,
+    edge: Box<dyn FnOnce(Http) -> Http + Send>,
+    change_audit: fn(&mut AuditOptions),
 }
 
 /// The store of a node.
@@ -87,17 +90,32 @@ impl NodeBuilder {
         self
     }
 
+    /// Changes the options of the audit log.
+    pub fn audit(mut self, change: fn(&mut AuditOptions)) -> Self {
+        self.change_audit = change;
+        self
+    }
+
     /// Adds an adapter.
     pub fn adapter(mut self, adapter: impl Adapter) -> Self {
         self.adapters.push(Arc::new(adapter));
         self
     }
 
+    /// Changes the HTTP edge.
+    pub fn edge(mut self, change: impl FnOnce(Http) -> Http + Send + 'static) -> Self {
+        self.edge = Box::new(change);
+        self
+    }
+
     /// Starts the kernel.
     pub async fn start(self) -> TestNode {
-        let Self { mut options, limits, clock, store, adapters } = self;
+        let Self { mut options, limits, clock, store, adapters, edge, change_audit } = self;
         let dir = tempfile::tempdir().unwrap();
         options.artifacts = Some(dir.path().join("artifacts"));
+        let mut audit = AuditOptions::new(dir.path().join("audit"));
+        change_audit(&mut audit);
+        options.audit = Some(Arc::new(Audit::open(audit, clock.clone()).unwrap()));
         let store = match store {
             StoreChoice::Given(store) => store,
             StoreChoice::Sqlite => {
@@ -109,7 +127,8 @@ impl NodeBuilder {
         };
         let kernel = Kernel::start(store, adapters, options, clock.clone(), Ids::system()).await.unwrap();
         let stop = CancellationToken::new();
-        let router = Http::new(kernel.clone(), Access::new(TOKEN, OWNER), limits, stop.clone()).router();
+        let http = Http::new(kernel.clone(), Access::new(TOKEN, OWNER), limits, stop.clone());
+        let router = edge(http).router();
         TestNode { kernel, clock, stop, router, limits, dir }
     }
 }
@@ -123,6 +142,8 @@ impl TestNode {
             clock: Clock::manual(NOW),
             store: StoreChoice::Given(Arc::new(MemoryStore::default())),
             adapters: vec![Arc::new(ScriptAdapter)],
+            edge: Box::new(|http| http),
+            change_audit: |_| {},
         }
     }
 
@@ -157,7 +178,7 @@ impl TestNode {
 
     /// Serves the router on a Unix socket at this path.
     pub fn listen_unix(&self, path: &Path) -> Listening {
-        let listener = UnixListener::bind(path).unwrap();
+        let listener = mainspring_http::UnixPeers(UnixListener::bind(path).unwrap());
         let mut task = JoinSet::new();
         task.spawn(mainspring_http::serve(listener, self.router(), self.limits, CancellationToken::new()));
         Listening { address: path.display().to_string(), _task: task }
@@ -176,4 +197,10 @@ impl Listening {
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
+}
+
+/// A file of the test certificates: `ca.pem`, and `cert.pem` and `key.pem` of `one` and `two`, which it has signed for
+/// `localhost` and 127.0.0.1.
+pub fn tls_file(name: &str) -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tls").join(name)
 }

@@ -308,6 +308,16 @@ impl ClientServices {
         if let Err(error) = self.permit(&action, call).await? {
             return Ok(Err(error));
         }
+        // While a person decided, the folder may have been replaced by a link.
+        let (workspace, decided) = (self.0.workspace.clone(), folder.clone());
+        match blocking(move || workspace.locate(&decided)).await {
+            Ok(now) if now == folder => {}
+            Ok(_) => {
+                let message = format!("{} was replaced by a link", folder.display());
+                return Ok(Err(invalid_params(message)));
+            }
+            Err(error) => return Ok(Err(error)),
+        }
         if self.0.terminals.lock().len() >= MAX_TERMINALS {
             let message = format!("a turn has at most {MAX_TERMINALS} terminals: release one");
             return Ok(Err(Error::new(ErrorCode::INVALID_REQUEST, message)));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use mainspring_core::{Binding, Failure, Run, Sandbox, SandboxProfile};
 use mainspring_kernel::adapter::{AttemptHandle, Death, End, Record, RuntimeFacts};
 use mainspring_kernel::folders::check_usable;
-use mainspring_kernel::policy::{Permissions, Rule, Rules};
+use mainspring_kernel::policy::{Permissions, Rules};
 use parking_lot::Mutex;
 use serde_json::Map;
 
@@ -64,6 +64,11 @@ impl<D: Dialect> Driver<D> {
             cwd: cwd.clone(),
             arguments: self.dialect.arguments(permissions),
             sandbox: sandbox.profile,
+            // A reach that contains the adapter's own changes nothing.
+            reach: assignment.run.options.sandbox_reach.clone().filter(|outer| {
+                let own = self.options.sandbox.reach();
+                own.clone().within(outer) != own
+            }),
         };
         if let Some(native) = &bound {
             self.pool.end_others(&key, native).await;
@@ -170,7 +175,7 @@ impl<D: Dialect> Driver<D> {
             worker,
             native: &native,
             standing,
-            rules: Arc::new(Rules::for_mode(&self.rules_of(run), run.mode)),
+            rules: Arc::new(Rules::for_mode(&attempt.assignment().rules, run.mode)),
             launch: Launch {
                 env: vec![],
                 pass_env: vec![],
@@ -232,15 +237,13 @@ impl<D: Dialect> Driver<D> {
             Permissions::Legacy => SandboxProfile::Off,
             Permissions::Ask | Permissions::Deny => SandboxProfile::Workspace,
         });
-        let limited = SandboxOptions { profile: Some(own.stricter(limit)), ..options.clone() };
+        let options = match &run.options.sandbox_reach {
+            Some(outer) => options.within(outer),
+            None => options.clone(),
+        };
+        let limited = SandboxOptions { profile: Some(own.stricter(limit)), ..options };
         // A child is confined even if its adapter waives the sandbox.
         limited.decide(Permissions::Ask, permissions, cwd)
-    }
-
-    /// The rules of a run: the rules of its parent that deny, then the rules of the adapter.
-    fn rules_of(&self, run: &Run) -> Vec<Rule> {
-        let inherited = run.options.denied.iter().filter_map(|rule| rule.parse().ok());
-        inherited.chain(self.options.rules.iter().cloned()).collect()
     }
 
     /// Checks the folder of an attempt again: since the run was accepted, it may have been replaced by a link. Returns the

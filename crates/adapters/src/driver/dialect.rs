@@ -108,6 +108,8 @@ pub(crate) trait Dialect: Send + Sync + Sized + 'static {
     const STEERS: bool;
     /// When the agent reports the usage of a turn.
     const USAGE_REPORTS: UsageReports;
+    /// Whether the agent opens the file that a native id names. A caller does not choose such an id.
+    const NATIVE_IS_PATH: bool = false;
     /// Whether every agent process that lives on keeps the prompt of a cancelled turn.
     const KEEPS_CANCELLED: bool;
 

@@ -97,7 +97,12 @@ impl<'a> ToolCalls<'a> {
         let block = Block::ToolUse { id: id.clone(), name: name.clone(), input, title, kind, locations };
         let mut blocks = self.files.clone();
         blocks.push(block);
-        let started = Record::ToolStarted { tool_use_id: id.clone(), name: name.clone(), input: None };
+        let started = Record::ToolStarted {
+            tool_use_id: id.clone(),
+            name: name.clone(),
+            input: None,
+            decided_by: None,
+        };
         self.attempt.record(vec![Record::Message { blocks, usage: None }, started]).await?;
         text.end_message();
         self.files.clear();

@@ -2,6 +2,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use futures_util::poll;
 
+use mainspring_core::Time;
+
 use super::*;
 
 /// A worker with a number, which notes how it was ended.
@@ -40,7 +42,13 @@ impl PooledWorker for FakeWorker {
 }
 
 fn key(cwd: &str, arguments: &'static [&'static str]) -> WorkerKey {
-    WorkerKey { owner: "ada".into(), cwd: cwd.into(), arguments, sandbox: SandboxProfile::Workspace }
+    WorkerKey {
+        owner: "ada".into(),
+        cwd: cwd.into(),
+        arguments,
+        sandbox: SandboxProfile::Workspace,
+        reach: None,
+    }
 }
 
 struct Fixture {
@@ -194,6 +202,8 @@ async fn idle_and_dead_workers_are_not_kept() {
     fixture.lease("/a", None).await.release(None);
     fixture.settle().await;
     fixture.clock.advance(999);
+    // No step of the system's time makes the worker idle for longer.
+    fixture.clock.set_system_time(2_592_000_000);
     fixture.settle().await;
     assert_eq!(fixture.pool.size(), (1, 1));
     fixture.clock.advance(1);

@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
-use mainspring_core::{Answer, Approval, Block, Body, Fidelity, Mode, Policy, RunId, RunStatus, WaitId};
-use mainspring_kernel::kernel::{RunRequest, session_ref};
+use mainspring_core::{
+    AccessRole, Answer, Approval, Block, Body, Fidelity, Mode, Policy, RunId, RunStatus, WaitId,
+};
+use mainspring_kernel::kernel::{Adopted, Caller, RunRequest, SessionTarget, session_ref};
 use mainspring_kernel::policy::Permissions;
 use serde_json::json;
 
@@ -30,6 +32,18 @@ async fn world_with(behaviour: &str, change: impl Fn(&mut Setup)) -> World {
 /// A prompt that joins the running run.
 fn steer(key: &str, prompt: &str) -> RunRequest {
     RunRequest { policy: Policy::Steer, ..request(key, prompt) }
+}
+
+#[tokio::test]
+async fn a_session_of_pi_is_not_adopted_by_its_path() {
+    let world = world("").await;
+    let root = Caller { role: AccessRole::Admin, ..world.me.clone() };
+    for path in ["/etc/passwd", "../other.jsonl", "sessions/a.jsonl"] {
+        let adopted = Adopted { native: path.into(), ..Adopted::default() };
+        let target = SessionTarget { key: Some("a".into()), ..SessionTarget::default() };
+        let refused = world.kernel().session_adopt(&root, &target, "agent", adopted).await.unwrap_err();
+        assert!(refused.code() == "invalid_request" && refused.to_string().contains(path), "{refused}");
+    }
 }
 
 async fn input(world: &World, run: RunId, wait: WaitId, text: &str) {

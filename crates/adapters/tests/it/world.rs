@@ -295,7 +295,7 @@ impl World {
 
     /// The attempts of the run, oldest first.
     pub(crate) async fn attempts(&self, run: RunId) -> Vec<Attempt> {
-        self.kernel().run_attempts(&self.me, run).await.unwrap()
+        self.kernel().run_attempts(&self.me, run).await.unwrap().items
     }
 
     /// The bindings of the session, latest generation first.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use mainspring_core::{
     Answer, Approval, ApprovalAnswer, Block, Budget, ClientResult, Failure, MessageId, MessageStatus, Role,
-    SuppliedResult, Time, Usage, WaitRequest,
+    Sandbox, SuppliedResult, Time, Usage, WaitRequest,
 };
 use mainspring_kernel::adapter::{Ask, AttemptHandle, EarlierCalls, End, Executed, Record};
 use mainspring_kernel::clock::Moment;
@@ -100,7 +100,7 @@ impl<'a> Execution<'a> {
         let problems = tokio::select! {
             biased;
             () = attempt.cancelled() => return Err(End::stopped().into()),
-            problems = plan.add_mcp_tools(adapter, assignment.run.mode) => problems?,
+            problems = plan.add_mcp_tools(adapter, &assignment.run) => problems?,
             () = attempt.sleep_for(MCP_START_TIMEOUT_MS) => {
                 let failure = Failure::new("mcp_unavailable", "an MCP server did not answer in time");
                 return Err(End::failed(failure, true).into());
@@ -124,6 +124,11 @@ impl<'a> Execution<'a> {
             files: Files::default(),
             earlier: EarlierCalls::default(),
         };
+        if let Some(note) = execution.plan.unconfined.clone() {
+            // With the end of the attempt, which costs no commit of its own.
+            let unconfined = Record::Confined(Sandbox::none(Some(note)));
+            execution.attempt.record_at_end(vec![unconfined]).await?;
+        }
         let notices = execution.plan.notices.iter().cloned().chain(problems);
         let notices: Vec<Record> = notices.map(|text| Record::Progress { text }).collect();
         if !notices.is_empty() {

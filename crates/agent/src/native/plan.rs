@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
-use mainspring_core::{AgentName, ClientTool, Failure, Mode, RunLimits, StateScope};
+use mainspring_core::{
+    AgentLimits, AgentName, ClientTool, Failure, Mode, Run, RunLimits, SandboxProfile, StateScope,
+};
 use mainspring_kernel::adapter::{AttemptHandle, End};
-use mainspring_kernel::policy::{Rule, Rules};
+use mainspring_kernel::policy::{Rules, definition_rules};
 use serde_json::{Map, Value, json};
 
 use super::{Exit, NativeAdapter};
@@ -32,17 +34,22 @@ pub struct Plan {
     pub result_bytes: usize,
     /// The rules about calls of tools.
     pub(super) rules: Arc<Rules>,
+    /// The tools that the key of the run lists; any if none.
+    listed_tools: Option<Vec<String>>,
     /// Notices about the plan for readers of the run, one line each.
     pub(super) notices: Vec<String>,
+    /// A note about processes that act for the run and that nothing confines.
+    pub(super) unconfined: Option<String>,
 }
 
 impl Plan {
-    /// Resolves the plan. The run's options take precedence over the session's, and those over the agent's.
+    /// Resolves the plan. The run's options take precedence over the session's, and those over the agent's, except that
+    /// the limits of a shared agent are never raised.
     pub(super) async fn resolve(adapter: &NativeAdapter, attempt: &AttemptHandle) -> Result<Self, Exit> {
         let assignment = attempt.assignment();
         let (session, run) = (&assignment.session, &assignment.run);
         let options = &run.options;
-        let agent = find_agent(adapter, attempt, &session.agent_definition).await?;
+        let (agent, is_shared) = find_agent(adapter, attempt, &session.agent_definition).await?;
         let wanted = options.model_profile.as_deref().or(session.model_profile.as_deref());
         // A profile that is gone does not make the session unusable, if only the session names it.
         let is_default = options.model.is_none() && wanted == session.model_profile.as_deref();
@@ -57,8 +64,17 @@ impl Plan {
             let merged = model.options.merge(given);
             model.options = merged.map_err(|error| Exit::failed("invalid_model_options", error))?;
         }
-        let limits = options.limits.or(agent.limits).or(adapter.options.limits);
-        if limits.max_cost.is_some() && model.price.is_none() {
+        // The limits of a definition that the caller cannot change are not the caller's to raise.
+        let of_agent = AgentLimits { limits: agent.limits, is_ceiling: is_shared };
+        let limits = options.limits.of_agent(of_agent).or(adapter.options.limits);
+        let key = options.key.as_deref();
+        if let Some(gone) = gone.filter(|_| key.is_some_and(|key| key.models.is_some())) {
+            // Another model would not be one that the key lists.
+            let message = format!("the model profile {gone:?} is not configured any more");
+            return Err(Exit::failed("model_not_configured", message));
+        }
+        let is_cost_limited = limits.max_cost.is_some() || key.is_some_and(|key| key.spend_per_day.is_some());
+        if is_cost_limited && model.price.is_none() {
             let message = format!(
                 "the run has a cost limit, but the price of {} is unknown; configure it as [prices.\"{}\"]",
                 model.model, model.model
@@ -67,28 +83,16 @@ impl Plan {
         }
         let output = options.output_schema.as_ref().map(OutputSchema::new).transpose();
         let output = output.map_err(|error| Exit::failed("invalid_output_schema", error))?;
-        let context = json!({
-            "session": {
-                "id": session.id, "key": session.key, "title": session.title, "owner": session.owner,
-                "metadata": session.metadata,
-            },
-            "run": {"id": run.id, "mode": run.mode, "cwd": options.cwd.as_ref().or(session.cwd.as_ref())},
-            "state": if agent.reads_state() && options.system_prompt.is_none() {
-                read_state(attempt).await?
-            } else {
-                Map::new()
-            },
-        });
         let system = match &options.system_prompt {
             Some(given) => Some(given.clone()),
-            None => {
-                agent.render_system(&context).map_err(|error| Exit::failed("agent_template_failed", error))?
-            }
+            None => render_system(&agent, attempt).await?,
         };
         let tools = match run.mode {
             Mode::Ask => Toolbox::default(),
             Mode::Act => adapter.tools.filter(&agent.tools),
         };
+        let listed_tools = key.and_then(|key| key.tools.clone());
+        let tools = listed(tools, listed_tools.as_deref());
         let output = output.or_else(|| agent.output.clone());
         let result_bytes = agent.result_bytes.unwrap_or(adapter.options.result_bytes);
         let notice = |gone| {
@@ -96,29 +100,45 @@ impl Plan {
             format!("the session's model profile {gone:?} is not configured any more: this run uses {model}")
         };
         let notices = gone.map(notice).into_iter().collect();
-        // The parent of a delegated run denies first.
-        let inherited = run.options.denied.iter().filter_map(|rule| rule.parse().ok());
-        let server: Vec<Rule> = inherited.chain(adapter.options.rules.iter().cloned()).collect();
-        let rules = Arc::new(Rules::of_definition(&server, &agent.deny, &agent.approve));
-        Ok(Self { agent, model, system, tools, limits, output, result_bytes, rules, notices })
+        let rules = Arc::new(Rules::new(&assignment.rules, definition_rules(&agent.deny, &agent.approve)));
+        Ok(Self {
+            agent,
+            model,
+            system,
+            tools,
+            limits,
+            output,
+            result_bytes,
+            rules,
+            listed_tools,
+            notices,
+            unconfined: None,
+        })
     }
 
     /// Adds the tools of MCP servers. Returns the problems, if any; they are an error if the definition names its servers.
     pub(super) async fn add_mcp_tools(
         &mut self,
         adapter: &NativeAdapter,
-        mode: Mode,
+        run: &Run,
     ) -> Result<Option<String>, Exit> {
-        if mode == Mode::Ask || (adapter.mcp.is_empty() && self.agent.mcp.is_none()) {
+        if run.mode == Mode::Ask || (adapter.mcp.is_empty() && self.agent.mcp.is_none()) {
             return Ok(None);
         }
         let servers = self.agent.mcp.clone().unwrap_or_else(|| vec!["*".into()]);
-        let (tools, problems) = adapter.mcp.tools(&servers).await;
+        let is_confined = run.options.sandbox.is_some_and(|bound| bound != SandboxProfile::Off);
+        let (tools, problems) = adapter.mcp.tools(&servers, is_confined).await;
+        let processes = if is_confined { vec![] } else { adapter.mcp.processes(&servers) };
+        self.unconfined = (!processes.is_empty())
+            .then(|| format!("nothing confines the MCP servers of this run: {}", processes.join(", ")));
         if !problems.is_empty() && self.agent.mcp.is_some() {
             let failure = Failure::new("mcp_unavailable", problems.join("; "));
-            return Err(Exit::from(End::failed(failure, true)));
+            // A server that nothing confines is not confined at the next attempt either.
+            return Err(Exit::from(End::failed(failure, !is_confined)));
         }
-        self.tools = std::mem::take(&mut self.tools).merge(&tools.filter(&self.agent.tools));
+        let tools = tools.filter(&self.agent.tools);
+        let tools = listed(tools, self.listed_tools.as_deref());
+        self.tools = std::mem::take(&mut self.tools).merge(&tools);
         Ok((!problems.is_empty()).then(|| problems.join("; ")))
     }
 
@@ -147,6 +167,33 @@ impl Plan {
     }
 }
 
+/// The tools that a key lists; all of them if it has no list.
+fn listed(tools: Toolbox, names: Option<&[String]>) -> Toolbox {
+    match names {
+        Some(names) => tools.filter(names),
+        None => tools,
+    }
+}
+
+/// Renders the system prompt of the agent for the session and the run of `attempt`.
+async fn render_system(agent: &Definition, attempt: &AttemptHandle) -> Result<Option<String>, Exit> {
+    let assignment = attempt.assignment();
+    let (session, run) = (&assignment.session, &assignment.run);
+    let state = match agent.reads_state() {
+        true => read_state(attempt).await?,
+        false => Map::new(),
+    };
+    let context = json!({
+        "session": {
+            "id": session.id, "key": session.key, "title": session.title, "owner": session.owner,
+            "metadata": session.metadata,
+        },
+        "run": {"id": run.id, "mode": run.mode, "cwd": run.options.cwd.as_ref().or(session.cwd.as_ref())},
+        "state": state,
+    });
+    agent.render_system(&context).map_err(|error| Exit::failed("agent_template_failed", error))
+}
+
 /// Reads the whole state of the session.
 async fn read_state(attempt: &AttemptHandle) -> Result<Map<String, Value>, Exit> {
     let mut all = Map::new();
@@ -160,14 +207,17 @@ async fn read_state(attempt: &AttemptHandle) -> Result<Map<String, Value>, Exit>
     }
 }
 
-/// Finds the agent definition: the owner's own or a shared one.
+/// Finds the agent definition: the owner's own or a shared one, and whether it is shared.
 async fn find_agent(
     adapter: &NativeAdapter,
     attempt: &AttemptHandle,
     name: &str,
-) -> Result<Arc<Definition>, Exit> {
+) -> Result<(Arc<Definition>, bool), Exit> {
     let missing = |message: String| Exit::failed("agent_not_found", message);
     let name: AgentName = name.parse().map_err(|_| missing(format!("{name:?} is not a valid agent name")))?;
     let own = attempt.agent(&name).await?;
-    adapter.definitions.find_for(&name, own).map_err(missing)
+    let own_version = own.as_ref().map(|own| own.version);
+    let found = adapter.definitions.find_for(&name, own).map_err(missing)?;
+    let is_shared = own_version != Some(found.version);
+    Ok((found, is_shared))
 }

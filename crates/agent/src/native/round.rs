@@ -27,6 +27,9 @@ use crate::hooks::{ToolDecision, ToolResult};
 use crate::provider::ToolUse;
 use crate::tool::{ToolCall, ToolContext, ToolEntry};
 
+/// The decision on calls that no rule concerns: the tools of the native agent need no permission.
+const NO_RULE: &str = "no_rule";
+
 /// A tool call that has finished: its index and its outcome.
 struct Finished {
     at: usize,
@@ -143,6 +146,7 @@ impl Execution<'_> {
             name: calls[*at].name.clone(),
             input: calls[*at].input.clone(),
             answered: false,
+            decided_by: self.decided_without_event(&calls[*at]),
         });
         self.wait(
             Ask::calls(client_calls.collect()),
@@ -178,7 +182,18 @@ impl Execution<'_> {
             let request = if approval { WaitRequest::Approval } else { WaitRequest::Input };
             return ToolDecision::Pause { question, request };
         }
-        if verdict == Some(Verdict::Ask) {
+        let asked = match (verdict, self.control_verdict(call).await) {
+            (Some(Verdict::Ask), _) => true,
+            (_, Ok(None)) => false,
+            (_, Ok(Some((verdict, decided)))) => {
+                records.extend(decided);
+                verdict == Verdict::Ask
+            }
+            (_, Err(problem)) => {
+                return error(format!("whether the call is allowed could not be decided: {problem}"));
+            }
+        };
+        if asked {
             let question = call_question(call);
             return ToolDecision::Pause { question, request: WaitRequest::Approval };
         }
@@ -201,13 +216,29 @@ impl Execution<'_> {
         self.plan.rules.verdict(&self.attempt, &action(call), &question).await
     }
 
+    /// Asks the policy about the effect of a control tool, where a rule asks.
+    async fn control_verdict(&self, call: &ToolUse) -> Result<Option<(Verdict, Vec<Record>)>, HandleError> {
+        let Some(action) = control_action(call) else { return Ok(None) };
+        let request = Some(Box::new(requested_as(&action, call)));
+        let question = policy::Question { replies: Some(replies()), request, ..call_question(call).into() };
+        self.plan.rules.control_verdict(&self.attempt, &action, &question).await
+    }
+
+    /// The one who allowed a call that no rule concerns. Other decisions have events of their own.
+    fn decided_without_event(&self, call: &ToolUse) -> Option<Decider> {
+        (!self.plan.rules.concern(&action(call))).then(|| Decider::policy(NO_RULE))
+    }
+
     /// The question to a person about a call: an approval can also be answered with a reason or with a result.
     fn ask_about(&self, call: &ToolUse, request: WaitRequest, question: String) -> Ask {
         let asks_person = self.plan.tools.get(&call.name).is_some_and(ToolEntry::asks_person);
         let approval = match asks_person {
             // The agent asks its own question: there is no tool to run.
             true => ApprovalRequest::plain().offer(&[ApprovalChoice::DenyWithReason]),
-            false => requested(call),
+            false => match control_action(call).filter(|_| !self.plan.rules.concern(&action(call))) {
+                Some(effect) => requested_as(&effect, call),
+                None => requested(call),
+            },
         };
         let approval = (request == WaitRequest::Approval).then(|| Box::new(approval));
         let replies = approval.as_ref().map(|_| replies());
@@ -241,7 +272,10 @@ impl Execution<'_> {
                 let text = "the call was interrupted and is repeated".into();
                 Record::ToolUpdated { tool_use_id, text }
             }
-            false => Record::ToolStarted { tool_use_id, name: call.name.clone(), input: None },
+            false => {
+                let (name, decided_by) = (call.name.clone(), self.decided_without_event(call));
+                Record::ToolStarted { tool_use_id, name, input: None, decided_by }
+            }
         });
         Ok(entry)
     }
@@ -351,15 +385,26 @@ fn action(call: &ToolUse) -> Action {
     Action { capability: "tool", operation: "call".to_owned(), resource: Resource::Text(call.name.clone()) }
 }
 
+/// The effect of a control tool as an action; `None` for other tools, and for a call that names nothing.
+fn control_action(call: &ToolUse) -> Option<Action> {
+    let effect = mainspring_control::effect(&call.name, &call.input)?;
+    Some(policy::control_action(effect.operation, &effect.resource))
+}
+
 /// The request to make a call, as data.
 fn requested(call: &ToolUse) -> ApprovalRequest {
+    requested_as(&action(call), call)
+}
+
+/// The request to do `action` by a call, as data.
+fn requested_as(action: &Action, call: &ToolUse) -> ApprovalRequest {
     let requested = RequestedCall {
         tool_use_id: Some(call.id.clone()),
         name: call.name.clone(),
         input: call.input.clone(),
         ..RequestedCall::default()
     };
-    let request = ApprovalRequest::of(action(call).requested(), Some(requested));
+    let request = ApprovalRequest::of(action.requested(), Some(requested));
     request.offer(&[ApprovalChoice::DenyWithReason, ApprovalChoice::SupplyResult])
 }
 

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use mainspring_core::KeyPresence;
+use secrecy::zeroize::Zeroizing;
 use secrecy::{ExposeSecret, SecretString};
 
 use super::{ErrorKind, ModelError};
@@ -86,6 +87,8 @@ impl KeySource {
                 }
             }
         };
+        // The text that was read is erased too.
+        let key = Zeroizing::new(key);
         match key.trim() {
             "" => Err(missing(match self {
                 Self::File(path) | Self::Stored { file: path, .. } => {

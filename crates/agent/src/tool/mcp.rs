@@ -5,7 +5,9 @@
 //! so that a server can recognize a repeated call.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,11 +20,12 @@ use rmcp::model::{
     PingRequest, RequestMetaObject, ResourceContents,
 };
 use rmcp::service::RunningService;
+use rmcp::transport::StreamableHttpClientTransport;
 use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
-use rmcp::transport::{StreamableHttpClientTransport, TokioChildProcess};
 use rmcp::{RoleClient, ServiceExt};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use tokio::process::Child;
 use tokio::sync::Mutex;
 
 use super::{Tool, ToolCall, ToolContext, ToolError, ToolTraits, Toolbox, matches_pattern};
@@ -137,6 +140,41 @@ pub enum Health {
     },
 }
 
+/// How the processes of servers are started.
+#[derive(Debug, Clone, Default)]
+pub struct ServerProcesses {
+    /// The guard, up to the command that follows it. It passes its input on to the server and kills the server's process
+    /// tree when that input ends, as it does when mainspring is killed. Empty if servers have no guard.
+    pub guard: Vec<OsString>,
+    /// Variables of the environment of every server.
+    pub env: Vec<(OsString, OsString)>,
+    /// The variable that marks the processes of a server, and the prefix of its value, which the server's name follows.
+    pub mark: Option<(String, String)>,
+}
+
+impl ServerProcesses {
+    /// Servers without a guard, with the variables of this process that say where things are.
+    fn unguarded() -> Self {
+        let env = INHERITED_ENV.iter().filter_map(|name| Some((name.into(), std::env::var_os(name)?)));
+        Self { guard: vec![], env: env.collect(), mark: None }
+    }
+
+    fn command(&self, name: &str, config: &McpConfig, program: &str) -> tokio::process::Command {
+        let words = self.guard.iter().cloned().chain([program.into()]);
+        let mut words = words.chain(config.args.iter().map(OsString::from));
+        let mut process = tokio::process::Command::new(words.next().unwrap_or_default());
+        process.args(words).env_clear().envs(self.env.iter().cloned()).envs(config.environment());
+        process.envs(self.mark.iter().map(|(variable, prefix)| (variable, format!("{prefix}{name}"))));
+        process.stdin(Stdio::piped()).stdout(Stdio::piped());
+        // A guard ends its tree when its input ends. Killing it would take that away from the tree.
+        process.kill_on_drop(self.guard.is_empty());
+        if let Some(cwd) = &config.cwd {
+            process.current_dir(cwd);
+        }
+        process
+    }
+}
+
 /// The configured servers.
 #[derive(Debug, Clone, Default)]
 pub struct McpServers {
@@ -147,6 +185,7 @@ pub struct McpServers {
 struct Server {
     name: String,
     config: McpConfig,
+    processes: Arc<ServerProcesses>,
     state: Mutex<ServerState>,
 }
 
@@ -162,15 +201,33 @@ enum ServerState {
 #[derive(Debug)]
 struct RunningServer {
     service: RunningService<RoleClient, ()>,
+    /// The process of the server, or its guard.
+    process: Option<parking_lot::Mutex<Child>>,
     tools: Vec<rmcp::model::Tool>,
 }
 
+impl RunningServer {
+    /// True if the server has closed its output, or its process or its guard has ended.
+    fn has_ended(&self) -> bool {
+        let is_gone = |process: &parking_lot::Mutex<Child>| !matches!(process.lock().try_wait(), Ok(None));
+        self.service.is_transport_closed() || self.process.as_ref().is_some_and(is_gone)
+    }
+}
+
 impl McpServers {
-    /// Creates the servers without starting them.
+    /// Creates the servers without starting them. Their processes have no guard.
     pub fn new(configs: &BTreeMap<String, McpConfig>) -> Self {
+        Self::with_processes(configs, ServerProcesses::unguarded())
+    }
+
+    /// Creates the servers without starting them.
+    pub fn with_processes(configs: &BTreeMap<String, McpConfig>, processes: ServerProcesses) -> Self {
+        let processes = Arc::new(processes);
         let server = |(name, config): (&String, &McpConfig)| {
-            let server = Server { name: name.clone(), config: config.clone(), state: Mutex::default() };
-            (name.clone(), Arc::new(server))
+            let (name, config) = (name.clone(), config.clone());
+            let server =
+                Server { name: name.clone(), config, processes: processes.clone(), state: Mutex::default() };
+            (name, Arc::new(server))
         };
         Self { servers: configs.iter().map(server).collect() }
     }
@@ -189,11 +246,25 @@ impl McpServers {
         all
     }
 
-    /// Returns the tools of the servers whose names match `patterns`, starting the servers as needed, and the problems.
-    pub async fn tools(&self, patterns: &[String]) -> (Toolbox, Vec<String>) {
+    /// Returns the names of the servers that match `patterns` and are processes of this machine.
+    pub fn processes(&self, patterns: &[String]) -> Vec<&str> {
+        let matching = self.servers.values().filter(|server| server.is_named_by(patterns));
+        matching.filter(|server| server.config.command.is_some()).map(|server| server.name.as_str()).collect()
+    }
+
+    /// Returns the tools of the servers whose names match `patterns`, starting the servers as needed, and the problems. A
+    /// run that must be confined gets none of the servers that are processes, since nothing confines those.
+    pub async fn tools(&self, patterns: &[String], is_confined: bool) -> (Toolbox, Vec<String>) {
         let (mut tools, mut problems) = (Toolbox::default(), vec![]);
         for (name, server) in &self.servers {
-            if !patterns.iter().any(|pattern| matches_pattern(pattern, name)) {
+            if !server.is_named_by(patterns) {
+                continue;
+            }
+            if is_confined && server.config.command.is_some() {
+                problems.push(format!(
+                    "the MCP server {name:?} cannot be used: nothing confines it, and the run that delegated this one is \
+                     confined"
+                ));
                 continue;
             }
             match server.verified().await {
@@ -215,9 +286,13 @@ impl McpServers {
 }
 
 impl Server {
+    fn is_named_by(&self, patterns: &[String]) -> bool {
+        patterns.iter().any(|pattern| matches_pattern(pattern, &self.name))
+    }
+
     async fn health(&self) -> Health {
         match &*self.state.lock().await {
-            ServerState::Running(running) if !running.service.is_transport_closed() => {
+            ServerState::Running(running) if !running.has_ended() => {
                 Health::Running { tools: running.tools.len() }
             }
             ServerState::Running(_) | ServerState::Stopped => Health::Stopped,
@@ -244,7 +319,7 @@ impl Server {
     async fn running(&self) -> Result<Arc<RunningServer>, String> {
         let mut state = self.state.lock().await;
         if let ServerState::Running(running) = &*state
-            && !running.service.is_transport_closed()
+            && !running.has_ended()
         {
             return Ok(running.clone());
         }
@@ -263,11 +338,13 @@ impl Server {
 
     async fn start(&self) -> Result<RunningServer, String> {
         self.config.check()?;
-        let service = match (&self.config.command, &self.config.url) {
-            (Some(command), _) => {
-                let transport =
-                    TokioChildProcess::new(self.process(command)).map_err(|error| error.to_string())?;
-                ().serve(transport).await.map_err(|error| error.to_string())?
+        let (service, process) = match (&self.config.command, &self.config.url) {
+            (Some(program), _) => {
+                let mut command = self.processes.command(&self.name, &self.config, program);
+                let mut process = command.spawn().map_err(|error| error.to_string())?;
+                let pipes = process.stdout.take().zip(process.stdin.take());
+                let pipes = pipes.ok_or("its input and output could not be opened")?;
+                (().serve(pipes).await.map_err(|error| error.to_string())?, Some(process))
             }
             (None, Some(url)) => {
                 let mut headers = HashMap::new();
@@ -281,23 +358,12 @@ impl Server {
                 config = config.custom_headers(headers);
                 install_tls();
                 let transport = StreamableHttpClientTransport::from_config(config);
-                ().serve(transport).await.map_err(|error| error.to_string())?
+                (().serve(transport).await.map_err(|error| error.to_string())?, None)
             }
             (None, None) => return Err("it has no command and no url".into()),
         };
         let tools = service.list_all_tools().await.map_err(|error| error.to_string())?;
-        Ok(RunningServer { service, tools })
-    }
-
-    fn process(&self, command: &str) -> tokio::process::Command {
-        let mut process = tokio::process::Command::new(command);
-        process.args(&self.config.args).env_clear().kill_on_drop(true);
-        process.envs(INHERITED_ENV.iter().filter_map(|name| Some((*name, std::env::var_os(name)?))));
-        process.envs(self.config.environment());
-        if let Some(cwd) = &self.config.cwd {
-            process.current_dir(cwd);
-        }
-        process
+        Ok(RunningServer { service, process: process.map(parking_lot::Mutex::new), tools })
     }
 }
 

@@ -128,7 +128,7 @@ async fn client_results_pass_hooks_and_size_limits_like_other_results() {
     assert_eq!(results[1], ("<3>".to_owned(), false), "a hook sees each result once");
     assert_eq!(results[3], ("<no luck>".to_owned(), true));
     let page = ArtifactPage { session: run.session, run: Some(run.id), before: None, limit: 9 };
-    let stored = world.store.artifact_page(&page).await.unwrap();
+    let stored = world.store.artifact_page(&page).await.unwrap().items;
     assert_eq!(stored[0].size_bytes, Some(100_002));
 }
 

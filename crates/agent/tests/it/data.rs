@@ -89,7 +89,7 @@ async fn a_long_tool_result_is_stored_and_can_be_read_in_parts() {
         let request = world.request_body(1).to_string();
         assert!(request.contains("bytes are left out here"), "{protocol:?}");
         let query = ArtifactQuery { of: ArtifactsOf::Run(run.id), before: None, limit: None };
-        let stored = world.kernel.artifact_list(&world.me, query).await.unwrap();
+        let stored = world.kernel.artifact_list(&world.me, query).await.unwrap().items;
         assert_eq!(stored.len(), 1, "{protocol:?}");
         assert_eq!((stored[0].role, stored[0].name.as_deref()), (ArtifactRole::ToolOutput, Some("much.txt")));
         let whole = world.artifact_text(stored[0].id).await;

@@ -8,6 +8,7 @@ mod context;
 mod contract;
 mod control;
 mod data;
+mod decisions;
 mod delegation;
 mod mcp;
 mod provider;

@@ -225,3 +225,18 @@ fn mainspring_is_no_mcp_server_of_its_own_agent() {
     }
     assert_eq!(own("mainspring-tools", &["mcp"]), Ok(()));
 }
+
+#[tokio::test]
+async fn a_run_that_is_not_delegated_says_that_nothing_confines_its_servers() {
+    let folder = tempfile::tempdir().unwrap();
+    let servers = servers(program(folder.path()));
+    let world = world(&servers, vec![]).await;
+    world.server.enqueue(Reply::text("hello"));
+    let run = world.run_prompt("go").await;
+    let attempts = world.kernel.run_attempts(&world.me, run.id).await.unwrap();
+    let sandbox = attempts[0].sandbox.as_ref().expect("recorded");
+    assert_eq!(sandbox.note.as_deref(), Some("nothing confines the MCP servers of this run: sh"));
+    let (tools, problems) = servers.tools(&["*".to_owned()], true).await;
+    assert_eq!(tools.iter().count(), 0);
+    assert!(problems[0].contains("nothing confines it"), "{problems:?}");
+}

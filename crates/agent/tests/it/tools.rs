@@ -8,9 +8,10 @@ use mainspring_agent::hooks::{HookContext, Hooks, ToolDecision, ToolResult};
 use mainspring_agent::provider::ToolUse;
 use mainspring_agent::tool::{Toolbox, function};
 use mainspring_core::{
-    Answer, Approval, Body, Decider, MessageStatus, Mode, Role, RunId, RunStatus, ToolOutcome, WaitRequest,
+    Answer, Approval, Body, Decider, KeyId, KeyLists, MessageStatus, Mode, Role, RunId, RunStatus,
+    ToolOutcome, WaitRequest,
 };
-use mainspring_kernel::kernel::{OnOrphan, RunRequest};
+use mainspring_kernel::kernel::{Caller, OnOrphan, RunRequest};
 use mainspring_kernel::store::Store;
 use mainspring_model_server::{Gate, ModelServer, Protocol, Reply};
 use mainspring_store::{MemoryStore, SqliteOptions, SqliteStore};
@@ -432,4 +433,27 @@ fn after_a_crash_only_idempotent_calls_are_repeated() {
     let ids = ids.lock();
     assert_eq!(ids.len(), 3);
     assert!(ids[..2].contains(&ids[2]));
+}
+
+#[tokio::test]
+async fn a_key_that_lists_tools_gets_no_others() {
+    let world = Setup::protocol(Protocol::ALL[0]).start().await;
+    let reply = Reply::tool("add", json!({"a": 1, "b": 2})).and_tool("fail", json!({}));
+    world.server.enqueue(reply);
+    world.server.enqueue(Reply::text("well"));
+    let lists = KeyLists {
+        key_id: KeyId::from_random([1; 16]),
+        adapters: None,
+        models: None,
+        tools: Some(vec!["add".into()]),
+        spend_per_day: None,
+    };
+    let limited = Caller { lists: Some(Box::new(lists)), ..world.me.clone() };
+    let run = world.kernel.run_create(&limited, RunRequest::text("s", "go")).await.unwrap().run;
+    world.wait_ended(run.id).await;
+    let results = world.tool_results(run.id).await;
+    assert_eq!(results[0], ("3".to_owned(), false));
+    assert!(results[1].1 && !results[1].0.contains("no luck"), "{results:?}");
+    let request = world.request_body(0).to_string();
+    assert!(request.contains("Adds.") && !request.contains("Fails."), "{request}");
 }

@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use mainspring_agent::Definition;
 use mainspring_agent::hooks::{AfterTurn, HookContext, Hooks};
 use mainspring_core::{
-    Block, Body, Cost, MessageStatus, RunLimits, RunOptions, RunOutput, RunStatus, StopReason, Usage,
+    AgentDefinition, Block, Body, Cost, MessageStatus, RunChange, RunLimits, RunOptions, RunOutput,
+    RunStatus, StopReason, Usage,
 };
 use mainspring_kernel::kernel::{NewSession, RunRequest, SessionPatch, SessionStart};
 use mainspring_kernel::store::{SessionRef, Store};
@@ -101,7 +103,8 @@ async fn thinking_is_streamed_and_stored_only_while_the_provider_requires_it() {
         let messages = world.messages(run.id).await;
         assert!(messages[1].content.contains(&Block::Thinking {}), "{protocol:?}");
         // Nothing of it is stored once the run has ended.
-        let left = format!("{:?} {:?}", world.store.steps(run.id).await.unwrap(), world.events(run.id).await);
+        let left =
+            format!("{:?} {:?}", world.store.steps(run.id).await.unwrap().items, world.events(run.id).await);
         assert!(!left.contains("secret") && !left.contains("c2lnbmVk"), "{protocol:?}: {left}");
     }
 }
@@ -487,4 +490,46 @@ async fn a_missing_profile_or_agent_is_named() {
     assert!(error.message.contains("main_reasoner"));
     let run = world.run_prompt_as("nobody@1", "hi").await;
     assert_eq!(run.state.error().unwrap().code, "agent_not_found");
+}
+
+#[tokio::test]
+async fn the_limits_of_a_shared_agent_are_ceilings_for_runs_and_retries() {
+    let shared = "id = \"tight\"\n[limits]\nmax_steps = 1";
+    let world = Setup::default().agent(shared).start().await;
+    let script = "tool add {\"a\":1,\"b\":1}\nsay one\ntool add {\"a\":2,\"b\":2}\nsay done";
+    let wanted = RunLimits { max_steps: Some(50), ask: Some(true), ..RunLimits::default() };
+    let request = |key: &str, agent: &str| {
+        let mut request = limited(wanted, script);
+        request.session.key = Some(key.into());
+        request.session.new.agent_definition = Some(agent.into());
+        request
+    };
+    let run = world.send(request("shared", "tight")).await;
+    let run = world.wait_paused(run.id).await;
+    assert_eq!(run.state.error().unwrap().code, "limit_reached", "it may not even ask for more");
+    assert_eq!(world.server.counts().received, 1);
+    assert_eq!(run.budget.as_ref().unwrap().max_steps, Some(1));
+    let change = RunChange { limits: wanted, ..RunChange::default() };
+    world.kernel.run_retry(&world.me, run.id, change).await.unwrap();
+    let run = world.wait_ended(run.id).await;
+    assert_eq!((run.attempts, run.state.error().unwrap().code.as_str()), (2, "limit_reached"));
+    // The owner may change its own definition, so its limits are defaults.
+    let own = AgentDefinition { id: "loose".into(), ..Definition::parse(shared).unwrap().to_record() };
+    world.kernel.agent_create(&world.me, own).await.unwrap();
+    let run = world.send(request("own", "loose")).await;
+    assert_eq!(world.wait_ended(run.id).await.state.status(), RunStatus::Succeeded);
+}
+
+#[tokio::test]
+async fn a_run_with_a_hostile_template_fails_and_names_the_agent() {
+    let world = Setup::default().start().await;
+    let doubling = "{% set x = 'aaaaaaaa' %}".to_owned() + &"{% set x = x ~ x %}".repeat(40) + "{{ x }}";
+    let mut hostile = Definition::parse("id = \"doubling\"").unwrap().to_record();
+    hostile.system = Some(doubling);
+    world.kernel.agent_create(&world.me, hostile).await.unwrap();
+    let run = world.run_prompt_as("doubling", "say hi").await;
+    let error = run.state.error().unwrap();
+    assert_eq!(error.code, "agent_template_failed");
+    assert!(error.message.contains("doubling@1") && error.message.contains("8388608 bytes"), "{error:?}");
+    assert_eq!(world.server.counts().received, 0);
 }

@@ -261,7 +261,7 @@ impl World {
     }
 
     pub(crate) async fn steps(&self, run: RunId) -> Vec<Step> {
-        self.kernel.run_steps(&self.me, run).await.expect("steps")
+        self.kernel.run_steps(&self.me, run).await.expect("steps").items
     }
 
     /// Exports the session, imports it into another world, and returns the run's steps there.

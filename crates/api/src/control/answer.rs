@@ -1,6 +1,6 @@
 //! Answers of the control tools.
 
-use mainspring_core::RunStatus;
+use mainspring_core::{Damage, RunStatus};
 use serde::Serialize;
 
 use super::{
@@ -62,6 +62,10 @@ pub struct SessionList {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schema", schema(required = false))]
     pub truncated: Vec<String>,
+    /// Damaged rows of the lists of this answer, which cannot be read; absent if there are none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schema(required = false))]
+    pub damaged: Vec<Damage>,
 }
 
 /// A session with its runs and bindings.
@@ -108,6 +112,10 @@ pub struct RunDetails {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schema", schema(required = false))]
     pub truncated: Vec<String>,
+    /// Damaged rows of the lists of this answer, which cannot be read; absent if there are none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schema(required = false))]
+    pub damaged: Vec<Damage>,
 }
 
 /// The answer of `cancel_agent_run`.
@@ -120,6 +128,10 @@ pub struct CancelledRun {
     pub run: RunForm,
     /// The attempts of the run, oldest first.
     pub attempts: Vec<AttemptForm>,
+    /// Damaged rows of the lists of this answer, which cannot be read; absent if there are none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schema(required = false))]
+    pub damaged: Vec<Damage>,
 }
 
 /// The answer of `inspect_agent_artifacts`.
@@ -135,6 +147,10 @@ pub struct ArtifactList {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schema", schema(required = false))]
     pub truncated: Vec<String>,
+    /// Damaged rows of the lists of this answer, which cannot be read; absent if there are none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schema(required = false))]
+    pub damaged: Vec<Damage>,
 }
 
 /// The answer of `send_agent_message`.

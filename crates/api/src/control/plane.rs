@@ -6,7 +6,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use mainspring_core::{
     Artifact, ArtifactId, Attempt, AttemptId, Binding, DelegationId, Event, Message, MessageId, Position,
-    Run, RunId, Session, SessionId, SessionStatus, Time,
+    Rows, Run, RunId, Session, SessionId, SessionStatus, Time,
 };
 
 use crate::{
@@ -29,7 +29,7 @@ pub trait ControlPlane: Send + Sync {
         surface_kind: Option<&str>,
         before: Option<(Time, SessionId)>,
         limit: usize,
-    ) -> Result<Vec<ListedSession>, ControlError>;
+    ) -> Result<Rows<ListedSession>, ControlError>;
 
     /// Reads a session.
     async fn session_get(&self, session: SessionId) -> Result<Session, ControlError>;
@@ -53,7 +53,7 @@ pub trait ControlPlane: Send + Sync {
         session: SessionId,
         before: Option<(Time, ArtifactId)>,
         limit: usize,
-    ) -> Result<Vec<Artifact>, ControlError>;
+    ) -> Result<Rows<Artifact>, ControlError>;
 
     /// Sends a prompt and returns the accepted run.
     async fn run_create(&self, prompt: &Prompt) -> Result<Run, ControlError>;
@@ -68,7 +68,7 @@ pub trait ControlPlane: Send + Sync {
     async fn run_cancel(&self, run: RunId) -> Result<CancelOutcome, ControlError>;
 
     /// Lists the attempts of a run, oldest first.
-    async fn run_attempts(&self, run: RunId) -> Result<Vec<Attempt>, ControlError>;
+    async fn run_attempts(&self, run: RunId) -> Result<Rows<Attempt>, ControlError>;
 
     /// Reads an attempt.
     async fn attempt_get(&self, attempt: AttemptId) -> Result<Attempt, ControlError>;
@@ -79,7 +79,7 @@ pub trait ControlPlane: Send + Sync {
         run: RunId,
         before: Option<(Time, ArtifactId)>,
         limit: usize,
-    ) -> Result<Vec<Artifact>, ControlError>;
+    ) -> Result<Rows<Artifact>, ControlError>;
 
     /// Lists a page of a run's events after a position, oldest first.
     async fn run_events(
@@ -125,6 +125,11 @@ impl ControlError {
     /// True when the object does not exist, or the caller may not see it.
     pub fn is_not_found(&self) -> bool {
         self.code == Self::NOT_FOUND
+    }
+
+    /// True when stored data that is needed is damaged.
+    pub fn is_corrupt(&self) -> bool {
+        self.code == "corrupt"
     }
 
     /// True when the requested events were pruned.

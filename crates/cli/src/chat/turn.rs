@@ -288,6 +288,7 @@ impl Conversation<'_, '_> {
             Body::MessageCompleted { message, .. } => self.print_message(message, of_run, display)?,
             Body::ToolStarted { name, .. } => display.activity = Some(format!("{name} is running")),
             Body::ProgressUpdated { text } => self.screen.print_note(text)?,
+            Body::EventDamaged { message, .. } => self.screen.print_note(&format!("damaged: {message}"))?,
             Body::AttemptFailed { error, retryable: true, .. } => {
                 self.screen.end_text()?;
                 self.screen.print_note(&format!("{} ({}); it will be retried", error.message, error.code))?;

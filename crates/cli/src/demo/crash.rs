@@ -19,7 +19,7 @@ impl DemoRunner<'_> {
     /// Counts the events of all sessions.
     pub(super) async fn count_events(&self, kernel: &Kernel) -> Result<usize, CliError> {
         let mut count = 0;
-        for (session, _) in kernel.session_list(&self.caller, SessionQuery::default()).await? {
+        for (session, _) in kernel.session_list(&self.caller, SessionQuery::default()).await?.items {
             let mut after = Cursor::START;
             loop {
                 let page = kernel
@@ -79,7 +79,7 @@ impl DemoRunner<'_> {
         let by = SessionRef::Key("crash".into());
         let query =
             RunQuery { session: Some(kernel.session_get(&self.caller, &by).await?.id), ..Default::default() };
-        let runs = kernel.run_list(&self.caller, query).await?;
+        let runs = kernel.run_list(&self.caller, query).await?.items;
         let Some(run) = runs.first() else {
             return Err(CliError::bad_request("the run of the crash is missing"));
         };

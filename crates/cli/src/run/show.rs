@@ -3,7 +3,7 @@
 use std::io;
 
 use mainspring_client::{ArtifactListQuery, RunDelegations};
-use mainspring_core::{Artifact, Attempt, Budget, Grant, Run, RunId, RunOutput, Sandbox};
+use mainspring_core::{Artifact, Attempt, Budget, Grant, Rows, Run, RunId, RunOutput, Sandbox};
 use serde_json::{Value, json};
 
 use crate::Context;
@@ -19,9 +19,9 @@ const ANSWER_CHARS: usize = 200;
 /// Everything that is shown of a run.
 struct RunView {
     run: Run,
-    attempts: Vec<Attempt>,
+    attempts: Rows<Attempt>,
     grants: Vec<Grant>,
-    artifacts: Vec<Artifact>,
+    artifacts: Rows<Artifact>,
     delegations: RunDelegations,
 }
 
@@ -35,16 +35,16 @@ impl RunView {
             artifacts: connection
                 .request(async |client| client.run_artifacts(run, &query).await)
                 .await?
-                .items,
+                .rows(),
             delegations: connection.request(async |client| client.run_delegations(run).await).await?,
         })
     }
 
     fn to_json(&self) -> Value {
         let mut json = serde_json::to_value(&self.run).unwrap_or_default();
-        json["attemptList"] = json!(self.attempts);
+        json["attemptList"] = json!(self.attempts.items);
         json["grantList"] = json!(self.grants);
-        json["artifactList"] = json!(self.artifacts);
+        json["artifactList"] = json!(self.artifacts.items);
         json["delegationList"] = json!(self.delegations.children);
         json["delegatedBy"] = json!(self.delegations.parent);
         json
@@ -58,6 +58,8 @@ pub(super) async fn show_run(
     run: RunId,
 ) -> Result<(), CliError> {
     let (output, view) = (context.output, RunView::fetch(connection, run).await?);
+    output.print_damaged(&view.attempts.damaged)?;
+    output.print_damaged(&view.artifacts.damaged)?;
     if output.json {
         return Ok(output.print_json(&view.to_json())?);
     }
@@ -70,7 +72,7 @@ pub(super) async fn show_run(
         ))?;
     }
     view.attempts.iter().try_for_each(|attempt| print_attempt(output, attempt))?;
-    for artifact in &view.artifacts {
+    for artifact in view.artifacts.iter() {
         let name = artifact.name.as_deref().unwrap_or(&artifact.kind);
         let size = artifact.size_bytes.map(|size| format!(", {size} bytes")).unwrap_or_default();
         let (role, id) = (artifact.role, artifact.id);

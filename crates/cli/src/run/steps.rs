@@ -14,6 +14,7 @@ pub(super) async fn print_steps(
     run: RunId,
 ) -> Result<(), CliError> {
     let steps = connection.request(async |client| client.run_steps(run).await).await?;
+    context.output.print_damaged(&steps.damaged)?;
     if context.output.json {
         return Ok(steps.iter().try_for_each(|step| context.output.print_json(step))?);
     }

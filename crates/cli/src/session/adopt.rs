@@ -19,7 +19,7 @@ pub(crate) struct Adopt {
     adapter: String,
     #[command(flatten)]
     session: SessionSelector,
-    /// Directory of the agent's session [default: the session's, or the home directory]
+    /// Directory of the agent's session [default: the session's; of a new session the adapter's, or the current one]
     #[arg(long, value_name = "DIR")]
     cwd: Option<String>,
     /// System prompt of the agent's session [default: the session's]
@@ -50,13 +50,9 @@ fn parse_external_ref(text: &str) -> Result<ExternalRef, String> {
 impl SessionSelector {
     async fn target(
         self,
-        context: &Context<'_>,
         connection: &mut Connection<'_>,
+        cwd: Option<String>,
     ) -> Result<SessionTarget, CliError> {
-        // A new session gets the working folder of queries that name none, so that the first such query continues in
-        // it. A server at another address has other folders.
-        let home = std::env::home_dir().filter(|_| context.config().url.is_none());
-        let cwd = home.map(|home| home.to_string_lossy().into_owned());
         if let Some(task) = self.task {
             return Ok(SessionTarget { cwd, ..SessionTarget::from(&Surface::task_chat(&task)) });
         }
@@ -66,7 +62,7 @@ impl SessionSelector {
         let name = find_session(connection, &session).await?;
         Ok(match name.parse() {
             Ok(id) => SessionTarget { session_id: Some(id), ..SessionTarget::default() },
-            Err(_) => SessionTarget { key: Some(name), ..SessionTarget::default() },
+            Err(_) => SessionTarget { key: Some(name), cwd, ..SessionTarget::default() },
         })
     }
 }
@@ -78,10 +74,11 @@ impl Adopt {
         connection: &mut Connection<'_>,
     ) -> Result<(), CliError> {
         let Self { native, adapter, session, cwd, system } = self;
+        let new_folder = context.new_session_folder(cwd.as_deref(), Some(&adapter))?;
         let cwd = context.folder(cwd.as_deref())?;
         let adoption =
             BindingAdoption { adapter, adapter_native_session_id: native, cwd, system_prompt: system };
-        let target = session.target(context, connection).await?;
+        let target = session.target(connection, new_folder).await?;
         let adopted =
             connection.request(async |client| client.session_adopt(&target, &adoption).await).await?;
         if context.output.json {

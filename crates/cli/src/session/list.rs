@@ -16,7 +16,9 @@ pub(super) async fn list(
     status: SessionStatus,
 ) -> Result<(), CliError> {
     let list = SessionListQuery { status: Some(status), limit: Some(limit), ..SessionListQuery::default() };
-    let sessions = connection.request(async |client| client.session_list(&list).await).await?.items;
+    let page = connection.request(async |client| client.session_list(&list).await).await?;
+    context.output.print_damaged(&page.damaged)?;
+    let sessions = page.items;
     if context.output.json {
         return Ok(sessions.iter().try_for_each(|session| context.output.print_json(session))?);
     }
@@ -56,7 +58,9 @@ pub(super) async fn search(
 ) -> Result<(), CliError> {
     let output = context.output;
     let query = SearchQuery { q: words.to_owned(), limit: Some(limit), before: None };
-    let hits = connection.request(async |client| client.session_search(&query).await).await?.items;
+    let page = connection.request(async |client| client.session_search(&query).await).await?;
+    output.print_damaged(&page.damaged)?;
+    let hits = page.items;
     if output.json {
         return Ok(hits.iter().try_for_each(|hit| output.print_json(hit))?);
     }

@@ -32,6 +32,10 @@ pub(crate) struct Settings {
     /// Option for the model's provider, repeatable: NAME=VALUE, where VALUE is JSON or a text; replaces all of them
     #[arg(long = "model-option", value_name = "NAME=VALUE", value_parser = parse_option)]
     model_options: Vec<(String, Value)>,
+    /// Rule about what the session's agents may do, repeatable, such as "deny fs write /etc/*"; replaces all of them, an
+    /// empty one removes them
+    #[arg(long = "rule", value_name = "RULE")]
+    rules: Vec<String>,
     /// Readers besides the owner: private or org
     #[arg(long, value_name = "WHO", value_parser = parse_visibility)]
     visibility: Option<Visibility>,
@@ -79,6 +83,8 @@ pub(super) async fn set(
         model_options: (!options.is_empty()).then_some(Some(options)),
         visibility: settings.visibility,
         metadata: settings.metadata.map(Some),
+        rules: (!settings.rules.is_empty())
+            .then(|| Some(settings.rules.into_iter().filter(|rule| !rule.is_empty()).collect())),
         ..SessionPatch::default()
     };
     patch_session(context, connection, session, &changes, "changed").await

@@ -19,10 +19,11 @@ pub(super) async fn show(
     let query = MessageListQuery { limit: Some(limit), before: None };
     let messages = connection.request(async |client| client.session_messages(name, &query).await).await?;
     let snapshot = connection.request(async |client| client.session_snapshot(name).await).await?;
-    let snapshot = Snapshot { messages: messages.items, ..snapshot };
+    let snapshot = Snapshot { messages: messages.items, damaged: messages.damaged, ..snapshot };
     if output.json {
         return Ok(output.print_json(&snapshot)?);
     }
+    output.print_damaged(&snapshot.damaged)?;
     let session = &snapshot.session;
     output.print_line(format_args!(
         "{BOLD}{}{BOLD:#}",
@@ -35,6 +36,9 @@ pub(super) async fn show(
         session.adapter,
         format_time(session.created_at)
     ))?;
+    for rule in &session.rules {
+        output.print_line(format_args!("{DIM}rule {rule}{DIM:#}"))?;
+    }
     for run in snapshot.active_run.iter().chain(&snapshot.queued_runs) {
         output.print_line(format_args!("{} {}", output::format_status(run.state.status()), run.id))?;
         if let Some(wait) = run.state.wait().filter(|_| run.state.status() != RunStatus::Running) {

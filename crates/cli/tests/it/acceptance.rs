@@ -317,6 +317,11 @@ fn tests() -> BTreeMap<String, PathBuf> {
     found
 }
 
+/// Returns the tests that the last cell of a row names.
+fn tests_of(row: &str) -> Vec<&str> {
+    row.rsplit('|').nth(1).unwrap().split('`').skip(1).step_by(2).collect()
+}
+
 #[test]
 fn every_requirement_of_the_specification_has_a_test() {
     let (page, tests) = (document("docs/acceptance.md"), tests());
@@ -327,7 +332,7 @@ fn every_requirement_of_the_specification_has_a_test() {
             section = heading;
         }
         let Some(row) = line.strip_prefix("| ").filter(|row| row.contains('`')) else { continue };
-        let named: Vec<&str> = row.rsplit('|').nth(1).unwrap().split('`').skip(1).step_by(2).collect();
+        let named = tests_of(row);
         assert!(!named.is_empty(), "{line}");
         for name in named {
             assert!(tests.contains_key(name), "{name} is not a test: {line}");
@@ -344,5 +349,49 @@ fn every_requirement_of_the_specification_has_a_test() {
             ("First tests of a host", 13)
         ],
         "a row of the specification is missing or extra"
+    );
+}
+
+#[test]
+fn every_promise_of_security_has_a_test_that_attacks_it() {
+    let (page, tests) = (document("SECURITY.md"), tests());
+    let (mut promises, mut attacks, mut untested) = (0, vec![], vec![]);
+    let mut section = "";
+    for line in page.lines() {
+        if let Some(heading) = line.strip_prefix("## ") {
+            section = heading;
+        }
+        let is_head =
+            line.starts_with("| promise") || line.starts_with("| attack") || line.starts_with("|---");
+        let Some(row) = line.strip_prefix("| ").filter(|_| !is_head) else { continue };
+        if !["Promises", "Attacks that were found"].contains(&section) {
+            continue;
+        }
+        let named = tests_of(row);
+        for name in &named {
+            assert!(tests.contains_key(*name), "{name} is not a test: {line}");
+        }
+        let name = row.split(" |").next().unwrap();
+        match section {
+            "Promises" => promises += 1,
+            _ => attacks.push(name),
+        }
+        if named.is_empty() {
+            untested.push(name);
+        }
+    }
+    assert!(promises >= 20, "{promises}");
+    assert_eq!(
+        attacks,
+        [
+            "C1", "C2", "H1", "H2", "H3", "H4", "H5", "H6", "M1", "M2", "M3", "M4", "M5", "M6", "L1", "L2",
+            "L3"
+        ]
+    );
+    // A row that gets its test is removed here.
+    assert_eq!(
+        untested,
+        ["H2", "M1", "M2", "M4", "M5", "M6", "L1", "L3"],
+        "name the test of each row in SECURITY.md"
     );
 }

@@ -9,6 +9,8 @@ use serde_json::{Value, json};
 use crate::http::{Server, send_request};
 use crate::kill::example;
 
+mod rules;
+
 /// A server with a scripted ACP agent, and a stranger with a member's key of another owner.
 struct Attack {
     server: Server,

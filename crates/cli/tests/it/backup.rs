@@ -43,7 +43,7 @@ async fn a_backup_of_a_running_server_is_restored_and_readers_of_the_lost_stretc
     succeeded(run(home, &["backup", "copy.tar"]));
     let names: Vec<String> =
         files(&home.join("copy")).into_iter().map(|path| path.to_str().unwrap().to_owned()).collect();
-    assert_eq!(names.len(), 3, "{names:?}");
+    assert_eq!(names.len(), 5, "{names:?}");
     assert!(!names.iter().any(|name| name.contains("token")), "{names:?}");
     let again = run(home, &["backup", "copy"]);
     assert!(again.code == 4 && again.err.contains("exists already"), "{}", again.err);
@@ -124,7 +124,7 @@ fn verify_names_damage_and_repair_says_what_it_could_not_rebuild() {
     succeeded(run(home, &["prompt", "--session", "b", "say later"]));
     let verified = succeeded(run(home, &["verify", "--json"]));
     let parts: Vec<Value> = json_lines(&verified).into_iter().map(|part| part["part"].clone()).collect();
-    assert_eq!(parts, ["structure", "checksums", "events", "trees", "artifacts"]);
+    assert_eq!(parts, ["structure", "checksums", "events", "trees", "artifacts", "audit"]);
 
     let blob = files(&home.join("state/artifacts")).into_iter().find(|path| !path.starts_with("staging"));
     fs::write(home.join("state/artifacts").join(blob.unwrap()), "toa").unwrap();

@@ -120,6 +120,17 @@ fn an_adopted_session_has_the_folder_that_its_caller_means() {
     assert_eq!(adopted.code, 0, "{}", adopted.err);
     let folder = dir.path().canonicalize().unwrap();
     assert_eq!(json_lines(&adopted)[0]["binding"]["cwd"], folder.to_str().unwrap());
+    let elsewhere = tempfile::tempdir().unwrap();
+    for (name, selector) in [("4", "--task"), ("5", "--session")] {
+        let arguments = ["session", "adopt", name, "--adapter", "agent", selector, name, "--json"];
+        let output = command(dir.path()).args(arguments).current_dir(&elsewhere).output().unwrap();
+        let adopted = command_output(output);
+        assert_eq!(adopted.code, 0, "{}", adopted.err);
+        let caller = elsewhere.path().canonicalize().unwrap();
+        for part in ["session", "binding"] {
+            assert_eq!(json_lines(&adopted)[0][part]["cwd"], caller.to_str().unwrap(), "{selector} {part}");
+        }
+    }
     let missing = adopt("2", &["--cwd", "nowhere"]);
     assert!(missing.code == 2 && missing.err.contains("does not exist"), "{}", missing.err);
     let (_server, url) = serve(dir.path());

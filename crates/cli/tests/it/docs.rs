@@ -139,6 +139,7 @@ fn links_in_the_documents_exist() {
         "docs/jsonl.md",
         "docs/metrics.md",
         "docs/models.md",
+        "docs/serving.md",
     ] {
         let text = document(name);
         let folder = std::path::Path::new(name).parent().unwrap();

@@ -14,6 +14,7 @@ mod agents;
 mod artifacts;
 mod client_tools;
 mod names;
+mod serving;
 
 /// A `mainspring serve` process, killed on drop.
 pub(crate) struct Server {
@@ -49,13 +50,15 @@ impl Server {
 
     /// Starts a server with a soft limit of `open_files`, which it may raise.
     pub(crate) fn start_with_open_files(open_files: u32) -> Self {
-        let dir = Arc::new(tempfile::tempdir().unwrap());
+        Self::start_in_shell(Arc::new(tempfile::tempdir().unwrap()), &format!("ulimit -Sn {open_files}"))
+    }
+
+    /// Starts a server from a shell that executes `first` before.
+    pub(crate) fn start_in_shell(dir: Arc<tempfile::TempDir>, first: &str) -> Self {
         let program = mainspring(dir.path());
         let mut shell = Command::new("sh");
         shell.env_clear().envs(program.get_envs().filter_map(|(name, value)| Some((name, value?))));
-        shell
-            .args(["-c", &format!("ulimit -Sn {open_files} && exec \"$0\" \"$@\"")])
-            .arg(program.get_program());
+        shell.args(["-c", &format!("{first} && exec \"$0\" \"$@\"")]).arg(program.get_program());
         Self::start_command(shell, dir, &[])
     }
 
@@ -71,7 +74,7 @@ impl Server {
         stderr.read_line(&mut line).unwrap();
         let url = line
             .split_whitespace()
-            .find(|word| word.starts_with("http://"))
+            .find(|word| word.starts_with("http://") || word.starts_with("https://"))
             .unwrap_or_else(|| panic!("{line}"));
         let token = mainspring(dir.path()).args(["serve", "--print-token"]).output().unwrap().stdout;
         let token = String::from_utf8(token).unwrap().trim().to_owned();

@@ -208,7 +208,7 @@ async fn check_state(dir: &Path, observed: &mut Observed, round: u64) -> usize {
         }
         // A final status never changes again.
         *earlier = status.is_ended().then_some(status);
-        let attempts = kernel.run_attempts(&me, *id).await.unwrap();
+        let attempts = kernel.run_attempts(&me, *id).await.unwrap().items;
         let numbers: Vec<u32> = attempts.iter().map(|attempt| attempt.no).collect();
         assert_eq!(numbers, (1..=run.attempts).collect::<Vec<_>>(), "round {round}: {id}");
         assert!(

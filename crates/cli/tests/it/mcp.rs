@@ -123,3 +123,39 @@ fn an_http_mcp_server_is_called_and_reconnected_after_a_kill() {
     let runs = json_lines(&run(dir.path(), &["run", "list", "--json"]));
     assert!(runs.iter().all(|run| run["status"] == "succeeded"), "{runs:?}");
 }
+
+/// An MCP server in shell that has started a process in a session of its own. Both hold the pipe `alive` open. Its one tool
+/// returns a variable of mainspring's own environment.
+const SERVER_WITH_CHILD: &str = r#"
+exec 9>"$ALIVE"
+setsid sleep 600 &
+while IFS= read -r line; do
+  id=$(printf '%s' "$line" | sed -n 's/.*"id":\([0-9]*\).*/\1/p')
+  reply() { printf '{"jsonrpc":"2.0","id":%s,"result":%s}\n' "$id" "$1"; }
+  case "$line" in
+    *'"method":"initialize"'*)
+      reply '{"protocolVersion":"2025-06-18","capabilities":{"tools":{}},"serverInfo":{"name":"sh","version":"1"}}' ;;
+    *'"method":"tools/list"'*) reply '{"tools":[{"name":"secret","inputSchema":{"type":"object"}}]}' ;;
+    *'"method":"tools/call"'*) reply '{"content":[{"type":"text","text":"secret '"$A_SECRET"' locale '"$LC_TIME"'"}]}' ;;
+  esac
+done
+"#;
+
+#[test]
+fn an_mcp_server_and_its_processes_end_with_a_killed_daemon() {
+    let dir = tempfile::tempdir().unwrap();
+    let (script, alive) = (dir.path().join("server.sh"), dir.path().join("alive"));
+    std::fs::write(&script, SERVER_WITH_CHILD).unwrap();
+    assert!(Command::new("mkfifo").arg(&alive).status().unwrap().success());
+    let config = format!("[mcp.sh]\ncommand = \"sh\"\nargs = [{script:?}]\nenv = {{ ALIVE = {alive:?} }}\n");
+    std::fs::write(dir.path().join("mainspring.toml"), config).unwrap();
+    let mut daemon = command(dir.path());
+    daemon.args(["serve", "--listen", "127.0.0.1:0"]).env("A_SECRET", "key").env("LC_TIME", "C");
+    let daemon = crate::guests::Process::serve_command(daemon);
+    // The end of the pipe is read when nobody has it open any more.
+    let ended = std::thread::spawn(move || std::fs::read(&alive).unwrap());
+    let output = prompt(dir.path(), "tool sh__secret {}; say done");
+    assert_eq!(results(&output)[0].1, "secret  locale C", "{} {}", output.out, output.err);
+    kill_process(Pid::from_raw(daemon.id().cast_signed()).unwrap(), Signal::KILL).unwrap();
+    assert_eq!(ended.join().unwrap(), b"");
+}

@@ -4,7 +4,7 @@ use mainspring_api::{
     AcceptedRun, CancelOutcome, EventsQuery, Page, Prompt, RetryOptions, RunListQuery, WaitAnswer,
 };
 use mainspring_core::{
-    Answer, Attempt, AttemptId, Event, Grant, LeftProcess, Position, Run, RunId, Step, WaitId,
+    Answer, Attempt, AttemptId, Event, Grant, LeftProcess, Position, Rows, Run, RunId, Step, WaitId,
 };
 use serde_json::json;
 
@@ -40,9 +40,9 @@ impl Client {
     }
 
     /// Lists the model calls of a run, the first one first.
-    pub async fn run_steps(&self, run: RunId) -> Result<Vec<Step>, Error> {
+    pub async fn run_steps(&self, run: RunId) -> Result<Rows<Step>, Error> {
         let page: Page<Step> = self.get(&["v1", "runs", &run.to_string(), "steps"], &()).await?;
-        Ok(page.items)
+        Ok(page.rows())
     }
 
     /// Lists the processes that the turns of a run left running and that still run.
@@ -59,9 +59,9 @@ impl Client {
     }
 
     /// Lists the attempts of a run, the first one first.
-    pub async fn run_attempts(&self, run: RunId) -> Result<Vec<Attempt>, Error> {
+    pub async fn run_attempts(&self, run: RunId) -> Result<Rows<Attempt>, Error> {
         let page: Page<Attempt> = self.get(&["v1", "runs", &run.to_string(), "attempts"], &()).await?;
-        Ok(page.items)
+        Ok(page.rows())
     }
 
     /// Reads an attempt, which names its run.

@@ -1,6 +1,6 @@
 //! The server itself, and the events of all sessions.
 
-use mainspring_api::{Health, OwnerEventsQuery, Page};
+use mainspring_api::{AuditListQuery, AuditRecord, Health, OwnerEventsQuery, Page};
 use mainspring_core::{Event, Position};
 use reqwest::Method;
 use serde_json::Value;
@@ -28,6 +28,11 @@ impl Client {
     pub async fn metrics(&self) -> Result<String, Error> {
         let response = self.send(self.request(Method::GET, &["metrics"])).await?;
         response.text().await.map_err(|error| self.transport_error(error))
+    }
+
+    /// Reads a page of the audit records that concern the caller, oldest first.
+    pub async fn audit_list(&self, query: &AuditListQuery) -> Result<Page<AuditRecord>, Error> {
+        self.get(&["v1", "audit"], query).await
     }
 
     /// Follows the live activity of all of the caller's sessions in memory.

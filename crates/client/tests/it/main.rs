@@ -21,5 +21,6 @@ mod sessions;
 mod state;
 mod status;
 mod streams;
+mod tls;
 mod tree;
 mod world;

@@ -99,7 +99,7 @@ async fn a_failed_run_is_retried_as_another_attempt() {
             None => events = client.run_events(run.id, events.position()),
         }
     }
-    let attempts = client.run_attempts(run.id).await.unwrap();
+    let attempts = client.run_attempts(run.id).await.unwrap().items;
     assert_eq!(client.attempt_get(attempts[0].id).await.unwrap(), attempts[0]);
     assert_eq!(attempts.iter().map(|attempt| attempt.no).collect::<Vec<_>>(), [1, 2]);
     assert_eq!(attempts[1].resume_from, Some(attempts[0].id));
@@ -182,13 +182,13 @@ async fn the_steps_and_grants_of_a_run_are_listed() {
     let client = &world.client;
     let run = world.prompt_agent("a", "go").await.run;
     let run = world.ended(run.id).await;
-    let steps = client.run_steps(run.id).await.unwrap();
+    let steps = client.run_steps(run.id).await.unwrap().items;
     assert_eq!((steps.len(), steps[0].no, steps[0].model.as_str()), (1, 1, "m"));
     assert_eq!((steps[0].output, steps[0].usage.unwrap().input_tokens), (run.final_message, 7));
     let grants = client.run_grants(run.id).await.unwrap();
     assert_eq!((grants.len(), grants[0].capability.as_str(), grants[0].run), (1, "fs", Some(run.id)));
     let scripted = world.play("b", "say hi").await;
-    assert_eq!(client.run_steps(scripted.id).await.unwrap(), []);
+    assert_eq!(client.run_steps(scripted.id).await.unwrap().items, []);
     assert_eq!(client.run_grants(scripted.id).await.unwrap(), []);
     assert_eq!(client.run_processes(scripted.id).await.unwrap(), []);
     assert_eq!(client.run_processes_end(scripted.id).await.unwrap(), []);

@@ -107,7 +107,7 @@ async fn artifacts_of_every_attempt_are_listed() {
     let again = mainspring_api::RetryOptions::default().into();
     world.kernel.run_retry(&world.me, run, again).await.unwrap();
     within_timeout(world.kernel.run_wait_ended(&world.me, run)).await.unwrap();
-    let attempts = world.kernel.run_attempts(&world.me, run).await.unwrap();
+    let attempts = world.kernel.run_attempts(&world.me, run).await.unwrap().items;
     assert_eq!(attempts.len(), 2);
     for attempt in attempts {
         let found = world.call("inspect_agent_artifacts", json!({"attemptId": attempt.id})).await;

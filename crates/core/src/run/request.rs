@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::message::names;
-use crate::{ClientTool, Cost, MessageId, SandboxProfile, Usage, UsageReports};
+use crate::{ClientTool, Cost, KeyLists, MessageId, SandboxProfile, SandboxReach, Usage, UsageReports};
 
 /// The caller's own names for a request. Together with the owner they make acceptance exactly-once.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -62,10 +62,22 @@ pub struct RunOptions {
     /// sandbox.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<SandboxProfile>,
-    /// Rules that deny and are applied before all others. The server sets them for a delegated run, from the parent's
-    /// rules.
+    /// Rules that deny and are applied before all others. Only delegated runs of earlier versions have them: see `bounds`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub denied: Vec<String>,
+    /// The rules of each run above this one, as they were when it delegated. An action needs what every list demands: it is
+    /// denied if one denies it, and a person is asked if one asks. The server sets them for a delegated run.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub bounds: Vec<Vec<String>>,
+    /// The widest reach that the run's confined agents may have; the server sets it for a delegated run, by its parent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<Object>))]
+    pub sandbox_reach: Option<SandboxReach>,
+    /// The lists of the API key that the run is limited to and charged to; the server sets them, by the caller's key or by
+    /// the parent of a delegated run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<Object>))]
+    pub key: Option<Box<KeyLists>>,
 }
 
 impl RunOptions {
@@ -95,6 +107,9 @@ impl RunOptions {
             folders: self.folders.clone(),
             sandbox: self.sandbox,
             denied: self.denied.clone(),
+            bounds: self.bounds.clone(),
+            sandbox_reach: self.sandbox_reach.clone(),
+            key: self.key.clone(),
         }
     }
 
@@ -132,6 +147,9 @@ impl RunOptions {
             folders: self.folders.clone(),
             sandbox: self.sandbox,
             denied: self.denied.clone(),
+            bounds: self.bounds.clone(),
+            sandbox_reach: self.sandbox_reach.clone(),
+            key: self.key.clone(),
         }
     }
 }
@@ -194,6 +212,15 @@ pub struct RunLimits {
     pub best_effort: Option<bool>,
 }
 
+/// The limits of an agent definition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct AgentLimits {
+    /// The limits.
+    pub limits: RunLimits,
+    /// True if a run may lower them, but not raise them: the definition is shared, and not the caller's to change.
+    pub is_ceiling: bool,
+}
+
 /// A limit that was reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
@@ -233,6 +260,13 @@ impl RunLimits {
             ask: self.ask.or(others.ask),
             best_effort: self.best_effort.or(others.best_effort),
         }
+    }
+
+    /// Completes these limits with those of the run's agent, and reduces them to those if they are its ceiling.
+    #[must_use]
+    pub fn of_agent(self, agent: AgentLimits) -> Self {
+        let completed = self.or(agent.limits);
+        if agent.is_ceiling { completed.within(&agent.limits) } else { completed }
     }
 
     /// Reduces these limits to those of `outer`, so that a run with them never uses more than `outer` allows. Where `outer`
@@ -390,6 +424,22 @@ mod tests {
 
     fn options(json: Value) -> RunOptions {
         serde_json::from_value(json).unwrap()
+    }
+
+    #[test]
+    fn the_limits_of_a_shared_agent_are_never_raised() {
+        let limits = RunLimits { max_steps: Some(5), max_cost: Some(Cost(9)), ..RunLimits::default() };
+        let (shared, own) =
+            (AgentLimits { limits, is_ceiling: true }, AgentLimits { limits, is_ceiling: false });
+        let wanted =
+            RunLimits { max_steps: Some(100), max_tokens: Some(7), ask: Some(true), ..RunLimits::default() };
+        let given = wanted.of_agent(shared);
+        assert_eq!((given.max_steps, given.max_tokens, given.max_cost), (Some(5), Some(7), Some(Cost(9))));
+        assert_eq!(given.ask, Some(false), "an extension would raise them too");
+        assert_eq!(wanted.of_agent(own).max_steps, Some(100));
+        let lower = RunLimits { max_steps: Some(2), ..RunLimits::default() };
+        assert_eq!(lower.of_agent(shared).max_steps, Some(2));
+        assert_eq!(RunLimits::default().of_agent(AgentLimits::default()), RunLimits::default());
     }
 
     #[test]

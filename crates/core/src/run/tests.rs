@@ -173,6 +173,7 @@ fn wait(text: &str) -> Wait {
         name: "rain".into(),
         input: json!({}),
         answered: false,
+        decided_by: None,
     };
     Wait {
         id: wait_id(numbered(text, 'w').unwrap_or(1)),

@@ -9,12 +9,12 @@ use std::sync::Arc;
 
 use futures_util::FutureExt;
 use mainspring_api::jsonl::Reply;
-use mainspring_client::{AcceptedRun, Client, Events, Item, Snapshot, Thought};
+use mainspring_client::{AcceptedRun, Client, Events, Item, Thought};
 use mainspring_core::{
     BindingId, Body, Event, EventId, LiveEvent, MessageId, Position, Run, RunId, SessionId,
 };
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use super::live::Query;
 use super::login::{self, GivenUp};
@@ -26,9 +26,36 @@ const TEXT_FLUSH_BYTES: usize = 64 << 10;
 /// Delay before a refused stream is requested again.
 const RETRY_DELAY_MS: u64 = 50;
 
-/// The session readers that queries can join.
+/// The session readers.
 #[derive(Default)]
-pub(super) struct Followers(Mutex<HashMap<SessionId, Arc<Mutex<Following>>>>);
+pub(super) struct Followers {
+    /// Those that queries can join.
+    open: Mutex<HashMap<SessionId, Arc<Mutex<Following>>>>,
+    /// The number of all of them.
+    count: watch::Sender<usize>,
+}
+
+impl Followers {
+    /// Resolves when no reader is left: each has handled everything that its server sent.
+    pub(super) async fn done(&self) {
+        // The sender lives as long as this.
+        let _ = self.count.subscribe().wait_for(|count| *count == 0).await;
+    }
+
+    fn enter(&self) -> Entered<'_> {
+        self.count.send_modify(|count| *count += 1);
+        Entered(self)
+    }
+}
+
+/// Counts a reader until it is dropped.
+struct Entered<'a>(&'a Followers);
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        self.0.count.send_modify(|count| *count -= 1);
+    }
+}
 
 /// The queries of a reader.
 #[derive(Default)]
@@ -47,8 +74,8 @@ pub(super) async fn follow(shared: &Arc<Shared>, query: Arc<Query>, accepted: Ac
     }
     let (session, id) = (run.session, run.id);
     let translator = Translator::new(query.clone());
-    let following = {
-        let mut followers = shared.followers.0.lock();
+    let mine = {
+        let mut followers = shared.followers.open.lock();
         let known = (!replayed).then(|| followers.get(&session)).flatten();
         if let Some(known) = known {
             let mut following = known.lock();
@@ -74,10 +101,12 @@ pub(super) async fn follow(shared: &Arc<Shared>, query: Arc<Query>, accepted: Ac
         // A replayed run is sent from its beginning.
         only: replayed.then_some(id),
         from: (!replayed).then_some(position),
-        following,
+        history: None,
+        following: mine,
         wake: Arc::default(),
         pending: None,
     };
+    let _entered = shared.followers.enter();
     reader.read().await;
 }
 
@@ -98,8 +127,8 @@ async fn send_past_end(shared: &Shared, query: &Arc<Query>, run: &Run, end: &End
     query.update(|known| known.attempt = run.last_attempt);
     let id = run.id;
     let ask = |client: Client| async move { client.run_attempts(id).await };
-    let attempts = shared.link.ask(&query.owner, ask).await.unwrap_or_default();
-    if let Some(binding) = attempts.last().and_then(|attempt| attempt.binding) {
+    let attempts = shared.link.ask(&query.owner, ask).await.ok().and_then(|attempts| attempts.intact().ok());
+    if let Some(binding) = attempts.unwrap_or_default().last().and_then(|attempt| attempt.binding) {
         bind(shared, query, run.session, binding).await;
     }
     if end.wants_login() {
@@ -128,6 +157,8 @@ struct Reader {
     session: SessionId,
     only: Option<RunId>,
     from: Option<Position>,
+    /// The history that `from` is of.
+    history: Option<String>,
     following: Arc<Mutex<Following>>,
     /// Notified when a query was removed from `following`.
     wake: Arc<Notify>,
@@ -154,6 +185,7 @@ impl Reader {
                 Some(Ok(item)) => self.item(item).await,
                 Some(Err(error)) if error.is_gone() => {
                     self.from = events.position();
+                    self.history = events.history().map(str::to_owned);
                     if !self.shared.link.renewed(no).await {
                         // `Jsonl::finish` ends the remaining queries.
                         return self.flush().await;
@@ -177,12 +209,12 @@ impl Reader {
             None => client.session_events(&self.session.to_string(), self.from.unwrap_or(Position::START)),
         };
         // On a lost connection the link supplies the next server.
-        (events.give_up_after(1), no)
+        (events.give_up_after(1).in_history(self.history.clone()), no)
     }
 
     /// True once the reader has no queries. From then on none can join.
     fn is_closed(&self) -> bool {
-        let mut followers = self.shared.followers.0.lock();
+        let mut followers = self.shared.followers.open.lock();
         let mut following = self.following.lock();
         following.closed = following.translators.is_empty();
         if following.closed
@@ -204,7 +236,7 @@ impl Reader {
             }
             Item::Event(event) => self.event(&event).await,
             Item::Thought(thought) => self.thought(&thought).await,
-            Item::Reset(snapshot) => self.reset(*snapshot).await,
+            Item::Reset(_) => self.catch_up().await,
             // Text of an unknown run comes again with its message. Text that a crash rolled back was already sent and
             // cannot be withdrawn; its run does not succeed.
             Item::Live(_) | Item::Unknown { .. } => {}
@@ -238,7 +270,13 @@ impl Reader {
     }
 
     async fn event(&mut self, event: &Event) {
-        let Some(run) = event.run else { return };
+        let Some(run) = event.run else {
+            // It may be of any run, and may be the one that ended it.
+            if matches!(event.body, Body::EventDamaged { .. }) {
+                self.catch_up().await;
+            }
+            return;
+        };
         if let Some(attempt) = event.attempt {
             self.shared.attempts.note(attempt, run);
         }
@@ -331,8 +369,8 @@ impl Reader {
         }
     }
 
-    /// Handles pruned events: fetches the state of each run.
-    async fn reset(&mut self, _now: Snapshot) {
+    /// Handles events that are pruned or damaged: fetches the state of each run.
+    async fn catch_up(&mut self) {
         self.flush().await;
         let waiting: Vec<(RunId, Arc<Query>)> = {
             let mut following = self.following.lock();

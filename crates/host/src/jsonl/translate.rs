@@ -150,7 +150,9 @@ impl Translator {
         match &event.body {
             Body::AttemptStarted {} | Body::RunRunning {} => query.update(|known| known.running = true),
             Body::MessageCompleted { message, .. } => self.message(message, &mut send),
-            Body::ToolStarted { tool_use_id, name, input } => {
+            // The text of the run is read at its end, or the damage reported.
+            Body::EventDamaged { .. } => self.gap = true,
+            Body::ToolStarted { tool_use_id, name, input, .. } => {
                 let input = input.as_ref().or_else(|| self.message_calls.get(tool_use_id));
                 send(&tool_activity(tool_use_id, name, Activity::Started, input));
             }
@@ -186,9 +188,9 @@ impl Translator {
             Body::RunWaitingInput { .. } | Body::RunWaitingApproval { .. } => {
                 // The host did not opt in to questions; the question can be answered elsewhere.
                 let run = event.run.map(|run| run.to_string()).unwrap_or_default();
+                // Without the question, which may hold the input of a tool.
                 tracing::warn!(
                     run,
-                    question = self.question,
                     "query waits for a person: answer with `mainspring approval` or `mainspring run answer`"
                 );
             }
@@ -328,6 +330,7 @@ mod tests {
             tool_use_id: tool_use_id.clone(),
             name: name.clone(),
             input: Some(json!({"path": "a"})),
+            decided_by: None,
         };
         let updated = |text: &str| Body::ToolUpdated { tool_use_id: tool_use_id.clone(), text: text.into() };
         let done = |text: &str| {

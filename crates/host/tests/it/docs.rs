@@ -23,6 +23,22 @@ fn shortened(line: &Value) -> Value {
     }
 }
 
+/// Receives the documented line. Text may arrive in pieces.
+fn receive_expected(host: &mut Host, received: &mut Vec<Value>, expected: &str) {
+    let expected: Value = serde_json::from_str(expected).unwrap();
+    while received.first() != Some(&expected) {
+        received.push(shortened(&host.receive()));
+        *received = join_deltas(received);
+        let so_far = received[0]["text"].as_str().unwrap_or_default();
+        let whole = expected["text"].as_str().unwrap_or_default();
+        assert!(
+            received[0] == expected || (whole.starts_with(so_far) && received.len() == 1),
+            "{expected}: {received:?}"
+        );
+    }
+    received.remove(0);
+}
+
 #[test]
 fn the_documented_examples_match_the_output() {
     let text = include_str!("../../../../docs/jsonl.md");
@@ -41,21 +57,7 @@ fn the_documented_examples_match_the_output() {
 "
                     ));
                 }
-                ("< ", expected) => {
-                    let expected: Value = serde_json::from_str(expected).unwrap();
-                    // Text may arrive in pieces.
-                    while received.first() != Some(&expected) {
-                        received.push(shortened(&host.receive()));
-                        received = join_deltas(&received);
-                        let so_far = received[0]["text"].as_str().unwrap_or_default();
-                        let whole = expected["text"].as_str().unwrap_or_default();
-                        assert!(
-                            received[0] == expected || (whole.starts_with(so_far) && received.len() == 1),
-                            "{expected}: {received:?}"
-                        );
-                    }
-                    received.remove(0);
-                }
+                ("< ", expected) => receive_expected(&mut host, &mut received, expected),
                 _ => panic!("what is {line:?}?"),
             }
         }

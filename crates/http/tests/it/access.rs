@@ -6,7 +6,10 @@ use axum::http::{Method, StatusCode};
 use mainspring_test_support::{TOKEN, TestNode, asking_agent};
 use serde_json::{Value, json};
 
+use crate::issuer::{Issuer, Signer};
 use crate::world::{RequestBuilder, Server, send_request};
+
+mod matrix;
 
 /// Expected answer of an operation about another owner's data.
 #[derive(Debug, Clone, Copy)]
@@ -42,6 +45,10 @@ const EXAMPLES: &[(&str, &str, &str, Foreign)] = &[
     ("artifact_get", "", "", NotFound),
     ("artifact_put", "", "bytes", NotFound),
     ("attempt_get", "", "", NotFound),
+    // Records of refusals name what the caller itself has asked for.
+    ("audit_list", "?kind=change", "", NotListed),
+    ("audit_list", "?kind=decision", "", NotListed),
+    ("audit_list", "?kind=change&owner=them", "", NotListed),
     ("binding_adopt", "", r#"{"adapter": "script", "adapterNativeSessionId": "n"}"#, NotFound),
     ("binding_invalidate", "", "", NotFound),
     ("binding_list", "", "", NotFound),
@@ -65,7 +72,7 @@ const EXAMPLES: &[(&str, &str, &str, Foreign)] = &[
     ("login_create", "", r#"{"methodId": "token"}"#, Refused),
     ("login_list", "", "", Nothing),
     ("me", "", "", Nothing),
-    ("metrics", "", "", Nothing),
+    ("metrics", "", "", Forbidden),
     ("openapi", "", "", Nothing),
     ("owner_events", "", "", NotListed),
     ("owner_state_delete", "", "", Own),
@@ -282,12 +289,68 @@ async fn grant_of(server: &Server, key: &str) -> String {
     page["items"][0]["grantId"].as_str().unwrap().to_owned()
 }
 
+/// A caller that has nothing to do with the data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stranger {
+    /// An admin of another org.
+    Admin,
+    /// A member of another org.
+    Member,
+    /// A member of the same org; the data is private.
+    Colleague,
+    /// A token of an identity provider, of another org.
+    Token,
+}
+
+impl Stranger {
+    /// The secret or token of the caller.
+    async fn credential(self, server: &Server, issuer: &Issuer) -> String {
+        let (org, role) = match self {
+            Self::Admin => ("ours", "admin"),
+            Self::Member => ("ours", "member"),
+            Self::Colleague => ("theirs", "member"),
+            Self::Token => return issuer.sign(&issuer.claims("us", Some("ours"))),
+        };
+        let body = json!({"name": "us", "ownerId": "us", "orgId": org, "role": role});
+        server.post("/v1/keys", body).await.1["secret"].as_str().unwrap().to_owned()
+    }
+
+    /// The answer that the caller gets: only admins ask about keys.
+    fn answer(self, operation: &str, query: &str, of_admin: Foreign) -> Foreign {
+        let about_keys = operation.starts_with("key_") || query.contains("kind=key");
+        if about_keys && self != Self::Admin { Forbidden } else { of_admin }
+    }
+}
+
 #[tokio::test]
-async fn data_of_another_owner_is_not_found() {
-    let server = Server::with(TestNode::builder().adapter(asking_agent())).await;
-    let (theirs, ours) = (admin(&server, "them", "theirs").await, admin(&server, "us", "ours").await);
-    let [them, us] = [&theirs, &ours].map(|key| key["secret"].as_str().unwrap());
-    let prompt = json!({"prompt": "ask Tea?", "session": {"key": "theirs", "visibility": "org"}});
+async fn data_of_another_owner_is_not_found_by_an_admin_of_another_org() {
+    check_stranger(Stranger::Admin).await;
+}
+
+#[tokio::test]
+async fn data_of_another_owner_is_not_found_by_a_member_of_another_org() {
+    check_stranger(Stranger::Member).await;
+}
+
+#[tokio::test]
+async fn private_data_of_another_owner_is_not_found_by_a_member_of_the_same_org() {
+    check_stranger(Stranger::Colleague).await;
+}
+
+#[tokio::test]
+async fn data_of_another_owner_is_not_found_by_a_token_of_another_org() {
+    check_stranger(Stranger::Token).await;
+}
+
+async fn check_stranger(stranger: Stranger) {
+    let issuer = Issuer::start(Signer::ed25519(1)).await;
+    let builder = issuer.accepted_by(TestNode::builder().adapter(asking_agent()));
+    let server = Server::with(builder).await;
+    let theirs = admin(&server, "them", "theirs").await;
+    let them = theirs["secret"].as_str().unwrap();
+    let us = &stranger.credential(&server, &issuer).await;
+    let visibility = if stranger == Stranger::Colleague { "private" } else { "org" };
+    let prompt = json!({"prompt": "ask Tea?", "session": {"key": "theirs", "visibility": visibility}});
     let request = server.anonymous(Method::POST, "/v1/runs").header("prefer", "wait=30").json(&prompt);
     let (_, run) = send_request(request.bearer_auth(them)).await;
     assert_eq!(run["status"], "waiting_input", "{run}");
@@ -311,7 +374,8 @@ async fn data_of_another_owner_is_not_found() {
     let mut before = vec![];
     for list in lists {
         before.push(send_request(server.anonymous(Method::GET, list).bearer_auth(them)).await);
-        assert!(!before.last().unwrap().1["items"].as_array().unwrap().is_empty(), "{list}");
+        let is_empty = before.last().unwrap().1["items"].as_array().unwrap().is_empty();
+        assert_eq!(is_empty, visibility == "private" && list.contains("scope=org"), "{list}");
     }
     let feed = server.anonymous(Method::GET, "/v1/feed").bearer_auth(them).send().await;
     assert!(feed.frames().next().await.unwrap().data.to_string().contains(session));
@@ -327,7 +391,8 @@ async fn data_of_another_owner_is_not_found() {
                 operation,
                 &Names { session, run, attempt, key, message, artifact, agent, delegation, grant },
             ) {
-                let shown = format!("{} {request:?}", operation.id);
+                let shown = format!("{stranger:?} {} {request:?}", operation.id);
+                let foreign = stranger.answer(&operation.id, &shown, foreign);
                 let request = request.bearer_auth(us);
                 if let NotStreamed = foreign {
                     let first = request.send().await.frames().next().await.unwrap();

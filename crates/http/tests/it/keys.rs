@@ -218,3 +218,64 @@ async fn creation_is_idempotent_and_secrets_are_neither_stored_nor_shown_again()
     }
     assert!(looked > 4096, "the database was looked at");
 }
+
+#[tokio::test]
+async fn the_limits_of_a_key_are_kept_and_listed() {
+    let server = Server::start().await;
+    let limits = json!({
+        "name": "ada", "ownerId": "ada", "adapters": ["script"], "models": ["small"], "tools": [], "spendPerDayUsd": 0.5,
+    });
+    let ada = server.create_key(limits.clone()).await;
+    let (_, listed) = server.get("/v1/keys").await;
+    for name in ["adapters", "models", "tools", "spendPerDayUsd"] {
+        assert_eq!(listed["items"][0][name], limits[name], "{name}");
+    }
+    let (status, problem) = ada.send(Method::POST, "/v1/runs", json!({"prompt": "say hi"})).await;
+    assert_eq!((status, &problem["code"]), (403, &json!("not_allowed_by_key")));
+    assert!(problem["detail"].as_str().unwrap().contains("`models`"), "{problem}");
+    // A request cannot bring lists of its own.
+    let own = json!({"prompt": "say hi", "options": {"key": {"keyId": ada.id}}});
+    assert_eq!(ada.send(Method::POST, "/v1/runs", own).await.0, 400);
+
+    let bob = server.create_key(json!({"name": "bob", "ownerId": "bob", "spendPerDayUsd": 0.5})).await;
+    let run = json!({"prompt": "usage 1 1 0.6; say hi"});
+    let request = bob.request(Method::POST, "/v1/runs").header("prefer", "wait=30").json(&run);
+    let (_, run) = send_request(request).await;
+    assert_eq!(run["error"]["code"], "spend_limit_reached", "{run}");
+    let (status, problem) = bob.send(Method::POST, "/v1/runs", json!({"prompt": "say hi"})).await;
+    assert_eq!((status, &problem["code"]), (429, &json!("spend_limit_reached")));
+}
+
+#[tokio::test]
+async fn names_that_look_like_others_are_refused_unless_they_exist() {
+    let server = Server::start().await;
+    for name in ["\u{430}da", "ada\u{202e}", "a\u{200b}da", " ada", "jo\u{308}rg"] {
+        for body in
+            [json!({"name": "k", "ownerId": name}), json!({"name": "k", "ownerId": "ada", "orgId": name})]
+        {
+            let (status, problem) = server.post("/v1/keys", body).await;
+            assert_eq!(
+                (status, &problem["code"]),
+                (StatusCode::BAD_REQUEST, &json!("invalid_name")),
+                "{name:?}"
+            );
+        }
+        // A header has no spaces around its value.
+        if name.starts_with(' ') {
+            continue;
+        }
+        let value = axum::http::HeaderValue::from_bytes(name.as_bytes()).unwrap();
+        let request = server.request(Method::GET, "/v1/sessions").header("mainspring-owner", value);
+        let (status, problem) = send_request(request).await;
+        assert_eq!((status, &problem["code"]), (StatusCode::BAD_REQUEST, &json!("invalid_name")), "{name:?}");
+    }
+    let old = "\u{430}da";
+    let caller = mainspring_kernel::kernel::Caller::new(old);
+    let target = mainspring_kernel::kernel::SessionTarget { key: Some("a".into()), ..Default::default() };
+    server.node.kernel.session_open(&caller, &target, None).await.unwrap();
+    let value = axum::http::HeaderValue::from_bytes(old.as_bytes()).unwrap();
+    let request = server.request(Method::GET, "/v1/sessions/a").header("mainspring-owner", value);
+    assert_eq!(send_request(request).await.0, StatusCode::OK, "an owner of an earlier version");
+    let (status, _) = server.post("/v1/keys", json!({"name": "k", "ownerId": old})).await;
+    assert_eq!(status, StatusCode::CREATED);
+}

@@ -16,11 +16,12 @@ impl Server {
     fn message(&self, revision: &str, method: &str, mut params: Value) -> RequestBuilder {
         let mut request = self.anonymous(Method::POST, "/mcp");
         if revision == MODERN {
-            params["_meta"] = json!({
-                "io.modelcontextprotocol/protocolVersion": MODERN,
-                "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
-                "io.modelcontextprotocol/clientCapabilities": {},
-            });
+            let about = [
+                ("io.modelcontextprotocol/protocolVersion", json!(MODERN)),
+                ("io.modelcontextprotocol/clientInfo", json!({"name": "test", "version": "1"})),
+                ("io.modelcontextprotocol/clientCapabilities", json!({})),
+            ];
+            about.into_iter().for_each(|(name, value)| params["_meta"][name] = value);
             request = request.header("mcp-method", method);
             if let Some(name) = params["name"].as_str() {
                 request = request.header("mcp-name", name);
@@ -34,7 +35,7 @@ impl Server {
     }
 
     /// Calls a tool with a credential.
-    async fn call(&self, credential: &str, tool: &str, input: Value) -> Value {
+    pub(crate) async fn call(&self, credential: &str, tool: &str, input: Value) -> Value {
         let call = self.message(LEGACY, "tools/call", json!({"name": tool, "arguments": input}));
         let answer = message_of(call.bearer_auth(credential).send().await).await["result"].clone();
         let text: Value = serde_json::from_str(answer["content"][0]["text"].as_str().unwrap()).unwrap();
@@ -81,6 +82,39 @@ async fn the_tools_are_the_manifest_in_both_revisions() {
     let discover = server.message(MODERN, "server/discover", json!({})).bearer_auth(TOKEN);
     let discovered = message_of(discover.send().await).await["result"]["supportedVersions"].clone();
     assert!([LEGACY, MODERN].iter().all(|known| discovered.as_array().unwrap().contains(&json!(known))));
+}
+
+#[tokio::test]
+async fn a_caller_that_asks_for_it_hears_of_the_progress_of_a_long_call() {
+    let server = Server::start().await;
+    let session = server.play("a", "say hi").await["sessionId"].clone();
+    for revision in [LEGACY, MODERN] {
+        let input = json!({"sessionId": session, "prompt": "ask who?; say thanks", "mode": "act"});
+        let params =
+            json!({"name": "send_agent_message", "arguments": input, "_meta": {"progressToken": revision}});
+        let call = server.message(revision, "tools/call", params).bearer_auth(TOKEN).send().await;
+        assert_eq!(call.status(), StatusCode::OK);
+        let mut frames = call.frames();
+        let progress = frames.next().await.unwrap().data;
+        assert_eq!(progress["method"], "notifications/progress", "{progress}");
+        assert_eq!(
+            (&progress["params"]["progressToken"], &progress["params"]["progress"]),
+            (&json!(revision), &json!(1.0))
+        );
+        // The call goes on, and has its answer when the run has ended.
+        let runs = server.get("/v1/runs").await.1;
+        let waiting = runs["items"].as_array().unwrap().iter().find(|run| run["status"] == "waiting_input");
+        let run = waiting.unwrap();
+        let answer = json!({"waitId": run["wait"]["waitId"], "answer": {"kind": "input", "input": "me"}});
+        let path = format!("/v1/runs/{}/answer", run["runId"].as_str().unwrap());
+        let (status, answered) = server.post(&path, answer).await;
+        assert!(status.is_success(), "{answered} {run}");
+        let mut message = frames.next().await.unwrap().data;
+        while message["method"] == "notifications/progress" {
+            message = frames.next().await.unwrap().data;
+        }
+        assert_eq!(message["result"]["structuredContent"]["terminalStatus"], "succeeded", "{message}");
+    }
 }
 
 #[tokio::test]

@@ -172,6 +172,33 @@ async fn an_option_that_the_adapter_does_not_use_is_refused() {
 }
 
 #[tokio::test]
+async fn a_default_of_a_session_is_checked_when_it_is_set_and_reported_where_it_is_not_used() {
+    let capabilities =
+        Capabilities { options: vec![mainspring_core::RunOption::Model], ..Capabilities::minimal("agent") };
+    let agent = FnAgent::new(capabilities, async |_| End::succeeded());
+    let server = Server::with(TestNode::builder().adapter(agent)).await;
+    let create = |body: Value| server.post("/v1/sessions", body);
+    let (status, problem) = create(json!({"key": "a", "model": "m1"})).await;
+    assert_eq!((status, &problem["code"]), (StatusCode::BAD_REQUEST, &json!("option_not_used")), "{problem}");
+    assert_eq!(create(json!({"key": "a"})).await.0, StatusCode::CREATED);
+    let patch = server.request(Method::PATCH, "/v1/sessions/a").json(&json!({"model": "m1"}));
+    let (status, problem) = send_request(patch).await;
+    assert_eq!((status, &problem["code"]), (StatusCode::BAD_REQUEST, &json!("option_not_used")), "{problem}");
+    assert_eq!(create(json!({"key": "b", "adapter": "agent", "model": "m1"})).await.0, StatusCode::CREATED);
+    let notices = async |adapter: &str| {
+        let body = json!({"prompt": "say hi", "session": {"key": "b"}, "adapter": adapter});
+        let (_, run) = server.post("/v1/runs", body).await;
+        let (_, page) = server.get(&format!("/v1/runs/{}/events", run["runId"].as_str().unwrap())).await;
+        let events = page["items"].as_array().unwrap().clone();
+        let texts = events.into_iter().filter(|event| event["type"] == "progress.updated");
+        texts.map(|event| event["payload"]["text"].clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(notices("agent").await, [] as [Value; 0]);
+    let told = notices("script").await;
+    assert_eq!(told, [json!("defaults of the session that adapter \"script\" does not use: model")]);
+}
+
+#[tokio::test]
 async fn the_refusal_of_an_option_names_the_adapters_that_use_it() {
     let capabilities =
         Capabilities { options: vec![mainspring_core::RunOption::Model], ..Capabilities::minimal("agent") };

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use mainspring_core::{
-    Body, Message, MessageStatus, Policy, Refusal, Role, Run, RunOptions, RunState, SessionStatus, Usage,
+    Body, Message, MessageStatus, Policy, Role, Run, RunOptions, RunState, Session, SessionStatus, Usage,
     session,
 };
 
+use super::binding::ResumeCandidate;
 use super::draft::QueuedDraft;
 use super::tree::Base;
-use super::{Actor, created};
+use super::{Actor, AttemptDraft, created};
 use crate::error::{CreateError, Error};
 use crate::folders::check_folder_usable;
 use crate::kernel::{Accept, Accepted, instructions_hash};
@@ -17,7 +18,7 @@ use crate::scheduler::Permit;
 use crate::store::{Request, Row};
 
 impl Actor {
-    pub(super) async fn accept(&mut self, accept: Accept) -> Result<Accepted, CreateError> {
+    pub(super) async fn accept(&mut self, accept: Box<Accept>) -> Result<Accepted, CreateError> {
         let adapter = self.check_accept(&accept)?;
         let base = self.base_of(accept.place).await?;
         let policy = self.check_policy(&accept, &adapter)?;
@@ -32,7 +33,7 @@ impl Actor {
         };
         // The store has the wait now.
         drop(accept.pending_wait);
-        let session = self.hot.session.clone();
+        let session = Session::clone(&self.hot.session);
         if !starts {
             // Boxed: it holds the futures of cancellations.
             Box::pin(self.supersede(&superseded, policy == Policy::Interrupt)).await;
@@ -51,15 +52,29 @@ impl Actor {
         permit: Permit,
     ) -> Result<Run, CreateError> {
         let candidate = self.resume_candidate(&run, base.at, &prompt).await?;
-        let new_prompt = is_new_prompt(accept, &prompt).then(|| (prompt.clone(), false));
+        let draft = self.start_draft(accept, run, policy, base, &prompt, candidate)?;
+        let started = self.commit(draft).await?;
+        self.queue.accepted(started.run.no);
+        let run = Run::clone(&started.run);
+        self.launch(started.run, started.attempt, permit, prompt, None);
+        Ok(run)
+    }
+
+    /// Opens a draft in which `run` is accepted and its first attempt starts.
+    fn start_draft(
+        &self,
+        accept: &Accept,
+        run: Run,
+        policy: Policy,
+        base: &Base,
+        prompt: &Arc<Message>,
+        candidate: Option<ResumeCandidate>,
+    ) -> Result<AttemptDraft, CreateError> {
+        let new_prompt = is_new_prompt(accept, prompt).then(|| (prompt.clone(), false));
         let draft = self.accept_draft(accept, run, policy)?;
         let mut draft = self.give_up_on_error(draft.start(self.shared.node, base, new_prompt))?;
         self.give_up_on_error(self.open(&mut draft, candidate))?;
-        let started = self.commit(draft).await?;
-        self.queue.accepted(started.run.no);
-        let run = started.run.clone();
-        self.launch(started.run, started.attempt, permit, prompt, None);
-        Ok(run)
+        Ok(draft)
     }
 
     /// Commits the run and queues it.
@@ -74,7 +89,7 @@ impl Actor {
         if is_new_prompt(accept, &prompt) {
             draft.row(Row::Message(prompt, None));
         }
-        let run = self.commit(draft).await?.run;
+        let run = Arc::unwrap_or_clone(self.commit(draft).await?.run);
         self.queue.accepted(run.no);
         self.queue.push(run.clone(), policy);
         if let Some(active) = self.active.as_ref().filter(|_| policy == Policy::Steer) {
@@ -84,7 +99,7 @@ impl Actor {
     }
 
     /// Opens a draft in which `run` is queued, in a session that exists and is open.
-    fn accept_draft(&self, accept: &Accept, run: Run, policy: Policy) -> Result<QueuedDraft, Refusal> {
+    fn accept_draft(&self, accept: &Accept, run: Run, policy: Policy) -> Result<QueuedDraft, CreateError> {
         let mut draft = self.draft();
         if !self.stored {
             draft.emit(created(&self.hot.session));
@@ -92,9 +107,19 @@ impl Actor {
         if self.hot.session.status != SessionStatus::Open {
             self.give_up_on_error(draft.session_command(session::Command::Reopen))?;
         }
-        let adapter = run.adapter.clone();
+        let (adapter, id) = (run.adapter.clone(), run.id);
+        // Options of the run itself are checked before.
+        let unused = match accept.ignore_unused_options {
+            true => vec![],
+            false => self.shared.unused_options(&adapter, &run.options)?,
+        };
         let mut draft = draft.of_run(run);
-        draft.emit(Body::run_accepted(adapter, accept.mode, Some(policy)));
+        draft.emit(Body::run_accepted(adapter.clone(), accept.mode, Some(policy)));
+        if !unused.is_empty() {
+            let names = unused.iter().map(|option| option.name()).collect::<Vec<_>>().join(", ");
+            let text = format!("defaults of the session that adapter {adapter:?} does not use: {names}");
+            draft.emit_for_run(id, Body::ProgressUpdated { text });
+        }
         if let Some(delegation) = &accept.delegation {
             draft.accept_delegation(delegation);
         }
@@ -119,6 +144,7 @@ impl Actor {
         accept.caller.check_changes(&self.hot.session)?;
         session::check_takes_work(&self.hot.session)?;
         let adapter = accept.adapter.as_ref().unwrap_or(&self.hot.session.adapter).clone();
+        self.check_accept_lists(accept, &adapter)?;
         if !self.stored {
             // The same request describes the new session. Checked first: a caller who may not use a folder must not
             // learn whether it exists.
@@ -141,6 +167,20 @@ impl Actor {
         self.check_fits_adapter(&adapter, &accept.options, folder)?;
         self.shared.check_limits_kept(&adapter, &accept.options.limits)?;
         Ok(adapter)
+    }
+
+    /// Refuses a run that the lists of the caller's key, or those of the parent run, do not allow.
+    fn check_accept_lists(&self, accept: &Accept, adapter: &str) -> Result<(), Error> {
+        if accept.options.key.is_none() && accept.caller.lists.is_none() {
+            return Ok(());
+        }
+        let complete = accept.options.or(&self.hot.session.run_defaults());
+        self.shared.check_lists(complete.key.as_deref(), adapter, &complete)?;
+        match complete.key == accept.caller.lists {
+            true => Ok(()),
+            // The run is limited to the lists of its parent, and its caller to others.
+            false => self.shared.check_lists(accept.caller.lists.as_deref(), adapter, &complete),
+        }
     }
 
     /// Checks that the adapter can execute a run with these options in this folder.
@@ -178,18 +218,18 @@ impl Actor {
     }
 
     /// Acquires the permit to start the run at once; none if the run must wait. Refuses the run if it must wait and the
-    /// kernel's queue is full: even an idle session waits when no worker is free.
+    /// kernel's queue has no room for it: even an idle session waits when no worker is free.
     fn permit_for(&self, accept: &Accept, adapter: &str) -> Result<Option<Permit>, Error> {
         let lender =
             accept.delegation.as_ref().filter(|task| task.mode.is_awaited()).map(|task| task.parent_run);
         let starts = self.is_idle() && self.shared.options.execute;
-        let permit = starts.then(|| self.shared.scheduler.try_acquire(adapter, lender)).flatten();
+        let owner = &self.hot.session.owner;
+        let permit = starts.then(|| self.shared.scheduler.try_acquire(owner, adapter, lender)).flatten();
         if permit.is_none() && lender.is_some() {
             self.shared.check_free_worker(adapter)?;
         }
-        let limit = self.shared.options.limits.queue_total;
-        if permit.is_none() && self.shared.queue_len() >= limit {
-            return Err(Error::Overloaded { what: "the queue", limit });
+        if permit.is_none() {
+            self.shared.check_queue(owner)?;
         }
         Ok(permit)
     }

@@ -1,5 +1,6 @@
 //! The active run of a session: its attempt, its execution and the progress of its stop.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use mainspring_core::{Attempt, AttemptId, Message, Run, RunStatus, Time};
@@ -8,13 +9,13 @@ use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::cancel::Stop;
-use crate::adapter::{AskReply, Record};
+use crate::adapter::{Ask, AskReply, Record};
 use crate::clock::{Clock, Moment};
 use crate::scheduler::Permit;
 
 /// The run that has a live attempt.
 pub(super) struct Active {
-    pub(super) run: Run,
+    pub(super) run: Arc<Run>,
     pub(super) attempt: Attempt,
     /// When the run became active in this process, as a stored time and as a moment.
     pub(super) begun: (Time, Moment),
@@ -25,6 +26,8 @@ pub(super) struct Active {
     pub(super) prompt: Arc<Message>,
     /// An execution that waits for an answer.
     pub(super) held: Option<AskReply>,
+    /// Further questions of the execution, which are asked one after the other.
+    pub(super) next_asks: VecDeque<(Ask, AskReply)>,
     pub(super) stop: Stop,
     /// True when the attempt has recorded a message or a tool call, or has asked a question.
     pub(super) has_output: bool,
@@ -35,7 +38,7 @@ pub(super) struct Active {
 }
 
 impl Active {
-    pub(super) fn new(run: Run, attempt: Attempt, prompt: Arc<Message>, clock: &Clock) -> Self {
+    pub(super) fn new(run: Arc<Run>, attempt: Attempt, prompt: Arc<Message>, clock: &Clock) -> Self {
         Self {
             run,
             attempt,
@@ -45,6 +48,7 @@ impl Active {
             cancel: CancellationToken::new(),
             prompt,
             held: None,
+            next_asks: VecDeque::new(),
             stop: Stop::default(),
             has_output: false,
             at_end: vec![],

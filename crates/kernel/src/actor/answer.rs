@@ -24,6 +24,8 @@ impl Actor {
             Some(active) if active.status() == RunStatus::Running => {
                 Box::pin(self.wait(by, ask, Some(holder))).await;
             }
+            // The execution asks something else already: a run waits for one answer at a time.
+            Some(active) if active.held.is_some() => active.next_asks.push_back((ask, holder)),
             Some(_) | None => {
                 let _ = holder.reply.send(Err(HandleError::Revoked));
             }
@@ -119,7 +121,7 @@ impl Actor {
             draft.row(Row::Grant(Box::new(grant)));
         }
         self.commit_active(draft).await?;
-        self.active.as_ref().map(|active| active.run.clone()).ok_or_else(|| Error::not_found("run", run))
+        self.active.as_ref().map(|active| Run::clone(&active.run)).ok_or_else(|| Error::not_found("run", run))
     }
 
     /// Makes the grant of an answer that allows a request for the session.
@@ -164,6 +166,7 @@ impl Actor {
                 active.permit = Some(permit);
                 self.active = Some(active);
                 let _ = held.reply.send(Ok(answer));
+                self.ask_next(by).await;
             }
             None => {
                 let answered = Answered { answer, resume };
@@ -171,6 +174,28 @@ impl Actor {
             }
         }
         Ok(())
+    }
+
+    /// Asks the next question of an execution that goes on. Questions whose answer nobody waits for are dropped.
+    async fn ask_next(&mut self, by: AttemptId) {
+        while let Some((ask, holder)) = self.active.as_mut().and_then(|active| active.next_asks.pop_front()) {
+            if !holder.reply.is_closed() {
+                Box::pin(self.wait(by, ask, Some(holder))).await;
+            }
+            // A question that could not be recorded was refused: the next one follows.
+            if self.active.as_ref().is_none_or(|active| active.held.is_some()) {
+                return;
+            }
+        }
+    }
+
+    /// Lets the execution go on if nobody waits for the answer to its open question any more.
+    pub(super) async fn withdraw(&mut self, by: AttemptId) {
+        let Some(active) = self.active.as_ref().filter(|active| active.is_held_by(by)) else { return };
+        let is_withdrawn = active.held.as_ref().is_some_and(|held| held.lapses && held.reply.is_closed());
+        if is_withdrawn && active.is_waiting() && !active.stop.is_killing() {
+            Box::pin(self.lapse()).await;
+        }
     }
 
     /// Returns when the open question of the active run expires.

@@ -18,7 +18,7 @@ use super::{Actor, AttemptDraft, Draft, SessionDraft, Subject};
 use crate::adapter::RuntimeFacts;
 use crate::error::Error;
 use crate::kernel::{Adopted, Shared, instructions_hash};
-use crate::store::{Row, StoreError};
+use crate::store::{NativeOwner, Row, StoreError};
 
 /// Maximum number of bindings of a session and an adapter that are read, newest generation first.
 pub(crate) const MAX_BINDINGS_READ: usize = 50;
@@ -84,7 +84,7 @@ impl Actor {
             (Some(pen), _) => before(pen),
         };
         let Some(tip) = tip else { return Ok(None) };
-        let path = self.shared.store.path(tip, None, 2).await?;
+        let path = self.shared.store.path(tip, None, 2).await?.intact()?;
         let mut path = path.iter().rev().map(|placed| placed.message.id);
         Ok(match path.next() {
             Some(last) if last == prompt.id => path.next(),
@@ -194,6 +194,16 @@ impl Shared {
     }
 }
 
+impl<S: Subject> Draft<S> {
+    /// Records that the session's owner has the native session of `binding`. Fails with a conflict if a caller adopts the
+    /// native session of another owner.
+    fn own_native(&mut self, binding: &Binding, is_adopted: bool) {
+        let Some(native) = binding.native.clone() else { return };
+        let (adapter, owner) = (binding.adapter.clone(), self.hot.session.owner.clone());
+        self.row(Row::NativeOwner(Box::new(NativeOwner { adapter, native, owner, is_adopted })));
+    }
+}
+
 impl AttemptDraft {
     /// Uses the binding if it fits the run, and records that it is stale if it does not.
     pub(super) fn use_candidate(&mut self, candidate: ResumeCandidate, node: NodeId) {
@@ -257,6 +267,7 @@ impl AttemptDraft {
             fidelity,
             reconstructed,
         });
+        self.own_native(&binding, false);
         let binding = Box::new(binding);
         self.row(Row::Binding(binding.clone()));
         self.hot.binding = Some(binding);
@@ -340,6 +351,7 @@ impl SessionDraft {
             fidelity: Fidelity::Native,
             reconstructed: false,
         });
+        self.own_native(&binding, true);
         let binding = Box::new(binding);
         self.row(Row::Binding(binding.clone()));
         self.hot.binding = Some(binding);

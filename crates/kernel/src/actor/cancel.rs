@@ -157,6 +157,9 @@ impl Actor {
         if let Some(held) = active.held.take() {
             let _ = held.reply.send(Err(HandleError::Revoked));
         }
+        for (_, next) in active.next_asks.drain(..) {
+            let _ = next.reply.send(Err(HandleError::Revoked));
+        }
         let (tx, adapter) = (self.tx.clone(), self.shared.adapters.get(&active.run.adapter).cloned());
         self.shared.tasks.spawn(async move {
             let not_dispatched = Dispatch { dispatched: false, acknowledged: false };

@@ -6,13 +6,12 @@ use std::sync::Arc;
 use mainspring_core::session::Command as SessionCommand;
 use mainspring_core::{
     Answer, Artifact, ArtifactId, AttemptId, Binding, Cursor, Decider, Delegation, DelegationId, Grant,
-    GrantId, Message, MessageId, Point, Position, Run, RunChange, RunId, Session, StateOutcome, Usage,
-    WaitId,
+    GrantId, Message, MessageId, Point, Position, Run, RunId, Session, StateOutcome, Usage, WaitId,
 };
 use tokio::sync::oneshot;
 use tokio::task::JoinError;
 
-use super::{BindingChange, Instant, SessionSeed, StateWrite};
+use super::{BindingChange, Instant, Retry, SessionSeed, StateWrite};
 use crate::adapter::{Ask, AskReply, Death, Dispatch, Executed, HandleReply, Record};
 use crate::error::{CreateError, Error};
 use crate::kernel::{Accept, Accepted, CancelOutcome, Forking};
@@ -40,7 +39,7 @@ pub(crate) enum Command {
     /// Stops a run.
     Cancel(RunId, Reply<CancelOutcome>),
     /// Retries an ended run.
-    Retry(RunId, Box<RunChange>, Reply<Run>),
+    Retry(RunId, Box<Retry>, Reply<Run>),
     /// Answers a waiting run.
     Answer(RunId, WaitId, Answer, Decider, Reply<Run>),
     /// Revokes a grant of the session.
@@ -86,6 +85,8 @@ pub(crate) enum Report {
     Steer { by: AttemptId, records: Vec<Record>, reply: HandleReply<Vec<Arc<Message>>> },
     /// Asks a person and waits.
     Ask { by: AttemptId, ask: Ask, holder: AskReply },
+    /// Withdraws questions of the attempt whose answer nobody waits for any more.
+    Withdraw { by: AttemptId },
     /// Reads the end of the attempt's path.
     Head { by: AttemptId, reply: HandleReply<Option<Point>> },
     /// Changes state of the session or of the attempt's run.

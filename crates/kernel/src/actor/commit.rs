@@ -48,31 +48,43 @@ impl Actor {
     }
 
     /// Makes `draft` durable, takes its state over and publishes its events. Returns the run and attempt of the draft.
-    pub(super) async fn commit<S: Subject>(&mut self, mut draft: Draft<S>) -> Result<S, StoreError> {
-        if draft.is_empty() {
-            self.give_up();
-            return Ok(draft.subject);
+    ///
+    /// Not an `async fn`: its future would hold the draft besides the commit.
+    pub(super) fn commit<S: Subject>(
+        &mut self,
+        mut draft: Draft<S>,
+    ) -> impl Future<Output = Result<S, StoreError>> + use<'_, S> {
+        let is_empty = draft.is_empty();
+        if !is_empty {
+            draft.propagate_status();
         }
-        draft.propagate_status();
         let Finished { mut commit, completed_to, hot, subject } = draft.finish(self.fence);
-        if completed_to.is_none() {
+        if completed_to.is_none() && !is_empty {
             let chunks = self.feed.needed_by_commit();
             commit.rows.extend((!chunks.is_empty()).then_some(Row::Chunks(chunks)));
         }
-        self.store_commit(Arc::new(commit), completed_to, hot).await?;
-        Ok(subject)
+        let commit = Arc::new(commit);
+        async move {
+            match is_empty {
+                true => self.give_up(),
+                false => self.store_commit(commit, completed_to, hot).await?,
+            }
+            Ok(subject)
+        }
     }
 
     async fn store_commit(
         &mut self,
         commit: Arc<Commit>,
         completed_to: Option<u64>,
-        hot: Hot,
+        hot: Box<Hot>,
     ) -> Result<(), StoreError> {
         let clock = &self.shared.clock;
         let begun = clock.elapsed();
+        self.shared.images.withdraw(self.fence.session);
         let outcome = match self.shared.store.commit(commit.clone()).await {
-            Err(error) if error.is_outcome_unknown() => self.resolve_outcome(&commit, error).await,
+            // Boxed: it is rare.
+            Err(error) if error.is_outcome_unknown() => Box::pin(self.resolve_outcome(&commit, error)).await,
             outcome => outcome,
         };
         let meters = &self.shared.meters;
@@ -85,6 +97,8 @@ impl Actor {
             Err(error) => {
                 meters.commit_failures.add(1);
                 self.shared.store_health.report(&error);
+                // Another writer may have changed the rows, or the outcome is still unknown.
+                self.shared.images.remove(self.fence.session);
                 self.give_up();
                 if error == StoreError::Fenced {
                     tracing::error!(session = %self.fence.session, "another writer has taken over this session");
@@ -97,14 +111,18 @@ impl Actor {
 
     /// Takes the state of a durable commit over, publishes its events and wakes the readers and sessions that
     /// depend on them.
-    fn committed(&mut self, commit: &Commit, cursors: Vec<Cursor>, completed_to: Option<u64>, hot: Hot) {
+    fn committed(&mut self, commit: &Commit, cursors: Vec<Cursor>, completed_to: Option<u64>, hot: Box<Hot>) {
         let shared = &self.shared;
+        shared.images.publish(self.fence.session, &commit.rows);
         // An ended run is only ever changed by the commit that ended it.
         for run in runs(commit).filter(|run| run.state.status().is_ended()) {
             shared.meters.ended(&run.adapter, run.state.status());
         }
         shared.forget_native_sessions(released_bindings(commit));
         self.feed.set_visibility(hot.session.visibility);
+        if let Some(audit) = &shared.options.audit {
+            commit.events.iter().for_each(|event| audit.decision(&hot.session, event));
+        }
         let events = self.events_of(commit, cursors);
         shared.owner_wakers.notify(&hot.session.owner, &events);
         self.feed.commit_stored();
@@ -125,7 +143,7 @@ impl Actor {
     /// Builds the events of a commit as readers get them.
     fn events_of(&self, commit: &Commit, cursors: Vec<Cursor>) -> Vec<Arc<Event>> {
         let request = |id: RunId| {
-            let active = self.active.iter().map(|active| &active.run);
+            let active = self.active.iter().map(|active| &*active.run);
             let run = runs(commit).chain(active).find(|run| run.id == id)?;
             run.request.request_id.clone()
         };

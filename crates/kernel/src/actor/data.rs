@@ -1,5 +1,7 @@
 //! Changes of state, artifacts and the title, by callers and by attempts.
 
+use std::sync::Arc;
+
 use mainspring_core::state::decide;
 use mainspring_core::{
     Artifact, ArtifactId, AttemptId, Body, Expect, Point, RunId, StateAuthor, StateOutcome, StateSlot,
@@ -64,7 +66,7 @@ impl Actor {
             let mut draft = self.draft().of_run(queued);
             draft.state_set(row, StateAuthor::Caller);
             let changed = self.commit(draft).await?;
-            self.queue.update(changed.run);
+            self.queue.update(Arc::unwrap_or_clone(changed.run));
         }
         Ok(outcome)
     }

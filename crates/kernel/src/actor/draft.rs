@@ -12,12 +12,13 @@
 //! ```
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use mainspring_core::state::EVENT_VALUE_BYTES;
 use mainspring_core::tree::{taken_up, visit};
 use mainspring_core::{
     ArtifactId, Attempt, Binding, Body, Line, LineId, MessageId, Point, Refusal, Role, Run, RunId, Session,
-    StateAuthor, StateScope, Time, Usage, session,
+    Spend, StateAuthor, StateScope, Time, Usage, day_of, session,
 };
 
 use super::delegations::Delegations;
@@ -33,7 +34,8 @@ pub(crate) use run::{AttemptSlot, NoAttempt, OfRun};
 /// The part of a session's state that drafts copy and change.
 #[derive(Debug, Clone)]
 pub(crate) struct Hot {
-    pub(crate) session: Session,
+    /// Shared with the rows of commits, with images and with executions. Copied when it changes.
+    pub(crate) session: Arc<Session>,
     /// The line of the tip, and the line that the active run writes.
     pub(crate) lines: HashMap<LineId, Line>,
     /// Tool calls whose results no message holds yet.
@@ -73,7 +75,8 @@ pub(crate) struct Draft<S> {
     pub(super) at: Time,
     /// The position of the session's stream.
     pos: u64,
-    pub(crate) hot: Hot,
+    /// Boxed, since a draft is moved often.
+    pub(crate) hot: Box<Hot>,
     pub(super) subject: S,
     /// True when the draft completes the text streamed so far.
     completes_text: bool,
@@ -89,7 +92,7 @@ pub(crate) struct Draft<S> {
 
 /// The run and the attempt that a draft changes besides its session.
 pub(crate) trait Subject {
-    fn run(&self) -> Option<&Run>;
+    fn run(&self) -> Option<&Arc<Run>>;
 
     fn attempt(&self) -> Option<&Attempt>;
 
@@ -100,7 +103,7 @@ pub(crate) trait Subject {
 pub(crate) struct SessionOnly;
 
 impl Subject for SessionOnly {
-    fn run(&self) -> Option<&Run> {
+    fn run(&self) -> Option<&Arc<Run>> {
         None
     }
 
@@ -112,7 +115,7 @@ impl Subject for SessionOnly {
 }
 
 impl SessionDraft {
-    pub(crate) fn new(ids: Ids, at: Time, pos: u64, hot: Hot) -> Self {
+    pub(crate) fn new(ids: Ids, at: Time, pos: u64, hot: Box<Hot>) -> Self {
         Self {
             ids,
             at,
@@ -130,12 +133,12 @@ impl SessionDraft {
     }
 
     /// Makes this a draft of `run`, which has no attempt.
-    pub(crate) fn of_run(self, run: Run) -> QueuedDraft {
-        self.with_subject(|_| OfRun::new(run, NoAttempt))
+    pub(crate) fn of_run(self, run: impl Into<Arc<Run>>) -> QueuedDraft {
+        self.with_subject(|_| OfRun::new(run.into(), NoAttempt))
     }
 
     /// Makes this a draft of `run` and its live attempt.
-    pub(crate) fn of_attempt(self, run: Run, attempt: Attempt) -> AttemptDraft {
+    pub(crate) fn of_attempt(self, run: Arc<Run>, attempt: Attempt) -> AttemptDraft {
         self.with_subject(|_| OfRun::new(run, attempt))
     }
 
@@ -147,7 +150,7 @@ impl SessionDraft {
     ) -> Result<(), Refusal> {
         self.session_command(session::Command::Navigate { tip: leaf.map(|(_, message)| message) })?;
         self.change_path();
-        self.hot.session.tip = leaf.map(|(point, _)| point);
+        Arc::make_mut(&mut self.hot.session).tip = leaf.map(|(point, _)| point);
         self.hot.lines = line.into_iter().map(|line| (line.id, line)).collect();
         Ok(())
     }
@@ -215,8 +218,9 @@ impl<S: Subject> Draft<S> {
     /// Records that `body` happened, and applies it.
     pub(crate) fn emit(&mut self, body: Body) {
         self.subject.apply(&body, self.at);
+        self.charge(&body);
         let before = (self.hot.session.version, self.hot.session.last_activity_at);
-        session::apply(&mut self.hot.session, &body, self.at);
+        session::apply(Arc::make_mut(&mut self.hot.session), &body, self.at);
         self.session_changed |= matches!(body, Body::SessionCreated { .. })
             || before != (self.hot.session.version, self.hot.session.last_activity_at);
         // A change of the session belongs to no run, even if a run causes it.
@@ -224,6 +228,16 @@ impl<S: Subject> Draft<S> {
         let run = self.subject.run().map(|run| run.id).filter(|_| of_run);
         let attempt = self.subject.attempt().map(|attempt| attempt.id).filter(|_| of_run);
         self.events.push(NewEvent { id: self.ids.event(), pos: self.pos, run, attempt, at: self.at, body });
+    }
+
+    /// Adds the cost of usage to the spend of the run's key, if the key has a spend per day.
+    fn charge(&mut self, body: &Body) {
+        let Body::UsageUpdated { usage } = body else { return };
+        let key = self.subject.run().and_then(|run| run.options.key.as_ref());
+        if let Some(key) = key.filter(|key| key.spend_per_day.is_some()) {
+            let row = Row::Spend(key.key_id, day_of(self.at), Spend::of(usage));
+            self.rows.push(row);
+        }
     }
 
     /// Applies a command to the session.
@@ -250,9 +264,9 @@ impl<S: Subject> Draft<S> {
     pub(crate) fn finish(self, fence: Fence) -> Finished<S> {
         let mut rows = Vec::with_capacity(self.rows.len() + self.lines_changed.len() + 4);
         if self.session_changed {
-            rows.push(Row::Session(Box::new(self.hot.session.clone())));
+            rows.push(Row::Session(self.hot.session.clone()));
         }
-        rows.extend(self.subject.run().map(|run| Row::Run(Box::new(run.clone()))));
+        rows.extend(self.subject.run().cloned().map(Row::Run));
         rows.extend(self.subject.attempt().map(|attempt| Row::Attempt(Box::new(attempt.clone()))));
         rows.extend(self.lines_changed.into_values().map(Row::Line));
         rows.extend(self.rows);
@@ -268,6 +282,6 @@ pub(crate) struct Finished<S> {
     pub(crate) commit: Commit,
     /// The position up to which the commit completes the streamed text.
     pub(crate) completed_to: Option<u64>,
-    pub(crate) hot: Hot,
+    pub(crate) hot: Box<Hot>,
     pub(crate) subject: S,
 }

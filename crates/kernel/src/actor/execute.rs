@@ -5,8 +5,8 @@ use std::sync::Arc;
 use mainspring_core::run::{Command as RunCommand, Outcome};
 use mainspring_core::tree::before;
 use mainspring_core::{
-    Attempt, AttemptId, BindingStatus, Failure, Message, MessageStatus, Point, Proof, Refusal, Run,
-    RunStatus, Usage, session,
+    ArtifactId, Attempt, AttemptId, BindingStatus, Failure, Message, MessageStatus, Point, Proof, Refusal,
+    Run, RunStatus, Usage, session,
 };
 use tokio::task::{AbortHandle, JoinError};
 
@@ -15,6 +15,7 @@ use super::cancel::cancel_outcome;
 use super::draft::check_size;
 use super::patience::INITIAL_BACKOFF_MS;
 use super::tree::Base;
+use super::tree_cache::PathChange;
 use super::{Active, Actor, AttemptDraft, Report};
 use crate::adapter::{
     Answered, Assignment, AttemptHandle, End, Executed, HandleError, HandleParts, Record, RestartBehavior,
@@ -31,7 +32,7 @@ impl Actor {
             return;
         }
         let next = match &self.active {
-            Some(active) => Some(&active.run),
+            Some(active) => Some(&*active.run),
             None => self.queue.first(),
         };
         // The run that the permit was ordered for may have ended, and the next one may need another adapter's permit.
@@ -108,7 +109,7 @@ impl Actor {
     /// Hands a committed attempt to its adapter.
     pub(super) fn launch(
         &mut self,
-        run: Run,
+        run: Arc<Run>,
         attempt: Attempt,
         permit: Permit,
         prompt: Arc<Message>,
@@ -137,14 +138,15 @@ impl Actor {
     fn assignment(&self, active: &Active, answer: Option<Answered>) -> Assignment {
         let binding = self.hot.binding.as_deref();
         Assignment {
-            session: Arc::new(self.hot.session.clone()),
-            run: Arc::new(active.run.clone()),
+            session: self.hot.session.clone(),
+            run: active.run.clone(),
             attempt: Arc::new(active.attempt.clone()),
             prompt: active.prompt.clone(),
             binding: binding.filter(|binding| binding.status == BindingStatus::Active).cloned(),
             answer,
             open_tool_calls: self.hot.effects.clone(),
             cancel: active.cancel.clone(),
+            rules: Arc::new(self.shared.layers(&self.hot.session, &active.run, &active.attempt.adapter)),
         }
     }
 
@@ -204,6 +206,8 @@ impl Actor {
         self.commit_active(draft).await.map_err(|error| HandleError::Kernel(error.into()))?;
         if has_usage {
             self.enforce_limits();
+            // Boxed to keep the futures of other records small.
+            Box::pin(self.enforce_spend()).await;
         }
         Ok(())
     }
@@ -324,6 +328,21 @@ impl Actor {
             true => Box::pin(self.shared.result_artifact(&active.run)).await?,
             false => None,
         };
+        match self.end_draft(change, result, outcome, usage) {
+            Some(draft) => self.commit_end(draft).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Opens a draft in which the active attempt ends; `None` if there is none, or if its run does not allow this end.
+    fn end_draft(
+        &self,
+        change: Option<PathChange>,
+        result: Option<ArtifactId>,
+        outcome: Outcome,
+        usage: Usage,
+    ) -> Option<AttemptDraft> {
+        let active = self.active.as_ref()?;
         let resumes = self.shared.adapters.get(&active.run.adapter).is_some_and(|adapter| {
             adapter.capabilities().restart_behavior == RestartBehavior::ResumesFromMessages
         });
@@ -344,9 +363,9 @@ impl Actor {
         self.record_exceeded_limits(&mut draft, &outcome);
         if let Err(refusal) = self.give_up_on_error(end_attempt(&mut draft, active, outcome)) {
             tracing::error!(%refusal, "an attempt ended in a way its run does not allow");
-            return Ok(());
+            return None;
         }
-        self.commit_end(draft).await
+        Some(draft)
     }
 
     /// Returns the title for a session without one, once its first turn is completed.
@@ -371,7 +390,7 @@ impl Actor {
             active.stop.answer(&cancel_outcome(&run, Some(&attempt)));
         }
         if run.state.status() == RunStatus::Queued {
-            self.queue.push_first(run);
+            self.queue.push_first(Arc::unwrap_or_clone(run));
         } else if self.shared.adapters.get(&run.adapter).is_some_and(|adapter| adapter.login().is_some()) {
             self.shared.logins.record_end(&run, self.shared.clock.now());
         }

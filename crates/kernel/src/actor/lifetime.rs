@@ -10,7 +10,7 @@
 //! A session that was only opened is unarmed: it waits for the caller that opened it. A session that is busy or has a
 //! controller stays, whatever was armed before.
 
-use mainspring_core::{RunStatus, Time};
+use mainspring_core::RunStatus;
 use tokio::sync::oneshot;
 
 use super::{Actor, Reply};
@@ -34,13 +34,13 @@ pub(super) struct Lifetime {
 
 #[derive(Clone, Copy)]
 struct Unload {
-    at: Time,
+    at: Moment,
     /// The number of controllers that had ever joined when the unload was armed.
     joins: u64,
 }
 
 impl Lifetime {
-    fn arm(&mut self, at: Time, joins: u64) {
+    fn arm(&mut self, at: Moment, joins: u64) {
         self.opened = false;
         self.unload = Some(Unload { at, joins });
     }
@@ -100,7 +100,7 @@ impl Lifetime {
 impl Actor {
     /// Arms the unload: something has changed, and the time starts anew.
     pub(super) fn arm(&mut self) {
-        let at = self.shared.clock.now().plus(self.shared.options.idle_unload_ms);
+        let at = self.shared.clock.moment().plus(self.shared.options.idle_unload_ms);
         self.lifetime.arm(at, self.feed.controller_joins());
     }
 
@@ -122,7 +122,7 @@ impl Actor {
     }
 
     /// Returns when the session is unloaded, if nothing happens until then.
-    pub(super) fn unload_at(&self) -> Option<Time> {
+    pub(super) fn unload_at(&self) -> Option<Moment> {
         // A session with a permit on order is not unloaded: it waits for the permit.
         let may_unload = self.is_idle() && !self.permit_order.is_open() && self.feed.controllers() == 0;
         self.lifetime.unload.map(|unload| unload.at).filter(|_| may_unload)
@@ -151,11 +151,15 @@ impl Actor {
     }
 
     fn is_due(&self) -> bool {
-        self.unload_at().is_some_and(|at| at <= self.shared.clock.now())
+        self.unload_at().is_some_and(|at| at <= self.shared.clock.moment())
     }
 
     fn unload_if(&self, may: impl FnOnce(&Self) -> bool) -> bool {
         let may = || self.rx.is_empty() && self.deferred.is_empty() && may(self);
-        self.shared.unload(&self.feed, &self.tx, may, || self.remove_from_board())
+        let leaving = || {
+            self.remove_from_board();
+            self.shared.images.remove(self.fence.session);
+        };
+        self.shared.unload(&self.feed, &self.tx, may, leaving)
     }
 }

@@ -8,6 +8,7 @@ use mainspring_core::{Body, Budget, Failure, Limit, RunLimits, RunStatus};
 
 use super::{Active, Actor, AttemptDraft};
 use crate::clock::Moment;
+use crate::error::Error;
 
 /// The code of the failure of a run that was stopped at a limit.
 const LIMIT_REACHED: &str = "limit_reached";
@@ -29,8 +30,23 @@ impl Actor {
         self.kill(Outcome::Failed { status, error, retryable: false, retry: None });
     }
 
-    /// Records that the run has exceeded a limit that its adapter could not enforce. An adapter that enforces limits
-    /// reports its budget itself.
+    /// Stops the active run if the runs of its key have cost as much today as they may.
+    pub(super) async fn enforce_spend(&mut self) {
+        let Some(active) = self.active.as_ref().filter(|active| !active.stop.is_killing()) else { return };
+        if active.status() == RunStatus::Cancelling || active.task.is_none() {
+            return;
+        }
+        let spent = match self.shared.check_spend(active.run.options.key.as_deref()).await {
+            Err(error @ Error::SpendLimit { .. }) => error,
+            // What cannot be read now is read with the next usage.
+            Ok(()) | Err(_) => return,
+        };
+        let error = Failure::new(spent.code(), spent.to_string());
+        self.kill(Outcome::Failed { status: RunStatus::Failed, error, retryable: false, retry: None });
+    }
+
+    /// Records that the run has exceeded a limit that its adapter could not keep. An adapter that keeps limits reports its
+    /// budget itself.
     pub(super) fn record_exceeded_limits(&self, draft: &mut AttemptDraft, outcome: &Outcome) {
         let run = &draft.subject.run;
         let adapter = self.shared.adapters.get(&run.adapter);

@@ -6,6 +6,8 @@
 
 use std::ops::ControlFlow;
 
+use mainspring_core::Session;
+
 use super::{Actor, Command, Input, Signal};
 use crate::clock::Moment;
 use crate::error::Error;
@@ -58,8 +60,8 @@ impl Actor {
     fn answer_without_store(&mut self, command: Command, error: &Error) {
         match command {
             Command::Snapshot(reply) => drop(reply.send(Ok(self.instant()))),
-            Command::Open { reply, .. } => drop(reply.send(Ok(self.hot.session.clone()))),
-            // Sent only once: deferred until the store can be written.
+            Command::Open { reply, .. } => drop(reply.send(Ok(Session::clone(&self.hot.session)))),
+            // Sent once, and the notes are in the store: read when the store is back.
             Command::Inbox => self.deferred.push_back(Command::Inbox.into()),
             command => command.refuse(error),
         }

@@ -15,7 +15,7 @@ impl Actor {
         let survives = run.state.wait().is_some_and(|wait| !wait.held);
         self.restore_path_end(&run).await?;
         if !run.usage.is_zero() {
-            let steps = self.shared.store.steps(run.id).await?;
+            let steps = self.shared.store.steps(run.id).await?.intact()?;
             self.hot.turn_usage = steps.iter().fold(Usage::default(), |used, step| match step.ends_turn() {
                 true => Usage::default(),
                 false => used + step.usage.unwrap_or(Usage::UNKNOWN),
@@ -25,7 +25,7 @@ impl Actor {
         if attempt.binding.is_some() {
             self.hot.binding = self.binding_latest(&run.adapter).await?;
         }
-        self.active = Some(Active::new(run, attempt, prompt, &self.shared.clock));
+        self.active = Some(Active::new(run.into(), attempt, prompt, &self.shared.clock));
         if survives {
             return Ok(());
         }
@@ -50,7 +50,7 @@ impl Actor {
     /// Reads the end of a started run's path: the role of its last message, and that message's tool calls.
     pub(super) async fn restore_path_end(&mut self, run: &Run) -> Result<(), Error> {
         let Some(tip) = run.pen.and_then(before) else { return Ok(()) };
-        let path = self.shared.store.path(tip, None, 1).await?;
+        let path = self.shared.store.path(tip, None, 1).await?.intact()?;
         let of_run = |by: RunId| by == run.id || self.hot.merged.iter().any(|merged| merged.id == by);
         let last =
             path.last().map(|placed| &placed.message).filter(|message| message.run.is_some_and(of_run));

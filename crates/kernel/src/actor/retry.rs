@@ -1,15 +1,26 @@
 //! Retries: what follows a failed attempt, and runs that a caller tries again.
 
+use std::sync::Arc;
+
 use mainspring_core::run::{Command as RunCommand, Outcome};
 use mainspring_core::tree::before;
 use mainspring_core::{
-    Attempt, Failure, Fallback, MessageStatus, NextAttempt, RetryReason, Role, Run, RunChange, RunId,
-    RunOptions, RunStatus, retry, session,
+    Attempt, Failure, Fallback, KeyLists, MessageStatus, NextAttempt, RetryReason, Role, Run, RunChange,
+    RunId, RunOptions, RunStatus, retry, session,
 };
 
 use super::{Active, Actor};
 use crate::error::Error;
 use crate::store::RunPage;
+
+/// A retry that a caller asks for.
+#[derive(Debug, Default)]
+pub(crate) struct Retry {
+    /// The changed options.
+    pub(crate) change: RunChange,
+    /// The lists of the caller's key; the run keeps its own if the caller has none.
+    pub(crate) key: Option<Box<KeyLists>>,
+}
 
 impl Actor {
     /// Builds the failure of the active attempt, with the attempt that follows it.
@@ -56,7 +67,8 @@ impl Actor {
     /// Finds the next fallback of the adapter that the run was requested for: one that was not tried and that can execute
     /// the run.
     async fn next_fallback(&self, run: &Run) -> Option<Fallback> {
-        let attempts = match self.shared.store.attempts(run.id).await {
+        let read = self.shared.store.attempts(run.id).await;
+        let attempts = match read.and_then(|attempts| Ok(attempts.intact()?)) {
             Ok(attempts) => attempts,
             Err(error) => {
                 tracing::warn!(%error, run = %run.id, "cannot read the attempts of a run: it is not failed over");
@@ -104,6 +116,7 @@ impl Actor {
         change.apply(&mut changed);
         let folder = run.options.cwd.as_deref().or(self.hot.session.cwd.as_deref());
         self.check_fits_adapter(&changed.adapter, &changed.options, folder)?;
+        self.shared.check_lists(changed.options.key.as_deref(), &changed.adapter, &changed.options)?;
         if changed.adapter != run.adapter || !change.limits.is_empty() {
             self.shared.check_limits_kept(&changed.adapter, &changed.options.limits)?;
         }
@@ -131,7 +144,7 @@ impl Actor {
             limit: 20,
         };
         loop {
-            let runs = self.shared.store.run_page(&page).await?;
+            let runs = self.shared.store.run_page(&page).await?.intact()?;
             if runs.iter().any(|later| later.no > run.no && later.attempts > 0) {
                 return Err(Error::NotLatest(run.id));
             }
@@ -147,12 +160,19 @@ impl Actor {
     }
 
     /// Tries an ended run again with the changed options, beneath the last message before its failure.
-    pub(super) async fn retry(&mut self, id: RunId, change: RunChange) -> Result<Run, Error> {
+    pub(super) async fn retry(&mut self, id: RunId, retry: Retry) -> Result<Run, Error> {
+        let Retry { change, key } = retry;
         if let Some(status) = self.busy() {
             return Err(Error::Busy { status });
         }
         session::check_takes_work(&self.hot.session)?;
-        let run = self.run_known(id).await?;
+        let mut run = self.run_known(id).await?;
+        if key.is_some() {
+            // The run is limited and charged to the key that retries it.
+            run.options.key = key;
+        } else {
+            self.shared.check_spend(run.options.key.as_deref()).await?;
+        }
         let merged = self.check_latest(&run).await?;
         let change = self.allowed_change(&run, change).await?;
         let failed = |placed: &crate::store::PlacedMessage| {
@@ -164,7 +184,7 @@ impl Actor {
         // A failure leaves one message, or one for each stretch of text between two questions.
         let (mut base, mut from) = (None, run.pen.and_then(before));
         while let (None, Some(tip)) = (&base, from) {
-            let path = self.shared.store.path(tip, None, 8).await?;
+            let path = self.shared.store.path(tip, None, 8).await?.intact()?;
             from = path.first().and_then(|placed| placed.point).and_then(before);
             base = path.into_iter().rfind(|placed| !failed(placed));
         }
@@ -176,7 +196,7 @@ impl Actor {
         draft.hot.merged = merged;
         self.give_up_on_error(draft.command(RunCommand::Retry { reason, change }))?;
         draft.reopen(base.as_ref().and_then(|placed| placed.point), base.map(|placed| placed.message.id));
-        let run = self.commit(draft).await?.run;
+        let run = Arc::unwrap_or_clone(self.commit(draft).await?.run);
         self.queue.push_first(run.clone());
         Ok(run)
     }

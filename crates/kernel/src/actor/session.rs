@@ -24,7 +24,7 @@ impl Actor {
         seed: SessionSeed,
     ) -> Result<Session, CreateError> {
         if self.stored {
-            return Ok(self.hot.session.clone());
+            return Ok(Session::clone(&self.hot.session));
         }
         let mut draft = self.draft();
         draft.emit(created(&self.hot.session));
@@ -35,7 +35,7 @@ impl Actor {
             self.give_up_on_error(draft.binding_adopt(adapter, adopted, self.shared.node))?;
         }
         self.commit(draft).await?;
-        Ok(self.hot.session.clone())
+        Ok(Session::clone(&self.hot.session))
     }
 
     /// Changes the session; with `version`, only if the session still has it.
@@ -72,7 +72,7 @@ impl Actor {
             self.lifetime.end();
             self.shared.purge(self.fence.session);
         }
-        Ok(self.hot.session.clone())
+        Ok(Session::clone(&self.hot.session))
     }
 
     /// Refuses a version that is not the present one.

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use mainspring_core::tree::before;
-use mainspring_core::{Message, Point, Position, Run, Session};
+use mainspring_core::{Damage, Message, Point, Position, Rows, Run, Session};
 
 use super::Actor;
 use crate::error::Error;
@@ -28,8 +28,8 @@ impl Actor {
     pub(super) fn instant(&self) -> Instant {
         let (position, partial) = self.feed.snapshot();
         Instant {
-            session: self.hot.session.clone(),
-            active: self.active.as_ref().map(|active| active.run.clone()),
+            session: Session::clone(&self.hot.session),
+            active: self.active.as_ref().map(|active| Run::clone(&active.run)),
             queued: self.hot.merged.iter().chain(self.queue.iter()).cloned().collect(),
             partial,
             position,
@@ -57,12 +57,13 @@ impl Instant {
     /// Completes the snapshot with messages from the store.
     pub(crate) async fn complete(self, store: &dyn Store) -> Result<Snapshot, Error> {
         let Self { session, active, queued, partial, position } = self;
-        let messages = latest_messages(store, session.tip).await?;
+        let Rows { items: messages, mut damaged } = latest_messages(store, session.tip).await?;
         let head = active.as_ref().and_then(|run| run.pen).and_then(before);
-        let mut pending = latest_messages(store, head).await?;
+        let Rows { items: mut pending, damaged: unfinished } = latest_messages(store, head).await?;
         let merged = |run: &&Run| run.merged_into.is_some();
         let writers: Vec<_> = active.iter().chain(queued.iter().filter(merged)).map(|run| run.id).collect();
         pending.retain(|message| message.run.is_some_and(|run| writers.contains(&run)));
+        let path_end = messages.len();
         Ok(Snapshot {
             session,
             active_run: active,
@@ -71,12 +72,17 @@ impl Instant {
             pending,
             partial,
             position,
+            damaged: {
+                let known: Vec<_> = damaged.iter().map(|damage| damage.id.clone()).collect();
+                let new = unfinished.into_iter().filter(|damage| !known.contains(&damage.id));
+                damaged.extend(new.map(|damage| Damage { index: path_end, ..damage }));
+                damaged
+            },
         })
     }
 }
 
-async fn latest_messages(store: &dyn Store, tip: Option<Point>) -> Result<Vec<Arc<Message>>, Error> {
-    let Some(tip) = tip else { return Ok(vec![]) };
-    let path = store.path(tip, None, TAIL_MESSAGES).await?;
-    Ok(path.into_iter().map(|placed| placed.message).collect())
+async fn latest_messages(store: &dyn Store, tip: Option<Point>) -> Result<Rows<Arc<Message>>, Error> {
+    let Some(tip) = tip else { return Ok(Rows::from(vec![])) };
+    Ok(store.path(tip, None, TAIL_MESSAGES).await?.map(|placed| placed.message))
 }

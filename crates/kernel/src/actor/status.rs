@@ -31,7 +31,8 @@ impl Actor {
     }
 
     fn report_work(&mut self, work: Work) {
-        self.shared.work_changed(std::mem::replace(&mut self.reported.work, work), work);
+        let before = std::mem::replace(&mut self.reported.work, work);
+        self.shared.work_changed(&self.hot.session.owner, before, work);
     }
 
     fn report_to_board(&mut self) {

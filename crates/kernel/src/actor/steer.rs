@@ -13,7 +13,7 @@ use crate::kernel::Accept;
 impl Actor {
     /// Refuses a prompt that cannot join the run that is active or next.
     pub(super) fn check_steer(&self, accept: &Accept, adapter: &str) -> Result<(), Error> {
-        let target = self.active.as_ref().map(|active| &active.run).or_else(|| self.queue.first());
+        let target = self.active.as_ref().map(|active| &*active.run).or_else(|| self.queue.first());
         let joins = target.is_some_and(|run| {
             let adapter_of = self.shared.adapters.get(&run.adapter);
             run.adapter == adapter
@@ -31,7 +31,15 @@ impl Actor {
         if let Some(run) = target {
             self.shared.check_run_folder(&run.adapter, run.options.cwd.as_deref(), folders.as_deref())?;
         }
-        let own = accept.options != RunOptions { folders, ..RunOptions::default() }
+        // The run is charged to its own key, so another limited key cannot make it go on.
+        let key = accept.options.key.clone();
+        if key.is_some() && target.is_some_and(|run| run.options.key != key) {
+            return Err(Error::Forbidden(
+                "the run was started with another key, and yours is limited: send the prompt as the next run"
+                    .into(),
+            ));
+        }
+        let own = accept.options != RunOptions { folders, key, ..RunOptions::default() }
             || target.is_some_and(|run| run.mode != accept.mode);
         if own {
             return Err(Error::Invalid(

@@ -73,11 +73,11 @@ impl Actor {
             Role::Assistant => !placed.message.tool_calls().is_empty(),
             Role::User => placed.message.is_prompt(),
         };
-        let last = self.shared.store.path(point, None, 1).await?;
+        let last = self.shared.store.path(point, None, 1).await?.intact()?;
         if !last.last().is_some_and(may_belong) {
             return Ok(vec![]);
         }
-        let path = self.shared.store.path(point, None, ROUND_MESSAGES).await?;
+        let path = self.shared.store.path(point, None, ROUND_MESSAGES).await?.intact()?;
         let start = path.iter().rposition(|placed| !may_belong(placed)).map_or(0, |before| before + 1);
         Ok(path[start..].iter().flat_map(|placed| placed.message.tool_calls()).collect())
     }
@@ -151,7 +151,7 @@ impl Actor {
         let mut draft = self.draft().with_path_change(change);
         self.give_up_on_error(draft.navigate(leaf, line))?;
         self.commit(draft).await?;
-        Ok(self.hot.session.clone())
+        Ok(Session::clone(&self.hot.session))
     }
 
     /// Makes a session that continues from a message of this one. The fork sees the path to the message, and nothing
@@ -162,7 +162,7 @@ impl Actor {
         let (point, placed, _) = self.message_at(fork.message).await?;
         // The messages of a run that has not ended may yet be abandoned.
         let live =
-            self.active.iter().map(|active| &active.run).chain(self.queue.iter()).chain(&self.hot.merged);
+            self.active.iter().map(|active| &*active.run).chain(self.queue.iter()).chain(&self.hot.merged);
         if let Some(run) = { live }.find(|run| placed.message.run == Some(run.id)) {
             return Err(Error::Busy { status: run.state.status() }.into());
         }
@@ -188,7 +188,7 @@ impl Actor {
             created_at: now,
             updated_at: now,
             last_activity_at: now,
-            ..source.clone()
+            ..Session::clone(source)
         };
         let state = match source.forked_from {
             Some(_) => self.state_for_fork(&session, point).await?,
@@ -207,8 +207,8 @@ impl Actor {
             entries.into_iter().map(|entry| (entry.key.clone(), entry)).collect()
         };
         let store = &self.shared.store;
-        let own = keys(store.state_page(&at(self.fence.session), None, usize::MAX).await?);
-        let in_fork = keys(store.state_page(&at(fork.id), None, usize::MAX).await?);
+        let own = keys(store.state_page(&at(self.fence.session), None, usize::MAX).await?.intact()?);
+        let in_fork = keys(store.state_page(&at(fork.id), None, usize::MAX).await?.intact()?);
         let place = StatePlace::Session { at: Some(point), aside: false };
         // Of two entries at the same place, the one with the higher version counts.
         let above = |key: &str| in_fork.get(key).map_or(0, |entry| entry.version + 1);

@@ -160,7 +160,14 @@ impl AttemptHandle {
     pub async fn path(&self, limit: usize) -> Result<Vec<Arc<Message>>, HandleError> {
         let tip = self.head().await?;
         let Some(tip) = tip else { return Ok(vec![]) };
-        let path = self.parts.store.path(tip, None, limit).await.map_err(Error::from)?;
+        let path = self
+            .parts
+            .store
+            .path(tip, None, limit)
+            .await
+            .map_err(Error::from)?
+            .intact()
+            .map_err(Error::from)?;
         Ok(path.into_iter().map(|placed| placed.message).collect())
     }
 
@@ -174,7 +181,7 @@ impl AttemptHandle {
         let count = digest.as_ref().map_or(usize::MAX, |digest| {
             usize::try_from(tip.pos.saturating_sub(digest.at.pos)).unwrap_or(usize::MAX)
         });
-        let path = store.path(tip, None, count).await.map_err(Error::from)?;
+        let path = store.path(tip, None, count).await.map_err(Error::from)?.intact().map_err(Error::from)?;
         let placed = path.into_iter().filter_map(|placed| Some((placed.point?, placed.message)));
         let messages: Vec<(Point, Arc<Message>)> = placed.collect();
         let has_prompt = messages.iter().any(|(_, message)| message.is_prompt());
@@ -253,6 +260,15 @@ impl AttemptHandle {
         Ok(KernelPlane::new(kernel, caller))
     }
 
+    /// The operations of the control tools, for a call that the adapter has decided: where a rule asks, a person was asked
+    /// before ([`crate::policy::Rules::control_verdict`]).
+    pub async fn control_of_approved_call(&self) -> Result<KernelPlane, HandleError> {
+        self.head().await?;
+        let (kernel, caller) = self.kernel_and_caller()?;
+        let agent = caller.agent.map(|agent| AgentCaller { is_call_approved: true, ..agent });
+        Ok(KernelPlane::new(kernel, Caller { agent, ..caller }))
+    }
+
     fn kernel_and_caller(&self) -> Result<(Kernel, Caller), Error> {
         Ok((self.parts.shared.kernel().ok_or(Error::ShuttingDown)?, self.caller()))
     }
@@ -263,7 +279,13 @@ impl AttemptHandle {
         Caller {
             org: session.org.clone(),
             folders: run.options.folders.clone(),
-            agent: Some(AgentCaller { session: session.id, run: run.id, attempt: self.id() }),
+            lists: run.options.key.clone(),
+            agent: Some(AgentCaller {
+                session: session.id,
+                run: run.id,
+                attempt: self.id(),
+                is_call_approved: false,
+            }),
             ..Caller::new(&session.owner)
         }
     }
@@ -292,25 +314,25 @@ impl AttemptHandle {
         // The grants of a deleted parent are unknown: assume none.
         let parent = store.run_get(parent).await.map_err(Error::from)?;
         let Some(parent) = parent else { return Ok(Some(vec![])) };
-        Ok(Some(self.in_force(store.grants(parent.session, parent.id).await.map_err(Error::from)?).await?))
+        Ok(Some(self.parts.shared.grants_in_force(parent.session, parent.id).await?))
     }
 
     /// The grants that hold for this run now.
     pub(crate) async fn grants_in_force(&self) -> Result<Vec<Grant>, HandleError> {
         let (session, run) = (self.assignment.session.id, self.assignment.run.id);
-        self.in_force(self.parts.store.grants(session, run).await.map_err(Error::from)?).await
+        Ok(self.parts.shared.grants_in_force(session, run).await?)
     }
 
-    /// Drops the grants that are revoked or expired, and those that depend on such a grant of a parent.
-    async fn in_force(&self, grants: Vec<Grant>) -> Result<Vec<Grant>, HandleError> {
+    /// The grants of this run and of its session, also those that were revoked or have expired.
+    pub(crate) async fn all_grants(&self) -> Result<Vec<Grant>, HandleError> {
+        let (session, run) = (self.assignment.session.id, self.assignment.run.id);
+        Ok(self.parts.store.grants(session, run).await.map_err(Error::from)?)
+    }
+
+    /// True if a grant is neither revoked nor expired, nor rests on such a grant of a parent.
+    pub(crate) async fn is_in_force(&self, grant: &Grant) -> Result<bool, HandleError> {
         let now = self.now();
-        let mut all = vec![];
-        for grant in grants {
-            if grant.holds_at(now) && self.parts.shared.rests_on_force(&grant, now).await? {
-                all.push(grant);
-            }
-        }
-        Ok(all)
+        Ok(grant.holds_at(now) && self.parts.shared.rests_on_force(grant, now).await?)
     }
 
     /// Usage of the run's delegated children, including what unfinished ones may still use.
@@ -326,7 +348,7 @@ impl AttemptHandle {
 
     /// Lists the model calls of another run, whose messages are on the path.
     pub async fn steps_of(&self, run: RunId) -> Result<Vec<Step>, HandleError> {
-        Ok(self.parts.store.steps(run).await.map_err(Error::from)?)
+        Ok(self.parts.store.steps(run).await.map_err(Error::from)?.intact().map_err(Error::from)?)
     }
 
     /// Tool calls of the run's earlier attempts, read from its events.

@@ -172,7 +172,13 @@ impl Subscription {
         self.resume(now)
     }
 
-    /// Sets whether the reader may read only while the session is visible to its org.
+    /// Begins with a reset: what the reader has read before is not of this history.
+    pub fn restarted(self) -> Self {
+        let now = self.feed.position();
+        self.restart(now)
+    }
+
+    /// Sets whether the reader is not the session's owner.
     pub(crate) fn with_org_access_check(mut self, needed: bool) -> Self {
         self.needs_org_access = needed;
         self
@@ -296,7 +302,11 @@ impl Subscription {
             self.at.pos = stored;
             return ReadStep::Ready(Item::Truncated(self.at));
         }
-        let thought = state.thoughts.iter().find(|thought| thought.no > self.thought);
+        // Most readers have seen the latest.
+        let thought = match state.thought_no > self.thought {
+            true => state.thoughts.iter().find(|thought| thought.no > self.thought),
+            false => None,
+        };
         let until = thought.map_or(limit, |thought| limit.min(thought.at.pos.max(self.at.pos)));
         if let Some(delta) = self.next_delta(&state, until) {
             return ReadStep::Ready(Item::Delta(delta));
@@ -326,8 +336,12 @@ impl Subscription {
     /// Takes the next streamed text before position `limit`. Text that has left memory is in a completed message, whose
     /// event is still to come.
     fn next_delta(&mut self, state: &FeedState, limit: u64) -> Option<Delta> {
-        let first = state.text.partition_point(|segment| segment.end() <= self.at.pos);
-        let segment = state.text.get(first).filter(|segment| segment.start < limit)?;
+        let segment = match state.text.back() {
+            // Most readers have seen everything before the last segment.
+            Some(last) if last.start <= self.at.pos => (last.end() > self.at.pos).then_some(last),
+            _ => state.text.get(state.text.partition_point(|segment| segment.end() <= self.at.pos)),
+        };
+        let segment = segment.filter(|segment| segment.start < limit)?;
         let from = segment.start.max(self.at.pos);
         let text = segment.slice(from, segment.end().min(limit));
         let text = text[..text.floor_char_boundary(DELTA_MAX_BYTES)].to_owned();
@@ -349,6 +363,10 @@ impl Drop for Subscription {
 }
 
 fn event_after(state: &FeedState, cursor: Cursor) -> Option<Arc<Event>> {
+    // Most readers have seen the latest.
+    if state.cursor <= cursor {
+        return None;
+    }
     let first = state.recent.partition_point(|event| event.cursor <= cursor);
     state.recent.get(first).cloned()
 }

@@ -4,7 +4,9 @@
 //! org, and change nothing. A session that a caller may not read is reported as not found. An agent reads what its owner
 //! reads, cancels its owner's runs and delegates work of the run that it executes, and nothing else.
 
-use mainspring_core::{AccessRole, AttemptId, Decider, KeyId, Run, RunId, Session, SessionId, Visibility};
+use mainspring_core::{
+    AccessRole, AttemptId, Decider, KeyId, KeyLists, Run, RunId, Session, SessionId, Time, Visibility,
+};
 
 use crate::error::Error;
 
@@ -17,6 +19,8 @@ pub struct AgentCaller {
     pub run: RunId,
     /// The attempt of the run.
     pub attempt: AttemptId,
+    /// True if the policy, a person or a grant of a person has allowed the call before it is made.
+    pub is_call_approved: bool,
 }
 
 /// The identity behind a request.
@@ -35,6 +39,10 @@ pub struct Caller {
     /// The folders in which the caller's agents may work; `None` if they may work anywhere, empty if only in the folders
     /// that are configured for an adapter.
     pub folders: Option<Vec<String>>,
+    /// What the caller may use; `None` for everything.
+    pub lists: Option<Box<KeyLists>>,
+    /// When the token of an identity provider ends, if the request came with one.
+    pub token_ends: Option<Time>,
 }
 
 impl Caller {
@@ -47,6 +55,8 @@ impl Caller {
             key: None,
             agent: None,
             folders: None,
+            lists: None,
+            token_ends: None,
         }
     }
 
@@ -148,6 +158,18 @@ impl Caller {
             AccessRole::Member | AccessRole::Viewer => Err(Error::Forbidden(
                 "only an admin manages keys and logins: use an admin's key, or the token of the state directory".into(),
             )),
+        }
+    }
+
+    /// Refuses a caller that is not an admin of the whole server: an org's admin does not decide for other orgs.
+    pub fn check_server_admin(&self) -> Result<(), Error> {
+        self.check_admin()?;
+        match &self.org {
+            None => Ok(()),
+            Some(org) => Err(Error::Forbidden(format!(
+                "this concerns everybody on the server, and an admin of the org {org:?} decides for that org only: \
+                 use the key of an admin without an org, or the token of the state directory"
+            ))),
         }
     }
 }

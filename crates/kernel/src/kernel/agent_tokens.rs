@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use secrecy::zeroize::Zeroizing;
 
 use super::keys::hash;
 use super::{Caller, Kernel};
@@ -19,13 +20,13 @@ pub(crate) struct AgentTokens(Mutex<HashMap<[u8; 32], Option<Caller>>>);
 
 /// The token of one agent process. Dropping it revokes it.
 pub struct AgentToken {
-    secret: String,
+    secret: Zeroizing<String>,
     tokens: Arc<AgentTokens>,
 }
 
 impl AgentToken {
     pub(crate) fn new(tokens: Arc<AgentTokens>, ids: &Ids) -> Self {
-        let secret = ids.secret();
+        let secret = Zeroizing::new(ids.secret());
         tokens.0.lock().insert(hash(&secret), None);
         Self { secret, tokens }
     }

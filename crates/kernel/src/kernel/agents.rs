@@ -57,8 +57,13 @@ impl Kernel {
             };
         }
         let limit = AGENTS_PER_OWNER;
-        if self.shared.store.agent_count(&caller.owner).await? >= limit {
+        let count = self.shared.store.agent_count(&caller.owner).await?;
+        if count >= limit {
             return Err(Error::TooMany { what: "agents", limit });
+        }
+        // The same version again makes none.
+        if self.agent_row(caller, &name).await?.is_none() {
+            self.shared.check_agents(&caller.owner, count)?;
         }
         let row = AgentRow {
             owner: caller.owner.clone(),

@@ -10,7 +10,7 @@ use super::{Caller, Kernel, Shared};
 use crate::actor::Command;
 use crate::adapter::EarlierCalls;
 use crate::error::Error;
-use crate::store::StoreError;
+use crate::store::{StoreError, all_readable};
 
 impl Kernel {
     /// Answers a waiting run. Sending the same tool results again changes nothing, even after the run has continued.
@@ -89,7 +89,7 @@ impl Shared {
                     after = floor.cursor;
                     continue;
                 }
-                page => page?,
+                page => all_readable(page?)?,
             };
             let Some(last) = page.last() else { return Ok(refusal) };
             after = last.cursor;
@@ -108,7 +108,7 @@ impl Shared {
                     after = floor.cursor;
                     continue;
                 }
-                page => page?,
+                page => all_readable(page?)?,
             };
             let Some(last) = page.last() else { return Ok(earlier) };
             after = last.cursor;

@@ -2,7 +2,7 @@
 
 use mainspring_core::limits::{check_media_type, check_text};
 use mainspring_core::{
-    Artifact, ArtifactId, ArtifactRole, BadId, BadName, Block, RunId, Session, SessionId, Time,
+    Artifact, ArtifactId, ArtifactRole, BadId, BadName, Block, Rows, RunId, Session, SessionId, Time,
 };
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -88,8 +88,10 @@ impl Kernel {
         idempotency_key: Option<&str>,
         content: &mut (impl AsyncRead + Unpin + Send + ?Sized),
     ) -> Result<(Artifact, bool), Error> {
-        let session = self.session_for_change(caller, by).await?.id;
-        let (staged, artifact) = self.shared.artifact_stage(session, new.clone(), content).await?;
+        let session = self.session_for_change(caller, by).await?;
+        let owner = session.owner;
+        let session = session.id;
+        let (staged, artifact) = self.shared.artifact_stage(&owner, session, new.clone(), content).await?;
         let asked = idempotency_key
             .map(|key| self.request_new(caller, PUT_OPERATION, key, &(session, new, &staged.hash)));
         let request = asked.transpose()?.map(|asked| Request { answer: artifact.id.to_string(), ..asked });
@@ -144,7 +146,11 @@ impl Kernel {
     }
 
     /// Lists artifacts of a session or run, newest first.
-    pub async fn artifact_list(&self, caller: &Caller, query: ArtifactQuery) -> Result<Vec<Artifact>, Error> {
+    pub async fn artifact_list(
+        &self,
+        caller: &Caller,
+        query: ArtifactQuery,
+    ) -> Result<Rows<Artifact>, Error> {
         let (session, run) = match &query.of {
             ArtifactsOf::Session(by) => (self.session_get(caller, by).await?.id, None),
             ArtifactsOf::Run(run) => (self.run_readable(caller, *run).await?.session, Some(*run)),
@@ -256,17 +262,21 @@ impl Shared {
         read.map_err(|error| Error::Corrupt(format!("the bytes of {id}: {error}")))
     }
 
-    /// Writes `content` durably, and makes the artifact for it. The artifact is not stored yet.
+    /// Writes `content` durably, and makes the artifact of `owner` for it. The artifact is not stored yet.
     pub(crate) async fn artifact_stage(
         &self,
+        owner: &str,
         session: SessionId,
         new: NewArtifact,
         content: &mut (impl AsyncRead + Unpin + Send + ?Sized),
     ) -> Result<(StagedBlob, Artifact), Error> {
+        // Before a byte is read: an owner that has reached its quota uploads nothing.
+        self.check_storage(owner, 1, 1).await?;
         check_names(&new.kind, new.name.as_deref(), new.mime_type.as_deref())?;
         check_size("metadata", metadata_size(&new.metadata), self.options.limits.metadata_bytes)?;
         let id = self.ids.artifact();
         let staged = self.blobs()?.stage(id, content, self.options.limits.artifact_bytes).await?;
+        self.check_storage(owner, staged.size, 1).await?;
         let artifact = Artifact {
             id,
             session,

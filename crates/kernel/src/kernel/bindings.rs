@@ -6,7 +6,7 @@ use mainspring_core::{Binding, RunOptions, SessionId};
 use tokio::sync::oneshot;
 
 use super::sessions::OnNameTaken;
-use super::{Caller, Kernel, Opening, SessionTarget};
+use super::{Caller, Kernel, Opening, SessionTarget, Shared};
 use crate::actor::{BindingChange, Command};
 use crate::error::Error;
 use crate::folders::check_folder_usable;
@@ -79,7 +79,7 @@ impl Kernel {
         if let Some(found) = self.session_resolve(caller, target).await? {
             self.session_for_change(caller, &SessionRef::Id(found.id)).await?;
         }
-        self.check_adopted(adapter, &adopted).await?;
+        self.check_adopted(caller, adapter, &adopted).await?;
         let adopts = Some((adapter, &adopted));
         let made =
             self.session_open_or_create(caller, target, "session_adopt", None, OnNameTaken::Open, adopts);
@@ -122,16 +122,24 @@ impl Kernel {
         adopted: Adopted,
     ) -> Result<Binding, Error> {
         let session = self.session_for_change(caller, session).await?;
-        self.check_adopted(adapter, &adopted).await?;
+        self.check_adopted(caller, adapter, &adopted).await?;
+        Shared::check_listed_defaults(caller.lists.as_deref(), Some(adapter), &RunOptions::default())?;
         self.shared.check_folder(adapter, adopted.cwd.as_deref(), caller.folders.as_deref())?;
         check_folder_usable(adopted.cwd.as_deref())?;
         let change = BindingChange::Adopt(adapter.to_owned(), adopted);
         self.shared.call(session.id, |reply| Command::Binding(change, reply)).await
     }
 
-    async fn check_adopted(&self, adapter: &str, adopted: &Adopted) -> Result<(), Error> {
+    async fn check_adopted(&self, caller: &Caller, adapter: &str, adopted: &Adopted) -> Result<(), Error> {
         self.check_binds(adapter)?;
         check_text("a native session id", &adopted.native)?;
+        self.shared.adapter(adapter)?.check_native(&adopted.native).map_err(Error::Invalid)?;
+        if is_path(&adopted.native) && caller.check_server_admin().is_err() {
+            return Err(Error::Invalid(format!(
+                "the native session id {:?} is a path: only an admin without an org adopts a session by its path",
+                adopted.native
+            )));
+        }
         if let Ok(own) = adopted.native.parse::<SessionId>()
             && self.shared.store.session_exists(own).await?
         {
@@ -150,6 +158,11 @@ impl Kernel {
         }
         Err(Error::Unsupported { adapter: adapter.to_owned(), what: "tie a session to one of its own" })
     }
+}
+
+/// True for an id that an agent could open as a file: one with a separator, or that names a folder above.
+pub fn is_path(native: &str) -> bool {
+    native.contains(['/', '\\']) || native == ".." || native == "." || native.starts_with('~')
 }
 
 /// Hash by which the instructions of native sessions are compared.

@@ -7,11 +7,12 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use mainspring_api::control::{ControlError, ControlPlane};
 use mainspring_api::{
-    CancelOutcome, Delegate, Delegated, DelegationView, ListedSession, Page, Prompt, RunDelegations,
+    AuditKind, AuditOrigin, AuditRecord, CancelOutcome, Delegate, Delegated, DelegationView, ListedSession,
+    Page, Prompt, RunDelegations,
 };
 use mainspring_core::{
     Artifact, ArtifactId, Attempt, AttemptId, Binding, DelegationId, Event, Message, MessageId, Position,
-    Run, RunId, Session, SessionId, SessionStatus, Time,
+    Rows, Run, RunId, Session, SessionId, SessionStatus, Time,
 };
 
 use super::{ArtifactQuery, ArtifactsOf, Caller, DelegationRequest, Kernel, RunRequest, SessionQuery};
@@ -23,12 +24,51 @@ use crate::store::SessionRef;
 pub struct KernelPlane {
     kernel: Kernel,
     caller: Caller,
+    from: AuditOrigin,
 }
 
 impl KernelPlane {
     /// Acts on `kernel` for `caller`.
     pub fn new(kernel: Kernel, caller: Caller) -> Self {
-        Self { kernel, caller }
+        Self { kernel, caller, from: AuditOrigin::Inside {} }
+    }
+
+    /// Sets the origin of the calls, for the audit log.
+    pub fn with_origin(self, from: AuditOrigin) -> Self {
+        Self { from, ..self }
+    }
+
+    /// Records a call that changes something: what it is about, and what became of it.
+    fn audit<T>(
+        &self,
+        operation: &str,
+        about: Option<String>,
+        outcome: Result<T, Error>,
+        made: impl Fn(&T) -> Vec<String>,
+    ) -> Result<T, ControlError> {
+        if let Some(audit) = self.kernel.audit() {
+            let kind = match &outcome {
+                Ok(_) => AuditKind::Change,
+                Err(_) => AuditKind::Refusal,
+            };
+            let record = AuditRecord {
+                about: about.into_iter().chain(outcome.as_ref().map(made).unwrap_or_default()).collect(),
+                from: Some(self.from),
+                org_id: self.caller.org.clone(),
+                code: outcome.as_ref().err().map(|error| error.code().to_owned()),
+                ..AuditRecord::new(kind, operation, (&self.caller).into())
+            };
+            match kind {
+                AuditKind::Refusal => audit.append_refusal(record),
+                _ => audit.append(record),
+            }
+        }
+        Ok(outcome?)
+    }
+
+    /// Refuses a change that could not be recorded.
+    fn check_audit(&self) -> Result<(), Error> {
+        self.kernel.audit().map_or(Ok(()), |audit| audit.check_change())
     }
 
     async fn artifacts(
@@ -36,7 +76,7 @@ impl KernelPlane {
         of: ArtifactsOf,
         before: Option<(Time, ArtifactId)>,
         limit: usize,
-    ) -> Result<Vec<Artifact>, ControlError> {
+    ) -> Result<Rows<Artifact>, ControlError> {
         let query = ArtifactQuery { of, before, limit: Some(limit) };
         Ok(self.kernel.artifact_list(&self.caller, query).await?)
     }
@@ -60,7 +100,7 @@ impl ControlPlane for KernelPlane {
         surface_kind: Option<&str>,
         before: Option<(Time, SessionId)>,
         limit: usize,
-    ) -> Result<Vec<ListedSession>, ControlError> {
+    ) -> Result<Rows<ListedSession>, ControlError> {
         let query = SessionQuery {
             status,
             surface_kind: surface_kind.map(str::to_owned),
@@ -69,7 +109,7 @@ impl ControlPlane for KernelPlane {
             ..SessionQuery::default()
         };
         let sessions = self.kernel.session_list(&self.caller, query).await?;
-        Ok(sessions.into_iter().map(|(session, latest_run)| ListedSession { session, latest_run }).collect())
+        Ok(sessions.map(|(session, latest_run)| ListedSession { session, latest_run }))
     }
 
     async fn session_get(&self, session: SessionId) -> Result<Session, ControlError> {
@@ -108,13 +148,16 @@ impl ControlPlane for KernelPlane {
         session: SessionId,
         before: Option<(Time, ArtifactId)>,
         limit: usize,
-    ) -> Result<Vec<Artifact>, ControlError> {
+    ) -> Result<Rows<Artifact>, ControlError> {
         self.artifacts(ArtifactsOf::Session(SessionRef::Id(session)), before, limit).await
     }
 
     async fn run_create(&self, prompt: &Prompt) -> Result<Run, ControlError> {
         let request = RunRequest::try_from(prompt.clone())?;
-        Ok(self.kernel.run_create(&self.caller, request).await?.run)
+        self.check_audit()?;
+        let created = self.kernel.run_create(&self.caller, request).await;
+        let about = |run: &Run| vec![run.session.to_string(), run.id.to_string()];
+        self.audit("run_create", None, created.map(|accepted| accepted.run), about)
     }
 
     async fn run_get(&self, run: RunId) -> Result<Run, ControlError> {
@@ -126,10 +169,12 @@ impl ControlPlane for KernelPlane {
     }
 
     async fn run_cancel(&self, run: RunId) -> Result<CancelOutcome, ControlError> {
-        Ok(self.kernel.run_cancel(&self.caller, run).await?)
+        self.check_audit()?;
+        let outcome = self.kernel.run_cancel(&self.caller, run).await;
+        self.audit("run_cancel", Some(run.to_string()), outcome, |_| vec![])
     }
 
-    async fn run_attempts(&self, run: RunId) -> Result<Vec<Attempt>, ControlError> {
+    async fn run_attempts(&self, run: RunId) -> Result<Rows<Attempt>, ControlError> {
         Ok(self.kernel.run_attempts(&self.caller, run).await?)
     }
 
@@ -142,7 +187,7 @@ impl ControlPlane for KernelPlane {
         run: RunId,
         before: Option<(Time, ArtifactId)>,
         limit: usize,
-    ) -> Result<Vec<Artifact>, ControlError> {
+    ) -> Result<Rows<Artifact>, ControlError> {
         self.artifacts(ArtifactsOf::Run(run), before, limit).await
     }
 
@@ -158,7 +203,10 @@ impl ControlPlane for KernelPlane {
 
     async fn run_delegate(&self, run: RunId, work: &Delegate) -> Result<Delegated, ControlError> {
         let request = DelegationRequest::try_from(work.clone())?;
-        let made = self.kernel.run_delegate(&self.caller, run, request).await?;
+        self.check_audit()?;
+        let made = self.kernel.run_delegate(&self.caller, run, request).await;
+        let about = |made: &super::Delegated| vec![made.delegation.id.to_string(), made.run.id.to_string()];
+        let made = self.audit("run_delegate", Some(run.to_string()), made, about)?;
         let (delegation, outcome) = self.kernel.delegation_get(&self.caller, made.delegation.id).await?;
         Ok(Delegated { delegation, run: made.run, replayed: made.replayed, outcome })
     }

@@ -4,13 +4,12 @@
 //! notified through its inbox (`actor/inbox.rs`). So a refused delegation leaves nothing, and an accepted one is never
 //! lost.
 
-use std::collections::HashSet;
-
 use mainspring_api::Delegate;
 pub use mainspring_api::RunDelegations;
 use mainspring_core::{
-    AgentName, Block, Delegation, DelegationId, DelegationMode, DelegationResult, Mode, NewDelegation,
-    Policy, Refusal, RequestName, Run, RunId, RunLimits, RunOptions, RunStatus, SandboxProfile, Session,
+    AgentLimits, AgentName, Block, Delegation, DelegationId, DelegationMode, DelegationResult, GrantEffect,
+    GrantSource, KeyLists, Mode, NewDelegation, Policy, Refusal, RequestName, Run, RunId, RunLimits,
+    RunOptions, RunStatus, SandboxProfile, SandboxReach, Session, Visibility,
 };
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -18,9 +17,11 @@ use serde_json::{Value, json};
 use super::authority;
 use super::requests::{in_order, request_name};
 use super::runs::check_size;
-use super::{Accepted, Caller, Kernel, NewSession, RunRequest, SessionTarget, Shared, idempotency};
+use super::{
+    Accepted, AgentScope, Caller, Kernel, NewSession, RunRequest, SessionTarget, Shared, idempotency,
+};
 use crate::error::Error;
-use crate::policy::Verdict;
+use crate::policy::{Permissions, Rule, definition_rules};
 use crate::store::{DelegationsOf, SessionRef};
 
 mod result;
@@ -143,8 +144,12 @@ struct Bounds {
     folders: Option<Vec<String>>,
     /// The weakest sandbox.
     sandbox: Option<SandboxProfile>,
-    /// Rules that deny.
-    denied: Vec<String>,
+    /// The widest reach of confined agents.
+    reach: Option<SandboxReach>,
+    /// The rules of the run and of the runs above it.
+    rules: Vec<Vec<String>>,
+    /// The lists of the key that the run is charged to.
+    key: Option<Box<KeyLists>>,
 }
 
 /// An accepted delegation.
@@ -171,6 +176,14 @@ impl Kernel {
         let parent = self.run_readable(caller, parent).await?;
         let (agent, caller) = (caller, &caller.for_delegation(&parent)?);
         self.check_delegation(&request)?;
+        if agent.agent.is_some() && !request.session.new.rules.is_empty() {
+            return Err(Error::Forbidden("an agent sets no rules: leave out `rules`".into()));
+        }
+        if agent.agent.is_some() && request.session.new.visibility == Some(Visibility::Org) {
+            return Err(Error::Forbidden(
+                "an agent shows its work to nobody else: leave out `visibility`".into(),
+            ));
+        }
         let fingerprint = idempotency::fingerprint(&(parent.id, &request.in_order()));
         // A repeated request is not checked again: the checks might refuse now what they allowed then.
         let accepted = match self.run_replayed(caller, &request.name, Policy::Enqueue, fingerprint).await? {
@@ -249,7 +262,7 @@ impl Kernel {
     async fn check_parent(
         &self,
         parent: &Run,
-        defaults: RunLimits,
+        agent: AgentLimits,
         request: &DelegationRequest,
     ) -> Result<(), Error> {
         let status = parent.state.status();
@@ -261,7 +274,7 @@ impl Kernel {
         }
         let depth = self.shared.depth(parent).await? + 1;
         let wanted = request.max_depth.unwrap_or(DEFAULT_MAX_DEPTH);
-        let limit = parent.options.limits.or(defaults).max_depth.map_or(wanted, |limit| limit.min(wanted));
+        let limit = parent.options.limits.of_agent(agent).max_depth.map_or(wanted, |limit| limit.min(wanted));
         if depth > limit {
             return Err(Error::TooDeep { depth, limit });
         }
@@ -283,10 +296,10 @@ impl Kernel {
         child_run: RunId,
     ) -> Result<(RunRequest, ReservedShare), Error> {
         let home = self.session_get(caller, &SessionRef::Id(parent.session)).await?;
-        let parent_agent = home.agent_definition;
-        let parent_defaults = self.agent_limits(caller, &parent_agent).await?;
-        self.check_parent(parent, parent_defaults, request).await?;
-        let bounds = self.bounds_of(caller, parent, &parent_agent).await?;
+        let parent_agent = home.agent_definition.clone();
+        let parent_limits = self.agent_limits(caller, &parent_agent).await?;
+        self.check_parent(parent, parent_limits, request).await?;
+        let bounds = self.bounds_of(caller, parent, &home).await?;
         if bounds.sandbox == Some(SandboxProfile::ReadOnly) && request.run_mode == Mode::Act {
             return Err(Error::Forbidden(
                 "a run that may write nothing cannot let another act: delegate with the mode ask".into(),
@@ -298,32 +311,39 @@ impl Kernel {
             adapter: Some(given.adapter.as_ref().unwrap_or(&parent.adapter).clone()),
             cwd: given.cwd.clone().or(parent.options.cwd.clone()).or(home.cwd),
             agent_definition: given.agent_definition.clone().or_else(|| Some(parent_agent.clone())),
+            // Later runs of the child's session keep to the rules of the session that it was made in.
+            rules: home
+                .rules
+                .iter()
+                .chain(given.rules.iter().filter(|rule| !home.rules.contains(rule)))
+                .cloned()
+                .collect(),
             ..given.clone()
         };
-        let (adapter, agent) = match request.session.id {
+        let (adapter, agent, own_cwd) = match request.session.id {
             Some(id) => {
                 let child = self.session_get(caller, &SessionRef::Id(id)).await?;
-                (child.adapter, child.agent_definition)
+                (child.adapter, child.agent_definition, child.cwd)
             }
             None => (
                 given.adapter.as_ref().unwrap_or(&parent.adapter).clone(),
                 given.agent_definition.as_ref().unwrap_or(&parent_agent).clone(),
+                new.cwd.clone(),
             ),
         };
         let adapter = request.adapter.clone().unwrap_or(adapter);
         let keeps_limits = self.shared.adapter(&adapter)?.capabilities().keeps_limits;
-        // Only an adapter that enforces limits itself enforces those of an agent definition.
-        let defaults = match keeps_limits {
+        // Only an adapter that keeps limits itself keeps those of an agent definition.
+        let own = match keeps_limits {
             true => self.agent_limits(caller, &agent).await?,
-            false => RunLimits::default(),
+            false => AgentLimits::default(),
         };
         let wanted = Wanted {
-            limits: RunLimits { max_depth: request.max_depth, ..request.options.limits.or(defaults) },
-            parent_defaults,
+            limits: RunLimits { max_depth: request.max_depth, ..request.options.limits }.of_agent(own),
+            parent_agent: parent_limits,
             counts_steps: keeps_limits,
         };
         let share = self.shared.reserve_share(parent, child_run, &adapter, wanted).await?;
-        let new_cwd = new.cwd.clone();
         let child = RunRequest {
             session: SessionTarget { new, ..request.session.clone() },
             prompt: vec![Block::text(request.prompt())],
@@ -332,13 +352,15 @@ impl Kernel {
             options: RunOptions {
                 limits: share.limits,
                 // A child without a folder of its own works in that of its parent.
-                cwd: request.options.cwd.clone().or_else(|| match request.session.id {
-                    None if new_cwd.is_none() => bounds.folders.iter().flatten().next().cloned(),
-                    _ => None,
+                cwd: request.options.cwd.clone().or_else(|| match own_cwd {
+                    None => bounds.folders.iter().flatten().next().cloned(),
+                    Some(_) => None,
                 }),
                 folders: bounds.folders.clone(),
                 sandbox: bounds.sandbox,
-                denied: bounds.denied.clone(),
+                bounds: bounds.rules.clone(),
+                sandbox_reach: bounds.reach.clone(),
+                key: bounds.key.clone(),
                 ..request.options.clone()
             },
             policy: Policy::Enqueue,
@@ -350,8 +372,8 @@ impl Kernel {
     }
 
     /// The upper bound of what the agents of a run and of its children may do.
-    async fn bounds_of(&self, caller: &Caller, run: &Run, agent: &str) -> Result<Bounds, Error> {
-        let attempt = self.shared.store.attempts(run.id).await?.pop();
+    async fn bounds_of(&self, caller: &Caller, run: &Run, session: &Session) -> Result<Bounds, Error> {
+        let attempt = self.shared.store.attempts(run.id).await?.intact()?.pop();
         let adapter = attempt.as_ref().map_or(&run.adapter, |attempt| &attempt.adapter);
         let confined = attempt.as_ref().and_then(|attempt| attempt.sandbox.as_ref());
         let own = &run.options;
@@ -362,38 +384,56 @@ impl Kernel {
             (profile, inherited) => profile.or(inherited),
         };
         let folder = confined.and_then(|sandbox| sandbox.folder.clone());
-        let mut denied = own.denied.clone();
-        let rules = self.shared.adapter(adapter)?;
-        let rules = rules.rules().iter().filter(|rule| rule.verdict == Verdict::Deny);
-        denied.extend(rules.map(ToString::to_string));
-        denied.extend(self.denied_tools(caller, agent).await?);
-        let mut known = HashSet::new();
-        denied.retain(|rule| known.insert(rule.clone()));
+        let reach = confined.and_then(|sandbox| sandbox.reach.clone()).map(|mut reach| {
+            // The working folder of the parent is in the reach of its children, too.
+            reach.writable.extend(folder.clone());
+            reach
+        });
+        let layers = self.shared.layers(session, run, adapter);
+        let definition = self.definition_rules(caller, &session.agent_definition).await?;
+        let mut otherwise = self.shared.adapter(adapter)?.otherwise();
+        if otherwise == Permissions::Legacy.as_rules() && !self.is_granted_everything(run).await? {
+            // The grant was revoked, or the run was limited by its own parent: it asks.
+            otherwise = Permissions::Ask.as_rules();
+        }
         Ok(Bounds {
             folders: folder.map(|folder| vec![folder]).or_else(|| own.folders.clone()),
             sandbox,
-            denied,
+            reach: reach.or_else(|| own.sandbox_reach.clone()),
+            rules: layers.of_children(definition, &otherwise),
+            key: own.key.clone(),
         })
     }
 
-    /// The rules against the tools that an agent definition denies.
-    async fn denied_tools(&self, caller: &Caller, agent: &str) -> Result<Vec<String>, Error> {
+    /// True while the grant of everything that the permissions `legacy` give a run is in force.
+    async fn is_granted_everything(&self, run: &Run) -> Result<bool, Error> {
+        let grants = self.shared.grants_in_force(run.session, run.id).await?;
+        Ok(grants.iter().any(|grant| {
+            grant.run == Some(run.id)
+                && grant.effect == GrantEffect::Allow
+                && grant.source == GrantSource::LegacyDefault
+        }))
+    }
+
+    /// The rules of an agent definition about its tools.
+    async fn definition_rules(&self, caller: &Caller, agent: &str) -> Result<Vec<Rule>, Error> {
         let Ok(name) = agent.parse::<AgentName>() else { return Ok(vec![]) };
         match self.agent_get(caller, &name).await {
-            Ok(agent) => {
-                Ok(agent.definition.deny.iter().map(|tool| format!("deny tool call {tool}")).collect())
-            }
+            Ok(agent) => Ok(definition_rules(&agent.definition.deny, &agent.definition.approve)),
             Err(Error::NotFound { .. }) => Ok(vec![]),
             Err(error) => Err(error),
         }
     }
 
     /// The limits of an agent definition; none if there is no such definition.
-    async fn agent_limits(&self, caller: &Caller, name: &str) -> Result<RunLimits, Error> {
-        let Ok(name) = name.parse::<AgentName>() else { return Ok(RunLimits::default()) };
+    async fn agent_limits(&self, caller: &Caller, name: &str) -> Result<AgentLimits, Error> {
+        let Ok(name) = name.parse::<AgentName>() else { return Ok(AgentLimits::default()) };
         match self.agent_get(caller, &name).await {
-            Ok(agent) => Ok(agent.definition.limits),
-            Err(Error::NotFound { .. }) => Ok(RunLimits::default()),
+            Ok(agent) => {
+                let is_ceiling = agent.scope == AgentScope::Shared;
+                Ok(AgentLimits { limits: agent.definition.limits, is_ceiling })
+            }
+            Err(Error::NotFound { .. }) => Ok(AgentLimits::default()),
             Err(error) => Err(error),
         }
     }

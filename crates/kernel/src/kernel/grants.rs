@@ -38,14 +38,26 @@ impl Kernel {
             Some(session) => self.session_get(caller, &SessionRef::Id(session)).await?.owner,
             None => caller.owner.clone(),
         };
-        let page = GrantPage {
+        let mut page = GrantPage {
             owner,
             session: query.session,
             in_force_at: query.in_force.then(|| self.shared.clock.now()),
             before: query.before,
             limit: self.page(query.limit)?,
         };
-        self.shared.with_parents(self.shared.store.grant_page(&page).await?).await
+        let mut found = vec![];
+        loop {
+            let grants = self.shared.store.grant_page(&page).await?;
+            let is_last = grants.len() < page.limit;
+            page.before = grants.last().map(|last| (last.created_at, last.id));
+            let grants = self.shared.with_parents(grants).await?;
+            // The store does not know which grants rest on a revoked one.
+            found.extend(grants.into_iter().filter(|grant| !query.in_force || grant.revoked_at.is_none()));
+            if is_last || found.len() >= page.limit {
+                found.truncate(page.limit);
+                return Ok(found);
+            }
+        }
     }
 
     /// Revokes a grant at once. Revoking it again changes nothing.
@@ -67,8 +79,19 @@ impl Shared {
         Ok(self.broken_parent(grant, now).await?.is_none())
     }
 
-    /// Finds the nearest grant that `grant` depends on and that is not in force any more. Returns when and by whom it
-    /// was ended.
+    /// The grants that hold for a run now: neither revoked nor expired, nor resting on such a grant of a parent.
+    pub(crate) async fn grants_in_force(&self, session: SessionId, run: RunId) -> Result<Vec<Grant>, Error> {
+        let now = self.clock.now();
+        let mut all = vec![];
+        for grant in self.store.grants(session, run).await? {
+            if grant.holds_at(now) && self.rests_on_force(&grant, now).await? {
+                all.push(grant);
+            }
+        }
+        Ok(all)
+    }
+
+    /// The nearest grant below `grant` that is not in force any more: when that ended, and who ended it.
     async fn broken_parent(
         &self,
         grant: &Grant,

@@ -7,7 +7,8 @@ use std::fmt;
 use std::path::Path;
 
 use mainspring_core::limits::check_text;
-use mainspring_core::{AccessRole, ApiKey, KeyId, Time};
+use mainspring_core::{AccessRole, ApiKey, Cost, KeyId, KeyLists, Time};
+use secrecy::zeroize::Zeroizing;
 use serde::Serialize;
 use subtle::ConstantTimeEq;
 
@@ -15,8 +16,11 @@ use super::runs::{PATH_MAX_BYTES, check_size};
 use super::{Caller, Kernel};
 use crate::error::Error;
 use crate::folders::are_within;
+use crate::names::check_new_name;
 use crate::store::{KeyPage, KeyRef, Request, StoreError, Unique};
 
+/// Maximum number of names on a list of a key.
+const MAX_LISTED: usize = 256;
 /// Maximum number of folders of a key.
 const MAX_FOLDERS: usize = 64;
 /// Pause before a key whose state could not be read is checked again.
@@ -39,6 +43,18 @@ pub struct NewKey {
     /// others but those that are configured for an adapter.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub folders: Option<Vec<String>>,
+    /// Adapters that the key's holder may use; those of the caller if not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub adapters: Option<Vec<String>>,
+    /// Models and model profiles that the key's holder may use; those of the caller if not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub models: Option<Vec<String>>,
+    /// Tools that agents of the key's holder may call; those of the caller if not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tools: Option<Vec<String>>,
+    /// Cost that the key's runs may have in a day of UTC; any if not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub spend_per_day: Option<Cost>,
 }
 
 /// Selects keys to list.
@@ -50,9 +66,10 @@ pub struct KeyQuery {
     pub limit: Option<usize>,
 }
 
-/// The secret of an API key. It is returned once and never stored, and its `Debug` form hides it.
+/// The secret of an API key. It is returned once and never stored, its `Debug` form hides it, and its memory is erased when
+/// it is dropped.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Secret(String);
+pub struct Secret(Zeroizing<String>);
 
 impl Secret {
     /// Prefix of every secret, so that leaked secrets can be recognised.
@@ -113,50 +130,73 @@ impl Kernel {
     /// Makes a key that is not stored yet, if `caller` may make it.
     async fn key_new(&self, caller: &Caller, new: NewKey) -> Result<(ApiKey, Secret), Error> {
         let now = self.shared.clock.now();
-        let NewKey { name, owner, org, role, expires_at, folders } = new;
+        let NewKey { name, owner, org, role, expires_at, folders, .. } = new;
         let (owner, org) =
             (owner.unwrap_or_else(|| caller.owner.clone()), org.or_else(|| caller.org.clone()));
         check_text("a key's name", &name)?;
-        check_text("an owner", &owner)?;
-        org.as_deref().map_or(Ok(()), |org| check_text("an org", org))?;
+        self.check_owner_name(&owner).await?;
+        self.check_org_name(org.as_deref()).await?;
         if expires_at.is_some_and(|end| end <= now) {
             return Err(Error::Invalid("a key must expire in the future, or not at all".into()));
         }
         // A key is limited like the key that makes it.
         let folders = folders.or_else(|| caller.folders.clone());
         check_folders(caller, folders.as_deref())?;
-        self.check_key_owner(caller, &owner, org.as_deref()).await?;
-        let secret = Secret(format!("{}{}", Secret::PREFIX, self.shared.ids.secret()));
         let id = self.shared.ids.key();
-        let hash = hash(secret.reveal());
-        Ok((
-            ApiKey {
-                id,
-                name,
-                owner,
-                org,
-                role,
-                hash,
-                created_at: now,
-                expires_at,
-                revoked_at: None,
-                folders,
+        let KeyLists { adapters, models, tools, spend_per_day, .. } = lists_of(
+            caller,
+            KeyLists {
+                key_id: id,
+                adapters: new.adapters,
+                models: new.models,
+                tools: new.tools,
+                spend_per_day: new.spend_per_day,
             },
-            secret,
-        ))
+        )?;
+        self.claim_key_owner(caller, &owner, org.as_deref()).await?;
+        let random = Zeroizing::new(self.shared.ids.secret());
+        let secret = Secret(Zeroizing::new(format!("{}{}", Secret::PREFIX, *random)));
+        let hash = hash(secret.reveal());
+        let key = ApiKey {
+            id,
+            name,
+            owner,
+            org,
+            role,
+            hash,
+            created_at: now,
+            expires_at,
+            revoked_at: None,
+            folders,
+            adapters,
+            models,
+            tools,
+            spend_per_day,
+        };
+        Ok((key, secret))
     }
 
-    /// Refuses an org's admin that makes a key for another org, or for an owner that also has sessions or keys outside
-    /// the org: the key would give access to those too.
-    async fn check_key_owner(&self, caller: &Caller, owner: &str, org: Option<&str>) -> Result<(), Error> {
+    /// Claims the owner of a new key for the key's org, unless it belongs to one.
+    ///
+    /// Refuses an org's admin that makes a key for another org, or for an owner that another org has made, or that also
+    /// has sessions or keys outside the org: the key would give access to those too.
+    async fn claim_key_owner(&self, caller: &Caller, owner: &str, org: Option<&str>) -> Result<(), Error> {
+        let (store, now) = (&self.shared.store, self.shared.clock.now());
         let Some(own) = caller.org.as_deref() else {
+            store.owner_claim(owner, org, now).await?;
             return Ok(());
         };
         if org != Some(own) {
             return Err(Error::Forbidden(format!("an admin of the org {own:?} makes keys of that org only")));
         }
+        if owner == caller.owner {
+            return Ok(());
+        }
         let is_host = self.shared.options.owner.as_deref() == Some(owner);
-        if owner == caller.owner || !(is_host || self.shared.store.owner_outside_org(owner, own).await?) {
+        if !is_host
+            && !store.owner_outside_org(owner, own).await?
+            && store.owner_claim(owner, Some(own), now).await?
+        {
             return Ok(());
         }
         let remedy = "choose another owner, or let an admin without an org make the key";
@@ -193,17 +233,57 @@ impl Kernel {
         // Looked up by hash and compared in constant time, so that timing reveals nothing about secrets.
         let valid =
             found.filter(|key| bool::from(key.hash.ct_eq(&hash)) && key.is_valid(self.shared.clock.now()));
-        Ok(valid.map(|ApiKey { id, owner, org, role, folders, .. }| {
+        Ok(valid.map(|key| {
+            let lists = key.lists().map(Box::new);
+            let ApiKey { id, owner, org, role, folders, .. } = key;
             let is_host = self.shared.options.owner.as_deref() == Some(owner.as_str());
             let folders = folders.or_else(|| (!is_host).then(Vec::new));
-            Caller { owner, org, role, key: Some(id), agent: None, folders }
+            Caller { owner, org, role, key: Some(id), agent: None, folders, lists, token_ends: None }
         }))
     }
 
-    /// Waits until the caller's key is expired or revoked; forever if the caller used no key.
+    /// Makes `owner` belong to `org`, or to none, unless it belongs to one already; refused if that is another one.
+    pub async fn owner_claim(&self, owner: &str, org: Option<&str>) -> Result<(), Error> {
+        if self.shared.store.owner_claim(owner, org, self.shared.clock.now()).await? {
+            return Ok(());
+        }
+        let place = org.map_or("no org".to_owned(), |org| format!("the org {org:?}"));
+        Err(Error::Forbidden(format!(
+            "the owner {owner:?} does not belong to {place}: it was first used elsewhere"
+        )))
+    }
+
+    /// Refuses the name of an owner that could be taken for another one, unless the owner exists already.
+    pub async fn check_owner_name(&self, owner: &str) -> Result<(), Error> {
+        check_text("an owner", owner)?;
+        match check_new_name("an owner", owner) {
+            Err(_) if self.shared.store.owner_known(owner).await? => Ok(()),
+            checked => checked,
+        }
+    }
+
+    /// Refuses the name of an org that could be taken for another one, unless the org exists already.
+    pub async fn check_org_name(&self, org: Option<&str>) -> Result<(), Error> {
+        let Some(org) = org else { return Ok(()) };
+        check_text("an org", org)?;
+        match check_new_name("an org", org) {
+            Err(_) if self.shared.store.org_known(org).await? => Ok(()),
+            checked => checked,
+        }
+    }
+
+    /// True for the owner of this process itself.
+    pub fn is_own_owner(&self, owner: &str) -> bool {
+        self.shared.options.owner.as_deref() == Some(owner)
+    }
+
+    /// Waits until the caller's key or token is expired or revoked; forever if the caller used none.
     pub async fn key_ended(&self, caller: &Caller) {
         let Some(key) = caller.key else {
-            return std::future::pending().await;
+            return match caller.token_ends {
+                Some(end) => self.shared.clock.sleep_until(end).await,
+                None => std::future::pending().await,
+            };
         };
         let mut revoked = self.shared.keys_revoked.subscribe();
         let clock = &self.shared.clock;
@@ -268,6 +348,30 @@ fn check_folders(caller: &Caller, folders: Option<&[String]>) -> Result<(), Erro
         }
         _ => Ok(()),
     }
+}
+
+/// The lists of a new key: those that are given, else those of the caller. Refuses lists with more than the caller has.
+fn lists_of(caller: &Caller, given: KeyLists) -> Result<KeyLists, Error> {
+    for list in [&given.adapters, &given.models, &given.tools].into_iter().flatten() {
+        if list.len() > MAX_LISTED {
+            return Err(Error::Invalid(format!("a list of a key has at most {MAX_LISTED} names")));
+        }
+        list.iter().try_for_each(|name| check_text("a name on a list of a key", name))?;
+    }
+    let Some(own) = &caller.lists else { return Ok(given) };
+    if own.spend_per_day.is_some() {
+        // The spend of each key is counted apart, so another key would be a second allowance.
+        return Err(Error::Forbidden(
+            "a key with a spend per day makes no keys: use an admin's key without one".into(),
+        ));
+    }
+    own.check_within(&given)?;
+    Ok(KeyLists {
+        adapters: given.adapters.or_else(|| own.adapters.clone()),
+        models: given.models.or_else(|| own.models.clone()),
+        tools: given.tools.or_else(|| own.tools.clone()),
+        ..given
+    })
 }
 
 pub(super) fn hash(secret: &str) -> [u8; 32] {

@@ -9,7 +9,7 @@ use mainspring_core::{AuthMethod, Failure, Run, RunChange, RunId, SessionId, Tim
 use parking_lot::Mutex;
 
 use super::{Caller, Kernel};
-use crate::actor::Command;
+use crate::actor::{Command, Retry};
 use crate::error::Error;
 
 /// A run that failed longer ago than this does not continue by itself after a login.
@@ -75,11 +75,10 @@ impl Kernel {
         Ok(self.shared.adapter(adapter)?.login().map(|login| login.methods()).unwrap_or_default())
     }
 
-    /// Authenticates an adapter's runtime and waits until that is done, possibly for a person. Needs an admin, since
-    /// the login holds for everybody who uses the adapter. Runs that just failed because the login was required
-    /// continue.
+    /// Authenticates an adapter's runtime and waits until that is done, possibly for a person. Needs an admin
+    /// without an org, since the login holds for everybody who uses the adapter. Runs that just failed for want of the login go on.
     pub async fn login_create(&self, caller: &Caller, adapter: &str, method: &str) -> Result<(), Error> {
-        caller.check_admin()?;
+        caller.check_server_admin()?;
         let login = self.shared.adapter(adapter)?.login();
         let login = login
             .ok_or_else(|| Error::Unsupported { adapter: adapter.to_owned(), what: "be authenticated" })?;
@@ -87,7 +86,7 @@ impl Kernel {
         let done = login.authenticate(method).await;
         done.map_err(|failure| Error::LoginFailed { adapter: adapter.to_owned(), why: failure.message })?;
         for (session, run) in self.shared.logins.succeeded(adapter, self.shared.clock.now()) {
-            let retry = |reply| Command::Retry(run, Box::default(), reply);
+            let retry = |reply| Command::Retry(run, Box::<Retry>::default(), reply);
             if let Err(error) = self.shared.call(session, retry).await {
                 // The session has gone on with another run, or a caller was faster.
                 tracing::info!(%error, %run, "a run does not go on after the login");

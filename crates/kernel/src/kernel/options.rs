@@ -1,20 +1,27 @@
 //! Settings of a kernel.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use mainspring_core::{Fallback, Limits, NodeId};
+use mainspring_core::{Fallback, Limits, NodeId, OwnerQuotas, Quotas};
 
 use crate::agents::{Catalog, NoCatalog};
+use crate::audit::Audit;
+use crate::policy::ServerRules;
 
 /// Settings of a kernel.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Limits on sizes and counts.
     pub limits: Limits,
-    /// The owner that this process itself acts for. Admins of an org cannot make keys for that owner.
+    /// The owner that this process itself acts for. Admins of an org cannot make keys for that owner. All other owners
+    /// leave room for others in the queue, among the workers and in the pools of the HTTP API.
     pub owner: Option<String>,
+    /// The limits of every owner.
+    pub quotas: Quotas,
+    /// The limits that differ for single owners.
+    pub owner_quotas: BTreeMap<String, OwnerQuotas>,
     /// The adapter of sessions that name none.
     pub adapter: String,
     /// Attempts that may execute at once.
@@ -38,6 +45,8 @@ pub struct Options {
     pub node: Option<NodeId>,
     /// Folder for the bytes of artifacts, used by this kernel alone. Without one, artifacts are refused.
     pub artifacts: Option<PathBuf>,
+    /// The audit log; `None` to keep none.
+    pub audit: Option<Arc<Audit>>,
     /// Shared agent definitions and models of the runtime.
     pub agents: Arc<dyn Catalog>,
     /// The state directory, in which no agent may work.
@@ -47,6 +56,8 @@ pub struct Options {
     /// The default folders of runs, by adapter, where no operator has chosen one. A caller that is limited to folders
     /// may use a default folder only if it is allowed.
     pub default_folders: HashMap<String, PathBuf>,
+    /// The rules about what agents may do, besides those of adapters, agent definitions and sessions.
+    pub rules: ServerRules,
     /// True to give untitled sessions a title after their first completed turn.
     pub auto_title: bool,
     /// False for a kernel that executes nothing: queued runs stay queued.
@@ -58,6 +69,8 @@ impl Default for Options {
         Self {
             limits: Limits::default(),
             owner: None,
+            quotas: Quotas::default(),
+            owner_quotas: BTreeMap::new(),
             adapter: "script".into(),
             max_workers: 8,
             adapter_workers: HashMap::new(),
@@ -69,8 +82,10 @@ impl Default for Options {
             on_orphan: OnOrphan::Leave,
             node: None,
             artifacts: None,
+            audit: None,
             agents: Arc::new(NoCatalog),
             state_dir: None,
+            rules: ServerRules::default(),
             adapter_folders: HashMap::new(),
             default_folders: HashMap::new(),
             auto_title: true,

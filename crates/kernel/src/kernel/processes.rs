@@ -33,7 +33,7 @@ impl Kernel {
 
     /// The attempts of a run, each with its adapter.
     async fn attempts_of(&self, run: RunId) -> Result<Vec<(String, AttemptId)>, Error> {
-        let attempts = self.shared.store.attempts(run).await?;
+        let attempts = self.shared.store.attempts(run).await?.intact()?;
         Ok(attempts.into_iter().map(|attempt| (attempt.adapter, attempt.id)).collect())
     }
 }

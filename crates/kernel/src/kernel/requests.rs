@@ -59,6 +59,9 @@ pub struct NewSession {
     /// Options for the model's provider.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model_options: Option<Map<String, Value>>,
+    /// Rules about what the session's agents may do.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub rules: Vec<String>,
 }
 
 impl From<mainspring_api::SessionTarget> for SessionTarget {
@@ -80,6 +83,7 @@ impl From<mainspring_api::SessionTarget> for SessionTarget {
                 model: target.model,
                 system_prompt: target.system_prompt,
                 model_options: target.model_options,
+                rules: target.rules,
             },
         }
     }
@@ -253,6 +257,8 @@ pub struct SessionPatch {
     pub cwd: Option<Option<String>>,
     /// The caller's own data, an object; replaces all of it.
     pub metadata: Option<Value>,
+    /// Rules about what the session's agents may do; replaces all of them.
+    pub rules: Option<Vec<String>>,
     /// Apply the patch only if the session has this version.
     pub version: Option<u64>,
 }

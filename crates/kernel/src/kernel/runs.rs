@@ -3,8 +3,8 @@
 use mainspring_core::limits::check_text;
 use mainspring_core::tool::check_client_tools;
 use mainspring_core::{
-    Attempt, AttemptId, Block, Cursor, Event, Mode, NewDelegation, Place, Policy, Position, RequestName, Run,
-    RunChange, RunId, RunOptions, SessionId, Step,
+    Attempt, AttemptId, Block, Cursor, Event, Mode, NewDelegation, Place, Policy, Position, RequestName,
+    Rows, Run, RunChange, RunId, RunOptions, RunStatus, SessionId, Step,
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -14,7 +14,7 @@ use super::idempotency;
 use super::requests::in_order;
 use super::sessions::check_target;
 use super::{Accept, Accepted, Caller, CancelOutcome, Kernel, RunQuery, RunRequest, SessionTarget};
-use crate::actor::Command;
+use crate::actor::{Command, Retry};
 use crate::error::{CreateError, Error};
 use crate::store::{Request, RunPage, SessionRef, Unique};
 
@@ -65,6 +65,11 @@ impl Kernel {
         fingerprint: [u8; 16],
         delegation: Option<&NewDelegation>,
     ) -> Result<Accepted, Error> {
+        self.shared.check_storage(&caller.owner, prompt_size(&request.prompt) as u64, 0).await?;
+        self.shared.check_spend(caller.lists.as_deref()).await?;
+        if request.options.key != caller.lists {
+            self.shared.check_spend(request.options.key.as_deref()).await?;
+        }
         loop {
             let id = match request.session.id.filter(|id| self.shared.is_live(*id)) {
                 // The actor checks the owner.
@@ -171,15 +176,20 @@ impl Kernel {
         self.shared.with_final_text(self.run_readable(caller, run).await?).await
     }
 
+    /// Gets the status of a run. Needs no message, so that a damaged one is not in the way.
+    pub async fn run_status(&self, caller: &Caller, run: RunId) -> Result<RunStatus, Error> {
+        Ok(self.run_readable(caller, run).await?.state.status())
+    }
+
     /// Gets the row of a run that the caller may read.
     pub(super) async fn run_readable(&self, caller: &Caller, run: RunId) -> Result<Run, Error> {
         let not_found = || Error::not_found("run", run);
-        let found = self.shared.store.run_get(run).await?.ok_or_else(not_found)?;
+        let found = self.shared.run_find(run).await?.ok_or_else(not_found)?;
         if found.owner == caller.owner {
             return Ok(found);
         }
         let by = SessionRef::Id(found.session);
-        let session = self.shared.store.session_find(&caller.owner, &by).await?;
+        let session = self.shared.session_find(&caller.owner, &by).await?;
         session.filter(|session| caller.may_read(session)).map(|_| found).ok_or_else(not_found)
     }
 
@@ -191,7 +201,7 @@ impl Kernel {
     }
 
     /// Lists the attempts of a run, oldest first.
-    pub async fn run_attempts(&self, caller: &Caller, run: RunId) -> Result<Vec<Attempt>, Error> {
+    pub async fn run_attempts(&self, caller: &Caller, run: RunId) -> Result<Rows<Attempt>, Error> {
         self.run_readable(caller, run).await?;
         Ok(self.shared.store.attempts(run).await?)
     }
@@ -199,11 +209,7 @@ impl Kernel {
     /// Gets an attempt of a run that the caller may read.
     pub async fn attempt_get(&self, caller: &Caller, attempt: AttemptId) -> Result<Attempt, Error> {
         let not_found = || Error::not_found("attempt", attempt);
-        let found = {
-            // The store scans for it. One scan at a time leaves the other readers of the store to other requests.
-            let _guard = self.shared.attempt_search.lock().await;
-            self.shared.store.attempt_get(attempt).await?.ok_or_else(not_found)?
-        };
+        let found = self.shared.store.attempt_get(attempt).await?.ok_or_else(not_found)?;
         match self.run_readable(caller, found.run).await {
             Ok(_) => Ok(found),
             // The message must not reveal the run of another owner's attempt.
@@ -213,13 +219,13 @@ impl Kernel {
     }
 
     /// Lists the model calls of a run, oldest first: prompt, result and usage of each.
-    pub async fn run_steps(&self, caller: &Caller, run: RunId) -> Result<Vec<Step>, Error> {
+    pub async fn run_steps(&self, caller: &Caller, run: RunId) -> Result<Rows<Step>, Error> {
         self.run_readable(caller, run).await?;
         Ok(self.shared.store.steps(run).await?)
     }
 
     /// Lists runs, newest first.
-    pub async fn run_list(&self, caller: &Caller, query: RunQuery) -> Result<Vec<Run>, Error> {
+    pub async fn run_list(&self, caller: &Caller, query: RunQuery) -> Result<Rows<Run>, Error> {
         let owner = match query.session {
             // The session may belong to another owner of the caller's org.
             Some(session) => self.session_get(caller, &SessionRef::Id(session)).await?.owner,
@@ -254,7 +260,8 @@ impl Kernel {
     /// event.
     pub async fn run_cancel(&self, caller: &Caller, run: RunId) -> Result<CancelOutcome, Error> {
         let session = self.run_for_change(&caller.as_owner(), run).await?;
-        self.authorize(caller, authority::CANCEL, &run.to_string()).await?;
+        // Boxed to keep the futures of callers that are no agents small.
+        Box::pin(self.authorize(caller, authority::CANCEL, &run.to_string())).await?;
         self.shared.call(session, |reply| Command::Cancel(run, reply)).await
     }
 
@@ -270,7 +277,9 @@ impl Kernel {
             let folders = caller.folders.as_deref();
             self.shared.check_run_folder(adapter, known.options.cwd.as_deref(), folders)?;
         }
-        self.shared.call(session, |reply| Command::Retry(run, Box::new(change), reply)).await
+        self.shared.check_spend(caller.lists.as_deref()).await?;
+        let retry = Retry { change, key: caller.lists.clone() };
+        self.shared.call(session, |reply| Command::Retry(run, Box::new(retry), reply)).await
     }
 
     pub(super) fn check_adapter(&self, name: &str) -> Result<(), Error> {
@@ -303,12 +312,7 @@ impl Kernel {
         if request.policy == Policy::Steer && request.place.is_branch() {
             return Err(Error::Invalid("a branch cannot join a run".into()));
         }
-        let size = request
-            .prompt
-            .iter()
-            .map(|block| if let Block::Text { text } = block { text.len() } else { 64 })
-            .sum();
-        check_size("the prompt", size, self.shared.options.limits.prompt_bytes)?;
+        check_size("the prompt", prompt_size(&request.prompt), self.shared.options.limits.prompt_bytes)?;
         self.check_options(&request.options)
     }
 
@@ -329,11 +333,15 @@ impl Kernel {
     }
 }
 
-/// The options of a request, with the folders to which its agents are limited: those of the parent run or of the caller.
+/// The options of a request, with the folders and the lists to which its agents are limited: those of the parent run or of
+/// the caller.
 fn limited_options(caller: &Caller, request: &RunRequest) -> RunOptions {
     let mut options = request.options.clone();
     if options.folders.is_none() {
         options.folders.clone_from(&caller.folders);
+    }
+    if options.key.is_none() {
+        options.key.clone_from(&caller.lists);
     }
     options
 }
@@ -384,6 +392,11 @@ fn fingerprint(request: &RunRequest) -> [u8; 16] {
         policy: request.policy,
     };
     idempotency::fingerprint(&asked)
+}
+
+/// The size of a prompt in bytes, with a fixed amount for an attachment.
+fn prompt_size(prompt: &[Block]) -> usize {
+    prompt.iter().map(|block| if let Block::Text { text } = block { text.len() } else { 64 }).sum()
 }
 
 /// Longest path, as on Linux.

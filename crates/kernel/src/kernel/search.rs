@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use mainspring_core::{MessageId, Role, SessionId, Time};
+use mainspring_core::{Damage, MessageId, Role, Rows, SessionId, Time};
 use serde::Serialize;
 
 use super::{Caller, Kernel};
@@ -61,6 +61,8 @@ pub struct SearchResult {
     pub hits: Vec<SearchHit>,
     /// The `before` of the next page, if there may be one.
     pub next: Option<SearchPosition>,
+    /// Damaged sessions and messages between the hits, which may match.
+    pub damaged: Vec<Damage>,
 }
 
 /// One search result: a session title or a message.
@@ -104,27 +106,31 @@ impl Kernel {
             Some(SearchPosition::Title(at, session)) => {
                 store.search_titles(owner, &query, Some((at, session)), limit).await?
             }
-            Some(SearchPosition::Message(_)) => vec![],
+            Some(SearchPosition::Message(_)) => Rows::from(vec![]),
         };
         let before = match search.before {
             Some(SearchPosition::Message(arrival)) => Some(arrival),
             _ => None,
         };
         let messages = match limit - titles.len() {
-            0 => vec![],
+            0 => Rows::from(vec![]),
             room => store.search_messages(owner, &query, before, room).await?,
         };
         let last_title = titles.last().map(|last| SearchPosition::Title(last.last_activity_at, last.id));
         let last = messages.last().map(|last| SearchPosition::Message(last.arrival)).or(last_title);
         let next = last.filter(|_| titles.len() + messages.len() == limit);
-        let mut hits = vec![];
-        for session in titles {
+        let (mut hits, mut damaged) = (vec![], titles.damaged);
+        let after_titles = |damage: Damage| Damage { index: damage.index + titles.items.len(), ..damage };
+        damaged.extend(messages.damaged.into_iter().map(after_titles));
+        for session in titles.items {
             let snippet = session.title.clone().unwrap_or_default();
             hits.push(SearchHit { session_id: session.id, title: session.title, message: None, snippet });
         }
-        hits.extend(messages.into_iter().map(|found| {
+        for found in messages.items {
+            // A page of long messages takes long: others are served in between.
+            tokio::task::yield_now().await;
             let message = &found.message;
-            SearchHit {
+            hits.push(SearchHit {
                 session_id: found.session,
                 title: found.title,
                 message: Some(MessageHit {
@@ -133,8 +139,8 @@ impl Kernel {
                     created_at: message.created_at,
                 }),
                 snippet: query.snippet(&searchable_text(&message.content)),
-            }
-        }));
-        Ok(SearchResult { hits, next })
+            });
+        }
+        Ok(SearchResult { hits, next, damaged })
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use mainspring_api::Page;
 use mainspring_core::limits::{check_key, check_text};
 use mainspring_core::{
-    Cursor, Event, Message, Position, Refusal, Run, RunOptions, Session, SessionChange, SessionId,
+    Cursor, Event, Message, Position, Refusal, Rows, Run, RunOptions, Session, SessionChange, SessionId,
     SessionStatus, TitleSource, Visibility, session,
 };
 use serde_json::{Map, Value};
@@ -14,10 +14,12 @@ use tokio::sync::oneshot;
 use super::runs::{check_size, json_size};
 use super::{
     Adopted, Caller, Deleted, Kernel, NewSession, Opening, Scope, SessionPatch, SessionQuery, SessionTarget,
+    Shared,
 };
 use crate::actor::{Command, SessionSeed};
 use crate::error::{CreateError, Error};
 use crate::folders::check_folder_usable;
+use crate::policy::check_session_rules;
 use crate::store::{Request, SessionPage, SessionRef, SessionsOf, Unique};
 
 /// Handling of a request for a new session whose name is taken.
@@ -81,7 +83,12 @@ impl Kernel {
                 self.shared.check_folder(adapter, adopted.cwd.as_deref(), caller.folders.as_deref())?;
                 check_folder_usable(adopted.cwd.as_deref())?;
             }
-            self.shared.check_defaults(&session.adapter, &session.run_defaults())?;
+            let (lists, defaults) = (caller.lists.as_deref(), session.run_defaults());
+            Shared::check_listed_defaults(lists, Some(&session.adapter), &defaults)?;
+            adopted.map_or(Ok(()), |(adapter, _)| {
+                Shared::check_listed_defaults(lists, Some(adapter), &defaults)
+            })?;
+            self.shared.check_defaults(&session.adapter, &defaults)?;
             let id = session.id;
             let request = request.clone().map(|request| Request { answer: id.to_string(), ..request });
             self.shared.start_new_actor(session).await?;
@@ -103,7 +110,7 @@ impl Kernel {
 
     /// Gets a session that the caller may read.
     pub async fn session_get(&self, caller: &Caller, by: &SessionRef) -> Result<Session, Error> {
-        let found = self.shared.store.session_find(&caller.owner, by).await?;
+        let found = self.shared.session_find(&caller.owner, by).await?;
         let readable = found.filter(|session| caller.may_read(session));
         readable.ok_or_else(|| Error::not_found("session", name_of(by)))
     }
@@ -124,7 +131,7 @@ impl Kernel {
         &self,
         caller: &Caller,
         query: SessionQuery,
-    ) -> Result<Vec<(Session, Option<Run>)>, Error> {
+    ) -> Result<Rows<(Session, Option<Run>)>, Error> {
         let of = match (query.scope, &caller.org) {
             (Scope::Own, _) => SessionsOf::Owner(caller.owner.clone()),
             (Scope::Org, Some(org)) => SessionsOf::Org(org.clone()),
@@ -167,6 +174,7 @@ impl Kernel {
         if defaults != RunOptions::default() {
             let known = self.session_get(caller, by).await?;
             caller.check_changes(&known)?;
+            Shared::check_listed_defaults(caller.lists.as_deref(), None, &defaults)?;
             self.shared.check_defaults(&known.adapter, &defaults)?;
         }
         self.session_change(caller, by, commands, patch.version).await
@@ -181,6 +189,7 @@ impl Kernel {
             title.map(|title| title.map(|title| title.trim().to_owned()).filter(|title| !title.is_empty()));
         check_title(self, title.iter().flatten().next().map(String::as_str))?;
         check_metadata(self, patch.metadata.as_ref())?;
+        check_session_rules(patch.rules.as_deref().unwrap_or_default())?;
         let changes = [
             title.map(|title| SessionChange::Title { title, source: TitleSource::Manual }),
             patch.pinned.map(|pinned| SessionChange::Pinned { pinned }),
@@ -191,6 +200,7 @@ impl Kernel {
             model_options.map(|model_options| SessionChange::ModelOptions { model_options }),
             cwd.map(|cwd| SessionChange::Cwd { cwd }),
             patch.metadata.clone().map(|metadata| SessionChange::Metadata { metadata }),
+            patch.rules.clone().map(|rules| SessionChange::Rules { rules }),
         ];
         Ok(changes.into_iter().flatten().collect())
     }
@@ -249,7 +259,7 @@ impl Kernel {
         self.shared.call(session.id, |reply| Command::Session(commands, version, reply)).await
     }
 
-    /// Lists the last messages of the active path above depth `before`, root first.
+    /// Lists the last messages of the active path above depth `before`, root first. Fails if one of them is damaged.
     pub async fn session_path(
         &self,
         caller: &Caller,
@@ -257,7 +267,7 @@ impl Kernel {
         before: Option<u32>,
         limit: Option<usize>,
     ) -> Result<Vec<Arc<Message>>, Error> {
-        Ok(self.session_path_page(caller, by, before, limit).await?.items)
+        Ok(self.session_path_page(caller, by, before, limit).await?.rows().intact()?)
     }
 
     /// Reads the end of the active path above depth `before`, root first. The next page holds the messages above.
@@ -272,9 +282,10 @@ impl Kernel {
         let limit = self.page(limit)?;
         let Some(tip) = session.tip else { return Ok(Page::single(vec![])) };
         let path = self.shared.store.path(tip, before, limit).await?;
-        let first = path.first().and_then(|placed| placed.point).map_or(0, |point| point.pos);
-        let items = path.into_iter().map(|placed| placed.message).collect();
-        Ok(Page { items, next: (first > 0).then(|| first.to_string()) })
+        // A full page begins with an intact message, above which the next page ends.
+        let first = path.first().filter(|_| path.len() >= limit).and_then(|placed| placed.point);
+        let next = first.filter(|first| first.pos > 0).map(|first| first.pos.to_string());
+        Ok(Page { next, ..Page::from(path.map(|placed| placed.message)) })
     }
 
     /// Lists events of a session after `after`, in order.
@@ -307,7 +318,7 @@ impl Kernel {
             target.legacy_alias.clone().map(SessionRef::Legacy),
         ];
         for name in names.into_iter().flatten() {
-            if let Some(found) = self.shared.store.session_find(&caller.owner, &name).await? {
+            if let Some(found) = self.shared.session_find(&caller.owner, &name).await? {
                 return Ok(Some(found));
             }
         }
@@ -340,6 +351,7 @@ impl Kernel {
             model: new.model,
             system_prompt: new.system_prompt,
             model_options: new.model_options,
+            rules: new.rules,
             metadata: metadata.unwrap_or_else(|| Value::Object(Map::new())),
             tip: None,
             tip_message: None,
@@ -367,13 +379,14 @@ impl Kernel {
     /// Builds a page of a list that was read with `limit`. If the page is full, `next` is the last item's `position`.
     pub fn page_of<T>(
         &self,
-        items: Vec<T>,
+        rows: impl Into<Rows<T>>,
         limit: Option<usize>,
         position: impl Fn(&T) -> String,
     ) -> Page<T> {
-        let full = self.page(limit).is_ok_and(|limit| items.len() >= limit);
-        let next = items.last().filter(|_| full).map(position);
-        Page { items, next }
+        let rows = rows.into();
+        let full = self.page(limit).is_ok_and(|limit| rows.len() >= limit);
+        let next = rows.last().filter(|_| full).map(position);
+        Page { next, ..Page::from(rows) }
     }
 }
 
@@ -412,6 +425,7 @@ pub(super) fn check_target(kernel: &Kernel, caller: &Caller, target: &SessionTar
         return Err(Refusal::NoOrg.into());
     }
     kernel.check_options(&new.run_defaults())?;
+    check_session_rules(&new.rules)?;
     check_metadata(kernel, new.metadata.as_ref())
 }
 

@@ -7,14 +7,14 @@ use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use mainspring_core::{Session, SessionId};
+use mainspring_core::{Run, RunId, Session, SessionId};
 use tokio::sync::{mpsc, oneshot};
 
 use super::{Opening, Shared};
 use crate::actor::{Actor, Command, Receiver, Reply, Sender, Signal};
 use crate::error::Error;
 use crate::feed::{Feed, FeedMemory, Subscription, SubscriptionMode};
-use crate::store::{Commit, Fence, Loaded, Row, StoreError};
+use crate::store::{Commit, Fence, Loaded, Row, SessionRef, StoreError};
 
 /// Sessions kept in memory only because they were opened explicitly. Beyond that, the oldest is released.
 const MAX_OPENED: usize = 1_000;
@@ -28,6 +28,26 @@ pub(super) struct SessionSlot {
 }
 
 impl Shared {
+    /// Finds a session by a name of `owner` or by its id: in memory, or else in the store.
+    pub(super) async fn session_find(
+        &self,
+        owner: &str,
+        by: &SessionRef,
+    ) -> Result<Option<Session>, StoreError> {
+        match self.images.session(owner, by) {
+            Some(session) => Ok(Some(Session::clone(&session))),
+            None => self.store.session_find(owner, by).await,
+        }
+    }
+
+    /// Finds a run: in memory, or else in the store.
+    pub(super) async fn run_find(&self, run: RunId) -> Result<Option<Run>, StoreError> {
+        match self.images.run(run) {
+            Some(run) => Ok(Some(Run::clone(&run))),
+            None => self.store.run_get(run).await,
+        }
+    }
+
     /// True while the session has an actor.
     pub(crate) fn is_live(&self, session: SessionId) -> bool {
         self.actor(session).is_some()
@@ -233,7 +253,7 @@ impl Shared {
     async fn keep_deadlines(&self, fence: Fence, loaded: &mut Loaded) -> Result<(), StoreError> {
         let now = self.clock.now();
         let runs = loaded.runs.iter_mut().map(|(run, _)| run);
-        let changed = runs.filter_map(|run| run.keep_deadline(now).then(|| Row::Run(Box::new(run.clone()))));
+        let changed = runs.filter_map(|run| run.keep_deadline(now).then(|| Row::Run(Arc::new(run.clone()))));
         let rows: Vec<Row> = changed.collect();
         match rows.is_empty() {
             true => Ok(()),

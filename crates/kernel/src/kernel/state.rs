@@ -1,7 +1,7 @@
 //! Operations on the state of a session, a run or an owner.
 
 use mainspring_core::limits::check_state_key;
-use mainspring_core::{Expect, MessageId, Point, RunId, Session, StateEntry, StateOutcome};
+use mainspring_core::{Expect, MessageId, Point, Rows, RunId, Session, StateEntry, StateOutcome};
 use serde_json::Value;
 
 use super::{Caller, Kernel, Shared};
@@ -36,7 +36,7 @@ impl Kernel {
         of: &StateOf,
         after: Option<&str>,
         limit: Option<usize>,
-    ) -> Result<Vec<StateEntry>, Error> {
+    ) -> Result<Rows<StateEntry>, Error> {
         let at = self.state_at(caller, of).await?;
         Ok(self.shared.store.state_page(&at, after, self.page(limit)?).await?)
     }

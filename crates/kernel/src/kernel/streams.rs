@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mainspring_api::SessionUsage;
-use mainspring_core::{Cursor, Event, Position, RunId, Session, SessionId};
+use mainspring_core::{Cursor, Event, Position, RunId, Session, SessionId, history};
 
 use super::{Caller, Kernel, Shared, Snapshot};
 use crate::actor::{Command, Instant};
@@ -142,6 +142,25 @@ impl Kernel {
             return Err(Error::Lost { cursor: after, last });
         }
         Ok(OwnerEvents::new(self.shared.clone(), &caller.owner, types, after))
+    }
+
+    /// The name of the history to which this process adds events; none if the store does not outlive the process.
+    pub fn history(&self) -> Option<&str> {
+        self.shared.histories.last().map(|history| history.token.as_str())
+    }
+
+    /// True unless `history` is given and `cursor` is not of it: then an older copy of the state directory has taken the
+    /// place of the one that the caller has read.
+    pub fn is_in_history(&self, cursor: Cursor, history: Option<&str>) -> bool {
+        history.is_none_or(|token| history::is_known(&self.shared.histories, token, cursor))
+    }
+
+    /// Refuses a cursor that is not of `history`.
+    pub async fn check_in_history(&self, cursor: Cursor, history: Option<&str>) -> Result<(), Error> {
+        match self.is_in_history(cursor, history) {
+            true => Ok(()),
+            false => Err(Error::Lost { cursor, last: self.shared.store.event_last().await? }),
+        }
     }
 
     /// Refuses a cursor of an event that was lost with a restore. `last` is where the events end now.

@@ -3,14 +3,14 @@
 pub use mainspring_api::{MessageView, TreeNode, TreeQuery};
 use mainspring_core::limits::check_key;
 use mainspring_core::tree::ranges;
-use mainspring_core::{MessageId, Range, Session, SessionId};
+use mainspring_core::{Damage, MessageId, Range, Rows, Session, SessionId};
 use serde::Serialize;
 
 use super::sessions::check_title;
 use super::{Caller, Kernel};
 use crate::actor::Command;
 use crate::error::{CreateError, Error};
-use crate::store::{PlacedMessage, Request, SessionRef, TreeRow, Unique};
+use crate::store::{Request, SessionRef, TreeRow, Unique};
 
 /// A request to fork a session.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -42,6 +42,8 @@ pub struct MessageTree {
     pub nodes: Vec<TreeNode>,
     /// The `after` of the next page, if there may be more nodes.
     pub next: Option<MessageId>,
+    /// The messages between the nodes that are damaged.
+    pub damaged: Vec<Damage>,
 }
 
 impl Kernel {
@@ -138,8 +140,8 @@ impl Kernel {
         let rows = self.shared.store.tree_page(session.id, after, limit).await?;
         let next = rows.last().filter(|_| rows.len() == limit).map(|row| row.message.id);
         let path = self.active_path(&session).await?;
-        let nodes = rows.into_iter().map(|row| node(row, &path));
-        Ok(MessageTree { nodes: nodes.collect(), next })
+        let Rows { items: nodes, damaged } = rows.map(|row| node(row, &path));
+        Ok(MessageTree { nodes, next, damaged })
     }
 
     /// The line ranges of the active path.
@@ -165,7 +167,8 @@ fn node(row: TreeRow, path: &[Range]) -> TreeNode {
 }
 
 /// At most `limit` ids, and whether there are more.
-fn ids(placed: Vec<PlacedMessage>, limit: usize) -> (Vec<MessageId>, bool) {
-    let more = placed.len() > limit;
-    (placed.into_iter().take(limit).map(|placed| placed.message.id).collect(), more)
+fn ids(mut found: Vec<MessageId>, limit: usize) -> (Vec<MessageId>, bool) {
+    let more = found.len() > limit;
+    found.truncate(limit);
+    (found, more)
 }

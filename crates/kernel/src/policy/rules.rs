@@ -1,7 +1,7 @@
 //! Rules: allow, deny or ask, by capability, operation and resource.
 //!
-//! The first rule that matches decides. Without a match, the run's permissions decide. A rule that allows or denies
-//! becomes a grant of the run when it is first used, so that every decision names a grant.
+//! The first rule that matches decides (`layers.rs` has the order). Without a match, the run's permissions decide. A rule
+//! that allows or denies becomes a grant of the run when it is first used, so that every decision names a grant.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -12,6 +12,7 @@ use mainspring_core::{
 };
 use parking_lot::Mutex;
 
+use super::layers::{Deciding, Layers, deciding_rule};
 use super::pattern::{MAX_PATTERN_BYTES, matches_pattern};
 use super::resource::Resource;
 use super::{
@@ -41,15 +42,15 @@ impl Action {
     }
 }
 
-/// The decision of a rule.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The decision of a rule. The strictest comes first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verdict {
-    /// The action is allowed.
-    Allow,
     /// The action is denied.
     Deny,
     /// A person decides.
     Ask,
+    /// The action is allowed.
+    Allow,
 }
 
 impl Verdict {
@@ -109,6 +110,23 @@ impl fmt::Display for Rule {
 }
 
 impl Rule {
+    /// A rule about calls of the tools that `pattern` names.
+    pub(super) fn about_tools(verdict: Verdict, pattern: &str) -> Self {
+        let (capability, operation) = ("tool".to_owned(), "call".to_owned());
+        Self { verdict, capability, operation, resource: pattern.to_owned() }
+    }
+
+    /// A rule about every operation of a capability.
+    pub(super) fn about(verdict: Verdict, capability: &str) -> Self {
+        let capability = capability.to_owned();
+        Self { verdict, capability, operation: "*".to_owned(), resource: "*".to_owned() }
+    }
+
+    /// A rule about everything.
+    pub(super) fn everything(verdict: Verdict) -> Self {
+        Self::about(verdict, "*")
+    }
+
     fn matches(&self, action: &Action) -> bool {
         let covers = self.covers(action.capability, &action.operation);
         covers
@@ -136,42 +154,54 @@ pub(super) fn first_match<'a>(rules: &'a [Rule], action: &Action) -> Option<&'a 
 /// The rules of one attempt.
 #[derive(Debug, Default)]
 pub struct Rules {
-    rules: Vec<Rule>,
-    /// Grants made from rules, by the rule's index.
-    grants: Mutex<HashMap<usize, GrantId>>,
+    own: Vec<Rule>,
+    /// The lists of the runs above.
+    bounds: Vec<Vec<Rule>>,
+    /// Grants made from rules, by the rule.
+    grants: Mutex<HashMap<String, GrantId>>,
 }
 
 impl Rules {
-    /// The rules of an agent definition about its tools, after those of the server: the tools of `deny` may not be called,
-    /// those of `approve` only if a person allows it.
-    pub fn of_definition(server: &[Rule], deny: &[String], approve: &[String]) -> Self {
-        let rule = |verdict, pattern: &String| Rule {
-            verdict,
-            capability: "tool".into(),
-            operation: "call".into(),
-            resource: pattern.clone(),
-        };
-        let denied = deny.iter().map(|pattern| rule(Verdict::Deny, pattern));
-        let approved = approve.iter().map(|pattern| rule(Verdict::Ask, pattern));
-        Self {
-            rules: server.iter().cloned().chain(denied).chain(approved).collect(),
-            grants: Mutex::default(),
-        }
+    /// The rules of a run whose agent definition has the rules `definition`.
+    pub fn new(layers: &Layers, definition: Vec<Rule>) -> Self {
+        Self { own: layers.own(definition), bounds: layers.bounds().to_vec(), grants: Mutex::default() }
     }
 
     /// The rules for a run of this mode: none apply to a run that may only answer, which is denied everything.
-    pub fn for_mode(rules: &[Rule], mode: Mode) -> Self {
-        let rules = match mode {
-            Mode::Act => rules.to_vec(),
-            Mode::Ask => vec![],
-        };
-        Self { rules, grants: Mutex::default() }
+    pub fn for_mode(layers: &Layers, mode: Mode) -> Self {
+        match mode {
+            Mode::Act => Self::new(layers, vec![]),
+            Mode::Ask => Self::default(),
+        }
     }
 
-    /// True if `action` is allowed by a rule with the resource `*`, which stands for every program and variable.
+    /// True if `action` is allowed by a rule with the resource `*`, which stands for every program and variable, and by such
+    /// a rule of each run above.
     pub fn admits_everything(&self, action: &Action) -> bool {
-        let found = self.rules.iter().find(|rule| rule.matches(action));
-        found.is_some_and(|rule| rule.verdict == Verdict::Allow && rule.resource == "*")
+        let admits = |rule: &Rule| rule.verdict == Verdict::Allow && rule.resource == "*";
+        first_match(&self.own, action).is_some_and(admits)
+            && self.bounds.iter().all(|list| first_match(list, action).is_none_or(admits))
+    }
+
+    /// The verdict on a call of a control tool, with the record of a decision by a grant that a person gave for the session.
+    /// `None` if the call needs no person: the kernel decides and records it when it is made.
+    pub async fn control_verdict(
+        &self,
+        attempt: &AttemptHandle,
+        action: &Action,
+        question: &Question,
+    ) -> Result<Option<(Verdict, Vec<Record>)>, HandleError> {
+        match self.find(action) {
+            Some(Deciding { rule, .. }) if rule.verdict == Verdict::Ask => {
+                self.verdict(attempt, action, question).await
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// True if some rule decides `action`.
+    pub fn concern(&self, action: &Action) -> bool {
+        self.find(action).is_some()
     }
 
     /// Decides an agent's request to do `action` by the first rule that matches, else as [`request_permission`] does. The
@@ -183,8 +213,14 @@ impl Rules {
         action: &Action,
         question: Question,
     ) -> Result<ApprovalAnswer, HandleError> {
-        if self.find(action).is_none() {
-            return request_permission(attempt, standing, question).await;
+        let is_denied = standing.is_some_and(|grant| grant.effect == GrantEffect::Deny);
+        match self.find(action) {
+            None => return request_permission(attempt, standing, question).await,
+            // A run above would be asked; this one is denied everything that no rule of its own allows.
+            Some(Deciding { rule, is_bound: true }) if rule.verdict == Verdict::Ask && is_denied => {
+                return request_permission(attempt, standing, question).await;
+            }
+            Some(_) => {}
         }
         match Box::pin(self.verdict(attempt, action, &question)).await? {
             Some((verdict @ (Verdict::Allow | Verdict::Deny), records)) => {
@@ -204,41 +240,51 @@ impl Rules {
         action: &Action,
         question: &Question,
     ) -> Result<Option<(Verdict, Vec<Record>)>, HandleError> {
-        let Some((index, rule)) = self.find(action) else { return Ok(None) };
-        let known = self.grants.lock().get(&index).copied();
-        let verdict = match rule.verdict {
-            Verdict::Deny => Verdict::Deny,
-            Verdict::Allow if known.is_none() => Verdict::Allow,
-            Verdict::Allow | Verdict::Ask => {
-                let in_force = attempt.grants_in_force().await?;
-                let is_in_force = |id| in_force.iter().any(|grant| grant.id == id);
-                if rule.verdict == Verdict::Ask || !known.is_some_and(is_in_force) {
-                    let covering = covering_grant(attempt, &in_force, question.request.as_deref());
-                    let decided = covering.map(|grant| vec![decided_by_grant(question.clone(), grant)]);
-                    return Ok(Some(match decided {
-                        Some(records) => (Verdict::Allow, records),
-                        None => (Verdict::Ask, vec![]),
-                    }));
-                }
-                Verdict::Allow
-            }
+        let Some(Deciding { rule, .. }) = self.find(action) else { return Ok(None) };
+        let asks = match rule.verdict {
+            Verdict::Deny => false,
+            Verdict::Ask => true,
+            Verdict::Allow => self.is_revoked(attempt, rule).await?,
         };
-        Ok(Some((verdict, self.records(attempt, index, question.clone()))))
+        if asks {
+            let in_force = attempt.grants_in_force().await?;
+            let covering = covering_grant(attempt, &in_force, question.request.as_deref());
+            let decided = covering.map(|grant| vec![decided_by_grant(question.clone(), grant)]);
+            return Ok(Some(match decided {
+                Some(records) => (Verdict::Allow, records),
+                None => (Verdict::Ask, vec![]),
+            }));
+        }
+        let verdict = rule.verdict;
+        Ok(Some((verdict, self.records(attempt, rule, question.clone()))))
     }
 
-    fn find(&self, action: &Action) -> Option<(usize, &Rule)> {
-        self.rules.iter().enumerate().find(|(_, rule)| rule.matches(action))
+    /// True if the grant that this execution or an earlier one of the run made of a rule is not in force any more.
+    async fn is_revoked(&self, attempt: &AttemptHandle, rule: &Rule) -> Result<bool, HandleError> {
+        let (run, text) = (attempt.assignment().run.id, rule.to_string());
+        let known = self.grants.lock().get(&text).copied();
+        let is_of_rule = |grant: &Grant| match known {
+            Some(known) => grant.id == known,
+            None => grant.run == Some(run) && grant.constraints.get("rule").is_some_and(|rule| *rule == text),
+        };
+        // A rule without a stored grant was not used yet, or its grant is about to be recorded.
+        let Some(grant) = attempt.all_grants().await?.into_iter().find(is_of_rule) else { return Ok(false) };
+        self.grants.lock().insert(text, grant.id);
+        Ok(!attempt.is_in_force(&grant).await?)
+    }
+
+    fn find(&self, action: &Action) -> Option<Deciding<'_>> {
+        deciding_rule(&self.own, &self.bounds, action)
     }
 
     /// Makes the records of a decision by a rule: of its grant, if the rule is used for the first time, and of the decision.
-    fn records(&self, attempt: &AttemptHandle, index: usize, question: Question) -> Vec<Record> {
-        let rule = &self.rules[index];
+    fn records(&self, attempt: &AttemptHandle, rule: &Rule, question: Question) -> Vec<Record> {
         let mut grants = self.grants.lock();
-        let (grant, granted) = match grants.get(&index) {
+        let (grant, granted) = match grants.get(&rule.to_string()) {
             Some(known) => (*known, None),
             None => {
-                let grant = self.grant(attempt, rule);
-                grants.insert(index, grant.id);
+                let grant = rule_grant(attempt, rule);
+                grants.insert(rule.to_string(), grant.id);
                 (grant.id, Some(Record::Granted(Box::new(grant))))
             }
         };
@@ -246,27 +292,28 @@ impl Rules {
         let decision = decided(question, rule.verdict.decision(), Some(grant), by);
         granted.into_iter().chain([decision]).collect()
     }
+}
 
-    fn grant(&self, attempt: &AttemptHandle, rule: &Rule) -> Grant {
-        let assignment = attempt.assignment();
-        Grant {
-            id: attempt.new_grant(),
-            session: assignment.session.id,
-            run: Some(assignment.run.id),
-            capability: rule.capability.clone(),
-            operation: rule.operation.clone(),
-            resource_pattern: rule.resource.clone(),
-            effect: match rule.verdict {
-                Verdict::Allow => GrantEffect::Allow,
-                Verdict::Deny | Verdict::Ask => GrantEffect::Deny,
-            },
-            source: GrantSource::Policy,
-            constraints: grant_constraints(attempt, "rule", &rule.to_string()),
-            created_at: attempt.now(),
-            expires_at: None,
-            revoked_at: None,
-            revoked_by: None,
-        }
+/// The grant of a run that a rule gives.
+fn rule_grant(attempt: &AttemptHandle, rule: &Rule) -> Grant {
+    let assignment = attempt.assignment();
+    Grant {
+        id: attempt.new_grant(),
+        session: assignment.session.id,
+        run: Some(assignment.run.id),
+        capability: rule.capability.clone(),
+        operation: rule.operation.clone(),
+        resource_pattern: rule.resource.clone(),
+        effect: match rule.verdict {
+            Verdict::Allow => GrantEffect::Allow,
+            Verdict::Deny | Verdict::Ask => GrantEffect::Deny,
+        },
+        source: GrantSource::Policy,
+        constraints: grant_constraints(attempt, "rule", &rule.to_string()),
+        created_at: attempt.now(),
+        expires_at: None,
+        revoked_at: None,
+        revoked_by: None,
     }
 }
 

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use mainspring_core::{
     Artifact, ArtifactId, Attempt, AttemptId, Binding, Body, CallResult, Delegation, Digest, EventId, Grant,
-    Line, LineId, Message, MessageId, Point, Position, Run, RunId, Session, SessionId, Step, Time,
+    KeyId, Line, LineId, Message, MessageId, Point, Position, Run, RunId, Session, SessionId, Spend, Step,
+    Time,
 };
 
 use super::{InboxItem, StateRow};
@@ -52,9 +53,9 @@ pub enum Row {
     /// Asserts that an id is unused. If it is used, the commit fails with a conflict.
     NewId(NewId),
     /// A session.
-    Session(Box<Session>),
+    Session(Arc<Session>),
     /// A run. Its owner, names, fingerprint and place never change.
-    Run(Box<Run>),
+    Run(Arc<Run>),
     /// An attempt.
     Attempt(Box<Attempt>),
     /// A model call.
@@ -90,6 +91,10 @@ pub enum Row {
     InboxTaken(EventId),
     /// A binding.
     Binding(Box<Binding>),
+    /// The owner of a native session, unless it has one already.
+    NativeOwner(Box<NativeOwner>),
+    /// Adds to the spend of an API key on a day.
+    Spend(KeyId, i64, Spend),
     /// A grant.
     Grant(Box<Grant>),
     /// An artifact, whose bytes are durable.
@@ -102,6 +107,20 @@ pub enum Row {
     StateBack(Point, String),
     /// A delegation. Written by the child's session; dropped if the parent's session is gone or deleted.
     Delegation(Box<Delegation>),
+}
+
+/// The owner of a native session. It stays when the session that opened the native one is deleted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NativeOwner {
+    /// The adapter.
+    pub adapter: String,
+    /// The runtime's id of the native session.
+    pub native: String,
+    /// The owner.
+    pub owner: String,
+    /// True if a caller has named the native session: then the commit fails with a conflict if another owner has it. An
+    /// agent that opens a session is believed.
+    pub is_adopted: bool,
 }
 
 /// An id that must be unused.

@@ -32,9 +32,9 @@ async fn a_query_is_one_run_with_one_attempt() {
         let run = world.play("a", "say hello").await;
         assert_eq!(run.state.status(), RunStatus::Succeeded, "{}", world.disk.name);
         assert_eq!((run.no, run.attempts), (1, 1));
-        let runs = world.kernel.run_list(&world.me, RunQuery::default()).await.unwrap();
+        let runs = world.kernel.run_list(&world.me, RunQuery::default()).await.unwrap().items;
         assert_eq!(runs.len(), 1);
-        let attempts = world.kernel.run_attempts(&world.me, run.id).await.unwrap();
+        let attempts = world.kernel.run_attempts(&world.me, run.id).await.unwrap().items;
         assert_eq!(attempts.iter().map(|attempt| attempt.no).collect::<Vec<_>>(), [1]);
         assert_eq!(attempts[0].status, RunStatus::Succeeded);
     }
@@ -115,7 +115,7 @@ async fn a_request_sent_fifty_times_at_once_runs_once() {
             let run = world.ended(first).await;
             assert_eq!((run.attempts, run.usage.input_tokens), (1, 1), "{}", world.disk.name);
         }
-        let runs = world.kernel.run_list(&world.me, RunQuery::default()).await.unwrap();
+        let runs = world.kernel.run_list(&world.me, RunQuery::default()).await.unwrap().items;
         assert_eq!(runs.len(), 2);
         let sessions = world.kernel.session_list(&world.me, SessionQuery::default()).await;
         assert_eq!(sessions.unwrap().len(), 2, "no session without a run is left");

@@ -47,6 +47,7 @@ async fn reads(world: &World, caller: &Caller, run: &Run) -> Vec<(&'static str, 
         ("session_message", outcome(kernel.session_message(caller, &by, message).await)),
         ("session_export", outcome(kernel.session_export(caller, &by).await)),
         ("run_get", outcome(kernel.run_get(caller, run.id).await)),
+        ("run_status", outcome(kernel.run_status(caller, run.id).await)),
         ("run_attempts", outcome(kernel.run_attempts(caller, run.id).await)),
         ("attempt_get", outcome(kernel.attempt_get(caller, run.last_attempt.unwrap()).await)),
         ("run_delegations", outcome(kernel.run_delegations(caller, run.id).await)),
@@ -225,7 +226,7 @@ async fn an_org_lists_shared_sessions_and_an_owner_its_own() {
         };
         let listed = async |caller: &Caller, scope| {
             let query = SessionQuery { scope, ..SessionQuery::default() };
-            let found = world.kernel.session_list(caller, query).await?;
+            let found = world.kernel.session_list(caller, query).await?.items;
             let mut ids: Vec<SessionId> = found.into_iter().map(|(session, _)| session.id).collect();
             ids.sort();
             Ok::<_, Error>(ids)

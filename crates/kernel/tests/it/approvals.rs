@@ -165,7 +165,7 @@ async fn only_the_owner_sees_and_revokes_a_grant() {
     let viewer = world.me.clone().with_role(mainspring_core::AccessRole::Viewer);
     assert_eq!(world.kernel.grant_revoke(&viewer, grant.id).await.unwrap_err().code(), "forbidden");
     let attempt = execution.handle.id();
-    let agent = AgentCaller { session: grant.session, run, attempt };
+    let agent = AgentCaller { session: grant.session, run, attempt, is_call_approved: false };
     let agent = Caller { agent: Some(agent), ..world.me.clone() };
     assert_eq!(world.kernel.grant_revoke(&agent, grant.id).await.unwrap_err().code(), "forbidden");
     assert_eq!(grants(&world).await.len(), 1);

@@ -56,7 +56,7 @@ impl World {
 
     pub(crate) async fn list(&self, of: ArtifactsOf) -> Vec<Artifact> {
         let query = ArtifactQuery { of, before: None, limit: None };
-        self.kernel.artifact_list(&self.me, query).await.unwrap()
+        self.kernel.artifact_list(&self.me, query).await.unwrap().items
     }
 }
 

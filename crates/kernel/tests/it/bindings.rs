@@ -92,7 +92,7 @@ async fn a_runtimes_facts_are_kept_with_the_attempt_and_its_binding() {
         execution.end(End::succeeded());
         let run = world.ended(run.id).await;
         assert_eq!(run.system_prompt_hash, instructions_hash(Some("be kind")), "{name}");
-        let attempt = world.kernel.run_attempts(&world.me, run.id).await.unwrap().remove(0);
+        let attempt = world.kernel.run_attempts(&world.me, run.id).await.unwrap().items.remove(0);
         let binding = bindings(&world, "a").await.remove(0);
         assert_eq!(
             (attempt.instance.as_deref(), attempt.native_run.as_deref()),
@@ -171,7 +171,7 @@ async fn a_native_session_that_is_gone_is_replaced_in_the_next_attempt() {
     let all = bindings(&world, "a").await;
     let shown: Vec<_> = all.iter().map(|b| (b.generation, b.status, b.reconstructed)).collect();
     assert_eq!(shown, [(2, BindingStatus::Active, true), (1, BindingStatus::Stale, false)]);
-    let attempts = world.kernel.run_attempts(&world.me, run.id).await.unwrap();
+    let attempts = world.kernel.run_attempts(&world.me, run.id).await.unwrap().items;
     assert_eq!(attempts[0].binding, Some(all[1].id), "the one that it could not resume");
     assert_eq!(control.log().last().map(String::as_str), Some("forget n1"));
     assert_eq!(attempts[1].binding, Some(all[0].id));
@@ -342,7 +342,7 @@ async fn a_retry_does_not_send_the_prompt_twice_to_a_native_session() {
     assert_eq!(resumed_native(&third), None);
     third.end(End::failed(Failure::new("x", "y"), false));
     assert_eq!(world.ended(run.id).await.attempts, 3);
-    let attempts = world.kernel.run_attempts(&world.me, run.id).await.unwrap();
+    let attempts = world.kernel.run_attempts(&world.me, run.id).await.unwrap().items;
     let bound = bindings(&world, "a").await[0].id;
     let named: Vec<_> = attempts.iter().map(|attempt| attempt.binding).collect();
     assert_eq!(named, [Some(bound), Some(bound), None], "a failed attempt names its binding");
@@ -357,7 +357,7 @@ async fn a_turn_that_failed_before_it_reached_the_native_session_does_not_move_i
     control.next().await.end(End::failed(Failure::new("adapter_unavailable", "no worker"), false));
     world.ended(run.id).await;
     let binding = &bindings(&world, "a").await[0];
-    let attempts = world.kernel.run_attempts(&world.me, run.id).await.unwrap();
+    let attempts = world.kernel.run_attempts(&world.me, run.id).await.unwrap().items;
     assert_eq!((attempts[0].binding, binding.last_message), (Some(binding.id), Some(before)));
 }
 
@@ -367,32 +367,36 @@ fn a_start_records_that_process_local_bindings_are_stale() {
         [(Fidelity::Native, false), (Fidelity::Reconstructed, true), (Fidelity::None, true)]
     {
         let disk = Disk::sqlite();
-        run_process(async {
-            let (world, mut control) = world(disk.clone(), 1).await;
-            // A session that has ended its work, and one that the crash interrupts.
-            for key in ["idle", "busy"] {
-                let run = world.send(puppet_request(key, "one")).await.unwrap().run;
-                let execution = control.next().await;
-                execution.handle.record(vec![binding_opened(key, fidelity)]).await.unwrap();
-                if key == "idle" {
-                    execution.end(End::succeeded());
-                    world.ended(run.id).await;
-                }
-            }
-        });
+        run_process(open_idle_and_busy(disk.clone(), fidelity));
         // The second start finds nothing to do.
         for seed in [2, 3] {
-            run_process(async {
-                let (world, _control) = world(disk.clone(), seed).await;
-                for key in ["idle", "busy"] {
-                    let expected = if is_lost { BindingStatus::Stale } else { BindingStatus::Active };
-                    assert_eq!(bindings(&world, key).await[0].status, expected, "{fidelity:?} {key}");
-                    let events = events_text(&world.events(key).await);
-                    let recorded = events.matches("binding.stale").count();
-                    assert_eq!(recorded, usize::from(is_lost), "{fidelity:?} {key}: {events}");
-                }
-            });
+            run_process(check_bindings_after_start(disk.clone(), seed, fidelity, is_lost));
         }
+    }
+}
+
+/// Opens a binding in a session that has ended its work, and one in a session that the crash interrupts.
+async fn open_idle_and_busy(disk: Disk, fidelity: Fidelity) {
+    let (world, mut control) = world(disk, 1).await;
+    for key in ["idle", "busy"] {
+        let run = world.send(puppet_request(key, "one")).await.unwrap().run;
+        let execution = control.next().await;
+        execution.handle.record(vec![binding_opened(key, fidelity)]).await.unwrap();
+        if key == "idle" {
+            execution.end(End::succeeded());
+            world.ended(run.id).await;
+        }
+    }
+}
+
+async fn check_bindings_after_start(disk: Disk, seed: u64, fidelity: Fidelity, is_lost: bool) {
+    let (world, _control) = world(disk, seed).await;
+    for key in ["idle", "busy"] {
+        let expected = if is_lost { BindingStatus::Stale } else { BindingStatus::Active };
+        assert_eq!(bindings(&world, key).await[0].status, expected, "{fidelity:?} {key}");
+        let events = events_text(&world.events(key).await);
+        let recorded = events.matches("binding.stale").count();
+        assert_eq!(recorded, usize::from(is_lost), "{fidelity:?} {key}: {events}");
     }
 }
 
@@ -503,7 +507,7 @@ async fn a_session_is_found_or_created_and_adopts_once() {
             let refused = kernel.session_adopt(me, &target, adapter, to_adopt("n")).await.unwrap_err();
             assert_eq!(refused.code(), code);
         }
-        assert_eq!(kernel.session_list(me, SessionQuery::default()).await.unwrap(), []);
+        assert_eq!(kernel.session_list(me, SessionQuery::default()).await.unwrap().items, []);
         let first = adopt("latest").await.unwrap();
         assert_eq!((first.adopted, first.binding.generation), (true, 1));
         assert_eq!(first.binding.native.as_deref(), Some("latest"));

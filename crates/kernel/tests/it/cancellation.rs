@@ -64,7 +64,7 @@ async fn a_cancellation_is_stored_before_it_is_dispatched_and_its_stages_are_rec
         execution.end(End::stopped());
         let run = world.ended(run.id).await;
         assert_eq!(run.state, RunState::Cancelled { reason: CancelReason::Requested });
-        let attempt = world.kernel.run_attempts(&world.me, run.id).await.unwrap().remove(0);
+        let attempt = world.kernel.run_attempts(&world.me, run.id).await.unwrap().items.remove(0);
         assert_eq!(attempt.status, RunStatus::Cancelled);
         assert!(
             attempt.cancellation.requested_at.is_some() && attempt.cancellation.acknowledged_at.is_some()
@@ -133,7 +133,12 @@ async fn an_attempt_without_proof_that_it_stopped_is_orphaned() {
         let (world, mut control) = stage(Disk::memory(), behavior, Options::default()).await;
         let run = world.send(puppet_request("a", "go")).await.unwrap().run;
         let execution = control.next().await;
-        let tool = Record::ToolStarted { tool_use_id: "t1".into(), name: "deploy".into(), input: None };
+        let tool = Record::ToolStarted {
+            tool_use_id: "t1".into(),
+            name: "deploy".into(),
+            input: None,
+            decided_by: None,
+        };
         execution.handle.record(vec![tool]).await.unwrap();
         cancel(&world, run.id).await;
         let run = world.advance_until(1_000, world.ended(run.id)).await;

@@ -21,7 +21,7 @@ pub(crate) async fn check(world: &World, memory: &mut Memory) {
         let session = world.kernel.session_get(&world.me, &by_key(key)).await.unwrap();
         assert_eq!(run.session, session.id);
         assert_eq!(&run.request.request_id, name);
-        let attempts = world.kernel.run_attempts(&world.me, *id).await.unwrap();
+        let attempts = world.kernel.run_attempts(&world.me, *id).await.unwrap().items;
         let numbers: Vec<u32> = attempts.iter().map(|attempt| attempt.no).collect();
         assert_eq!(numbers, (1..=run.attempts).collect::<Vec<_>>(), "attempts of {id}");
         assert_eq!(run.last_attempt, attempts.last().map(|attempt| attempt.id));

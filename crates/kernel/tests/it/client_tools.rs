@@ -207,6 +207,7 @@ fn an_attempt_after_a_crash_gets_the_recorded_results() {
             name: "rain".into(),
             input: json!({}),
             answered: false,
+            decided_by: None,
         };
         let ask = mainspring_kernel::adapter::Ask::calls(vec![call]);
         control.next().await.end(mainspring_kernel::adapter::Executed::Waiting(ask));

@@ -89,7 +89,7 @@ async fn the_text_of_a_run_outlives_its_events() {
         assert_eq!(before.final_text.as_deref(), Some("one\ntwo\n"));
         let replayed = world.send(request()).await.unwrap();
         assert_eq!((replayed.replayed, replayed.run), (true, before));
-        let listed = world.kernel.run_list(&world.me, RunQuery::default()).await.unwrap();
+        let listed = world.kernel.run_list(&world.me, RunQuery::default()).await.unwrap().items;
         assert!(listed.iter().all(|run| run.final_text.is_none()), "lists stay short");
     }
 }

@@ -15,6 +15,7 @@ use mainspring_kernel::{Error, Options};
 use crate::puppet::{Execution, PuppetBehavior, PuppetControl, puppet, puppet_request, question};
 use crate::world::{Disk, World, by_key, every_store, run_ready_tasks, with_timeout};
 
+mod control;
 mod durability;
 mod limits;
 mod shares;
@@ -108,7 +109,12 @@ async fn a_parent_calls_a_child_and_gets_its_result() {
         let about = work.handle.assignment();
         assert_eq!(about.prompt.text(), "count the files\n\nContext:\nin /tmp");
         let records = vec![
-            Record::ToolStarted { tool_use_id: "t1".into(), name: "ls".into(), input: None },
+            Record::ToolStarted {
+                tool_use_id: "t1".into(),
+                name: "ls".into(),
+                input: None,
+                decided_by: None,
+            },
             Record::ToolCompleted { tool_use_id: "t1".into(), content: vec![] },
         ];
         work.handle.record(records).await.unwrap();

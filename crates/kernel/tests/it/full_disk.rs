@@ -26,6 +26,18 @@ async fn store_change(world: &World, events: &mut Subscription) -> StoreChange {
     world.advance_until(100, change).await
 }
 
+/// Waits until the store is written again and the run has succeeded, in any order.
+async fn recovered_and_succeeded(events: &mut Subscription) {
+    let (mut recovered, mut succeeded) = (false, false);
+    while !(recovered && succeeded) {
+        match events.next().await.unwrap().unwrap() {
+            Item::Store(_, change) => recovered = change == StoreChange::Recovered,
+            Item::Event(event) => succeeded |= event.body.kind() == "run.succeeded",
+            _ => {}
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_session_whose_end_cannot_be_stored_answers_and_ends_later() {
     for disk in every_store() {
@@ -79,17 +91,7 @@ async fn a_session_whose_end_cannot_be_stored_answers_and_ends_later() {
         assert_eq!(told, ["store.failed"; 2], "{name}");
 
         disk.set_full(false);
-        let (mut recovered, mut succeeded) = (false, false);
-        let all = async {
-            while !(recovered && succeeded) {
-                match events.next().await.unwrap().unwrap() {
-                    Item::Store(_, change) => recovered = change == StoreChange::Recovered,
-                    Item::Event(event) => succeeded |= event.body.kind() == "run.succeeded",
-                    _ => {}
-                }
-            }
-        };
-        world.advance_until(100, all).await;
+        world.advance_until(100, recovered_and_succeeded(&mut events)).await;
         kernel.check_store().await.unwrap();
         let recovered = async {
             while !matches!(owner.next().await.unwrap(), OwnerItem::Store(_, StoreChange::Recovered)) {}

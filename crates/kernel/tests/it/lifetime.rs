@@ -58,8 +58,12 @@ async fn a_session_without_activity_is_not_unloaded() {
     assert_eq!(world.open("a").await, Opening::Started);
     world.advance(1_000 * IDLE_UNLOAD_MS).await;
     assert_eq!(world.loaded_sessions(), 1);
-    // After some activity the session can be unloaded.
+    // After some activity the session can be unloaded, but not by a step of the system's time.
     drop(world.control("a").await);
+    run_ready_tasks().await;
+    world.clock.set_system_time(2_592_000_000);
+    run_ready_tasks().await;
+    assert_eq!(world.loaded_sessions(), 1);
     world.advance(IDLE_UNLOAD_MS).await;
     assert_eq!(world.loaded_sessions(), 0);
 }
@@ -80,6 +84,10 @@ async fn opened_sessions_over_the_limit_are_unloaded() {
     assert_eq!((world.open("s0").await, world.open("s1009").await), (Opening::Started, Opening::Existing));
 }
 
+async fn read_to_end(mut items: Subscription) {
+    while items.next().await.is_some() {}
+}
+
 #[tokio::test]
 async fn losing_the_last_controller_starts_the_unload_timer() {
     for how in ["leaving", "dying", "demoted"] {
@@ -95,7 +103,7 @@ async fn losing_the_last_controller_starts_the_unload_timer() {
             "leaving" => drop(last),
             "dying" => {
                 let mut reader = tokio::task::JoinSet::new();
-                reader.spawn(async move { while last.next().await.is_some() {} });
+                reader.spawn(read_to_end(last));
                 run_ready_tasks().await;
                 reader.abort_all();
             }

@@ -27,7 +27,7 @@ async fn locked(world: &World, control: &mut PuppetControl, key: &str) -> RunId 
 }
 
 async fn reasons(world: &World, run: RunId) -> Vec<Option<RetryReason>> {
-    let attempts = world.kernel.run_attempts(&world.me, run).await.unwrap();
+    let attempts = world.kernel.run_attempts(&world.me, run).await.unwrap().items;
     attempts.into_iter().map(|attempt| attempt.retry_reason).collect()
 }
 

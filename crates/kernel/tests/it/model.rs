@@ -188,12 +188,11 @@ impl Player<'_> {
                 let request = RunRequest { place, prompt, ..RunRequest::text(key, "") };
                 let run = kernel.run_create(me, request).await?.run;
                 // A run whose script never ends is cancelled, also a regenerated one.
-                if never_ends(world, &run).await {
-                    match kernel.run_cancel(me, run.id).await {
-                        Ok(_) | Err(Error::Refused(_)) => {}
-                        Err(other) => return Err(other),
-                    }
-                }
+                let cancelled = match never_ends(world, &run).await {
+                    true => kernel.run_cancel(me, run.id).await.map(drop),
+                    false => Ok(()),
+                };
+                cancelled.or_else(|error| matches!(error, Error::Refused(_)).then_some(()).ok_or(error))?;
                 kernel.drain().await;
                 Ok(world.get(run.id).await.final_message)
             }

@@ -383,8 +383,12 @@ async fn records_over_the_limits_are_refused() {
     let before = world.events("a").await;
     let long = "x".repeat(1_001);
     let message = Record::Message { blocks: vec![Block::text(long.clone())], usage: None };
-    let tool =
-        Record::ToolStarted { tool_use_id: "t".into(), name: "t".into(), input: Some(long.clone().into()) };
+    let tool = Record::ToolStarted {
+        tool_use_id: "t".into(),
+        name: "t".into(),
+        input: Some(long.clone().into()),
+        decided_by: None,
+    };
     let fine = Record::Progress { text: "fine".into() };
     for record in [message, tool, Record::Progress { text: long.clone() }] {
         let refused = execution.handle.record(vec![fine.clone(), record]).await.unwrap_err();

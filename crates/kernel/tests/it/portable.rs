@@ -91,7 +91,7 @@ async fn an_imported_session_equals_the_exported_one() {
             assert_eq!(there.tree("a").await, world.tree("a").await);
             assert_eq!(there.path("a").await, world.path("a").await);
             let runs = async |world: &World| {
-                let mut runs = world.kernel.run_list(&world.me, Default::default()).await.unwrap();
+                let mut runs = world.kernel.run_list(&world.me, Default::default()).await.unwrap().items;
                 runs.iter_mut().for_each(|run| run.pen = None);
                 runs
             };

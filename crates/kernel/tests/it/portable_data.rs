@@ -58,12 +58,12 @@ async fn artifacts_and_state_are_exported_and_imported() {
             }
             assert_eq!(there.kernel.blobs_check(true).await.unwrap().problems, Vec::<String>::new());
             let state = async |world: &World, of: &StateOf| {
-                world.kernel.state_list(&world.me, of, None, None).await.unwrap()
+                world.kernel.state_list(&world.me, of, None, None).await.unwrap().items
             };
             let here = state(&world, &session()).await;
             assert_eq!(here.iter().map(|entry| &*entry.key).collect::<Vec<_>>(), ["kept"]);
             assert_eq!(state(&there, &session()).await, here);
-            let runs = world.kernel.run_list(&world.me, Default::default()).await.unwrap();
+            let runs = world.kernel.run_list(&world.me, Default::default()).await.unwrap().items;
             let of = StateOf::Run(runs[0].id);
             assert_eq!(state(&world, &of).await.len(), 1);
             assert_eq!(state(&there, &of).await, state(&world, &of).await);

@@ -31,6 +31,8 @@ pub(crate) struct PuppetBehavior {
     /// Returns from `execute` when it is cancelled.
     pub(crate) obeys: bool,
     pub(crate) rules: Vec<Rule>,
+    /// The decisions on actions that no rule concerns.
+    pub(crate) otherwise: Vec<Rule>,
 }
 
 impl Default for PuppetBehavior {
@@ -47,6 +49,7 @@ impl Default for PuppetBehavior {
             answers_cancel: true,
             obeys: false,
             rules: vec![],
+            otherwise: vec![],
         }
     }
 }
@@ -131,6 +134,10 @@ impl Puppet {
 impl Adapter for Puppet {
     fn rules(&self) -> &[Rule] {
         &self.behavior.rules
+    }
+
+    fn otherwise(&self) -> Vec<Rule> {
+        self.behavior.otherwise.clone()
     }
 
     fn capabilities(&self) -> Capabilities {

@@ -53,7 +53,7 @@ fn a_running_run_is_orphaned_and_keeps_its_durable_text() {
             let run = world.get(run).await;
             assert_eq!(run.state.status(), RunStatus::Orphaned, "{}", disk.name);
             assert_eq!(run.state.error().unwrap().code, "executor_lost");
-            let attempts = world.kernel.run_attempts(&world.me, run.id).await.unwrap();
+            let attempts = world.kernel.run_attempts(&world.me, run.id).await.unwrap().items;
             assert_eq!(attempts[0].status, RunStatus::Orphaned);
             let (dispatches, path) =
                 (events_text(&events_after(&world, "a", cursor).await), world.path_text("a").await);
@@ -85,8 +85,12 @@ fn open_tool_calls_become_unknown_with_results_on_the_path() {
             world.send(puppet_request("a", "go")).await.unwrap();
             let execution = control.next().await;
             let message = Record::Message { blocks: vec![call("t1"), call("t2")], usage: None };
-            let started =
-                Record::ToolStarted { tool_use_id: "t1".into(), name: "deploy".into(), input: None };
+            let started = Record::ToolStarted {
+                tool_use_id: "t1".into(),
+                name: "deploy".into(),
+                input: None,
+                decided_by: None,
+            };
             execution.handle.record(vec![message, started]).await.unwrap();
             world.events("a").await.pop().unwrap().cursor
         });
@@ -175,7 +179,7 @@ fn an_orphaned_run_is_retried_if_its_policy_says_so() {
             let world = World::boot(disk.clone(), options, vec![], clock, 2).await;
             let run = world.wait_until(run, |run| run.attempts == 2 && run.state.holder().is_some()).await;
             assert_eq!(run.state.status(), RunStatus::Running, "{}", disk.name);
-            let attempts = world.kernel.run_attempts(&world.me, run.id).await.unwrap();
+            let attempts = world.kernel.run_attempts(&world.me, run.id).await.unwrap().items;
             let states: Vec<_> = attempts.iter().map(|attempt| (attempt.no, attempt.status)).collect();
             assert_eq!(states, [(1, RunStatus::Orphaned), (2, RunStatus::Running)]);
             assert_eq!(attempts[1].resume_from, Some(attempts[0].id));

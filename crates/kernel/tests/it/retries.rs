@@ -19,7 +19,7 @@ async fn a_run_that_fails_once_succeeds_in_its_second_attempt() {
         let run = world.prompt("a", "usage 10 5; say partial; fail once; say whole").await;
         let run = world.advance_until(100, world.ended(run.id)).await;
         assert_eq!((run.state.status(), run.attempts), (RunStatus::Succeeded, 2));
-        let attempts = world.kernel.run_attempts(&world.me, run.id).await.unwrap();
+        let attempts = world.kernel.run_attempts(&world.me, run.id).await.unwrap().items;
         let states: Vec<_> = attempts.iter().map(|attempt| (attempt.no, attempt.status)).collect();
         assert_eq!(states, [(1, RunStatus::Failed), (2, RunStatus::Succeeded)]);
         assert_eq!(attempts[1].resume_from, Some(attempts[0].id));
@@ -79,7 +79,7 @@ async fn a_crash_of_the_agent_is_retried() {
         let run = world.prompt("a", "say partial; crash once; say alive").await;
         let run = world.advance_until(100, world.ended(run.id)).await;
         assert_eq!((run.state.status(), run.attempts), (RunStatus::Succeeded, 2));
-        let attempts = world.kernel.run_attempts(&world.me, run.id).await.unwrap();
+        let attempts = world.kernel.run_attempts(&world.me, run.id).await.unwrap().items;
         let error = attempts[0].error.as_ref().unwrap();
         assert_eq!(error.code, "adapter_crashed");
         assert!(error.message.contains("the script said crash"));
@@ -167,7 +167,7 @@ async fn a_retry_continues_below_all_failed_attempts() {
 }
 
 async fn reasons(world: &World, run: RunId) -> Vec<(String, Option<RetryReason>)> {
-    let attempts = world.kernel.run_attempts(&world.me, run).await.unwrap();
+    let attempts = world.kernel.run_attempts(&world.me, run).await.unwrap().items;
     attempts.into_iter().map(|attempt| (attempt.adapter, attempt.retry_reason)).collect()
 }
 
@@ -298,7 +298,8 @@ async fn no_other_adapter_takes_over_after_output_or_for_a_failure_of_the_reques
     let (adapter, mut control) = puppet(&disk.store, PuppetBehavior::default());
     let world = World::with(disk, with_fallbacks("puppet", &["script"]), vec![adapter]).await;
     let unavailable = || End::failed(Failure::new("adapter_unavailable", "gone"), false);
-    let tool = Record::ToolStarted { tool_use_id: "t".into(), name: "write".into(), input: None };
+    let tool =
+        Record::ToolStarted { tool_use_id: "t".into(), name: "write".into(), input: None, decided_by: None };
     for what in ["text", "tool", "request"] {
         let run = world.send(puppet_request("a", "say hello")).await.unwrap().run;
         let execution = control.next().await;

@@ -205,7 +205,7 @@ async fn fifty_creations_under_one_key_create_one_session() {
         let answers = with_timeout(asked.join_all()).await;
         assert!(answers.iter().all(|(session, _)| session.id == answers[0].0.id), "{}", world.disk.name);
         assert_eq!(answers.iter().filter(|(_, opening)| *opening == Opening::Created).count(), 1);
-        let listed = world.kernel.session_list(&world.me, SessionQuery::default()).await.unwrap();
+        let listed = world.kernel.session_list(&world.me, SessionQuery::default()).await.unwrap().items;
         assert_eq!(listed.len(), 1);
     }
 }

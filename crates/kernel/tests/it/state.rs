@@ -25,7 +25,7 @@ impl World {
     /// Formats the state of the session at its tip, or at a message.
     async fn state(&self, at: Option<MessageId>) -> String {
         let of = StateOf::Session(by_key("a"), at);
-        state_text(&self.kernel.state_list(&self.me, &of, None, None).await.unwrap())
+        state_text(&self.kernel.state_list(&self.me, &of, None, None).await.unwrap().items)
     }
 }
 
@@ -330,7 +330,7 @@ async fn a_fork_of_a_fork_sees_the_state_of_the_first_fork() {
             world.kernel.session_fork(&world.me, &by_key(from), request, None).await.unwrap();
         };
         let seen = async |key: &str| {
-            state_text(&world.kernel.state_list(&world.me, &of(key), None, None).await.unwrap())
+            state_text(&world.kernel.state_list(&world.me, &of(key), None, None).await.unwrap().items)
         };
         world.play("a", "say hi").await;
         world.set(&of("a"), "shared", json!(1)).await.unwrap();

@@ -407,7 +407,12 @@ fn crash_during(place: impl Fn(&[MessageId]) -> Place, text: &str) -> Vec<(Strin
                 .handle
                 .record(vec![
                     call("t1"),
-                    Record::ToolStarted { tool_use_id: "t1".into(), name: "add".into(), input: None },
+                    Record::ToolStarted {
+                        tool_use_id: "t1".into(),
+                        name: "add".into(),
+                        input: None,
+                        decided_by: None,
+                    },
                 ])
                 .await
                 .unwrap();
@@ -429,7 +434,12 @@ fn crash_during(place: impl Fn(&[MessageId]) -> Place, text: &str) -> Vec<(Strin
                 .handle
                 .record(vec![
                     call("t2"),
-                    Record::ToolStarted { tool_use_id: "t2".into(), name: "add".into(), input: None },
+                    Record::ToolStarted {
+                        tool_use_id: "t2".into(),
+                        name: "add".into(),
+                        input: None,
+                        decided_by: None,
+                    },
                 ])
                 .await
                 .unwrap();
@@ -544,7 +554,7 @@ async fn usage_includes_abandoned_branches() {
         branch(&world, "a", Place::Regenerate { message_id: user }, "").await;
         let failed = branch(&world, "a", Place::Root, "usage 10 20; say lost; fail").await;
         assert_eq!((failed.state.status(), failed.usage.input_tokens), (RunStatus::Failed, 10));
-        let runs = world.kernel.run_list(&world.me, Default::default()).await.unwrap();
+        let runs = world.kernel.run_list(&world.me, Default::default()).await.unwrap().items;
         let sum: u64 = runs.iter().map(|run| run.usage.input_tokens + run.usage.output_tokens).sum();
         assert_eq!(sum, 36);
     }
@@ -610,7 +620,7 @@ async fn pins_are_stored_and_listed() {
             [(Some(true), vec!["a"]), (Some(false), vec!["c", "b"]), (None, vec!["c", "b", "a"])]
         {
             let query = mainspring_kernel::kernel::SessionQuery { pinned, ..Default::default() };
-            let listed = world.kernel.session_list(&world.me, query).await.unwrap();
+            let listed = world.kernel.session_list(&world.me, query).await.unwrap().items;
             let mut found: Vec<_> = listed.into_iter().filter_map(|(session, _)| session.key).collect();
             found.sort();
             let mut keys = keys;

@@ -24,7 +24,7 @@ async fn a_killed_or_crashed_attempt_has_used_at_least_what_it_reported() {
         let run = world.advance_until(100, world.ended(run.id)).await;
         assert_eq!((run.state.status(), run.attempts), (RunStatus::Succeeded, 2));
         assert!(run.usage.at_least && run.usage.tokens() >= 15, "{:?}", run.usage);
-        let attempts = world.kernel.run_attempts(&world.me, run.id).await.unwrap();
+        let attempts = world.kernel.run_attempts(&world.me, run.id).await.unwrap().items;
         assert_eq!(attempts.iter().map(|attempt| attempt.usage.at_least).collect::<Vec<_>>(), [true, false]);
         let known = world.play("b", "usage 2 3; say hi").await;
         assert!(known.usage.is_known());

@@ -64,6 +64,7 @@ fn collect(config: &Config, draft: &Path, now: Time) -> Result<Manifest, BackupE
             }
         }
     };
+    copy_audit(config, draft, &mut files)?;
     let entry = hash_file(&database).map_err(BackupError::io(&database))?;
     let manifest = finish(&database, draft, summary, now, files, entry)?;
     let path = draft.join(MANIFEST);
@@ -82,7 +83,8 @@ fn finish(
     entry: FileEntry,
 ) -> Result<Manifest, BackupError> {
     let named = hashes(&SqliteView::open(database, false)?)?;
-    let deleted: Vec<String> = files.keys().filter(|path| !named.contains_key(*path)).cloned().collect();
+    let is_deleted = |path: &&String| path.starts_with("artifacts/") && !named.contains_key(*path);
+    let deleted: Vec<String> = files.keys().filter(is_deleted).cloned().collect();
     for path in deleted {
         files.remove(&path);
         remove(&draft.join(&path)).map_err(BackupError::io(draft))?;
@@ -136,6 +138,24 @@ fn copy_blobs(
         if entry.blake3 != hash {
             return Err(BackupError::Artifact { hash, problem: "damaged" });
         }
+        files.insert(path, entry);
+    }
+    Ok(())
+}
+
+/// Copies the audit log. Its head is read first, so that the copied files hold at least the records up to it.
+fn copy_audit(
+    config: &Config,
+    draft: &Path,
+    files: &mut BTreeMap<String, FileEntry>,
+) -> Result<(), BackupError> {
+    let folder = config.audit_dir();
+    for (name, content) in mainspring_kernel::audit::copies(&folder).map_err(BackupError::io(&folder))? {
+        let path = format!("audit/{name}");
+        let target = draft.join(&path);
+        // A file that was removed meanwhile is not needed: a record of a later file says so.
+        let Some(mut content) = content.open().map_err(BackupError::io(&folder))? else { continue };
+        let entry = file_write(&target, &mut content).map_err(BackupError::io(&target))?;
         files.insert(path, entry);
     }
     Ok(())

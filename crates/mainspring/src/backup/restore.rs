@@ -50,6 +50,11 @@ pub fn restore(config: &Config, from: &Path, now: Time) -> Result<Restored, Back
                 remove_empty(&config.artifacts_dir())?;
                 fs::rename(&artifacts, config.artifacts_dir())?;
             }
+            let audit = draft.join("audit");
+            // A log that is there already goes on.
+            if exists(&audit) && remove_empty(&config.audit_dir()).is_ok() {
+                fs::rename(&audit, config.audit_dir())?;
+            }
             // The database comes last: once it is there, the restore is complete.
             fs::rename(draft.join(DATABASE), config.database())?;
             folder_sync(&config.database())
@@ -124,7 +129,10 @@ fn manifest_read(from: &Path) -> Result<Manifest, BackupError> {
         return Err(not_a_backup(format!("format {format} is newer than this mainspring: upgrade it")));
     }
     // A name leads nowhere outside the state directory.
-    let is_safe = |path: &str| path == DATABASE || (path.starts_with("artifacts/") && !path.contains(".."));
+    let is_safe = |path: &str| {
+        let is_in_folder = path.starts_with("artifacts/") || path.starts_with("audit/");
+        path == DATABASE || (is_in_folder && !path.contains(".."))
+    };
     match manifest.files.keys().find(|path| !is_safe(path)) {
         Some(path) => Err(not_a_backup(format!("it names {path:?}"))),
         None if !manifest.files.contains_key(DATABASE) => Err(not_a_backup("it has no database".into())),

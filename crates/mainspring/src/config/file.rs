@@ -9,6 +9,7 @@ use toml::de::{DeTable, DeValue};
 use super::Entry;
 use super::error::Problem;
 use super::models::MODEL_TABLES;
+use super::owners::owner_key;
 use super::rule::{ADAPTER_NAME, RawValue, is_adapter_name};
 use super::settings::{self, GROUPS};
 use super::source::Origin;
@@ -48,6 +49,8 @@ impl Reader<'_> {
                 self.read_nested(&key, value);
             } else if is_plain && key == "adapters" {
                 self.read_adapters(value);
+            } else if is_plain && key == "owners" {
+                self.read_owners(value);
             } else if is_plain && MODEL_TABLES.contains(&key.as_str()) {
                 // Read as a whole by `models`.
             } else {
@@ -77,6 +80,31 @@ impl Reader<'_> {
                 let allowed = format!("[adapters.NAME], where NAME is {ADAPTER_NAME}");
                 let (written, origin) = (format!("{:?}", name.get_ref()), self.origin(name.span().start));
                 self.problems.push(Problem::Invalid { key: "adapters".into(), written, origin, allowed });
+            }
+        }
+    }
+
+    fn read_owners(&mut self, value: &Spanned<DeValue<'_>>) {
+        let DeValue::Table(table) = value.get_ref() else {
+            return self.report_invalid("owners", value, "a table: write [owners.NAME] for each owner");
+        };
+        for (name, value) in table {
+            let owner = name.get_ref().as_ref();
+            let key = format!("owners.{owner}");
+            let DeValue::Table(settings) = value.get_ref() else {
+                let allowed = format!("a table: write [{key}] and its keys below");
+                self.report_invalid(&key, value, &allowed);
+                continue;
+            };
+            for (setting, value) in settings {
+                let key = owner_key(owner, setting.get_ref());
+                match settings::find_target(&key) {
+                    Some(_) if !setting.get_ref().contains('.') => self.read_value(key, value),
+                    _ => {
+                        let origin = self.origin(setting.span().start);
+                        self.problems.push(Problem::unknown_key(key, origin));
+                    }
+                }
             }
         }
     }

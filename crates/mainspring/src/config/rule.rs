@@ -3,6 +3,8 @@
 //! Variables and flags are untyped text. Values in the file have a type, and a wrong type is refused, so that a file
 //! means what it looks like.
 
+pub(super) mod serving;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Component, Path, PathBuf};
@@ -208,10 +210,12 @@ pub(super) struct Text {
 
 /// Allows the name of an owner.
 pub(super) const fn owner_name() -> Text {
-    Text {
-        allowed: "a text of 1 to 512 bytes without control characters",
-        check: |text| check_text("owner", text).is_ok(),
-    }
+    Text { allowed: "a text of 1 to 512 bytes without control characters", check: is_owner_name }
+}
+
+/// True when `name` can be the name of an owner.
+pub(super) fn is_owner_name(name: &str) -> bool {
+    check_text("owner", name).is_ok()
 }
 
 /// Allows the name of an adapter.

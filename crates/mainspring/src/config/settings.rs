@@ -9,14 +9,17 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use mainspring_agent::ModelsConfig;
-use mainspring_core::{Limits, Supervision};
-use mainspring_http::HttpLimits;
+use mainspring_core::{AccessRole, Limits, Quotas, Supervision};
+use mainspring_http::{HttpLimits, OidcConfig};
+use mainspring_kernel::audit::OnAuditFailure;
 use mainspring_kernel::policy;
 
 use super::adapters::{ADAPTER_SETTINGS, AdapterConfig, AdapterSetting, WORKER_COUNT_RANGE};
+use super::owners::{self, OwnerConfig, OwnerSetting};
+use super::rule::serving::{audience, claim, optional_path, origins};
 use super::rule::{
     self, Input, Keywords, Rule, Value, adapter_name, address, command, host_names, keyword, log_filter,
-    number, owner_name, path, policy_rules, url,
+    number, owner_name, path, policy_rules, switch, url,
 };
 
 const SECOND_MS: u64 = 1000;
@@ -46,6 +49,8 @@ macro_rules! settings {
             $( $(#[$group_doc])* pub $group: $group_type, )*
             /// The settings of adapters, by adapter name.
             pub adapters: BTreeMap<String, AdapterConfig>,
+            /// The settings of owners, by name.
+            pub owners: BTreeMap<String, OwnerConfig>,
             /// Model providers, profiles and prices.
             pub models: ModelsConfig,
         }
@@ -57,6 +62,7 @@ macro_rules! settings {
                     $( $key: $default, )*
                     $( $group: $group_type { $( $group_key: $group_default, )* }, )*
                     adapters: BTreeMap::new(),
+                    owners: BTreeMap::new(),
                     models: ModelsConfig::default(),
                 }
             }
@@ -67,6 +73,7 @@ macro_rules! settings {
             $( settings!(@setter $doc, $key, $type); )*
             $( settings!(@setter concat!("Sets the group `", stringify!($group), "`."), $group, $group_type); )*
             settings!(@setter "The settings of adapters, by adapter name.", adapters, BTreeMap<String, AdapterConfig>);
+            settings!(@setter "The settings of owners, by name.", owners, BTreeMap<String, OwnerConfig>);
             settings!(@setter "Model providers, profiles and prices.", models, ModelsConfig);
         }
 
@@ -133,12 +140,22 @@ settings! {
         titles: Titles, keyword(), Titles::Heuristic;
         /// Maximum bytes of a tool result that models of the native adapter see; longer results are stored as artifacts.
         tool_result_bytes: usize, number(1_000, 16 << 20), 64 << 10;
-        /// Address that `serve` listens on; put TLS in front of any address that is not loopback.
+        /// Address that `serve` listens on; one that other machines reach needs `tls_cert` or `insecure_http`.
         listen: String, address(), "127.0.0.1:7433".into();
         /// Server that the command line uses instead of the state directory, such as `http://127.0.0.1:7433`.
         url: Option<String>, url(), None;
         /// Additional host names that `serve` accepts, such as that of a proxy in front of it.
         allowed_hosts: Vec<String>, host_names(), Vec::new();
+        /// File with the certificate of `serve` and those that signed it, as PEM; read again when it changes. With `tls_key`, `serve` speaks HTTPS.
+        tls_cert: Option<PathBuf>, optional_path(), None;
+        /// File with the private key of `tls_cert`, as PEM.
+        tls_key: Option<PathBuf>, optional_path(), None;
+        /// Whether `serve` may listen without TLS on an address that other machines reach, such as behind a proxy.
+        insecure_http: bool, switch(), false;
+        /// File with the certificates that the command line trusts for `url` instead of those of the system, as PEM.
+        tls_ca: Option<PathBuf>, optional_path(), None;
+        /// Origins whose web pages may call `serve`, such as `https://app.example.com`.
+        cors_origins: Vec<String>, origins(), Vec::new();
         /// Milliseconds that `serve` waits for active runs before it stops them.
         drain_ms: u64, number(0, HOUR_MS), 10 * SECOND_MS;
         /// Rules for the agents of every adapter; they come before those of an adapter or an agent definition.
@@ -197,8 +214,48 @@ settings! {
         headers, number(1, 10_000), HttpLimits::default().headers;
         /// Milliseconds in which the headers of a connection's next request must arrive.
         header_ms, number(1, HOUR_MS), HttpLimits::default().header_ms;
-        /// Milliseconds in which the body of a request must arrive.
+        /// Milliseconds in which the body of a request must arrive; uploaded files may take longer.
         body_ms, number(1, HOUR_MS), HttpLimits::default().body_ms;
+        /// Minimum bytes per second at which an uploaded file arrives, after `http.body_ms`.
+        body_rate, number(1, 1 << 30), HttpLimits::default().body_rate;
+        /// Maximum number of open connections; at the limit the longest idle one makes room.
+        connections, number(1, 1_000_000), HttpLimits::default().connections;
+        /// Maximum number of open connections of one address; those of this machine do not count.
+        connections_per_address, number(1, 1_000_000), HttpLimits::default().connections_per_address;
+    }
+    /// Limits of every owner; 0 means no limit.
+    quotas: Quotas {
+        /// Maximum number of queued prompts of one owner; 0 for no limit besides its share.
+        queued_prompts, number(0, 10_000_000), Quotas::default().queued_prompts;
+        /// Maximum number of active runs of one owner; 0 for no limit besides its share.
+        active_runs, number(0, 1_000_000), Quotas::default().active_runs;
+        /// Maximum number of concurrent requests of one owner; 0 for no limit besides its share.
+        requests, number(0, 1_000_000), Quotas::default().requests;
+        /// Maximum number of open streams and waiting requests of one owner; 0 for no limit besides its share.
+        streams, number(0, 1_000_000), Quotas::default().streams;
+        /// Maximum bytes of messages and artifacts of one owner; 0 for no limit.
+        stored_bytes, number(0, 1 << 50), Quotas::default().stored_bytes;
+        /// Maximum number of artifacts of one owner; 0 for no limit.
+        artifacts, number(0, 1 << 40), Quotas::default().artifacts;
+        /// Maximum number of versions of agent definitions that one owner makes; 0 for no limit of its own.
+        agents, number(0, 10_000), Quotas::default().agents;
+    }
+    /// Tokens of an identity provider, beside API keys.
+    oidc: OidcConfig {
+        /// Address of the issuer whose tokens `serve` accepts, as in its tokens; none if empty.
+        issuer, url(), OidcConfig::default().issuer;
+        /// Audience that a token must be for.
+        audience, audience(), OidcConfig::default().audience;
+        /// Claim that names the owner.
+        owner_claim, claim(), OidcConfig::default().owner_claim;
+        /// Claim that names the org.
+        org_claim, claim(), OidcConfig::default().org_claim;
+        /// Claim that names the role, as a text or a list of texts.
+        role_claim, claim(), OidcConfig::default().role_claim;
+        /// Role of a token without that claim.
+        default_role, keyword(), OidcConfig::default().default_role;
+        /// Milliseconds by which the clocks of issuer and server may differ.
+        skew_ms, number(0, HOUR_MS), OidcConfig::default().skew_ms;
     }
     /// Limits of a host that communicates over standard input and output.
     stdio: Stdio {
@@ -206,6 +263,17 @@ settings! {
         tool_timeout_ms, number(1, HOUR_MS), 120 * SECOND_MS;
         /// Maximum bytes of one line of the host of `stdio`.
         line_bytes, number(1 << 10, MAX_TEXT_BYTES), 32 << 20;
+    }
+    /// The audit log.
+    audit: Audit {
+        /// Bytes at which a file of the audit log is followed by the next one.
+        file_bytes, number(64 << 10, 1 << 30), 16 << 20;
+        /// Bytes of the audit log above which its oldest files are removed.
+        keep_bytes, number(1 << 20, 1 << 40), 1 << 30;
+        /// Days after which a file of the audit log is removed.
+        keep_days, number(1, 36_500), 365;
+        /// What happens to changes while the audit log cannot be written: they are refused (refuse), or made while the server reports that it is not ready (report).
+        on_failure, keyword(), OnAuditFailure::Refuse;
     }
     /// Delays between attempts.
     retry: Retry {
@@ -223,6 +291,23 @@ pub struct Stdio {
     pub tool_timeout_ms: u64,
     /// Maximum bytes of one line.
     pub line_bytes: usize,
+}
+
+/// The audit log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Audit {
+    /// Bytes at which a file is followed by the next one.
+    pub file_bytes: u64,
+    /// Bytes of all files above which the oldest ones are removed.
+    pub keep_bytes: u64,
+    /// Days after which a file is removed.
+    pub keep_days: u64,
+    /// What happens to changes while the log cannot be written.
+    pub on_failure: OnAuditFailure,
+}
+
+impl Keywords for OnAuditFailure {
+    const ALL: &'static [(&'static str, Self)] = &[("refuse", Self::Refuse), ("report", Self::Report)];
 }
 
 /// Delays between attempts.
@@ -258,6 +343,11 @@ pub enum OnOrphan {
 
 impl Keywords for Supervision {
     const ALL: &'static [(&'static str, Self)] = &[("tree", Self::Tree), ("group", Self::Group)];
+}
+
+impl Keywords for AccessRole {
+    const ALL: &'static [(&'static str, Self)] =
+        &[("admin", Self::Admin), ("member", Self::Member), ("viewer", Self::Viewer)];
 }
 
 impl Keywords for OnOrphan {
@@ -333,12 +423,16 @@ impl Setting {
 pub(super) enum Target<'a> {
     Setting(&'static Setting),
     Adapter(&'a str, &'static AdapterSetting),
+    Owner(&'a str, &'static OwnerSetting),
 }
 
 /// Finds the setting that `key` names, if there is one.
 pub(super) fn find_target(key: &str) -> Option<Target<'_>> {
     if let Some(setting) = SETTINGS.iter().find(|setting| setting.key == key) {
         return Some(Target::Setting(setting));
+    }
+    if let Some((name, setting)) = owners::find(key) {
+        return Some(Target::Owner(name, setting));
     }
     let (name, key) = key.strip_prefix("adapters.")?.split_once('.')?;
     let setting = ADAPTER_SETTINGS.iter().find(|setting| setting.key == key)?;

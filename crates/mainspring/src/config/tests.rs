@@ -2,7 +2,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::os::unix::ffi::OsStringExt;
 
-use mainspring_core::{Fallback, Limits, SandboxProfile, Supervision};
+use mainspring_core::{Fallback, Limits, Quotas, SandboxProfile, Supervision};
 use tempfile::TempDir;
 
 use super::*;
@@ -90,6 +90,11 @@ fn the_defaults_are_as_documented() {
             listen: "127.0.0.1:7433".into(),
             url: None,
             allowed_hosts: vec![],
+            tls_cert: None,
+            tls_key: None,
+            insecure_http: false,
+            tls_ca: None,
+            cors_origins: vec![],
             drain_ms: 10_000,
             rules: vec![],
             log: "warn".into(),
@@ -97,9 +102,18 @@ fn the_defaults_are_as_documented() {
             supervision: Supervision::Tree,
             limits: Limits::default(),
             http: mainspring_http::HttpLimits::default(),
+            oidc: mainspring_http::OidcConfig::default(),
             stdio: Stdio { tool_timeout_ms: 120_000, line_bytes: 32 << 20 },
+            audit: Audit {
+                file_bytes: 16 << 20,
+                keep_bytes: 1 << 30,
+                keep_days: 365,
+                on_failure: mainspring_kernel::audit::OnAuditFailure::Refuse
+            },
             retry: Retry { base_ms: 500, max_ms: 30_000 },
+            quotas: Quotas::default(),
             adapters: BTreeMap::new(),
+            owners: BTreeMap::new(),
             models: ModelsConfig::default(),
         }
     );
@@ -228,6 +242,36 @@ fn nested_keys_are_set_by_variables_and_flags() {
     assert_eq!(config.retry.base_ms, 7);
     assert_eq!(config.adapters["acp-claude"].max_workers, Some(3));
     assert_eq!(config.adapters["pi"].max_workers, Some(1));
+}
+
+#[test]
+fn quotas_are_set_for_all_owners_and_for_one() {
+    let loaded = machine().file(
+        r#"
+            quotas = { artifacts = 5, streams = 9 }
+            [owners.ada]
+            artifacts = 7
+            [owners."b@example.com"]
+            stored_bytes = 1_000_000
+        "#,
+    );
+    let resolved = loaded.load();
+    let config = &resolved.config;
+    assert_eq!((config.quotas.artifacts, config.quotas.streams, config.quotas.agents), (5, 9, 0));
+    let ada = config.owners["ada"].quotas.or(&config.quotas);
+    assert_eq!((ada.artifacts, ada.streams), (7, 9));
+    assert_eq!(config.owners["b@example.com"].quotas.stored_bytes, Some(1_000_000));
+    let rows = resolved.rows();
+    let row = rows.iter().find(|row| row.key == "owners.b@example.com.stored_bytes").unwrap();
+    assert_eq!((row.value.to_string().as_str(), row.description.is_empty()), ("1000000", false));
+    for (wrong, problem) in [
+        ("owners = 3", "a table: write [owners.NAME] for each owner"),
+        ("[owners.ada]\nartefacts = 3", "owners.ada.artefacts"),
+        ("[owners.ada]\nartifacts = -1", "owners.ada.artifacts"),
+    ] {
+        let error = machine().file(wrong).problems();
+        assert!(error.contains(problem), "{wrong}: {error}");
+    }
 }
 
 #[test]
@@ -695,5 +739,30 @@ fn the_sandbox_of_an_adapter_has_a_profile_folders_and_ports() {
     ] {
         let problems = Machine::new().file(&format!("[adapters.pi]\nkind = \"pi\"\n{line}\n")).problems();
         assert!(problems.contains(allowed), "{line}: {problems}");
+    }
+}
+
+#[test]
+fn an_owner_has_rules() {
+    let machine = Machine::new().file(
+        "rules = [\"deny fs write /etc/*\"]\n[owners.ada]\nrules = [\"allow fs read *\"]\n[owners.\"eve@x.org\"]\nrules = []\n",
+    );
+    let resolved = machine.load();
+    let rules = |owner: &str| resolved.config.owners[owner].rules.clone().unwrap();
+    assert_eq!(rules("ada"), ["allow fs read *".parse().unwrap()]);
+    assert_eq!(rules("eve@x.org"), []);
+    let row = resolved.rows().into_iter().find(|row| row.key == "owners.ada.rules").unwrap();
+    assert_eq!(row.value, Value::List(vec!["allow fs read *".into()]));
+    assert!(matches!(row.origin, Origin::File { line: 3, .. }), "{:?}", row.origin);
+    for (text, problem) in [
+        ("[owners.ada]\nrules = [\"allow fs\"]", "must be a list of rules: allow, deny or ask"),
+        ("[owners.ada]\nrule = []", "owners.ada.rule"),
+        ("[owners.ada]\n\"x.rules\" = []", "owners.ada.x.rules"),
+        ("[owners]\nada = 1", "must be a table: write [owners.ada] and its keys below"),
+        ("owners = 1", "must be a table: write [owners.NAME] for each owner"),
+        ("[owners.\"\"]\nrules = []", "owners"),
+    ] {
+        let problems = Machine::new().file(&format!("{text}\n")).problems();
+        assert!(problems.contains(problem), "{text}: {problems}");
     }
 }

@@ -78,6 +78,11 @@ impl Tables {
             Row::Inbox(to, item) => self.inbox_apply(*to, item),
             Row::InboxTaken(id) => self.inbox.retain(|(to, item)| *to != session || item.id != *id),
             Row::Binding(image) => drop(self.bindings.insert(image.id, Binding::clone(image))),
+            Row::NativeOwner(native) => self.native_owner_apply(native)?,
+            Row::Spend(key, day, spend) => {
+                let known = self.spends.entry((*key, *day)).or_default();
+                *known = known.plus(*spend);
+            }
             Row::Grant(image) => self.grant_write(image),
             Row::Artifact(image) => drop(self.artifacts.insert(image.id, Artifact::clone(image))),
             Row::ArtifactGone(id) => {

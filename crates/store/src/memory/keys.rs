@@ -1,7 +1,7 @@
 //! API keys.
 
 use mainspring_core::{ApiKey, SessionStatus};
-use mainspring_kernel::store::{KeyPage, KeyRef};
+use mainspring_kernel::store::{KeyPage, KeyRef, NativeOwner, StoreError, Unique};
 
 use super::tables::Tables;
 
@@ -30,5 +30,25 @@ impl Tables {
         let sessions = self.sessions.values().filter(|session| session.status != SessionStatus::Deleted);
         { sessions }.any(|session| session.owner == owner && is_other(&session.org))
             || self.keys.values().any(|key| key.owner == owner && is_other(&key.org))
+    }
+
+    pub(super) fn owner_claim(&mut self, owner: &str, org: Option<&str>) -> bool {
+        let sessions = self.sessions.values().filter(|session| session.status != SessionStatus::Deleted);
+        let sessions = sessions.filter(|session| session.owner == owner);
+        let keys = self.keys.values().filter(|key| key.owner == owner);
+        let oldest = { sessions.map(|session| (session.created_at, &session.org)) }
+            .chain(keys.map(|key| (key.created_at, &key.org)))
+            .min();
+        let first = oldest.map_or_else(|| org.map(str::to_owned), |(_, org)| org.clone());
+        self.owners.entry(owner.to_owned()).or_insert(first).as_deref() == org
+    }
+
+    pub(super) fn native_owner_apply(&mut self, native: &NativeOwner) -> Result<(), StoreError> {
+        let NativeOwner { adapter, native, owner, is_adopted } = native;
+        let known = self.native_owners.entry((adapter.clone(), native.clone())).or_insert(owner.clone());
+        match known != owner && *is_adopted {
+            true => Err(StoreError::Conflict(Unique::Other)),
+            false => Ok(()),
+        }
     }
 }

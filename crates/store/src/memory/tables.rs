@@ -1,13 +1,16 @@
 //! The tables of the reference store.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use mainspring_core::{
     ApiKey, Artifact, ArtifactId, Attempt, Binding, BindingId, Delegation, DelegationId, Digest, Event,
-    Grant, GrantId, KeyId, Line, LineId, MessageId, Point, Position, Run, RunId, Session, SessionId,
-    StateEntry, StateSlot, Step, StepId,
+    Grant, GrantId, KeyId, Line, LineId, Message, MessageId, Point, Position, Run, RunId, Session, SessionId,
+    Spend, StateEntry, StateSlot, Step, StepId,
 };
-use mainspring_kernel::store::{AgentRow, Chunk, InboxItem, OpenToolCall, PlacedMessage, Request};
+use mainspring_kernel::store::{
+    AgentRow, Chunk, InboxItem, OpenToolCall, OwnerUsage, PlacedMessage, Request,
+};
 
 use super::data::{LineOrigin, StateRecord};
 
@@ -52,6 +55,12 @@ pub(super) struct Tables {
     /// Hashes that a removed artifact referred to.
     pub(super) loose_blobs: BTreeSet<String>,
     pub(super) keys: BTreeMap<KeyId, ApiKey>,
+    /// The org of each owner that was claimed.
+    pub(super) owners: BTreeMap<String, Option<String>>,
+    /// The owner of each native session, by adapter and native id.
+    pub(super) native_owners: BTreeMap<(String, String), String>,
+    /// By key and day.
+    pub(super) spends: BTreeMap<(KeyId, i64), Spend>,
     /// By owner, agent id and version.
     pub(super) agents: BTreeMap<(String, String, u32), AgentVersion>,
 }
@@ -75,5 +84,21 @@ impl Tables {
     pub(super) fn session(&self, id: SessionId) -> Option<&Session> {
         use mainspring_core::SessionStatus::Deleted;
         self.sessions.get(&id).filter(|session| session.status != Deleted)
+    }
+
+    /// Counts what an owner stores.
+    pub(super) fn owner_usage(&self, owner: &str) -> OwnerUsage {
+        let is_own =
+            |session: &SessionId| self.sessions.get(session).is_some_and(|session| session.owner == owner);
+        let messages = self.messages.values().map(|placed| &placed.message);
+        let messages = messages.filter(|message| is_own(&message.session));
+        let size = |message: &Arc<Message>| serde_json::to_vec(&message.content).map_or(0, |json| json.len());
+        let artifacts: Vec<&Artifact> =
+            self.artifacts.values().filter(|artifact| is_own(&artifact.session)).collect();
+        let artifact_bytes: u64 = artifacts.iter().filter_map(|artifact| artifact.size_bytes).sum();
+        OwnerUsage {
+            bytes: messages.map(|message| size(message) as u64).sum::<u64>() + artifact_bytes,
+            artifacts: artifacts.len() as u64,
+        }
     }
 }

@@ -194,14 +194,14 @@ impl Tables {
         session: SessionId,
         at: Option<Point>,
         limit: usize,
-    ) -> Result<Vec<PlacedMessage>, StoreError> {
+    ) -> Result<Vec<MessageId>, StoreError> {
         let view = self.view(session)?;
         let next = match at {
             Some(at) => view.next_on_line(at),
             None => view.inherited.next(None),
         };
         let points = next.into_iter().chain(view.child_starts(at)).take(limit);
-        Ok(points.filter_map(|point| self.message_at(point).cloned()).collect())
+        Ok(points.filter_map(|point| Some(self.message_at(point)?.message.id)).collect())
     }
 
     pub(super) fn tree_row(

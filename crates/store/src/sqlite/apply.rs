@@ -13,6 +13,7 @@ use super::checksum;
 use super::columns::{Id, blob, int};
 use super::data::{state_back, state_write};
 use super::digests::digest_write;
+use super::owners;
 use super::read::{chunk_columns, event_columns};
 use super::steps::{step_write, steps_seal};
 use super::write::{
@@ -102,6 +103,8 @@ impl Prepared {
                 Ok(())
             }
             Row::Binding(binding) => binding_write(connection, binding),
+            Row::NativeOwner(native) => owners::native_owner_write(connection, native),
+            Row::Spend(key, day, spend) => owners::spend_add(connection, *key, *day, *spend),
             Row::Grant(grant) => grant_write(connection, grant),
             Row::Artifact(artifact) => artifact_write(connection, artifact),
             Row::ArtifactGone(artifact) => {

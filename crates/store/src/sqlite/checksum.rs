@@ -10,7 +10,7 @@
 
 use std::ops::Range;
 
-use mainspring_core::{ArtifactId, AttemptId, EventId, MessageId, RunId, SessionId, StepId};
+use mainspring_core::{ArtifactId, AttemptId, Damage, EventId, MessageId, RunId, SessionId, StepId};
 use rusqlite::types::{ToSqlOutput, Type, Value, ValueRef};
 use rusqlite::{Connection, Error, Result, Row, Statement, ToSql};
 
@@ -32,95 +32,127 @@ pub(super) struct Layout {
     added: usize,
     /// The columns whose checksum is computed separately and combined with that of the others.
     apart: Range<usize>,
-    /// Names a row, given the index of its first column.
-    name: fn(&Row<'_>, usize) -> String,
+    /// The kind of the row.
+    kind: &'static str,
+    /// Returns the id or key of a row, given the index of its first column.
+    id: fn(&Row<'_>, usize) -> Option<String>,
+    /// Describes the id, where that says more than the id alone.
+    describe: Option<fn(&Row<'_>, usize, &str) -> String>,
 }
 
 pub(super) const SESSION: Layout = Layout {
     columns: column_count(session_columns!()),
-    added: 0,
+    added: 1,
     apart: 0..0,
-    name: |row, first| format!("session {}", id::<SessionId>(row, first)),
+    kind: "session",
+    id: id::<SessionId>,
+    describe: None,
 };
 pub(super) const RUN_REQUEST: Layout = Layout {
     columns: column_count(run_request_columns!()),
     added: 1,
     apart: 0..0,
-    name: |row, first| format!("run {}", id::<RunId>(row, first)),
+    kind: "run",
+    id: id::<RunId>,
+    describe: None,
 };
 pub(super) const RUN_STATE: Layout = Layout {
     columns: column_count(run_state_columns!()),
     added: 2,
     apart: 0..0,
     // The other columns of the run and their checksum come before.
-    name: |row, first| format!("run {}", id::<RunId>(row, first - RUN_REQUEST.columns - 1)),
+    kind: "run",
+    id: |row, first| id::<RunId>(row, first - RUN_REQUEST.columns - 1),
+    describe: None,
 };
 pub(super) const MESSAGE: Layout = Layout {
     columns: column_count(message_columns!()),
     added: 0,
     apart: 4..7,
-    name: |row, first| format!("message {}", id::<MessageId>(row, first)),
+    kind: "message",
+    id: id::<MessageId>,
+    describe: None,
 };
 pub(super) const EVENT: Layout = Layout {
     columns: column_count(event_columns!()),
     added: 0,
     apart: 0..0,
-    name: |row, first| {
+    kind: "event",
+    id: |row, first| id::<EventId>(row, first + 1),
+    describe: Some(|row, first, id| {
         let cursor = row.get::<_, i64>(first).unwrap_or_default();
-        format!("event {} at {cursor}", id::<EventId>(row, first + 1))
-    },
+        format!("{id} at {cursor}")
+    }),
 };
 pub(super) const EFFECT: Layout = Layout {
     columns: column_count(effect_columns!()),
     added: 0,
     apart: 0..0,
-    name: |row, first| {
-        let call = row.get::<_, String>(first + 1).unwrap_or_default();
-        format!("tool call {call:?} of run {}", id::<RunId>(row, first))
-    },
+    kind: "tool call",
+    id: |row, first| row.get(first + 1).ok(),
+    describe: Some(|row, first, call| {
+        format!("{call:?} of run {}", id::<RunId>(row, first).unwrap_or_else(unreadable))
+    }),
 };
 pub(super) const CHUNK: Layout = Layout {
     columns: column_count(chunk_columns!()),
     added: 0,
     apart: 0..0,
-    name: |row, first| format!("streamed text of message {}", id::<MessageId>(row, first + 1)),
+    kind: "streamed text",
+    id: |row, first| id::<MessageId>(row, first + 1),
+    describe: Some(|_, _, id| format!("of message {id}")),
 };
 pub(super) const STATE: Layout = Layout {
     columns: column_count(state_columns!()),
     added: 0,
     apart: 0..0,
-    name: |row, first| format!("state {:?}", row.get::<_, String>(first).unwrap_or_default()),
+    kind: "state",
+    id: |row, first| row.get(first).ok(),
+    describe: Some(|_, _, key| format!("{key:?}")),
 };
 
 pub(super) const ATTEMPT: Layout = Layout {
     columns: column_count(attempt_columns!()),
     added: 0,
     apart: 0..0,
-    name: |row, first| format!("attempt {}", id::<AttemptId>(row, first)),
+    kind: "attempt",
+    id: id::<AttemptId>,
+    describe: None,
 };
 pub(super) const STEP: Layout = Layout {
     columns: column_count(step_columns!()),
     added: 0,
     apart: 0..0,
-    name: |row, first| format!("step {}", id::<StepId>(row, first)),
+    kind: "step",
+    id: id::<StepId>,
+    describe: None,
 };
 pub(super) const DIGEST: Layout = Layout {
     columns: column_count(digest_columns!()),
     added: 0,
     apart: 0..0,
-    name: |row, first| format!("digest at message {}", id::<MessageId>(row, first + 3)),
+    kind: "digest",
+    id: |row, first| id::<MessageId>(row, first + 3),
+    describe: Some(|_, _, id| format!("at message {id}")),
 };
 pub(super) const ARTIFACT: Layout = Layout {
     columns: column_count(artifact_columns!()),
     added: 0,
     apart: 0..0,
-    name: |row, first| format!("artifact {}", id::<ArtifactId>(row, first)),
+    kind: "artifact",
+    id: id::<ArtifactId>,
+    describe: None,
 };
 
 /// A row that does not match its checksum.
 #[derive(Debug, thiserror::Error)]
-#[error("{0} does not match its checksum: restore a backup")]
-pub(super) struct Mismatch(String);
+#[error("{kind} {name} does not match its checksum: restore a backup")]
+pub(super) struct Mismatch {
+    kind: &'static str,
+    id: Option<String>,
+    /// The id, described.
+    name: String,
+}
 
 /// Counts the names in a list of columns that ends with `checksum`, without `checksum` itself.
 const fn column_count(list: &str) -> usize {
@@ -134,22 +166,52 @@ const fn column_count(list: &str) -> usize {
     count
 }
 
-fn id<T: Id + std::fmt::Display>(row: &Row<'_>, column: usize) -> String {
-    row.get(column).map_or_else(|_| "without a readable id".into(), |id| T::from_column(id).to_string())
+fn id<T: Id + std::fmt::Display>(row: &Row<'_>, column: usize) -> Option<String> {
+    row.get(column).map(|id| T::from_column(id).to_string()).ok()
+}
+
+fn unreadable() -> String {
+    "without a readable id".into()
+}
+
+/// Returns the damage of a row that cannot be read, or the error of a read that failed for another reason.
+pub(super) fn damage(error: Error) -> Result<Damage> {
+    let damage =
+        |kind: &str, id: Option<String>, message: String| Damage { kind: kind.into(), id, index: 0, message };
+    match error {
+        Error::FromSqlConversionFailure(_, _, problem) => Ok(match problem.downcast_ref::<Mismatch>() {
+            Some(mismatch) => damage(mismatch.kind, mismatch.id.clone(), mismatch.to_string()),
+            None => damage("row", None, problem.to_string()),
+        }),
+        // Only rows without a checksum get here: others are compared with it before.
+        Error::InvalidColumnType(..) | Error::IntegralValueOutOfRange(..) | Error::Utf8Error(..) => {
+            Ok(damage("row", None, error.to_string()))
+        }
+        other => Err(other),
+    }
 }
 
 impl Layout {
     /// Fails if the row that begins with column `first` does not match its checksum.
     pub(super) fn check(&self, row: &Row<'_>, first: usize) -> Result<()> {
-        let Some(stored) = row.get::<_, Option<i64>>(first + self.columns)? else { return Ok(()) };
-        let mut sum = RowSum::new(self);
-        for index in 0..self.columns {
-            sum.add(index, row.get_ref(first + index)?);
+        // A checksum that is not a number is damaged as well.
+        if let Ok(stored) = row.get::<_, Option<i64>>(first + self.columns) {
+            let Some(stored) = stored else { return Ok(()) };
+            let mut sum = RowSum::new(self);
+            for index in 0..self.columns {
+                sum.add(index, row.get_ref(first + index)?);
+            }
+            if sum.end() == stored {
+                return Ok(());
+            }
         }
-        if sum.end() == stored {
-            return Ok(());
-        }
-        let mismatch = Mismatch((self.name)(row, first));
+        let id = (self.id)(row, first);
+        let name = match (&id, self.describe) {
+            (Some(id), Some(describe)) => describe(row, first, id),
+            (Some(id), None) => id.clone(),
+            (None, _) => unreadable(),
+        };
+        let mismatch = Mismatch { kind: self.kind, id, name };
         Err(Error::FromSqlConversionFailure(first + self.columns, Type::Integer, mismatch.into()))
     }
 }
@@ -366,7 +428,7 @@ impl ChecksumReport {
     fn add(&mut self, row: &Row<'_>, parts: &[&Layout]) -> Result<()> {
         let (mut first, mut has_all) = (0, true);
         for layout in parts {
-            has_all &= row.get::<_, Option<i64>>(first + layout.columns)?.is_some();
+            has_all &= row.get_ref(first + layout.columns)? != ValueRef::Null;
             match layout.check(row, first) {
                 Err(Error::FromSqlConversionFailure(_, _, mismatch)) if mismatch.is::<Mismatch>() => {
                     self.problems.push(mismatch.to_string());
@@ -388,7 +450,14 @@ mod tests {
     use super::*;
 
     fn sum(added: usize, values: &[Option<i64>]) -> i64 {
-        let layout = Layout { columns: values.len(), added, apart: 0..0, name: |_, _| String::new() };
+        let layout = Layout {
+            columns: values.len(),
+            added,
+            apart: 0..0,
+            kind: "row",
+            id: |_, _| None,
+            describe: None,
+        };
         let mut sum = RowSum::new(&layout);
         for (index, value) in values.iter().enumerate() {
             sum.add(index, value.map_or(ValueRef::Null, ValueRef::Integer));

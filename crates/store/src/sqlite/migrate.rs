@@ -31,7 +31,18 @@ const MIGRATIONS: &[(u32, &str)] = &[
     (27, include_str!("../../migrations/0027_approvals.sql")),
     (28, include_str!("../../migrations/0028_unknown_usage.sql")),
     (29, include_str!("../../migrations/0029_more_checksums.sql")),
+    (30, include_str!("../../migrations/0030_session_rules.sql")),
+    (31, include_str!("../../migrations/0031_attempt_ids.sql")),
+    (32, include_str!("../../migrations/0032_histories.sql")),
+    (34, include_str!("../../migrations/0034_owner_usage.sql")),
+    (36, include_str!("../../migrations/0036_tenants.sql")),
+    (37, include_str!("../../migrations/0037_key_lists.sql")),
 ];
+
+/// The last migration that `migrations/new.sql` contains, and the tables of a new database. Applying the migrations one
+/// after the other parses the whole schema after each changed table. Later ones are applied to a new database as to any
+/// other.
+const NEW: (u32, &str) = (29, include_str!("../../migrations/new.sql"));
 
 /// The schema version this program writes.
 pub const SCHEMA_VERSION: u32 = MIGRATIONS[MIGRATIONS.len() - 1].0;
@@ -46,8 +57,13 @@ pub(super) fn migrate(connection: &mut Connection, now: Time) -> rusqlite::Resul
         "CREATE TABLE IF NOT EXISTS schema_migrations (version INTEGER PRIMARY KEY, applied_at_ms INTEGER NOT NULL) STRICT",
     )?;
     let applied = version(&transaction)?;
+    if applied == 0 {
+        transaction.execute_batch(NEW.1)?;
+    }
     for (version, sql) in MIGRATIONS.iter().filter(|(version, _)| *version > applied) {
-        transaction.execute_batch(sql)?;
+        if applied > 0 || *version > NEW.0 {
+            transaction.execute_batch(sql)?;
+        }
         transaction.execute("INSERT INTO schema_migrations VALUES (?1, ?2)", (version, now.0))?;
     }
     transaction.pragma_update(None, "user_version", SCHEMA_VERSION)?;
@@ -61,4 +77,34 @@ pub(super) fn version(connection: &Connection) -> rusqlite::Result<u32> {
         return Ok(0);
     }
     connection.query_row("SELECT coalesce(max(version), 0) FROM schema_migrations", [], |row| row.get(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The tables, indexes, views and triggers, and the rows that every database has.
+    fn content(connection: &Connection) -> Vec<String> {
+        let schema = "SELECT type || ' ' || name || ' ' || coalesce(sql, '') FROM sqlite_schema \
+                      WHERE name <> 'schema_migrations'";
+        let rows = "SELECT name || ' ' || value FROM meta UNION ALL SELECT hex(mark) || schema_cookie FROM wal_token";
+        let mut content = vec![];
+        for sql in [schema, rows] {
+            let mut statement = connection.prepare(sql).unwrap();
+            let read = statement.query_map([], |row| row.get::<_, String>(0)).unwrap();
+            content.extend(read.map(Result::unwrap));
+        }
+        content.sort();
+        content
+    }
+
+    #[test]
+    fn a_new_database_is_one_that_all_migrations_made() {
+        let mut new = Connection::open_in_memory().unwrap();
+        migrate(&mut new, Time(1)).unwrap();
+        let migrated = Connection::open_in_memory().unwrap();
+        MIGRATIONS.iter().for_each(|(_, sql)| migrated.execute_batch(sql).unwrap());
+        assert_eq!(content(&new), content(&migrated));
+        assert_eq!(version(&new).unwrap(), SCHEMA_VERSION);
+    }
 }

@@ -160,6 +160,7 @@ fn history_write(path: &Path) -> io::Result<()> {
     if history.exists() {
         return Ok(());
     }
+    private_file(&history)?;
     fs::write(&history, HISTORY_TEXT)?;
     folder_sync(path)
 }

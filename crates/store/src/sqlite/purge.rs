@@ -99,6 +99,11 @@ fn seq_save(connection: &Connection, seq: u64) -> Result<()> {
     Ok(())
 }
 
+/// True if requests were made before `before`.
+pub(super) fn has_expired_requests(connection: &Connection, before: Time) -> Result<bool> {
+    connection.prepare_cached("SELECT 1 FROM requests WHERE created_at_ms < ?1 LIMIT 1")?.exists([before.0])
+}
+
 /// Removes up to [`STEP_ROWS`] requests made before `before`. Returns true while there are more.
 pub(super) fn requests_forget(connection: &Connection, before: Time) -> Result<bool> {
     let removed = connection

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use mainspring_core::{
-    AccessRole, ApiKey, Attempt, Cancellation, ExternalRef, LegacyAlias, Line, LineId, Message,
-    MessageStatus, Mode, Origin, RequestName, RetryReason, Role, Run, RunState, RunStatus, Session,
+    AccessRole, ApiKey, Attempt, Cancellation, Cost, Damage, ExternalRef, LegacyAlias, Line, LineId, Message,
+    MessageStatus, Mode, Origin, RequestName, RetryReason, Role, Rows, Run, RunState, RunStatus, Session,
     SessionStatus, Time, TitleSource, Usage, Visibility,
 };
 use mainspring_kernel::kernel::instructions_hash;
@@ -35,7 +35,7 @@ macro_rules! session_columns {
          legacy_client_scope, legacy_session_key, default_adapter_id, default_cwd, model_profile, \
          metadata_json, tip_line, tip_pos, tip_message_id, version, created_at_ms, updated_at_ms, last_activity_at_ms, \
          org_id, visibility, model, system_prompt, model_options, pinned, title_source, forked_from_session_id, \
-         forked_from_message_id, base_line, base_pos, checksum"
+         forked_from_message_id, base_line, base_pos, rules, checksum"
     };
 }
 /// The columns of a run that stay as they are, but for the options, which a retry may change.
@@ -123,7 +123,8 @@ macro_rules! line_columns {
 }
 macro_rules! key_columns {
     () => {
-        "key_id, name, owner_id, org_id, role, hash, created_at_ms, expires_at_ms, revoked_at_ms, folders"
+        "key_id, name, owner_id, org_id, role, hash, created_at_ms, expires_at_ms, revoked_at_ms, folders, \
+         adapters, models, tools, spend_per_day_nanos"
     };
 }
 macro_rules! request_columns {
@@ -162,6 +163,45 @@ pub(super) fn query_all<T>(
         statement.query_map(params, |row: &Row<'_>| read(&mut Columns::new(row)))?.collect::<Result<_>>()
     });
     found.map_err(|error| read_error(&error))
+}
+
+/// Returns all rows of `sql`, the damaged ones as such.
+pub(super) fn query_stored<T>(
+    connection: &Connection,
+    sql: &str,
+    params: impl Params,
+    read: impl Fn(&mut Columns<'_>) -> Result<T>,
+) -> Result<Vec<Stored<T>>, StoreError> {
+    query_all(connection, sql, params, |columns| stored(read(columns)))
+}
+
+/// A row as it was read, or its damage.
+pub(super) type Stored<T> = std::result::Result<T, Damage>;
+
+/// Separates the damage of one row from an error that concerns the whole read.
+fn stored<T>(read: Result<T>) -> Result<Stored<T>> {
+    match read {
+        Ok(row) => Ok(Ok(row)),
+        Err(error) => checksum::damage(error).map(Err),
+    }
+}
+
+/// Reads a page of `limit` intact rows, and the damaged ones between them. `read` takes the number of rows to read.
+///
+/// The page ends with an intact row, unless the list ends: the next page can begin after it.
+pub(super) fn rows<T>(
+    limit: usize,
+    read: impl Fn(usize) -> Result<Vec<Stored<T>>, StoreError>,
+) -> Result<Rows<T>, StoreError> {
+    let mut asked = limit;
+    loop {
+        let rows = read(asked)?;
+        let (count, damaged) = (rows.len(), rows.iter().filter(|row| row.is_err()).count());
+        if count < asked || count - damaged >= limit {
+            return Ok(rows.into_iter().collect());
+        }
+        asked = limit.saturating_add(damaged);
+    }
 }
 
 /// Converts a limit to the integer type of SQLite.
@@ -215,6 +255,7 @@ pub(super) fn session(columns: &mut Columns<'_>) -> Result<Session> {
             session.zip(message).map(|(session, message)| Origin { session, message })
         },
         base: columns.point()?,
+        rules: columns.maybe_json()?.unwrap_or_default(),
     })
 }
 
@@ -387,5 +428,9 @@ fn key(columns: &mut Columns<'_>) -> Result<ApiKey> {
         expires_at: columns.maybe_time()?,
         revoked_at: columns.maybe_time()?,
         folders: columns.maybe_json()?,
+        adapters: columns.maybe_json()?,
+        models: columns.maybe_json()?,
+        tools: columns.maybe_json()?,
+        spend_per_day: columns.get::<Option<i64>>()?.map(|nanos| Cost(nanos.unsigned_abs())),
     })
 }

@@ -12,7 +12,7 @@ use rusqlite::Connection;
 use super::backup::open_alone;
 use super::open::{self, OpenError};
 use super::read::session_columns;
-use super::{check, checksum, migrate, search, wal};
+use super::{check, checksum, migrate, search, usage, wal};
 
 mod runs;
 mod taken;
@@ -79,6 +79,7 @@ fn rebuild(
         [],
     )?;
     let texts = search_rebuild(connection)?;
+    let counts = usage::recount(connection)?;
     let repaired = [
         ("damaged rows, from the backup", taken),
         ("damaged sessions, deleted", deleted),
@@ -86,6 +87,7 @@ fn rebuild(
         ("checksums that earlier versions did not write", sums),
         ("choices of missing branches", cursors as u64),
         ("texts of the search index", texts),
+        ("counts of what an owner stores", counts),
     ];
     let repaired = repaired.into_iter().filter(|(_, rows)| *rows > 0);
     Ok(repaired.map(|(what, rows)| Repaired { what, rows }).collect())
@@ -110,7 +112,9 @@ fn search_rebuild(connection: &Connection) -> rusqlite::Result<u64> {
          UPDATE sessions SET searched_title = NULL, searched_row = NULL;
          UPDATE meta SET value = 0 WHERE name = 'searched'",
     )?;
-    while search::search_index(connection)? {}
+    while let Some(text) = search::unindexed(connection)? {
+        search::search_index(connection, &text)?;
+    }
     count(connection, "SELECT count(*) FROM messages")
 }
 

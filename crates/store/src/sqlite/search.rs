@@ -14,42 +14,81 @@ const STEP_ROWS: i64 = 64;
 /// The amount of text after which a step ends.
 const STEP_BYTES: usize = 512 << 10;
 
-/// Indexes some of the new messages and titles. Returns true while there are more.
-pub(super) fn search_index(connection: &Connection) -> Result<bool> {
-    let more = messages_index(connection)?;
-    Ok(titles_index(connection)? || more)
+/// Sessions whose title is not indexed.
+const UNINDEXED_TITLES: &str = "SELECT session_id, title, searched_row FROM sessions INDEXED BY sessions_unsearched_idx \
+     WHERE title IS NOT searched_title LIMIT ?1";
+
+/// Text that is not indexed yet. A reader prepares it, so that the writer only adds it.
+#[derive(Debug)]
+pub(super) struct Unindexed {
+    /// The last indexed message when this was read.
+    after: i64,
+    /// The row and the id of each message, and its folded text.
+    messages: Vec<(i64, [u8; 16], String)>,
+    has_titles: bool,
+    /// True if there are messages after these.
+    has_more: bool,
 }
 
-fn messages_index(connection: &Connection) -> Result<bool> {
-    let mut texts =
-        connection.prepare_cached("SELECT id, content FROM messages WHERE id > ?1 ORDER BY id LIMIT ?2")?;
-    let mut insert =
-        connection.prepare_cached("INSERT INTO search_messages (rowid, text) VALUES (?1, ?2)")?;
-    let begin = last_indexed(connection)?;
-    let mut rows = texts.query(params![begin, STEP_ROWS])?;
-    let (mut last, mut count, mut bytes) = (begin, 0, 0);
+/// Reads some of the messages that are not indexed yet. Returns `None` if everything is indexed.
+pub(super) fn unindexed(connection: &Connection) -> Result<Option<Unindexed>> {
+    let after = last_indexed(connection)?;
+    let mut texts = connection
+        .prepare_cached("SELECT id, message_id, content FROM messages WHERE id > ?1 ORDER BY id LIMIT ?2")?;
+    let mut rows = texts.query(params![after, STEP_ROWS])?;
+    let (mut messages, mut bytes) = (vec![], 0);
     while let Some(row) = rows.next()?.filter(|_| bytes < STEP_BYTES) {
         let mut columns = Columns::new(row);
-        (last, count) = (columns.get()?, count + 1);
+        let (id, message) = (columns.get()?, columns.get()?);
         // Damaged content has no text: it must not stop the index of the messages after it.
         let content = columns.json::<Vec<Block>>().unwrap_or_default();
         let text = folded(&searchable_text(&content));
         bytes += text.len();
-        if !text.is_empty() {
-            insert.execute(params![last, text])?;
-        }
+        messages.push((id, message, text));
     }
-    if last > begin {
+    let has_titles = connection.prepare_cached(UNINDEXED_TITLES)?.exists([1])?;
+    if messages.is_empty() && !has_titles {
+        return Ok(None);
+    }
+    let has_more = messages.len() as i64 == STEP_ROWS || bytes >= STEP_BYTES;
+    Ok(Some(Unindexed { after, messages, has_titles, has_more }))
+}
+
+/// Adds `text` and some of the new titles to the index. Returns true while there is more to index.
+pub(super) fn search_index(connection: &Connection, text: &Unindexed) -> Result<bool> {
+    // Messages may have been deleted since they were read.
+    if last_indexed(connection)? != text.after {
+        return Ok(true);
+    }
+    let are_all_indexed = messages_index(connection, text)?;
+    let has_more_titles = text.has_titles && titles_index(connection)?;
+    Ok(!are_all_indexed || text.has_more || has_more_titles)
+}
+
+/// Returns false if it stopped at a message that was deleted since: another message may have its row.
+fn messages_index(connection: &Connection, text: &Unindexed) -> Result<bool> {
+    let mut same = connection.prepare_cached("SELECT 1 FROM messages WHERE id = ?1 AND message_id = ?2")?;
+    let mut insert =
+        connection.prepare_cached("INSERT INTO search_messages (rowid, text) VALUES (?1, ?2)")?;
+    let (mut last, mut are_all_indexed) = (text.after, true);
+    for (id, message, text) in &text.messages {
+        if !same.exists(params![id, message])? {
+            are_all_indexed = false;
+            break;
+        }
+        if !text.is_empty() {
+            insert.execute(params![id, text])?;
+        }
+        last = *id;
+    }
+    if last > text.after {
         connection.prepare_cached("UPDATE meta SET value = ?1 WHERE name = 'searched'")?.execute([last])?;
     }
-    Ok(count == STEP_ROWS || bytes >= STEP_BYTES)
+    Ok(are_all_indexed)
 }
 
 fn titles_index(connection: &Connection) -> Result<bool> {
-    let mut titles = connection.prepare_cached(
-        "SELECT session_id, title, searched_row FROM sessions INDEXED BY sessions_unsearched_idx
-         WHERE title IS NOT searched_title LIMIT ?1",
-    )?;
+    let mut titles = connection.prepare_cached(UNINDEXED_TITLES)?;
     /// The session, its title, and the row of its indexed title.
     type TitleRow = ([u8; 16], Option<String>, Option<i64>);
     let found = titles.query_map([STEP_ROWS], |row| {
@@ -114,4 +153,47 @@ pub(super) fn messages_delete(
             .execute([])?;
     }
     Ok(ids.len() as i64)
+}
+
+#[cfg(test)]
+mod tests {
+    use mainspring_core::Time;
+
+    use super::*;
+    use crate::sqlite::migrate;
+
+    fn message_insert(connection: &Connection, id: u8, text: &str) {
+        let content = format!(r#"[{{"type":"text","text":"{text}"}}]"#);
+        connection
+            .execute(
+                "INSERT INTO messages (message_id, session_id, role, status, created_at_ms, content)
+                 VALUES (?1, ?1, 'user', 'completed', 1, ?2)",
+                params![[id; 16], content],
+            )
+            .unwrap();
+    }
+
+    fn found(connection: &Connection, word: &str) -> Vec<i64> {
+        let mut search =
+            connection.prepare("SELECT rowid FROM search_messages WHERE search_messages MATCH ?1").unwrap();
+        search.query_map([word], |row| row.get(0)).unwrap().collect::<Result<_>>().unwrap()
+    }
+
+    #[test]
+    fn a_message_in_the_row_of_a_deleted_one_is_indexed() {
+        let mut connection = Connection::open_in_memory().unwrap();
+        migrate::migrate(&mut connection, Time(1)).unwrap();
+        connection.execute_batch("PRAGMA foreign_keys = OFF").unwrap();
+        message_insert(&connection, 1, "first");
+        message_insert(&connection, 2, "deleted");
+        let read = unindexed(&connection).unwrap().unwrap();
+        messages_delete(&connection, "SELECT id FROM messages WHERE id = 2", []).unwrap();
+        message_insert(&connection, 3, "second");
+        assert!(search_index(&connection, &read).unwrap());
+        let rest = unindexed(&connection).unwrap().unwrap();
+        assert!(!search_index(&connection, &rest).unwrap());
+        assert!(unindexed(&connection).unwrap().is_none());
+        let words = ["first", "second", "deleted"].map(|word| found(&connection, word));
+        assert_eq!(words, [vec![1], vec![2], vec![]]);
+    }
 }

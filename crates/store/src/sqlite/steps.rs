@@ -1,12 +1,12 @@
 //! Writes and reads steps.
 
-use mainspring_core::{PromptRef, RunId, Step, StopReason, Usage};
+use mainspring_core::{PromptRef, Rows, RunId, Step, StopReason, Usage};
 use mainspring_kernel::store::StoreError;
 use rusqlite::{Connection, Result, params};
 
 use super::checksum;
 use super::columns::{Columns, Id, blob, failure, json, ms, usage_columns};
-use super::read::{query_all, step_columns};
+use super::read::{query_stored, step_columns};
 use super::write::WriteResult;
 
 pub(super) fn step_write(connection: &Connection, step: &Step) -> WriteResult {
@@ -56,13 +56,13 @@ pub(super) fn steps_seal(connection: &Connection, run: RunId) -> WriteResult {
     Ok(())
 }
 
-pub(super) fn steps(connection: &Connection, run: RunId) -> Result<Vec<Step>, StoreError> {
+pub(super) fn steps(connection: &Connection, run: RunId) -> Result<Rows<Step>, StoreError> {
     let sql = concat!(
         "SELECT ",
         step_columns!(),
         ", private FROM steps WHERE run_id = ?1 ORDER BY step_no, completed_at_ms, step_id"
     );
-    query_all(connection, sql, [run.bytes()], step)
+    Ok(query_stored(connection, sql, [run.bytes()], step)?.into_iter().collect())
 }
 
 /// Reads a step whose private data follows its other columns.

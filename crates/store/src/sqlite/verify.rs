@@ -9,6 +9,7 @@ use rusqlite::Connection;
 use super::check;
 use super::checksum;
 use super::error::read_error;
+use super::usage;
 use super::view::SqliteView;
 use mainspring_kernel::store::StoreError;
 
@@ -157,6 +158,7 @@ const EVENT_RULES: &[&str] = &[
 
 /// Trees that are not connected.
 const TREE_RULES: &[&str] = &[
+    usage::COUNTS_RULE,
     "SELECT 'line ' || line || ' begins beneath a message that is missing'
      FROM lines WHERE parent_line IS NOT NULL AND NOT EXISTS (
        SELECT 1 FROM messages WHERE messages.line = lines.parent_line AND messages.pos = lines.parent_pos)",

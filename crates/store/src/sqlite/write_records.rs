@@ -12,6 +12,7 @@ pub(super) fn session_write(connection: &Connection, session: &Session) -> Write
     let (tip_line, tip_pos) = point(session.tip);
     let (base_line, base_pos) = point(session.base);
     let model_options = session.model_options.as_ref().map(json).transpose()?;
+    let rules = (!session.rules.is_empty()).then(|| json(&session.rules)).transpose()?;
     let (external, legacy) = (session.external_ref.as_ref(), session.legacy_alias.as_ref());
     let columns = params![
         session.id.bytes(),
@@ -47,6 +48,7 @@ pub(super) fn session_write(connection: &Connection, session: &Session) -> Write
         blob(session.forked_from.map(|origin| origin.message)),
         base_line,
         base_pos,
+        rules,
     ];
     // Most commits change no name, status, visibility or pin of a session. This update then touches no index except the
     // one by activity. The origin of a fork never changes.
@@ -55,7 +57,7 @@ pub(super) fn session_write(connection: &Connection, session: &Session) -> Write
            agent_definition_id = ?3, title = ?5, surface_kind = ?7, default_adapter_id = ?12, default_cwd = ?13,
            model_profile = ?14, metadata_json = ?15, tip_line = ?16, tip_pos = ?17, tip_message_id = ?18, version = ?19,
            created_at_ms = ?20, updated_at_ms = ?21, last_activity_at_ms = ?22, model = ?25, system_prompt = ?26,
-           model_options = ?27, title_source = ?29, checksum = ?34
+           model_options = ?27, title_source = ?29, rules = ?34, checksum = ?35
          WHERE session_id = ?1 AND owner_id = ?2 AND key IS ?4 AND status = ?6 AND external_ref_kind IS ?8
            AND external_ref_id IS ?9 AND legacy_client_scope IS ?10 AND legacy_session_key IS ?11
            AND org_id IS ?23 AND visibility = ?24 AND pinned = ?28 AND forked_from_session_id IS ?30
@@ -68,7 +70,7 @@ pub(super) fn session_write(connection: &Connection, session: &Session) -> Write
         "INSERT INTO sessions (",
         session_columns!(),
         ") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22,
-           ?23, ?24, ?25, ?26, ?27, ?28, ?29, ?30, ?31, ?32, ?33, ?34)
+           ?23, ?24, ?25, ?26, ?27, ?28, ?29, ?30, ?31, ?32, ?33, ?34, ?35)
          ON CONFLICT (session_id) DO UPDATE SET
            owner_id = ?2, agent_definition_id = ?3, key = ?4, title = ?5, status = ?6, surface_kind = ?7,
            external_ref_kind = ?8, external_ref_id = ?9, legacy_client_scope = ?10, legacy_session_key = ?11,
@@ -76,7 +78,7 @@ pub(super) fn session_write(connection: &Connection, session: &Session) -> Write
            tip_pos = ?17, tip_message_id = ?18, version = ?19, created_at_ms = ?20, updated_at_ms = ?21,
            last_activity_at_ms = ?22, org_id = ?23, visibility = ?24, model = ?25, system_prompt = ?26,
            model_options = ?27, pinned = ?28, title_source = ?29, forked_from_session_id = ?30,
-           forked_from_message_id = ?31, base_line = ?32, base_pos = ?33, checksum = ?34",
+           forked_from_message_id = ?31, base_line = ?32, base_pos = ?33, rules = ?34, checksum = ?35",
     ))?;
     checksum::execute(&mut write, &[(&checksum::SESSION, columns)], &[])?;
     Ok(())
@@ -86,11 +88,11 @@ pub(super) fn key_write(connection: &Connection, key: &ApiKey) -> WriteResult {
     connection
         .prepare_cached(
             "INSERT INTO api_keys (key_id, name, owner_id, org_id, role, hash, created_at_ms, expires_at_ms, revoked_at_ms,
-               folders)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)
+               folders, adapters, models, tools, spend_per_day_nanos)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)
              ON CONFLICT (key_id) DO UPDATE SET
                name = ?2, owner_id = ?3, org_id = ?4, role = ?5, hash = ?6, created_at_ms = ?7, expires_at_ms = ?8,
-               revoked_at_ms = ?9, folders = ?10",
+               revoked_at_ms = ?9, folders = ?10, adapters = ?11, models = ?12, tools = ?13, spend_per_day_nanos = ?14",
         )?
         .execute(params![
             key.id.bytes(),
@@ -103,6 +105,10 @@ pub(super) fn key_write(connection: &Connection, key: &ApiKey) -> WriteResult {
             ms(key.expires_at),
             ms(key.revoked_at),
             key.folders.as_ref().map(json).transpose()?,
+            key.adapters.as_ref().map(json).transpose()?,
+            key.models.as_ref().map(json).transpose()?,
+            key.tools.as_ref().map(json).transpose()?,
+            key.spend_per_day.map(|cost| int(cost.0.min(i64::MAX as u64))),
         ])?;
     Ok(())
 }

@@ -29,8 +29,10 @@ use super::columns::{Id, int};
 use super::error::{transaction_error, write_error};
 use super::failure_log::{FailureLog, LogLine};
 use super::files::Files;
+use super::owners;
 use super::queue::Queue;
 use super::read::chunk_columns;
+use super::search::Unindexed;
 use super::wal::{self, WalIndex};
 use super::write::request_write;
 use super::write_records::key_write;
@@ -58,8 +60,10 @@ pub(super) enum Job {
     /// Removes a hash from the loose ones.
     BlobSettled(String, Answer<bool>),
     /// Adds some messages and titles to the search index. Answers true while there are more.
-    SearchIndex(Answer<bool>),
+    SearchIndex(Unindexed, Answer<bool>),
     KeyWrite(Box<(ApiKey, Option<Request>)>, Answer<()>),
+    /// Claims an owner for an org. Answers whether it belongs there.
+    OwnerClaim((String, Option<String>, Time), Answer<bool>),
     /// Stores a version of an agent. Answers false if it exists.
     AgentWrite(Box<AgentRow>, Answer<bool>),
     /// Deletes a version of an owner's agent. Answers false if there is none.
@@ -366,17 +370,18 @@ impl Writer {
                 let result = self.atomically_sql(alone, |connection| data::blob_forget(connection, &hash));
                 PendingAnswer::Flag(answer, result)
             }
-            Job::SearchIndex(answer) => {
-                PendingAnswer::Flag(answer, self.atomically_sql(alone, search::search_index))
+            Job::SearchIndex(text, answer) => {
+                let result = self.atomically_sql(alone, |connection| search::search_index(connection, &text));
+                PendingAnswer::Flag(answer, result)
             }
             Job::KeyWrite(written, answer) => {
-                let (key, request) = *written;
-                let result = self.atomically(alone, |connection| {
-                    // First, so that a repeated request is reported as such.
-                    request.iter().try_for_each(|request| request_write(connection, request))?;
-                    Ok(key_write(connection, &key)?)
-                });
+                let result = self.atomically(alone, |connection| key_write_once(connection, &written));
                 PendingAnswer::Done(answer, result)
+            }
+            Job::OwnerClaim((owner, org, at), answer) => {
+                let claim =
+                    |connection: &Connection| owners::owner_claim(connection, &owner, org.as_deref(), at);
+                PendingAnswer::Flag(answer, self.atomically_sql(alone, claim))
             }
             Job::AgentWrite(agent, answer) => {
                 let result = self.atomically(alone, |connection| agents::agent_write(connection, &agent));
@@ -542,6 +547,16 @@ impl Writer {
     }
 }
 
+/// Writes a key together with the request that made it.
+fn key_write_once(
+    connection: &Connection,
+    (key, request): &(ApiKey, Option<Request>),
+) -> Result<(), StoreError> {
+    // First, so that a repeated request is reported as such.
+    request.iter().try_for_each(|request| request_write(connection, request))?;
+    Ok(key_write(connection, key)?)
+}
+
 impl Job {
     /// Builds the answer of a job that was not run because its group had failed.
     fn into_failed(self) -> PendingAnswer {
@@ -553,7 +568,8 @@ impl Job {
             | Self::EventsPrune(_, answer)
             | Self::RequestsForget(_, answer)
             | Self::BlobSettled(_, answer)
-            | Self::SearchIndex(answer)
+            | Self::SearchIndex(_, answer)
+            | Self::OwnerClaim(_, answer)
             | Self::AgentWrite(_, answer)
             | Self::AgentDelete(_, answer)
             | Self::BlobClaimed(_, answer) => PendingAnswer::Flag(answer, Err(error())),

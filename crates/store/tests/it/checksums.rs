@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::path::Path;
-use std::sync::Arc;
 
 use mainspring_core::*;
 use mainspring_kernel::store::{
@@ -11,7 +10,7 @@ use mainspring_kernel::store::{
 };
 use mainspring_store::{ChecksumReport, SqliteOptions, SqliteStore};
 use rusqlite::Connection;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::delegations::delegation;
 use crate::digests::digest;
@@ -108,7 +107,7 @@ async fn read(store: &SqliteStore) -> Vec<Result<String, StoreError>> {
         shown(store.run_get(run_id(1)).await),
         shown(store.run_get(run_id(1)).await),
         shown(store.message_get(session_id(1), message_id(1)).await),
-        shown(store.events_after(session_id(1), None, Cursor(0), 10).await),
+        shown(store.events_after(session_id(1), None, Cursor(0), 10).await.and_then(readable)),
         shown(store.session_load(session_id(1)).await.map(|loaded| {
             loaded.map(|loaded| loaded.chunks.iter().map(|chunk| chunk.text.clone()).collect::<Vec<_>>())
         })),
@@ -118,11 +117,20 @@ async fn read(store: &SqliteStore) -> Vec<Result<String, StoreError>> {
         shown(
             store.session_load(session_id(1)).await.map(|loaded| loaded.map(|loaded| loaded.open_tool_calls)),
         ),
-        shown(store.attempts(run_id(1)).await),
-        shown(store.steps(run_id(1)).await),
+        shown(store.attempts(run_id(1)).await.and_then(|rows| Ok(rows.intact()?))),
+        shown(store.steps(run_id(1)).await.and_then(|rows| Ok(rows.intact()?))),
         shown(store.digest(session_id(1), point(1, 1)).await),
         shown(store.artifact_get(artifact_id(1)).await),
     ]
+}
+
+/// Fails with the damage of an event, as other reads do.
+fn readable(events: Vec<Event>) -> Result<Vec<Event>, StoreError> {
+    let damage = events.iter().find_map(|event| match &event.body {
+        Body::EventDamaged { message, .. } => Some(StoreError::Corrupt(message.clone())),
+        _ => None,
+    });
+    damage.map_or(Ok(events), Err)
 }
 
 fn open_quietly(path: &Path) -> Option<SqliteStore> {
@@ -269,34 +277,11 @@ async fn a_damaged_session_hides_no_other_in_a_list() {
     let of = SessionsOf::Owner(OWNER.into());
     let mut page = SessionPage { of, pinned: None, status: None, surface_kind: None, before: None, limit: 1 };
     let mut listed = vec![];
-    while let Some((session, _)) = store.session_page(&page).await.unwrap().pop() {
+    while let Some((session, _)) = store.session_page(&page).await.unwrap().items.pop() {
         page.before = Some((session.last_activity_at, session.id));
         listed.push(session.id);
     }
     assert_eq!(listed, [session_id(3), session_id(1)]);
     let one = store.session_find(OWNER, &SessionRef::Id(session_id(2))).await.unwrap_err();
     assert!(matches!(one, StoreError::Corrupt(_)));
-}
-
-#[tokio::test]
-async fn a_page_with_a_damaged_row_is_refused() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = sqlite_open(folder.path());
-    let fence = create_session(&store, 1).await;
-    let completed = Body::MessageCompleted { message: Arc::new(message(1, 1, "hi")), parent_id: None };
-    let rows = vec![Row::Line(line(1, None, 1)), row_message(message(1, 1, "hi"), Some(point(1, 0)))];
-    commit(&store, fence, rows, vec![event(1, completed)]).await.unwrap();
-    store.close();
-    let connection = Connection::open(folder.path().join("test.sqlite3")).unwrap();
-    let content: String = connection.query_row("SELECT content FROM messages", [], |row| row.get(0)).unwrap();
-    let wrong: Value = serde_json::from_str(&content.replace("hi", "ho")).unwrap();
-    connection.execute("UPDATE messages SET content = ?1", [wrong.to_string()]).unwrap();
-    drop(connection);
-    let store = sqlite_open(folder.path());
-    for error in [
-        store.path(point(1, 0), None, 10).await.unwrap_err(),
-        store.events_after(session_id(1), None, Cursor(0), 10).await.unwrap_err(),
-    ] {
-        assert!(matches!(&error, StoreError::Corrupt(text) if text.contains(&message_id(1).to_string())));
-    }
 }

@@ -188,6 +188,7 @@ fn every_state() -> Vec<RunState> {
         name: "rain".into(),
         input: json!({"at": 1.5}),
         answered: true,
+        decided_by: None,
     };
     let result = ClientResult { tool_use_id: "t1".into(), content: json!({"mm": 3}), is_error: true };
     let calls = Wait {
@@ -281,6 +282,7 @@ async fn everything_about_a_run_and_its_attempts_reads_back_as_written() {
             abi: Some(7),
             note: Some("a note".into()),
             folder: Some("/work".into()),
+            reach: Some(SandboxReach { writable: vec!["/data".into()], ports: Some(vec![443]) }),
         }),
         left_running: vec![LeftProcess { pid: 7, command: "sleep 9".into() }],
         cancellation: Cancellation {
@@ -300,7 +302,7 @@ async fn everything_about_a_run_and_its_attempts_reads_back_as_written() {
             vec![row_run(full_run()), row_attempt(attempts[1].clone()), row_attempt(attempts[0].clone())];
         commit(store, fence, rows, vec![]).await.unwrap();
         assert_eq!(store.run_get(run_id(1)).await.unwrap(), Some(full_run()), "{name}");
-        assert_eq!(store.attempts(run_id(1)).await.unwrap(), attempts, "{name}");
+        assert_eq!(store.attempts(run_id(1)).await.unwrap().items, attempts, "{name}");
         let by_id = store.attempt_get(full_attempt.id).await.unwrap();
         assert_eq!(by_id, Some(full_attempt.clone()), "{name}");
         assert_eq!(store.attempt_get(attempt_id(99)).await.unwrap(), None, "{name}");
@@ -358,6 +360,7 @@ async fn a_session_reads_back_as_written() {
         title_source: Some(TitleSource::Agent),
         forked_from: Some(Origin { session: session_id(9), message: message_id(8) }),
         base: Some(point(9, 1)),
+        rules: vec!["deny fs write *".into(), "ask tool call \"x\"".into()],
         ..session(1)
     };
     for (name, subject) in every_store() {
@@ -367,7 +370,8 @@ async fn a_session_reads_back_as_written() {
         assert_eq!(store.session_load(session_id(1)).await.unwrap().unwrap().session, full, "{name}");
         // A turn, a change of settings and a change of visibility are written by different statements.
         let moved = Session { tip: Some(point(4, 3)), title: None, version: 5, ..full.clone() };
-        let set = Session { model: None, system_prompt: None, model_options: None, ..moved.clone() };
+        let set =
+            Session { model: None, system_prompt: None, model_options: None, rules: vec![], ..moved.clone() };
         let hidden = Session { visibility: Visibility::Private, ..set.clone() };
         let unpinned = Session { pinned: false, title_source: None, ..hidden.clone() };
         for image in [moved, set, hidden, unpinned] {

@@ -26,7 +26,7 @@ fn visible_to(fence: Fence, at: Option<Point>) -> StateAt {
 
 /// Returns the state that a session sees from a point, as text.
 async fn state_text(store: &dyn Store, fence: Fence, at: Option<Point>) -> String {
-    let entries = store.state_page(&visible_to(fence, at), None, NO_LIMIT).await.unwrap();
+    let entries = store.state_page(&visible_to(fence, at), None, NO_LIMIT).await.unwrap().items;
     assert_eq!(store.state_count(&visible_to(fence, at)).await.unwrap(), entries.len());
     for entry in &entries {
         let slot = store.state_get(&visible_to(fence, at), &entry.key).await.unwrap();
@@ -185,7 +185,7 @@ async fn state_is_paged_by_key_and_a_version_is_used_once() {
         }
         for at in [visible_to(fence, None), StateAt::Run(run_id(1)), StateAt::Owner(OWNER.into())] {
             let keys = async |after, limit| {
-                let page = store.state_page(&at, after, limit).await.unwrap();
+                let page = store.state_page(&at, after, limit).await.unwrap().items;
                 page.into_iter().map(|entry| entry.key).collect::<String>()
             };
             assert_eq!(keys(None, 2).await, "ab", "{name}");

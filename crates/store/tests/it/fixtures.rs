@@ -105,6 +105,7 @@ pub(crate) fn session(n: u64) -> Session {
         title_source: Some(TitleSource::Manual),
         forked_from: None,
         base: None,
+        rules: vec![],
     }
 }
 
@@ -264,14 +265,14 @@ pub(crate) async fn commit(
 /// Stores session `n` and returns its fence.
 pub(crate) async fn create_session(store: &dyn Store, n: u64) -> Fence {
     let fence = lease(store, n).await;
-    commit(store, fence, vec![Row::Session(Box::new(session(n)))], vec![]).await.unwrap();
+    commit(store, fence, vec![Row::Session(Arc::new(session(n)))], vec![]).await.unwrap();
     fence
 }
 
 pub(crate) async fn delete_session(store: &dyn Store, fence: Fence) {
     let mut session = store.session_load(fence.session).await.unwrap().unwrap().session;
     session.status = SessionStatus::Deleted;
-    commit(store, fence, vec![Row::Session(Box::new(session))], vec![]).await.unwrap();
+    commit(store, fence, vec![Row::Session(Arc::new(session))], vec![]).await.unwrap();
 }
 
 pub(crate) async fn events(store: &dyn Store, n: u64) -> Vec<Event> {
@@ -279,11 +280,11 @@ pub(crate) async fn events(store: &dyn Store, n: u64) -> Vec<Event> {
 }
 
 pub(crate) fn row_session(session: Session) -> Row {
-    Row::Session(Box::new(session))
+    Row::Session(Arc::new(session))
 }
 
 pub(crate) fn row_run(run: Run) -> Row {
-    Row::Run(Box::new(run))
+    Row::Run(Arc::new(run))
 }
 
 pub(crate) fn row_attempt(attempt: Attempt) -> Row {

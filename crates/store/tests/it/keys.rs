@@ -18,6 +18,10 @@ pub(crate) fn key(n: u64, org: Option<&str>) -> ApiKey {
         expires_at: None,
         revoked_at: None,
         folders: None,
+        adapters: None,
+        models: None,
+        tools: None,
+        spend_per_day: None,
     }
 }
 
@@ -45,6 +49,10 @@ async fn a_key_reads_back_as_written_and_is_found_by_its_hash() {
             expires_at: Some(NOW.plus(9)),
             revoked_at: Some(NOW.plus(5)),
             folders: Some(vec!["/srv/work".into()]),
+            adapters: Some(vec!["native".into()]),
+            models: Some(vec![]),
+            tools: Some(vec!["look".into(), "say".into()]),
+            spend_per_day: Some(Cost::from(2.5)),
             ..key(1, Some("acme"))
         };
         for image in [key(1, None), full.clone()] {

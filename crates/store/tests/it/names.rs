@@ -160,7 +160,7 @@ async fn sessions_are_paged_by_activity() {
             SessionPage { of: own(), pinned: None, status: None, surface_kind: None, before: None, limit: 2 };
         let mut seen = vec![];
         loop {
-            let found = store.session_page(&page).await.unwrap();
+            let found = store.session_page(&page).await.unwrap().items;
             let Some((last, _)) = found.last() else { break };
             page.before = Some((last.last_activity_at, last.id));
             seen.extend(found.into_iter().map(|(session, _)| (session.last_activity_at, session.id)));
@@ -168,14 +168,14 @@ async fn sessions_are_paged_by_activity() {
         assert_eq!(seen.len(), 6, "{name}");
         assert!(seen.is_sorted_by(|a, b| a > b), "{name}: {seen:?}");
         page = SessionPage { surface_kind: Some("phone".into()), before: None, ..page };
-        assert_eq!(store.session_page(&page).await.unwrap(), [], "{name}");
+        assert_eq!(store.session_page(&page).await.unwrap().items, [], "{name}");
         let fence = lease(store, 2).await;
         commit(store, fence, vec![row_session(Session { pinned: true, ..session(2) })], vec![])
             .await
             .unwrap();
         for pinned in [true, false] {
             page = SessionPage { pinned: Some(pinned), surface_kind: None, limit: 99, ..page };
-            let found = store.session_page(&page).await.unwrap();
+            let found = store.session_page(&page).await.unwrap().items;
             assert!(!found.is_empty(), "{name}");
             for (session, _) in found {
                 assert_eq!((session.pinned, session.id == session_id(2)), (pinned, pinned), "{name}");
@@ -212,7 +212,7 @@ async fn an_org_lists_the_sessions_shared_with_it() {
         let page =
             |of| SessionPage { of, pinned: None, status: None, surface_kind: None, before: None, limit: 9 };
         let listed = async |of| {
-            let found = store.session_page(&page(of)).await.unwrap();
+            let found = store.session_page(&page(of)).await.unwrap().items;
             found.into_iter().map(|(session, _)| session.id).collect::<Vec<_>>()
         };
         assert_eq!(listed(SessionsOf::Org("acme".into())).await, [session_id(5), session_id(1)], "{name}");
@@ -240,7 +240,7 @@ async fn a_listed_session_has_its_latest_run() {
         commit(store, fence, rows, vec![]).await.unwrap();
         let page =
             SessionPage { of: own(), pinned: None, status: None, surface_kind: None, before: None, limit: 9 };
-        assert_eq!(store.session_page(&page).await.unwrap(), [(session(1), Some(latest))], "{name}");
+        assert_eq!(store.session_page(&page).await.unwrap().items, [(session(1), Some(latest))], "{name}");
     }
 }
 
@@ -261,7 +261,7 @@ async fn runs_are_paged_newest_first() {
         let mut page = all.clone();
         let mut seen = vec![];
         loop {
-            let found = store.run_page(&page).await.unwrap();
+            let found = store.run_page(&page).await.unwrap().items;
             let Some(last) = found.last() else { break };
             page.before = Some((last.created_at, last.id));
             seen.extend(found.into_iter().map(|run| (run.created_at, run.id)));

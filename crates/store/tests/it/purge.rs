@@ -47,8 +47,8 @@ async fn a_purged_session_leaves_nothing() {
         assert_eq!(store.unfinished().await.unwrap().deleted, [], "{name}");
         assert_eq!(events(store, 1).await, [], "{name}");
         assert_eq!(store.run_get(run_id(1)).await.unwrap(), None, "{name}");
-        assert_eq!(store.attempts(run_id(1)).await.unwrap(), [], "{name}");
-        assert_eq!(store.tree_page(session_id(1), None, 9).await.unwrap(), [], "{name}");
+        assert_eq!(store.attempts(run_id(1)).await.unwrap().items, [], "{name}");
+        assert_eq!(store.tree_page(session_id(1), None, 9).await.unwrap().items, [], "{name}");
         assert_eq!(store.message_get(session_id(1), message_id(100_000)).await.unwrap(), None, "{name}");
         assert_eq!(events(store, 2).await.len(), 2, "{name}");
         assert_eq!(store.path(point(2, 1), None, 9).await.unwrap().len(), 2, "{name}");
@@ -111,7 +111,7 @@ async fn a_line_is_kept_as_far_as_forks_read_it_and_removed_with_the_last_fork()
         delete_session(store, origin).await;
         purge(store, 1).await;
         assert_eq!((visible(2).await, visible(3).await, visible(4).await), (5, 2, 4), "{name}");
-        let gone = store.path(point(1, 4), None, 9).await.unwrap();
+        let gone = store.path(point(1, 4), None, 9).await.unwrap().items;
         assert_eq!(gone.len(), 3, "{name}: messages that no fork sees are removed");
         delete_session(store, branch).await;
         purge(store, 2).await;

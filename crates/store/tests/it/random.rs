@@ -256,6 +256,7 @@ async fn read_pages(store: &dyn Store, all: &mut Vec<String>) {
     all.push(format!("{:?}", store.session_page(&sessions).await));
     all.push(format!("{:?}", store.session_page(&shared).await));
     all.push(format!("{:?}", store.owner_outside_org(OWNER, "acme").await));
+    all.push(format!("{:?}", store.key_spend(key_id(1), 0).await));
     let owner = StateAt::Owner(OWNER.into());
     all.push(format!(
         "owner {:?} {:?}",
@@ -294,6 +295,7 @@ async fn read_session(store: &dyn Store, n: u64, all: &mut Vec<String>) {
     for run in [None, Some(run_id(1))] {
         let page = ArtifactPage { session: id, run, before: Some((NOW.plus(2), artifact_id(5))), limit: 3 };
         all.push(format!("artifacts {n} {:?}", store.artifact_page(&page).await));
+        all.push(format!("usage {:?}", store.owner_usage(OWNER).await));
     }
     for m in 0..12 {
         all.push(format!("message {n} {:?}", store.message_get(id, message_id(n * 50 + m)).await));
@@ -307,7 +309,7 @@ async fn read_searches(store: &dyn Store, all: &mut Vec<String>) {
         let before = Some((NOW.plus(3), session_id(2)));
         all.push(format!("more titles {text} {:?}", store.search_titles(OWNER, &query, before, 4).await));
         for limit in [3, NO_LIMIT] {
-            let found = store.search_messages(OWNER, &query, None, limit).await.unwrap();
+            let found = store.search_messages(OWNER, &query, None, limit).await.unwrap().items;
             let found: Vec<_> = found.into_iter().map(|found| (found.message.id, found.title)).collect();
             all.push(format!("found {text} {found:?}"));
         }

@@ -16,19 +16,19 @@ async fn steps_are_read_in_order_and_sealed_with_their_run() {
         let row = |step: &Step| Row::Step(Box::new(step.clone()));
         commit(store, fence, vec![running, row(&second)], vec![progress(1)]).await.unwrap();
         commit(store, fence, vec![row(&first)], vec![progress(2)]).await.unwrap();
-        assert_eq!(store.steps(run_id(1)).await.unwrap(), [first.clone(), second.clone()], "{name}");
-        assert_eq!(store.steps(run_id(2)).await.unwrap(), [], "{name}");
+        assert_eq!(store.steps(run_id(1)).await.unwrap().items, [first.clone(), second.clone()], "{name}");
+        assert_eq!(store.steps(run_id(2)).await.unwrap().items, [], "{name}");
 
         // Private data of the same commit is erased too.
         let third = step(3, 1, 3);
         commit(store, fence, vec![Row::StepsSeal(run_id(1)), row(&third)], vec![progress(3)]).await.unwrap();
         let sealed = |step: Step| Step { private: None, ..step };
         let all = [first, second, third].map(sealed);
-        assert_eq!(store.steps(run_id(1)).await.unwrap(), all, "{name}");
+        assert_eq!(store.steps(run_id(1)).await.unwrap().items, all, "{name}");
 
         delete_session(store, fence).await;
         while store.session_purge(session_id(1)).await.unwrap() {}
-        assert_eq!(store.steps(run_id(1)).await.unwrap(), [], "{name}");
+        assert_eq!(store.steps(run_id(1)).await.unwrap().items, [], "{name}");
     }
 }
 

@@ -61,7 +61,7 @@ async fn events_of_all_sessions_of_an_owner_are_read_in_one_order() {
         let store = &*subject.store;
         let (one, other) = (create_session(store, 1).await, create_session(store, 2).await);
         let foreign = store.lease_take(session_id(3), node_id(1)).await.unwrap();
-        let row = Row::Session(Box::new(Session { owner: "them".into(), ..session(3) }));
+        let row = Row::Session(Arc::new(Session { owner: "them".into(), ..session(3) }));
         commit(store, foreign, vec![row], vec![progress(100)]).await.unwrap();
         let mut made = vec![];
         for no in 1..=4 {
@@ -90,7 +90,7 @@ async fn events_of_all_sessions_of_an_owner_are_read_in_one_order() {
         assert_eq!(read(Some(&[]), start, 9).await, (vec![], end), "{name}");
         assert_eq!(read(None, Cursor(u64::MAX), 9).await, (vec![], Cursor(u64::MAX)), "{name}");
         // Of a deleted session only the deletion event is returned.
-        let gone = Row::Session(Box::new(Session { status: SessionStatus::Deleted, ..session(2) }));
+        let gone = Row::Session(Arc::new(Session { status: SessionStatus::Deleted, ..session(2) }));
         let deleted = NewEvent { body: Body::SessionDeleted {}, ..progress(9) };
         let cursor = commit(store, other, vec![gone], vec![deleted]).await.unwrap()[0];
         let left = vec![expected[0], expected[2], (session_id(2), cursor)];
@@ -151,7 +151,12 @@ async fn bodies_read_back_as_written() {
             error: Failure::new("c", "m"),
             close: Close { message_id: Some(message_id(1)), tip: None, usage: Usage::default() },
         },
-        Body::ToolStarted { tool_use_id: "t".into(), name: "n".into(), input: Some(json!({"x": "}{\""})) },
+        Body::ToolStarted {
+            tool_use_id: "t".into(),
+            name: "n".into(),
+            input: Some(json!({"x": "}{\""})),
+            decided_by: None,
+        },
         Body::UsageUpdated { usage: Usage { output_tokens: 2, cost: Cost(1_234_567), ..Usage::default() } },
         Body::InputProvided { wait_id: wait_id(1), input: Some(json!("yes")), answered_by: None },
     ];

@@ -45,6 +45,27 @@ async fn an_agent_calls_for_the_run_that_its_process_executes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_line_over_the_limit_is_refused_and_the_next_one_is_read() {
+    let world = world_with("resume", |setup| setup.agent.relay.line_bytes = 4_096).await;
+    // A line of this many bytes, with its end.
+    let line = |bytes: usize| {
+        let call = |padding: &str| {
+            json!({"type": "tool_use", "callId": "c", "name": "list_agent_sessions", "input": {}, "x": padding})
+                .to_string()
+        };
+        call(&"x".repeat(bytes - 1 - call("").len()))
+    };
+    let fits = answer(&world.answer_to("a", &format!("relay {}", line(4_096))).await);
+    assert_eq!(fits["ok"], true, "{fits}");
+    for bytes in [4_097, 200_000] {
+        let refused = answer(&world.answer_to("a", &format!("relay {}", line(bytes))).await);
+        assert_eq!(refused["error"]["code"], "invalid_tool_input", "{refused}");
+        assert_eq!(refused["error"]["message"], "a line has at most 4096 bytes", "{refused}");
+    }
+    world.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn only_the_processes_of_an_agent_use_its_endpoint() {
     let world = world("resume").await;
     let socket = world.answer_to("a", "env OMI_BRIDGE_PIPE").await;

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use mainspring_adapters::process::{MARK_VARIABLE, processes_with_variable};
+use mainspring_core::Block;
 
 use super::*;
 
@@ -175,6 +176,44 @@ async fn rules_decide_tool_permissions() {
         world.answer_to("a", "ask write a file; ask write b").await,
         "\"selected\" \"yes\"\n\"selected\" \"no\"\n"
     );
+    world.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_terminal_does_not_start_in_a_folder_that_became_a_link_while_a_person_decided() {
+    let world = with_rules(&["ask terminal run *"]).await;
+    let (work, sub) = (work(&world), work(&world).join("sub"));
+    std::fs::create_dir(work.join("precious")).unwrap();
+    let create =
+        format!("call terminal/create {{\"command\": \"touch\", \"args\": [\"here\"], \"cwd\": {sub:?}}}");
+    let wait = "call terminal/wait_for_exit {\"terminalId\": \"$T\"}";
+    let run = world.start("a", &format!("{create}; {wait}")).await;
+    let (question, _) = world.wait_for_question(run).await;
+    std::fs::remove_dir(&sub).unwrap();
+    std::os::unix::fs::symlink(work.join("precious"), &sub).unwrap();
+    world.decide(run, question, Approval::Allowed).await;
+    let answer = world.text_of("a", world.wait_for_end(run).await.id).await;
+    assert!(answer.contains("was replaced by a link"), "{answer}");
+    assert!(!work.join("precious/here").exists());
+    world.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_rules_of_a_session_restrict_its_agent_and_allow_nothing_that_is_denied() {
+    let world = with_rules(&["allow fs read *"]).await;
+    let (work, mut request) = (work(&world), request("a", ""));
+    std::fs::write(work.join("notes"), "text").unwrap();
+    std::fs::write(work.join("secret"), "hidden").unwrap();
+    request.session.new.rules = ["deny fs read */secret", "allow fs write *"].map(str::to_owned).into();
+    let ask = |prompt: String| RunRequest { prompt: vec![Block::text(prompt)], ..request.clone() };
+    let run = world.start_request(ask(read(&work.join("notes")))).await;
+    let answer = world.text_of("a", world.wait_for_end(run).await.id).await;
+    assert!(answer.contains("text"), "{answer}");
+    // The adapter's rule comes first, and its permissions deny the rest.
+    let answer = world.answer_to("a", &read(&work.join("secret"))).await;
+    assert!(answer.contains("hidden"), "{answer}");
+    let answer = world.answer_to("a", &write(&work.join("new"), "x")).await;
+    assert!(answer.starts_with('-') && !work.join("new").exists(), "{answer}");
     world.close().await;
 }
 

@@ -211,7 +211,7 @@ async fn logs(world: &World, run: RunId) -> Vec<String> {
     let kernel = world.kernel();
     let query = ArtifactQuery { of: ArtifactsOf::Run(run), before: None, limit: None };
     let mut logs = vec![];
-    for artifact in kernel.artifact_list(&world.me, query).await.unwrap() {
+    for artifact in kernel.artifact_list(&world.me, query).await.unwrap().items {
         assert_eq!((artifact.role, artifact.name.as_deref()), (ArtifactRole::Log, Some("stderr.log")));
         assert!(artifact.attempt.is_some());
         let (_, mut bytes) = kernel.artifact_read(&world.me, artifact.id, 0, None).await.unwrap();

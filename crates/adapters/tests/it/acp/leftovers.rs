@@ -52,7 +52,7 @@ async fn processes_that_a_turn_left_are_listed_and_ended() {
     let run = world.run("a", "shell setsid sleep 1004 >/dev/null 2>&1 &").await;
     let listed = world.kernel().run_processes(&world.me, run.id).await.unwrap();
     assert!(listed.len() == 1 && listed[0].command.contains("sleep 1004"), "{listed:?}");
-    let attempts = world.kernel().run_attempts(&world.me, run.id).await.unwrap();
+    let attempts = world.kernel().run_attempts(&world.me, run.id).await.unwrap().items;
     let told: Vec<i32> = attempts[0].left_running.iter().map(|process| process.pid).collect();
     assert_eq!(told, [listed[0].pid], "the run says it");
     assert_eq!(world.kernel().run_processes_end(&world.me, run.id).await.unwrap(), []);

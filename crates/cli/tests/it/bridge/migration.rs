@@ -108,7 +108,7 @@ async fn a_stale_acp_resume_retains_the_same_session() {
     let result = start_query(&process.bridge(), Surface::task_chat("42"), "hello").result().await.unwrap();
     assert_eq!((result.session_id, result.text.as_str()), (adopted.session.id, "hello\n"));
     let client = process.client().unwrap();
-    let attempts = client.run_attempts(result.run_id).await.unwrap();
+    let attempts = client.run_attempts(result.run_id).await.unwrap().items;
     assert_eq!(
         (attempts.len(), Some(attempts[1].id)),
         (2, result.attempt_id),

@@ -20,6 +20,7 @@ fn a_server_reachable_by_other_machines_prints_a_warning() {
     let dir = tempfile::tempdir().unwrap();
     let mut child = mainspring(dir.path())
         .args(["serve", "--listen", "0.0.0.0:0"])
+        .env("MAINSPRING_INSECURE_HTTP", "true")
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();

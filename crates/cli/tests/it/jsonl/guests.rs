@@ -188,9 +188,15 @@ fn end_of_input_waits_no_longer_than_the_drain_time() {
     let (rest, code) = host.close();
     assert_eq!((rest.len(), code), (2, 0), "one end each: {rest:?}");
     let line_of = |request: &str| rest.iter().find(|line| line["requestId"] == request).unwrap();
-    assert_eq!(line_of("active")["reason"], "shutting_down");
-    assert!(line_of("active")["message"].as_str().unwrap().contains("executes is cancelled"), "as below");
+    let cut_off = line_of("active");
+    assert_eq!(
+        (&cut_off["type"], &cut_off["terminalStatus"]),
+        (&"result".into(), &"cancelled".into()),
+        "{cut_off}"
+    );
+    assert_eq!(cut_off["text"], "half\n");
     assert_eq!(line_of("queued")["reason"], "shutting_down");
+    assert_eq!(statuses(dir.path()), ["queued", "cancelled"], "as the lines say");
     // The accepted query is executed by the next process.
     let mut host = Host::start(dir.path());
     host.send(&query("queued", "a", "say later"));
@@ -199,6 +205,7 @@ fn end_of_input_waits_no_longer_than_the_drain_time() {
     host.send(&query("active", "a", "say half; hang"));
     let end = host.receive_end("active");
     assert_eq!((&end["terminalStatus"], &end["text"]), (&"cancelled".into(), &"half\n".into()), "{end}");
+    assert_eq!(end["runId"], cut_off["runId"]);
 }
 
 #[test]

@@ -68,9 +68,9 @@ impl AttemptDraft {
                 self.write_user(blocks)?;
             }
             Record::ToolResults { blocks } => self.write_results(blocks)?,
-            Record::ToolStarted { tool_use_id, name, input } => {
+            Record::ToolStarted { tool_use_id, name, input, decided_by } => {
                 self.effect_start(tool_use_id.clone(), name.clone());
-                self.emit(Body::ToolStarted { tool_use_id, name, input });
+                self.emit(Body::ToolStarted { tool_use_id, name, input, decided_by });
             }
             Record::ToolUnasked { tool_use_id, name } => self.emit(Body::ToolUnasked { tool_use_id, name }),
             Record::ToolUpdated { tool_use_id, text } => self.emit(Body::ToolUpdated { tool_use_id, text }),

@@ -17,7 +17,7 @@ use crate::store::{NewEvent, OpenToolCall, Row};
 
 /// A run, and its attempt if `A` is one.
 pub(crate) struct OfRun<A> {
-    pub(crate) run: Run,
+    pub(crate) run: Arc<Run>,
     pub(crate) attempt: A,
     /// The wait that the run enters.
     wait: Option<Wait>,
@@ -62,13 +62,13 @@ impl AttemptSlot for Attempt {
 }
 
 impl<A> OfRun<A> {
-    pub(super) fn new(run: Run, attempt: A) -> Self {
+    pub(super) fn new(run: Arc<Run>, attempt: A) -> Self {
         Self { run, attempt, wait: None, streamed: vec![], title: None, given: vec![], leaves_tools: false }
     }
 }
 
 impl<A: AttemptSlot> Subject for OfRun<A> {
-    fn run(&self) -> Option<&Run> {
+    fn run(&self) -> Option<&Arc<Run>> {
         Some(&self.run)
     }
 
@@ -78,7 +78,7 @@ impl<A: AttemptSlot> Subject for OfRun<A> {
 
     fn apply(&mut self, body: &Body, at: Time) {
         let by = self.attempt.get().map(|attempt| attempt.id);
-        run::apply(&mut self.run, body, by, self.wait.as_ref(), at);
+        run::apply(Arc::make_mut(&mut self.run), body, by, self.wait.as_ref(), at);
         if let Some(attempt) = self.attempt.get_mut() {
             attempt::apply(attempt, body, at);
         }
@@ -94,7 +94,7 @@ impl QueuedDraft {
         base: &Base,
         prompt: Option<(Arc<Message>, bool)>,
     ) -> Result<AttemptDraft, Refusal> {
-        let run = &mut self.subject.run;
+        let run = Arc::make_mut(&mut self.subject.run);
         let attempt = run::new_attempt(run, self.ids.attempt(), node, self.at);
         let is_first = run.pen.is_none();
         if is_first {
@@ -126,8 +126,9 @@ impl QueuedDraft {
     /// Places the pen of a retried run beneath `base`, on a new line.
     pub(crate) fn reopen(&mut self, base: Option<Point>, message: Option<MessageId>) {
         let placed = place(base, None, true, self.ids.line());
-        self.subject.run.pen = Some(placed.point);
-        self.subject.run.final_message = message;
+        let run = Arc::make_mut(&mut self.subject.run);
+        run.pen = Some(placed.point);
+        run.final_message = message;
         if let Some(line) = placed.opened {
             self.line_put(line);
         }
@@ -234,7 +235,7 @@ impl<A: AttemptSlot> Draft<OfRun<A>> {
             body,
         });
         self.rows.retain(|row| !matches!(row, Row::Run(earlier) if Some(earlier.id) == of));
-        self.rows.push(Row::Run(Box::new(run.clone())));
+        self.rows.push(Row::Run(Arc::new(run.clone())));
     }
 
     /// Moves the state that the run wrote after its last message to that message: the run waits or ends.
@@ -298,7 +299,7 @@ impl<A: AttemptSlot> Draft<OfRun<A>> {
     fn move_tip(&mut self) {
         let Some(tip) = self.subject.run.pen.and_then(tree::before) else { return };
         self.change_path();
-        self.hot.session.tip = Some(tip);
+        Arc::make_mut(&mut self.hot.session).tip = Some(tip);
         self.hot.lines.retain(|id, _| *id == tip.line);
     }
 
@@ -413,7 +414,7 @@ impl<A: AttemptSlot> Draft<OfRun<A>> {
 
     /// Writes `message` at the run's pen and advances the pen. Refused for a run that has never started.
     pub(super) fn write(&mut self, message: Arc<Message>, stored: bool) -> Result<(), Refusal> {
-        let run = &mut self.subject.run;
+        let run = Arc::make_mut(&mut self.subject.run);
         let parent_id = run.parent_message(self.hot.session.tip_message);
         let pen = run.pen.ok_or(Refusal::WrongState { what: "run", status: run.state.status().name() })?;
         run.pen = Some(Point { pos: pen.pos + 1, ..pen });

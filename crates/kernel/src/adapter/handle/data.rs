@@ -29,7 +29,14 @@ impl AttemptHandle {
         limit: usize,
     ) -> Result<Vec<StateEntry>, HandleError> {
         let at = self.state_at(scope).await?;
-        Ok(self.parts.store.state_page(&at, after, limit).await.map_err(Error::from)?)
+        Ok(self
+            .parts
+            .store
+            .state_page(&at, after, limit)
+            .await
+            .map_err(Error::from)?
+            .intact()
+            .map_err(Error::from)?)
     }
 
     /// Sets a key of state, or removes it if `value` is none, provided that the present entry is as expected. Durable
@@ -66,8 +73,9 @@ impl AttemptHandle {
         content: &mut (impl AsyncRead + Unpin + Send + ?Sized),
     ) -> Result<Artifact, HandleError> {
         let (by, run) = (self.id(), self.assignment.run.id);
+        let session = &self.assignment.session;
         let (staged, artifact) =
-            self.parts.shared.artifact_stage(self.assignment.session.id, new, content).await?;
+            self.parts.shared.artifact_stage(&session.owner, session.id, new, content).await?;
         let artifact = Artifact { run: Some(run), attempt: Some(by), ..artifact };
         let (handle, made) = (self.clone(), artifact.clone());
         let commit = async move {
@@ -80,7 +88,7 @@ impl AttemptHandle {
     /// Lists artifacts of the session, newest first.
     pub async fn artifact_list(&self, limit: usize) -> Result<Vec<Artifact>, HandleError> {
         let page = ArtifactPage { session: self.assignment.session.id, run: None, before: None, limit };
-        Ok(self.parts.store.artifact_page(&page).await.map_err(Error::from)?)
+        Ok(self.parts.store.artifact_page(&page).await.map_err(Error::from)?.intact().map_err(Error::from)?)
     }
 
     /// Gets an artifact of the session's owner. It may belong to another session, since messages may refer to it.

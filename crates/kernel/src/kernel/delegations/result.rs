@@ -6,7 +6,7 @@ use mainspring_core::{
 
 use super::Shared;
 use crate::error::Error;
-use crate::store::{ArtifactPage, StoreError};
+use crate::store::{ArtifactPage, StoreError, all_readable};
 
 /// Characters of the child's last message that a result holds. The rest is in the child's session.
 const SUMMARY_CHARS: usize = 8_000;
@@ -35,7 +35,7 @@ impl Shared {
             status: run.state.status(),
             truncated: summary.len() < text.len(),
             summary,
-            artifacts: self.store.artifact_page(&page).await?,
+            artifacts: self.store.artifact_page(&page).await?.intact()?,
             verified_effects: work.completed,
             open_questions: work.questions.into_iter().map(|(_, question)| question).collect(),
             error: run.state.error().cloned(),
@@ -47,7 +47,7 @@ impl Shared {
     pub(crate) async fn result_artifact(&self, run: &Run) -> Result<Option<ArtifactId>, Error> {
         let mut page = ArtifactPage { session: run.session, run: Some(run.id), before: None, limit: LISTED };
         loop {
-            let artifacts = self.store.artifact_page(&page).await?;
+            let artifacts = self.store.artifact_page(&page).await?.intact()?;
             if let Some(result) = artifacts.iter().find(|artifact| artifact.role == ArtifactRole::Result) {
                 return Ok(Some(result.id));
             }
@@ -64,7 +64,7 @@ impl Shared {
                 Ok(events) => {
                     let Some(last) = events.last() else { return Ok(work) };
                     after = last.cursor;
-                    events.into_iter().for_each(|event| work.add(event.body));
+                    all_readable(events)?.into_iter().for_each(|event| work.add(event.body));
                 }
                 // The floor lies after `after`, so this ends.
                 Err(StoreError::Pruned(floor)) => after = floor.cursor,

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use mainspring_core::{Cost, Delegation, Run, RunId, RunLimits, SessionId, Usage};
+use mainspring_core::{AgentLimits, Cost, Delegation, Run, RunId, RunLimits, SessionId, Usage};
 use parking_lot::Mutex;
 
 use super::Shared;
@@ -33,7 +33,7 @@ pub(super) struct Wanted {
     /// The limits of the child: those of the request, completed by those of its agent.
     pub limits: RunLimits,
     /// The limits of the parent's agent.
-    pub parent_defaults: RunLimits,
+    pub parent_agent: AgentLimits,
     /// Whether the child's adapter counts model calls.
     pub counts_steps: bool,
 }
@@ -104,7 +104,7 @@ impl Shared {
         if children.living >= limit {
             return Err(Error::TooManyChildren { limit });
         }
-        let mut left = parent.limits_left(wanted.parent_defaults, &children.usage, self.clock.now());
+        let mut left = parent.limits_left(wanted.parent_agent, &children.usage, self.clock.now());
         if left.is_used_up() {
             return Err(used_up());
         }
@@ -132,7 +132,7 @@ impl Shared {
         wanted: RunLimits,
     ) -> Result<RunLimits, Error> {
         let used = self.spent_by_children(parent.session, parent.id).await?;
-        let rest = parent.limits_left(RunLimits::default(), &used, self.clock.now());
+        let rest = parent.limits_left(AgentLimits::default(), &used, self.clock.now());
         if rest.is_used_up() {
             return Err(used_up());
         }

@@ -11,7 +11,7 @@ use super::{FORMAT, FileLine, MessageLine, RunLine, VERSION};
 use crate::blobs::BlobReader;
 use crate::error::Error;
 use crate::kernel::{Caller, Kernel, Shared};
-use crate::store::{ArtifactPage, Loaded, RunPage, SessionRef, StateAt};
+use crate::store::{ArtifactPage, Loaded, RunPage, SessionRef, StateAt, all_readable};
 
 /// Rows read at once. Small, since messages may be large.
 const PAGE_ROWS: usize = 64;
@@ -112,7 +112,7 @@ impl Export {
 
     async fn messages(&mut self, after: Option<Point>) -> Result<(Vec<FileLine>, NextPart), Error> {
         let page = self.page();
-        let rows = self.shared.store.tree_page(self.session.id, after, page).await?;
+        let rows = self.shared.store.tree_page(self.session.id, after, page).await?.intact()?;
         let next = match rows.last() {
             Some(last) => NextPart::Messages(Some(last.point)),
             None => NextPart::Runs(None),
@@ -145,7 +145,7 @@ impl Export {
             before,
             limit: self.page(),
         };
-        let runs = store.run_page(&page).await?;
+        let runs = store.run_page(&page).await?.intact()?;
         let next = match runs.last() {
             Some(last) => NextPart::Runs(Some((last.created_at, last.id))),
             None => NextPart::Artifacts(None),
@@ -159,9 +159,9 @@ impl Export {
             let run = self.shared.with_final_text(run).await?;
             lines.push(FileLine::Run(Box::new(RunLine {
                 fingerprint: run.fingerprint.iter().map(|byte| format!("{byte:02x}")).collect(),
-                attempts: store.attempts(run.id).await?,
-                steps: store.steps(run.id).await?,
-                state: store.state_page(&StateAt::Run(run.id), None, usize::MAX).await?,
+                attempts: store.attempts(run.id).await?.intact()?,
+                steps: store.steps(run.id).await?.intact()?,
+                state: store.state_page(&StateAt::Run(run.id), None, usize::MAX).await?.intact()?,
                 prompt: prompt.map(|(placed, _)| placed.message),
                 run,
             })));
@@ -171,7 +171,7 @@ impl Export {
 
     async fn artifact(&self, before: Option<(Time, ArtifactId)>) -> Result<(Vec<FileLine>, NextPart), Error> {
         let page = ArtifactPage { session: self.session.id, run: None, before, limit: 1 };
-        let Some(artifact) = self.shared.store.artifact_page(&page).await?.pop() else {
+        let Some(artifact) = self.shared.store.artifact_page(&page).await?.intact()?.pop() else {
             return Ok((vec![], NextPart::State(String::new())));
         };
         let at = (artifact.created_at, artifact.id);
@@ -184,14 +184,15 @@ impl Export {
 
     async fn state(&self, after: String) -> Result<(Vec<FileLine>, NextPart), Error> {
         let at = StateAt::Session { session: self.session.id, at: self.session.tip };
-        let entries = self.shared.store.state_page(&at, Some(&after), self.page()).await?;
+        let entries = self.shared.store.state_page(&at, Some(&after), self.page()).await?.intact()?;
         let next =
             entries.last().map_or(NextPart::Events(Cursor::START), |last| NextPart::State(last.key.clone()));
         Ok((entries.into_iter().map(|entry| FileLine::State { entry }).collect(), next))
     }
 
     async fn events(&self, after: Cursor) -> Result<(Vec<FileLine>, NextPart), Error> {
-        let events = self.shared.store.events_after(self.session.id, None, after, self.page()).await?;
+        let events =
+            all_readable(self.shared.store.events_after(self.session.id, None, after, self.page()).await?)?;
         let next = events.last().map_or(NextPart::End, |last| NextPart::Events(last.cursor));
         Ok((events.iter().map(FileLine::event).collect(), next))
     }

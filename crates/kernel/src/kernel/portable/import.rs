@@ -17,6 +17,7 @@ use super::{FORMAT, FileLine, VERSION};
 use crate::error::Error;
 use crate::kernel::sessions::{check_metadata, check_title};
 use crate::kernel::{Caller, Kernel, Shared};
+use crate::policy::{Rule, Verdict, check_session_rules};
 use crate::store::{NewId, Row, StoreError};
 
 /// An import in progress. Dropping it before it is finished removes what was written.
@@ -68,6 +69,7 @@ impl Import {
     /// Imports the next bytes of the file.
     pub async fn push(&mut self, bytes: &[u8]) -> Result<(), Error> {
         let mut bytes = bytes;
+        self.kernel.shared.check_storage(&self.caller.owner, bytes.len() as u64, 0).await?;
         while let Some(end) = bytes.iter().position(|byte| *byte == b'\n') {
             self.partial_line.extend_from_slice(&bytes[..end]);
             bytes = &bytes[end + 1..];
@@ -156,8 +158,10 @@ impl Import {
     }
 
     /// Writes the session with the status deleted.
-    async fn begin(&self, session: Session) -> Result<PartialSession, LineError> {
+    async fn begin(&self, mut session: Session) -> Result<PartialSession, LineError> {
         self.check(&session)?;
+        // A file may come from anybody: it forbids, and asks, but allows nothing.
+        session.rules.retain(|rule| rule.parse::<Rule>().is_ok_and(|rule| rule.verdict != Verdict::Allow));
         let shared = &self.kernel.shared;
         let taken = || LineError::Kernel(Error::AlreadyExists { name: session.id.to_string() });
         let mut claim = ImportClaim::take(shared, session.id).ok_or_else(taken)?;
@@ -176,7 +180,7 @@ impl Import {
             base: None,
             ..session.clone()
         };
-        let rows = vec![Row::NewId(NewId::Session(session.id)), Row::Session(Box::new(hidden))];
+        let rows = vec![Row::NewId(NewId::Session(session.id)), Row::Session(Arc::new(hidden))];
         let mut partial = PartialSession::new(claim, shared.clone(), session, fence, rows);
         partial.write().await?;
         Ok(partial)
@@ -195,6 +199,7 @@ impl Import {
             return refuse("the session is deleted");
         }
         session.key.as_deref().map_or(Ok(()), check_key)?;
+        check_session_rules(&session.rules)?;
         for (what, text) in [
             ("a surface kind", &session.surface_kind),
             ("an agent definition", &session.agent_definition),

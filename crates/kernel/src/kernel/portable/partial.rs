@@ -178,7 +178,7 @@ impl PartialSession {
         }
         let system_prompt_hash = instructions_hash(run.options.system_prompt.as_deref());
         let run = Run { fingerprint, pen, final_text: None, system_prompt_hash, ..run };
-        self.rows.push(Row::Run(Box::new(run)));
+        self.rows.push(Row::Run(Arc::new(run)));
         for step in steps {
             if step.run != id {
                 return refuse(format!("{} is not a step of {id}", step.id));
@@ -325,7 +325,7 @@ impl PartialSession {
             }
         }
         let session = Session { tip, base: None, ..self.session.clone() };
-        self.rows.push(Row::Session(Box::new(session.clone())));
+        self.rows.push(Row::Session(Arc::new(session.clone())));
         if let Err(error) = self.write().await {
             // The outcome may be unknown: look it up.
             let found = SessionRef::Id(session.id);

@@ -21,8 +21,12 @@ async fn a_compacted_child_still_has_its_result() {
         let child = delegate(&execution.handle, request(DelegationMode::Call, "1")).await;
         let work = control.next().await;
         for id in ["t1", "t2"] {
-            let started =
-                Record::ToolStarted { tool_use_id: id.into(), name: format!("tool {id}"), input: None };
+            let started = Record::ToolStarted {
+                tool_use_id: id.into(),
+                name: format!("tool {id}"),
+                input: None,
+                decided_by: None,
+            };
             work.handle.record(vec![started]).await.unwrap();
             work.handle
                 .record(vec![Record::ToolCompleted { tool_use_id: id.into(), content: vec![] }])

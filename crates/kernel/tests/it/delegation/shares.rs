@@ -1,14 +1,17 @@
 //! No child exceeds its parent: shares of limits, number and depth of children.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use mainspring_api::control::ControlPlane;
 use mainspring_core::{
-    Approval, Body, Cost, Cursor, Failure, Mode, RunChange, RunLimits, RunOptions, Sandbox, SandboxProfile,
-    Usage,
+    Approval, Body, Cost, Cursor, Failure, GrantId, Mode, RunChange, RunLimits, RunOptions, Sandbox,
+    SandboxProfile, Usage,
 };
 use mainspring_kernel::adapter::Record;
-use mainspring_kernel::kernel::RunRequest;
+use mainspring_kernel::kernel::{ForkRequest, GrantQuery, RunRequest, SessionPatch};
+use mainspring_kernel::policy::{Action, Layers, Resource, Rule, Rules, ServerRules, Verdict};
+use mainspring_kernel::store::SessionRef;
 
 use super::*;
 use crate::simulation::Random;
@@ -112,18 +115,159 @@ async fn a_message_to_an_existing_session_is_limited_too() {
     assert_eq!((sent.run.mode, sent.run.options.limits.max_tokens), (Mode::Ask, Some(10)));
 }
 
+fn rules(texts: &[&str]) -> Vec<Rule> {
+    texts.iter().map(|text| text.parse().unwrap()).collect()
+}
+
+/// The rules of the server and of the owner of the runs.
+fn server_rules() -> ServerRules {
+    let owner = rules(&["ask tool call paid", "allow tool call free"]);
+    let owners = BTreeMap::from([("ada".to_owned(), owner)]);
+    ServerRules { all: rules(&["deny tool call never"]), owners }
+}
+
+/// The rules of an adapter, and its decisions on everything else.
+fn adapter_rules(name: &str) -> (Vec<Rule>, Vec<Rule>) {
+    match name {
+        "puppet" => (rules(&["deny tool call rm", "allow control * *"]), vec![]),
+        _ => (rules(&["deny fs write /etc/*", "allow terminal run *"]), Permissions::Ask.as_rules()),
+    }
+}
+
+/// The verdicts on some actions of a run, as its session is now.
+async fn verdicts_now(world: &World, execution: &Execution) -> Vec<(String, Verdict)> {
+    let handle = &execution.handle;
+    let run = world.get(handle.assignment().run.id).await;
+    let session = world.kernel.session_get(&world.me, &SessionRef::Id(run.session)).await.unwrap();
+    let (own, otherwise) = adapter_rules(&run.adapter);
+    let layers = Layers::of(&server_rules(), &own, &otherwise, &session, &run);
+    let rules = Rules::new(&layers, vec![]);
+    let tool = |name: &str| ("tool", "call", Resource::Text(name.into()));
+    let file = |operation, path: &str| ("fs", operation, Resource::Path(path.into()));
+    let actions = [
+        tool("rm"),
+        tool("never"),
+        tool("paid"),
+        tool("free"),
+        tool("other"),
+        file("write", "/etc/x"),
+        file("read", "/home/x"),
+        ("terminal", "run", Resource::Command(vec!["git".into(), "push".into()])),
+        ("control", "delegate_agent", Resource::Text("spawn".into())),
+    ];
+    let mut verdicts = vec![];
+    for (capability, operation, resource) in actions {
+        let action = Action { capability, operation: operation.into(), resource };
+        let found = rules.verdict(handle, &action, &"may I?".to_owned().into()).await.unwrap();
+        let default = match (capability, otherwise.is_empty()) {
+            ("control", _) | (_, true) => Verdict::Allow,
+            _ => Verdict::Ask,
+        };
+        verdicts.push((format!("{action:?}"), found.map_or(default, |(verdict, _)| verdict)));
+    }
+    verdicts
+}
+
+fn assert_no_looser(parent: &[(String, Verdict)], child: &[(String, Verdict)], seed: u64) {
+    for ((action, outer), (_, inner)) in parent.iter().zip(child) {
+        assert!(inner <= outer, "seed {seed}: {action}: {inner:?} under {outer:?}");
+    }
+}
+
+/// Gives a session random rules, sometimes.
+async fn random_patch(world: &World, session: SessionId, random: &mut Random) {
+    let known =
+        ["allow * * *", "deny tool call other", "ask tool call *", "allow fs * *", "deny control * *"];
+    if random.below(2) == 0 {
+        let rules = (0..random.below(3)).map(|_| known[random.below(known.len())].to_owned()).collect();
+        let patch = SessionPatch { rules: Some(rules), ..SessionPatch::default() };
+        world.kernel.session_patch(&world.me, &SessionRef::Id(session), patch).await.unwrap();
+    }
+}
+
+/// The children that a run of the random trees may have at once.
+const MAX_CHILDREN: usize = 4;
+
+/// The grant of everything that a run has, if it is in force.
+async fn grant_of_everything(world: &World, execution: &Execution) -> Option<GrantId> {
+    let run = execution.handle.assignment().run.id;
+    let query = GrantQuery { in_force: true, ..GrantQuery::default() };
+    let grants = world.kernel.grant_list(&world.me, query).await.unwrap();
+    grants.into_iter().find(|grant| grant.run == Some(run)).map(|grant| grant.id)
+}
+
+/// Grants everything to a run if its parent allows that, and sometimes revokes the grant of the parent.
+async fn random_grants(
+    world: &World,
+    parent: Option<&Execution>,
+    child: &Execution,
+    random: &mut Random,
+    seed: u64,
+) {
+    let of_parent = match parent {
+        Some(parent) => grant_of_everything(world, parent).await,
+        None => None,
+    };
+    let permissions = Permissions::Legacy.limited_by_parent(&child.handle).await.unwrap();
+    let may_have = parent.is_none() || of_parent.is_some();
+    assert_eq!(permissions == Permissions::Legacy, may_have, "seed {seed}");
+    if permissions == Permissions::Legacy && random.below(3) > 0 {
+        let grant = permissions.standing_grant(&child.handle).await.unwrap().unwrap();
+        child.handle.record(vec![Record::Granted(Box::new(grant))]).await.unwrap();
+    }
+    if let Some(grant) = of_parent.filter(|_| random.below(6) == 0) {
+        world.kernel.grant_revoke(&world.me, grant).await.unwrap();
+        assert_eq!(grant_of_everything(world, child).await, None, "seed {seed}");
+    }
+}
+
+/// Lets the work be done in an idle session, or in a fork of it, sometimes. Returns the session.
+async fn random_session(
+    world: &World,
+    work: &mut DelegationRequest,
+    idle: &[SessionId],
+    random: &mut Random,
+) -> Option<SessionId> {
+    if idle.is_empty() || random.below(3) > 0 {
+        return None;
+    }
+    let session = SessionRef::Id(idle[random.below(idle.len())]);
+    let path = world.kernel.session_path(&world.me, &session, None, None).await.unwrap();
+    let chosen = match (path.last(), random.below(2)) {
+        (Some(last), 0) => {
+            let fork = ForkRequest { message: last.id, key: None, title: None };
+            world.kernel.session_fork(&world.me, &session, fork, None).await.unwrap().0
+        }
+        _ => world.kernel.session_get(&world.me, &session).await.unwrap(),
+    };
+    (work.mode, work.session) = (DelegationMode::Continue, existing(chosen.id));
+    Some(chosen.id)
+}
+
+/// Random work for a child of any adapter, in any of the folders.
+fn random_work(name: &str, folders: &[String], random: &mut Random) -> DelegationRequest {
+    let mut work = DelegationRequest {
+        run_mode: if random.below(2) == 0 { Mode::Ask } else { Mode::Act },
+        max_depth: (random.below(2) == 0).then(|| 1 + random.below(5) as u32),
+        adapter: (random.below(2) == 0).then(|| ["puppet", "strict"][random.below(2)].to_owned()),
+        ..limited(random_limits(random), request(DelegationMode::Spawn, name))
+    };
+    work.options.cwd = (random.below(2) == 0).then(|| folders[random.below(4)].clone());
+    work.session.new.cwd = (random.below(2) == 0).then(|| folders[random.below(4)].clone());
+    work
+}
+
 /// A world with two adapters, of which the second denies something.
 async fn two_adapters() -> (World, [(&'static str, PuppetControl); 2]) {
     let disk = Disk::memory();
-    let behavior = |name, rule: &str| PuppetBehavior {
-        name,
-        obeys: true,
-        rules: vec![rule.parse().unwrap()],
-        ..PuppetBehavior::default()
+    let behavior = |name| {
+        let (rules, otherwise) = adapter_rules(name);
+        PuppetBehavior { name, obeys: true, rules, otherwise, ..PuppetBehavior::default() }
     };
-    let (first, of_first) = puppet(&disk.store, behavior("puppet", "deny tool call rm"));
-    let (second, of_second) = puppet(&disk.store, behavior("strict", "deny fs write /etc/*"));
-    let options = Options { max_workers: 100, ..Options::default() };
+    let (first, of_first) = puppet(&disk.store, behavior("puppet"));
+    let (second, of_second) = puppet(&disk.store, behavior("strict"));
+    let mut options = Options { max_workers: 100, rules: server_rules(), ..Options::default() };
+    options.limits.children_per_run = MAX_CHILDREN;
     let world = World::with(disk, options, vec![first, second]).await;
     (world, [("puppet", of_first), ("strict", of_second)])
 }
@@ -156,42 +300,50 @@ async fn no_random_child_exceeds_its_parent() {
         world.send(prompt).await.unwrap();
         let execution = controls[0].1.next().await;
         let profile = confine(&execution, &mut random).await;
-        let mut live = vec![(execution, profile)];
+        random_grants(&world, None, &execution, &mut random, seed).await;
+        let (mut live, mut idle) = (vec![(execution, profile)], vec![]);
         for step in 0..40 {
             let at = random.below(live.len());
             if random.below(4) == 0 && live.len() > 1 {
                 let used = Usage { output_tokens: random.below(30) as u64, ..Usage::default() };
                 let ended = live.swap_remove(at).0;
-                let run = ended.handle.assignment().run.id;
+                let (run, session) = (ended.handle.assignment().run.id, ended.handle.assignment().session.id);
                 ended.end(Executed::Ended(End::Succeeded { usage: used }));
                 world.ended(run).await;
+                idle.push(session);
                 continue;
             }
             let (parent, profile) = (&live[at].0, live[at].1);
             let before = world.kernel.run_get(&world.me, parent.handle.assignment().run.id).await.unwrap();
-            let mode = if random.below(2) == 0 { Mode::Ask } else { Mode::Act };
-            let mut work = DelegationRequest {
-                run_mode: mode,
-                max_depth: (random.below(2) == 0).then(|| 1 + random.below(5) as u32),
-                adapter: (random.below(2) == 0).then(|| controls[random.below(2)].0.to_owned()),
-                ..limited(random_limits(&mut random), request(DelegationMode::Spawn, &step.to_string()))
-            };
-            work.options.cwd = (random.below(2) == 0).then(|| folders[random.below(4)].clone());
-            work.session.new.cwd = (random.below(2) == 0).then(|| folders[random.below(4)].clone());
+            let mut work = random_work(&step.to_string(), &folders, &mut random);
+            let continued = random_session(&world, &mut work, &idle, &mut random).await;
+            random_patch(&world, parent.handle.assignment().run.session, &mut random).await;
+            // Of the run as it is now: its session may have other rules than when it started.
+            let bound = verdicts_now(&world, parent).await;
             let spent = parent.handle.spent_by_children().await.unwrap();
             let Ok(child) = with_timeout(parent.handle.delegate(work)).await else { continue };
+            idle.retain(|session| Some(*session) != continued);
+            let children = world.kernel.run_delegations(&world.me, before.id).await.unwrap().children;
+            let living = children.iter().filter(|child| !child.status.is_settled()).count();
+            assert!(living <= MAX_CHILDREN, "seed {seed}: {living} children");
             assert_within(&before, &spent, &child.run, seed);
             let folder = child.run.options.cwd.as_deref().or(child.session.cwd.as_deref());
             assert_bounded(&before, profile, &child.run, folder, seed);
             let adapter = controls.iter_mut().find(|(name, _)| *name == child.run.adapter).unwrap();
             let execution = adapter.1.next().await;
+            let verdicts = verdicts_now(&world, &execution).await;
+            assert_no_looser(&bound, &verdicts, seed);
+            // Nor if its session is changed while it runs.
+            random_patch(&world, child.session.id, &mut random).await;
+            assert_no_looser(&bound, &verdicts_now(&world, &execution).await, seed);
+            random_grants(&world, Some(parent), &execution, &mut random, seed).await;
             let profile = confine(&execution, &mut random).await;
             live.push((execution, profile));
         }
     }
 }
 
-/// Asserts that a child works where its parent may write, in no weaker sandbox and under the parent's rules that deny.
+/// Asserts that a child works where its parent may write, in no weaker sandbox.
 fn assert_bounded(parent: &Run, profile: SandboxProfile, child: &Run, folder: Option<&str>, seed: u64) {
     let context = format!("seed {seed}: {:?} of {:?} under {profile:?}", child.options, parent.options);
     let bound = child.options.sandbox.unwrap_or(SandboxProfile::Off);
@@ -201,11 +353,6 @@ fn assert_bounded(parent: &Run, profile: SandboxProfile, child: &Run, folder: Op
         assert!(folder.is_some_and(|folder| Path::new(folder).starts_with(own)), "{folder:?}: {context}");
     }
     assert!(profile != SandboxProfile::ReadOnly || child.mode == Mode::Ask, "{context}");
-    let rule = if parent.adapter == "puppet" { "deny tool call rm" } else { "deny fs write /etc/*" };
-    let inherited = parent.options.denied.iter().map(String::as_str).chain([rule]);
-    for rule in inherited {
-        assert!(child.options.denied.iter().any(|denied| denied == rule), "{rule}: {context}");
-    }
 }
 
 #[tokio::test]

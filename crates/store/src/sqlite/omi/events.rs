@@ -123,7 +123,7 @@ impl Import<'_> {
     ) -> Result<(), OmiError> {
         let mut rows: Vec<Row> =
             run.attempts.iter().map(|attempt| Row::Attempt(Box::new(attempt.clone()))).collect();
-        rows.push(Row::Run(Box::new(run.run.clone())));
+        rows.push(Row::Run(Arc::new(run.run.clone())));
         // Every event of the run comes after this number.
         let begin = events.first.get(&run.run.id).copied();
         self.commit(draft.session.id, vec![], rows, Some(begin.unwrap_or(self.seq + 1)))?;
@@ -372,7 +372,10 @@ fn convert_tool_event(payload: &Value) -> Converted {
     // Not every runtime of the original gave its tool calls an id.
     let tool_use_id = payload["toolUseId"].as_str().unwrap_or(&name).to_owned();
     match payload["status"].as_str() {
-        Some("started") => Ok(Body::ToolStarted { tool_use_id, name, input: payload.get("input").cloned() }),
+        Some("started") => {
+            let input = payload.get("input").cloned();
+            Ok(Body::ToolStarted { tool_use_id, name, input, decided_by: None })
+        }
         Some("completed") => Ok(Body::ToolCompleted { tool_use_id, name, end: ToolEnd::default() }),
         Some("failed") => Ok(Body::ToolFailed {
             tool_use_id,

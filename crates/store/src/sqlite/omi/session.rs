@@ -11,7 +11,7 @@ use mainspring_core::{
     Artifact, Attempt, AttemptId, Binding, BindingId, BindingStatus, ExternalRef, LegacyAlias, Line, Message,
     MessageId, Point, Run, Session, SessionId, SessionStatus, TitleSource, Visibility,
 };
-use mainspring_kernel::store::{NewId, Row};
+use mainspring_kernel::store::{NativeOwner, NewId, Row};
 use serde_json::{Map, Value};
 
 use super::rows::{Fields, SessionRows};
@@ -19,6 +19,13 @@ use super::{Import, OmiError, bindings, id};
 
 /// The only agent definition of the original, and its replacement here.
 const GENERALIST: (&str, &str) = ("omi.generalist@1", "mainspring.generalist@1");
+
+/// The row that gives the native session of an imported binding to the owner of its session.
+fn native_owner(session: &Session, binding: &Binding) -> Option<Row> {
+    let (adapter, native) = (binding.adapter.clone(), binding.native.clone()?);
+    let owner = session.owner.clone();
+    Some(Row::NativeOwner(Box::new(NativeOwner { adapter, native, owner, is_adopted: false })))
+}
 
 /// A session under construction.
 pub(super) struct Draft {
@@ -74,9 +81,10 @@ impl Import<'_> {
         self.import_artifacts(&mut draft, &rows.artifacts);
         written.extend(draft.artifacts.values().map(|artifact| Row::Artifact(Box::new(artifact.clone()))));
         written.extend(draft.bindings.values().map(|binding| Row::Binding(Box::new(binding.clone()))));
+        written.extend(draft.bindings.values().filter_map(|binding| native_owner(&draft.session, binding)));
         written.extend(self.convert_grants(&draft, &rows.grants));
         written.push(Row::NewId(NewId::Session(draft.session.id)));
-        written.push(Row::Session(Box::new(draft.session.clone())));
+        written.push(Row::Session(Arc::new(draft.session.clone())));
         let id = draft.session.id;
         self.commit(id, vec![], written, None)?;
         *self.report.owners.entry(draft.session.owner.clone()).or_default() += 1;
@@ -146,6 +154,7 @@ impl Import<'_> {
             pinned: false,
             forked_from: None,
             base: None,
+            rules: vec![],
         })
     }
 

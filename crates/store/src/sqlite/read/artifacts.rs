@@ -1,12 +1,12 @@
 //! Reads artifacts, and the hashes they refer to.
 
-use mainspring_core::{Artifact, ArtifactId, ArtifactRole};
+use mainspring_core::{Artifact, ArtifactId, ArtifactRole, Rows};
 use mainspring_kernel::store::{ArtifactPage, StoreError};
 use rusqlite::{Connection, params};
 
 use super::super::checksum;
 use super::super::columns::{Columns, Id, blob};
-use super::{artifact_columns, page_start, query_all, query_one, sql_limit};
+use super::{artifact_columns, page_start, query_all, query_one, query_stored, rows, sql_limit};
 
 pub(in super::super) fn artifact(columns: &mut Columns<'_>) -> rusqlite::Result<Artifact> {
     columns.check(&checksum::ARTIFACT)?;
@@ -44,7 +44,7 @@ pub(in super::super) fn artifact_get(
 pub(in super::super) fn artifact_page(
     connection: &Connection,
     page: &ArtifactPage,
-) -> Result<Vec<Artifact>, StoreError> {
+) -> Result<Rows<Artifact>, StoreError> {
     macro_rules! page {
         ($where:literal) => {
             concat!(
@@ -63,8 +63,10 @@ pub(in super::super) fn artifact_page(
         None => page!("session_id = ?1 AND ?2 IS NULL"),
     };
     let (time, id) = page_start(page.before);
-    let params = params![page.session.bytes(), blob(page.run), time, id, sql_limit(page.limit)];
-    query_all(connection, sql, params, artifact)
+    rows(page.limit, |limit| {
+        let params = params![page.session.bytes(), blob(page.run), time, id, sql_limit(limit)];
+        query_stored(connection, sql, params, artifact)
+    })
 }
 
 pub(in super::super) fn blob_page(

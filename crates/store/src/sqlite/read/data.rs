@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use mainspring_core::{Point, RunId, SessionId, StateEntry, StateSlot};
+use mainspring_core::{Point, Rows, RunId, SessionId, StateEntry, StateSlot};
 use mainspring_kernel::store::{StateAt, StoreError};
 use rusqlite::{Connection, params};
 use serde_json::Value;
 
 use super::super::checksum;
 use super::super::columns::{Columns, Id};
-use super::{query_all, query_one, sql_limit, state_columns};
+use super::{Stored, query_one, query_stored, rows, sql_limit, state_columns};
 
 /// Greater than the number of any event.
 const UNBOUNDED: i64 = i64::MAX;
@@ -173,8 +173,13 @@ fn session_slot(
 }
 
 fn session_entry(connection: &Connection, id: i64) -> Result<Option<StateEntry>, StoreError> {
+    let entry = session_entry_stored(connection, id)?.transpose();
+    entry.map_err(|damage| StoreError::Corrupt(damage.message))
+}
+
+fn session_entry_stored(connection: &Connection, id: i64) -> Result<Option<Stored<StateEntry>>, StoreError> {
     let sql = concat!("SELECT ", state_columns!(), " FROM session_state WHERE id = ?1");
-    query_one(connection, sql, [id], entry)
+    Ok(query_stored(connection, sql, [id], entry)?.pop())
 }
 
 fn entry(columns: &mut Columns<'_>) -> rusqlite::Result<StateEntry> {
@@ -233,14 +238,23 @@ pub(in super::super) fn state_page(
     at: &StateAt,
     after: &str,
     limit: usize,
-) -> Result<Vec<StateEntry>, StoreError> {
+) -> Result<Rows<StateEntry>, StoreError> {
+    rows(limit, |limit| state_stored(connection, at, after, limit))
+}
+
+fn state_stored(
+    connection: &Connection,
+    at: &StateAt,
+    after: &str,
+    limit: usize,
+) -> Result<Vec<Stored<StateEntry>>, StoreError> {
     match at {
         StateAt::Session { session, at } => {
             let keys = session_keys(connection, *session, *at, after)?;
-            let entries = keys.values().take(limit).map(|id| session_entry(connection, *id));
+            let entries = keys.values().take(limit).map(|id| session_entry_stored(connection, *id));
             entries.filter_map(Result::transpose).collect()
         }
-        StateAt::Run(run) => query_all(
+        StateAt::Run(run) => query_stored(
             connection,
             concat!(
                 "SELECT ",
@@ -250,7 +264,7 @@ pub(in super::super) fn state_page(
             params![run.bytes(), after, sql_limit(limit)],
             entry,
         ),
-        StateAt::Owner(owner) => query_all(
+        StateAt::Owner(owner) => query_stored(
             connection,
             concat!(
                 "SELECT ",

@@ -3,16 +3,18 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use mainspring_core::{Block, Body, Cursor, Event, Message, MessageId, Position, RunId, SessionId};
+use mainspring_core::{
+    Block, Body, Cursor, Event, EventId, History, Message, MessageId, Position, RunId, SessionId, Time,
+};
 use mainspring_kernel::store::{LostEvents, StoreError};
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, Row, ToSql, params};
 use serde_json::Value;
 
 use super::super::columns::{Columns, Id, blob, int};
 use super::super::error::read_error;
 use super::super::{backup, checksum};
 use super::{
-    effect, effect_columns, event_columns, message, message_columns, query_all, query_one,
+    effect, effect_columns, event_columns, message, message_columns, query_all, query_one, query_stored,
     run_request_columns, sql_limit,
 };
 
@@ -42,13 +44,13 @@ pub(in super::super) fn events_after(
     };
     let after = int(after.0.min(i64::MAX.cast_unsigned()));
     check_not_pruned(connection, session, run, after)?;
-    let mut reader = EventReader::new(connection);
+    let mut reader = EventReader { session: Some(session), ..EventReader::new(connection) };
     let mut statement = connection.prepare_cached(sql).map_err(|error| read_error(&error))?;
     let params = params![session.bytes(), after, blob(run), sql_limit(limit)];
     let mut rows = statement.query(params).map_err(|error| read_error(&error))?;
     let mut events = vec![];
     while let Some(row) = rows.next().map_err(|error| read_error(&error))? {
-        events.push(reader.event(&mut Columns::new(row))?);
+        events.push(reader.event_or_damage(row)?);
     }
     Ok(events)
 }
@@ -113,9 +115,8 @@ pub(in super::super) fn owner_events(
     let (mut events, mut floors) = (vec![], HashMap::new());
     let (mut read, mut scanned_to) = (0, Cursor(until));
     while let Some(row) = rows.next().map_err(|error| read_error(&error))? {
-        let mut columns = Columns::new(row);
         read += 1;
-        let event = reader.event(&mut columns)?;
+        let event = reader.event_or_damage(row)?;
         if read >= limit {
             scanned_to = event.cursor;
         }
@@ -174,6 +175,13 @@ pub(in super::super) fn lost_events(connection: &Connection) -> Result<Vec<LostE
     })
 }
 
+pub(in super::super) fn histories(connection: &Connection) -> Result<Vec<History>, StoreError> {
+    let sql = "SELECT token, after_seq FROM histories ORDER BY id";
+    query_all(connection, sql, [], |columns| {
+        Ok(History { token: columns.get()?, after: Cursor(columns.number()?) })
+    })
+}
+
 pub(in super::super) fn event_before(
     connection: &Connection,
     session: SessionId,
@@ -187,12 +195,16 @@ pub(in super::super) fn event_before(
     Ok(found.filter(|found| floor.is_none_or(|floor| floor.cursor < found.cursor)))
 }
 
+/// The index of `pos` in the columns of an event; that of its time follows.
+const POS_COLUMN: usize = 7;
 /// The index of `request_id` in the columns of a run.
 const REQUEST_ID_COLUMN: usize = 6;
 
 /// Converts the rows of one page of events.
 struct EventReader<'a> {
     connection: &'a Connection,
+    /// The session whose events are read, if they are of one.
+    session: Option<SessionId>,
     /// The request ids of the runs of this page, which has many events of few runs.
     request_ids: HashMap<RunId, Option<String>>,
     /// The message of the last round of tools.
@@ -203,7 +215,30 @@ struct EventReader<'a> {
 
 impl<'a> EventReader<'a> {
     fn new(connection: &'a Connection) -> Self {
-        Self { connection, request_ids: HashMap::new(), last_results: None, text: String::new() }
+        Self {
+            connection,
+            session: None,
+            request_ids: HashMap::new(),
+            last_results: None,
+            text: String::new(),
+        }
+    }
+
+    /// Reads an event. One that is damaged, or whose message or result is, is replaced by an event that says so: readers
+    /// get the events around it, and know that one is missing.
+    fn event_or_damage(&mut self, row: &Row<'_>) -> Result<Event, StoreError> {
+        let message = match self.event(&mut Columns::new(row)) {
+            Err(StoreError::Corrupt(problem)) => problem,
+            read => return read,
+        };
+        match Self::columns(&mut Columns::new(row)) {
+            // The event itself is intact.
+            Ok((event, message_id, kind, _)) => {
+                let body = Body::EventDamaged { event_type: Some(kind.into()), message_id, message };
+                Ok(Event { body, ..event })
+            }
+            Err(_) => damaged_event(self.connection, row, self.session, message),
+        }
     }
 
     fn event(&mut self, columns: &mut Columns<'_>) -> Result<Event, StoreError> {
@@ -292,12 +327,13 @@ impl<'a> EventReader<'a> {
             return Ok(request_id.clone());
         }
         let sql = concat!("SELECT ", run_request_columns!(), " FROM runs WHERE run_id = ?1");
-        let request_id = query_one(self.connection, sql, [run.bytes()], |columns| {
+        let read = query_stored(self.connection, sql, [run.bytes()], |columns| {
             columns.check(&checksum::RUN_REQUEST)?;
             columns.skip(REQUEST_ID_COLUMN);
             columns.get::<Option<String>>()
         })?;
-        let request_id = request_id.flatten();
+        // A damaged run does not hide its events: they come without the id, and whoever reads the run gets the error.
+        let request_id = read.into_iter().next().and_then(Result::ok).flatten();
         self.request_ids.insert(run, request_id.clone());
         Ok(request_id)
     }
@@ -311,6 +347,66 @@ impl<'a> EventReader<'a> {
         let sql = concat!("SELECT ", message_columns!(), " FROM messages WHERE message_id = ?1");
         Ok(query_one(self.connection, sql, [id.bytes()], message)?.map(|found| found.message))
     }
+}
+
+/// Stands for an event whose own row is damaged. Its place among the events is certain, since the row was found there. Its
+/// position and time are those of the row if they fit between the neighbours, else those of a neighbour.
+fn damaged_event(
+    connection: &Connection,
+    row: &Row<'_>,
+    session: Option<SessionId>,
+    message: String,
+) -> Result<Event, StoreError> {
+    macro_rules! neighbours {
+        ($order:literal) => {
+            concat!("SELECT ", event_columns!(), " FROM events WHERE session_id = ?1 AND event_seq ", $order)
+        };
+    }
+    let mut columns = Columns::new(row);
+    let found = columns.number().and_then(|cursor| Ok((cursor, columns.id::<EventId>()?)));
+    let (cursor, id) = found.map_err(|error| read_error(&error))?;
+    let session = match session {
+        Some(session) => session,
+        None => columns.id().map_err(|error| read_error(&error))?,
+    };
+    let place = params![session.bytes(), int(cursor)];
+    let before = first_intact(connection, neighbours!("< ?2 ORDER BY event_seq DESC"), place)?;
+    let after = first_intact(connection, neighbours!("> ?2 ORDER BY event_seq"), place)?;
+    let (pos, at) = (row.get::<_, i64>(POS_COLUMN), row.get::<_, i64>(POS_COLUMN + 1));
+    let (first_pos, first_at) = before.unwrap_or((0, Time(0)));
+    let (last_pos, last_at) = after.unwrap_or((u64::MAX, Time(i64::MAX)));
+    let pos = pos.ok().map(i64::cast_unsigned).filter(|pos| (first_pos..=last_pos).contains(pos));
+    let at = at.ok().map(Time).filter(|at| (first_at..=last_at).contains(at));
+    // A reader may have seen all bytes up to the next event.
+    let likely_pos = after.map_or(first_pos, |(pos, _)| pos);
+    let body = Body::EventDamaged { event_type: None, message_id: None, message };
+    Ok(Event {
+        cursor: Cursor(cursor),
+        id,
+        session,
+        run: None,
+        attempt: None,
+        request: None,
+        pos: pos.unwrap_or(likely_pos),
+        at: at.unwrap_or(first_at),
+        body,
+    })
+}
+
+/// Returns the position and time of the first row of `sql` that is intact.
+fn first_intact(
+    connection: &Connection,
+    sql: &str,
+    params: &[&dyn ToSql],
+) -> Result<Option<(u64, Time)>, StoreError> {
+    let mut statement = connection.prepare_cached(sql).map_err(|error| read_error(&error))?;
+    let mut rows = statement.query(params).map_err(|error| read_error(&error))?;
+    while let Some(row) = rows.next().map_err(|error| read_error(&error))? {
+        if let Ok((event, ..)) = EventReader::columns(&mut Columns::new(row)) {
+            return Ok(Some((event.pos, event.at)));
+        }
+    }
+    Ok(None)
 }
 
 fn parent_id(payload: &str) -> Result<Option<MessageId>, StoreError> {

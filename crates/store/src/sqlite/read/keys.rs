@@ -46,3 +46,17 @@ pub(in super::super) fn owner_outside_org(
                  OR EXISTS (SELECT 1 FROM sessions WHERE owner_id = ?1 AND org_id IS NOT ?2 AND status <> 'deleted')";
     Ok(query_one(connection, sql, [owner, org], |columns| columns.get())?.unwrap_or_default())
 }
+
+pub(in super::super) fn owner_known(connection: &Connection, owner: &str) -> Result<bool, StoreError> {
+    let sql = "SELECT EXISTS (SELECT 1 FROM owners WHERE owner_id = ?1)
+                 OR EXISTS (SELECT 1 FROM api_keys WHERE owner_id = ?1)
+                 OR EXISTS (SELECT 1 FROM sessions WHERE owner_id = ?1)";
+    Ok(query_one(connection, sql, [owner], |columns| columns.get())?.unwrap_or_default())
+}
+
+pub(in super::super) fn org_known(connection: &Connection, org: &str) -> Result<bool, StoreError> {
+    // Owners are few, and this is asked only for a name that no new org may have.
+    let sql = "SELECT EXISTS (SELECT 1 FROM api_keys WHERE org_id = ?1)
+                 OR EXISTS (SELECT 1 FROM owners WHERE org_id = ?1)";
+    Ok(query_one(connection, sql, [org], |columns| columns.get())?.unwrap_or_default())
+}

@@ -1,13 +1,13 @@
 //! Reads runs, attempts and requests.
 
-use mainspring_core::{Attempt, AttemptId, Run, RunId, SessionId, Usage};
+use mainspring_core::{Attempt, AttemptId, Rows, Run, RunId, SessionId, Usage};
 use mainspring_kernel::store::{Request, RunPage, StoreError};
 use rusqlite::{Connection, params};
 
 use super::super::columns::{Id, blob};
 use super::{
-    attempt, attempt_columns, page_start, query_all, query_one, request, request_columns, run, run_columns,
-    sql_limit,
+    attempt, attempt_columns, page_start, query_all, query_one, query_stored, request, request_columns, rows,
+    run, run_columns, sql_limit,
 };
 
 pub(in super::super) fn run_get(connection: &Connection, id: RunId) -> Result<Option<Run>, StoreError> {
@@ -74,7 +74,7 @@ pub(in super::super) fn delegated_usage(
 
 /// Uses two statements, so that each uses the index that fits it. The unary plus disables the index by owner if a session
 /// is given.
-pub(in super::super) fn run_page(connection: &Connection, page: &RunPage) -> Result<Vec<Run>, StoreError> {
+pub(in super::super) fn run_page(connection: &Connection, page: &RunPage) -> Result<Rows<Run>, StoreError> {
     macro_rules! page {
         ($where:literal) => {
             concat!(
@@ -95,18 +95,16 @@ pub(in super::super) fn run_page(connection: &Connection, page: &RunPage) -> Res
     };
     let status = page.status.map(|status| status.name());
     let (time, id) = page_start(page.before);
-    query_all(
-        connection,
-        sql,
-        params![page.owner, blob(page.session), status, time, id, sql_limit(page.limit)],
-        run,
-    )
+    rows(page.limit, |limit| {
+        let params = params![page.owner, blob(page.session), status, time, id, sql_limit(limit)];
+        query_stored(connection, sql, params, run)
+    })
 }
 
-pub(in super::super) fn attempts(connection: &Connection, run: RunId) -> Result<Vec<Attempt>, StoreError> {
+pub(in super::super) fn attempts(connection: &Connection, run: RunId) -> Result<Rows<Attempt>, StoreError> {
     let sql =
         concat!("SELECT ", attempt_columns!(), " FROM run_attempts WHERE run_id = ?1 ORDER BY attempt_no");
-    query_all(connection, sql, [run.bytes()], attempt)
+    Ok(query_stored(connection, sql, [run.bytes()], attempt)?.into_iter().collect())
 }
 
 pub(in super::super) fn attempt_get(

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mainspring_core::{Session, SessionId, Time};
+use mainspring_core::{Damage, Rows, Session, SessionId, Time};
 use mainspring_kernel::search::{Query, searchable_text};
 use mainspring_kernel::store::{FoundMessage, StoreError};
 use rusqlite::{Connection, Result, params};
@@ -10,7 +10,7 @@ use rusqlite::{Connection, Result, params};
 use super::super::columns::{Columns, Id};
 use super::super::error::read_error;
 use super::super::search::last_indexed;
-use super::{message, query_all, query_one, session, session_columns, sql_limit};
+use super::{message, query_stored, rows, session, session_columns, sql_limit, stored};
 
 /// Builds the match expression of the index: every word, with its last token as a prefix.
 fn match_expression(query: &Query) -> String {
@@ -24,7 +24,7 @@ pub(in super::super) fn search_titles(
     query: &Query,
     before: Option<(Time, SessionId)>,
     limit: usize,
-) -> Result<Vec<Session>, StoreError> {
+) -> Result<Rows<Session>, StoreError> {
     let indexed = concat!(
         "SELECT ",
         session_columns!(),
@@ -41,17 +41,24 @@ pub(in super::super) fn search_titles(
     );
     let (time, id) = before.map_or((i64::MAX, [0xff; 16]), |(time, id)| (time.0, id.bytes()));
     let words = match_expression(query);
-    let mut found =
-        query_all(connection, indexed, params![owner, words, sql_limit(limit), time, id], session)?;
-    let unindexed = query_all(connection, unindexed, [owner], session)?;
-    found.extend(
+    let mut found = rows(limit, |limit| {
+        let params = params![owner, words, sql_limit(limit), time, id];
+        query_stored(connection, indexed, params, session)
+    })?;
+    let unindexed: Rows<Session> =
+        query_stored(connection, unindexed, [owner], session)?.into_iter().collect();
+    found.items.extend(
         unindexed
+            .items
             .into_iter()
             .filter(|session| session.title.as_deref().is_some_and(|title| query.matches(title)))
             .filter(|session| before.is_none_or(|before| (session.last_activity_at, session.id) < before)),
     );
-    found.sort_by_key(|session| std::cmp::Reverse((session.last_activity_at, session.id)));
-    found.truncate(limit);
+    found.items.sort_by_key(|session| std::cmp::Reverse((session.last_activity_at, session.id)));
+    found.items.truncate(limit);
+    // Nobody knows whether a damaged title matches. The first page names the sessions that are not indexed.
+    found.damaged.extend(unindexed.damaged.into_iter().filter(|_| before.is_none()));
+    found.damaged.iter_mut().for_each(|damage| damage.index = damage.index.min(found.items.len()));
     Ok(found)
 }
 
@@ -61,7 +68,7 @@ pub(in super::super) fn search_messages(
     query: &Query,
     before: Option<u64>,
     limit: usize,
-) -> Result<Vec<FoundMessage>, StoreError> {
+) -> Result<Rows<FoundMessage>, StoreError> {
     // A message belongs to the session that opened its line, or without a line to the session that created it.
     macro_rules! select_hits {
         ($from:literal) => {
@@ -86,20 +93,26 @@ pub(in super::super) fn search_messages(
     let last_indexed = last_indexed(connection).map_err(|error| read_error(&error))?;
     let mut hits = scan_messages(connection, unindexed, params![owner, before, last_indexed], query, limit)
         .map_err(|error| read_error(&error))?;
-    let remaining = sql_limit(limit - hits.len());
+    let (unindexed, remaining) = (hits.len(), limit - hits.len());
     if remaining > 0 {
-        hits.extend(query_all(
-            connection,
-            indexed,
-            params![owner, before, match_expression(query), remaining],
-            search_hit,
-        )?);
+        let more = rows(remaining, |limit| {
+            let params = params![owner, before, match_expression(query), sql_limit(limit)];
+            query_stored(connection, indexed, params, search_hit)
+        })?;
+        hits.items.extend(more.items);
+        let damaged = more.damaged.into_iter();
+        hits.damaged.extend(damaged.map(|damage| Damage { index: damage.index + unindexed, ..damage }));
     }
     // The title is read with the whole row, whose checksum covers it.
     let sql = concat!("SELECT ", session_columns!(), " FROM sessions WHERE session_id = ?1");
-    for hit in &mut hits {
-        hit.title = query_one(connection, sql, [hit.session.bytes()], session)?.and_then(|found| found.title);
+    for (index, hit) in hits.items.iter_mut().enumerate() {
+        match query_stored(connection, sql, [hit.session.bytes()], session)?.pop() {
+            Some(Ok(session)) => hit.title = session.title,
+            Some(Err(damage)) => hits.damaged.push(Damage { index, ..damage }),
+            None => {}
+        }
     }
+    hits.damaged.sort_by_key(|damage| damage.index);
     Ok(hits)
 }
 
@@ -108,21 +121,23 @@ fn search_hit(columns: &mut Columns<'_>) -> Result<FoundMessage> {
     Ok(FoundMessage { arrival, session, title: None, message: Arc::clone(&message(columns)?.message) })
 }
 
-/// Returns the first `limit` messages of `sql` that match `query`. Reads them one at a time, because there may be many.
+/// Returns the first `limit` messages of `sql` that match `query`, and the damaged ones before them, of which nobody knows
+/// whether they match. Reads them one at a time, because there may be many.
 fn scan_messages(
     connection: &Connection,
     sql: &str,
     params: impl rusqlite::Params,
     query: &Query,
     limit: usize,
-) -> Result<Vec<FoundMessage>> {
+) -> Result<Rows<FoundMessage>> {
     let mut statement = connection.prepare_cached(sql)?;
     let mut rows = statement.query(params)?;
-    let mut hits = vec![];
+    let mut hits = Rows::from(vec![]);
     while let Some(row) = rows.next()?.filter(|_| hits.len() < limit) {
-        let hit = search_hit(&mut Columns::new(row))?;
-        if query.matches(&searchable_text(&hit.message.content)) {
-            hits.push(hit);
+        match stored(search_hit(&mut Columns::new(row)))? {
+            Ok(hit) if query.matches(&searchable_text(&hit.message.content)) => hits.items.push(hit),
+            Ok(_) => {}
+            Err(damage) => hits.damaged.push(Damage { index: hits.len(), ..damage }),
         }
     }
     Ok(hits)

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use mainspring_core::{Attempt, Cursor, Line, LineId, Position, Run, Session, SessionId};
+use mainspring_core::{Attempt, Cursor, Damage, Line, LineId, Position, Rows, Run, Session, SessionId};
 use mainspring_kernel::store::{
     Chunk, Fence, InboxItem, Loaded, OpenToolCall, SessionPage, SessionRef, SessionsOf, StoreError,
     Unfinished,
@@ -12,8 +12,8 @@ use rusqlite::{Connection, params};
 use super::super::checksum;
 use super::super::columns::Id;
 use super::{
-    attempt, attempt_columns, chunk_columns, effect, effect_columns, line, line_columns, page_start,
-    query_all, query_one, run, run_columns, session, session_columns, sql_limit,
+    Stored, attempt, attempt_columns, chunk_columns, effect, effect_columns, line, line_columns, page_start,
+    query_all, query_one, query_stored, rows, run, run_columns, session, session_columns, sql_limit,
 };
 
 /// The condition of the partial indexes. SQLite uses them only if it is repeated exactly.
@@ -101,9 +101,14 @@ fn runs_live(connection: &Connection, id: SessionId) -> Result<Vec<(Run, Option<
 }
 
 fn run_latest(connection: &Connection, id: SessionId) -> Result<Option<Run>, StoreError> {
+    let latest = run_latest_stored(connection, id)?.transpose();
+    latest.map_err(|damage| StoreError::Corrupt(damage.message))
+}
+
+fn run_latest_stored(connection: &Connection, id: SessionId) -> Result<Option<Stored<Run>>, StoreError> {
     let sql =
         concat!("SELECT ", run_columns!(), " FROM runs WHERE session_id = ?1 ORDER BY run_no DESC LIMIT 1");
-    query_one(connection, sql, [id.bytes()], run)
+    Ok(query_stored(connection, sql, [id.bytes()], run)?.pop())
 }
 
 /// Reads the lines on which the session or one of its runs writes.
@@ -213,11 +218,11 @@ pub(in super::super) fn session_find(
 pub(in super::super) fn session_page(
     connection: &Connection,
     page: &SessionPage,
-) -> Result<Vec<(Session, Option<Run>)>, StoreError> {
+) -> Result<Rows<(Session, Option<Run>)>, StoreError> {
     macro_rules! page {
         ($where:literal) => {
             concat!(
-                "SELECT last_activity_at_ms, session_id, ",
+                "SELECT ",
                 session_columns!(),
                 " FROM sessions WHERE ",
                 $where,
@@ -240,48 +245,21 @@ pub(in super::super) fn session_page(
         }
     };
     let status = page.status.map(|status| status.name());
-    let (mut time, mut id) = page_start(page.before);
-    let mut found = vec![];
-    loop {
-        let limit = page.limit - found.len();
+    let (time, id) = page_start(page.before);
+    let found = rows(page.limit, |limit| {
         let params = params![whose, status, page.surface_kind, time, id, sql_limit(limit)];
-        let rows = query_all(connection, sql, params, |columns| {
-            Ok((columns.get::<i64>()?, columns.get::<Vec<u8>>()?, intact(session(columns))?))
-        })?;
-        let is_last = rows.len() < limit;
-        for (row_time, row_id, session) in rows {
-            (time, id) = (row_time, row_id);
-            found.extend(session);
-        }
-        if is_last || found.len() >= page.limit {
-            break;
-        }
+        query_stored(connection, sql, params, session)
+    })?;
+    let mut page = Rows { items: vec![], damaged: found.damaged };
+    for session in found.items {
+        let latest = run_latest_stored(connection, session.id)?;
+        let index = page.items.len();
+        page.damaged.extend(latest.as_ref().and_then(|run| run.as_ref().err()).map(|damage| {
+            let message = format!("the latest run of session {}: {}", session.id, damage.message);
+            Damage { index, message, ..damage.clone() }
+        }));
+        page.items.push((session, latest.and_then(Result::ok)));
     }
-    found
-        .into_iter()
-        .map(|session| {
-            let latest = match run_latest(connection, session.id) {
-                Err(StoreError::Corrupt(problem)) => {
-                    tracing::error!(
-                        problem,
-                        "a list shows a session without its latest run, which is damaged"
-                    );
-                    None
-                }
-                latest => latest?,
-            };
-            Ok((session, latest))
-        })
-        .collect()
-}
-
-/// Leaves a damaged row out of a list: one such row must not hide the others. The log and `mainspring verify` name it.
-fn intact<T>(read: rusqlite::Result<T>) -> rusqlite::Result<Option<T>> {
-    match read {
-        Err(rusqlite::Error::FromSqlConversionFailure(_, _, problem)) => {
-            tracing::error!(%problem, "a damaged row is left out of a list");
-            Ok(None)
-        }
-        read => read.map(Some),
-    }
+    page.damaged.sort_by_key(|damage| damage.index);
+    Ok(page)
 }

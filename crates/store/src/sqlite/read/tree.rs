@@ -1,21 +1,35 @@
 //! Reads the message tree: paths, lines, leaves, children and pages.
 
 use mainspring_core::tree::{Inherited, TreeView, leaf as leaf_of, ranges};
-use mainspring_core::{Line, LineId, MessageId, Point, Range, SessionId};
+use mainspring_core::{Line, LineId, MessageId, Point, Range, Rows, SessionId};
 use mainspring_kernel::store::{IdPage, PlacedMessage, SessionLine, StoreError, TreeRow};
 use rusqlite::{Connection, params};
 
 use super::super::columns::{Columns, Id};
 use super::super::error::read_error;
-use super::{line, line_columns, message, message_columns, query_all, query_one, sql_limit};
+use super::{
+    Stored, line, line_columns, message, message_columns, query_all, query_one, query_stored, rows, sql_limit,
+};
 
-/// Reads from the tip towards the root until `limit` messages are found.
 pub(in super::super) fn path(
     connection: &Connection,
     tip: Point,
     before: Option<u32>,
     limit: usize,
-) -> Result<Vec<PlacedMessage>, StoreError> {
+) -> Result<Rows<PlacedMessage>, StoreError> {
+    let mut found = rows(limit, |limit| path_stored(connection, tip, before, limit))?;
+    // Read from the tip; listed from the root.
+    found.reverse();
+    Ok(found)
+}
+
+/// Reads from the tip towards the root until `limit` messages are found.
+fn path_stored(
+    connection: &Connection,
+    tip: Point,
+    before: Option<u32>,
+    limit: usize,
+) -> Result<Vec<Stored<PlacedMessage>>, StoreError> {
     let sql = concat!(
         "SELECT ",
         message_columns!(),
@@ -32,16 +46,11 @@ pub(in super::super) fn path(
         };
         if last >= line.start() {
             let remaining = sql_limit(limit - found.len());
-            found.extend(query_all(
-                connection,
-                sql,
-                params![point.line.0, line.start(), last, remaining],
-                message,
-            )?);
+            let params = params![point.line.0, line.start(), last, remaining];
+            found.extend(query_stored(connection, sql, params, message)?);
         }
         next = line.parent.filter(|_| found.len() < limit);
     }
-    found.reverse();
     Ok(found)
 }
 
@@ -129,7 +138,7 @@ pub(in super::super) fn children(
     session: SessionId,
     at: Option<Point>,
     limit: usize,
-) -> Result<Vec<PlacedMessage>, StoreError> {
+) -> Result<Vec<MessageId>, StoreError> {
     macro_rules! select_lines {
         ($where:literal) => {
             concat!(
@@ -157,7 +166,7 @@ pub(in super::super) fn children(
     let points = next.into_iter().chain(lines.into_iter().map(first));
     let mut found = vec![];
     for point in points.take(limit) {
-        found.extend(message_at(connection, point)?);
+        found.extend(message_id_at(connection, point)?);
     }
     Ok(found)
 }
@@ -179,7 +188,16 @@ pub(in super::super) fn tree_page(
     session: SessionId,
     after: Option<Point>,
     limit: usize,
-) -> Result<Vec<TreeRow>, StoreError> {
+) -> Result<Rows<TreeRow>, StoreError> {
+    rows(limit, |limit| tree_stored(connection, session, after, limit))
+}
+
+fn tree_stored(
+    connection: &Connection,
+    session: SessionId,
+    after: Option<Point>,
+    limit: usize,
+) -> Result<Vec<Stored<TreeRow>>, StoreError> {
     let lines = concat!(
         "SELECT ",
         line_columns!(),
@@ -206,13 +224,17 @@ pub(in super::super) fn tree_page(
         message_columns!(),
         " FROM messages WHERE line = ?1 AND pos BETWEEN ?2 AND ?3 ORDER BY pos LIMIT ?4"
     );
-    let mut rows: Vec<TreeRow> = vec![];
+    let mut rows = vec![];
     for (line, range) in segments {
         // Starts after the last message of the previous page.
         let from = after.filter(|after| range.contains(*after)).map_or(range.from, |after| after.pos + 1);
         let remaining = sql_limit(limit - rows.len());
-        for placed in query_all(connection, sql, params![range.line.0, from, range.to, remaining], message)? {
-            rows.extend(view.row(placed, &line)?);
+        let params = params![range.line.0, from, range.to, remaining];
+        for placed in query_stored(connection, sql, params, message)? {
+            match placed {
+                Ok(placed) => rows.extend(view.row(placed, &line)?.map(Ok)),
+                Err(damage) => rows.push(Err(damage)),
+            }
         }
         if rows.len() == limit {
             break;
@@ -306,11 +328,8 @@ impl<'a> SessionView<'a> {
             Some(turn) => Some(turn),
             None => self.next_on_line(point)?,
         };
-        let sql = "SELECT message_id FROM messages WHERE line = ?1 AND pos = ?2";
         let id = |point: Option<Point>| match point {
-            Some(point) => {
-                query_one(self.connection, sql, params![point.line.0, point.pos], |columns| columns.id())
-            }
+            Some(point) => message_id_at(self.connection, point),
             None => Ok(None),
         };
         Ok(Some(TreeRow {
@@ -332,6 +351,12 @@ fn point(columns: &mut Columns<'_>) -> rusqlite::Result<Point> {
 fn message_at(connection: &Connection, point: Point) -> Result<Option<PlacedMessage>, StoreError> {
     let sql = concat!("SELECT ", message_columns!(), " FROM messages WHERE line = ?1 AND pos = ?2");
     query_one(connection, sql, params![point.line.0, point.pos], message)
+}
+
+/// Reads no content, so that a damaged message does not hide its neighbours.
+fn message_id_at(connection: &Connection, point: Point) -> Result<Option<MessageId>, StoreError> {
+    let sql = "SELECT message_id FROM messages WHERE line = ?1 AND pos = ?2";
+    query_one(connection, sql, params![point.line.0, point.pos], |columns| columns.id())
 }
 
 fn parent_of(connection: &Connection, id: LineId) -> Result<Option<Point>, StoreError> {

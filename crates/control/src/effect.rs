@@ -1,0 +1,70 @@
+//! The effects of control tools in the terms of the policy's rules: capability `control`.
+
+use mainspring_core::{DelegationMode, RunId, SessionId};
+use serde_json::Value;
+
+use crate::{CANCEL, DELEGATE, SEND};
+
+/// The effect of a call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Effect {
+    /// The operation.
+    pub operation: &'static str,
+    /// The run, the session or the kind of delegation that it concerns.
+    pub resource: String,
+}
+
+/// The effect of a call of the tool `name`; `None` if it only reads, or if its input names nothing.
+pub fn effect(name: &str, input: &Value) -> Option<Effect> {
+    let text = |field: &str| input[field].as_str();
+    let session = |field: &str| {
+        let session: SessionId = text(field)?.parse().ok()?;
+        Some(Effect { operation: SEND, resource: session.to_string() })
+    };
+    match name {
+        CANCEL => {
+            let run: RunId = text("runId")?.parse().ok()?;
+            Some(Effect { operation: CANCEL, resource: run.to_string() })
+        }
+        SEND => session("sessionId"),
+        DELEGATE if !input["childSessionId"].is_null() => session("childSessionId"),
+        DELEGATE => {
+            let mode = text("mode").and_then(DelegationMode::from_name).unwrap_or(DelegationMode::Call);
+            Some(Effect { operation: DELEGATE, resource: mode.name().to_owned() })
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_call_that_continues_a_session_sends_to_it() {
+        let (run, session) =
+            (RunId::from_bytes([1; 16]).to_string(), SessionId::from_bytes([2; 16]).to_string());
+        for (name, input, expected) in [
+            (CANCEL, json!({"runId": run}), Some((CANCEL, run.as_str()))),
+            (CANCEL, json!({"runId": "x"}), None),
+            (SEND, json!({"sessionId": session}), Some((SEND, session.as_str()))),
+            (DELEGATE, json!({"objective": "o"}), Some((DELEGATE, "call"))),
+            (DELEGATE, json!({"mode": "spawn"}), Some((DELEGATE, "spawn"))),
+            (
+                DELEGATE,
+                json!({"mode": "continue", "childSessionId": session}),
+                Some((SEND, session.as_str())),
+            ),
+            ("list_agent_sessions", json!({}), None),
+        ] {
+            let found = effect(name, &input);
+            assert_eq!(
+                found.as_ref().map(|effect| (effect.operation, effect.resource.as_str())),
+                expected,
+                "{name}"
+            );
+        }
+    }
+}

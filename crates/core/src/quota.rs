@@ -1,0 +1,170 @@
+//! Quotas: how much of a server one owner may use, so that nobody can use it up for the others.
+//!
+//! A pool of fixed size (workers, queued prompts, requests, streams) is divided by a rule that needs no configuration:
+//! an owner is refused once it uses as much as is still free. One owner alone takes at most half of a pool, two take a
+//! third each, and a newcomer always finds room. The owner that the server itself acts for takes what there is. Limits
+//! that an operator sets come on top.
+
+use serde::Serialize;
+
+use crate::message::names;
+
+/// The limits of one owner; 0 means no limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct Quotas {
+    /// Maximum number of queued prompts.
+    pub queued_prompts: usize,
+    /// Maximum number of active runs; further ones wait.
+    pub active_runs: usize,
+    /// Maximum number of requests at the same time.
+    pub requests: usize,
+    /// Maximum number of open streams and waiting requests.
+    pub streams: usize,
+    /// Maximum bytes of messages and artifacts.
+    pub stored_bytes: u64,
+    /// Maximum number of artifacts.
+    pub artifacts: usize,
+    /// Maximum number of versions of agent definitions, counting deleted ones.
+    pub agents: usize,
+}
+
+/// The limits that differ for one owner from those of all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[expect(missing_docs, reason = "the fields are those of `Quotas`")]
+pub struct OwnerQuotas {
+    pub queued_prompts: Option<usize>,
+    pub active_runs: Option<usize>,
+    pub requests: Option<usize>,
+    pub streams: Option<usize>,
+    pub stored_bytes: Option<u64>,
+    pub artifacts: Option<usize>,
+    pub agents: Option<usize>,
+}
+
+impl OwnerQuotas {
+    /// Completes these limits with those of all owners.
+    pub fn or(&self, all: &Quotas) -> Quotas {
+        Quotas {
+            queued_prompts: self.queued_prompts.unwrap_or(all.queued_prompts),
+            active_runs: self.active_runs.unwrap_or(all.active_runs),
+            requests: self.requests.unwrap_or(all.requests),
+            streams: self.streams.unwrap_or(all.streams),
+            stored_bytes: self.stored_bytes.unwrap_or(all.stored_bytes),
+            artifacts: self.artifacts.unwrap_or(all.artifacts),
+            agents: self.agents.unwrap_or(all.agents),
+        }
+    }
+}
+
+/// Something of which an owner may use a limited amount.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[expect(missing_docs, reason = "the names say it")]
+pub enum Resource {
+    QueuedPrompts,
+    Requests,
+    Streams,
+    StoredBytes,
+    Artifacts,
+    Agents,
+}
+names!(Resource {
+    QueuedPrompts => "queued_prompts", Requests => "requests", Streams => "streams", StoredBytes => "stored_bytes",
+    Artifacts => "artifacts", Agents => "agents",
+});
+
+impl Resource {
+    /// All resources.
+    pub const ALL: [Self; 6] = [
+        Self::QueuedPrompts,
+        Self::Requests,
+        Self::Streams,
+        Self::StoredBytes,
+        Self::Artifacts,
+        Self::Agents,
+    ];
+
+    /// True if the amount in use falls by itself.
+    pub fn comes_back(self) -> bool {
+        matches!(self, Self::QueuedPrompts | Self::Requests | Self::Streams)
+    }
+}
+
+/// The use of a pool, as one owner finds it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PoolUse {
+    /// What is left for everybody.
+    pub free: usize,
+    /// What the owner uses.
+    pub own: usize,
+    /// The limit of the owner; 0 for none.
+    pub cap: usize,
+    /// Whether the owner leaves room for others.
+    pub shares: bool,
+}
+
+impl PoolUse {
+    /// True if the owner may take one more.
+    pub fn may_take(&self) -> bool {
+        let is_below_cap = self.cap == 0 || self.own < self.cap;
+        let leaves_room = !self.shares || self.own < self.free;
+        self.free > 0 && is_below_cap && leaves_room
+    }
+}
+
+/// The amount that an owner may store, as it is before something is added.
+pub fn may_store(used: u64, added: u64, limit: u64) -> bool {
+    limit == 0 || used.saturating_add(added) <= limit
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Lets the owners take from a pool in turn until all are refused.
+    fn shared_out(size: usize, owners: usize) -> Vec<usize> {
+        let mut used = vec![0; owners];
+        loop {
+            let before = used.clone();
+            for owner in 0..owners {
+                let free = size - used.iter().sum::<usize>();
+                if (PoolUse { free, own: used[owner], cap: 0, shares: true }).may_take() {
+                    used[owner] += 1;
+                }
+            }
+            if used == before {
+                return used;
+            }
+        }
+    }
+
+    #[test]
+    fn a_newcomer_always_finds_room() {
+        assert_eq!(shared_out(8, 1), [4]);
+        assert_eq!(shared_out(9, 2), [3, 3]);
+        assert_eq!(shared_out(1, 1), [1]);
+        for size in 2..40_usize {
+            for owners in 1..size.ilog2() as usize {
+                let used: usize = shared_out(size, owners).iter().sum();
+                assert!(used < size, "{owners} owners leave nothing of {size}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_owner_of_the_server_takes_what_there_is_and_a_cap_binds_everybody() {
+        let pool = |free, own, cap, shares| PoolUse { free, own, cap, shares }.may_take();
+        assert!(pool(1, 99, 0, false));
+        assert!(!pool(0, 0, 0, false));
+        assert!(!pool(50, 2, 2, false));
+        assert!(pool(50, 1, 2, true));
+        assert!(!pool(3, 3, 0, true));
+    }
+
+    #[test]
+    fn a_limit_of_an_owner_replaces_the_one_of_all() {
+        let all = Quotas { artifacts: 5, agents: 7, ..Quotas::default() };
+        let own = OwnerQuotas { artifacts: Some(0), streams: Some(2), ..OwnerQuotas::default() };
+        assert_eq!(own.or(&all), Quotas { artifacts: 0, agents: 7, streams: 2, ..Quotas::default() });
+        assert!(may_store(90, 10, 100) && !may_store(90, 11, 100) && may_store(u64::MAX, 1, 0));
+    }
+}

@@ -1,0 +1,131 @@
+//! The keys of an issuer: fetched by discovery, kept, and fetched again when they are old or one is missing.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use mainspring_core::Time;
+use mainspring_kernel::Kernel;
+use parking_lot::RwLock;
+use reqwest::Url;
+use reqwest::redirect::Policy;
+use serde_json::Value;
+
+use super::jwt::{PublicKey, Token};
+use super::{Refusal, invalid};
+
+/// Age at which keys are fetched again.
+const MAX_AGE_MS: u64 = 10 * 60 * 1_000;
+/// Pause between two fetches, however many tokens name keys that are not known.
+const MIN_PAUSE_MS: u64 = 10_000;
+/// Time in which the issuer must answer.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// Longest answer of an issuer.
+const MAX_ANSWER_BYTES: usize = 1 << 20;
+
+type Keys = Arc<Vec<Arc<PublicKey>>>;
+
+/// The issuer of tokens.
+#[derive(Debug)]
+pub(super) struct Issuer {
+    address: String,
+    http: reqwest::Client,
+    /// The keys, and when they were fetched.
+    known: RwLock<Option<(Keys, Time)>>,
+    /// When keys were last asked for. Held while they are, so that they are asked for once.
+    asked: tokio::sync::Mutex<Option<Time>>,
+}
+
+impl Issuer {
+    pub(super) fn new(address: &str) -> Result<Self, String> {
+        check_address(address)?;
+        // The process has one TLS provider; the first one installed wins.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let http = reqwest::Client::builder().timeout(TIMEOUT).redirect(Policy::none()).build();
+        let http = http.map_err(|error| error.to_string())?;
+        Ok(Self { address: address.to_owned(), http, known: RwLock::default(), asked: Default::default() })
+    }
+
+    /// The keys that may have signed `token`.
+    pub(super) async fn keys_for(
+        &self,
+        token: &Token<'_>,
+        kernel: &Kernel,
+    ) -> Result<Vec<Arc<PublicKey>>, Refusal> {
+        let candidates = |keys: &Keys| -> Vec<_> {
+            keys.iter().filter(|key| key.may_have_signed(token)).cloned().collect()
+        };
+        let known = self.known.read().clone();
+        let is_fresh = |at: Time| kernel.now().since(at) < MAX_AGE_MS;
+        if let Some((keys, at)) = &known {
+            let found = candidates(keys);
+            if !found.is_empty() && is_fresh(*at) {
+                return Ok(found);
+            }
+        }
+        self.refresh(kernel).await;
+        let Some((keys, _)) = self.known.read().clone() else {
+            let text = format!(
+                "the issuer {} does not answer, so no token can be checked; try again, or use an API key",
+                self.address
+            );
+            return Err(Refusal::Unchecked(text));
+        };
+        match candidates(&keys) {
+            none if none.is_empty() => invalid("the issuer has no such key"),
+            found => Ok(found),
+        }
+    }
+
+    /// Fetches the keys, unless that was tried a short time ago. Known keys stay if it fails.
+    async fn refresh(&self, kernel: &Kernel) {
+        let mut asked = self.asked.lock().await;
+        if asked.is_some_and(|at| kernel.now().since(at) < MIN_PAUSE_MS) {
+            return;
+        }
+        *asked = Some(kernel.now());
+        match self.fetch().await {
+            Ok(keys) => *self.known.write() = Some((Arc::new(keys), kernel.now())),
+            Err(error) => tracing::warn!(issuer = self.address, error, "the issuer's keys cannot be fetched"),
+        }
+    }
+
+    async fn fetch(&self) -> Result<Vec<Arc<PublicKey>>, String> {
+        let document = format!("{}/.well-known/openid-configuration", self.address.trim_end_matches('/'));
+        let document = self.get_json(&document).await?;
+        if document["issuer"].as_str() != Some(&self.address) {
+            return Err(format!("its discovery document is of the issuer {}", document["issuer"]));
+        }
+        let keys = document["jwks_uri"].as_str().ok_or("its discovery document has no jwks_uri")?;
+        check_address(keys)?;
+        let keys = PublicKey::all_of(&self.get_json(keys).await?).ok_or("its keys are not a JWK set")?;
+        Ok(keys.into_iter().map(Arc::new).collect())
+    }
+
+    async fn get_json(&self, url: &str) -> Result<Value, String> {
+        let mut response = self.http.get(url).send().await.map_err(|error| error.to_string())?;
+        if !response.status().is_success() {
+            return Err(format!("{url} answers {}", response.status()));
+        }
+        let mut body = vec![];
+        while let Some(chunk) = response.chunk().await.map_err(|error| error.to_string())? {
+            body.extend_from_slice(&chunk);
+            if body.len() > MAX_ANSWER_BYTES {
+                return Err(format!("{url} answers with more than {MAX_ANSWER_BYTES} bytes"));
+            }
+        }
+        serde_json::from_slice(&body).map_err(|error| format!("{url} answers no JSON: {error}"))
+    }
+}
+
+/// Refuses an address without TLS, except on this machine: whoever answers it decides who may act.
+fn check_address(address: &str) -> Result<(), String> {
+    let url = Url::parse(address).map_err(|error| format!("{address:?} is not an address: {error}"))?;
+    let host = url.host_str().unwrap_or_default();
+    let is_local = host == "localhost"
+        || host.trim_matches(['[', ']']).parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback());
+    match url.scheme() {
+        "https" => Ok(()),
+        "http" if is_local => Ok(()),
+        _ => Err(format!("{address:?} must begin with https://")),
+    }
+}

@@ -1,0 +1,63 @@
+//! Web pages of other origins.
+
+use axum::http::{Method, StatusCode};
+use mainspring_test_support::TestNode;
+
+use crate::world::{RequestBuilder, Server};
+
+const PAGE: &str = "https://app.example.com";
+
+async fn server() -> Server {
+    Server::with(TestNode::builder().edge(|http| http.with_origins(&[PAGE.to_owned()]))).await
+}
+
+fn preflight(server: &Server, origin: &str) -> RequestBuilder {
+    let request = server.anonymous(Method::OPTIONS, "/v1/runs").header("origin", origin);
+    request.header("access-control-request-method", "POST")
+}
+
+#[tokio::test]
+async fn pages_of_configured_origins_may_call() {
+    let server = server().await;
+    let answer = preflight(&server, PAGE).send().await;
+    assert_eq!(answer.status(), StatusCode::NO_CONTENT);
+    let header = |name: &str| answer.headers().get(name).map(|value| value.to_str().unwrap().to_owned());
+    assert_eq!(header("access-control-allow-origin").as_deref(), Some(PAGE));
+    assert!(header("access-control-allow-headers").unwrap().contains("authorization"));
+    assert!(header("access-control-allow-methods").unwrap().contains("PATCH"));
+    assert_eq!(header("access-control-allow-credentials"), None);
+    assert_eq!(header("vary").as_deref(), Some("origin"));
+    let answer = server.request(Method::GET, "/v1/sessions").header("origin", PAGE).send().await;
+    assert_eq!(answer.status(), StatusCode::OK);
+    assert_eq!(answer.headers()["access-control-allow-origin"], PAGE);
+    // A page sees why it is refused.
+    let answer = server.anonymous(Method::GET, "/v1/sessions").header("origin", PAGE).send().await;
+    assert_eq!(answer.status(), StatusCode::UNAUTHORIZED);
+    assert_eq!(answer.headers()["access-control-allow-origin"], PAGE);
+}
+
+#[tokio::test]
+async fn pages_of_other_origins_may_not() {
+    let server = server().await;
+    for origin in [
+        "https://evil.example",
+        "http://app.example.com",
+        "https://app.example.com:8443",
+        "https://app.example.com.evil.example",
+        "https://app.example.com/",
+        "null",
+        "*",
+    ] {
+        for request in
+            [preflight(&server, origin), server.request(Method::GET, "/v1/sessions").header("origin", origin)]
+        {
+            let answer = request.send().await;
+            assert_eq!(answer.status(), StatusCode::FORBIDDEN, "{origin}");
+            assert!(!answer.headers().contains_key("access-control-allow-origin"), "{origin}");
+        }
+    }
+    // A foreign host stays foreign.
+    let rebound = server.request(Method::GET, "/v1/sessions").header("host", "evil.example");
+    let answer = rebound.header("origin", PAGE).send().await;
+    assert_eq!(answer.status(), StatusCode::FORBIDDEN);
+}

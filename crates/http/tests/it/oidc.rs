@@ -1,0 +1,227 @@
+//! Tokens of an identity provider.
+
+use axum::http::{Method, StatusCode};
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use mainspring_http::{Oidc, OidcConfig};
+use mainspring_test_support::TestNode;
+use serde_json::{Value, json};
+
+use crate::issuer::{Issuer, Signer};
+use crate::world::{Server, send_request};
+
+async fn server(issuer: &Issuer) -> Server {
+    Server::with(issuer.accepted_by(TestNode::builder())).await
+}
+
+async fn get(server: &Server, path: &str, token: &str) -> (StatusCode, Value) {
+    send_request(server.anonymous(Method::GET, path).bearer_auth(token)).await
+}
+
+async fn post(server: &Server, path: &str, token: &str, body: Value) -> (StatusCode, Value) {
+    send_request(server.anonymous(Method::POST, path).bearer_auth(token).json(&body)).await
+}
+
+#[tokio::test]
+async fn a_token_acts_for_the_owner_org_and_role_of_its_claims() {
+    for signer in [Signer::rsa(), Signer::p256(), Signer::ed25519(1)] {
+        let algorithm = signer.algorithm();
+        let issuer = Issuer::start(signer).await;
+        let server = server(&issuer).await;
+        let token = issuer.sign(&issuer.claims("ann", Some("acme")));
+        let (status, session) = post(&server, "/v1/sessions", &token, json!({"key": "a"})).await;
+        assert_eq!(status, StatusCode::CREATED, "{algorithm} {session}");
+        assert_eq!((&session["ownerId"], &session["orgId"]), (&json!("ann"), &json!("acme")), "{algorithm}");
+        // The key of the same owner and the token see the same sessions.
+        let (_, key) = server.post("/v1/keys", json!({"name": "k", "ownerId": "ann", "orgId": "acme"})).await;
+        let (_, listed) = get(&server, "/v1/sessions", key["secret"].as_str().unwrap()).await;
+        assert_eq!(listed["items"].as_array().unwrap().len(), 1);
+        let mut viewer = issuer.claims("ann", Some("acme"));
+        viewer["role"] = json!(["viewer"]);
+        let (status, refused) =
+            post(&server, "/v1/sessions", &issuer.sign(&viewer), json!({"key": "b"})).await;
+        assert_eq!((status, &refused["code"]), (StatusCode::FORBIDDEN, &json!("forbidden")));
+        assert_eq!(issuer.asked(), 1, "the keys are kept");
+    }
+}
+
+#[tokio::test]
+async fn a_token_is_never_an_admin_of_the_whole_server() {
+    let issuer = Issuer::start(Signer::ed25519(1)).await;
+    let server = server(&issuer).await;
+    let mut claims = issuer.claims("ann", None);
+    claims["role"] = json!("admin");
+    for path in ["/v1/keys", "/metrics"] {
+        assert_eq!(get(&server, path, &issuer.sign(&claims)).await.0, StatusCode::FORBIDDEN, "{path}");
+    }
+    let mut claims = issuer.claims("boss", Some("acme"));
+    claims["role"] = json!("admin");
+    assert_eq!(get(&server, "/v1/keys", &issuer.sign(&claims)).await.0, StatusCode::OK, "of its org");
+    assert_eq!(get(&server, "/metrics", &issuer.sign(&claims)).await.0, StatusCode::FORBIDDEN);
+    let own = issuer.sign(&issuer.claims("local", None));
+    assert_eq!(get(&server, "/v1/sessions", &own).await.0, StatusCode::FORBIDDEN, "the server's own owner");
+}
+
+#[tokio::test]
+async fn an_owner_of_another_org_is_refused() {
+    let issuer = Issuer::start(Signer::ed25519(1)).await;
+    let server = server(&issuer).await;
+    let sessions = async |owner: &str, org: Option<&str>| {
+        get(&server, "/v1/sessions", &issuer.sign(&issuer.claims(owner, org))).await.0
+    };
+    assert_eq!(sessions("ann", Some("acme")).await, StatusCode::OK);
+    assert_eq!(sessions("ann", Some("beta")).await, StatusCode::FORBIDDEN);
+    assert_eq!(sessions("ann", None).await, StatusCode::FORBIDDEN);
+    server.post("/v1/keys", json!({"name": "k", "ownerId": "bob", "orgId": "acme"})).await;
+    assert_eq!(sessions("bob", Some("beta")).await, StatusCode::FORBIDDEN, "made by a key");
+    for name in ["a\u{430}nn", "ann\u{202e}"] {
+        assert_eq!(sessions(name, Some("acme")).await, StatusCode::BAD_REQUEST, "{name:?}");
+    }
+    // A token names its owner itself.
+    let token = issuer.sign(&issuer.claims("ann", Some("acme")));
+    let other = server.anonymous(Method::GET, "/v1/sessions").bearer_auth(&token);
+    assert_eq!(send_request(other.header("mainspring-owner", "bob")).await.0, StatusCode::NOT_FOUND);
+}
+
+#[tokio::test]
+async fn a_token_that_is_not_for_this_server_is_refused() {
+    let issuer = Issuer::start(Signer::ed25519(1)).await;
+    let server = server(&issuer).await;
+    let claims = issuer.claims("ann", None);
+    let now = claims["iat"].as_i64().unwrap();
+    let with = |name: &str, value: Value| {
+        let mut claims = claims.clone();
+        claims[name] = value;
+        issuer.sign(&claims)
+    };
+    for (token, reason) in [
+        (with("aud", json!("other")), "audience"),
+        (with("aud", json!(["other", 7])), "audience"),
+        (with("aud", Value::Null), "audience"),
+        (with("iss", json!("https://evil.example")), "issuer"),
+        (with("exp", json!(now - 61)), "expired"),
+        (with("exp", Value::Null), "not a time"),
+        (with("nbf", json!(now + 100)), "not valid yet"),
+        (with("iat", json!(now + 100)), "not valid yet"),
+        (with("sub", Value::Null), "no owner"),
+        (with("org", json!(["acme", "beta"])), "not one org"),
+        (with("pad", json!("x".repeat(20_000))), "longer than"),
+    ] {
+        let (status, problem) = get(&server, "/v1/sessions", &token).await;
+        assert_eq!(
+            (status, &problem["code"]),
+            (StatusCode::UNAUTHORIZED, &json!("authentication")),
+            "{reason}"
+        );
+        assert!(problem["detail"].as_str().unwrap().contains(reason), "{reason}: {problem}");
+    }
+    for good in [with("aud", json!(["other", "mainspring"])), with("exp", json!(now - 59))] {
+        assert_eq!(get(&server, "/v1/sessions", &good).await.0, StatusCode::OK);
+    }
+}
+
+#[tokio::test]
+async fn a_token_with_another_signature_or_algorithm_is_refused() {
+    let signer = Signer::rsa();
+    let public = signer.jwk("first");
+    let issuer = Issuer::start(signer).await;
+    let server = server(&issuer).await;
+    let claims = issuer.claims("ann", None);
+    let good = issuer.sign(&claims);
+    assert_eq!(get(&server, "/v1/sessions", &good).await.0, StatusCode::OK);
+    let encode = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
+    let unsigned =
+        |alg: &str| format!("{}.{}.", encode(&json!({"alg": alg, "kid": "first"})), encode(&claims));
+    // HMAC with the public key as the secret: the classic confusion of algorithms.
+    let hmac = {
+        let text = format!("{}.{}", encode(&json!({"alg": "HS256", "kid": "first"})), encode(&claims));
+        let key = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, public["n"].as_str().unwrap().as_bytes());
+        format!("{text}.{}", URL_SAFE_NO_PAD.encode(ring::hmac::sign(&key, text.as_bytes())))
+    };
+    let header = |alg: &str| json!({"alg": alg, "kid": "first"});
+    let (signed, signature) = good.rsplit_once('.').unwrap();
+    let mut other = claims.clone();
+    other["sub"] = json!("bob");
+    let forged = format!("{}.{}.{signature}", signed.split_once('.').unwrap().0, encode(&other));
+    for token in [
+        unsigned("none"),
+        unsigned("None"),
+        unsigned("RS256"),
+        hmac,
+        forged,
+        Signer::ed25519(9).token_with(&header("EdDSA"), &claims),
+        Signer::ed25519(9).token_with(&header("RS256"), &claims),
+        Signer::p256().token_with(&header("ES256"), &claims),
+        issuer.signer.token_with(&json!({"alg": "RS256", "kid": "first", "crit": ["b64"]}), &claims),
+        format!("{good}x"),
+        format!("{good}.x"),
+        "a.b.c".to_owned(),
+        "..".to_owned(),
+        "x".repeat(40_000) + ".",
+    ] {
+        let (status, problem) = get(&server, "/v1/sessions", &token).await;
+        assert_eq!(status, StatusCode::UNAUTHORIZED, "{problem} {}", &token[..token.len().min(200)]);
+    }
+}
+
+#[tokio::test]
+async fn new_keys_are_fetched_when_they_are_needed_and_not_more_often() {
+    let mut issuer = Issuer::start(Signer::ed25519(1)).await;
+    let server = server(&issuer).await;
+    let sessions = async |token: &str| get(&server, "/v1/sessions", token).await.0;
+    let old = issuer.sign(&issuer.claims("ann", None));
+    assert_eq!((sessions(&old).await, issuer.asked()), (StatusCode::OK, 1));
+    issuer.rotate(Signer::p256(), "second");
+    let new = issuer.sign(&issuer.claims("ann", None));
+    // Within the pause no key is looked up, however many tokens name unknown ones.
+    for _ in 0..20 {
+        assert_eq!(sessions(&new).await, StatusCode::UNAUTHORIZED);
+    }
+    assert_eq!(issuer.asked(), 1);
+    server.node.clock.advance(10_000);
+    assert_eq!((sessions(&new).await, issuer.asked()), (StatusCode::OK, 2));
+    assert_eq!(sessions(&old).await, StatusCode::UNAUTHORIZED, "the old key is withdrawn");
+    assert_eq!(issuer.asked(), 2);
+}
+
+#[tokio::test]
+async fn known_keys_stay_in_use_while_the_issuer_does_not_answer() {
+    let issuer = Issuer::start(Signer::ed25519(1)).await;
+    let server = server(&issuer).await;
+    let token = issuer.sign(&issuer.claims("ann", None));
+    issuer.set_down(true);
+    let (status, problem) = get(&server, "/v1/sessions", &token).await;
+    assert_eq!((status, &problem["code"]), (StatusCode::SERVICE_UNAVAILABLE, &json!("unavailable")));
+    assert_eq!(problem["retryable"], true);
+    assert_eq!(server.get("/v1/sessions").await.0, StatusCode::OK, "keys and the token go on");
+    issuer.set_down(false);
+    server.node.clock.advance(10_000);
+    assert_eq!(get(&server, "/v1/sessions", &token).await.0, StatusCode::OK);
+    issuer.set_down(true);
+    server.node.clock.advance(30 * 60 * 1_000);
+    assert_eq!(get(&server, "/v1/sessions", &token).await.0, StatusCode::OK, "with the keys of before");
+}
+
+#[tokio::test]
+async fn a_stream_ends_with_the_token_that_opened_it() {
+    let issuer = Issuer::start(Signer::ed25519(1)).await;
+    let server = server(&issuer).await;
+    let token = issuer.sign(&issuer.claims("ann", None));
+    let (_, session) = post(&server, "/v1/sessions", &token, json!({"key": "a"})).await;
+    let path = format!("/v1/sessions/{}/events", session["sessionId"].as_str().unwrap());
+    let request = server.anonymous(Method::GET, &path).bearer_auth(&token);
+    let mut stream = request.header("accept", "text/event-stream").send().await.frames();
+    server.node.clock.advance(3_600_000 + 60_000);
+    while stream.next().await.is_some() {}
+    assert_eq!(get(&server, "/v1/sessions", &token).await.0, StatusCode::UNAUTHORIZED);
+}
+
+#[test]
+fn an_issuer_without_tls_is_refused_unless_it_is_on_this_machine() {
+    let accept = |issuer: &str| {
+        Oidc::new(OidcConfig { issuer: Some(issuer.into()), ..OidcConfig::default() }).map(drop)
+    };
+    assert!(accept("http://issuer.example").unwrap_err().contains("https://"));
+    assert!(accept("ftp://127.0.0.1").is_err() && accept("nonsense").is_err());
+    assert!(accept("https://issuer.example/realm").is_ok() && accept("http://[::1]:8080").is_ok());
+}

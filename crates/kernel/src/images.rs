@@ -1,0 +1,166 @@
+//! Images: the stored state of loaded sessions and of their latest runs, which readers get without asking the store or the
+//! actor.
+//!
+//! ```text
+//! published ──a commit begins──▶ withdrawn ──it is durable──▶ published
+//!                                    └─────────it has failed─▶ none
+//! ```
+//!
+//! Readers that find no published image ask the store.
+//!
+//! Invariant: a published image equals the rows of the store. So no reader gets an older state after a newer one, also if
+//! it reads one of them from the store.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use mainspring_core::{Run, RunId, Session, SessionId, SessionStatus};
+use parking_lot::Mutex;
+
+use crate::store::{Row, SessionRef};
+
+/// The images of all loaded sessions.
+#[derive(Debug, Default)]
+pub(crate) struct Images(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    sessions: HashMap<SessionId, Image>,
+    runs: HashMap<RunId, SessionId>,
+    /// The names of the sessions, by owner.
+    names: HashMap<String, HashMap<SessionRef, SessionId>>,
+}
+
+#[derive(Debug)]
+struct Image {
+    is_published: bool,
+    session: Arc<Session>,
+    /// Unfinished runs, and the run that ended last. Runs that were not changed since the session was loaded are missing.
+    runs: Vec<Arc<Run>>,
+}
+
+impl Images {
+    /// Publishes a session that was loaded from the store.
+    pub(crate) fn insert(&self, session: &Arc<Session>) {
+        self.0.lock().insert(session.clone(), true);
+    }
+
+    /// Hides the image of a session whose rows are about to change.
+    pub(crate) fn withdraw(&self, session: SessionId) {
+        if let Some(image) = self.0.lock().sessions.get_mut(&session) {
+            image.is_published = false;
+        }
+    }
+
+    /// Publishes the image with the rows of a durable commit. `rows` holds the session itself if it was new.
+    pub(crate) fn publish(&self, session: SessionId, rows: &[Row]) {
+        let mut state = self.0.lock();
+        for row in rows {
+            if let Row::Session(changed) = row {
+                state.insert(changed.clone(), false);
+            }
+        }
+        let is_deleted = |image: &Image| image.session.status == SessionStatus::Deleted;
+        if state.sessions.get(&session).is_some_and(is_deleted) {
+            return state.remove(session);
+        }
+        let State { sessions, runs, .. } = &mut *state;
+        let Some(image) = sessions.get_mut(&session) else { return };
+        for row in rows {
+            if let Row::Run(changed) = row {
+                image.runs.retain(|run| run.id != changed.id);
+                image.runs.push(changed.clone());
+                runs.insert(changed.id, session);
+            }
+        }
+        image.forget_ended(runs);
+        image.is_published = true;
+    }
+
+    /// Removes the image of a session that leaves memory.
+    pub(crate) fn remove(&self, session: SessionId) {
+        self.0.lock().remove(session);
+    }
+
+    /// Finds a session by a name of `owner`, or by its id; `None` if the store must be asked.
+    pub(crate) fn session(&self, owner: &str, by: &SessionRef) -> Option<Arc<Session>> {
+        let state = self.0.lock();
+        let id = match by {
+            SessionRef::Id(id) => id,
+            name => state.names.get(owner)?.get(name)?,
+        };
+        state.sessions.get(id).filter(|image| image.is_published).map(|image| image.session.clone())
+    }
+
+    /// Finds a run; `None` if the store must be asked.
+    pub(crate) fn run(&self, id: RunId) -> Option<Arc<Run>> {
+        let state = self.0.lock();
+        let image = state.sessions.get(state.runs.get(&id)?).filter(|image| image.is_published)?;
+        image.runs.iter().find(|run| run.id == id).cloned()
+    }
+}
+
+impl State {
+    fn insert(&mut self, session: Arc<Session>, is_published: bool) {
+        let id = session.id;
+        match self.sessions.get_mut(&id) {
+            // The names of a session never change.
+            Some(image) => {
+                image.session = session;
+                image.is_published = is_published;
+            }
+            None => {
+                let names = names(&session);
+                if !names.is_empty() {
+                    let of_owner = self.names.entry(session.owner.clone()).or_default();
+                    of_owner.extend(names.into_iter().map(|name| (name, id)));
+                }
+                self.sessions.insert(id, Image { is_published, session, runs: vec![] });
+            }
+        }
+    }
+
+    fn remove(&mut self, session: SessionId) {
+        let Some(image) = self.sessions.remove(&session) else { return };
+        for run in &image.runs {
+            self.runs.remove(&run.id);
+        }
+        let owner = &image.session.owner;
+        if let Some(known) = self.names.get_mut(owner) {
+            for name in names(&image.session) {
+                known.remove(&name);
+            }
+            if known.is_empty() {
+                self.names.remove(owner);
+            }
+        }
+        // Gives memory back after a peak.
+        if self.sessions.len() < self.sessions.capacity() / 4 {
+            self.sessions.shrink_to_fit();
+            self.runs.shrink_to_fit();
+        }
+    }
+}
+
+impl Image {
+    /// Drops the runs that have ended, except the one that ended last: its callers still ask for it.
+    fn forget_ended(&mut self, index: &mut HashMap<RunId, SessionId>) {
+        let last = self.runs.iter().rposition(|run| run.state.status().is_ended());
+        let mut at = 0;
+        self.runs.retain(|run| {
+            let keeps = Some(at) == last || !run.state.status().is_ended();
+            at += 1;
+            if !keeps {
+                index.remove(&run.id);
+            }
+            keeps
+        });
+    }
+}
+
+fn names(session: &Session) -> Vec<SessionRef> {
+    let key = session.key.clone().map(SessionRef::Key);
+    let external = session.external_ref.clone().map(SessionRef::External);
+    let legacy = session.legacy_alias.clone().map(SessionRef::Legacy);
+    [key, external, legacy].into_iter().flatten().collect()
+}

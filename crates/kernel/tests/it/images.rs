@@ -1,0 +1,92 @@
+//! Images: loaded sessions and their runs are read from memory, and never differ from the store.
+
+use std::sync::Arc;
+
+use mainspring_core::{NodeId, Run, RunStatus, Session};
+use mainspring_kernel::Error;
+use mainspring_kernel::kernel::SessionPatch;
+use mainspring_kernel::store::{Commit, Row, SessionRef};
+use mainspring_store::{Fault, SqliteOptions, SqliteStore};
+
+use crate::world::{Disk, NOW, World, by_key, every_store, run_ready_tasks, with_timeout};
+
+fn titled(title: &str) -> SessionPatch {
+    SessionPatch { title: Some(Some(title.into())), ..SessionPatch::default() }
+}
+
+async fn title(world: &World, by: &SessionRef) -> Option<String> {
+    world.kernel.session_get(&world.me, by).await.unwrap().title
+}
+
+#[tokio::test]
+async fn a_loaded_session_is_read_from_memory_and_an_unloaded_one_from_the_store() {
+    for disk in every_store() {
+        let world = World::on(disk).await;
+        let run = world.play("a", "say one").await;
+        world.kernel.session_patch(&world.me, &by_key("a"), titled("mine")).await.unwrap();
+        let session = world.kernel.session_get(&world.me, &by_key("a")).await.unwrap();
+        let store = &world.disk.store;
+        let stored = store.session_find(&world.me.owner, &by_key("a")).await.unwrap();
+        assert_eq!(stored.as_ref(), Some(&session), "{}", world.disk.name);
+        let known = Run { final_text: None, ..world.get(run.id).await };
+        assert_eq!(store.run_get(run.id).await.unwrap(), Some(known), "{}", world.disk.name);
+        // A writer that the lock of the state directory would keep out.
+        let fence = world.disk.store.lease_take(session.id, NodeId::from_random([0; 16])).await.unwrap();
+        let rows = vec![Row::Session(Arc::new(Session { title: Some("theirs".into()), ..session.clone() }))];
+        world.disk.store.commit(Arc::new(Commit { fence, events: vec![], rows })).await.unwrap();
+        for by in [by_key("a"), SessionRef::Id(session.id)] {
+            assert_eq!(title(&world, &by).await.as_deref(), Some("mine"), "{}", world.disk.name);
+        }
+        assert!(world.kernel.session_close(&world.me, &by_key("a")).await.unwrap());
+        for by in [by_key("a"), SessionRef::Id(session.id)] {
+            assert_eq!(title(&world, &by).await.as_deref(), Some("theirs"), "{}", world.disk.name);
+        }
+        assert_eq!(world.get(run.id).await.state.status(), RunStatus::Succeeded);
+    }
+}
+
+#[tokio::test]
+async fn no_change_is_read_before_its_commit_or_after_one_that_failed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("test.sqlite3");
+    let store = Arc::new(SqliteStore::open(&path, SqliteOptions::default(), NOW).unwrap());
+    let mut disk = Disk::memory();
+    disk.store = store.clone();
+    let world = World::on(disk).await;
+    world.play("a", "say one").await;
+    let before = title(&world, &by_key("a")).await;
+    let paused = store.pause_writer();
+    let (kernel, me) = (world.kernel.clone(), world.me.clone());
+    let change = async move { kernel.session_patch(&me, &by_key("a"), titled("new")).await };
+    let (changed, ()) = with_timeout(async {
+        tokio::join!(change, async {
+            while store.queued() == 0 {
+                run_ready_tasks().await;
+            }
+            assert_eq!(title(&world, &by_key("a")).await, before);
+            drop(paused);
+        })
+    })
+    .await;
+    changed.unwrap();
+    assert_eq!(title(&world, &by_key("a")).await.as_deref(), Some("new"));
+    store.inject_fault(Fault::CommitFails);
+    let failed = world.kernel.session_patch(&world.me, &by_key("a"), titled("lost")).await;
+    assert!(matches!(failed, Err(Error::Unavailable(_))), "{failed:?}");
+    assert_eq!(title(&world, &by_key("a")).await.as_deref(), Some("new"));
+}
+
+#[tokio::test]
+async fn a_deleted_session_and_its_runs_are_not_found() {
+    for disk in every_store() {
+        let world = World::on(disk).await;
+        let run = world.play("a", "say one").await;
+        world.kernel.session_delete(&world.me, &by_key("a")).await.unwrap();
+        for by in [by_key("a"), SessionRef::Id(run.session)] {
+            let found = world.kernel.session_get(&world.me, &by).await;
+            assert_eq!(found.unwrap_err().code(), "not_found", "{}", world.disk.name);
+        }
+        world.play("a", "say two").await;
+        assert_ne!(world.kernel.session_get(&world.me, &by_key("a")).await.unwrap().id, run.session);
+    }
+}

@@ -1,0 +1,85 @@
+//! The settings of single owners: the keys of `[owners.NAME]`.
+
+use mainspring_core::{OwnerQuotas, Quotas};
+use mainspring_kernel::policy;
+
+use super::rule::{Input, Rule, Value, is_owner_name, number, policy_rules};
+use super::settings::SETTINGS;
+
+/// The settings of one owner.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct OwnerConfig {
+    /// Rules about the owner's agents, tried after those of the server and before those of the adapter.
+    pub rules: Option<Vec<policy::Rule>>,
+    /// The limits that differ from `[quotas]`.
+    pub quotas: OwnerQuotas,
+}
+
+/// A key of `[owners.NAME]`.
+pub struct OwnerSetting {
+    /// The key.
+    pub key: &'static str,
+    /// The description of a key that is no quota.
+    doc: Option<&'static str>,
+    pub(super) read: fn(&mut OwnerConfig, &Input<'_>) -> Result<(), String>,
+    pub(super) show: fn(&OwnerConfig) -> Option<Value>,
+}
+
+impl OwnerSetting {
+    /// Returns the description of the setting; that of a quota is the one of the quota of all owners.
+    pub fn description(&self) -> &'static str {
+        let of_all = || SETTINGS.iter().find(|setting| setting.key.strip_prefix("quotas.") == Some(self.key));
+        self.doc.unwrap_or_else(|| of_all().map_or("", |setting| setting.description()))
+    }
+}
+
+macro_rules! owner_settings {
+    ($($quota:ident: $max:expr;)*) => {
+        /// Every key of `[owners.NAME]`.
+        pub const OWNER_SETTINGS: &[OwnerSetting] = &[
+            OwnerSetting {
+                key: "rules",
+                doc: Some("Rules about what the agents of this owner may do, tried after the global `rules` and before those of the adapter."),
+                read: |owner, input| {
+                    owner.rules = Some(policy_rules().read(input)?);
+                    Ok(())
+                },
+                show: |owner| owner.rules.as_ref().map(|rules| policy_rules().show(rules)),
+            },
+            $(OwnerSetting {
+                key: stringify!($quota),
+                doc: None,
+                read: |owner, input| {
+                    owner.quotas.$quota = Some(number(0, $max).read(input)?);
+                    Ok(())
+                },
+                show: |owner| owner.quotas.$quota.map(|value| number(0, $max).show(&value)),
+            },)*
+        ];
+
+        // A quota without a line does not compile.
+        const _: fn(Quotas) = |Quotas { $($quota: _),* }| {};
+    };
+}
+
+owner_settings! {
+    queued_prompts: 10_000_000;
+    active_runs: 1_000_000;
+    requests: 1_000_000;
+    streams: 1_000_000;
+    stored_bytes: 1 << 50;
+    artifacts: 1 << 40;
+    agents: 10_000;
+}
+
+/// The key of a setting of the owner `name`.
+pub(super) fn owner_key(name: &str, key: &str) -> String {
+    format!("owners.{name}.{key}")
+}
+
+/// Finds the owner and the setting that `key` names. The name of an owner may hold dots.
+pub(super) fn find(key: &str) -> Option<(&str, &'static OwnerSetting)> {
+    let (name, key) = key.strip_prefix("owners.")?.rsplit_once('.')?;
+    let setting = OWNER_SETTINGS.iter().find(|setting| setting.key == key)?;
+    is_owner_name(name).then_some((name, setting))
+}

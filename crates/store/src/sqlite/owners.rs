@@ -1,0 +1,74 @@
+//! Owners: the org that each belongs to, the native sessions that each has, and what their keys have spent.
+
+use mainspring_core::{Cost, KeyId, Spend, Time};
+use mainspring_kernel::store::{NativeOwner, Unique};
+use rusqlite::{Connection, OptionalExtension, params};
+
+use super::columns::{Id, int};
+use super::write::{WriteError, WriteResult};
+
+/// Claims `owner` for `org`. Returns true if it belongs there.
+pub(super) fn owner_claim(
+    connection: &Connection,
+    owner: &str,
+    org: Option<&str>,
+    at: Time,
+) -> rusqlite::Result<bool> {
+    let belongs = || {
+        let mut known = connection.prepare_cached("SELECT org_id IS ?2 FROM owners WHERE owner_id = ?1")?;
+        known.query_row(params![owner, org], |row| row.get(0)).optional()
+    };
+    if let Some(known) = belongs()? {
+        return Ok(known);
+    }
+    connection
+        .prepare_cached(
+            "INSERT INTO owners (owner_id, org_id, claimed_at_ms)
+             SELECT ?1, org_id, ?3 FROM (
+               SELECT org_id, created_at_ms, 0 AS place FROM api_keys WHERE owner_id = ?1
+               UNION ALL
+               SELECT org_id, created_at_ms, 0 FROM sessions WHERE owner_id = ?1 AND status <> 'deleted'
+               UNION ALL
+               SELECT ?2, ?3, 1
+             ) ORDER BY place, created_at_ms, org_id IS NOT NULL, org_id LIMIT 1",
+        )?
+        .execute(params![owner, org, at.0])?;
+    Ok(belongs()? == Some(true))
+}
+
+/// Records the owner of a native session, unless it has one.
+pub(super) fn native_owner_write(connection: &Connection, native: &NativeOwner) -> WriteResult {
+    let NativeOwner { adapter, native, owner, is_adopted } = native;
+    let written = connection
+        .prepare_cached(
+            "INSERT INTO native_owners (adapter_id, adapter_native_session_id, owner_id) VALUES (?1, ?2, ?3)
+             ON CONFLICT DO UPDATE SET owner_id = owner_id WHERE owner_id = excluded.owner_id",
+        )?
+        .execute(params![adapter, native, owner])?;
+    match written == 0 && *is_adopted {
+        true => Err(WriteError::Conflict(Unique::Other)),
+        false => Ok(()),
+    }
+}
+
+/// Adds to the spend of a key on a day.
+pub(super) fn spend_add(connection: &Connection, key: KeyId, day: i64, spend: Spend) -> WriteResult {
+    let before = spend_read(connection, key, day)?;
+    let Spend { cost, at_least } = before.plus(spend);
+    connection
+        .prepare_cached(
+            "INSERT INTO key_spend (key_id, day, cost_nanos, at_least) VALUES (?1, ?2, ?3, ?4)
+             ON CONFLICT (key_id, day) DO UPDATE SET cost_nanos = ?3, at_least = ?4",
+        )?
+        .execute(params![key.bytes(), day, int(cost.0), at_least])?;
+    Ok(())
+}
+
+/// Reads the spend of a key on a day.
+pub(super) fn spend_read(connection: &Connection, key: KeyId, day: i64) -> rusqlite::Result<Spend> {
+    let sql = "SELECT cost_nanos, at_least FROM key_spend WHERE key_id = ?1 AND day = ?2";
+    let found = connection.prepare_cached(sql)?.query_row(params![key.bytes(), day], |row| {
+        Ok(Spend { cost: Cost(row.get::<_, i64>(0)?.unsigned_abs()), at_least: row.get(1)? })
+    });
+    Ok(found.optional()?.unwrap_or_default())
+}
