@@ -12,10 +12,10 @@ use crate::control::ControlTool;
 use crate::{
     AcceptedRun, Agent, AuditRecord, BindingAdoption, CancelOutcome, Capabilities, CaughtUp, ClosedSession,
     Compacted, Compaction, Delegate, Delegated, DelegationView, FeedSnapshot, Fork, FoundIds, Health,
-    HostCall, HostCallAnswered, HostCallResult, KeptForForks, ListedSession, LiveChange, Login, MadeKey,
-    MessageView, Navigation, NewKey, OpenedSession, Page, Problem, Prompt, RetryOptions, RunDelegations,
-    SearchHit, SessionAdopted, SessionAdoption, SessionPatch, SessionTarget, SessionUsage, Snapshot,
-    StoreNotice, Thought, TreeNode, WaitAnswer,
+    HostCall, HostCallAnswered, HostCallResult, KeptForForks, ListedSession, LiveChange, Login, MadeKey, Me,
+    MessageView, Navigation, NewKey, OpenedSession, Page, PageSecret, Problem, Prompt, RetryOptions,
+    RunDelegations, SearchHit, SessionAdopted, SessionAdoption, SessionPatch, SessionTarget, SessionUsage,
+    Snapshot, StoreNotice, Thought, Ticket, TicketRedemption, TreeNode, WaitAnswer,
 };
 
 /// A type of the wire contract that is sent as JSON.
@@ -56,6 +56,7 @@ to_json![
     SessionAdoption,
     SessionPatch,
     SessionTarget,
+    TicketRedemption,
     Value,
     WaitAnswer,
 ];
@@ -78,6 +79,7 @@ to_json![
     HostCallAnswered,
     KeptForForks,
     MadeKey,
+    Me,
     MessageView,
     ModelList,
     OpenedSession,
@@ -97,6 +99,7 @@ to_json![
     Page<StateEntry>,
     Page<Step>,
     Page<TreeNode>,
+    PageSecret,
     Problem,
     Run,
     RunDelegations,
@@ -105,6 +108,7 @@ to_json![
     SessionUsage,
     Snapshot,
     StateEntry,
+    Ticket,
     Vec<AuthMethod>,
     Vec<HostCall>,
     Vec<Capabilities>,

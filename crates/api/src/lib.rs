@@ -31,6 +31,7 @@ pub mod request;
 mod run;
 mod search;
 mod session;
+mod sign_in;
 mod state;
 mod tree;
 
@@ -56,6 +57,7 @@ pub use session::{
     OpenText, OpenedSession, Opening, Scope, SessionListQuery, SessionPatch, SessionTarget, SessionUsage,
     Snapshot,
 };
+pub use sign_in::{Me, PageSecret, Ticket, TicketRedemption};
 pub use state::{StateListQuery, StateQuery};
 pub use tree::{Fork, MessageView, Navigation, TreeNode, TreeQuery};
 

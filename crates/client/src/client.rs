@@ -31,6 +31,7 @@ mod keys;
 mod runs;
 mod server;
 mod sessions;
+mod sign_in;
 mod state;
 mod tree;
 

@@ -6,8 +6,9 @@ use mainspring_api::control::ControlTool;
 use mainspring_api::{
     AcceptedRun, Agent, AuditRecord, CancelOutcome, Capabilities, CaughtUp, ClosedSession, Compacted,
     Delegated, DelegationView, FeedSnapshot, FoundIds, Health, HostCall, HostCallAnswered, KeptForForks,
-    ListedSession, LiveChange, MadeKey, MessageView, OpenedSession, Page, Problem, RunDelegations, SearchHit,
-    SessionAdopted, SessionUsage, Snapshot, StoreNotice, Thought, TreeNode,
+    ListedSession, LiveChange, MadeKey, Me, MessageView, OpenedSession, Page, PageSecret, Problem,
+    RunDelegations, SearchHit, SessionAdopted, SessionUsage, Snapshot, StoreNotice, Thought, Ticket,
+    TreeNode,
 };
 use mainspring_core::{
     ApiKey, Artifact, Attempt, AuthMethod, Binding, Event, Grant, LeftProcess, LiveEvent, Message, ModelList,
@@ -54,6 +55,7 @@ from_json![
     HostCallAnswered,
     KeptForForks,
     MadeKey,
+    Me,
     MessageView,
     ModelList,
     OpenedSession,
@@ -73,6 +75,7 @@ from_json![
     Page<StateEntry>,
     Page<Step>,
     Page<TreeNode>,
+    PageSecret,
     Problem,
     Run,
     RunDelegations,
@@ -81,6 +84,7 @@ from_json![
     SessionUsage,
     Snapshot,
     StateEntry,
+    Ticket,
     Value,
     Vec<AuthMethod>,
     Vec<HostCall>,

@@ -13,7 +13,7 @@ use subtle::ConstantTimeEq;
 
 use crate::audit::RequestCaller;
 use crate::oidc::Refusal;
-use crate::{Http, Oidc, Problem};
+use crate::{Http, Oidc, Problem, sign_in};
 
 /// The header that names the owner to act for.
 const OWNER_HEADER: &str = "mainspring-owner";
@@ -97,13 +97,14 @@ impl FromRequestParts<Http> for Authenticated {
         let header = parts.headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
         let bearer = header
             .and_then(|value| value.split_once(' '))
-            .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
-        let caller = match bearer {
-            Some((_, bearer)) => {
-                let (owner, bearer) = (owner_of(&parts.headers)?, bearer.trim());
-                match http.oidc.as_deref().filter(|_| Oidc::is_token(bearer)) {
-                    Some(oidc) => Some(caller_by_token(http, oidc, bearer, owner).await?),
-                    None => http.access.caller(&http.kernel, bearer, owner).await?,
+            .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
+            .map(|(_, bearer)| bearer.trim().to_owned());
+        let caller = match bearer.or_else(|| sign_in::page_key(&parts.method, &parts.headers)) {
+            Some(bearer) => {
+                let owner = owner_of(&parts.headers)?;
+                match http.oidc.as_deref().filter(|_| Oidc::is_token(&bearer)) {
+                    Some(oidc) => Some(caller_by_token(http, oidc, &bearer, owner).await?),
+                    None => http.access.caller(&http.kernel, &bearer, owner).await?,
                 }
             }
             None => None,

@@ -41,11 +41,13 @@ mod mcp;
 mod metrics;
 mod oidc;
 mod owner_events;
+mod page;
 mod portable;
 mod problem;
 mod runs;
 mod search;
 mod sessions;
+mod sign_in;
 mod slow_body;
 mod state;
 mod streams;
@@ -84,6 +86,7 @@ pub struct Http {
     requests: Arc<Pool>,
     connections: Connections,
     streams: Arc<streams::Streams>,
+    tickets: Arc<sign_in::Tickets>,
     mcp: Arc<mcp::Service>,
     operations: Arc<Operations>,
     /// Built on first use.
@@ -96,12 +99,7 @@ pub struct Http {
 fn endpoints() -> [(Vec<Endpoint>, &'static [document::ProblemRow]); 2] {
     // Status endpoints: not limited, so that they also answer while the server is overloaded.
     let open = endpoints![health::health, health::ready, document::openapi, metrics::metrics,];
-    let resources = endpoints![
-        health::adapter_list,
-        logins::login_list,
-        logins::login_create,
-        health::model_list,
-        tools::tool_list,
+    let mut resources = endpoints![
         feed::feed,
         host_calls::host_call_list,
         host_calls::host_call_answer,
@@ -166,16 +164,31 @@ fn endpoints() -> [(Vec<Endpoint>, &'static [document::ProblemRow]); 2] {
         bindings::session_adopt,
         search::session_search,
         portable::session_import,
+        ids::id_find,
+    ];
+    resources.extend(server_endpoints());
+    [(open, document::OPEN_PROBLEMS), (resources, document::RESOURCE_PROBLEMS)]
+}
+
+/// Returns the endpoints of the server's configuration and of its callers.
+fn server_endpoints() -> Vec<Endpoint> {
+    endpoints![
+        health::adapter_list,
+        logins::login_list,
+        logins::login_create,
+        health::model_list,
+        tools::tool_list,
         agents::agent_list,
         agents::agent_create,
         agents::agent_get,
         agents::agent_delete,
-        ids::id_find,
+        sign_in::me,
+        sign_in::ticket_create,
+        sign_in::ticket_redeem,
         keys::key_list,
         keys::key_create,
         keys::key_revoke,
-    ];
-    [(open, document::OPEN_PROBLEMS), (resources, document::RESOURCE_PROBLEMS)]
+    ]
 }
 
 impl Http {
@@ -188,6 +201,7 @@ impl Http {
         let connections = Connections::from(limits);
         Self {
             operations: Arc::default(),
+            tickets: Arc::default(),
             document: Arc::default(),
             metrics: Arc::new(metrics::Metrics::new(kernel.clone(), streams.clone(), connections.clone())),
             mcp: Arc::new(mcp::service(&kernel, body_bytes, stop.clone())),
@@ -240,6 +254,7 @@ impl Http {
             .layer(middleware::from_fn_with_state(self.clone(), watch::add_history))
             .layer(middleware::from_fn_with_state(self.clone(), watch::admit));
         open.merge(bounded)
+            .merge(page::router())
             .fallback(problem::no_such_endpoint)
             .method_not_allowed_fallback(problem::no_such_method)
             .layer(middleware::from_fn_with_state(self.clone(), guard::check_origin))

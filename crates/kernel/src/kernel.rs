@@ -290,6 +290,16 @@ impl Kernel {
         clock.sleep_for(millis).await;
     }
 
+    /// The time by the kernel's clock.
+    pub fn now(&self) -> Time {
+        self.shared.clock.now()
+    }
+
+    /// Generates a secret of 256 bits, as 64 hexadecimal digits.
+    pub fn secret(&self) -> String {
+        self.shared.ids.secret()
+    }
+
     /// Monotonic time since an arbitrary start, to measure durations.
     pub fn elapsed(&self) -> std::time::Duration {
         self.shared.clock.elapsed()

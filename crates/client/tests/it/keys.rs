@@ -1,6 +1,7 @@
 //! API keys: created with a secret, listed without it, revoked.
 
-use mainspring_client::{Client, KeyListQuery, NewKey, SessionTarget};
+use mainspring_client::{Client, KeyListQuery, NewKey, SessionTarget, TicketRedemption};
+use mainspring_core::AccessRole;
 
 use crate::world::{World, code};
 
@@ -24,4 +25,21 @@ async fn a_key_acts_for_its_owner_until_it_is_revoked() {
     assert_eq!([page.items, rest.items].concat(), [other.key, made.key.clone()]);
     client.key_revoke(made.key.id).await.unwrap();
     assert_eq!(code(ada.session_get("a").await), "authentication");
+}
+
+#[tokio::test]
+async fn a_caller_reads_itself_and_makes_tickets_for_browsers() {
+    let world = World::start().await;
+    let client = &world.client;
+    let me = client.me().await.unwrap();
+    assert_eq!((me.role, me.key_id), (AccessRole::Admin, None));
+    let ticket = client.ticket_create().await.unwrap().ticket;
+    // Only the page of the server redeems a ticket: this client sends no Origin.
+    assert_eq!(code(client.ticket_redeem(&TicketRedemption { ticket }).await), "authentication");
+    let new = NewKey { name: "ci".into(), owner_id: Some("ada".into()), ..NewKey::default() };
+    let made = client.key_create(&new).await.unwrap();
+    let ada = Client::over_tcp(&world.listening.url(), made.secret.as_deref().unwrap()).unwrap();
+    let me = ada.me().await.unwrap();
+    assert_eq!((me.owner_id.as_str(), me.role, me.key_id), ("ada", AccessRole::Member, Some(made.key.id)));
+    assert_eq!(code(ada.ticket_create().await), "forbidden");
 }

@@ -71,6 +71,7 @@ const EXAMPLES: &[(&str, &str, &str, Foreign)] = &[
     ("key_revoke", "", "", NotFound),
     ("login_create", "", r#"{"methodId": "token"}"#, Refused),
     ("login_list", "", "", Nothing),
+    ("me", "", "", Nothing),
     ("metrics", "", "", Forbidden),
     ("openapi", "", "", Nothing),
     ("owner_events", "", "", NotListed),
@@ -136,6 +137,8 @@ const EXAMPLES: &[(&str, &str, &str, Foreign)] = &[
     ("session_state_list", "", "", NotFound),
     ("session_state_set", "", "1", NotFound),
     ("session_tree", "", "", NotFound),
+    ("ticket_create", "", "", Own),
+    ("ticket_redeem", "", r#"{"ticket": "none"}"#, Refused),
     ("tool_list", "", "", Nothing),
 ];
 

@@ -1,0 +1,24 @@
+//! The caller, and tickets with which a browser signs in.
+
+use mainspring_api::{Me, PageSecret, Ticket, TicketRedemption};
+use reqwest::Method;
+
+use super::Client;
+use crate::Error;
+
+impl Client {
+    /// Returns the caller: its owner, org, role and key.
+    pub async fn me(&self) -> Result<Me, Error> {
+        self.get(&["v1", "me"], &()).await
+    }
+
+    /// Creates a one-time ticket with which a browser signs in as the caller.
+    pub async fn ticket_create(&self) -> Result<Ticket, Error> {
+        self.read(self.send(self.request(Method::POST, &["v1", "tickets"])).await?).await
+    }
+
+    /// Redeems a ticket. Browsers do this: the answer is useless without the cookie that comes with it.
+    pub async fn ticket_redeem(&self, redemption: &TicketRedemption) -> Result<PageSecret, Error> {
+        self.post(&["v1", "tickets", "redeem"], redemption).await
+    }
+}

@@ -1,0 +1,143 @@
+// The board: every session in the column of what it needs next.
+import { html, useEffect, useMemo, useRef, useState } from './h.js';
+import { sessions, loading, overlay, go, attempt, mayWrite, preference, putCard, usageOf } from './store.js';
+import { api } from './api.js';
+import { cardDetails } from './derived.js';
+import { cost, folder, isBroken, isLive, isToday, isWaiting, lastLine, textOf, titleOf } from './format.js';
+import { Age, Empty, Icon, Loading, Status, copy } from './ui.js';
+import { useKeys } from './keys.js';
+import { runDemo } from './demo.js';
+
+const agentFilter = preference('board.agent', '');
+const olderShown = preference('board.older', false);
+
+const COLUMNS = [
+  { name: 'needs', title: 'Needs you', none: 'Nobody waits for you.', has: card => isWaiting(card.run?.status) },
+  { name: 'busy', title: 'Working', none: 'Nothing is running.', has: card => ['starting', 'running', 'cancelling'].includes(card.run?.status) },
+  { name: 'still', title: 'Queued', none: 'Nothing is queued.', has: card => card.run?.status === 'queued' },
+  { name: 'good', title: 'Done today', none: 'Nothing has ended today.', has: card => !isLive(card.run?.status) && !isBroken(card.run?.status) && isToday(card.session.lastActivityAtMs) },
+  { name: 'bad', title: 'Failed or orphaned', none: 'Nothing has failed.', has: card => isBroken(card.run?.status) },
+];
+
+export function Board() {
+  const [query, setQuery] = useState('');
+  const all = [...sessions.value.values()];
+  const agents = [...new Set(all.map(c => c.session.adapter))].sort();
+  const words = query.toLowerCase().split(/\s+/).filter(Boolean);
+  const shown = all.filter(card => card.session.status !== 'archived'
+    && (!agentFilter.value || card.session.adapter === agentFilter.value)
+    && words.every(word => haystack(card).includes(word)));
+  const columns = COLUMNS.map(column => ({ ...column, cards: order(shown.filter(column.has), column.name) }));
+  const placed = new Set(columns.flatMap(c => c.cards));
+  const older = order(shown.filter(card => !placed.has(card)), 'older');
+  const search = useRef();
+  const grid = useRef();
+  useKeys('Board', [
+    { keys: '/', label: 'Filter the board', run: () => search.current?.focus() },
+    { keys: 'j | ArrowDown', label: 'Next card', run: () => step(grid.current, 1) },
+    { keys: 'k | ArrowUp', label: 'Previous card', run: () => step(grid.current, -1) },
+    { keys: 'l | ArrowRight', label: 'Next column', run: () => stepColumn(grid.current, 1) },
+    { keys: 'h | ArrowLeft', label: 'Previous column', run: () => stepColumn(grid.current, -1) },
+    { keys: 'p', label: 'Pin or unpin the card', run: () => pinFocused() },
+  ]);
+  if (loading.value) return html`<${Loading} what="Reading the sessions" />`;
+  if (!all.length) return html`<${FirstTime} />`;
+  return html`<div class="view board">
+    <header class="view-head"><h1>Board</h1>
+      <div class="filters">
+        <label class="field search"><${Icon} name="search" /><span class="hidden-text">Filter</span>
+          <input ref=${search} type="search" placeholder="Filter by title, folder, agent" value=${query} onInput=${e => setQuery(e.target.value)}
+            onKeyDown=${e => e.key === 'Escape' && (setQuery(''), e.target.blur())} /></label>
+        ${agents.length > 1 && html`<select aria-label="Agent" value=${agentFilter.value} onChange=${e => { agentFilter.value = e.target.value; }}>
+          <option value="">All agents</option>${agents.map(a => html`<option value=${a}>${a}</option>`)}</select>`}
+        ${mayWrite.value && html`<button class="primary" onClick=${() => { overlay.value = 'new'; }}><${Icon} name="plus" />New</button>`}
+      </div></header>
+    <div class="columns" ref=${grid}>
+      ${columns.map(column => html`<section class=${`column ${column.name}`} key=${column.name} aria-label=${`${column.title}, ${column.cards.length}`}>
+        <h2><i class="dot" aria-hidden="true"></i>${column.title}<span class="count">${column.cards.length}</span></h2>
+        <div class="cards">${column.cards.length ? column.cards.map(card => html`<${Card} key=${card.session.sessionId} card=${card} />`) : html`<p class="none">${column.none}</p>`}</div>
+      </section>`)}
+    </div>
+    ${older.length > 0 && html`<details class="older" open=${olderShown.value} onToggle=${e => { olderShown.value = e.target.open; }}>
+      <summary>Earlier <span class="count">${older.length}</span></summary>
+      ${olderShown.value && html`<ul class="list">${older.slice(0, 200).map(card => html`<li key=${card.session.sessionId}><a href=${`#/s/${card.session.sessionId}`}>
+        <${Status} status=${card.run?.status} quiet /><b>${titleOf(card.session)}</b><span class="muted">${card.session.adapter}</span><span class="muted grow">${folder(card.session.cwd)}</span><${Age} ms=${card.session.lastActivityAtMs} /></a></li>`)}</ul>`}
+    </details>`}
+  </div>`;
+}
+
+const haystack = ({ session, run, line }) =>
+  [session.title, session.key, session.adapter, session.model, session.cwd, run?.options?.cwd, run?.options?.model, line?.text].join(' ').toLowerCase();
+
+function order(cards, column) {
+  const at = card => card.run?.updatedAtMs ?? card.session.lastActivityAtMs;
+  const oldestFirst = column === 'needs' || column === 'still';
+  return cards.sort((a, b) => (b.session.pinned === true) - (a.session.pinned === true)
+    || (oldestFirst ? at(a) - at(b) : b.session.lastActivityAtMs - a.session.lastActivityAtMs));
+}
+
+function Card({ card }) {
+  const { session, run } = card;
+  const [details, setDetails] = useState(null);
+  const ref = useRef();
+  useEffect(() => {
+    let gone = false;
+    const watch = new IntersectionObserver(entries => {
+      if (!entries.some(e => e.isIntersecting)) return;
+      watch.disconnect();
+      cardDetails(session).then(found => !gone && setDetails(found));
+    });
+    watch.observe(ref.current);
+    return () => { gone = true; watch.disconnect(); };
+  }, [session.sessionId, isLive(run?.status) ? 0 : session.lastActivityAtMs]);
+  const line = useMemo(() => card.line || fromMessage(details?.message), [card.line, details]);
+  const cwd = run?.options?.cwd || session.cwd;
+  const model = run?.options?.model || session.model || run?.options?.modelProfile || session.modelProfile;
+  return html`<a class="card" ref=${ref} href=${`#/s/${session.sessionId}`} data-session=${session.sessionId}>
+    <span class="card-head"><b class="title">${titleOf(session)}</b>${session.pinned && html`<span class="pinned" title="Pinned"><${Icon} name="pin" /><span class="hidden-text">Pinned</span></span>`}<${Age} ms=${session.lastActivityAtMs} /></span>
+    ${isWaiting(run?.status) && run.wait ? html`<span class="ask">${run.wait.question}</span>`
+      : run?.error ? html`<span class="line error">${run.error.message}</span>`
+      : line && html`<span class="line">${line.tool ? html`<${Icon} name="tool" />${line.tool}` : line.text}</span>`}
+    <span class="meta"><span>${session.adapter}</span>${model && html`<span>${model}</span>`}${cwd && html`<span title=${cwd}>${folder(cwd)}</span>`}
+      <span class="cost" title="Cost of all its runs">${details ? cost(run && usageOf(run).costUsd == null ? { ...details.usage, costUsd: null } : details.usage) : '…'}</span></span>
+  </a>`;
+}
+
+function fromMessage(message) {
+  if (!message) return null;
+  const call = message.content.find(b => b.type === 'tool_use');
+  if (call) return { tool: call.title || call.name };
+  const text = lastLine(textOf(message));
+  return text ? { text } : null;
+}
+
+function step(grid, by) {
+  const cards = [...grid.querySelectorAll('.card')];
+  const at = cards.indexOf(document.activeElement);
+  cards[Math.min(Math.max(at + by, 0), cards.length - 1)]?.focus();
+}
+
+function stepColumn(grid, by) {
+  const columns = [...grid.querySelectorAll('.column')].filter(c => c.querySelector('.card'));
+  const at = columns.findIndex(c => c.contains(document.activeElement));
+  columns[Math.min(Math.max(at + by, 0), columns.length - 1)]?.querySelector('.card')?.focus();
+}
+
+async function pinFocused() {
+  const id = document.activeElement?.dataset?.session;
+  if (!id || !mayWrite.value) return;
+  const pinned = !sessions.value.get(id)?.session.pinned;
+  const session = await attempt(() => api.sessionPatch(id, { pinned }), pinned ? 'Pinned' : 'Unpinned');
+  if (session) putCard(id, { session });
+}
+
+const COMMANDS = ['mainspring prompt "say hello"', 'mainspring chat', 'mainspring adapter list'];
+
+function FirstTime() {
+  return html`<div class="view first"><${Empty} title="No sessions yet">
+    <p>Every agent that runs here appears on this board: what it does, what it costs, and what it asks you.</p>
+    <ul class="commands">${COMMANDS.map(command => html`<li><code>${command}</code><button class="ghost square" aria-label=${`Copy ${command}`} onClick=${() => copy(command, 'Command')}><${Icon} name="copy" /></button></li>`)}</ul>
+    ${mayWrite.value && html`<div class="actions"><button class="primary" onClick=${() => { overlay.value = 'new'; }}><${Icon} name="plus" />New session</button>
+      <button onClick=${async () => { const id = await attempt(runDemo); if (id) go(`#/s/${id}`); }}>Run the demo here</button></div>`}
+  </${Empty}></div>`;
+}

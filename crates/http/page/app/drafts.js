@@ -1,0 +1,24 @@
+// What the reader is writing to a session: text, files, and comments on changes.
+// Text survives a reload; it belongs to this browser and is never sent before it is sent.
+import { signal } from './h.js';
+
+const drafts = new Map();
+
+export function draftOf(id) {
+  if (!drafts.has(id)) {
+    const key = `mainspring.draft.${id}`;
+    const text = signal(sessionStorage.getItem(key) || '');
+    text.subscribe(value => (value ? sessionStorage.setItem(key, value) : sessionStorage.removeItem(key)));
+    drafts.set(id, { text, files: signal([]), comments: signal([]), mode: signal('act') });
+  }
+  return drafts.get(id);
+}
+
+/** Texts that this page has sent, by run: the server shows a queued prompt only once its run has begun. */
+export const sentTexts = new Map();
+
+/** Comments as a part of a prompt, each with its place and line. */
+export function commentText(comments) {
+  if (!comments.length) return '';
+  return comments.map(c => `${c.path}:${c.line}\n> ${c.code}\n${c.text}`).join('\n\n');
+}

@@ -1,0 +1,105 @@
+// Texts for numbers, times and names. Times are those of the reader's own clock and zone.
+
+const clock = new Intl.DateTimeFormat(undefined, { hour: '2-digit', minute: '2-digit' });
+const exact = new Intl.DateTimeFormat(undefined, { dateStyle: 'medium', timeStyle: 'medium' });
+const day = new Intl.DateTimeFormat(undefined, { day: 'numeric', month: 'short' });
+const whole = new Intl.NumberFormat();
+
+export const timeExact = ms => exact.format(ms);
+export const timeOfDay = ms => clock.format(ms);
+export const dayOf = ms => day.format(ms);
+export const number = n => whole.format(n);
+
+export const isToday = ms => new Date(ms).toDateString() === new Date().toDateString();
+
+/** The age of a moment, short: "now", "4 min", "3 h", "2 d". */
+export function age(ms, now = Date.now()) {
+  const s = Math.max(0, (now - ms) / 1000);
+  if (s < 45) return 'now';
+  if (s < 3600) return `${Math.round(s / 60)} min`;
+  if (s < 86400) return `${Math.round(s / 3600)} h`;
+  if (s < 86400 * 14) return `${Math.round(s / 86400)} d`;
+  return dayOf(ms);
+}
+
+/** The time that is left until a moment: "3 h left", or "expired". */
+export function left(ms, now = Date.now()) {
+  const s = (ms - now) / 1000;
+  if (s <= 0) return 'expired';
+  if (s < 90) return `${Math.ceil(s)} s left`;
+  if (s < 5400) return `${Math.round(s / 60)} min left`;
+  if (s < 129600) return `${Math.round(s / 3600)} h left`;
+  return `${Math.round(s / 86400)} d left`;
+}
+
+export function duration(ms) {
+  if (ms == null) return 'unknown';
+  if (ms < 1000) return `${Math.round(ms)} ms`;
+  if (ms < 60000) return `${(ms / 1000).toFixed(1)} s`;
+  const minutes = Math.floor(ms / 60000);
+  if (minutes < 60) return `${minutes} min ${Math.round((ms % 60000) / 1000)} s`;
+  return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+}
+
+/** A cost. Unknown is never 0: a null amount says so, and a partial one is "at least". */
+export function cost(usage) {
+  if (!usage || usage.costUsd == null) return 'unknown';
+  return (usage.atLeast ? '≥ ' : '') + dollars(usage.costUsd);
+}
+
+export function dollars(usd) {
+  if (usd === 0) return '$0';
+  if (usd < 0.0095) return `$${usd.toPrecision(1)}`;
+  return `$${usd.toFixed(usd < 100 ? 2 : 0)}`;
+}
+
+export function tokens(n) {
+  if (n < 1000) return String(n);
+  if (n < 1e6) return `${(n / 1000).toFixed(n < 10000 ? 1 : 0)}k`;
+  return `${(n / 1e6).toFixed(n < 1e7 ? 1 : 0)}M`;
+}
+
+export function bytes(n) {
+  if (n == null) return 'unknown size';
+  if (n < 1024) return `${n} B`;
+  if (n < 1048576) return `${(n / 1024).toFixed(1)} KB`;
+  return `${(n / 1048576).toFixed(1)} MB`;
+}
+
+export const allTokens = u => (u ? (u.inputTokens || 0) + (u.outputTokens || 0) + (u.cacheReadTokens || 0) + (u.cacheWriteTokens || 0) : 0);
+
+/** The last two parts of a folder, enough to recognise it. */
+export function folder(path) {
+  if (!path) return '';
+  const parts = path.split('/').filter(Boolean);
+  return parts.length > 2 ? `…/${parts.slice(-2).join('/')}` : path;
+}
+
+export const titleOf = session => session?.title || session?.key || (session ? `Session ${shortId(session.sessionId)}` : 'Session');
+export const shortId = id => (id || '').replace(/^([a-z]+_.{6}).*$/, '$1');
+
+const STATUS = {
+  queued: 'Queued', starting: 'Starting', running: 'Working', waiting_input: 'Asks you', waiting_approval: 'Asks for approval',
+  cancelling: 'Stopping', succeeded: 'Done', failed: 'Failed', cancelled: 'Stopped', timed_out: 'Timed out', orphaned: 'Orphaned',
+};
+export const statusText = status => STATUS[status] || status;
+export const isLive = status => ['queued', 'starting', 'running', 'waiting_input', 'waiting_approval', 'cancelling'].includes(status);
+export const isWaiting = status => status === 'waiting_input' || status === 'waiting_approval';
+export const isBroken = status => status === 'failed' || status === 'timed_out' || status === 'orphaned';
+
+/** The person, key, rule or policy that decided, for people. */
+export function decider(by) {
+  if (!by) return 'nobody';
+  if (by.kind === 'person') return by.ownerId;
+  if (by.kind === 'key') return `${by.ownerId} (key ${shortId(by.keyId)})`;
+  if (by.kind === 'rule') return `the rule “${by.rule}”`;
+  return `the policy ${by.policy}`;
+}
+
+export const textOf = message =>
+  (message?.content || []).filter(b => b.type === 'text').map(b => b.text).join('\n');
+
+export function lastLine(text) {
+  const lines = (text || '').trimEnd().split('\n');
+  return lines[lines.length - 1].replace(/[*_`#>]+/g, '').trim();
+}

@@ -1,0 +1,60 @@
+// The inbox: every open wait of every session, the oldest first.
+import { html, useEffect, useState } from './h.js';
+import { waiting, resolved, loading, forget, go, mayWrite, fetchCard } from './store.js';
+import { age, decider, folder, timeOfDay, titleOf } from './format.js';
+import { Age, Empty, Loading } from './ui.js';
+import { Wait, Request, allowOnce, deny } from './wait.js';
+import { useKeys } from './keys.js';
+
+export function Inbox() {
+  const open = waiting.value;
+  const ended = [...resolved.value.values()].sort((a, b) => b.atMs - a.atMs);
+  const [current, setCurrent] = useState(null);
+  const [focusKey, setFocusKey] = useState(null);
+  const at = Math.max(0, open.findIndex(card => card.run.wait.waitId === current));
+  const card = open[at];
+  const move = by => setCurrent(open[Math.min(Math.max(at + by, 0), open.length - 1)]?.run.wait.waitId ?? null);
+  const act = what => async () => {
+    if (!card || !mayWrite.value) return;
+    const isApproval = card.run.wait.request === 'approval';
+    const offered = card.run.wait.approval?.answers || [];
+    if (!isApproval || (what === 'deny' && offered.includes('deny_with_reason'))) setFocusKey({ waitId: card.run.wait.waitId, what });
+    else if (await (what === 'allow' ? allowOnce : deny)(card.run)) fetchCard(card.session.sessionId);
+  };
+  useKeys('Inbox', [
+    { keys: 'j | ArrowDown', label: 'Next', run: () => move(1) },
+    { keys: 'k | ArrowUp', label: 'Previous', run: () => move(-1) },
+    { keys: 'a', label: 'Allow once, or write the answer', run: act('allow') },
+    { keys: 'd', label: 'Deny', run: act('deny') },
+    { keys: 'Enter | o', label: 'Open the session', run: () => card && go(`#/s/${card.session.sessionId}`) },
+  ], [open, at]);
+  useEffect(() => {
+    document.querySelector('.inbox .entry.current')?.scrollIntoView({ block: 'nearest' });
+  }, [card?.run.wait.waitId]);
+  if (loading.value) return html`<${Loading} what="Reading what waits" />`;
+  return html`<div class="view inbox"><header class="view-head"><h1>Inbox</h1><p class="muted">${open.length ? 'Oldest first' : ''}</p></header>
+    ${!open.length && !ended.length && html`<${Empty} title="Nobody waits for you"><p>Questions and requests for approval of every session appear here.</p></${Empty}>`}
+    <ol class="entries">${open.map((item, i) => html`<${Entry} key=${item.run.wait.waitId} card=${item} current=${i === at}
+      focusKey=${focusKey?.waitId === item.run.wait.waitId ? focusKey : null} onFocus=${() => setCurrent(item.run.wait.waitId)} />`)}</ol>
+    ${ended.length > 0 && html`<section class="ended" aria-label="Answered"><h2>Answered</h2><ol class="entries">${ended.slice(0, 20).map(end => html`<${Ended} key=${end.waitId} end=${end} />`)}</ol></section>`}
+  </div>`;
+}
+
+const Head = ({ card }) => html`<header><a href=${`#/s/${card.session.sessionId}`}><b>${titleOf(card.session)}</b></a>
+  <span class="muted">${card.session.adapter}</span>${(card.run.options?.cwd || card.session.cwd) && html`<span class="muted" title=${card.run.options?.cwd || card.session.cwd}>${folder(card.run.options?.cwd || card.session.cwd)}</span>`}
+  <span class="grow"></span><${Age} ms=${card.run.updatedAtMs} /></header>`;
+
+function Entry({ card, current, focusKey, onFocus }) {
+  return html`<li class=${`entry ${current ? 'current' : ''}`} aria-current=${current ? 'true' : undefined} onFocusIn=${onFocus} onMouseDown=${onFocus}>
+    <${Head} card=${card} /><${Wait} run=${card.run} focusKey=${focusKey} /></li>`;
+}
+
+const DECISIONS = { allowed: 'Allowed', denied: 'Denied', supplied: 'Result supplied', expired: 'Expired', answered: 'Answered', closed: 'Withdrawn' };
+
+function Ended({ end }) {
+  const { card } = end;
+  return html`<li class="entry done"><${Head} card=${card} />
+    <p class="question">${card.run.wait.question}</p>
+    <p class="note">${DECISIONS[end.decision] || end.decision}${end.by ? ` by ${decider(end.by)}` : ''} at ${timeOfDay(end.atMs)}
+      <button class="ghost" onClick=${() => forget(end.waitId)}>Dismiss</button></p></li>`;
+}

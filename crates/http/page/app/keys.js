@@ -1,0 +1,53 @@
+// The keyboard: one table of keys, grouped by view, which the `?` sheet shows too.
+import { useEffect } from './h.js';
+
+const layers = [];
+
+/**
+ * Binds keys while a component is shown. `keys` is a list of
+ * `{ keys: 'j', label, run }`; two keys after each other are written `g b`.
+ */
+export function useKeys(group, keys, dependencies = []) {
+  useEffect(() => {
+    const layer = { group, keys };
+    layers.push(layer);
+    return () => layers.splice(layers.indexOf(layer), 1);
+  }, dependencies);
+}
+
+export const keySheet = () => layers.map(layer => ({ group: layer.group, keys: layer.keys.filter(k => k.label) })).filter(g => g.keys.length);
+
+let prefix = '';
+let prefixTimer;
+
+const isTyping = target => target.closest?.('input, textarea, select, [contenteditable]');
+
+function nameOf(event) {
+  const name = event.key === ' ' ? 'Space' : event.key;
+  const mod = event.metaKey || event.ctrlKey ? 'mod+' : '';
+  return mod + (mod ? name.toLowerCase() : name);
+}
+
+addEventListener('keydown', event => {
+  if (event.defaultPrevented || event.isComposing || event.altKey) return;
+  const pressed = nameOf(event);
+  const typing = isTyping(event.target);
+  const full = prefix ? `${prefix} ${pressed}` : pressed;
+  for (const layer of [...layers].reverse()) {
+    for (const key of layer.keys) {
+      if (typing && !key.typing) continue;
+      if (event.target.closest?.('button, a, summary') && (pressed === 'Enter' || pressed === 'Space')) continue;
+      if (key.keys.split(' | ').includes(full)) {
+        event.preventDefault();
+        prefix = '';
+        key.run(event);
+        return;
+      }
+    }
+    // A dialog keeps the keys of the view below it from acting.
+    if (layer.modal || layer.keys.modal) return;
+  }
+  clearTimeout(prefixTimer);
+  prefix = !typing && pressed === 'g' && !prefix ? 'g' : '';
+  if (prefix) prefixTimer = setTimeout(() => { prefix = ''; }, 900);
+});

@@ -1,0 +1,164 @@
+// One message of a transcript: text, tool calls with their results, errors.
+import { html, useEffect, useState } from './h.js';
+import { api } from './api.js';
+import { toolEnds } from './derived.js';
+import { bytes, cost, duration, textOf, timeExact, timeOfDay, tokens, allTokens } from './format.js';
+import { Markdown, StreamingMarkdown } from './markdown.js';
+import { Diff } from './diffview.js';
+import { Icon, copy } from './ui.js';
+import { mayWrite } from './store.js';
+
+/** Items of a transcript: messages without those that only hold tool results. */
+export function transcriptItems(messages, open) {
+  const results = new Map();
+  for (const message of messages) for (const block of message.content) if (block.type === 'tool_result') results.set(block.toolUseId, block);
+  const items = [];
+  for (const message of messages) {
+    if (message.content.length && message.content.every(b => b.type === 'tool_result')) continue;
+    const before = items.at(-1);
+    if (before?.message.role === 'assistant' && message.role === 'assistant' && before.message.runId === message.runId) before.inner = true;
+    items.push({ key: message.messageId, message, results });
+  }
+  for (const streaming of open) items.push({ key: streaming.messageId, streaming });
+  return items;
+}
+
+export function Message({ item, conversation, busy, onEdit, onRegenerate, onFork }) {
+  if (item.streaming) return html`<article class="message assistant" aria-busy="true" aria-label="The agent is writing">
+    ${item.streaming.blocks.map(({ block, text }) => html`<${StreamingMarkdown} key=${block} source=${text} />`)}</article>`;
+  const { message, results, inner } = item;
+  const { role, content, status } = message;
+  const [editing, setEditing] = useState(false);
+  const text = textOf(message);
+  const canChange = mayWrite.value && !busy;
+  return html`<article class=${`message ${role} ${status} ${inner ? 'inner' : ''}`} id=${message.messageId} aria-label=${role === 'user' ? 'Prompt' : 'Answer'}>
+    ${editing
+      ? html`<${Edit} text=${text} onCancel=${() => setEditing(false)} onSend=${value => { setEditing(false); onEdit(message, value); }} />`
+      : content.map((block, i) => html`<${Block} key=${i} block=${block} message=${message} results=${results} conversation=${conversation} />`)}
+    <footer class="message-foot">
+      <time datetime=${new Date(message.createdAtMs).toISOString()} title=${timeExact(message.createdAtMs)}>${timeOfDay(message.createdAtMs)}</time>
+      ${message.usage && html`<span title="Tokens and cost of this run up to here">${tokens(allTokens(message.usage))} tokens · ${cost(message.usage)}</span>`}
+      ${status === 'cancelled' && html`<span class="tag">stopped</span>`}
+      ${status === 'not_started' && html`<span class="tag">not started</span>`}
+      <span class="message-actions">
+        ${text && action('copy', 'Copy', () => copy(text, 'Text'))}
+        ${action('link', 'Copy link', () => copy(`${location.origin}${location.pathname}#/s/${message.sessionId}/m/${message.messageId}`, 'Link'))}
+        ${canChange && role === 'assistant' && action('redo', 'Answer again', () => onRegenerate(message))}
+        ${canChange && role === 'user' && text && action('edit', 'Edit and send again', () => setEditing(true))}
+        ${mayWrite.value && action('fork', 'Fork from here', () => onFork(message))}
+        ${message.runId && html`<a class="ghost" href=${`#/r/${message.runId}`}>Run</a>`}
+      </span></footer></article>`;
+}
+
+const action = (icon, label, run) => html`<button class="ghost square" aria-label=${label} title=${label} onClick=${run}><${Icon} name=${icon} /></button>`;
+
+function Edit({ text, onSend, onCancel }) {
+  const [value, setValue] = useState(text);
+  return html`<div class="edit"><textarea aria-label="Edited prompt" rows=${Math.min(12, value.split('\n').length + 1)} value=${value} onInput=${e => setValue(e.target.value)} ref=${e => e && !e.dataset.seen && (e.dataset.seen = 1, e.focus())}
+      onKeyDown=${e => { if (e.key === 'Escape') { e.stopPropagation(); onCancel(); } if (e.key === 'Enter' && (e.metaKey || e.ctrlKey)) onSend(value); }}></textarea>
+    <div class="actions"><button class="primary" disabled=${!value.trim()} onClick=${() => onSend(value)}>Send as a branch</button><button onClick=${onCancel}>Cancel</button></div></div>`;
+}
+
+function Block({ block, message, results, conversation }) {
+  if (block.type === 'text') return message.role === 'user' ? html`<${Said} text=${block.text} />` : html`<${Markdown} text=${block.text} />`;
+  if (block.type === 'thinking') return html`<p class="thought-mark">Thought; thoughts are not stored.</p>`;
+  if (block.type === 'attachment') return html`<${Attachment} block=${block} />`;
+  if (block.type === 'error') return html`<div class="problem" role="note"><b>${block.message}</b><code>${block.code}</code></div>`;
+  if (block.type === 'tool_use') return html`<${ToolCall} block=${block} runId=${message.runId} result=${results.get(block.id)} live=${conversation.tool(block.id)} />`;
+  if (block.type === 'diff') return html`<${Diff} diff=${block} />`;
+  return null;
+}
+
+/** A prompt. A long one scrolls within its box, so the box takes the focus. */
+const Said = ({ text }) => html`<div class="said" tabindex=${text.length > 600 || text.split('\n').length > 14 ? 0 : undefined} role=${text.length > 600 ? 'region' : undefined} aria-label=${text.length > 600 ? 'Text of the prompt' : undefined}>${text}</div>`;
+
+const OUTCOME = { running: 'running', completed: 'done', failed: 'failed', unknown: 'outcome unknown', rejected: 'not executed' };
+const TONE = { running: 'busy', completed: 'good', failed: 'bad', unknown: 'needs', rejected: 'still' };
+
+/** A tool call, folded: its name, its argument, how it ended and after what time. */
+export function ToolCall({ block, runId, result, live }) {
+  const [open, setOpen] = useState(false);
+  const [past, setPast] = useState(null);
+  const now = live?.value;
+  useEffect(() => {
+    if (!now?.outcome && result && runId) {
+      let gone = false;
+      toolEnds(runId).then(ends => !gone && setPast(ends.get(block.id) || {}));
+      return () => { gone = true; };
+    }
+    return undefined;
+  }, [result, runId]);
+  const end = now?.outcome && now.outcome !== 'running' ? now : past?.outcome && past.outcome !== 'running' ? past : now || past || {};
+  const outcome = end.outcome && end.outcome !== 'running' ? end.outcome : result ? (result.isError ? 'failed' : 'completed') : end.outcome || 'running';
+  const diffs = (result?.content || end.content || []).filter(b => b.type === 'diff');
+  const content = result?.content || end.content || [];
+  return html`<details class=${`tool ${TONE[outcome]}`} open=${open} onToggle=${e => setOpen(e.target.open)}>
+    <summary><${Icon} name="chevron" /><b>${block.title || block.name}</b><span class="arg">${shortInput(block)}</span>
+      ${diffs.length > 0 && html`<span class="tag">${diffs.length === 1 ? '1 file' : `${diffs.length} files`}</span>`}
+      ${end.unasked && html`<span class="tag warn" title="The call changed something, and the agent has not asked for the permission that it needs">unasked</span>`}
+      <span class=${`status ${TONE[outcome]}`}><i class="dot" aria-hidden="true"></i>${OUTCOME[outcome]}</span>
+      ${end.durationMs != null && html`<span class="muted">${duration(end.durationMs)}</span>`}</summary>
+    ${open && html`<div class="tool-body">
+      ${(block.locations || []).length > 0 && html`<p>${block.locations.map(l => html`<code>${l.path}${l.line ? `:${l.line}` : ''}</code> `)}</p>`}
+      <h4>Input</h4><pre tabindex="0"><code>${pretty(block.input)}</code></pre>
+      ${content.length > 0 && html`<h4>Result</h4>`}${content.map(part => html`<${Result} part=${part} />`)}
+      ${end.error && html`<p class="note">${end.error.message} <code>${end.error.code}</code></p>`}
+      ${!content.length && outcome === 'running' && end.progress && html`<p class="note">${end.progress}</p>`}
+      ${outcome === 'unknown' && html`<p class="note">Nobody knows whether this call took effect: its end was not recorded.</p>`}
+    </div>`}
+  </details>`;
+}
+
+const LONG = 6000;
+
+function Result({ part }) {
+  const [all, setAll] = useState(false);
+  if (part.type === 'diff') return html`<${Diff} diff=${part} />`;
+  if (part.type === 'attachment') return html`<${Attachment} block=${part} />`;
+  if (part.type !== 'text') return html`<pre tabindex="0"><code>${pretty(part)}</code></pre>`;
+  const cut = !all && part.text.length > LONG;
+  return html`<pre tabindex="0"><code>${cut ? part.text.slice(0, LONG) : part.text}</code></pre>${cut && html`<button class="gap" onClick=${() => setAll(true)}>Show all (${bytes(part.text.length)})</button>`}`;
+}
+
+export const pretty = value => (typeof value === 'string' ? value : JSON.stringify(value, null, 2) ?? '');
+
+function shortInput({ input, locations }) {
+  if (locations?.length) return locations[0].path;
+  if (input == null) return '';
+  if (typeof input !== 'object') return String(input);
+  const value = input.command ?? input.path ?? input.file_path ?? input.query ?? input.url ?? input.pattern;
+  return typeof value === 'string' ? value : JSON.stringify(input).slice(0, 120);
+}
+
+/** A file: images are shown, other files are offered as a download. */
+export function Attachment({ block }) {
+  const isImage = /^image\/(png|jpeg|gif|webp|avif)$/.test(block.mimeType || '');
+  const [url, setUrl] = useState(null);
+  useEffect(() => {
+    if (!isImage) return undefined;
+    let gone = false;
+    let made = null;
+    api.artifactContent(block.artifact).then(r => r.blob()).then(blob => {
+      made = URL.createObjectURL(blob);
+      if (gone) URL.revokeObjectURL(made); else setUrl(made);
+    }).catch(() => {});
+    return () => { gone = true; if (made) URL.revokeObjectURL(made); };
+  }, [block.artifact]);
+  const name = block.name || block.artifact;
+  return html`<figure class="attachment">${url && html`<img src=${url} alt=${name} />`}
+    <figcaption><${Icon} name="file" /><span>${name}</span><button class="ghost" onClick=${() => download(block.artifact, name)}>Download</button></figcaption></figure>`;
+}
+
+export async function download(artifactId, name) {
+  const blob = await (await api.artifactContent(artifactId)).blob();
+  save(blob, name);
+}
+
+export function save(blob, name) {
+  const url = URL.createObjectURL(blob);
+  const link = document.createElement('a');
+  link.href = url;
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(url), 10000);
+}

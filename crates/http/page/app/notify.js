@@ -1,0 +1,44 @@
+// Notifications of the browser for what needs the reader. One that was answered
+// elsewhere is withdrawn. With several tabs, the same tag shows it once.
+import { effect } from './h.js';
+import { go, notifications, waiting, needsYou } from './store.js';
+import { titleOf } from './format.js';
+
+const shown = new Map();
+let first = true;
+
+export async function askPermission() {
+  if (typeof Notification === 'undefined') return false;
+  return (await Notification.requestPermission()) === 'granted';
+}
+
+export function startNotifications() {
+  effect(() => {
+    const count = needsYou.value;
+    document.title = count ? `(${count}) mainspring` : 'mainspring';
+  });
+  effect(() => {
+    const open = new Map(waiting.value.map(card => [card.run.wait.waitId, card]));
+    const enabled = notifications.value && typeof Notification !== 'undefined' && Notification.permission === 'granted';
+    for (const [waitId, notification] of shown) {
+      if (open.has(waitId)) continue;
+      notification?.close();
+      shown.delete(waitId);
+    }
+    for (const [waitId, card] of open) {
+      if (shown.has(waitId)) continue;
+      shown.set(waitId, enabled && !first && document.visibilityState === 'hidden' ? show(waitId, card) : null);
+    }
+    first = false;
+  });
+}
+
+function show(waitId, card) {
+  const notification = new Notification(titleOf(card.session), { body: card.run.wait.question, tag: waitId, icon: 'icon.svg' });
+  notification.onclick = () => {
+    window.focus();
+    go(`#/s/${card.session.sessionId}`);
+    notification.close();
+  };
+  return notification;
+}

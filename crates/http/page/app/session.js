@@ -1,0 +1,199 @@
+// A session: its transcript, what it waits for, and the next prompt.
+import { html, useEffect, useMemo, useRef, useState } from './h.js';
+import { api, request } from './api.js';
+import { Conversation } from './conversation.js';
+import { Windowed } from './transcript.js';
+import { Message, transcriptItems, save } from './message.js';
+import { Composer } from './composer.js';
+import { sentTexts } from './drafts.js';
+import { Wait } from './wait.js';
+import { SessionTree } from './tree.js';
+import { Changes } from './changes.js';
+import { RunList } from './run.js';
+import { Dialog, Icon, Loading, Menu, Problem, Status, copy } from './ui.js';
+import { cost, duration, folder, isBroken, isLive, isWaiting, timeOfDay, titleOf } from './format.js';
+import { attempt, go, mayWrite, toast, usageOf } from './store.js';
+import { useKeys } from './keys.js';
+
+const TABS = [['chat', 'Conversation'], ['tree', 'Tree'], ['changes', 'Changes'], ['runs', 'Runs']];
+
+export function SessionView({ id, tab, message }) {
+  const conversation = useMemo(() => new Conversation(id), [id]);
+  useEffect(() => { conversation.start(); return () => conversation.close(); }, [conversation]);
+  const session = conversation.session.value;
+  useEffect(() => { if (session) document.querySelector('main')?.focus({ preventScroll: true }); }, [session?.sessionId]);
+  if (conversation.error.value && !session) return html`<div class="view"><${Problem} error=${conversation.error.value} /><p><a href="#/">Back to the board</a></p></div>`;
+  if (!session) return html`<${Loading} what="Reading the session" />`;
+  return html`<div class="session" key=${id}>
+    <${Header} conversation=${conversation} tab=${tab} />
+    ${tab === 'tree' ? html`<${SessionTree} conversation=${conversation} />`
+      : tab === 'changes' ? html`<${Changes} conversation=${conversation} />`
+      : tab === 'runs' ? html`<${RunList} conversation=${conversation} />`
+      : html`<${Chat} conversation=${conversation} target=${message} />`}
+  </div>`;
+}
+
+function Header({ conversation, tab }) {
+  const session = conversation.session.value;
+  const run = conversation.run.value;
+  const [renaming, setRenaming] = useState(false);
+  const [deleting, setDeleting] = useState(false);
+  const change = (body, done) => attempt(() => api.sessionPatch(session.sessionId, body), done);
+  const write = mayWrite.value;
+  const cwd = run?.options?.cwd || session.cwd;
+  const model = session.model || session.modelProfile || run?.options?.model;
+  return html`<header class="session-head">
+    <div class="session-title">
+      <a class="back" href="#/" aria-label="Back to the board"><${Icon} name="chevron" /></a>
+      ${renaming ? html`<${Rename} session=${session} onDone=${() => setRenaming(false)} />` : html`<h1 title=${titleOf(session)}>${titleOf(session)}</h1>`}
+      ${session.pinned && html`<span class="pinned" title="Pinned"><${Icon} name="pin" /></span>`}
+      <${Menu} label="Actions of the session" items=${[
+        write && { label: 'Rename', run: () => setRenaming(true) },
+        write && { label: session.pinned ? 'Unpin' : 'Pin', run: () => change({ pinned: !session.pinned }) },
+        { label: 'Copy link', run: () => copy(`${location.origin}${location.pathname}#/s/${session.sessionId}`, 'Link') },
+        { label: 'Copy id', run: () => copy(session.sessionId, 'Id') },
+        { label: 'Export as a file', run: () => exportSession(session) },
+        write && { label: session.status === 'archived' ? 'Bring back from the archive' : 'Archive', run: () => change({ status: session.status === 'archived' ? 'open' : 'archived' }, session.status === 'archived' ? 'Brought back' : 'Archived') },
+        write && session.status !== 'closed' && { label: 'Close to new work', run: () => change({ status: 'closed' }, 'Closed') },
+        write && { label: 'Delete…', danger: true, run: () => setDeleting(true) },
+      ]} />
+    </div>
+    <p class="session-meta"><span>${session.adapter}</span>${model && html`<span>${model}</span>`}${cwd && html`<span title=${cwd}>${folder(cwd)}</span>`}
+      ${session.forkedFrom && html`<a href=${`#/s/${session.forkedFrom.sessionId}/m/${session.forkedFrom.messageId}`}>forked</a>`}
+      ${session.status !== 'open' && html`<span class="tag">${session.status}</span>`}</p>
+    <nav class="tabs" aria-label="Session">${TABS.map(([name, label]) => html`<a href=${`#/s/${session.sessionId}${name === 'chat' ? '' : `/${name}`}`} aria-current=${tab === name ? 'page' : undefined}>${label}</a>`)}</nav>
+    ${deleting && html`<${Dialog} label="Delete the session" onClose=${() => setDeleting(false)}><h2>Delete “${titleOf(session)}”?</h2>
+      <p>Its messages, runs and artifacts are deleted. This cannot be undone.</p>
+      <div class="actions"><button class="danger solid" onClick=${async () => { if (await attempt(() => api.sessionDelete(session.sessionId), 'Deleted')) go('#/'); setDeleting(false); }}>Delete</button><button onClick=${() => setDeleting(false)}>Keep</button></div></${Dialog}>`}
+  </header>`;
+}
+
+function Rename({ session, onDone }) {
+  const save = async event => {
+    event.preventDefault();
+    const title = event.target.elements.title.value.trim();
+    await attempt(() => api.sessionPatch(session.sessionId, { title: title || null }));
+    onDone();
+  };
+  return html`<form class="rename" onSubmit=${save}><input name="title" aria-label="Title" value=${session.title || ''} ref=${e => e && !e.dataset.seen && (e.dataset.seen = 1, e.select())}
+    onKeyDown=${e => e.key === 'Escape' && (e.stopPropagation(), onDone())} /><button class="primary">Save</button></form>`;
+}
+
+async function exportSession(session) {
+  const response = await attempt(() => request('GET', `/v1/sessions/${session.sessionId}/export`, { raw: true }));
+  if (response) save(await response.blob(), `${(session.title || session.sessionId).replace(/[^\w -]+/g, '').trim() || 'session'}.jsonl`);
+}
+
+function Chat({ conversation, target }) {
+  const session = conversation.session.value;
+  const run = conversation.run.value;
+  const live = isLive(run?.status);
+  const handle = useRef();
+  const field = useRef();
+  const [atEnd, setAtEnd] = useState(true);
+  const items = useMemo(() => transcriptItems(conversation.messages.value, conversation.open.value), [conversation.messages.value, conversation.open.value]);
+  useEffect(() => { handle.current?.onState(setAtEnd); }, []);
+  useEffect(() => {
+    if (!target) return;
+    conversation.reach(target).then(found => {
+      if (!found) { toast('This message is not on the active path: look for it in the tree.'); return; }
+      requestAnimationFrame(() => {
+        handle.current?.toKey(target);
+        setTimeout(() => document.getElementById(target)?.classList.add('target'), 150);
+      });
+    });
+  }, [target, session.sessionId]);
+  const promptBefore = message => {
+    const list = conversation.messages.value;
+    const at = list.findIndex(m => m.messageId === message.messageId);
+    return list.slice(0, at).reverse().find(m => m.role === 'user' && m.content.some(b => b.type !== 'tool_result'));
+  };
+  const regenerate = message => {
+    const prompt = promptBefore(message);
+    if (prompt) attempt(() => api.prompt(session.sessionId, { place: { kind: 'regenerate', messageId: prompt.messageId } })).then(() => handle.current?.toEnd());
+  };
+  const edit = (message, text) => {
+    const list = conversation.messages.value;
+    const before = list[list.findIndex(m => m.messageId === message.messageId) - 1];
+    const place = before ? { kind: 'edit', messageId: before.messageId } : { kind: 'root' };
+    attempt(() => api.prompt(session.sessionId, { prompt: text, place })).then(() => handle.current?.toEnd());
+  };
+  const fork = async message => {
+    const made = await attempt(() => api.fork(session.sessionId, { messageId: message.messageId }), 'Forked');
+    if (made) go(`#/s/${made.sessionId}`);
+  };
+  useKeys('Session', [
+    { keys: 'c', label: 'Write a prompt', run: () => field.current?.focus() },
+    { keys: 'G | End', label: 'Go to the end', run: () => handle.current.toEnd() },
+    { keys: 'j', label: 'Scroll down', run: () => handle.current.element().scrollBy({ top: 160 }) },
+    { keys: 'k', label: 'Scroll up', run: () => handle.current.element().scrollBy({ top: -160 }) },
+    { keys: 's', label: 'Stop the run', run: () => live && mayWrite.value && stop(run) },
+    { keys: 'r', label: 'Retry the run', run: () => isBroken(run?.status) && mayWrite.value && attempt(() => api.retry(run.runId)) },
+    { keys: 't', label: 'Tree', run: () => go(`#/s/${session.sessionId}/tree`) },
+    { keys: 'x', label: 'Changes', run: () => go(`#/s/${session.sessionId}/changes`) },
+  ], [session.sessionId, run, live]);
+  return html`<div class="chat">
+    <${Windowed} items=${items} keyOf=${item => item.key} label="Transcript" handle=${handle} onTop=${() => conversation.older()}
+      render=${item => html`<${Message} item=${item} conversation=${conversation} busy=${live} onEdit=${edit} onRegenerate=${regenerate} onFork=${fork} />`}
+      footer=${html`<${Now} conversation=${conversation} />`} />
+    ${!items.length && !live && html`<p class="nothing">Nothing has been said yet.</p>`}
+    ${!atEnd && html`<button class="to-end" aria-label="Go to the end" onClick=${() => handle.current.toEnd()}><${Icon} name="down" /></button>`}
+    <div class="below"><${RunStrip} conversation=${conversation} />
+      ${mayWrite.value && html`<${Composer} session=${session} busy=${live} field=${field} onSent=${() => handle.current.toEnd()} />`}</div>
+  </div>`;
+}
+
+const stop = run => attempt(() => api.cancel(run.runId));
+
+/** What happens now, below the last message: thoughts, progress, the open wait. */
+function Now({ conversation }) {
+  const run = conversation.run.value;
+  const thought = conversation.thought.value;
+  const progress = conversation.progress.value;
+  const queued = conversation.queued.value;
+  return html`<div class="now" aria-live="polite">
+    ${thought && html`<p class="thought">${thought}</p>`}
+    ${progress && isLive(run?.status) && html`<p class="note">${progress}</p>`}
+    ${isWaiting(run?.status) && run.wait && html`<${Wait} run=${run} />`}
+    ${queued.map(item => html`<${Queued} key=${item.runId} run=${item} />`)}
+  </div>`;
+}
+
+function Queued({ run }) {
+  return html`<div class="queued"><${Status} status="queued" /><span class="grow">${sentTexts.get(run.runId) || 'A prompt'}</span>
+    ${mayWrite.value && html`<button class="ghost" onClick=${() => stop(run)}>Remove</button>`}</div>`;
+}
+
+/** The state of the run, above the composer: since when, stop and its stages, why it broke. */
+function RunStrip({ conversation }) {
+  const run = conversation.run.value;
+  const live = isLive(run?.status);
+  const [, tick] = useState(0);
+  useEffect(() => {
+    if (!live) return undefined;
+    const timer = setInterval(() => tick(n => n + 1), 1000);
+    return () => clearInterval(timer);
+  }, [live]);
+  if (!run) return null;
+  const stages = conversation.stop.value;
+  const since = run.startedAtMs || run.createdAtMs;
+  const write = mayWrite.value;
+  const spent = run.usage && (run.usage.costUsd == null || run.usage.costUsd > 0 || run.usage.inputTokens > 0);
+  return html`<div class=${`strip ${isBroken(run.status) ? 'bad' : ''}`}>
+    <${Status} status=${run.status} />
+    ${live ? html`<span class="muted">${duration(Math.max(0, Date.now() - since))}</span>` : run.completedAtMs && html`<span class="muted">${timeOfDay(run.completedAtMs)} · ${duration(run.completedAtMs - since)}</span>`}
+    ${spent && html`<span class="muted">${cost(usageOf(run))}</span>`}
+    ${run.attempts > 1 && html`<span class="muted">attempt ${run.attempts}</span>`}
+    ${stages && html`<ol class="stages" aria-label="Stopping">
+      ${stages.requestedAtMs && html`<li>requested ${timeOfDay(stages.requestedAtMs)}</li>`}
+      ${stages.toldAtMs && html`<li>told${stages.acknowledged ? ', acknowledged' : ''}</li>`}
+      ${stages.stoppedAtMs && html`<li>stopped${stages.proof ? ` (${PROOF[stages.proof] || stages.proof})` : ''}</li>`}</ol>`}
+    ${isBroken(run.status) && run.error && html`<span class="why">${run.error.message} <code>${run.error.code}</code></span>`}
+    <span class="grow"></span>
+    <a href=${`#/r/${run.runId}`}>Run</a>
+    ${write && live && run.status !== 'cancelling' && html`<button class="ghost" onClick=${() => stop(run)}><${Icon} name="stop" />Stop</button>`}
+    ${write && isBroken(run.status) && html`<button onClick=${() => attempt(() => api.retry(run.runId), 'Retrying')}><${Icon} name="redo" />Retry</button>`}
+  </div>`;
+}
+
+const PROOF = { ended: 'the agent ended', killed: 'killed', group: 'its process group was ended', idle: 'it had not begun' };

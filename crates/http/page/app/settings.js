@@ -1,0 +1,86 @@
+// Settings of this browser, and of the server what the reader may see and change.
+import { html, useState } from './h.js';
+import { api, pages, setCredentials, signInKind } from './api.js';
+import { age, decider, shortId, timeExact, titleOf } from './format.js';
+import { Age, Dialog, Icon, Loading, Problem, copy, useLoad } from './ui.js';
+import { attempt, isAdmin, mayWrite, notifications, reader, sessions, theme } from './store.js';
+import { askPermission } from './notify.js';
+
+export function Settings() {
+  return html`<div class="view settings"><header class="view-head"><h1>Settings</h1></header>
+    <section><h2>This browser</h2>
+      <div class="setting"><div><b>Appearance</b><p class="note">Dark and light follow the system unless you choose.</p></div>
+        <span class="segments" role="group" aria-label="Appearance">${[['system', 'System'], ['light', 'Light'], ['dark', 'Dark']].map(([name, label]) => html`<button aria-pressed=${theme.value === name} onClick=${() => { theme.value = name; }}>${label}</button>`)}</span></div>
+      <div class="setting"><div><b>Notifications</b><p class="note">Shown when a session waits for you and this page is not in front. They are withdrawn when the wait has ended.</p></div>
+        <button aria-pressed=${notifications.value} onClick=${async () => { notifications.value = notifications.value ? false : await askPermission(); }}>${notifications.value ? 'On' : 'Off'}</button></div>
+      <div class="setting"><div><b>Signed in</b><p class="note">As ${reader.value.ownerId} (${reader.value.role}), ${signInKind() === 'key' ? 'with a key that this browser keeps' : 'by a ticket'}.</p></div>
+        <button onClick=${signOut}>Sign out</button></div></section>
+    <${Health} />
+    ${isAdmin.value && html`<${KeyList} />`}
+    <${Grants} />
+    <${Approvals} />
+    <${Metrics} /></div>`;
+}
+
+async function signOut() {
+  // The key of a ticket serves this browser alone: without it the cookie is worth nothing.
+  if (signInKind() === 'page') await api.keyRevoke(reader.value.keyId).catch(() => {});
+  setCredentials(null);
+  location.hash = '';
+  location.reload();
+}
+
+function Health() {
+  const { value, error } = useLoad(async () => ({ health: await api.health(), ready: await api.ready().then(() => null, e => e) }), []);
+  return html`<section><h2>Server</h2>${error && html`<${Problem} error=${error} />`}${value && html`<dl class="facts"><div><dt>Version</dt><dd>${value.health.version}</dd></div>
+    <div><dt>Store</dt><dd><span class=${`status ${value.ready ? 'bad' : 'good'}`}><i class="dot" aria-hidden="true"></i>${value.ready ? value.ready.message : 'ready'}</span></dd></div>
+    <div><dt>API</dt><dd><a href="/openapi.json" target="_blank" rel="noopener">OpenAPI document</a></dd></div></dl>`}</section>`;
+}
+
+function KeyList() {
+  const { value, error, reload } = useLoad(() => api.keys({ limit: 100 }), []);
+  const [making, setMaking] = useState(false);
+  const [secret, setSecret] = useState(null);
+  const create = async event => {
+    event.preventDefault();
+    const { name, role, owner } = event.target.elements;
+    const made = await attempt(() => api.keyCreate({ name: name.value, role: role.value, ...(owner.value ? { ownerId: owner.value } : {}) }));
+    if (!made) return;
+    setMaking(false);
+    setSecret(made);
+    reload();
+  };
+  const state = k => (k.revokedAtMs ? 'revoked' : k.expiresAtMs && k.expiresAtMs < Date.now() ? 'expired' : 'in force');
+  return html`<section><h2>Keys <button onClick=${() => setMaking(true)}><${Icon} name="plus" />New key</button></h2>${error && html`<${Problem} error=${error} />`}
+    ${value && (value.items.length ? html`<div class="table-frame" tabindex="0" role="region" aria-label="Keys"><table><thead><tr><th>Name</th><th>Owner</th><th>Role</th><th>State</th><th>Made</th><th><span class="hidden-text">Actions</span></th></tr></thead><tbody>${value.items.map(k => html`<tr class=${state(k) === 'in force' ? '' : 'dim'}><td>${k.name}</td><td>${k.ownerId}${k.orgId ? ` (${k.orgId})` : ''}</td><td>${k.role}</td><td>${state(k)}</td><td><${Age} ms=${k.createdAtMs} /></td>
+      <td class="num">${state(k) === 'in force' && html`<button class="ghost danger" onClick=${() => attempt(() => api.keyRevoke(k.keyId), 'Revoked').then(reload)}>Revoke</button>`}</td></tr>`)}</tbody></table></div>` : html`<p class="note">No keys. The token of the state directory does everything.</p>`)}
+    ${making && html`<${Dialog} label="New key" onClose=${() => setMaking(false)}><h2>New key</h2><form class="form" onSubmit=${create}>
+      <label>Name<input name="name" required autofocus /></label><label>Role<select name="role"><option value="member">member: reads and changes</option><option value="viewer">viewer: reads</option><option value="admin">admin: manages keys too</option></select></label>
+      <label>Owner<input name="owner" placeholder="you" /></label><div class="actions"><button class="primary">Create</button><button type="button" onClick=${() => setMaking(false)}>Cancel</button></div></form></${Dialog}>`}
+    ${secret && html`<${Dialog} label="The key" onClose=${() => setSecret(null)}><h2>Copy it now</h2><p>The secret of “${secret.name}” is shown once and stored nowhere.</p><pre class="command" tabindex="0"><code>${secret.secret}</code></pre>
+      <div class="actions"><button class="primary" onClick=${() => copy(secret.secret, 'Key')}>Copy</button><button onClick=${() => setSecret(null)}>Done</button></div></${Dialog}>`}</section>`;
+}
+
+function Grants() {
+  const { value, error, reload } = useLoad(() => api.grants({ limit: 100 }), []);
+  return html`<section><h2>Grants in force</h2>${error && html`<${Problem} error=${error} />`}
+    ${value && (value.items.length ? html`<ul class="list">${value.items.map(g => html`<li><span class=${`status ${g.effect === 'allow' ? 'good' : 'bad'}`}><i class="dot" aria-hidden="true"></i>${g.effect}</span><code class="grow">${g.capability} ${g.operation} ${g.resourcePattern}</code><span class="muted">${g.source.replace('_', ' ')}</span>
+      <a href=${`#/s/${g.sessionId}`}>${titleOf(sessions.value.get(g.sessionId)?.session || { sessionId: g.sessionId })}</a><span class="muted">${g.expiresAtMs ? `until ${timeExact(g.expiresAtMs)}` : ''}</span>
+      ${mayWrite.value && html`<button class="ghost danger" onClick=${() => attempt(() => api.grantRevoke(g.grantId), 'Revoked').then(reload)}>Revoke</button>`}</li>`)}</ul>` : html`<p class="note">Nothing is allowed in advance.</p>`)}</section>`;
+}
+
+function Approvals() {
+  const [open, setOpen] = useState(false);
+  const { value, error } = useLoad(() => (open ? pages('/v1/events', { types: 'approval', after: '0.0' }, 3000, 'after') : Promise.resolve(null)), [open]);
+  const asked = new Map((value?.items || []).filter(e => e.type === 'approval.requested').map(e => [e.payload.waitId, e]));
+  const decided = (value?.items || []).filter(e => e.type === 'approval.resolved').reverse().slice(0, 100);
+  return html`<section><details onToggle=${e => setOpen(e.target.open)}><summary><h2>Approvals of the past</h2></summary>${error && html`<${Problem} error=${error} />`}${open && !value && !error && html`<${Loading} />`}
+    ${value && !decided.length && html`<p class="note">No approval has been decided yet.</p>`}
+    <ul class="list">${decided.map(e => html`<li key=${e.eventId}><span class=${`status ${e.payload.decision === 'allowed' ? 'good' : e.payload.decision === 'denied' ? 'bad' : 'still'}`}><i class="dot" aria-hidden="true"></i>${e.payload.decision}</span><span class="grow">${asked.get(e.payload.waitId)?.payload.question || shortId(e.payload.waitId)}</span><span class="muted">by ${decider(e.payload.decidedBy)}</span><a href=${`#/r/${e.runId}`}>Run</a><${Age} ms=${e.timestampMs} /></li>`)}</ul></details></section>`;
+}
+
+function Metrics() {
+  const [open, setOpen] = useState(false);
+  const { value, error } = useLoad(() => (open ? api.metrics() : Promise.resolve(null)), [open]);
+  return html`<section><details onToggle=${e => setOpen(e.target.open)}><summary><h2>Metrics</h2></summary>${error && html`<${Problem} error=${error} />`}${value && html`<pre tabindex="0"><code>${value.split('\n').filter(l => !l.startsWith('#')).join('\n')}</code></pre>`}</details></section>`;
+}

@@ -1,0 +1,48 @@
+// Signing in: with a one-time ticket in the address, or with an API key.
+import { html, useState } from './h.js';
+import { api, setCredentials } from './api.js';
+import { Problem, Icon } from './ui.js';
+
+/** Exchanges the ticket in the address, if there is one. The address loses it first. */
+export async function redeemTicket() {
+  const ticket = /^#ticket=(.+)$/.exec(location.hash)?.[1];
+  if (!ticket) return null;
+  history.replaceState(null, '', `${location.pathname}#/`);
+  try {
+    const { secret } = await api.redeem(decodeURIComponent(ticket));
+    setCredentials({ kind: 'page', secret });
+    return null;
+  } catch (error) {
+    if (error.code === undefined) throw error;
+    return error;
+  }
+}
+
+export function SignIn({ onDone, problem }) {
+  const [error, setError] = useState(problem);
+  const [busy, setBusy] = useState(false);
+  const submit = async event => {
+    event.preventDefault();
+    const { key, keep } = event.target.elements;
+    setBusy(true);
+    setCredentials({ kind: 'key', key: key.value.trim() }, keep.checked);
+    try {
+      await api.adapters();
+      onDone();
+    } catch (failure) {
+      if (failure.code === undefined) throw failure;
+      setCredentials(null);
+      setError(failure.status === 401 ? { ...failure, code: failure.code, message: 'This key is not valid: it is wrong, has expired or was revoked.', remedy: '' } : failure);
+    }
+    setBusy(false);
+  };
+  return html`<main class="sign-in"><form onSubmit=${submit}>
+    <img src="icon.svg" alt="" width="44" height="44" /><h1>mainspring</h1>
+    <p>On the machine that runs it, this prints the token of its owner:</p><pre class="command" tabindex="0"><code>mainspring serve --print-token</code></pre>
+    <label>Token or API key<input name="key" type="password" autocomplete="current-password" required spellcheck="false" placeholder="Token, or msk_…" /></label>
+    <label class="check"><input name="keep" type="checkbox" checked /> Keep me signed in on this browser</label>
+    ${error && html`<${Problem} error=${error} />`}
+    <button class="primary" disabled=${busy}>${busy ? 'Signing in…' : 'Sign in'}</button>
+    <p class="note">Keys for other people are made with <code>mainspring key create NAME</code>.</p>
+  </form></main>`;
+}

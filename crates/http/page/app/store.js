@@ -1,0 +1,228 @@
+// State that all views share: the reader, the route, the sessions, the connection.
+import { signal, computed, batch } from './h.js';
+import { api, pages, paths, reportSignedOut } from './api.js';
+import { isLive, isWaiting, textOf, lastLine } from './format.js';
+import { activeOf, activeRuns } from './derived.js';
+import { subscribe } from './streams.js';
+
+export const route = signal(parseRoute());
+export const reader = signal(null); // { ownerId, role, keyId? }
+export const sessions = signal(new Map()); // id -> { session, run, line, unread }
+export const resolved = signal(new Map()); // waitId -> { by, atMs, decision, card } of waits that ended here or elsewhere
+export const connection = signal({ state: 'connecting', sinceMs: Date.now() });
+export const storeFailure = signal(null);
+export const toasts = signal([]);
+export const loading = signal(true);
+export const adapters = signal([]);
+export const overlay = signal(null); // 'palette', 'keys', 'new'
+export const now = signal(Date.now());
+setInterval(() => { now.value = Date.now(); }, 15000);
+
+/** A run's usage. While an agent that reports at its end works, its cost is not known yet. */
+export function usageOf(run) {
+  const live = isLive(run.status) && adapters.value.find(a => a.adapter === run.adapter)?.usageReports !== 'live';
+  return live ? { ...run.usage, costUsd: null } : run.usage;
+}
+
+export const mayWrite = computed(() => reader.value !== null && reader.value.role !== 'viewer');
+export const isAdmin = computed(() => reader.value?.role === 'admin');
+
+// ---- routes -------------------------------------------------------------
+
+function parseRoute() {
+  const parts = location.hash.replace(/^#\/?/, '').split('/').map(part => {
+    try { return decodeURIComponent(part); } catch { return part; }
+  });
+  const [view, id, ...rest] = parts;
+  if (view === 's' && id) return { view: 'session', id, tab: rest[0] === 'm' ? 'chat' : rest[0] || 'chat', message: rest[0] === 'm' ? rest[1] : null };
+  if (view === 'r' && id) return { view: 'run', id };
+  const plain = ['inbox', 'agents', 'usage', 'settings'];
+  return { view: plain.includes(view) ? view : 'board' };
+}
+addEventListener('hashchange', () => { route.value = parseRoute(); });
+export const go = hash => { location.hash = hash; };
+
+// ---- toasts -------------------------------------------------------------
+
+let toastNo = 0;
+/** Shows a text for some seconds. A problem is shown with its code and its remedy. */
+export function toast(what, kind = 'info') {
+  const isProblem = what instanceof Error;
+  const item = isProblem
+    ? { no: ++toastNo, kind: 'problem', text: what.message, code: what.code, remedy: what.remedy }
+    : { no: ++toastNo, kind, text: what };
+  toasts.value = [...toasts.value.slice(-3), item];
+  setTimeout(() => dismiss(item.no), isProblem ? 9000 : 4000);
+}
+export const dismiss = no => { toasts.value = toasts.value.filter(t => t.no !== no); };
+
+/** Runs an action of the reader; its problem is shown, and the answer is undefined then. */
+export async function attempt(action, done) {
+  try {
+    const answer = await action();
+    if (done) toast(done);
+    return answer === null ? true : answer;
+  } catch (error) {
+    if (error.code === undefined) throw error;
+    toast(error);
+    return undefined;
+  }
+}
+
+// ---- preferences --------------------------------------------------------
+
+const stored = (name, fallback) => {
+  try { return JSON.parse(localStorage.getItem(`mainspring.${name}`)) ?? fallback; } catch { return fallback; }
+};
+export function preference(name, fallback) {
+  const value = signal(stored(name, fallback));
+  value.subscribe(v => localStorage.setItem(`mainspring.${name}`, JSON.stringify(v)));
+  return value;
+}
+export const theme = preference('theme', 'system');
+export const sideBySide = preference('sideBySide', false);
+export const notifications = preference('notifications', false);
+theme.subscribe(value => { document.documentElement.dataset.theme = value; });
+
+// ---- sessions -----------------------------------------------------------
+
+function put(id, change) {
+  const all = new Map(sessions.value);
+  const card = all.get(id);
+  if (change === null) all.delete(id);
+  else all.set(id, { ...card, ...(typeof change === 'function' ? change(card) : change) });
+  sessions.value = all;
+}
+
+/** Reads what the board shows. Called after the stream is open, so nothing falls in between. */
+async function load() {
+  const [list, active] = await Promise.all([pages('/v1/sessions', {}, 300), activeRuns()]);
+  const all = new Map();
+  for (const { latestRun, ...session } of list.items) {
+    const line = sessions.value.get(session.sessionId)?.line;
+    all.set(session.sessionId, { session, run: latestRun, line });
+  }
+  const missing = active.filter(run => !all.has(run.sessionId));
+  await Promise.all(missing.map(async run => {
+    const session = await api.sessionGet(run.sessionId);
+    all.set(run.sessionId, { session, run });
+  }));
+  for (const run of active) all.set(run.sessionId, { ...all.get(run.sessionId), run });
+  batch(() => {
+    sessions.value = all;
+    loading.value = false;
+  });
+}
+
+async function fetchCard(id) {
+  try {
+    const [session, runs] = await Promise.all([api.sessionGet(id), api.runs({ session: id, limit: 10 })]);
+    put(id, { session, run: activeOf(runs.items) });
+  } catch (error) {
+    if (error.code === 'not_found') put(id, null);
+  }
+}
+
+const pending = new Map();
+/** Reads a card again, once for a burst of events. */
+function refresh(id) {
+  if (pending.has(id)) return;
+  pending.set(id, setTimeout(() => {
+    pending.delete(id);
+    fetchCard(id);
+  }, 120));
+}
+
+const RUN_STATUS = /^run\.(queued|starting|running|waiting_input|waiting_approval|cancelling|succeeded|failed|cancelled|timed_out|orphaned)$/;
+
+function apply(event) {
+  const { type, payload, sessionId, runId } = event;
+  if (type === 'session.deleted') return put(sessionId, null);
+  const card = sessions.value.get(sessionId);
+  if (!card) return refresh(sessionId);
+  if (type === 'approval.resolved' || type === 'input.provided' || type === 'tools.provided') noteResolved(event, card);
+  const status = RUN_STATUS.exec(type)?.[1];
+  if (status && card.run?.runId === runId && !isWaiting(status)) {
+    put(sessionId, { run: { ...card.run, status, wait: undefined, error: payload.error, updatedAtMs: event.timestampMs } });
+  }
+  // Waits, ends and new runs carry more than their event: read them whole.
+  if (status || type === 'session.updated' || type === 'session.created' || type === 'approval.requested' || type === 'input.requested') refresh(sessionId);
+  const line = lineOf(event);
+  if (line) put(sessionId, c => ({ line, session: { ...c.session, lastActivityAtMs: event.timestampMs } }));
+}
+
+/** The last thing a session did, as a line of its card. */
+export function lineOf({ type, payload }) {
+  if (type === 'tool.started') return { tool: payload.name };
+  if (type === 'progress.updated') return { text: payload.text };
+  if (type !== 'message.completed') return null;
+  const { message } = payload;
+  const call = message.content.find(b => b.type === 'tool_use');
+  if (call) return { tool: call.title || call.name };
+  const text = lastLine(textOf(message));
+  return text ? { text, user: message.role === 'user' } : null;
+}
+
+/** Remembers how a wait ended, so that its entry in the inbox can say so. */
+function noteResolved(event, card) {
+  const wait = card.run?.wait;
+  const { waitId } = event.payload;
+  if (!wait || wait.waitId !== waitId) return;
+  const all = new Map(resolved.value);
+  all.set(waitId, {
+    waitId, atMs: event.timestampMs, card,
+    by: event.payload.decidedBy || event.payload.answeredBy || null,
+    decision: event.payload.decision || (event.payload.input !== undefined || event.payload.results ? 'answered' : 'closed'),
+  });
+  resolved.value = all;
+}
+
+export const forget = waitId => {
+  const all = new Map(resolved.value);
+  all.delete(waitId);
+  resolved.value = all;
+};
+
+/** Starts following all sessions. Signed in, once per page. */
+export function follow() {
+  let refused = false;
+  return subscribe(paths.ownerEvents, message => {
+    if (message.kind === 'state') {
+      connection.value = message;
+      refused = message.state === 'refused';
+      if (refused && message.status === 401) reportSignedOut();
+      if (message.state === 'open' && !message.resumed) load().catch(error => error.status !== 401 && toast(error));
+      return;
+    }
+    if (refused) return;
+    batch(() => {
+      for (const frame of message.frames) receive(frame);
+    });
+  });
+}
+
+function receive(frame) {
+  if (frame.event === 'caught_up') return;
+  const data = JSON.parse(frame.data);
+  if (data.type === 'store.failed') storeFailure.value = data.payload;
+  else if (data.type === 'store.recovered') storeFailure.value = null;
+  else if (data.sessionId) apply(data);
+}
+
+/** Learns who the reader is and which agents there are. */
+export async function identify() {
+  const [me, list] = await Promise.all([api.me(), api.adapters()]);
+  batch(() => {
+    reader.value = me;
+    adapters.value = list;
+  });
+}
+
+// ---- the columns of the board and the inbox -------------------------------
+
+export const waiting = computed(() => [...sessions.value.values()]
+  .filter(card => isWaiting(card.run?.status) && card.run.wait)
+  .sort((a, b) => a.run.updatedAtMs - b.run.updatedAtMs));
+
+export const needsYou = computed(() => waiting.value.length);
+export { put as putCard, fetchCard };

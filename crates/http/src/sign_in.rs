@@ -1,0 +1,202 @@
+//! Sign-in of browsers: a one-time ticket becomes an API key that is split into two halves.
+//!
+//! ```text
+//! POST /v1/tickets ──▶ ticket (60 s, once) ──▶ POST /v1/tickets/redeem ──▶ new key K = cookie XOR secret
+//! ```
+//!
+//! Cookies ignore ports: every server on 127.0.0.1 receives them. So the cookie is only one half of the key, HttpOnly
+//! and SameSite=Strict, and the page keeps the other half in its own storage and sends it as a header. Neither half
+//! says anything about the key. The server stores nothing but the key's hash: the sign-in survives a restart, and it
+//! ends, with its open streams, when the key expires or is revoked.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use mainspring_api::{Me, PageSecret, Ticket, TicketRedemption};
+use mainspring_core::{AccessRole, Time};
+use mainspring_kernel::Error;
+use mainspring_kernel::kernel::{Caller, NewKey, Secret};
+use parking_lot::Mutex;
+
+use crate::access::Authenticated;
+use crate::body::{Json, JsonObject};
+use crate::{Http, Problem};
+
+/// The header with the page's half of the key.
+const PAGE_HEADER: &str = "mainspring-page";
+const TICKET_LIFETIME: Duration = Duration::from_secs(60);
+/// Tickets that may be open at once; further ones replace the oldest.
+const MAX_TICKETS: usize = 64;
+/// Seconds that a browser stays signed in.
+const SIGN_IN_SECONDS: i64 = 30 * 24 * 3600;
+
+/// Tickets that were not redeemed yet, by their hash. A restart forgets them.
+#[derive(Default)]
+pub(super) struct Tickets(Mutex<HashMap<[u8; 32], Pending>>);
+
+struct Pending {
+    caller: Caller,
+    /// The kernel's monotonic time at which the ticket expires.
+    expires: Duration,
+}
+
+impl Tickets {
+    fn add(&self, ticket: &str, caller: Caller, now: Duration) {
+        let mut tickets = self.0.lock();
+        tickets.retain(|_, pending| pending.expires > now);
+        if tickets.len() >= MAX_TICKETS {
+            let oldest = tickets.iter().min_by_key(|(_, pending)| pending.expires).map(|(hash, _)| *hash);
+            if let Some(hash) = oldest {
+                tickets.remove(&hash);
+            }
+        }
+        tickets.insert(hash(ticket), Pending { caller, expires: now.saturating_add(TICKET_LIFETIME) });
+    }
+
+    /// Takes a ticket, so that it works only once.
+    fn take(&self, ticket: &str, now: Duration) -> Option<Caller> {
+        let pending = self.0.lock().remove(&hash(ticket))?;
+        (pending.expires > now).then_some(pending.caller)
+    }
+}
+
+/// Looking up a hash reveals nothing about tickets by its timing.
+fn hash(ticket: &str) -> [u8; 32] {
+    *blake3::hash(ticket.as_bytes()).as_bytes()
+}
+
+/// Returns the caller of this request: its owner, org, role and key
+#[utoipa::path(get, path = "/v1/me", responses((status = 200, description = "The caller", body = Me)))]
+pub(super) async fn me(Authenticated(caller): Authenticated) -> Json<Me> {
+    Json(Me { owner_id: caller.owner, org_id: caller.org, role: caller.role, key_id: caller.key })
+}
+
+/// Creates a one-time ticket with which a browser signs in as the caller; for admins
+#[utoipa::path(
+    post, path = "/v1/tickets",
+    responses((status = 201, description = "The ticket", body = Ticket)),
+    extensions(("x-problems" = json!(["forbidden"]))),
+)]
+pub(super) async fn ticket_create(
+    State(http): State<Http>,
+    Authenticated(caller): Authenticated,
+) -> Result<(StatusCode, Json<Ticket>), Problem> {
+    // A ticket becomes a key, and only admins make keys.
+    if caller.role != AccessRole::Admin || caller.agent.is_some() {
+        let detail = "only an admin makes tickets: sign in with the key itself";
+        return Err(Error::Forbidden(detail.into()).into());
+    }
+    let ticket = http.kernel.secret();
+    http.tickets.add(&ticket, caller, http.kernel.elapsed());
+    let expires_in_ms = u64::try_from(TICKET_LIFETIME.as_millis()).unwrap_or(u64::MAX);
+    Ok((StatusCode::CREATED, Json(Ticket { ticket, expires_in_ms })))
+}
+
+/// Signs a browser in: one half of a new key is the cookie, the other half the answer
+#[utoipa::path(
+    post, path = "/v1/tickets/redeem", request_body = TicketRedemption,
+    responses((status = 200, description = "The page's half of the key", body = PageSecret, headers(("Set-Cookie" = String)))),
+    extensions(("x-problems" = json!(["forbidden"]))),
+)]
+pub(super) async fn ticket_redeem(
+    State(http): State<Http>,
+    headers: HeaderMap,
+    JsonObject(body): JsonObject<TicketRedemption>,
+) -> Result<Response, Problem> {
+    let refused = |detail: &str| Problem::new(StatusCode::UNAUTHORIZED, "authentication", detail);
+    if !is_same_origin(&headers) {
+        return Err(refused("a ticket is redeemed by the page of this server, with its Origin"));
+    }
+    let caller = http.tickets.take(&body.ticket, http.kernel.elapsed());
+    let caller = caller.ok_or_else(|| {
+        refused("this ticket was used, has expired or never existed: make another one, or sign in with a key")
+    })?;
+    let expires_at = Some(Time(http.kernel.now().0.saturating_add(SIGN_IN_SECONDS * 1000)));
+    let new = NewKey {
+        name: "page".into(),
+        owner: Some(caller.owner.clone()),
+        org: caller.org.clone(),
+        role: caller.role,
+        expires_at,
+        folders: caller.folders.clone(),
+    };
+    let (_, key) = http.kernel.key_create(&caller, new, None).await?;
+    let key = key.ok_or_else(|| Problem::invalid("the key was created before"))?;
+    let secret = http.kernel.secret();
+    let digits = key.reveal().trim_start_matches(Secret::PREFIX);
+    let cookie = combine(digits, &secret).ok_or_else(|| Problem::invalid("the key cannot be split"))?;
+    let secure = if origin(&headers).starts_with("https://") { "; Secure" } else { "" };
+    let cookie = format!(
+        "{}={cookie}; Path=/v1; HttpOnly; SameSite=Strict; Max-Age={SIGN_IN_SECONDS}{secure}",
+        cookie_name(&headers)
+    );
+    let cookie = HeaderValue::try_from(cookie).map_err(|_| Problem::invalid("the Host is not a host"))?;
+    Ok(([(header::SET_COOKIE, cookie)], Json(PageSecret { secret })).into_response())
+}
+
+/// Returns the key of a request that the page sent: its cookie and its header combined. A request that may change
+/// something must carry the Origin of this server.
+pub(super) fn page_key(method: &Method, headers: &HeaderMap) -> Option<String> {
+    let secret = text(headers, HeaderName::from_static(PAGE_HEADER))?;
+    let is_read = method == Method::GET || method == Method::HEAD;
+    let has_origin = headers.contains_key(header::ORIGIN);
+    if !is_same_origin(headers) && (has_origin || !is_read) {
+        return None;
+    }
+    let name = cookie_name(headers);
+    let cookies = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
+    let mut pairs = cookies.flat_map(|value| value.split(';')).filter_map(|pair| pair.trim().split_once('='));
+    let (_, cookie) = pairs.find(|(known, _)| *known == name)?;
+    Some(format!("{}{}", Secret::PREFIX, combine(cookie, secret)?))
+}
+
+fn text(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
+    headers.get(name).and_then(|value| value.to_str().ok())
+}
+
+fn origin(headers: &HeaderMap) -> &str {
+    text(headers, header::ORIGIN).unwrap_or_default()
+}
+
+/// True when the Origin is exactly the host that the request was sent to.
+fn is_same_origin(headers: &HeaderMap) -> bool {
+    let host = text(headers, header::HOST);
+    origin(headers).split_once("://").is_some_and(|(_, rest)| Some(rest) == host)
+}
+
+/// Names the cookie after the port: servers on other ports of the same host receive it too, and must not replace it.
+fn cookie_name(headers: &HeaderMap) -> String {
+    let host = text(headers, header::HOST).unwrap_or_default();
+    let port = host.rsplit_once(':').map(|(_, port)| port);
+    let port = port.filter(|port| !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit()));
+    format!("mainspring-page-{}", port.unwrap_or("default"))
+}
+
+/// Combines two texts of hexadecimal digits of the same length by exclusive or; `None` if they are not such texts.
+fn combine(left: &str, right: &str) -> Option<String> {
+    let digits = |text: &str| text.chars().map(|digit| digit.to_digit(16)).collect::<Option<Vec<_>>>();
+    let (left, right) = (digits(left)?, digits(right)?);
+    if left.len() != right.len() || left.is_empty() {
+        return None;
+    }
+    left.into_iter().zip(right).map(|(left, right)| char::from_digit(left ^ right, 16)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn combining_twice_gives_the_key_again() {
+        let (key, secret) = ("00ff1234", "a5a5ffff");
+        let cookie = combine(key, secret).unwrap();
+        assert_eq!(cookie, "a55aedcb");
+        assert_eq!(combine(&cookie, secret).as_deref(), Some(key));
+        for (left, right) in [("", ""), ("ab", "abc"), ("xy", "ab"), ("ab", "é")] {
+            assert_eq!(combine(left, right), None, "{left} {right}");
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Browsers sign in with a ticket: each half of the key is useless without the other.
+
+use axum::http::{Method, StatusCode};
+use serde_json::{Value, json};
+
+use crate::world::{RequestBuilder, Server, send_request};
+
+const HOST: &str = "localhost:7433";
+const ORIGIN: &str = "http://localhost:7433";
+
+async fn ticket(server: &Server) -> String {
+    let (status, made) = send_request(server.request(Method::POST, "/v1/tickets")).await;
+    assert_eq!(status, StatusCode::CREATED, "{made}");
+    made["ticket"].as_str().unwrap().to_owned()
+}
+
+fn redeem(server: &Server, ticket: &str, origin: &str) -> RequestBuilder {
+    let request = server.anonymous(Method::POST, "/v1/tickets/redeem").header("host", HOST);
+    request.header("origin", origin).json(&json!({"ticket": ticket}))
+}
+
+/// A browser that has signed in: its cookie and the page's half of the key.
+struct Browser {
+    cookie: String,
+    secret: String,
+}
+
+impl Browser {
+    async fn sign_in(server: &Server) -> Self {
+        let answer = redeem(server, &ticket(server).await, ORIGIN).send().await;
+        assert_eq!(answer.status(), StatusCode::OK);
+        let cookie = answer.headers()["set-cookie"].to_str().unwrap().to_owned();
+        let attributes = "; Path=/v1; HttpOnly; SameSite=Strict; Max-Age=2592000";
+        let cookie = cookie.strip_suffix(attributes).expect("the attributes").to_owned();
+        let body: Value = answer.json().await;
+        Self { cookie, secret: body["secret"].as_str().unwrap().to_owned() }
+    }
+
+    fn request(&self, server: &Server, method: Method, path: &str) -> RequestBuilder {
+        let request = server.anonymous(method, path).header("host", HOST);
+        request.header("cookie", &format!("other=1; {}", self.cookie)).header("mainspring-page", &self.secret)
+    }
+}
+
+#[tokio::test]
+async fn a_ticket_signs_a_browser_in_once() {
+    let server = Server::start().await;
+    let ticket = ticket(&server).await;
+    let foreign = send_request(redeem(&server, &ticket, "http://localhost:9999")).await;
+    assert_eq!((foreign.0, &foreign.1["code"]), (StatusCode::FORBIDDEN, &json!("forbidden_origin")));
+    assert_eq!(send_request(redeem(&server, &ticket, ORIGIN)).await.0, StatusCode::OK);
+    let (status, again) = send_request(redeem(&server, &ticket, ORIGIN)).await;
+    assert_eq!((status, &again["code"]), (StatusCode::UNAUTHORIZED, &json!("authentication")));
+}
+
+#[tokio::test]
+async fn a_ticket_expires() {
+    let server = Server::start().await;
+    let ticket = ticket(&server).await;
+    server.node.clock.advance(60_000);
+    assert_eq!(send_request(redeem(&server, &ticket, ORIGIN)).await.0, StatusCode::UNAUTHORIZED);
+}
+
+#[tokio::test]
+async fn both_halves_and_the_own_origin_are_needed() {
+    let server = Server::start().await;
+    let browser = Browser::sign_in(&server).await;
+    let (status, me) = send_request(browser.request(&server, Method::GET, "/v1/me")).await;
+    assert_eq!((status, &me["role"]), (StatusCode::OK, &json!("admin")));
+    let get = || server.anonymous(Method::GET, "/v1/me").header("host", HOST);
+    let alone = [
+        get().header("cookie", &browser.cookie),
+        get().header("mainspring-page", &browser.secret),
+        get().header("cookie", &browser.cookie).header("mainspring-page", &"0".repeat(64)),
+        get().header("cookie", &browser.cookie).header("mainspring-page", "xyz"),
+    ];
+    for request in alone {
+        assert_eq!(send_request(request).await.0, StatusCode::UNAUTHORIZED);
+    }
+    // A change needs the Origin that every browser sends with it.
+    let create = || browser.request(&server, Method::POST, "/v1/sessions").json(&json!({"key": "a"}));
+    assert_eq!(send_request(create()).await.0, StatusCode::UNAUTHORIZED);
+    assert_eq!(send_request(create().header("origin", "null")).await.0, StatusCode::FORBIDDEN);
+    assert_eq!(send_request(create().header("origin", ORIGIN)).await.0, StatusCode::CREATED);
+}
+
+#[tokio::test]
+async fn revoking_the_key_signs_the_browser_out_and_ends_its_streams() {
+    let server = Server::start().await;
+    let browser = Browser::sign_in(&server).await;
+    let (_, me) = send_request(browser.request(&server, Method::GET, "/v1/me")).await;
+    let stream = browser.request(&server, Method::GET, "/v1/events").header("accept", "text/event-stream");
+    let mut stream = stream.send().await.frames();
+    assert!(stream.next().await.is_some());
+    let key = me["keyId"].as_str().unwrap();
+    assert_eq!(server.delete(&format!("/v1/keys/{key}")).await.0, StatusCode::NO_CONTENT);
+    while stream.next().await.is_some() {}
+    let (status, _) = send_request(browser.request(&server, Method::GET, "/v1/me")).await;
+    assert_eq!(status, StatusCode::UNAUTHORIZED);
+}
+
+#[tokio::test]
+async fn only_admins_make_tickets() {
+    let server = Server::start().await;
+    for role in ["member", "viewer"] {
+        let (_, key) = server.post("/v1/keys", json!({"name": "k", "role": role})).await;
+        let request = server.anonymous(Method::POST, "/v1/tickets");
+        let (status, problem) = send_request(request.bearer_auth(key["secret"].as_str().unwrap())).await;
+        assert_eq!((status, &problem["code"]), (StatusCode::FORBIDDEN, &json!("forbidden")));
+    }
+}
