@@ -95,7 +95,6 @@ pub struct Http {
 }
 
 /// Returns all endpoints in two groups, each with the problems that its middleware can answer.
-#[expect(clippy::too_many_lines, reason = "a table")]
 fn endpoints() -> [(Vec<Endpoint>, &'static [document::ProblemRow]); 2] {
     // Status endpoints: not limited, so that they also answer while the server is overloaded.
     let open = endpoints![health::health, health::ready, document::openapi, metrics::metrics,];

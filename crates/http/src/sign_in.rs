@@ -25,6 +25,8 @@ use crate::access::Authenticated;
 use crate::body::{Json, JsonObject};
 use crate::{Http, Problem};
 
+/// The path at which a browser signs in, without any other credential.
+pub(super) const REDEEM_PATH: &str = "/v1/tickets/redeem";
 /// The header with the page's half of the key.
 const PAGE_HEADER: &str = "mainspring-page";
 const TICKET_LIFETIME: Duration = Duration::from_secs(60);
@@ -122,6 +124,8 @@ pub(super) async fn ticket_redeem(
         role: caller.role,
         expires_at,
         folders: caller.folders.clone(),
+        // The lists of the caller hold for the key, too.
+        ..NewKey::default()
     };
     let (_, key) = http.kernel.key_create(&caller, new, None).await?;
     let key = key.ok_or_else(|| Problem::invalid("the key was created before"))?;

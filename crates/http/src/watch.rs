@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use crate::access::Authenticated;
 use crate::problem::ProblemCode;
 use crate::slow_body::{SlowBody, TooSlow};
-use crate::{Http, Problem};
+use crate::{Http, Problem, sign_in};
 
 /// The header that names the history of the events.
 const HISTORY_HEADER: HeaderName = HeaderName::from_static("mainspring-history");
@@ -43,20 +43,19 @@ impl FromRequestParts<Http> for RequestSlot {
 /// without a valid credential takes none.
 pub(super) async fn admit(State(http): State<Http>, request: Request, next: Next) -> Response {
     let path = request.extensions().get::<MatchedPath>().cloned();
+    let is_sign_in = path.as_ref().is_some_and(|path| path.as_str() == sign_in::REDEEM_PATH);
     let inputs = path.and_then(|path| http.operations.inputs(request.method(), path.as_str()));
     // The router answers a method that the path does not have.
     let Some(inputs) = inputs else { return next.run(request).await };
     let (mut parts, body) = request.into_parts();
-    let caller = match Authenticated::from_request_parts(&mut parts, &http).await {
-        Ok(Authenticated(caller)) => caller,
-        Err(problem) => return problem.into_response(),
+    let slot = match is_sign_in {
+        // The ticket in the body is the credential. Like every request without another one, it takes no place.
+        true => RequestSlot::default(),
+        false => match take_slot(&http, &mut parts).await {
+            Ok(slot) => slot,
+            Err(problem) => return problem.into_response(),
+        },
     };
-    let slot = match http.requests.take(&http.kernel, &caller.owner) {
-        Ok(permit) => RequestSlot(Arc::new(Mutex::new(Some(permit)))),
-        Err(refused) => return not_admitted(&http, refused).into_response(),
-    };
-    parts.extensions.insert(caller);
-    parts.extensions.insert(slot.clone());
     let too_slow = TooSlow::default();
     let body = match body.is_end_stream() {
         true => body,
@@ -68,6 +67,17 @@ pub(super) async fn admit(State(http): State<Http>, request: Request, next: Next
         true => Problem::slow_body(&http.limits).into_response(),
         false => response,
     }
+}
+
+/// Authenticates a request and takes a place for it. The handler finds both in the request's extensions.
+async fn take_slot(http: &Http, parts: &mut Parts) -> Result<RequestSlot, Problem> {
+    let Authenticated(caller) = Authenticated::from_request_parts(parts, http).await?;
+    let permit =
+        http.requests.take(&http.kernel, &caller.owner).map_err(|refused| not_admitted(http, refused))?;
+    let slot = RequestSlot(Arc::new(Mutex::new(Some(permit))));
+    parts.extensions.insert(caller);
+    parts.extensions.insert(slot.clone());
+    Ok(slot)
 }
 
 fn not_admitted(http: &Http, refused: NotTaken) -> Problem {

@@ -290,11 +290,6 @@ impl Kernel {
         clock.sleep_for(millis).await;
     }
 
-    /// The time by the kernel's clock.
-    pub fn now(&self) -> Time {
-        self.shared.clock.now()
-    }
-
     /// Generates a secret of 256 bits, as 64 hexadecimal digits.
     pub fn secret(&self) -> String {
         self.shared.ids.secret()

@@ -1,6 +1,8 @@
 //! The server itself, and the events of all sessions.
 
-use mainspring_client::{FeedItem, LiveChange, OwnerEventsQuery, OwnerItem};
+use mainspring_client::{
+    AuditKind, AuditListQuery, FeedItem, LiveChange, NewKey, OwnerEventsQuery, OwnerItem,
+};
 use mainspring_core::{Body, Position};
 
 use crate::world::World;
@@ -58,4 +60,21 @@ async fn the_events_of_all_sessions_come_in_one_order_and_resume_at_a_position()
     assert_eq!(later.position().map(|position| position.cursor), Some(next.cursor));
     world.node.stop.cancel();
     while later.next().await.is_some() {}
+}
+
+#[tokio::test]
+async fn the_audit_log_is_read_by_page_and_by_operation() {
+    let world = World::start().await;
+    let client = &world.client;
+    let new = NewKey { name: "ci".into(), owner_id: Some("ada".into()), ..NewKey::default() };
+    let made = client.key_create(&new).await.unwrap();
+    client.key_revoke(made.key.id).await.unwrap();
+    let query = AuditListQuery { kind: Some(AuditKind::Change), limit: Some(1), ..AuditListQuery::default() };
+    let first = client.audit_list(&query).await.unwrap();
+    let after = first.next.unwrap().parse().unwrap();
+    let second = client.audit_list(&AuditListQuery { after: Some(after), ..query }).await.unwrap();
+    let operations = [&first.items, &second.items].map(|items| items[0].operation.as_str());
+    assert_eq!(operations, ["key_create", "key_revoke"]);
+    let query = AuditListQuery { about: Some(made.key.id.to_string()), ..AuditListQuery::default() };
+    assert_eq!(client.audit_list(&query).await.unwrap().items.len(), 2);
 }
