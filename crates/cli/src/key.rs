@@ -20,8 +20,9 @@ pub(super) enum Key {
         /// Name of the key
         name: String,
         /// Owner that the key acts for [default: you]
+        // Not `owner`: that is the global argument, and the command would act for this owner.
         #[arg(long = "for", value_name = "OWNER")]
-        owner: Option<String>,
+        holder: Option<String>,
         /// Organisation of the key
         #[arg(long, value_name = "NAME")]
         org: Option<String>,
@@ -100,7 +101,7 @@ impl Key {
         match self {
             Self::Create {
                 name,
-                owner,
+                holder,
                 org,
                 role,
                 days,
@@ -114,7 +115,7 @@ impl Key {
                 let listed = |list: Vec<String>| (!list.is_empty()).then_some(list);
                 let new = NewKey {
                     name,
-                    owner_id: owner,
+                    owner_id: holder,
                     org_id: org,
                     role,
                     expires_at_ms,

@@ -103,3 +103,14 @@ fn a_backup_holds_the_log_and_a_restored_one_goes_on() {
         fs::rename(home.join(format!("state-before-{backup}")), home.join("state")).unwrap();
     }
 }
+
+#[test]
+fn a_key_for_another_owner_is_made_by_the_caller() {
+    let dir = tempfile::tempdir().unwrap();
+    let home = dir.path();
+    assert_eq!(run(home, &["key", "create", "ci", "--for", "bob"]).code, 0);
+    let records = json_lines(&run(home, &["audit", "--operation", "key_create", "--json"]));
+    assert_eq!(records.len(), 1, "{records:?}");
+    assert_eq!(records[0]["by"], json!({"type": "person", "ownerId": "local"}));
+    assert_eq!(records[0]["ownerId"], "bob");
+}

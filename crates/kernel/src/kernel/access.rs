@@ -156,7 +156,7 @@ impl Caller {
         match self.role {
             AccessRole::Admin => Ok(()),
             AccessRole::Member | AccessRole::Viewer => Err(Error::Forbidden(
-                "only an admin manages keys and logins: use an admin's key, or the token of the state directory".into(),
+                "this is for admins: use the key of an admin, or the token of the state directory".into(),
             )),
         }
     }
