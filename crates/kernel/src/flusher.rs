@@ -22,6 +22,8 @@ pub(crate) async fn flush(
     tasks: Tasks,
 ) {
     let mut feeds = vec![];
+    // The error that was logged last: a store that is gone fails every batch in the same way.
+    let mut logged = None;
     loop {
         let received = tokio::select! {
             biased;
@@ -54,14 +56,17 @@ pub(crate) async fn flush(
         for (feed, range, actor_generation) in batches {
             feed.batch_ended(&range, actor_generation, written.is_ok());
         }
-        if let Err(error) = written {
-            health.report(&error);
-            if health.failure().is_none() {
-                tracing::warn!(%error, "cannot write streamed text; retrying");
-            }
-            if tasks.is_stopping() {
-                return;
-            }
+        let Err(error) = written else {
+            logged = None;
+            continue;
+        };
+        health.report(&error);
+        if health.failure().is_none() && logged.as_ref() != Some(&error) {
+            tracing::warn!(%error, "cannot write streamed text; retrying");
+            logged = Some(error);
+        }
+        if tasks.is_stopping() {
+            return;
         }
     }
 }
