@@ -12,9 +12,10 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use axum::Extension;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use mainspring_api::{Me, PageSecret, Ticket, TicketRedemption};
 use mainspring_core::{AccessRole, Time};
 use mainspring_kernel::Error;
@@ -22,6 +23,7 @@ use mainspring_kernel::kernel::{Caller, NewKey, Secret};
 use parking_lot::Mutex;
 
 use crate::access::Authenticated;
+use crate::audit::{About, RequestCaller};
 use crate::body::{Json, JsonObject};
 use crate::{Http, Problem};
 
@@ -105,6 +107,7 @@ pub(super) async fn ticket_create(
 )]
 pub(super) async fn ticket_redeem(
     State(http): State<Http>,
+    known: Option<Extension<RequestCaller>>,
     headers: HeaderMap,
     JsonObject(body): JsonObject<TicketRedemption>,
 ) -> Result<Response, Problem> {
@@ -116,7 +119,13 @@ pub(super) async fn ticket_redeem(
     let caller = caller.ok_or_else(|| {
         refused("this ticket was used, has expired or never existed: make another one, or sign in with a key")
     })?;
-    let expires_at = Some(Time(http.kernel.now().0.saturating_add(SIGN_IN_SECONDS * 1000)));
+    if let Some(Extension(known)) = known {
+        known.set(&caller);
+    }
+    // The key that made the ticket may have ended since. The page's key does not outlive it.
+    let end = http.kernel.key_end(&caller).await?;
+    let end = end.ok_or_else(|| refused("the key that made this ticket was revoked or has expired"))?;
+    let expires_at = Some(Time(http.kernel.now().0.saturating_add(SIGN_IN_SECONDS * 1000)).min(end));
     let new = NewKey {
         name: "page".into(),
         owner: Some(caller.owner.clone()),
@@ -127,7 +136,7 @@ pub(super) async fn ticket_redeem(
         // The lists of the caller hold for the key, too.
         ..NewKey::default()
     };
-    let (_, key) = http.kernel.key_create(&caller, new, None).await?;
+    let (made, key) = http.kernel.key_create(&caller, new, None).await?;
     let key = key.ok_or_else(|| Problem::invalid("the key was created before"))?;
     let secret = http.kernel.secret();
     let digits = key.reveal().trim_start_matches(Secret::PREFIX);
@@ -138,7 +147,7 @@ pub(super) async fn ticket_redeem(
         cookie_name(&headers)
     );
     let cookie = HeaderValue::try_from(cookie).map_err(|_| Problem::invalid("the Host is not a host"))?;
-    Ok(([(header::SET_COOKIE, cookie)], Json(PageSecret { secret })).into_response())
+    Ok(About::ids([&made.id]).with(([(header::SET_COOKIE, cookie)], Json(PageSecret { secret }))))
 }
 
 /// Returns the key of a request that the page sent: its cookie and its header combined. A request that may change

@@ -152,6 +152,7 @@ impl NodeBuilder {
         agents.wait_for_earlier_processes(&config, &clock).await;
         let kernel = Kernel::start(store, agents.adapters.clone(), options, clock, ids).await;
         let kernel = kernel.map_err(|source| NodeError::Kernel { path: config.database(), source })?;
+        tracing::debug!(state_dir = %config.state_dir.display(), "the state directory is open");
         Ok(Node { kernel, agents, sqlite, state_dir })
     }
 }

@@ -142,10 +142,7 @@ fn prompts_and_answers_are_not_in_the_log() {
         let output = command_output(command.output().unwrap());
         assert_eq!(output.code, 0, "{adapter}: {}", output.err);
         assert!(output.out.contains("the-private-word"), "{adapter}: {}", output.out);
-        assert!(
-            output.err.contains("TRACE") || output.err.contains("DEBUG"),
-            "{adapter}: nothing was logged"
-        );
+        assert!(output.err.contains("the state directory is open"), "{adapter}: nothing was logged");
         let line = output.err.lines().find(|line| line.contains("the-private-word"));
         assert_eq!(line, None, "{adapter}");
     }
@@ -163,7 +160,9 @@ fn the_memory_and_the_variables_of_a_server_are_hidden() {
         true => {
             std::os::unix::fs::chown(dir.path(), Some(65_534), Some(65_534)).unwrap();
             let mut command = Command::new("setpriv");
-            command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups", program]);
+            command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]);
+            // Folders above the program may be closed to other users.
+            command.args(["--inh-caps", "+dac_read_search", "--ambient-caps", "+dac_read_search", program]);
             command
         }
     };

@@ -109,3 +109,25 @@ async fn only_admins_make_tickets() {
         assert_eq!((status, &problem["code"]), (StatusCode::FORBIDDEN, &json!("forbidden")));
     }
 }
+
+#[tokio::test]
+async fn a_ticket_ends_with_the_key_that_made_it_and_its_sign_in_is_recorded() {
+    let server = Server::start().await;
+    let new = json!({"name": "boss", "ownerId": "ada", "role": "admin", "expiresAtMs": server.node.clock.now().0 + 90_000});
+    let (_, boss) = send_request(server.request(Method::POST, "/v1/keys").json(&new)).await;
+    let make = || server.anonymous(Method::POST, "/v1/tickets").bearer_auth(boss["secret"].as_str().unwrap());
+    let [first, second] = [send_request(make()).await.1, send_request(make()).await.1];
+    let signed_in = redeem(&server, first["ticket"].as_str().unwrap(), ORIGIN).send().await;
+    assert_eq!(signed_in.status(), StatusCode::OK);
+    let (_, keys) = send_request(server.request(Method::GET, "/v1/keys")).await;
+    let page = &keys["items"].as_array().unwrap()[0];
+    assert_eq!((&page["name"], &page["expiresAtMs"]), (&json!("page"), &boss["expiresAtMs"]));
+    let (_, records) = send_request(server.request(Method::GET, "/v1/audit?operation=ticket_redeem")).await;
+    let record = &records["items"][0];
+    assert_eq!((&record["by"]["keyId"], &record["ownerId"]), (&boss["keyId"], &json!("ada")));
+    assert_eq!(record["about"], json!([page["keyId"]]));
+    let revoke = format!("/v1/keys/{}", boss["keyId"].as_str().unwrap());
+    assert_eq!(send_request(server.request(Method::DELETE, &revoke)).await.0, StatusCode::NO_CONTENT);
+    let refused = send_request(redeem(&server, second["ticket"].as_str().unwrap(), ORIGIN)).await;
+    assert_eq!((refused.0, &refused.1["code"]), (StatusCode::UNAUTHORIZED, &json!("authentication")));
+}

@@ -1,7 +1,9 @@
 //! Authority of agents over other sessions: each delegation, message and cancellation by an agent is decided by the policy
 //! and recorded in the agent's own session.
 
-use mainspring_core::{Answer, Approval, ApprovalAnswer, Attempt, Decider, Run, Session, WaitRequest};
+use mainspring_core::{
+    Answer, Approval, ApprovalAnswer, Attempt, Decider, Mode, Run, RunId, Session, WaitRequest,
+};
 use tokio::sync::oneshot;
 
 use super::{AgentCaller, Caller, Kernel, Shared};
@@ -61,6 +63,12 @@ impl Kernel {
         let layers = self.shared.layers(&session, &run, &attempt.adapter);
         let action = control_action(operation, resource);
         let call = ControlCall { agent, session, run, attempt, action };
+        if operation == CANCEL && call.run.mode == Mode::Ask && !self.is_child(resource, call.run.id).await? {
+            self.record_control(&call, Approval::Denied, Decider::policy("mode_ask")).await?;
+            return Err(Error::Forbidden(
+                "a run that may only answer cancels no runs but those that it delegated".into(),
+            ));
+        }
         match control_verdict(&layers, &call.action) {
             (Verdict::Allow, by) => self.record_control(&call, Approval::Allowed, by).await,
             (Verdict::Deny, by) => {
@@ -72,6 +80,13 @@ impl Kernel {
             }
             (Verdict::Ask, _) => Box::pin(self.ask_control(&call)).await,
         }
+    }
+
+    /// True if `run` was delegated by `parent`.
+    async fn is_child(&self, run: &str, parent: RunId) -> Result<bool, Error> {
+        let Ok(run) = run.parse::<RunId>() else { return Ok(false) };
+        let run = self.shared.store.run_get(run).await?;
+        Ok(run.is_some_and(|run| run.parent == Some(parent)))
     }
 
     async fn record_control(&self, call: &ControlCall, decision: Approval, by: Decider) -> Result<(), Error> {

@@ -301,6 +301,15 @@ impl Kernel {
         }
     }
 
+    /// Returns when the credential of `caller` ends: far in the future if it does not, `None` if it has ended.
+    pub async fn key_end(&self, caller: &Caller) -> Result<Option<Time>, Error> {
+        let never = Time(i64::MAX);
+        let Some(key) = caller.key else { return Ok(Some(caller.token_ends.unwrap_or(never))) };
+        let key = self.shared.store.key_find(&KeyRef::Id(key)).await?;
+        let valid = key.filter(|key| key.is_valid(self.shared.clock.now()));
+        Ok(valid.map(|key| key.expires_at.unwrap_or(never)))
+    }
+
     /// Gets a key that `caller` manages.
     async fn key_managed(&self, caller: &Caller, key: KeyId) -> Result<ApiKey, Error> {
         let found = self.shared.store.key_find(&KeyRef::Id(key)).await?;

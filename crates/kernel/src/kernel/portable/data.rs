@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use mainspring_core::limits::check_text;
 use mainspring_core::{Artifact, StateEntry};
 
-use super::import::{LineError, refuse};
+use super::import::{LineError, check_counter, refuse};
 use super::partial::{PartialSession, Section};
 use crate::blobs::{StagedBlob, StagingBlob};
 use crate::error::Error;
@@ -159,6 +159,7 @@ impl PartialSession {
             if version == 0 {
                 return refuse(format!("the first version of {key:?} is 1"));
             }
+            check_counter("a version of the state", version)?;
             let value = Some(value);
             self.rows.push(Row::State(Box::new(StateRow { place, key, version, value, at })));
         }

@@ -52,6 +52,27 @@ impl From<mainspring_core::BadName> for LineError {
     }
 }
 
+/// The largest version or position of a file: above every real one, and far below where the kernel could not count on.
+const MAX_COUNTER: u64 = 1 << 52;
+/// The largest number of a run, an attempt or a step.
+const MAX_NUMBER: u32 = 1 << 31;
+
+/// Refuses a version or position from which the kernel could not count on.
+pub(super) fn check_counter(what: &str, value: u64) -> Result<(), LineError> {
+    if value > MAX_COUNTER {
+        return refuse(format!("{what} is {value}, above {MAX_COUNTER}"));
+    }
+    Ok(())
+}
+
+/// Refuses the number of a run, an attempt or a step from which the kernel could not count on.
+pub(super) fn check_number(what: &str, value: u32) -> Result<(), LineError> {
+    if value > MAX_NUMBER {
+        return refuse(format!("{what} is {value}, above {MAX_NUMBER}"));
+    }
+    Ok(())
+}
+
 pub(super) fn refuse<T>(reason: impl Into<String>) -> Result<T, LineError> {
     Err(LineError::Line(reason.into()))
 }
@@ -146,7 +167,7 @@ impl Import {
             (FileLine::Bytes { data }, Some(partial)) => partial.bytes(&data).await,
             (FileLine::State { entry }, Some(partial)) => partial.state(entry, line.len()).await,
             (FileLine::Event { event }, Some(partial)) => partial.event(event, line.len()).await,
-            (FileLine::End { lines }, Some(partial)) if lines + 1 == self.line_no => {
+            (FileLine::End { lines }, Some(partial)) if lines.checked_add(1) == Some(self.line_no) => {
                 self.ended = true;
                 partial.enter(Section::Events)
             }
@@ -198,6 +219,7 @@ impl Import {
         if session.status == SessionStatus::Deleted {
             return refuse("the session is deleted");
         }
+        check_counter("the version of the session", session.version)?;
         session.key.as_deref().map_or(Ok(()), check_key)?;
         check_session_rules(&session.rules)?;
         for (what, text) in [

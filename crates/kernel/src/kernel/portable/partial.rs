@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::data::OpenArtifact;
-use super::import::{ImportClaim, LineError, refuse};
+use super::import::{ImportClaim, LineError, check_counter, check_number, refuse};
 use super::{MessageLine, RunLine};
 use crate::error::Error;
 use crate::kernel::{Shared, instructions_hash};
@@ -162,6 +162,8 @@ impl PartialSession {
         if !self.runs.insert(id) {
             return refuse(format!("{id} is there twice"));
         }
+        check_number("the number of the run", run.no)?;
+        check_number("the number of its attempts", run.attempts)?;
         let fingerprint = fingerprint_of(&fingerprint)?;
         // A run that has begun has written messages: its pen is after the last one.
         let pen = match run.final_message {
@@ -174,6 +176,7 @@ impl PartialSession {
             if attempt.run != id || !attempt.status.is_ended() {
                 return refuse(format!("{} is not an ended attempt of {id}", attempt.id));
             }
+            check_number("the number of an attempt", attempt.no)?;
             self.rows.push(Row::Attempt(Box::new(attempt)));
         }
         let system_prompt_hash = instructions_hash(run.options.system_prompt.as_deref());
@@ -183,6 +186,7 @@ impl PartialSession {
             if step.run != id {
                 return refuse(format!("{} is not a step of {id}", step.id));
             }
+            check_number("the number of a step", step.no)?;
             self.rows.push(Row::Step(Box::new(step)));
         }
         self.push_state(StatePlace::Run(id), state)?;
@@ -240,6 +244,7 @@ impl PartialSession {
         if pos < self.pos {
             return refuse(format!("the stream stood at {} before, not later than {pos}", self.pos));
         }
+        check_counter("the position", pos)?;
         self.pos = pos;
         self.events.push(NewEvent { id, pos, run, attempt, at, body });
         self.line_done(bytes).await

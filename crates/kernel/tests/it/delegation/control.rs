@@ -129,3 +129,17 @@ async fn a_cancelled_agent_gets_no_answer_to_any_question() {
     assert_eq!(world.ended(run).await.state.status(), RunStatus::Cancelled);
     assert_eq!(world.get(other).await.state.status(), RunStatus::Running);
 }
+
+#[tokio::test]
+async fn a_run_that_may_only_answer_cancels_nothing_but_its_children() {
+    let disk = Disk::memory();
+    let (adapter, mut control) =
+        puppet(&disk.store, PuppetBehavior { obeys: true, ..PuppetBehavior::default() });
+    let world = World::with(disk, Options::default(), vec![adapter]).await;
+    let (other, _running) = victim(&world, &mut control, "other").await;
+    world.send(RunRequest { mode: Mode::Ask, ..puppet_request("asking", "go") }).await.unwrap();
+    let execution = control.next().await;
+    let refused = with_timeout(cancel(&execution, other)).await.unwrap_err();
+    assert!(refused.starts_with("forbidden: a run that may only answer"), "{refused}");
+    assert_eq!(world.get(other).await.state.status(), RunStatus::Running);
+}
