@@ -120,8 +120,8 @@ async fn a_ticket_ends_with_the_key_that_made_it_and_its_sign_in_is_recorded() {
     let signed_in = redeem(&server, first["ticket"].as_str().unwrap(), ORIGIN).send().await;
     assert_eq!(signed_in.status(), StatusCode::OK);
     let (_, keys) = send_request(server.request(Method::GET, "/v1/keys")).await;
-    let page = &keys["items"].as_array().unwrap()[0];
-    assert_eq!((&page["name"], &page["expiresAtMs"]), (&json!("page"), &boss["expiresAtMs"]));
+    let page = keys["items"].as_array().unwrap().iter().find(|key| key["name"] == "page").unwrap();
+    assert_eq!(page["expiresAtMs"], boss["expiresAtMs"]);
     let (_, records) = send_request(server.request(Method::GET, "/v1/audit?operation=ticket_redeem")).await;
     let record = &records["items"][0];
     assert_eq!((&record["by"]["keyId"], &record["ownerId"]), (&boss["keyId"], &json!("ada")));
