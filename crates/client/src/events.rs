@@ -134,7 +134,7 @@ impl Events {
         later.is_ok_and(|page| page.items.is_empty())
             && match Box::pin(client.run_get(run)).await {
                 Ok(run) => run.state.status().is_ended(),
-                // Whoever reads the run gets the error.
+                // A reader of the run gets the error.
                 Err(Error::Refused(problem)) => problem.code == "corrupt",
                 Err(_) => false,
             }

@@ -92,9 +92,9 @@ impl Resource {
 /// The use of a pool, as one owner finds it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PoolUse {
-    /// What is left for everybody.
+    /// The rest that is left for everybody.
     pub free: usize,
-    /// What the owner uses.
+    /// The owner's own use.
     pub own: usize,
     /// The limit of the owner; 0 for none.
     pub cap: usize,

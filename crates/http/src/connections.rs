@@ -99,7 +99,7 @@ struct Open {
     progress: Arc<AtomicU64>,
 }
 
-/// What a connection does, since which moment.
+/// The activity of a connection, and the moment at which it began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Idle(u64),

@@ -241,9 +241,9 @@ pub enum Error {
     ShareReached {
         /// The shared resource.
         resource: Resource,
-        /// What the owner uses.
+        /// The owner's own use.
         own: usize,
-        /// What is left.
+        /// The rest that is left.
         free: usize,
     },
     /// An awaited run needs a worker of an adapter, and waiting runs hold all of them. Retry later.

@@ -386,11 +386,11 @@ pub trait Store: Send + Sync + 'static {
     /// Number of versions that an owner has made, including deleted ones.
     async fn agent_count(&self, owner: &str) -> Result<usize, StoreError>;
 
-    /// What an owner stores. Costs the same however much it is.
+    /// The stored data of an owner. Costs the same however much it is.
     async fn owner_usage(&self, owner: &str) -> Result<OwnerUsage, StoreError>;
 }
 
-/// What an owner stores, in sessions that are not purged yet.
+/// The stored data of an owner, in sessions that are not purged yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct OwnerUsage {
     /// Bytes of messages, as JSON, and of artifacts.

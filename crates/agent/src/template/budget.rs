@@ -5,7 +5,7 @@ use super::{MAX_MEMORY_BYTES, MAX_OUTPUT_BYTES, MAX_STEPS, TemplateError};
 /// The bytes that one value takes, besides its text.
 pub(super) const VALUE_BYTES: usize = 32;
 
-/// What is left of the limits of an evaluation. Nothing is ever returned to it, so the sum of all that an evaluation
+/// The remaining limits of an evaluation. Nothing is ever returned to it, so the sum of all that an evaluation
 /// allocates is bounded, and with it the time.
 #[derive(Debug)]
 pub(super) struct Budget {

@@ -25,7 +25,7 @@ fn records(home: &Path) -> Vec<Value> {
         .collect()
 }
 
-/// What `mainspring verify` says about the log.
+/// Returns the report of `mainspring verify` about the log.
 fn verified(home: &Path) -> (i32, Value) {
     let output = run(home, &["verify", "--json"]);
     let parts = json_lines(&output);

@@ -97,7 +97,7 @@ async fn refusals_are_recorded() {
     let create = server.anonymous(Method::POST, "/v1/agents").bearer_auth(&viewer).json(&json!({"id": "a"}));
     let forbidden = refused(create, StatusCode::FORBIDDEN).await;
     assert_eq!((&forbidden["code"], &forbidden["ownerId"]), (&json!("forbidden"), &json!("eve")));
-    // What a caller may not see is not found; the record names it.
+    // An object that a caller may not see is not found; the record names it.
     let foreign = server.anonymous(Method::GET, &run).bearer_auth(&viewer);
     let hidden = refused(foreign, StatusCode::NOT_FOUND).await;
     assert_eq!(hidden["about"], json!([run.rsplit('/').next().unwrap()]));

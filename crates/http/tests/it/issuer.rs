@@ -96,7 +96,7 @@ impl Signer {
     }
 }
 
-/// What the issuer answers with.
+/// The answer of the issuer.
 struct Answers {
     address: String,
     keys: Mutex<Value>,

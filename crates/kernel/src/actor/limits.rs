@@ -38,7 +38,7 @@ impl Actor {
         }
         let spent = match self.shared.check_spend(active.run.options.key.as_deref()).await {
             Err(error @ Error::SpendLimit { .. }) => error,
-            // What cannot be read now is read with the next usage.
+            // Usage that cannot be read now is read with the next report.
             Ok(()) | Err(_) => return,
         };
         let error = Failure::new(spent.code(), spent.to_string());

@@ -1,4 +1,4 @@
-//! What owners store. The triggers of migration 34 count it as it changes.
+//! The stored data of owners. The triggers of migration 34 count it as it changes.
 
 use mainspring_kernel::store::{OwnerUsage, StoreError};
 use rusqlite::Connection;

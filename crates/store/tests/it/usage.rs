@@ -1,4 +1,4 @@
-//! What owners store: counted as it changes, the same as by reading everything.
+//! The stored data of owners: counted as it changes, the same as by reading everything.
 
 use mainspring_core::*;
 use mainspring_kernel::store::{OwnerUsage, Row, Store};
