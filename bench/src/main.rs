@@ -24,6 +24,7 @@ mod delta;
 mod history;
 mod http;
 mod model;
+mod network;
 mod owners;
 mod raw;
 mod replay;
@@ -53,12 +54,13 @@ const CHILDREN: [(&str, ChildMain); 4] = [
 /// Benchmarks that run only when named: they take long and use nearly the whole machine.
 const ONLY_WHEN_NAMED: [(&str, Benchmark); 1] = [("soak", soak::measure)];
 
-const BENCHMARKS: [(&str, Benchmark); 12] = [
+const BENCHMARKS: [(&str, Benchmark); 13] = [
     ("commit", commit::measure),
     ("turn", turn::measure),
     ("tree", tree::measure),
     ("delta", delta::measure),
     ("model", model::measure),
+    ("network", network::measure),
     ("bytes", bytes::measure),
     ("replay", replay::measure),
     ("start", start::measure),

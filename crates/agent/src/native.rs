@@ -24,6 +24,7 @@ use mainspring_kernel::policy::{Rule, own_tools_rules};
 use crate::definition::Definitions;
 use crate::hooks::{HookContext, Hooks, NoHooks};
 use crate::models::Models;
+use crate::network::Routers;
 use crate::provider::ModelError;
 use crate::tool::Toolbox;
 use crate::tool::mcp::McpServers;
@@ -32,6 +33,7 @@ mod context;
 mod estimate;
 mod execution;
 mod files;
+mod network;
 mod one_shot;
 mod plan;
 mod prompt;
@@ -91,6 +93,7 @@ pub struct NativeAdapter {
     mcp: McpServers,
     definitions: Arc<Definitions>,
     hooks: Arc<dyn Hooks>,
+    routers: Routers,
     options: NativeOptions,
 }
 
@@ -103,6 +106,7 @@ impl NativeAdapter {
             mcp: McpServers::default(),
             definitions: definitions.into(),
             hooks: Arc::new(NoHooks),
+            routers: Routers::default(),
             options: NativeOptions::default(),
         }
     }
@@ -123,6 +127,13 @@ impl NativeAdapter {
     #[must_use]
     pub fn with_hooks(mut self, hooks: Arc<dyn Hooks>) -> Self {
         self.hooks = hooks;
+        self
+    }
+
+    /// Sets the routers of networks that are code.
+    #[must_use]
+    pub fn with_routers(mut self, routers: Routers) -> Self {
+        self.routers = routers;
         self
     }
 
@@ -161,6 +172,11 @@ impl From<Executed> for Exit {
 }
 
 impl Exit {
+    /// True if the run waits for an answer.
+    fn is_waiting(&self) -> bool {
+        matches!(self, Self::Return(executed) if matches!(**executed, Executed::Waiting(_)))
+    }
+
     fn failed(code: &str, message: impl Into<String>) -> Self {
         End::failed(Failure::new(code, message), false).into()
     }

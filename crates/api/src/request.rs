@@ -6,7 +6,7 @@
 
 use mainspring_core::{
     AgentDefinition, Answer, Approval, ApprovalAnswer, ApprovalScope, ArtifactId, Block, ClientResult,
-    ClientTool, Cost, ExternalRef, FileLocation, KeyLists, LegacyAlias, MessageId, Place, RunLimits,
+    ClientTool, Cost, ExternalRef, FileLocation, KeyLists, LegacyAlias, MessageId, Network, Place, RunLimits,
     RunOptions, SandboxProfile, SandboxReach, SuppliedResult,
 };
 use serde::de::{DeserializeOwned, SeqAccess, Visitor};
@@ -292,6 +292,8 @@ pub(crate) struct AgentForm {
     output_schema: Option<Value>,
     #[serde(default)]
     result_bytes: Option<usize>,
+    #[serde(default)]
+    network: Option<Network>,
 }
 
 fn first_version() -> u32 {

@@ -19,6 +19,7 @@ mod answer;
 mod delegate;
 mod processes;
 mod retry;
+mod route;
 mod show;
 mod steps;
 
@@ -56,6 +57,8 @@ pub(super) enum Run {
         /// Run id, or its beginning
         run: String,
     },
+    /// Draw the way that a run took through its network of agents
+    Route(route::RouteArgs),
     /// List the processes that a run left running, or end them
     Processes(processes::ProcessesArgs),
     /// Answer a waiting run and follow it
@@ -116,6 +119,7 @@ impl Run {
                 let run = find_run(connection, &run).await?;
                 steps::print_steps(context, connection, run).await?;
             }
+            Self::Route(route) => route.dispatch(context, connection).await?,
             Self::Processes(processes) => processes.dispatch(context, connection).await?,
             Self::Cancel { run } => {
                 let run = find_run(connection, &run).await?;

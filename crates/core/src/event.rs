@@ -16,7 +16,7 @@ use crate::{
     Approval, ApprovalRequest, ArtifactId, ArtifactRole, AttemptId, BindingId, BindingStatus, Block, Budget,
     ClientCall, ClientResult, Decider, DelegationId, DelegationMode, DelegationStatus, DigestAuthor, EventId,
     ExternalRef, Failure, Fidelity, GrantId, LeftProcess, Message, MessageId, Mode, OnExpiry, Policy,
-    RetryReason, RunId, RunLimits, RunStatus, Sandbox, SessionId, SessionStatus, StateAuthor, StateScope,
+    RetryReason, Route, RunId, RunLimits, RunStatus, Sandbox, SessionId, SessionStatus, StateAuthor, StateScope,
     StepId, StopReason, SuppliedResult, Time, TitleSource, Usage, Visibility, WaitId,
 };
 
@@ -323,6 +323,8 @@ bodies! {
     "run.starting" => RunStarting {}
     /// The agent is working.
     "run.running" => RunRunning {}
+    /// The router of a network has decided who is called next, or that the network ends.
+    "run.routed" => RunRouted { #[serde(flatten)] route: Box<Route> }
     /// The run waits for an input.
     "run.waiting_input" => RunWaitingInput { wait_id: WaitId }
     /// The run waits for an approval.

@@ -20,6 +20,7 @@ pub mod ids;
 pub mod limits;
 pub mod message;
 pub mod model;
+pub mod network;
 mod process;
 pub mod quota;
 pub mod record;
@@ -67,6 +68,7 @@ pub use ids::{
 pub use limits::{BadName, Limits};
 pub use message::{Block, FileLocation, Message, MessageStatus, Role};
 pub use model::{KeyPresence, ModelList, ModelPrice, ModelProfile, ModelProvider};
+pub use network::{Network, Route, Stage};
 pub use process::{LeftProcess, Supervision};
 pub use quota::{OwnerQuotas, PoolUse, Quotas, Resource};
 pub use record::{Artifact, ArtifactRole, AuthMethod, Grant, GrantEffect, GrantSource};

@@ -128,6 +128,7 @@ fn endpoints() -> [(Vec<Endpoint>, &'static [document::ProblemRow]); 2] {
         runs::attempt_get,
         runs::run_grants,
         runs::run_steps,
+        runs::run_route,
         runs::run_processes,
         runs::run_processes_end,
         delegations::run_delegate,

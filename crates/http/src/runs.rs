@@ -5,7 +5,9 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use mainspring_api::{AcceptedRun, CancelOutcome, Page, Prompt, RetryOptions, RunListQuery, WaitAnswer};
+use mainspring_api::{
+    AcceptedRun, CancelOutcome, Page, Prompt, RetryOptions, RunListQuery, RunRoute, WaitAnswer,
+};
 use mainspring_core::{Attempt, Grant, LeftProcess, Run, Step};
 use mainspring_kernel::kernel::{Accepted, Caller, RunQuery, RunRequest};
 use utoipa::IntoParams;
@@ -244,6 +246,19 @@ pub(super) async fn run_steps(
     RunPath(run): RunPath,
 ) -> Result<Json<Page<Step>>, Problem> {
     Ok(Json(http.kernel.run_steps(&caller, run).await?.into()))
+}
+
+/// Reads the way that a run took through its network of agents
+#[utoipa::path(
+    get, path = "/v1/runs/{run}/route", params(RunPath),
+    responses((status = 200, description = "The decisions of the router, and the calls of the members", body = RunRoute)),
+)]
+pub(super) async fn run_route(
+    State(http): State<Http>,
+    Authenticated(caller): Authenticated,
+    RunPath(run): RunPath,
+) -> Result<Json<RunRoute>, Problem> {
+    Ok(Json(http.kernel.run_route(&caller, run).await?))
 }
 
 /// Lists the processes that the turns of a run left running and that still run

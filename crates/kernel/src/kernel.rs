@@ -51,6 +51,7 @@ mod ids;
 mod keys;
 mod lists;
 mod logins;
+mod networks;
 mod options;
 mod portable;
 mod processes;
@@ -71,7 +72,9 @@ pub use agents::{AGENTS_PER_OWNER, Agent, AgentQuery, AgentScope};
 pub use artifacts::{ArtifactQuery, ArtifactsOf, BlobsCheck, NewArtifact};
 pub use bindings::{Adopted, SessionAdopted, instructions_hash, is_path};
 pub use control::KernelPlane;
-pub use delegations::{Delegated, DelegationRequest, MAX_CONTEXT_CHARS, MAX_DEPTH, RunDelegations};
+pub use delegations::{
+    Delegated, DelegationRequest, MAX_CONTEXT_CHARS, MAX_DEPTH, NetworkMember, RunDelegations,
+};
 pub use grants::GrantQuery;
 pub use host_calls::HostCallError;
 pub(crate) use host_calls::NewHostCall;

@@ -5,7 +5,8 @@
 //! order of their requests. Dropping a permit returns it.
 //!
 //! A run that waits for a delegated run lends it its permit, to one child at a time. This avoids a deadlock in which
-//! parents hold all permits and wait for children that get none.
+//! parents hold all permits and wait for children that get none. A member of a network runs on its parent's place in
+//! the adapter too, so that members beyond the cap of an adapter queue and still make progress one after the other.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -50,12 +51,21 @@ struct OwnerRequests(BTreeMap<String, VecDeque<PermitRequest>>);
 /// Receives the permit. Returns it if it is no longer wanted.
 type Deliver = Box<dyn FnOnce(Permit) -> Result<(), Permit> + Send>;
 
+/// A run that waits for another one and lends it its permit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Lender {
+    /// The run that lends.
+    pub(crate) run: RunId,
+    /// True if it lends its place in the adapter too, which is the same for both runs.
+    pub(crate) lends_place: bool,
+}
+
 /// A queued request for a permit.
 struct PermitRequest {
     /// Number of the request, in order of arrival.
     no: u64,
     /// The run that may lend its permit.
-    lender: Option<RunId>,
+    lender: Option<Lender>,
     deliver: Deliver,
 }
 
@@ -72,7 +82,7 @@ pub(crate) struct Permit {
     owner: String,
     adapter: String,
     /// The run this permit is borrowed from.
-    lender: Option<RunId>,
+    lender: Option<Lender>,
     live: bool,
 }
 
@@ -120,7 +130,7 @@ impl Scheduler {
 
     /// Takes a permit, if one is free for `owner` or `lender` can lend one. Overtakes no queued request: while a permit is
     /// free, only requests for full adapters and of owners that have their share are queued.
-    pub(crate) fn try_acquire(&self, owner: &str, adapter: &str, lender: Option<RunId>) -> Option<Permit> {
+    pub(crate) fn try_acquire(&self, owner: &str, adapter: &str, lender: Option<Lender>) -> Option<Permit> {
         let source = self.0.lock().take(owner, adapter, lender)?;
         Some(self.permit(owner, adapter, source))
     }
@@ -135,7 +145,7 @@ impl Scheduler {
         &self,
         owner: &str,
         adapter: &str,
-        lender: Option<RunId>,
+        lender: Option<Lender>,
         deliver: impl FnOnce(Permit) -> Result<(), Permit> + Send + 'static,
     ) {
         let mut state = self.0.lock();
@@ -160,7 +170,7 @@ impl Scheduler {
         Permit { scheduler: self.clone(), owner, adapter, lender, live: true }
     }
 
-    fn release(&self, owner: &str, adapter: &str, lender: Option<RunId>) {
+    fn release(&self, owner: &str, adapter: &str, lender: Option<Lender>) {
         self.0.lock().return_permit(owner, adapter, lender);
         self.grant();
     }
@@ -185,7 +195,7 @@ impl Scheduler {
 enum PermitSource {
     Free,
     /// Lent by this run.
-    Lent(RunId),
+    Lent(Lender),
 }
 
 impl SchedulerState {
@@ -197,34 +207,34 @@ impl SchedulerState {
     }
 
     /// The permit available to an owner for an adapter: a free one, else the one of `lender`.
-    fn available(&self, owner: &str, adapter: &str, lender: Option<RunId>) -> Option<PermitSource> {
-        if self.adapters.get(adapter).is_some_and(|slots| slots.used >= slots.cap) {
-            return None;
-        }
-        if self.may_take(owner) {
+    fn available(&self, owner: &str, adapter: &str, lender: Option<Lender>) -> Option<PermitSource> {
+        let is_full = self.adapters.get(adapter).is_some_and(|slots| slots.used >= slots.cap);
+        if !is_full && self.may_take(owner) {
             return Some(PermitSource::Free);
         }
-        lender.filter(|lender| !self.lent.contains(lender)).map(PermitSource::Lent)
+        let may_lend = |lender: &Lender| !self.lent.contains(&lender.run) && (!is_full || lender.lends_place);
+        lender.filter(may_lend).map(PermitSource::Lent)
     }
 
-    fn take(&mut self, owner: &str, adapter: &str, lender: Option<RunId>) -> Option<PermitSource> {
+    fn take(&mut self, owner: &str, adapter: &str, lender: Option<Lender>) -> Option<PermitSource> {
         let source = self.available(owner, adapter, lender)?;
         match source {
-            PermitSource::Lent(lender) => drop(self.lent.insert(lender)),
+            PermitSource::Lent(lender) => drop(self.lent.insert(lender.run)),
             PermitSource::Free => {
                 self.free -= 1;
                 *self.owners.entry(owner.to_owned()).or_default() += 1;
             }
         }
-        if let Some(slots) = self.adapters.get_mut(adapter) {
+        let lends_place = matches!(source, PermitSource::Lent(lender) if lender.lends_place);
+        if let Some(slots) = self.adapters.get_mut(adapter).filter(|_| !lends_place) {
             slots.used += 1;
         }
         Some(source)
     }
 
-    fn return_permit(&mut self, owner: &str, adapter: &str, lender: Option<RunId>) {
+    fn return_permit(&mut self, owner: &str, adapter: &str, lender: Option<Lender>) {
         match lender {
-            Some(lender) => drop(self.lent.remove(&lender)),
+            Some(lender) => drop(self.lent.remove(&lender.run)),
             None => {
                 self.free += 1;
                 if let Some(own) = self.owners.get_mut(owner) {
@@ -235,7 +245,8 @@ impl SchedulerState {
                 }
             }
         }
-        if let Some(slots) = self.adapters.get_mut(adapter) {
+        let lends_place = lender.is_some_and(|lender| lender.lends_place);
+        if let Some(slots) = self.adapters.get_mut(adapter).filter(|_| !lends_place) {
             slots.used -= 1;
         }
     }
@@ -364,7 +375,7 @@ mod tests {
     fn a_waiting_run_lends_its_permit_to_one_child_at_a_time() {
         let scheduler = scheduler(1, []);
         let log = Log::default();
-        let parent = RunId::from_random([1; 16]);
+        let parent = Lender { run: RunId::from_random([1; 16]), lends_place: false };
         let held = scheduler.try_acquire("a", "x", None).unwrap();
         let first = scheduler.try_acquire("a", "x", Some(parent)).unwrap();
         assert!(scheduler.try_acquire("a", "x", Some(parent)).is_none(), "a run lends only one permit");
@@ -392,11 +403,37 @@ mod tests {
     #[test]
     fn a_full_adapter_does_not_accept_lent_permits_either() {
         let scheduler = scheduler(4, [("x".to_owned(), 1)]);
-        let parent = RunId::from_random([1; 16]);
+        let parent = Lender { run: RunId::from_random([1; 16]), lends_place: false };
         let _held = scheduler.try_acquire("a", "x", None).unwrap();
         assert!(scheduler.is_full("x"));
         assert!(scheduler.try_acquire("a", "x", Some(parent)).is_none());
         assert!(scheduler.try_acquire("a", "y", Some(parent)).is_some());
+    }
+
+    #[test]
+    fn members_of_a_network_beyond_the_cap_run_one_after_the_other_on_the_place_of_their_parent() {
+        let scheduler = scheduler(8, [("x".to_owned(), 2)]);
+        let log = Log::default();
+        let parent = Lender { run: RunId::from_random([1; 16]), lends_place: true };
+        let held = scheduler.try_acquire("a", "x", None).unwrap();
+        for name in ["first", "second", "third"] {
+            let log = log.clone();
+            scheduler.enqueue("a", "x", Some(parent), move |permit| {
+                log.lock().push((name.to_owned(), permit));
+                Ok(())
+            });
+        }
+        let names = |log: &Log| log.lock().iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
+        assert_eq!(names(&log), ["first", "second"], "a free permit, and the one of the parent");
+        assert!(scheduler.try_acquire("b", "x", None).is_none());
+        finish_one(&log);
+        assert_eq!(names(&log), ["second", "third"]);
+        finish_one(&log);
+        finish_one(&log);
+        drop(held);
+        assert!(!scheduler.is_full("x"));
+        assert_eq!(scheduler.0.lock().adapters["x"].used, 0, "every place was returned");
+        assert_eq!(scheduler.0.lock().free, 8);
     }
 
     #[test]

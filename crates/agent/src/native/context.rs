@@ -51,6 +51,7 @@ impl Execution<'_> {
     /// Converts a context into the messages of a request.
     pub(super) fn request_messages(&self, context: &Context) -> Vec<RequestMessage> {
         let path: Vec<Arc<Message>> = context.messages.iter().map(|(_, message)| message.clone()).collect();
+        let path = self.as_seen(path);
         let mut messages = vec![];
         if let Some(digest) = &context.digest {
             messages.push(RequestMessage::user(digest.text()));
@@ -63,6 +64,7 @@ impl Execution<'_> {
             messages.extend(prompt::messages(&missing, &self.private, &self.files));
         }
         messages.extend(prompt::messages(&path, &self.private, &self.files));
+        self.finish_request(&mut messages);
         messages
     }
 

@@ -21,12 +21,26 @@ pub struct ToolContext {
     max_result_bytes: usize,
     /// Files that the call has added to its result.
     files: Arc<Mutex<Vec<Block>>>,
+    /// The scope of state where a call names none.
+    default_scope: StateScope,
 }
 
 impl ToolContext {
     /// Creates the context of an attempt.
     pub(crate) fn new(attempt: AttemptHandle, max_result_bytes: usize) -> Self {
-        Self { attempt, max_result_bytes, files: Arc::default() }
+        Self { attempt, max_result_bytes, files: Arc::default(), default_scope: StateScope::Session }
+    }
+
+    /// Makes the state of the run the default, which the members of a network share.
+    #[must_use]
+    pub(crate) fn sharing_run_state(mut self, shares: bool) -> Self {
+        self.default_scope = if shares { StateScope::Run } else { StateScope::Session };
+        self
+    }
+
+    /// The scope of state where a call names none: the session, or the run for a member of a network.
+    pub fn default_scope(&self) -> StateScope {
+        self.default_scope
     }
 
     /// Takes the files that the call has added to its result.

@@ -38,11 +38,10 @@ pub(super) fn tools() -> Vec<Arc<dyn Tool>> {
 }
 
 /// The scope of state.
-#[derive(Debug, Clone, Copy, Default, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 enum Scope {
     /// The conversation: the value remains in later turns.
-    #[default]
     Session,
     /// This turn only.
     Run,
@@ -61,9 +60,9 @@ impl From<Scope> for StateScope {
 struct KeyInput {
     /// Letters, digits, underscores, hyphens and dots.
     key: String,
-    /// The scope; session if not given.
+    /// The scope; session if not given, and run for a member of a network.
     #[serde(default)]
-    scope: Scope,
+    scope: Option<Scope>,
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -72,9 +71,9 @@ struct StateSetInput {
     key: String,
     /// The value: any JSON.
     value: Value,
-    /// The scope; session if not given.
+    /// The scope; session if not given, and run for a member of a network.
     #[serde(default)]
-    scope: Scope,
+    scope: Option<Scope>,
     /// The version that the key must have; 0 if it must not exist. Any version if not given.
     #[serde(default)]
     version: Option<u64>,
@@ -82,16 +81,21 @@ struct StateSetInput {
 
 #[derive(Deserialize, JsonSchema)]
 struct StateListInput {
-    /// The scope; session if not given.
+    /// The scope; session if not given, and run for a member of a network.
     #[serde(default)]
-    scope: Scope,
+    scope: Option<Scope>,
     /// Only keys after this one.
     #[serde(default)]
     after: Option<String>,
 }
 
+/// The scope that a call names, or that of its agent.
+fn scope_of(call: &ToolCall, scope: Option<Scope>) -> StateScope {
+    scope.map_or_else(|| call.context.default_scope(), StateScope::from)
+}
+
 async fn state_get(call: ToolCall, KeyInput { key, scope }: KeyInput) -> Result<String, ToolError> {
-    match call.context.state_get(scope.into(), &key).await? {
+    match call.context.state_get(scope_of(&call, scope), &key).await? {
         Some(entry) => Ok(json!({"value": entry.value, "version": entry.version}).to_string()),
         None => Ok(json!({"value": null, "version": 0}).to_string()),
     }
@@ -103,12 +107,13 @@ async fn state_set(call: ToolCall, input: StateSetInput) -> Result<String, ToolE
         Some(0) => Expect::Absent,
         Some(version) => Expect::Version(version),
     };
-    let outcome = call.context.state_set(input.scope.into(), &input.key, Some(input.value), expect).await?;
+    let scope = scope_of(&call, input.scope);
+    let outcome = call.context.state_set(scope, &input.key, Some(input.value), expect).await?;
     Ok(json!({"version": outcome.entry.map_or(0, |entry| entry.version)}).to_string())
 }
 
 async fn state_delete(call: ToolCall, KeyInput { key, scope }: KeyInput) -> Result<String, ToolError> {
-    call.context.state_set(scope.into(), &key, None, Expect::Any).await?;
+    call.context.state_set(scope_of(&call, scope), &key, None, Expect::Any).await?;
     Ok("deleted".into())
 }
 
@@ -116,7 +121,7 @@ async fn state_list(
     call: ToolCall,
     StateListInput { scope, after }: StateListInput,
 ) -> Result<String, ToolError> {
-    let entries = call.context.state_list(scope.into(), after.as_deref(), PAGE_SIZE).await?;
+    let entries = call.context.state_list(scope_of(&call, scope), after.as_deref(), PAGE_SIZE).await?;
     let next = (entries.len() == PAGE_SIZE).then(|| entries.last().map(|entry| entry.key.clone())).flatten();
     let entries: Vec<Value> = entries
         .into_iter()

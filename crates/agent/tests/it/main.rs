@@ -11,6 +11,7 @@ mod data;
 mod decisions;
 mod delegation;
 mod mcp;
+mod networks;
 mod provider;
 mod steering;
 mod titles;

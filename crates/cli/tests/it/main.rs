@@ -27,6 +27,7 @@ mod limits;
 mod mcp;
 mod model_server;
 mod native;
+mod networks;
 mod people;
 mod pi;
 mod private;

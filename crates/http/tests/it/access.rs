@@ -90,6 +90,7 @@ const EXAMPLES: &[(&str, &str, &str, Foreign)] = &[
     ("run_attempts", "", "", NotFound),
     ("run_grants", "", "", NotFound),
     ("run_steps", "", "", NotFound),
+    ("run_route", "", "", NotFound),
     ("run_processes", "", "", NotFound),
     ("run_processes_end", "", "", NotFound),
     ("run_cancel", "", "", NotFound),

@@ -8,13 +8,14 @@ use mainspring_core::{
 };
 
 use super::binding::ResumeCandidate;
+use super::delegations::is_member;
 use super::draft::QueuedDraft;
 use super::tree::Base;
 use super::{Actor, AttemptDraft, created};
 use crate::error::{CreateError, Error};
 use crate::folders::check_folder_usable;
 use crate::kernel::{Accept, Accepted, instructions_hash};
-use crate::scheduler::Permit;
+use crate::scheduler::{Lender, Permit};
 use crate::store::{Request, Row};
 
 impl Actor {
@@ -122,6 +123,7 @@ impl Actor {
         }
         if let Some(delegation) = &accept.delegation {
             draft.accept_delegation(delegation);
+            draft.seed_state(id, &delegation.state);
         }
         if let Some(key) = &accept.name.idempotency_key {
             draft.row(Row::Request(Box::new(Request {
@@ -220,12 +222,14 @@ impl Actor {
     /// Acquires the permit to start the run at once; none if the run must wait. Refuses the run if it must wait and the
     /// kernel's queue has no room for it: even an idle session waits when no worker is free.
     fn permit_for(&self, accept: &Accept, adapter: &str) -> Result<Option<Permit>, Error> {
-        let lender =
-            accept.delegation.as_ref().filter(|task| task.mode.is_awaited()).map(|task| task.parent_run);
+        let awaited = accept.delegation.as_ref().filter(|task| task.mode.is_awaited());
+        let lender = awaited
+            .map(|task| Lender { run: task.parent_run, lends_place: is_member(&task.request) });
         let starts = self.is_idle() && self.shared.options.execute;
         let owner = &self.hot.session.owner;
         let permit = starts.then(|| self.shared.scheduler.try_acquire(owner, adapter, lender)).flatten();
-        if permit.is_none() && lender.is_some() {
+        // A member of a network queues: it can run on the place of its parent.
+        if permit.is_none() && lender.is_some_and(|lender| !lender.lends_place) {
             self.shared.check_free_worker(adapter)?;
         }
         if permit.is_none() {

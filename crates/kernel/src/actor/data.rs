@@ -10,7 +10,7 @@ use mainspring_core::{
 use serde_json::Value;
 
 use super::{Actor, Draft, Subject};
-use crate::adapter::HandleError;
+use crate::adapter::{HandleError, Record};
 use crate::error::{CreateError, Error};
 use crate::store::{Request, Row, StateAt, StatePlace, StateRow};
 
@@ -89,6 +89,20 @@ impl Actor {
             self.commit_active(draft).await.map_err(Error::from)?;
         }
         Ok(outcome)
+    }
+
+    /// Decides the changes of the active run's state that `records` hold. Returns their rows.
+    pub(super) async fn run_state_rows(&self, records: &[Record]) -> Result<Vec<StateRow>, Error> {
+        let Some(run) = self.active.as_ref().map(|active| active.run.id) else { return Ok(vec![]) };
+        let mut rows = vec![];
+        for record in records {
+            let Record::RunState { key, value } = record else { continue };
+            self.shared.check_state_entry(key, value.as_ref())?;
+            let (key, value) = (key.clone(), value.clone());
+            let write = StateWrite { run: Some(run), key, value, expect: Expect::Any };
+            rows.extend(self.state_decide(write, None, false).await?.1);
+        }
+        Ok(rows)
     }
 
     /// Decides a change of state: its outcome, and its row unless nothing changes.

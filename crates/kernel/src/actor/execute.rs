@@ -6,7 +6,7 @@ use mainspring_core::run::{Command as RunCommand, Outcome};
 use mainspring_core::tree::before;
 use mainspring_core::{
     ArtifactId, Attempt, AttemptId, BindingStatus, Failure, Message, MessageStatus, Point, Proof, Refusal,
-    Run, RunStatus, Usage, session,
+    Run, RunStatus, StateAuthor, Usage, session,
 };
 use tokio::task::{AbortHandle, JoinError};
 
@@ -202,7 +202,11 @@ impl Actor {
         let has_usage = records.iter().any(|record| {
             matches!(record, Record::Usage(_) | Record::Message { usage: Some(_), .. } | Record::Step(_))
         });
-        let draft = self.draft_with_records(by, records)?;
+        let has_state = records.iter().any(|record| matches!(record, Record::RunState { .. }));
+        // Boxed: only the runs of networks change state with their records.
+        let state = if has_state { Box::pin(self.run_state_rows(&records)).await? } else { vec![] };
+        let mut draft = self.draft_with_records(by, records)?;
+        state.into_iter().for_each(|row| draft.state_set(row, StateAuthor::Agent));
         self.commit_active(draft).await.map_err(|error| HandleError::Kernel(error.into()))?;
         if has_usage {
             self.enforce_limits();

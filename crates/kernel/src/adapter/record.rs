@@ -2,7 +2,7 @@
 
 use mainspring_core::{
     Approval, ApprovalRequest, Block, Budget, Decider, Digest, DigestAuthor, Failure, Fidelity, Grant,
-    GrantId, LeftProcess, MessageId, PromptRef, Sandbox, StopReason, Time, ToolOutcome, Usage,
+    GrantId, LeftProcess, MessageId, PromptRef, Route, Sandbox, StopReason, Time, ToolOutcome, Usage,
 };
 use serde_json::{Map, Value};
 
@@ -154,6 +154,15 @@ pub enum Record {
     },
     /// Tokens and cost that were used.
     Usage(Usage),
+    /// The router of a network has decided. The kernel adds the run's last message.
+    Routed(Box<Route>),
+    /// A key of the run's state changes. Not for [`super::AttemptHandle::record_at_end`].
+    RunState {
+        /// The key.
+        key: String,
+        /// The new value; none to remove the key.
+        value: Option<Value>,
+    },
 }
 
 impl Record {

@@ -12,7 +12,7 @@ use mainspring_core::{
     RunOptions, RunStatus, SandboxProfile, SandboxReach, Session, Visibility,
 };
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::authority;
 use super::requests::{in_order, request_name};
@@ -63,6 +63,22 @@ pub struct DelegationRequest {
     /// The caller's names for the request: the same names again give the same delegation.
     #[serde(skip)]
     pub name: RequestName,
+    /// The state that the child run starts with.
+    #[serde(skip)]
+    pub state: Map<String, Value>,
+    /// The member of the parent's network that the child is.
+    #[serde(skip)]
+    pub member: Option<NetworkMember>,
+}
+
+/// A member of a network that works in a child of its own.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NetworkMember {
+    /// The number of the routing decision.
+    pub route_no: u32,
+    /// The member's name.
+    pub name: String,
 }
 
 impl DelegationRequest {
@@ -78,6 +94,8 @@ impl DelegationRequest {
             options: RunOptions::default(),
             max_depth: None,
             name: RequestName::default(),
+            state: Map::new(),
+            member: None,
         }
     }
 
@@ -102,6 +120,7 @@ impl DelegationRequest {
         add("runMode", json!(self.run_mode));
         add("maxDepth", json!(self.max_depth));
         add("options", json!(self.options));
+        add("member", json!(self.member));
         request
     }
 
@@ -134,6 +153,8 @@ impl TryFrom<Delegate> for DelegationRequest {
             options: work.options,
             max_depth: work.max_depth,
             name,
+            state: Map::new(),
+            member: None,
         })
     }
 }
@@ -224,6 +245,7 @@ impl Kernel {
             mode: request.mode,
             objective: request.objective,
             request: stored,
+            state: request.state,
         };
         let accepted = self.run_accept_once(caller, &child, fingerprint, Some(&delegation)).await;
         // The store has the limits of the child now.

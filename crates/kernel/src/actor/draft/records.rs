@@ -97,6 +97,12 @@ impl AttemptDraft {
                 }
             }
             Record::Usage(usage) => self.add_usage(usage),
+            Record::Routed(mut route) => {
+                route.message = self.subject.run.final_message;
+                self.emit(Body::RunRouted { route });
+            }
+            // The actor has decided the change, and adds its row.
+            Record::RunState { .. } => {}
         }
         Ok(())
     }
@@ -287,7 +293,10 @@ pub(crate) fn check_size(records: &[Record], limit: usize) -> Result<(), Error> 
             }
             Record::Opened { .. } | Record::Resumed | Record::Granted(_) => continue,
             Record::Confined(_) | Record::LeftRunning { .. } | Record::ToolUnasked { .. } => continue,
-            Record::Usage(_) | Record::Title { .. } => continue,
+            Record::Usage(_) | Record::Title { .. } | Record::Routed(_) => continue,
+            Record::RunState { value, .. } => {
+                ("state value", value.as_ref().map_or(0, |value| value.to_string().len()))
+            }
         };
         if size > limit {
             return Err(Error::TooLarge { what, size, limit });
