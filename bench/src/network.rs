@@ -98,6 +98,12 @@ pub(crate) fn measure(runtime: &Runtime, table: &mut Table) {
         let baseline = Some((alone, "the step alone"));
         table.line(format!("a step routed by rules, {name}, p50"), one, baseline, "ms", Goal::None);
         table.line(format!("routing of a step by rules, {name}"), (one - alone).max(0.0), None, "ms", goal);
-        table.line(format!("a network of five steps, {name}, per step"), five / f64::from(STEPS), baseline, "ms", Goal::None);
+        table.line(
+            format!("a network of five steps, {name}, per step"),
+            five / f64::from(STEPS),
+            baseline,
+            "ms",
+            Goal::None,
+        );
     }
 }

@@ -29,7 +29,9 @@ pub(crate) fn check(record: &AgentDefinition) -> Result<(), String> {
         ("result_bytes", record.result_bytes.is_some()),
     ];
     if let Some((field, _)) = of_members.iter().find(|(_, is_given)| *is_given) {
-        return Err(format!("{field}: a network has none of its own; give it to the agents that are its members"));
+        return Err(format!(
+            "{field}: a network has none of its own; give it to the agents that are its members"
+        ));
     }
     let has_model = record.model.is_some() || record.profile.is_some();
     network.check(&record.limits, has_model).map_err(|bad| bad.to_string())?;
@@ -62,9 +64,10 @@ fn unknown_member(definition: &Definition, valid: &[Arc<Definition>]) -> Option<
             one.id == name.id && name.version.is_none_or(|version| one.version == version)
         };
         match valid.iter().filter(matches).max_by_key(|one| one.version) {
-            Some(found) if found.network.is_some() => {
-                Some(BadNetwork::new(field, format!("{agent} is a network; the members of a network are agents")))
-            }
+            Some(found) if found.network.is_some() => Some(BadNetwork::new(
+                field,
+                format!("{agent} is a network; the members of a network are agents"),
+            )),
             Some(_) => None,
             None => Some(BadNetwork::new(field, format!("there is no agent {agent}; make it first"))),
         }

@@ -16,8 +16,8 @@ use crate::{
     Approval, ApprovalRequest, ArtifactId, ArtifactRole, AttemptId, BindingId, BindingStatus, Block, Budget,
     ClientCall, ClientResult, Decider, DelegationId, DelegationMode, DelegationStatus, DigestAuthor, EventId,
     ExternalRef, Failure, Fidelity, GrantId, LeftProcess, Message, MessageId, Mode, OnExpiry, Policy,
-    RetryReason, Route, RunId, RunLimits, RunStatus, Sandbox, SessionId, SessionStatus, StateAuthor, StateScope,
-    StepId, StopReason, SuppliedResult, Time, TitleSource, Usage, Visibility, WaitId,
+    RetryReason, Route, RunId, RunLimits, RunStatus, Sandbox, SessionId, SessionStatus, StateAuthor,
+    StateScope, StepId, StopReason, SuppliedResult, Time, TitleSource, Usage, Visibility, WaitId,
 };
 
 /// The version of the event envelope.

@@ -254,7 +254,10 @@ impl Network {
     fn check_members(&self) -> Result<(), BadNetwork> {
         let count = self.members.len();
         if !(1..=MAX_MEMBERS).contains(&count) {
-            return Err(BadNetwork::new("network.members", format!("1 to {MAX_MEMBERS} agents, not {count}")));
+            return Err(BadNetwork::new(
+                "network.members",
+                format!("1 to {MAX_MEMBERS} agents, not {count}"),
+            ));
         }
         for (at, member) in self.members.iter().enumerate() {
             let field = |name: &str| format!("network.members[{at}].{name}");

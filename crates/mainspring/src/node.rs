@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use mainspring_agent::hooks::Hooks;
-use mainspring_agent::network::NetworkRouter;
 use mainspring_agent::models::ModelsConfigError;
+use mainspring_agent::network::NetworkRouter;
 use mainspring_agent::{Definitions, Toolbox};
 use mainspring_kernel::adapter::{Adapter, Capabilities};
 use mainspring_kernel::agents::NoCatalog;

@@ -12,8 +12,8 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::files::Files;
-use super::resume::{Question, Resume};
 use super::network::NetworkRun;
+use super::resume::{Question, Resume};
 use super::{Exit, NativeAdapter, Plan, prompt};
 use crate::hooks::{AfterTurn, HookContext, ToolDecision, ToolResult};
 use crate::provider::ToolUse;

@@ -82,7 +82,8 @@ impl NetworkRun {
 
     /// Adds a decision.
     fn decided(&mut self, route: Route) {
-        let was_parallel = self.route.as_ref().is_some_and(|last| matches!(last.next, Some(Stage::Parallel(_))));
+        let was_parallel =
+            self.route.as_ref().is_some_and(|last| matches!(last.next, Some(Stage::Parallel(_))));
         self.stages.extend(route.message.filter(|_| was_parallel));
         if let Some(Stage::One(name)) = &route.next {
             self.called.push((route.step, name.clone()));
@@ -183,7 +184,8 @@ impl Execution<'_> {
                     return Ok(Some(NextAction::CallModel));
                 }
                 self.remember_call(&name, &call);
-                let ends_with_results = call.last().is_some_and(|last| !last.is_prompt() && last.role == Role::User);
+                let ends_with_results =
+                    call.last().is_some_and(|last| !last.is_prompt() && last.role == Role::User);
                 Ok(if ends_with_results && self.is_call_complete() { None } else { Some(next) })
             }
         }
@@ -298,7 +300,9 @@ impl Execution<'_> {
         }
         for record in records.iter() {
             match record {
-                Record::RunState { key, value: Some(value) } => drop(state.insert(key.clone(), value.clone())),
+                Record::RunState { key, value: Some(value) } => {
+                    drop(state.insert(key.clone(), value.clone()))
+                }
                 Record::RunState { key, value: None } => drop(state.remove(key)),
                 _ => {}
             }
@@ -311,7 +315,8 @@ impl Execution<'_> {
             calls: earlier.as_ref().map_or(0, |earlier| earlier.calls),
             enabled: vec![],
         };
-        let input = input.with_enabled(&members).map_err(|error| Exit::failed("network_rule_failed", error))?;
+        let input =
+            input.with_enabled(&members).map_err(|error| Exit::failed("network_rule_failed", error))?;
         if input.enabled.is_empty() && is_first {
             return Err(Exit::failed("network_no_agent", "no agent of the network is enabled"));
         }

@@ -25,8 +25,10 @@ fn setup() -> Setup {
 
 /// A network of these members with a router.
 fn team(members: &str, router: &str) -> String {
-    let members: String =
-        members.split_whitespace().map(|name| format!("[[network.members]]\nagent = \"{name}@1\"\n")).collect();
+    let members: String = members
+        .split_whitespace()
+        .map(|name| format!("[[network.members]]\nagent = \"{name}@1\"\n"))
+        .collect();
     format!("id = \"team\"\nsystem = \"We are a team.\"\n[network]\n{members}{router}")
 }
 
@@ -89,8 +91,14 @@ async fn a_sequence_calls_each_member_once_within_one_run() {
     assert_eq!(steps[1].output, Some(messages[2].id));
     assert_eq!(run.usage.input_tokens, 20, "the usage of all members is the run's");
     let (first, second) = (world.request_body(0), world.request_body(1));
-    assert!(system_of(&first).contains("We are a team.") && system_of(&first).contains("You plan."), "{first}");
-    assert!(system_of(&second).contains("You write.") && !system_of(&second).contains("You plan."), "{second}");
+    assert!(
+        system_of(&first).contains("We are a team.") && system_of(&first).contains("You plan."),
+        "{first}"
+    );
+    assert!(
+        system_of(&second).contains("You write.") && !system_of(&second).contains("You plan."),
+        "{second}"
+    );
     assert!(second["messages"].to_string().contains("planner said:\\nfirst think"), "{second}");
 }
 
@@ -102,11 +110,16 @@ async fn the_prompt_order_is_system_history_input_prefill() {
     world.run_prompt_as("team", "old question").await;
     world.run_prompt_as("team", "new question").await;
     let body = world.request_body(1);
-    let spoken: Vec<(String, String)> = body["messages"].as_array().unwrap().iter().map(|message| {
-        let content = &message["content"];
-        let text = content.as_str().map_or_else(|| content[0]["text"].to_string(), str::to_owned);
-        (message["role"].as_str().unwrap().to_owned(), text.trim_matches('"').to_owned())
-    }).collect();
+    let spoken: Vec<(String, String)> = body["messages"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|message| {
+            let content = &message["content"];
+            let text = content.as_str().map_or_else(|| content[0]["text"].to_string(), str::to_owned);
+            (message["role"].as_str().unwrap().to_owned(), text.trim_matches('"').to_owned())
+        })
+        .collect();
     let spoken: Vec<(&str, &str)> = spoken.iter().map(|(role, text)| (role.as_str(), text.trim())).collect();
     assert_eq!(
         spoken,
@@ -199,7 +212,9 @@ async fn the_routing_model_selects_agents_and_an_unknown_one_is_recoverable() {
         let world = Setup { protocol, ..setup() }.agent(team).start().await;
         world.server.enqueue(Reply::tool("select_agent", json!({"name": "poet"})));
         world.server.enqueue(Reply::text("hm")).enqueue(Reply::tool("fly", json!({})));
-        world.server.enqueue(Reply::tool("select_agent", json!({"name": "planner", "reason": "a plan first"})));
+        world
+            .server
+            .enqueue(Reply::tool("select_agent", json!({"name": "planner", "reason": "a plan first"})));
         world.server.enqueue(Reply::text("think"));
         world.server.enqueue(Reply::tool("done", json!({"summary": "planned"})));
         let run = world.run_prompt_as("team", "go").await;
@@ -210,7 +225,10 @@ async fn the_routing_model_selects_agents_and_an_unknown_one_is_recoverable() {
         assert_eq!(routes[1].reason.as_deref(), Some("planned"), "{protocol:?}");
         let again = world.request_body(3).to_string();
         assert!(again.contains("no agent \\\"poet\\\"; there is planner, writer"), "{protocol:?}: {again}");
-        assert!(again.contains("call a tool") && again.contains("no tool \\\"fly\\\""), "{protocol:?}: {again}");
+        assert!(
+            again.contains("call a tool") && again.contains("no tool \\\"fly\\\""),
+            "{protocol:?}: {again}"
+        );
         assert!(again.contains("Be quick.") && again.contains("- planner: Plans."), "{protocol:?}: {again}");
         // Routing calls are steps with the name of the network, and no messages; they count as usage, not as steps.
         let steps = world.steps(run.id).await;
@@ -248,7 +266,8 @@ async fn max_iter_counts_agent_calls_and_is_reported() {
     assert_eq!(world.server.counts().received, 3);
     let end = world.routes(&run).await.pop().unwrap();
     assert_eq!((end.end, end.calls), (Some(RouteEnd::MaxIter), 3));
-    let told = |body: &Body| matches!(body, Body::ProgressUpdated { text } if text.contains("most agent calls (3)"));
+    let told =
+        |body: &Body| matches!(body, Body::ProgressUpdated { text } if text.contains("most agent calls (3)"));
     assert!(world.event_bodies(run.id).await.iter().any(told), "it is reported");
 }
 
@@ -340,7 +359,10 @@ async fn a_call_may_have_several_steps_and_ends_with_the_answer() {
     // A tool that fails, one that panics, bad arguments and an unknown tool are all results for the model.
     let results = world.tool_results(run.id).await;
     assert_eq!(results.len(), 4);
-    assert!(results.iter().all(|(text, is_error)| *is_error && !text.contains("stack backtrace")), "{results:?}");
+    assert!(
+        results.iter().all(|(text, is_error)| *is_error && !text.contains("stack backtrace")),
+        "{results:?}"
+    );
     assert!(results[1].0.contains("panicked") && results[3].0.contains("no tool \"nothing\""), "{results:?}");
 }
 
@@ -352,7 +374,8 @@ async fn a_definition_over_the_api_is_checked_with_field_and_position() {
         let definition: AgentDefinition = serde_json::from_value(definition).unwrap();
         world.kernel.agent_create(&world.me, definition).await.map(drop).map_err(|error| error.to_string())
     };
-    let unknown = json!({"members": [{"agent": "planner"}, {"agent": "poet@2"}], "router": {"sequence": ["planner"]}});
+    let unknown =
+        json!({"members": [{"agent": "planner"}, {"agent": "poet@2"}], "router": {"sequence": ["planner"]}});
     let refused = make(unknown).await.unwrap_err();
     assert!(refused.contains("network.members[1].agent: there is no agent poet@2"), "{refused}");
     let rule = json!({"members": [{"agent": "planner"}], "router": {"rules": [{"when": "last.", "to": ["planner"]}]}});

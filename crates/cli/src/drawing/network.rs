@@ -80,7 +80,8 @@ fn routes(definition: &AgentDefinition, network: &Network) -> Vec<String> {
     if asks_model {
         let own = router.model.unwrap_or_default();
         let model = own.model.or(own.profile).or_else(|| definition.model.clone());
-        let model = model.or_else(|| definition.profile.clone()).unwrap_or_else(|| "the default model".into());
+        let model =
+            model.or_else(|| definition.profile.clone()).unwrap_or_else(|| "the default model".into());
         lines.push(format!("then {model} selects an agent, or ends"));
     }
     if network.reduce != Reduce::default() {

@@ -33,7 +33,11 @@ pub(crate) fn route_text(route: &RunRoute) -> String {
     for total in &route.members {
         let took = format_duration(total.duration_ms);
         let usage = usage(&total.usage);
-        let _ = writeln!(text, "  {}  {} calls, {} model calls, {took}, {usage}", total.member, total.calls, total.steps);
+        let _ = writeln!(
+            text,
+            "  {}  {} calls, {} model calls, {took}, {usage}",
+            total.member, total.calls, total.steps
+        );
     }
     if !route.routing.is_zero() {
         let _ = writeln!(text, "  routing model  {}", usage(&route.routing));
@@ -87,10 +91,8 @@ pub(crate) fn route_svg(route: &RunRoute) -> String {
         .iter()
         .flat_map(|decision| decision.calls.iter().map(move |call| (decision, call)))
         .collect();
-    let (width, height) = (
-        MARGIN * 2 + LABEL_WIDTH + TIME_WIDTH + FACTS_WIDTH,
-        TOP + calls.len().max(1) * ROW_HEIGHT + MARGIN,
-    );
+    let (width, height) =
+        (MARGIN * 2 + LABEL_WIDTH + TIME_WIDTH + FACTS_WIDTH, TOP + calls.len().max(1) * ROW_HEIGHT + MARGIN);
     let title = escape_xml(&format!("{} · {} · {} calls", route.network, route.status, calls.len()));
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" \
@@ -139,9 +141,7 @@ mod tests {
 
     fn route() -> RunRoute {
         let usage = json!({"inputTokens": 10, "outputTokens": 5, "cacheReadTokens": 0, "cacheWriteTokens": 0, "costUsd": 0.01});
-        let call = |member: &str, from: u64, to: u64| {
-            json!({"member": member, "agent": "a@1", "steps": 1, "startedAtMs": from, "completedAtMs": to, "usage": usage})
-        };
+        let call = |member: &str, from: u64, to: u64| json!({"member": member, "agent": "a@1", "steps": 1, "startedAtMs": from, "completedAtMs": to, "usage": usage});
         serde_json::from_value(json!({
             "runId": "run_00000000000040008000000000000001", "network": "team@1", "status": "succeeded",
             "decisions": [
@@ -171,7 +171,10 @@ mod tests {
     #[test]
     fn an_image_has_a_bar_for_each_call_whose_length_is_its_time() {
         let svg = route_svg(&route());
-        assert!(svg.contains("width=\"420\" height=\"14\"") && svg.contains("width=\"210\" height=\"14\""), "{svg}");
+        assert!(
+            svg.contains("width=\"420\" height=\"14\"") && svg.contains("width=\"210\" height=\"14\""),
+            "{svg}"
+        );
         assert!(svg.contains(">1 left</text>"), "{svg}");
     }
 }

@@ -89,9 +89,11 @@ async fn a_network_survives_a_kill_at_each_step() {
         let id = run["runId"].as_str().unwrap();
         assert_eq!(run["status"], "orphaned", "{kill_at}");
         output(dir.path(), &["run", "retry", id]);
-        let route: Value = serde_json::from_str(&output(dir.path(), &["run", "route", id, "--json"])).unwrap();
+        let route: Value =
+            serde_json::from_str(&output(dir.path(), &["run", "route", id, "--json"])).unwrap();
         assert_eq!(route["status"], "succeeded", "{kill_at}: {route}");
-        let next: Vec<&Value> = route["decisions"].as_array().unwrap().iter().map(|one| &one["next"]).collect();
+        let next: Vec<&Value> =
+            route["decisions"].as_array().unwrap().iter().map(|one| &one["next"]).collect();
         assert_eq!(
             next,
             [&json!("planner"), &json!(["writer", "critic"]), &Value::Null],
@@ -115,8 +117,8 @@ async fn a_network_and_the_way_of_its_run_are_drawn() {
     let server = ModelServer::start().await.unwrap();
     configure(dir.path(), &server);
     replies().into_iter().for_each(|reply| {
-            server.enqueue(reply);
-        });
+        server.enqueue(reply);
+    });
     output(dir.path(), PROMPT);
     let drawn = output(dir.path(), &["network", "show", "team"]);
     assert!(drawn.contains("rule 2: calls == 1 → writer + critic"), "{drawn}");

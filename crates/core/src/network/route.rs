@@ -130,7 +130,8 @@ impl Route {
     ) -> Self {
         let Choice { by, reason, push, done } = choice;
         let (no, calls) = earlier.map_or((1, 0), |earlier| (earlier.no + 1, earlier.calls));
-        let mut stack: VecDeque<Stage> = earlier.map(|earlier| earlier.stack.clone()).unwrap_or_default().into();
+        let mut stack: VecDeque<Stage> =
+            earlier.map(|earlier| earlier.stack.clone()).unwrap_or_default().into();
         match by {
             // The reducer finishes the stage before it: it comes before the stages after.
             RoutedBy::Reducer => push.iter().rev().for_each(|stage| stack.push_front(stage.clone())),

@@ -60,7 +60,10 @@ fn a_definition_is_refused_with_its_field_and_position() {
             "network.router.sequence[0]: parallel agents are two or more",
         ),
         (
-            with("/members", json!([{"agent": "planner", "enabled": "false"}, {"agent": "writer", "enabled": " false"}])),
+            with(
+                "/members",
+                json!([{"agent": "planner", "enabled": "false"}, {"agent": "writer", "enabled": " false"}]),
+            ),
             "network.members: no agent is enabled",
         ),
     ] {
@@ -151,11 +154,18 @@ fn change(key: &str, value: Value) -> MemberChange {
 fn reducers_make_one_value_in_the_order_of_the_members() {
     let members = [
         vec![change("notes", json!(["a"])), change("score", json!(1)), change("map", json!({"x": [1]}))],
-        vec![change("notes", json!(["b"])), change("score", json!(2)), change("map", json!({"x": [2], "y": 1}))],
+        vec![
+            change("notes", json!(["b"])),
+            change("score", json!(2)),
+            change("map", json!({"x": [2], "y": 1})),
+        ],
         vec![change("score", json!(2))],
     ];
     let reduced = |how: Reduce| json!(reduce(&how, &members));
-    assert_eq!(reduced(Reduce::Merge), json!({"map": {"x": [1, 2], "y": 1}, "notes": ["a", "b"], "score": 2}));
+    assert_eq!(
+        reduced(Reduce::Merge),
+        json!({"map": {"x": [1, 2], "y": 1}, "notes": ["a", "b"], "score": 2})
+    );
     assert_eq!(reduced(Reduce::First), json!({"map": {"x": [1]}, "notes": ["a"], "score": 1}));
     assert_eq!(reduced(Reduce::Vote), json!({"map": {"x": [1]}, "notes": ["a"], "score": 2}));
     assert_eq!(

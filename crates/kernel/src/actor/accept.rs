@@ -223,8 +223,8 @@ impl Actor {
     /// kernel's queue has no room for it: even an idle session waits when no worker is free.
     fn permit_for(&self, accept: &Accept, adapter: &str) -> Result<Option<Permit>, Error> {
         let awaited = accept.delegation.as_ref().filter(|task| task.mode.is_awaited());
-        let lender = awaited
-            .map(|task| Lender { run: task.parent_run, lends_place: is_member(&task.request) });
+        let lender =
+            awaited.map(|task| Lender { run: task.parent_run, lends_place: is_member(&task.request) });
         let starts = self.is_idle() && self.shared.options.execute;
         let owner = &self.hot.session.owner;
         let permit = starts.then(|| self.shared.scheduler.try_acquire(owner, adapter, lender)).flatten();

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use mainspring_api::{MemberCall, MemberTotal, RouteDecision, RunRoute};
 use mainspring_core::network::BadNetwork;
 use mainspring_core::{
-    AgentDefinition, AgentName, Body, Cursor, Delegation, Route, Run, RunId, SessionId, StateEntry, Step, Time,
-    Usage,
+    AgentDefinition, AgentName, Body, Cursor, Delegation, Route, Run, RunId, SessionId, StateEntry, Step,
+    Time, Usage,
 };
 use serde_json::Value;
 
@@ -67,7 +67,14 @@ impl Kernel {
         let routing = steps.iter().filter(|step| is_routing(step, &session.agent_definition));
         let routing = routing.filter_map(|step| step.usage).fold(Usage::default(), |all, one| all + one);
         let members = totals(&decisions);
-        Ok(RunRoute { run_id: run.id, network: session.agent_definition, status: run.state.status(), decisions, members, routing })
+        Ok(RunRoute {
+            run_id: run.id,
+            network: session.agent_definition,
+            status: run.state.status(),
+            decisions,
+            members,
+            routing,
+        })
     }
 
     /// The call of a member that worked in a child.

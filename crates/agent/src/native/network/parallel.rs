@@ -16,9 +16,9 @@ use mainspring_kernel::kernel::{
 };
 use serde_json::{Map, Value};
 
+use super::super::Exit;
 use super::super::execution::Execution;
 use super::super::plan::{MEMBER_SURFACE, find_agent, read_state};
-use super::super::Exit;
 use super::{NetworkRun, member_system, view};
 use crate::network::LastResult;
 
@@ -35,7 +35,9 @@ struct Ended {
 impl Execution<'_> {
     /// Runs a parallel stage: creates its children or finds them, waits for all, and records their results.
     pub(super) async fn run_parallel(&mut self, names: &[String]) -> Result<(), Exit> {
-        let Some(route) = self.network.as_ref().and_then(|network| network.route.clone()) else { return Ok(()) };
+        let Some(route) = self.network.as_ref().and_then(|network| network.route.clone()) else {
+            return Ok(());
+        };
         self.load_steps().await?;
         self.update_delegated_usage().await?;
         self.check_limits()?;
@@ -193,7 +195,8 @@ impl Execution<'_> {
 fn changes(before: &[StateEntry], after: &[StateEntry], created_at: Time) -> Vec<MemberChange> {
     let was_given = |key: &str| before.iter().any(|entry| entry.key == key && entry.updated_at <= created_at);
     let changed = after.iter().filter(|entry| entry.version > 1 || !was_given(&entry.key));
-    let changed = changed.map(|entry| MemberChange { key: entry.key.clone(), value: Some(entry.value.clone()) });
+    let changed =
+        changed.map(|entry| MemberChange { key: entry.key.clone(), value: Some(entry.value.clone()) });
     let removed = before.iter().filter(|entry| was_given(&entry.key));
     let removed = removed.filter(|entry| after.iter().all(|kept| kept.key != entry.key));
     changed.chain(removed.map(|entry| MemberChange { key: entry.key.clone(), value: None })).collect()

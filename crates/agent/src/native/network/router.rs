@@ -60,7 +60,8 @@ impl Execution<'_> {
         match router.model.filter(|_| asks_model) {
             Some(model) => self.by_model(&model, input, records).await,
             None if router.code.is_some() => {
-                let message = "the router asks for the routing model, but the network has none: add router.model";
+                let message =
+                    "the router asks for the routing model, but the network has none: add router.model";
                 Err(Exit::failed("routing_failed", message))
             }
             None => Ok(Choice::push(RoutedBy::Rules, vec![])),
@@ -79,7 +80,8 @@ impl Execution<'_> {
 
     /// Asks a router in code. Returns `None` if it leaves the decision to the routing model.
     async fn by_code(&self, name: &str, input: &RouterInput) -> Result<Option<Choice>, Exit> {
-        let router = self.adapter.routers.get(name).map_err(|failure| Exit::from(End::failed(failure, false)))?;
+        let router =
+            self.adapter.routers.get(name).map_err(|failure| Exit::from(End::failed(failure, false)))?;
         let asked = tokio::select! {
             biased;
             () = self.attempt.cancelled() => return Err(End::stopped().into()),
@@ -171,7 +173,8 @@ impl Execution<'_> {
             let description = member.description.as_deref().unwrap_or(&found.description);
             agents.push_str(&format!("\n- {}: {description}", member.name()));
         }
-        let mut system = format!("{INSTRUCTIONS}\n\nThe agents:{agents}\n\nThe state: {}", json!(input.state));
+        let mut system =
+            format!("{INSTRUCTIONS}\n\nThe agents:{agents}\n\nThe state: {}", json!(input.state));
         if let Some(further) = &routing.system {
             system = format!("{system}\n\n{further}");
         }
@@ -223,7 +226,8 @@ impl Execution<'_> {
             let options = &self.adapter.options;
             let wait_ms = options.retry_delay_ms(tries, &error);
             if !error.kind.is_retryable() || tries >= options.max_tries || wait_ms > MAX_RETRY_WAIT_MS {
-                let failure = Failure::new(error.kind.code(), format!("the routing model: {}", error.message));
+                let failure =
+                    Failure::new(error.kind.code(), format!("the routing model: {}", error.message));
                 return Err(End::failed(failure, error.kind.is_retryable()).into());
             }
             let text = format!("the routing model failed: {}; retrying", error.message);
@@ -351,7 +355,9 @@ fn chosen(calls: &[ToolUse], input: &RouterInput) -> Result<Choice, String> {
                     push.push(Stage::One(name));
                     reasons.extend(text(call, "reason"));
                 }
-                Some(name) => return Err(format!("no agent {name:?}; there is {}", input.enabled.join(", "))),
+                Some(name) => {
+                    return Err(format!("no agent {name:?}; there is {}", input.enabled.join(", ")));
+                }
                 None => return Err("name: the name of an agent is missing".into()),
             },
             other => return Err(format!("no tool {other:?}; there is {SELECT_AGENT}, {DONE}")),
@@ -382,7 +388,10 @@ fn ask_again(messages: &mut Vec<RequestMessage>, text: &str, calls: Vec<ToolUse>
 }
 
 /// Calls a model without streaming its text anywhere. An error comes with whether the model has produced anything.
-async fn complete(model: &SelectedModel, request: Request) -> Result<(String, Completion), (ModelError, bool)> {
+async fn complete(
+    model: &SelectedModel,
+    request: Request,
+) -> Result<(String, Completion), (ModelError, bool)> {
     let (mut text, mut is_silent) = (String::new(), true);
     let mut pieces = model.provider.stream(request).await;
     while let Some(piece) = pieces.next().await {

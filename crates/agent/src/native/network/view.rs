@@ -80,7 +80,9 @@ fn told_by(author: &str, block: &Block) -> Option<Block> {
         Block::Text { text } if text.trim().is_empty() => None,
         Block::Text { text } if author.is_empty() => Some(Block::text(text)),
         Block::Text { text } => Some(Block::text(format!("{author} said:\n{text}"))),
-        Block::ToolUse { name, input, .. } => Some(Block::text(format!("{author} called {name} with {input}"))),
+        Block::ToolUse { name, input, .. } => {
+            Some(Block::text(format!("{author} called {name} with {input}")))
+        }
         _ => None,
     }
 }
@@ -135,7 +137,11 @@ mod tests {
     fn a_member_sees_its_own_messages_and_is_told_of_the_others() {
         let path = vec![
             message(1, Role::User, vec![Block::text("count")]),
-            message(2, Role::Assistant, vec![Block::text("I plan"), Block::tool_use("a", "add", json!({"n": 1}))]),
+            message(
+                2,
+                Role::Assistant,
+                vec![Block::text("I plan"), Block::tool_use("a", "add", json!({"n": 1}))],
+            ),
             message(3, Role::User, vec![result("a")]),
             message(4, Role::Assistant, vec![Block::tool_use("b", "add", json!({}))]),
             message(5, Role::User, vec![result("b")]),

@@ -57,7 +57,10 @@ async fn example_parallel_research() {
 async fn example_support_desk() {
     let world = start("Example: a model at the desk").await;
     world.server.enqueue(Reply::tool("select_agent", json!({"name": "billing", "reason": "money"})));
-    world.server.enqueue(Reply::text("refunded")).enqueue(Reply::tool("done", json!({"summary": "refunded"})));
+    world
+        .server
+        .enqueue(Reply::text("refunded"))
+        .enqueue(Reply::tool("done", json!({"summary": "refunded"})));
     let run = run(&world, "desk", "I paid twice").await;
     assert_eq!(world.way(&run).await, "billing Some(Done)");
 }

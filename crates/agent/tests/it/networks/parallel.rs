@@ -41,9 +41,17 @@ async fn members_work_in_children_and_their_results_come_in_member_order() {
     assert_eq!(world.way(&run).await, "planner+writer critic Some(StackEmpty)");
     let delegations = world.kernel.run_delegations(&world.me, run.id).await.unwrap();
     assert_eq!(delegations.children.len(), 2);
-    assert_eq!(world.run_state(&run).await, json!({"notes": ["a", "a"], "votes": 0}), "the reducer merged lists");
+    assert_eq!(
+        world.run_state(&run).await,
+        json!({"notes": ["a", "a"], "votes": 0}),
+        "the reducer merged lists"
+    );
     let messages = world.messages(run.id).await;
-    let blocks: Vec<String> = messages[1].content.iter().map(|block| mainspring_core::message::text_of(std::slice::from_ref(block))).collect();
+    let blocks: Vec<String> = messages[1]
+        .content
+        .iter()
+        .map(|block| mainspring_core::message::text_of(std::slice::from_ref(block)))
+        .collect();
     assert_eq!(blocks, ["planner: found", "writer: found"], "in the order of the members");
     let last = world.request_body(4)["messages"].to_string();
     assert!(last.contains("planner: found") && last.contains("writer: found"), "{last}");
