@@ -14,8 +14,8 @@ use crate::{
     Compacted, Compaction, Delegate, Delegated, DelegationView, FeedSnapshot, Fork, FoundIds, Health,
     HostCall, HostCallAnswered, HostCallResult, KeptForForks, ListedSession, LiveChange, Login, MadeKey, Me,
     MessageView, Navigation, NewKey, OpenedSession, Page, PageSecret, Problem, Prompt, RetryOptions,
-    RunDelegations, SearchHit, SessionAdopted, SessionAdoption, SessionPatch, SessionTarget, SessionUsage,
-    Snapshot, StoreNotice, Thought, Ticket, TicketRedemption, TreeNode, WaitAnswer,
+    RunDelegations, RunRoute, SearchHit, SessionAdopted, SessionAdoption, SessionPatch, SessionTarget,
+    SessionUsage, Snapshot, StoreNotice, Thought, Ticket, TicketRedemption, TreeNode, WaitAnswer,
 };
 
 /// A type of the wire contract that is sent as JSON.
@@ -106,6 +106,7 @@ to_json![
     Session,
     SessionAdopted,
     SessionUsage,
+    RunRoute,
     Snapshot,
     StateEntry,
     Ticket,

@@ -7,8 +7,8 @@ use mainspring_api::{
     AcceptedRun, Agent, AuditRecord, CancelOutcome, Capabilities, CaughtUp, ClosedSession, Compacted,
     Delegated, DelegationView, FeedSnapshot, FoundIds, Health, HostCall, HostCallAnswered, KeptForForks,
     ListedSession, LiveChange, MadeKey, Me, MessageView, OpenedSession, Page, PageSecret, Problem,
-    RunDelegations, SearchHit, SessionAdopted, SessionUsage, Snapshot, StoreNotice, Thought, Ticket,
-    TreeNode,
+    RunDelegations, RunRoute, SearchHit, SessionAdopted, SessionUsage, Snapshot, StoreNotice, Thought,
+    Ticket, TreeNode,
 };
 use mainspring_core::{
     ApiKey, Artifact, Attempt, AuthMethod, Binding, Event, Grant, LeftProcess, LiveEvent, Message, ModelList,
@@ -82,6 +82,7 @@ from_json![
     Session,
     SessionAdopted,
     SessionUsage,
+    RunRoute,
     Snapshot,
     StateEntry,
     Ticket,

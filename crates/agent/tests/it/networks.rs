@@ -406,3 +406,24 @@ async fn the_limits_of_the_run_are_shared_by_all_members() {
     assert_eq!(run.state.error().map(|error: &Failure| error.code.as_str()), Some("limit_reached"));
     assert_eq!(world.server.counts().received, 3);
 }
+
+#[tokio::test]
+async fn the_way_of_a_run_survives_export_and_import() {
+    let world = start("planner writer", "[network.router]\nsequence = [\"planner\", \"writer\"]").await;
+    world.server.enqueue(Reply::text("a plan")).enqueue(Reply::text("a poem"));
+    let run = world.run_prompt_as("team", "go").await;
+    let other = setup().start().await;
+    let by = mainspring_kernel::store::SessionRef::Id(run.session);
+    let mut export = world.kernel.session_export(&world.me, &by).await.unwrap();
+    let mut import = other.kernel.session_import(&other.me).unwrap();
+    while let Some(lines) = export.next().await.unwrap() {
+        import.push(lines.as_bytes()).await.unwrap();
+    }
+    import.finish().await.unwrap();
+    let before = world.kernel.run_route(&world.me, run.id).await.unwrap();
+    assert_eq!(other.kernel.run_route(&other.me, run.id).await.unwrap(), before, "ids included");
+    assert_eq!(before.decisions.len(), 3);
+    let calls: Vec<(&str, u32)> =
+        before.members.iter().map(|total| (total.member.as_str(), total.steps)).collect();
+    assert_eq!(calls, [("planner", 1), ("writer", 1)]);
+}

@@ -127,21 +127,22 @@ impl Execution<'_> {
         Err(Exit::failed("routing_failed", "the routing model chose nobody"))
     }
 
-    /// The routing model: its own, else that of the network.
+    /// The routing model: that of the run's options, as for members, else its own, else that of the network.
     fn routing_model(&self, routing: &RoutingModel) -> Result<SelectedModel, Exit> {
         let common = self.network.as_ref().map(|network| network.definition.clone());
-        let has_model = routing.model.is_some() || routing.profile.is_some();
         let options = &self.attempt.assignment().run.options;
-        let (model, profile) = match (has_model, &common) {
-            (true, _) | (_, None) => (routing.model.as_deref(), routing.profile.as_deref()),
-            (false, Some(_)) if options.model.is_some() || options.model_profile.is_some() => {
-                (options.model.as_deref(), options.model_profile.as_deref())
-            }
-            (false, Some(common)) => (common.model.as_deref(), common.profile.as_deref()),
+        let given = (options.model.as_deref(), options.model_profile.as_deref());
+        let own = (routing.model.as_deref(), routing.profile.as_deref());
+        let (model, profile) = match &common {
+            // A key may list the models that its runs use: the run names one of them.
+            _ if given != (None, None) => given,
+            Some(common) if own == (None, None) => (common.model.as_deref(), common.profile.as_deref()),
+            _ => own,
         };
         let selected = self.adapter.models.select(model, profile);
         let selected = selected.map_err(|error| Exit::failed(error.kind.code(), error.message))?;
-        if self.plan.limits.max_cost.is_some() && selected.price.is_none() {
+        let spends = options.key.as_ref().is_some_and(|key| key.spend_per_day.is_some());
+        if (self.plan.limits.max_cost.is_some() || spends) && selected.price.is_none() {
             let message = format!(
                 "the run has a cost limit, but the price of the routing model {} is unknown; configure it as \
                  [prices.\"{}\"]",

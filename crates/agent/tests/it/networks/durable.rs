@@ -117,3 +117,35 @@ fn decisions_of_rules_survive_a_crash_and_are_not_made_again() {
         assert!(world.event_bodies(run).await.iter().filter(is_routed).count() >= 3);
     });
 }
+
+/// A member waits for a person, also across a restart; then it continues, and the network after it.
+#[test]
+fn a_member_that_waits_for_a_person_continues_where_it_was() {
+    let careful = "id = \"careful\"\napprove = [\"add\"]";
+    let agent = leaked(team(
+        "planner careful",
+        "[network.router]\nsequence = [\"planner\", \"careful\", \"planner\"]",
+    ));
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
+    let run = run_until_crash(async {
+        let world = Setup { store: store.clone(), ..setup() }.agent(careful).agent(agent).start().await;
+        world.server.enqueue(Reply::text("a plan")).enqueue(Reply::tool("add", json!({"a": 1, "b": 2})));
+        let run = send(&world).await;
+        let run = world.wait_paused(run).await;
+        assert_eq!(run.state.status(), RunStatus::WaitingApproval, "{:?}", run.state);
+        run.id
+    });
+    run_until_crash(async {
+        let server = ModelServer::start().await.unwrap();
+        server.enqueue(Reply::text("the end"));
+        let setup = Setup { store: store.clone(), seed: 2, ..setup() };
+        let world = setup.agent(careful).agent(agent).start_on(server).await;
+        world.allow(run).await;
+        let run = world.wait_ended(run).await;
+        assert_eq!(run.state.status(), RunStatus::Succeeded, "{:?}", run.state);
+        assert_eq!(world.way(&run).await, "planner careful planner Some(StackEmpty)");
+        assert_eq!(world.tool_results(run.id).await, [("3".to_owned(), false)]);
+        assert_eq!(world.server.counts().received, 1, "only the last member was called");
+        assert_eq!(run.attempts, 1);
+    });
+}

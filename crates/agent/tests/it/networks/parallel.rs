@@ -156,3 +156,38 @@ async fn cancelling_the_run_cancels_its_members() {
         assert_eq!(world.wait_ended(child.child_run).await.state.status(), RunStatus::Cancelled);
     }
 }
+
+/// The network's own run holds the only worker: its members run one after the other in its place.
+#[tokio::test]
+async fn members_beyond_the_cap_of_the_adapter_queue() {
+    for cap in [1, 2] {
+        let world = Setup { native_workers: Some(cap), ..setup() }.agent(fan_out("\"merge\"")).start().await;
+        for text in ["found", "found", "good"] {
+            world.server.enqueue(Reply::text(text));
+        }
+        let run = send(&world).await;
+        let run = world.wait_ended(run.id).await;
+        assert_eq!(run.state.status(), RunStatus::Succeeded, "{cap}: {:?}", run.state);
+        assert_eq!(world.way(&run).await, "planner+writer critic Some(StackEmpty)", "{cap}");
+    }
+}
+
+/// Each child gets a share of what is left, so that all of them together keep to the limit of the run.
+#[tokio::test]
+async fn parallel_members_share_the_limits_of_the_run() {
+    let world = setup().agent(fan_out("\"merge\"")).start().await;
+    for text in ["found", "found", "good"] {
+        world.server.enqueue(Reply::text(text));
+    }
+    let mut request = RunRequest::text("s", "go");
+    (request.session, request.mode) = (as_team("s"), Mode::Act);
+    request.options.limits.max_tokens = Some(1_000);
+    let run = world.send(request).await;
+    let run = world.wait_ended(run.id).await;
+    assert_eq!(run.state.status(), RunStatus::Succeeded, "{:?}", run.state);
+    let mut shares = vec![];
+    for child in world.kernel.run_delegations(&world.me, run.id).await.unwrap().children {
+        shares.push(world.get(child.child_run).await.options.limits.max_tokens.unwrap());
+    }
+    assert_eq!(shares, [500, 250]);
+}
