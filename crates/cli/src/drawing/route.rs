@@ -32,12 +32,9 @@ pub(crate) fn route_text(route: &RunRoute) -> String {
     }
     for total in &route.members {
         let took = format_duration(total.duration_ms);
+        let (calls, steps) = (count(total.calls, "call"), count(total.steps, "model call"));
         let usage = usage(&total.usage);
-        let _ = writeln!(
-            text,
-            "  {}  {} calls, {} model calls, {took}, {usage}",
-            total.member, total.calls, total.steps
-        );
+        let _ = writeln!(text, "  {}  {calls}, {steps}, {took}, {usage}", total.member);
     }
     if !route.routing.is_zero() {
         let _ = writeln!(text, "  routing model  {}", usage(&route.routing));
@@ -51,7 +48,7 @@ fn decided(decision: &RouteDecision) -> String {
     let by = match &route.by {
         RoutedBy::Sequence => "sequence".to_owned(),
         RoutedBy::Rule { rule } => format!("rule {rule}"),
-        RoutedBy::Rules => "no rule holds".to_owned(),
+        RoutedBy::Rules => "stack".to_owned(),
         RoutedBy::Code { name } => format!("code {name}"),
         RoutedBy::Model => "model".to_owned(),
         RoutedBy::Reducer => "reducer".to_owned(),
@@ -77,7 +74,11 @@ fn facts(call: &MemberCall) -> String {
         None => "not ended".into(),
     };
     let child = call.child_run_id.map(|run| format!(", {run}")).unwrap_or_default();
-    format!("{} model calls, {took}, {}{child}", call.steps, usage(&call.usage))
+    format!("{}, {took}, {}{child}", count(call.steps, "model call"), usage(&call.usage))
+}
+
+fn count(number: u32, of: &str) -> String {
+    if number == 1 { format!("1 {of}") } else { format!("{number} {of}s") }
 }
 
 fn usage(usage: &Usage) -> String {
@@ -159,12 +160,12 @@ mod tests {
         insta::assert_snapshot!(route_text(&route()), @r"
         team@1 · succeeded
         ● 1  rule 2 → left + right
-        │   left  1 model calls, 2.0 s, 10 tokens in, 5 out, $0.01
-        │   right  1 model calls, 1.0 s, 10 tokens in, 5 out, $0.01
+        │   left  1 model call, 2.0 s, 10 tokens in, 5 out, $0.010000
+        │   right  1 model call, 1.0 s, 10 tokens in, 5 out, $0.010000
         ■ 2  model → end · <good>
 
         per member
-          left  1 calls, 1 model calls, 2.0 s, 10 tokens in, 5 out, $0.01
+          left  1 call, 1 model call, 2.0 s, 10 tokens in, 5 out, $0.010000
         ");
     }
 
