@@ -301,7 +301,7 @@ impl Execution<'_> {
         for record in records.iter() {
             match record {
                 Record::RunState { key, value: Some(value) } => {
-                    drop(state.insert(key.clone(), value.clone()))
+                    drop(state.insert(key.clone(), value.clone()));
                 }
                 Record::RunState { key, value: None } => drop(state.remove(key)),
                 _ => {}

@@ -156,7 +156,8 @@ pub enum Record {
     Usage(Usage),
     /// The router of a network has decided. The kernel adds the run's last message.
     Routed(Box<Route>),
-    /// A key of the run's state changes. Not for [`super::AttemptHandle::record_at_end`].
+    /// A key of the run's state changes: the actor decides the change and adds its row. Not for
+    /// [`super::AttemptHandle::record_at_end`].
     RunState {
         /// The key.
         key: String,

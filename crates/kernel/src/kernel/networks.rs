@@ -8,7 +8,6 @@ use mainspring_core::{
     AgentDefinition, AgentName, Body, Cursor, Delegation, Route, Run, RunId, SessionId, StateEntry, Step,
     Time, Usage,
 };
-use serde_json::Value;
 
 use super::{Caller, Kernel, Shared};
 use crate::error::Error;
@@ -95,7 +94,7 @@ impl Kernel {
 /// True for the child of a member that `route` has called.
 fn is_child(child: &Delegation, route: &Route, name: &str) -> bool {
     let member = &child.request["member"];
-    member["routeNo"] == Value::from(route.no) && member["name"] == Value::from(name)
+    member["routeNo"] == route.no && member["name"] == name
 }
 
 /// True for a call of the routing model: it is named after the network and made no message.

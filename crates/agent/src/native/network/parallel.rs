@@ -205,8 +205,8 @@ fn changes(before: &[StateEntry], after: &[StateEntry], created_at: Time) -> Vec
 /// True for a child of this member that has ended without success.
 fn is_failed_child(child: &Delegation, member: &NetworkMember) -> bool {
     let of = &child.request["member"];
-    of["routeNo"] == Value::from(member.route_no)
-        && of["name"] == Value::from(member.name.as_str())
+    of["routeNo"] == member.route_no
+        && of["name"] == member.name.as_str()
         && child.status.is_settled()
         && child.status != DelegationStatus::Succeeded
 }

@@ -1,5 +1,7 @@
 //! The router of a network: a sequence; or rules, code and a model, asked in this order until one decides.
 
+use std::fmt::Write as _;
+
 use futures_util::StreamExt;
 use mainspring_core::network::{Choice, Reduce, RoutedBy, Router, RoutingModel};
 use mainspring_core::{Failure, PromptRef, Stage, StopReason, Usage};
@@ -172,7 +174,7 @@ impl Execution<'_> {
         for member in network.network()?.members.iter().filter(|member| input.is_enabled(member.name())) {
             let found = super::super::plan::find_agent(self.adapter, &self.attempt, &member.agent).await?.0;
             let description = member.description.as_deref().unwrap_or(&found.description);
-            agents.push_str(&format!("\n- {}: {description}", member.name()));
+            let _ = write!(agents, "\n- {}: {description}", member.name());
         }
         let mut system =
             format!("{INSTRUCTIONS}\n\nThe agents:{agents}\n\nThe state: {}", json!(input.state));

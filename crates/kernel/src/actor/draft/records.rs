@@ -6,8 +6,8 @@ use mainspring_core::message::text_of;
 use mainspring_core::run::Command;
 use mainspring_core::run::close::{NewMessage, completes_turn};
 use mainspring_core::{
-    Block, Body, CallResult, Digest, Failure, MessageStatus, NodeId, Role, Step, Time, TitleSource, ToolEnd,
-    ToolOutcome, Usage, session,
+    Block, Body, CallResult, Digest, Failure, MessageStatus, NodeId, Role, Route, Step, Time, TitleSource,
+    ToolEnd, ToolOutcome, Usage, session,
 };
 
 use serde_json::{Map, Value};
@@ -91,20 +91,26 @@ impl AttemptDraft {
                 return self.tool_ended(node, tool_use_id, name, asked_at, failure, content);
             }
             Record::Progress { text } => self.emit(Body::ProgressUpdated { text }),
-            Record::Title { title } => {
-                if let Some(title) = session::title_of(&title) {
-                    self.session_command(session::Command::Title { title, source: TitleSource::Agent })?;
-                }
-            }
+            Record::Title { title } => self.titled(&title)?,
             Record::Usage(usage) => self.add_usage(usage),
-            Record::Routed(mut route) => {
-                route.message = self.subject.run.final_message;
-                self.emit(Body::RunRouted { route });
-            }
-            // The actor has decided the change, and adds its row.
+            Record::Routed(route) => self.routed(route),
             Record::RunState { .. } => {}
         }
         Ok(())
+    }
+
+    /// Names the session, unless the title is empty.
+    fn titled(&mut self, title: &str) -> Result<(), Error> {
+        if let Some(title) = session::title_of(title) {
+            self.session_command(session::Command::Title { title, source: TitleSource::Agent })?;
+        }
+        Ok(())
+    }
+
+    /// Records a decision of a network's router, with the run's last message.
+    fn routed(&mut self, mut route: Box<Route>) {
+        route.message = self.subject.run.final_message;
+        self.emit(Body::RunRouted { route });
     }
 
     /// Counts usage of the run.
