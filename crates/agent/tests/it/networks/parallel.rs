@@ -25,7 +25,7 @@ async fn send(world: &World) -> Run {
     world.send(request).await
 }
 
-fn set(key: &str, value: Value) -> Reply {
+fn set(key: &str, value: &Value) -> Reply {
     Reply::tool("state_set", json!({"key": key, "value": value}))
 }
 
@@ -33,7 +33,7 @@ fn set(key: &str, value: Value) -> Reply {
 async fn members_work_in_children_and_their_results_come_in_member_order() {
     let world = setup().agent(fan_out("\"merge\"")).start().await;
     // Both children ask at the same time: their replies are the same until they have said what they have to.
-    world.server.enqueue(set("notes", json!(["a"]))).enqueue(set("notes", json!(["a"])));
+    world.server.enqueue(set("notes", &json!(["a"]))).enqueue(set("notes", &json!(["a"])));
     world.server.enqueue(Reply::text("found")).enqueue(Reply::text("found")).enqueue(Reply::text("good"));
     let run = send(&world).await;
     let run = world.wait_ended(run.id).await;
@@ -69,9 +69,9 @@ async fn members_work_in_children_and_their_results_come_in_member_order() {
 #[tokio::test]
 async fn a_reducing_agent_is_called_right_after_the_stage() {
     let world = setup().agent(fan_out("{ agent = \"critic\" }")).start().await;
-    world.server.enqueue(set("votes", json!(2))).enqueue(set("votes", json!(2)));
+    world.server.enqueue(set("votes", &json!(2))).enqueue(set("votes", &json!(2)));
     world.server.enqueue(Reply::text("found")).enqueue(Reply::text("found"));
-    world.server.enqueue(set("votes", json!(2))).enqueue(Reply::text("good"));
+    world.server.enqueue(set("votes", &json!(2))).enqueue(Reply::text("good"));
     let run = send(&world).await;
     let run = world.wait_ended(run.id).await;
     assert_eq!(world.way(&run).await, "planner+writer critic critic Some(StackEmpty)", "{:?}", run.state);
