@@ -14,6 +14,7 @@ mod damage;
 pub mod delegation;
 pub mod digest;
 pub mod event;
+pub mod given;
 pub mod history;
 pub mod id_prefix;
 pub mod ids;
@@ -58,6 +59,7 @@ pub use event::{
     BadPosition, Body, CancelReason, Close, Cursor, Event, LiveEvent, PROTOCOL_VERSION, Position, Proof,
     SessionChange, ToolEnd, ToolOutcome,
 };
+pub use given::{GivenMessage, InvalidMessages, validate_messages};
 pub use history::History;
 pub use id_prefix::{BadIdPrefix, IdKind, IdPrefix};
 pub use ids::{
@@ -79,7 +81,7 @@ pub use run::{
 pub use sandbox::{Enforcement, Sandbox, SandboxProfile, SandboxReach};
 pub use session::{ExternalRef, LegacyAlias, Origin, Session, SessionStatus, TitleSource};
 pub use state::{Expect, StateAuthor, StateEntry, StateOutcome, StateScope, StateSlot, VersionMismatch};
-pub use step::{PromptRef, Step, StopReason};
+pub use step::{OfferedTool, PromptRef, Step, StepInput, StopReason};
 pub use time::Time;
 pub use tool::{CallResult, ClientCall, ClientResult, ClientTool};
 pub use tree::{Line, Point, Range};

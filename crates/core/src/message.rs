@@ -34,6 +34,9 @@ pub struct Message {
     /// When the message was created.
     #[serde(rename = "createdAtMs")]
     pub created_at: Time,
+    /// The agent that wrote the message, as `ID@VERSION` of its definition. Absent if the adapter uses no definitions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<String>,
 }
 
 impl Message {
