@@ -10,12 +10,13 @@ use serde_json::Value;
 
 use crate::control::ControlTool;
 use crate::{
-    AcceptedRun, Agent, AuditRecord, BindingAdoption, CancelOutcome, Capabilities, CaughtUp, ClosedSession,
-    Compacted, Compaction, Delegate, Delegated, DelegationView, FeedSnapshot, Fork, FoundIds, Health,
-    HostCall, HostCallAnswered, HostCallResult, KeptForForks, ListedSession, LiveChange, Login, MadeKey, Me,
-    MessageView, Navigation, NewKey, OpenedSession, Page, PageSecret, Problem, Prompt, RetryOptions,
-    RunDelegations, SearchHit, SessionAdopted, SessionAdoption, SessionPatch, SessionTarget, SessionUsage,
-    Snapshot, StoreNotice, Thought, Ticket, TicketRedemption, TreeNode, WaitAnswer,
+    AcceptedRun, Agent, AgentChange, AuditRecord, BindingAdoption, CancelOutcome, Capabilities, CaughtUp,
+    ClosedSession, Compacted, Compaction, Delegate, Delegated, DelegationView, FeedSnapshot, Fork, FoundIds,
+    Health, HostCall, HostCallAnswered, HostCallResult, KeptForForks, ListedSession, LiveChange, Login,
+    MadeKey, Me, MessageView, Navigation, NewKey, NewTool, OpenedSession, Page, PageSecret, Problem, Prompt,
+    RetryOptions, RunDelegations, SearchHit, SessionAdopted, SessionAdoption, SessionAgent, SessionPatch,
+    SessionTarget, SessionUsage, SessionView, Snapshot, StepResult, StoreNotice, Thought, Ticket,
+    TicketRedemption, TreeNode, WaitAnswer,
 };
 
 /// A type of the wire contract that is sent as JSON.
@@ -42,6 +43,7 @@ macro_rules! to_json {
 
 // Requests.
 to_json![
+    AgentChange,
     AgentDefinition,
     BindingAdoption,
     Compaction,
@@ -51,6 +53,7 @@ to_json![
     Login,
     Navigation,
     NewKey,
+    NewTool,
     Prompt,
     RetryOptions,
     SessionAdoption,
@@ -105,9 +108,12 @@ to_json![
     RunDelegations,
     Session,
     SessionAdopted,
+    SessionAgent,
     SessionUsage,
+    SessionView,
     Snapshot,
     StateEntry,
+    StepResult,
     Ticket,
     Vec<AuthMethod>,
     Vec<HostCall>,

@@ -31,8 +31,10 @@ pub mod request;
 mod run;
 mod search;
 mod session;
+mod session_agent;
 mod sign_in;
 mod state;
+mod step;
 mod tree;
 
 pub use adapter::{Capabilities, Health, Login, RestartBehavior};
@@ -55,10 +57,14 @@ pub use search::{SearchHit, SearchQuery};
 pub use session::{
     ClosedSession, Compacted, Compaction, KeptForForks, ListedSession, MessageListQuery, NewName, OpenBlock,
     OpenText, OpenedSession, Opening, Scope, SessionListQuery, SessionPatch, SessionTarget, SessionUsage,
-    Snapshot,
+    SessionView, Snapshot,
+};
+pub use session_agent::{
+    AgentChange, AgentSource, AgentTool, NewTool, SessionAgent, SourcedText, SourcedValue,
 };
 pub use sign_in::{Me, PageSecret, Ticket, TicketRedemption};
 pub use state::{StateListQuery, StateQuery};
+pub use step::{AnsweredCall, StepResult};
 pub use tree::{Fork, MessageView, Navigation, TreeNode, TreeQuery};
 
 /// Distinguishes a field that was sent as null from one that was not sent.
