@@ -443,6 +443,11 @@ impl Store for SqliteStore {
         self.read(move |connection| steps::steps(connection, run)).await
     }
 
+    async fn step_input(&self, session: SessionId, hash: &str) -> Result<Option<String>, StoreError> {
+        let hash = hash.to_owned();
+        self.read(move |connection| steps::step_input(connection, session, &hash)).await
+    }
+
     async fn digest(&self, session: SessionId, tip: Point) -> Result<Option<Digest>, StoreError> {
         self.read(move |connection| digests::digest(connection, session, tip)).await
     }

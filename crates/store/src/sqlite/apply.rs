@@ -15,7 +15,7 @@ use super::data::{state_back, state_write};
 use super::digests::digest_write;
 use super::owners;
 use super::read::{chunk_columns, event_columns};
-use super::steps::{step_write, steps_seal};
+use super::steps::{step_input_write, step_write, steps_seal};
 use super::write::{
     WriteResult, attempt_write, cursor_write, effect_write, floor_write, fresh_check, inbox_write,
     line_write, message_place, message_write, request_write, run_write,
@@ -118,6 +118,7 @@ impl Prepared {
             Row::Delegation(delegation) => delegation_write(connection, delegation),
             Row::Digest(digest) => digest_write(connection, session, digest),
             Row::Step(step) => step_write(connection, step),
+            Row::StepInput(input) => step_input_write(connection, session, input),
             Row::StepsSeal(run) => steps_seal(connection, *run),
         }
     }

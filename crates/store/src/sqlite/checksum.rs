@@ -42,7 +42,7 @@ pub(super) struct Layout {
 
 pub(super) const SESSION: Layout = Layout {
     columns: column_count(session_columns!()),
-    added: 1,
+    added: 3,
     apart: 0..0,
     kind: "session",
     id: id::<SessionId>,
@@ -67,7 +67,7 @@ pub(super) const RUN_STATE: Layout = Layout {
 };
 pub(super) const MESSAGE: Layout = Layout {
     columns: column_count(message_columns!()),
-    added: 0,
+    added: 1,
     apart: 4..7,
     kind: "message",
     id: id::<MessageId>,
@@ -121,7 +121,7 @@ pub(super) const ATTEMPT: Layout = Layout {
 };
 pub(super) const STEP: Layout = Layout {
     columns: column_count(step_columns!()),
-    added: 0,
+    added: 3,
     apart: 0..0,
     kind: "step",
     id: id::<StepId>,

@@ -194,6 +194,7 @@ impl Import<'_> {
             content,
             usage: None,
             created_at,
+            agent: None,
         })
     }
 
