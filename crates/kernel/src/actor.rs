@@ -15,7 +15,7 @@ use mainspring_core::{Proof, Run, Session, Time, Usage};
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
-use crate::adapter::HandleError;
+use crate::adapter::{HandleError, SessionMemory};
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::feed::Feed;
@@ -24,6 +24,7 @@ use crate::store::{Fence, Loaded};
 
 mod accept;
 mod active;
+mod agent;
 mod answer;
 mod binding;
 mod cancel;
@@ -49,6 +50,7 @@ mod steer;
 mod tree;
 mod tree_cache;
 use active::Active;
+pub(crate) use agent::AgentSetting;
 pub(crate) use binding::{BindingChange, MAX_BINDINGS_READ};
 pub(crate) use command::{Command, Input, Reply, Report, Signal};
 pub(crate) use data::StateWrite;
@@ -79,6 +81,8 @@ pub(crate) struct Actor {
     lifetime: lifetime::Lifetime,
     reported: status::Reported,
     waiters: delegations::Waiters,
+    /// An embedder's data, which lives as long as this actor.
+    memory: SessionMemory,
     /// Inputs that arrived while the store could not be written.
     deferred: VecDeque<Input>,
 }
@@ -121,6 +125,7 @@ impl Actor {
             lifetime: lifetime::Lifetime::default(),
             reported: status::Reported::default(),
             waiters: delegations::Waiters::default(),
+            memory: SessionMemory::default(),
             deferred: VecDeque::new(),
             shared,
         }
@@ -207,6 +212,9 @@ impl Actor {
             Command::Session(commands, version, reply) => {
                 let outcome = Box::pin(self.change_session(commands, version)).await;
                 let _ = reply.send(outcome);
+            }
+            Command::SetAgent(setting, version, reply) => {
+                drop(reply.send(Box::pin(self.set_agent(*setting, version)).await));
             }
             Command::Binding(change, reply) => drop(reply.send(self.change_binding(change).await)),
             Command::LoseProcessLocalBindings(reply) => {
@@ -381,6 +389,8 @@ fn hot_state(loaded: Loaded) -> Hot {
         delegations,
         // The steps of an earlier process are not read: their private data is erased when the run ends.
         keeps_private,
+        agent: None,
+        step_inputs: vec![],
         session: Arc::new(loaded.session),
     }
 }

@@ -58,10 +58,13 @@ mod requests;
 mod run_wait;
 mod runs;
 mod search;
+mod session_agent;
+mod session_view;
 mod sessions;
 mod slots;
 mod start;
 mod state;
+mod steps;
 mod streams;
 mod tree;
 mod waits;
@@ -85,9 +88,11 @@ pub use requests::{
 };
 pub(crate) use runs::json_size;
 pub use search::{MessageHit, SearchHit, SearchPosition, SearchQuery, SearchResult};
+pub use session_agent::MAX_GIVEN_MESSAGES;
 pub use sessions::session_ref;
 pub use start::{SessionStart, Started};
 pub use state::StateOf;
+pub(crate) use steps::hashed_input;
 pub(crate) use tree::Forking;
 pub use tree::{ForkRequest, MessageTree, MessageView, TreeNode, TreeQuery};
 

@@ -24,6 +24,7 @@ mod tree;
 use crate::search::Query;
 pub use commit::{
     Chunk, Commit, EndedToolCall, Fence, NativeOwner, NewEvent, NewId, OpenToolCall, Request, Row,
+    StepInputRow,
 };
 pub use data::{ArtifactPage, OwnerState, StateAt, StatePlace, StateRow};
 pub use ids::{IdPage, IdsOf};
@@ -154,6 +155,9 @@ pub trait Store: Send + Sync + 'static {
 
     /// Lists the model calls of a run, oldest first.
     async fn steps(&self, run: RunId) -> Result<Rows<Step>, StoreError>;
+
+    /// Gets what steps of a session were given, as JSON, by its hash.
+    async fn step_input(&self, session: SessionId, hash: &str) -> Result<Option<String>, StoreError>;
 
     /// Lists delegations, oldest first.
     async fn delegations(&self, of: &DelegationsOf) -> Result<Vec<Delegation>, StoreError>;

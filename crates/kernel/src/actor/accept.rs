@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use mainspring_core::{
-    Body, Message, MessageStatus, Policy, Role, Run, RunOptions, RunState, Session, SessionStatus, Usage,
-    session,
+    Body, Message, MessageStatus, Mode, Policy, Role, Run, RunOption, RunOptions, RunState, Session,
+    SessionStatus, Usage, session,
 };
 
 use super::binding::ResumeCandidate;
@@ -115,8 +115,11 @@ impl Actor {
         };
         let mut draft = draft.of_run(run);
         draft.emit(Body::run_accepted(adapter.clone(), accept.mode, Some(policy)));
-        if !unused.is_empty() {
-            let names = unused.iter().map(|option| option.name()).collect::<Vec<_>>().join(", ");
+        let has_tools = !self.hot.session.tools.is_empty() && accept.mode == Mode::Act;
+        let tools = (has_tools && !self.shared.supports_client_tools(&adapter)).then_some("tools");
+        if !unused.is_empty() || tools.is_some() {
+            let names = unused.iter().map(|option| option.name()).chain(tools);
+            let names = names.collect::<Vec<_>>().join(", ");
             let text = format!("defaults of the session that adapter {adapter:?} does not use: {names}");
             draft.emit_for_run(id, Body::ProgressUpdated { text });
         }
@@ -234,6 +237,20 @@ impl Actor {
         Ok(permit)
     }
 
+    /// The options of a new run, completed by those of the session. The run keeps them, whatever becomes of the session.
+    fn complete_options(&self, accept: &Accept, adapter: &str) -> RunOptions {
+        let session = &self.hot.session;
+        let mut options = accept.options.or(&session.run_defaults());
+        if accept.mode == Mode::Ask || !self.shared.supports_client_tools(adapter) {
+            // Those of the session do not apply; a request with such tools of its own was refused.
+            options.tools.clone_from(&accept.options.tools);
+        }
+        if options.agent_definition.is_none() && self.shared.uses(adapter, RunOption::AgentDefinition) {
+            options.agent_definition = Some(session.agent_definition.clone());
+        }
+        options
+    }
+
     /// Builds the run, and the message it answers: a new prompt, or the earlier prompt `answered_again`.
     fn build_run(
         &self,
@@ -254,9 +271,10 @@ impl Actor {
                 content: accept.prompt.clone(),
                 usage: None,
                 created_at: now,
+                agent: None,
             }),
         };
-        let options = accept.options.or(&self.hot.session.run_defaults());
+        let options = self.complete_options(accept, adapter);
         let run = Run {
             id: accept.run,
             session: self.fence.session,

@@ -26,6 +26,7 @@ use super::tree_cache::PathChange;
 use crate::ids::Ids;
 use crate::store::{Commit, Fence, NewEvent, OpenToolCall, Row, StatePlace, StateRow};
 
+mod given;
 mod records;
 mod run;
 pub(super) use records::check_size;
@@ -58,6 +59,10 @@ pub(crate) struct Hot {
     pub(crate) keeps_private: bool,
     /// Usage of the active run since its last answer. The next answer reports it.
     pub(crate) turn_usage: Usage,
+    /// The agent that the active run's messages are from, if its adapter names it.
+    pub(crate) agent: Option<String>,
+    /// Hashes of inputs of steps that are known to be stored, the latest last.
+    pub(crate) step_inputs: Vec<String>,
 }
 
 /// A draft that changes the session, and no run.

@@ -147,6 +147,7 @@ impl Actor {
             open_tool_calls: self.hot.effects.clone(),
             cancel: active.cancel.clone(),
             rules: Arc::new(self.shared.layers(&self.hot.session, &active.run, &active.attempt.adapter)),
+            memory: self.memory.clone(),
         }
     }
 

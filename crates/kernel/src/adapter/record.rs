@@ -1,8 +1,10 @@
 //! Records: the facts that an adapter makes durable.
 
+use std::sync::Arc;
+
 use mainspring_core::{
     Approval, ApprovalRequest, Block, Budget, Decider, Digest, DigestAuthor, Failure, Fidelity, Grant,
-    GrantId, LeftProcess, MessageId, PromptRef, Sandbox, StopReason, Time, ToolOutcome, Usage,
+    GrantId, LeftProcess, MessageId, PromptRef, Sandbox, StepInput, StopReason, Time, ToolOutcome, Usage,
 };
 use serde_json::{Map, Value};
 
@@ -46,6 +48,11 @@ pub enum Record {
         by: Decider,
         /// The reply to the agent.
         told: Option<String>,
+    },
+    /// The agent that writes the following messages of the run.
+    Agent {
+        /// Its definition, as `ID@VERSION`.
+        name: String,
     },
     /// The agent's message is complete: the streamed text, then `blocks`.
     Message {
@@ -204,6 +211,10 @@ pub struct StepTaken {
     pub private: Option<Value>,
     /// The run's remaining budget.
     pub budget: Option<Budget>,
+    /// What the model was given besides messages.
+    pub input: Option<Arc<StepInput>>,
+    /// The response as the provider reported it, without its text.
+    pub raw: Value,
 }
 
 /// Facts that an adapter knows about the execution of an attempt. A fact that is not given leaves the earlier one as it is.

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use mainspring_api::control::{ControlError, ControlPlane};
 use mainspring_api::{
     AuditKind, AuditOrigin, AuditRecord, CancelOutcome, Delegate, Delegated, DelegationView, ListedSession,
-    Page, Prompt, RunDelegations,
+    LiveStatus, Page, Prompt, RunDelegations,
 };
 use mainspring_core::{
     Artifact, ArtifactId, Attempt, AttemptId, Binding, DelegationId, Event, Message, MessageId, Position,
@@ -109,7 +109,12 @@ impl ControlPlane for KernelPlane {
             ..SessionQuery::default()
         };
         let sessions = self.kernel.session_list(&self.caller, query).await?;
-        Ok(sessions.map(|(session, latest_run)| ListedSession { session, latest_run }))
+        Ok(sessions.map(|(session, latest_run)| ListedSession {
+            session,
+            latest_run,
+            // The control tools do not report it.
+            live_status: LiveStatus::default(),
+        }))
     }
 
     async fn session_get(&self, session: SessionId) -> Result<Session, ControlError> {

@@ -15,7 +15,7 @@ use mainspring_core::{Session, SessionId, SessionStatus, Visibility};
 use super::partial::{PartialSession, Section};
 use super::{FORMAT, FileLine, VERSION};
 use crate::error::Error;
-use crate::kernel::sessions::{check_metadata, check_title};
+use crate::kernel::sessions::{check_idle_unload, check_metadata, check_title};
 use crate::kernel::{Caller, Kernel, Shared};
 use crate::policy::{Rule, Verdict, check_session_rules};
 use crate::store::{NewId, Row, StoreError};
@@ -222,6 +222,7 @@ impl Import {
         check_counter("the version of the session", session.version)?;
         session.key.as_deref().map_or(Ok(()), check_key)?;
         check_session_rules(&session.rules)?;
+        check_idle_unload(session.idle_unload_ms)?;
         for (what, text) in [
             ("a surface kind", &session.surface_kind),
             ("an agent definition", &session.agent_definition),

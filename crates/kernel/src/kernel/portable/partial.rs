@@ -13,8 +13,10 @@ use super::data::OpenArtifact;
 use super::import::{ImportClaim, LineError, check_counter, check_number, refuse};
 use super::{MessageLine, RunLine};
 use crate::error::Error;
-use crate::kernel::{Shared, instructions_hash};
-use crate::store::{Commit, Fence, NewEvent, NewId, Row, SessionRef, StatePlace, StoreError, Unique};
+use crate::kernel::{Shared, hashed_input, instructions_hash};
+use crate::store::{
+    Commit, Fence, NewEvent, NewId, Row, SessionRef, StatePlace, StepInputRow, StoreError, Unique,
+};
 
 /// Rows and events written at once.
 const BATCH_ROWS: usize = 200;
@@ -151,7 +153,7 @@ impl PartialSession {
 
     pub(super) async fn run(&mut self, line: RunLine, bytes: usize) -> Result<(), LineError> {
         self.enter(Section::Runs)?;
-        let RunLine { run, fingerprint, attempts, steps, state, prompt } = line;
+        let RunLine { run, fingerprint, attempts, steps, inputs, state, prompt } = line;
         let id = run.id;
         if (run.session, &run.owner) != (self.session.id, &self.session.owner) {
             return refuse(format!("{id} is not a run of this session and its owner"));
@@ -182,6 +184,12 @@ impl PartialSession {
         let system_prompt_hash = instructions_hash(run.options.system_prompt.as_deref());
         let run = Run { fingerprint, pen, final_text: None, system_prompt_hash, ..run };
         self.rows.push(Row::Run(Arc::new(run)));
+        for input in inputs {
+            let hashed = hashed_input(&input);
+            let (hash, json) =
+                hashed.ok_or_else(|| LineError::Line("the input of a step is no JSON".into()))?;
+            self.rows.push(Row::StepInput(Arc::new(StepInputRow { hash, json })));
+        }
         for step in steps {
             if step.run != id {
                 return refuse(format!("{} is not a step of {id}", step.id));
