@@ -28,7 +28,9 @@ use crate::provider::ModelError;
 use crate::tool::Toolbox;
 use crate::tool::mcp::McpServers;
 
+mod choice;
 mod context;
+mod describe;
 mod estimate;
 mod execution;
 mod files;
@@ -38,6 +40,7 @@ mod prompt;
 mod resume;
 mod round;
 mod step;
+mod step_limit;
 mod summary;
 mod title;
 pub use plan::Plan;
@@ -202,8 +205,7 @@ impl Adapter for NativeAdapter {
     }
 
     async fn execute(&self, attempt: AttemptHandle) -> Executed {
-        let assignment = attempt.assignment();
-        let hook_context = HookContext { session: assignment.session.id, run: assignment.run.id };
+        let hook_context = HookContext::new(&attempt, 0, None);
         let executed = match execution::Execution::run(self, attempt).await {
             Ok(executed) => executed,
             Err(Exit::Return(executed)) => *executed,

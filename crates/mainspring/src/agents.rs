@@ -77,11 +77,10 @@ impl Agents {
             .collect();
         let models = Models::with_stored_keys(&config.models, Some(&config.keys_dir()))?
             .with_provider(SCRIPTED, Arc::new(ScriptedProvider::default()));
-        let catalog = Arc::new(NativeCatalog::new(definitions.clone(), models.clone()));
-        let mut adapters: Vec<Arc<dyn Adapter>> = vec![
-            Arc::new(ScriptAdapter),
-            Arc::new(native_adapter(config, models, parts.tools, definitions).with_hooks(parts.hooks)),
-        ];
+        let native =
+            native_adapter(config, models.clone(), parts.tools, definitions.clone()).with_hooks(parts.hooks);
+        let catalog = Arc::new(NativeCatalog::new(definitions, models).describing(native.clone()));
+        let mut adapters: Vec<Arc<dyn Adapter>> = vec![Arc::new(ScriptAdapter), Arc::new(native)];
         adapters.extend(processes.iter().map(|adapter| adapter.clone() as Arc<dyn Adapter>));
         // The embedder's adapters come last, so that they replace others of the same name.
         adapters.extend(parts.adapters);

@@ -1,10 +1,11 @@
 //! One execution of a run: inspects the end of the path and continues from there, until the run ends or must wait.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use mainspring_core::{
-    Answer, Approval, ApprovalAnswer, Block, Budget, ClientResult, Failure, MessageId, MessageStatus, Role,
-    Sandbox, SuppliedResult, Time, Usage, WaitRequest,
+    Answer, Approval, ApprovalAnswer, Block, Budget, ClientResult, Failure, Limit, MessageId, MessageStatus,
+    Role, Sandbox, SuppliedResult, Time, Usage, WaitRequest,
 };
 use mainspring_kernel::adapter::{Ask, AttemptHandle, EarlierCalls, End, Executed, Record};
 use mainspring_kernel::clock::Moment;
@@ -14,7 +15,7 @@ use serde_json::Value;
 use super::files::Files;
 use super::resume::{Question, Resume};
 use super::{Exit, NativeAdapter, Plan, prompt};
-use crate::hooks::{AfterTurn, HookContext, ToolDecision, ToolResult};
+use crate::hooks::{AfterTurn, HookContext, PlanChanges, ToolDecision, ToolResult};
 use crate::provider::ToolUse;
 
 /// How often the model is asked again for an answer that violates the output schema.
@@ -43,6 +44,8 @@ pub(super) struct Execution<'a> {
     pub(super) files: Files,
     /// Tool calls of earlier attempts that this attempt must settle.
     pub(super) earlier: EarlierCalls,
+    /// Changes of the plan that hooks have asked for.
+    plan_changes: PlanChanges,
 }
 
 /// The next action of the execution.
@@ -107,7 +110,7 @@ impl<'a> Execution<'a> {
             }
         };
         plan.add_client_tools(&assignment.run.options.tools)?;
-        let hook_context = HookContext { session: assignment.session.id, run: assignment.run.id };
+        let hook_context = HookContext::new(&attempt, 0, None);
         let started = adapter.hooks.on_start(hook_context, &mut plan).await;
         started.map_err(|failure| Exit::from(End::failed(failure, false)))?;
         let usage = assignment.run.usage;
@@ -123,6 +126,7 @@ impl<'a> Execution<'a> {
             resume: Resume::default(),
             files: Files::default(),
             earlier: EarlierCalls::default(),
+            plan_changes: PlanChanges::default(),
         };
         if let Some(note) = execution.plan.unconfined.clone() {
             // With the end of the attempt, which costs no commit of its own.
@@ -138,12 +142,13 @@ impl<'a> Execution<'a> {
     }
 
     pub(super) fn hook_context(&self) -> HookContext {
-        let assignment = self.attempt.assignment();
-        HookContext { session: assignment.session.id, run: assignment.run.id }
+        let plan = Some((Arc::new(self.plan.clone()), self.plan_changes.clone()));
+        HookContext::new(&self.attempt, self.steps, plan)
     }
 
     /// Checks the limits and makes one model call with a context that fits.
     async fn call_model(&mut self) -> Result<NextAction, Exit> {
+        self.plan_changes.apply(&mut self.plan);
         if self.attempt.is_steered() {
             // Appends prompts that arrived while the run worked to its path.
             self.attempt.steer(vec![]).await?;
@@ -158,7 +163,8 @@ impl<'a> Execution<'a> {
             NextAction::CheckAnswer { text: output.text, records: output.records }
         } else {
             let (calls, records) = (output.calls, output.records);
-            NextAction::RunTools(ToolRound { calls, records, ..ToolRound::default() })
+            let round = ToolRound { calls, records, ..ToolRound::default() };
+            NextAction::RunTools(self.allowed_round(round).await?)
         })
     }
 
@@ -251,12 +257,17 @@ impl<'a> Execution<'a> {
         let Some(limit) = limits.limit_reached(self.resume.granted + 1, self.steps, &used, millis) else {
             return Ok(());
         };
-        if limits.ask != Some(true) {
+        Err(self.limit_reached(limit))
+    }
+
+    /// Fails or pauses the run at `limit`.
+    pub(super) fn limit_reached(&self, limit: Limit) -> Exit {
+        if self.plan.limits.ask != Some(true) {
             let message = format!("the run has used up its limit of {limit}; raise it and retry");
-            return Err(Exit::failed("limit_reached", message));
+            return Exit::failed("limit_reached", message);
         }
         let question = format!("The run has used up its limit of {limit}. May it use as much again?");
-        Err(self.ask_person(WaitRequest::Approval, question, Question::Limit))
+        self.ask_person(WaitRequest::Approval, question, Question::Limit)
     }
 
     /// Pauses the execution until a person has answered.

@@ -9,6 +9,7 @@ use mainspring_kernel::adapter::{AttemptHandle, End};
 use mainspring_kernel::policy::{Rules, definition_rules};
 use serde_json::{Map, Value, json};
 
+use super::choice::{ModelChoice, choose_model};
 use super::{Exit, NativeAdapter};
 use crate::definition::Definition;
 use crate::models::SelectedModel;
@@ -49,16 +50,9 @@ impl Plan {
         let assignment = attempt.assignment();
         let (session, run) = (&assignment.session, &assignment.run);
         let options = &run.options;
-        let (agent, is_shared) = find_agent(adapter, attempt, &session.agent_definition).await?;
-        let wanted = options.model_profile.as_deref().or(session.model_profile.as_deref());
-        // A profile that is gone does not make the session unusable, if only the session names it.
-        let is_default = options.model.is_none() && wanted == session.model_profile.as_deref();
-        let gone = wanted.filter(|name| is_default && !adapter.models.has_profile(name));
-        let profile = wanted.filter(|_| gone.is_none());
-        // A requested profile takes precedence over the definition's model.
-        let agent_model = if profile.is_none() { agent.model.as_deref() } else { None };
-        let model = options.model.as_deref().or(agent_model);
-        let model = adapter.models.select(model, profile.or(agent.profile.as_deref()));
+        let (agent, is_shared) = find_agent(adapter, attempt, run.agent_definition(session)).await?;
+        let session_profile = session.model_profile.as_deref();
+        let ModelChoice { model, gone } = choose_model(&adapter.models, options, session_profile, &agent);
         let mut model = model.map_err(|error| Exit::failed(error.kind.code(), error.message))?;
         if let Some(given) = &options.model_options {
             let merged = model.options.merge(given);

@@ -97,6 +97,7 @@ mod tests {
             content,
             usage: None,
             created_at: Time(1),
+            agent: None,
         }
     }
 
