@@ -46,6 +46,7 @@ mod portable;
 mod problem;
 mod runs;
 mod search;
+mod session_agent;
 mod sessions;
 mod sign_in;
 mod slow_body;
@@ -119,6 +120,10 @@ fn endpoints() -> [(Vec<Endpoint>, &'static [document::ProblemRow]); 2] {
         sessions::session_usage,
         sessions::session_close,
         sessions::session_compact,
+        session_agent::session_agent,
+        session_agent::session_agent_set,
+        session_agent::session_tool_put,
+        session_agent::session_tool_delete,
         events::session_events,
         runs::run_create_in,
         runs::run_list,
@@ -128,6 +133,7 @@ fn endpoints() -> [(Vec<Endpoint>, &'static [document::ProblemRow]); 2] {
         runs::attempt_get,
         runs::run_grants,
         runs::run_steps,
+        runs::run_step,
         runs::run_processes,
         runs::run_processes_end,
         delegations::run_delegate,

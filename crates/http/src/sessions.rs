@@ -5,8 +5,8 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use mainspring_api::{
     ClosedSession, Compacted, Compaction, KeptForForks, ListedSession, MessageListQuery, NewName,
-    OpenedSession, Opening, Page, SessionListQuery, SessionPatch, SessionTarget, SessionUsage, Snapshot,
-    ToJson,
+    OpenedSession, Opening, Page, SessionListQuery, SessionPatch, SessionTarget, SessionUsage, SessionView,
+    Snapshot, ToJson,
 };
 use mainspring_core::{ExternalRef, LegacyAlias, Message, Position, Rows, RunOptions, Session, Time};
 use mainspring_kernel::Error;
@@ -144,9 +144,15 @@ pub(super) async fn session_list(
     }
     let before = page_start(query.before)?;
     let (scope, pinned, status) = (query.scope.unwrap_or_default(), query.pinned, query.status);
-    let query = SessionQuery { scope, pinned, status, surface_kind: query.surface_kind, before, limit };
-    let sessions = http.kernel.session_list(&caller, query).await?;
-    let items = sessions.map(|(session, latest_run)| ListedSession { session, latest_run });
+    let open = query.open.unwrap_or_default();
+    let query = SessionQuery { scope, pinned, status, surface_kind: query.surface_kind, open, before, limit };
+    let Rows { items, damaged } = http.kernel.session_list(&caller, query).await?;
+    let mut listed = vec![];
+    for (session, latest_run) in items {
+        let live_status = http.kernel.session_live_status(&session, latest_run.as_ref()).await?;
+        listed.push(ListedSession { session, latest_run, live_status });
+    }
+    let items = Rows { items: listed, damaged };
     let at = |listed: &ListedSession| format!("{}.{}", listed.session.last_activity_at.0, listed.session.id);
     Ok(Json(page_of(&http, items, limit, at)))
 }
@@ -173,20 +179,22 @@ async fn find_by_names(
     let Some(session) = found.filter(|session| matches_filters(query, session)) else { return Ok(vec![]) };
     let runs = RunQuery { session: Some(session.id), limit: Some(1), ..RunQuery::default() };
     let latest_run = http.kernel.run_list(caller, runs).await?.intact().map_err(Error::from)?.pop();
-    Ok(vec![ListedSession { session, latest_run }])
+    let live_status = http.kernel.session_live_status(&session, latest_run.as_ref()).await?;
+    Ok(vec![ListedSession { session, latest_run, live_status }])
 }
 
-/// Returns a session
+/// Returns a session, its activity and its usage
 #[utoipa::path(
     get, path = "/v1/sessions/{session}", params(SessionPath),
-    responses((status = 200, description = "The session; its version is the ETag", body = Session, headers(("ETag" = String)))),
+    responses((status = 200, description = "The session; its version is the ETag", body = SessionView, headers(("ETag" = String)))),
 )]
 pub(super) async fn session_get(
     State(http): State<Http>,
     Authenticated(caller): Authenticated,
     SessionPath(by): SessionPath,
-) -> Result<TaggedSession, Problem> {
-    Ok(TaggedSession(http.kernel.session_get(&caller, &by).await?))
+) -> Result<Response, Problem> {
+    let view = http.kernel.session_view(&caller, &by).await?;
+    Ok(tagged(view.session.version, &view))
 }
 
 /// Reads the version in `If-Match`.
@@ -223,6 +231,8 @@ pub(super) async fn session_patch(
         rules: patch.rules.map(Option::unwrap_or_default),
         cwd: patch.cwd,
         metadata: patch.metadata.map(|metadata| metadata.unwrap_or_else(|| Value::Object(Map::new()))),
+        agent_definition: patch.agent_definition,
+        idle_unload_ms: patch.idle_unload_ms,
         version,
     };
     Ok(TaggedSession(http.kernel.session_patch(&caller, &by, patch).await?))

@@ -89,6 +89,7 @@ const EXAMPLES: &[(&str, &str, &str, Foreign)] = &[
     ("run_artifacts", "", "", NotFound),
     ("run_attempts", "", "", NotFound),
     ("run_grants", "", "", NotFound),
+    ("run_step", "", "", NotFound),
     ("run_steps", "", "", NotFound),
     ("run_processes", "", "", NotFound),
     ("run_processes_end", "", "", NotFound),
@@ -112,6 +113,8 @@ const EXAMPLES: &[(&str, &str, &str, Foreign)] = &[
         r#"{"session": {"sessionId": "SESSION"}, "adapter": "agent", "adapterNativeSessionId": "n"}"#,
         NotFound,
     ),
+    ("session_agent", "", "", NotFound),
+    ("session_agent_set", "", r#"{"model": null}"#, NotFound),
     ("session_artifacts", "", "", NotFound),
     ("session_close", "", "", NotFound),
     ("session_compact", "", r#"{"before": "0.0"}"#, NotFound),
@@ -123,6 +126,7 @@ const EXAMPLES: &[(&str, &str, &str, Foreign)] = &[
     ("session_import", "", r#"{"format": "none"}"#, Refused),
     ("session_list", "", "", NotListed),
     ("session_list", "?scope=org", "", NotListed),
+    ("session_list", "?open=true", "", NotListed),
     ("session_list", "?externalKind=task&externalId=7", "", NotListed),
     ("session_message", "", "", NotFound),
     ("session_messages", "", "", NotFound),
@@ -131,6 +135,8 @@ const EXAMPLES: &[(&str, &str, &str, Foreign)] = &[
     ("session_resolve", "", r#"{"sessionId": "SESSION"}"#, NotFound),
     ("session_search", "?q=Tea", "", NotListed),
     ("session_snapshot", "", "", NotFound),
+    ("session_tool_delete", "", "", NotFound),
+    ("session_tool_put", "", r#"{"inputSchema": {"type": "object"}}"#, NotFound),
     ("session_usage", "", "", NotFound),
     ("session_state_delete", "", "", NotFound),
     ("session_state_get", "", "", NotFound),
@@ -196,6 +202,7 @@ fn requests<'a>(
         let text = text.replace("{message}", names.message).replace("MESSAGE", names.message);
         let text = text.replace("{artifact}", names.artifact).replace("{adapter}", "script");
         let text = text.replace("{agent}", names.agent).replace("{grant}", names.grant);
+        let text = text.replace("{step}", "1").replace("{tool}", "rain");
         text.replace("{delegation}", names.delegation)
     };
     EXAMPLES.iter().filter(|(id, ..)| *id == operation.id).map(move |(_, query, body, foreign)| {
