@@ -15,6 +15,7 @@ use super::prompt::send_prompt;
 use super::{Context, file, tree};
 
 mod adopt;
+mod agent;
 mod list;
 mod set;
 mod show;
@@ -34,6 +35,9 @@ pub(super) enum Session {
         /// List closed sessions instead of open ones
         #[arg(long, conflicts_with = "archived")]
         closed: bool,
+        /// List only the sessions that are in the server's memory
+        #[arg(long)]
+        loaded: bool,
     },
     /// Create a session
     New {
@@ -61,6 +65,28 @@ pub(super) enum Session {
     Usage {
         /// Session key, or id (ses_…) or its beginning
         session: String,
+    },
+    /// Show the agent that the next run of a session would use, and where each part of it comes from
+    Agent {
+        /// Session key, or id (ses_…) or its beginning
+        session: String,
+    },
+    /// Change the agent of an idle session, and its conversation, all at once
+    SetAgent {
+        /// Session key, or id (ses_…) or its beginning
+        session: String,
+        /// JSON file with the keys to replace: agentDefinition, model, modelProfile, systemPrompt, modelOptions, tools, messages; `-`
+        /// for standard input
+        file: PathBuf,
+    },
+    /// Add a tool that you execute to the later runs of a session, or replace the one of its name
+    AddTool(agent::ToolArgs),
+    /// Remove a tool from the later runs of a session
+    RemoveTool {
+        /// Session key, or id (ses_…) or its beginning
+        session: String,
+        /// Name of the tool
+        name: String,
     },
     /// Print the events of a session as they happen, until Ctrl-C
     Tail {
@@ -294,6 +320,10 @@ impl Session {
             Self::Load { session, .. }
             | Self::Show { session, .. }
             | Self::Usage { session }
+            | Self::Agent { session }
+            | Self::SetAgent { session, .. }
+            | Self::AddTool(agent::ToolArgs { session, .. })
+            | Self::RemoveTool { session, .. }
             | Self::Tail { session, .. }
             | Self::Tree { session, .. }
             | Self::Branch { session, .. }
@@ -314,13 +344,13 @@ impl Session {
 
     async fn dispatch(self, context: &Context<'_>, connection: &mut Connection<'_>) -> Result<(), CliError> {
         match self {
-            Self::List { limit, archived, closed } => {
+            Self::List { limit, archived, closed, loaded } => {
                 let status = match (archived, closed) {
                     (true, _) => SessionStatus::Archived,
                     (_, true) => SessionStatus::Closed,
                     _ => SessionStatus::Open,
                 };
-                list::list(context, connection, limit, status).await
+                list::list(context, connection, limit, status, loaded).await
             }
             Self::New { key, options } => {
                 let name = key.map_or(NewName::Any(true), NewName::Key);
@@ -331,6 +361,12 @@ impl Session {
             }
             Self::Show { session, limit } => show::show(context, connection, &session, limit).await,
             Self::Usage { session } => show::show_usage(context, connection, &session).await,
+            Self::Agent { session } => agent::show(context, connection, &session).await,
+            Self::SetAgent { session, file } => agent::set(context, connection, &session, &file).await,
+            Self::AddTool(tool) => agent::add_tool(context, connection, tool).await,
+            Self::RemoveTool { session, name } => {
+                agent::remove_tool(context, connection, &session, &name).await
+            }
             Self::Tail { session, after } => {
                 tail::tail(context, connection, &session, after.as_deref()).await
             }

@@ -30,6 +30,7 @@ mod ids;
 mod keys;
 mod runs;
 mod server;
+mod session_agent;
 mod sessions;
 mod sign_in;
 mod state;

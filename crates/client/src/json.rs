@@ -7,8 +7,8 @@ use mainspring_api::{
     AcceptedRun, Agent, AuditRecord, CancelOutcome, Capabilities, CaughtUp, ClosedSession, Compacted,
     Delegated, DelegationView, FeedSnapshot, FoundIds, Health, HostCall, HostCallAnswered, KeptForForks,
     ListedSession, LiveChange, MadeKey, Me, MessageView, OpenedSession, Page, PageSecret, Problem,
-    RunDelegations, SearchHit, SessionAdopted, SessionUsage, Snapshot, StoreNotice, Thought, Ticket,
-    TreeNode,
+    RunDelegations, SearchHit, SessionAdopted, SessionAgent, SessionUsage, SessionView, Snapshot, StepResult,
+    StoreNotice, Thought, Ticket, TreeNode,
 };
 use mainspring_core::{
     ApiKey, Artifact, Attempt, AuthMethod, Binding, Event, Grant, LeftProcess, LiveEvent, Message, ModelList,
@@ -81,9 +81,12 @@ from_json![
     RunDelegations,
     Session,
     SessionAdopted,
+    SessionAgent,
     SessionUsage,
+    SessionView,
     Snapshot,
     StateEntry,
+    StepResult,
     Ticket,
     Value,
     Vec<AuthMethod>,

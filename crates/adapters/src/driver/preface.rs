@@ -172,6 +172,7 @@ mod tests {
             content,
             usage: None,
             created_at: Time(0),
+            agent: None,
         })
     }
 

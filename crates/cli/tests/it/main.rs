@@ -31,4 +31,5 @@ mod people;
 mod pi;
 mod private;
 mod quotas;
+mod session_agent;
 mod trust;

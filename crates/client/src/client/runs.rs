@@ -1,7 +1,7 @@
 //! Runs.
 
 use mainspring_api::{
-    AcceptedRun, CancelOutcome, EventsQuery, Page, Prompt, RetryOptions, RunListQuery, WaitAnswer,
+    AcceptedRun, CancelOutcome, EventsQuery, Page, Prompt, RetryOptions, RunListQuery, StepResult, WaitAnswer,
 };
 use mainspring_core::{
     Answer, Attempt, AttemptId, Event, Grant, LeftProcess, Position, Rows, Run, RunId, Step, WaitId,
@@ -43,6 +43,11 @@ impl Client {
     pub async fn run_steps(&self, run: RunId) -> Result<Rows<Step>, Error> {
         let page: Page<Step> = self.get(&["v1", "runs", &run.to_string(), "steps"], &()).await?;
         Ok(page.rows())
+    }
+
+    /// Reads one model call of a run, with what it was given and what came of it.
+    pub async fn run_step(&self, run: RunId, no: u32) -> Result<StepResult, Error> {
+        self.get(&["v1", "runs", &run.to_string(), "steps", &no.to_string()], &()).await
     }
 
     /// Lists the processes that the turns of a run left running and that still run.

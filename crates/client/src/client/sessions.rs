@@ -3,7 +3,7 @@
 use futures_util::Stream;
 use mainspring_api::{
     ClosedSession, Compacted, Compaction, EventsQuery, KeptForForks, ListedSession, OpenedSession, Page,
-    SessionListQuery, SessionPatch, SessionTarget, SessionUsage, Snapshot,
+    SessionListQuery, SessionPatch, SessionTarget, SessionUsage, SessionView, Snapshot,
 };
 use mainspring_core::{Event, Position, Session};
 use reqwest::header::CONTENT_TYPE;
@@ -26,6 +26,11 @@ impl Client {
 
     /// Reads a session, by id or key.
     pub async fn session_get(&self, session: &str) -> Result<Session, Error> {
+        self.get(&["v1", "sessions", session], &()).await
+    }
+
+    /// Reads a session with its activity, the step of its active run and its usage.
+    pub async fn session_view(&self, session: &str) -> Result<SessionView, Error> {
         self.get(&["v1", "sessions", session], &()).await
     }
 
