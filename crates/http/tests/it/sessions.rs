@@ -61,7 +61,10 @@ async fn every_session_field_can_be_set_and_cleared() {
     let run = server.wait_ended(&server.prompt("a", "say hi").await).await;
     assert_eq!(
         run["options"],
-        json!({"model": "m1", "systemPrompt": "be kind", "modelOptions": {"seed": 7}, "cwd": "/home"})
+        json!({
+            "model": "m1", "systemPrompt": "be kind", "modelOptions": {"seed": 7}, "cwd": "/home",
+            "agentDefinition": "mainspring.generalist@1",
+        })
     );
     let patch = |body: Value| send_request(server.request(Method::PATCH, "/v1/sessions/a").json(&body));
     let bad = patch(json!({"title": "never", "modelOptions": 1})).await;
