@@ -31,7 +31,7 @@ pub(super) async fn feed(
         _permit: permit,
         feed,
         key_ended,
-        stop: http.stop,
+        stop: http.stop.clone(),
         snapshot_sent: false,
     })))
 }

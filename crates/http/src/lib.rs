@@ -5,7 +5,8 @@
 
 #![expect(unused_qualifications, reason = "utoipa's attributes write them")]
 
-use std::sync::{Arc, OnceLock};
+use std::ops::Deref;
+use std::sync::Arc;
 
 use axum::http::Method;
 use axum::routing::post;
@@ -47,6 +48,7 @@ mod problem;
 mod runs;
 mod search;
 mod sessions;
+mod shared;
 mod sign_in;
 mod slow_body;
 mod state;
@@ -67,31 +69,19 @@ pub use problem::{PROBLEMS, Problem};
 pub use tls::{TlsError, TlsFiles, TlsListener};
 
 use endpoint::{Endpoint, Operations, endpoints};
+use shared::Shared;
 
-/// The HTTP server's shared state, passed to every handler.
+/// The HTTP server's shared state, passed to every handler. Every layer of middleware clones it for each request, so a
+/// clone is one counter.
 #[derive(Clone)]
-pub struct Http {
-    kernel: Kernel,
-    access: Arc<Access>,
-    /// Host names accepted besides localhost and loopback addresses.
-    hosts: Arc<[String]>,
-    /// Origins whose web pages may call the API.
-    origins: Arc<[String]>,
-    /// Accepts tokens of an identity provider.
-    oidc: Option<Arc<Oidc>>,
-    stop: CancellationToken,
-    limits: HttpLimits,
-    body_bytes: usize,
-    /// One permit per request that may be handled concurrently.
-    requests: Arc<Pool>,
-    connections: Connections,
-    streams: Arc<streams::Streams>,
-    tickets: Arc<sign_in::Tickets>,
-    mcp: Arc<mcp::Service>,
-    operations: Arc<Operations>,
-    /// Built on first use.
-    document: Arc<OnceLock<document::Document>>,
-    metrics: Arc<metrics::Metrics>,
+pub struct Http(Arc<Shared>);
+
+impl Deref for Http {
+    type Target = Shared;
+
+    fn deref(&self) -> &Shared {
+        &self.0
+    }
 }
 
 /// Returns all endpoints in two groups, each with the problems that its middleware can answer.
@@ -198,7 +188,7 @@ impl Http {
         let body_bytes = texts.saturating_mul(12).saturating_add(64 << 10);
         let streams = streams::Streams::new(limits);
         let connections = Connections::from(limits);
-        Self {
+        Self(Arc::new(Shared {
             operations: Arc::default(),
             tickets: Arc::default(),
             document: Arc::default(),
@@ -215,12 +205,13 @@ impl Http {
             requests: Pool::new(Resource::Requests, limits.requests),
             connections,
             streams,
-        }
+        }))
     }
 
     /// Also accepts requests to these host names.
-    pub fn with_hosts(self, hosts: &[String]) -> Self {
-        Self { hosts: hosts.into(), ..self }
+    pub fn with_hosts(mut self, hosts: &[String]) -> Self {
+        Arc::make_mut(&mut self.0).hosts = hosts.into();
+        self
     }
 
     /// Returns the connections of this server, to serve its router with.
@@ -229,13 +220,15 @@ impl Http {
     }
 
     /// Also accepts requests of web pages of these origins, such as `https://app.example.com`.
-    pub fn with_origins(self, origins: &[String]) -> Self {
-        Self { origins: origins.into(), ..self }
+    pub fn with_origins(mut self, origins: &[String]) -> Self {
+        Arc::make_mut(&mut self.0).origins = origins.into();
+        self
     }
 
     /// Also accepts tokens of an identity provider.
-    pub fn with_oidc(self, oidc: Option<Oidc>) -> Self {
-        Self { oidc: oidc.map(Arc::new), ..self }
+    pub fn with_oidc(mut self, oidc: Option<Oidc>) -> Self {
+        Arc::make_mut(&mut self.0).oidc = oidc.map(Arc::new);
+        self
     }
 
     /// Builds the router with all endpoints and middleware.
@@ -246,7 +239,7 @@ impl Http {
             endpoint::router(endpoints)
         });
         operations.add_undocumented(mcp::OPERATION, Method::POST, mcp::PATH);
-        self.operations = Arc::new(operations);
+        Arc::make_mut(&mut self.0).operations = Arc::new(operations);
         let bounded = resources
             .route(mcp::PATH, post(mcp::mcp_message))
             .layer(middleware::from_fn_with_state(self.clone(), strict::refuse_unknown_input))

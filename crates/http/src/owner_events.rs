@@ -42,7 +42,7 @@ pub(super) async fn owner_events(
     if wants_stream(&headers) {
         let permit = http.streams.acquire(&http.kernel, &caller.owner, None)?;
         let events = http.kernel.owner_events(&caller, types, after).await?;
-        let (key_ended, stop) = (key_ended(&http, &caller), http.stop);
+        let (key_ended, stop) = (key_ended(&http, &caller), http.stop.clone());
         return Ok(sse_response(frames(Reader { _permit: permit, events, key_ended, stop })));
     }
     let after = after.unwrap_or(Cursor::START);
