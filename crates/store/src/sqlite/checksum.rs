@@ -192,17 +192,27 @@ pub(super) fn damage(error: Error) -> Result<Damage> {
 }
 
 impl Layout {
-    /// Fails if the row that begins with column `first` does not match its checksum.
-    pub(super) fn check(&self, row: &Row<'_>, first: usize) -> Result<()> {
+    /// Fails if the row that begins with column `first` does not match its checksum. Puts the first columns into `kept` and
+    /// returns their number.
+    pub(super) fn check<'row>(
+        &self,
+        row: &'row Row<'row>,
+        first: usize,
+        kept: &mut [ValueRef<'row>],
+    ) -> Result<usize> {
         // A checksum that is not a number is damaged as well.
         if let Ok(stored) = row.get::<_, Option<i64>>(first + self.columns) {
-            let Some(stored) = stored else { return Ok(()) };
+            let Some(stored) = stored else { return Ok(0) };
             let mut sum = RowSum::new(self);
             for index in 0..self.columns {
-                sum.add(index, row.get_ref(first + index)?);
+                let value = row.get_ref(first + index)?;
+                sum.add(index, value);
+                if let Some(kept) = kept.get_mut(index) {
+                    *kept = value;
+                }
             }
             if sum.end() == stored {
-                return Ok(());
+                return Ok(self.columns.min(kept.len()));
             }
         }
         let id = (self.id)(row, first);
@@ -429,11 +439,11 @@ impl ChecksumReport {
         let (mut first, mut has_all) = (0, true);
         for layout in parts {
             has_all &= row.get_ref(first + layout.columns)? != ValueRef::Null;
-            match layout.check(row, first) {
+            match layout.check(row, first, &mut []) {
                 Err(Error::FromSqlConversionFailure(_, _, mismatch)) if mismatch.is::<Mismatch>() => {
                     self.problems.push(mismatch.to_string());
                 }
-                checked => checked?,
+                checked => _ = checked?,
             }
             first += layout.columns + 1;
         }
