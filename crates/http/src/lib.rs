@@ -75,6 +75,8 @@ pub struct Http {
     access: Arc<Access>,
     /// Host names accepted besides localhost and loopback addresses.
     hosts: Arc<[String]>,
+    /// True if the TCP listener speaks HTTPS.
+    is_tls: bool,
     /// Origins whose web pages may call the API.
     origins: Arc<[String]>,
     /// Accepts tokens of an identity provider.
@@ -207,6 +209,7 @@ impl Http {
             kernel,
             access: Arc::new(access),
             hosts: Arc::default(),
+            is_tls: false,
             origins: Arc::default(),
             oidc: None,
             stop,
@@ -221,6 +224,16 @@ impl Http {
     /// Also accepts requests to these host names.
     pub fn with_hosts(self, hosts: &[String]) -> Self {
         Self { hosts: hosts.into(), ..self }
+    }
+
+    /// Sets whether the TCP listener speaks HTTPS: pages of this server then have an origin with that scheme.
+    pub fn with_tls(self, is_tls: bool) -> Self {
+        Self { is_tls, ..self }
+    }
+
+    /// Returns how this server is reached.
+    fn site(&self) -> guard::Site<'_> {
+        guard::Site { hosts: &self.hosts, is_tls: self.is_tls }
     }
 
     /// Returns the connections of this server, to serve its router with.
