@@ -8,10 +8,17 @@ use crate::http::send_request;
 
 const TWIN: &str = "[adapters.twin]\nkind = \"acp\"\ncommand = COMMAND";
 
+/// Sends a request without a body.
+async fn send_bare(attack: &Attack, key: &str, method: Method, path: &str) -> (u16, Value) {
+    let request = attack.server.client.request(method, format!("{}{path}", attack.server.url));
+    let (status, answer) = send_request(request.bearer_auth(key)).await;
+    (status.as_u16(), answer)
+}
+
 /// The native session of a session of the key's owner.
 async fn native_of(attack: &Attack, key: &str, session: &str) -> String {
     let path = format!("/v1/sessions/{session}/bindings");
-    let (status, page) = attack.with_key(key, Method::GET, &path, &Value::Null).await;
+    let (status, page) = send_bare(attack, key, Method::GET, &path).await;
     assert_eq!(status, 200, "{page}");
     page["items"][0]["adapterNativeSessionId"].as_str().unwrap().to_owned()
 }
@@ -46,7 +53,7 @@ async fn a_native_session_of_another_owner_is_not_adopted_through_a_second_adapt
         }
     }
     // Also after the session is gone, and into a session that exists.
-    let gone = attack.with_key(&attack.token(), Method::DELETE, "/v1/sessions/secret", &Value::Null).await;
+    let gone = send_bare(&attack, &attack.token(), Method::DELETE, "/v1/sessions/secret").await;
     assert!(gone.0 < 300, "{}", gone.1);
     assert_eq!(adopt(&eve, "twin", &native).await, unknown);
     let (status, made) = attack.with_key(&eve, Method::POST, "/v1/sessions", &json!({"key": "own"})).await;
@@ -60,7 +67,7 @@ async fn a_native_session_of_another_owner_is_not_adopted_through_a_second_adapt
     let ended = send_request(request.header("prefer", "wait=60").json(&body)).await.1;
     assert_eq!(ended["status"], "succeeded", "{ended}");
     let own = native_of(&attack, &eve, "first").await;
-    attack.with_key(&eve, Method::DELETE, "/v1/sessions/first", &Value::Null).await;
+    send_bare(&attack, &eve, Method::DELETE, "/v1/sessions/first").await;
     let (status, adopted) = adopt(&eve, "agent", &own).await;
     assert_eq!((status, &adopted["binding"]["adapterNativeSessionId"]), (201, &json!(own)), "{adopted}");
 }
