@@ -197,6 +197,7 @@ impl Http {
             kernel,
             access: Arc::new(access),
             hosts: Arc::default(),
+            is_tls: false,
             origins: Arc::default(),
             oidc: None,
             stop,
@@ -212,6 +213,17 @@ impl Http {
     pub fn with_hosts(mut self, hosts: &[String]) -> Self {
         Arc::make_mut(&mut self.0).hosts = hosts.into();
         self
+    }
+
+    /// Sets whether the TCP listener speaks HTTPS: pages of this server then have an origin with that scheme.
+    pub fn with_tls(mut self, is_tls: bool) -> Self {
+        Arc::make_mut(&mut self.0).is_tls = is_tls;
+        self
+    }
+
+    /// Returns how this server is reached.
+    fn site(&self) -> guard::Site<'_> {
+        guard::Site { hosts: &self.hosts, is_tls: self.is_tls }
     }
 
     /// Returns the connections of this server, to serve its router with.

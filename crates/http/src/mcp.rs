@@ -13,7 +13,7 @@ use axum::http::StatusCode;
 use axum::http::request::Parts;
 use axum::response::Response;
 use futures_util::StreamExt;
-use mainspring_api::AuditOrigin;
+use mainspring_api::{AuditKind, AuditOrigin, AuditRecord};
 use mainspring_control::{CLIENT, ControlTools, DEFAULT_BUDGET_USD, mcp};
 use mainspring_kernel::clock::Clock;
 use mainspring_kernel::ids::Ids;
@@ -95,6 +95,23 @@ pub(super) struct Tools {
     clock: Clock,
 }
 
+impl Tools {
+    /// Records a call for another owner than the caller's. The tool refuses it without asking the kernel.
+    fn audit_owner(&self, request: &CallToolRequestParams, caller: &Caller, from: AuditOrigin) {
+        let owner = request.arguments.as_ref().and_then(|arguments| arguments.get("ownerId")?.as_str());
+        if let Some(audit) = self.kernel.audit()
+            && owner.is_some_and(|owner| owner != caller.owner)
+        {
+            audit.append_refusal(AuditRecord {
+                from: Some(from),
+                org_id: caller.org.clone(),
+                code: Some("not_found".into()),
+                ..AuditRecord::new(AuditKind::Refusal, OPERATION, caller.into())
+            });
+        }
+    }
+}
+
 impl ServerHandler for Tools {
     fn get_info(&self) -> ServerConfig {
         mcp::server_config()
@@ -132,6 +149,7 @@ impl ServerHandler for Tools {
             request_id: &self.ids.secret(),
             default_budget_usd: Some(DEFAULT_BUDGET_USD),
         };
+        self.audit_owner(&request, caller, from);
         let name = request.name.clone();
         let call = mcp::call_tool(&tools, request);
         let sleep = |millis| self.clock.sleep_for(millis);

@@ -264,7 +264,7 @@ pub(super) async fn run_processes(
 #[utoipa::path(
     post, path = "/v1/runs/{run}/processes/end", params(RunPath),
     responses((status = 200, description = "The processes that could not be ended", body = Page<LeftProcess>)),
-    extensions(("x-problems" = json!(["forbidden"]))),
+    extensions(("x-problems" = json!(["folder_not_allowed", "not_allowed_by_key", "forbidden"]))),
 )]
 pub(super) async fn run_processes_end(
     State(http): State<Http>,
@@ -279,7 +279,7 @@ pub(super) async fn run_processes_end(
 #[utoipa::path(
     post, path = "/v1/runs/{run}/cancel", params(RunPath),
     responses((status = 200, description = "The outcome of the cancellation", body = CancelOutcome)),
-    extensions(("x-problems" = json!(["forbidden", "run_ended", "run_merged"]))),
+    extensions(("x-problems" = json!(["folder_not_allowed", "not_allowed_by_key", "forbidden", "run_ended", "run_merged"]))),
 )]
 pub(super) async fn run_cancel(
     State(http): State<Http>,
@@ -312,7 +312,8 @@ pub(super) async fn run_retry(
     post, path = "/v1/runs/{run}/answer", params(RunPath), request_body = WaitAnswer,
     responses((status = 200, description = "The run after the answer", body = Run)),
     extensions(("x-problems" = json!([
-        "forbidden", "not_waiting", "already_answered", "wrong_answer", "answer_not_offered", "unknown_tool_use", "tool_result_conflict"
+        "folder_not_allowed", "not_allowed_by_key", "forbidden", "not_waiting", "already_answered", "wrong_answer",
+        "answer_not_offered", "unknown_tool_use", "tool_result_conflict"
     ]))),
 )]
 pub(super) async fn run_answer(

@@ -235,7 +235,7 @@ pub(super) async fn session_patch(
         (status = 204, description = "The session is deleted"),
         (status = 200, description = "The session is deleted, except for the messages that its forks use", body = KeptForForks),
     ),
-    extensions(("x-problems" = json!(["forbidden", "session_busy", "wrong_state"]))),
+    extensions(("x-problems" = json!(["folder_not_allowed", "not_allowed_by_key", "forbidden", "session_busy", "wrong_state"]))),
 )]
 pub(super) async fn session_delete(
     State(http): State<Http>,
@@ -253,7 +253,7 @@ pub(super) async fn session_delete(
 #[utoipa::path(
     post, path = "/v1/sessions/{session}/close", params(SessionPath),
     responses((status = 200, description = "The session is not in memory", body = ClosedSession)),
-    extensions(("x-problems" = json!(["forbidden", "session_busy"]))),
+    extensions(("x-problems" = json!(["folder_not_allowed", "not_allowed_by_key", "forbidden", "session_busy"]))),
 )]
 pub(super) async fn session_close(
     State(http): State<Http>,
@@ -267,7 +267,7 @@ pub(super) async fn session_close(
 #[utoipa::path(
     post, path = "/v1/sessions/{session}/compact", params(SessionPath), request_body = Compaction,
     responses((status = 200, description = "The position up to which events are deleted", body = Compacted)),
-    extensions(("x-problems" = json!(["forbidden"]))),
+    extensions(("x-problems" = json!(["folder_not_allowed", "not_allowed_by_key", "forbidden"]))),
 )]
 pub(super) async fn session_compact(
     State(http): State<Http>,

@@ -20,6 +20,8 @@ pub struct Shared {
     pub(crate) access: Arc<Access>,
     /// Host names accepted besides localhost and loopback addresses.
     pub(crate) hosts: Arc<[String]>,
+    /// True if the TCP listener speaks HTTPS.
+    pub(crate) is_tls: bool,
     /// Origins whose web pages may call the API.
     pub(crate) origins: Arc<[String]>,
     /// Accepts tokens of an identity provider.

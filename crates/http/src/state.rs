@@ -117,7 +117,8 @@ macro_rules! state_endpoints {
                 (status = 201, description = "The new entry", body = StateEntry, headers(("ETag" = String))),
             ),
             extensions(("x-problems" = json!([
-                "forbidden", "version_conflict", "too_many", "session_busy", "run_ended", "run_merged", "wrong_state"
+                "folder_not_allowed", "not_allowed_by_key", "forbidden",
+                "version_conflict", "too_many", "session_busy", "run_ended", "run_merged", "wrong_state"
             ]))),
         )]
         pub(super) async fn $set(
@@ -135,7 +136,8 @@ macro_rules! state_endpoints {
             delete, path = $one, params($of, KeyParam, PreconditionHeaders),
             responses((status = 204, description = "The entry is deleted")),
             extensions(("x-problems" = json!([
-                "forbidden", "version_conflict", "session_busy", "run_ended", "run_merged", "wrong_state"
+                "folder_not_allowed", "not_allowed_by_key", "forbidden",
+                "version_conflict", "session_busy", "run_ended", "run_merged", "wrong_state"
             ]))),
         )]
         pub(super) async fn $delete(

@@ -49,7 +49,7 @@ mod steer;
 mod tree;
 mod tree_cache;
 use active::Active;
-pub(crate) use binding::{BindingChange, MAX_BINDINGS_READ};
+pub(crate) use binding::{Adoption, BindingChange, MAX_BINDINGS_READ};
 pub(crate) use command::{Command, Input, Reply, Report, Signal};
 pub(crate) use data::StateWrite;
 use draft::{AttemptDraft, Draft, Hot, SessionDraft, Subject};

@@ -373,7 +373,11 @@ impl Error {
 
     /// The error for a native session that is bound to another session.
     pub(crate) fn native_taken() -> Self {
-        Self::Invalid("this native session belongs to another session already".into())
+        Self::Invalid(
+            "this native session is not one that you can adopt: a session has it already, or your runs have not opened it; \
+             name one that they opened, or let the operator of the server adopt it"
+                .into(),
+        )
     }
 }
 

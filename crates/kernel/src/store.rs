@@ -23,7 +23,8 @@ mod sessions;
 mod tree;
 use crate::search::Query;
 pub use commit::{
-    Chunk, Commit, EndedToolCall, Fence, NativeOwner, NewEvent, NewId, OpenToolCall, Request, Row,
+    Chunk, Commit, EndedToolCall, Fence, NativeClaim, NativeOwner, NewEvent, NewId, OpenToolCall, Request,
+    Row,
 };
 pub use data::{ArtifactPage, OwnerState, StateAt, StatePlace, StateRow};
 pub use ids::{IdPage, IdsOf};
@@ -347,6 +348,9 @@ pub trait Store: Send + Sync + 'static {
     /// An owner with keys or sessions that nobody has claimed belongs to the org of the oldest of them. Both happen
     /// atomically: of two orgs that claim an owner at the same time, one gets it.
     async fn owner_claim(&self, owner: &str, org: Option<&str>, at: Time) -> Result<bool, StoreError>;
+
+    /// The org that `owner` belongs to: the one that has claimed it, else that of its oldest key or session.
+    async fn owner_org(&self, owner: &str) -> Result<Option<String>, StoreError>;
 
     /// True if `owner` was claimed, or has a key or a session, including a deleted one.
     async fn owner_known(&self, owner: &str) -> Result<bool, StoreError>;

@@ -113,8 +113,8 @@ impl Server {
         let http = Http::new(kernel.clone(), access, limits, stop.clone());
         let connections = http.connections();
         let http = http.with_hosts(&config.allowed_hosts).with_origins(&config.cors_origins);
-        let router = http.with_oidc(oidc).router();
         let is_tls = tls.is_some();
+        let router = http.with_tls(is_tls).with_oidc(oidc).router();
         match (tcp, tls) {
             (Some(tcp), Some(files)) => {
                 let tcp = TlsListener::new(tcp, files, kernel.clone());

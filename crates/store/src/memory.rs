@@ -576,6 +576,10 @@ impl Store for MemoryStore {
         Ok(self.inner.lock().tables.owner_claim(owner, org))
     }
 
+    async fn owner_org(&self, owner: &str) -> Result<Option<String>, StoreError> {
+        self.read(|tables| tables.owner_org(owner))
+    }
+
     async fn owner_known(&self, owner: &str) -> Result<bool, StoreError> {
         self.read(|tables| {
             tables.owners.contains_key(owner)

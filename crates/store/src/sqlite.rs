@@ -711,6 +711,11 @@ impl Store for SqliteStore {
         self.submit(|answer| Job::OwnerClaim(claim, answer)).await
     }
 
+    async fn owner_org(&self, owner: &str) -> Result<Option<String>, StoreError> {
+        let owner = owner.to_owned();
+        self.read(move |connection| read::keys::owner_org(connection, &owner)).await
+    }
+
     async fn owner_known(&self, owner: &str) -> Result<bool, StoreError> {
         let owner = owner.to_owned();
         self.read(move |connection| read::keys::owner_known(connection, &owner)).await

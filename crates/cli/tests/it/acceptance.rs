@@ -382,8 +382,8 @@ fn every_promise_of_security_has_a_test_that_attacks_it() {
     assert_eq!(
         attacks,
         [
-            "C1", "C2", "H1", "H2", "H3", "H4", "H5", "H6", "M1", "M2", "M3", "M4", "M5", "M6", "L1", "L2",
-            "L3"
+            "C1", "C2", "H1", "H2", "H3", "H4", "H5", "H6", "H7", "M1", "M2", "M3", "M4", "M5", "M6", "M7",
+            "M8", "M9", "L1", "L2", "L3", "L4", "L5", "L6"
         ]
     );
 }

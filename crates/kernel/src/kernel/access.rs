@@ -79,6 +79,12 @@ impl Caller {
         }
     }
 
+    /// True for a caller that came with an API key, a token of an identity provider or a token of an agent: neither the
+    /// holder of the state directory's token nor the program that embeds the kernel.
+    pub(crate) fn is_guest(&self) -> bool {
+        self.key.is_some() || self.token_ends.is_some() || self.agent.is_some()
+    }
+
     /// True if the caller may read `session`.
     pub fn may_read(&self, session: &Session) -> bool {
         let org_visible = session.visibility == Visibility::Org && session.org.is_some();

@@ -175,7 +175,7 @@ impl Kernel {
     /// Deletes an artifact, and its bytes unless another artifact has the same content.
     pub async fn artifact_delete(&self, caller: &Caller, id: ArtifactId) -> Result<(), Error> {
         let (_, session) = self.artifact_readable(caller, id).await?;
-        caller.check_changes(&session)?;
+        self.check_session_change(caller, &session).await?;
         self.shared.call(session.id, |reply| Command::ArtifactDelete(id, reply)).await?;
         self.shared.blobs_collect().await;
         Ok(())

@@ -197,6 +197,7 @@ impl Kernel {
     pub(super) async fn run_for_change(&self, caller: &Caller, run: RunId) -> Result<SessionId, Error> {
         let run = self.run_readable(caller, run).await?;
         caller.check_changes_run(&run)?;
+        self.shared.check_run_allowed(caller, &run)?;
         Ok(run.session)
     }
 

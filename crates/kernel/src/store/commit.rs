@@ -118,9 +118,20 @@ pub struct NativeOwner {
     pub native: String,
     /// The owner.
     pub owner: String,
-    /// True if a caller has named the native session: then the commit fails with a conflict if another owner has it. An
-    /// agent that opens a session is believed.
-    pub is_adopted: bool,
+    /// How the owner comes to the native session.
+    pub claim: NativeClaim,
+}
+
+/// How an owner comes to a native session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NativeClaim {
+    /// An agent has opened it, and is believed.
+    Opened,
+    /// A caller has named it. The commit fails with a conflict if another owner has it, through any adapter and in any
+    /// spelling: adapters may start the same program, which has one set of sessions.
+    Adopted,
+    /// As [`Self::Adopted`], and the commit also fails if an agent has not opened it for this owner through this adapter.
+    AdoptedAgain,
 }
 
 /// An id that must be unused.

@@ -3,24 +3,26 @@
 use std::time::Duration;
 
 use mainspring_core::{
-    AccessRole, AgentDefinition, AgentName, Answer, Cursor, DelegationMode, Expect, IdKind, IdPrefix,
-    Position, Run, RunChange, SessionId, Visibility, WaitId,
+    AccessRole, AgentDefinition, AgentName, Answer, Cursor, DelegationMode, Expect, IdKind, IdPrefix, KeyId,
+    KeyLists, Position, Run, RunChange, SessionId, Visibility, WaitId,
 };
-use mainspring_kernel::Error;
+use mainspring_kernel::adapter::End;
 use mainspring_kernel::feed::Item;
 use mainspring_kernel::kernel::{
     Adopted, AgentQuery, ArtifactQuery, ArtifactsOf, Caller, DelegationRequest, ForkRequest, NewArtifact,
     NewSession, RunQuery, RunRequest, Scope, SessionPatch, SessionQuery, SessionTarget, StateOf, TreeQuery,
 };
 use mainspring_kernel::store::SessionRef;
+use mainspring_kernel::{Error, Options};
 use serde_json::json;
 
+use crate::puppet::{PuppetBehavior, puppet, puppet_request};
 use crate::world::{Disk, World, by_key, every_store, read_until, with_timeout};
 
-/// The outcome of an operation: done (or refused for another reason), forbidden, or not found.
+/// The outcome of an operation: done (or refused for another reason), forbidden, not allowed by the key, or not found.
 fn outcome<T>(result: Result<T, Error>) -> &'static str {
     match result.err().map(|error| error.code()) {
-        Some(code @ ("not_found" | "forbidden")) => code,
+        Some(code @ ("not_found" | "forbidden" | "not_allowed_by_key" | "folder_not_allowed")) => code,
         _ => "allowed",
     }
 }
@@ -162,6 +164,65 @@ async fn every_operation_checks_the_caller() {
             }
         }
     }
+}
+
+#[tokio::test]
+async fn a_limited_key_changes_only_what_it_allows_and_reads_the_rest() {
+    let ada = Caller::new("ada");
+    let key_id = KeyId::from_random([5; 16]);
+    let of = |adapters: Option<&str>, models: Option<&str>, folder: Option<&str>| {
+        let list = |name: Option<&str>| name.map(|name| vec![name.to_owned()]);
+        let (adapters, models) = (list(adapters), list(models));
+        let lists = KeyLists { key_id, adapters, models, tools: None, spend_per_day: None };
+        Caller { lists: Some(Box::new(lists)), folders: list(folder), key: Some(key_id), ..ada.clone() }
+    };
+    let table = [
+        (of(Some("script"), Some("large"), Some("/usr")), "allowed"),
+        (of(Some("other"), None, None), "not_allowed_by_key"),
+        (of(None, Some("small"), None), "not_allowed_by_key"),
+        (of(None, None, Some("/var")), "folder_not_allowed"),
+    ];
+    for (caller, expected) in table {
+        let world = World::on(Disk::memory()).await;
+        let mut request = RunRequest { ignore_unused_options: true, ..RunRequest::text("a", "say hi") };
+        request.session.new.model = Some("large".into());
+        request.session.new.cwd = Some("/usr".into());
+        let run = world.kernel.run_create(&ada, request).await.unwrap().run;
+        let run = world.ended(run.id).await;
+        let before = world.events("a").await;
+        for (verb, came) in reads(&world, &caller, &run).await {
+            assert_eq!(came, "allowed", "{verb} by {caller:?}");
+        }
+        for (verb, came) in Box::pin(changes(&world, &caller, &run)).await {
+            assert_eq!(came, expected, "{verb} by {caller:?}");
+        }
+        if expected != "allowed" {
+            assert_eq!(world.events("a").await, before, "a refused operation changes nothing");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_limited_key_changes_no_settings_of_a_run_that_it_may_not_use() {
+    let disk = Disk::memory();
+    let (adapter, mut control) = puppet(&disk.store, PuppetBehavior::default());
+    let world = World::with(disk, Options::default(), vec![adapter]).await;
+    world.play("a", "say hi").await;
+    let run = world.send(puppet_request("a", "go")).await.unwrap().run;
+    let execution = control.next().await;
+    let key_id = KeyId::from_random([5; 16]);
+    let adapters = Some(vec!["script".to_owned()]);
+    let lists = KeyLists { key_id, adapters, models: None, tools: None, spend_per_day: None };
+    let limited = Caller { lists: Some(Box::new(lists)), ..world.me.clone() };
+    let allow = async || {
+        let rules = Some(vec!["allow fs write *".to_owned()]);
+        let patch = SessionPatch { rules, ..SessionPatch::default() };
+        outcome(world.kernel.session_patch(&limited, &by_key("a"), patch).await)
+    };
+    assert_eq!(allow().await, "not_allowed_by_key", "the run of the other adapter has not ended");
+    execution.end(End::succeeded());
+    world.ended(run.id).await;
+    assert_eq!(allow().await, "allowed");
 }
 
 /// Runs operations on Ada's agent `a@1`: get, list, create a version, delete.

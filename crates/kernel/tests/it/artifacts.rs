@@ -2,7 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use mainspring_core::{AccessRole, Artifact, ArtifactRole, Block, Body, Limits, Message, Visibility};
+use mainspring_core::{
+    AccessRole, Artifact, ArtifactRole, Block, Body, KeyId, KeyLists, Limits, Message, Visibility,
+};
 use mainspring_kernel::adapter::{End, HandleError};
 use mainspring_kernel::clock::Clock;
 use mainspring_kernel::kernel::{
@@ -351,9 +353,13 @@ async fn artifacts_are_visible_to_readers_of_their_session_only() {
     let put = world.kernel.artifact_put(&acme("ada"), &by, text_file(), None, &mut &b"x"[..]).await;
     let (made, _) = put.unwrap();
     let viewer = acme("ada").with_role(AccessRole::Viewer);
+    let (key_id, adapters) = (KeyId::from_random([5; 16]), Some(vec!["other".to_owned()]));
+    let lists = KeyLists { key_id, adapters, models: None, tools: None, spend_per_day: None };
+    let limited = Caller { lists: Some(Box::new(lists)), ..acme("ada") };
     for (caller, reads, deletes) in [
         (acme("bob"), true, "forbidden"),
         (viewer, true, "forbidden"),
+        (limited, true, "not_allowed_by_key"),
         (Caller::new("eve"), false, "not_found"),
         (acme("ada"), true, ""),
     ] {

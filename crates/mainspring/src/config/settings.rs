@@ -53,6 +53,8 @@ macro_rules! settings {
             pub owners: BTreeMap<String, OwnerConfig>,
             /// Model providers, profiles and prices.
             pub models: ModelsConfig,
+            /// The file that the settings came from, if its changes count without a question: no confined agent writes it.
+            pub config_file: Option<PathBuf>,
         }
 
         impl Config {
@@ -64,6 +66,7 @@ macro_rules! settings {
                     adapters: BTreeMap::new(),
                     owners: BTreeMap::new(),
                     models: ModelsConfig::default(),
+                    config_file: None,
                 }
             }
         }
@@ -256,6 +259,8 @@ settings! {
         default_role, keyword(), OidcConfig::default().default_role;
         /// Milliseconds by which the clocks of issuer and server may differ.
         skew_ms, number(0, HOUR_MS), OidcConfig::default().skew_ms;
+        /// File with the certificates that are trusted for the issuer instead of those of the system, as PEM.
+        ca, optional_path(), OidcConfig::default().ca;
     }
     /// Limits of a host that communicates over standard input and output.
     stdio: Stdio {

@@ -115,6 +115,7 @@ fn the_defaults_are_as_documented() {
             adapters: BTreeMap::new(),
             owners: BTreeMap::new(),
             models: ModelsConfig::default(),
+            config_file: None,
         }
     );
     assert!(origins.is_empty());

@@ -158,12 +158,13 @@ impl Tables {
     }
 
     pub(super) fn state_put(&mut self, put: OwnerState) -> Result<StateOutcome, VersionMismatch> {
-        let at = (put.owner, put.key.clone());
-        let slot = StateSlot { entry: self.owner_states.get(&at).cloned(), version: self.owner_version };
+        let at = (put.owner.clone(), put.key.clone());
+        let highest = self.owner_versions.get(&put.owner).copied().unwrap_or(0);
+        let slot = StateSlot { entry: self.owner_states.get(&at).cloned(), version: highest };
         let version = decide(&slot, put.value.as_ref(), put.expect)?;
         let outcome = StateOutcome::of(slot, &put.key, put.value, version, put.at);
         if let Some(version) = version {
-            self.owner_version = version;
+            self.owner_versions.insert(put.owner, version);
             match &outcome.entry {
                 Some(entry) => drop(self.owner_states.insert(at, entry.clone())),
                 None => drop(self.owner_states.remove(&at)),

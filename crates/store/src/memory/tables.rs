@@ -50,8 +50,8 @@ pub(super) struct Tables {
     pub(super) session_states: Vec<StateRecord>,
     pub(super) run_states: BTreeMap<(RunId, String), StateSlot>,
     pub(super) owner_states: BTreeMap<(String, String), StateEntry>,
-    /// The last version assigned to state of an owner.
-    pub(super) owner_version: u64,
+    /// The highest version of each owner's state.
+    pub(super) owner_versions: BTreeMap<String, u64>,
     /// Hashes that a removed artifact referred to.
     pub(super) loose_blobs: BTreeSet<String>,
     pub(super) keys: BTreeMap<KeyId, ApiKey>,

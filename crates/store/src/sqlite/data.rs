@@ -60,8 +60,8 @@ pub(super) fn state_back(connection: &Connection, from: Point, key: &str) -> Wri
 pub(super) fn state_put(connection: &Connection, put: &OwnerState) -> Result<StateOutcome, StoreError> {
     let last_version = || {
         connection
-            .prepare_cached("SELECT value FROM meta WHERE name = 'owner_state'")?
-            .query_row([], |row| row.get::<_, i64>(0))
+            .prepare_cached("SELECT version FROM owner_state_versions WHERE owner_id = ?1")?
+            .query_row([&put.owner], |row| row.get::<_, i64>(0))
             .optional()
     };
     let entry = owner_entry(connection, &put.owner, &put.key)?;
@@ -77,9 +77,9 @@ pub(super) fn state_put(connection: &Connection, put: &OwnerState) -> Result<Sta
 fn owner_state_write(connection: &Connection, put: &OwnerState, version: u64) -> rusqlite::Result<()> {
     connection
         .prepare_cached(
-            "INSERT INTO meta VALUES ('owner_state', ?1) ON CONFLICT (name) DO UPDATE SET value = ?1",
+            "INSERT INTO owner_state_versions VALUES (?1, ?2) ON CONFLICT (owner_id) DO UPDATE SET version = ?2",
         )?
-        .execute([int(version)])?;
+        .execute(params![put.owner, int(version)])?;
     match &put.value {
         Some(value) => {
             let value = json(value)?;

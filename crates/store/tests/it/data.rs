@@ -7,6 +7,7 @@ use mainspring_kernel::store::{
 use serde_json::{Value, json};
 
 use crate::fixtures::*;
+use crate::migrations::{RELEASED, create_database};
 
 fn state(at: Option<Point>, aside: bool, key: &str, version: u64, value: Option<Value>) -> Row {
     let place = StatePlace::Session { at, aside };
@@ -218,6 +219,40 @@ async fn state_of_an_owner_is_changed_by_compare_and_set() {
         assert_eq!(put(None, Expect::Version(second)).await, Ok(None), "{name}");
         let third = put(Some(1), Expect::Absent).await.unwrap().unwrap();
         assert!(third > second, "{name}: a key created again gets a new version");
+    }
+}
+
+#[tokio::test]
+async fn versions_of_an_owner_count_the_changes_of_that_owner_only() {
+    for (name, subject) in every_store() {
+        let store = &*subject.store;
+        let put = async |owner: &str, key: &str, value: Option<u64>| {
+            let (owner, key, value) = (owner.to_owned(), key.to_owned(), value.map(|value| json!(value)));
+            let put = OwnerState { owner, key, value, expect: Expect::Any, at: NOW };
+            store.state_put(put).await.unwrap().entry.map(|entry| entry.version)
+        };
+        assert_eq!(put("ada", "a", Some(1)).await, Some(1), "{name}");
+        for value in 0..5 {
+            put("eve", "a", Some(value)).await;
+        }
+        assert_eq!(put("ada", "b", Some(1)).await, Some(2), "{name}");
+        assert_eq!(put("ada", "a", None).await, None, "{name}");
+        assert_eq!(put("ada", "a", Some(1)).await, Some(4), "{name}: a version names one value");
+        assert_eq!(put("eve", "b", Some(1)).await, Some(6), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn owners_of_earlier_versions_count_on_and_new_ones_begin() {
+    let folder = tempfile::tempdir().unwrap();
+    let fill = "INSERT INTO owner_state (owner_id, key, version, value, updated_at_ms) VALUES ('ada', 'a', 5, '1', 1);
+        INSERT INTO meta VALUES ('owner_state', 7);";
+    create_database(folder.path(), RELEASED, fill);
+    let store = sqlite_open(folder.path());
+    for (owner, version) in [("ada", 8), ("new", 1), ("ada", 9)] {
+        let (owner, value) = (owner.to_owned(), Some(json!(version)));
+        let put = OwnerState { owner, key: "b".into(), value, expect: Expect::Any, at: NOW };
+        assert_eq!(store.state_put(put).await.unwrap().entry.unwrap().version, version);
     }
 }
 

@@ -241,6 +241,7 @@ impl Import {
             check_title(&self.kernel, session.title.as_deref()),
             self.kernel.check_options(&session.run_defaults()),
             check_metadata(&self.kernel, Some(&session.metadata)),
+            self.kernel.shared.check_settings_allowed(&self.caller, session),
         ];
         checks.into_iter().try_for_each(|check| check.map_err(|error| LineError::Line(error.to_string())))
     }
