@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use mainspring_core::{ApiKey, Cursor, SessionId, StateOutcome, Time};
+use mainspring_kernel::contain::contain_call;
 use mainspring_kernel::store::{AgentRow, Chunk, Fence, OwnerState, Request, Row, StoreError};
 use parking_lot::Mutex;
 use rusqlite::config::DbConfig;
@@ -26,7 +27,7 @@ use tokio::sync::oneshot;
 
 use super::apply::Prepared;
 use super::columns::{Id, int};
-use super::error::{transaction_error, write_error};
+use super::error::{panicked, transaction_error, write_error};
 use super::failure_log::{FailureLog, LogLine};
 use super::files::Files;
 use super::owners;
@@ -255,7 +256,11 @@ impl Writer {
         let takes_fault = |job: &Job| {
             matches!(job, Job::Commit(..) | Job::KeyWrite(..) | Job::AgentWrite(..) | Job::AgentDelete(..))
         };
-        let fault = self.shared.fault.lock().take_if(|_| jobs.iter().any(takes_fault));
+        let fault = self
+            .shared
+            .fault
+            .lock()
+            .take_if(|fault| *fault != Fault::LoadPanics && jobs.iter().any(takes_fault));
         if fault == Some(Fault::DiskFull) {
             self.set_file_growth(false);
         }
@@ -440,6 +445,10 @@ impl Writer {
         alone: bool,
         write: impl FnOnce(&Connection) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
+        let write = |connection| {
+            // A write that panics is undone like one that fails, and the writer goes on with the next.
+            contain_call(|| write(connection)).unwrap_or_else(|panic| Err(panicked("a write", &panic)))
+        };
         if alone {
             let result = write(&self.connection);
             if result.is_err() && !self.connection.is_autocommit() {
