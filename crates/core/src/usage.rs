@@ -95,12 +95,14 @@ pub enum UsageReports {
 /// An amount in billionths of a US dollar, so that sums are exact. In JSON a decimal number of dollars.
 ///
 /// An unknown amount is null in JSON. A sum with an unknown part is unknown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
-#[serde(from = "Option<f64>", into = "Option<f64>")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize)]
+#[serde(into = "Option<f64>")]
 pub struct Cost(pub u64);
 
 impl Cost {
     const NANOS_PER_USD: f64 = 1e9;
+    /// The largest amount in JSON: the largest one that can be stored, rounded up.
+    const MAX_USD: f64 = 18_446_744_074.0;
 
     /// The unknown amount. Compares greater than every known amount, so that it exceeds every limit.
     pub const UNKNOWN: Self = Self(u64::MAX);
@@ -135,6 +137,20 @@ impl From<f64> for Cost {
 impl From<Option<f64>> for Cost {
     fn from(usd: Option<f64>) -> Self {
         usd.map_or(Self::UNKNOWN, Self::from)
+    }
+}
+
+impl<'de> Deserialize<'de> for Cost {
+    /// Refuses a negative amount, and one that cannot be stored: a caller that sends it means something else.
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let usd = Option::<f64>::deserialize(deserializer)?;
+        match usd {
+            Some(usd) if !(0.0..=Self::MAX_USD).contains(&usd) => Err(serde::de::Error::custom(format_args!(
+                "{usd:?} is not an amount of dollars between 0 and {}",
+                Self::MAX_USD
+            ))),
+            usd => Ok(usd.into()),
+        }
     }
 }
 
@@ -177,6 +193,19 @@ mod tests {
         assert!(known.is_known() && !(known + Usage::UNKNOWN).is_known() && !Usage::UNKNOWN.is_zero());
         let json = |usage: Usage| serde_json::to_value(usage).unwrap();
         assert_eq!((json(known).get("atLeast"), &json(Usage::UNKNOWN)["atLeast"]), (None, &true.into()));
+    }
+
+    #[test]
+    fn an_amount_in_json_is_neither_negative_nor_too_large() {
+        for (json, cost) in [("0.25", Cost(250_000_000)), ("null", Cost::UNKNOWN), ("-0.0", Cost(0))] {
+            assert_eq!(serde_json::from_str::<Cost>(json).unwrap(), cost, "{json}");
+        }
+        let largest = serde_json::to_string(&Cost(Cost::UNKNOWN.0 - 1)).unwrap();
+        assert_eq!(serde_json::from_str::<Cost>(&largest).unwrap(), Cost(Cost::UNKNOWN.0 - 1));
+        for json in ["-1", "-0.000000001", "1e308", "18446744075"] {
+            let refused = serde_json::from_str::<Cost>(json).unwrap_err().to_string();
+            assert!(refused.contains("is not an amount of dollars between 0 and 18446744074"), "{refused}");
+        }
     }
 
     #[test]
