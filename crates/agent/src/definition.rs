@@ -8,6 +8,7 @@ use std::time::SystemTime;
 
 use mainspring_core::limits::BadName;
 use mainspring_core::{AgentDefinition, AgentName, Cost, RunLimits, agent};
+use mainspring_kernel::files::read_small_text;
 use mainspring_kernel::policy::MAX_PATTERN_BYTES;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -375,7 +376,7 @@ fn load(cache: &mut BTreeMap<PathBuf, CachedFile>, path: &Path) -> Result<Arc<De
     if let Some(cached) = cache.get(path).filter(|cached| cached.stamp == stamp) {
         return cached.definition.clone();
     }
-    let text = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
+    let text = read_small_text(path).map_err(|error| error.to_string())?;
     let definition = Definition::parse(&text).map(Arc::new);
     cache.insert(path.to_owned(), CachedFile { stamp, definition: definition.clone() });
     definition

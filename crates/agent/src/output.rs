@@ -7,6 +7,9 @@ use serde_json::Value;
 /// The number of problems that an error message lists.
 const MAX_PROBLEMS: usize = 5;
 
+/// The most characters of a reference that an error message quotes.
+const MAX_REFERENCE_CHARS: usize = 200;
+
 /// The JSON Schema of an answer.
 #[derive(Debug, Clone)]
 pub struct OutputSchema {
@@ -23,7 +26,19 @@ impl PartialEq for OutputSchema {
 impl OutputSchema {
     /// Compiles `schema`. The error says why it is invalid.
     pub fn new(schema: &Value) -> Result<Self, String> {
-        let validator = jsonschema::validator_for(schema).map_err(|error| error.to_string())?;
+        if let Some(outside) = outside_reference(schema) {
+            let outside: String = outside.chars().take(MAX_REFERENCE_CHARS).collect();
+            return Err(format!(
+                "$ref {outside:?} is outside of the schema, and nothing is fetched: put it under $defs, and refer to it as \
+                 #/$defs/NAME"
+            ));
+        }
+        let validator = jsonschema::validator_for(schema).map_err(|error| match error.kind() {
+            jsonschema::error::ValidationErrorKind::Referencing(_) => {
+                "a reference in the schema leads nowhere: refer to a part of the schema, such as #/$defs/NAME".into()
+            }
+            _ => error.to_string(),
+        })?;
         Ok(Self { schema: schema.clone(), validator: Arc::new(validator) })
     }
 
@@ -46,6 +61,24 @@ impl OutputSchema {
         let value = parse_json(text).map_err(|error| format!("it is not JSON: {error}"))?;
         validate(&self.validator, &value)?;
         Ok(value)
+    }
+}
+
+/// Finds a reference to another document. A schema that has an id refers to itself by that.
+fn outside_reference(schema: &Value) -> Option<&str> {
+    match schema {
+        Value::Object(fields) => {
+            let own = |name: &str| fields.get(name).and_then(Value::as_str);
+            if fields.contains_key("$id") || fields.contains_key("id") {
+                return None;
+            }
+            let outside = own("$ref").filter(|reference| !reference.starts_with('#'));
+            let is_schema = |name: &str| !matches!(name, "const" | "default" | "enum" | "examples");
+            let parts = fields.iter().filter(|(name, _)| is_schema(name));
+            outside.or_else(|| parts.map(|(_, part)| part).find_map(outside_reference))
+        }
+        Value::Array(items) => items.iter().find_map(outside_reference),
+        _ => None,
     }
 }
 
@@ -90,5 +123,19 @@ mod tests {
         assert!(schema.parse("{\"n\": \"x\"}").unwrap_err().starts_with("/n:"));
         assert!(schema.parse("{}").unwrap_err().contains("required"));
         assert!(OutputSchema::new(&json!({"type": "nonsense"})).is_err());
+    }
+
+    #[test]
+    fn a_reference_to_another_document_is_refused_in_plain_words() {
+        for outside in ["http://127.0.0.1:1/x.json", "file:///etc/passwd", "other.json#/a"] {
+            let error = OutputSchema::new(&json!({"properties": {"a": {"$ref": outside}}})).unwrap_err();
+            assert!(error.contains(outside) && error.contains("nothing is fetched"), "{error}");
+        }
+        let nowhere = OutputSchema::new(&json!({"$ref": "#/$defs/none"})).unwrap_err();
+        assert!(nowhere.contains("leads nowhere"), "{nowhere}");
+        let with_id = json!({"$id": "https://example.org/s", "$ref": "https://example.org/other"});
+        let error = OutputSchema::new(&with_id).unwrap_err();
+        assert!(error.contains("leads nowhere") && !error.contains("feature"), "{error}");
+        assert!(OutputSchema::new(&json!({"$defs": {"n": {"type": "integer"}}, "$ref": "#/$defs/n"})).is_ok());
     }
 }

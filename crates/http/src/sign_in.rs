@@ -93,6 +93,10 @@ pub(super) async fn ticket_create(
         let detail = "only an admin makes tickets: sign in with the key itself";
         return Err(Error::Forbidden(detail.into()).into());
     }
+    if caller.lists.as_ref().is_some_and(|lists| lists.spend_per_day.is_some()) {
+        let detail = "a ticket becomes a key, and a key with a spend per day makes none: sign in with the key itself";
+        return Err(Error::Forbidden(detail.into()).into());
+    }
     let ticket = http.kernel.secret();
     http.tickets.add(&ticket, caller, http.kernel.elapsed());
     let expires_in_ms = u64::try_from(TICKET_LIFETIME.as_millis()).unwrap_or(u64::MAX);

@@ -478,6 +478,8 @@ impl From<StoreError> for Error {
             StoreError::Lost(what) => Self::StoreLost(what),
             StoreError::Full(what) => Self::StoreFull(what),
             StoreError::Unavailable(what) => Self::Unavailable(what),
+            // Not one that a caller can resolve: nothing that it could repeat or rename.
+            StoreError::Conflict(Unique::Other) => Self::Corrupt(error.to_string()),
             StoreError::Fenced | StoreError::Conflict(_) => Self::Unavailable(error.to_string()),
         }
     }

@@ -100,6 +100,11 @@ fn pause_ms(count: u32) -> u64 {
 }
 
 impl Kernel {
+    /// True if a session has failed and has not worked since.
+    pub fn has_failed_sessions(&self) -> bool {
+        !self.shared.failures.0.lock().is_empty()
+    }
+
     /// Lists sessions that have failed and have not worked since, for an admin of the server.
     pub fn failed_sessions(&self, caller: &Caller) -> Result<Vec<FailedSession>, Error> {
         caller.check_server_admin()?;
