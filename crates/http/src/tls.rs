@@ -89,9 +89,9 @@ fn read_config(cert: &Path, key: &Path) -> Result<Arc<ServerConfig>, TlsError> {
         let reason = "holds no certificate: it must begin with -----BEGIN CERTIFICATE-----";
         return Err(failed(cert, reason.into()));
     }
-    check_private(key)?;
     let private = PrivateKeyDer::from_pem_slice(&read(key)?)
         .map_err(|error| failed(key, format!("holds no private key as PEM: {error}")))?;
+    check_private(key)?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
