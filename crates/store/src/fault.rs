@@ -12,6 +12,8 @@ pub enum Fault {
     DiskFull,
     /// The next commit panics in the task that makes it, before it is written.
     CommitPanics,
+    /// The first commit of the group panics while it is written.
+    WritePanics,
     /// The next load of a session panics in the task that loads it.
     LoadPanics,
 }
@@ -31,6 +33,7 @@ impl Fault {
             Self::OutcomeUnknown => "injected: the outcome is not known".into(),
             Self::DiskFull => "injected: the disk is full".into(),
             Self::CommitPanics => "injected: the commit panics".into(),
+            Self::WritePanics => "injected: the write panics".into(),
             Self::LoadPanics => "injected: the load panics".into(),
         }
     }

@@ -118,6 +118,9 @@ impl Inner {
         if fault == Some(Fault::CommitFails) {
             return Err(StoreError::Unavailable(Fault::CommitFails.message()));
         }
+        if fault == Some(Fault::WritePanics) {
+            return Err(StoreError::Corrupt(Fault::WritePanics.message()));
+        }
         let result = write(self);
         if fault == Some(Fault::OutcomeUnknown) {
             return Err(StoreError::Unavailable(Fault::OutcomeUnknown.message()));

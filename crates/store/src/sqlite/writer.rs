@@ -264,6 +264,7 @@ impl Writer {
         if fault == Some(Fault::DiskFull) {
             self.set_file_growth(false);
         }
+        let mut write_panics = fault == Some(Fault::WritePanics);
         let is_write = |job: &&Job| !matches!(job, Job::Lease(..));
         let alone = jobs.iter().filter(is_write).count() == 1;
         for job in jobs {
@@ -279,7 +280,8 @@ impl Writer {
                 failure = Some(error);
             }
             if failure.is_none() {
-                answers.push(self.job_write(job, alone, &mut chunk_drops));
+                let panics = matches!(job, Job::Commit(..)) && std::mem::take(&mut write_panics);
+                answers.push(self.job_write(job, alone, panics, &mut chunk_drops));
                 // Some errors, such as a full disk, make SQLite roll back the whole transaction.
                 if self.connection.is_autocommit() && !alone {
                     let rolled_back = || StoreError::Unavailable("SQLite rolled the transaction back".into());
@@ -328,7 +330,13 @@ impl Writer {
         }
     }
 
-    fn job_write(&mut self, job: Job, alone: bool, chunk_drops: &mut Vec<(SessionId, u64)>) -> PendingAnswer {
+    fn job_write(
+        &mut self,
+        job: Job,
+        alone: bool,
+        panics: bool,
+        chunk_drops: &mut Vec<(SessionId, u64)>,
+    ) -> PendingAnswer {
         match job {
             Job::Commit(prepared, answer) => {
                 let fence = prepared.commit.fence;
@@ -336,7 +344,11 @@ impl Writer {
                     return PendingAnswer::Commit(answer, Err(StoreError::Fenced));
                 }
                 let mut seq = self.seq;
-                let result = self.atomically(alone, |connection| prepared.write(connection, &mut seq));
+                let result = self.atomically(alone, |connection| {
+                    let cursors = prepared.write(connection, &mut seq);
+                    assert!(!panics, "{}", Fault::WritePanics.message());
+                    cursors
+                });
                 if result.is_ok() {
                     self.seq = seq;
                     chunk_drops.extend(prepared.commit.rows.iter().filter_map(|row| match row {
