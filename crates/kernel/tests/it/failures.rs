@@ -1,6 +1,6 @@
 //! A panic in the work of one session: the server starts and serves the others, and the session is tried again.
 
-use mainspring_core::{AccessRole, Run, RunId, RunStatus, SessionId};
+use mainspring_core::{AccessRole, RunId, RunStatus, SessionId};
 use mainspring_kernel::kernel::{Caller, FailedSession, SessionPatch};
 use mainspring_kernel::{Error, Options};
 use mainspring_store::Fault;
@@ -137,13 +137,6 @@ fn retries_without_a_caller_end() {
     });
 }
 
-/// Starts a run of a puppet, and makes the next commit of its session panic.
-async fn run_that_panics(world: &World, key: &str) -> Run {
-    let run = world.send(puppet_request(key, "go")).await.unwrap().run;
-    world.disk.inject_fault(Fault::CommitPanics);
-    run
-}
-
 #[test]
 fn a_panic_in_a_command_ends_the_work_of_its_session_alone() {
     for disk in every_store() {
@@ -151,9 +144,10 @@ fn a_panic_in_a_command_ends_the_work_of_its_session_alone() {
             let (adapter, mut control) = puppet(&disk.store, PuppetBehavior::default());
             let world = World::with(disk.clone(), Options::default(), vec![adapter]).await;
             world.play("good", "say hi").await;
-            let run = run_that_panics(&world, "bad").await;
+            let run = world.send(puppet_request("bad", "go")).await.unwrap().run;
             let execution = control.next().await;
             let (_, mut reader) = world.subscribe("bad", None).await;
+            disk.inject_fault(Fault::CommitPanics);
             let error = change(&world, "bad").await.unwrap_err();
             assert_eq!(error.code(), "session_failed", "{}: {error}", disk.name);
             let told = with_timeout(async {

@@ -457,7 +457,7 @@ impl Writer {
         alone: bool,
         write: impl FnOnce(&Connection) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        let write = |connection| {
+        let write = |connection: &Connection| {
             // A write that panics is undone like one that fails, and the writer goes on with the next.
             contain_call(|| write(connection)).unwrap_or_else(|panic| Err(panicked("a write", &panic)))
         };
