@@ -100,9 +100,9 @@ fn pause_ms(count: u32) -> u64 {
 }
 
 impl Kernel {
-    /// True if a session has failed and has not worked since.
-    pub fn has_failed_sessions(&self) -> bool {
-        !self.shared.failures.0.lock().is_empty()
+    /// Number of sessions that have failed and have not worked since.
+    pub fn failed_session_count(&self) -> usize {
+        self.shared.failures.0.lock().len()
     }
 
     /// Lists sessions that have failed and have not worked since, for an admin of the server.
