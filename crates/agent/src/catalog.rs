@@ -50,7 +50,8 @@ impl Catalog for NativeCatalog {
         if let Some(given) = &options.model_options {
             ModelOptions::default().merge(given)?;
         }
-        let schema = options.output_schema.as_ref().map_or(Ok(()), |schema| OutputSchema::new(schema).map(drop));
+        let schema =
+            options.output_schema.as_ref().map_or(Ok(()), |schema| OutputSchema::new(schema).map(drop));
         schema.map_err(|error| format!("outputSchema: {error}"))
     }
 

@@ -35,7 +35,8 @@ impl OutputSchema {
         }
         let validator = jsonschema::validator_for(schema).map_err(|error| match error.kind() {
             jsonschema::error::ValidationErrorKind::Referencing(_) => {
-                "a reference in the schema leads nowhere: refer to a part of the schema, such as #/$defs/NAME".into()
+                "a reference in the schema leads nowhere: refer to a part of the schema, such as #/$defs/NAME"
+                    .into()
             }
             _ => error.to_string(),
         })?;
@@ -136,6 +137,8 @@ mod tests {
         let with_id = json!({"$id": "https://example.org/s", "$ref": "https://example.org/other"});
         let error = OutputSchema::new(&with_id).unwrap_err();
         assert!(error.contains("leads nowhere") && !error.contains("feature"), "{error}");
-        assert!(OutputSchema::new(&json!({"$defs": {"n": {"type": "integer"}}, "$ref": "#/$defs/n"})).is_ok());
+        assert!(
+            OutputSchema::new(&json!({"$defs": {"n": {"type": "integer"}}, "$ref": "#/$defs/n"})).is_ok()
+        );
     }
 }

@@ -145,10 +145,9 @@ impl<'de> Deserialize<'de> for Cost {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let usd = Option::<f64>::deserialize(deserializer)?;
         match usd {
-            Some(usd) if !(0.0..=Self::MAX_USD).contains(&usd) => Err(serde::de::Error::custom(format_args!(
-                "{usd:?} is not an amount of dollars between 0 and {}",
-                Self::MAX_USD
-            ))),
+            Some(usd) if !(0.0..=Self::MAX_USD).contains(&usd) => Err(serde::de::Error::custom(
+                format_args!("{usd:?} is not an amount of dollars between 0 and {}", Self::MAX_USD),
+            )),
             usd => Ok(usd.into()),
         }
     }

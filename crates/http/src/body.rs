@@ -143,7 +143,8 @@ fn invalid_query(rejection: &QueryRejection, uri: &Uri) -> Problem {
     let text = rejection.body_text();
     // The cause begins with the name of the parameter, if it has one.
     let cause = text.split_once(": ").map_or(text.as_str(), |(_, cause)| cause);
-    let pairs = Query::<Vec<(String, String)>>::try_from_uri(uri).map(|Query(pairs)| pairs).unwrap_or_default();
+    let pairs =
+        Query::<Vec<(String, String)>>::try_from_uri(uri).map(|Query(pairs)| pairs).unwrap_or_default();
     let found = pairs.iter().find_map(|(name, value)| {
         Some((name, value, cause.strip_prefix(name.as_str())?.strip_prefix(": ")?))
     });

@@ -15,7 +15,8 @@ use crate::{Http, Problem};
 pub(super) async fn health(State(http): State<Http>, mut parts: Parts) -> Json<Health> {
     // Sessions belong to owners, so only an admin of the server reads which of them have failed. Everybody else gets the
     // same answer, with any credential or none. A server without failures answers without looking at a credential.
-    let is_asked = http.kernel.failed_session_count() > 0 && parts.headers.contains_key(header::AUTHORIZATION);
+    let is_asked =
+        http.kernel.failed_session_count() > 0 && parts.headers.contains_key(header::AUTHORIZATION);
     let caller = match is_asked {
         true => Authenticated::from_request_parts(&mut parts, &http).await.ok(),
         false => None,

@@ -94,7 +94,8 @@ pub(super) async fn ticket_create(
         return Err(Error::Forbidden(detail.into()).into());
     }
     if caller.lists.as_ref().is_some_and(|lists| lists.spend_per_day.is_some()) {
-        let detail = "a ticket becomes a key, and a key with a spend per day makes none: sign in with the key itself";
+        let detail =
+            "a ticket becomes a key, and a key with a spend per day makes none: sign in with the key itself";
         return Err(Error::Forbidden(detail.into()).into());
     }
     let ticket = http.kernel.secret();

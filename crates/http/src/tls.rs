@@ -82,7 +82,8 @@ fn changed_at(path: &Path) -> Option<SystemTime> {
 
 fn read_config(cert: &Path, key: &Path) -> Result<Arc<ServerConfig>, TlsError> {
     let failed = |path: &Path, reason: String| TlsError { path: path.to_owned(), reason };
-    let read = |path: &Path| read_small(path).map_err(|error| failed(path, format!("cannot be read: {error}")));
+    let read =
+        |path: &Path| read_small(path).map_err(|error| failed(path, format!("cannot be read: {error}")));
     let chain = CertificateDer::pem_slice_iter(&read(cert)?).collect::<Result<Vec<_>, _>>();
     let chain = chain.map_err(|error| failed(cert, format!("is no PEM file of certificates: {error}")))?;
     if chain.is_empty() {

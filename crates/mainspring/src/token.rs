@@ -10,8 +10,7 @@ use mainspring_kernel::ids::Ids;
 use secrecy::zeroize::Zeroizing;
 
 /// Fails to open a symbolic link, and does not wait for the writer of a pipe.
-const OPEN_FLAGS: i32 =
-    rustix::fs::OFlags::NOFOLLOW.union(rustix::fs::OFlags::NONBLOCK).bits().cast_signed();
+const OPEN_FLAGS: i32 = rustix::fs::OFlags::NOFOLLOW.union(rustix::fs::OFlags::NONBLOCK).bits().cast_signed();
 
 /// The most bytes that are read of a token.
 const MAX_TOKEN_BYTES: u64 = 4096;

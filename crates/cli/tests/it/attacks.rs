@@ -89,7 +89,8 @@ async fn tenants_take_no_owner_no_login_no_name_and_no_figures() {
     assert!(target.send(&acme, Method::DELETE, &revoke, &Value::Null).await.0 < 300);
     assert_eq!(target.post(&beta, "/v1/keys", &newcomer).await.0, 403, "also without a key");
 
-    let (status, problem) = target.post(&acme, "/v1/adapters/agent/logins", &json!({"methodId": "none"})).await;
+    let (status, problem) =
+        target.post(&acme, "/v1/adapters/agent/logins", &json!({"methodId": "none"})).await;
     assert_eq!((status, &problem["code"]), (403, &json!("forbidden")), "{problem}");
 
     for name in ["\u{430}da", "ada\u{202e}", "a\u{200b}da"] {
@@ -141,13 +142,16 @@ async fn limits_are_not_raised_by_messages_options_and_retries() {
         })
     };
     let wanted = json!({"maxSteps": 50, "ask": true});
-    let body = native("tight", "tight", "tool nothing {}\nsay one\ntool nothing {}\nsay done", wanted.clone());
+    let body =
+        native("tight", "tight", "tool nothing {}\nsay one\ntool nothing {}\nsay done", wanted.clone());
     let run = target.prompt(&eve, &body).await;
     assert_eq!((&run["status"], &run["error"]["code"]), (&json!("failed"), &json!("limit_reached")), "{run}");
     let retry = format!("/v1/runs/{}/retry", run["runId"].as_str().unwrap());
     let (status, retried) = target.post(&eve, &retry, &json!({"limits": wanted})).await;
     assert!(status < 300, "{retried}");
-    let (_, me) = target.send(&eve, Method::GET, &format!("/v1/runs/{}/events", run["runId"].as_str().unwrap()), &Value::Null).await;
+    let (_, me) = target
+        .send(&eve, Method::GET, &format!("/v1/runs/{}/events", run["runId"].as_str().unwrap()), &Value::Null)
+        .await;
     assert!(!me.to_string().contains("run.succeeded"), "{me}");
 
     let other = target.prompt(&eve, &native("other", "keeper", "say hello", json!({}))).await;

@@ -91,7 +91,8 @@ fn folders_and_databases_behind_links_are_refused() {
 fn refused_tls(home: &Path, cert: &Path, key: &Path) -> (String, String) {
     let mut command = bare_command(home);
     command.env("MAINSPRING_TLS_CERT", cert).env("MAINSPRING_TLS_KEY", key);
-    let output = command_output(command.args(["serve", "--listen", "127.0.0.1:0", "--json"]).output().unwrap());
+    let output =
+        command_output(command.args(["serve", "--listen", "127.0.0.1:0", "--json"]).output().unwrap());
     assert_ne!(output.code, 0);
     error(&output)
 }

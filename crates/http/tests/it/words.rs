@@ -47,7 +47,8 @@ async fn a_malformed_wait_is_refused_before_anything_is_done() {
         assert!(detail.contains("the header Prefer") && detail.contains("wait=30"), "{prefer}: {detail}");
     }
     assert_eq!(server.get("/v1/sessions").await.1["items"], json!([]), "nothing was accepted");
-    for prefer in ["respond-async", "handling=lenient", "WAIT=30", "wait=\"30\"", "wait=99999999999999999999"] {
+    for prefer in ["respond-async", "handling=lenient", "WAIT=30", "wait=\"30\"", "wait=99999999999999999999"]
+    {
         let (status, run) = send_request(prompt(prefer)).await;
         assert!(status.is_success(), "{prefer}: {run}");
     }
@@ -77,7 +78,8 @@ async fn an_amount_that_is_none_is_refused_with_its_field() {
     let server = Server::start().await;
     for usd in [json!(-1), json!(1e308), json!(-0.01), json!("1")] {
         let body = json!({"name": "k", "ownerId": "ada", "spendPerDayUsd": usd});
-        let detail = detail(server.request(Method::POST, "/v1/keys").json(&body), 400, "invalid_request").await;
+        let detail =
+            detail(server.request(Method::POST, "/v1/keys").json(&body), 400, "invalid_request").await;
         assert!(detail.contains("spendPerDayUsd"), "{usd}: {detail}");
     }
     assert_eq!(server.get("/v1/keys").await.1["items"], json!([]));
@@ -123,7 +125,10 @@ async fn a_session_that_has_failed_is_named_to_admins_of_the_server_alone() {
     assert_eq!((status.as_u16(), &problem["code"]), (500, &json!("session_failed")), "{problem}");
     assert!(problem["detail"].as_str().unwrap().contains("ses_"), "{problem}");
     let failed = health(Some(mainspring_test_support::TOKEN)).await["failedSessions"].clone();
-    assert_eq!((failed[0]["code"].as_str(), failed[0]["failures"].as_u64()), (Some("session_failed"), Some(1)));
+    assert_eq!(
+        (failed[0]["code"].as_str(), failed[0]["failures"].as_u64()),
+        (Some("session_failed"), Some(1))
+    );
     for key in [None, Some("wrong"), Some(&*member), Some(&*org_admin)] {
         assert_eq!(health(key).await.get("failedSessions"), None, "{key:?}");
     }

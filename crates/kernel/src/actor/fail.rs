@@ -19,7 +19,6 @@ impl Actor {
         self.shared.lease_release(self.fence).await;
     }
 
-
     /// Ends after a panic. The state in memory may be half changed, so it is dropped; the stored state is whole. Nothing may
     /// go on acting for the session when it is loaded again.
     pub(super) async fn fail(mut self, panic: &Panic) {

@@ -55,7 +55,6 @@ impl Shared {
                 return;
             }
         };
-        drop((tx, feed));
         let recovered = match lost {
             Some((run, Some(attempt))) => contain(Box::pin(actor.recover(run, attempt))).await,
             _ => Ok(Ok(())),

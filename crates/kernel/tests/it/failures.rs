@@ -31,8 +31,18 @@ fn leave_running(disk: &Disk) -> (SessionId, RunId) {
 }
 
 async fn assert_serves_others(world: &World) {
-    assert_eq!(world.play("good", "say on").await.state.status(), RunStatus::Succeeded, "{}", world.disk.name);
-    assert_eq!(world.play("new", "say new").await.state.status(), RunStatus::Succeeded, "{}", world.disk.name);
+    assert_eq!(
+        world.play("good", "say on").await.state.status(),
+        RunStatus::Succeeded,
+        "{}",
+        world.disk.name
+    );
+    assert_eq!(
+        world.play("new", "say new").await.state.status(),
+        RunStatus::Succeeded,
+        "{}",
+        world.disk.name
+    );
 }
 
 #[test]
@@ -178,7 +188,8 @@ fn a_panic_in_the_first_commit_of_a_session_creates_nothing() {
         run_process(async {
             let world = World::on(disk.clone()).await;
             disk.inject_fault(Fault::CommitPanics);
-            let error = world.send(mainspring_kernel::kernel::RunRequest::text("a", "say hi")).await.unwrap_err();
+            let error =
+                world.send(mainspring_kernel::kernel::RunRequest::text("a", "say hi")).await.unwrap_err();
             assert_eq!(error.code(), "session_failed", "{}", disk.name);
             let missing = world.kernel.session_get(&world.me, &by_key("a")).await.unwrap_err();
             assert_eq!(missing.code(), "not_found");

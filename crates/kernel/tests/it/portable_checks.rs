@@ -116,7 +116,8 @@ async fn contradictions_are_refused_with_the_record_and_the_field() {
     let file = example().await;
     let lines: Vec<&str> = file.lines().collect();
     let first = |text: &str| 1 + lines.iter().position(|line| line.contains(text)).unwrap();
-    let (run, message, state) = (first(r#""kind":"run""#), first(r#""kind":"message""#), first(r#""kind":"state""#));
+    let (run, message, state) =
+        (first(r#""kind":"run""#), first(r#""kind":"message""#), first(r#""kind":"state""#));
     let event = first(r#""kind":"event""#);
     for (line, path, to, field) in [
         (run, "/run/usage/inputTokens", json!(7), "usage of run_"),
@@ -140,7 +141,9 @@ async fn contradictions_are_refused_with_the_record_and_the_field() {
     ] {
         let world = World::on(Disk::memory()).await;
         match import(&world, &changed(&file, line, path, &to)).await {
-            Err(Error::BadImport { reason, .. }) => assert!(reason.contains(field), "{path} = {to}: {reason}"),
+            Err(Error::BadImport { reason, .. }) => {
+                assert!(reason.contains(field), "{path} = {to}: {reason}")
+            }
             // No event speaks of the status of this session.
             Ok(_) if path == "/session/status" => {}
             other => panic!("{path} = {to}: {other:?}"),
@@ -156,14 +159,19 @@ async fn limits_that_the_server_sets_are_those_of_the_importing_caller() {
         let key_id = KeyId::from_random([7; 16]);
         Some(Box::new(KeyLists { key_id, adapters, models: None, tools: None, spend_per_day: None }))
     };
-    let options = RunOptions { folders: Some(vec!["/".into()]), key: lists(&["script"]), ..RunOptions::default() };
+    let options =
+        RunOptions { folders: Some(vec!["/".into()]), key: lists(&["script"]), ..RunOptions::default() };
     let run = world.send(RunRequest { options, ..RunRequest::text("a", "say hi") }).await.unwrap().run;
     world.ended(run.id).await;
     let file = export(&world, "a").await;
     assert!(file.contains(r#""folders":["/"]"#));
     for caller in [
         Caller::new("ada"),
-        Caller { folders: Some(vec!["/srv".into()]), lists: lists(&["script", "native"]), ..Caller::new("ada") },
+        Caller {
+            folders: Some(vec!["/srv".into()]),
+            lists: lists(&["script", "native"]),
+            ..Caller::new("ada")
+        },
     ] {
         let there = World { me: caller.clone(), ..World::on(Disk::memory()).await };
         import(&there, &file).await.unwrap();

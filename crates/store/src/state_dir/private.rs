@@ -114,11 +114,7 @@ fn check_above(path: &Path) -> Result<(), StateDirError> {
         let Ok(found) = fs::metadata(above) else { continue };
         let mode = found.permissions().mode() & 0o7777;
         if mode & EVERYBODY_WRITES != 0 && mode & STICKY == 0 {
-            return Err(StateDirError::Exposed {
-                path: above.into(),
-                exposure: Exposure::Replaceable,
-                mode,
-            });
+            return Err(StateDirError::Exposed { path: above.into(), exposure: Exposure::Replaceable, mode });
         }
     }
     Ok(())

@@ -67,11 +67,14 @@ fn check_usage(of: &str, usage: &Usage) -> Result<(), LineError> {
 pub(super) fn check_session(session: &Session) -> Result<(), LineError> {
     let id = session.id.to_string();
     check_counter(&format!("version of {id}"), session.version)?;
-    check_times(&id, [
-        ("createdAtMs", Some(session.created_at)),
-        ("updatedAtMs", Some(session.updated_at)),
-        ("lastActivityAtMs", Some(session.last_activity_at)),
-    ])
+    check_times(
+        &id,
+        [
+            ("createdAtMs", Some(session.created_at)),
+            ("updatedAtMs", Some(session.updated_at)),
+            ("lastActivityAtMs", Some(session.last_activity_at)),
+        ],
+    )
 }
 
 /// Checks the time and the usage of a message.
@@ -85,34 +88,43 @@ fn check_run(run: &Run) -> Result<(), LineError> {
     let id = run.id.to_string();
     check_number(&format!("runNo of {id}"), run.no)?;
     check_usage(&id, &run.usage)?;
-    check_times(&id, [
-        ("createdAtMs", Some(run.created_at)),
-        ("startedAtMs", run.started_at),
-        ("retriedAtMs", run.retried_at),
-        ("completedAtMs", run.completed_at),
-        ("updatedAtMs", Some(run.updated_at)),
-    ])
+    check_times(
+        &id,
+        [
+            ("createdAtMs", Some(run.created_at)),
+            ("startedAtMs", run.started_at),
+            ("retriedAtMs", run.retried_at),
+            ("completedAtMs", run.completed_at),
+            ("updatedAtMs", Some(run.updated_at)),
+        ],
+    )
 }
 
 fn check_attempt(attempt: &Attempt) -> Result<(), LineError> {
     let id = attempt.id.to_string();
     check_usage(&id, &attempt.usage)?;
-    check_times(&id, [
-        ("createdAtMs", Some(attempt.created_at)),
-        ("startedAtMs", attempt.started_at),
-        ("completedAtMs", attempt.completed_at),
-    ])
+    check_times(
+        &id,
+        [
+            ("createdAtMs", Some(attempt.created_at)),
+            ("startedAtMs", attempt.started_at),
+            ("completedAtMs", attempt.completed_at),
+        ],
+    )
 }
 
 fn check_step(step: &Step) -> Result<(), LineError> {
     let id = step.id.to_string();
     check_number(&format!("stepNo of {id}"), step.no)?;
     step.usage.as_ref().map_or(Ok(()), |usage| check_usage(&id, usage))?;
-    check_times(&id, [
-        ("startedAtMs", Some(step.started_at)),
-        ("firstPieceAtMs", step.first_piece_at),
-        ("completedAtMs", Some(step.completed_at)),
-    ])
+    check_times(
+        &id,
+        [
+            ("startedAtMs", Some(step.started_at)),
+            ("firstPieceAtMs", step.first_piece_at),
+            ("completedAtMs", Some(step.completed_at)),
+        ],
+    )
 }
 
 /// What the records so far say, to compare later records with.
@@ -149,11 +161,20 @@ impl Facts {
     }
 
     /// Checks a run with its attempts and steps.
-    pub(super) fn add_run(&mut self, run: &Run, attempts: &[Attempt], steps: &[Step]) -> Result<(), LineError> {
+    pub(super) fn add_run(
+        &mut self,
+        run: &Run,
+        attempts: &[Attempt],
+        steps: &[Step],
+    ) -> Result<(), LineError> {
         let id = run.id;
         check_run(run)?;
         if usize::try_from(run.attempts).ok() != Some(attempts.len()) {
-            return refuse(format!("attempts of {id} is {}, but the line has {}", run.attempts, attempts.len()));
+            return refuse(format!(
+                "attempts of {id} is {}, but the line has {}",
+                run.attempts,
+                attempts.len()
+            ));
         }
         let mut last_no = 0;
         for attempt in attempts {
@@ -208,7 +229,9 @@ impl Facts {
             Body::SessionUpdated { change: SessionChange::Title { title, .. } } => {
                 self.title = Some(title.clone());
             }
-            Body::SessionUpdated { change: SessionChange::Status { status, .. } } => self.status = Some(*status),
+            Body::SessionUpdated { change: SessionChange::Status { status, .. } } => {
+                self.status = Some(*status)
+            }
             Body::StateChanged { scope: StateScope::Session, key, version, value: Some(value), .. } => {
                 let known = self.state.get(key).filter(|(known, _)| known == version);
                 if known.is_some_and(|(_, known)| *known != hash(value)) {
