@@ -94,7 +94,7 @@ struct LimitsFile {
     #[serde(skip_serializing_if = "Option::is_none")]
     max_tokens: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    max_cost_usd: Option<f64>,
+    max_cost_usd: Option<Cost>,
     #[serde(skip_serializing_if = "Option::is_none")]
     max_time_s: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -214,7 +214,7 @@ pub fn from_toml(text: &str) -> Result<AgentDefinition, String> {
         limits: RunLimits {
             max_steps: limits.max_steps,
             max_tokens: limits.max_tokens,
-            max_cost: limits.max_cost_usd.map(Cost::from),
+            max_cost: limits.max_cost_usd,
             max_time: limits.max_time_s.map(|seconds| seconds.saturating_mul(1000)),
             max_depth: limits.max_depth,
             ask: limits.ask,
@@ -242,7 +242,7 @@ pub fn to_toml(record: &AgentDefinition) -> Option<String> {
         limits: LimitsFile {
             max_steps: limits.max_steps,
             max_tokens: limits.max_tokens,
-            max_cost_usd: limits.max_cost.and_then(Cost::usd),
+            max_cost_usd: limits.max_cost.filter(|cost| cost.is_known()),
             max_time_s: limits.max_time.map(|millis| millis / 1000),
             max_depth: limits.max_depth,
             ask: limits.ask,
