@@ -299,8 +299,8 @@ pub enum Error {
     /// mainspring has failed in the work of one session. Other sessions are not affected.
     #[error(
         "mainspring has failed in the work of the session {session} ({why}): its stored data is kept, and whether this \
-         request was carried out is not known. The session is loaded again at a later request; if it fails again, install \
-         another version of mainspring, or delete the session. The log of the server says more"
+         request was carried out is not known. The session is loaded again at a later request; if it fails again, \
+         report what the log of the server says, and install the version of mainspring that mends it"
     )]
     SessionFailed {
         /// The session.
