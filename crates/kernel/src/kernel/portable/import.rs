@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::check::check_session;
-use super::partial::{PartialSession, Section};
+use super::partial::PartialSession;
 use super::{FORMAT, FileLine, MessageLine, RunLine, VERSION};
 use crate::error::Error;
 use crate::kernel::sessions::{check_metadata, check_title};
