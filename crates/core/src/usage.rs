@@ -41,6 +41,15 @@ impl Usage {
         at_least: true,
     };
 
+    /// The largest count of tokens. An agent may report any number; a larger one could be neither stored nor compared.
+    pub const MAX_TOKENS: u64 = 1 << 52;
+
+    /// The usage with no count above the largest.
+    #[must_use]
+    pub fn clamped(self) -> Self {
+        self + Self::default()
+    }
+
     /// True when all tokens and the whole cost are known.
     pub fn is_known(&self) -> bool {
         !self.at_least && self.cost.is_known()
@@ -58,15 +67,20 @@ impl Usage {
     }
 }
 
+/// Adds counts of tokens, up to the largest.
+fn add_tokens(one: u64, other: u64) -> u64 {
+    one.saturating_add(other).min(Usage::MAX_TOKENS)
+}
+
 impl Add for Usage {
     type Output = Self;
 
     fn add(self, other: Self) -> Self {
         Self {
-            input_tokens: self.input_tokens.saturating_add(other.input_tokens),
-            output_tokens: self.output_tokens.saturating_add(other.output_tokens),
-            cache_read_tokens: self.cache_read_tokens.saturating_add(other.cache_read_tokens),
-            cache_write_tokens: self.cache_write_tokens.saturating_add(other.cache_write_tokens),
+            input_tokens: add_tokens(self.input_tokens, other.input_tokens),
+            output_tokens: add_tokens(self.output_tokens, other.output_tokens),
+            cache_read_tokens: add_tokens(self.cache_read_tokens, other.cache_read_tokens),
+            cache_write_tokens: add_tokens(self.cache_write_tokens, other.cache_write_tokens),
             cost: Cost(self.cost.0.saturating_add(other.cost.0)),
             at_least: self.at_least || other.at_least,
         }

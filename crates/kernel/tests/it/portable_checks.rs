@@ -1,6 +1,6 @@
 //! An import checks the records of a file against each other: what it accepts is intact.
 
-use mainspring_core::{Expect, KeyId, KeyLists, RunOptions};
+use mainspring_core::{Expect, KeyId, KeyLists, RunOptions, Usage};
 use mainspring_kernel::Error;
 use mainspring_kernel::kernel::{Caller, RunRequest, SessionPatch, StateOf};
 use mainspring_kernel::store::SessionRef;
@@ -109,6 +109,23 @@ async fn what_an_import_accepts_is_intact() {
         }
     }
     assert!(accepted > 20 && refused > 100, "{accepted} accepted, {refused} refused of {at}");
+}
+
+#[tokio::test]
+async fn an_agent_that_reports_more_tokens_than_can_be_counted_damages_nothing() {
+    let world = World::on(Disk::sqlite()).await;
+    for _ in 0..2 {
+        world.play("a", "usage 18446744073709551615 18446744073709551615; say hi").await;
+    }
+    for part in verify(&world) {
+        assert_eq!(part.findings, Vec::<String>::new());
+    }
+    let used = world.kernel.session_usage(&world.me, &by_key("a")).await.unwrap().usage;
+    assert!(used.input_tokens >= Usage::MAX_TOKENS, "{used:?}");
+    let file = export(&world, "a").await;
+    let there = World::on(Disk::sqlite()).await;
+    import(&there, &file).await.unwrap();
+    assert_eq!(export(&there, "a").await, file);
 }
 
 #[tokio::test]

@@ -13,7 +13,7 @@ use super::import::{LineError, refuse};
 
 /// The largest version, position, time or count of a file: above every real one, and far below where the kernel could not
 /// count on.
-const MAX_COUNTER: u64 = 1 << 52;
+const MAX_COUNTER: u64 = Usage::MAX_TOKENS;
 /// The largest number of a run, an attempt or a step.
 const MAX_NUMBER: u32 = 1 << 31;
 /// The largest cost of a file, a billion dollars.
