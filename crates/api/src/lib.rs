@@ -35,7 +35,7 @@ mod sign_in;
 mod state;
 mod tree;
 
-pub use adapter::{Capabilities, Health, Login, RestartBehavior};
+pub use adapter::{Capabilities, FailedSession, Health, Login, RestartBehavior};
 pub use agent::{Agent, AgentListQuery, AgentScope, NewAgent};
 pub use artifact::{ArtifactListQuery, ArtifactQuery};
 pub use audit::{AuditActor, AuditKind, AuditListQuery, AuditOrigin, AuditRecord};

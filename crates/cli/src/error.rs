@@ -106,7 +106,8 @@ impl From<Error> for CliError {
             | Error::AuditFailed(_)
             | Error::Unavailable(_)
             | Error::StoreLost(_)
-            | Error::Corrupt(_) => Exit::Unavailable,
+            | Error::Corrupt(_)
+            | Error::SessionFailed { .. } => Exit::Unavailable,
         };
         Self { exit, code: error.code().into(), message: error.to_string(), retryable: error.is_retryable() }
     }

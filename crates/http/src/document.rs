@@ -51,6 +51,7 @@ const AUTHENTICATED_PROBLEMS: &[ProblemRow] = &[
     (StatusCode::NOT_FOUND, "not_found"),
     (StatusCode::CONFLICT, "no_authority"),
     (StatusCode::INTERNAL_SERVER_ERROR, "corrupt"),
+    (StatusCode::INTERNAL_SERVER_ERROR, "session_failed"),
     (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
     (StatusCode::SERVICE_UNAVAILABLE, "store_lost"),
     (StatusCode::INSUFFICIENT_STORAGE, "store_full"),

@@ -105,6 +105,7 @@ async fn create(
     headers: &HeaderMap,
     mut prompt: Prompt,
 ) -> Result<Response, Problem> {
+    let wait = preferred_wait(headers)?;
     prompt.idempotency_key = idempotency_key(headers)?.map(str::to_owned);
     let host = host_name(headers)?.map(str::to_owned);
     let request = RunRequest { host, ..RunRequest::try_from(prompt)? };
@@ -113,7 +114,7 @@ async fn create(
         let stream = events::run_stream(http, caller, &accepted).await?;
         return Ok(about(&accepted.run).with(stream));
     }
-    let run = waited(http, caller, slot, headers, &accepted.run).await?;
+    let run = waited(http, caller, slot, wait, &accepted.run).await?;
     Ok(accepted_response(&accepted, run))
 }
 
@@ -123,10 +124,10 @@ pub(super) async fn waited(
     http: &Http,
     caller: &Caller,
     slot: &RequestSlot,
-    headers: &HeaderMap,
+    wait: Option<Duration>,
     run: &Run,
 ) -> Result<Run, Problem> {
-    let Some(timeout) = preferred_wait(headers) else { return Ok(run.clone()) };
+    let Some(timeout) = wait else { return Ok(run.clone()) };
     let Ok(_permit) = http.streams.acquire(&http.kernel, &caller.owner, None) else {
         return Ok(run.clone());
     };
@@ -134,11 +135,26 @@ pub(super) async fn waited(
     Ok(http.kernel.run_wait(caller, run.id, timeout).await?)
 }
 
-/// Reads how long the client wants to wait: `wait=N` seconds, at most a minute.
-fn preferred_wait(headers: &HeaderMap) -> Option<Duration> {
-    let prefer = headers.get("prefer")?.to_str().ok()?;
-    let wait = prefer.split([',', ';']).find_map(|part| part.trim().strip_prefix("wait="))?;
-    Some(Duration::from_secs(wait.parse::<u64>().ok()?.min(60)))
+/// Reads how long the client wants to wait: `wait=N` seconds, at most a minute. Other preferences are ignored, as RFC 7240
+/// demands; a wait without a number of seconds is refused, since the client would take the early answer for the late one.
+pub(super) fn preferred_wait(headers: &HeaderMap) -> Result<Option<Duration>, Problem> {
+    let texts = headers.get_all("prefer").into_iter().filter_map(|value| value.to_str().ok());
+    for part in texts.flat_map(|text| text.split([',', ';'])) {
+        let (name, seconds) = part.split_once('=').unwrap_or((part, ""));
+        if !name.trim().eq_ignore_ascii_case("wait") {
+            continue;
+        }
+        let seconds = seconds.trim().trim_matches('"');
+        if seconds.is_empty() || !seconds.bytes().all(|digit| digit.is_ascii_digit()) {
+            let given: String = part.trim().chars().take(64).collect();
+            return Err(Problem::invalid(format!(
+                "the header Prefer: {given:?} is not wait=N with a number of seconds, such as wait=30"
+            )));
+        }
+        // More digits than a number holds are more than a minute.
+        return Ok(Some(Duration::from_secs(seconds.parse::<u64>().unwrap_or(u64::MAX).min(60))));
+    }
+    Ok(None)
 }
 
 fn about(run: &Run) -> About {

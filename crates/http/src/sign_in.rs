@@ -95,6 +95,11 @@ pub(super) async fn ticket_create(
         let detail = "only an admin makes tickets: sign in with the key itself";
         return Err(Error::Forbidden(detail.into()).into());
     }
+    if caller.lists.as_ref().is_some_and(|lists| lists.spend_per_day.is_some()) {
+        let detail =
+            "a ticket becomes a key, and a key with a spend per day makes none: sign in with the key itself";
+        return Err(Error::Forbidden(detail.into()).into());
+    }
     // A ticket ends with the key that makes it.
     let end = http.kernel.key_end(&caller).await?.unwrap_or(Time(0));
     let lifetime = Duration::from_millis(end.since(http.kernel.now())).min(TICKET_LIFETIME);

@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use mainspring_core::run::Outcome;
 use mainspring_core::{Proof, Run, Session, Time, Usage};
+use mainspring_system::contain::contain;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
@@ -34,6 +35,7 @@ mod data;
 mod delegations;
 mod draft;
 mod execute;
+mod fail;
 mod grant;
 mod inbox;
 mod lifetime;
@@ -81,6 +83,8 @@ pub(crate) struct Actor {
     waiters: delegations::Waiters,
     /// Inputs that arrived while the store could not be written.
     deferred: VecDeque<Input>,
+    /// True if the session has failed, and has not worked since.
+    had_failed: bool,
 }
 
 impl Actor {
@@ -122,12 +126,20 @@ impl Actor {
             reported: status::Reported::default(),
             waiters: delegations::Waiters::default(),
             deferred: VecDeque::new(),
+            had_failed: shared.failures.contains(fence.session),
             shared,
         }
     }
 
-    /// Serves the session until it is idle, deleted or taken over by another writer.
+    /// Serves the session until it is idle, deleted or taken over by another writer. A panic ends this actor alone.
     pub(crate) async fn serve(mut self: Box<Self>) {
+        match contain(Box::pin(self.serve_inputs())).await {
+            Ok(()) => self.stop_serving().await,
+            Err(panic) => self.fail(&panic).await,
+        }
+    }
+
+    async fn serve_inputs(&mut self) {
         self.order_permit();
         self.report_status();
         loop {
@@ -154,11 +166,10 @@ impl Actor {
                 break;
             }
         }
-        self.stop_serving().await;
     }
 
     async fn handle(&mut self, input: Input) {
-        let changes = input.is_change();
+        let (changes, shows_health) = (input.is_change(), input.shows_health());
         match input {
             Input::Command(command) => self.handle_command(command).await,
             // Boxed: it holds a whole draft.
@@ -168,6 +179,9 @@ impl Actor {
             Input::Signal(Signal::Release) => {}
         }
         self.order_permit();
+        if self.had_failed && shows_health {
+            self.clear_failure();
+        }
         if changes {
             self.arm();
         } else {
@@ -310,18 +324,6 @@ impl Actor {
         due.into_iter().flatten().min().unwrap_or(Moment::NEVER)
     }
 
-    /// Stops before the session is served, and refuses every command with `error`.
-    pub(crate) async fn abandon(mut self, error: &Error) {
-        self.shared.images.remove(self.fence.session);
-        self.shared.remove_actor(self.fence.session, &self.tx);
-        self.feed.fail(error);
-        self.rx.close();
-        while let Some(input) = self.rx.recv().await {
-            input.refuse(error);
-        }
-        self.shared.lease_release(self.fence).await;
-    }
-
     /// Stops, and forwards the commands that arrive meanwhile. An idle session is loaded again for them; a deleted one
     /// is not.
     async fn stop_serving(mut self) {
@@ -330,6 +332,9 @@ impl Actor {
             // Before a successor can take the session's place on the board.
             self.remove_from_board();
             self.shared.images.remove(self.fence.session);
+        }
+        if self.had_failed && !self.lifetime.is_shutting_down() {
+            self.clear_failure();
         }
         // When the process stops, the last streamed text is written after this, under the lease.
         if !self.lifetime.is_shutting_down() {

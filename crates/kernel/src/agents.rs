@@ -18,8 +18,12 @@ pub trait Catalog: Debug + Send + Sync + 'static {
     /// The models that can be used.
     fn models(&self) -> ModelList;
 
-    /// Checks the model, profile and model options for runs of `adapter`; the error text says what is wrong.
+    /// Checks the model, profile, model options and output schema for runs of `adapter`; the error text says what is wrong.
     fn check_options(&self, adapter: &str, options: &RunOptions) -> Result<(), String>;
+
+    /// Checks the name of an agent definition for sessions of `adapter`; the error text says what is wrong. The definition
+    /// need not exist yet.
+    fn check_agent_name(&self, adapter: &str, name: &str) -> Result<(), String>;
 }
 
 /// The catalog of a kernel without such a runtime: no shared definitions, no models, every definition is valid.
@@ -40,6 +44,10 @@ impl Catalog for NoCatalog {
     }
 
     fn check_options(&self, _adapter: &str, _options: &RunOptions) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn check_agent_name(&self, _adapter: &str, _name: &str) -> Result<(), String> {
         Ok(())
     }
 }

@@ -296,6 +296,18 @@ pub enum Error {
     /// Stored data is inconsistent.
     #[error("the store is damaged: {0}")]
     Corrupt(String),
+    /// mainspring has failed in the work of one session. Other sessions are not affected.
+    #[error(
+        "mainspring has failed in the work of the session {session} ({why}): its stored data is kept, and whether this \
+         request was carried out is not known. The session is loaded again at a later request; if it fails again, \
+         report what the log of the server says, and install the version of mainspring that mends it"
+    )]
+    SessionFailed {
+        /// The session.
+        session: SessionId,
+        /// The reason.
+        why: String,
+    },
 }
 
 impl Error {
@@ -343,6 +355,7 @@ impl Error {
         Self::Unavailable(_) => "unavailable",
         Self::StoreLost(_) => "store_lost",
         Self::Corrupt(_) => "corrupt",
+        Self::SessionFailed { .. } => "session_failed",
         ; Self::Refused(refusal) => refusal.code(),
     }
 
@@ -369,6 +382,23 @@ impl Error {
     #[expect(clippy::needless_pass_by_value, reason = "ids are copied; a reference would only be noise")]
     pub fn not_found(what: &'static str, name: impl ToString) -> Self {
         Self::NotFound { what, name: name.to_string() }
+    }
+
+    /// The error of a session in whose work mainspring has panicked.
+    pub(crate) fn session_panicked(session: SessionId) -> Self {
+        Self::SessionFailed { session, why: "it panicked, which is a bug".into() }
+    }
+
+    /// True if the error concerns the whole server, not only the session that a request names.
+    pub(crate) const fn is_of_server(&self) -> bool {
+        matches!(
+            self,
+            Self::ShuttingDown
+                | Self::StoreFull(_)
+                | Self::Unavailable(_)
+                | Self::AuditFailed(_)
+                | Self::StoreLost(_)
+        )
     }
 
     /// The error for a native session that is bound to another session.
@@ -452,6 +482,8 @@ impl From<StoreError> for Error {
             StoreError::Lost(what) => Self::StoreLost(what),
             StoreError::Full(what) => Self::StoreFull(what),
             StoreError::Unavailable(what) => Self::Unavailable(what),
+            // Not one that a caller can resolve: nothing that it could repeat or rename.
+            StoreError::Conflict(Unique::Other) => Self::Corrupt(error.to_string()),
             StoreError::Fenced | StoreError::Conflict(_) => Self::Unavailable(error.to_string()),
         }
     }

@@ -43,6 +43,7 @@ mod authority;
 mod bindings;
 mod control;
 mod delegations;
+mod failures;
 mod final_text;
 mod grants;
 mod host_calls;
@@ -50,6 +51,7 @@ mod idempotency;
 mod ids;
 mod keys;
 mod lists;
+mod loading;
 mod logins;
 mod options;
 mod portable;
@@ -72,6 +74,7 @@ pub use artifacts::{ArtifactQuery, ArtifactsOf, BlobsCheck, NewArtifact};
 pub use bindings::{Adopted, SessionAdopted, instructions_hash, is_path};
 pub use control::KernelPlane;
 pub use delegations::{Delegated, DelegationRequest, MAX_CONTEXT_CHARS, MAX_DEPTH, RunDelegations};
+pub use failures::FailedSession;
 pub use grants::GrantQuery;
 pub use host_calls::HostCallError;
 pub(crate) use host_calls::NewHostCall;
@@ -117,6 +120,7 @@ pub(crate) struct Shared {
     pub(crate) images: Images,
     pub(crate) owner_wakers: OwnerWakers,
     slots: Mutex<HashMap<SessionId, slots::SessionSlot>>,
+    pub(crate) failures: failures::Failures,
     /// Sessions kept in memory because a caller opened them, oldest first.
     opened: Mutex<VecDeque<SessionId>>,
     blobs: Option<Blobs>,
@@ -185,6 +189,7 @@ impl Kernel {
             images: Images::default(),
             owner_wakers: OwnerWakers::default(),
             slots: Mutex::new(HashMap::new()),
+            failures: failures::Failures::default(),
             opened: Mutex::new(VecDeque::new()),
             blobs,
             search_stale: search_stale.clone(),
@@ -245,14 +250,14 @@ impl Kernel {
         let mut loading = vec![];
         for session in unfinished.live {
             let (ready, loaded) = oneshot::channel();
-            self.shared.load(session, Some(ready));
-            loading.push(loaded);
+            self.shared.load(session, Some(ready))?;
+            loading.push((session, loaded));
         }
-        for loaded in loading {
-            match loaded.await.unwrap_or(Err(Error::ShuttingDown)) {
-                // A corrupt session does not prevent the start; calls to it report the error.
-                Ok(()) | Err(Error::Corrupt(_)) => {}
-                Err(error) => return Err(error),
+        for (session, loaded) in loading {
+            match loaded.await.unwrap_or_else(|_| Err(Error::session_panicked(session))) {
+                // A session that cannot be loaded does not prevent the start; calls to it report the error.
+                Err(error) if error.is_of_server() => return Err(error),
+                _ => {}
             }
         }
         self.lose_process_local_bindings(&unfinished.bound).await

@@ -407,7 +407,7 @@ pub struct OwnerUsage {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     /// A unique value exists already. Nothing changed.
-    #[error("conflict on {0:?}")]
+    #[error("{0}")]
     Conflict(Unique),
     /// Another process has taken the lease of the session. Nothing changed.
     #[error("another writer has taken over this session")]
@@ -486,6 +486,22 @@ pub enum Unique {
     Agent,
     /// Any other constraint. The kernel should have prevented the conflict.
     Other,
+}
+
+impl std::fmt::Display for Unique {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::RunRequest => "a run with this client id and request id exists already",
+            Self::Id => "an object with this id exists already",
+            Self::RequestKey => "this idempotency key was used already",
+            Self::SessionName => "a session with this key, reference or alias exists already",
+            Self::Agent => "this version of the agent exists already",
+            Self::Other => {
+                "the database refused rows that contradict others, which is a bug or damage: the log names the rule, \
+                 `mainspring doctor` checks the database"
+            }
+        })
+    }
 }
 
 /// Selects delegations.

@@ -110,12 +110,16 @@ impl Inner {
         write: impl FnOnce(&mut Self) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         // As in a group of commits, a fault applies to the next write, even to one that would be refused.
-        let fault = self.fault.take();
+        Fault::CommitPanics.panic_if_in(&mut self.fault);
+        let fault = self.fault.take_if(|fault| *fault != Fault::LoadPanics);
         if self.is_full || fault == Some(Fault::DiskFull) {
             return Err(StoreError::Full(Fault::DiskFull.message()));
         }
         if fault == Some(Fault::CommitFails) {
             return Err(StoreError::Unavailable(Fault::CommitFails.message()));
+        }
+        if fault == Some(Fault::WritePanics) {
+            return Err(StoreError::Corrupt(Fault::WritePanics.message()));
         }
         let result = write(self);
         if fault == Some(Fault::OutcomeUnknown) {
@@ -210,7 +214,8 @@ impl Store for MemoryStore {
     }
 
     async fn session_load(&self, session: SessionId) -> Result<Option<Loaded>, StoreError> {
-        let inner = self.inner.lock();
+        let mut inner = self.inner.lock();
+        Fault::LoadPanics.panic_if_in(&mut inner.fault);
         let epoch = inner.leases.get(&session).map_or(0, |lease| lease.epoch);
         Ok(inner.tables.session_load(Fence { session, epoch }))
     }

@@ -296,6 +296,7 @@ fn history_begin(connection: &Connection, last: u64) -> rusqlite::Result<()> {
 #[async_trait]
 impl Store for SqliteStore {
     async fn commit(&self, commit: Arc<Commit>) -> Result<Vec<Cursor>, StoreError> {
+        Fault::CommitPanics.panic_if_in(&mut self.shared.fault.lock());
         let prepared = Prepared::new(commit)?;
         self.submit(|answer| Job::Commit(prepared, answer)).await
     }
@@ -348,6 +349,7 @@ impl Store for SqliteStore {
     }
 
     async fn session_load(&self, session: SessionId) -> Result<Option<Loaded>, StoreError> {
+        Fault::LoadPanics.panic_if_in(&mut self.shared.fault.lock());
         let epoch = self.shared.leases.lock().get(&session).map_or(0, |lease| lease.epoch);
         self.read(move |connection| read::sessions::session_load(connection, session, epoch)).await
     }

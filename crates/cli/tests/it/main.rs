@@ -6,6 +6,7 @@
 mod acceptance;
 mod acp;
 mod agents;
+mod attacks;
 mod audit;
 mod authority;
 mod backup;
@@ -31,4 +32,5 @@ mod people;
 mod pi;
 mod private;
 mod quotas;
+mod startup;
 mod trust;

@@ -31,4 +31,5 @@ mod state;
 mod streams;
 mod strict;
 mod tree;
+mod words;
 mod world;

@@ -158,6 +158,7 @@ impl Actor {
                 self.shared.check_defaults(&adapter, &self.hot.session.run_defaults())?;
             }
         }
+        self.check_native_options(accept, &adapter)?;
         self.shared.check_profile(&adapter, accept.options.model_profile.as_deref())?;
         let folder = accept.options.cwd.as_deref().or(self.hot.session.cwd.as_deref());
         if accept.options.folders != accept.caller.folders {
@@ -167,6 +168,25 @@ impl Actor {
         self.check_fits_adapter(&adapter, &accept.options, folder)?;
         self.shared.check_limits_kept(&adapter, &accept.options.limits)?;
         Ok(adapter)
+    }
+
+    /// Refuses options with which the run could only fail. A model that is not configured fails the run: another adapter may
+    /// take over then.
+    fn check_native_options(&self, accept: &Accept, adapter: &str) -> Result<(), Error> {
+        let agents = &self.shared.options.agents;
+        let RunOptions { model_options, output_schema, .. } = &accept.options;
+        if model_options.is_some() || output_schema.is_some() {
+            let (model_options, output_schema) = (model_options.clone(), output_schema.clone());
+            let options = RunOptions { model_options, output_schema, ..RunOptions::default() };
+            agents.check_options(adapter, &options).map_err(Error::Invalid)?;
+        }
+        match self.stored {
+            true => Ok(()),
+            false => {
+                let name = &self.hot.session.agent_definition;
+                agents.check_agent_name(adapter, name).map_err(Error::Invalid)
+            }
+        }
     }
 
     /// Refuses a run that the lists of the caller's key, or those of the parent run, do not allow.

@@ -126,6 +126,15 @@ impl Input {
         }
     }
 
+    /// True for inputs after which a session that has failed counts as working: a caller's command or an attempt's report.
+    pub(super) fn shows_health(&self) -> bool {
+        match self {
+            Self::Command(command) => !matches!(command, Command::Inbox),
+            Self::Report(_) => true,
+            Self::Signal(_) => false,
+        }
+    }
+
     pub(crate) fn into_command(self) -> Option<Command> {
         match self {
             Self::Command(command) => Some(command),

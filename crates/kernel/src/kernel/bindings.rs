@@ -39,10 +39,10 @@ impl Kernel {
                 losing.push((*session, was_live, lost));
             }
             for (session, was_live, lost) in losing {
-                match lost.await.unwrap_or(Err(Error::ShuttingDown)) {
-                    // A corrupt session does not prevent the start; calls to it report the error.
-                    Ok(()) | Err(Error::Corrupt(_) | Error::NotFound { .. }) => {}
-                    Err(error) => return Err(error),
+                match lost.await.unwrap_or_else(|_| Err(Error::session_panicked(session))) {
+                    // A session that cannot be loaded does not prevent the start; calls to it report the error.
+                    Err(error) if error.is_of_server() => return Err(error),
+                    _ => {}
                 }
                 if !was_live {
                     self.shared.unload_idle(session);

@@ -13,6 +13,7 @@ use mainspring_core::{Artifact, Attempt, Event, Message, MessageId, Run, Session
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+mod check;
 mod data;
 mod export;
 mod import;

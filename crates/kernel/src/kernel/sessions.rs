@@ -90,6 +90,9 @@ impl Kernel {
                 Shared::check_listed_defaults(lists, Some(adapter), &defaults)
             })?;
             self.shared.check_defaults(&session.adapter, &defaults)?;
+            let agents = &self.shared.options.agents;
+            let named = agents.check_agent_name(&session.adapter, &session.agent_definition);
+            named.map_err(Error::Invalid)?;
             let id = session.id;
             let request = request.clone().map(|request| Request { answer: id.to_string(), ..request });
             self.shared.start_new_actor(session).await?;

@@ -33,6 +33,10 @@ impl Catalog for Runtime {
     fn check_options(&self, _adapter: &str, _options: &RunOptions) -> Result<(), String> {
         Ok(())
     }
+
+    fn check_agent_name(&self, _adapter: &str, _name: &str) -> Result<(), String> {
+        Ok(())
+    }
 }
 
 async fn world(disk: Disk) -> World {

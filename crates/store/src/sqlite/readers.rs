@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
+use mainspring_kernel::contain::contain_call;
 use mainspring_kernel::store::StoreError;
 use parking_lot::{Condvar, Mutex};
 use rusqlite::Connection;
@@ -112,7 +113,9 @@ fn in_transaction<T>(
         executed.map_err(|failure| error::read_error(&failure))
     };
     execute("BEGIN")?;
-    let result = read(connection);
+    // A thread that ended with a panic would leave the reads of all others to fewer threads, at last to none.
+    let result =
+        contain_call(|| read(connection)).unwrap_or_else(|panic| Err(error::panicked("a read", &panic)));
     execute("COMMIT")?;
     result
 }
@@ -198,5 +201,17 @@ mod tests {
         let first = readers.read(move |_| Ok(receive.recv().unwrap()));
         let second = readers.read(move |_| Ok(send.send(7).unwrap()));
         assert_eq!(tokio::join!(first, second).0.unwrap(), 7);
+    }
+
+    #[tokio::test]
+    async fn a_read_that_panics_is_answered_and_costs_no_thread() {
+        let readers = Readers::start(vec![Connection::open_in_memory().unwrap()]).unwrap();
+        for _ in 0..3 {
+            let panicked = readers.read::<()>(|_| panic!("a row of a kind that nobody knows")).await;
+            let Err(StoreError::Corrupt(why)) = panicked else { panic!("{panicked:?}") };
+            assert!(why.contains("panicked") && !why.contains("nobody knows"), "{why}");
+        }
+        let sum = readers.read(|connection| Ok(connection.query_row("SELECT 1 + 1", [], |row| row.get(0))));
+        assert_eq!(sum.await.unwrap(), Ok(2));
     }
 }

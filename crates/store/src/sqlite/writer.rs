@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use mainspring_core::{ApiKey, Cursor, SessionId, StateOutcome, Time};
+use mainspring_kernel::contain::contain_call;
 use mainspring_kernel::store::{AgentRow, Chunk, Fence, OwnerState, Request, Row, StoreError};
 use parking_lot::Mutex;
 use rusqlite::config::DbConfig;
@@ -26,7 +27,7 @@ use tokio::sync::oneshot;
 
 use super::apply::Prepared;
 use super::columns::{Id, int};
-use super::error::{transaction_error, write_error};
+use super::error::{panicked, transaction_error, write_error};
 use super::failure_log::{FailureLog, LogLine};
 use super::files::Files;
 use super::owners;
@@ -255,10 +256,15 @@ impl Writer {
         let takes_fault = |job: &Job| {
             matches!(job, Job::Commit(..) | Job::KeyWrite(..) | Job::AgentWrite(..) | Job::AgentDelete(..))
         };
-        let fault = self.shared.fault.lock().take_if(|_| jobs.iter().any(takes_fault));
+        let fault = self
+            .shared
+            .fault
+            .lock()
+            .take_if(|fault| *fault != Fault::LoadPanics && jobs.iter().any(takes_fault));
         if fault == Some(Fault::DiskFull) {
             self.set_file_growth(false);
         }
+        let mut write_panics = fault == Some(Fault::WritePanics);
         let is_write = |job: &&Job| !matches!(job, Job::Lease(..));
         let alone = jobs.iter().filter(is_write).count() == 1;
         for job in jobs {
@@ -274,7 +280,8 @@ impl Writer {
                 failure = Some(error);
             }
             if failure.is_none() {
-                answers.push(self.job_write(job, alone, &mut chunk_drops));
+                let panics = matches!(job, Job::Commit(..)) && std::mem::take(&mut write_panics);
+                answers.push(self.job_write(job, alone, panics, &mut chunk_drops));
                 // Some errors, such as a full disk, make SQLite roll back the whole transaction.
                 if self.connection.is_autocommit() && !alone {
                     let rolled_back = || StoreError::Unavailable("SQLite rolled the transaction back".into());
@@ -323,7 +330,13 @@ impl Writer {
         }
     }
 
-    fn job_write(&mut self, job: Job, alone: bool, chunk_drops: &mut Vec<(SessionId, u64)>) -> PendingAnswer {
+    fn job_write(
+        &mut self,
+        job: Job,
+        alone: bool,
+        panics: bool,
+        chunk_drops: &mut Vec<(SessionId, u64)>,
+    ) -> PendingAnswer {
         match job {
             Job::Commit(prepared, answer) => {
                 let fence = prepared.commit.fence;
@@ -331,7 +344,11 @@ impl Writer {
                     return PendingAnswer::Commit(answer, Err(StoreError::Fenced));
                 }
                 let mut seq = self.seq;
-                let result = self.atomically(alone, |connection| prepared.write(connection, &mut seq));
+                let result = self.atomically(alone, |connection| {
+                    let cursors = prepared.write(connection, &mut seq);
+                    assert!(!panics, "{}", Fault::WritePanics.message());
+                    cursors
+                });
                 if result.is_ok() {
                     self.seq = seq;
                     chunk_drops.extend(prepared.commit.rows.iter().filter_map(|row| match row {
@@ -440,6 +457,10 @@ impl Writer {
         alone: bool,
         write: impl FnOnce(&Connection) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
+        let write = |connection: &Connection| {
+            // A write that panics is undone like one that fails, and the writer goes on with the next.
+            contain_call(|| write(connection)).unwrap_or_else(|panic| Err(panicked("a write", &panic)))
+        };
         if alone {
             let result = write(&self.connection);
             if result.is_err() && !self.connection.is_autocommit() {

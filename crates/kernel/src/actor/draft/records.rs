@@ -54,6 +54,7 @@ impl AttemptDraft {
                 });
             }
             Record::Message { blocks, usage } => {
+                let usage = usage.map(Usage::clamped);
                 self.hot.turn_usage += usage.unwrap_or_default();
                 self.write_assistant(blocks)?;
                 if let Some(usage) = usage {
@@ -103,6 +104,7 @@ impl AttemptDraft {
 
     /// Counts usage of the run.
     pub(crate) fn add_usage(&mut self, usage: Usage) {
+        let usage = usage.clamped();
         self.hot.turn_usage += usage;
         self.emit(Body::UsageUpdated { usage });
     }
@@ -143,7 +145,7 @@ impl AttemptDraft {
             tool_calls: taken.tool_calls,
             stop_reason: taken.stop_reason,
             error: taken.error,
-            usage: taken.usage,
+            usage: taken.usage.map(Usage::clamped),
             raw_usage: taken.raw_usage,
             started_at: taken.started_at,
             first_piece_at: taken.first_piece_at,
