@@ -31,6 +31,7 @@ pub const NAME: &str = "script";
 impl Adapter for ScriptAdapter {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
+            in_process: true,
             supports_cancellation: true,
             supports_tools: true,
             limits_tools: true,

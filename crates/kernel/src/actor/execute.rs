@@ -26,7 +26,7 @@ use crate::store::StoreError;
 
 impl Actor {
     /// Uses a permit: the waiting run continues, or the next run starts.
-    pub(super) async fn granted(&mut self, permit: Permit) {
+    pub(super) async fn granted(&mut self, mut permit: Permit) {
         self.permit_order.granted();
         if self.shared.tasks.is_stopping() {
             return;
@@ -39,6 +39,7 @@ impl Actor {
         let Some(run) = next.filter(|run| permit.is_for(&run.adapter)).cloned() else {
             return;
         };
+        permit.assign(run.id, self.hot.delegations.lender(run.id));
         let started = match self.active {
             Some(_) => Box::pin(self.resume(permit)).await,
             None => self.begin(run, permit).await,

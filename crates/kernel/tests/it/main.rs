@@ -18,6 +18,7 @@ mod delegation;
 mod full_disk;
 mod images;
 mod keys;
+mod lanes;
 mod life;
 mod lifetime;
 mod limits;
