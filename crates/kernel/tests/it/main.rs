@@ -13,6 +13,7 @@ mod branches;
 mod cancellation;
 mod check;
 mod client_tools;
+mod commits;
 mod compaction;
 mod delegation;
 mod full_disk;
