@@ -27,6 +27,7 @@ use crate::ids::Ids;
 use crate::images::Images;
 use crate::meters::{Counts, Meters};
 use crate::owner_events::OwnerWakers;
+use crate::parked::Parked;
 use crate::quotas::OwnerLimits;
 use crate::scheduler::Scheduler;
 use crate::store::{Fence, LostEvents, Request, Store, StoreError};
@@ -116,6 +117,7 @@ pub(crate) struct Shared {
     pub(crate) board: Board,
     pub(crate) images: Images,
     pub(crate) owner_wakers: OwnerWakers,
+    pub(crate) parked: Arc<Parked>,
     slots: Mutex<HashMap<SessionId, slots::SessionSlot>>,
     /// Sessions kept in memory because a caller opened them, oldest first.
     opened: Mutex<VecDeque<SessionId>>,
@@ -188,6 +190,7 @@ impl Kernel {
             board: Board::default(),
             images: Images::default(),
             owner_wakers: OwnerWakers::default(),
+            parked: Arc::default(),
             slots: Mutex::new(HashMap::new()),
             opened: Mutex::new(VecDeque::new()),
             blobs,
@@ -209,6 +212,8 @@ impl Kernel {
         });
         let kernel = Self { shared };
         kernel.watch_store();
+        let Shared { tasks, parked, me, .. } = &*kernel.shared;
+        tasks.spawn(crate::parked::watch(me.clone(), parked.clone()));
         if let Err(error) = kernel.recover().await {
             kernel.shutdown().await;
             return Err(error);

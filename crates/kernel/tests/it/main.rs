@@ -28,6 +28,7 @@ mod logins;
 mod model;
 mod order;
 mod owner_events;
+mod parked;
 mod portable;
 mod portable_data;
 mod puppet;
