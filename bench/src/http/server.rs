@@ -93,7 +93,7 @@ pub(crate) fn mainspring(dir: &Path) -> Command {
     let mut path: PathBuf = std::env::current_exe().unwrap();
     path.set_file_name("mainspring");
     let mut command = Command::new(path);
-    command.env("MAINSPRING_STATE_DIR", dir).env("MAINSPRING_MAX_WORKERS", "1024");
+    command.env("MAINSPRING_STATE_DIR", dir).env("MAINSPRING_MAX_IN_PROCESS_RUNS", "1024");
     command.stdin(Stdio::null()).stdout(Stdio::null());
     command
 }

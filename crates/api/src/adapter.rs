@@ -20,6 +20,9 @@ pub struct Capabilities {
     pub acknowledges_cancellation: bool,
     /// A live binding needs a worker of its own.
     pub requires_pinned_worker: bool,
+    /// Its agents have no process of their own: `max_in_process_runs` limits its active runs, and `max_workers` does not.
+    #[serde(default)]
+    pub in_process: bool,
     /// The model can be changed between runs.
     pub supports_model_switching: bool,
     /// Runs can create artifacts.
@@ -66,6 +69,7 @@ impl Capabilities {
             supports_cancellation: false,
             acknowledges_cancellation: false,
             requires_pinned_worker: false,
+            in_process: false,
             supports_model_switching: false,
             supports_artifact_emission: false,
             supports_tools: false,

@@ -82,8 +82,12 @@ impl Doctor {
         }
         let limits = &config.limits;
         let limits = format!(
-            "{} workers, prompts of {} bytes, {} queued per session, {} in all",
-            config.max_workers, limits.prompt_bytes, limits.queue_per_session, limits.queue_total
+            "{} workers, {} runs without a process, prompts of {} bytes, {} queued per session, {} in all",
+            config.max_workers,
+            config.max_in_process_runs,
+            limits.prompt_bytes,
+            limits.queue_per_session,
+            limits.queue_total
         );
         report.add(Health::Ok, "limits", limits);
     }

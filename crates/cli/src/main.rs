@@ -88,7 +88,7 @@ struct Global {
     /// Owner of the sessions
     #[arg(long, global = true, value_name = "NAME", help_heading = "Settings")]
     owner: Option<String>,
-    /// Maximum number of runs executed at once
+    /// Maximum number of agent processes that work at once
     #[arg(long, global = true, value_name = "N", help_heading = "Settings")]
     max_workers: Option<String>,
     /// Durability of commits on power loss: full or normal

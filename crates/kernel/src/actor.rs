@@ -54,11 +54,15 @@ use active::Active;
 pub(crate) use binding::{Adoption, BindingChange, MAX_BINDINGS_READ};
 pub(crate) use command::{Command, Input, Reply, Report, Signal};
 pub(crate) use data::StateWrite;
+pub(crate) use draft::check_size;
 use draft::{AttemptDraft, Draft, Hot, SessionDraft, Subject};
 pub(crate) use retry::Retry;
 use session::created;
 pub(crate) use session::{SessionSeed, new_loaded};
 pub(crate) use snapshot::Instant;
+
+/// A time later than any other.
+const NEVER: Time = Time(i64::MAX);
 
 pub(crate) type Sender = mpsc::UnboundedSender<Input>;
 pub(crate) type Receiver = mpsc::UnboundedReceiver<Input>;
@@ -151,8 +155,9 @@ impl Actor {
                 input = std::future::ready(deferred), if deferred.is_some() => input,
                 input = self.rx.recv() => input,
                 () = feed.last_controller_left() => Some(Signal::Release.into()),
-                () = clock.sleep_until(deadline) => None,
-                () = clock.sleep_until_moment(moment) => None,
+                // A wait without end would still set a timer, and wake the actor for nothing.
+                () = clock.sleep_until(deadline), if deadline != NEVER => None,
+                () = clock.sleep_until_moment(moment), if moment != Moment::NEVER => None,
             };
             match input {
                 Some(input) => Box::pin(self.handle(input)).await,
@@ -266,9 +271,7 @@ impl Actor {
                 let outcome = self.record(by, records).await;
                 let _ = reply.send(outcome);
             }
-            Report::RecordAtEnd { by, records, reply } => {
-                let _ = reply.send(self.record_at_end(by, records));
-            }
+            Report::RecordAtEnd { by, records } => self.record_at_end(by, records),
             Report::Steer { by, records, reply } => {
                 let outcome = Box::pin(self.steer(by, records)).await;
                 self.report_status();
@@ -315,7 +318,7 @@ impl Actor {
     /// Returns the time of the next due action; the far future if there is none.
     fn deadline(&self) -> Time {
         let order = self.next_order().map(|(_, at)| at);
-        [order, self.expiry()].into_iter().flatten().min().unwrap_or(Time(i64::MAX))
+        [order, self.expiry()].into_iter().flatten().min().unwrap_or(NEVER)
     }
 
     /// Returns the moment of the next action that is due after a duration; never if there is none.

@@ -27,6 +27,7 @@ use crate::ids::Ids;
 use crate::images::Images;
 use crate::meters::{Counts, Meters};
 use crate::owner_events::OwnerWakers;
+use crate::parked::Parked;
 use crate::quotas::OwnerLimits;
 use crate::scheduler::Scheduler;
 use crate::store::{Fence, LostEvents, Request, Store, StoreError};
@@ -119,6 +120,7 @@ pub(crate) struct Shared {
     pub(crate) board: Board,
     pub(crate) images: Images,
     pub(crate) owner_wakers: OwnerWakers,
+    pub(crate) parked: Arc<Parked>,
     slots: Mutex<HashMap<SessionId, slots::SessionSlot>>,
     pub(crate) failures: failures::Failures,
     /// Sessions kept in memory because a caller opened them, oldest first.
@@ -167,7 +169,11 @@ impl Kernel {
         // No permits until recovery is complete, so that a failed start has executed nothing.
         let owner_limits =
             OwnerLimits::new(options.owner.clone(), options.quotas, options.owner_quotas.clone());
-        let scheduler = Scheduler::new(0, options.adapter_workers.clone(), owner_limits.clone());
+        let in_process = match options.max_in_process_runs {
+            Some(_) => in_process_adapters(&adapters),
+            None => HashSet::new(),
+        };
+        let scheduler = Scheduler::new(options.adapter_workers.clone(), in_process, owner_limits.clone());
         let node = options.node.unwrap_or_else(|| ids.node());
         let blobs = options.artifacts.as_deref().map(Blobs::new);
         let search_stale = Arc::<Notify>::default();
@@ -188,6 +194,7 @@ impl Kernel {
             board: Board::default(),
             images: Images::default(),
             owner_wakers: OwnerWakers::default(),
+            parked: Arc::default(),
             slots: Mutex::new(HashMap::new()),
             failures: failures::Failures::default(),
             opened: Mutex::new(VecDeque::new()),
@@ -210,16 +217,19 @@ impl Kernel {
         });
         let kernel = Self { shared };
         kernel.watch_store();
+        let Shared { tasks, parked, me, .. } = &*kernel.shared;
+        tasks.spawn(crate::parked::watch(me.clone(), parked.clone()));
         if let Err(error) = kernel.recover().await {
             kernel.shutdown().await;
             return Err(error);
         }
-        let Shared { store, clock, tasks, options, .. } = &*kernel.shared;
+        let Shared { store, clock, tasks, options, scheduler, .. } = &*kernel.shared;
         if let Some(audit) = &options.audit {
             tasks.spawn(audit.clone().run(tasks.clone()));
         }
         tasks.spawn(crate::indexer::index(store.clone(), clock.clone(), search_stale, tasks.clone()));
-        kernel.shared.scheduler.add(kernel.shared.options.max_workers);
+        let Options { max_workers, max_in_process_runs, .. } = *options;
+        scheduler.add(max_workers, max_in_process_runs.unwrap_or_default());
         Ok(kernel)
     }
 
@@ -383,6 +393,12 @@ impl Kernel {
             audit.close().await;
         }
     }
+}
+
+/// The names of the adapters whose runs have no process.
+fn in_process_adapters(adapters: &BTreeMap<String, Arc<dyn Adapter>>) -> HashSet<String> {
+    let is_in_process = |adapter: &Arc<dyn Adapter>| adapter.capabilities().in_process;
+    adapters.iter().filter(|(_, adapter)| is_in_process(adapter)).map(|(name, _)| name.clone()).collect()
 }
 
 impl Shared {

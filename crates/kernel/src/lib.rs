@@ -19,6 +19,7 @@ pub mod kernel;
 pub mod meters;
 pub mod names;
 pub mod owner_events;
+mod parked;
 pub mod policy;
 pub mod quotas;
 mod scheduler;

@@ -234,6 +234,7 @@ fn kernel_options(config: &Config) -> Options {
         owner_quotas: config.owners.iter().map(|(name, owner)| (name.clone(), owner.quotas)).collect(),
         adapter: config.adapter.clone(),
         max_workers: config.max_workers,
+        max_in_process_runs: Some(config.max_in_process_runs),
         adapter_workers: config
             .adapters
             .iter()

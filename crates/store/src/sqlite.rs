@@ -29,11 +29,12 @@ use tokio::sync::oneshot;
 
 use self::apply::Prepared;
 use self::checker::Checker;
+use self::checkpointer::{Checkpointer, Passes, Plan};
 use self::failure_log::FailureLog;
 use self::files::Files;
 use self::readers::Readers;
-use self::wal::WalIndex;
-use self::writer::{Answer, ChunkJob, Job, LEASE_BITS, Shared, Writer};
+use self::wal::{FrameCounts, WalIndex};
+use self::writer::{Answer, ChunkJob, IndexJob, Job, LEASE_BITS, Shared, Writer};
 use crate::Fault;
 
 mod agents;
@@ -41,6 +42,7 @@ mod apply;
 mod backup;
 mod check;
 mod checker;
+mod checkpointer;
 mod checksum;
 mod columns;
 mod data;
@@ -121,6 +123,8 @@ pub struct SqliteStore {
     checker: Option<Checker>,
     /// Dropped before the writer, so that no reader blocks the last checkpoint.
     readers: Option<Readers>,
+    /// Dropped before the writer, which closes the database.
+    checkpointer: Option<Checkpointer>,
     writer: Option<JoinHandle<()>>,
 }
 
@@ -140,10 +144,17 @@ impl SqliteStore {
         let readers = Some(Readers::start(readers).map_err(io)?);
         let shared = Arc::new(Shared::new(Files::of(path).map_err(io)?));
         let wal_index = WalIndex::open(path).map_err(io)?;
+        let passes = Arc::<Passes>::default();
+        let checkpointer = Checkpointer::start(path, options.durability, &passes, &shared).map_err(io)?;
         let writer = Writer {
             shared: Arc::clone(&shared),
             connection,
             wal_index,
+            frames: FrameCounts::default(),
+            plan: Plan::default(),
+            passes,
+            durability: options.durability,
+            is_synced: true,
             last_epoch: boot << LEASE_BITS,
             seq,
             failures: FailureLog::default(),
@@ -154,7 +165,8 @@ impl SqliteStore {
             true => Some(Checker::start(open::open_reader(path)?, path, Arc::clone(&shared)).map_err(io)?),
             false => None,
         };
-        Ok(Self { path: path.into(), shared, pragmas, checker, readers, writer })
+        let checkpointer = Some(checkpointer);
+        Ok(Self { path: path.into(), shared, pragmas, checker, readers, checkpointer, writer })
     }
 
     /// Checks the health of the database, for `doctor`. `thorough` reads every page.
@@ -225,6 +237,12 @@ impl SqliteStore {
         self.shared.queue.urgent_len()
     }
 
+    /// Returns the number of queued steps of background work.
+    #[doc(hidden)]
+    pub fn queued_background(&self) -> usize {
+        self.shared.queue.background_len()
+    }
+
     /// Runs `read` on a reader thread.
     async fn read<T: Send + 'static>(
         &self,
@@ -252,6 +270,7 @@ impl Drop for SqliteStore {
     fn drop(&mut self) {
         self.checker = None;
         self.readers = None;
+        self.checkpointer = None;
         self.shared.queue.close();
         if let Some(writer) = self.writer.take()
             && writer.join().is_err()
@@ -547,7 +566,11 @@ impl Store for SqliteStore {
             search::unindexed(connection).map_err(|error| error::read_error(&error))
         };
         match self.read(unindexed).await? {
-            Some(text) => self.submit(|answer| Job::SearchIndex(text, answer)).await,
+            Some(text) => {
+                let (answer, answered) = oneshot::channel();
+                self.shared.queue.push_background(IndexJob { text, answer }).map_err(|_| closed())?;
+                answered.await.unwrap_or_else(|_| Err(closed()))
+            }
             None => Ok(false),
         }
     }

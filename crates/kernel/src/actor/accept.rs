@@ -244,7 +244,8 @@ impl Actor {
             accept.delegation.as_ref().filter(|task| task.mode.is_awaited()).map(|task| task.parent_run);
         let starts = self.is_idle() && self.shared.options.execute;
         let owner = &self.hot.session.owner;
-        let permit = starts.then(|| self.shared.scheduler.try_acquire(owner, adapter, lender)).flatten();
+        let acquire = || self.shared.scheduler.try_acquire(owner, adapter, accept.run, lender);
+        let permit = starts.then(acquire).flatten();
         if permit.is_none() && lender.is_some() {
             self.shared.check_free_worker(adapter)?;
         }

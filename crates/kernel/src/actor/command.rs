@@ -9,7 +9,6 @@ use mainspring_core::{
     GrantId, Message, MessageId, Point, Position, Run, RunId, Session, StateOutcome, Usage, WaitId,
 };
 use tokio::sync::oneshot;
-use tokio::task::JoinError;
 
 use super::{BindingChange, Instant, Retry, SessionSeed, StateWrite};
 use crate::adapter::{Ask, AskReply, Death, Dispatch, Executed, HandleReply, Record};
@@ -80,7 +79,7 @@ pub(crate) enum Report {
     /// Makes records durable.
     Record { by: AttemptId, records: Vec<Record>, reply: HandleReply<()> },
     /// Keeps records for the commit that ends the execution.
-    RecordAtEnd { by: AttemptId, records: Vec<Record>, reply: HandleReply<()> },
+    RecordAtEnd { by: AttemptId, records: Vec<Record> },
     /// Makes records durable, and takes the prompts that wait to join the run.
     Steer { by: AttemptId, records: Vec<Record>, reply: HandleReply<Vec<Arc<Message>>> },
     /// Asks a person and waits.
@@ -95,8 +94,8 @@ pub(crate) enum Report {
     ArtifactAdd { by: AttemptId, artifact: Box<Artifact>, reply: HandleReply<()> },
     /// Waits until a delegation is settled.
     DelegationWait { delegation: DelegationId, reply: HandleReply<Delegation> },
-    /// The execution has returned, panicked or been aborted.
-    Executed(AttemptId, Result<Executed, JoinError>),
+    /// The execution has returned; or it panicked or was aborted, as the text says.
+    Executed(AttemptId, Result<Executed, String>),
     /// The adapter was asked to stop.
     Dispatched(AttemptId, Dispatch),
     /// The attempt did not stop in time and was killed.

@@ -28,7 +28,7 @@ use crate::store::{Commit, Fence, NewEvent, OpenToolCall, Row, StatePlace, State
 
 mod records;
 mod run;
-pub(super) use records::check_size;
+pub(crate) use records::check_size;
 pub(crate) use run::{AttemptSlot, NoAttempt, OfRun};
 
 /// The part of a session's state that drafts copy and change.

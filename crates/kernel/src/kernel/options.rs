@@ -24,8 +24,11 @@ pub struct Options {
     pub owner_quotas: BTreeMap<String, OwnerQuotas>,
     /// The adapter of sessions that name none.
     pub adapter: String,
-    /// Attempts that may execute at once.
+    /// Attempts that may execute at once, without those that `max_in_process_runs` counts.
     pub max_workers: usize,
+    /// Attempts of agents without a process that may execute at once, see [`mainspring_api::Capabilities::in_process`];
+    /// `None` to count them among `max_workers`.
+    pub max_in_process_runs: Option<usize>,
     /// Attempts that may execute at once, by adapter.
     pub adapter_workers: HashMap<String, usize>,
     /// Time a cancelled attempt has to stop before it is killed.
@@ -73,6 +76,7 @@ impl Default for Options {
             owner_quotas: BTreeMap::new(),
             adapter: "script".into(),
             max_workers: 8,
+            max_in_process_runs: None,
             adapter_workers: HashMap::new(),
             cancel_grace_ms: 5_000,
             wait_expiry_ms: 24 * 60 * 60 * 1_000,

@@ -20,7 +20,7 @@ use crate::store::{SessionRef, StoreError};
 /// Sessions kept in memory only because they were opened explicitly. Beyond that, the oldest is released.
 const MAX_OPENED: usize = 1_000;
 
-pub(super) type Ready = oneshot::Sender<Result<(), Error>>;
+pub(crate) type Ready = oneshot::Sender<Result<(), Error>>;
 
 /// A session that has an actor or a reader.
 pub(super) struct SessionSlot {
@@ -158,7 +158,7 @@ impl Shared {
     /// Returns the session's actor, and whether it was started by this call. A started actor queues commands while it
     /// loads and recovers the session, then reports to `ready`. Refused once the process is stopping, and for a while
     /// after the session has failed.
-    pub(super) fn load(&self, session: SessionId, ready: Option<Ready>) -> Result<(Sender, bool), Error> {
+    pub(crate) fn load(&self, session: SessionId, ready: Option<Ready>) -> Result<(Sender, bool), Error> {
         let mut slots = self.slots.lock();
         if let Some(actor) = slots.get(&session).and_then(|slot| slot.actor.clone()) {
             if let Some(ready) = ready {
@@ -187,6 +187,7 @@ impl Shared {
     fn start(&self, slot: &mut SessionSlot, ready: Option<Ready>) -> Sender {
         let (tx, rx) = mpsc::unbounded_channel();
         slot.actor = Some(tx.clone());
+        self.parked.remove(slot.feed.session());
         if let Some(me) = self.me.upgrade() {
             let (tx, feed) = (tx.clone(), slot.feed.clone());
             self.tasks.spawn(Box::pin(async move { me.run_actor(feed, (tx, rx), ready).await }));

@@ -125,8 +125,10 @@ settings! {
         owner: String, owner_name(), "local".into();
         /// Default adapter of runs.
         adapter: String, adapter_name(), "script".into();
-        /// Maximum number of active runs.
+        /// Maximum number of active runs whose agent is a process.
         max_workers: usize, WORKER_COUNT_RANGE, 8, alias "OMI_AGENT_MAX_WORKERS";
+        /// Maximum number of active runs of agents without a process: `native` and `script`.
+        max_in_process_runs: usize, number(1, 1_000_000), 256;
         /// Whether an acknowledgement survives a power loss (full) or only a crash of the process (normal).
         durability: Durability, keyword(), Durability::Full;
         /// Milliseconds between asking an agent to stop and killing it.

@@ -79,6 +79,7 @@ fn the_defaults_are_as_documented() {
             owner: "local".into(),
             adapter: "script".into(),
             max_workers: 8,
+            max_in_process_runs: 256,
             durability: Durability::Full,
             cancel_grace_ms: 5000,
             wait_expiry_hours: 24,

@@ -112,8 +112,8 @@ fn search_rebuild(connection: &Connection) -> rusqlite::Result<u64> {
          UPDATE sessions SET searched_title = NULL, searched_row = NULL;
          UPDATE meta SET value = 0 WHERE name = 'searched'",
     )?;
-    while let Some(text) = search::unindexed(connection)? {
-        search::search_index(connection, &text)?;
+    while let Some(mut text) = search::unindexed(connection)? {
+        search::search_index(connection, &mut text, || false)?;
     }
     count(connection, "SELECT count(*) FROM messages")
 }

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed setup should stop the test")]
 
 mod agents;
+mod background;
 mod backup;
 mod checksums;
 mod contract;
