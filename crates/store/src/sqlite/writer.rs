@@ -27,6 +27,7 @@ use tokio::sync::oneshot;
 use super::apply::Prepared;
 use super::columns::{Id, int};
 use super::error::{transaction_error, write_error};
+use super::event_blocks::EventBlocks;
 use super::failure_log::{FailureLog, LogLine};
 use super::files::Files;
 use super::owners;
@@ -173,6 +174,7 @@ pub(super) struct Writer {
     /// The last cursor assigned.
     pub(super) seq: u64,
     pub(super) failures: FailureLog,
+    pub(super) event_blocks: EventBlocks,
 }
 
 /// An answer that is sent when its transaction has ended.
@@ -291,8 +293,9 @@ impl Writer {
         if fault == Some(Fault::DiskFull) {
             self.set_file_growth(true);
         }
-        if failure.is_none() {
-            self.record_chunk_drops(&chunk_drops);
+        match failure {
+            None => self.record_chunk_drops(&chunk_drops),
+            Some(_) => self.event_blocks.forget(),
         }
         if answers.iter().any(|answer| !matches!(answer, PendingAnswer::Lease(..))) {
             // The failure of a job that was alone in its group is only in its answer.
@@ -331,8 +334,12 @@ impl Writer {
                     return PendingAnswer::Commit(answer, Err(StoreError::Fenced));
                 }
                 let mut seq = self.seq;
-                let result = self.atomically(alone, |connection| prepared.write(connection, &mut seq));
+                let mut blocks = std::mem::take(&mut self.event_blocks);
+                let result =
+                    self.atomically(alone, |connection| prepared.write(connection, &mut seq, &mut blocks));
+                // After a failure nothing is known of the rows: they were rolled back.
                 if result.is_ok() {
+                    self.event_blocks = blocks;
                     self.seq = seq;
                     chunk_drops.extend(prepared.commit.rows.iter().filter_map(|row| match row {
                         Row::ChunksDrop(before) => Some((fence.session, *before)),
