@@ -49,6 +49,7 @@ mod search;
 mod sessions;
 mod sign_in;
 mod slow_body;
+mod sse;
 mod state;
 mod streams;
 mod strict;
