@@ -96,8 +96,8 @@ pub(crate) fn child(path: &Path) {
     runtime.block_on(kernel.shutdown());
 }
 
-/// Resident memory in megabytes.
-fn resident() -> f64 {
+/// Resident memory of this process in megabytes.
+pub(crate) fn resident() -> f64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
     let kilobytes: f64 = line.trim().trim_end_matches("kB").trim().parse().unwrap();
