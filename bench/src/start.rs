@@ -54,7 +54,7 @@ pub(crate) fn measure(runtime: &Runtime, table: &mut Table) {
 
 pub(crate) async fn fill(store: &Arc<SqliteStore>) {
     let builder = Builder::new();
-    for _ in 0..SESSIONS / 1_000 {
+    for _ in 0..world::scaled(SESSIONS / 1_000) {
         let tasks: Vec<_> = (0..1_000)
             .map(|_| {
                 let (store, builder) = (store.clone(), builder.clone());

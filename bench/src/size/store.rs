@@ -34,7 +34,7 @@ const QUERY_ROUNDS: usize = 50;
 const QUERIES: [(&str, &str); 3] = [
     ("runs?status=failed, none", "/v1/runs?status=failed"),
     ("events?types= of a type that no event has", "/v1/events?types=artifact"),
-    ("search of a word in every message", "/v1/search?q=quick"),
+    ("search of a word in every prompt and in no title", "/v1/search?q=zebra"),
 ];
 
 pub(super) fn measure(runtime: &Runtime, table: &mut Table) {
@@ -113,7 +113,7 @@ async fn fill_sessions(kernel: Kernel, part: usize, sessions: Vec<usize>) -> usi
             let key = Some(format!("fill-{part}-{no}"));
             let request = RunRequest {
                 session: SessionTarget { key, ..SessionTarget::default() },
-                prompt: vec![Block::text(world::text(500))],
+                prompt: vec![Block::text(format!("{} zebra", world::text(500)))],
                 ..RunRequest::default()
             };
             let run = kernel.run_create(&caller, request).await.unwrap().run.id;

@@ -326,26 +326,34 @@ impl Writer {
         }
     }
 
+    /// Writes a commit, unless its lease has ended.
+    fn commit_write(
+        &mut self,
+        prepared: &Prepared,
+        alone: bool,
+        chunk_drops: &mut Vec<(SessionId, u64)>,
+    ) -> Result<Vec<Cursor>, StoreError> {
+        let fence = prepared.commit.fence;
+        if !self.shared.is_current(fence) {
+            return Err(StoreError::Fenced);
+        }
+        let (mut seq, mut blocks) = (self.seq, std::mem::take(&mut self.event_blocks));
+        let cursors =
+            self.atomically(alone, |connection| prepared.write(connection, &mut seq, &mut blocks))?;
+        // After a failure they stay forgotten: rows that were rolled back must be written again.
+        self.event_blocks = blocks;
+        self.seq = seq;
+        chunk_drops.extend(prepared.commit.rows.iter().filter_map(|row| match row {
+            Row::ChunksDrop(before) => Some((fence.session, *before)),
+            _ => None,
+        }));
+        Ok(cursors)
+    }
+
     fn job_write(&mut self, job: Job, alone: bool, chunk_drops: &mut Vec<(SessionId, u64)>) -> PendingAnswer {
         match job {
             Job::Commit(prepared, answer) => {
-                let fence = prepared.commit.fence;
-                if !self.shared.is_current(fence) {
-                    return PendingAnswer::Commit(answer, Err(StoreError::Fenced));
-                }
-                let mut seq = self.seq;
-                let mut blocks = std::mem::take(&mut self.event_blocks);
-                let result =
-                    self.atomically(alone, |connection| prepared.write(connection, &mut seq, &mut blocks));
-                // After a failure nothing is known of the rows: they were rolled back.
-                if result.is_ok() {
-                    self.event_blocks = blocks;
-                    self.seq = seq;
-                    chunk_drops.extend(prepared.commit.rows.iter().filter_map(|row| match row {
-                        Row::ChunksDrop(before) => Some((fence.session, *before)),
-                        _ => None,
-                    }));
-                }
+                let result = self.commit_write(&prepared, alone, chunk_drops);
                 PendingAnswer::Commit(answer, result)
             }
             Job::Purge(session, answer) => {

@@ -231,3 +231,47 @@ fn scan_messages(
     }
     Ok(hits)
 }
+
+#[cfg(test)]
+mod tests {
+    use mainspring_core::Time;
+
+    use super::super::super::{migrate, search};
+    use super::*;
+
+    /// A store in which 3,000,000 messages have arrived, of which two are left.
+    fn database() -> Connection {
+        let mut connection = Connection::open_in_memory().unwrap();
+        migrate::migrate(&mut connection, Time(1)).unwrap();
+        connection
+            .execute_batch(
+                r#"PRAGMA foreign_keys = OFF;
+                   INSERT INTO sessions (session_id, owner_id, agent_definition_id, status, surface_kind,
+                     default_adapter_id, metadata_json, version, created_at_ms, updated_at_ms, last_activity_at_ms)
+                   VALUES (zeroblob(16), 'ada', 'generalist', 'open', 'api', 'script', '{}', 1, 1, 1, 1);
+                   INSERT INTO messages (id, message_id, session_id, role, status, created_at_ms, content)
+                   SELECT value, randomblob(16), zeroblob(16), 'user', 'completed', 1, '[{"type":"text","text":"a fox"}]'
+                   FROM json_each('[5, 3000000]');"#,
+            )
+            .unwrap();
+        while let Some(text) = search::unindexed(&connection).unwrap() {
+            search::search_index(&connection, &text).unwrap();
+        }
+        connection
+    }
+
+    #[test]
+    fn one_read_searches_a_bounded_number_of_buckets() {
+        let (connection, query) = (database(), Query::parse("fox").unwrap());
+        let read = |before| {
+            let found = search_messages(&connection, "ada", &query, before, 9).unwrap();
+            (found.rows.iter().map(|hit| hit.arrival).collect::<Vec<_>>(), found.searched_to)
+        };
+        let (newest, searched_to) = read(None);
+        let bucket = 3_000_000 >> BUCKET_BITS;
+        assert_eq!((newest, searched_to), (vec![3_000_000], Some((bucket - 511) << BUCKET_BITS)));
+        assert_eq!(read(searched_to), (vec![5], None));
+        let full = search_messages(&connection, "ada", &query, None, 1).unwrap();
+        assert_eq!((full.rows.len(), full.searched_to), (1, None), "a full page ends at its last hit");
+    }
+}
