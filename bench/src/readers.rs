@@ -15,7 +15,7 @@ use crate::world;
 
 /// Readers, the deltas that each gets per round, and the goal of the median in milliseconds.
 const LOADS: [(usize, usize, Goal); 2] = [(1, 60, Goal::None), (1_000, 60, Goal::AtMost(4.0))];
-const ROUNDS: usize = 3;
+const ROUNDS: usize = 2;
 
 pub(crate) fn measure(runtime: &Runtime, table: &mut Table) {
     raise_open_file_limit(2 * 1_000);
