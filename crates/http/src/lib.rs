@@ -51,6 +51,7 @@ mod sessions;
 mod shared;
 mod sign_in;
 mod slow_body;
+mod sse;
 mod state;
 mod streams;
 mod strict;

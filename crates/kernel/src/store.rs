@@ -31,7 +31,7 @@ pub use ids::{IdPage, IdsOf};
 pub use inbox::{InboxItem, Note};
 pub use keys::{AgentRow, KeyPage, KeyRef};
 pub use sessions::{GrantPage, Loaded, RunPage, SessionPage, SessionRef, SessionsOf, Unfinished};
-pub use tree::{FoundMessage, PlacedMessage, SessionLine, TreeRow};
+pub use tree::{FoundMessage, FoundMessages, PlacedMessage, SessionLine, TreeRow};
 
 /// Durable storage of one mainspring process, or of a cluster of them.
 ///
@@ -279,14 +279,15 @@ pub trait Store: Send + Sync + 'static {
         limit: usize,
     ) -> Result<Rows<Session>, StoreError>;
 
-    /// Lists messages of `owner`'s sessions that match `query`, newest first, before arrival number `before`.
+    /// Lists messages of `owner`'s sessions that match `query`, newest first, before arrival number `before`. Searches a
+    /// bounded number of messages, and returns where it stopped.
     async fn search_messages(
         &self,
         owner: &str,
         query: &Query,
         before: Option<u64>,
         limit: usize,
-    ) -> Result<Rows<FoundMessage>, StoreError>;
+    ) -> Result<FoundMessages, StoreError>;
 
     // State.
 

@@ -14,7 +14,7 @@ use mainspring_core::{
 };
 use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{
-    AgentRow, ArtifactPage, Chunk, Commit, DelegationsOf, Fence, FoundMessage, GrantPage, IdPage, InboxItem,
+    AgentRow, ArtifactPage, Chunk, Commit, DelegationsOf, Fence, FoundMessages, GrantPage, IdPage, InboxItem,
     KeyPage, KeyRef, Loaded, LostEvents, OwnerState, OwnerUsage, PlacedMessage, Request, Row, RunPage,
     SessionLine, SessionPage, SessionRef, StateAt, Store, StoreError, TreeRow, Unfinished,
 };
@@ -435,8 +435,11 @@ impl Store for MemoryStore {
         query: &Query,
         before: Option<u64>,
         limit: usize,
-    ) -> Result<Rows<FoundMessage>, StoreError> {
-        self.read(|tables| tables.search_messages(owner, query, before, limit).into())
+    ) -> Result<FoundMessages, StoreError> {
+        self.read(|tables| {
+            let rows = tables.search_messages(owner, query, before, limit).into();
+            FoundMessages { rows, searched_to: None }
+        })
     }
 
     async fn session_exists(&self, session: SessionId) -> Result<bool, StoreError> {

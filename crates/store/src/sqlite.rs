@@ -20,7 +20,7 @@ use mainspring_core::{
 };
 use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{
-    AgentRow, ArtifactPage, Chunk, Commit, DelegationsOf, Fence, FoundMessage, GrantPage, IdPage, InboxItem,
+    AgentRow, ArtifactPage, Chunk, Commit, DelegationsOf, Fence, FoundMessages, GrantPage, IdPage, InboxItem,
     KeyPage, KeyRef, Loaded, LostEvents, OwnerState, OwnerUsage, PlacedMessage, Request, RunPage,
     SessionLine, SessionPage, SessionRef, StateAt, Store, StoreError, TreeRow, Unfinished,
 };
@@ -30,6 +30,7 @@ use tokio::sync::oneshot;
 use self::apply::Prepared;
 use self::checker::Checker;
 use self::checkpointer::{Checkpointer, Passes, Plan};
+use self::event_blocks::EventBlocks;
 use self::failure_log::FailureLog;
 use self::files::Files;
 use self::readers::Readers;
@@ -48,6 +49,7 @@ mod columns;
 mod data;
 mod digests;
 mod error;
+mod event_blocks;
 mod failure_log;
 mod files;
 mod migrate;
@@ -158,6 +160,7 @@ impl SqliteStore {
             last_epoch: boot << LEASE_BITS,
             seq,
             failures: FailureLog::default(),
+            event_blocks: EventBlocks::default(),
         };
         let thread = std::thread::Builder::new().name("store-writer".into());
         let writer = Some(thread.spawn(move || writer.run()).map_err(io)?);
@@ -495,7 +498,7 @@ impl Store for SqliteStore {
         after: Cursor,
         limit: usize,
     ) -> Result<(Vec<Event>, Cursor), StoreError> {
-        let (owner, types) = (owner.to_owned(), types.map(|types| serde_json::json!(types).to_string()));
+        let (owner, types) = (owner.to_owned(), types.map(<[_]>::to_vec));
         self.read(move |connection| {
             read::events::owner_events(connection, &owner, types.as_deref(), after, limit)
         })
@@ -593,7 +596,7 @@ impl Store for SqliteStore {
         query: &Query,
         before: Option<u64>,
         limit: usize,
-    ) -> Result<Rows<FoundMessage>, StoreError> {
+    ) -> Result<FoundMessages, StoreError> {
         let (owner, query) = (owner.to_owned(), query.clone());
         let read = move |connection: &Connection| {
             read::search::search_messages(connection, &owner, &query, before, limit)

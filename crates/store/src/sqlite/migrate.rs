@@ -39,6 +39,8 @@ const MIGRATIONS: &[(u32, &str)] = &[
     (37, include_str!("../../migrations/0037_key_lists.sql")),
     (38, include_str!("../../migrations/0038_native_keys.sql")),
     (39, include_str!("../../migrations/0039_owner_versions.sql")),
+    (42, include_str!("../../migrations/0042_event_blocks.sql")),
+    (43, include_str!("../../migrations/0043_search_buckets.sql")),
 ];
 
 /// The last migration that `migrations/new.sql` contains, and the tables of a new database. Applying the migrations one

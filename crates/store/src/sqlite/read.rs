@@ -9,7 +9,7 @@ use mainspring_core::{
 };
 use mainspring_kernel::kernel::instructions_hash;
 use mainspring_kernel::store::{EndedToolCall, OpenToolCall, PlacedMessage, Request, StoreError};
-use rusqlite::{Connection, OptionalExtension, Params, Result, Row};
+use rusqlite::{CachedStatement, Connection, OptionalExtension, Params, Result, Row};
 
 use super::checksum;
 use super::columns::{Columns, Id};
@@ -24,6 +24,8 @@ pub(super) mod events;
 pub(super) mod grants;
 pub(super) mod ids;
 pub(super) mod keys;
+#[cfg(test)]
+mod plans;
 pub(super) mod runs;
 pub(super) mod search;
 pub(super) mod sessions;
@@ -139,6 +141,23 @@ pub(super) use {
 };
 use {key_columns, line_columns, request_columns};
 
+/// The condition of the partial indexes of unfinished runs. SQLite uses them only if it is repeated exactly.
+macro_rules! is_live {
+    () => {
+        "status <> 'succeeded' AND status <> 'failed' AND status <> 'cancelled' AND status <> 'timed_out' \
+         AND status <> 'orphaned'"
+    };
+}
+
+use is_live;
+
+/// Compiles `sql`, or takes it from the cache of the connection.
+pub(super) fn prepare<'a>(connection: &'a Connection, sql: &str) -> Result<CachedStatement<'a>> {
+    #[cfg(test)]
+    plans::record(sql);
+    connection.prepare_cached(sql)
+}
+
 /// Returns the first row of `sql`.
 pub(super) fn query_one<T>(
     connection: &Connection,
@@ -146,8 +165,7 @@ pub(super) fn query_one<T>(
     params: impl Params,
     read: impl FnOnce(&mut Columns<'_>) -> Result<T>,
 ) -> Result<Option<T>, StoreError> {
-    let found = connection
-        .prepare_cached(sql)
+    let found = prepare(connection, sql)
         .and_then(|mut statement| statement.query_row(params, |row| read(&mut Columns::new(row))).optional());
     found.map_err(|error| read_error(&error))
 }
@@ -159,7 +177,7 @@ pub(super) fn query_all<T>(
     params: impl Params,
     read: impl Fn(&mut Columns<'_>) -> Result<T>,
 ) -> Result<Vec<T>, StoreError> {
-    let found = connection.prepare_cached(sql).and_then(|mut statement| {
+    let found = prepare(connection, sql).and_then(|mut statement| {
         statement.query_map(params, |row: &Row<'_>| read(&mut Columns::new(row)))?.collect::<Result<_>>()
     });
     found.map_err(|error| read_error(&error))

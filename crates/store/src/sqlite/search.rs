@@ -2,6 +2,11 @@
 //!
 //! The few messages and titles not yet indexed are searched by reading them, so that a search finds every commit that
 //! has returned.
+//!
+//! Every word of a message is indexed with a tag: of the message's owner, and of its bucket of 4,096 consecutive messages.
+//! FTS5 reads all messages of a prefix before it returns the first, so a search for a common word would read the whole
+//! index. With tags it reads one bucket after the other, newest first, until its page is full, and no words of others.
+//! Messages that earlier versions have indexed have no tags, and are searched at once, after all others.
 
 use std::collections::VecDeque;
 
@@ -26,12 +31,50 @@ const STEP_TITLES: i64 = 16;
 const UNINDEXED_TITLES: &str = "SELECT session_id, title, searched_row FROM sessions INDEXED BY sessions_unsearched_idx \
      WHERE title IS NOT searched_title LIMIT ?1";
 
+/// The messages of a bucket, as a power of two.
+pub(super) const BUCKET_BITS: u32 = 12;
+/// The characters of a tag: of the owner, then of the bucket.
+const OWNER_DIGITS: usize = 2;
+const BUCKET_DIGITS: usize = 4;
+
+/// Returns the tag of the words of the message in row `id`. Owners may share a tag: hits are compared with the owner.
+pub(super) fn tag(owner: &str, id: i64) -> String {
+    const DIGITS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
+    // FNV-1a, which never changes: tags are stored.
+    let hash = owner.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    let mut tag = String::with_capacity(OWNER_DIGITS + BUCKET_DIGITS);
+    for (number, digits) in
+        [(hash ^ (hash >> 32), OWNER_DIGITS), (id.cast_unsigned() >> BUCKET_BITS, BUCKET_DIGITS)]
+    {
+        for place in (0..digits as u32).rev() {
+            let digit = number / 36_u64.pow(place) % 36;
+            tag.push(char::from(DIGITS[digit as usize]));
+        }
+    }
+    tag
+}
+
+/// Adds `tag` to each word of a folded text.
+fn tagged(text: &str, tag: &str) -> String {
+    let mut tagged = String::with_capacity(text.len() * 3);
+    for word in text.split(' ').filter(|word| !word.is_empty()) {
+        if !tagged.is_empty() {
+            tagged.push(' ');
+        }
+        tagged.push_str(tag);
+        tagged.push_str(word);
+    }
+    tagged
+}
+
 /// Text that is not indexed yet. A reader prepares it, so that the writer only adds it.
 #[derive(Debug)]
 pub(super) struct Unindexed {
     /// The last indexed message when this was read.
     after: i64,
-    /// The row and the id of each message, and its folded text.
+    /// The row and the id of each message, and its folded text with tags.
     messages: VecDeque<(i64, [u8; 16], String)>,
     has_titles: bool,
     /// True if there are messages after these.
@@ -41,16 +84,25 @@ pub(super) struct Unindexed {
 /// Reads some of the messages that are not indexed yet. Returns `None` if everything is indexed.
 pub(super) fn unindexed(connection: &Connection) -> Result<Option<Unindexed>> {
     let after = last_indexed(connection)?;
-    let mut texts = connection
-        .prepare_cached("SELECT id, message_id, content FROM messages WHERE id > ?1 ORDER BY id LIMIT ?2")?;
+    // A message belongs to the session that opened its line, or without a line to the session that created it.
+    let mut texts = connection.prepare_cached(
+        "SELECT id, message_id, (SELECT owner_id FROM sessions AS s WHERE s.session_id =
+           coalesce((SELECT l.session_id FROM lines AS l WHERE l.line = messages.line), messages.session_id)), content
+         FROM messages WHERE id > ?1 ORDER BY id LIMIT ?2",
+    )?;
     let mut rows = texts.query(params![after, STEP_ROWS])?;
     let (mut messages, mut bytes) = (VecDeque::new(), 0);
     while let Some(row) = rows.next()?.filter(|_| bytes < STEP_BYTES) {
         let mut columns = Columns::new(row);
         let (id, message) = (columns.get()?, columns.get()?);
+        // Without its session a message is not found.
+        let owner = columns.get::<Option<String>>()?;
         // Damaged content has no text: it must not stop the index of the messages after it.
         let content = columns.json::<Vec<Block>>().unwrap_or_default();
-        let text = folded(&searchable_text(&content));
+        let text = match owner {
+            Some(owner) => tagged(&folded(&searchable_text(&content)), &tag(&owner, id)),
+            None => String::new(),
+        };
         bytes += text.len();
         messages.push_back((id, message, text));
     }
@@ -167,6 +219,15 @@ pub(super) fn last_indexed(connection: &Connection) -> Result<i64> {
     Ok(last.unwrap_or(0))
 }
 
+/// Returns the id of the last message that is indexed without tags.
+pub(super) fn last_untagged(connection: &Connection) -> Result<i64> {
+    let last = connection
+        .prepare_cached("SELECT value FROM meta WHERE name = 'searched_untagged'")?
+        .query_row([], |row| row.get(0))
+        .optional()?;
+    Ok(last.unwrap_or(0))
+}
+
 /// Removes the messages whose ids `select_ids` returns, also from the index. Returns their number.
 pub(super) fn messages_delete(
     connection: &Connection,
@@ -183,10 +244,11 @@ pub(super) fn messages_delete(
         connection.prepare_cached("DELETE FROM messages WHERE id = ?1")?.execute([id])?;
     }
     if !ids.is_empty() {
-        // The next message may reuse the id of a removed one, and must be indexed.
+        // The next message may reuse the id of a removed one, and must be indexed, with tags.
         connection
             .prepare_cached(
-                "UPDATE meta SET value = min(value, coalesce((SELECT max(id) FROM messages), 0)) WHERE name = 'searched'",
+                "UPDATE meta SET value = min(value, coalesce((SELECT max(id) FROM messages), 0))
+                 WHERE name = 'searched' OR name = 'searched_untagged'",
             )?
             .execute([])?;
     }
@@ -211,10 +273,33 @@ mod tests {
             .unwrap();
     }
 
+    /// Adds the session of the message with this id.
+    fn session_insert(connection: &Connection, id: u8) {
+        connection
+            .execute(
+                "INSERT INTO sessions (session_id, owner_id, agent_definition_id, status, surface_kind,
+                   default_adapter_id, metadata_json, version, created_at_ms, updated_at_ms, last_activity_at_ms)
+                 VALUES (?1, 'ada', 'generalist', 'open', 'api', 'script', '{}', 1, 1, 1, 1)",
+                [[id; 16]],
+            )
+            .unwrap();
+    }
+
     fn found(connection: &Connection, word: &str) -> Vec<i64> {
         let mut search =
             connection.prepare("SELECT rowid FROM search_messages WHERE search_messages MATCH ?1").unwrap();
+        let word = format!("{}{word}", tag("ada", 1));
         search.query_map([word], |row| row.get(0)).unwrap().collect::<Result<_>>().unwrap()
+    }
+
+    #[test]
+    fn a_tag_names_the_owner_and_the_bucket() {
+        assert_eq!(tag("ada", 1), tag("ada", 4_095));
+        let tags = [tag("ada", 1), tag("ada", 4_096), tag("eve", 1), tag("ada", i64::MAX)];
+        assert!(tags.iter().all(|tag| tag.len() == OWNER_DIGITS + BUCKET_DIGITS), "{tags:?}");
+        assert_eq!(tags.iter().collect::<std::collections::HashSet<_>>().len(), tags.len(), "{tags:?}");
+        assert_eq!(tagged("the  fox", "xy"), "xythe xyfox");
+        assert_eq!(tagged("", "xy"), "");
     }
 
     #[test]
@@ -222,6 +307,7 @@ mod tests {
         let mut connection = Connection::open_in_memory().unwrap();
         migrate::migrate(&mut connection, Time(1)).unwrap();
         connection.execute_batch("PRAGMA foreign_keys = OFF").unwrap();
+        (1..=3).for_each(|id| session_insert(&connection, id));
         message_insert(&connection, 1, "first");
         message_insert(&connection, 2, "deleted");
         let mut read = unindexed(&connection).unwrap().unwrap();

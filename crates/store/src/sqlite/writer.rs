@@ -30,6 +30,7 @@ use super::apply::Prepared;
 use super::checkpointer::{Due, Passes, Plan};
 use super::columns::{Id, int};
 use super::error::{panicked, transaction_error, write_error};
+use super::event_blocks::EventBlocks;
 use super::failure_log::{FailureLog, LogLine};
 use super::files::Files;
 use super::owners;
@@ -188,6 +189,7 @@ pub(super) struct Writer {
     /// The last cursor assigned.
     pub(super) seq: u64,
     pub(super) failures: FailureLog,
+    pub(super) event_blocks: EventBlocks,
 }
 
 /// An answer that is sent when its transaction has ended.
@@ -353,8 +355,9 @@ impl Writer {
         if fault == Some(Fault::DiskFull) {
             self.set_file_growth(true);
         }
-        if failure.is_none() {
-            self.record_chunk_drops(&chunk_drops);
+        match failure {
+            None => self.record_chunk_drops(&chunk_drops),
+            Some(_) => self.event_blocks.forget(),
         }
         if answers.iter().any(|answer| !matches!(answer, PendingAnswer::Lease(..))) {
             // The failure of a job that was alone in its group is only in its answer.
@@ -385,6 +388,34 @@ impl Writer {
         }
     }
 
+    /// Writes a commit, unless its lease has ended. `panics` is a fault of a test.
+    fn commit_write(
+        &mut self,
+        prepared: &Prepared,
+        alone: bool,
+        panics: bool,
+        chunk_drops: &mut Vec<(SessionId, u64)>,
+    ) -> Result<Vec<Cursor>, StoreError> {
+        let fence = prepared.commit.fence;
+        if !self.shared.is_current(fence) {
+            return Err(StoreError::Fenced);
+        }
+        let (mut seq, mut blocks) = (self.seq, std::mem::take(&mut self.event_blocks));
+        let cursors = self.atomically(alone, |connection| {
+            let cursors = prepared.write(connection, &mut seq, &mut blocks);
+            assert!(!panics, "{}", Fault::WritePanics.message());
+            cursors
+        })?;
+        // After a failure they stay forgotten: rows that were rolled back must be written again.
+        self.event_blocks = blocks;
+        self.seq = seq;
+        chunk_drops.extend(prepared.commit.rows.iter().filter_map(|row| match row {
+            Row::ChunksDrop(before) => Some((fence.session, *before)),
+            _ => None,
+        }));
+        Ok(cursors)
+    }
+
     fn job_write(
         &mut self,
         job: Job,
@@ -394,23 +425,7 @@ impl Writer {
     ) -> PendingAnswer {
         match job {
             Job::Commit(prepared, answer) => {
-                let fence = prepared.commit.fence;
-                if !self.shared.is_current(fence) {
-                    return PendingAnswer::Commit(answer, Err(StoreError::Fenced));
-                }
-                let mut seq = self.seq;
-                let result = self.atomically(alone, |connection| {
-                    let cursors = prepared.write(connection, &mut seq);
-                    assert!(!panics, "{}", Fault::WritePanics.message());
-                    cursors
-                });
-                if result.is_ok() {
-                    self.seq = seq;
-                    chunk_drops.extend(prepared.commit.rows.iter().filter_map(|row| match row {
-                        Row::ChunksDrop(before) => Some((fence.session, *before)),
-                        _ => None,
-                    }));
-                }
+                let result = self.commit_write(&prepared, alone, panics, chunk_drops);
                 PendingAnswer::Commit(answer, result)
             }
             Job::Purge(session, answer) => {

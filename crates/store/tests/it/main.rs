@@ -16,6 +16,7 @@ mod fixtures;
 mod grants;
 mod ids;
 mod keys;
+mod large;
 mod migrations;
 mod names;
 mod open;

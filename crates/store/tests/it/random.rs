@@ -309,7 +309,7 @@ async fn read_searches(store: &dyn Store, all: &mut Vec<String>) {
         let before = Some((NOW.plus(3), session_id(2)));
         all.push(format!("more titles {text} {:?}", store.search_titles(OWNER, &query, before, 4).await));
         for limit in [3, NO_LIMIT] {
-            let found = store.search_messages(OWNER, &query, None, limit).await.unwrap().items;
+            let found = store.search_messages(OWNER, &query, None, limit).await.unwrap().rows.items;
             let found: Vec<_> = found.into_iter().map(|found| (found.message.id, found.title)).collect();
             all.push(format!("found {text} {found:?}"));
         }

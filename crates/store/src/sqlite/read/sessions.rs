@@ -12,17 +12,10 @@ use rusqlite::{Connection, params};
 use super::super::checksum;
 use super::super::columns::Id;
 use super::{
-    Stored, attempt, attempt_columns, chunk_columns, effect, effect_columns, line, line_columns, page_start,
-    query_all, query_one, query_stored, rows, run, run_columns, session, session_columns, sql_limit,
+    Stored, attempt, attempt_columns, chunk_columns, effect, effect_columns, is_live, line, line_columns,
+    page_start, query_all, query_one, query_stored, rows, run, run_columns, session, session_columns,
+    sql_limit,
 };
-
-/// The condition of the partial indexes. SQLite uses them only if it is repeated exactly.
-macro_rules! is_live {
-    () => {
-        "status <> 'succeeded' AND status <> 'failed' AND status <> 'cancelled' AND status <> 'timed_out' \
-         AND status <> 'orphaned'"
-    };
-}
 
 pub(in super::super) fn unfinished(connection: &Connection) -> Result<Unfinished, StoreError> {
     let live = concat!(
