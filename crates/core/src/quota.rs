@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn the_owner_of_the_server_takes_what_there_is_and_a_cap_binds_everybody() {
-        let pool = |free, own, cap, shares| PoolUse { free, own, cap, shares }.may_take();
+        let pool = |free, own, cap, shares| PoolUse { free, own, elsewhere: 0, cap, shares }.may_take();
         assert!(pool(1, 99, 0, false));
         assert!(!pool(0, 0, 0, false));
         assert!(!pool(50, 2, 2, false));

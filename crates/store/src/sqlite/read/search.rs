@@ -254,8 +254,8 @@ mod tests {
                    FROM json_each('[5, 3000000]');"#,
             )
             .unwrap();
-        while let Some(text) = search::unindexed(&connection).unwrap() {
-            search::search_index(&connection, &text).unwrap();
+        while let Some(mut text) = search::unindexed(&connection).unwrap() {
+            search::search_index(&connection, &mut text, || false).unwrap();
         }
         connection
     }
