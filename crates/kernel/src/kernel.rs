@@ -169,10 +169,7 @@ impl Kernel {
         // No permits until recovery is complete, so that a failed start has executed nothing.
         let owner_limits =
             OwnerLimits::new(options.owner.clone(), options.quotas, options.owner_quotas.clone());
-        let in_process = match options.max_in_process_runs {
-            Some(_) => in_process_adapters(&adapters),
-            None => HashSet::new(),
-        };
+        let in_process = in_process_adapters(&options, &adapters);
         let scheduler = Scheduler::new(options.adapter_workers.clone(), in_process, owner_limits.clone());
         let node = options.node.unwrap_or_else(|| ids.node());
         let blobs = options.artifacts.as_deref().map(Blobs::new);
@@ -395,9 +392,11 @@ impl Kernel {
     }
 }
 
-/// The names of the adapters whose runs have no process.
-fn in_process_adapters(adapters: &BTreeMap<String, Arc<dyn Adapter>>) -> HashSet<String> {
-    let is_in_process = |adapter: &Arc<dyn Adapter>| adapter.capabilities().in_process;
+/// The names of the adapters whose runs have no process, if these runs are counted by themselves.
+fn in_process_adapters(options: &Options, adapters: &BTreeMap<String, Arc<dyn Adapter>>) -> HashSet<String> {
+    let is_in_process = |adapter: &Arc<dyn Adapter>| {
+        options.max_in_process_runs.is_some() && adapter.capabilities().in_process
+    };
     adapters.iter().filter(|(_, adapter)| is_in_process(adapter)).map(|(name, _)| name.clone()).collect()
 }
 

@@ -106,14 +106,15 @@ async fn a_step_of_the_search_index_waits_for_queued_commits() {
     write_messages(&store, fence, 1, 0, 10, "word").await;
     let paused = store.pause_writer();
     let order = Arc::new(Mutex::new(vec![]));
-    let index = tokio::spawn({
+    let mut tasks = tokio::task::JoinSet::new();
+    tasks.spawn({
         let (store, order) = (store.clone(), order.clone());
         async move {
             store.search_index().await.unwrap();
             order.lock().push("index");
         }
     });
-    let commits = tokio::spawn({
+    tasks.spawn({
         let (store, order) = (store.clone(), order.clone());
         async move {
             // The step is queued before the commit.
@@ -128,8 +129,7 @@ async fn a_step_of_the_search_index_waits_for_queued_commits() {
         tokio::task::yield_now().await;
     }
     drop(paused);
-    commits.await.unwrap();
-    index.await.unwrap();
+    tasks.join_all().await;
     assert_eq!(*order.lock(), ["commit", "index"]);
 }
 
@@ -143,7 +143,8 @@ async fn commits_go_on_while_many_messages_are_indexed() {
         let rows = (from..from + 500).map(|n| row_message(message(n, 1, "some words to be found"), None));
         commit(&*store, fence, rows.collect(), vec![]).await.unwrap();
     }
-    let index = tokio::spawn({
+    let mut tasks = tokio::task::JoinSet::new();
+    let index = tasks.spawn({
         let store = store.clone();
         async move { while store.search_index().await.unwrap() {} }
     });
@@ -152,7 +153,7 @@ async fn commits_go_on_while_many_messages_are_indexed() {
         commit(&*store, fence, vec![], vec![progress(during)]).await.unwrap();
         during += 1;
     }
-    index.await.unwrap();
+    tasks.join_all().await;
     assert!(during >= 10, "{during} commits while {MESSAGES} messages were indexed");
     let path = folder.path().join("test.sqlite3");
     let found = "SELECT count(*) FROM search_messages WHERE search_messages MATCH 'found'";
