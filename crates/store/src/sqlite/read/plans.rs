@@ -236,7 +236,7 @@ fn other_lists() -> Vec<List> {
         list("artifacts of a session", artifacts(None)),
         list("artifacts of a run", artifacts(Some(run()))),
         list("contents of artifacts", |connection| {
-            drop(artifacts::blob_page(connection, "", LIMIT).unwrap())
+            drop(artifacts::blob_page(connection, "", LIMIT).unwrap());
         }),
         list("state of a run", state(|| StateAt::Run(run()))),
         list("state of an owner", state(|| StateAt::Owner(OWNER.into()))),
