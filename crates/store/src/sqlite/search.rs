@@ -329,6 +329,7 @@ mod tests {
         connection.execute_batch("PRAGMA foreign_keys = OFF").unwrap();
         let count = u8::try_from(2 * ROWS_BEFORE_YIELD + 1).unwrap();
         for id in 1..=count {
+            session_insert(&connection, id);
             message_insert(&connection, id, "word");
         }
         let mut text = unindexed(&connection).unwrap().unwrap();
@@ -348,6 +349,7 @@ mod tests {
         connection.execute_batch("PRAGMA foreign_keys = OFF").unwrap();
         let count = u8::try_from(ROWS_BEFORE_YIELD + 2).unwrap();
         for id in 1..=count {
+            session_insert(&connection, id);
             message_insert(&connection, id, "word");
         }
         let mut text = unindexed(&connection).unwrap().unwrap();
