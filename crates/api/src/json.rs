@@ -10,12 +10,13 @@ use serde_json::Value;
 
 use crate::control::ControlTool;
 use crate::{
-    AcceptedRun, Agent, AuditRecord, BindingAdoption, CancelOutcome, Capabilities, CaughtUp, ClosedSession,
-    Compacted, Compaction, Delegate, Delegated, DelegationView, FeedSnapshot, Fork, FoundIds, Health,
-    HostCall, HostCallAnswered, HostCallResult, KeptForForks, ListedSession, LiveChange, Login, MadeKey, Me,
-    MessageView, Navigation, NewKey, OpenedSession, Page, PageSecret, Problem, Prompt, RetryOptions,
-    RunDelegations, SearchHit, SessionAdopted, SessionAdoption, SessionPatch, SessionTarget, SessionUsage,
-    Snapshot, StoreNotice, Thought, Ticket, TicketRedemption, TreeNode, WaitAnswer,
+    AcceptedRun, Agent, AttemptStderr, AuditRecord, BindingAdoption, CancelOutcome, Capabilities, CaughtUp,
+    ClosedSession, Compacted, Compaction, Delegate, Delegated, DelegationView, FeedSnapshot, Fork, FoundIds,
+    Health, HostCall, HostCallAnswered, HostCallResult, KeptForForks, ListedSession, LiveChange, Login,
+    MadeKey, Me, MessageView, Navigation, NewKey, OpenWait, OpenedSession, Page, PageSecret, Problem, Prompt,
+    RetryOptions, RunDelegations, SearchHit, SessionAdopted, SessionAdoption, SessionChanges, SessionPatch,
+    SessionTarget, SessionUsage, Snapshot, StoreNotice, Thought, Ticket, TicketRedemption, TreeNode,
+    UsageReport, WaitAnswer,
 };
 
 /// A type of the wire contract that is sent as JSON.
@@ -67,6 +68,7 @@ to_json![
     Agent,
     Artifact,
     Attempt,
+    AttemptStderr,
     Binding,
     CancelOutcome,
     ClosedSession,
@@ -94,6 +96,7 @@ to_json![
     Page<Grant>,
     Page<LeftProcess>,
     Page<ListedSession>,
+    Page<OpenWait>,
     Page<Run>,
     Page<SearchHit>,
     Page<StateEntry>,
@@ -105,10 +108,12 @@ to_json![
     RunDelegations,
     Session,
     SessionAdopted,
+    SessionChanges,
     SessionUsage,
     Snapshot,
     StateEntry,
     Ticket,
+    UsageReport,
     Vec<AuthMethod>,
     Vec<HostCall>,
     Vec<Capabilities>,

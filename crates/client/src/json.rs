@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use mainspring_api::control::ControlTool;
 use mainspring_api::{
-    AcceptedRun, Agent, AuditRecord, CancelOutcome, Capabilities, CaughtUp, ClosedSession, Compacted,
-    Delegated, DelegationView, FeedSnapshot, FoundIds, Health, HostCall, HostCallAnswered, KeptForForks,
-    ListedSession, LiveChange, MadeKey, Me, MessageView, OpenedSession, Page, PageSecret, Problem,
-    RunDelegations, SearchHit, SessionAdopted, SessionUsage, Snapshot, StoreNotice, Thought, Ticket,
-    TreeNode,
+    AcceptedRun, Agent, AttemptStderr, AuditRecord, CancelOutcome, Capabilities, CaughtUp, ClosedSession,
+    Compacted, Delegated, DelegationView, FeedSnapshot, FoundIds, Health, HostCall, HostCallAnswered,
+    KeptForForks, ListedSession, LiveChange, MadeKey, Me, MessageView, OpenWait, OpenedSession, Page,
+    PageSecret, Problem, RunDelegations, SearchHit, SessionAdopted, SessionChanges, SessionUsage, Snapshot,
+    StoreNotice, Thought, Ticket, TreeNode, UsageReport,
 };
 use mainspring_core::{
     ApiKey, Artifact, Attempt, AuthMethod, Binding, Event, Grant, LeftProcess, LiveEvent, Message, ModelList,
@@ -43,6 +43,7 @@ from_json![
     Agent,
     Artifact,
     Attempt,
+    AttemptStderr,
     Binding,
     CancelOutcome,
     ClosedSession,
@@ -70,6 +71,7 @@ from_json![
     Page<Grant>,
     Page<LeftProcess>,
     Page<ListedSession>,
+    Page<OpenWait>,
     Page<Run>,
     Page<SearchHit>,
     Page<StateEntry>,
@@ -81,10 +83,12 @@ from_json![
     RunDelegations,
     Session,
     SessionAdopted,
+    SessionChanges,
     SessionUsage,
     Snapshot,
     StateEntry,
     Ticket,
+    UsageReport,
     Value,
     Vec<AuthMethod>,
     Vec<HostCall>,

@@ -83,5 +83,5 @@ pub use step::{PromptRef, Step, StopReason};
 pub use time::Time;
 pub use tool::{CallResult, ClientCall, ClientResult, ClientTool};
 pub use tree::{Line, Point, Range};
-pub use usage::{Cost, Usage, UsageReports};
+pub use usage::{Cost, Usage, UsageReports, UsageSum};
 pub use wait::{Answer, Answerer, OnExpiry, Wait, WaitRequest};

@@ -21,6 +21,7 @@ mod artifacts;
 mod audit;
 mod bindings;
 mod body;
+mod changes;
 mod connections;
 mod cors;
 mod delegations;
@@ -55,6 +56,8 @@ mod strict;
 mod tls;
 mod tools;
 mod tree;
+mod usage;
+mod waits;
 mod watch;
 
 pub use access::Access;
@@ -117,6 +120,7 @@ fn endpoints() -> [(Vec<Endpoint>, &'static [document::ProblemRow]); 2] {
         portable::session_export,
         sessions::session_snapshot,
         sessions::session_usage,
+        changes::session_changes,
         sessions::session_close,
         sessions::session_compact,
         events::session_events,
@@ -126,6 +130,7 @@ fn endpoints() -> [(Vec<Endpoint>, &'static [document::ProblemRow]); 2] {
         runs::run_get,
         runs::run_attempts,
         runs::attempt_get,
+        runs::attempt_stderr,
         runs::run_grants,
         runs::run_steps,
         runs::run_processes,
@@ -164,6 +169,8 @@ fn endpoints() -> [(Vec<Endpoint>, &'static [document::ProblemRow]); 2] {
         search::session_search,
         portable::session_import,
         ids::id_find,
+        waits::wait_list,
+        usage::usage_report,
     ];
     resources.extend(server_endpoints());
     [(open, document::OPEN_PROBLEMS), (resources, document::RESOURCE_PROBLEMS)]

@@ -136,6 +136,10 @@ pub trait Store: Send + Sync + 'static {
     /// Lists runs of one owner, newest first.
     async fn run_page(&self, page: &RunPage) -> Result<Rows<Run>, StoreError>;
 
+    /// Lists the runs that have not ended of the sessions of `owner`, and of those that members of `org` may read, oldest
+    /// first. Costs the unfinished runs of all owners, not the stored ones.
+    async fn runs_live(&self, owner: &str, org: Option<&str>) -> Result<Rows<Run>, StoreError>;
+
     /// Lists the attempts of a run, oldest first.
     async fn attempts(&self, run: RunId) -> Result<Rows<Attempt>, StoreError>;
 

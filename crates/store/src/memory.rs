@@ -305,6 +305,10 @@ impl Store for MemoryStore {
         })
     }
 
+    async fn runs_live(&self, owner: &str, org: Option<&str>) -> Result<Rows<Run>, StoreError> {
+        self.read(|tables| tables.runs_live(owner, org).into())
+    }
+
     async fn delegated_usage(&self, session: SessionId) -> Result<(u64, Usage), StoreError> {
         self.read(|tables| tables.delegated_usage(session))
     }

@@ -435,6 +435,11 @@ impl Store for SqliteStore {
         self.read(move |connection| read::runs::session_usage(connection, session)).await
     }
 
+    async fn runs_live(&self, owner: &str, org: Option<&str>) -> Result<Rows<Run>, StoreError> {
+        let (owner, org) = (owner.to_owned(), org.map(str::to_owned));
+        self.read(move |connection| read::sessions::runs_live_of(connection, &owner, org.as_deref())).await
+    }
+
     async fn delegated_usage(&self, session: SessionId) -> Result<(u64, Usage), StoreError> {
         self.read(move |connection| read::runs::delegated_usage(connection, session)).await
     }

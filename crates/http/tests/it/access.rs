@@ -45,6 +45,7 @@ const EXAMPLES: &[(&str, &str, &str, Foreign)] = &[
     ("artifact_get", "", "", NotFound),
     ("artifact_put", "", "bytes", NotFound),
     ("attempt_get", "", "", NotFound),
+    ("attempt_stderr", "", "", NotFound),
     // Records of refusals name what the caller itself has asked for.
     ("audit_list", "?kind=change", "", NotListed),
     ("audit_list", "?kind=decision", "", NotListed),
@@ -113,6 +114,7 @@ const EXAMPLES: &[(&str, &str, &str, Foreign)] = &[
         NotFound,
     ),
     ("session_artifacts", "", "", NotFound),
+    ("session_changes", "", "", NotFound),
     ("session_close", "", "", NotFound),
     ("session_compact", "", r#"{"before": "0.0"}"#, NotFound),
     ("session_delete", "", "", NotFound),
@@ -123,6 +125,7 @@ const EXAMPLES: &[(&str, &str, &str, Foreign)] = &[
     ("session_import", "", r#"{"format": "none"}"#, Refused),
     ("session_list", "", "", NotListed),
     ("session_list", "?scope=org", "", NotListed),
+    ("session_list", "?view=cards&live=true", "", NotListed),
     ("session_list", "?externalKind=task&externalId=7", "", NotListed),
     ("session_message", "", "", NotFound),
     ("session_messages", "", "", NotFound),
@@ -140,6 +143,8 @@ const EXAMPLES: &[(&str, &str, &str, Foreign)] = &[
     ("ticket_create", "", "", Own),
     ("ticket_redeem", "", r#"{"ticket": "none"}"#, Refused),
     ("tool_list", "", "", Nothing),
+    ("usage_report", "?by=session", "", Nothing),
+    ("wait_list", "", "", NotListed),
 ];
 
 /// Operations that need no token.

@@ -50,6 +50,7 @@ impl Server {
         for command in ["ls", "pwd"] {
             self.allow_for_session("c", command).await;
         }
+        self.ask("d", "ls").await;
         let waits = self.prompt("a", "ask which?").await;
         let id = waits["runId"].as_str().unwrap().to_owned();
         for name in ["one", "two", "three"] {

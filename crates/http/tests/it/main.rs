@@ -22,6 +22,7 @@ mod lists;
 mod mcp;
 mod metrics;
 mod oidc;
+mod overview;
 mod page;
 mod quotas;
 mod runs;
