@@ -12,11 +12,11 @@ use crate::control::ControlTool;
 use crate::{
     AcceptedRun, Agent, AttemptStderr, AuditRecord, BindingAdoption, CancelOutcome, Capabilities, CaughtUp,
     ClosedSession, Compacted, Compaction, Delegate, Delegated, DelegationView, FeedSnapshot, Fork, FoundIds,
-    Health, HostCall, HostCallAnswered, HostCallResult, KeptForForks, ListedSession, LiveChange, Login,
-    MadeKey, Me, MessageView, Navigation, NewKey, OpenWait, OpenedSession, Page, PageSecret, Problem, Prompt,
-    RetryOptions, RunDelegations, SearchHit, SessionAdopted, SessionAdoption, SessionChanges, SessionPatch,
-    SessionTarget, SessionUsage, Snapshot, StoreNotice, Thought, Ticket, TicketRedemption, TreeNode,
-    UsageReport, WaitAnswer,
+    Health, HostCall, HostCallAnswered, HostCallResult, KeptForForks, ListedSession, Listener, LiveChange,
+    Login, MadeKey, Me, MessageView, Navigation, NewKey, OpenWait, OpenedSession, Page, PageSecret, Problem,
+    Prompt, RetryOptions, RunDelegations, SearchHit, SessionAdopted, SessionAdoption, SessionChanges,
+    SessionPatch, SessionTarget, SessionUsage, Snapshot, StoreNotice, Thought, Ticket, TicketRedemption,
+    TreeNode, UsageReport, WaitAnswer,
 };
 
 /// A type of the wire contract that is sent as JSON.
@@ -80,6 +80,7 @@ to_json![
     Health,
     HostCallAnswered,
     KeptForForks,
+    Listener,
     MadeKey,
     Me,
     MessageView,

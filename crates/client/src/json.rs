@@ -6,9 +6,9 @@ use mainspring_api::control::ControlTool;
 use mainspring_api::{
     AcceptedRun, Agent, AttemptStderr, AuditRecord, CancelOutcome, Capabilities, CaughtUp, ClosedSession,
     Compacted, Delegated, DelegationView, FeedSnapshot, FoundIds, Health, HostCall, HostCallAnswered,
-    KeptForForks, ListedSession, LiveChange, MadeKey, Me, MessageView, OpenWait, OpenedSession, Page,
-    PageSecret, Problem, RunDelegations, SearchHit, SessionAdopted, SessionChanges, SessionUsage, Snapshot,
-    StoreNotice, Thought, Ticket, TreeNode, UsageReport,
+    KeptForForks, ListedSession, Listener, LiveChange, MadeKey, Me, MessageView, OpenWait, OpenedSession,
+    Page, PageSecret, Problem, RunDelegations, SearchHit, SessionAdopted, SessionChanges, SessionUsage,
+    Snapshot, StoreNotice, Thought, Ticket, TreeNode, UsageReport,
 };
 use mainspring_core::{
     ApiKey, Artifact, Attempt, AuthMethod, Binding, Event, Grant, LeftProcess, LiveEvent, Message, ModelList,
@@ -55,6 +55,7 @@ from_json![
     Health,
     HostCallAnswered,
     KeptForForks,
+    Listener,
     MadeKey,
     Me,
     MessageView,

@@ -37,6 +37,7 @@ mod ids;
 mod keys;
 mod limits;
 mod listen;
+mod listeners;
 mod logins;
 mod mcp;
 mod metrics;
@@ -65,6 +66,7 @@ pub use connections::{Connections, Peer};
 pub use document::document;
 pub use limits::HttpLimits;
 pub use listen::{UnixPeers, serve};
+pub use listeners::{ListenerRequest, ListenerRequests};
 pub use oidc::{Oidc, OidcConfig};
 pub use problem::{PROBLEMS, Problem};
 pub use tls::{TlsError, TlsFiles, TlsListener};
@@ -90,6 +92,8 @@ pub struct Http {
     connections: Connections,
     streams: Arc<streams::Streams>,
     tickets: Arc<sign_in::Tickets>,
+    /// Opens a TCP address on request; `None` if this server cannot.
+    listeners: Option<ListenerRequests>,
     mcp: Arc<mcp::Service>,
     operations: Arc<Operations>,
     /// Built on first use.
@@ -191,6 +195,7 @@ fn server_endpoints() -> Vec<Endpoint> {
         sign_in::me,
         sign_in::ticket_create,
         sign_in::ticket_redeem,
+        listeners::listener_open,
         keys::key_list,
         keys::key_create,
         keys::key_revoke,
@@ -208,6 +213,7 @@ impl Http {
         Self {
             operations: Arc::default(),
             tickets: Arc::default(),
+            listeners: None,
             document: Arc::default(),
             metrics: Arc::new(metrics::Metrics::new(kernel.clone(), streams.clone(), connections.clone())),
             mcp: Arc::new(mcp::service(&kernel, body_bytes, stop.clone())),
@@ -243,6 +249,11 @@ impl Http {
     /// Also accepts tokens of an identity provider.
     pub fn with_oidc(self, oidc: Option<Oidc>) -> Self {
         Self { oidc: oidc.map(Arc::new), ..self }
+    }
+
+    /// Passes requests for a TCP address on to `listeners`.
+    pub fn with_listeners(self, listeners: ListenerRequests) -> Self {
+        Self { listeners: Some(listeners), ..self }
     }
 
     /// Builds the router with all endpoints and middleware.

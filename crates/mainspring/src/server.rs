@@ -16,11 +16,15 @@ use mainspring_kernel::Kernel;
 use mainspring_kernel::tasks::Tasks;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
 use crate::node::Node;
 use crate::token;
+
+mod listener;
+use listener::Opener;
 
 /// Time that connections may take to end after everything else has stopped.
 const CONNECTION_END_TIMEOUT: Duration = Duration::from_secs(5);
@@ -113,7 +117,8 @@ impl Server {
         let http = Http::new(kernel.clone(), access, limits, stop.clone());
         let connections = http.connections();
         let http = http.with_hosts(&config.allowed_hosts).with_origins(&config.cors_origins);
-        let router = http.with_oidc(oidc).router();
+        let (listeners, listener_requests) = mpsc::channel(1);
+        let router = http.with_oidc(oidc).with_listeners(listeners).router();
         let is_tls = tls.is_some();
         match (tcp, tls) {
             (Some(tcp), Some(files)) => {
@@ -137,6 +142,15 @@ impl Server {
             }
             (None, _) => {}
         }
+        let opener = Opener {
+            address,
+            is_tls,
+            router: router.clone(),
+            connections: connections.clone(),
+            closing: closing.clone(),
+            tasks: tasks.clone(),
+        };
+        tasks.spawn(opener.answer(listener_requests));
         let unix = mainspring_http::UnixPeers(unix);
         tasks.spawn(mainspring_http::serve(unix, router, connections, closing.clone()));
         Ok(Self { kernel, socket, address, is_tls, closing, stop, tasks })

@@ -27,6 +27,7 @@ mod limits;
 mod mcp;
 mod model_server;
 mod native;
+mod open;
 mod people;
 mod pi;
 mod private;

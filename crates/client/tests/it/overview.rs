@@ -35,3 +35,9 @@ async fn usage_changes_and_the_standard_error_are_read() {
     let stderr = world.client.attempt_stderr(run.last_attempt.unwrap()).await.unwrap();
     assert_eq!((stderr.run_id, stderr.text), (run.id, None));
 }
+
+#[tokio::test]
+async fn a_server_that_opens_no_addresses_says_so() {
+    let world = World::start().await;
+    assert_eq!(code(world.client.listener_open().await), "unavailable");
+}

@@ -70,6 +70,7 @@ const EXAMPLES: &[(&str, &str, &str, Foreign)] = &[
     ("key_create", "", r#"{"name": "mine", "orgId": "theirs"}"#, Forbidden),
     ("key_list", "", "", NotListed),
     ("key_revoke", "", "", NotFound),
+    ("listener_open", "", "", Forbidden),
     ("login_create", "", r#"{"methodId": "token"}"#, Refused),
     ("login_list", "", "", Nothing),
     ("me", "", "", Nothing),
