@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use mainspring_core::{
-    AgentDefinition, ApiKey, Artifact, Attempt, AuthMethod, Binding, Event, Grant, LeftProcess, LiveEvent,
-    Message, ModelList, Run, Session, StateEntry, Step,
+    AgentDefinition, ApiKey, Artifact, Attempt, AuthMethod, Binding, DeadLetter, Event, Grant, LeftProcess,
+    LiveEvent, Message, ModelList, Run, Session, StateEntry, Step, Webhook,
 };
 use serde_json::Value;
 
@@ -13,10 +13,10 @@ use crate::{
     AcceptedRun, Agent, AttemptStderr, AuditRecord, BindingAdoption, CancelOutcome, Capabilities, CaughtUp,
     ClosedSession, Compacted, Compaction, Delegate, Delegated, DelegationView, FeedSnapshot, Fork, FoundIds,
     Health, HostCall, HostCallAnswered, HostCallResult, KeptForForks, ListedSession, Listener, LiveChange,
-    Login, MadeKey, Me, MessageView, Navigation, NewKey, OpenWait, OpenedSession, Page, PageSecret, Problem,
-    Prompt, RetryOptions, RunDelegations, SearchHit, SessionAdopted, SessionAdoption, SessionChanges,
-    SessionPatch, SessionTarget, SessionUsage, Snapshot, StoreNotice, Thought, Ticket, TicketRedemption,
-    TreeNode, UsageReport, WaitAnswer,
+    Login, MadeKey, MadeWebhook, Me, MessageView, Navigation, NewKey, NewWebhook, OpenWait, OpenedSession,
+    Page, PageSecret, Problem, Prompt, RetryOptions, RunDelegations, SearchHit, SessionAdopted,
+    SessionAdoption, SessionChanges, SessionPatch, SessionTarget, SessionUsage, Snapshot, StoreNotice,
+    Thought, Ticket, TicketRedemption, TreeNode, UsageReport, WaitAnswer, WebhookDelivery,
 };
 
 /// A type of the wire contract that is sent as JSON.
@@ -52,6 +52,7 @@ to_json![
     Login,
     Navigation,
     NewKey,
+    NewWebhook,
     Prompt,
     RetryOptions,
     SessionAdoption,
@@ -82,6 +83,7 @@ to_json![
     KeptForForks,
     Listener,
     MadeKey,
+    MadeWebhook,
     Me,
     MessageView,
     ModelList,
@@ -93,6 +95,7 @@ to_json![
     Page<Attempt>,
     Page<AuditRecord>,
     Page<Binding>,
+    Page<DeadLetter>,
     Page<Event>,
     Page<Grant>,
     Page<LeftProcess>,
@@ -103,6 +106,7 @@ to_json![
     Page<StateEntry>,
     Page<Step>,
     Page<TreeNode>,
+    Page<Webhook>,
     PageSecret,
     Problem,
     Run,
@@ -115,6 +119,7 @@ to_json![
     StateEntry,
     Ticket,
     UsageReport,
+    WebhookDelivery,
     Vec<AuthMethod>,
     Vec<HostCall>,
     Vec<Capabilities>,

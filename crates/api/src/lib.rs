@@ -40,6 +40,7 @@ mod stderr;
 mod tree;
 mod usage;
 mod wait;
+mod webhook;
 
 pub use adapter::{Capabilities, Health, Login, RestartBehavior};
 pub use agent::{Agent, AgentListQuery, AgentScope, NewAgent};
@@ -72,6 +73,7 @@ pub use stderr::AttemptStderr;
 pub use tree::{Fork, MessageView, Navigation, TreeNode, TreeQuery};
 pub use usage::{UsageGroup, UsageQuery, UsageReport};
 pub use wait::{OpenWait, WaitListQuery};
+pub use webhook::{DeadLetterQuery, MadeWebhook, NewWebhook, WebhookDelivery};
 
 /// Distinguishes a field that was sent as null from one that was not sent.
 fn present_or_null<'de, D, T>(deserializer: D) -> Result<Option<Option<T>>, D::Error>

@@ -62,6 +62,7 @@ mod usage;
 mod vacuum;
 mod verify;
 mod wait;
+mod webhook;
 
 use connection::{Connection, Purpose};
 use error::{CliError, Exit};
@@ -161,6 +162,9 @@ enum Command {
     /// List and revoke grants: recorded decisions to allow or deny
     #[command(subcommand)]
     Grant(grant::Grant),
+    /// Add, list, test and remove webhooks: addresses that receive your events
+    #[command(subcommand)]
+    Webhook(webhook::Webhook),
     /// Show tokens and cost of your runs by day, agent, model or session; unknown costs are counted apart
     Usage(usage::Usage),
     /// Show the audit log: who did what, from where and with what outcome
@@ -366,6 +370,7 @@ impl Context<'_> {
             Command::Wait(wait) => Box::pin(wait.execute(self)).await,
             Command::Approval(approval) => Box::pin(approval.execute(self)).await,
             Command::Grant(grant) => Box::pin(grant.execute(self)).await,
+            Command::Webhook(webhook) => Box::pin(webhook.execute(self)).await,
             Command::Usage(usage) => Box::pin(usage.execute(self)).await,
             Command::Audit(audit) => Box::pin(audit.execute(self)).await,
             Command::Key(key) => Box::pin(key.execute(self)).await,

@@ -6,13 +6,13 @@ use mainspring_api::control::ControlTool;
 use mainspring_api::{
     AcceptedRun, Agent, AttemptStderr, AuditRecord, CancelOutcome, Capabilities, CaughtUp, ClosedSession,
     Compacted, Delegated, DelegationView, FeedSnapshot, FoundIds, Health, HostCall, HostCallAnswered,
-    KeptForForks, ListedSession, Listener, LiveChange, MadeKey, Me, MessageView, OpenWait, OpenedSession,
-    Page, PageSecret, Problem, RunDelegations, SearchHit, SessionAdopted, SessionChanges, SessionUsage,
-    Snapshot, StoreNotice, Thought, Ticket, TreeNode, UsageReport,
+    KeptForForks, ListedSession, Listener, LiveChange, MadeKey, MadeWebhook, Me, MessageView, OpenWait,
+    OpenedSession, Page, PageSecret, Problem, RunDelegations, SearchHit, SessionAdopted, SessionChanges,
+    SessionUsage, Snapshot, StoreNotice, Thought, Ticket, TreeNode, UsageReport, WebhookDelivery,
 };
 use mainspring_core::{
-    ApiKey, Artifact, Attempt, AuthMethod, Binding, Event, Grant, LeftProcess, LiveEvent, Message, ModelList,
-    Run, Session, StateEntry, Step,
+    ApiKey, Artifact, Attempt, AuthMethod, Binding, DeadLetter, Event, Grant, LeftProcess, LiveEvent,
+    Message, ModelList, Run, Session, StateEntry, Step, Webhook,
 };
 use serde_json::Value;
 
@@ -57,6 +57,7 @@ from_json![
     KeptForForks,
     Listener,
     MadeKey,
+    MadeWebhook,
     Me,
     MessageView,
     ModelList,
@@ -68,6 +69,7 @@ from_json![
     Page<Attempt>,
     Page<AuditRecord>,
     Page<Binding>,
+    Page<DeadLetter>,
     Page<Event>,
     Page<Grant>,
     Page<LeftProcess>,
@@ -78,6 +80,7 @@ from_json![
     Page<StateEntry>,
     Page<Step>,
     Page<TreeNode>,
+    Page<Webhook>,
     PageSecret,
     Problem,
     Run,
@@ -90,6 +93,7 @@ from_json![
     StateEntry,
     Ticket,
     UsageReport,
+    WebhookDelivery,
     Value,
     Vec<AuthMethod>,
     Vec<HostCall>,

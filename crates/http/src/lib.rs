@@ -60,6 +60,7 @@ mod tree;
 mod usage;
 mod waits;
 mod watch;
+mod webhooks;
 
 pub use access::Access;
 pub use connections::{Connections, Peer};
@@ -70,6 +71,7 @@ pub use listeners::{ListenerRequest, ListenerRequests};
 pub use oidc::{Oidc, OidcConfig};
 pub use problem::{PROBLEMS, Problem};
 pub use tls::{TlsError, TlsFiles, TlsListener};
+pub use webhooks::{WebhookSender, deliver_webhooks};
 
 use endpoint::{Endpoint, Operations, endpoints};
 
@@ -94,6 +96,8 @@ pub struct Http {
     tickets: Arc<sign_in::Tickets>,
     /// Opens a TCP address on request; `None` if this server cannot.
     listeners: Option<ListenerRequests>,
+    /// Sends test events and dead letters; `None` if this server delivers no webhooks.
+    webhooks: Option<WebhookSender>,
     mcp: Arc<mcp::Service>,
     operations: Arc<Operations>,
     /// Built on first use.
@@ -196,6 +200,12 @@ fn server_endpoints() -> Vec<Endpoint> {
         sign_in::ticket_create,
         sign_in::ticket_redeem,
         listeners::listener_open,
+        webhooks::webhook_list,
+        webhooks::webhook_create,
+        webhooks::webhook_remove,
+        webhooks::webhook_test,
+        webhooks::webhook_dead,
+        webhooks::webhook_retry,
         keys::key_list,
         keys::key_create,
         keys::key_revoke,
@@ -214,6 +224,7 @@ impl Http {
             operations: Arc::default(),
             tickets: Arc::default(),
             listeners: None,
+            webhooks: None,
             document: Arc::default(),
             metrics: Arc::new(metrics::Metrics::new(kernel.clone(), streams.clone(), connections.clone())),
             mcp: Arc::new(mcp::service(&kernel, body_bytes, stop.clone())),
@@ -254,6 +265,11 @@ impl Http {
     /// Passes requests for a TCP address on to `listeners`.
     pub fn with_listeners(self, listeners: ListenerRequests) -> Self {
         Self { listeners: Some(listeners), ..self }
+    }
+
+    /// Delivers events to webhooks with `sender`.
+    pub fn with_webhooks(self, sender: WebhookSender) -> Self {
+        Self { webhooks: Some(sender), ..self }
     }
 
     /// Builds the router with all endpoints and middleware.

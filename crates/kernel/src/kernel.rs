@@ -70,6 +70,7 @@ mod streams;
 mod tree;
 mod usage;
 mod waits;
+mod webhooks;
 pub use access::{AgentCaller, Caller};
 pub use agent_tokens::AgentToken;
 pub use agents::{AGENTS_PER_OWNER, Agent, AgentQuery, AgentScope};
@@ -144,6 +145,8 @@ pub(crate) struct Shared {
     pub(crate) stop_by: OnceLock<Moment>,
     /// Notified whenever an API key is revoked.
     keys_revoked: watch::Sender<()>,
+    /// Notified whenever a webhook is added or removed.
+    webhooks_changed: watch::Sender<()>,
     pub(crate) agent_tokens: Arc<agent_tokens::AgentTokens>,
     pub(crate) host_calls: host_calls::HostCalls,
     me: std::sync::Weak<Shared>,
@@ -205,6 +208,7 @@ impl Kernel {
             histories,
             stop_by: OnceLock::new(),
             keys_revoked: watch::Sender::new(()),
+            webhooks_changed: watch::Sender::new(()),
             agent_tokens: Arc::default(),
             host_calls: host_calls::HostCalls::new(started_at),
             me: me.clone(),

@@ -11,7 +11,9 @@ use std::time::Duration;
 
 use axum::serve::ListenerExt;
 use mainspring_client::Socket;
-use mainspring_http::{Access, Http, HttpLimits, Oidc, TlsError, TlsFiles, TlsListener};
+use mainspring_http::{
+    Access, Http, HttpLimits, Oidc, TlsError, TlsFiles, TlsListener, WebhookSender, deliver_webhooks,
+};
 use mainspring_kernel::Kernel;
 use mainspring_kernel::tasks::Tasks;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -19,6 +21,7 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use crate::attention::run_on_attention;
 use crate::config::Config;
 use crate::node::Node;
 use crate::token;
@@ -65,6 +68,9 @@ pub enum ServeError {
     /// The identity provider cannot be used.
     #[error("oidc.issuer cannot be used: {0}")]
     Oidc(String),
+    /// Webhooks cannot be delivered.
+    #[error("webhooks cannot be delivered: {0}")]
+    Webhooks(String),
     /// The address cannot be bound.
     #[error("cannot listen on {address}: {source}; {remedy}")]
     Listen {
@@ -84,7 +90,7 @@ impl ServeError {
             Self::Token(_) => "state_dir_unusable",
             Self::Insecure { .. } => "tls_required",
             Self::HalfTls | Self::Tls(_) => "tls_unusable",
-            Self::Oidc(_) => "invalid_config",
+            Self::Oidc(_) | Self::Webhooks(_) => "invalid_config",
             Self::Listen { .. } => "cannot_listen",
         }
     }
@@ -118,7 +124,14 @@ impl Server {
         let connections = http.connections();
         let http = http.with_hosts(&config.allowed_hosts).with_origins(&config.cors_origins);
         let (listeners, listener_requests) = mpsc::channel(1);
-        let router = http.with_oidc(oidc).with_listeners(listeners).router();
+        let webhooks = WebhookSender::new(&token, config.webhooks_private).map_err(ServeError::Webhooks)?;
+        let http = http.with_oidc(oidc).with_listeners(listeners).with_webhooks(webhooks.clone());
+        let router = http.router();
+        tasks.spawn(deliver_webhooks(kernel.clone(), webhooks, closing.clone()));
+        if !config.on_attention.is_empty() {
+            let (owner, command) = (config.owner.clone(), config.on_attention.clone());
+            tasks.spawn(run_on_attention(kernel.clone(), owner, command, closing.clone()));
+        }
         let is_tls = tls.is_some();
         match (tcp, tls) {
             (Some(tcp), Some(files)) => {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use mainspring_core::{
     ArtifactId, AttemptId, BindingId, DelegationId, EventId, GrantId, KeyId, LineId, MessageId, NodeId,
-    RunId, SessionId, StepId, WaitId,
+    RunId, SessionId, StepId, WaitId, WebhookId,
 };
 use parking_lot::Mutex;
 
@@ -76,7 +76,7 @@ macro_rules! id_generators {
 id_generators! {
     session: SessionId, run: RunId, attempt: AttemptId, event: EventId, message: MessageId, node: NodeId, wait: WaitId,
     line: LineId, key: KeyId, binding: BindingId, grant: GrantId, artifact: ArtifactId, step: StepId,
-    delegation: DelegationId,
+    delegation: DelegationId, webhook: WebhookId,
 }
 
 #[expect(clippy::disallowed_methods, reason = "this is the home of random numbers")]

@@ -6,6 +6,7 @@
 mod acceptance;
 mod acp;
 mod agents;
+mod attention;
 mod audit;
 mod authority;
 mod backup;

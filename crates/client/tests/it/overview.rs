@@ -1,8 +1,11 @@
 //! Waits, cards, usage, changes and the standard error of agents.
 
 use mainspring_client::{
-    ChangesQuery, ChangesState, SessionListQuery, SessionView, UsageQuery, WaitListQuery,
+    ChangesQuery, ChangesState, DeadLetterQuery, NewWebhook, SessionListQuery, SessionView, UsageQuery,
+    WaitListQuery,
 };
+
+use mainspring_core::{Cursor, WebhookId};
 
 use crate::world::{World, code};
 
@@ -40,4 +43,18 @@ async fn usage_changes_and_the_standard_error_are_read() {
 async fn a_server_that_opens_no_addresses_says_so() {
     let world = World::start().await;
     assert_eq!(code(world.client.listener_open().await), "unavailable");
+}
+
+#[tokio::test]
+async fn webhooks_are_listed_and_unknown_ones_are_not_found() {
+    let world = World::start().await;
+    let client = &world.client;
+    let new = NewWebhook { url: "https://example.com/".into(), types: None };
+    assert_eq!(code(client.webhook_create(&new).await), "unavailable", "this server delivers none");
+    assert_eq!(client.webhook_list().await.unwrap().items, []);
+    let id: WebhookId = "hook_00000000000040008000000000000000".parse().unwrap();
+    assert_eq!(code(client.webhook_remove(id).await), "not_found");
+    assert_eq!(code(client.webhook_test(id).await), "not_found");
+    assert_eq!(code(client.webhook_dead(id, &DeadLetterQuery::default()).await), "not_found");
+    assert_eq!(code(client.webhook_retry(id, Cursor(1)).await), "not_found");
 }

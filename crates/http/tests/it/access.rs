@@ -146,6 +146,12 @@ const EXAMPLES: &[(&str, &str, &str, Foreign)] = &[
     ("tool_list", "", "", Nothing),
     ("usage_report", "?by=session", "", Nothing),
     ("wait_list", "", "", NotListed),
+    ("webhook_create", "", r#"{"url": "https://example.com/"}"#, Refused),
+    ("webhook_dead", "", "", NotFound),
+    ("webhook_list", "", "", NotListed),
+    ("webhook_remove", "", "", NotFound),
+    ("webhook_retry", "", "", NotFound),
+    ("webhook_test", "", "", NotFound),
 ];
 
 /// Operations that need no token.
@@ -202,6 +208,8 @@ fn requests<'a>(
         let text = text.replace("{message}", names.message).replace("MESSAGE", names.message);
         let text = text.replace("{artifact}", names.artifact).replace("{adapter}", "script");
         let text = text.replace("{agent}", names.agent).replace("{grant}", names.grant);
+        let text =
+            text.replace("{webhook}", "hook_00000000000040008000000000000000").replace("{cursor}", "1");
         text.replace("{delegation}", names.delegation)
     };
     EXAMPLES.iter().filter(|(id, ..)| *id == operation.id).map(move |(_, query, body, foreign)| {

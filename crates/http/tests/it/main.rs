@@ -32,4 +32,5 @@ mod state;
 mod streams;
 mod strict;
 mod tree;
+mod webhooks;
 mod world;

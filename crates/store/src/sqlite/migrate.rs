@@ -37,6 +37,7 @@ const MIGRATIONS: &[(u32, &str)] = &[
     (34, include_str!("../../migrations/0034_owner_usage.sql")),
     (36, include_str!("../../migrations/0036_tenants.sql")),
     (37, include_str!("../../migrations/0037_key_lists.sql")),
+    (50, include_str!("../../migrations/0050_webhooks.sql")),
 ];
 
 /// The last migration that `migrations/new.sql` contains, and the tables of a new database. Applying the migrations one

@@ -31,3 +31,4 @@ mod usage;
 mod view;
 mod views;
 mod wal;
+mod webhooks;
