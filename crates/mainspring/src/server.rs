@@ -127,11 +127,7 @@ impl Server {
         let webhooks = WebhookSender::new(&token, config.webhooks_private).map_err(ServeError::Webhooks)?;
         let http = http.with_oidc(oidc).with_listeners(listeners).with_webhooks(webhooks.clone());
         let router = http.router();
-        tasks.spawn(deliver_webhooks(kernel.clone(), webhooks, closing.clone()));
-        if !config.on_attention.is_empty() {
-            let (owner, command) = (config.owner.clone(), config.on_attention.clone());
-            tasks.spawn(run_on_attention(kernel.clone(), owner, command, closing.clone()));
-        }
+        spawn_notifiers(&tasks, &kernel, config, webhooks, &closing);
         let is_tls = tls.is_some();
         match (tcp, tls) {
             (Some(tcp), Some(files)) => {
@@ -200,6 +196,21 @@ impl Server {
             () = self.tasks.wait() => {}
             () = self.kernel.sleep(CONNECTION_END_TIMEOUT) => {}
         }
+    }
+}
+
+/// Starts to deliver webhooks, and to run the command of `on_attention`.
+fn spawn_notifiers(
+    tasks: &Tasks,
+    kernel: &Kernel,
+    config: &Config,
+    webhooks: WebhookSender,
+    closing: &CancellationToken,
+) {
+    tasks.spawn(deliver_webhooks(kernel.clone(), webhooks, closing.clone()));
+    if !config.on_attention.is_empty() {
+        let (owner, command) = (config.owner.clone(), config.on_attention.clone());
+        tasks.spawn(run_on_attention(kernel.clone(), owner, command, closing.clone()));
     }
 }
 
