@@ -19,7 +19,8 @@ async fn the_command_is_run_for_a_question_its_end_and_a_failure() {
         format!("#!/bin/sh\nprintf '%s|%s\\n' \"$MAINSPRING_ATTENTION_KIND\" \"$*\" > {}\n", pipe.display());
     std::fs::write(&script, text).unwrap();
     std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o700)).unwrap();
-    let server = Server::start_in(dir, &[("MAINSPRING_ON_ATTENTION", &format!("{} now", script.display()))]);
+    let command = format!("{} now", script.display());
+    let server = Server::start_in(dir, &[("MAINSPRING_ON_ATTENTION", command.as_str())]);
     // Open for writing too, so that the pipe does not end with its first writer.
     let pipe = OpenOptions::new().read(true).write(true).open(&pipe).unwrap();
     let mut lines = BufReader::new(pipe).lines().map(Result::unwrap);

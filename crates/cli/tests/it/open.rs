@@ -45,6 +45,7 @@ impl Drop for Served {
 
 /// Signs in with the ticket of an address, as the page does.
 async fn redeem(url: &str) -> (StatusCode, Value) {
+    mainspring::install_tls();
     let (base, ticket) = url.trim().split_once("/#ticket=").unwrap();
     let request = reqwest::Client::new().post(format!("{base}/v1/tickets/redeem")).header("origin", base);
     let answer = request.json(&json!({"ticket": ticket})).send().await.unwrap();
@@ -90,7 +91,7 @@ async fn a_browser_gets_a_private_file_and_no_ticket_in_its_arguments() {
     std::fs::write(programs.join("xdg-open"), script).unwrap();
     std::fs::set_permissions(programs.join("xdg-open"), std::fs::Permissions::from_mode(0o700)).unwrap();
     let path = format!("{}:/usr/bin:/bin", programs.display());
-    let opened = served.open(&[], &[("PATH", &path), ("DISPLAY", ":0")]);
+    let opened = served.open(&[], &[("PATH", path.as_str()), ("DISPLAY", ":0")]);
     assert_eq!((opened.code, opened.out.as_str()), (0, ""), "{}", opened.err);
     let file = std::fs::read_to_string(&seen).unwrap();
     assert_eq!(Path::new(&file), served.path().join("state/open.html"));
