@@ -9,6 +9,8 @@ use mainspring_core::{
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::{SessionCard, SessionView};
+
 /// Names a session, and describes it in case it is new.
 ///
 /// A prompt finds the session by the first name that exists, or creates one. `POST /v1/sessions` also takes `new` or
@@ -185,6 +187,17 @@ pub struct SessionListQuery {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", param(pattern = r"^[0-9]{1,18}\.ses_[0-9a-f]{32}$"))]
     pub before: Option<String>,
+    /// Only this session, by id or key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", param(pattern = "^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}$"))]
+    pub session: Option<String>,
+    /// True for only sessions with a run that has not ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub live: Option<bool>,
+    /// The form of the items: `cards` adds what a board shows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", param(inline))]
+    pub view: Option<SessionView>,
 }
 
 /// Selects the sessions to list by owner.
@@ -210,6 +223,16 @@ pub struct ListedSession {
     /// The latest run; null if the session has none.
     #[cfg_attr(feature = "schema", schema(required))]
     pub latest_run: Option<Run>,
+    /// The card; only with `view=cards`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub card: Option<SessionCard>,
+}
+
+impl ListedSession {
+    /// Builds an item without a card.
+    pub fn plain((session, latest_run): (Session, Option<Run>)) -> Self {
+        Self { session, latest_run, card: None }
+    }
 }
 
 /// Changes to a session. An absent field stays as it is, null clears it.

@@ -324,7 +324,7 @@ enum OwnError {
 }
 
 /// True when the owner answers, also if it cannot accept work at the moment: its refusals say why.
-async fn is_serving(client: &Client) -> bool {
+pub(super) async fn is_serving(client: &Client) -> bool {
     match client.ready().await {
         Ok(_) => true,
         Err(error) => matches!(error, Error::Refused(_)) && !error.is_gone(),

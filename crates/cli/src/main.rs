@@ -44,6 +44,7 @@ mod limits;
 mod mcp;
 mod model;
 mod model_server;
+mod open;
 mod original;
 mod output;
 mod prompt;
@@ -57,8 +58,11 @@ mod stdio;
 mod takeover;
 mod tree;
 mod trust;
+mod usage;
 mod vacuum;
 mod verify;
+mod wait;
+mod webhook;
 
 use connection::{Connection, Purpose};
 use error::{CliError, Exit};
@@ -141,18 +145,28 @@ enum Command {
     Feed(feed::Feed),
     /// Serve the HTTP API on a TCP address and a Unix socket
     Serve(serve::Serve),
+    /// Open the page in a browser, signed in; starts a server if none runs
+    Open(open::Open),
     /// Serve a host program over standard input and output (JSON Lines)
     Stdio(stdio::Stdio),
     /// Serve the control tools over MCP on standard input and output
     Mcp(mcp::Mcp),
     /// Serve a scripted model in the providers' protocols; needs no key
     ModelServer(model_server::ModelServer),
+    /// List what waits for a person: questions and requests for approval of all sessions
+    #[command(subcommand)]
+    Wait(wait::Wait),
     /// List, show and answer the approvals that agents wait for
     #[command(subcommand)]
     Approval(approval::Approval),
     /// List and revoke grants: recorded decisions to allow or deny
     #[command(subcommand)]
     Grant(grant::Grant),
+    /// Add, list, test and remove webhooks: addresses that receive your events
+    #[command(subcommand)]
+    Webhook(webhook::Webhook),
+    /// Show tokens and cost of your runs by day, agent, model or session; unknown costs are counted apart
+    Usage(usage::Usage),
     /// Show the audit log: who did what, from where and with what outcome
     Audit(audit::Audit),
     /// Create, list and revoke API keys
@@ -349,11 +363,15 @@ impl Context<'_> {
             Command::Auth(auth) => auth.execute(self).await,
             Command::Feed(feed) => Box::pin(feed.execute(self)).await,
             Command::Serve(serve) => Box::pin(serve.execute(self)).await,
+            Command::Open(open) => Box::pin(open.execute(self)).await,
             Command::Stdio(stdio) => Box::pin(stdio.execute(self)).await,
             Command::Mcp(mcp) => Box::pin(mcp.execute(self)).await,
             Command::ModelServer(server) => server.execute(self).await,
+            Command::Wait(wait) => Box::pin(wait.execute(self)).await,
             Command::Approval(approval) => Box::pin(approval.execute(self)).await,
             Command::Grant(grant) => Box::pin(grant.execute(self)).await,
+            Command::Webhook(webhook) => Box::pin(webhook.execute(self)).await,
+            Command::Usage(usage) => Box::pin(usage.execute(self)).await,
             Command::Audit(audit) => Box::pin(audit.execute(self)).await,
             Command::Key(key) => Box::pin(key.execute(self)).await,
             Command::Import(import) => Box::pin(import.execute(self)).await,

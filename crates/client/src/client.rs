@@ -35,6 +35,7 @@ mod sessions;
 mod sign_in;
 mod state;
 mod tree;
+mod webhooks;
 
 /// The header that makes a repeated request idempotent.
 const IDEMPOTENCY_KEY: &str = "idempotency-key";

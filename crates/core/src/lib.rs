@@ -39,6 +39,7 @@ pub mod tool;
 pub mod tree;
 pub mod usage;
 pub mod wait;
+pub mod webhook;
 
 pub use access::{AccessRole, ApiKey, Visibility};
 pub use agent::{AgentDefinition, AgentName};
@@ -62,7 +63,7 @@ pub use history::History;
 pub use id_prefix::{BadIdPrefix, IdKind, IdPrefix};
 pub use ids::{
     ArtifactId, AttemptId, BadId, BindingId, DelegationId, EventId, GoalId, GrantId, KeyId, LineId,
-    MessageId, NodeId, RunId, SessionId, StepId, WaitId,
+    MessageId, NodeId, RunId, SessionId, StepId, WaitId, WebhookId,
 };
 pub use limits::{BadName, Limits};
 pub use message::{Block, FileLocation, Message, MessageStatus, Role};
@@ -83,5 +84,6 @@ pub use step::{PromptRef, Step, StopReason};
 pub use time::Time;
 pub use tool::{CallResult, ClientCall, ClientResult, ClientTool};
 pub use tree::{Line, Point, Range};
-pub use usage::{Cost, Usage, UsageReports};
+pub use usage::{Cost, Usage, UsageReports, UsageSum};
 pub use wait::{Answer, Answerer, OnExpiry, Wait, WaitRequest};
+pub use webhook::{DeadLetter, Delivery, Webhook};

@@ -7,6 +7,9 @@ use std::ops::{Add, AddAssign};
 
 use serde::{Deserialize, Serialize};
 
+mod sum;
+pub use sum::UsageSum;
+
 /// Tokens and cost of a step, an attempt, a run or a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]

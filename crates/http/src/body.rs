@@ -11,7 +11,7 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt;
 use mainspring_api::ToJson;
-use mainspring_core::{AttemptId, BadId, DelegationId, GrantId, KeyId, MessageId, RunId};
+use mainspring_core::{AttemptId, BadId, DelegationId, GrantId, KeyId, MessageId, RunId, WebhookId};
 use mainspring_kernel::kernel::session_ref;
 use mainspring_kernel::store::SessionRef;
 use serde::de::DeserializeOwned;
@@ -239,6 +239,8 @@ id_paths! {
     GrantPath(GrantId): "grant", "The grant.", "grant";
     /// Extracts the delegation from the path.
     DelegationPath(DelegationId): "delegation", "The delegation.", "del";
+    /// Extracts the webhook from the path.
+    WebhookPath(WebhookId): "webhook", "The webhook.", "hook";
 }
 
 /// Describes a path parameter that matches `pattern`.

@@ -22,6 +22,7 @@ mod artifacts;
 mod audit;
 mod bindings;
 mod body;
+mod changes;
 mod connections;
 mod cors;
 mod delegations;
@@ -37,6 +38,7 @@ mod ids;
 mod keys;
 mod limits;
 mod listen;
+mod listeners;
 mod logins;
 mod mcp;
 mod metrics;
@@ -58,16 +60,21 @@ mod strict;
 mod tls;
 mod tools;
 mod tree;
+mod usage;
+mod waits;
 mod watch;
+mod webhooks;
 
 pub use access::Access;
 pub use connections::{Connections, Peer};
 pub use document::document;
 pub use limits::HttpLimits;
 pub use listen::{UnixPeers, serve};
+pub use listeners::{ListenerRequest, ListenerRequests};
 pub use oidc::{Oidc, OidcConfig};
 pub use problem::{PROBLEMS, Problem};
 pub use tls::{TlsError, TlsFiles, TlsListener};
+pub use webhooks::{WebhookSender, deliver_webhooks};
 
 use endpoint::{Endpoint, Operations, endpoints};
 use shared::Shared;
@@ -108,6 +115,7 @@ fn endpoints() -> [(Vec<Endpoint>, &'static [document::ProblemRow]); 2] {
         portable::session_export,
         sessions::session_snapshot,
         sessions::session_usage,
+        changes::session_changes,
         sessions::session_close,
         sessions::session_compact,
         events::session_events,
@@ -117,6 +125,7 @@ fn endpoints() -> [(Vec<Endpoint>, &'static [document::ProblemRow]); 2] {
         runs::run_get,
         runs::run_attempts,
         runs::attempt_get,
+        runs::attempt_stderr,
         runs::run_grants,
         runs::run_steps,
         runs::run_processes,
@@ -155,6 +164,8 @@ fn endpoints() -> [(Vec<Endpoint>, &'static [document::ProblemRow]); 2] {
         search::session_search,
         portable::session_import,
         ids::id_find,
+        waits::wait_list,
+        usage::usage_report,
     ];
     resources.extend(server_endpoints());
     [(open, document::OPEN_PROBLEMS), (resources, document::RESOURCE_PROBLEMS)]
@@ -175,6 +186,13 @@ fn server_endpoints() -> Vec<Endpoint> {
         sign_in::me,
         sign_in::ticket_create,
         sign_in::ticket_redeem,
+        listeners::listener_open,
+        webhooks::webhook_list,
+        webhooks::webhook_create,
+        webhooks::webhook_remove,
+        webhooks::webhook_test,
+        webhooks::webhook_dead,
+        webhooks::webhook_retry,
         keys::key_list,
         keys::key_create,
         keys::key_revoke,
@@ -192,6 +210,8 @@ impl Http {
         Self(Arc::new(Shared {
             operations: Arc::default(),
             tickets: Arc::default(),
+            listeners: None,
+            webhooks: None,
             document: Arc::default(),
             metrics: Arc::new(metrics::Metrics::new(kernel.clone(), streams.clone(), connections.clone())),
             mcp: Arc::new(mcp::service(&kernel, body_bytes, stop.clone())),
@@ -241,6 +261,18 @@ impl Http {
     /// Also accepts tokens of an identity provider.
     pub fn with_oidc(mut self, oidc: Option<Oidc>) -> Self {
         Arc::make_mut(&mut self.0).oidc = oidc.map(Arc::new);
+        self
+    }
+
+    /// Passes requests for a TCP address on to `listeners`.
+    pub fn with_listeners(mut self, listeners: ListenerRequests) -> Self {
+        Arc::make_mut(&mut self.0).listeners = Some(listeners);
+        self
+    }
+
+    /// Delivers events to webhooks with `sender`.
+    pub fn with_webhooks(mut self, sender: WebhookSender) -> Self {
+        Arc::make_mut(&mut self.0).webhooks = Some(sender);
         self
     }
 

@@ -5,7 +5,9 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use mainspring_api::{AcceptedRun, CancelOutcome, Page, Prompt, RetryOptions, RunListQuery, WaitAnswer};
+use mainspring_api::{
+    AcceptedRun, AttemptStderr, CancelOutcome, Page, Prompt, RetryOptions, RunListQuery, WaitAnswer,
+};
 use mainspring_core::{Attempt, Grant, LeftProcess, Run, Step};
 use mainspring_kernel::kernel::{Accepted, Caller, RunQuery, RunRequest};
 use utoipa::IntoParams;
@@ -233,6 +235,19 @@ pub(super) async fn attempt_get(
     AttemptPath(attempt): AttemptPath,
 ) -> Result<Json<Attempt>, Problem> {
     Ok(Json(http.kernel.attempt_get(&caller, attempt).await?))
+}
+
+/// Returns what the process of an attempt's agent wrote to its standard error
+#[utoipa::path(
+    get, path = "/v1/attempts/{attempt}/stderr", params(AttemptPath),
+    responses((status = 200, description = "The text, as far as it is kept", body = AttemptStderr)),
+)]
+pub(super) async fn attempt_stderr(
+    State(http): State<Http>,
+    Authenticated(caller): Authenticated,
+    AttemptPath(attempt): AttemptPath,
+) -> Result<Json<AttemptStderr>, Problem> {
+    Ok(Json(http.kernel.attempt_stderr(&caller, attempt).await?))
 }
 
 /// Lists the permissions granted to a run in advance, oldest first

@@ -5,12 +5,12 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use mainspring_api::{
     ClosedSession, Compacted, Compaction, KeptForForks, ListedSession, MessageListQuery, NewName,
-    OpenedSession, Opening, Page, SessionListQuery, SessionPatch, SessionTarget, SessionUsage, Snapshot,
-    ToJson,
+    OpenedSession, Opening, Page, SessionListQuery, SessionPatch, SessionTarget, SessionUsage, SessionView,
+    Snapshot, ToJson,
 };
-use mainspring_core::{ExternalRef, LegacyAlias, Message, Position, Rows, RunOptions, Session, Time};
+use mainspring_core::{ExternalRef, LegacyAlias, Message, Position, Rows, Run, RunOptions, Session, Time};
 use mainspring_kernel::Error;
-use mainspring_kernel::kernel::{self, Caller, RunQuery, SessionQuery, SessionStart, Started, session_ref};
+use mainspring_kernel::kernel::{self, Caller, SessionQuery, SessionStart, Started, session_ref};
 use mainspring_kernel::store::SessionRef;
 use serde_json::{Map, Value};
 
@@ -94,14 +94,17 @@ fn opened_response(session: Session, opening: Opening, options: Option<RunOption
 }
 
 /// Returns the names in the query; a name with only one of its two parts is left out. `None` if the query names no session.
-fn names(query: &SessionListQuery) -> Option<Vec<SessionRef>> {
+fn names(query: &SessionListQuery) -> Result<Option<Vec<SessionRef>>, Problem> {
     let pair = |one: &Option<String>, other: &Option<String>| one.clone().zip(other.clone());
     let external = pair(&query.external_kind, &query.external_id);
     let external = external.map(|(kind, id)| SessionRef::External(ExternalRef { kind, id }));
     let legacy = pair(&query.legacy_scope, &query.legacy_key);
     let legacy = legacy.map(|(scope, key)| SessionRef::Legacy(LegacyAlias { scope, key }));
-    let named = [&query.external_kind, &query.external_id, &query.legacy_scope, &query.legacy_key];
-    named.iter().any(|name| name.is_some()).then(|| external.into_iter().chain(legacy).collect())
+    let by_name = query.session.as_deref().map(session_ref).transpose()?;
+    let named =
+        [&query.external_kind, &query.external_id, &query.legacy_scope, &query.legacy_key, &query.session];
+    let all = || by_name.into_iter().chain(external).chain(legacy).collect();
+    Ok(named.iter().any(|name| name.is_some()).then(all))
 }
 
 /// True when a session found by its name also passes the query's filters.
@@ -139,16 +142,32 @@ pub(super) async fn session_list(
     QueryParams(query): QueryParams<SessionListQuery>,
 ) -> Result<Json<Page<ListedSession>>, Problem> {
     let limit = query.limit;
-    if let Some(names) = names(&query) {
-        return Ok(Json(Page::single(find_by_names(&http, &caller, &query, &names).await?)));
+    let view = query.view.unwrap_or_default();
+    if let Some(names) = names(&query)? {
+        let found = find_by_names(&http, &caller, &query, &names).await?;
+        return Ok(Json(Page::from(with_view(&http, &caller, found.into(), view).await?)));
     }
     let before = page_start(query.before)?;
     let (scope, pinned, status) = (query.scope.unwrap_or_default(), query.pinned, query.status);
-    let query = SessionQuery { scope, pinned, status, surface_kind: query.surface_kind, before, limit };
+    let live = query.live.unwrap_or_default();
+    let query = SessionQuery { scope, pinned, status, surface_kind: query.surface_kind, before, limit, live };
     let sessions = http.kernel.session_list(&caller, query).await?;
-    let items = sessions.map(|(session, latest_run)| ListedSession { session, latest_run });
+    let items = with_view(&http, &caller, sessions, view).await?;
     let at = |listed: &ListedSession| format!("{}.{}", listed.session.last_activity_at.0, listed.session.id);
     Ok(Json(page_of(&http, items, limit, at)))
+}
+
+/// Lists sessions in the form that the query asks for.
+async fn with_view(
+    http: &Http,
+    caller: &Caller,
+    sessions: Rows<(Session, Option<Run>)>,
+    view: SessionView,
+) -> Result<Rows<ListedSession>, Problem> {
+    Ok(match view {
+        SessionView::Plain => sessions.map(ListedSession::plain),
+        SessionView::Cards => http.kernel.session_cards(caller, sessions).await?,
+    })
 }
 
 /// Finds the session that has all of these names and passes the query's filters. No names: no session.
@@ -157,7 +176,7 @@ async fn find_by_names(
     caller: &Caller,
     query: &SessionListQuery,
     names: &[SessionRef],
-) -> Result<Vec<ListedSession>, Problem> {
+) -> Result<Vec<(Session, Option<Run>)>, Problem> {
     let mut found: Option<Session> = None;
     for name in names {
         let session = match http.kernel.session_get(caller, name).await {
@@ -171,9 +190,8 @@ async fn find_by_names(
         found = Some(session);
     }
     let Some(session) = found.filter(|session| matches_filters(query, session)) else { return Ok(vec![]) };
-    let runs = RunQuery { session: Some(session.id), limit: Some(1), ..RunQuery::default() };
-    let latest_run = http.kernel.run_list(caller, runs).await?.intact().map_err(Error::from)?.pop();
-    Ok(vec![ListedSession { session, latest_run }])
+    let latest_run = http.kernel.run_latest(&session).await?;
+    Ok(vec![(session, latest_run)])
 }
 
 /// Returns a session

@@ -10,7 +10,9 @@ use crate::access::Access;
 use crate::connections::Connections;
 use crate::endpoint::Operations;
 use crate::limits::HttpLimits;
+use crate::listeners::ListenerRequests;
 use crate::oidc::Oidc;
+use crate::webhooks::WebhookSender;
 use crate::{document, mcp, metrics, sign_in, streams};
 
 /// The fields of [`Http`](crate::Http).
@@ -34,6 +36,10 @@ pub struct Shared {
     pub(crate) connections: Connections,
     pub(crate) streams: Arc<streams::Streams>,
     pub(crate) tickets: Arc<sign_in::Tickets>,
+    /// Opens a TCP address on request; `None` if this server cannot.
+    pub(crate) listeners: Option<ListenerRequests>,
+    /// Sends test events and dead letters; `None` if this server delivers no webhooks.
+    pub(crate) webhooks: Option<WebhookSender>,
     pub(crate) mcp: Arc<mcp::Service>,
     pub(crate) operations: Arc<Operations>,
     /// Built on first use.

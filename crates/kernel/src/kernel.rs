@@ -42,6 +42,8 @@ mod artifacts;
 mod audit;
 mod authority;
 mod bindings;
+mod cards;
+mod changes;
 mod control;
 mod delegations;
 mod failures;
@@ -54,6 +56,7 @@ mod keys;
 mod lists;
 mod loading;
 mod logins;
+mod open_waits;
 mod options;
 mod portable;
 mod processes;
@@ -65,9 +68,12 @@ mod sessions;
 mod slots;
 mod start;
 mod state;
+mod stderr;
 mod streams;
 mod tree;
+mod usage;
 mod waits;
+mod webhooks;
 pub use access::{AgentCaller, Caller};
 pub use agent_tokens::AgentToken;
 pub use agents::{AGENTS_PER_OWNER, Agent, AgentQuery, AgentScope};
@@ -80,6 +86,7 @@ pub use grants::GrantQuery;
 pub use host_calls::HostCallError;
 pub(crate) use host_calls::NewHostCall;
 pub use keys::{KeyQuery, NewKey, Secret};
+pub use open_waits::WaitQuery;
 pub use options::{OnOrphan, Options, Retry, Work};
 pub use portable::{Export, Import};
 pub(crate) use requests::Accept;
@@ -144,6 +151,8 @@ pub(crate) struct Shared {
     pub(crate) stop_by: OnceLock<Moment>,
     /// Notified whenever an API key is revoked.
     keys_revoked: watch::Sender<()>,
+    /// Notified whenever a webhook is added or removed.
+    webhooks_changed: watch::Sender<()>,
     pub(crate) agent_tokens: Arc<agent_tokens::AgentTokens>,
     pub(crate) host_calls: host_calls::HostCalls,
     me: std::sync::Weak<Shared>,
@@ -208,6 +217,7 @@ impl Kernel {
             histories,
             stop_by: OnceLock::new(),
             keys_revoked: watch::Sender::new(()),
+            webhooks_changed: watch::Sender::new(()),
             agent_tokens: Arc::default(),
             host_calls: host_calls::HostCalls::new(started_at),
             me: me.clone(),

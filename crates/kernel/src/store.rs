@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use mainspring_core::{
-    ApiKey, Artifact, ArtifactId, Attempt, AttemptId, Binding, Body, Cursor, Damage, Delegation,
+    ApiKey, Artifact, ArtifactId, Attempt, AttemptId, Binding, Body, Cursor, Damage, DeadLetter, Delegation,
     DelegationId, Digest, Event, Grant, GrantId, History, KeyId, Line, LineId, MessageId, NodeId, Point,
     Position, Rows, Run, RunId, Session, SessionId, Spend, StateEntry, StateOutcome, StateSlot, Step, Time,
-    Usage, VersionMismatch,
+    Usage, VersionMismatch, Webhook, WebhookId,
 };
 
 mod commit;
@@ -21,6 +21,7 @@ mod inbox;
 mod keys;
 mod sessions;
 mod tree;
+mod webhooks;
 use crate::search::Query;
 pub use commit::{
     Chunk, Commit, EndedToolCall, Fence, NativeClaim, NativeOwner, NewEvent, NewId, OpenToolCall, Request,
@@ -32,6 +33,7 @@ pub use inbox::{InboxItem, Note};
 pub use keys::{AgentRow, KeyPage, KeyRef};
 pub use sessions::{GrantPage, Loaded, RunPage, SessionPage, SessionRef, SessionsOf, Unfinished};
 pub use tree::{FoundMessage, FoundMessages, PlacedMessage, SessionLine, TreeRow};
+pub use webhooks::WebhookChange;
 
 /// Durable storage of one mainspring process, or of a cluster of them.
 ///
@@ -136,6 +138,10 @@ pub trait Store: Send + Sync + 'static {
 
     /// Lists runs of one owner, newest first.
     async fn run_page(&self, page: &RunPage) -> Result<Rows<Run>, StoreError>;
+
+    /// Lists the runs that have not ended of the sessions of `owner`, and of those that members of `org` may read, oldest
+    /// first. Costs the unfinished runs of all owners, not the stored ones.
+    async fn runs_live(&self, owner: &str, org: Option<&str>) -> Result<Rows<Run>, StoreError>;
 
     /// Lists the attempts of a run, oldest first.
     async fn attempts(&self, run: RunId) -> Result<Rows<Attempt>, StoreError>;
@@ -390,6 +396,22 @@ pub trait Store: Send + Sync + 'static {
 
     /// Number of versions that an owner has made, including deleted ones.
     async fn agent_count(&self, owner: &str) -> Result<usize, StoreError>;
+
+    // Webhooks.
+
+    /// Applies a change of webhooks. Returns false if it has no effect.
+    async fn webhook_write(&self, change: &WebhookChange) -> Result<bool, StoreError>;
+
+    /// Lists the webhooks of `owner`, or of all owners, by id.
+    async fn webhooks(&self, owner: Option<&str>) -> Result<Vec<Webhook>, StoreError>;
+
+    /// Lists the dead letters of a webhook after the event `after`, in the order of the events.
+    async fn dead_letters(
+        &self,
+        webhook: WebhookId,
+        after: Cursor,
+        limit: usize,
+    ) -> Result<Vec<DeadLetter>, StoreError>;
 
     /// The stored data of an owner. Costs the same however much it is.
     async fn owner_usage(&self, owner: &str) -> Result<OwnerUsage, StoreError>;

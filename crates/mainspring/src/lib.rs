@@ -216,6 +216,7 @@
 //! ```
 
 mod agents;
+mod attention;
 pub mod backup;
 pub mod config;
 mod node;

@@ -8,15 +8,16 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use mainspring_core::{
-    ApiKey, Artifact, ArtifactId, Attempt, AttemptId, Binding, Cursor, Delegation, Digest, Event, Grant,
-    GrantId, History, KeyId, Line, LineId, MessageId, NodeId, Point, Position, Rows, Run, RunId, Session,
-    SessionId, SessionStatus, Spend, StateEntry, StateOutcome, StateSlot, Step, Time, Usage,
+    ApiKey, Artifact, ArtifactId, Attempt, AttemptId, Binding, Cursor, DeadLetter, Delegation, Digest, Event,
+    Grant, GrantId, History, KeyId, Line, LineId, MessageId, NodeId, Point, Position, Rows, Run, RunId,
+    Session, SessionId, SessionStatus, Spend, StateEntry, StateOutcome, StateSlot, Step, Time, Usage,
+    Webhook, WebhookId,
 };
 use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{
     AgentRow, ArtifactPage, Chunk, Commit, DelegationsOf, Fence, FoundMessages, GrantPage, IdPage, InboxItem,
     KeyPage, KeyRef, Loaded, LostEvents, OwnerState, OwnerUsage, PlacedMessage, Request, Row, RunPage,
-    SessionLine, SessionPage, SessionRef, StateAt, Store, StoreError, TreeRow, Unfinished,
+    SessionLine, SessionPage, SessionRef, StateAt, Store, StoreError, TreeRow, Unfinished, WebhookChange,
 };
 use parking_lot::Mutex;
 
@@ -35,6 +36,7 @@ mod read;
 mod search;
 mod tables;
 mod tree;
+mod webhooks;
 
 /// A store that loses its contents when it is dropped.
 #[derive(Debug, Default)]
@@ -310,6 +312,10 @@ impl Store for MemoryStore {
         })
     }
 
+    async fn runs_live(&self, owner: &str, org: Option<&str>) -> Result<Rows<Run>, StoreError> {
+        self.read(|tables| tables.runs_live(owner, org).into())
+    }
+
     async fn delegated_usage(&self, session: SessionId) -> Result<(u64, Usage), StoreError> {
         self.read(|tables| tables.delegated_usage(session))
     }
@@ -540,6 +546,23 @@ impl Store for MemoryStore {
 
     async fn key_page(&self, page: &KeyPage) -> Result<Vec<ApiKey>, StoreError> {
         self.read(|tables| tables.key_page(page))
+    }
+
+    async fn webhook_write(&self, change: &WebhookChange) -> Result<bool, StoreError> {
+        self.inner.lock().with_fault(|inner| Ok(inner.tables.webhook_write(change)))
+    }
+
+    async fn webhooks(&self, owner: Option<&str>) -> Result<Vec<Webhook>, StoreError> {
+        self.read(|tables| tables.webhooks(owner))
+    }
+
+    async fn dead_letters(
+        &self,
+        webhook: WebhookId,
+        after: Cursor,
+        limit: usize,
+    ) -> Result<Vec<DeadLetter>, StoreError> {
+        self.read(|tables| tables.dead_letters(webhook, after, limit))
     }
 
     async fn agent_write(&self, agent: &AgentRow) -> Result<bool, StoreError> {

@@ -14,15 +14,15 @@ use std::thread::JoinHandle;
 
 use async_trait::async_trait;
 use mainspring_core::{
-    ApiKey, Artifact, ArtifactId, Attempt, AttemptId, Binding, Cursor, Delegation, Digest, Event, Grant,
-    GrantId, History, KeyId, Line, LineId, MessageId, NodeId, Point, Position, Rows, Run, RunId, Session,
-    SessionId, Spend, StateEntry, StateOutcome, StateSlot, Step, Time, Usage,
+    ApiKey, Artifact, ArtifactId, Attempt, AttemptId, Binding, Cursor, DeadLetter, Delegation, Digest, Event,
+    Grant, GrantId, History, KeyId, Line, LineId, MessageId, NodeId, Point, Position, Rows, Run, RunId,
+    Session, SessionId, Spend, StateEntry, StateOutcome, StateSlot, Step, Time, Usage, Webhook, WebhookId,
 };
 use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{
     AgentRow, ArtifactPage, Chunk, Commit, DelegationsOf, Fence, FoundMessages, GrantPage, IdPage, InboxItem,
     KeyPage, KeyRef, Loaded, LostEvents, OwnerState, OwnerUsage, PlacedMessage, Request, RunPage,
-    SessionLine, SessionPage, SessionRef, StateAt, Store, StoreError, TreeRow, Unfinished,
+    SessionLine, SessionPage, SessionRef, StateAt, Store, StoreError, TreeRow, Unfinished, WebhookChange,
 };
 use rusqlite::Connection;
 use tokio::sync::oneshot;
@@ -68,6 +68,7 @@ mod usage;
 mod verify;
 mod view;
 mod wal;
+mod webhooks;
 mod write;
 mod write_records;
 mod writer;
@@ -459,6 +460,11 @@ impl Store for SqliteStore {
         self.read(move |connection| read::runs::session_usage(connection, session)).await
     }
 
+    async fn runs_live(&self, owner: &str, org: Option<&str>) -> Result<Rows<Run>, StoreError> {
+        let (owner, org) = (owner.to_owned(), org.map(str::to_owned));
+        self.read(move |connection| read::sessions::runs_live_of(connection, &owner, org.as_deref())).await
+    }
+
     async fn delegated_usage(&self, session: SessionId) -> Result<(u64, Usage), StoreError> {
         self.read(move |connection| read::runs::delegated_usage(connection, session)).await
     }
@@ -688,6 +694,24 @@ impl Store for SqliteStore {
     async fn key_page(&self, page: &KeyPage) -> Result<Vec<ApiKey>, StoreError> {
         let page = page.clone();
         self.read(move |connection| read::keys::key_page(connection, &page)).await
+    }
+
+    async fn webhook_write(&self, change: &WebhookChange) -> Result<bool, StoreError> {
+        self.submit(|answer| Job::Webhook(Box::new(change.clone()), answer)).await
+    }
+
+    async fn webhooks(&self, owner: Option<&str>) -> Result<Vec<Webhook>, StoreError> {
+        let owner = owner.map(str::to_owned);
+        self.read(move |connection| webhooks::webhooks(connection, owner.as_deref())).await
+    }
+
+    async fn dead_letters(
+        &self,
+        webhook: WebhookId,
+        after: Cursor,
+        limit: usize,
+    ) -> Result<Vec<DeadLetter>, StoreError> {
+        self.read(move |connection| webhooks::dead_letters(connection, webhook, after, limit)).await
     }
 
     async fn agent_write(&self, agent: &AgentRow) -> Result<bool, StoreError> {

@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import re
+import time
 import zlib
 
 import requests
@@ -40,6 +41,26 @@ SCRIPTS = [
 
 # Sessions of an agent that keeps native sessions.
 BOUND_SESSIONS = [f"bound-{number}" for number in range(3)]
+
+
+def seed_webhooks():
+    """Uses each operation of webhooks once. A name of this machine is refused, so the next event is a dead letter."""
+    place = URL + "/v1/webhooks"
+    hook = {"url": "http://localhost:9/", "types": ["run.succeeded"]}
+    made = requests.post(place, json=hook, headers=HEADERS, timeout=30)
+    made.raise_for_status()
+    own = f"{place}/{made.json()['webhookId']}"
+    requests.post(f"{own}/test", headers=HEADERS, timeout=30).raise_for_status()
+    body = {"prompt": "say dead", "session": {"key": "seed-webhooks"}}
+    requests.post(URL + "/v1/runs", json=body, headers=HEADERS, timeout=30).raise_for_status()
+    dead = []
+    for _ in range(200):
+        dead = requests.get(f"{own}/dead", headers=HEADERS, timeout=30).json()["items"]
+        if dead:
+            break
+        time.sleep(0.05)
+    requests.post(f"{own}/dead/{dead[0]['cursor']}/retry", headers=HEADERS, timeout=30).raise_for_status()
+    requests.delete(own, headers=HEADERS, timeout=30).raise_for_status()
 
 
 def seed():
@@ -134,6 +155,7 @@ def seed():
     grants = requests.get(URL + "/v1/grants", headers=HEADERS, timeout=30).json()["items"]
     revoke = f"{URL}/v1/grants/{grants[0]['grantId']}/revoke"
     requests.post(revoke, headers=HEADERS, timeout=30).raise_for_status()
+    seed_webhooks()
     attempts = [run["lastAttemptId"] for run in runs if "lastAttemptId" in run]
     return sessions, [run["runId"] for run in runs], attempts, waits, messages, keys, artifacts, delegations, answer.text
 

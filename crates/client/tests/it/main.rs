@@ -15,6 +15,7 @@ mod grants;
 mod host_calls;
 mod keys;
 mod operations;
+mod overview;
 mod runs;
 mod server;
 mod sessions;

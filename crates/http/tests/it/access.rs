@@ -45,6 +45,7 @@ const EXAMPLES: &[(&str, &str, &str, Foreign)] = &[
     ("artifact_get", "", "", NotFound),
     ("artifact_put", "", "bytes", NotFound),
     ("attempt_get", "", "", NotFound),
+    ("attempt_stderr", "", "", NotFound),
     // Records of refusals name what the caller itself has asked for.
     ("audit_list", "?kind=change", "", NotListed),
     ("audit_list", "?kind=decision", "", NotListed),
@@ -69,6 +70,7 @@ const EXAMPLES: &[(&str, &str, &str, Foreign)] = &[
     ("key_create", "", r#"{"name": "mine", "orgId": "theirs"}"#, Forbidden),
     ("key_list", "", "", NotListed),
     ("key_revoke", "", "", NotFound),
+    ("listener_open", "", "", Forbidden),
     ("login_create", "", r#"{"methodId": "token"}"#, Refused),
     ("login_list", "", "", Nothing),
     ("me", "", "", Nothing),
@@ -113,6 +115,7 @@ const EXAMPLES: &[(&str, &str, &str, Foreign)] = &[
         NotFound,
     ),
     ("session_artifacts", "", "", NotFound),
+    ("session_changes", "", "", NotFound),
     ("session_close", "", "", NotFound),
     ("session_compact", "", r#"{"before": "0.0"}"#, NotFound),
     ("session_delete", "", "", NotFound),
@@ -123,6 +126,7 @@ const EXAMPLES: &[(&str, &str, &str, Foreign)] = &[
     ("session_import", "", r#"{"format": "none"}"#, Refused),
     ("session_list", "", "", NotListed),
     ("session_list", "?scope=org", "", NotListed),
+    ("session_list", "?view=cards&live=true", "", NotListed),
     ("session_list", "?externalKind=task&externalId=7", "", NotListed),
     ("session_message", "", "", NotFound),
     ("session_messages", "", "", NotFound),
@@ -140,6 +144,14 @@ const EXAMPLES: &[(&str, &str, &str, Foreign)] = &[
     ("ticket_create", "", "", Own),
     ("ticket_redeem", "", r#"{"ticket": "none"}"#, Refused),
     ("tool_list", "", "", Nothing),
+    ("usage_report", "?by=session", "", Nothing),
+    ("wait_list", "", "", NotListed),
+    ("webhook_create", "", r#"{"url": "https://example.com/"}"#, Refused),
+    ("webhook_dead", "", "", NotFound),
+    ("webhook_list", "", "", NotListed),
+    ("webhook_remove", "", "", NotFound),
+    ("webhook_retry", "", "", NotFound),
+    ("webhook_test", "", "", NotFound),
 ];
 
 /// Operations that need no token.
@@ -196,6 +208,8 @@ fn requests<'a>(
         let text = text.replace("{message}", names.message).replace("MESSAGE", names.message);
         let text = text.replace("{artifact}", names.artifact).replace("{adapter}", "script");
         let text = text.replace("{agent}", names.agent).replace("{grant}", names.grant);
+        let text =
+            text.replace("{webhook}", "hook_00000000000040008000000000000000").replace("{cursor}", "1");
         text.replace("{delegation}", names.delegation)
     };
     EXAMPLES.iter().filter(|(id, ..)| *id == operation.id).map(move |(_, query, body, foreign)| {

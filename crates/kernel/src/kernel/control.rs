@@ -124,7 +124,7 @@ impl ControlPlane for KernelPlane {
             ..SessionQuery::default()
         };
         let sessions = self.kernel.session_list(&self.caller, query).await?;
-        Ok(sessions.map(|(session, latest_run)| ListedSession { session, latest_run }))
+        Ok(sessions.map(ListedSession::plain))
     }
 
     async fn session_get(&self, session: SessionId) -> Result<Session, ControlError> {

@@ -150,6 +150,9 @@ impl Kernel {
                 return Err(Error::Invalid("you belong to no org: use the key of one".into()));
             }
         };
+        if query.live {
+            return self.session_list_live(caller, &query).await;
+        }
         let page = SessionPage {
             of,
             pinned: query.pinned,

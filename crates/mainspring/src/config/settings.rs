@@ -161,6 +161,10 @@ settings! {
         tls_ca: Option<PathBuf>, optional_path(), None;
         /// Origins whose web pages may call `serve`, such as `https://app.example.com`.
         cors_origins: Vec<String>, origins(), Vec::new();
+        /// Whether webhooks may lead to this machine and to private networks.
+        webhooks_private: bool, switch(), false;
+        /// Command that is run when a run waits or has failed, and when a wait is resolved; it gets a title and a text as arguments.
+        on_attention: Vec<String>, command(), Vec::new();
         /// Milliseconds that `serve` waits for active runs before it stops them.
         drain_ms: u64, number(0, HOUR_MS), 10 * SECOND_MS;
         /// Rules for the agents of every adapter; they come before those of an adapter or an agent definition.

@@ -96,6 +96,8 @@ fn the_defaults_are_as_documented() {
             insecure_http: false,
             tls_ca: None,
             cors_origins: vec![],
+            webhooks_private: false,
+            on_attention: vec![],
             drain_ms: 10_000,
             rules: vec![],
             log: "warn".into(),

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use mainspring_core::{
-    ApiKey, Artifact, ArtifactId, Attempt, Binding, BindingId, Delegation, DelegationId, Digest, Event,
-    Grant, GrantId, KeyId, Line, LineId, Message, MessageId, Point, Position, Run, RunId, Session, SessionId,
-    Spend, StateEntry, StateSlot, Step, StepId,
+    ApiKey, Artifact, ArtifactId, Attempt, Binding, BindingId, DeadLetter, Delegation, DelegationId, Digest,
+    Event, Grant, GrantId, KeyId, Line, LineId, Message, MessageId, Point, Position, Run, RunId, Session,
+    SessionId, Spend, StateEntry, StateSlot, Step, StepId, Webhook, WebhookId,
 };
 use mainspring_kernel::store::{
     AgentRow, Chunk, InboxItem, OpenToolCall, OwnerUsage, PlacedMessage, Request,
@@ -61,6 +61,9 @@ pub(super) struct Tables {
     pub(super) native_owners: BTreeMap<(String, String), String>,
     /// By key and day.
     pub(super) spends: BTreeMap<(KeyId, i64), Spend>,
+    pub(super) webhooks: BTreeMap<WebhookId, Webhook>,
+    /// By webhook and the cursor of the event.
+    pub(super) dead_letters: BTreeMap<(WebhookId, u64), DeadLetter>,
     /// By owner, agent id and version.
     pub(super) agents: BTreeMap<(String, String, u32), AgentVersion>,
 }

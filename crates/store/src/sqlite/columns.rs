@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use mainspring_core::{
     ArtifactId, AttemptId, BindingId, Cost, DelegationId, EventId, Failure, GrantId, KeyId, LineId,
-    MessageId, NodeId, Point, RunId, SessionId, StepId, Time, Usage,
+    MessageId, NodeId, Point, RunId, SessionId, StepId, Time, Usage, WebhookId,
 };
 use rusqlite::types::{FromSql, Type, ValueRef};
 use rusqlite::{Error, Result, Row};
@@ -35,7 +35,9 @@ macro_rules! ids {
         }
     )*};
 }
-ids!(SessionId RunId AttemptId EventId BindingId ArtifactId DelegationId GrantId KeyId MessageId NodeId StepId);
+ids!(
+    SessionId RunId AttemptId EventId BindingId ArtifactId DelegationId GrantId KeyId MessageId NodeId StepId WebhookId
+);
 
 /// The bytes of an optional id.
 pub(super) fn blob<T: Id>(id: Option<T>) -> Option<[u8; 16]> {

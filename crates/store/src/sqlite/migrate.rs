@@ -41,6 +41,7 @@ const MIGRATIONS: &[(u32, &str)] = &[
     (39, include_str!("../../migrations/0039_owner_versions.sql")),
     (42, include_str!("../../migrations/0042_event_blocks.sql")),
     (43, include_str!("../../migrations/0043_search_buckets.sql")),
+    (50, include_str!("../../migrations/0050_webhooks.sql")),
 ];
 
 /// The last migration that `migrations/new.sql` contains, and the tables of a new database. Applying the migrations one

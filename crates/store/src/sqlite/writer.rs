@@ -20,7 +20,7 @@ use std::sync::{Arc, OnceLock};
 
 use mainspring_core::{ApiKey, Cursor, SessionId, StateOutcome, Time};
 use mainspring_kernel::contain::contain_call;
-use mainspring_kernel::store::{AgentRow, Chunk, Fence, OwnerState, Request, Row, StoreError};
+use mainspring_kernel::store::{AgentRow, Chunk, Fence, OwnerState, Request, Row, StoreError, WebhookChange};
 use parking_lot::Mutex;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, params};
@@ -40,7 +40,7 @@ use super::search::{IndexStep, Unindexed};
 use super::wal::{self, FrameCounts, WalIndex};
 use super::write::request_write;
 use super::write_records::key_write;
-use super::{Durability, agents, check, checksum, data, purge, search};
+use super::{Durability, agents, check, checksum, data, purge, search, webhooks};
 use crate::Fault;
 
 /// The low bits of an epoch, which count the leases of one boot. Their number never runs out.
@@ -70,6 +70,8 @@ pub(super) enum Job {
     AgentWrite(Box<AgentRow>, Answer<bool>),
     /// Deletes a version of an owner's agent. Answers false if there is none.
     AgentDelete((String, String, u32), Answer<bool>),
+    /// Changes webhooks. Answers whether the change has an effect.
+    Webhook(Box<WebhookChange>, Answer<bool>),
     /// Records that the check after a crash has passed.
     CrashChecked(Answer<()>),
     /// Writes a row that nothing reads.
@@ -311,7 +313,14 @@ impl Writer {
         let mut chunk_drops = vec![];
         let mut failure = None;
         let takes_fault = |job: &Job| {
-            matches!(job, Job::Commit(..) | Job::KeyWrite(..) | Job::AgentWrite(..) | Job::AgentDelete(..))
+            matches!(
+                job,
+                Job::Commit(..)
+                    | Job::KeyWrite(..)
+                    | Job::AgentWrite(..)
+                    | Job::AgentDelete(..)
+                    | Job::Webhook(..)
+            )
         };
         let fault = self
             .shared
@@ -474,6 +483,10 @@ impl Writer {
                 let result =
                     self.atomically_sql(alone, |connection| agents::agent_delete(connection, &agent));
                 PendingAnswer::Flag(answer, result)
+            }
+            Job::Webhook(change, answer) => {
+                let write = |connection: &Connection| webhooks::webhook_write(connection, &change);
+                PendingAnswer::Flag(answer, self.atomically(alone, write))
             }
             Job::CrashChecked(answer) => {
                 let write = |connection: &Connection| check::crash_check_write(connection, false);
@@ -673,6 +686,7 @@ impl Job {
             | Self::OwnerClaim(_, answer)
             | Self::AgentWrite(_, answer)
             | Self::AgentDelete(_, answer)
+            | Self::Webhook(_, answer)
             | Self::BlobClaimed(_, answer) => PendingAnswer::Flag(answer, Err(error())),
             Self::StatePut(_, answer) => PendingAnswer::State(answer, Err(error())),
             Self::KeyWrite(_, answer) | Self::CrashChecked(answer) | Self::Probe(answer) => {

@@ -33,3 +33,4 @@ mod usage;
 mod view;
 mod views;
 mod wal;
+mod webhooks;

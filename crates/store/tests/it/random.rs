@@ -282,6 +282,7 @@ async fn read_session(store: &dyn Store, n: u64, all: &mut Vec<String>) {
     all.push(format!("bindings {n} of pi {:?}", store.bindings(id, Some("pi"), Some(("pi", 3)), 2).await));
     all.push(format!("forks {n} {:?}", store.session_forks(id).await));
     all.push(format!("usage {n} {:?}", store.session_usage(id).await));
+    all.push(format!("live {:?}", store.runs_live(OWNER, Some("acme")).await));
     all.push(format!("delegated usage {n} {:?}", store.delegated_usage(id).await));
     all.push(format!("key {n} {:?}", store.session_find(OWNER, &SessionRef::Key(format!("k{n}"))).await));
     for at in [None, Some(point(i64::try_from(n * 3).unwrap(), 2)), Some(point(103, 3)), Some(point(117, 1))]

@@ -93,6 +93,24 @@ fn runs_live(connection: &Connection, id: SessionId) -> Result<Vec<(Run, Option<
         .collect()
 }
 
+/// Lists the unfinished runs of the sessions that `owner` or a member of `org` may read.
+pub(in super::super) fn runs_live_of(
+    connection: &Connection,
+    owner: &str,
+    org: Option<&str>,
+) -> Result<Rows<Run>, StoreError> {
+    let sql = concat!(
+        "SELECT ",
+        run_columns!(),
+        " FROM runs INDEXED BY runs_live_uq WHERE ",
+        is_live!(),
+        " AND EXISTS (SELECT 1 FROM sessions AS s WHERE s.session_id = runs.session_id AND s.status <> 'deleted' \
+            AND (s.owner_id = ?1 OR (s.visibility = 'org' AND s.org_id = ?2))) \
+          ORDER BY created_at_ms, run_id"
+    );
+    Ok(query_stored(connection, sql, params![owner, org], run)?.into_iter().collect())
+}
+
 fn run_latest(connection: &Connection, id: SessionId) -> Result<Option<Run>, StoreError> {
     let latest = run_latest_stored(connection, id)?.transpose();
     latest.map_err(|damage| StoreError::Corrupt(damage.message))
