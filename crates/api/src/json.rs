@@ -4,18 +4,19 @@ use std::sync::Arc;
 
 use mainspring_core::{
     AgentDefinition, ApiKey, Artifact, Attempt, AuthMethod, Binding, Event, Grant, LeftProcess, LiveEvent,
-    Message, ModelList, Run, Session, StateEntry, Step,
+    Message, ModelList, Run, Session, StateChange, StateEntry, Step,
 };
 use serde_json::Value;
 
 use crate::control::ControlTool;
 use crate::{
-    AcceptedRun, Agent, AuditRecord, BindingAdoption, CancelOutcome, Capabilities, CaughtUp, ClosedSession,
-    Compacted, Compaction, Delegate, Delegated, DelegationView, FeedSnapshot, Fork, FoundIds, Health,
-    HostCall, HostCallAnswered, HostCallResult, KeptForForks, ListedSession, LiveChange, Login, MadeKey, Me,
-    MessageView, Navigation, NewKey, OpenedSession, Page, PageSecret, Problem, Prompt, RetryOptions,
-    RunDelegations, SearchHit, SessionAdopted, SessionAdoption, SessionPatch, SessionTarget, SessionUsage,
-    Snapshot, StoreNotice, Thought, Ticket, TicketRedemption, TreeNode, WaitAnswer,
+    AcceptedRun, Agent, Appended, AuditRecord, BindingAdoption, CancelOutcome, Capabilities, CaughtUp,
+    ClosedSession, Compacted, Compaction, Delegate, Delegated, DelegationView, FeedSnapshot, Fork, FoundIds,
+    Health, HostCall, HostCallAnswered, HostCallResult, KeptForForks, ListedSession, LiveChange, Login,
+    MadeKey, Me, MessageAppend, MessageView, Navigation, NewKey, OpenedSession, Page, PageSecret, Problem,
+    Prompt, ResultsAppend, RetryOptions, RunDelegations, SearchHit, SessionAdopted, SessionAdoption,
+    SessionPatch, SessionTarget, SessionUsage, Snapshot, StoreNotice, Thought, Ticket, TicketRedemption,
+    TreeNode, WaitAnswer,
 };
 
 /// A type of the wire contract that is sent as JSON.
@@ -49,9 +50,11 @@ to_json![
     Fork,
     HostCallResult,
     Login,
+    MessageAppend,
     Navigation,
     NewKey,
     Prompt,
+    ResultsAppend,
     RetryOptions,
     SessionAdoption,
     SessionPatch,
@@ -65,6 +68,8 @@ to_json![
 to_json![
     AcceptedRun,
     Agent,
+    Appended,
+    Arc<Message>,
     Artifact,
     Attempt,
     Binding,
@@ -96,6 +101,7 @@ to_json![
     Page<ListedSession>,
     Page<Run>,
     Page<SearchHit>,
+    Page<StateChange>,
     Page<StateEntry>,
     Page<Step>,
     Page<TreeNode>,

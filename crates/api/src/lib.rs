@@ -12,6 +12,7 @@
 
 mod adapter;
 mod agent;
+mod append;
 mod artifact;
 mod audit;
 mod binding;
@@ -37,6 +38,7 @@ mod tree;
 
 pub use adapter::{Capabilities, Health, Login, RestartBehavior};
 pub use agent::{Agent, AgentListQuery, AgentScope, NewAgent};
+pub use append::{Appended, MessageAppend, ResultMessage, ResultsAppend};
 pub use artifact::{ArtifactListQuery, ArtifactQuery};
 pub use audit::{AuditActor, AuditKind, AuditListQuery, AuditOrigin, AuditRecord};
 pub use binding::{BindingAdoption, BindingListQuery, SessionAdopted, SessionAdoption};
@@ -58,7 +60,7 @@ pub use session::{
     Snapshot,
 };
 pub use sign_in::{Me, PageSecret, Ticket, TicketRedemption};
-pub use state::{StateListQuery, StateQuery};
+pub use state::{StateHistoryQuery, StateListQuery, StateQuery};
 pub use tree::{Fork, MessageView, Navigation, TreeNode, TreeQuery};
 
 /// Distinguishes a field that was sent as null from one that was not sent.

@@ -21,6 +21,7 @@ use crate::{Error, Socket, TOKEN_FILE};
 
 mod adapters;
 mod agents;
+mod append;
 mod artifacts;
 mod bindings;
 mod delegations;

@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use mainspring_api::control::ControlTool;
 use mainspring_api::{
-    AcceptedRun, Agent, AuditRecord, CancelOutcome, Capabilities, CaughtUp, ClosedSession, Compacted,
-    Delegated, DelegationView, FeedSnapshot, FoundIds, Health, HostCall, HostCallAnswered, KeptForForks,
-    ListedSession, LiveChange, MadeKey, Me, MessageView, OpenedSession, Page, PageSecret, Problem,
-    RunDelegations, SearchHit, SessionAdopted, SessionUsage, Snapshot, StoreNotice, Thought, Ticket,
+    AcceptedRun, Agent, Appended, AuditRecord, CancelOutcome, Capabilities, CaughtUp, ClosedSession,
+    Compacted, Delegated, DelegationView, FeedSnapshot, FoundIds, Health, HostCall, HostCallAnswered,
+    KeptForForks, ListedSession, LiveChange, MadeKey, Me, MessageView, OpenedSession, Page, PageSecret,
+    Problem, RunDelegations, SearchHit, SessionAdopted, SessionUsage, Snapshot, StoreNotice, Thought, Ticket,
     TreeNode,
 };
 use mainspring_core::{
     ApiKey, Artifact, Attempt, AuthMethod, Binding, Event, Grant, LeftProcess, LiveEvent, Message, ModelList,
-    Run, Session, StateEntry, Step,
+    Run, Session, StateChange, StateEntry, Step,
 };
 use serde_json::Value;
 
@@ -41,6 +41,8 @@ macro_rules! from_json {
 from_json![
     AcceptedRun,
     Agent,
+    Appended,
+    Arc<Message>,
     Artifact,
     Attempt,
     Binding,
@@ -72,6 +74,7 @@ from_json![
     Page<ListedSession>,
     Page<Run>,
     Page<SearchHit>,
+    Page<StateChange>,
     Page<StateEntry>,
     Page<Step>,
     Page<TreeNode>,

@@ -37,6 +37,7 @@ mod access;
 mod agent_tokens;
 mod agents;
 mod answers;
+mod append;
 mod artifacts;
 mod audit;
 mod authority;
@@ -51,6 +52,7 @@ mod ids;
 mod keys;
 mod lists;
 mod logins;
+mod memory;
 mod options;
 mod portable;
 mod processes;
@@ -140,6 +142,8 @@ pub(crate) struct Shared {
     keys_revoked: watch::Sender<()>,
     pub(crate) agent_tokens: Arc<agent_tokens::AgentTokens>,
     pub(crate) host_calls: host_calls::HostCalls,
+    /// Notified whenever a memory candidate is proposed.
+    pub(crate) memory_proposed: Notify,
     me: std::sync::Weak<Shared>,
 }
 
@@ -201,6 +205,7 @@ impl Kernel {
             keys_revoked: watch::Sender::new(()),
             agent_tokens: Arc::default(),
             host_calls: host_calls::HostCalls::new(started_at),
+            memory_proposed: Notify::new(),
             me: me.clone(),
         });
         let kernel = Self { shared };
@@ -212,6 +217,10 @@ impl Kernel {
         let Shared { store, clock, tasks, options, .. } = &*kernel.shared;
         if let Some(audit) = &options.audit {
             tasks.spawn(audit.clone().run(tasks.clone()));
+        }
+        if options.artifact_retention.is_limited() && options.artifacts.is_some() {
+            let shared = Arc::downgrade(&kernel.shared);
+            tasks.spawn(crate::retention::run(shared, clock.clone(), tasks.clone()));
         }
         tasks.spawn(crate::indexer::index(store.clone(), clock.clone(), search_stale, tasks.clone()));
         kernel.shared.scheduler.add(kernel.shared.options.max_workers);
@@ -256,6 +265,11 @@ impl Kernel {
             }
         }
         self.lose_process_local_bindings(&unfinished.bound).await
+    }
+
+    /// The background tasks, which a shutdown waits for.
+    pub fn tasks(&self) -> &Tasks {
+        &self.shared.tasks
     }
 
     /// The limits on sizes and counts.

@@ -21,6 +21,7 @@ pub mod names;
 pub mod owner_events;
 pub mod policy;
 pub mod quotas;
+mod retention;
 mod scheduler;
 pub mod search;
 pub mod store;

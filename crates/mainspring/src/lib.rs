@@ -218,6 +218,7 @@
 mod agents;
 pub mod backup;
 pub mod config;
+mod memory;
 mod node;
 mod scripted;
 mod server;

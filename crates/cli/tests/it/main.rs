@@ -31,4 +31,5 @@ mod people;
 mod pi;
 mod private;
 mod quotas;
+mod state;
 mod trust;

@@ -5,7 +5,8 @@
 //! reads, cancels its owner's runs and delegates work of the run that it executes, and nothing else.
 
 use mainspring_core::{
-    AccessRole, AttemptId, Decider, KeyId, KeyLists, Run, RunId, Session, SessionId, Time, Visibility,
+    AccessRole, AttemptId, Decider, KeyId, KeyLists, Run, RunId, Session, SessionId, StateWriter, Time,
+    Visibility,
 };
 
 use crate::error::Error;
@@ -77,6 +78,11 @@ impl Caller {
             Some(key_id) => Decider::Key { owner_id, key_id },
             None => Decider::Person { owner_id },
         }
+    }
+
+    /// The caller as the one who changes state.
+    pub(crate) fn state_writer(&self) -> StateWriter {
+        StateWriter::Caller { key_id: self.key }
     }
 
     /// True if the caller may read `session`.

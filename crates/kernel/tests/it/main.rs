@@ -6,6 +6,7 @@
 mod acceptance;
 mod access;
 mod agents;
+mod append;
 mod approvals;
 mod artifacts;
 mod bindings;
@@ -40,6 +41,7 @@ mod settings;
 mod simulation;
 mod start;
 mod state;
+mod state_history;
 mod steering;
 mod streaming;
 mod tenants;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use mainspring_core::{
     ApiKey, Artifact, ArtifactId, Attempt, Binding, BindingId, Delegation, DelegationId, Digest, Event,
     Grant, GrantId, KeyId, Line, LineId, Message, MessageId, Point, Position, Run, RunId, Session, SessionId,
-    Spend, StateEntry, StateSlot, Step, StepId,
+    Spend, StateChange, StateEntry, StateSlot, Step, StepId,
 };
 use mainspring_kernel::store::{
     AgentRow, Chunk, InboxItem, OpenToolCall, OwnerUsage, PlacedMessage, Request,
@@ -50,6 +50,8 @@ pub(super) struct Tables {
     pub(super) session_states: Vec<StateRecord>,
     pub(super) run_states: BTreeMap<(RunId, String), StateSlot>,
     pub(super) owner_states: BTreeMap<(String, String), StateEntry>,
+    /// The changes of each key, by place and key, then by version.
+    pub(super) state_history: BTreeMap<(String, String), BTreeMap<u64, StateChange>>,
     /// The last version assigned to state of an owner.
     pub(super) owner_version: u64,
     /// Hashes that a removed artifact referred to.

@@ -37,6 +37,8 @@ const MIGRATIONS: &[(u32, &str)] = &[
     (34, include_str!("../../migrations/0034_owner_usage.sql")),
     (36, include_str!("../../migrations/0036_tenants.sql")),
     (37, include_str!("../../migrations/0037_key_lists.sql")),
+    (46, include_str!("../../migrations/0046_message_writers.sql")),
+    (47, include_str!("../../migrations/0047_state_history.sql")),
 ];
 
 /// The last migration that `migrations/new.sql` contains, and the tables of a new database. Applying the migrations one
