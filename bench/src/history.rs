@@ -136,6 +136,8 @@ impl Builder {
             content: vec![Block::text(text(500))],
             usage: None,
             created_at: self.now,
+            agent: None,
+            external_id: None,
         })
     }
 

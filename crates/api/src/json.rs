@@ -4,19 +4,20 @@ use std::sync::Arc;
 
 use mainspring_core::{
     AgentDefinition, ApiKey, Artifact, Attempt, AuthMethod, Binding, DeadLetter, Event, Grant, LeftProcess,
-    LiveEvent, Message, ModelList, Run, Session, StateEntry, Step, Webhook,
+    LiveEvent, Message, ModelList, Run, Session, StateChange, StateEntry, Step, Webhook,
 };
 use serde_json::Value;
 
 use crate::control::ControlTool;
 use crate::{
-    AcceptedRun, Agent, AttemptStderr, AuditRecord, BindingAdoption, CancelOutcome, Capabilities, CaughtUp,
-    ClosedSession, Compacted, Compaction, Delegate, Delegated, DelegationView, FeedSnapshot, Fork, FoundIds,
-    Health, HostCall, HostCallAnswered, HostCallResult, KeptForForks, ListedSession, Listener, LiveChange,
-    Login, MadeKey, MadeWebhook, Me, MessageView, Navigation, NewKey, NewWebhook, OpenWait, OpenedSession,
-    Page, PageSecret, Problem, Prompt, RetryOptions, RunDelegations, SearchHit, SessionAdopted,
-    SessionAdoption, SessionChanges, SessionPatch, SessionTarget, SessionUsage, Snapshot, StoreNotice,
-    Thought, Ticket, TicketRedemption, TreeNode, UsageReport, WaitAnswer, WebhookDelivery,
+    AcceptedRun, Agent, Appended, AttemptStderr, AuditRecord, BindingAdoption, CancelOutcome, Capabilities,
+    CaughtUp, ClosedSession, Compacted, Compaction, Delegate, Delegated, DelegationView, FeedSnapshot, Fork,
+    FoundIds, Health, HostCall, HostCallAnswered, HostCallResult, KeptForForks, ListedSession, Listener,
+    LiveChange, Login, MadeKey, MadeWebhook, Me, MessageAppend, MessageView, Navigation, NewKey, NewWebhook,
+    OpenWait, OpenedSession, Page, PageSecret, Problem, Prompt, ResultsAppend, RetryOptions, RunDelegations,
+    SearchHit, SessionAdopted, SessionAdoption, SessionChanges, SessionPatch, SessionTarget, SessionUsage,
+    Snapshot, StoreNotice, Thought, Ticket, TicketRedemption, TreeNode, UsageReport, WaitAnswer,
+    WebhookDelivery,
 };
 
 /// A type of the wire contract that is sent as JSON.
@@ -50,10 +51,12 @@ to_json![
     Fork,
     HostCallResult,
     Login,
+    MessageAppend,
     Navigation,
     NewKey,
     NewWebhook,
     Prompt,
+    ResultsAppend,
     RetryOptions,
     SessionAdoption,
     SessionPatch,
@@ -67,6 +70,8 @@ to_json![
 to_json![
     AcceptedRun,
     Agent,
+    Appended,
+    Arc<Message>,
     Artifact,
     Attempt,
     AttemptStderr,
@@ -103,6 +108,7 @@ to_json![
     Page<OpenWait>,
     Page<Run>,
     Page<SearchHit>,
+    Page<StateChange>,
     Page<StateEntry>,
     Page<Step>,
     Page<TreeNode>,

@@ -12,6 +12,7 @@
 
 mod adapter;
 mod agent;
+mod append;
 mod artifact;
 mod audit;
 mod binding;
@@ -44,6 +45,7 @@ mod webhook;
 
 pub use adapter::{Capabilities, FailedSession, Health, Login, RestartBehavior};
 pub use agent::{Agent, AgentListQuery, AgentScope, NewAgent};
+pub use append::{Appended, MessageAppend, ResultMessage, ResultsAppend};
 pub use artifact::{ArtifactListQuery, ArtifactQuery};
 pub use audit::{AuditActor, AuditKind, AuditListQuery, AuditOrigin, AuditRecord};
 pub use binding::{BindingAdoption, BindingListQuery, SessionAdopted, SessionAdoption};
@@ -68,7 +70,7 @@ pub use session::{
     Snapshot,
 };
 pub use sign_in::{Me, PageSecret, Ticket, TicketRedemption};
-pub use state::{StateListQuery, StateQuery};
+pub use state::{StateHistoryQuery, StateListQuery, StateQuery};
 pub use stderr::AttemptStderr;
 pub use tree::{Fork, MessageView, Navigation, TreeNode, TreeQuery};
 pub use usage::{UsageGroup, UsageQuery, UsageReport};

@@ -86,9 +86,11 @@ impl From<Error> for CliError {
             }
             Error::Busy { .. } => Exit::Refused,
             Error::TooMany { .. } | Error::AgentTaken { .. } => Exit::Refused,
-            Error::NotLatest(_) | Error::Expired { .. } | Error::Lost { .. } | Error::Refused(_) => {
-                Exit::Refused
-            }
+            Error::NotLatest(_)
+            | Error::NotAtTip(_)
+            | Error::Expired { .. }
+            | Error::Lost { .. }
+            | Error::Refused(_) => Exit::Refused,
             Error::Forbidden(_)
             | Error::NoLiveAttempt
             | Error::FolderNotAllowed(_)

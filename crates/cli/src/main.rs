@@ -18,6 +18,7 @@ use mainspring_store::StateDir;
 mod adapter;
 mod agent;
 mod approval;
+mod artifact;
 mod attach;
 mod audit;
 mod auth;
@@ -54,6 +55,7 @@ mod run;
 mod safe_text;
 mod serve;
 mod session;
+mod state;
 mod stdio;
 mod takeover;
 mod tree;
@@ -126,6 +128,12 @@ enum Command {
     /// List, show, cancel, retry, answer and delegate runs
     #[command(subcommand)]
     Run(run::Run),
+    /// Get, set, delete and list state: versioned JSON values by key, of a session, a run or the owner
+    #[command(subcommand)]
+    State(state::State),
+    /// List, get and put artifacts: files that runs use and produce
+    #[command(subcommand)]
+    Artifact(artifact::Artifact),
     /// List adapters and log in to their agents
     #[command(subcommand)]
     Adapter(adapter::Adapter),
@@ -356,6 +364,8 @@ impl Context<'_> {
             Command::Prompt(prompt) => Box::pin(prompt.execute(self)).await,
             Command::Session(session) => Box::pin(session.execute(self)).await,
             Command::Run(run) => Box::pin(run.execute(self)).await,
+            Command::State(state) => Box::pin(state.execute(self)).await,
+            Command::Artifact(artifact) => Box::pin(artifact.execute(self)).await,
             Command::Adapter(adapter) => Box::pin(adapter.execute(self)).await,
             Command::Binding(binding) => Box::pin(binding.execute(self)).await,
             Command::Agent(agent) => Box::pin(agent.execute(self)).await,

@@ -15,6 +15,7 @@ use super::prompt::send_prompt;
 use super::{Context, file, tree};
 
 mod adopt;
+mod append;
 mod list;
 mod set;
 mod show;
@@ -163,6 +164,16 @@ pub(super) enum Session {
         /// Session key, or id (ses_…) or its beginning
         session: String,
     },
+    /// Append a message of a person to a session, without a run
+    Append {
+        /// Session key, or id (ses_…) or its beginning
+        session: String,
+        /// Text of the message
+        text: String,
+        /// Own id of the message: the same id again appends nothing [default: a new one]
+        #[arg(long, value_name = "ID")]
+        id: Option<String>,
+    },
     /// Set the title of a session
     Rename {
         /// Session key, or id (ses_…) or its beginning
@@ -304,6 +315,7 @@ impl Session {
             | Self::Compact { session, .. }
             | Self::Pin { session }
             | Self::Unpin { session }
+            | Self::Append { session, .. }
             | Self::Rename { session, .. }
             | Self::Archive { session }
             | Self::Close { session }
@@ -368,6 +380,9 @@ impl Session {
             }
             Self::Unpin { session } => {
                 patch_session(context, connection, &session, &pinned_patch(false), "unpinned").await
+            }
+            Self::Append { session, text, id } => {
+                append::append(context, connection, &session, &text, id).await
             }
             Self::Rename { session, title } => {
                 let changes = SessionPatch { title: Some(Some(title)), ..SessionPatch::default() };

@@ -22,6 +22,7 @@ use crate::{Error, Socket, TOKEN_FILE};
 
 mod adapters;
 mod agents;
+mod append;
 mod artifacts;
 mod bindings;
 mod delegations;

@@ -4,15 +4,16 @@ use std::sync::Arc;
 
 use mainspring_api::control::ControlTool;
 use mainspring_api::{
-    AcceptedRun, Agent, AttemptStderr, AuditRecord, CancelOutcome, Capabilities, CaughtUp, ClosedSession,
-    Compacted, Delegated, DelegationView, FeedSnapshot, FoundIds, Health, HostCall, HostCallAnswered,
-    KeptForForks, ListedSession, Listener, LiveChange, MadeKey, MadeWebhook, Me, MessageView, OpenWait,
-    OpenedSession, Page, PageSecret, Problem, RunDelegations, SearchHit, SessionAdopted, SessionChanges,
-    SessionUsage, Snapshot, StoreNotice, Thought, Ticket, TreeNode, UsageReport, WebhookDelivery,
+    AcceptedRun, Agent, Appended, AttemptStderr, AuditRecord, CancelOutcome, Capabilities, CaughtUp,
+    ClosedSession, Compacted, Delegated, DelegationView, FeedSnapshot, FoundIds, Health, HostCall,
+    HostCallAnswered, KeptForForks, ListedSession, Listener, LiveChange, MadeKey, MadeWebhook, Me,
+    MessageView, OpenWait, OpenedSession, Page, PageSecret, Problem, RunDelegations, SearchHit,
+    SessionAdopted, SessionChanges, SessionUsage, Snapshot, StoreNotice, Thought, Ticket, TreeNode,
+    UsageReport, WebhookDelivery,
 };
 use mainspring_core::{
     ApiKey, Artifact, Attempt, AuthMethod, Binding, DeadLetter, Event, Grant, LeftProcess, LiveEvent,
-    Message, ModelList, Run, Session, StateEntry, Step, Webhook,
+    Message, ModelList, Run, Session, StateChange, StateEntry, Step, Webhook,
 };
 use serde_json::Value;
 
@@ -41,6 +42,8 @@ macro_rules! from_json {
 from_json![
     AcceptedRun,
     Agent,
+    Appended,
+    Arc<Message>,
     Artifact,
     Attempt,
     AttemptStderr,
@@ -77,6 +80,7 @@ from_json![
     Page<OpenWait>,
     Page<Run>,
     Page<SearchHit>,
+    Page<StateChange>,
     Page<StateEntry>,
     Page<Step>,
     Page<TreeNode>,

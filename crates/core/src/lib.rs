@@ -18,12 +18,15 @@ pub mod history;
 pub mod id_prefix;
 pub mod ids;
 pub mod limits;
+pub mod media;
+pub mod memory;
 pub mod message;
 pub mod model;
 mod process;
 pub mod quota;
 pub mod record;
 pub mod refusal;
+pub mod retention;
 pub mod retry;
 pub mod run;
 mod sandbox;
@@ -37,6 +40,7 @@ pub mod stream;
 pub mod time;
 pub mod tool;
 pub mod tree;
+pub mod turn;
 pub mod usage;
 pub mod wait;
 pub mod webhook;
@@ -72,6 +76,7 @@ pub use process::{LeftProcess, Supervision};
 pub use quota::{OwnerQuotas, PoolUse, Quotas, Resource};
 pub use record::{Artifact, ArtifactRole, AuthMethod, Grant, GrantEffect, GrantSource};
 pub use refusal::{Failure, FirstAnswer, Refusal};
+pub use retention::{ArtifactAge, ArtifactRetention, artifact_ids};
 pub use retry::{Fallback, NextAttempt, RetryReason, RunChange};
 pub use run::{
     AgentLimits, Budget, Limit, Mode, Place, Policy, RequestName, Run, RunLimits, RunOption, RunOptions,
@@ -79,7 +84,10 @@ pub use run::{
 };
 pub use sandbox::{Enforcement, Sandbox, SandboxProfile, SandboxReach};
 pub use session::{ExternalRef, LegacyAlias, Origin, Session, SessionStatus, TitleSource};
-pub use state::{Expect, StateAuthor, StateEntry, StateOutcome, StateScope, StateSlot, VersionMismatch};
+pub use state::{
+    Expect, StateAuthor, StateChange, StateEntry, StateOutcome, StateScope, StateSlot, StateWriter,
+    VersionMismatch,
+};
 pub use step::{PromptRef, Step, StopReason};
 pub use time::Time;
 pub use tool::{CallResult, ClientCall, ClientResult, ClientTool};

@@ -34,6 +34,12 @@ pub struct Message {
     /// When the message was created.
     #[serde(rename = "createdAtMs")]
     pub created_at: Time,
+    /// The name of the agent that wrote the message, if it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<String>,
+    /// The id that another program gave to the message when it appended it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub external_id: Option<String>,
 }
 
 impl Message {

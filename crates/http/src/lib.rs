@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 mod access;
 mod agents;
+mod append;
 mod artifacts;
 mod audit;
 mod bindings;
@@ -108,6 +109,8 @@ fn endpoints() -> [(Vec<Endpoint>, &'static [document::ProblemRow]); 2] {
         sessions::session_patch,
         sessions::session_delete,
         sessions::session_messages,
+        append::message_append,
+        append::results_append,
         tree::session_message,
         tree::session_tree,
         tree::session_navigate,
@@ -143,14 +146,17 @@ fn endpoints() -> [(Vec<Endpoint>, &'static [document::ProblemRow]); 2] {
         state::session_state_get,
         state::session_state_set,
         state::session_state_delete,
+        state::session_state_history,
         state::run_state_list,
         state::run_state_get,
         state::run_state_set,
         state::run_state_delete,
+        state::run_state_history,
         state::owner_state_list,
         state::owner_state_get,
         state::owner_state_set,
         state::owner_state_delete,
+        state::owner_state_history,
         artifacts::session_artifacts,
         artifacts::artifact_put,
         artifacts::run_artifacts,

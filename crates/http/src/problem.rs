@@ -41,6 +41,7 @@ pub const PROBLEMS: &[(StatusCode, &str)] = &[
     (StatusCode::CONFLICT, "session_busy"),
     (StatusCode::CONFLICT, "session_closed"),
     (StatusCode::CONFLICT, "not_latest_run"),
+    (StatusCode::CONFLICT, "not_at_tip"),
     (StatusCode::CONFLICT, "stale_attempt"),
     (StatusCode::CONFLICT, "no_authority"),
     (StatusCode::CONFLICT, "run_ended"),

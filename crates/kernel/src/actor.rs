@@ -26,6 +26,7 @@ use crate::store::{Fence, Loaded};
 mod accept;
 mod active;
 mod answer;
+mod append;
 mod binding;
 mod cancel;
 mod command;
@@ -51,6 +52,7 @@ mod steer;
 mod tree;
 mod tree_cache;
 use active::Active;
+pub(crate) use append::Append;
 pub(crate) use binding::{Adoption, BindingChange, MAX_BINDINGS_READ};
 pub(crate) use command::{Command, Input, Reply, Report, Signal};
 pub(crate) use data::StateWrite;
@@ -241,12 +243,16 @@ impl Actor {
             Command::Navigate(to, version, reply) => {
                 drop(reply.send(Box::pin(self.navigate(to, version)).await));
             }
+            Command::Append(append, reply) => drop(reply.send(Box::pin(self.append(*append)).await)),
             Command::Fork(fork, reply) => drop(reply.send(Box::pin(self.fork(*fork)).await)),
             Command::StateWrite(write, reply) => {
                 drop(reply.send(Box::pin(self.state_write(*write)).await));
             }
             Command::ArtifactAdd(artifact, request, reply) => {
                 drop(reply.send(Box::pin(self.artifact_add(artifact, request)).await));
+            }
+            Command::ArtifactChange(artifact, reply) => {
+                drop(reply.send(Box::pin(self.artifact_change(artifact)).await));
             }
             Command::ArtifactDelete(artifact, reply) => {
                 drop(reply.send(Box::pin(self.artifact_delete(artifact)).await));

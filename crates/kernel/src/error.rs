@@ -190,6 +190,12 @@ pub enum Error {
     /// The message belongs to a branch that was rolled back. It can be read, but not continued.
     #[error("{0} is part of a branch that was rolled back; branch from a message that was not")]
     Abandoned(MessageId),
+    /// The path has moved on since the message was appended that the results answer.
+    #[error(
+        "the path does not end at the message {0:?} any more; read the path, then append the results without `beneath`, \
+         or move the path to that message first"
+    )]
+    NotAtTip(String),
     /// The run is not the last of its session; only the last one can be retried.
     #[error("{0} is not the last run of its session; only the last one can be tried again")]
     NotLatest(RunId),
@@ -341,6 +347,7 @@ impl Error {
         Self::NotUserMessage(_) => "not_user_message",
         Self::NotAssistantMessage(_) => "not_assistant_message",
         Self::Abandoned(_) => "abandoned_message",
+        Self::NotAtTip(_) => "not_at_tip",
         Self::NotLatest(_) => "not_latest_run",
         Self::Expired { .. } => "cursor_expired",
         Self::Lost { .. } => "cursor_expired",

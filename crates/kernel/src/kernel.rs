@@ -38,6 +38,7 @@ mod access;
 mod agent_tokens;
 mod agents;
 mod answers;
+mod append;
 mod artifacts;
 mod audit;
 mod authority;
@@ -56,6 +57,7 @@ mod keys;
 mod lists;
 mod loading;
 mod logins;
+mod memory;
 mod open_waits;
 mod options;
 mod portable;
@@ -155,6 +157,8 @@ pub(crate) struct Shared {
     webhooks_changed: watch::Sender<()>,
     pub(crate) agent_tokens: Arc<agent_tokens::AgentTokens>,
     pub(crate) host_calls: host_calls::HostCalls,
+    /// Notified whenever a memory candidate is proposed.
+    pub(crate) memory_proposed: Notify,
     me: std::sync::Weak<Shared>,
 }
 
@@ -220,6 +224,7 @@ impl Kernel {
             webhooks_changed: watch::Sender::new(()),
             agent_tokens: Arc::default(),
             host_calls: host_calls::HostCalls::new(started_at),
+            memory_proposed: Notify::new(),
             me: me.clone(),
         });
         let kernel = Self { shared };
@@ -233,6 +238,10 @@ impl Kernel {
         let Shared { store, clock, tasks, options, scheduler, .. } = &*kernel.shared;
         if let Some(audit) = &options.audit {
             tasks.spawn(audit.clone().run(tasks.clone()));
+        }
+        if options.artifact_retention.is_limited() && options.artifacts.is_some() {
+            let shared = Arc::downgrade(&kernel.shared);
+            tasks.spawn(crate::retention::run(shared, clock.clone(), tasks.clone()));
         }
         tasks.spawn(crate::indexer::index(store.clone(), clock.clone(), search_stale, tasks.clone()));
         let Options { max_workers, max_in_process_runs, .. } = *options;
@@ -278,6 +287,11 @@ impl Kernel {
             }
         }
         self.lose_process_local_bindings(&unfinished.bound).await
+    }
+
+    /// The background tasks, which a shutdown waits for.
+    pub fn tasks(&self) -> &Tasks {
+        &self.shared.tasks
     }
 
     /// The limits on sizes and counts.

@@ -22,6 +22,7 @@ pub mod owner_events;
 mod parked;
 pub mod policy;
 pub mod quotas;
+mod retention;
 mod scheduler;
 pub mod search;
 pub mod store;

@@ -4,14 +4,15 @@
 //! named by its fence, and may add notes to the inboxes of other sessions. API keys, agents and owner state belong to no
 //! session and have methods of their own. The store holds no rules: it stores the rows that the rules in `core` produce.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use mainspring_core::{
-    ApiKey, Artifact, ArtifactId, Attempt, AttemptId, Binding, Body, Cursor, Damage, DeadLetter, Delegation,
-    DelegationId, Digest, Event, Grant, GrantId, History, KeyId, Line, LineId, MessageId, NodeId, Point,
-    Position, Rows, Run, RunId, Session, SessionId, Spend, StateEntry, StateOutcome, StateSlot, Step, Time,
-    Usage, VersionMismatch, Webhook, WebhookId,
+    ApiKey, Artifact, ArtifactAge, ArtifactId, Attempt, AttemptId, Binding, Body, Cursor, Damage, DeadLetter,
+    Delegation, DelegationId, Digest, Event, Grant, GrantId, History, KeyId, Line, LineId, MessageId, NodeId,
+    Point, Position, Rows, Run, RunId, Session, SessionId, Spend, StateChange, StateEntry, StateOutcome,
+    StateSlot, Step, Time, Usage, VersionMismatch, Webhook, WebhookId,
 };
 
 mod commit;
@@ -27,7 +28,7 @@ pub use commit::{
     Chunk, Commit, EndedToolCall, Fence, NativeClaim, NativeOwner, NewEvent, NewId, OpenToolCall, Request,
     Row,
 };
-pub use data::{ArtifactPage, OwnerState, StateAt, StatePlace, StateRow};
+pub use data::{ArtifactPage, OwnerState, StateAt, StateChangeRow, StateHistoryOf, StatePlace, StateRow};
 pub use ids::{IdPage, IdsOf};
 pub use inbox::{InboxItem, Note};
 pub use keys::{AgentRow, KeyPage, KeyRef};
@@ -316,6 +317,15 @@ pub trait Store: Send + Sync + 'static {
     /// Fails with [`StoreError::VersionMismatch`] if the key's version is not the expected one.
     async fn state_put(&self, put: OwnerState) -> Result<StateOutcome, StoreError>;
 
+    /// Lists the changes of a key that are kept, newest first; with `before`, only those of earlier versions.
+    async fn state_history(
+        &self,
+        of: &StateHistoryOf,
+        key: &str,
+        before: Option<u64>,
+        limit: usize,
+    ) -> Result<Rows<StateChange>, StoreError>;
+
     // Artifacts and the hashes of their bytes.
 
     /// Gets an artifact. Artifacts of deleted sessions are not found.
@@ -323,6 +333,23 @@ pub trait Store: Send + Sync + 'static {
 
     /// Lists artifacts of one session, newest first.
     async fn artifact_page(&self, page: &ArtifactPage) -> Result<Rows<Artifact>, StoreError>;
+
+    /// Lists the age and size of all artifacts, oldest first, after an artifact.
+    async fn artifact_ages(
+        &self,
+        after: Option<(Time, ArtifactId)>,
+        limit: usize,
+    ) -> Result<Vec<ArtifactAge>, StoreError>;
+
+    /// Finds the artifacts that messages, delegations and state name. Reads all of them.
+    async fn artifacts_named(&self) -> Result<HashSet<ArtifactId>, StoreError>;
+
+    /// Lists memory candidates that were not decided, oldest first, after a candidate.
+    async fn memory_candidates(
+        &self,
+        after: Option<(Time, ArtifactId)>,
+        limit: usize,
+    ) -> Result<Vec<Artifact>, StoreError>;
 
     /// Lists the hashes of all artifacts, each with its size in bytes, in order, after the hash `after`.
     async fn blob_page(&self, after: Option<&str>, limit: usize) -> Result<Vec<(String, u64)>, StoreError>;

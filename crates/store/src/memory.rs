@@ -3,21 +3,22 @@
 //! A commit is applied to a copy of all tables, which is checked and then replaces the original. This is slow on purpose:
 //! tests compare the durable store with it, and tests of the kernel use it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use mainspring_core::{
-    ApiKey, Artifact, ArtifactId, Attempt, AttemptId, Binding, Cursor, DeadLetter, Delegation, Digest, Event,
-    Grant, GrantId, History, KeyId, Line, LineId, MessageId, NodeId, Point, Position, Rows, Run, RunId,
-    Session, SessionId, SessionStatus, Spend, StateEntry, StateOutcome, StateSlot, Step, Time, Usage,
-    Webhook, WebhookId,
+    ApiKey, Artifact, ArtifactAge, ArtifactId, Attempt, AttemptId, Binding, Cursor, DeadLetter, Delegation,
+    Digest, Event, Grant, GrantId, History, KeyId, Line, LineId, MessageId, NodeId, Point, Position, Rows,
+    Run, RunId, Session, SessionId, SessionStatus, Spend, StateChange, StateEntry, StateOutcome, StateSlot,
+    Step, Time, Usage, Webhook, WebhookId,
 };
 use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{
     AgentRow, ArtifactPage, Chunk, Commit, DelegationsOf, Fence, FoundMessages, GrantPage, IdPage, InboxItem,
     KeyPage, KeyRef, Loaded, LostEvents, OwnerState, OwnerUsage, PlacedMessage, Request, Row, RunPage,
-    SessionLine, SessionPage, SessionRef, StateAt, Store, StoreError, TreeRow, Unfinished, WebhookChange,
+    SessionLine, SessionPage, SessionRef, StateAt, StateHistoryOf, Store, StoreError, TreeRow, Unfinished,
+    WebhookChange,
 };
 use parking_lot::Mutex;
 
@@ -34,6 +35,7 @@ mod keys;
 mod purge;
 mod read;
 mod search;
+mod state_history;
 mod tables;
 mod tree;
 mod webhooks;
@@ -499,12 +501,42 @@ impl Store for MemoryStore {
         Ok(self.inner.lock().tables.state_put(put)?)
     }
 
+    async fn state_history(
+        &self,
+        of: &StateHistoryOf,
+        key: &str,
+        before: Option<u64>,
+        limit: usize,
+    ) -> Result<Rows<StateChange>, StoreError> {
+        self.read(|tables| tables.state_history(of, key, before, limit).into())
+    }
+
     async fn artifact_get(&self, artifact: ArtifactId) -> Result<Option<Artifact>, StoreError> {
         self.read(|tables| tables.artifact_get(artifact))
     }
 
     async fn artifact_page(&self, page: &ArtifactPage) -> Result<Rows<Artifact>, StoreError> {
         self.read(|tables| tables.artifact_page(page).into())
+    }
+
+    async fn artifact_ages(
+        &self,
+        after: Option<(Time, ArtifactId)>,
+        limit: usize,
+    ) -> Result<Vec<ArtifactAge>, StoreError> {
+        self.read(|tables| tables.artifact_ages(after, limit))
+    }
+
+    async fn artifacts_named(&self) -> Result<HashSet<ArtifactId>, StoreError> {
+        self.read(Tables::artifacts_named)
+    }
+
+    async fn memory_candidates(
+        &self,
+        after: Option<(Time, ArtifactId)>,
+        limit: usize,
+    ) -> Result<Vec<Artifact>, StoreError> {
+        self.read(|tables| tables.memory_candidates(after, limit))
     }
 
     async fn blob_page(&self, after: Option<&str>, limit: usize) -> Result<Vec<(String, u64)>, StoreError> {

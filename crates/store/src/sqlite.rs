@@ -7,6 +7,7 @@
 //!
 //! Invariant: a commit returns after its transaction has ended, and every read that starts later sees it.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,15 +15,17 @@ use std::thread::JoinHandle;
 
 use async_trait::async_trait;
 use mainspring_core::{
-    ApiKey, Artifact, ArtifactId, Attempt, AttemptId, Binding, Cursor, DeadLetter, Delegation, Digest, Event,
-    Grant, GrantId, History, KeyId, Line, LineId, MessageId, NodeId, Point, Position, Rows, Run, RunId,
-    Session, SessionId, Spend, StateEntry, StateOutcome, StateSlot, Step, Time, Usage, Webhook, WebhookId,
+    ApiKey, Artifact, ArtifactAge, ArtifactId, Attempt, AttemptId, Binding, Cursor, DeadLetter, Delegation,
+    Digest, Event, Grant, GrantId, History, KeyId, Line, LineId, MessageId, NodeId, Point, Position, Rows,
+    Run, RunId, Session, SessionId, Spend, StateChange, StateEntry, StateOutcome, StateSlot, Step, Time,
+    Usage, Webhook, WebhookId,
 };
 use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{
     AgentRow, ArtifactPage, Chunk, Commit, DelegationsOf, Fence, FoundMessages, GrantPage, IdPage, InboxItem,
     KeyPage, KeyRef, Loaded, LostEvents, OwnerState, OwnerUsage, PlacedMessage, Request, RunPage,
-    SessionLine, SessionPage, SessionRef, StateAt, Store, StoreError, TreeRow, Unfinished, WebhookChange,
+    SessionLine, SessionPage, SessionRef, StateAt, StateHistoryOf, Store, StoreError, TreeRow, Unfinished,
+    WebhookChange,
 };
 use rusqlite::Connection;
 use tokio::sync::oneshot;
@@ -63,6 +66,7 @@ mod readers;
 mod repair;
 mod search;
 mod state;
+mod state_history;
 mod steps;
 mod usage;
 mod verify;
@@ -655,6 +659,17 @@ impl Store for SqliteStore {
         self.submit(|answer| Job::StatePut(put, answer)).await
     }
 
+    async fn state_history(
+        &self,
+        of: &StateHistoryOf,
+        key: &str,
+        before: Option<u64>,
+        limit: usize,
+    ) -> Result<Rows<StateChange>, StoreError> {
+        let (of, key) = (of.clone(), key.to_owned());
+        self.read(move |connection| state_history::state_history(connection, &of, &key, before, limit)).await
+    }
+
     async fn artifact_get(&self, artifact: ArtifactId) -> Result<Option<Artifact>, StoreError> {
         self.read(move |connection| read::artifacts::artifact_get(connection, artifact)).await
     }
@@ -662,6 +677,26 @@ impl Store for SqliteStore {
     async fn artifact_page(&self, page: &ArtifactPage) -> Result<Rows<Artifact>, StoreError> {
         let page = page.clone();
         self.read(move |connection| read::artifacts::artifact_page(connection, &page)).await
+    }
+
+    async fn artifact_ages(
+        &self,
+        after: Option<(Time, ArtifactId)>,
+        limit: usize,
+    ) -> Result<Vec<ArtifactAge>, StoreError> {
+        self.read(move |connection| read::artifacts::artifact_ages(connection, after, limit)).await
+    }
+
+    async fn artifacts_named(&self) -> Result<HashSet<ArtifactId>, StoreError> {
+        self.read(move |connection| read::artifacts::artifacts_named(connection)).await
+    }
+
+    async fn memory_candidates(
+        &self,
+        after: Option<(Time, ArtifactId)>,
+        limit: usize,
+    ) -> Result<Vec<Artifact>, StoreError> {
+        self.read(move |connection| read::artifacts::memory_candidates(connection, after, limit)).await
     }
 
     async fn blob_page(&self, after: Option<&str>, limit: usize) -> Result<Vec<(String, u64)>, StoreError> {

@@ -340,6 +340,8 @@ mod tests {
                 content,
                 usage: None,
                 created_at: Time(1),
+                agent: None,
+                external_id: None,
             })
         };
         let point = |pos| Point { line: LineId(1), pos };

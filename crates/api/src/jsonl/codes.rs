@@ -66,6 +66,7 @@ pub const CODE_MAP: &[(&str, &[&str])] = &[
             "no_model",
             "no_org",
             "not_assistant_message",
+            "not_at_tip",
             "not_latest_run",
             "not_user_message",
             "not_waiting",

@@ -346,7 +346,8 @@ fn every_requirement_of_the_specification_has_a_test() {
             ("Acceptance criteria", 12),
             ("Faults of the original", 15),
             ("First tests", 36),
-            ("First tests of a host", 13)
+            ("First tests of a host", 13),
+            ("Histories and state of AgentKit", 7)
         ],
         "a row of the specification is missing or extra"
     );

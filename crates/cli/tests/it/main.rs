@@ -35,4 +35,5 @@ mod pi;
 mod private;
 mod quotas;
 mod startup;
+mod state;
 mod trust;

@@ -102,7 +102,15 @@ def seed():
         requests.put(f"{state}/seed", json={"a": 1}, headers=HEADERS, timeout=30).raise_for_status()
         # Tested here once for certain: the sweep may delete the session before it reads or deletes its state.
         requests.get(f"{state}/seed", headers=HEADERS, timeout=30).raise_for_status()
+        requests.get(f"{state}/seed/history", headers=HEADERS, timeout=30).raise_for_status()
         requests.delete(f"{state}/other", headers=HEADERS, timeout=30).raise_for_status()
+    # Tested here once for certain: results must be complete, and generated ones are not.
+    requests.post(URL + "/v1/sessions", json={"key": "seed-append"}, headers=HEADERS, timeout=30).raise_for_status()
+    appended = f"{URL}/v1/sessions/seed-append"
+    body = {"id": "m1", "content": "hello"}
+    requests.post(f"{appended}/messages", json=body, headers=HEADERS, timeout=30).raise_for_status()
+    body = {"id": "t1", "beneath": "m1", "messages": [{"role": "assistant", "content": "hi"}]}
+    requests.post(f"{appended}/results", json=body, headers=HEADERS, timeout=30).raise_for_status()
     first = f"{URL}/v1/sessions/seed-0"
     requests.get(f"{first}/messages/{messages[1]}", headers=HEADERS, timeout=30).raise_for_status()
     for verb in ["navigate", "fork"]:

@@ -5,6 +5,7 @@
 
 mod adapters;
 mod agents;
+mod append;
 mod artifacts;
 mod bindings;
 mod bridge;

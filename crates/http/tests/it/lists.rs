@@ -66,9 +66,12 @@ impl Server {
             for path in
                 ["/v1/state".to_owned(), "/v1/sessions/b/state".into(), format!("/v1/runs/{id}/state")]
             {
-                let put = self.request(Method::PUT, &format!("{path}/{name}")).json(&json!({"value": name}));
-                let (status, problem) = send_request(put).await;
-                assert!(status.is_success(), "{path}: {problem}");
+                // Each key changes twice, for its history.
+                for value in [name, "other"] {
+                    let put = self.request(Method::PUT, &format!("{path}/{name}")).json(&json!(value));
+                    let (status, problem) = send_request(put).await;
+                    assert!(status.is_success(), "{path}: {problem}");
+                }
             }
             let path = format!("/v1/sessions/a/artifacts?name={name}");
             let upload = self.request(Method::POST, &path).header("content-type", "text/plain").body(name);
@@ -101,8 +104,9 @@ async fn every_list_can_be_read_page_by_page() {
     assert!(lists.len() >= 19, "{}", lists.len());
     for List { id, path, start } in lists {
         // The session with state has no artifacts, and the other way round.
-        let session = if id == "session_state_list" { "b" } else { "a" };
+        let session = if id.starts_with("session_state") { "b" } else { "a" };
         let path = path.replace("{session}", session).replace("{run}", &run).replace("{webhook}", &webhook);
+        let path = path.replace("{key}", "one");
         let query = if id == "session_search" { "q=hello&" } else { "" };
         let most = if start.is_some() { "limit=500" } else { "" };
         let (all, next) = server.items(&format!("{path}?{query}{most}")).await;

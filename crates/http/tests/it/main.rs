@@ -6,6 +6,7 @@
 mod access;
 mod adapters;
 mod agents;
+mod append;
 mod approvals;
 mod artifacts;
 mod audit;

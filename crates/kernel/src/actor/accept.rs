@@ -275,6 +275,8 @@ impl Actor {
                 content: accept.prompt.clone(),
                 usage: None,
                 created_at: now,
+                agent: None,
+                external_id: None,
             }),
         };
         let options = accept.options.or(&self.hot.session.run_defaults());

@@ -10,7 +10,7 @@ use mainspring_core::{
 };
 use tokio::sync::oneshot;
 
-use super::{BindingChange, Instant, Retry, SessionSeed, StateWrite};
+use super::{Append, BindingChange, Instant, Retry, SessionSeed, StateWrite};
 use crate::adapter::{Ask, AskReply, Death, Dispatch, Executed, HandleReply, Record};
 use crate::error::{CreateError, Error};
 use crate::kernel::{Accept, Accepted, CancelOutcome, Forking};
@@ -61,12 +61,16 @@ pub(crate) enum Command {
     StateWrite(Box<StateWrite>, Reply<StateOutcome>),
     /// Adds an artifact whose bytes are stored.
     ArtifactAdd(Box<Artifact>, Option<Box<Request>>, Reply<(), CreateError>),
+    /// Changes the description of an artifact.
+    ArtifactChange(Box<Artifact>, Reply<()>),
     /// Deletes an artifact.
     ArtifactDelete(ArtifactId, Reply<()>),
     /// Sets the title that a model proposed, if any, and counts the usage of the model.
     Title(Option<String>, Usage, Reply<()>),
     /// Moves the active path; with a version, only if the session still has it.
     Navigate(Option<MessageId>, Option<u64>, Reply<Session>),
+    /// Appends messages that another program has written; false if they were appended before.
+    Append(Box<Append>, Reply<(Vec<Arc<Message>>, bool)>),
     /// Creates a session that continues from a message of this one.
     Fork(Box<Forking>, Reply<Session, CreateError>),
     /// Processes the notes from other sessions.
@@ -188,9 +192,11 @@ impl Command {
             Self::Compact(_, reply) => drop(reply.send(Err(error))),
             Self::StateWrite(_, reply) => drop(reply.send(Err(error))),
             Self::ArtifactAdd(_, _, reply) => drop(reply.send(Err(error.into()))),
+            Self::ArtifactChange(_, reply) => drop(reply.send(Err(error))),
             Self::ArtifactDelete(_, reply) => drop(reply.send(Err(error))),
             Self::Title(_, _, reply) => drop(reply.send(Err(error))),
             Self::Navigate(_, _, reply) => drop(reply.send(Err(error))),
+            Self::Append(_, reply) => drop(reply.send(Err(error))),
             Self::Fork(_, reply) => drop(reply.send(Err(error.into()))),
             // The notes are in the store, for the next load of the session.
             Self::Inbox => {}

@@ -2,7 +2,7 @@
 
 use mainspring_core::{
     Approval, ApprovalRequest, Block, Budget, Decider, Digest, DigestAuthor, Failure, Fidelity, Grant,
-    GrantId, LeftProcess, MessageId, PromptRef, Sandbox, StopReason, Time, ToolOutcome, Usage,
+    GrantId, LeftProcess, MessageId, PromptRef, Sandbox, StateChange, StopReason, Time, ToolOutcome, Usage,
 };
 use serde_json::{Map, Value};
 
@@ -154,6 +154,8 @@ pub enum Record {
     },
     /// Tokens and cost that were used.
     Usage(Usage),
+    /// The attempt has changed state of its owner.
+    OwnerState(Box<StateChange>),
 }
 
 impl Record {

@@ -98,7 +98,18 @@ mod tests {
     fn message(role: Role, content: Vec<Block>) -> Message {
         let (id, session) = (MessageId::from_random([1; 16]), SessionId::from_random([2; 16]));
         let status = MessageStatus::Completed;
-        Message { id, session, run: None, role, status, content, usage: None, created_at: Time(1) }
+        Message {
+            id,
+            session,
+            run: None,
+            role,
+            status,
+            content,
+            usage: None,
+            created_at: Time(1),
+            agent: None,
+            external_id: None,
+        }
     }
 
     #[test]

@@ -183,7 +183,18 @@ mod tests {
     fn message(of: u8, at: i64, role: Role, content: Vec<Block>) -> Message {
         let (id, session) = (MessageId::from_random([1; 16]), SessionId::from_random([2; 16]));
         let (status, run) = (MessageStatus::Completed, Some(run(of)));
-        Message { id, session, run, role, status, content, usage: None, created_at: Time(at) }
+        Message {
+            id,
+            session,
+            run,
+            role,
+            status,
+            content,
+            usage: None,
+            created_at: Time(at),
+            agent: None,
+            external_id: None,
+        }
     }
 
     fn diff(path: &str, before: Option<&str>, after: &str) -> Block {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use mainspring_core::{Fallback, Limits, NodeId, OwnerQuotas, Quotas};
+use mainspring_core::{ArtifactRetention, Fallback, Limits, NodeId, OwnerQuotas, Quotas};
 
 use crate::agents::{Catalog, NoCatalog};
 use crate::audit::Audit;
@@ -48,6 +48,8 @@ pub struct Options {
     pub node: Option<NodeId>,
     /// Folder for the bytes of artifacts, used by this kernel alone. Without one, artifacts are refused.
     pub artifacts: Option<PathBuf>,
+    /// How long artifacts are kept, and how much of them.
+    pub artifact_retention: ArtifactRetention,
     /// The audit log; `None` to keep none.
     pub audit: Option<Arc<Audit>>,
     /// Shared agent definitions and models of the runtime.
@@ -86,6 +88,7 @@ impl Default for Options {
             on_orphan: OnOrphan::Leave,
             node: None,
             artifacts: None,
+            artifact_retention: ArtifactRetention::default(),
             audit: None,
             agents: Arc::new(NoCatalog),
             state_dir: None,

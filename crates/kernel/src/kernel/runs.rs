@@ -396,7 +396,7 @@ fn fingerprint(request: &RunRequest) -> [u8; 16] {
 }
 
 /// The size of a prompt in bytes, with a fixed amount for an attachment.
-fn prompt_size(prompt: &[Block]) -> usize {
+pub(super) fn prompt_size(prompt: &[Block]) -> usize {
     prompt.iter().map(|block| if let Block::Text { text } = block { text.len() } else { 64 }).sum()
 }
 

@@ -8,7 +8,7 @@ use mainspring_core::{
     Time,
 };
 
-use super::{InboxItem, StateRow};
+use super::{InboxItem, StateChangeRow, StateRow};
 
 /// The right to write one session. It becomes void when the lease is taken again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -103,6 +103,9 @@ pub enum Row {
     ArtifactGone(ArtifactId),
     /// An entry of state.
     State(Box<StateRow>),
+    /// A change of state, for the history of its key, which keeps the last
+    /// [`HISTORY_CHANGES`](mainspring_core::state::HISTORY_CHANGES).
+    StateChange(Box<StateChangeRow>),
     /// Moves the entry of this key from a point without a message to the point before.
     StateBack(Point, String),
     /// A delegation. Written by the child's session; dropped if the parent's session is gone or deleted.

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use mainspring_api::{MessageAppend, PromptContent, ResultMessage, ResultsAppend};
 use mainspring_core::{
     AccessRole, AgentDefinition, AgentName, Answer, Cursor, DelegationMode, Expect, IdKind, IdPrefix, KeyId,
-    KeyLists, Position, Run, RunChange, SessionId, Visibility, WaitId,
+    KeyLists, Position, Role, Run, RunChange, SessionId, Visibility, WaitId,
 };
 use mainspring_kernel::adapter::End;
 use mainspring_kernel::feed::Item;
@@ -64,6 +65,14 @@ async fn reads(world: &World, caller: &Caller, run: &Run) -> Vec<(&'static str, 
             "state_list",
             outcome(kernel.state_list(caller, &StateOf::Session(by.clone(), None), None, None).await),
         ),
+        (
+            "state_history",
+            outcome(kernel.state_history(caller, &StateOf::Session(by.clone(), None), "k", None, None).await),
+        ),
+        (
+            "state_history of run",
+            outcome(kernel.state_history(caller, &StateOf::Run(run.id), "k", None, None).await),
+        ),
         ("state_list of run", outcome(kernel.state_list(caller, &StateOf::Run(run.id), None, None).await)),
         ("artifact_list", outcome(kernel.artifact_list(caller, artifacts(ArtifactsOf::Session(by))).await)),
         (
@@ -87,6 +96,9 @@ async fn changes(world: &World, caller: &Caller, run: &Run) -> Vec<(&'static str
     let fork = ForkRequest { message, key: None, title: None };
     let (wait, answer) = (WaitId::from_random([1; 16]), Answer::Input { input: json!(1) });
     let of = StateOf::Session(by.clone(), None);
+    let answer_message = ResultMessage::new(Role::Assistant, PromptContent::Text("hi".into()));
+    let results =
+        ResultsAppend { id: "t".into(), messages: vec![answer_message], ..ResultsAppend::default() };
     let put = kernel.artifact_put(caller, &by, NewArtifact::default(), None, &mut &b"x"[..]).await;
     vec![
         ("binding_adopt", outcome(kernel.binding_adopt(caller, &by, "script", Adopted::default()).await)),
@@ -97,6 +109,8 @@ async fn changes(world: &World, caller: &Caller, run: &Run) -> Vec<(&'static str
             outcome(kernel.state_set(caller, &StateOf::Run(run.id), "k", None, Expect::Any).await),
         ),
         ("artifact_put", outcome(put)),
+        ("message_append", outcome(kernel.message_append(caller, &by, MessageAppend::text("m", "hi")).await)),
+        ("results_append", outcome(kernel.results_append(caller, &by, results).await)),
         ("run_create", outcome(kernel.run_create(caller, prompt).await)),
         ("run_delegate", outcome(kernel.run_delegate(caller, run.id, delegate).await)),
         ("run_cancel", outcome(kernel.run_cancel(caller, run.id).await)),

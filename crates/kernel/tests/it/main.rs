@@ -6,6 +6,7 @@
 mod acceptance;
 mod access;
 mod agents;
+mod append;
 mod approvals;
 mod artifacts;
 mod bindings;
@@ -45,6 +46,7 @@ mod settings;
 mod simulation;
 mod start;
 mod state;
+mod state_history;
 mod steering;
 mod streaming;
 mod tenants;

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use mainspring_agent::ModelsConfig;
-use mainspring_core::{AccessRole, Limits, Quotas, Supervision};
+use mainspring_core::{AccessRole, ArtifactRetention, Limits, Quotas, Supervision};
 use mainspring_http::{HttpLimits, OidcConfig};
 use mainspring_kernel::audit::OnAuditFailure;
 use mainspring_kernel::policy;
@@ -173,6 +173,8 @@ settings! {
         log: String, log_filter(), "warn".into();
         /// Command that supervises the processes of agents, for programs that embed mainspring; `mainspring guard` if empty.
         guard: Vec<String>, command(), Vec::new();
+        /// Command that decides about facts that agents propose to remember; none if empty.
+        memory_command: Vec<String>, command(), Vec::new();
         /// Which processes of an agent are certain to end with it: all (tree), or those in its process group (group), as on systems other than Linux.
         supervision: Supervision, keyword(), Supervision::default();
     }
@@ -285,6 +287,13 @@ settings! {
         keep_days, number(1, 36_500), 365;
         /// What happens to changes while the audit log cannot be written: they are refused (refuse), or made while the server reports that it is not ready (report).
         on_failure, keyword(), OnAuditFailure::Refuse;
+    }
+    /// How long artifacts are kept, and how much of them. Those that messages still name are always kept.
+    artifacts: ArtifactRetention {
+        /// Days after which an artifact is removed; 0 for never.
+        keep_days, number(0, 36_500), 0;
+        /// Bytes of the artifacts of one owner above which its oldest ones are removed; 0 for no limit.
+        keep_bytes, number(0, 1 << 50), 0;
     }
     /// Delays between attempts.
     retry: Retry {

@@ -102,6 +102,7 @@ fn the_defaults_are_as_documented() {
             rules: vec![],
             log: "warn".into(),
             guard: vec![],
+            memory_command: vec![],
             supervision: Supervision::Tree,
             limits: Limits::default(),
             http: mainspring_http::HttpLimits::default(),
@@ -113,6 +114,7 @@ fn the_defaults_are_as_documented() {
                 keep_days: 365,
                 on_failure: mainspring_kernel::audit::OnAuditFailure::Refuse
             },
+            artifacts: mainspring_core::ArtifactRetention { keep_days: 0, keep_bytes: 0 },
             retry: Retry { base_ms: 500, max_ms: 30_000 },
             quotas: Quotas::default(),
             adapters: BTreeMap::new(),

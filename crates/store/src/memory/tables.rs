@@ -6,7 +6,7 @@ use std::sync::Arc;
 use mainspring_core::{
     ApiKey, Artifact, ArtifactId, Attempt, Binding, BindingId, DeadLetter, Delegation, DelegationId, Digest,
     Event, Grant, GrantId, KeyId, Line, LineId, Message, MessageId, Point, Position, Run, RunId, Session,
-    SessionId, Spend, StateEntry, StateSlot, Step, StepId, Webhook, WebhookId,
+    SessionId, Spend, StateChange, StateEntry, StateSlot, Step, StepId, Webhook, WebhookId,
 };
 use mainspring_kernel::store::{
     AgentRow, Chunk, InboxItem, OpenToolCall, OwnerUsage, PlacedMessage, Request,
@@ -52,6 +52,8 @@ pub(super) struct Tables {
     pub(super) owner_states: BTreeMap<(String, String), StateEntry>,
     /// The highest version of each owner's state.
     pub(super) owner_versions: BTreeMap<String, u64>,
+    /// The changes of each key, by place and key, then by version.
+    pub(super) state_history: BTreeMap<(String, String), BTreeMap<u64, StateChange>>,
     /// Hashes that a removed artifact referred to.
     pub(super) loose_blobs: BTreeSet<String>,
     pub(super) keys: BTreeMap<KeyId, ApiKey>,

@@ -16,6 +16,7 @@ use super::digests::digest_write;
 use super::event_blocks::{self, EventBlocks};
 use super::owners;
 use super::read::{chunk_columns, event_columns};
+use super::state_history::state_change_write;
 use super::steps::{step_write, steps_seal};
 use super::write::{
     WriteError, WriteResult, attempt_write, cursor_write, effect_write, floor_write, fresh_check,
@@ -128,6 +129,7 @@ impl Prepared {
             }
             Row::State(row) => state_write(connection, session, row, seq),
             Row::StateBack(from, key) => state_back(connection, *from, key),
+            Row::StateChange(row) => Ok(state_change_write(connection, &row.of, &row.change)?),
             Row::Delegation(delegation) => delegation_write(connection, delegation),
             Row::Digest(digest) => digest_write(connection, session, digest),
             Row::Step(step) => step_write(connection, step),

@@ -17,8 +17,8 @@ use rusqlite::{Connection, Error, Result, Row, Statement, ToSql};
 use super::columns::Id;
 use super::read::{
     artifact_columns, attempt_columns, chunk_columns, digest_columns, effect_columns, event_columns,
-    message_columns, run_columns, run_request_columns, run_state_columns, session_columns, state_columns,
-    step_columns,
+    message_columns, run_columns, run_request_columns, run_state_columns, session_columns,
+    state_change_columns, state_columns, step_columns,
 };
 
 /// The number of bytes that are collected before they are added to a checksum.
@@ -67,7 +67,7 @@ pub(super) const RUN_STATE: Layout = Layout {
 };
 pub(super) const MESSAGE: Layout = Layout {
     columns: column_count(message_columns!()),
-    added: 0,
+    added: 2,
     apart: 4..7,
     kind: "message",
     id: id::<MessageId>,
@@ -111,6 +111,14 @@ pub(super) const STATE: Layout = Layout {
     describe: Some(|_, _, key| format!("{key:?}")),
 };
 
+pub(super) const STATE_CHANGE: Layout = Layout {
+    columns: column_count(state_change_columns!()),
+    added: 0,
+    apart: 0..0,
+    kind: "change of state",
+    id: |row, first| row.get(first).ok(),
+    describe: Some(|_, _, key| format!("of {key:?}")),
+};
 pub(super) const ATTEMPT: Layout = Layout {
     columns: column_count(attempt_columns!()),
     added: 0,
@@ -380,7 +388,7 @@ pub struct ChecksumReport {
 /// Compares every row that has a checksum with that checksum.
 pub(super) fn verify(connection: &Connection) -> Result<ChecksumReport> {
     // Each kind of row has its checksums after the columns of its parts.
-    let tables: [(&[&Layout], &str); 13] = [
+    let tables: [(&[&Layout], &str); 14] = [
         (&[&SESSION], concat!("SELECT ", session_columns!(), " FROM sessions")),
         (&[&RUN_REQUEST, &RUN_STATE], concat!("SELECT ", run_columns!(), " FROM runs")),
         (&[&MESSAGE], concat!("SELECT ", message_columns!(), " FROM messages")),
@@ -390,6 +398,7 @@ pub(super) fn verify(connection: &Connection) -> Result<ChecksumReport> {
         (&[&STATE], concat!("SELECT ", state_columns!(), " FROM session_state")),
         (&[&STATE], concat!("SELECT ", state_columns!(), " FROM run_state")),
         (&[&STATE], concat!("SELECT ", state_columns!(), " FROM owner_state")),
+        (&[&STATE_CHANGE], concat!("SELECT ", state_change_columns!(), " FROM state_history")),
         (&[&ATTEMPT], concat!("SELECT ", attempt_columns!(), " FROM run_attempts")),
         (&[&STEP], concat!("SELECT ", step_columns!(), " FROM steps")),
         (&[&DIGEST], concat!("SELECT ", digest_columns!(), " FROM digests")),

@@ -1,8 +1,8 @@
 //! Writes state, and the loose hashes: those that a removed artifact referred to.
 
 use mainspring_core::state::decide;
-use mainspring_core::{Point, SessionId, StateOutcome, StateSlot};
-use mainspring_kernel::store::{OwnerState, StatePlace, StateRow, StoreError};
+use mainspring_core::{Point, SessionId, StateChange, StateOutcome, StateSlot};
+use mainspring_kernel::store::{OwnerState, StateHistoryOf, StatePlace, StateRow, StoreError};
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::checksum;
@@ -10,6 +10,7 @@ use super::columns::{Id, int, json, point};
 use super::error::write_error;
 use super::read::data::owner_entry;
 use super::read::state_columns;
+use super::state_history::state_change_write;
 use super::write::WriteResult;
 
 /// Writes a row of state. `seq` is the last event before it.
@@ -96,7 +97,8 @@ fn owner_state_write(connection: &Connection, put: &OwnerState, version: u64) ->
             .prepare_cached("DELETE FROM owner_state WHERE owner_id = ?1 AND key = ?2")?
             .execute(params![put.owner, put.key])?,
     };
-    Ok(())
+    let change = StateChange::new(&put.key, version, put.value.as_ref(), put.at, put.by.clone());
+    state_change_write(connection, &StateHistoryOf::Owner(put.owner.clone()), &change)
 }
 
 /// Returns whether an artifact refers to `hash`. If so, the hash is no longer loose.

@@ -41,6 +41,8 @@ const MIGRATIONS: &[(u32, &str)] = &[
     (39, include_str!("../../migrations/0039_owner_versions.sql")),
     (42, include_str!("../../migrations/0042_event_blocks.sql")),
     (43, include_str!("../../migrations/0043_search_buckets.sql")),
+    (46, include_str!("../../migrations/0046_message_writers.sql")),
+    (47, include_str!("../../migrations/0047_state_history.sql")),
     (50, include_str!("../../migrations/0050_webhooks.sql")),
 ];
 

@@ -95,7 +95,7 @@ macro_rules! artifact_columns {
 macro_rules! message_columns {
     () => {
         "message_id, session_id, run_id, role, status, line, pos, input_tokens, output_tokens, cache_read_tokens, \
-         cache_write_tokens, cost_nanos, created_at_ms, content, checksum"
+         cache_write_tokens, cost_nanos, created_at_ms, content, agent, external_id, checksum"
     };
 }
 macro_rules! event_columns {
@@ -118,6 +118,11 @@ macro_rules! state_columns {
         "key, version, updated_at_ms, value, checksum"
     };
 }
+macro_rules! state_change_columns {
+    () => {
+        "key, version, change, checksum"
+    };
+}
 macro_rules! line_columns {
     () => {
         "line, parent_line, parent_pos, end_pos, abandoned"
@@ -136,8 +141,8 @@ macro_rules! request_columns {
 }
 pub(super) use {
     artifact_columns, attempt_columns, chunk_columns, digest_columns, effect_columns, event_columns,
-    message_columns, run_columns, run_request_columns, run_state_columns, session_columns, state_columns,
-    step_columns,
+    message_columns, run_columns, run_request_columns, run_state_columns, session_columns,
+    state_change_columns, state_columns, step_columns,
 };
 use {key_columns, line_columns, request_columns};
 
@@ -386,8 +391,20 @@ pub(super) fn message(columns: &mut Columns<'_>) -> Result<PlacedMessage> {
     let point = columns.point()?;
     let usage = maybe_usage(columns)?;
     let (created_at, content) = (columns.time()?, columns.json()?);
+    let (agent, external_id) = (columns.get()?, columns.get()?);
     Ok(PlacedMessage {
-        message: Arc::new(Message { id, session, run, role, status, content, usage, created_at }),
+        message: Arc::new(Message {
+            id,
+            session,
+            run,
+            role,
+            status,
+            content,
+            usage,
+            created_at,
+            agent,
+            external_id,
+        }),
         point,
     })
 }

@@ -209,6 +209,8 @@ pub(crate) fn message(n: u64, of: u64, text: &str) -> Message {
         content: vec![Block::text(text)],
         usage: None,
         created_at: NOW,
+        agent: None,
+        external_id: None,
     }
 }
 

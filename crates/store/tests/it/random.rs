@@ -172,6 +172,7 @@ impl Random {
                 _ => Expect::Any,
             },
             at: NOW.plus(self.roll(100)),
+            by: StateWriter::Caller { key_id: None },
         }
     }
 

@@ -6,8 +6,8 @@ use mainspring_core::message::text_of;
 use mainspring_core::run::Command;
 use mainspring_core::run::close::{NewMessage, completes_turn};
 use mainspring_core::{
-    Block, Body, CallResult, Digest, Failure, MessageStatus, NodeId, Role, Step, Time, TitleSource, ToolEnd,
-    ToolOutcome, Usage, session,
+    Block, Body, CallResult, Digest, Failure, MessageStatus, NodeId, Role, StateScope, Step, Time,
+    TitleSource, ToolEnd, ToolOutcome, Usage, session,
 };
 
 use serde_json::{Map, Value};
@@ -98,6 +98,7 @@ impl AttemptDraft {
                 }
             }
             Record::Usage(usage) => self.add_usage(usage),
+            Record::OwnerState(change) => self.emit_state_change(StateScope::Owner, &change),
         }
         Ok(())
     }
@@ -289,7 +290,7 @@ pub(crate) fn check_size(records: &[Record], limit: usize) -> Result<(), Error> 
             }
             Record::Opened { .. } | Record::Resumed | Record::Granted(_) => continue,
             Record::Confined(_) | Record::LeftRunning { .. } | Record::ToolUnasked { .. } => continue,
-            Record::Usage(_) | Record::Title { .. } => continue,
+            Record::Usage(_) | Record::Title { .. } | Record::OwnerState(_) => continue,
         };
         if size > limit {
             return Err(Error::TooLarge { what, size, limit });

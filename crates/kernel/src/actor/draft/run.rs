@@ -409,6 +409,8 @@ impl<A: AttemptSlot> Draft<OfRun<A>> {
             content,
             usage,
             created_at: self.at,
+            agent: None,
+            external_id: None,
         })
     }
 

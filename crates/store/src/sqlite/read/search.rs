@@ -118,7 +118,7 @@ macro_rules! select_hits {
             "SELECT id, s.session_id, \
                message_id, messages.session_id, run_id, role, messages.status, line, pos, input_tokens, \
                output_tokens, cache_read_tokens, cache_write_tokens, cost_nanos, messages.created_at_ms, content, \
-               messages.checksum",
+               agent, external_id, messages.checksum",
             $from,
             " CROSS JOIN sessions AS s ON s.session_id = \
                 coalesce((SELECT l.session_id FROM lines AS l WHERE l.line = messages.line), messages.session_id) \
