@@ -231,7 +231,14 @@ async fn versions_of_an_owner_count_the_changes_of_that_owner_only() {
         let store = &*subject.store;
         let put = async |owner: &str, key: &str, value: Option<u64>| {
             let (owner, key, value) = (owner.to_owned(), key.to_owned(), value.map(|value| json!(value)));
-            let put = OwnerState { owner, key, value, expect: Expect::Any, at: NOW };
+            let put = OwnerState {
+                owner,
+                key,
+                value,
+                expect: Expect::Any,
+                at: NOW,
+                by: StateWriter::Caller { key_id: None },
+            };
             store.state_put(put).await.unwrap().entry.map(|entry| entry.version)
         };
         assert_eq!(put("ada", "a", Some(1)).await, Some(1), "{name}");
@@ -254,7 +261,14 @@ async fn owners_of_earlier_versions_count_on_and_new_ones_begin() {
     let store = sqlite_open(folder.path());
     for (owner, version) in [("ada", 8), ("new", 1), ("ada", 9)] {
         let (owner, value) = (owner.to_owned(), Some(json!(version)));
-        let put = OwnerState { owner, key: "b".into(), value, expect: Expect::Any, at: NOW };
+        let put = OwnerState {
+            owner,
+            key: "b".into(),
+            value,
+            expect: Expect::Any,
+            at: NOW,
+            by: StateWriter::Caller { key_id: None },
+        };
         assert_eq!(store.state_put(put).await.unwrap().entry.unwrap().version, version);
     }
 }
