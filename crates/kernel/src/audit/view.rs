@@ -86,7 +86,7 @@ impl View {
         for round in 0..ROUNDS {
             (left, right) = (right, left ^ self.mix(round, right));
         }
-        left << HALF_BITS | right
+        (left << HALF_BITS) | right
     }
 
     fn back(&self, number: u64) -> u64 {
@@ -94,7 +94,7 @@ impl View {
         for round in (0..ROUNDS).rev() {
             (left, right) = (right ^ self.mix(round, left), left);
         }
-        left << HALF_BITS | right
+        (left << HALF_BITS) | right
     }
 
     fn mix(&self, round: u8, half: u64) -> u64 {

@@ -70,7 +70,7 @@ impl KernelPlane {
     fn audit_read<T>(
         &self,
         operation: &str,
-        about: impl ToString,
+        about: &impl ToString,
         outcome: Result<T, Error>,
     ) -> Result<T, ControlError> {
         match outcome {
@@ -129,12 +129,12 @@ impl ControlPlane for KernelPlane {
 
     async fn session_get(&self, session: SessionId) -> Result<Session, ControlError> {
         let found = self.kernel.session_get(&self.caller, &SessionRef::Id(session)).await;
-        self.audit_read("session_get", session, found)
+        self.audit_read("session_get", &session, found)
     }
 
     async fn session_active_run(&self, session: SessionId) -> Result<Option<Run>, ControlError> {
         let snapshot = self.kernel.session_snapshot(&self.caller, &SessionRef::Id(session)).await;
-        Ok(self.audit_read("session_snapshot", session, snapshot)?.active_run)
+        Ok(self.audit_read("session_snapshot", &session, snapshot)?.active_run)
     }
 
     async fn session_message(
@@ -143,7 +143,7 @@ impl ControlPlane for KernelPlane {
         message: MessageId,
     ) -> Result<Arc<Message>, ControlError> {
         let found = self.kernel.session_message(&self.caller, &SessionRef::Id(session), message).await;
-        Ok(self.audit_read("session_message", session, found)?.node.message)
+        Ok(self.audit_read("session_message", &session, found)?.node.message)
     }
 
     async fn session_bindings(&self, session: SessionId) -> Result<Vec<Binding>, ControlError> {
@@ -152,7 +152,7 @@ impl ControlPlane for KernelPlane {
             let after = bindings.last().map(|last| (last.adapter.as_str(), last.generation));
             let by = SessionRef::Id(session);
             let page = self.kernel.binding_list(&self.caller, &by, after, Some(limit)).await;
-            let page = self.audit_read("binding_list", session, page)?;
+            let page = self.audit_read("binding_list", &session, page)?;
             let is_last = page.len() < limit;
             bindings.extend(page);
             if is_last {
@@ -168,7 +168,7 @@ impl ControlPlane for KernelPlane {
         limit: usize,
     ) -> Result<Rows<Artifact>, ControlError> {
         let found = self.artifacts(ArtifactsOf::Session(SessionRef::Id(session)), before, limit).await;
-        self.audit_read("session_artifacts", session, found)
+        self.audit_read("session_artifacts", &session, found)
     }
 
     async fn run_create(&self, prompt: &Prompt) -> Result<Run, ControlError> {
@@ -183,11 +183,11 @@ impl ControlPlane for KernelPlane {
     }
 
     async fn run_get(&self, run: RunId) -> Result<Run, ControlError> {
-        self.audit_read("run_get", run, self.kernel.run_get(&self.caller, run).await)
+        self.audit_read("run_get", &run, self.kernel.run_get(&self.caller, run).await)
     }
 
     async fn run_ended(&self, run: RunId) -> Result<Run, ControlError> {
-        self.audit_read("run_get", run, self.kernel.run_wait_ended(&self.caller, run).await)
+        self.audit_read("run_get", &run, self.kernel.run_wait_ended(&self.caller, run).await)
     }
 
     async fn run_cancel(&self, run: RunId) -> Result<CancelOutcome, ControlError> {
@@ -197,11 +197,11 @@ impl ControlPlane for KernelPlane {
     }
 
     async fn run_attempts(&self, run: RunId) -> Result<Rows<Attempt>, ControlError> {
-        self.audit_read("run_attempts", run, self.kernel.run_attempts(&self.caller, run).await)
+        self.audit_read("run_attempts", &run, self.kernel.run_attempts(&self.caller, run).await)
     }
 
     async fn attempt_get(&self, attempt: AttemptId) -> Result<Attempt, ControlError> {
-        self.audit_read("attempt_get", attempt, self.kernel.attempt_get(&self.caller, attempt).await)
+        self.audit_read("attempt_get", &attempt, self.kernel.attempt_get(&self.caller, attempt).await)
     }
 
     async fn run_artifacts(
@@ -211,7 +211,7 @@ impl ControlPlane for KernelPlane {
         limit: usize,
     ) -> Result<Rows<Artifact>, ControlError> {
         let found = self.artifacts(ArtifactsOf::Run(run), before, limit).await;
-        self.audit_read("run_artifacts", run, found)
+        self.audit_read("run_artifacts", &run, found)
     }
 
     async fn run_events(
@@ -221,7 +221,7 @@ impl ControlPlane for KernelPlane {
         limit: Option<usize>,
     ) -> Result<Page<Event>, ControlError> {
         let events = self.kernel.run_events(&self.caller, run, after.cursor, limit).await;
-        let events = self.audit_read("run_events", run, events)?;
+        let events = self.audit_read("run_events", &run, events)?;
         Ok(self.kernel.page_of(events, limit, |event| event.position().to_string()))
     }
 
@@ -238,12 +238,12 @@ impl ControlPlane for KernelPlane {
     }
 
     async fn run_delegations(&self, run: RunId) -> Result<RunDelegations, ControlError> {
-        self.audit_read("run_delegations", run, self.kernel.run_delegations(&self.caller, run).await)
+        self.audit_read("run_delegations", &run, self.kernel.run_delegations(&self.caller, run).await)
     }
 
     async fn delegation_get(&self, delegation: DelegationId) -> Result<DelegationView, ControlError> {
         let found = self.kernel.delegation_get(&self.caller, delegation).await;
-        let (delegation, outcome) = self.audit_read("delegation_get", delegation, found)?;
+        let (delegation, outcome) = self.audit_read("delegation_get", &delegation, found)?;
         Ok(DelegationView { delegation, outcome })
     }
 }
