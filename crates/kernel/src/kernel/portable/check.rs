@@ -230,7 +230,7 @@ impl Facts {
                 self.title = Some(title.clone());
             }
             Body::SessionUpdated { change: SessionChange::Status { status, .. } } => {
-                self.status = Some(*status)
+                self.status = Some(*status);
             }
             Body::StateChanged { scope: StateScope::Session, key, version, value: Some(value), .. } => {
                 let known = self.state.get(key).filter(|(known, _)| known == version);
