@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+mod work;
+use work::{References, check_work};
+
 /// The number of problems that an error message lists.
 const MAX_PROBLEMS: usize = 5;
-
-/// The most characters of a reference that an error message quotes.
-const MAX_REFERENCE_CHARS: usize = 200;
 
 /// The JSON Schema of an answer.
 #[derive(Debug, Clone)]
@@ -26,13 +26,7 @@ impl PartialEq for OutputSchema {
 impl OutputSchema {
     /// Compiles `schema`. The error says why it is invalid.
     pub fn new(schema: &Value) -> Result<Self, String> {
-        if let Some(outside) = outside_reference(schema) {
-            let outside: String = outside.chars().take(MAX_REFERENCE_CHARS).collect();
-            return Err(format!(
-                "$ref {outside:?} is outside of the schema, and nothing is fetched: put it under $defs, and refer to it as \
-                 #/$defs/NAME"
-            ));
-        }
+        References::new(schema).check()?;
         let validator = jsonschema::validator_for(schema).map_err(|error| match error.kind() {
             jsonschema::error::ValidationErrorKind::Referencing(_) => {
                 "a reference in the schema leads nowhere: refer to a part of the schema, such as #/$defs/NAME"
@@ -60,31 +54,18 @@ impl OutputSchema {
     /// Parses and validates an answer. The error says what is wrong.
     pub fn parse(&self, text: &str) -> Result<Value, String> {
         let value = parse_json(text).map_err(|error| format!("it is not JSON: {error}"))?;
-        validate(&self.validator, &value)?;
+        validate(&self.schema, &self.validator, &value)?;
         Ok(value)
     }
 }
 
-/// Finds a reference to another document. A schema that has an id refers to itself by that.
-fn outside_reference(schema: &Value) -> Option<&str> {
-    match schema {
-        Value::Object(fields) => {
-            let own = |name: &str| fields.get(name).and_then(Value::as_str);
-            if fields.contains_key("$id") || fields.contains_key("id") {
-                return None;
-            }
-            let outside = own("$ref").filter(|reference| !reference.starts_with('#'));
-            let is_schema = |name: &str| !matches!(name, "const" | "default" | "enum" | "examples");
-            let parts = fields.iter().filter(|(name, _)| is_schema(name));
-            outside.or_else(|| parts.map(|(_, part)| part).find_map(outside_reference))
-        }
-        Value::Array(items) => items.iter().find_map(outside_reference),
-        _ => None,
-    }
-}
-
-/// Checks `value` against a schema. The error lists the first problems with their paths.
-pub(crate) fn validate(validator: &jsonschema::Validator, value: &Value) -> Result<(), String> {
+/// Checks `value` against a schema and its validator. The error lists the first problems with their paths.
+pub(crate) fn validate(
+    schema: &Value,
+    validator: &jsonschema::Validator,
+    value: &Value,
+) -> Result<(), String> {
+    check_work(schema, value)?;
     let problems: Vec<String> = validator
         .iter_errors(value)
         .take(MAX_PROBLEMS)
@@ -136,7 +117,14 @@ mod tests {
         assert!(nowhere.contains("leads nowhere"), "{nowhere}");
         let with_id = json!({"$id": "https://example.org/s", "$ref": "https://example.org/other"});
         let error = OutputSchema::new(&with_id).unwrap_err();
-        assert!(error.contains("leads nowhere") && !error.contains("feature"), "{error}");
+        assert!(error.contains("nothing is fetched") && !error.contains("feature"), "{error}");
+        let next = |name: &str| json!({"allOf": vec![json!({"$ref": format!("#/$defs/{name}")}); 10]});
+        let bomb = json!({
+            "$defs": {"a": next("b"), "b": next("c"), "c": next("d"), "d": next("e"), "e": next("f"), "f": {}},
+            "$ref": "#/$defs/a",
+        });
+        let refused = OutputSchema::new(&bomb).unwrap().parse("1").unwrap_err();
+        assert!(refused.contains("too much work"), "{refused}");
         assert!(
             OutputSchema::new(&json!({"$defs": {"n": {"type": "integer"}}, "$ref": "#/$defs/n"})).is_ok()
         );

@@ -129,7 +129,7 @@ impl ToolEntry {
     pub fn check(&self, input: &Value) -> Result<(), ToolError> {
         let name = &self.spec.name;
         let validator = self.validator().map_err(|reason| ToolError(format!("tool {name:?}: {reason}")))?;
-        validate(validator, input).map_err(|problems| {
+        validate(&self.spec.schema, validator, input).map_err(|problems| {
             ToolError(format!("the arguments do not match the schema of the tool {name}: {problems}"))
         })
     }

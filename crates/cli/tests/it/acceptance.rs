@@ -387,7 +387,7 @@ fn every_promise_of_security_has_a_test_that_attacks_it() {
         attacks,
         [
             "C1", "C2", "H1", "H2", "H3", "H4", "H5", "H6", "M1", "M2", "M3", "M4", "M5", "M6", "L1", "L2",
-            "L3", "S1", "S2", "S3", "S4"
+            "L3", "S1", "S2", "S3", "S4", "S5"
         ]
     );
 }

@@ -179,6 +179,31 @@ async fn limits_are_not_raised_by_messages_options_and_retries() {
     assert!(child["options"]["limits"]["maxTokens"].as_u64().unwrap() < 100_000, "{child}");
 }
 
+/// S5: a schema whose references multiply is refused before it is compared, and the server goes on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_schema_whose_references_multiply_does_not_hang_the_server() {
+    let target = Target::start("");
+    let (ada, eve) = (target.member("ada").await, target.member("eve").await);
+    let definition = |at: u32| {
+        let next = json!({"$ref": format!("#/$defs/d{}", at + 1)});
+        (format!("d{at}"), json!({"allOf": vec![next; 10]}))
+    };
+    let mut definitions: serde_json::Map<String, Value> = (0..12).map(definition).collect();
+    definitions.insert("d12".into(), json!({"type": "string"}));
+    let schema = json!({"$defs": definitions, "$ref": "#/$defs/d0"});
+    for session in 0..4 {
+        let body = json!({
+            "prompt": "say \"x\"", "adapter": "native", "session": {"key": format!("s{session}")},
+            "options": {"model": "scripted/any", "outputSchema": schema},
+        });
+        let run = target.prompt(&eve, &body).await;
+        assert_eq!(run["status"], "failed", "{run}");
+        assert!(run.to_string().contains("too much work"), "{run}");
+    }
+    let run = target.prompt(&ada, &json!({"prompt": "say hi", "session": {"key": "work"}})).await;
+    assert_eq!(run["status"], "succeeded", "{run}");
+}
+
 /// H5: an agent that may run every command reads neither the token nor the variables of the server.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_that_may_run_everything_reads_no_token() {
