@@ -19,9 +19,6 @@ const TOO_MUCH: &str = "comparing it takes too much work: simplify the reference
 /// Keywords whose schemas apply to the same value.
 const IN_PLACE: [&str; 7] = ["allOf", "anyOf", "oneOf", "not", "if", "then", "else"];
 
-/// Keywords that hold no schemas.
-const DATA: [&str; 4] = ["const", "default", "enum", "examples"];
-
 /// The references of a schema that can be followed.
 pub(super) struct References<'a> {
     root: &'a Value,
@@ -48,7 +45,8 @@ impl<'a> References<'a> {
                         self.anchors.insert(anchor, schema);
                     }
                 }
-                schemas_in(fields).for_each(|part| self.collect(part));
+                // A property may have the name of any keyword, so data is walked like schemas.
+                fields.values().for_each(|part| self.collect(part));
             }
             Value::Array(items) => items.iter().for_each(|item| self.collect(item)),
             _ => {}
@@ -72,7 +70,7 @@ impl<'a> References<'a> {
                         return Err(self.refused(reference));
                     }
                 }
-                schemas_in(fields).try_for_each(|part| self.check_part(part, false))
+                fields.values().try_for_each(|part| self.check_part(part, false))
             }
             Value::Array(items) => items.iter().try_for_each(|item| self.check_part(item, false)),
             _ => Ok(()),
@@ -115,11 +113,6 @@ impl<'a> References<'a> {
 fn references_of(fields: &Map<String, Value>) -> impl Iterator<Item = &str> {
     let names = ["$ref", "$dynamicRef", "$recursiveRef"];
     names.into_iter().filter_map(|name| fields.get(name).and_then(Value::as_str))
-}
-
-/// The values of a schema's object that are, or hold, schemas.
-fn schemas_in(fields: &Map<String, Value>) -> impl Iterator<Item = &Value> {
-    fields.iter().filter(|(name, _)| !DATA.contains(&name.as_str())).map(|(_, part)| part)
 }
 
 fn percent_decoded(text: &str) -> String {
@@ -289,9 +282,6 @@ mod tests {
         }
         let within = json!({"$defs": {"a": {"$id": "https://example.org/other"}}});
         assert!(check(within).unwrap_err().contains("has an $id"));
-        assert_eq!(
-            check(json!({"default": {"$ref": "nowhere"}, "properties": {"$ref": {"type": "string"}}})),
-            Ok(())
-        );
+        assert_eq!(check(json!({"properties": {"$ref": {"type": "string"}}})), Ok(()));
     }
 }
