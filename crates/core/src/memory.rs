@@ -83,7 +83,10 @@ mod tests {
     use crate::{ArtifactId, ArtifactRole, SessionId};
 
     fn metadata(value: Value) -> Map<String, Value> {
-        value.as_object().cloned().unwrap_or_default()
+        match value {
+            Value::Object(fields) => fields,
+            _ => Map::new(),
+        }
     }
 
     fn candidate(about: Value) -> Artifact {

@@ -688,7 +688,7 @@ impl Store for SqliteStore {
     }
 
     async fn artifacts_named(&self) -> Result<HashSet<ArtifactId>, StoreError> {
-        self.read(move |connection| read::artifacts::artifacts_named(connection)).await
+        self.read(read::artifacts::artifacts_named).await
     }
 
     async fn memory_candidates(

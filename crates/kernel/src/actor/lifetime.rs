@@ -174,7 +174,7 @@ impl Actor {
         let leaving = || {
             match &self.active {
                 Some(_) => {
-                    self.expiry().into_iter().for_each(|at| self.shared.parked.add(self.fence.session, at))
+                    self.expiry().into_iter().for_each(|at| self.shared.parked.add(self.fence.session, at));
                 }
                 None => self.remove_from_board(),
             }

@@ -199,7 +199,7 @@ mod tests {
         let (send, receive) = std::sync::mpsc::channel();
         // The first read ends when the second one runs.
         let first = readers.read(move |_| Ok(receive.recv().unwrap()));
-        let second = readers.read(move |_| Ok(send.send(7).unwrap()));
+        let second = readers.read(move |_| send.send(7).map_err(|_| StoreError::Unavailable("gone".into())));
         assert_eq!(tokio::join!(first, second).0.unwrap(), 7);
     }
 

@@ -49,7 +49,7 @@ pub(super) fn state_history(
     );
     rows(limit, |limit| {
         let params = params![of.place(), key, before, sql_limit(limit)];
-        query_stored(connection, sql, params, |columns| change(columns))
+        query_stored(connection, sql, params, change)
     })
 }
 

@@ -92,13 +92,17 @@ impl AttemptDraft {
                 return self.tool_ended(node, tool_use_id, name, asked_at, failure, content);
             }
             Record::Progress { text } => self.emit(Body::ProgressUpdated { text }),
-            Record::Title { title } => {
-                if let Some(title) = session::title_of(&title) {
-                    self.session_command(session::Command::Title { title, source: TitleSource::Agent })?;
-                }
-            }
+            Record::Title { title } => self.title(&title)?,
             Record::Usage(usage) => self.add_usage(usage),
             Record::OwnerState(change) => self.emit_state_change(StateScope::Owner, &change),
+        }
+        Ok(())
+    }
+
+    /// Sets the title that the agent gives, if it is one.
+    fn title(&mut self, title: &str) -> Result<(), Error> {
+        if let Some(title) = session::title_of(title) {
+            self.session_command(session::Command::Title { title, source: TitleSource::Agent })?;
         }
         Ok(())
     }
