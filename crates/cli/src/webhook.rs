@@ -217,7 +217,7 @@ fn print_delivery(context: &Context<'_>, what: &str, sent: &WebhookDelivery) -> 
         (true, _) => context.output.print_json(sent)?,
         (false, None) => context.output.print_line(format_args!("{what} was delivered"))?,
         (false, Some(error)) => {
-            context.output.print_line(format_args!("{what} was not delivered: {error}"))?
+            context.output.print_line(format_args!("{what} was not delivered: {error}"))?;
         }
     }
     Ok(if sent.delivered { Exit::Done } else { Exit::Refused })

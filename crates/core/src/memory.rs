@@ -82,14 +82,11 @@ mod tests {
     use super::*;
     use crate::{ArtifactId, ArtifactRole, SessionId};
 
-    fn metadata(value: Value) -> Map<String, Value> {
-        match value {
-            Value::Object(fields) => fields,
-            _ => Map::new(),
-        }
+    fn metadata(value: &Value) -> Map<String, Value> {
+        value.as_object().cloned().unwrap_or_default()
     }
 
-    fn candidate(about: Value) -> Artifact {
+    fn candidate(about: &Value) -> Artifact {
         Artifact {
             id: ArtifactId::from_random([1; 16]),
             session: SessionId::from_random([2; 16]),
@@ -109,7 +106,8 @@ mod tests {
 
     #[test]
     fn a_candidate_has_a_run_and_an_uncertainty_and_no_decision() {
-        let check = |has_run, about| check_candidate(CANDIDATE_KIND, has_run, &metadata(about)).is_ok();
+        let check =
+            |has_run, about: Value| check_candidate(CANDIDATE_KIND, has_run, &metadata(&about)).is_ok();
         for uncertainty in [json!(0), json!(0.25), json!(1)] {
             assert!(check(true, json!({"uncertainty": uncertainty})), "{uncertainty}");
         }
@@ -128,7 +126,7 @@ mod tests {
 
     #[test]
     fn a_candidate_is_decided_once() {
-        let first = candidate(json!({"uncertainty": 0.5}));
+        let first = candidate(&json!({"uncertainty": 0.5}));
         assert!(is_undecided(&first));
         let decided = decide(&first, MemoryDecision::Rejected, Some("known"), Time(7)).unwrap();
         let about = json!({"uncertainty": 0.5, "decision": "rejected", "decidedAtMs": 7, "reason": "known"});

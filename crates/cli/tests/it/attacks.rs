@@ -34,7 +34,7 @@ impl Target {
         std::fs::write(&file, text).unwrap();
         let path = std::env::var("PATH").unwrap();
         let variables = [("MAINSPRING_CONFIG", file.to_str().unwrap()), ("PATH", path.as_str())];
-        Self { server: Server::start_in(dir.clone(), &variables) }
+        Self { server: Server::start_in(dir, &variables) }
     }
 
     fn path(&self, name: &str) -> PathBuf {

@@ -74,7 +74,8 @@ impl Kernel {
             let id = match request.session.id.filter(|id| self.shared.is_live(*id)) {
                 // The actor checks the owner.
                 Some(live) => live,
-                None => self.session_for(caller, request).await?,
+                // Boxed to keep the futures of prompts to loaded sessions small.
+                None => Box::pin(self.session_for(caller, request)).await?,
             };
             let pending_wait = match delegation {
                 // Boxed to keep the futures of plain prompts small.

@@ -521,7 +521,11 @@ async fn a_memory_candidate_comes_from_a_run_and_is_decided_once() {
         assert_eq!(made.run, Some(run.id), "{name}");
         // Wakes the one who has candidates decided.
         with_timeout(world.kernel.memory_proposed()).await;
-        assert_eq!(world.kernel.memory_candidates(None, 9).await.unwrap(), [made.clone()], "{name}");
+        assert_eq!(
+            world.kernel.memory_candidates(None, 9).await.unwrap(),
+            std::slice::from_ref(&made),
+            "{name}"
+        );
         assert_eq!(world.kernel.memory_text(&made).await.unwrap(), "Ada likes tea", "{name}");
         let decide = |decision| world.kernel.memory_decide(made.id, decision, Some("known"));
         let decided = decide(MemoryDecision::Rejected).await.unwrap().unwrap();

@@ -159,7 +159,7 @@ async fn contradictions_are_refused_with_the_record_and_the_field() {
         let world = World::on(Disk::memory()).await;
         match import(&world, &changed(&file, line, path, &to)).await {
             Err(Error::BadImport { reason, .. }) => {
-                assert!(reason.contains(field), "{path} = {to}: {reason}")
+                assert!(reason.contains(field), "{path} = {to}: {reason}");
             }
             // No event speaks of the status of this session.
             Ok(_) if path == "/session/status" => {}
