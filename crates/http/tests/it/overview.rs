@@ -164,7 +164,8 @@ async fn cards_show_the_last_line_the_active_run_and_the_cost() {
     assert_eq!(keys, ["unknown", "asks"]);
     assert_eq!(live[1], *waiting);
     assert_eq!(server.listed("/v1/sessions?live=true&limit=1").await.len(), 1);
-    assert_eq!(server.listed("/v1/sessions?view=cards&session=asks").await, std::slice::from_ref(&waiting));
+    let asking = server.listed("/v1/sessions?view=cards&session=asks").await;
+    assert_eq!(asking, std::slice::from_ref(waiting));
     assert_eq!(server.listed("/v1/sessions?view=cards&session=nobody").await, [Value::Null; 0]);
     assert_eq!(server.listed("/v1/sessions").await[0]["card"], Value::Null);
 }

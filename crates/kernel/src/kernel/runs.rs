@@ -85,10 +85,12 @@ impl Kernel {
             let run = delegation.map_or_else(|| self.shared.ids.run(), |delegation| delegation.child_run);
             // Registered before the agent starts, which may call a tool of the host at once.
             self.shared.host_calls.register(run, request.host.as_deref());
-            let accept = Accept {
+            let prompt = self.resolve_attachments(caller, request.prompt.clone()).await?;
+            // Boxed here, so that the future does not hold it.
+            let accept = Box::new(Accept {
                 run,
                 caller: caller.clone(),
-                prompt: self.resolve_attachments(caller, request.prompt.clone()).await?,
+                prompt,
                 adapter: request.adapter.clone(),
                 mode: request.mode,
                 options: limited_options(caller, request),
@@ -99,8 +101,8 @@ impl Kernel {
                 fingerprint,
                 delegation: delegation.cloned().map(Box::new),
                 pending_wait,
-            };
-            match self.shared.call(id, |reply| Command::Accept(Box::new(accept), reply)).await {
+            });
+            match self.shared.call(id, |reply| Command::Accept(accept, reply)).await {
                 Ok(accepted) => return Ok(accepted),
                 // Another request has created the session since: the next lookup finds it.
                 Err(CreateError::Taken(Unique::SessionName)) => {}
