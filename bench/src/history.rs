@@ -139,6 +139,7 @@ impl Builder {
             usage: None,
             created_at: self.now,
             agent: None,
+            external_id: None,
         })
     }
 

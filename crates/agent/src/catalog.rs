@@ -3,12 +3,13 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use mainspring_core::{AgentDefinition, ModelList, RunOptions};
+use mainspring_core::{AgentDefinition, AgentName, ModelList, RunOptions};
 use mainspring_kernel::agents::{Catalog, RuntimeAgent};
 
 use crate::definition::{Definition, Definitions};
 use crate::models::Models;
 use crate::native::{self, NativeAdapter};
+use crate::output::OutputSchema;
 use crate::provider::ModelOptions;
 
 /// The shared agent definitions and the models of the native runtime.
@@ -62,10 +63,20 @@ impl Catalog for NativeCatalog {
         if model.is_some() || profile.is_some() {
             self.models.select(model, profile).map_err(|error| error.message)?;
         }
-        match &options.model_options {
-            Some(given) => ModelOptions::default().merge(given).map(drop),
-            None => Ok(()),
+        if let Some(given) = &options.model_options {
+            ModelOptions::default().merge(given)?;
         }
+        let schema =
+            options.output_schema.as_ref().map_or(Ok(()), |schema| OutputSchema::new(schema).map(drop));
+        schema.map_err(|error| format!("outputSchema: {error}"))
+    }
+
+    fn check_agent_name(&self, adapter: &str, name: &str) -> Result<(), String> {
+        if adapter != native::NAME {
+            return Ok(());
+        }
+        let name = name.parse::<AgentName>().map(drop);
+        name.map_err(|error| format!("agentDefinition: {error}"))
     }
 
     fn describe(

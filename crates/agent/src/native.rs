@@ -187,6 +187,7 @@ impl Adapter for NativeAdapter {
             supports_cancellation: true,
             acknowledges_cancellation: false,
             requires_pinned_worker: false,
+            in_process: true,
             supports_model_switching: true,
             supports_artifact_emission: true,
             supports_tools: true,

@@ -19,9 +19,12 @@ mod control;
 mod data;
 mod function;
 pub mod mcp;
+mod memory;
+mod state;
 pub use context::ToolContext;
 pub use function::{FunctionTool, function};
 pub use mainspring_kernel::policy::matches_pattern;
+pub use state::ToolState;
 
 /// A tool that a model can call.
 #[async_trait]
@@ -129,7 +132,7 @@ impl ToolEntry {
     pub fn check(&self, input: &Value) -> Result<(), ToolError> {
         let name = &self.spec.name;
         let validator = self.validator().map_err(|reason| ToolError(format!("tool {name:?}: {reason}")))?;
-        validate(validator, input).map_err(|problems| {
+        validate(&self.spec.schema, validator, input).map_err(|problems| {
             ToolError(format!("the arguments do not match the schema of the tool {name}: {problems}"))
         })
     }
@@ -186,10 +189,11 @@ impl Toolbox {
         Self { entries: Arc::new([(ASK_PERSON.to_owned(), entry)].into()) }
     }
 
-    /// Creates a set with all built-in tools: asking a person, state, artifacts, delegation, other sessions.
+    /// Creates a set with all built-in tools: asking a person, state, artifacts, proposals to
+    /// remember, delegation, other sessions.
     pub fn built_in() -> Self {
         let mut all = Self::new();
-        for tool in data::tools().into_iter().chain(control::tools()) {
+        for tool in data::tools().into_iter().chain(control::tools()).chain([memory::tool()]) {
             // A test compiles every built-in schema, so they are not compiled here.
             let (spec, traits, validator) = (tool.spec(), tool.traits(), LazyValidator::default());
             let entry = ToolEntry { spec, traits, validator, executor: Executor::Tool(tool) };

@@ -7,7 +7,7 @@
 use mainspring_core::{
     AgentDefinition, Answer, Approval, ApprovalAnswer, ApprovalScope, ArtifactId, Block, ClientResult,
     ClientTool, Cost, ExternalRef, FileLocation, GivenMessage, KeyLists, LegacyAlias, MessageId, Place, Role,
-    RunLimits, RunOptions, SandboxProfile, SandboxReach, SuppliedResult,
+    RunLimits, RunOptions, SandboxProfile, SandboxReach, SuppliedResult, Usage,
 };
 use serde::de::{DeserializeOwned, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -275,6 +275,23 @@ struct LocationForm {
 }
 
 #[derive(Deserialize)]
+#[serde(remote = "Usage", rename_all = "camelCase", deny_unknown_fields)]
+struct UsageForm {
+    #[serde(default)]
+    input_tokens: u64,
+    #[serde(default)]
+    output_tokens: u64,
+    #[serde(default)]
+    cache_read_tokens: u64,
+    #[serde(default)]
+    cache_write_tokens: u64,
+    #[serde(default, rename = "costUsd")]
+    cost: Cost,
+    #[serde(default)]
+    at_least: bool,
+}
+
+#[derive(Deserialize)]
 #[serde(remote = "AgentDefinition", rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct AgentForm {
     id: String,
@@ -331,6 +348,7 @@ items! {
     ExternalRefItem(ExternalRef) by "ExternalRefForm::deserialize";
     LegacyAliasItem(LegacyAlias) by "LegacyAliasForm::deserialize";
     SuppliedItem(SuppliedResult) by "SuppliedForm::deserialize";
+    UsageItem(Usage) by "UsageForm::deserialize";
 }
 
 /// Reads client tools.
@@ -357,6 +375,11 @@ pub(crate) fn messages_or_null<'de, D: Deserializer<'de>>(
 /// Reads results of client tools.
 pub fn results<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<ClientResult>, D::Error> {
     Ok(Vec::<ResultItem>::deserialize(from)?.into_iter().map(|item| item.0).collect())
+}
+
+/// Reads the usage of a message or a turn.
+pub fn usage<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Usage>, D::Error> {
+    Ok(Option::<UsageItem>::deserialize(from)?.map(|item| item.0))
 }
 
 fn supplied_result<'de, D: Deserializer<'de>>(from: D) -> Result<Option<SuppliedResult>, D::Error> {

@@ -9,7 +9,7 @@ use mainspring_core::{
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::LiveStatus;
+use crate::{LiveStatus, SessionCard, SessionView};
 
 /// Names a session, and describes it in case it is new.
 ///
@@ -187,6 +187,17 @@ pub struct SessionListQuery {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", param(pattern = r"^[0-9]{1,18}\.ses_[0-9a-f]{32}$"))]
     pub before: Option<String>,
+    /// Only this session, by id or key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", param(pattern = "^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}$"))]
+    pub session: Option<String>,
+    /// True for only sessions with a run that has not ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub live: Option<bool>,
+    /// The form of the items: `cards` adds what a board shows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", param(inline))]
+    pub view: Option<SessionView>,
     /// Only the caller's own sessions that are in memory (true). False or absent: all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub open: Option<bool>,
@@ -219,13 +230,23 @@ pub struct ListedSession {
     #[serde(default)]
     #[cfg_attr(feature = "schema", schema(required = true))]
     pub live_status: LiveStatus,
+    /// The card; only with `view=cards`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub card: Option<SessionCard>,
+}
+
+impl ListedSession {
+    /// Builds an item without a card.
+    pub fn plain((session, latest_run): (Session, Option<Run>), live_status: LiveStatus) -> Self {
+        Self { session, latest_run, live_status, card: None }
+    }
 }
 
 /// A session, what it does now, and what it has used.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
-pub struct SessionView {
+pub struct SessionDetails {
     /// The session.
     #[serde(flatten)]
     pub session: Session,

@@ -186,6 +186,7 @@ mod tests {
                 usage: None,
                 created_at: Time(0),
                 agent: None,
+                external_id: None,
             }),
             parent_id: parent.map(id),
             depth: u32::from(n),

@@ -16,6 +16,7 @@ use super::{Context, file, tree};
 
 mod adopt;
 mod agent;
+mod append;
 mod list;
 mod set;
 mod show;
@@ -189,6 +190,16 @@ pub(super) enum Session {
         /// Session key, or id (ses_…) or its beginning
         session: String,
     },
+    /// Append a message of a person to a session, without a run
+    Append {
+        /// Session key, or id (ses_…) or its beginning
+        session: String,
+        /// Text of the message
+        text: String,
+        /// Own id of the message: the same id again appends nothing [default: a new one]
+        #[arg(long, value_name = "ID")]
+        id: Option<String>,
+    },
     /// Set the title of a session
     Rename {
         /// Session key, or id (ses_…) or its beginning
@@ -334,6 +345,7 @@ impl Session {
             | Self::Compact { session, .. }
             | Self::Pin { session }
             | Self::Unpin { session }
+            | Self::Append { session, .. }
             | Self::Rename { session, .. }
             | Self::Archive { session }
             | Self::Close { session }
@@ -345,12 +357,7 @@ impl Session {
     async fn dispatch(self, context: &Context<'_>, connection: &mut Connection<'_>) -> Result<(), CliError> {
         match self {
             Self::List { limit, archived, closed, loaded } => {
-                let status = match (archived, closed) {
-                    (true, _) => SessionStatus::Archived,
-                    (_, true) => SessionStatus::Closed,
-                    _ => SessionStatus::Open,
-                };
-                list::list(context, connection, limit, status, loaded).await
+                list::list(context, connection, limit, listed_status(archived, closed), loaded).await
             }
             Self::New { key, options } => {
                 let name = key.map_or(NewName::Any(true), NewName::Key);
@@ -378,11 +385,7 @@ impl Session {
             Self::Navigate { session, message } => navigate(context, connection, &session, &message).await,
             Self::Fork { session, message, key, title } => {
                 let message_id = find_message(connection, &session, &message).await?;
-                let (fork, name) = (Fork { message_id, key, title }, Ids::system().secret());
-                let created = connection
-                    .request(async |client| client.session_fork(&session, &fork, &name).await)
-                    .await?;
-                print_changed(context, &created, "forked")
+                fork(context, connection, &session, &Fork { message_id, key, title }).await
             }
             Self::Search { words, limit } => list::search(context, connection, &words.join(" "), limit).await,
             Self::Export { session, output } => {
@@ -405,6 +408,9 @@ impl Session {
             Self::Unpin { session } => {
                 patch_session(context, connection, &session, &pinned_patch(false), "unpinned").await
             }
+            Self::Append { session, text, id } => {
+                append::append(context, connection, &session, &text, id).await
+            }
             Self::Rename { session, title } => {
                 let changes = SessionPatch { title: Some(Some(title)), ..SessionPatch::default() };
                 patch_session(context, connection, &session, &changes, "renamed").await
@@ -424,6 +430,25 @@ impl Session {
             Self::Delete { session, yes } => delete(context, connection, &session, yes).await,
         }
     }
+}
+
+fn listed_status(archived: bool, closed: bool) -> SessionStatus {
+    match (archived, closed) {
+        (true, _) => SessionStatus::Archived,
+        (_, true) => SessionStatus::Closed,
+        _ => SessionStatus::Open,
+    }
+}
+
+async fn fork(
+    context: &Context<'_>,
+    connection: &mut Connection<'_>,
+    session: &str,
+    fork: &Fork,
+) -> Result<(), CliError> {
+    let name = Ids::system().secret();
+    let created = connection.request(async |client| client.session_fork(session, fork, &name).await).await?;
+    print_changed(context, &created, "forked")
 }
 
 async fn navigate(

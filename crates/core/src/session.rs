@@ -86,7 +86,7 @@ pub struct Session {
     /// When the session last changed.
     #[serde(rename = "updatedAtMs")]
     pub updated_at: Time,
-    /// When a run of the session last started or ended.
+    /// When a run of the session last started or ended, or another program last appended a message.
     #[serde(rename = "lastActivityAtMs")]
     pub last_activity_at: Time,
     /// Whether the owner has pinned the session.
@@ -340,6 +340,11 @@ pub fn apply(session: &mut Session, body: &Body, at: Time) {
             }
         }
         Body::RunStarting {} => {
+            session.last_activity_at = at;
+            return;
+        }
+        // Another program has appended the message.
+        Body::MessageCompleted { message, .. } if message.run.is_none() => {
             session.last_activity_at = at;
             return;
         }

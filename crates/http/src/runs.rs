@@ -9,7 +9,8 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use mainspring_api::{
-    AcceptedRun, CancelOutcome, Page, Prompt, RetryOptions, RunListQuery, StepResult, WaitAnswer,
+    AcceptedRun, AttemptStderr, CancelOutcome, Page, Prompt, RetryOptions, RunListQuery, StepResult,
+    WaitAnswer,
 };
 use mainspring_core::{Attempt, BadId, Grant, LeftProcess, Run, RunId, Step};
 use mainspring_kernel::kernel::{Accepted, Caller, RunQuery, RunRequest};
@@ -111,6 +112,7 @@ async fn create(
     headers: &HeaderMap,
     mut prompt: Prompt,
 ) -> Result<Response, Problem> {
+    let wait = preferred_wait(headers)?;
     prompt.idempotency_key = idempotency_key(headers)?.map(str::to_owned);
     let host = host_name(headers)?.map(str::to_owned);
     let request = RunRequest { host, ..RunRequest::try_from(prompt)? };
@@ -119,7 +121,7 @@ async fn create(
         let stream = events::run_stream(http, caller, &accepted).await?;
         return Ok(about(&accepted.run).with(stream));
     }
-    let run = waited(http, caller, slot, headers, &accepted.run).await?;
+    let run = waited(http, caller, slot, wait, &accepted.run).await?;
     Ok(accepted_response(&accepted, run))
 }
 
@@ -129,10 +131,10 @@ pub(super) async fn waited(
     http: &Http,
     caller: &Caller,
     slot: &RequestSlot,
-    headers: &HeaderMap,
+    wait: Option<Duration>,
     run: &Run,
 ) -> Result<Run, Problem> {
-    let Some(timeout) = preferred_wait(headers) else { return Ok(run.clone()) };
+    let Some(timeout) = wait else { return Ok(run.clone()) };
     let Ok(_permit) = http.streams.acquire(&http.kernel, &caller.owner, None) else {
         return Ok(run.clone());
     };
@@ -140,11 +142,26 @@ pub(super) async fn waited(
     Ok(http.kernel.run_wait(caller, run.id, timeout).await?)
 }
 
-/// Reads how long the client wants to wait: `wait=N` seconds, at most a minute.
-fn preferred_wait(headers: &HeaderMap) -> Option<Duration> {
-    let prefer = headers.get("prefer")?.to_str().ok()?;
-    let wait = prefer.split([',', ';']).find_map(|part| part.trim().strip_prefix("wait="))?;
-    Some(Duration::from_secs(wait.parse::<u64>().ok()?.min(60)))
+/// Reads how long the client wants to wait: `wait=N` seconds, at most a minute. Other preferences are ignored, as RFC 7240
+/// demands; a wait without a number of seconds is refused, since the client would take the early answer for the late one.
+pub(super) fn preferred_wait(headers: &HeaderMap) -> Result<Option<Duration>, Problem> {
+    let texts = headers.get_all("prefer").into_iter().filter_map(|value| value.to_str().ok());
+    for part in texts.flat_map(|text| text.split([',', ';'])) {
+        let (name, seconds) = part.split_once('=').unwrap_or((part, ""));
+        if !name.trim().eq_ignore_ascii_case("wait") {
+            continue;
+        }
+        let seconds = seconds.trim().trim_matches('"');
+        if seconds.is_empty() || !seconds.bytes().all(|digit| digit.is_ascii_digit()) {
+            let given: String = part.trim().chars().take(64).collect();
+            return Err(Problem::invalid(format!(
+                "the header Prefer: {given:?} is not wait=N with a number of seconds, such as wait=30"
+            )));
+        }
+        // More digits than a number holds are more than a minute.
+        return Ok(Some(Duration::from_secs(seconds.parse::<u64>().unwrap_or(u64::MAX).min(60))));
+    }
+    Ok(None)
 }
 
 fn about(run: &Run) -> About {
@@ -223,6 +240,19 @@ pub(super) async fn attempt_get(
     AttemptPath(attempt): AttemptPath,
 ) -> Result<Json<Attempt>, Problem> {
     Ok(Json(http.kernel.attempt_get(&caller, attempt).await?))
+}
+
+/// Returns what the process of an attempt's agent wrote to its standard error
+#[utoipa::path(
+    get, path = "/v1/attempts/{attempt}/stderr", params(AttemptPath),
+    responses((status = 200, description = "The text, as far as it is kept", body = AttemptStderr)),
+)]
+pub(super) async fn attempt_stderr(
+    State(http): State<Http>,
+    Authenticated(caller): Authenticated,
+    AttemptPath(attempt): AttemptPath,
+) -> Result<Json<AttemptStderr>, Problem> {
+    Ok(Json(http.kernel.attempt_stderr(&caller, attempt).await?))
 }
 
 /// Lists the permissions granted to a run in advance, oldest first
@@ -306,7 +336,7 @@ pub(super) async fn run_processes(
 #[utoipa::path(
     post, path = "/v1/runs/{run}/processes/end", params(RunPath),
     responses((status = 200, description = "The processes that could not be ended", body = Page<LeftProcess>)),
-    extensions(("x-problems" = json!(["forbidden"]))),
+    extensions(("x-problems" = json!(["folder_not_allowed", "not_allowed_by_key", "forbidden"]))),
 )]
 pub(super) async fn run_processes_end(
     State(http): State<Http>,
@@ -321,7 +351,7 @@ pub(super) async fn run_processes_end(
 #[utoipa::path(
     post, path = "/v1/runs/{run}/cancel", params(RunPath),
     responses((status = 200, description = "The outcome of the cancellation", body = CancelOutcome)),
-    extensions(("x-problems" = json!(["forbidden", "run_ended", "run_merged"]))),
+    extensions(("x-problems" = json!(["folder_not_allowed", "not_allowed_by_key", "forbidden", "run_ended", "run_merged"]))),
 )]
 pub(super) async fn run_cancel(
     State(http): State<Http>,
@@ -354,7 +384,8 @@ pub(super) async fn run_retry(
     post, path = "/v1/runs/{run}/answer", params(RunPath), request_body = WaitAnswer,
     responses((status = 200, description = "The run after the answer", body = Run)),
     extensions(("x-problems" = json!([
-        "forbidden", "not_waiting", "already_answered", "wrong_answer", "answer_not_offered", "unknown_tool_use", "tool_result_conflict"
+        "folder_not_allowed", "not_allowed_by_key", "forbidden", "not_waiting", "already_answered", "wrong_answer",
+        "answer_not_offered", "unknown_tool_use", "tool_result_conflict"
     ]))),
 )]
 pub(super) async fn run_answer(

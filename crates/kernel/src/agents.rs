@@ -20,8 +20,12 @@ pub trait Catalog: Debug + Send + Sync + 'static {
     /// The models that can be used.
     fn models(&self) -> ModelList;
 
-    /// Checks the model, profile and model options for runs of `adapter`; the error text says what is wrong.
+    /// Checks the model, profile, model options and output schema for runs of `adapter`; the error text says what is wrong.
     fn check_options(&self, adapter: &str, options: &RunOptions) -> Result<(), String>;
+
+    /// Checks the name of an agent definition for sessions of `adapter`; the error text says what is wrong. The definition
+    /// need not exist yet.
+    fn check_agent_name(&self, adapter: &str, name: &str) -> Result<(), String>;
 
     /// Describes what a run of `adapter` with these options would use under `definition`; `None` if the adapter is another
     /// runtime's.
@@ -75,5 +79,9 @@ impl Catalog for NoCatalog {
 
     fn describe(&self, _: &str, _: &RunOptions, _: &AgentDefinition) -> Option<RuntimeAgent> {
         None
+    }
+
+    fn check_agent_name(&self, _adapter: &str, _name: &str) -> Result<(), String> {
+        Ok(())
     }
 }

@@ -173,6 +173,7 @@ mod tests {
             usage: None,
             created_at: Time(0),
             agent: None,
+            external_id: None,
         })
     }
 

@@ -342,6 +342,7 @@ mod tests {
                 usage: None,
                 created_at: Time(1),
                 agent: None,
+                external_id: None,
             })
         };
         let point = |pos| Point { line: LineId(1), pos };

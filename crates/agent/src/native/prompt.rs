@@ -138,6 +138,7 @@ mod tests {
             usage: None,
             created_at: Time(1),
             agent: None,
+            external_id: None,
         })
     }
 

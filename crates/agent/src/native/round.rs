@@ -330,7 +330,8 @@ impl Execution<'_> {
             run: assignment.run.id,
             owner: assignment.run.owner.clone(),
             cwd,
-            context: ToolContext::new(self.attempt.clone(), self.plan.result_bytes),
+            context: ToolContext::new(self.attempt.clone(), self.plan.result_bytes)
+                .for_tool(&entry.spec.name),
         };
         let (attempt, context) = (self.attempt.clone(), call.context.clone());
         async move {

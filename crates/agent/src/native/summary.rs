@@ -98,6 +98,7 @@ mod tests {
             usage: None,
             created_at: Time(1),
             agent: None,
+            external_id: None,
         }
     }
 

@@ -161,6 +161,7 @@ impl Actor {
                 self.shared.check_defaults(&adapter, &self.hot.session.run_defaults())?;
             }
         }
+        self.check_native_options(accept, &adapter)?;
         self.shared.check_profile(&adapter, accept.options.model_profile.as_deref())?;
         let folder = accept.options.cwd.as_deref().or(self.hot.session.cwd.as_deref());
         if accept.options.folders != accept.caller.folders {
@@ -170,6 +171,25 @@ impl Actor {
         self.check_fits_adapter(&adapter, &accept.options, folder)?;
         self.shared.check_limits_kept(&adapter, &accept.options.limits)?;
         Ok(adapter)
+    }
+
+    /// Refuses options with which the run could only fail. A model that is not configured fails the run: another adapter may
+    /// take over then.
+    fn check_native_options(&self, accept: &Accept, adapter: &str) -> Result<(), Error> {
+        let agents = &self.shared.options.agents;
+        let RunOptions { model_options, output_schema, .. } = &accept.options;
+        if model_options.is_some() || output_schema.is_some() {
+            let (model_options, output_schema) = (model_options.clone(), output_schema.clone());
+            let options = RunOptions { model_options, output_schema, ..RunOptions::default() };
+            agents.check_options(adapter, &options).map_err(Error::Invalid)?;
+        }
+        match self.stored {
+            true => Ok(()),
+            false => {
+                let name = &self.hot.session.agent_definition;
+                agents.check_agent_name(adapter, name).map_err(Error::Invalid)
+            }
+        }
     }
 
     /// Refuses a run that the lists of the caller's key, or those of the parent run, do not allow.
@@ -227,7 +247,8 @@ impl Actor {
             accept.delegation.as_ref().filter(|task| task.mode.is_awaited()).map(|task| task.parent_run);
         let starts = self.is_idle() && self.shared.options.execute;
         let owner = &self.hot.session.owner;
-        let permit = starts.then(|| self.shared.scheduler.try_acquire(owner, adapter, lender)).flatten();
+        let acquire = || self.shared.scheduler.try_acquire(owner, adapter, accept.run, lender);
+        let permit = starts.then(acquire).flatten();
         if permit.is_none() && lender.is_some() {
             self.shared.check_free_worker(adapter)?;
         }
@@ -272,6 +293,7 @@ impl Actor {
                 usage: None,
                 created_at: now,
                 agent: None,
+                external_id: None,
             }),
         };
         let options = self.complete_options(accept, adapter);

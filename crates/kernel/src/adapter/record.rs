@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use mainspring_core::{
     Approval, ApprovalRequest, Block, Budget, Decider, Digest, DigestAuthor, Failure, Fidelity, Grant,
-    GrantId, LeftProcess, MessageId, PromptRef, Sandbox, StepInput, StopReason, Time, ToolOutcome, Usage,
+    GrantId, LeftProcess, MessageId, PromptRef, Sandbox, StateChange, StepInput, StopReason, Time,
+    ToolOutcome, Usage,
 };
 use serde_json::{Map, Value};
 
@@ -161,6 +162,8 @@ pub enum Record {
     },
     /// Tokens and cost that were used.
     Usage(Usage),
+    /// The attempt has changed state of its owner.
+    OwnerState(Box<StateChange>),
 }
 
 impl Record {

@@ -175,6 +175,7 @@ impl Kernel {
     ) -> Result<Delegated, Error> {
         let parent = self.run_readable(caller, parent).await?;
         let (agent, caller) = (caller, &caller.for_delegation(&parent)?);
+        self.shared.check_run_allowed(caller, &parent)?;
         self.check_delegation(&request)?;
         if agent.agent.is_some() && !request.session.new.rules.is_empty() {
             return Err(Error::Forbidden("an agent sets no rules: leave out `rules`".into()));

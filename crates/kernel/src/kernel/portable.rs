@@ -15,6 +15,7 @@ use mainspring_core::{
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+mod check;
 mod data;
 mod export;
 mod import;

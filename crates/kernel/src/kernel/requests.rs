@@ -293,6 +293,8 @@ pub struct SessionQuery {
     pub before: Option<(Time, SessionId)>,
     /// Page size; 50 if not given.
     pub limit: Option<usize>,
+    /// Only sessions with a run that has not ended.
+    pub live: bool,
 }
 
 /// Selects runs to list.

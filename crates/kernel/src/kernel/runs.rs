@@ -78,7 +78,8 @@ impl Kernel {
             let id = match request.session.id.filter(|id| self.shared.is_live(*id)) {
                 // The actor checks the owner.
                 Some(live) => live,
-                None => self.session_for(caller, request).await?,
+                // Boxed to keep the futures of prompts to loaded sessions small.
+                None => Box::pin(self.session_for(caller, request)).await?,
             };
             let pending_wait = match delegation {
                 // Boxed to keep the futures of plain prompts small.
@@ -88,10 +89,12 @@ impl Kernel {
             let run = delegation.map_or_else(|| self.shared.ids.run(), |delegation| delegation.child_run);
             // Registered before the agent starts, which may call a tool of the host at once.
             self.shared.host_calls.register(run, request.host.as_deref());
-            let accept = Accept {
+            let prompt = self.resolve_attachments(caller, request.prompt.clone()).await?;
+            // Boxed here, so that the future does not hold it.
+            let accept = Box::new(Accept {
                 run,
                 caller: caller.clone(),
-                prompt: self.resolve_attachments(caller, request.prompt.clone()).await?,
+                prompt,
                 adapter: request.adapter.clone(),
                 mode: request.mode,
                 options: limited_options(caller, request),
@@ -102,8 +105,8 @@ impl Kernel {
                 fingerprint,
                 delegation: delegation.cloned().map(Box::new),
                 pending_wait,
-            };
-            match self.shared.call(id, |reply| Command::Accept(Box::new(accept), reply)).await {
+            });
+            match self.shared.call(id, |reply| Command::Accept(accept, reply)).await {
                 Ok(accepted) => return Ok(accepted),
                 // Another request has created the session since: the next lookup finds it.
                 Err(CreateError::Taken(Unique::SessionName)) => {}
@@ -221,6 +224,7 @@ impl Kernel {
     pub(super) async fn run_for_change(&self, caller: &Caller, run: RunId) -> Result<SessionId, Error> {
         let run = self.run_readable(caller, run).await?;
         caller.check_changes_run(&run)?;
+        self.shared.check_run_allowed(caller, &run)?;
         Ok(run.session)
     }
 
@@ -419,7 +423,7 @@ fn fingerprint(request: &RunRequest) -> [u8; 16] {
 }
 
 /// The size of a prompt in bytes, with a fixed amount for an attachment.
-fn prompt_size(prompt: &[Block]) -> usize {
+pub(super) fn prompt_size(prompt: &[Block]) -> usize {
     prompt.iter().map(|block| if let Block::Text { text } = block { text.len() } else { 64 }).sum()
 }
 

@@ -1,6 +1,6 @@
 //! What a session does now: its activity, its current step and its usage; and the sessions in memory.
 
-use mainspring_api::{LiveStatus, SessionView};
+use mainspring_api::{ListedSession, LiveStatus, SessionDetails};
 use mainspring_core::{Rows, Run, RunState, Session};
 
 use super::{Caller, Kernel, Scope, SessionQuery};
@@ -9,7 +9,7 @@ use crate::store::{RunPage, SessionRef};
 
 impl Kernel {
     /// Gets a session with its activity, the step of its active run, and what all its runs have used.
-    pub async fn session_view(&self, caller: &Caller, by: &SessionRef) -> Result<SessionView, Error> {
+    pub async fn session_view(&self, caller: &Caller, by: &SessionRef) -> Result<SessionDetails, Error> {
         let session = self.session_get(caller, by).await?;
         let (_, usage) = self.shared.store.session_usage(session.id).await?;
         let live = self.live_runs(&session).await?;
@@ -23,7 +23,20 @@ impl Kernel {
             None => None,
         };
         let live_status = live_status(&live);
-        Ok(SessionView { session, live_status, current_step, usage })
+        Ok(SessionDetails { session, live_status, current_step, usage })
+    }
+
+    /// Adds its activity to each listed session.
+    pub async fn session_items(
+        &self,
+        listed: Rows<(Session, Option<Run>)>,
+    ) -> Result<Rows<ListedSession>, Error> {
+        let mut items = vec![];
+        for (session, latest_run) in listed.items {
+            let live_status = self.session_live_status(&session, latest_run.as_ref()).await?;
+            items.push(ListedSession::plain((session, latest_run), live_status));
+        }
+        Ok(Rows { items, damaged: listed.damaged })
     }
 
     /// The activity of a session whose latest run is `latest`.
@@ -65,11 +78,16 @@ impl Kernel {
         }
         let limit = self.page(query.limit)?;
         let mut sessions = vec![];
-        for id in self.shared.board.sessions(&caller.owner) {
+        // The board also has sessions that left memory while their run waits.
+        let on_board = self.shared.board.sessions(&caller.owner).into_iter();
+        for id in on_board.filter(|id| self.shared.is_live(*id)) {
             sessions.extend(self.shared.session_find(&caller.owner, &SessionRef::Id(id)).await?);
         }
+        let status =
+            |session: &Session| self.shared.board.status(&session.owner, session.id).unwrap_or_default();
         sessions.retain(|session| {
-            query.pinned.is_none_or(|pinned| pinned == session.pinned)
+            (!query.live || status(session) != LiveStatus::Idle)
+                && query.pinned.is_none_or(|pinned| pinned == session.pinned)
                 && query.status.is_none_or(|status| status == session.status)
                 && query.surface_kind.as_ref().is_none_or(|kind| *kind == session.surface_kind)
                 && query.before.is_none_or(|before| (session.last_activity_at, session.id) < before)
@@ -78,14 +96,7 @@ impl Kernel {
         sessions.truncate(limit);
         let mut listed = vec![];
         for session in sessions {
-            let page = RunPage {
-                owner: session.owner.clone(),
-                session: Some(session.id),
-                status: None,
-                before: None,
-                limit: 1,
-            };
-            let latest = self.shared.store.run_page(&page).await?.intact()?.pop();
+            let latest = self.run_latest(&session).await?;
             listed.push((session, latest));
         }
         Ok(listed.into())

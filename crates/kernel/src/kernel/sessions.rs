@@ -11,6 +11,7 @@ use mainspring_core::{
 use serde_json::{Map, Value};
 use tokio::sync::oneshot;
 
+use super::bindings::adoption;
 use super::runs::{check_size, json_size};
 use super::{
     Adopted, Caller, Deleted, Kernel, NewSession, Opening, Scope, SessionPatch, SessionQuery, SessionTarget,
@@ -89,11 +90,14 @@ impl Kernel {
                 Shared::check_listed_defaults(lists, Some(adapter), &defaults)
             })?;
             self.shared.check_defaults(&session.adapter, &defaults)?;
+            let agents = &self.shared.options.agents;
+            let named = agents.check_agent_name(&session.adapter, &session.agent_definition);
+            named.map_err(Error::Invalid)?;
             let id = session.id;
             let request = request.clone().map(|request| Request { answer: id.to_string(), ..request });
             self.shared.start_new_actor(session).await?;
             let adopts =
-                |(adapter, adopted): (&str, &Adopted)| Box::new((adapter.to_owned(), adopted.clone()));
+                |(adapter, adopted): (&str, &Adopted)| Box::new(adoption(caller, adapter, adopted.clone()));
             let seed = SessionSeed { state: vec![], adopted: adopted.map(adopts) };
             match self.shared.call(id, |reply| Command::Create(request.map(Box::new), seed, reply)).await {
                 Ok(session) => {
@@ -122,8 +126,15 @@ impl Kernel {
         by: &SessionRef,
     ) -> Result<Session, Error> {
         let session = self.session_get(caller, by).await?;
-        caller.check_changes(&session)?;
+        self.check_session_change(caller, &session).await?;
         Ok(session)
+    }
+
+    /// Refuses a caller that may not change `session`.
+    pub(super) async fn check_session_change(&self, caller: &Caller, session: &Session) -> Result<(), Error> {
+        caller.check_changes(session)?;
+        // Boxed to keep the futures of callers without limits small.
+        Box::pin(self.shared.check_session_allowed(caller, session)).await
     }
 
     /// Lists sessions by latest activity, each with its latest run.
@@ -143,6 +154,9 @@ impl Kernel {
                 return Err(Error::Invalid("you belong to no org: use the key of one".into()));
             }
         };
+        if query.live {
+            return self.session_list_live(caller, &query).await;
+        }
         let page = SessionPage {
             of,
             pinned: query.pinned,
@@ -180,8 +194,7 @@ impl Kernel {
         }
         let defaults = patched_defaults(&patch);
         if defaults != RunOptions::default() {
-            let known = self.session_get(caller, by).await?;
-            caller.check_changes(&known)?;
+            let known = self.session_for_change(caller, by).await?;
             Shared::check_listed_defaults(caller.lists.as_deref(), None, &defaults)?;
             self.shared.check_defaults(&known.adapter, &defaults)?;
         }

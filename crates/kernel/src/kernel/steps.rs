@@ -161,6 +161,7 @@ mod tests {
             usage: None,
             created_at: Time(7),
             agent: None,
+            external_id: None,
         };
         let mut calls = calls_of(&output);
         assert_eq!(checksum(&step("coder@1", 1_000), &output, &calls), None, "its call has no result");

@@ -37,6 +37,10 @@ impl Catalog for Runtime {
     fn describe(&self, _: &str, _: &RunOptions, _: &AgentDefinition) -> Option<RuntimeAgent> {
         None
     }
+
+    fn check_agent_name(&self, _adapter: &str, _name: &str) -> Result<(), String> {
+        Ok(())
+    }
 }
 
 async fn world(disk: Disk) -> World {

@@ -92,6 +92,7 @@ impl Tables {
             }
             Row::State(row) => self.state_apply(session, row),
             Row::StateBack(from, key) => self.state_back(*from, key),
+            Row::StateChange(row) => self.state_change_apply(&row.of, row.change.clone()),
             Row::Delegation(image) if self.session(image.parent_session).is_none() => {}
             Row::Delegation(image) => drop(self.delegations.insert(image.id, Delegation::clone(image))),
             Row::Digest(image) => drop(self.digests.insert((image.at, session), Digest::clone(image))),

@@ -212,6 +212,7 @@ pub(crate) fn message(n: u64, of: u64, text: &str) -> Message {
         usage: None,
         created_at: NOW,
         agent: n.is_multiple_of(3).then(|| "coder@2".into()),
+        external_id: None,
     }
 }
 

@@ -220,7 +220,7 @@ async fn messages_of_versions_without_search_are_found_and_have_children() {
     assert_eq!(children, [message_id(11), message_id(21)]);
     for _ in 0..2 {
         let query = Query::parse("ANSWER").unwrap();
-        let found = store.search_messages(OWNER, &query, None, 9).await.unwrap().items;
+        let found = store.search_messages(OWNER, &query, None, 9).await.unwrap().rows.items;
         let found: Vec<_> = found.into_iter().map(|found| found.message.id).collect();
         assert_eq!(found, [message_id(21), message_id(11)]);
         let titles = store.search_titles(OWNER, &Query::parse("sess").unwrap(), None, 9).await.unwrap().items;

@@ -28,6 +28,7 @@ impl SessionDraft {
                 usage: None,
                 created_at: self.at,
                 agent: None,
+                external_id: None,
             });
             let point = Point { line: line.id, pos: line.end };
             line = Line { end: line.end + 1, ..line };

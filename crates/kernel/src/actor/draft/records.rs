@@ -6,7 +6,7 @@ use mainspring_core::message::text_of;
 use mainspring_core::run::Command;
 use mainspring_core::run::close::{NewMessage, completes_turn};
 use mainspring_core::{
-    Block, Body, CallResult, Digest, Failure, MessageStatus, NodeId, Role, Step, StepInput, Time,
+    Block, Body, CallResult, Digest, Failure, MessageStatus, NodeId, Role, StateScope, Step, StepInput, Time,
     TitleSource, ToolEnd, ToolOutcome, Usage, session,
 };
 
@@ -38,27 +38,24 @@ impl AttemptDraft {
             Record::Confined(sandbox) => self.emit(Body::AttemptConfined { sandbox }),
             Record::Runtime(facts) => self.runtime_facts(*facts),
             Record::Granted(grant) => self.row(Row::Grant(grant)),
-            Record::Decided { question, request, decision, grant, by, told } => {
-                let wait_id = self.ids.wait();
-                self.emit(Body::ApprovalRequested {
-                    wait_id,
-                    question,
-                    approval: request,
-                    expires_at_ms: None,
-                    on_expiry: None,
-                });
+            Record::Decided { question, request: approval, decision, grant: grant_id, by, told } => {
+                let (wait_id, decided_by) = (self.ids.wait(), Some(Box::new(by)));
+                let (expires_at_ms, on_expiry, reason, result) = (None, None, None, None);
+                let asked = Body::ApprovalRequested { wait_id, question, approval, expires_at_ms, on_expiry };
+                self.emit(asked);
                 self.emit(Body::ApprovalResolved {
                     wait_id,
                     decision,
-                    grant_id: grant,
-                    decided_by: Some(Box::new(by)),
+                    grant_id,
+                    decided_by,
                     told,
-                    reason: None,
-                    result: None,
+                    reason,
+                    result,
                 });
             }
             Record::Agent { name } => self.hot.agent = Some(name),
             Record::Message { blocks, usage } => {
+                let usage = usage.map(Usage::clamped);
                 self.hot.turn_usage += usage.unwrap_or_default();
                 self.write_assistant(blocks)?;
                 if let Some(usage) = usage {
@@ -96,18 +93,24 @@ impl AttemptDraft {
                 return self.tool_ended(node, tool_use_id, name, asked_at, failure, content);
             }
             Record::Progress { text } => self.emit(Body::ProgressUpdated { text }),
-            Record::Title { title } => {
-                if let Some(title) = session::title_of(&title) {
-                    self.session_command(session::Command::Title { title, source: TitleSource::Agent })?;
-                }
-            }
+            Record::Title { title } => self.title(&title)?,
             Record::Usage(usage) => self.add_usage(usage),
+            Record::OwnerState(change) => self.emit_state_change(StateScope::Owner, &change),
+        }
+        Ok(())
+    }
+
+    /// Sets the title that the agent gives, if it is one.
+    fn title(&mut self, title: &str) -> Result<(), Error> {
+        if let Some(title) = session::title_of(title) {
+            self.session_command(session::Command::Title { title, source: TitleSource::Agent })?;
         }
         Ok(())
     }
 
     /// Counts usage of the run.
     pub(crate) fn add_usage(&mut self, usage: Usage) {
+        let usage = usage.clamped();
         self.hot.turn_usage += usage;
         self.emit(Body::UsageUpdated { usage });
     }
@@ -150,7 +153,7 @@ impl AttemptDraft {
             tool_calls: taken.tool_calls,
             stop_reason: taken.stop_reason,
             error: taken.error,
-            usage: taken.usage,
+            usage: taken.usage.map(Usage::clamped),
             raw_usage: taken.raw_usage,
             started_at: taken.started_at,
             first_piece_at: taken.first_piece_at,
@@ -311,7 +314,7 @@ pub(crate) fn check_size(records: &[Record], limit: usize) -> Result<(), Error> 
             }
             Record::Opened { .. } | Record::Resumed | Record::Granted(_) | Record::Agent { .. } => continue,
             Record::Confined(_) | Record::LeftRunning { .. } | Record::ToolUnasked { .. } => continue,
-            Record::Usage(_) | Record::Title { .. } => continue,
+            Record::Usage(_) | Record::Title { .. } | Record::OwnerState(_) => continue,
         };
         if size > limit {
             return Err(Error::TooLarge { what, size, limit });

@@ -411,6 +411,7 @@ impl<A: AttemptSlot> Draft<OfRun<A>> {
             usage,
             created_at: self.at,
             agent: self.hot.agent.clone().filter(|_| role == Role::Assistant),
+            external_id: None,
         })
     }
 

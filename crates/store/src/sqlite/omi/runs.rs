@@ -195,6 +195,7 @@ impl Import<'_> {
             usage: None,
             created_at,
             agent: None,
+            external_id: None,
         })
     }
 

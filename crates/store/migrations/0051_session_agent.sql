@@ -2,6 +2,3 @@
 -- stays in memory; NULL for the server's setting.
 ALTER TABLE sessions ADD COLUMN tools TEXT;
 ALTER TABLE sessions ADD COLUMN idle_unload_ms INTEGER CHECK (idle_unload_ms >= 0);
-
--- The agent that wrote a message; NULL if its adapter names none.
-ALTER TABLE messages ADD COLUMN agent TEXT;
