@@ -39,10 +39,10 @@ class MainspringServer:
         return subprocess.run([self.binary, "--version"], capture_output=True, text=True, check=True).stdout.split()[1]
 
     def settings(self):
-        """Returns the durability and the number of workers that the program itself reports."""
+        """Returns the durability and the number of concurrent runs that the program itself reports."""
         shown = subprocess.run(
             [self.binary, "config", "show", "--state-dir", self.state, "--config", self.folder / "mainspring.toml"],
             capture_output=True, text=True, check=True,
         ).stdout
         value = lambda name: re.search(rf'^{name}\s*=?\s*"?(\w+)', shown, re.MULTILINE)[1]
-        return {"durability": value("durability"), "max_workers": value("max_workers")}
+        return {"durability": value("durability"), "max_runs": value("max_in_process_runs")}

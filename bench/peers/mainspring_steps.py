@@ -34,7 +34,7 @@ class MainspringSteps:
             "version": self.server.version(),
             "durability": f"durability {settings['durability']}: SQLite with a WAL, each commit synced",
             "batched": "commits of different sessions that wait for the disk at the same time share one transaction",
-            "run": f"script agent, a session per client, at most {settings['max_workers']} runs at once (the default)",
+            "run": f"script agent, a session per client, at most {settings['max_runs']} runs at once (the default)",
         }
 
     def request(self, client, number):

@@ -16,6 +16,11 @@ pub(crate) const FLOOD: &str = "flood";
 /// Streams as many deltas as its prompt says, one per millisecond; each contains the time it was sent.
 pub(crate) const PACE: &str = "pace";
 
+/// Like [`PACE`], with [`READ_INTERVAL`] between two deltas.
+pub(crate) const SLOW_PACE: &str = "slow-pace";
+/// 20 deltas per second, about as fast as people read.
+pub(crate) const READ_INTERVAL: Duration = Duration::from_millis(50);
+
 /// The pieces of the flood: 4 to 8 bytes each.
 pub(crate) const FLOOD_PIECES: [&str; 5] = ["the ", "quick ", "brown", "foxes, ", "jumping "];
 
@@ -40,7 +45,7 @@ pub(crate) fn ages(text: &str) -> impl Iterator<Item = Duration> {
 
 pub(crate) fn all() -> Vec<Arc<dyn Adapter>> {
     let answer = text(500);
-    [ANSWER, FLOOD, PACE]
+    [ANSWER, FLOOD, PACE, SLOW_PACE]
         .map(|name| Arc::new(Agent { name, answer: answer.clone() }) as Arc<dyn Adapter>)
         .into()
 }
@@ -66,7 +71,9 @@ impl Adapter for Agent {
                 }
             }
             _ => {
-                let mut tick = tokio::time::interval(Duration::from_millis(1));
+                let slow = self.name == SLOW_PACE;
+                let mut tick =
+                    tokio::time::interval(if slow { READ_INTERVAL } else { Duration::from_millis(1) });
                 for _ in 0..count() {
                     tick.tick().await;
                     attempt.delta(0, &timestamp()).unwrap();

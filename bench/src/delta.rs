@@ -60,6 +60,7 @@ async fn rate(kernel: &Kernel, session: SessionId, readers: usize, table: &mut T
         "/s",
         Goal::AtLeast(200_000.0),
     );
+    table.batched("a reader that is behind gets all text since its last delta as one");
     let (live, subscribers) = (median(&live), subscribers(readers));
     table.note(format!(
         "Of the flood to {subscribers}, {live:.0} % of the bytes came as deltas, the rest within the completed message."

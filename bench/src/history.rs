@@ -52,6 +52,8 @@ impl Builder {
             model_options: None,
             metadata: json!({}),
             rules: vec![],
+            tools: vec![],
+            idle_unload_ms: None,
             tip: None,
             tip_message: None,
             version: 1,
@@ -136,6 +138,8 @@ impl Builder {
             content: vec![Block::text(text(500))],
             usage: None,
             created_at: self.now,
+            agent: None,
+            external_id: None,
         })
     }
 

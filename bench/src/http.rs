@@ -1,9 +1,10 @@
-//! The HTTP API: the cost of a request and of a streamed delta, against a bare server that does one commit or one
-//! read.
+//! The HTTP API: the cost of a request and of a streamed delta, against a bare server that writes the same rows in one
+//! commit, or does one read.
 
 use std::time::{Duration, Instant};
 
 use mainspring_core::SessionId;
+use mainspring_kernel::store::SessionRef;
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
@@ -11,6 +12,7 @@ use crate::adapter::{PACE, ages};
 use crate::history::Builder;
 use crate::stats::{median, ms, percentile};
 use crate::table::{Goal, Table};
+use crate::turn::run_turn;
 use crate::{start, world};
 
 pub(crate) mod client;
@@ -20,9 +22,11 @@ use server::{BARE, OURS, Server};
 
 const ROUNDS: usize = 5;
 /// The number of clients, and the requests of each per round.
-const LOADS: [(usize, usize); 2] = [(1, 200), (64, 20)];
+const LOADS: [(usize, usize); 3] = [(1, 200), (64, 20), (256, 10)];
 /// Sessions per client, so that a prompt does not wait for the previous turn.
 const SESSIONS: usize = 16;
+/// Turns of a keep-alive client, over HTTP and in process.
+const TURNS: usize = 300;
 const READ_CLIENTS: usize = 32;
 const READ_TIME: Duration = Duration::from_millis(700);
 const PACE_DELTAS: usize = 2_000;
@@ -43,6 +47,7 @@ pub(crate) fn measure(runtime: &Runtime, table: &mut Table) {
         for (clients, requests) in LOADS {
             accept(&ours, &bare, &sessions, clients, requests, table).await;
         }
+        turns(&ours, sessions[0], table).await;
         delta(&ours, &bare, session, table).await;
         let show = (format!("/v1/sessions/{session}"), format!("/session/{bare_session}"));
         reads(&ours, &bare, "session show", show, table).await;
@@ -51,6 +56,9 @@ pub(crate) fn measure(runtime: &Runtime, table: &mut Table) {
     });
     daemon(runtime, table);
 }
+
+const BATCHED_PROMPTS: &str = "ours: prompts that wait for the disk share a transaction, and each turn is also run and \
+    ended in the time measured; baseline: a transaction each";
 
 async fn accept(
     ours: &Server,
@@ -62,33 +70,47 @@ async fn accept(
 ) {
     let prompt = format!(r#"{{"prompt":"{}"}}"#, world::text(500));
     let (mut times, mut baseline) = (vec![], vec![]);
+    let (mut rates, mut bare_rates) = (vec![], vec![]);
     for _ in 0..ROUNDS {
         let path = |client: usize, no: usize| {
             format!("/v1/sessions/{}/runs", sessions[client * SESSIONS + no % SESSIONS])
         };
-        times.extend(posts(ours, clients, requests, &prompt, path).await);
-        baseline.extend(posts(bare, clients, requests, &prompt, |_, _| "/commit".into()).await);
+        let (rate, of_ours) = posts(ours, clients, requests, &prompt, path).await;
+        let (bare_rate, of_bare) = posts(bare, clients, requests, &prompt, |_, _| "/commit".into()).await;
+        times.extend(of_ours);
+        baseline.extend(of_bare);
+        rates.push(rate);
+        bare_rates.push(bare_rate);
     }
     let clients_text = if clients == 1 { "1 client".to_owned() } else { format!("{clients} clients") };
+    let measure = format!("prompts accepted over HTTP, {clients_text}");
+    let bare_rate = (median(&bare_rates), "bare axum, the same rows in one commit");
+    table.line(measure, median(&rates), Some(bare_rate), "/s", Goal::RatioAtLeast(0.7));
+    table.batched(BATCHED_PROMPTS);
     for (name, part) in [("p50", 0.5), ("p99", 0.99)] {
         let (ours, bare) = (percentile(&times, part), percentile(&baseline, part));
         let measure = format!("prompt to acknowledgement over HTTP, {clients_text}, {name}");
-        table.line(measure, ours, Some((bare, "bare axum, one commit")), "ms", Goal::None);
+        table.line(measure, ours, Some((bare, "bare axum, the same rows in one commit")), "ms", Goal::None);
+        table.batched(BATCHED_PROMPTS);
     }
 }
 
-/// The duration of each request in milliseconds.
+/// The requests per second, and the duration of each in milliseconds.
 async fn posts(
     server: &Server,
     clients: usize,
     requests: usize,
     body: &str,
     path: impl Fn(usize, usize) -> String,
-) -> Vec<f64> {
-    let mut tasks = JoinSet::new();
-    for client in 0..clients {
+) -> (f64, Vec<f64>) {
+    let mut connections = vec![];
+    for _ in 0..clients {
+        connections.push(Client::open(server.port, &server.token).await);
+    }
+    let (mut tasks, begin) = (JoinSet::new(), Instant::now());
+    for (client, mut connection) in connections.into_iter().enumerate() {
         let paths: Vec<String> = (0..requests).map(|no| path(client, no)).collect();
-        let (mut connection, body) = (Client::open(server.port, &server.token).await, body.to_owned());
+        let body = body.to_owned();
         tasks.spawn(async move {
             let mut times = vec![];
             for path in paths {
@@ -99,7 +121,40 @@ async fn posts(
             times
         });
     }
-    tasks.join_all().await.concat()
+    let times = tasks.join_all().await.concat();
+    (times.len() as f64 / begin.elapsed().as_secs_f64(), times)
+}
+
+/// A whole turn by a client with one connection that waits for the result, against one in a process of its own.
+async fn turns(ours: &Server, session: SessionId, table: &mut Table) {
+    let folder = world::Folder::new();
+    let store = world::store(&folder.file("in-process.sqlite3"));
+    let own = Builder::new().stored_session(&*store, 0).await;
+    let kernel = world::kernel(store).await;
+    let by = SessionRef::Id(own);
+    let mut feed = kernel.session_subscribe(&world::caller(), &by, None).await.unwrap();
+    let mut client = Client::open(ours.port, &ours.token).await;
+    let path = format!("/v1/sessions/{session}/runs");
+    let body = format!(r#"{{"prompt":"{}"}}"#, world::text(500));
+    let (mut times, mut baseline) = (vec![], vec![]);
+    for _ in 0..TURNS {
+        let begin = Instant::now();
+        let answer = client.send_waiting(&path, &body).await;
+        times.push(ms(begin.elapsed()));
+        assert!(answer.contains(r#""status":"succeeded""#), "{answer}");
+        baseline.push(run_turn(&kernel, own, &mut feed).await);
+    }
+    drop(feed);
+    kernel.shutdown().await;
+    for (name, part, goal) in [("p50", 0.5, Goal::MoreAtMost(0.25)), ("p99", 0.99, Goal::None)] {
+        table.line(
+            format!("turn over HTTP, a client with one connection, {name}"),
+            percentile(&times, part),
+            Some((percentile(&baseline, part), "in process")),
+            "ms",
+            goal,
+        );
+    }
 }
 
 async fn delta(ours: &Server, bare: &Server, session: SessionId, table: &mut Table) {

@@ -1,7 +1,8 @@
 //! Benchmarks of mainspring, each against a baseline.
 //!
 //! Each benchmark alternates between mainspring and a baseline within one process, so that a busy machine slows both.
-//! The table contains medians. `mainspring-bench [--markdown] [NAME…]` runs the named benchmarks, or all.
+//! The table contains medians. `mainspring-bench [--markdown] [--scale PART] [NAME…]` runs the named benchmarks, or all
+//! usual ones. With `--scale 0.01` the large ones have a hundredth of their size, which shows that they work.
 
 #![allow(
     clippy::disallowed_methods,
@@ -17,6 +18,7 @@ use std::process::ExitCode;
 use tokio::runtime::Runtime;
 
 mod adapter;
+mod by_hand;
 mod bytes;
 mod commit;
 mod confine;
@@ -27,11 +29,14 @@ mod model;
 mod network;
 mod owners;
 mod raw;
+mod readers;
 mod replay;
+mod size;
 mod soak;
 mod start;
 mod stats;
 mod stdio;
+mod steps;
 mod table;
 mod tree;
 mod turn;
@@ -44,17 +49,18 @@ type Benchmark = fn(&Runtime, &mut Table);
 type ChildMain = fn(&Path);
 
 /// The modes in which a benchmark starts this program as a child process.
-const CHILDREN: [(&str, ChildMain); 4] = [
+const CHILDREN: [(&str, ChildMain); 5] = [
     (start::CHILD, start::child),
     (OURS, http::server::ours),
     (BARE, http::server::bare),
     (stdio::BARE, stdio::bare),
+    (size::waiting::CHILD, size::waiting::child),
 ];
 
 /// Benchmarks that run only when named: they take long and use nearly the whole machine.
-const ONLY_WHEN_NAMED: [(&str, Benchmark); 1] = [("soak", soak::measure)];
+const ONLY_WHEN_NAMED: [(&str, Benchmark); 2] = [("size", size::measure), ("soak", soak::measure)];
 
-const BENCHMARKS: [(&str, Benchmark); 13] = [
+const BENCHMARKS: [(&str, Benchmark); 15] = [
     ("commit", commit::measure),
     ("turn", turn::measure),
     ("tree", tree::measure),
@@ -67,6 +73,8 @@ const BENCHMARKS: [(&str, Benchmark); 13] = [
     ("confine", confine::measure),
     ("owners", owners::measure),
     ("http", http::measure),
+    ("readers", readers::measure),
+    ("steps", steps::measure),
     ("stdio", stdio::measure),
 ];
 
@@ -80,10 +88,20 @@ fn main() -> ExitCode {
     }
     let markdown = names.iter().any(|name| name == "--markdown");
     names.retain(|name| name != "--markdown");
+    if let Some(at) = names.iter().position(|name| name == "--scale") {
+        let part =
+            names.get(at + 1).and_then(|part| part.parse().ok()).filter(|part| (0.0..=1.0).contains(part));
+        let Some(part) = part else {
+            eprintln!("--scale takes a part of 1, such as 0.01");
+            return ExitCode::from(2);
+        };
+        world::set_scale(part);
+        names.drain(at..=at + 1);
+    }
     let all = || BENCHMARKS.into_iter().chain(ONLY_WHEN_NAMED);
     if let Some(unknown) = names.iter().find(|name| all().all(|(known, _)| known != *name)) {
         let known = all().map(|(known, _)| known).collect::<Vec<_>>().join(", ");
-        eprintln!("no benchmark {unknown:?}; there are {known}, and the option --markdown");
+        eprintln!("no benchmark {unknown:?}; there are {known}, and the options --markdown and --scale PART");
         return ExitCode::from(2);
     }
     let mut table = Table::default();

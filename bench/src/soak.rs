@@ -20,20 +20,20 @@ const CONCURRENT_CONNECTS: usize = 200;
 const SCRIPT: &str = r#"{"prompt":"stream 100 every 100ms the-quick-brown-fox-jumps-over"}"#;
 
 pub(crate) fn measure(runtime: &Runtime, table: &mut Table) {
-    raise_open_file_limit();
+    raise_open_file_limit(READERS);
     runtime.block_on(async {
         readers(table).await;
         sessions(table).await;
     });
 }
 
-/// Raises the limit of open files to the hard limit; the server inherits it.
-fn raise_open_file_limit() {
+/// Raises the limit of open files to the hard limit; the server inherits it. It must allow this many connections.
+pub(crate) fn raise_open_file_limit(connections: usize) {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();
     assert!(
-        maximum.is_none_or(|limit| limit > READERS as u64 + 100),
+        maximum.is_none_or(|limit| limit > connections as u64 + 100),
         "too few open files are allowed: {maximum:?}"
     );
 }
@@ -90,9 +90,10 @@ async fn readers(table: &mut Table) {
     let before = server.resident().0;
     let begin = Instant::now();
     let mut tasks = JoinSet::new();
-    for _ in 0..READERS / CONCURRENT_CONNECTS {
+    let count = world::scaled(READERS);
+    for first in (0..count).step_by(CONCURRENT_CONNECTS) {
         let mut opening = JoinSet::new();
-        for _ in 0..CONCURRENT_CONNECTS {
+        for _ in first..count.min(first + CONCURRENT_CONNECTS) {
             let (port, token) = (server.port, server.token.clone());
             opening.spawn(async move {
                 SseStream::open(port, &token, "GET", "/v1/sessions/one/events", "").await
@@ -110,19 +111,15 @@ async fn readers(table: &mut Table) {
     let expected = stored(&mut client, "one").await;
     report(
         table,
-        &format!("{READERS} readers of one session"),
+        &format!("{count} readers of one session"),
         &received,
         |_| expected[1..].to_vec(),
         streamed,
     );
-    table.line(
-        format!("{READERS} readers: until all were there"),
-        opened.as_secs_f64(),
-        None,
-        "s",
-        Goal::None,
-    );
-    report_memory(table, &format!("{READERS} readers"), &server, before, connected).await;
+    table.line(format!("{count} readers: until all were there"), opened.as_secs_f64(), None, "s", Goal::None);
+    let kilobytes = (connected - before) * 1024.0 / count as f64;
+    table.line(format!("{count} readers: memory of a reader"), kilobytes, None, "KB", Goal::AtMost(20.0));
+    report_memory(table, &format!("{count} readers"), &server, before, connected).await;
 }
 
 async fn sessions(table: &mut Table) {
@@ -132,7 +129,8 @@ async fn sessions(table: &mut Table) {
     let before = server.resident().0;
     let begin = Instant::now();
     let mut tasks = JoinSet::new();
-    for no in 0..SESSIONS {
+    let count = world::scaled(SESSIONS);
+    for no in 0..count {
         let key = format!("s{no}");
         client.send("POST", "/v1/sessions", &format!(r#"{{"key":"{key}"}}"#)).await;
         let path = format!("/v1/sessions/{key}/runs");
@@ -144,25 +142,41 @@ async fn sessions(table: &mut Table) {
     let streamed = begin.elapsed();
     received.sort_by_key(|(no, _)| *no);
     let mut expected = vec![];
-    for no in 0..SESSIONS {
-        expected.push(stored(&mut client, &format!("s{no}")).await[1..].to_vec());
+    for no in 0..count {
+        expected.push(stored_of_runs(&mut client, &format!("s{no}")).await);
     }
     let received: Vec<Received> = received.into_iter().map(|(_, received)| received).collect();
     report(
         table,
-        &format!("{SESSIONS} sessions that stream at once"),
+        &format!("{count} sessions that stream at once"),
         &received,
         |no| expected[no].clone(),
         streamed,
     );
-    report_memory(table, &format!("{SESSIONS} sessions"), &server, before, connected).await;
+    report_memory(table, &format!("{count} sessions"), &server, before, connected).await;
 }
 
 /// The cursors of all events of a session.
 async fn stored(client: &mut Client, key: &str) -> Vec<u64> {
+    cursors(&events(client, key).await)
+}
+
+/// The cursors of the events of a session's runs. The stream of a run has no others: the title that the first turn gives its
+/// session is an event of the session, not of the run.
+async fn stored_of_runs(client: &mut Client, key: &str) -> Vec<u64> {
+    let mut events = events(client, key).await;
+    events.retain(|event| event["runId"].is_string());
+    cursors(&events)
+}
+
+async fn events(client: &mut Client, key: &str) -> Vec<serde_json::Value> {
     let page = client.get(&format!("/v1/sessions/{key}/events?limit=500")).await;
-    let page: serde_json::Value = serde_json::from_str(&page).unwrap();
-    page["items"].as_array().unwrap().iter().map(|event| event["cursor"].as_u64().unwrap()).collect()
+    let mut page: serde_json::Value = serde_json::from_str(&page).unwrap();
+    serde_json::from_value(page["items"].take()).unwrap()
+}
+
+fn cursors(events: &[serde_json::Value]) -> Vec<u64> {
+    events.iter().map(|event| event["cursor"].as_u64().unwrap()).collect()
 }
 
 fn report(

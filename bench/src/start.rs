@@ -54,7 +54,7 @@ pub(crate) fn measure(runtime: &Runtime, table: &mut Table) {
 
 pub(crate) async fn fill(store: &Arc<SqliteStore>) {
     let builder = Builder::new();
-    for _ in 0..SESSIONS / 1_000 {
+    for _ in 0..world::scaled(SESSIONS / 1_000) {
         let tasks: Vec<_> = (0..1_000)
             .map(|_| {
                 let (store, builder) = (store.clone(), builder.clone());
@@ -96,8 +96,8 @@ pub(crate) fn child(path: &Path) {
     runtime.block_on(kernel.shutdown());
 }
 
-/// Resident memory in megabytes.
-fn resident() -> f64 {
+/// Resident memory of this process in megabytes.
+pub(crate) fn resident() -> f64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
     let kilobytes: f64 = line.trim().trim_end_matches("kB").trim().parse().unwrap();

@@ -61,6 +61,7 @@ fn flood(ours: &mut Host, bare: &mut Host, sessions: usize, table: &mut Table) {
         "/s",
         Goal::AtLeast(50_000.0),
     );
+    table.batched("a reader that is behind gets all text since its last delta as one line");
     table.note(format!(
         "Of the flood of {DELTAS} deltas of {sessions_text}, a host reads {:.0} lines.",
         median(&lines)

@@ -3,9 +3,11 @@
 /// The results of all benchmarks.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
-    lines: Vec<[String; 6]>,
+    lines: Vec<[String; COLUMNS]>,
     notes: Vec<String>,
 }
+
+const COLUMNS: usize = 8;
 
 /// The target of a measurement.
 #[derive(Debug, Clone, Copy)]
@@ -18,11 +20,20 @@ pub(crate) enum Goal {
     RatioAtLeast(f64),
     /// `ours / baseline` must be at most this.
     RatioAtMost(f64),
+    /// `ours - baseline` must be at most this.
+    MoreAtMost(f64),
     /// No target.
     None,
 }
 
-const HEADER: [&str; 6] = ["measure", "ours", "baseline", "ratio", "goal", "met"];
+const HEADER: [&str; COLUMNS] = ["measure", "ours", "baseline", "ratio", "goal", "met", "profile", "batched"];
+
+/// The profile that this program was built with: the folder of the executable is named after it.
+fn profile() -> String {
+    let program = std::env::current_exe().unwrap();
+    let folder = program.parent().and_then(|folder| folder.file_name());
+    folder.map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+}
 
 impl Table {
     /// Adds a line; `unit` follows the numbers.
@@ -55,6 +66,10 @@ impl Table {
             Goal::AtMost(maximum) => (format!("≤ {}", with_unit(maximum)), Some(ours <= maximum)),
             Goal::RatioAtLeast(minimum) => (format!("ratio ≥ {minimum}"), Some(ratio_value >= minimum)),
             Goal::RatioAtMost(maximum) => (format!("ratio ≤ {maximum}"), Some(ratio_value <= maximum)),
+            Goal::MoreAtMost(more) => {
+                let baseline = baseline.map_or(f64::NAN, |(baseline, _)| baseline);
+                (format!("baseline + {}", with_unit(more)), Some(ours - baseline <= more))
+            }
             Goal::None => (String::new(), None),
         };
         let met = met.map_or("", |met| if met { "yes" } else { "NO" });
@@ -65,9 +80,18 @@ impl Table {
             ratio.map_or_else(String::new, |ratio| format!("{ratio:.2}")),
             goal,
             met.into(),
+            profile(),
+            String::new(),
         ]);
         if let Some(line) = self.lines.last() {
             eprintln!("  {}", line.join(" | "));
+        }
+    }
+
+    /// Says what the last line owes to work that is done for several at once.
+    pub(crate) fn batched(&mut self, what: &str) {
+        if let Some(line) = self.lines.last_mut() {
+            line[COLUMNS - 1] = what.into();
         }
     }
 
@@ -84,7 +108,7 @@ impl Table {
         };
         let widths: Vec<usize> = (0..HEADER.len()).map(width).collect();
         let (edge, gap) = if markdown { ("|", " | ") } else { ("", "  ") };
-        let print = |line: &[String; 6]| {
+        let print = |line: &[String; COLUMNS]| {
             let cells: Vec<String> =
                 (line.iter().zip(&widths)).map(|(cell, width)| format!("{cell:width$}")).collect();
             println!("{}", format!("{edge} {} {edge}", cells.join(gap)).trim());

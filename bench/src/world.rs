@@ -1,7 +1,7 @@
 //! A fresh store in a temporary folder, optionally with a kernel.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use mainspring_kernel::adapter::Adapter;
 use mainspring_kernel::clock::Clock;
@@ -14,6 +14,18 @@ use tokio::runtime::Runtime;
 use crate::adapter;
 
 pub(crate) const OWNER: &str = "ada";
+
+static SCALE: OnceLock<f64> = OnceLock::new();
+
+/// Sets the part of their size that large benchmarks have.
+pub(crate) fn set_scale(part: f64) {
+    SCALE.set(part).unwrap();
+}
+
+/// The size of a large benchmark, at least 1.
+pub(crate) fn scaled(size: usize) -> usize {
+    ((size as f64 * SCALE.get().copied().unwrap_or(1.0)) as usize).max(1)
+}
 
 pub(crate) fn runtime() -> Runtime {
     tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap()

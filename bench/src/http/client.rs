@@ -22,8 +22,17 @@ impl Client {
 
     /// Returns the body of the response; any status but success aborts the benchmark.
     pub(crate) async fn send(&mut self, method: &str, path: &str, body: &str) -> String {
+        self.exchange(method, path, "", body).await
+    }
+
+    /// Posts a prompt and returns its run when it has ended.
+    pub(crate) async fn send_waiting(&mut self, path: &str, body: &str) -> String {
+        self.exchange("POST", path, "prefer: wait=60\r\n", body).await
+    }
+
+    async fn exchange(&mut self, method: &str, path: &str, headers: &str, body: &str) -> String {
         let request = format!(
-            "{}content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+            "{}{headers}content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
             head(method, path, self.port, &self.token, "1.1"),
             body.len(),
         );

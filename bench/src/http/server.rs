@@ -1,12 +1,16 @@
-//! The measured servers, each a separate process: mainspring, and a bare server that does one commit or one read.
+//! The measured servers, each a separate process: mainspring, and a bare server that writes the same rows in one commit, or
+//! does one read.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use axum::body::{Body, Bytes};
 use axum::extract::{Path as Named, State};
+use axum::http::header;
+use axum::response::IntoResponse;
 use axum::response::sse::{Event, Sse};
 use axum::routing::{get, post};
 use axum::serve::ListenerExt;
@@ -20,9 +24,11 @@ use parking_lot::Mutex;
 use rusqlite::Connection;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
+use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
 use crate::adapter;
+use crate::by_hand::ByHand;
 use crate::{raw, world};
 
 /// The argument that selects our server.
@@ -51,9 +57,17 @@ impl Server {
         Self { child, port: line.trim().parse().unwrap(), token: TOKEN.into() }
     }
 
-    /// Starts the program as users run it, on the state directory `dir`. The executable is beside this one.
+    /// Starts the program as users run it, on the state directory `dir`, with 1,024 workers. The executable is beside this
+    /// one.
     pub(crate) fn daemon(dir: &Path) -> Self {
+        Self::daemon_with(dir, &[("MAINSPRING_MAX_WORKERS", "1024")])
+    }
+
+    /// Starts the program with these settings and the defaults of all others.
+    pub(crate) fn daemon_with(dir: &Path, settings: &[(&str, &str)]) -> Self {
         let mut child = mainspring(dir)
+            .env_remove("MAINSPRING_MAX_WORKERS")
+            .envs(settings.iter().copied())
             .args(["serve", "--listen", "127.0.0.1:0"])
             .stderr(Stdio::piped())
             .spawn()
@@ -93,7 +107,7 @@ pub(crate) fn mainspring(dir: &Path) -> Command {
     let mut path: PathBuf = std::env::current_exe().unwrap();
     path.set_file_name("mainspring");
     let mut command = Command::new(path);
-    command.env("MAINSPRING_STATE_DIR", dir).env("MAINSPRING_MAX_WORKERS", "1024");
+    command.env("MAINSPRING_STATE_DIR", dir).env("MAINSPRING_MAX_IN_PROCESS_RUNS", "1024");
     command.stdin(Stdio::null()).stdout(Stdio::null());
     command
 }
@@ -116,22 +130,34 @@ pub(crate) fn ours(path: &Path) {
 }
 
 struct Bare {
-    writer: Mutex<Connection>,
+    path: PathBuf,
+    /// Made with the first prompt: a server that has just started has no sessions.
+    writer: OnceLock<Mutex<ByHand>>,
     readers: Vec<Mutex<Connection>>,
+    /// The frames of the last broadcast.
+    frames: broadcast::Sender<Bytes>,
 }
+
+/// The sessions to which the bare server writes in turn: as many as 64 clients of ours use.
+const BARE_SESSIONS: usize = 1_024;
 
 /// The child process that is the bare server.
 pub(crate) fn bare(path: &Path) {
-    let writer = raw::connect(path);
-    writer.execute_batch("CREATE TABLE IF NOT EXISTS prompts (id INTEGER PRIMARY KEY, body TEXT)").unwrap();
     let readers = (0..READERS).map(|_| Mutex::new(raw::connect(path))).collect();
-    let state = Arc::new(Bare { writer: Mutex::new(writer), readers });
+    let state = Arc::new(Bare {
+        path: path.into(),
+        writer: OnceLock::new(),
+        readers,
+        frames: broadcast::channel(64).0,
+    });
     world::runtime().block_on(async {
         let router = Router::new()
             .route("/commit", post(commit))
             .route("/session/{session}", get(session))
             .route("/events/{session}", get(events))
             .route("/pace/{count}", get(pace))
+            .route("/broadcast", get(broadcast_read))
+            .route("/broadcast/{count}", post(broadcast_write))
             .with_state(state);
         serve(router).await;
     });
@@ -150,19 +176,34 @@ async fn serve(router: Router) {
     axum::serve(listener, router).await.unwrap();
 }
 
-async fn commit(State(bare): State<Arc<Bare>>, body: String) -> Json<Value> {
-    let id = tokio::task::block_in_place(|| {
-        let writer = bare.writer.lock();
-        raw::transaction(&writer, || {
-            writer
-                .prepare_cached("INSERT INTO prompts (body) VALUES (?1)")
-                .unwrap()
-                .execute([&body])
-                .unwrap();
-        });
-        writer.last_insert_rowid()
-    });
+/// Writes the rows of an accepted prompt in one transaction.
+async fn commit(State(bare): State<Arc<Bare>>, Json(body): Json<Value>) -> Json<Value> {
+    let text = body["prompt"].as_str().unwrap().to_owned();
+    let writer = || Mutex::new(ByHand::new(raw::connect(&bare.path), BARE_SESSIONS));
+    let id = tokio::task::block_in_place(|| bare.writer.get_or_init(writer).lock().prompt(text));
     Json(json!({"id": id}))
+}
+
+/// Sends each frame of a broadcast, which is serialized once for all readers.
+async fn broadcast_read(State(bare): State<Arc<Bare>>) -> impl IntoResponse {
+    let frames = stream::unfold(bare.frames.subscribe(), |mut frames| async move {
+        let frame = frames.recv().await.ok()?;
+        (!frame.is_empty()).then_some((Ok::<_, std::convert::Infallible>(frame), frames))
+    });
+    ([(header::CONTENT_TYPE, "text/event-stream")], Body::from_stream(frames))
+}
+
+/// Sends the current time to all readers, 20 times per second.
+async fn broadcast_write(State(bare): State<Arc<Bare>>, Named(count): Named<usize>) -> Json<Value> {
+    let mut tick = tokio::time::interval(adapter::READ_INTERVAL);
+    for _ in 0..count {
+        tick.tick().await;
+        let data = json!({"text": adapter::timestamp()});
+        let _ = bare.frames.send(Bytes::from(format!("data: {data}\n\n")));
+    }
+    // An empty frame ends the streams.
+    let _ = bare.frames.send(Bytes::new());
+    Json(json!({}))
 }
 
 impl Bare {

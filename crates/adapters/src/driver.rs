@@ -279,6 +279,7 @@ impl<D: Dialect> Adapter for Driver<D> {
             supports_cancellation: true,
             acknowledges_cancellation: false,
             requires_pinned_worker: D::PINNED || !native,
+            in_process: false,
             supports_model_switching: true,
             supports_artifact_emission: true,
             supports_tools: true,

@@ -41,7 +41,7 @@ pub struct SandboxOptions {
     pub ports: Option<Vec<u16>>,
     /// The folders that no confined agent may read or write.
     pub hidden: Vec<PathBuf>,
-    /// The folders that no confined agent may write.
+    /// The folders and files that no confined agent may write.
     pub protected: Vec<PathBuf>,
     /// The version of Landlock in the kernel; see [`landlock_abi`].
     pub landlock: Option<u32>,
@@ -126,11 +126,22 @@ impl SandboxOptions {
         Self { writable: writable.into_iter().map(PathBuf::from).collect(), ports, ..self.clone() }
     }
 
+    /// The protected paths without links. A path that is a link is protected as well as its target: an agent must not replace
+    /// the link either.
+    fn protected_paths(&self) -> Vec<PathBuf> {
+        let link = |path: &PathBuf| Some(resolve(path.parent()?).join(path.file_name()?));
+        let mut paths: Vec<PathBuf> = self.protected.iter().map(|path| resolve(path)).collect();
+        paths.extend(self.protected.iter().filter_map(link));
+        paths.sort();
+        paths.dedup();
+        paths
+    }
+
     /// The restriction of a working folder that contains a folder which the agent may not write. Landlock cannot exclude a
     /// folder from a rule for its parent, so every other entry gets a rule.
     fn split_note(&self, profile: SandboxProfile, folder: &Path) -> Option<String> {
         let folder = resolve(folder);
-        let excluded = self.hidden.iter().chain(&self.protected).map(|path| resolve(path));
+        let excluded = self.hidden.iter().map(|path| resolve(path)).chain(self.protected_paths());
         let inside = excluded.into_iter().find(|path| path.starts_with(&folder))?;
         (profile == SandboxProfile::Workspace).then(|| {
             format!(
@@ -186,7 +197,7 @@ impl ProcessSandbox {
             readable: vec![folder.clone()],
             writable,
             hidden: options.hidden.iter().map(|path| resolve(path)).collect(),
-            protected: options.protected.iter().map(|path| resolve(path)).collect(),
+            protected: options.protected_paths(),
             ports: options.ports.clone(),
         })
     }

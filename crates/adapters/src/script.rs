@@ -3,6 +3,8 @@
 //! Demos and tests use it to drive every path of the kernel: streaming, tools, questions, retried failures, crashes,
 //! hangs, ignored cancellations. docs/script.md describes the language.
 
+use std::collections::HashSet;
+
 use async_trait::async_trait;
 use mainspring_core::script::{Call, Command, parse};
 use mainspring_core::{
@@ -31,6 +33,7 @@ pub const NAME: &str = "script";
 impl Adapter for ScriptAdapter {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
+            in_process: true,
             supports_cancellation: true,
             supports_tools: true,
             limits_tools: true,
@@ -45,8 +48,10 @@ impl Adapter for ScriptAdapter {
             Ok(script) => script,
             Err(error) => return End::failed(Failure::new("script_error", error.to_string()), false),
         };
-        let mut interpreter = Interpreter { attempt, ignores_cancel: false, relay: None };
-        match interpreter.run(&script).await {
+        let mut interpreter = Interpreter { attempt, ignores_cancel: false, relay: None, pending: vec![] };
+        let ran = interpreter.run(&script).await;
+        let kept = interpreter.record_pending_at_end().await;
+        match ran.and_then(|executed| kept.map(|()| executed)) {
             Ok(executed) => executed,
             // The kernel ignores the result of a revoked attempt.
             Err(Interrupted::Cancelled | Interrupted::Handle(HandleError::Revoked)) => End::stopped(),
@@ -86,6 +91,9 @@ struct Interpreter {
     ignores_cancel: bool,
     /// The endpoint of the run, once the script has opened it.
     relay: Option<(Attached, Endpoint)>,
+    /// The ends of tool calls that the next commit records: that of the next round of tools, or that of the attempt's
+    /// end. Nothing acts on the results before that commit.
+    pending: Vec<Record>,
 }
 
 impl Interpreter {
@@ -108,6 +116,9 @@ impl Interpreter {
         }
         for (index, command) in script.iter().enumerate().skip(start) {
             self.check_cancel()?;
+            if !matches!(command, Command::Tools(_)) {
+                self.record_pending().await?;
+            }
             match command {
                 Command::Say(text) => self.stream_words(text)?,
                 Command::Vary(texts) => self.stream_words(self.pick_variant(texts))?,
@@ -136,6 +147,31 @@ impl Interpreter {
             }
         }
         Ok(End::succeeded())
+    }
+
+    /// Makes `records` durable, after those that are pending. If that fails, the pending ones are left to the end.
+    async fn record(&mut self, records: Vec<Record>) -> Result<(), Interrupted> {
+        let mut all = self.pending.clone();
+        all.extend(records);
+        self.attempt.record(all).await?;
+        self.pending.clear();
+        Ok(())
+    }
+
+    /// Makes the pending records durable.
+    async fn record_pending(&mut self) -> Result<(), Interrupted> {
+        match self.pending.is_empty() {
+            true => Ok(()),
+            false => self.record(vec![]).await,
+        }
+    }
+
+    /// Leaves the pending records to the commit that ends the attempt.
+    async fn record_pending_at_end(&mut self) -> Result<(), Interrupted> {
+        match std::mem::take(&mut self.pending) {
+            none if none.is_empty() => Ok(()),
+            pending => Ok(self.attempt.record_at_end(pending).await?),
+        }
     }
 
     /// Opens an endpoint for this process and streams its path.
@@ -211,10 +247,13 @@ impl Interpreter {
         Err(Interrupted::Cancelled)
     }
 
-    /// Runs one round of tool calls. The calls are durable before the tools run, the outcomes before the script
-    /// continues. If some of the tools are the caller's, the attempt waits for them, holding the other results.
-    async fn run_tools(&self, index: usize, calls: &[Call]) -> Result<Option<Executed>, Interrupted> {
-        let is_client = |call: &Call| self.is_client(call);
+    /// Runs one round of tool calls. The calls are durable before the tools run. The outcomes are durable before the script
+    /// does anything else: they are left to the commit of the next round, or to that of the end, if one follows at once.
+    /// If some of the tools are the caller's, the attempt waits for them, holding the other results.
+    async fn run_tools(&mut self, index: usize, calls: &[Call]) -> Result<Option<Executed>, Interrupted> {
+        let client_tools: HashSet<&str> =
+            calls.iter().filter(|call| self.is_client(call)).map(|call| call.name.as_str()).collect();
+        let is_client = |call: &Call| client_tools.contains(call.name.as_str());
         if let Some(taken) = calls.iter().find(|call| is_client(call) && tools::is_builtin(&call.name)) {
             let message = format!("the script has a tool of its own called {:?}", taken.name);
             return Ok(Some(End::failed(Failure::new("tool_name_taken", message), false)));
@@ -228,16 +267,17 @@ impl Interpreter {
         let tool_use = |(id, call): (String, &Call)| Block::tool_use(id, &call.name, call.input.clone());
         let blocks = self.with_ids(index, calls).map(tool_use);
         let mut records = vec![Record::Message { blocks: blocks.collect(), usage: None }];
-        let builtin = || self.with_ids(index, calls).filter(|(_, call)| !is_client(call));
-        records.extend(builtin().map(|(id, call)| Record::ToolStarted {
+        let builtin: Vec<(String, &Call)> =
+            self.with_ids(index, calls).filter(|(_, call)| !is_client(call)).collect();
+        records.extend(builtin.iter().cloned().map(|(id, call)| Record::ToolStarted {
             tool_use_id: id,
             name: call.name.clone(),
             input: None,
             decided_by: None,
         }));
-        self.attempt.record(records).await?;
+        self.record(records).await?;
         let (mut results, mut outcomes) = (vec![], vec![]);
-        for (tool_use_id, call) in builtin() {
+        for (tool_use_id, call) in builtin {
             let outcome = tools::run(&call.name, &call.input);
             let is_error = outcome.is_err();
             let (text, record) = match outcome {
@@ -267,7 +307,7 @@ impl Interpreter {
             .collect();
         if client_calls.is_empty() {
             outcomes.push(Record::ToolResults { blocks: self.result_blocks(index, calls, &results) });
-            self.attempt.record(outcomes).await?;
+            self.pending = outcomes;
             return Ok(None);
         }
         if !outcomes.is_empty() {

@@ -8,6 +8,7 @@ use std::time::SystemTime;
 
 use mainspring_core::limits::BadName;
 use mainspring_core::{AgentDefinition, AgentName, Cost, Network, RunLimits, agent};
+use mainspring_kernel::files::read_small_text;
 use mainspring_kernel::policy::MAX_PATTERN_BYTES;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -97,7 +98,7 @@ struct LimitsFile {
     #[serde(skip_serializing_if = "Option::is_none")]
     max_tokens: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    max_cost_usd: Option<f64>,
+    max_cost_usd: Option<Cost>,
     #[serde(skip_serializing_if = "Option::is_none")]
     max_time_s: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -220,7 +221,7 @@ pub fn from_toml(text: &str) -> Result<AgentDefinition, String> {
         limits: RunLimits {
             max_steps: limits.max_steps,
             max_tokens: limits.max_tokens,
-            max_cost: limits.max_cost_usd.map(Cost::from),
+            max_cost: limits.max_cost_usd,
             max_time: limits.max_time_s.map(|seconds| seconds.saturating_mul(1000)),
             max_depth: limits.max_depth,
             ask: limits.ask,
@@ -249,7 +250,7 @@ pub fn to_toml(record: &AgentDefinition) -> Option<String> {
         limits: LimitsFile {
             max_steps: limits.max_steps,
             max_tokens: limits.max_tokens,
-            max_cost_usd: limits.max_cost.and_then(Cost::usd),
+            max_cost_usd: limits.max_cost.filter(|cost| cost.is_known()),
             max_time_s: limits.max_time.map(|millis| millis / 1000),
             max_depth: limits.max_depth,
             ask: limits.ask,
@@ -386,7 +387,7 @@ fn load(cache: &mut BTreeMap<PathBuf, CachedFile>, path: &Path) -> Result<Arc<De
     if let Some(cached) = cache.get(path).filter(|cached| cached.stamp == stamp) {
         return cached.definition.clone();
     }
-    let text = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
+    let text = read_small_text(path).map_err(|error| error.to_string())?;
     let definition = Definition::parse(&text).map(Arc::new);
     cache.insert(path.to_owned(), CachedFile { stamp, definition: definition.clone() });
     definition

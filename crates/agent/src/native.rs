@@ -29,7 +29,9 @@ use crate::provider::ModelError;
 use crate::tool::Toolbox;
 use crate::tool::mcp::McpServers;
 
+mod choice;
 mod context;
+mod describe;
 mod estimate;
 mod execution;
 mod files;
@@ -40,6 +42,7 @@ mod prompt;
 mod resume;
 mod round;
 mod step;
+mod step_limit;
 mod summary;
 mod title;
 pub use plan::Plan;
@@ -200,6 +203,7 @@ impl Adapter for NativeAdapter {
             supports_cancellation: true,
             acknowledges_cancellation: false,
             requires_pinned_worker: false,
+            in_process: true,
             supports_model_switching: true,
             supports_artifact_emission: true,
             supports_tools: true,
@@ -218,8 +222,7 @@ impl Adapter for NativeAdapter {
     }
 
     async fn execute(&self, attempt: AttemptHandle) -> Executed {
-        let assignment = attempt.assignment();
-        let hook_context = HookContext { session: assignment.session.id, run: assignment.run.id };
+        let hook_context = HookContext::new(&attempt, 0, None);
         let executed = match execution::Execution::run(self, attempt).await {
             Ok(executed) => executed,
             Err(Exit::Return(executed)) => *executed,

@@ -4,6 +4,9 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+mod work;
+use work::{References, check_work};
+
 /// The number of problems that an error message lists.
 const MAX_PROBLEMS: usize = 5;
 
@@ -23,7 +26,14 @@ impl PartialEq for OutputSchema {
 impl OutputSchema {
     /// Compiles `schema`. The error says why it is invalid.
     pub fn new(schema: &Value) -> Result<Self, String> {
-        let validator = jsonschema::validator_for(schema).map_err(|error| error.to_string())?;
+        References::new(schema).check()?;
+        let validator = jsonschema::validator_for(schema).map_err(|error| match error.kind() {
+            jsonschema::error::ValidationErrorKind::Referencing(_) => {
+                "a reference in the schema leads nowhere: refer to a part of the schema, such as #/$defs/NAME"
+                    .into()
+            }
+            _ => error.to_string(),
+        })?;
         Ok(Self { schema: schema.clone(), validator: Arc::new(validator) })
     }
 
@@ -44,13 +54,18 @@ impl OutputSchema {
     /// Parses and validates an answer. The error says what is wrong.
     pub fn parse(&self, text: &str) -> Result<Value, String> {
         let value = parse_json(text).map_err(|error| format!("it is not JSON: {error}"))?;
-        validate(&self.validator, &value)?;
+        validate(&self.schema, &self.validator, &value)?;
         Ok(value)
     }
 }
 
-/// Checks `value` against a schema. The error lists the first problems with their paths.
-pub(crate) fn validate(validator: &jsonschema::Validator, value: &Value) -> Result<(), String> {
+/// Checks `value` against a schema and its validator. The error lists the first problems with their paths.
+pub(crate) fn validate(
+    schema: &Value,
+    validator: &jsonschema::Validator,
+    value: &Value,
+) -> Result<(), String> {
+    check_work(schema, value)?;
     let problems: Vec<String> = validator
         .iter_errors(value)
         .take(MAX_PROBLEMS)
@@ -90,5 +105,28 @@ mod tests {
         assert!(schema.parse("{\"n\": \"x\"}").unwrap_err().starts_with("/n:"));
         assert!(schema.parse("{}").unwrap_err().contains("required"));
         assert!(OutputSchema::new(&json!({"type": "nonsense"})).is_err());
+    }
+
+    #[test]
+    fn a_reference_to_another_document_is_refused_in_plain_words() {
+        for outside in ["http://127.0.0.1:1/x.json", "file:///etc/passwd", "other.json#/a"] {
+            let error = OutputSchema::new(&json!({"properties": {"a": {"$ref": outside}}})).unwrap_err();
+            assert!(error.contains(outside) && error.contains("nothing is fetched"), "{error}");
+        }
+        let nowhere = OutputSchema::new(&json!({"$ref": "#/$defs/none"})).unwrap_err();
+        assert!(nowhere.contains("leads nowhere"), "{nowhere}");
+        let with_id = json!({"$id": "https://example.org/s", "$ref": "https://example.org/other"});
+        let error = OutputSchema::new(&with_id).unwrap_err();
+        assert!(error.contains("nothing is fetched") && !error.contains("feature"), "{error}");
+        let next = |name: &str| json!({"allOf": vec![json!({"$ref": format!("#/$defs/{name}")}); 10]});
+        let bomb = json!({
+            "$defs": {"a": next("b"), "b": next("c"), "c": next("d"), "d": next("e"), "e": next("f"), "f": {}},
+            "$ref": "#/$defs/a",
+        });
+        let refused = OutputSchema::new(&bomb).unwrap().parse("1").unwrap_err();
+        assert!(refused.contains("too much work"), "{refused}");
+        assert!(
+            OutputSchema::new(&json!({"$defs": {"n": {"type": "integer"}}, "$ref": "#/$defs/n"})).is_ok()
+        );
     }
 }

@@ -19,9 +19,12 @@ mod control;
 mod data;
 mod function;
 pub mod mcp;
+mod memory;
+mod state;
 pub use context::ToolContext;
 pub use function::{FunctionTool, function};
 pub use mainspring_kernel::policy::matches_pattern;
+pub use state::ToolState;
 
 /// A tool that a model can call.
 #[async_trait]
@@ -129,7 +132,7 @@ impl ToolEntry {
     pub fn check(&self, input: &Value) -> Result<(), ToolError> {
         let name = &self.spec.name;
         let validator = self.validator().map_err(|reason| ToolError(format!("tool {name:?}: {reason}")))?;
-        validate(validator, input).map_err(|problems| {
+        validate(&self.spec.schema, validator, input).map_err(|problems| {
             ToolError(format!("the arguments do not match the schema of the tool {name}: {problems}"))
         })
     }
@@ -163,7 +166,8 @@ pub struct InvalidTool {
 /// A set of tools.
 #[derive(Clone, Default)]
 pub struct Toolbox {
-    entries: BTreeMap<String, ToolEntry>,
+    /// Shared by the copies of the set: a plan is copied for each hook.
+    entries: Arc<BTreeMap<String, ToolEntry>>,
 }
 
 impl Toolbox {
@@ -182,17 +186,18 @@ impl Toolbox {
         let traits = ToolTraits { idempotent: true, ..ToolTraits::default() };
         let (validator, executor) = (LazyValidator::default(), Executor::Person);
         let entry = ToolEntry { spec, traits, validator, executor };
-        Self { entries: [(ASK_PERSON.to_owned(), entry)].into() }
+        Self { entries: Arc::new([(ASK_PERSON.to_owned(), entry)].into()) }
     }
 
-    /// Creates a set with all built-in tools: asking a person, state, artifacts, delegation, other sessions.
+    /// Creates a set with all built-in tools: asking a person, state, artifacts, proposals to
+    /// remember, delegation, other sessions.
     pub fn built_in() -> Self {
         let mut all = Self::new();
-        for tool in data::tools().into_iter().chain(control::tools()) {
+        for tool in data::tools().into_iter().chain(control::tools()).chain([memory::tool()]) {
             // A test compiles every built-in schema, so they are not compiled here.
             let (spec, traits, validator) = (tool.spec(), tool.traits(), LazyValidator::default());
             let entry = ToolEntry { spec, traits, validator, executor: Executor::Tool(tool) };
-            all.entries.insert(entry.spec.name.clone(), entry);
+            Arc::make_mut(&mut all.entries).insert(entry.spec.name.clone(), entry);
         }
         all
     }
@@ -227,7 +232,7 @@ impl Toolbox {
         if let Some(reason) = entry.validator().err().cloned() {
             return Err(InvalidTool { name, reason });
         }
-        self.entries.insert(name, entry);
+        Arc::make_mut(&mut self.entries).insert(name, entry);
         Ok(())
     }
 
@@ -257,14 +262,16 @@ impl Toolbox {
             .entries
             .iter()
             .filter(|(name, entry)| patterns.iter().any(|pattern| selects(pattern, name, entry)));
-        Self { entries: entries.map(|(name, entry)| (name.clone(), entry.clone())).collect() }
+        let entries = entries.map(|(name, entry)| (name.clone(), entry.clone()));
+        Self { entries: Arc::new(entries.collect()) }
     }
 
     /// Adds the tools of `others` whose names are not taken.
     #[must_use]
     pub fn merge(mut self, others: &Self) -> Self {
-        for (name, entry) in &others.entries {
-            self.entries.entry(name.clone()).or_insert_with(|| entry.clone());
+        let entries = Arc::make_mut(&mut self.entries);
+        for (name, entry) in others.entries.iter() {
+            entries.entry(name.clone()).or_insert_with(|| entry.clone());
         }
         self
     }

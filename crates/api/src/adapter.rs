@@ -1,6 +1,6 @@
 //! Adapters, and the server itself.
 
-use mainspring_core::{Fidelity, RunOption, Sandbox, Supervision, UsageReports};
+use mainspring_core::{Fidelity, RunOption, Sandbox, SessionId, Supervision, Time, UsageReports};
 use serde::{Deserialize, Serialize};
 
 /// The capabilities of an adapter.
@@ -20,6 +20,9 @@ pub struct Capabilities {
     pub acknowledges_cancellation: bool,
     /// A live binding needs a worker of its own.
     pub requires_pinned_worker: bool,
+    /// Its agents have no process of their own: `max_in_process_runs` limits its active runs, and `max_workers` does not.
+    #[serde(default)]
+    pub in_process: bool,
     /// The model can be changed between runs.
     pub supports_model_switching: bool,
     /// Runs can create artifacts.
@@ -66,6 +69,7 @@ impl Capabilities {
             supports_cancellation: false,
             acknowledges_cancellation: false,
             requires_pinned_worker: false,
+            in_process: false,
             supports_model_switching: false,
             supports_artifact_emission: false,
             supports_tools: false,
@@ -118,4 +122,25 @@ pub struct Health {
     pub status: String,
     /// The server's version.
     pub version: String,
+    /// Sessions in whose work the server has failed since it started, and which have not worked since. Only for an admin of
+    /// the server who sends a credential; at most 100.
+    #[serde(default, rename = "failedSessions", skip_serializing_if = "Vec::is_empty")]
+    pub failed_sessions: Vec<FailedSession>,
+}
+
+/// A session in whose work the server has failed. Other sessions are not affected.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct FailedSession {
+    /// The session.
+    pub session_id: SessionId,
+    /// The code of the error that requests to the session get.
+    pub code: String,
+    /// What happened, and the remedy.
+    pub message: String,
+    /// Failures in a row.
+    pub failures: u32,
+    /// When it failed last.
+    pub failed_at: Time,
 }

@@ -11,7 +11,8 @@ use serde::{Deserialize, Serialize};
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct AuditRecord {
-    /// The number of the record: each record has the number after that of the record before it.
+    /// The number of the record: each record has the number after that of the record before it. For callers who read only a
+    /// part of the log, a number that names the record and tells nothing about others.
     pub seq: u64,
     /// When the record was written.
     pub at_ms: Time,
@@ -46,7 +47,8 @@ pub struct AuditRecord {
     /// The number of records that are summed up in this one, or were left out before it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub count: Option<u64>,
-    /// The BLAKE3 hash of the record before this one and of this record, in hexadecimal.
+    /// The BLAKE3 hash of the record before this one and of this record, in hexadecimal. Only for callers who read the whole
+    /// log.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub hash: String,
 }

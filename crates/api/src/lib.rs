@@ -12,9 +12,12 @@
 
 mod adapter;
 mod agent;
+mod append;
 mod artifact;
 mod audit;
 mod binding;
+mod card;
+mod change;
 pub mod control;
 mod delegation;
 mod event;
@@ -25,6 +28,7 @@ mod id;
 mod json;
 pub mod jsonl;
 mod key;
+mod listener;
 mod network;
 mod page;
 mod problem;
@@ -32,15 +36,24 @@ pub mod request;
 mod run;
 mod search;
 mod session;
+mod session_agent;
 mod sign_in;
 mod state;
+mod stderr;
+mod step;
 mod tree;
+mod usage;
+mod wait;
+mod webhook;
 
-pub use adapter::{Capabilities, Health, Login, RestartBehavior};
+pub use adapter::{Capabilities, FailedSession, Health, Login, RestartBehavior};
 pub use agent::{Agent, AgentListQuery, AgentScope, NewAgent};
+pub use append::{Appended, MessageAppend, ResultMessage, ResultsAppend};
 pub use artifact::{ArtifactListQuery, ArtifactQuery};
 pub use audit::{AuditActor, AuditKind, AuditListQuery, AuditOrigin, AuditRecord};
 pub use binding::{BindingAdoption, BindingListQuery, SessionAdopted, SessionAdoption};
+pub use card::{CardLine, SessionCard, SessionView};
+pub use change::{ChangesQuery, ChangesState, FileChange, SessionChanges, TurnChanges};
 pub use delegation::{Delegate, Delegated, DelegationView, RunDelegations};
 pub use event::{CaughtUp, EventsQuery, OwnerEventsQuery, StoreNotice, SubscriptionMode, Thought};
 pub use feed::{FeedItem, FeedSnapshot, LiveChange, LiveSession, LiveStatus};
@@ -49,6 +62,7 @@ pub use host_call::{HostCall, HostCallAnswered, HostCallQuery, HostCallResult};
 pub use id::{FoundIds, IdQuery};
 pub use json::ToJson;
 pub use key::{KeyListQuery, MadeKey, NewKey};
+pub use listener::Listener;
 pub use network::{MemberCall, MemberTotal, RouteDecision, RunRoute};
 pub use page::Page;
 pub use problem::Problem;
@@ -56,12 +70,20 @@ pub use run::{AcceptedRun, CancelOutcome, Prompt, PromptContent, RetryOptions, R
 pub use search::{SearchHit, SearchQuery};
 pub use session::{
     ClosedSession, Compacted, Compaction, KeptForForks, ListedSession, MessageListQuery, NewName, OpenBlock,
-    OpenText, OpenedSession, Opening, Scope, SessionListQuery, SessionPatch, SessionTarget, SessionUsage,
-    Snapshot,
+    OpenText, OpenedSession, Opening, Scope, SessionDetails, SessionListQuery, SessionPatch, SessionTarget,
+    SessionUsage, Snapshot,
+};
+pub use session_agent::{
+    AgentChange, AgentSource, AgentTool, NewTool, SessionAgent, SourcedText, SourcedValue,
 };
 pub use sign_in::{Me, PageSecret, Ticket, TicketRedemption};
-pub use state::{StateListQuery, StateQuery};
+pub use state::{StateHistoryQuery, StateListQuery, StateQuery};
+pub use stderr::AttemptStderr;
+pub use step::{AnsweredCall, StepResult};
 pub use tree::{Fork, MessageView, Navigation, TreeNode, TreeQuery};
+pub use usage::{UsageGroup, UsageQuery, UsageReport};
+pub use wait::{OpenWait, WaitListQuery};
+pub use webhook::{DeadLetterQuery, MadeWebhook, NewWebhook, WebhookDelivery};
 
 /// Distinguishes a field that was sent as null from one that was not sent.
 fn present_or_null<'de, D, T>(deserializer: D) -> Result<Option<Option<T>>, D::Error>

@@ -6,8 +6,8 @@
 
 use mainspring_core::{
     AgentDefinition, Answer, Approval, ApprovalAnswer, ApprovalScope, ArtifactId, Block, ClientResult,
-    ClientTool, Cost, ExternalRef, FileLocation, KeyLists, LegacyAlias, MessageId, Network, Place, RunLimits,
-    RunOptions, SandboxProfile, SandboxReach, SuppliedResult,
+    ClientTool, Cost, ExternalRef, FileLocation, GivenMessage, KeyLists, LegacyAlias, MessageId, Network,
+    Place, Role, RunLimits, RunOptions, SandboxProfile, SandboxReach, SuppliedResult, Usage,
 };
 use serde::de::{DeserializeOwned, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -99,6 +99,8 @@ pub(crate) struct OptionsForm {
     sandbox_reach: Option<SandboxReach>,
     #[serde(skip)]
     key: Option<Box<KeyLists>>,
+    #[serde(default)]
+    agent_definition: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -257,11 +259,36 @@ enum BlockForm {
 }
 
 #[derive(Deserialize)]
+#[serde(remote = "GivenMessage", deny_unknown_fields)]
+struct MessageForm {
+    role: Role,
+    #[serde(deserialize_with = "blocks")]
+    content: Vec<Block>,
+}
+
+#[derive(Deserialize)]
 #[serde(remote = "FileLocation", rename_all = "camelCase", deny_unknown_fields)]
 struct LocationForm {
     path: String,
     #[serde(default)]
     line: Option<u32>,
+}
+
+#[derive(Deserialize)]
+#[serde(remote = "Usage", rename_all = "camelCase", deny_unknown_fields)]
+struct UsageForm {
+    #[serde(default)]
+    input_tokens: u64,
+    #[serde(default)]
+    output_tokens: u64,
+    #[serde(default)]
+    cache_read_tokens: u64,
+    #[serde(default)]
+    cache_write_tokens: u64,
+    #[serde(default, rename = "costUsd")]
+    cost: Cost,
+    #[serde(default)]
+    at_least: bool,
 }
 
 #[derive(Deserialize)]
@@ -318,10 +345,12 @@ items! {
     ToolItem(ClientTool) by "ToolForm::deserialize";
     ResultItem(ClientResult) by "ResultForm::deserialize";
     BlockItem(Block) by "BlockForm::deserialize";
+    MessageItem(GivenMessage) by "MessageForm::deserialize";
     LocationItem(FileLocation) by "LocationForm::deserialize";
     ExternalRefItem(ExternalRef) by "ExternalRefForm::deserialize";
     LegacyAliasItem(LegacyAlias) by "LegacyAliasForm::deserialize";
     SuppliedItem(SuppliedResult) by "SuppliedForm::deserialize";
+    UsageItem(Usage) by "UsageForm::deserialize";
 }
 
 /// Reads client tools.
@@ -329,9 +358,30 @@ pub fn tools<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<ClientTool>, D::E
     Ok(Vec::<ToolItem>::deserialize(from)?.into_iter().map(|item| item.0).collect())
 }
 
+/// Reads client tools, or null.
+pub(crate) fn tools_or_null<'de, D: Deserializer<'de>>(
+    from: D,
+) -> Result<Option<Option<Vec<ClientTool>>>, D::Error> {
+    let tools = Option::<Vec<ToolItem>>::deserialize(from)?;
+    Ok(Some(tools.map(|tools| tools.into_iter().map(|item| item.0).collect())))
+}
+
+/// Reads a history, or null.
+pub(crate) fn messages_or_null<'de, D: Deserializer<'de>>(
+    from: D,
+) -> Result<Option<Option<Vec<GivenMessage>>>, D::Error> {
+    let messages = Option::<Vec<MessageItem>>::deserialize(from)?;
+    Ok(Some(messages.map(|messages| messages.into_iter().map(|item| item.0).collect())))
+}
+
 /// Reads results of client tools.
 pub fn results<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<ClientResult>, D::Error> {
     Ok(Vec::<ResultItem>::deserialize(from)?.into_iter().map(|item| item.0).collect())
+}
+
+/// Reads the usage of a message or a turn.
+pub fn usage<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Usage>, D::Error> {
+    Ok(Option::<UsageItem>::deserialize(from)?.map(|item| item.0))
 }
 
 fn supplied_result<'de, D: Deserializer<'de>>(from: D) -> Result<Option<SuppliedResult>, D::Error> {

@@ -28,3 +28,16 @@ pub struct StateQuery {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at: Option<MessageId>,
 }
+
+/// Selects changes of an entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::IntoParams), into_params(parameter_in = Query))]
+#[serde(deny_unknown_fields)]
+pub struct StateHistoryQuery {
+    /// Only changes before this version.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub before: Option<u64>,
+    /// The number of changes; 50 if not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<usize>,
+}

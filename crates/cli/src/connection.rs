@@ -324,7 +324,7 @@ enum OwnError {
 }
 
 /// True when the owner answers, also if it cannot accept work at the moment: its refusals say why.
-async fn is_serving(client: &Client) -> bool {
+pub(super) async fn is_serving(client: &Client) -> bool {
     match client.ready().await {
         Ok(_) => true,
         Err(error) => matches!(error, Error::Refused(_)) && !error.is_gone(),
@@ -345,7 +345,7 @@ fn not_responding(context: &Context<'_>) -> CliError {
 }
 
 /// Builds a client of the state directory's owner, if the owner is reachable.
-fn owner_client(context: &Context<'_>) -> Result<Option<Client>, CliError> {
+pub(super) fn owner_client(context: &Context<'_>) -> Result<Option<Client>, CliError> {
     let config = context.config();
     let is_served =
         token::read(&config.state_dir)?.is_some() && Socket::in_state_dir(&config.state_dir).path().exists();

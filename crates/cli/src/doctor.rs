@@ -17,6 +17,7 @@ use mainspring::Node;
 use mainspring::config::{Config, Durability, OnOrphan};
 
 mod agents;
+mod served;
 
 /// Check the state directory, the database, the configuration, agents and keys
 #[derive(Args)]
@@ -76,10 +77,17 @@ impl Doctor {
         agents::check_agents(config, report).await;
         let is_served = matches!(StateDir::peek(&config.state_dir), Ok(Some(_)));
         agents::check_models(config, is_served, report);
+        if is_served {
+            served::check_sessions(context, report).await;
+        }
         let limits = &config.limits;
         let limits = format!(
-            "{} workers, prompts of {} bytes, {} queued per session, {} in all",
-            config.max_workers, limits.prompt_bytes, limits.queue_per_session, limits.queue_total
+            "{} workers, {} runs without a process, prompts of {} bytes, {} queued per session, {} in all",
+            config.max_workers,
+            config.max_in_process_runs,
+            limits.prompt_bytes,
+            limits.queue_per_session,
+            limits.queue_total
         );
         report.add(Health::Ok, "limits", limits);
     }

@@ -189,6 +189,8 @@ mod tests {
                 content: vec![Block::text(text)],
                 usage: None,
                 created_at: Time(0),
+                agent: None,
+                external_id: None,
             }),
             parent_id: parent.map(id),
             depth: u32::from(n),

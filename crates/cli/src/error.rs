@@ -86,9 +86,11 @@ impl From<Error> for CliError {
             }
             Error::Busy { .. } => Exit::Refused,
             Error::TooMany { .. } | Error::AgentTaken { .. } => Exit::Refused,
-            Error::NotLatest(_) | Error::Expired { .. } | Error::Lost { .. } | Error::Refused(_) => {
-                Exit::Refused
-            }
+            Error::NotLatest(_)
+            | Error::NotAtTip(_)
+            | Error::Expired { .. }
+            | Error::Lost { .. }
+            | Error::Refused(_) => Exit::Refused,
             Error::Forbidden(_)
             | Error::NoLiveAttempt
             | Error::FolderNotAllowed(_)
@@ -106,7 +108,8 @@ impl From<Error> for CliError {
             | Error::AuditFailed(_)
             | Error::Unavailable(_)
             | Error::StoreLost(_)
-            | Error::Corrupt(_) => Exit::Unavailable,
+            | Error::Corrupt(_)
+            | Error::SessionFailed { .. } => Exit::Unavailable,
         };
         Self { exit, code: error.code().into(), message: error.to_string(), retryable: error.is_retryable() }
     }

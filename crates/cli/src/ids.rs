@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use mainspring_api::request::nearest;
 use mainspring_client::{AgentListQuery, IdQuery, SessionListQuery};
-use mainspring_core::{BadId, GrantId, IdKind, IdPrefix, KeyId, MessageId, RunId, SessionId};
+use mainspring_core::{ArtifactId, BadId, GrantId, IdKind, IdPrefix, KeyId, MessageId, RunId, SessionId};
 
 use super::connection::Connection;
 use super::error::{CliError, Exit};
@@ -40,6 +40,14 @@ pub(super) async fn find_message(
 /// Finds the API key of an id or of the unique beginning of one.
 pub(super) async fn find_key(connection: &mut Connection<'_>, text: &str) -> Result<KeyId, CliError> {
     find(connection, IdKind::Key, text, None).await
+}
+
+/// Finds the artifact of an id or of the unique beginning of one.
+pub(super) async fn find_artifact(
+    connection: &mut Connection<'_>,
+    text: &str,
+) -> Result<ArtifactId, CliError> {
+    find(connection, IdKind::Artifact, text, None).await
 }
 
 /// Finds the grant that `text` names.

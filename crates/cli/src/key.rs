@@ -29,7 +29,7 @@ pub(super) enum Key {
         /// Role of the key: admin, member or viewer
         #[arg(long, default_value = "member", value_parser = parse_role)]
         role: AccessRole,
-        /// Days until the key expires [default: never]
+        /// Days until the key expires [default: with the key that creates it, or never]
         #[arg(long, value_name = "DAYS", value_parser = clap::value_parser!(u64).range(1..=36_500))]
         days: Option<u64>,
         /// Folder in which agents may work with this key; may be repeated [default: any for you, none for others]

@@ -18,6 +18,7 @@ use mainspring_store::StateDir;
 mod adapter;
 mod agent;
 mod approval;
+mod artifact;
 mod attach;
 mod audit;
 mod auth;
@@ -45,6 +46,7 @@ mod mcp;
 mod model;
 mod model_server;
 mod network;
+mod open;
 mod original;
 mod output;
 mod prompt;
@@ -54,12 +56,16 @@ mod run;
 mod safe_text;
 mod serve;
 mod session;
+mod state;
 mod stdio;
 mod takeover;
 mod tree;
 mod trust;
+mod usage;
 mod vacuum;
 mod verify;
+mod wait;
+mod webhook;
 
 use connection::{Connection, Purpose};
 use error::{CliError, Exit};
@@ -89,7 +95,7 @@ struct Global {
     /// Owner of the sessions
     #[arg(long, global = true, value_name = "NAME", help_heading = "Settings")]
     owner: Option<String>,
-    /// Maximum number of runs executed at once
+    /// Maximum number of agent processes that work at once
     #[arg(long, global = true, value_name = "N", help_heading = "Settings")]
     max_workers: Option<String>,
     /// Durability of commits on power loss: full or normal
@@ -123,6 +129,12 @@ enum Command {
     /// List, show, cancel, retry, answer and delegate runs
     #[command(subcommand)]
     Run(run::Run),
+    /// Get, set, delete and list state: versioned JSON values by key, of a session, a run or the owner
+    #[command(subcommand)]
+    State(state::State),
+    /// List, get and put artifacts: files that runs use and produce
+    #[command(subcommand)]
+    Artifact(artifact::Artifact),
     /// List adapters and log in to their agents
     #[command(subcommand)]
     Adapter(adapter::Adapter),
@@ -145,18 +157,28 @@ enum Command {
     Feed(feed::Feed),
     /// Serve the HTTP API on a TCP address and a Unix socket
     Serve(serve::Serve),
+    /// Open the page in a browser, signed in; starts a server if none runs
+    Open(open::Open),
     /// Serve a host program over standard input and output (JSON Lines)
     Stdio(stdio::Stdio),
     /// Serve the control tools over MCP on standard input and output
     Mcp(mcp::Mcp),
     /// Serve a scripted model in the providers' protocols; needs no key
     ModelServer(model_server::ModelServer),
+    /// List what waits for a person: questions and requests for approval of all sessions
+    #[command(subcommand)]
+    Wait(wait::Wait),
     /// List, show and answer the approvals that agents wait for
     #[command(subcommand)]
     Approval(approval::Approval),
     /// List and revoke grants: recorded decisions to allow or deny
     #[command(subcommand)]
     Grant(grant::Grant),
+    /// Add, list, test and remove webhooks: addresses that receive your events
+    #[command(subcommand)]
+    Webhook(webhook::Webhook),
+    /// Show tokens and cost of your runs by day, agent, model or session; unknown costs are counted apart
+    Usage(usage::Usage),
     /// Show the audit log: who did what, from where and with what outcome
     Audit(audit::Audit),
     /// Create, list and revoke API keys
@@ -346,6 +368,8 @@ impl Context<'_> {
             Command::Prompt(prompt) => Box::pin(prompt.execute(self)).await,
             Command::Session(session) => Box::pin(session.execute(self)).await,
             Command::Run(run) => Box::pin(run.execute(self)).await,
+            Command::State(state) => Box::pin(state.execute(self)).await,
+            Command::Artifact(artifact) => Box::pin(artifact.execute(self)).await,
             Command::Adapter(adapter) => Box::pin(adapter.execute(self)).await,
             Command::Binding(binding) => Box::pin(binding.execute(self)).await,
             Command::Agent(agent) => Box::pin(agent.execute(self)).await,
@@ -354,11 +378,15 @@ impl Context<'_> {
             Command::Auth(auth) => auth.execute(self).await,
             Command::Feed(feed) => Box::pin(feed.execute(self)).await,
             Command::Serve(serve) => Box::pin(serve.execute(self)).await,
+            Command::Open(open) => Box::pin(open.execute(self)).await,
             Command::Stdio(stdio) => Box::pin(stdio.execute(self)).await,
             Command::Mcp(mcp) => Box::pin(mcp.execute(self)).await,
             Command::ModelServer(server) => server.execute(self).await,
+            Command::Wait(wait) => Box::pin(wait.execute(self)).await,
             Command::Approval(approval) => Box::pin(approval.execute(self)).await,
             Command::Grant(grant) => Box::pin(grant.execute(self)).await,
+            Command::Webhook(webhook) => Box::pin(webhook.execute(self)).await,
+            Command::Usage(usage) => Box::pin(usage.execute(self)).await,
             Command::Audit(audit) => Box::pin(audit.execute(self)).await,
             Command::Key(key) => Box::pin(key.execute(self)).await,
             Command::Import(import) => Box::pin(import.execute(self)).await,

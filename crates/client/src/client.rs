@@ -2,6 +2,7 @@
 //!
 //! Each method is in the file of its noun.
 
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,6 +22,7 @@ use crate::{Error, Socket, TOKEN_FILE};
 
 mod adapters;
 mod agents;
+mod append;
 mod artifacts;
 mod bindings;
 mod delegations;
@@ -30,15 +32,19 @@ mod ids;
 mod keys;
 mod runs;
 mod server;
+mod session_agent;
 mod sessions;
 mod sign_in;
 mod state;
 mod tree;
+mod webhooks;
 
 /// The header that makes a repeated request idempotent.
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// The largest file of certificates that is read.
+const MAX_FILE_BYTES: u64 = 4 << 20;
 
 /// A connection to a server, with the credentials to use it. Cheap to clone.
 #[derive(Clone)]
@@ -63,7 +69,7 @@ impl Client {
     /// PEM file `ca`, instead of one that the system trusts.
     pub fn over_tls(url: &str, secret: &str, ca: &Path) -> Result<Self, Error> {
         let failed = |why: String| Error::Invalid(format!("{} {why}", ca.display()));
-        let pem = std::fs::read(ca).map_err(|error| failed(format!("cannot be read: {error}")))?;
+        let pem = read_small(ca).map_err(|error| failed(format!("cannot be read: {error}")))?;
         let roots = reqwest::Certificate::from_pem_bundle(&pem)
             .map_err(|error| failed(format!("is no PEM file of certificates: {error}")))?;
         if roots.is_empty() {
@@ -82,7 +88,8 @@ impl Client {
     /// Connects to the server of a state directory, on its socket, with its token. The token must exist.
     pub fn from_state_dir(state_dir: &Path) -> Result<Self, Error> {
         let token = state_dir.join(TOKEN_FILE);
-        let secret = std::fs::read_to_string(&token)
+        let secret = read_small(&token)
+            .and_then(|bytes| String::from_utf8(bytes).map_err(io::Error::other))
             .map(Zeroizing::new)
             .map_err(|error| Error::Invalid(format!("{} cannot be read: {error}", token.display())))?;
         Self::over_state_dir(state_dir, secret.trim())
@@ -236,6 +243,16 @@ fn check_owner(owner: &str) -> Result<(), Error> {
         true => Err(Error::Invalid("an owner must not begin or end with a space".into())),
         false => Ok(()),
     }
+}
+
+/// Reads a token or certificates: a regular file of a bounded size.
+fn read_small(path: &Path) -> io::Result<Vec<u8>> {
+    let found = std::fs::metadata(path)?;
+    if !found.is_file() || found.len() > MAX_FILE_BYTES {
+        let reason = format!("it is not a regular file of at most {MAX_FILE_BYTES} bytes");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
+    }
+    std::fs::read(path)
 }
 
 /// Reads the address of a server.

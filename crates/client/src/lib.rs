@@ -25,6 +25,7 @@ mod feed;
 mod json;
 mod owner_events;
 mod socket;
+mod state;
 pub mod status;
 mod stream;
 
@@ -35,3 +36,4 @@ pub use feed::Feed;
 pub use mainspring_api::*;
 pub use owner_events::{OwnerEvents, OwnerItem};
 pub use socket::{Socket, TOKEN_FILE, fits_socket};
+pub use state::State;

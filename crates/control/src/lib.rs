@@ -27,7 +27,9 @@ pub use bounds::ANSWER_MAX_BYTES;
 pub use delegate::DEFAULT_BUDGET_USD;
 pub use document::document;
 pub use effect::{Effect, effect};
-pub use manifest::{CANCEL, DELEGATE, GET, INSPECT, LIST, SEND, is_control_tool, tools};
+pub use manifest::{
+    CANCEL, ControlToolSpec, DELEGATE, GET, INSPECT, LIST, SEND, is_control_tool, specs, tools,
+};
 pub use message::is_final;
 
 use bounds::Bounds;

@@ -166,6 +166,26 @@ pub fn tools() -> &'static [ControlTool] {
     TOOLS.get_or_init(|| MANIFEST.iter().map(Entry::tool).collect())
 }
 
+/// The part of a control tool that a model reads.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ControlToolSpec {
+    /// The name.
+    pub name: &'static str,
+    /// What the tool does, and when to use it.
+    pub description: &'static str,
+    /// The JSON Schema of the input.
+    pub input_schema: Map<String, Value>,
+}
+
+/// Returns what models read of all control tools. Cheaper than [`tools`]: the schemas of answers are large.
+pub fn specs() -> impl Iterator<Item = ControlToolSpec> {
+    MANIFEST.iter().map(|entry| ControlToolSpec {
+        name: entry.name,
+        description: entry.description,
+        input_schema: (entry.input)(),
+    })
+}
+
 /// True for a control tool.
 pub fn is_control_tool(name: &str) -> bool {
     MANIFEST.iter().any(|entry| entry.name == name)
@@ -185,6 +205,14 @@ mod tests {
     fn only_control_tools_are_recognized() {
         assert!(tools().iter().all(|tool| is_control_tool(&tool.name)));
         assert!(!is_control_tool("execute_sql"));
+    }
+
+    #[test]
+    fn a_model_reads_what_other_clients_read() {
+        let specs =
+            specs().map(|spec| (spec.name.to_owned(), spec.description.to_owned(), spec.input_schema));
+        let tools = tools().iter().cloned().map(|tool| (tool.name, tool.description, tool.input_schema));
+        assert!(specs.eq(tools));
     }
 
     #[test]

@@ -50,7 +50,7 @@ impl ControlTools<'_> {
         &self,
         listed: mainspring_api::ListedSession,
     ) -> Result<ListedSession, ControlError> {
-        let mainspring_api::ListedSession { session, latest_run } = listed;
+        let mainspring_api::ListedSession { session, latest_run, .. } = listed;
         let active_run = match &latest_run {
             Some(run) if !run.state.status().is_ended() => {
                 self.optional_run_form(self.plane.session_active_run(session.id).await?).await?

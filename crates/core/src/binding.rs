@@ -119,6 +119,15 @@ pub enum BindingStatus {
 }
 names!(BindingStatus { Active => "active", Stale => "stale", Invalid => "invalid", Closed => "closed" });
 
+/// Characters that a runtime may ignore in the id of a session, such as the hyphens of a UUID.
+const IGNORED_IN_NATIVE_IDS: [char; 7] = [' ', '\t', '\n', '\r', '-', '{', '}'];
+
+/// Returns the form under which native session ids are compared: two spellings that a runtime may take for the same id
+/// have the same form. Migration 38 computes it in SQL for earlier rows.
+pub fn native_key(native: &str) -> String {
+    native.replace(IGNORED_IN_NATIVE_IDS, "").to_ascii_lowercase()
+}
+
 /// A command to a binding.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
@@ -237,6 +246,21 @@ mod tests {
     fn resume_command(node: u8, at: Option<MessageId>) -> Command {
         let node = NodeId::from_random([node; 16]);
         Command::Resume { node, at, cwd: None, system_prompt_hash: None }
+    }
+
+    #[test]
+    fn spellings_of_a_native_id_that_a_runtime_may_not_tell_apart_are_one_id() {
+        let id = "0198F0A2-7c1d-7000-8000-0123456789ab";
+        assert_eq!(native_key(id), "0198f0a27c1d700080000123456789ab");
+        for same in [
+            "0198f0a2-7c1d-7000-8000-0123456789AB",
+            " 0198f0a2-7c1d-7000-8000-0123456789ab\n",
+            "{0198f0a2-7c1d-7000-8000-0123456789ab}",
+            "0198f0a27c1d700080000123456789ab",
+        ] {
+            assert_eq!(native_key(same), native_key(id), "{same}");
+        }
+        assert_ne!(native_key("n1"), native_key("n2"));
     }
 
     #[test]

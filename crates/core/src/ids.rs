@@ -114,6 +114,8 @@ id!(/// The id of an API key.
     KeyId, "key", "key");
 id!(/// The id of a wait.
     WaitId, "wait", "wait");
+id!(/// The id of a webhook.
+    WebhookId, "hook", "webhook");
 
 /// The id of a line of the tree. Internal, never public; drawn at random by the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -14,10 +14,13 @@ mod damage;
 pub mod delegation;
 pub mod digest;
 pub mod event;
+pub mod given;
 pub mod history;
 pub mod id_prefix;
 pub mod ids;
 pub mod limits;
+pub mod media;
+pub mod memory;
 pub mod message;
 pub mod model;
 pub mod network;
@@ -25,6 +28,7 @@ mod process;
 pub mod quota;
 pub mod record;
 pub mod refusal;
+pub mod retention;
 pub mod retry;
 pub mod run;
 mod sandbox;
@@ -38,8 +42,10 @@ pub mod stream;
 pub mod time;
 pub mod tool;
 pub mod tree;
+pub mod turn;
 pub mod usage;
 pub mod wait;
+pub mod webhook;
 
 pub use access::{AccessRole, ApiKey, Visibility};
 pub use agent::{AgentDefinition, AgentName};
@@ -59,11 +65,12 @@ pub use event::{
     BadPosition, Body, CancelReason, Close, Cursor, Event, LiveEvent, PROTOCOL_VERSION, Position, Proof,
     SessionChange, ToolEnd, ToolOutcome,
 };
+pub use given::{GivenMessage, InvalidMessages, validate_messages};
 pub use history::History;
 pub use id_prefix::{BadIdPrefix, IdKind, IdPrefix};
 pub use ids::{
     ArtifactId, AttemptId, BadId, BindingId, DelegationId, EventId, GoalId, GrantId, KeyId, LineId,
-    MessageId, NodeId, RunId, SessionId, StepId, WaitId,
+    MessageId, NodeId, RunId, SessionId, StepId, WaitId, WebhookId,
 };
 pub use limits::{BadName, Limits};
 pub use message::{Block, FileLocation, Message, MessageStatus, Role};
@@ -73,6 +80,7 @@ pub use process::{LeftProcess, Supervision};
 pub use quota::{OwnerQuotas, PoolUse, Quotas, Resource};
 pub use record::{Artifact, ArtifactRole, AuthMethod, Grant, GrantEffect, GrantSource};
 pub use refusal::{Failure, FirstAnswer, Refusal};
+pub use retention::{ArtifactAge, ArtifactRetention, artifact_ids};
 pub use retry::{Fallback, NextAttempt, RetryReason, RunChange};
 pub use run::{
     AgentLimits, Budget, Limit, Mode, Place, Policy, RequestName, Run, RunLimits, RunOption, RunOptions,
@@ -80,10 +88,14 @@ pub use run::{
 };
 pub use sandbox::{Enforcement, Sandbox, SandboxProfile, SandboxReach};
 pub use session::{ExternalRef, LegacyAlias, Origin, Session, SessionStatus, TitleSource};
-pub use state::{Expect, StateAuthor, StateEntry, StateOutcome, StateScope, StateSlot, VersionMismatch};
-pub use step::{PromptRef, Step, StopReason};
+pub use state::{
+    Expect, StateAuthor, StateChange, StateEntry, StateOutcome, StateScope, StateSlot, StateWriter,
+    VersionMismatch,
+};
+pub use step::{OfferedTool, PromptRef, Step, StepInput, StopReason};
 pub use time::Time;
 pub use tool::{CallResult, ClientCall, ClientResult, ClientTool};
 pub use tree::{Line, Point, Range};
-pub use usage::{Cost, Usage, UsageReports};
+pub use usage::{Cost, Usage, UsageReports, UsageSum};
 pub use wait::{Answer, Answerer, OnExpiry, Wait, WaitRequest};
+pub use webhook::{DeadLetter, Delivery, Webhook};

@@ -115,6 +115,26 @@ pub fn check_text(what: &'static str, text: &str) -> Result<(), BadName> {
     }
 }
 
+/// Refuses a native session id that a caller names and that looks like another one: one with white space around it, or
+/// with characters that are not seen.
+pub fn check_native_id(native: &str) -> Result<(), BadName> {
+    check_text("a native session id", native)?;
+    let bad = |reason| Err(BadName { what: "a native session id", reason });
+    match native {
+        _ if native.trim() != native => bad("must not begin or end with white space"),
+        _ if native.chars().any(is_unseen) => bad("must not hold characters that are not seen"),
+        _ => Ok(()),
+    }
+}
+
+/// True for a character that is not seen: white space other than a blank, marks of direction and width, byte order marks.
+fn is_unseen(c: char) -> bool {
+    let is_mark = matches!(c,
+        '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+        | '\u{2060}'..='\u{206f}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{e0000}'..='\u{e0fff}');
+    is_mark || (c.is_whitespace() && c != ' ')
+}
+
 /// Checks a media type: `type/subtype`, optionally with parameters, at most 255 characters.
 pub fn check_media_type(text: &str) -> Result<(), BadName> {
     let bad = |reason| Err(BadName { what: "a media type", reason });
@@ -136,6 +156,27 @@ pub fn check_media_type(text: &str) -> Result<(), BadName> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_native_id_with_characters_that_are_not_seen_is_refused() {
+        for bad in [
+            "",
+            " n1",
+            "n1 ",
+            "n1\n",
+            "\tn1",
+            "n1\u{a0}",
+            "n\u{200b}1",
+            "n1\u{feff}",
+            "\u{202e}n1",
+            "n\u{2003}1",
+        ] {
+            assert!(check_native_id(bad).is_err(), "{bad:?}");
+        }
+        for good in ["n1", "native old", "0198f0a2-7c1d", "ses_1", "é1"] {
+            assert_eq!(check_native_id(good), Ok(()), "{good:?}");
+        }
+    }
 
     #[test]
     fn session_and_state_keys_are_checked() {

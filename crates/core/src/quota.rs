@@ -96,6 +96,8 @@ pub struct PoolUse {
     pub free: usize,
     /// The owner's own use.
     pub own: usize,
+    /// The owner's use of other pools that its limit covers too.
+    pub elsewhere: usize,
     /// The limit of the owner; 0 for none.
     pub cap: usize,
     /// Whether the owner leaves room for others.
@@ -105,7 +107,7 @@ pub struct PoolUse {
 impl PoolUse {
     /// True if the owner may take one more.
     pub fn may_take(&self) -> bool {
-        let is_below_cap = self.cap == 0 || self.own < self.cap;
+        let is_below_cap = self.cap == 0 || self.own + self.elsewhere < self.cap;
         let leaves_room = !self.shares || self.own < self.free;
         self.free > 0 && is_below_cap && leaves_room
     }
@@ -127,7 +129,7 @@ mod tests {
             let before = used.clone();
             for owner in 0..owners {
                 let free = size - used.iter().sum::<usize>();
-                if (PoolUse { free, own: used[owner], cap: 0, shares: true }).may_take() {
+                if (PoolUse { free, own: used[owner], elsewhere: 0, cap: 0, shares: true }).may_take() {
                     used[owner] += 1;
                 }
             }
@@ -152,7 +154,7 @@ mod tests {
 
     #[test]
     fn the_owner_of_the_server_takes_what_there_is_and_a_cap_binds_everybody() {
-        let pool = |free, own, cap, shares| PoolUse { free, own, cap, shares }.may_take();
+        let pool = |free, own, cap, shares| PoolUse { free, own, elsewhere: 0, cap, shares }.may_take();
         assert!(pool(1, 99, 0, false));
         assert!(!pool(0, 0, 0, false));
         assert!(!pool(50, 2, 2, false));

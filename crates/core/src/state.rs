@@ -7,11 +7,14 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::Time;
 use crate::message::names;
+use crate::{AttemptId, KeyId, RunId, Time};
 
 /// Maximum bytes of a value, as JSON, that a `state.changed` event carries.
 pub const EVENT_VALUE_BYTES: usize = 4 << 10;
+
+/// Number of changes that the history of a key keeps; older ones are dropped.
+pub const HISTORY_CHANGES: usize = 50;
 
 /// The scope of a state key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -36,6 +39,75 @@ pub enum StateAuthor {
     Caller,
     /// The attempt named in the event.
     Agent,
+}
+
+/// The one who changed a key.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum StateWriter {
+    /// A caller of the API.
+    #[serde(rename_all = "camelCase")]
+    Caller {
+        /// The API key of the caller, if it used one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        key_id: Option<KeyId>,
+    },
+    /// An agent.
+    #[serde(rename_all = "camelCase")]
+    Agent {
+        /// The run.
+        run_id: RunId,
+        /// The attempt of the run.
+        attempt_id: AttemptId,
+        /// The tool that made the change, if it is known.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        tool: Option<String>,
+    },
+}
+
+impl StateWriter {
+    /// The author, as events name it.
+    pub fn author(&self) -> StateAuthor {
+        match self {
+            Self::Caller { .. } => StateAuthor::Caller,
+            Self::Agent { .. } => StateAuthor::Agent,
+        }
+    }
+}
+
+/// One change of a key.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct StateChange {
+    /// The key.
+    pub key: String,
+    /// The version that the change made.
+    pub version: u64,
+    /// True if the key was removed.
+    pub deleted: bool,
+    /// The value. Absent if the key was removed, or if the value is larger than 4 KiB as JSON.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_value")]
+    pub value: Option<Value>,
+    /// When the change was made.
+    #[serde(rename = "changedAtMs")]
+    pub changed_at: Time,
+    /// The one who made it.
+    pub by: StateWriter,
+}
+
+impl StateChange {
+    /// Describes the change of `key` to `value`, or its removal if that is `None`. A large value is left out.
+    pub fn new(key: &str, version: u64, value: Option<&Value>, at: Time, by: StateWriter) -> Self {
+        let small = value.filter(|value| value.to_string().len() <= EVENT_VALUE_BYTES);
+        Self { key: key.into(), version, deleted: value.is_none(), value: small.cloned(), changed_at: at, by }
+    }
+}
+
+/// Reads a value that is there, also if it is null.
+fn some_value<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Value>, D::Error> {
+    Value::deserialize(from).map(Some)
 }
 
 /// A state key and its value.
@@ -172,5 +244,24 @@ mod tests {
         ] {
             assert_eq!(decide(slot, value.as_ref(), expect), decided, "{slot:?} {value:?} {expect:?}");
         }
+    }
+
+    #[test]
+    fn a_change_has_its_public_form() {
+        let caller = StateWriter::Caller { key_id: None };
+        let agent = StateWriter::Agent {
+            run_id: RunId::from_random([1; 16]),
+            attempt_id: AttemptId::from_random([2; 16]),
+            tool: Some("state_set".into()),
+        };
+        let large = json!("x".repeat(EVENT_VALUE_BYTES));
+        let changes = [
+            StateChange::new("k", 1, Some(&Value::Null), Time(5), caller.clone()),
+            StateChange::new("k", 2, Some(&large), Time(6), agent),
+            StateChange::new("k", 3, None, Time(7), caller),
+        ];
+        let json = serde_json::to_string(&changes).unwrap();
+        insta::assert_snapshot!(json, @r#"[{"key":"k","version":1,"deleted":false,"value":null,"changedAtMs":5,"by":{"kind":"caller"}},{"key":"k","version":2,"deleted":false,"changedAtMs":6,"by":{"kind":"agent","runId":"run_01010101010141018101010101010101","attemptId":"att_02020202020242028202020202020202","tool":"state_set"}},{"key":"k","version":3,"deleted":true,"changedAtMs":7,"by":{"kind":"caller"}}]"#);
+        assert_eq!(serde_json::from_str::<Vec<StateChange>>(&json).unwrap(), changes);
     }
 }

@@ -34,6 +34,13 @@ impl Time {
         Self(self.0.saturating_add_unsigned(millis))
     }
 
+    /// The date, such as `2026-11-17`, where days begin `utc_offset_minutes` before those of UTC.
+    pub fn date(self, utc_offset_minutes: i64) -> String {
+        let local = Self(self.0.saturating_add(utc_offset_minutes.saturating_mul(60_000)));
+        let text = local.to_string();
+        text.split(' ').next().unwrap_or_default().to_owned()
+    }
+
     /// Milliseconds from `earlier` to this time; 0 if this time is not later.
     pub const fn since(self, earlier: Self) -> u64 {
         if self.0 > earlier.0 { self.0.abs_diff(earlier.0) } else { 0 }
@@ -50,6 +57,15 @@ impl Time {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_date_is_that_of_the_zone() {
+        let midnight = Time(951_782_400_000);
+        assert_eq!(
+            [0, 60, -1].map(|offset| midnight.date(offset)),
+            ["2000-02-29", "2000-02-29", "2000-02-28"]
+        );
+    }
 
     #[test]
     fn a_time_is_shown_in_utc() {

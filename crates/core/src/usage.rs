@@ -7,6 +7,9 @@ use std::ops::{Add, AddAssign};
 
 use serde::{Deserialize, Serialize};
 
+mod sum;
+pub use sum::UsageSum;
+
 /// Tokens and cost of a step, an attempt, a run or a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
@@ -41,6 +44,15 @@ impl Usage {
         at_least: true,
     };
 
+    /// The largest count of tokens. An agent may report any number; a larger one could be neither stored nor compared.
+    pub const MAX_TOKENS: u64 = 1 << 52;
+
+    /// The usage with no count above the largest.
+    #[must_use]
+    pub fn clamped(self) -> Self {
+        self + Self::default()
+    }
+
     /// True when all tokens and the whole cost are known.
     pub fn is_known(&self) -> bool {
         !self.at_least && self.cost.is_known()
@@ -58,15 +70,20 @@ impl Usage {
     }
 }
 
+/// Adds counts of tokens, up to the largest.
+fn add_tokens(one: u64, other: u64) -> u64 {
+    one.saturating_add(other).min(Usage::MAX_TOKENS)
+}
+
 impl Add for Usage {
     type Output = Self;
 
     fn add(self, other: Self) -> Self {
         Self {
-            input_tokens: self.input_tokens.saturating_add(other.input_tokens),
-            output_tokens: self.output_tokens.saturating_add(other.output_tokens),
-            cache_read_tokens: self.cache_read_tokens.saturating_add(other.cache_read_tokens),
-            cache_write_tokens: self.cache_write_tokens.saturating_add(other.cache_write_tokens),
+            input_tokens: add_tokens(self.input_tokens, other.input_tokens),
+            output_tokens: add_tokens(self.output_tokens, other.output_tokens),
+            cache_read_tokens: add_tokens(self.cache_read_tokens, other.cache_read_tokens),
+            cache_write_tokens: add_tokens(self.cache_write_tokens, other.cache_write_tokens),
             cost: Cost(self.cost.0.saturating_add(other.cost.0)),
             at_least: self.at_least || other.at_least,
         }
@@ -95,12 +112,14 @@ pub enum UsageReports {
 /// An amount in billionths of a US dollar, so that sums are exact. In JSON a decimal number of dollars.
 ///
 /// An unknown amount is null in JSON. A sum with an unknown part is unknown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
-#[serde(from = "Option<f64>", into = "Option<f64>")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize)]
+#[serde(into = "Option<f64>")]
 pub struct Cost(pub u64);
 
 impl Cost {
     const NANOS_PER_USD: f64 = 1e9;
+    /// The largest amount in JSON: the largest one that can be stored, rounded up.
+    const MAX_USD: f64 = 18_446_744_074.0;
 
     /// The unknown amount. Compares greater than every known amount, so that it exceeds every limit.
     pub const UNKNOWN: Self = Self(u64::MAX);
@@ -135,6 +154,19 @@ impl From<f64> for Cost {
 impl From<Option<f64>> for Cost {
     fn from(usd: Option<f64>) -> Self {
         usd.map_or(Self::UNKNOWN, Self::from)
+    }
+}
+
+impl<'de> Deserialize<'de> for Cost {
+    /// Refuses a negative amount, and one that cannot be stored: a caller that sends it means something else.
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let usd = Option::<f64>::deserialize(deserializer)?;
+        match usd {
+            Some(usd) if !(0.0..=Self::MAX_USD).contains(&usd) => Err(serde::de::Error::custom(
+                format_args!("{usd:?} is not an amount of dollars between 0 and {}", Self::MAX_USD),
+            )),
+            usd => Ok(usd.into()),
+        }
     }
 }
 
@@ -177,6 +209,19 @@ mod tests {
         assert!(known.is_known() && !(known + Usage::UNKNOWN).is_known() && !Usage::UNKNOWN.is_zero());
         let json = |usage: Usage| serde_json::to_value(usage).unwrap();
         assert_eq!((json(known).get("atLeast"), &json(Usage::UNKNOWN)["atLeast"]), (None, &true.into()));
+    }
+
+    #[test]
+    fn an_amount_in_json_is_neither_negative_nor_too_large() {
+        for (json, cost) in [("0.25", Cost(250_000_000)), ("null", Cost::UNKNOWN), ("-0.0", Cost(0))] {
+            assert_eq!(serde_json::from_str::<Cost>(json).unwrap(), cost, "{json}");
+        }
+        let largest = serde_json::to_string(&Cost(Cost::UNKNOWN.0 - 1)).unwrap();
+        assert_eq!(serde_json::from_str::<Cost>(&largest).unwrap(), Cost(Cost::UNKNOWN.0 - 1));
+        for json in ["-1", "-0.000000001", "1e308", "18446744075"] {
+            let refused = serde_json::from_str::<Cost>(json).unwrap_err().to_string();
+            assert!(refused.contains("is not an amount of dollars between 0 and 18446744074"), "{refused}");
+        }
     }
 
     #[test]

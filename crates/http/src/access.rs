@@ -16,7 +16,7 @@ use crate::oidc::Refusal;
 use crate::{Http, Oidc, Problem, sign_in};
 
 /// The header that names the owner to act for.
-const OWNER_HEADER: &str = "mainspring-owner";
+pub(super) const OWNER_HEADER: &str = "mainspring-owner";
 
 /// Authenticates callers: the state directory's token acts for any owner, an API key and an agent's token for
 /// their own owner.
@@ -99,7 +99,11 @@ impl FromRequestParts<Http> for Authenticated {
             .and_then(|value| value.split_once(' '))
             .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
             .map(|(_, bearer)| bearer.trim().to_owned());
-        let caller = match bearer.or_else(|| sign_in::page_key(&parts.method, &parts.headers)) {
+        let bearer = match bearer {
+            Some(bearer) => Some(bearer),
+            None => sign_in::page_key(http, &parts.method, &parts.headers)?,
+        };
+        let caller = match bearer {
             Some(bearer) => {
                 let owner = owner_of(&parts.headers)?;
                 match http.oidc.as_deref().filter(|_| Oidc::is_token(&bearer)) {

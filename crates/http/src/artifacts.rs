@@ -64,7 +64,7 @@ pub(super) struct Bytes(Vec<u8>);
         (status = 200, description = "The artifact that the same request created before", body = Artifact, headers(("Location" = String))),
         (status = 201, description = "The new artifact", body = Artifact, headers(("Location" = String))),
     ),
-    extensions(("x-problems" = json!(["forbidden", "too_large", "request_conflict", "wrong_state"]))),
+    extensions(("x-problems" = json!(["folder_not_allowed", "not_allowed_by_key", "forbidden", "too_large", "request_conflict", "wrong_state"]))),
 )]
 pub(super) async fn artifact_put(
     State(http): State<Http>,
@@ -177,7 +177,7 @@ pub(super) async fn artifact_get(
 #[utoipa::path(
     delete, path = "/v1/artifacts/{artifact}", params(ArtifactPath),
     responses((status = 204, description = "The artifact is deleted")),
-    extensions(("x-problems" = json!(["forbidden", "wrong_state"]))),
+    extensions(("x-problems" = json!(["folder_not_allowed", "not_allowed_by_key", "forbidden", "wrong_state"]))),
 )]
 pub(super) async fn artifact_delete(
     State(http): State<Http>,

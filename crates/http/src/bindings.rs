@@ -128,7 +128,8 @@ pub(super) async fn session_adopt(
     delete, path = "/v1/sessions/{session}/bindings/{adapter}", params(BindingPath),
     responses((status = 200, description = "The invalidated binding; the session is unchanged", body = Binding)),
     extensions(("x-problems" = json!([
-        "forbidden", "adapter_not_registered", "adapter_incompatible", "session_busy", "wrong_state"
+        "folder_not_allowed", "not_allowed_by_key", "forbidden", "adapter_not_registered", "adapter_incompatible", "session_busy",
+        "wrong_state"
     ]))),
 )]
 pub(super) async fn binding_invalidate(

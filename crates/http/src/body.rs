@@ -7,11 +7,11 @@ use axum::body::Body;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt;
 use mainspring_api::ToJson;
-use mainspring_core::{AttemptId, BadId, DelegationId, GrantId, KeyId, MessageId, RunId};
+use mainspring_core::{AttemptId, BadId, DelegationId, GrantId, KeyId, MessageId, RunId, WebhookId};
 use mainspring_kernel::kernel::session_ref;
 use mainspring_kernel::store::SessionRef;
 use serde::de::DeserializeOwned;
@@ -134,7 +134,31 @@ impl<T: DeserializeOwned + Send + 'static, S: Send + Sync> FromRequestParts<S> f
 
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Problem> {
         let query: Result<Query<T>, QueryRejection> = parts.extract().await;
-        query.map(|Query(query)| Self(query)).map_err(|rejection| Problem::invalid(rejection.body_text()))
+        query.map(|Query(query)| Self(query)).map_err(|rejection| invalid_query(&rejection, &parts.uri))
+    }
+}
+
+/// Names the parameter of a query that cannot be read, and its value.
+fn invalid_query(rejection: &QueryRejection, uri: &Uri) -> Problem {
+    let text = rejection.body_text();
+    // The cause begins with the name of the parameter, if it has one.
+    let cause = text.split_once(": ").map_or(text.as_str(), |(_, cause)| cause);
+    let pairs =
+        Query::<Vec<(String, String)>>::try_from_uri(uri).map(|Query(pairs)| pairs).unwrap_or_default();
+    let found = pairs.iter().find_map(|(name, value)| {
+        Some((name, value, cause.strip_prefix(name.as_str())?.strip_prefix(": ")?))
+    });
+    let quoted = |prefix: &str| cause.strip_prefix(prefix)?.split('`').next();
+    if let Some((name, value, reason)) = found {
+        let value: String = value.chars().take(64).collect();
+        return Problem::invalid(format!("the query parameter `{name}` cannot be {value:?}: {reason}"));
+    }
+    if let Some(name) = quoted("missing field `") {
+        return Problem::invalid(format!("the query parameter `{name}` is missing"));
+    }
+    match quoted("duplicate field `") {
+        Some(name) => Problem::invalid(format!("the query parameter `{name}` is given twice")),
+        None => Problem::invalid(format!("the query cannot be read: {cause}")),
     }
 }
 
@@ -158,7 +182,7 @@ impl<S: Send + Sync> FromRequestParts<S> for MessagePath {
 
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Problem> {
         let path: Result<Path<(String, String)>, PathRejection> = parts.extract().await;
-        let Path((session, message)) = path.map_err(|rejection| Problem::invalid(rejection.body_text()))?;
+        let Path((session, message)) = path.map_err(|_| invalid_path())?;
         let message = message.parse().map_err(|bad: BadId| Problem::invalid(bad.to_string()))?;
         Ok(Self(session_ref(&session)?, message))
     }
@@ -215,6 +239,8 @@ id_paths! {
     GrantPath(GrantId): "grant", "The grant.", "grant";
     /// Extracts the delegation from the path.
     DelegationPath(DelegationId): "delegation", "The delegation.", "del";
+    /// Extracts the webhook from the path.
+    WebhookPath(WebhookId): "webhook", "The webhook.", "hook";
 }
 
 /// Describes a path parameter that matches `pattern`.
@@ -248,5 +274,9 @@ pub(super) fn idempotency_key(headers: &HeaderMap) -> Result<Option<&str>, Probl
 /// Extracts the path's only parameter.
 pub(super) async fn path(parts: &mut Parts) -> Result<String, Problem> {
     let path: Result<Path<String>, PathRejection> = parts.extract().await;
-    path.map(|Path(name)| name).map_err(|rejection| Problem::invalid(rejection.body_text()))
+    path.map(|Path(name)| name).map_err(|_| invalid_path())
+}
+
+fn invalid_path() -> Problem {
+    Problem::invalid("the path cannot be read: its parts are UTF-8, percent-encoded where necessary")
 }

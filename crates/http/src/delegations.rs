@@ -9,7 +9,7 @@ use mainspring_kernel::kernel::DelegationRequest;
 use crate::access::Authenticated;
 use crate::audit::About;
 use crate::body::{DelegationPath, IdempotencyHeader, Json, JsonObject, RunPath, idempotency_key};
-use crate::runs::{PreferHeader, waited};
+use crate::runs::{PreferHeader, preferred_wait, waited};
 use crate::watch::RequestSlot;
 use crate::{Http, Problem};
 
@@ -33,9 +33,10 @@ pub(super) async fn run_delegate(
     headers: HeaderMap,
     JsonObject(mut work): JsonObject<Delegate>,
 ) -> Result<Response, Problem> {
+    let wait = preferred_wait(&headers)?;
     work.idempotency_key = idempotency_key(&headers)?.map(str::to_owned);
     let made = http.kernel.run_delegate(&caller, run, DelegationRequest::try_from(work)?).await?;
-    let run = waited(&http, &caller, &slot, &headers, &made.run).await?;
+    let run = waited(&http, &caller, &slot, wait, &made.run).await?;
     let (delegation, outcome) = http.kernel.delegation_get(&caller, made.delegation.id).await?;
     let ready = made.replayed || run.state.status().is_ended();
     let status = if ready { StatusCode::OK } else { StatusCode::ACCEPTED };

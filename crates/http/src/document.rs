@@ -27,6 +27,7 @@ pub(super) const OPEN_PROBLEMS: &[ProblemRow] = &[
     (StatusCode::FORBIDDEN, "forbidden_host"),
     (StatusCode::FORBIDDEN, "forbidden_origin"),
     (StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed"),
+    (StatusCode::BAD_REQUEST, "invalid_request"),
 ];
 
 /// Problems that a request for a resource can get.
@@ -34,6 +35,7 @@ pub(super) const RESOURCE_PROBLEMS: &[ProblemRow] = &[
     OPEN_PROBLEMS[0],
     OPEN_PROBLEMS[1],
     OPEN_PROBLEMS[2],
+    OPEN_PROBLEMS[3],
     (StatusCode::TOO_MANY_REQUESTS, "quota_reached"),
     (StatusCode::SERVICE_UNAVAILABLE, "overloaded"),
     (StatusCode::SERVICE_UNAVAILABLE, "audit_failed"),
@@ -49,6 +51,7 @@ const AUTHENTICATED_PROBLEMS: &[ProblemRow] = &[
     (StatusCode::NOT_FOUND, "not_found"),
     (StatusCode::CONFLICT, "no_authority"),
     (StatusCode::INTERNAL_SERVER_ERROR, "corrupt"),
+    (StatusCode::INTERNAL_SERVER_ERROR, "session_failed"),
     (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
     (StatusCode::SERVICE_UNAVAILABLE, "store_lost"),
     (StatusCode::INSUFFICIENT_STORAGE, "store_full"),

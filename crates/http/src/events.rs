@@ -3,30 +3,27 @@
 //! The id of each server-sent event is its position `cursor.pos`. A client that reconnects with it as `Last-Event-ID` or
 //! `after=` gets every later event exactly once.
 
-use std::convert::Infallible;
-use std::time::Duration;
+use std::pin::Pin;
 
+use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{HeaderMap, header};
-use axum::response::sse::{self, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::{self, Stream};
-use mainspring_api::{EventsQuery, Page, SubscriptionMode, Thought, ToJson};
-use mainspring_core::{Body, Event, Position, RunId, RunStatus, SessionId};
+use mainspring_api::{EventsQuery, Page, SubscriptionMode, Thought};
+use mainspring_core::{Body, Event, Position, RunId, RunStatus};
 use mainspring_kernel::Kernel;
 use mainspring_kernel::feed::{Item, Subscription};
 use mainspring_kernel::kernel::{Accepted, Caller};
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::WaitForCancellationFutureOwned;
 use utoipa::IntoParams;
 
 use crate::access::{Authenticated, KeyEnded, key_ended};
 use crate::body::{Json, QueryParams, RunPath, SessionPath};
 use crate::sessions::page_of;
+use crate::sse::{frame, sse_response};
 use crate::streams::StreamPermit;
 use crate::{Http, Problem};
-
-/// Interval of keep-alive comments on an idle stream.
-const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(15);
 
 /// Documents the header that resumes a stream.
 #[derive(IntoParams)]
@@ -144,34 +141,29 @@ fn stream_response(
     run: Option<RunId>,
 ) -> Result<Response, Problem> {
     let permit = http.streams.acquire(&http.kernel, &caller.owner, Some(items.session()))?;
-    let (kernel, key_ended, stop) = (http.kernel.clone(), key_ended(http, &caller), http.stop.clone());
-    Ok(sse_response(frames(Reader {
-        _permit: permit,
+    let (kernel, key_ended) = (http.kernel.clone(), key_ended(http, &caller));
+    let reader = Reader {
+        permit,
         kernel,
         caller,
         items,
         run,
         key_ended,
-        stop,
+        stopped: Box::pin(http.stop.clone().cancelled_owned()),
         done: false,
-    })))
-}
-
-/// Builds a server-sent events response with keep-alive comments.
-pub(super) fn sse_response(
-    frames: impl Stream<Item = Result<sse::Event, Infallible>> + Send + 'static,
-) -> Response {
-    Sse::new(frames).keep_alive(KeepAlive::new().interval(HEARTBEAT_INTERVAL)).into_response()
+    };
+    Ok(sse_response(&http.kernel, frames(reader)))
 }
 
 struct Reader {
-    _permit: StreamPermit,
+    permit: StreamPermit,
     kernel: Kernel,
     caller: Caller,
     items: Subscription,
     run: Option<RunId>,
     key_ended: KeyEnded,
-    stop: CancellationToken,
+    /// Made once: each new one would lock the token, which all streams share.
+    stopped: Pin<Box<WaitForCancellationFutureOwned>>,
     done: bool,
 }
 
@@ -191,6 +183,32 @@ impl Reader {
         }
     }
 
+    /// Returns the frame of an item, unless it is about another run.
+    fn frame(&self, item: &Item) -> Option<Bytes> {
+        let (session, run) = (self.items.session(), self.run);
+        match item {
+            Item::Delta(delta) => {
+                let is_other = run.is_some() && delta.run.is_some() && delta.run != run;
+                if is_other { None } else { self.permit.shared_frame()?.delta(item, delta, session) }
+            }
+            Item::Truncated(position) | Item::Store(position, _) => {
+                let live = item.live(session)?;
+                Some(frame(&live, Some(position), live.body.kind()))
+            }
+            Item::Event(event) if run.is_none() || event.run == run || is_of_unknown_run(event) => {
+                Some(frame(&**event, Some(&event.position()), event.body.kind()))
+            }
+            Item::Event(_) => None,
+            // The id is the snapshot's position: a client that reconnects with it continues from there.
+            Item::Reset(snapshot) => Some(frame(&**snapshot, Some(&snapshot.position), "reset")),
+            // A thought has no position, so it carries no id.
+            Item::Thought(thought) => {
+                let thought = Thought { attempt_id: thought.attempt, text: (*thought.text).to_owned() };
+                Some(frame(&thought, None, "thought"))
+            }
+        }
+    }
+
     async fn has_ended(&mut self, run: RunId) -> bool {
         let run = self.kernel.run_status(&self.caller, run).await;
         run.is_ok_and(RunStatus::is_ended)
@@ -204,19 +222,18 @@ fn is_of_unknown_run(event: &Event) -> bool {
 
 /// Sends one frame per item, until the run ends (in a run's stream), the session is deleted, the caller's key ends or
 /// the server stops.
-fn frames(reader: Reader) -> impl Stream<Item = Result<sse::Event, Infallible>> {
+fn frames(reader: Reader) -> impl Stream<Item = Bytes> {
     stream::unfold(reader, |mut reader| async move {
         loop {
             if reader.done {
                 return None;
             }
-            let stop = reader.stop.clone();
             let item = tokio::select! {
                 biased;
                 () = &mut reader.key_ended => return None,
                 // Events that have already happened are sent before the stream ends.
                 item = reader.items.next() => item?,
-                () = stop.cancelled() => return None,
+                () = &mut reader.stopped => return None,
             };
             let item = match item {
                 Ok(item) => item,
@@ -227,34 +244,9 @@ fn frames(reader: Reader) -> impl Stream<Item = Result<sse::Event, Infallible>> 
                 }
             };
             reader.done = reader.is_last(&item).await;
-            if let Some(frame) = frame(&item, reader.items.session(), reader.run) {
-                return Some((Ok(frame), reader));
+            if let Some(frame) = reader.frame(&item) {
+                return Some((frame, reader));
             }
         }
     })
-}
-
-fn frame(item: &Item, session: SessionId, run: Option<RunId>) -> Option<sse::Event> {
-    if let Some(live) = item.live(session) {
-        let other = run.is_some() && live.run.is_some() && live.run != run;
-        return (!other).then(|| data(&live).id(live.position.to_string()).event(live.body.kind()));
-    }
-    match item {
-        Item::Event(event) if run.is_none() || event.run == run || is_of_unknown_run(event) => {
-            Some(data(&**event).id(event.position().to_string()).event(event.body.kind()))
-        }
-        // The id is the snapshot's position: a client that reconnects with it continues from there.
-        Item::Reset(snapshot) => Some(data(&**snapshot).id(snapshot.position.to_string()).event("reset")),
-        // A thought has no position, so it carries no id.
-        Item::Thought(thought) => {
-            let thought = Thought { attempt_id: thought.attempt, text: (*thought.text).to_owned() };
-            Some(data(&thought).event("thought"))
-        }
-        _ => None,
-    }
-}
-
-/// Builds a frame whose data is `value`.
-pub(super) fn data(value: &impl ToJson) -> sse::Event {
-    sse::Event::default().data(value.to_json().unwrap_or_default())
 }

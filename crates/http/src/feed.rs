@@ -2,17 +2,16 @@
 //!
 //! The first event is a snapshot. A client that reconnects gets a new snapshot, so the events carry no id.
 
-use std::convert::Infallible;
-
+use axum::body::Bytes;
 use axum::extract::State;
-use axum::response::{Response, sse};
+use axum::response::Response;
 use futures_util::stream::{self, Stream};
 use mainspring_api::FeedSnapshot;
 use mainspring_kernel::board::LiveFeed;
 use tokio_util::sync::CancellationToken;
 
 use crate::access::{Authenticated, KeyEnded, key_ended};
-use crate::events::{data, sse_response};
+use crate::sse::{frame, sse_response};
 use crate::streams::StreamPermit;
 use crate::{Http, Problem};
 
@@ -27,13 +26,8 @@ pub(super) async fn feed(
 ) -> Result<Response, Problem> {
     let permit = http.streams.acquire(&http.kernel, &caller.owner, None)?;
     let (feed, key_ended) = (http.kernel.live_feed(&caller), key_ended(&http, &caller));
-    Ok(sse_response(frames(Reader {
-        _permit: permit,
-        feed,
-        key_ended,
-        stop: http.stop,
-        snapshot_sent: false,
-    })))
+    let reader = Reader { _permit: permit, feed, key_ended, stop: http.stop.clone(), snapshot_sent: false };
+    Ok(sse_response(&http.kernel, frames(reader)))
 }
 
 struct Reader {
@@ -45,12 +39,11 @@ struct Reader {
 }
 
 /// Sends the snapshot, then one frame per change, until the caller's key ends or the server stops.
-fn frames(reader: Reader) -> impl Stream<Item = Result<sse::Event, Infallible>> {
+fn frames(reader: Reader) -> impl Stream<Item = Bytes> {
     stream::unfold(reader, |mut reader| async move {
         if !std::mem::replace(&mut reader.snapshot_sent, true) {
-            let snapshot =
-                data(&FeedSnapshot { sessions: reader.feed.snapshot().to_vec() }).event("snapshot");
-            return Some((Ok(snapshot), reader));
+            let snapshot = FeedSnapshot { sessions: reader.feed.snapshot().to_vec() };
+            return Some((frame(&snapshot, None, "snapshot"), reader));
         }
         let stop = reader.stop.clone();
         let change = tokio::select! {
@@ -60,6 +53,6 @@ fn frames(reader: Reader) -> impl Stream<Item = Result<sse::Event, Infallible>> 
             change = reader.feed.next() => change?,
             () = stop.cancelled() => return None,
         };
-        Some((Ok(data(&change).event(change.kind())), reader))
+        Some((frame(&change, None, change.kind()), reader))
     })
 }

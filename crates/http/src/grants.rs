@@ -34,7 +34,7 @@ pub(super) async fn grant_list(
 #[utoipa::path(
     post, path = "/v1/grants/{grant}/revoke", params(GrantPath),
     responses((status = 200, description = "The revoked grant", body = Grant)),
-    extensions(("x-problems" = json!(["forbidden"]))),
+    extensions(("x-problems" = json!(["folder_not_allowed", "not_allowed_by_key", "forbidden"]))),
 )]
 pub(super) async fn grant_revoke(
     State(http): State<Http>,

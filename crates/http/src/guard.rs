@@ -5,13 +5,63 @@ use axum::http::{HeaderMap, HeaderName, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
+use crate::access::OWNER_HEADER;
+use crate::sign_in::{PAGE_HEADER, SITE_HEADER};
 use crate::{Http, Problem, cors};
+
+/// Headers that decide whom a request comes from, for whom it acts, what it repeats or what it changes. Proxies and programs
+/// differ in which of two they read, so a second one is refused.
+const DECIDING: [&str; 11] = [
+    "authorization",
+    OWNER_HEADER,
+    PAGE_HEADER,
+    SITE_HEADER,
+    "mainspring-host",
+    "idempotency-key",
+    "host",
+    "origin",
+    "if-match",
+    "last-event-id",
+    "content-type",
+];
+
+/// How this server is reached.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Site<'a> {
+    /// Host names besides those of this machine.
+    pub(super) hosts: &'a [String],
+    /// True if the server speaks HTTPS itself.
+    pub(super) is_tls: bool,
+}
+
+impl Site<'_> {
+    fn is_allowed(self, host: &str) -> bool {
+        self.hosts.iter().any(|known| known.eq_ignore_ascii_case(name_of(host)))
+    }
+
+    /// True for the origin of pages that this server itself serves as `host`.
+    pub(super) fn is_own_origin(self, origin: &str, host: &str) -> bool {
+        let Some((scheme, rest)) = origin.split_once("://") else { return false };
+        rest == host && self.is_own_scheme(scheme, self.is_allowed(host))
+    }
+
+    /// Without TLS of its own, the server cannot tell whether a proxy in front of an allowed name has some.
+    fn is_own_scheme(self, scheme: &str, is_allowed: bool) -> bool {
+        match scheme {
+            "https" => self.is_tls || is_allowed,
+            "http" => !self.is_tls,
+            _ => false,
+        }
+    }
+}
 
 /// Refuses requests that a browser sends for another site: the `Host` must be local or allowed, and the `Origin`, if
 /// there is one, must be that host, an allowed one, or an origin whose pages may call this server.
 pub(super) async fn check_origin(State(http): State<Http>, request: Request, next: Next) -> Response {
     let origin = cors::allowed_origin(request.headers(), &http.origins);
-    let response = match refusal(request.headers(), &http.hosts, origin.is_some()) {
+    let refusal = repeated_header(request.headers())
+        .or_else(|| refusal(request.headers(), http.site(), origin.is_some()));
+    let response = match refusal {
         Some(problem) => problem.into_response(),
         None => match origin.as_ref().and_then(|_| cors::preflight(request.method(), request.headers())) {
             Some(answer) => answer,
@@ -24,20 +74,27 @@ pub(super) async fn check_origin(State(http): State<Http>, request: Request, nex
     }
 }
 
-fn refusal(headers: &HeaderMap, hosts: &[String], is_origin_allowed: bool) -> Option<Problem> {
+/// Refuses a header that decides something and is there twice.
+fn repeated_header(headers: &HeaderMap) -> Option<Problem> {
+    let repeated = DECIDING.into_iter().find(|name| headers.get_all(*name).iter().count() > 1)?;
+    Some(Problem::invalid(format!("the header {repeated} is there twice: send it once")))
+}
+
+fn refusal(headers: &HeaderMap, site: Site<'_>, is_origin_allowed: bool) -> Option<Problem> {
     let text = |name: HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
     let host = text(header::HOST);
-    let is_allowed = |host: &str| hosts.iter().any(|known| known.eq_ignore_ascii_case(name_of(host)));
-    if let Some(name) = host.filter(|host| !is_local(host) && !is_allowed(host)) {
+    if let Some(name) = host.filter(|host| !is_local(host) && !site.is_allowed(host)) {
         let detail = format!(
             "the host {name:?} is not this machine: use localhost or a loopback address, or name it in allowed_hosts"
         );
         return Some(Problem::new(StatusCode::FORBIDDEN, "forbidden_host", detail));
     }
     // A proxy may forward a `Host` that differs from its public name.
-    let same = |origin: &&str| {
-        origin.split_once("://").is_some_and(|(_, rest)| Some(rest) == host || is_allowed(rest))
+    let is_public = |origin: &str| {
+        let parts = origin.split_once("://");
+        parts.is_some_and(|(scheme, rest)| site.is_allowed(rest) && site.is_own_scheme(scheme, true))
     };
+    let same = |origin: &&str| host.is_some_and(|host| site.is_own_origin(origin, host)) || is_public(origin);
     let origin = text(header::ORIGIN).filter(|origin| !is_origin_allowed && !same(origin))?;
     let detail = format!(
         "the origin {origin:?} is another site: name it in cors_origins if its pages may call this server"
@@ -68,12 +125,13 @@ mod tests {
     #[test]
     fn allowed_names_are_accepted_as_hosts_and_origins() {
         let hosts = ["agents.example.com".to_owned(), "10.0.0.7".to_owned()];
-        let refused = |host: &str, origin: Option<&str>| {
+        let refused_by = |is_tls: bool, host: &str, origin: Option<&str>| {
             let mut headers = HeaderMap::new();
             headers.insert(header::HOST, host.parse().unwrap());
             origin.map(|origin| headers.insert(header::ORIGIN, origin.parse().unwrap()));
-            refusal(&headers, &hosts, false).map(|problem| problem.code)
+            refusal(&headers, Site { hosts: &hosts, is_tls }, false).map(|problem| problem.code)
         };
+        let refused = |host: &str, origin: Option<&str>| refused_by(false, host, origin);
         for (host, origin, code) in [
             ("agents.example.com", None, None),
             ("Agents.Example.com:8443", None, None),
@@ -88,6 +146,34 @@ mod tests {
             ("localhost:7433", Some("null"), Some("forbidden_origin")),
         ] {
             assert_eq!(refused(host, origin), code, "{host} {origin:?}");
+        }
+        // The scheme is a part of the origin.
+        for (is_tls, host, origin, is_own) in [
+            (false, "localhost:7433", "http://localhost:7433", true),
+            (false, "localhost:7433", "https://localhost:7433", false),
+            (false, "localhost:7433", "ftp://localhost:7433", false),
+            (true, "localhost:7433", "https://localhost:7433", true),
+            (true, "localhost:7433", "http://localhost:7433", false),
+            (true, "agents.example.com", "http://agents.example.com", false),
+            (true, "localhost:7433", "http://agents.example.com", false),
+            (true, "agents.example.com", "https://agents.example.com", true),
+        ] {
+            assert_eq!(refused_by(is_tls, host, Some(origin)).is_none(), is_own, "{is_tls} {host} {origin}");
+        }
+    }
+
+    #[test]
+    fn a_second_header_that_decides_something_is_refused() {
+        for name in DECIDING {
+            let mut headers = HeaderMap::new();
+            headers.append(name, "a".parse().unwrap());
+            assert!(repeated_header(&headers).is_none(), "{name}");
+            headers.append(name, "b".parse().unwrap());
+            assert_eq!(
+                repeated_header(&headers).map(|problem| problem.code),
+                Some("invalid_request"),
+                "{name}"
+            );
         }
     }
 

@@ -1,6 +1,8 @@
 //! Health checks, adapters and models.
 
-use axum::extract::State;
+use axum::extract::{FromRequestParts, State};
+use axum::http::header;
+use axum::http::request::Parts;
 use mainspring_api::{Capabilities, Health};
 use mainspring_core::ModelList;
 
@@ -10,8 +12,21 @@ use crate::{Http, Problem};
 
 /// Liveness: the process answers
 #[utoipa::path(get, path = "/health", security(()), responses((status = 200, description = "The server is alive", body = Health)))]
-pub(super) async fn health() -> Json<Health> {
-    Json(Health { status: "ok".into(), version: env!("CARGO_PKG_VERSION").into() })
+pub(super) async fn health(State(http): State<Http>, mut parts: Parts) -> Json<Health> {
+    // Sessions belong to owners, so only an admin of the server reads which of them have failed. Everybody else gets the
+    // same answer, with any credential or none. A server without failures answers without looking at a credential.
+    let is_asked =
+        http.kernel.failed_session_count() > 0 && parts.headers.contains_key(header::AUTHORIZATION);
+    let caller = match is_asked {
+        true => Authenticated::from_request_parts(&mut parts, &http).await.ok(),
+        false => None,
+    };
+    let failed = caller.and_then(|Authenticated(caller)| http.kernel.failed_sessions(&caller).ok());
+    Json(Health { failed_sessions: failed.unwrap_or_default(), ..alive() })
+}
+
+fn alive() -> Health {
+    Health { status: "ok".into(), version: env!("CARGO_PKG_VERSION").into(), failed_sessions: vec![] }
 }
 
 /// Readiness: the store answers and the server is not shutting down
@@ -25,7 +40,7 @@ pub(super) async fn ready(State(http): State<Http>) -> Result<Json<Health>, Prob
     if http.stop.is_cancelled() {
         return Err(mainspring_kernel::Error::ShuttingDown.into());
     }
-    Ok(health().await)
+    Ok(Json(alive()))
 }
 
 /// Lists the adapters and their capabilities

@@ -5,7 +5,8 @@
 
 #![expect(unused_qualifications, reason = "utoipa's attributes write them")]
 
-use std::sync::{Arc, OnceLock};
+use std::ops::Deref;
+use std::sync::Arc;
 
 use axum::http::Method;
 use axum::routing::post;
@@ -17,10 +18,12 @@ use tokio_util::sync::CancellationToken;
 
 mod access;
 mod agents;
+mod append;
 mod artifacts;
 mod audit;
 mod bindings;
 mod body;
+mod changes;
 mod connections;
 mod cors;
 mod delegations;
@@ -36,6 +39,7 @@ mod ids;
 mod keys;
 mod limits;
 mod listen;
+mod listeners;
 mod logins;
 mod mcp;
 mod metrics;
@@ -46,52 +50,48 @@ mod portable;
 mod problem;
 mod runs;
 mod search;
+mod session_agent;
 mod sessions;
+mod shared;
 mod sign_in;
 mod slow_body;
+mod sse;
 mod state;
 mod streams;
 mod strict;
 mod tls;
 mod tools;
 mod tree;
+mod usage;
+mod waits;
 mod watch;
+mod webhooks;
 
 pub use access::Access;
 pub use connections::{Connections, Peer};
 pub use document::document;
 pub use limits::HttpLimits;
 pub use listen::{UnixPeers, serve};
+pub use listeners::{ListenerRequest, ListenerRequests};
 pub use oidc::{Oidc, OidcConfig};
 pub use problem::{PROBLEMS, Problem};
 pub use tls::{TlsError, TlsFiles, TlsListener};
+pub use webhooks::{WebhookSender, deliver_webhooks};
 
 use endpoint::{Endpoint, Operations, endpoints};
+use shared::Shared;
 
-/// The HTTP server's shared state, passed to every handler.
+/// The HTTP server's shared state, passed to every handler. Every layer of middleware clones it for each request, so a
+/// clone is one counter.
 #[derive(Clone)]
-pub struct Http {
-    kernel: Kernel,
-    access: Arc<Access>,
-    /// Host names accepted besides localhost and loopback addresses.
-    hosts: Arc<[String]>,
-    /// Origins whose web pages may call the API.
-    origins: Arc<[String]>,
-    /// Accepts tokens of an identity provider.
-    oidc: Option<Arc<Oidc>>,
-    stop: CancellationToken,
-    limits: HttpLimits,
-    body_bytes: usize,
-    /// One permit per request that may be handled concurrently.
-    requests: Arc<Pool>,
-    connections: Connections,
-    streams: Arc<streams::Streams>,
-    tickets: Arc<sign_in::Tickets>,
-    mcp: Arc<mcp::Service>,
-    operations: Arc<Operations>,
-    /// Built on first use.
-    document: Arc<OnceLock<document::Document>>,
-    metrics: Arc<metrics::Metrics>,
+pub struct Http(Arc<Shared>);
+
+impl Deref for Http {
+    type Target = Shared;
+
+    fn deref(&self) -> &Shared {
+        &self.0
+    }
 }
 
 /// Returns all endpoints in two groups, each with the problems that its middleware can answer.
@@ -110,6 +110,8 @@ fn endpoints() -> [(Vec<Endpoint>, &'static [document::ProblemRow]); 2] {
         sessions::session_patch,
         sessions::session_delete,
         sessions::session_messages,
+        append::message_append,
+        append::results_append,
         tree::session_message,
         tree::session_tree,
         tree::session_navigate,
@@ -117,8 +119,13 @@ fn endpoints() -> [(Vec<Endpoint>, &'static [document::ProblemRow]); 2] {
         portable::session_export,
         sessions::session_snapshot,
         sessions::session_usage,
+        changes::session_changes,
         sessions::session_close,
         sessions::session_compact,
+        session_agent::session_agent,
+        session_agent::session_agent_set,
+        session_agent::session_tool_put,
+        session_agent::session_tool_delete,
         events::session_events,
         runs::run_create_in,
         runs::run_list,
@@ -126,8 +133,10 @@ fn endpoints() -> [(Vec<Endpoint>, &'static [document::ProblemRow]); 2] {
         runs::run_get,
         runs::run_attempts,
         runs::attempt_get,
+        runs::attempt_stderr,
         runs::run_grants,
         runs::run_steps,
+        runs::run_step,
         runs::run_route,
         runs::run_processes,
         runs::run_processes_end,
@@ -140,18 +149,6 @@ fn endpoints() -> [(Vec<Endpoint>, &'static [document::ProblemRow]); 2] {
         runs::run_answer,
         grants::grant_list,
         grants::grant_revoke,
-        state::session_state_list,
-        state::session_state_get,
-        state::session_state_set,
-        state::session_state_delete,
-        state::run_state_list,
-        state::run_state_get,
-        state::run_state_set,
-        state::run_state_delete,
-        state::owner_state_list,
-        state::owner_state_get,
-        state::owner_state_set,
-        state::owner_state_delete,
         artifacts::session_artifacts,
         artifacts::artifact_put,
         artifacts::run_artifacts,
@@ -165,9 +162,33 @@ fn endpoints() -> [(Vec<Endpoint>, &'static [document::ProblemRow]); 2] {
         search::session_search,
         portable::session_import,
         ids::id_find,
+        waits::wait_list,
+        usage::usage_report,
     ];
+    resources.extend(state_endpoints());
     resources.extend(server_endpoints());
     [(open, document::OPEN_PROBLEMS), (resources, document::RESOURCE_PROBLEMS)]
+}
+
+/// Returns the endpoints of state.
+fn state_endpoints() -> Vec<Endpoint> {
+    endpoints![
+        state::session_state_list,
+        state::session_state_get,
+        state::session_state_set,
+        state::session_state_delete,
+        state::session_state_history,
+        state::run_state_list,
+        state::run_state_get,
+        state::run_state_set,
+        state::run_state_delete,
+        state::run_state_history,
+        state::owner_state_list,
+        state::owner_state_get,
+        state::owner_state_set,
+        state::owner_state_delete,
+        state::owner_state_history,
+    ]
 }
 
 /// Returns the endpoints of the server's configuration and of its callers.
@@ -185,6 +206,13 @@ fn server_endpoints() -> Vec<Endpoint> {
         sign_in::me,
         sign_in::ticket_create,
         sign_in::ticket_redeem,
+        listeners::listener_open,
+        webhooks::webhook_list,
+        webhooks::webhook_create,
+        webhooks::webhook_remove,
+        webhooks::webhook_test,
+        webhooks::webhook_dead,
+        webhooks::webhook_retry,
         keys::key_list,
         keys::key_create,
         keys::key_revoke,
@@ -199,15 +227,18 @@ impl Http {
         let body_bytes = texts.saturating_mul(12).saturating_add(64 << 10);
         let streams = streams::Streams::new(limits);
         let connections = Connections::from(limits);
-        Self {
+        Self(Arc::new(Shared {
             operations: Arc::default(),
             tickets: Arc::default(),
+            listeners: None,
+            webhooks: None,
             document: Arc::default(),
             metrics: Arc::new(metrics::Metrics::new(kernel.clone(), streams.clone(), connections.clone())),
             mcp: Arc::new(mcp::service(&kernel, body_bytes, stop.clone())),
             kernel,
             access: Arc::new(access),
             hosts: Arc::default(),
+            is_tls: false,
             origins: Arc::default(),
             oidc: None,
             stop,
@@ -216,12 +247,24 @@ impl Http {
             requests: Pool::new(Resource::Requests, limits.requests),
             connections,
             streams,
-        }
+        }))
     }
 
     /// Also accepts requests to these host names.
-    pub fn with_hosts(self, hosts: &[String]) -> Self {
-        Self { hosts: hosts.into(), ..self }
+    pub fn with_hosts(mut self, hosts: &[String]) -> Self {
+        Arc::make_mut(&mut self.0).hosts = hosts.into();
+        self
+    }
+
+    /// Sets whether the TCP listener speaks HTTPS: pages of this server then have an origin with that scheme.
+    pub fn with_tls(mut self, is_tls: bool) -> Self {
+        Arc::make_mut(&mut self.0).is_tls = is_tls;
+        self
+    }
+
+    /// Returns how this server is reached.
+    fn site(&self) -> guard::Site<'_> {
+        guard::Site { hosts: &self.hosts, is_tls: self.is_tls }
     }
 
     /// Returns the connections of this server, to serve its router with.
@@ -230,13 +273,27 @@ impl Http {
     }
 
     /// Also accepts requests of web pages of these origins, such as `https://app.example.com`.
-    pub fn with_origins(self, origins: &[String]) -> Self {
-        Self { origins: origins.into(), ..self }
+    pub fn with_origins(mut self, origins: &[String]) -> Self {
+        Arc::make_mut(&mut self.0).origins = origins.into();
+        self
     }
 
     /// Also accepts tokens of an identity provider.
-    pub fn with_oidc(self, oidc: Option<Oidc>) -> Self {
-        Self { oidc: oidc.map(Arc::new), ..self }
+    pub fn with_oidc(mut self, oidc: Option<Oidc>) -> Self {
+        Arc::make_mut(&mut self.0).oidc = oidc.map(Arc::new);
+        self
+    }
+
+    /// Passes requests for a TCP address on to `listeners`.
+    pub fn with_listeners(mut self, listeners: ListenerRequests) -> Self {
+        Arc::make_mut(&mut self.0).listeners = Some(listeners);
+        self
+    }
+
+    /// Delivers events to webhooks with `sender`.
+    pub fn with_webhooks(mut self, sender: WebhookSender) -> Self {
+        Arc::make_mut(&mut self.0).webhooks = Some(sender);
+        self
     }
 
     /// Builds the router with all endpoints and middleware.
@@ -247,7 +304,7 @@ impl Http {
             endpoint::router(endpoints)
         });
         operations.add_undocumented(mcp::OPERATION, Method::POST, mcp::PATH);
-        self.operations = Arc::new(operations);
+        Arc::make_mut(&mut self.0).operations = Arc::new(operations);
         let bounded = resources
             .route(mcp::PATH, post(mcp::mcp_message))
             .layer(middleware::from_fn_with_state(self.clone(), strict::refuse_unknown_input))

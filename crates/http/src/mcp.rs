@@ -9,11 +9,11 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::StatusCode;
 use axum::http::request::Parts;
+use axum::http::{Method, StatusCode, header};
 use axum::response::Response;
 use futures_util::StreamExt;
-use mainspring_api::AuditOrigin;
+use mainspring_api::{AuditKind, AuditOrigin, AuditRecord};
 use mainspring_control::{CLIENT, ControlTools, DEFAULT_BUDGET_USD, mcp};
 use mainspring_kernel::clock::Clock;
 use mainspring_kernel::ids::Ids;
@@ -26,6 +26,7 @@ use rmcp::service::RequestContext;
 use rmcp::transport::streamable_http_server::session::never::NeverSessionManager;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use rmcp::{ErrorData, RoleServer, ServerHandler};
+use serde_json::value::RawValue;
 use tokio_util::sync::CancellationToken;
 
 use crate::access::{Authenticated, key_ended};
@@ -62,6 +63,9 @@ pub(super) async fn mcp_message(
     let permit = http.streams.acquire(&http.kernel, &caller.owner, None)?;
     let (mut parts, content) = request.into_parts();
     let content = body::read(&http, content).await?;
+    if parts.method == Method::POST {
+        check_message(&content)?;
+    }
     // A tool may wait for a run.
     slot.release();
     let mut key_ended = key_ended(&http, &caller);
@@ -76,6 +80,9 @@ pub(super) async fn mcp_message(
         }
         response = http.mcp.handle(request) => response,
     };
+    if let Some(problem) = refused_message(&response) {
+        return Err(problem);
+    }
     let stop = http.stop.clone().cancelled_owned();
     Ok(response.map(|content| {
         let chunks = Body::new(content).into_data_stream().take_until(key_ended).take_until(stop);
@@ -87,12 +94,54 @@ pub(super) async fn mcp_message(
     }))
 }
 
+/// Refuses a body that is not one JSON object, before the transport answers it without a problem document.
+fn check_message(content: &[u8]) -> Result<(), Problem> {
+    let text = serde_json::from_slice::<&RawValue>(content);
+    let text = text.map_err(|error| Problem::invalid(format!("the body: {error}")))?.get();
+    match text.as_bytes().first() {
+        Some(b'{') => Ok(()),
+        Some(b'[') => Err(Problem::invalid("the body: MCP has no batches; send one message per request")),
+        _ => Err(Problem::invalid("the body: expected a message of JSON-RPC, which is an object")),
+    }
+}
+
+/// The problem of a response that refuses a message in plain text.
+fn refused_message(response: &Response<impl Sized>) -> Option<Problem> {
+    let kind = response.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+    let is_text = kind.is_none_or(|kind| kind.starts_with("text/plain"));
+    match response.status() {
+        StatusCode::UNSUPPORTED_MEDIA_TYPE if is_text => Some(Problem::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "unsupported_media_type",
+            "send one message of JSON-RPC 2.0 as application/json: an object with jsonrpc, method and, for a request, id",
+        )),
+        _ => None,
+    }
+}
+
 /// The control tools on the kernel. The caller of each request is among the parts of that request.
 #[derive(Clone)]
 pub(super) struct Tools {
     kernel: Kernel,
     ids: Ids,
     clock: Clock,
+}
+
+impl Tools {
+    /// Records a call for another owner than the caller's. The tool refuses it without asking the kernel.
+    fn audit_owner(&self, request: &CallToolRequestParams, caller: &Caller, from: AuditOrigin) {
+        let owner = request.arguments.as_ref().and_then(|arguments| arguments.get("ownerId")?.as_str());
+        if let Some(audit) = self.kernel.audit()
+            && owner.is_some_and(|owner| owner != caller.owner)
+        {
+            audit.append_refusal(AuditRecord {
+                from: Some(from),
+                org_id: caller.org.clone(),
+                code: Some("not_found".into()),
+                ..AuditRecord::new(AuditKind::Refusal, OPERATION, caller.into())
+            });
+        }
+    }
 }
 
 impl ServerHandler for Tools {
@@ -132,6 +181,7 @@ impl ServerHandler for Tools {
             request_id: &self.ids.secret(),
             default_budget_usd: Some(DEFAULT_BUDGET_USD),
         };
+        self.audit_owner(&request, caller, from);
         let name = request.name.clone();
         let call = mcp::call_tool(&tools, request);
         let sleep = |millis| self.clock.sleep_for(millis);

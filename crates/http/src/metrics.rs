@@ -96,6 +96,8 @@ impl Collector for KernelCollector {
         let encoder = &mut encoder;
         gauge(encoder, "uptime_seconds", "Time since the start", counts.uptime)?;
         gauge(encoder, "sessions_in_memory", "Sessions in memory", self.kernel.sessions_in_memory() as f64)?;
+        let failed = self.kernel.failed_session_count();
+        gauge(encoder, "sessions_failed", "Sessions in whose work the server has failed", failed as f64)?;
         gauge(encoder, "subscribers", "Readers of sessions", counts.subscribers as f64)?;
         gauge(encoder, "http_streams", "Streams that are open", self.streams.open() as f64)?;
         gauge(encoder, "http_connections", "Connections that are open", self.connections.count() as f64)?;

@@ -8,6 +8,7 @@
 //! the same cryptography.
 
 use std::collections::HashSet;
+use std::path::PathBuf;
 
 use mainspring_core::{AccessRole, Time};
 use mainspring_kernel::kernel::Caller;
@@ -41,6 +42,8 @@ pub struct OidcConfig {
     pub default_role: AccessRole,
     /// Milliseconds by which the clocks of issuer and server may differ.
     pub skew_ms: u64,
+    /// The file with the certificates that are trusted for the issuer instead of those of the system, as PEM.
+    pub ca: Option<PathBuf>,
 }
 
 impl Default for OidcConfig {
@@ -53,6 +56,7 @@ impl Default for OidcConfig {
             role_claim: "role".into(),
             default_role: AccessRole::Member,
             skew_ms: 60_000,
+            ca: None,
         }
     }
 }
@@ -91,7 +95,7 @@ impl Oidc {
     /// Accepts tokens as `config` says; `None` if it names no issuer. An error says why the issuer cannot be asked.
     pub fn new(config: OidcConfig) -> Result<Option<Self>, String> {
         let Some(issuer) = &config.issuer else { return Ok(None) };
-        let issuer = Issuer::new(issuer)?;
+        let issuer = Issuer::new(issuer, config.ca.as_deref())?;
         Ok(Some(Self { config, issuer, owners: Mutex::default() }))
     }
 

@@ -3,11 +3,10 @@
 //! The id of each server-sent event is the resume position. `caught_up` is sent once the client has received all events so
 //! far: from then on its own view is current.
 
-use std::convert::Infallible;
-
+use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::HeaderMap;
-use axum::response::{IntoResponse, Response, sse};
+use axum::response::{IntoResponse, Response};
 use futures_util::stream::{self, Stream};
 use mainspring_api::{CaughtUp, OwnerEventsQuery, Page, StoreNotice};
 use mainspring_core::{Body, Cursor, Event, Position};
@@ -16,8 +15,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::access::{Authenticated, KeyEnded, key_ended};
 use crate::body::{Json, QueryParams};
-use crate::events::{ResumeHeader, data, resume_point, sse_response, wants_stream};
+use crate::events::{ResumeHeader, resume_point, wants_stream};
 use crate::sessions::page_of;
+use crate::sse::{frame, sse_response};
 use crate::streams::StreamPermit;
 use crate::{Http, Problem};
 
@@ -42,8 +42,8 @@ pub(super) async fn owner_events(
     if wants_stream(&headers) {
         let permit = http.streams.acquire(&http.kernel, &caller.owner, None)?;
         let events = http.kernel.owner_events(&caller, types, after).await?;
-        let (key_ended, stop) = (key_ended(&http, &caller), http.stop);
-        return Ok(sse_response(frames(Reader { _permit: permit, events, key_ended, stop })));
+        let (key_ended, stop) = (key_ended(&http, &caller), http.stop.clone());
+        return Ok(sse_response(&http.kernel, frames(Reader { _permit: permit, events, key_ended, stop })));
     }
     let after = after.unwrap_or(Cursor::START);
     let events = http.kernel.owner_history(&caller, types, after, query.limit).await?;
@@ -77,7 +77,7 @@ struct Reader {
 }
 
 /// Sends one frame per item, until the caller's key ends or the server stops.
-fn frames(reader: Reader) -> impl Stream<Item = Result<sse::Event, Infallible>> {
+fn frames(reader: Reader) -> impl Stream<Item = Bytes> {
     stream::unfold(reader, |mut reader| async move {
         let stop = reader.stop.clone();
         let item = tokio::select! {
@@ -88,14 +88,14 @@ fn frames(reader: Reader) -> impl Stream<Item = Result<sse::Event, Infallible>> 
             () = stop.cancelled() => return None,
         };
         let frame = match item {
-            Ok(OwnerItem::Event(event)) => data(&*event).id(resume(event.cursor)).event(event.body.kind()),
+            Ok(OwnerItem::Event(event)) => frame(&*event, Some(&resume(event.cursor)), event.body.kind()),
             Ok(OwnerItem::CaughtUp(cursor)) => {
                 let position = Position { cursor, pos: 0 };
-                data(&CaughtUp { position }).id(position.to_string()).event("caught_up")
+                frame(&CaughtUp { position }, Some(&position), "caught_up")
             }
             Ok(OwnerItem::Store(cursor, change)) => {
                 let notice = StoreNotice { position: Position { cursor, pos: 0 }, body: change.body() };
-                data(&notice).id(notice.position.to_string()).event(notice.body.kind())
+                frame(&notice, Some(&notice.position), notice.body.kind())
             }
             Err(error) => {
                 // The client reconnects with its last id and gets the error as a response.
@@ -103,6 +103,6 @@ fn frames(reader: Reader) -> impl Stream<Item = Result<sse::Event, Infallible>> 
                 return None;
             }
         };
-        Some((Ok(frame), reader))
+        Some((frame, reader))
     })
 }

@@ -2,21 +2,26 @@
 
 use std::time::Duration;
 
-use axum::extract::State;
+use axum::RequestPartsExt;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{FromRequestParts, Path, State};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use mainspring_api::{
-    AcceptedRun, CancelOutcome, Page, Prompt, RetryOptions, RunListQuery, RunRoute, WaitAnswer,
+    AcceptedRun, AttemptStderr, CancelOutcome, Page, Prompt, RetryOptions, RunListQuery, RunRoute,
+    StepResult, WaitAnswer,
 };
-use mainspring_core::{Attempt, Grant, LeftProcess, Run, Step};
+use mainspring_core::{Attempt, BadId, Grant, LeftProcess, Run, RunId, Step};
 use mainspring_kernel::kernel::{Accepted, Caller, RunQuery, RunRequest};
 use utoipa::IntoParams;
+use utoipa::openapi::path::{Parameter, ParameterIn};
 
 use crate::access::Authenticated;
 use crate::audit::About;
 use crate::body::{
     AttemptPath, IdempotencyHeader, Json, JsonObject, OptionalJsonObject, QueryParams, RunPath, SessionPath,
-    idempotency_key,
+    idempotency_key, in_path,
 };
 use crate::host_calls::{HostHeader, host_name};
 use crate::sessions::{page_of, page_start};
@@ -107,6 +112,7 @@ async fn create(
     headers: &HeaderMap,
     mut prompt: Prompt,
 ) -> Result<Response, Problem> {
+    let wait = preferred_wait(headers)?;
     prompt.idempotency_key = idempotency_key(headers)?.map(str::to_owned);
     let host = host_name(headers)?.map(str::to_owned);
     let request = RunRequest { host, ..RunRequest::try_from(prompt)? };
@@ -115,7 +121,7 @@ async fn create(
         let stream = events::run_stream(http, caller, &accepted).await?;
         return Ok(about(&accepted.run).with(stream));
     }
-    let run = waited(http, caller, slot, headers, &accepted.run).await?;
+    let run = waited(http, caller, slot, wait, &accepted.run).await?;
     Ok(accepted_response(&accepted, run))
 }
 
@@ -125,10 +131,10 @@ pub(super) async fn waited(
     http: &Http,
     caller: &Caller,
     slot: &RequestSlot,
-    headers: &HeaderMap,
+    wait: Option<Duration>,
     run: &Run,
 ) -> Result<Run, Problem> {
-    let Some(timeout) = preferred_wait(headers) else { return Ok(run.clone()) };
+    let Some(timeout) = wait else { return Ok(run.clone()) };
     let Ok(_permit) = http.streams.acquire(&http.kernel, &caller.owner, None) else {
         return Ok(run.clone());
     };
@@ -136,11 +142,26 @@ pub(super) async fn waited(
     Ok(http.kernel.run_wait(caller, run.id, timeout).await?)
 }
 
-/// Reads how long the client wants to wait: `wait=N` seconds, at most a minute.
-fn preferred_wait(headers: &HeaderMap) -> Option<Duration> {
-    let prefer = headers.get("prefer")?.to_str().ok()?;
-    let wait = prefer.split([',', ';']).find_map(|part| part.trim().strip_prefix("wait="))?;
-    Some(Duration::from_secs(wait.parse::<u64>().ok()?.min(60)))
+/// Reads how long the client wants to wait: `wait=N` seconds, at most a minute. Other preferences are ignored, as RFC 7240
+/// demands; a wait without a number of seconds is refused, since the client would take the early answer for the late one.
+pub(super) fn preferred_wait(headers: &HeaderMap) -> Result<Option<Duration>, Problem> {
+    let texts = headers.get_all("prefer").into_iter().filter_map(|value| value.to_str().ok());
+    for part in texts.flat_map(|text| text.split([',', ';'])) {
+        let (name, seconds) = part.split_once('=').unwrap_or((part, ""));
+        if !name.trim().eq_ignore_ascii_case("wait") {
+            continue;
+        }
+        let seconds = seconds.trim().trim_matches('"');
+        if seconds.is_empty() || !seconds.bytes().all(|digit| digit.is_ascii_digit()) {
+            let given: String = part.trim().chars().take(64).collect();
+            return Err(Problem::invalid(format!(
+                "the header Prefer: {given:?} is not wait=N with a number of seconds, such as wait=30"
+            )));
+        }
+        // More digits than a number holds are more than a minute.
+        return Ok(Some(Duration::from_secs(seconds.parse::<u64>().unwrap_or(u64::MAX).min(60))));
+    }
+    Ok(None)
 }
 
 fn about(run: &Run) -> About {
@@ -221,6 +242,19 @@ pub(super) async fn attempt_get(
     Ok(Json(http.kernel.attempt_get(&caller, attempt).await?))
 }
 
+/// Returns what the process of an attempt's agent wrote to its standard error
+#[utoipa::path(
+    get, path = "/v1/attempts/{attempt}/stderr", params(AttemptPath),
+    responses((status = 200, description = "The text, as far as it is kept", body = AttemptStderr)),
+)]
+pub(super) async fn attempt_stderr(
+    State(http): State<Http>,
+    Authenticated(caller): Authenticated,
+    AttemptPath(attempt): AttemptPath,
+) -> Result<Json<AttemptStderr>, Problem> {
+    Ok(Json(http.kernel.attempt_stderr(&caller, attempt).await?))
+}
+
 /// Lists the permissions granted to a run in advance, oldest first
 #[utoipa::path(
     get, path = "/v1/runs/{run}/grants", params(RunPath),
@@ -261,6 +295,42 @@ pub(super) async fn run_route(
     Ok(Json(http.kernel.run_route(&caller, run).await?))
 }
 
+/// Extracts a run and the number of one of its model calls from the path.
+pub(super) struct StepPath(RunId, u32);
+
+impl<S: Send + Sync> FromRequestParts<S> for StepPath {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Problem> {
+        let path: Result<Path<(String, String)>, PathRejection> = parts.extract().await;
+        let Path((run, no)) = path.map_err(|rejection| Problem::invalid(rejection.body_text()))?;
+        let run = run.parse().map_err(|bad: BadId| Problem::invalid(bad.to_string()))?;
+        let no = no.parse().map_err(|_| Problem::invalid(format!("{no:?} is not the number of a step")))?;
+        Ok(Self(run, no))
+    }
+}
+
+impl IntoParams for StepPath {
+    fn into_params(within: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
+        let mut params = RunPath::into_params(within);
+        params.push(in_path("step", "The number of the model call, from 1.", "^[0-9]{1,9}$"));
+        params
+    }
+}
+
+/// Returns a model call: what it was given, what came of it, and the checksum of that
+#[utoipa::path(
+    get, path = "/v1/runs/{run}/steps/{step}", params(StepPath),
+    responses((status = 200, description = "The model call", body = StepResult)),
+)]
+pub(super) async fn run_step(
+    State(http): State<Http>,
+    Authenticated(caller): Authenticated,
+    StepPath(run, no): StepPath,
+) -> Result<Json<StepResult>, Problem> {
+    Ok(Json(http.kernel.run_step(&caller, run, no).await?))
+}
+
 /// Lists the processes that the turns of a run left running and that still run
 #[utoipa::path(
     get, path = "/v1/runs/{run}/processes", params(RunPath),
@@ -279,7 +349,7 @@ pub(super) async fn run_processes(
 #[utoipa::path(
     post, path = "/v1/runs/{run}/processes/end", params(RunPath),
     responses((status = 200, description = "The processes that could not be ended", body = Page<LeftProcess>)),
-    extensions(("x-problems" = json!(["forbidden"]))),
+    extensions(("x-problems" = json!(["folder_not_allowed", "not_allowed_by_key", "forbidden"]))),
 )]
 pub(super) async fn run_processes_end(
     State(http): State<Http>,
@@ -294,7 +364,7 @@ pub(super) async fn run_processes_end(
 #[utoipa::path(
     post, path = "/v1/runs/{run}/cancel", params(RunPath),
     responses((status = 200, description = "The outcome of the cancellation", body = CancelOutcome)),
-    extensions(("x-problems" = json!(["forbidden", "run_ended", "run_merged"]))),
+    extensions(("x-problems" = json!(["folder_not_allowed", "not_allowed_by_key", "forbidden", "run_ended", "run_merged"]))),
 )]
 pub(super) async fn run_cancel(
     State(http): State<Http>,
@@ -327,7 +397,8 @@ pub(super) async fn run_retry(
     post, path = "/v1/runs/{run}/answer", params(RunPath), request_body = WaitAnswer,
     responses((status = 200, description = "The run after the answer", body = Run)),
     extensions(("x-problems" = json!([
-        "forbidden", "not_waiting", "already_answered", "wrong_answer", "answer_not_offered", "unknown_tool_use", "tool_result_conflict"
+        "folder_not_allowed", "not_allowed_by_key", "forbidden", "not_waiting", "already_answered", "wrong_answer",
+        "answer_not_offered", "unknown_tool_use", "tool_result_conflict"
     ]))),
 )]
 pub(super) async fn run_answer(

@@ -5,12 +5,12 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use mainspring_api::{
     ClosedSession, Compacted, Compaction, KeptForForks, ListedSession, MessageListQuery, NewName,
-    OpenedSession, Opening, Page, SessionListQuery, SessionPatch, SessionTarget, SessionUsage, Snapshot,
-    ToJson,
+    OpenedSession, Opening, Page, SessionDetails, SessionListQuery, SessionPatch, SessionTarget,
+    SessionUsage, SessionView, Snapshot, ToJson,
 };
-use mainspring_core::{ExternalRef, LegacyAlias, Message, Position, Rows, RunOptions, Session, Time};
+use mainspring_core::{ExternalRef, LegacyAlias, Message, Position, Rows, Run, RunOptions, Session, Time};
 use mainspring_kernel::Error;
-use mainspring_kernel::kernel::{self, Caller, RunQuery, SessionQuery, SessionStart, Started, session_ref};
+use mainspring_kernel::kernel::{self, Caller, SessionQuery, SessionStart, Started, session_ref};
 use mainspring_kernel::store::SessionRef;
 use serde_json::{Map, Value};
 
@@ -94,14 +94,17 @@ fn opened_response(session: Session, opening: Opening, options: Option<RunOption
 }
 
 /// Returns the names in the query; a name with only one of its two parts is left out. `None` if the query names no session.
-fn names(query: &SessionListQuery) -> Option<Vec<SessionRef>> {
+fn names(query: &SessionListQuery) -> Result<Option<Vec<SessionRef>>, Problem> {
     let pair = |one: &Option<String>, other: &Option<String>| one.clone().zip(other.clone());
     let external = pair(&query.external_kind, &query.external_id);
     let external = external.map(|(kind, id)| SessionRef::External(ExternalRef { kind, id }));
     let legacy = pair(&query.legacy_scope, &query.legacy_key);
     let legacy = legacy.map(|(scope, key)| SessionRef::Legacy(LegacyAlias { scope, key }));
-    let named = [&query.external_kind, &query.external_id, &query.legacy_scope, &query.legacy_key];
-    named.iter().any(|name| name.is_some()).then(|| external.into_iter().chain(legacy).collect())
+    let by_name = query.session.as_deref().map(session_ref).transpose()?;
+    let named =
+        [&query.external_kind, &query.external_id, &query.legacy_scope, &query.legacy_key, &query.session];
+    let all = || by_name.into_iter().chain(external).chain(legacy).collect();
+    Ok(named.iter().any(|name| name.is_some()).then(all))
 }
 
 /// True when a session found by its name also passes the query's filters.
@@ -139,16 +142,33 @@ pub(super) async fn session_list(
     QueryParams(query): QueryParams<SessionListQuery>,
 ) -> Result<Json<Page<ListedSession>>, Problem> {
     let limit = query.limit;
-    if let Some(names) = names(&query) {
-        return Ok(Json(Page::single(find_by_names(&http, &caller, &query, &names).await?)));
+    let view = query.view.unwrap_or_default();
+    if let Some(names) = names(&query)? {
+        let found = find_by_names(&http, &caller, &query, &names).await?;
+        return Ok(Json(Page::from(with_view(&http, &caller, found.into(), view).await?)));
     }
     let before = page_start(query.before)?;
     let (scope, pinned, status) = (query.scope.unwrap_or_default(), query.pinned, query.status);
-    let query = SessionQuery { scope, pinned, status, surface_kind: query.surface_kind, before, limit };
+    let (live, open) = (query.live.unwrap_or_default(), query.open.unwrap_or_default());
+    let surface_kind = query.surface_kind;
+    let query = SessionQuery { scope, pinned, status, surface_kind, open, before, limit, live };
     let sessions = http.kernel.session_list(&caller, query).await?;
-    let items = sessions.map(|(session, latest_run)| ListedSession { session, latest_run });
+    let items = with_view(&http, &caller, sessions, view).await?;
     let at = |listed: &ListedSession| format!("{}.{}", listed.session.last_activity_at.0, listed.session.id);
     Ok(Json(page_of(&http, items, limit, at)))
+}
+
+/// Lists sessions in the form that the query asks for.
+async fn with_view(
+    http: &Http,
+    caller: &Caller,
+    sessions: Rows<(Session, Option<Run>)>,
+    view: SessionView,
+) -> Result<Rows<ListedSession>, Problem> {
+    Ok(match view {
+        SessionView::Plain => http.kernel.session_items(sessions).await?,
+        SessionView::Cards => http.kernel.session_cards(caller, sessions).await?,
+    })
 }
 
 /// Finds the session that has all of these names and passes the query's filters. No names: no session.
@@ -157,7 +177,7 @@ async fn find_by_names(
     caller: &Caller,
     query: &SessionListQuery,
     names: &[SessionRef],
-) -> Result<Vec<ListedSession>, Problem> {
+) -> Result<Vec<(Session, Option<Run>)>, Problem> {
     let mut found: Option<Session> = None;
     for name in names {
         let session = match http.kernel.session_get(caller, name).await {
@@ -171,22 +191,22 @@ async fn find_by_names(
         found = Some(session);
     }
     let Some(session) = found.filter(|session| matches_filters(query, session)) else { return Ok(vec![]) };
-    let runs = RunQuery { session: Some(session.id), limit: Some(1), ..RunQuery::default() };
-    let latest_run = http.kernel.run_list(caller, runs).await?.intact().map_err(Error::from)?.pop();
-    Ok(vec![ListedSession { session, latest_run }])
+    let latest_run = http.kernel.run_latest(&session).await?;
+    Ok(vec![(session, latest_run)])
 }
 
-/// Returns a session
+/// Returns a session, its activity and its usage
 #[utoipa::path(
     get, path = "/v1/sessions/{session}", params(SessionPath),
-    responses((status = 200, description = "The session; its version is the ETag", body = Session, headers(("ETag" = String)))),
+    responses((status = 200, description = "The session; its version is the ETag", body = SessionDetails, headers(("ETag" = String)))),
 )]
 pub(super) async fn session_get(
     State(http): State<Http>,
     Authenticated(caller): Authenticated,
     SessionPath(by): SessionPath,
-) -> Result<TaggedSession, Problem> {
-    Ok(TaggedSession(http.kernel.session_get(&caller, &by).await?))
+) -> Result<Response, Problem> {
+    let view = http.kernel.session_view(&caller, &by).await?;
+    Ok(tagged(view.session.version, &view))
 }
 
 /// Reads the version in `If-Match`.
@@ -223,6 +243,8 @@ pub(super) async fn session_patch(
         rules: patch.rules.map(Option::unwrap_or_default),
         cwd: patch.cwd,
         metadata: patch.metadata.map(|metadata| metadata.unwrap_or_else(|| Value::Object(Map::new()))),
+        agent_definition: patch.agent_definition,
+        idle_unload_ms: patch.idle_unload_ms,
         version,
     };
     Ok(TaggedSession(http.kernel.session_patch(&caller, &by, patch).await?))
@@ -235,7 +257,7 @@ pub(super) async fn session_patch(
         (status = 204, description = "The session is deleted"),
         (status = 200, description = "The session is deleted, except for the messages that its forks use", body = KeptForForks),
     ),
-    extensions(("x-problems" = json!(["forbidden", "session_busy", "wrong_state"]))),
+    extensions(("x-problems" = json!(["folder_not_allowed", "not_allowed_by_key", "forbidden", "session_busy", "wrong_state"]))),
 )]
 pub(super) async fn session_delete(
     State(http): State<Http>,
@@ -253,7 +275,7 @@ pub(super) async fn session_delete(
 #[utoipa::path(
     post, path = "/v1/sessions/{session}/close", params(SessionPath),
     responses((status = 200, description = "The session is not in memory", body = ClosedSession)),
-    extensions(("x-problems" = json!(["forbidden", "session_busy"]))),
+    extensions(("x-problems" = json!(["folder_not_allowed", "not_allowed_by_key", "forbidden", "session_busy"]))),
 )]
 pub(super) async fn session_close(
     State(http): State<Http>,
@@ -267,7 +289,7 @@ pub(super) async fn session_close(
 #[utoipa::path(
     post, path = "/v1/sessions/{session}/compact", params(SessionPath), request_body = Compaction,
     responses((status = 200, description = "The position up to which events are deleted", body = Compacted)),
-    extensions(("x-problems" = json!(["forbidden"]))),
+    extensions(("x-problems" = json!(["folder_not_allowed", "not_allowed_by_key", "forbidden"]))),
 )]
 pub(super) async fn session_compact(
     State(http): State<Http>,

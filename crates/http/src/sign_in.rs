@@ -30,7 +30,9 @@ use crate::{Http, Problem};
 /// The path at which a browser signs in, without any other credential.
 pub(super) const REDEEM_PATH: &str = "/v1/tickets/redeem";
 /// The header with the page's half of the key.
-const PAGE_HEADER: &str = "mainspring-page";
+pub(super) const PAGE_HEADER: &str = "mainspring-page";
+/// The header in which a browser says whose page sends the request.
+pub(super) const SITE_HEADER: &str = "sec-fetch-site";
 const TICKET_LIFETIME: Duration = Duration::from_secs(60);
 /// Tickets that may be open at once; further ones replace the oldest.
 const MAX_TICKETS: usize = 64;
@@ -48,7 +50,7 @@ struct Pending {
 }
 
 impl Tickets {
-    fn add(&self, ticket: &str, caller: Caller, now: Duration) {
+    fn add(&self, ticket: &str, caller: Caller, now: Duration, lifetime: Duration) {
         let mut tickets = self.0.lock();
         tickets.retain(|_, pending| pending.expires > now);
         if tickets.len() >= MAX_TICKETS {
@@ -57,7 +59,7 @@ impl Tickets {
                 tickets.remove(&hash);
             }
         }
-        tickets.insert(hash(ticket), Pending { caller, expires: now.saturating_add(TICKET_LIFETIME) });
+        tickets.insert(hash(ticket), Pending { caller, expires: now.saturating_add(lifetime) });
     }
 
     /// Takes a ticket, so that it works only once.
@@ -93,9 +95,17 @@ pub(super) async fn ticket_create(
         let detail = "only an admin makes tickets: sign in with the key itself";
         return Err(Error::Forbidden(detail.into()).into());
     }
+    if caller.lists.as_ref().is_some_and(|lists| lists.spend_per_day.is_some()) {
+        let detail =
+            "a ticket becomes a key, and a key with a spend per day makes none: sign in with the key itself";
+        return Err(Error::Forbidden(detail.into()).into());
+    }
+    // A ticket ends with the key that makes it.
+    let end = http.kernel.key_end(&caller).await?.unwrap_or(Time(0));
+    let lifetime = Duration::from_millis(end.since(http.kernel.now())).min(TICKET_LIFETIME);
     let ticket = http.kernel.secret();
-    http.tickets.add(&ticket, caller, http.kernel.elapsed());
-    let expires_in_ms = u64::try_from(TICKET_LIFETIME.as_millis()).unwrap_or(u64::MAX);
+    http.tickets.add(&ticket, caller, http.kernel.elapsed(), lifetime);
+    let expires_in_ms = u64::try_from(lifetime.as_millis()).unwrap_or(u64::MAX);
     Ok((StatusCode::CREATED, Json(Ticket { ticket, expires_in_ms })))
 }
 
@@ -112,7 +122,7 @@ pub(super) async fn ticket_redeem(
     JsonObject(body): JsonObject<TicketRedemption>,
 ) -> Result<Response, Problem> {
     let refused = |detail: &str| Problem::new(StatusCode::UNAUTHORIZED, "authentication", detail);
-    if !is_same_origin(&headers) {
+    if !is_same_origin(&http, &headers) {
         return Err(refused("a ticket is redeemed by the page of this server, with its Origin"));
     }
     let caller = http.tickets.take(&body.ticket, http.kernel.elapsed());
@@ -125,13 +135,14 @@ pub(super) async fn ticket_redeem(
     // The key that made the ticket may have ended since. The page's key does not outlive it.
     let end = http.kernel.key_end(&caller).await?;
     let end = end.ok_or_else(|| refused("the key that made this ticket was revoked or has expired"))?;
-    let expires_at = Some(Time(http.kernel.now().0.saturating_add(SIGN_IN_SECONDS * 1000)).min(end));
+    let now = http.kernel.now();
+    let end = Time(now.0.saturating_add(SIGN_IN_SECONDS * 1000)).min(end);
     let new = NewKey {
         name: "page".into(),
         owner: Some(caller.owner.clone()),
-        org: caller.org.clone(),
+        org: http.kernel.org_of(&caller).await?,
         role: caller.role,
-        expires_at,
+        expires_at: Some(end),
         folders: caller.folders.clone(),
         // The lists of the caller hold for the key, too.
         ..NewKey::default()
@@ -143,27 +154,39 @@ pub(super) async fn ticket_redeem(
     let cookie = combine(digits, &secret).ok_or_else(|| Problem::invalid("the key cannot be split"))?;
     let secure = if origin(&headers).starts_with("https://") { "; Secure" } else { "" };
     let cookie = format!(
-        "{}={cookie}; Path=/v1; HttpOnly; SameSite=Strict; Max-Age={SIGN_IN_SECONDS}{secure}",
-        cookie_name(&headers)
+        "{}={cookie}; Path=/v1; HttpOnly; SameSite=Strict; Max-Age={}{secure}",
+        cookie_name(&headers),
+        end.since(now) / 1000
     );
     let cookie = HeaderValue::try_from(cookie).map_err(|_| Problem::invalid("the Host is not a host"))?;
     Ok(About::ids([&made.id]).with(([(header::SET_COOKIE, cookie)], Json(PageSecret { secret }))))
 }
 
 /// Returns the key of a request that the page sent: its cookie and its header combined. A request that may change
-/// something must carry the Origin of this server.
-pub(super) fn page_key(method: &Method, headers: &HeaderMap) -> Option<String> {
-    let secret = text(headers, HeaderName::from_static(PAGE_HEADER))?;
+/// something must carry the Origin of this server. Refuses a request that the browser sends for another site.
+pub(super) fn page_key(http: &Http, method: &Method, headers: &HeaderMap) -> Result<Option<String>, Problem> {
+    let halves = text(headers, HeaderName::from_static(PAGE_HEADER)).zip(page_cookie(headers));
+    let Some((secret, cookie)) = halves else { return Ok(None) };
+    let site = text(headers, HeaderName::from_static(SITE_HEADER)).unwrap_or("none");
+    if !["same-origin", "none"].contains(&site) {
+        let detail =
+            "the browser sends this request for another site: only the page of this server uses its sign-in";
+        return Err(Problem::new(StatusCode::FORBIDDEN, "forbidden_origin", detail));
+    }
     let is_read = method == Method::GET || method == Method::HEAD;
     let has_origin = headers.contains_key(header::ORIGIN);
-    if !is_same_origin(headers) && (has_origin || !is_read) {
-        return None;
+    if !is_same_origin(http, headers) && (has_origin || !is_read) {
+        return Ok(None);
     }
+    Ok(combine(cookie, secret).map(|digits| format!("{}{digits}", Secret::PREFIX)))
+}
+
+/// Returns the cookie's half of the key.
+fn page_cookie(headers: &HeaderMap) -> Option<&str> {
     let name = cookie_name(headers);
     let cookies = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
     let mut pairs = cookies.flat_map(|value| value.split(';')).filter_map(|pair| pair.trim().split_once('='));
-    let (_, cookie) = pairs.find(|(known, _)| *known == name)?;
-    Some(format!("{}{}", Secret::PREFIX, combine(cookie, secret)?))
+    pairs.find(|(known, _)| *known == name).map(|(_, cookie)| cookie)
 }
 
 fn text(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
@@ -174,10 +197,9 @@ fn origin(headers: &HeaderMap) -> &str {
     text(headers, header::ORIGIN).unwrap_or_default()
 }
 
-/// True when the Origin is exactly the host that the request was sent to.
-fn is_same_origin(headers: &HeaderMap) -> bool {
-    let host = text(headers, header::HOST);
-    origin(headers).split_once("://").is_some_and(|(_, rest)| Some(rest) == host)
+/// True when the Origin is this server's: the scheme, and exactly the host that the request was sent to.
+fn is_same_origin(http: &Http, headers: &HeaderMap) -> bool {
+    text(headers, header::HOST).is_some_and(|host| http.site().is_own_origin(origin(headers), host))
 }
 
 /// Names the cookie after the port: servers on other ports of the same host receive it too, and must not replace it.

@@ -8,8 +8,8 @@ use axum::extract::{FromRequestParts, Path, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use mainspring_api::{Page, StateListQuery, StateQuery};
-use mainspring_core::{BadId, Expect, MessageId, StateEntry};
+use mainspring_api::{Page, StateHistoryQuery, StateListQuery, StateQuery};
+use mainspring_core::{BadId, Expect, MessageId, StateChange, StateEntry};
 use mainspring_kernel::kernel::{StateOf, session_ref};
 use serde_json::Value;
 use utoipa::IntoParams;
@@ -76,7 +76,10 @@ struct PreconditionHeaders {
 
 /// Defines list, get, set and delete of one kind of state.
 macro_rules! state_endpoints {
-    ($of:ident, $all:literal, $one:literal, $list:ident, $get:ident, $set:ident, $delete:ident) => {
+    (
+        $of:ident, $all:literal, $one:literal, $changes:literal, $list:ident, $get:ident, $set:ident, $delete:ident,
+        $history:ident
+    ) => {
         /// Lists state entries, sorted by key
         #[utoipa::path(
             get, path = $all, params($of, StateListQuery),
@@ -117,7 +120,8 @@ macro_rules! state_endpoints {
                 (status = 201, description = "The new entry", body = StateEntry, headers(("ETag" = String))),
             ),
             extensions(("x-problems" = json!([
-                "forbidden", "version_conflict", "too_many", "session_busy", "run_ended", "run_merged", "wrong_state"
+                "folder_not_allowed", "not_allowed_by_key", "forbidden",
+                "version_conflict", "too_many", "session_busy", "run_ended", "run_merged", "wrong_state"
             ]))),
         )]
         pub(super) async fn $set(
@@ -135,7 +139,8 @@ macro_rules! state_endpoints {
             delete, path = $one, params($of, KeyParam, PreconditionHeaders),
             responses((status = 204, description = "The entry is deleted")),
             extensions(("x-problems" = json!([
-                "forbidden", "version_conflict", "session_busy", "run_ended", "run_merged", "wrong_state"
+                "folder_not_allowed", "not_allowed_by_key", "forbidden",
+                "version_conflict", "session_busy", "run_ended", "run_merged", "wrong_state"
             ]))),
         )]
         pub(super) async fn $delete(
@@ -146,6 +151,20 @@ macro_rules! state_endpoints {
         ) -> Result<StatusCode, Problem> {
             state_delete(http, caller, path, headers).await
         }
+
+        /// Lists the last changes of a state entry and who made them, newest first
+        #[utoipa::path(
+            get, path = $changes, params($of, KeyParam, StateHistoryQuery),
+            responses((status = 200, description = "A page of changes", body = Page<StateChange>)),
+        )]
+        pub(super) async fn $history(
+            http: State<Http>,
+            caller: Authenticated,
+            path: StatePath,
+            query: QueryParams<StateHistoryQuery>,
+        ) -> Result<Json<Page<StateChange>>, Problem> {
+            state_history(http, caller, path, query).await
+        }
     };
 }
 
@@ -153,28 +172,34 @@ state_endpoints!(
     SessionPath,
     "/v1/sessions/{session}/state",
     "/v1/sessions/{session}/state/{key}",
+    "/v1/sessions/{session}/state/{key}/history",
     session_state_list,
     session_state_get,
     session_state_set,
-    session_state_delete
+    session_state_delete,
+    session_state_history
 );
 state_endpoints!(
     RunPath,
     "/v1/runs/{run}/state",
     "/v1/runs/{run}/state/{key}",
+    "/v1/runs/{run}/state/{key}/history",
     run_state_list,
     run_state_get,
     run_state_set,
-    run_state_delete
+    run_state_delete,
+    run_state_history
 );
 state_endpoints!(
     NoParams,
     "/v1/state",
     "/v1/state/{key}",
+    "/v1/state/{key}/history",
     owner_state_list,
     owner_state_get,
     owner_state_set,
-    owner_state_delete
+    owner_state_delete,
+    owner_state_history
 );
 
 fn as_of(of: StateOf, at: Option<MessageId>) -> Result<StateOf, Problem> {
@@ -244,6 +269,16 @@ async fn state_delete(
     let expect = precondition(&headers)?;
     http.kernel.state_set(&caller, &path.of, &path.key, None, expect).await?;
     Ok(StatusCode::NO_CONTENT)
+}
+
+async fn state_history(
+    State(http): State<Http>,
+    Authenticated(caller): Authenticated,
+    path: StatePath,
+    QueryParams(query): QueryParams<StateHistoryQuery>,
+) -> Result<Json<Page<StateChange>>, Problem> {
+    let changes = http.kernel.state_history(&caller, &path.of, &path.key, query.before, query.limit).await?;
+    Ok(Json(page_of(&http, changes, query.limit, |change| change.version.to_string())))
 }
 
 fn precondition(headers: &HeaderMap) -> Result<Expect, Problem> {

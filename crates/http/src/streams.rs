@@ -11,22 +11,37 @@ use mainspring_kernel::Kernel;
 use mainspring_kernel::quotas::{NotTaken, Pool, PoolPermit};
 use parking_lot::Mutex;
 
+use crate::sse::SharedFrame;
 use crate::{HttpLimits, Problem};
 
 /// Counts the open streams.
 #[derive(Debug)]
 pub(super) struct Streams {
     pool: Arc<Pool>,
-    sessions: Mutex<HashMap<SessionId, usize>>,
+    sessions: Mutex<HashMap<SessionId, SessionStreams>>,
     limits: HttpLimits,
+}
+
+/// The open streams of one session.
+#[derive(Debug, Default)]
+struct SessionStreams {
+    count: usize,
+    frame: Arc<SharedFrame>,
 }
 
 /// The permit of one open stream; released on drop.
 #[derive(Debug)]
 pub(super) struct StreamPermit {
     streams: Arc<Streams>,
-    session: Option<SessionId>,
+    session: Option<(SessionId, Arc<SharedFrame>)>,
     _permit: PoolPermit,
+}
+
+impl StreamPermit {
+    /// The last frame that a stream of the same session has made; none for a stream of no session.
+    pub(super) fn shared_frame(&self) -> Option<&SharedFrame> {
+        self.session.as_ref().map(|(_, frame)| &**frame)
+    }
 }
 
 impl Streams {
@@ -50,16 +65,18 @@ impl Streams {
                 Problem::transient(StatusCode::SERVICE_UNAVAILABLE, "overloaded", detail)
             }
         })?;
+        let mut of_session = None;
         if let Some(session) = session {
             let mut sessions = self.sessions.lock();
-            let of_session = sessions.entry(session).or_default();
-            if *of_session >= session_streams {
+            let open = sessions.entry(session).or_default();
+            if open.count >= session_streams {
                 let detail = format!("{session_streams} streams of this session are open already; close one");
                 return Err(Problem::transient(StatusCode::TOO_MANY_REQUESTS, "too_many_streams", detail));
             }
-            *of_session += 1;
+            open.count += 1;
+            of_session = Some((session, open.frame.clone()));
         }
-        Ok(StreamPermit { streams: self.clone(), session, _permit: permit })
+        Ok(StreamPermit { streams: self.clone(), session: of_session, _permit: permit })
     }
 
     /// Returns the number of open streams.
@@ -70,11 +87,11 @@ impl Streams {
 
 impl Drop for StreamPermit {
     fn drop(&mut self) {
-        let Some(session) = self.session else { return };
+        let Some((session, _)) = self.session else { return };
         let mut sessions = self.streams.sessions.lock();
-        if let Some(count) = sessions.get_mut(&session) {
-            *count -= 1;
-            if *count == 0 {
+        if let Some(open) = sessions.get_mut(&session) {
+            open.count -= 1;
+            if open.count == 0 {
                 sessions.remove(&session);
             }
         }

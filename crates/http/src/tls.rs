@@ -6,6 +6,7 @@
 use std::fs;
 use std::io;
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use std::time::{Duration, SystemTime};
 
 use axum::serve::Listener;
 use mainspring_kernel::Kernel;
+use mainspring_kernel::files::read_small;
 use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -24,6 +26,9 @@ use tokio_rustls::{Accept, TlsAcceptor};
 
 /// Time in which a handshake must be done.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Permissions that a private key must not have: others read it, or anybody but its user writes it.
+const EXPOSED_BITS: u32 = 0o026;
 
 /// Why a certificate or a key cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -77,7 +82,8 @@ fn changed_at(path: &Path) -> Option<SystemTime> {
 
 fn read_config(cert: &Path, key: &Path) -> Result<Arc<ServerConfig>, TlsError> {
     let failed = |path: &Path, reason: String| TlsError { path: path.to_owned(), reason };
-    let read = |path: &Path| fs::read(path).map_err(|error| failed(path, format!("cannot be read: {error}")));
+    let read =
+        |path: &Path| read_small(path).map_err(|error| failed(path, format!("cannot be read: {error}")));
     let chain = CertificateDer::pem_slice_iter(&read(cert)?).collect::<Result<Vec<_>, _>>();
     let chain = chain.map_err(|error| failed(cert, format!("is no PEM file of certificates: {error}")))?;
     if chain.is_empty() {
@@ -86,6 +92,7 @@ fn read_config(cert: &Path, key: &Path) -> Result<Arc<ServerConfig>, TlsError> {
     }
     let private = PrivateKeyDer::from_pem_slice(&read(key)?)
         .map_err(|error| failed(key, format!("holds no private key as PEM: {error}")))?;
+    check_private(key)?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
@@ -95,6 +102,22 @@ fn read_config(cert: &Path, key: &Path) -> Result<Arc<ServerConfig>, TlsError> {
     })?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(Arc::new(config))
+}
+
+/// Refuses a private key that everybody can read, or that others can write. A group may read it: that is how a key is
+/// usually shared among services.
+fn check_private(key: &Path) -> Result<(), TlsError> {
+    let failed = |reason: String| TlsError { path: key.to_owned(), reason };
+    let found = fs::metadata(key).map_err(|error| failed(format!("cannot be read: {error}")))?;
+    let mode = found.permissions().mode() & 0o7777;
+    if mode & EXPOSED_BITS == 0 {
+        return Ok(());
+    }
+    Err(failed(format!(
+        "is a private key that others can read or write (mode {mode:04o}): run `chmod 600 {0}` (640 if a group shares it), \
+         and replace the key if somebody may have read it",
+        key.display()
+    )))
 }
 
 /// Accepts TLS connections.

@@ -46,7 +46,7 @@ pub(super) async fn session_message(
     post, path = "/v1/sessions/{session}/navigate", request_body = Navigation,
     params(SessionPath, ("If-Match" = Option<String>, Header, description = "The ETag that the session must still have.")),
     responses((status = 200, description = "The changed session", body = mainspring_core::Session, headers(("ETag" = String)))),
-    extensions(("x-problems" = json!(["forbidden", "session_busy", "abandoned_message", "version_conflict", "wrong_state"]))),
+    extensions(("x-problems" = json!(["folder_not_allowed", "not_allowed_by_key", "forbidden", "session_busy", "abandoned_message", "version_conflict", "wrong_state"]))),
 )]
 pub(super) async fn session_navigate(
     State(http): State<Http>,
@@ -70,7 +70,8 @@ pub(super) async fn session_navigate(
         (status = 201, description = "The new session", body = mainspring_core::Session, headers(("ETag" = String), ("Location" = String))),
     ),
     extensions(("x-problems" = json!([
-        "forbidden", "already_exists", "request_conflict", "abandoned_message", "session_busy", "wrong_state"
+        "folder_not_allowed", "not_allowed_by_key", "forbidden", "already_exists", "request_conflict", "abandoned_message",
+        "session_busy", "wrong_state"
     ]))),
 )]
 pub(super) async fn session_fork(

@@ -12,10 +12,11 @@ use std::sync::Arc;
 
 use mainspring_core::run::Outcome;
 use mainspring_core::{Proof, Run, Session, Time, Usage};
+use mainspring_system::contain::contain;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
-use crate::adapter::HandleError;
+use crate::adapter::{HandleError, SessionMemory};
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::feed::Feed;
@@ -24,7 +25,9 @@ use crate::store::{Fence, Loaded};
 
 mod accept;
 mod active;
+mod agent;
 mod answer;
+mod append;
 mod binding;
 mod cancel;
 mod command;
@@ -34,6 +37,7 @@ mod data;
 mod delegations;
 mod draft;
 mod execute;
+mod fail;
 mod grant;
 mod inbox;
 mod lifetime;
@@ -49,14 +53,20 @@ mod steer;
 mod tree;
 mod tree_cache;
 use active::Active;
-pub(crate) use binding::{BindingChange, MAX_BINDINGS_READ};
+pub(crate) use agent::AgentSetting;
+pub(crate) use append::Append;
+pub(crate) use binding::{Adoption, BindingChange, MAX_BINDINGS_READ};
 pub(crate) use command::{Command, Input, Reply, Report, Signal};
 pub(crate) use data::StateWrite;
+pub(crate) use draft::check_size;
 use draft::{AttemptDraft, Draft, Hot, SessionDraft, Subject};
 pub(crate) use retry::Retry;
 use session::created;
 pub(crate) use session::{SessionSeed, new_loaded};
 pub(crate) use snapshot::Instant;
+
+/// A time later than any other.
+const NEVER: Time = Time(i64::MAX);
 
 pub(crate) type Sender = mpsc::UnboundedSender<Input>;
 pub(crate) type Receiver = mpsc::UnboundedReceiver<Input>;
@@ -79,8 +89,12 @@ pub(crate) struct Actor {
     lifetime: lifetime::Lifetime,
     reported: status::Reported,
     waiters: delegations::Waiters,
+    /// An embedder's data, which lives as long as this actor.
+    memory: SessionMemory,
     /// Inputs that arrived while the store could not be written.
     deferred: VecDeque<Input>,
+    /// True if the session has failed, and has not worked since.
+    had_failed: bool,
 }
 
 impl Actor {
@@ -121,13 +135,22 @@ impl Actor {
             lifetime: lifetime::Lifetime::default(),
             reported: status::Reported::default(),
             waiters: delegations::Waiters::default(),
+            memory: SessionMemory::default(),
             deferred: VecDeque::new(),
+            had_failed: shared.failures.contains(fence.session),
             shared,
         }
     }
 
-    /// Serves the session until it is idle, deleted or taken over by another writer.
+    /// Serves the session until it is idle, deleted or taken over by another writer. A panic ends this actor alone.
     pub(crate) async fn serve(mut self: Box<Self>) {
+        match contain(Box::pin(self.serve_inputs())).await {
+            Ok(()) => self.stop_serving().await,
+            Err(panic) => self.fail(&panic).await,
+        }
+    }
+
+    async fn serve_inputs(&mut self) {
         self.order_permit();
         self.report_status();
         loop {
@@ -139,8 +162,9 @@ impl Actor {
                 input = std::future::ready(deferred), if deferred.is_some() => input,
                 input = self.rx.recv() => input,
                 () = feed.last_controller_left() => Some(Signal::Release.into()),
-                () = clock.sleep_until(deadline) => None,
-                () = clock.sleep_until_moment(moment) => None,
+                // A wait without end would still set a timer, and wake the actor for nothing.
+                () = clock.sleep_until(deadline), if deadline != NEVER => None,
+                () = clock.sleep_until_moment(moment), if moment != Moment::NEVER => None,
             };
             match input {
                 Some(input) => Box::pin(self.handle(input)).await,
@@ -154,11 +178,10 @@ impl Actor {
                 break;
             }
         }
-        self.stop_serving().await;
     }
 
     async fn handle(&mut self, input: Input) {
-        let changes = input.is_change();
+        let (changes, shows_health) = (input.is_change(), input.shows_health());
         match input {
             Input::Command(command) => self.handle_command(command).await,
             // Boxed: it holds a whole draft.
@@ -168,6 +191,9 @@ impl Actor {
             Input::Signal(Signal::Release) => {}
         }
         self.order_permit();
+        if self.had_failed && shows_health {
+            self.clear_failure();
+        }
         if changes {
             self.arm();
         } else {
@@ -208,6 +234,9 @@ impl Actor {
                 let outcome = Box::pin(self.change_session(commands, version)).await;
                 let _ = reply.send(outcome);
             }
+            Command::SetAgent(setting, version, reply) => {
+                drop(reply.send(Box::pin(self.set_agent(*setting, version)).await));
+            }
             Command::Binding(change, reply) => drop(reply.send(self.change_binding(change).await)),
             Command::LoseProcessLocalBindings(reply) => {
                 drop(reply.send(Box::pin(self.lose_process_local_bindings()).await));
@@ -222,12 +251,16 @@ impl Actor {
             Command::Navigate(to, version, reply) => {
                 drop(reply.send(Box::pin(self.navigate(to, version)).await));
             }
+            Command::Append(append, reply) => drop(reply.send(Box::pin(self.append(*append)).await)),
             Command::Fork(fork, reply) => drop(reply.send(Box::pin(self.fork(*fork)).await)),
             Command::StateWrite(write, reply) => {
                 drop(reply.send(Box::pin(self.state_write(*write)).await));
             }
             Command::ArtifactAdd(artifact, request, reply) => {
                 drop(reply.send(Box::pin(self.artifact_add(artifact, request)).await));
+            }
+            Command::ArtifactChange(artifact, reply) => {
+                drop(reply.send(Box::pin(self.artifact_change(artifact)).await));
             }
             Command::ArtifactDelete(artifact, reply) => {
                 drop(reply.send(Box::pin(self.artifact_delete(artifact)).await));
@@ -252,9 +285,7 @@ impl Actor {
                 let outcome = self.record(by, records).await;
                 let _ = reply.send(outcome);
             }
-            Report::RecordAtEnd { by, records, reply } => {
-                let _ = reply.send(self.record_at_end(by, records));
-            }
+            Report::RecordAtEnd { by, records } => self.record_at_end(by, records),
             Report::Steer { by, records, reply } => {
                 let outcome = Box::pin(self.steer(by, records)).await;
                 self.report_status();
@@ -301,25 +332,13 @@ impl Actor {
     /// Returns the time of the next due action; the far future if there is none.
     fn deadline(&self) -> Time {
         let order = self.next_order().map(|(_, at)| at);
-        [order, self.expiry()].into_iter().flatten().min().unwrap_or(Time(i64::MAX))
+        [order, self.expiry()].into_iter().flatten().min().unwrap_or(NEVER)
     }
 
     /// Returns the moment of the next action that is due after a duration; never if there is none.
     fn deadline_moment(&self) -> Moment {
         let due = [self.kill_at(), self.time_limit(), self.unload_at()];
         due.into_iter().flatten().min().unwrap_or(Moment::NEVER)
-    }
-
-    /// Stops before the session is served, and refuses every command with `error`.
-    pub(crate) async fn abandon(mut self, error: &Error) {
-        self.shared.images.remove(self.fence.session);
-        self.shared.remove_actor(self.fence.session, &self.tx);
-        self.feed.fail(error);
-        self.rx.close();
-        while let Some(input) = self.rx.recv().await {
-            input.refuse(error);
-        }
-        self.shared.lease_release(self.fence).await;
     }
 
     /// Stops, and forwards the commands that arrive meanwhile. An idle session is loaded again for them; a deleted one
@@ -330,6 +349,9 @@ impl Actor {
             // Before a successor can take the session's place on the board.
             self.remove_from_board();
             self.shared.images.remove(self.fence.session);
+        }
+        if self.had_failed && !self.lifetime.is_shutting_down() {
+            self.clear_failure();
         }
         // When the process stops, the last streamed text is written after this, under the lease.
         if !self.lifetime.is_shutting_down() {
@@ -381,6 +403,8 @@ fn hot_state(loaded: Loaded) -> Hot {
         delegations,
         // The steps of an earlier process are not read: their private data is erased when the run ends.
         keeps_private,
+        agent: None,
+        step_inputs: vec![],
         session: Arc::new(loaded.session),
     }
 }

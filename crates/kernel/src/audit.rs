@@ -37,12 +37,14 @@ mod files;
 mod limiter;
 mod read;
 mod verify;
+mod view;
 mod writer;
 pub use copy::{AuditFile, copies};
 pub use read::{AuditPage, AuditScope};
 pub use verify::{AuditVerified, verify};
 
 use limiter::Limiter;
+use view::ViewKey;
 use writer::{Failure, Writer};
 
 /// Time until a record is synced to the disk.
@@ -132,6 +134,7 @@ pub struct Audit {
     /// Notified by each record.
     dirty: Notify,
     reads: Semaphore,
+    view_key: ViewKey,
     pruned_at: Mutex<Option<Moment>>,
     is_closed: AtomicBool,
 }
@@ -140,6 +143,7 @@ impl Audit {
     /// Opens the log, creates it if it is missing, and records that.
     pub fn open(options: AuditOptions, clock: Clock) -> Result<Self, AuditError> {
         let (writer, opened) = Writer::open(&options)?;
+        let view_key = ViewKey::open(&options.folder).map_err(AuditError::io(&options.folder))?;
         let audit = Self {
             options,
             clock,
@@ -147,6 +151,7 @@ impl Audit {
             limiter: Mutex::default(),
             dirty: Notify::new(),
             reads: Semaphore::new(MAX_READS),
+            view_key,
             pruned_at: Mutex::default(),
             is_closed: AtomicBool::new(false),
         };
@@ -239,18 +244,37 @@ impl Audit {
         }
     }
 
-    /// Reads a page of records.
+    /// Reads a page of records. A caller who reads only a part of the log gets numbers that do not count the rest.
     pub(crate) async fn page(
         self: &Arc<Self>,
         scope: AuditScope,
-        query: mainspring_api::AuditListQuery,
+        mut query: mainspring_api::AuditListQuery,
         limit: usize,
     ) -> Result<AuditPage, Error> {
         let _permit = self.reads.acquire().await.map_err(|_| Error::ShuttingDown)?;
-        let folder = self.options.folder.clone();
+        let (folder, view) = (self.options.folder.clone(), self.view_key.of(&scope));
+        if let Some(view) = &view {
+            query.after = query.after.map(|after| view.reveal(after));
+            // A number of another log, such as the one before a restore.
+            if query.after.is_some_and(|after| after > self.writer.lock().last_seq()) {
+                return Err(Error::Invalid(
+                    "`after` names no record of this log: leave it out to begin with the oldest".into(),
+                ));
+            }
+        }
         let page = spawn_blocking(move || read::page(&folder, &scope, &query, limit)).await;
         let page = page.map_err(|error| Error::Unavailable(error.to_string()))?;
-        page.map_err(|error| Error::Unavailable(format!("the audit log cannot be read: {error}")))
+        let mut page =
+            page.map_err(|error| Error::Unavailable(format!("the audit log cannot be read: {error}")))?;
+        if let Some(view) = &view {
+            for record in &mut page.records {
+                record.seq = view.hide(record.seq);
+                // Whoever has the record before can find the number that the hash covers.
+                record.hash.clear();
+            }
+            page.next = page.next.map(|next| view.hide(next));
+        }
+        Ok(page)
     }
 
     /// Syncs records to the disk until the kernel stops.

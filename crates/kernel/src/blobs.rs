@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use mainspring_core::ArtifactId;
+use mainspring_core::media::HEAD_BYTES;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncSeekExt, AsyncWriteExt, ReadBuf, Take};
 use tokio::sync::{OwnedRwLockReadGuard, RwLock, RwLockWriteGuard};
 use tokio::task::spawn_blocking;
@@ -94,6 +95,8 @@ pub struct StagedBlob {
     pub hash: String,
     /// Size in bytes.
     pub size: u64,
+    /// The first bytes, by which the media type is recognized.
+    pub(crate) head: Vec<u8>,
 }
 
 impl Drop for StagedBlob {
@@ -126,6 +129,8 @@ impl StagingBlob {
                 limit: self.limit,
             });
         }
+        let missing = HEAD_BYTES.saturating_sub(self.staged.head.len());
+        self.staged.head.extend(bytes.iter().take(missing));
         self.hasher.update(bytes);
         self.file.write_all(bytes).await.map_err(|error| write_error(&error))
     }
@@ -179,7 +184,7 @@ impl Blobs {
         let file = self.blocking(move |blobs| blobs.part_make(&part).map(|file| (part, file))).await;
         let (part, file) = file.map_err(|error| write_error(&error))?;
         // From here on, dropping this removes the file.
-        let staged = StagedBlob { part, id, hash: String::new(), size: 0 };
+        let staged = StagedBlob { part, id, hash: String::new(), size: 0, head: vec![] };
         Ok(StagingBlob { staged, file: tokio::fs::File::from_std(file), hasher: Box::default(), limit })
     }
 

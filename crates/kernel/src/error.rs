@@ -190,6 +190,12 @@ pub enum Error {
     /// The message belongs to a branch that was rolled back. It can be read, but not continued.
     #[error("{0} is part of a branch that was rolled back; branch from a message that was not")]
     Abandoned(MessageId),
+    /// The path has moved on since the message was appended that the results answer.
+    #[error(
+        "the path does not end at the message {0:?} any more; read the path, then append the results without `beneath`, \
+         or move the path to that message first"
+    )]
+    NotAtTip(String),
     /// The run is not the last of its session; only the last one can be retried.
     #[error("{0} is not the last run of its session; only the last one can be tried again")]
     NotLatest(RunId),
@@ -296,6 +302,18 @@ pub enum Error {
     /// Stored data is inconsistent.
     #[error("the store is damaged: {0}")]
     Corrupt(String),
+    /// mainspring has failed in the work of one session. Other sessions are not affected.
+    #[error(
+        "mainspring has failed in the work of the session {session} ({why}): its stored data is kept, and whether this \
+         request was carried out is not known. The session is loaded again at a later request; if it fails again, \
+         report what the log of the server says, and install the version of mainspring that mends it"
+    )]
+    SessionFailed {
+        /// The session.
+        session: SessionId,
+        /// The reason.
+        why: String,
+    },
 }
 
 impl Error {
@@ -329,6 +347,7 @@ impl Error {
         Self::NotUserMessage(_) => "not_user_message",
         Self::NotAssistantMessage(_) => "not_assistant_message",
         Self::Abandoned(_) => "abandoned_message",
+        Self::NotAtTip(_) => "not_at_tip",
         Self::NotLatest(_) => "not_latest_run",
         Self::Expired { .. } => "cursor_expired",
         Self::Lost { .. } => "cursor_expired",
@@ -343,6 +362,7 @@ impl Error {
         Self::Unavailable(_) => "unavailable",
         Self::StoreLost(_) => "store_lost",
         Self::Corrupt(_) => "corrupt",
+        Self::SessionFailed { .. } => "session_failed",
         ; Self::Refused(refusal) => refusal.code(),
     }
 
@@ -371,9 +391,30 @@ impl Error {
         Self::NotFound { what, name: name.to_string() }
     }
 
+    /// The error of a session in whose work mainspring has panicked.
+    pub(crate) fn session_panicked(session: SessionId) -> Self {
+        Self::SessionFailed { session, why: "it panicked, which is a bug".into() }
+    }
+
+    /// True if the error concerns the whole server, not only the session that a request names.
+    pub(crate) const fn is_of_server(&self) -> bool {
+        matches!(
+            self,
+            Self::ShuttingDown
+                | Self::StoreFull(_)
+                | Self::Unavailable(_)
+                | Self::AuditFailed(_)
+                | Self::StoreLost(_)
+        )
+    }
+
     /// The error for a native session that is bound to another session.
     pub(crate) fn native_taken() -> Self {
-        Self::Invalid("this native session belongs to another session already".into())
+        Self::Invalid(
+            "this native session is not one that you can adopt: a session has it already, or your runs have not opened it; \
+             name one that they opened, or let the operator of the server adopt it"
+                .into(),
+        )
     }
 }
 
@@ -448,6 +489,8 @@ impl From<StoreError> for Error {
             StoreError::Lost(what) => Self::StoreLost(what),
             StoreError::Full(what) => Self::StoreFull(what),
             StoreError::Unavailable(what) => Self::Unavailable(what),
+            // Not one that a caller can resolve: nothing that it could repeat or rename.
+            StoreError::Conflict(Unique::Other) => Self::Corrupt(error.to_string()),
             StoreError::Fenced | StoreError::Conflict(_) => Self::Unavailable(error.to_string()),
         }
     }

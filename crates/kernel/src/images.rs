@@ -17,7 +17,10 @@ use std::sync::Arc;
 use mainspring_core::{Run, RunId, Session, SessionId, SessionStatus};
 use parking_lot::Mutex;
 
+use self::texts::RunTexts;
 use crate::store::{Row, SessionRef};
+
+mod texts;
 
 /// The images of all loaded sessions.
 #[derive(Debug, Default)]
@@ -37,6 +40,8 @@ struct Image {
     session: Arc<Session>,
     /// Unfinished runs, and the run that ended last. Runs that were not changed since the session was loaded are missing.
     runs: Vec<Arc<Run>>,
+    /// What the agents of these runs have written, where it is short.
+    texts: RunTexts,
 }
 
 impl Images {
@@ -73,6 +78,7 @@ impl Images {
                 runs.insert(changed.id, session);
             }
         }
+        image.texts.apply(rows);
         image.forget_ended(runs);
         image.is_published = true;
     }
@@ -98,6 +104,13 @@ impl Images {
         let image = state.sessions.get(state.runs.get(&id)?).filter(|image| image.is_published)?;
         image.runs.iter().find(|run| run.id == id).cloned()
     }
+
+    /// All that the agent of a run wrote, if the run has ended as `run` says; `None` if the store must be asked.
+    pub(crate) fn final_text(&self, run: &Run) -> Option<String> {
+        let state = self.0.lock();
+        let image = state.sessions.get(&run.session).filter(|image| image.is_published)?;
+        image.texts.final_text(run)
+    }
 }
 
 impl State {
@@ -115,7 +128,8 @@ impl State {
                     let of_owner = self.names.entry(session.owner.clone()).or_default();
                     of_owner.extend(names.into_iter().map(|name| (name, id)));
                 }
-                self.sessions.insert(id, Image { is_published, session, runs: vec![] });
+                let (runs, texts) = (vec![], RunTexts::default());
+                self.sessions.insert(id, Image { is_published, session, runs, texts });
             }
         }
     }
@@ -155,6 +169,7 @@ impl Image {
             }
             keeps
         });
+        self.texts.retain(|id| self.runs.iter().any(|run| run.id == id));
     }
 }
 

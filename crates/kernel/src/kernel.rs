@@ -27,6 +27,7 @@ use crate::ids::Ids;
 use crate::images::Images;
 use crate::meters::{Counts, Meters};
 use crate::owner_events::OwnerWakers;
+use crate::parked::Parked;
 use crate::quotas::OwnerLimits;
 use crate::scheduler::Scheduler;
 use crate::store::{Fence, LostEvents, Request, Store, StoreError};
@@ -37,12 +38,16 @@ mod access;
 mod agent_tokens;
 mod agents;
 mod answers;
+mod append;
 mod artifacts;
 mod audit;
 mod authority;
 mod bindings;
+mod cards;
+mod changes;
 mod control;
 mod delegations;
+mod failures;
 mod final_text;
 mod grants;
 mod host_calls;
@@ -50,8 +55,11 @@ mod idempotency;
 mod ids;
 mod keys;
 mod lists;
+mod loading;
 mod logins;
+mod memory;
 mod networks;
+mod open_waits;
 mod options;
 mod portable;
 mod processes;
@@ -59,13 +67,19 @@ mod requests;
 mod run_wait;
 mod runs;
 mod search;
+mod session_agent;
+mod session_view;
 mod sessions;
 mod slots;
 mod start;
 mod state;
+mod stderr;
+mod steps;
 mod streams;
 mod tree;
+mod usage;
 mod waits;
+mod webhooks;
 pub use access::{AgentCaller, Caller};
 pub use agent_tokens::AgentToken;
 pub use agents::{AGENTS_PER_OWNER, Agent, AgentQuery, AgentScope};
@@ -75,10 +89,12 @@ pub use control::KernelPlane;
 pub use delegations::{
     Delegated, DelegationRequest, MAX_CONTEXT_CHARS, MAX_DEPTH, NetworkMember, RunDelegations,
 };
+pub use failures::FailedSession;
 pub use grants::GrantQuery;
 pub use host_calls::HostCallError;
 pub(crate) use host_calls::NewHostCall;
 pub use keys::{KeyQuery, NewKey, Secret};
+pub use open_waits::WaitQuery;
 pub use options::{OnOrphan, Options, Retry, Work};
 pub use portable::{Export, Import};
 pub(crate) use requests::Accept;
@@ -88,9 +104,11 @@ pub use requests::{
 };
 pub(crate) use runs::json_size;
 pub use search::{MessageHit, SearchHit, SearchPosition, SearchQuery, SearchResult};
+pub use session_agent::MAX_GIVEN_MESSAGES;
 pub use sessions::session_ref;
 pub use start::{SessionStart, Started};
 pub use state::StateOf;
+pub(crate) use steps::hashed_input;
 pub(crate) use tree::Forking;
 pub use tree::{ForkRequest, MessageTree, MessageView, TreeNode, TreeQuery};
 
@@ -119,7 +137,9 @@ pub(crate) struct Shared {
     pub(crate) board: Board,
     pub(crate) images: Images,
     pub(crate) owner_wakers: OwnerWakers,
+    pub(crate) parked: Arc<Parked>,
     slots: Mutex<HashMap<SessionId, slots::SessionSlot>>,
+    pub(crate) failures: failures::Failures,
     /// Sessions kept in memory because a caller opened them, oldest first.
     opened: Mutex<VecDeque<SessionId>>,
     blobs: Option<Blobs>,
@@ -141,8 +161,12 @@ pub(crate) struct Shared {
     pub(crate) stop_by: OnceLock<Moment>,
     /// Notified whenever an API key is revoked.
     keys_revoked: watch::Sender<()>,
+    /// Notified whenever a webhook is added or removed.
+    webhooks_changed: watch::Sender<()>,
     pub(crate) agent_tokens: Arc<agent_tokens::AgentTokens>,
     pub(crate) host_calls: host_calls::HostCalls,
+    /// Notified whenever a memory candidate is proposed.
+    pub(crate) memory_proposed: Notify,
     me: std::sync::Weak<Shared>,
 }
 
@@ -166,7 +190,8 @@ impl Kernel {
         // No permits until recovery is complete, so that a failed start has executed nothing.
         let owner_limits =
             OwnerLimits::new(options.owner.clone(), options.quotas, options.owner_quotas.clone());
-        let scheduler = Scheduler::new(0, options.adapter_workers.clone(), owner_limits.clone());
+        let in_process = in_process_adapters(&options, &adapters);
+        let scheduler = Scheduler::new(options.adapter_workers.clone(), in_process, owner_limits.clone());
         let node = options.node.unwrap_or_else(|| ids.node());
         let blobs = options.artifacts.as_deref().map(Blobs::new);
         let search_stale = Arc::<Notify>::default();
@@ -187,7 +212,9 @@ impl Kernel {
             board: Board::default(),
             images: Images::default(),
             owner_wakers: OwnerWakers::default(),
+            parked: Arc::default(),
             slots: Mutex::new(HashMap::new()),
+            failures: failures::Failures::default(),
             opened: Mutex::new(VecDeque::new()),
             blobs,
             search_stale: search_stale.clone(),
@@ -202,22 +229,31 @@ impl Kernel {
             histories,
             stop_by: OnceLock::new(),
             keys_revoked: watch::Sender::new(()),
+            webhooks_changed: watch::Sender::new(()),
             agent_tokens: Arc::default(),
             host_calls: host_calls::HostCalls::new(started_at),
+            memory_proposed: Notify::new(),
             me: me.clone(),
         });
         let kernel = Self { shared };
         kernel.watch_store();
+        let Shared { tasks, parked, me, .. } = &*kernel.shared;
+        tasks.spawn(crate::parked::watch(me.clone(), parked.clone()));
         if let Err(error) = kernel.recover().await {
             kernel.shutdown().await;
             return Err(error);
         }
-        let Shared { store, clock, tasks, options, .. } = &*kernel.shared;
+        let Shared { store, clock, tasks, options, scheduler, .. } = &*kernel.shared;
         if let Some(audit) = &options.audit {
             tasks.spawn(audit.clone().run(tasks.clone()));
         }
+        if options.artifact_retention.is_limited() && options.artifacts.is_some() {
+            let shared = Arc::downgrade(&kernel.shared);
+            tasks.spawn(crate::retention::run(shared, clock.clone(), tasks.clone()));
+        }
         tasks.spawn(crate::indexer::index(store.clone(), clock.clone(), search_stale, tasks.clone()));
-        kernel.shared.scheduler.add(kernel.shared.options.max_workers);
+        let Options { max_workers, max_in_process_runs, .. } = *options;
+        scheduler.add(max_workers, max_in_process_runs.unwrap_or_default());
         Ok(kernel)
     }
 
@@ -248,17 +284,22 @@ impl Kernel {
         let mut loading = vec![];
         for session in unfinished.live {
             let (ready, loaded) = oneshot::channel();
-            self.shared.load(session, Some(ready));
-            loading.push(loaded);
+            self.shared.load(session, Some(ready))?;
+            loading.push((session, loaded));
         }
-        for loaded in loading {
-            match loaded.await.unwrap_or(Err(Error::ShuttingDown)) {
-                // A corrupt session does not prevent the start; calls to it report the error.
-                Ok(()) | Err(Error::Corrupt(_)) => {}
-                Err(error) => return Err(error),
+        for (session, loaded) in loading {
+            match loaded.await.unwrap_or_else(|_| Err(Error::session_panicked(session))) {
+                // A session that cannot be loaded does not prevent the start; calls to it report the error.
+                Err(error) if error.is_of_server() => return Err(error),
+                _ => {}
             }
         }
         self.lose_process_local_bindings(&unfinished.bound).await
+    }
+
+    /// The background tasks, which a shutdown waits for.
+    pub fn tasks(&self) -> &Tasks {
+        &self.shared.tasks
     }
 
     /// The limits on sizes and counts.
@@ -381,6 +422,14 @@ impl Kernel {
             audit.close().await;
         }
     }
+}
+
+/// The names of the adapters whose runs have no process, if these runs are counted by themselves.
+fn in_process_adapters(options: &Options, adapters: &BTreeMap<String, Arc<dyn Adapter>>) -> HashSet<String> {
+    let is_in_process = |adapter: &Arc<dyn Adapter>| {
+        options.max_in_process_runs.is_some() && adapter.capabilities().in_process
+    };
+    adapters.iter().filter(|(_, adapter)| is_in_process(adapter)).map(|(name, _)| name.clone()).collect()
 }
 
 impl Shared {

@@ -44,7 +44,7 @@ impl OwnerLimits {
             Resource::Streams => quotas.streams,
             Resource::StoredBytes | Resource::Artifacts | Resource::Agents => 0,
         };
-        match (PoolUse { free, own, cap, shares: self.shares(owner) }).may_take() {
+        match (PoolUse { free, own, elsewhere: 0, cap, shares: self.shares(owner) }).may_take() {
             true => Ok(()),
             false if cap > 0 && own >= cap => Err(Error::QuotaReached { resource, limit: cap as u64 }),
             false => Err(Error::ShareReached { resource, own, free }),

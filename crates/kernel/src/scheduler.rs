@@ -1,12 +1,17 @@
 //! The scheduler: permits to execute runs, fair across owners.
 //!
-//! A session requests a permit when it has a run to execute. Permits are limited overall, per adapter and per owner, who
+//! A session requests a permit when it has a run to execute. Permits are limited per lane, per adapter and per owner, who
 //! leaves permits for others (`core/src/quota.rs`). Owners are served round-robin, and the sessions of one owner in the
 //! order of their requests. Dropping a permit returns it.
 //!
+//! There are two lanes: runs whose agent is a process, which are few, and runs of agents without a process, which cost
+//! little more than their memory and are many. A full lane does not block the other.
+//!
 //! A run that waits for a delegated run lends it its permit, to one child at a time. This avoids a deadlock in which
-//! parents hold all permits and wait for children that get none. A member of a network runs on its parent's place in
-//! the adapter too, so that members beyond the cap of an adapter queue and still make progress one after the other.
+//! parents hold all permits and wait for children that get none. A run without a process has no process to lend; it
+//! passes on the permit of the nearest run above that has one and waits for it. A member of a network runs on its
+//! parent's place in the adapter too, so that members beyond the cap of an adapter queue and still make progress one
+//! after the other.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -20,12 +25,26 @@ use crate::quotas::OwnerLimits;
 #[derive(Debug, Clone)]
 pub(crate) struct Scheduler(Arc<Mutex<SchedulerState>>);
 
+/// The pool that a permit comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Lane {
+    /// Runs whose agent is a process, and all runs if the other lane does not exist.
+    Processes = 0,
+    /// Runs whose agent has no process.
+    InProcess = 1,
+}
+
+/// A number for each lane.
+type ByLane = [usize; 2];
+
 #[derive(Debug)]
 struct SchedulerState {
-    free: usize,
+    free: ByLane,
     limits: OwnerLimits,
+    /// Adapters whose runs take the lane without processes.
+    in_process: HashSet<String>,
     /// The permits of each owner, without those that are lent.
-    owners: HashMap<String, usize>,
+    owners: HashMap<String, ByLane>,
     adapters: HashMap<String, AdapterPermits>,
     /// Owners with requests, the next to be served first.
     round_robin: VecDeque<String>,
@@ -34,8 +53,10 @@ struct SchedulerState {
     request_count: u64,
     /// Queued requests that may borrow a permit.
     borrowers: usize,
-    /// Runs whose permit is lent.
-    lent: HashSet<RunId>,
+    /// Runs whose permit is lent, by the lane of the borrower.
+    lent: HashSet<(Lane, RunId)>,
+    /// The active runs of the lane without processes, each with the run that waits for it.
+    waited_for_by: HashMap<RunId, Option<RunId>>,
 }
 
 #[derive(Debug)]
@@ -64,7 +85,9 @@ pub(crate) struct Lender {
 struct PermitRequest {
     /// Number of the request, in order of arrival.
     no: u64,
-    /// The run that may lend its permit.
+    /// The run that the permit is for.
+    run: RunId,
+    /// The run that waits for `run` and may lend its permit.
     lender: Option<Lender>,
     deliver: Deliver,
 }
@@ -81,8 +104,8 @@ pub(crate) struct Permit {
     scheduler: Scheduler,
     owner: String,
     adapter: String,
-    /// The run this permit is borrowed from.
-    lender: Option<Lender>,
+    run: RunId,
+    source: PermitSource,
     live: bool,
 }
 
@@ -91,27 +114,39 @@ impl Permit {
     pub(crate) fn is_for(&self, adapter: &str) -> bool {
         self.adapter == adapter
     }
+
+    /// Records that `run`, which `lender` waits for, uses the permit in place of the run that it was ordered for.
+    pub(crate) fn assign(&mut self, run: RunId, lender: Option<Lender>) {
+        if self.run != run {
+            let mut state = self.scheduler.0.lock();
+            state.waited_for_by.remove(&self.run);
+            state.record_holder(&self.adapter, run, lender);
+            self.run = run;
+        }
+    }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
         if std::mem::take(&mut self.live) {
-            self.scheduler.release(&self.owner, &self.adapter, self.lender);
+            self.scheduler.release(self);
         }
     }
 }
 
 impl Scheduler {
-    /// A scheduler of `total` permits, with `caps` on the permits of adapters and `limits` on those of owners.
+    /// A scheduler without permits, with `caps` on the permits of adapters and `limits` on those of owners. The runs of the
+    /// adapters `in_process` have a lane of their own.
     pub(crate) fn new(
-        total: usize,
         caps: impl IntoIterator<Item = (String, usize)>,
+        in_process: HashSet<String>,
         limits: OwnerLimits,
     ) -> Self {
         let adapters = caps.into_iter().map(|(name, cap)| (name, AdapterPermits { cap, used: 0 })).collect();
         Self(Arc::new(Mutex::new(SchedulerState {
-            free: total,
+            free: [0, 0],
             limits,
+            in_process,
             owners: HashMap::new(),
             adapters,
             round_robin: VecDeque::new(),
@@ -119,20 +154,30 @@ impl Scheduler {
             request_count: 0,
             borrowers: 0,
             lent: HashSet::new(),
+            waited_for_by: HashMap::new(),
         })))
     }
 
-    /// Adds permits.
-    pub(crate) fn add(&self, permits: usize) {
-        self.0.lock().free += permits;
+    /// Adds permits for runs with a process, and for runs without one.
+    pub(crate) fn add(&self, processes: usize, in_process: usize) {
+        let mut state = self.0.lock();
+        state.free[Lane::Processes as usize] += processes;
+        state.free[Lane::InProcess as usize] += in_process;
+        drop(state);
         self.grant();
     }
 
-    /// Takes a permit, if one is free for `owner` or `lender` can lend one. Overtakes no queued request: while a permit is
-    /// free, only requests for full adapters and of owners that have their share are queued.
-    pub(crate) fn try_acquire(&self, owner: &str, adapter: &str, lender: Option<Lender>) -> Option<Permit> {
-        let source = self.0.lock().take(owner, adapter, lender)?;
-        Some(self.permit(owner, adapter, source))
+    /// Takes a permit for `run`, if one is free for `owner` or `lender` can lend one. Overtakes no queued request: while a
+    /// permit of a lane is free, only requests for full adapters and of owners that have their share are queued for it.
+    pub(crate) fn try_acquire(
+        &self,
+        owner: &str,
+        adapter: &str,
+        run: RunId,
+        lender: Option<Lender>,
+    ) -> Option<Permit> {
+        let source = self.0.lock().take(owner, adapter, run, lender)?;
+        Some(self.permit(owner, adapter, run, source))
     }
 
     /// True if all permits of an adapter are in use.
@@ -140,11 +185,12 @@ impl Scheduler {
         self.0.lock().adapters.get(adapter).is_some_and(|slots| slots.used >= slots.cap)
     }
 
-    /// Queues a request: `deliver` is called with a permit when it is `owner`'s turn, and may give it back.
+    /// Queues a request for `run`: `deliver` is called with a permit when it is `owner`'s turn, and may give it back.
     pub(crate) fn enqueue(
         &self,
         owner: &str,
         adapter: &str,
+        run: RunId,
         lender: Option<Lender>,
         deliver: impl FnOnce(Permit) -> Result<(), Permit> + Send + 'static,
     ) {
@@ -154,24 +200,20 @@ impl Scheduler {
         }
         state.request_count += 1;
         state.borrowers += usize::from(lender.is_some());
-        let request = PermitRequest { no: state.request_count, lender, deliver: Box::new(deliver) };
+        let request = PermitRequest { no: state.request_count, run, lender, deliver: Box::new(deliver) };
         let requests = state.requests.entry(owner.to_owned()).or_default();
         requests.0.entry(adapter.to_owned()).or_default().push_back(request);
         drop(state);
         self.grant();
     }
 
-    fn permit(&self, owner: &str, adapter: &str, source: PermitSource) -> Permit {
-        let lender = match source {
-            PermitSource::Free => None,
-            PermitSource::Lent(lender) => Some(lender),
-        };
+    fn permit(&self, owner: &str, adapter: &str, run: RunId, source: PermitSource) -> Permit {
         let (owner, adapter) = (owner.to_owned(), adapter.to_owned());
-        Permit { scheduler: self.clone(), owner, adapter, lender, live: true }
+        Permit { scheduler: self.clone(), owner, adapter, run, source, live: true }
     }
 
-    fn release(&self, owner: &str, adapter: &str, lender: Option<Lender>) {
-        self.0.lock().return_permit(owner, adapter, lender);
+    fn release(&self, permit: &Permit) {
+        self.0.lock().return_permit(permit);
         self.grant();
     }
 
@@ -182,9 +224,9 @@ impl Scheduler {
                 return;
             };
             // Delivered without the lock: the receiver may request the next permit at once.
-            if let Err(mut refused) = (request.deliver)(self.permit(&owner, &adapter, source)) {
+            if let Err(mut refused) = (request.deliver)(self.permit(&owner, &adapter, request.run, source)) {
                 refused.live = false;
-                self.0.lock().return_permit(&owner, &adapter, refused.lender);
+                self.0.lock().return_permit(&refused);
             }
         }
     }
@@ -193,62 +235,105 @@ impl Scheduler {
 /// Where a permit comes from.
 #[derive(Debug, Clone, Copy)]
 enum PermitSource {
-    Free,
-    /// Lent by this run.
-    Lent(Lender),
+    /// A free permit of this lane.
+    Free(Lane),
+    /// Lent by this run, for a run of this lane.
+    Lent(Lane, Lender),
+}
+
+impl PermitSource {
+    /// True if the permit comes with the place of its lender in the adapter.
+    const fn has_lent_place(self) -> bool {
+        matches!(self, Self::Lent(_, Lender { lends_place: true, .. }))
+    }
 }
 
 impl SchedulerState {
-    /// True if a free permit may go to `owner`.
-    fn may_take(&self, owner: &str) -> bool {
-        let own = self.owners.get(owner).copied().unwrap_or(0);
+    fn lane_of(&self, adapter: &str) -> Lane {
+        match self.in_process.contains(adapter) {
+            true => Lane::InProcess,
+            false => Lane::Processes,
+        }
+    }
+
+    /// True if a free permit of a lane may go to `owner`. The limit of an owner covers both lanes.
+    fn may_take(&self, owner: &str, lane: Lane) -> bool {
+        let by_lane = self.owners.get(owner).copied().unwrap_or_default();
+        let own = by_lane[lane as usize];
+        let elsewhere = by_lane.iter().sum::<usize>() - own;
         let (cap, shares) = (self.limits.of(owner).active_runs, self.limits.shares(owner));
-        PoolUse { free: self.free, own, cap, shares }.may_take()
+        PoolUse { free: self.free[lane as usize], own, elsewhere, cap, shares }.may_take()
     }
 
     /// The permit available to an owner for an adapter: a free one, else the one of `lender`.
     fn available(&self, owner: &str, adapter: &str, lender: Option<Lender>) -> Option<PermitSource> {
         let is_full = self.adapters.get(adapter).is_some_and(|slots| slots.used >= slots.cap);
-        if !is_full && self.may_take(owner) {
-            return Some(PermitSource::Free);
+        let lane = self.lane_of(adapter);
+        if !is_full && self.may_take(owner, lane) {
+            return Some(PermitSource::Free(lane));
         }
-        let may_lend = |lender: &Lender| !self.lent.contains(&lender.run) && (!is_full || lender.lends_place);
-        lender.filter(may_lend).map(PermitSource::Lent)
+        let lender = lender.filter(|lender| !is_full || lender.lends_place)?;
+        let run = self.lender_in(lane, lender.run)?;
+        (!self.lent.contains(&(lane, run))).then_some(PermitSource::Lent(lane, Lender { run, ..lender }))
     }
 
-    fn take(&mut self, owner: &str, adapter: &str, lender: Option<Lender>) -> Option<PermitSource> {
-        let source = self.available(owner, adapter, lender)?;
-        match source {
-            PermitSource::Lent(lender) => drop(self.lent.insert(lender.run)),
-            PermitSource::Free => {
-                self.free -= 1;
-                *self.owners.entry(owner.to_owned()).or_default() += 1;
+    /// The run whose permit `lender` can lend to a run of `lane`: its own, or that of a run above.
+    fn lender_in(&self, lane: Lane, lender: RunId) -> Option<RunId> {
+        let mut lender = lender;
+        if lane == Lane::Processes {
+            while let Some(above) = self.waited_for_by.get(&lender) {
+                lender = (*above)?;
             }
         }
-        let lends_place = matches!(source, PermitSource::Lent(lender) if lender.lends_place);
-        if let Some(slots) = self.adapters.get_mut(adapter).filter(|_| !lends_place) {
+        Some(lender)
+    }
+
+    fn take(
+        &mut self,
+        owner: &str,
+        adapter: &str,
+        run: RunId,
+        lender: Option<Lender>,
+    ) -> Option<PermitSource> {
+        let source = self.available(owner, adapter, lender)?;
+        match source {
+            PermitSource::Lent(lane, lender) => drop(self.lent.insert((lane, lender.run))),
+            PermitSource::Free(lane) => {
+                self.free[lane as usize] -= 1;
+                self.owners.entry(owner.to_owned()).or_default()[lane as usize] += 1;
+            }
+        }
+        if let Some(slots) = self.adapters.get_mut(adapter).filter(|_| !source.has_lent_place()) {
             slots.used += 1;
         }
+        self.record_holder(adapter, run, lender);
         Some(source)
     }
 
-    fn return_permit(&mut self, owner: &str, adapter: &str, lender: Option<Lender>) {
-        match lender {
-            Some(lender) => drop(self.lent.remove(&lender.run)),
-            None => {
-                self.free += 1;
+    fn record_holder(&mut self, adapter: &str, run: RunId, lender: Option<Lender>) {
+        if self.lane_of(adapter) == Lane::InProcess {
+            self.waited_for_by.insert(run, lender.map(|lender| lender.run));
+        }
+    }
+
+    fn return_permit(&mut self, permit: &Permit) {
+        let Permit { owner, adapter, run, source, .. } = permit;
+        match source {
+            PermitSource::Lent(lane, lender) => drop(self.lent.remove(&(*lane, lender.run))),
+            PermitSource::Free(lane) => {
+                self.free[*lane as usize] += 1;
                 if let Some(own) = self.owners.get_mut(owner) {
-                    *own -= 1;
-                    if *own == 0 {
+                    own[*lane as usize] -= 1;
+                    if *own == [0, 0] {
                         self.owners.remove(owner);
                     }
                 }
             }
         }
-        let lends_place = lender.is_some_and(|lender| lender.lends_place);
-        if let Some(slots) = self.adapters.get_mut(adapter).filter(|_| !lends_place) {
+        if let Some(slots) = self.adapters.get_mut(adapter).filter(|_| !source.has_lent_place()) {
             slots.used -= 1;
         }
+        self.waited_for_by.remove(run);
     }
 
     /// Removes the next request there is a permit for, and takes that permit. Its owner moves to the end of the order.
@@ -269,7 +354,7 @@ impl SchedulerState {
             } else {
                 self.round_robin.push_back(owner.clone());
             }
-            let source = self.take(&owner, &adapter, request.lender)?;
+            let source = self.take(&owner, &adapter, request.run, request.lender)?;
             return Some((owner, adapter, request, source));
         }
         None
@@ -294,172 +379,4 @@ impl SchedulerState {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    type Log = Arc<Mutex<Vec<(String, Permit)>>>;
-
-    fn scheduler(total: usize, caps: impl IntoIterator<Item = (String, usize)>) -> Scheduler {
-        Scheduler::new(total, caps, OwnerLimits::default())
-    }
-
-    fn enqueue(scheduler: &Scheduler, log: &Log, owner: &str, adapter: &str, name: &str) {
-        let (log, name) = (log.clone(), name.to_owned());
-        scheduler.enqueue(owner, adapter, None, move |permit| {
-            log.lock().push((name, permit));
-            Ok(())
-        });
-    }
-
-    fn finish_one(log: &Log) -> String {
-        let (name, permit) = log.lock().remove(0);
-        drop(permit);
-        name
-    }
-
-    #[test]
-    fn owners_are_served_round_robin() {
-        let scheduler = scheduler(1, []);
-        let log = Log::default();
-        let held = scheduler.try_acquire("a", "x", None).unwrap();
-        for name in ["a1", "a2", "a3"] {
-            enqueue(&scheduler, &log, "a", "x", name);
-        }
-        enqueue(&scheduler, &log, "b", "x", "b1");
-        assert!(scheduler.try_acquire("a", "x", None).is_none());
-        drop(held);
-        let order: Vec<String> = (0..4).map(|_| finish_one(&log)).collect();
-        assert_eq!(order, ["a1", "b1", "a2", "a3"]);
-        assert!(scheduler.try_acquire("a", "x", None).is_some());
-    }
-
-    #[test]
-    fn a_full_adapter_does_not_block_another() {
-        let scheduler = scheduler(4, [("x".to_owned(), 1)]);
-        let log = Log::default();
-        let held = scheduler.try_acquire("a", "x", None).unwrap();
-        enqueue(&scheduler, &log, "a", "x", "x1");
-        enqueue(&scheduler, &log, "a", "y", "y1");
-        assert_eq!(finish_one(&log), "y1");
-        assert!(log.lock().is_empty());
-        drop(held);
-        assert_eq!(finish_one(&log), "x1");
-    }
-
-    #[test]
-    fn an_owner_is_served_in_order_across_adapters() {
-        let scheduler = scheduler(1, []);
-        let log = Log::default();
-        let held = scheduler.try_acquire("a", "x", None).unwrap();
-        for (adapter, name) in [("z", "1"), ("a", "2"), ("z", "3"), ("a", "4")] {
-            enqueue(&scheduler, &log, "a", adapter, name);
-        }
-        drop(held);
-        let order: Vec<String> = (0..4).map(|_| finish_one(&log)).collect();
-        assert_eq!(order, ["1", "2", "3", "4"]);
-    }
-
-    #[test]
-    fn a_refused_permit_goes_to_the_next_request() {
-        let scheduler = scheduler(1, []);
-        let log = Log::default();
-        let held = scheduler.try_acquire("a", "x", None).unwrap();
-        scheduler.enqueue("a", "x", None, Err);
-        enqueue(&scheduler, &log, "b", "x", "b1");
-        drop(held);
-        assert_eq!(finish_one(&log), "b1");
-        assert!(scheduler.try_acquire("a", "x", None).is_some());
-    }
-
-    #[test]
-    fn a_waiting_run_lends_its_permit_to_one_child_at_a_time() {
-        let scheduler = scheduler(1, []);
-        let log = Log::default();
-        let parent = Lender { run: RunId::from_random([1; 16]), lends_place: false };
-        let held = scheduler.try_acquire("a", "x", None).unwrap();
-        let first = scheduler.try_acquire("a", "x", Some(parent)).unwrap();
-        assert!(scheduler.try_acquire("a", "x", Some(parent)).is_none(), "a run lends only one permit");
-        enqueue(&scheduler, &log, "a", "x", "other");
-        for name in ["second", "third"] {
-            let log = log.clone();
-            scheduler.enqueue("a", "x", Some(parent), move |permit| {
-                log.lock().push((name.to_owned(), permit));
-                Ok(())
-            });
-        }
-        assert!(log.lock().is_empty());
-        drop(first);
-        assert_eq!(
-            finish_one(&log),
-            "second",
-            "a lent permit goes to the run it is lent to, not to the first in the queue"
-        );
-        assert_eq!(finish_one(&log), "third");
-        assert!(log.lock().is_empty());
-        drop(held);
-        assert_eq!(finish_one(&log), "other");
-    }
-
-    #[test]
-    fn a_full_adapter_does_not_accept_lent_permits_either() {
-        let scheduler = scheduler(4, [("x".to_owned(), 1)]);
-        let parent = Lender { run: RunId::from_random([1; 16]), lends_place: false };
-        let _held = scheduler.try_acquire("a", "x", None).unwrap();
-        assert!(scheduler.is_full("x"));
-        assert!(scheduler.try_acquire("a", "x", Some(parent)).is_none());
-        assert!(scheduler.try_acquire("a", "y", Some(parent)).is_some());
-    }
-
-    #[test]
-    fn members_of_a_network_beyond_the_cap_run_one_after_the_other_on_the_place_of_their_parent() {
-        let scheduler = scheduler(8, [("x".to_owned(), 2)]);
-        let log = Log::default();
-        let parent = Lender { run: RunId::from_random([1; 16]), lends_place: true };
-        let held = scheduler.try_acquire("a", "x", None).unwrap();
-        for name in ["first", "second", "third"] {
-            let log = log.clone();
-            scheduler.enqueue("a", "x", Some(parent), move |permit| {
-                log.lock().push((name.to_owned(), permit));
-                Ok(())
-            });
-        }
-        let names = |log: &Log| log.lock().iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
-        assert_eq!(names(&log), ["first", "second"], "a free permit, and the one of the parent");
-        assert!(scheduler.try_acquire("b", "x", None).is_none());
-        finish_one(&log);
-        assert_eq!(names(&log), ["second", "third"]);
-        finish_one(&log);
-        finish_one(&log);
-        drop(held);
-        assert!(!scheduler.is_full("x"));
-        assert_eq!(scheduler.0.lock().adapters["x"].used, 0, "every place was returned");
-        assert_eq!(scheduler.0.lock().free, 8);
-    }
-
-    #[test]
-    fn an_owner_leaves_permits_for_others_and_the_owner_of_the_server_takes_all() {
-        let quotas = mainspring_core::Quotas { active_runs: 3, ..Default::default() };
-        let limits = OwnerLimits::new(Some("me".into()), quotas, Default::default());
-        let scheduler = Scheduler::new(8, [], limits);
-        let take = |owner, count| -> Vec<Permit> {
-            std::iter::from_fn(|| scheduler.try_acquire(owner, "x", None)).take(count).collect()
-        };
-        let a = take("a", 9);
-        assert_eq!(a.len(), 3, "a has its quota");
-        let log = Log::default();
-        enqueue(&scheduler, &log, "a", "x", "a4");
-        let b = take("b", 9);
-        assert_eq!(b.len(), 3, "b has as much as is left");
-        let c = take("c", 9);
-        assert_eq!(c.len(), 1);
-        assert_eq!(take("me", 9).len(), 1);
-        assert!(log.lock().is_empty(), "a waits until one of its own runs has ended");
-        drop(c);
-        assert!(log.lock().is_empty());
-        drop(a);
-        assert_eq!(finish_one(&log), "a4");
-        drop(b);
-        assert_eq!(scheduler.0.lock().free, 8);
-        assert!(scheduler.0.lock().owners.is_empty());
-    }
-}
+mod tests;

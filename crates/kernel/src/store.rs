@@ -4,14 +4,15 @@
 //! named by its fence, and may add notes to the inboxes of other sessions. API keys, agents and owner state belong to no
 //! session and have methods of their own. The store holds no rules: it stores the rows that the rules in `core` produce.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use mainspring_core::{
-    ApiKey, Artifact, ArtifactId, Attempt, AttemptId, Binding, Body, Cursor, Damage, Delegation,
-    DelegationId, Digest, Event, Grant, GrantId, History, KeyId, Line, LineId, MessageId, NodeId, Point,
-    Position, Rows, Run, RunId, Session, SessionId, Spend, StateEntry, StateOutcome, StateSlot, Step, Time,
-    Usage, VersionMismatch,
+    ApiKey, Artifact, ArtifactAge, ArtifactId, Attempt, AttemptId, Binding, Body, Cursor, Damage, DeadLetter,
+    Delegation, DelegationId, Digest, Event, Grant, GrantId, History, KeyId, Line, LineId, MessageId, NodeId,
+    Point, Position, Rows, Run, RunId, Session, SessionId, Spend, StateChange, StateEntry, StateOutcome,
+    StateSlot, Step, Time, Usage, VersionMismatch, Webhook, WebhookId,
 };
 
 mod commit;
@@ -21,16 +22,19 @@ mod inbox;
 mod keys;
 mod sessions;
 mod tree;
+mod webhooks;
 use crate::search::Query;
 pub use commit::{
-    Chunk, Commit, EndedToolCall, Fence, NativeOwner, NewEvent, NewId, OpenToolCall, Request, Row,
+    Chunk, Commit, EndedToolCall, Fence, NativeClaim, NativeOwner, NewEvent, NewId, OpenToolCall, Request,
+    Row, StepInputRow,
 };
-pub use data::{ArtifactPage, OwnerState, StateAt, StatePlace, StateRow};
+pub use data::{ArtifactPage, OwnerState, StateAt, StateChangeRow, StateHistoryOf, StatePlace, StateRow};
 pub use ids::{IdPage, IdsOf};
 pub use inbox::{InboxItem, Note};
 pub use keys::{AgentRow, KeyPage, KeyRef};
 pub use sessions::{GrantPage, Loaded, RunPage, SessionPage, SessionRef, SessionsOf, Unfinished};
-pub use tree::{FoundMessage, PlacedMessage, SessionLine, TreeRow};
+pub use tree::{FoundMessage, FoundMessages, PlacedMessage, SessionLine, TreeRow};
+pub use webhooks::WebhookChange;
 
 /// Durable storage of one mainspring process, or of a cluster of them.
 ///
@@ -136,6 +140,10 @@ pub trait Store: Send + Sync + 'static {
     /// Lists runs of one owner, newest first.
     async fn run_page(&self, page: &RunPage) -> Result<Rows<Run>, StoreError>;
 
+    /// Lists the runs that have not ended of the sessions of `owner`, and of those that members of `org` may read, oldest
+    /// first. Costs the unfinished runs of all owners, not the stored ones.
+    async fn runs_live(&self, owner: &str, org: Option<&str>) -> Result<Rows<Run>, StoreError>;
+
     /// Lists the attempts of a run, oldest first.
     async fn attempts(&self, run: RunId) -> Result<Rows<Attempt>, StoreError>;
 
@@ -154,6 +162,9 @@ pub trait Store: Send + Sync + 'static {
 
     /// Lists the model calls of a run, oldest first.
     async fn steps(&self, run: RunId) -> Result<Rows<Step>, StoreError>;
+
+    /// Gets what steps of a session were given, as JSON, by its hash.
+    async fn step_input(&self, session: SessionId, hash: &str) -> Result<Option<String>, StoreError>;
 
     /// Lists delegations, oldest first.
     async fn delegations(&self, of: &DelegationsOf) -> Result<Vec<Delegation>, StoreError>;
@@ -278,14 +289,15 @@ pub trait Store: Send + Sync + 'static {
         limit: usize,
     ) -> Result<Rows<Session>, StoreError>;
 
-    /// Lists messages of `owner`'s sessions that match `query`, newest first, before arrival number `before`.
+    /// Lists messages of `owner`'s sessions that match `query`, newest first, before arrival number `before`. Searches a
+    /// bounded number of messages, and returns where it stopped.
     async fn search_messages(
         &self,
         owner: &str,
         query: &Query,
         before: Option<u64>,
         limit: usize,
-    ) -> Result<Rows<FoundMessage>, StoreError>;
+    ) -> Result<FoundMessages, StoreError>;
 
     // State.
 
@@ -308,6 +320,15 @@ pub trait Store: Send + Sync + 'static {
     /// Fails with [`StoreError::VersionMismatch`] if the key's version is not the expected one.
     async fn state_put(&self, put: OwnerState) -> Result<StateOutcome, StoreError>;
 
+    /// Lists the changes of a key that are kept, newest first; with `before`, only those of earlier versions.
+    async fn state_history(
+        &self,
+        of: &StateHistoryOf,
+        key: &str,
+        before: Option<u64>,
+        limit: usize,
+    ) -> Result<Rows<StateChange>, StoreError>;
+
     // Artifacts and the hashes of their bytes.
 
     /// Gets an artifact. Artifacts of deleted sessions are not found.
@@ -315,6 +336,23 @@ pub trait Store: Send + Sync + 'static {
 
     /// Lists artifacts of one session, newest first.
     async fn artifact_page(&self, page: &ArtifactPage) -> Result<Rows<Artifact>, StoreError>;
+
+    /// Lists the age and size of all artifacts, oldest first, after an artifact.
+    async fn artifact_ages(
+        &self,
+        after: Option<(Time, ArtifactId)>,
+        limit: usize,
+    ) -> Result<Vec<ArtifactAge>, StoreError>;
+
+    /// Finds the artifacts that messages, delegations and state name. Reads all of them.
+    async fn artifacts_named(&self) -> Result<HashSet<ArtifactId>, StoreError>;
+
+    /// Lists memory candidates that were not decided, oldest first, after a candidate.
+    async fn memory_candidates(
+        &self,
+        after: Option<(Time, ArtifactId)>,
+        limit: usize,
+    ) -> Result<Vec<Artifact>, StoreError>;
 
     /// Lists the hashes of all artifacts, each with its size in bytes, in order, after the hash `after`.
     async fn blob_page(&self, after: Option<&str>, limit: usize) -> Result<Vec<(String, u64)>, StoreError>;
@@ -347,6 +385,9 @@ pub trait Store: Send + Sync + 'static {
     /// An owner with keys or sessions that nobody has claimed belongs to the org of the oldest of them. Both happen
     /// atomically: of two orgs that claim an owner at the same time, one gets it.
     async fn owner_claim(&self, owner: &str, org: Option<&str>, at: Time) -> Result<bool, StoreError>;
+
+    /// The org that `owner` belongs to: the one that has claimed it, else that of its oldest key or session.
+    async fn owner_org(&self, owner: &str) -> Result<Option<String>, StoreError>;
 
     /// True if `owner` was claimed, or has a key or a session, including a deleted one.
     async fn owner_known(&self, owner: &str) -> Result<bool, StoreError>;
@@ -386,6 +427,22 @@ pub trait Store: Send + Sync + 'static {
     /// Number of versions that an owner has made, including deleted ones.
     async fn agent_count(&self, owner: &str) -> Result<usize, StoreError>;
 
+    // Webhooks.
+
+    /// Applies a change of webhooks. Returns false if it has no effect.
+    async fn webhook_write(&self, change: &WebhookChange) -> Result<bool, StoreError>;
+
+    /// Lists the webhooks of `owner`, or of all owners, by id.
+    async fn webhooks(&self, owner: Option<&str>) -> Result<Vec<Webhook>, StoreError>;
+
+    /// Lists the dead letters of a webhook after the event `after`, in the order of the events.
+    async fn dead_letters(
+        &self,
+        webhook: WebhookId,
+        after: Cursor,
+        limit: usize,
+    ) -> Result<Vec<DeadLetter>, StoreError>;
+
     /// The stored data of an owner. Costs the same however much it is.
     async fn owner_usage(&self, owner: &str) -> Result<OwnerUsage, StoreError>;
 }
@@ -403,7 +460,7 @@ pub struct OwnerUsage {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     /// A unique value exists already. Nothing changed.
-    #[error("conflict on {0:?}")]
+    #[error("{0}")]
     Conflict(Unique),
     /// Another process has taken the lease of the session. Nothing changed.
     #[error("another writer has taken over this session")]
@@ -482,6 +539,22 @@ pub enum Unique {
     Agent,
     /// Any other constraint. The kernel should have prevented the conflict.
     Other,
+}
+
+impl std::fmt::Display for Unique {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::RunRequest => "a run with this client id and request id exists already",
+            Self::Id => "an object with this id exists already",
+            Self::RequestKey => "this idempotency key was used already",
+            Self::SessionName => "a session with this key, reference or alias exists already",
+            Self::Agent => "this version of the agent exists already",
+            Self::Other => {
+                "the database refused rows that contradict others, which is a bug or damage: the log names the rule, \
+                 `mainspring doctor` checks the database"
+            }
+        })
+    }
 }
 
 /// Selects delegations.

@@ -80,15 +80,11 @@ impl Agents {
             .collect();
         let models = Models::with_stored_keys(&config.models, Some(&config.keys_dir()))?
             .with_provider(SCRIPTED, Arc::new(ScriptedProvider::default()));
-        let catalog = Arc::new(NativeCatalog::new(definitions.clone(), models.clone()));
-        let mut adapters: Vec<Arc<dyn Adapter>> = vec![
-            Arc::new(ScriptAdapter),
-            Arc::new(
-                native_adapter(config, models, parts.tools, definitions)
-                    .with_hooks(parts.hooks)
-                    .with_routers(parts.routers),
-            ),
-        ];
+        let native = native_adapter(config, models.clone(), parts.tools, definitions.clone())
+            .with_hooks(parts.hooks)
+            .with_routers(parts.routers);
+        let catalog = Arc::new(NativeCatalog::new(definitions, models).describing(native.clone()));
+        let mut adapters: Vec<Arc<dyn Adapter>> = vec![Arc::new(ScriptAdapter), Arc::new(native)];
         adapters.extend(processes.iter().map(|adapter| adapter.clone() as Arc<dyn Adapter>));
         // The embedder's adapters come last, so that they replace others of the same name.
         adapters.extend(parts.adapters);
@@ -195,7 +191,7 @@ pub(crate) fn agent_options(
             writable: adapter.writable.clone().unwrap_or_default(),
             ports: adapter.ports.clone(),
             hidden: vec![config.state_dir.clone()],
-            protected: [config.agents_dir.clone()].into_iter().chain(user_config_dir()).collect(),
+            protected: protected_paths(config),
             landlock: landlock_abi(),
         },
         supervision: config.supervision,
@@ -207,7 +203,14 @@ pub(crate) fn agent_options(
     }
 }
 
-/// Returns the folder of the user's own configuration of mainspring. An agent that could write it would configure itself.
+/// Returns what no confined agent may write: an agent that could would configure itself at the next start.
+fn protected_paths(config: &Config) -> Vec<PathBuf> {
+    let folders = [config.agents_dir.clone()].into_iter().chain(user_config_dir());
+    // A device such as /dev/null is no file that an agent could change.
+    folders.chain(config.config_file.clone().filter(|path| path.is_file())).collect()
+}
+
+/// Returns the folder of the user's own configuration of mainspring.
 fn user_config_dir() -> Option<PathBuf> {
     let named = std::env::var_os("XDG_CONFIG_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
     let folder = named.or_else(|| Some(std::env::home_dir()?.join(".config")))?;

@@ -161,6 +161,8 @@ impl Config {
         }
         config.models = models;
         let file = file.map(|file| file.path);
+        // A changed file of a folder is not used until it is trusted again.
+        config.config_file = file.clone().filter(|_| !is_of_folder);
         let mut resolved = Resolved { config, origins: table_origins.into_iter().collect(), file, ignored };
         for entry in entries {
             if let Err(problem) = resolved.apply(entry, sources.home.as_deref()) {

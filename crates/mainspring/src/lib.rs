@@ -216,8 +216,10 @@
 //! ```
 
 mod agents;
+mod attention;
 pub mod backup;
 pub mod config;
+mod memory;
 mod node;
 mod scripted;
 mod server;

@@ -22,6 +22,7 @@ use mainspring_store::{
 
 use crate::agents::{Agents, EmbedderParts, owner_rules};
 use crate::config::{self, Config};
+use crate::memory;
 
 /// One running mainspring: owns its state directory until closed.
 pub struct Node {
@@ -159,6 +160,9 @@ impl NodeBuilder {
         agents.wait_for_earlier_processes(&config, &clock).await;
         let kernel = Kernel::start(store, agents.adapters.clone(), options, clock, ids).await;
         let kernel = kernel.map_err(|source| NodeError::Kernel { path: config.database(), source })?;
+        if execute && !config.memory_command.is_empty() {
+            kernel.tasks().spawn(memory::run(kernel.clone(), config.memory_command.clone()));
+        }
         tracing::debug!(state_dir = %config.state_dir.display(), "the state directory is open");
         Ok(Node { kernel, agents, sqlite, state_dir })
     }
@@ -241,6 +245,7 @@ fn kernel_options(config: &Config) -> Options {
         owner_quotas: config.owners.iter().map(|(name, owner)| (name.clone(), owner.quotas)).collect(),
         adapter: config.adapter.clone(),
         max_workers: config.max_workers,
+        max_in_process_runs: Some(config.max_in_process_runs),
         adapter_workers: config
             .adapters
             .iter()
@@ -261,6 +266,7 @@ fn kernel_options(config: &Config) -> Options {
         },
         node: None,
         artifacts: None,
+        artifact_retention: config.artifacts,
         audit: None,
         agents: Arc::new(NoCatalog),
         state_dir: Some(config.state_dir.clone()),

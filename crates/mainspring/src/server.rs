@@ -11,16 +11,23 @@ use std::time::Duration;
 
 use axum::serve::ListenerExt;
 use mainspring_client::Socket;
-use mainspring_http::{Access, Http, HttpLimits, Oidc, TlsError, TlsFiles, TlsListener};
+use mainspring_http::{
+    Access, Http, HttpLimits, Oidc, TlsError, TlsFiles, TlsListener, WebhookSender, deliver_webhooks,
+};
 use mainspring_kernel::Kernel;
 use mainspring_kernel::tasks::Tasks;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use crate::attention::run_on_attention;
 use crate::config::Config;
 use crate::node::Node;
 use crate::token;
+
+mod listener;
+use listener::Opener;
 
 /// Time that connections may take to end after everything else has stopped.
 const CONNECTION_END_TIMEOUT: Duration = Duration::from_secs(5);
@@ -61,6 +68,9 @@ pub enum ServeError {
     /// The identity provider cannot be used.
     #[error("oidc.issuer cannot be used: {0}")]
     Oidc(String),
+    /// Webhooks cannot be delivered.
+    #[error("webhooks cannot be delivered: {0}")]
+    Webhooks(String),
     /// The address cannot be bound.
     #[error("cannot listen on {address}: {source}; {remedy}")]
     Listen {
@@ -80,7 +90,7 @@ impl ServeError {
             Self::Token(_) => "state_dir_unusable",
             Self::Insecure { .. } => "tls_required",
             Self::HalfTls | Self::Tls(_) => "tls_unusable",
-            Self::Oidc(_) => "invalid_config",
+            Self::Oidc(_) | Self::Webhooks(_) => "invalid_config",
             Self::Listen { .. } => "cannot_listen",
         }
     }
@@ -113,8 +123,12 @@ impl Server {
         let http = Http::new(kernel.clone(), access, limits, stop.clone());
         let connections = http.connections();
         let http = http.with_hosts(&config.allowed_hosts).with_origins(&config.cors_origins);
-        let router = http.with_oidc(oidc).router();
+        let (listeners, listener_requests) = mpsc::channel(1);
+        let webhooks = WebhookSender::new(&token, config.webhooks_private).map_err(ServeError::Webhooks)?;
+        let http = http.with_listeners(listeners).with_webhooks(webhooks.clone());
+        spawn_notifiers(&tasks, &kernel, config, webhooks, &closing);
         let is_tls = tls.is_some();
+        let router = http.with_tls(is_tls).with_oidc(oidc).router();
         match (tcp, tls) {
             (Some(tcp), Some(files)) => {
                 let tcp = TlsListener::new(tcp, files, kernel.clone());
@@ -137,6 +151,15 @@ impl Server {
             }
             (None, _) => {}
         }
+        let opener = Opener {
+            address,
+            is_tls,
+            router: router.clone(),
+            connections: connections.clone(),
+            closing: closing.clone(),
+            tasks: tasks.clone(),
+        };
+        tasks.spawn(opener.answer(listener_requests));
         let unix = mainspring_http::UnixPeers(unix);
         tasks.spawn(mainspring_http::serve(unix, router, connections, closing.clone()));
         Ok(Self { kernel, socket, address, is_tls, closing, stop, tasks })
@@ -173,6 +196,21 @@ impl Server {
             () = self.tasks.wait() => {}
             () = self.kernel.sleep(CONNECTION_END_TIMEOUT) => {}
         }
+    }
+}
+
+/// Starts to deliver webhooks, and to run the command of `on_attention`.
+fn spawn_notifiers(
+    tasks: &Tasks,
+    kernel: &Kernel,
+    config: &Config,
+    webhooks: WebhookSender,
+    closing: &CancellationToken,
+) {
+    tasks.spawn(deliver_webhooks(kernel.clone(), webhooks, closing.clone()));
+    if !config.on_attention.is_empty() {
+        let (owner, command) = (config.owner.clone(), config.on_attention.clone());
+        tasks.spawn(run_on_attention(kernel.clone(), owner, command, closing.clone()));
     }
 }
 

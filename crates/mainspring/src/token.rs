@@ -9,8 +9,11 @@ use mainspring_client::TOKEN_FILE;
 use mainspring_kernel::ids::Ids;
 use secrecy::zeroize::Zeroizing;
 
-/// Fails to open a symbolic link.
-const NO_FOLLOW: i32 = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
+/// Fails to open a symbolic link, and does not wait for the writer of a pipe.
+const OPEN_FLAGS: i32 = rustix::fs::OFlags::NOFOLLOW.union(rustix::fs::OFlags::NONBLOCK).bits().cast_signed();
+
+/// The most bytes that are read of a token.
+const MAX_TOKEN_BYTES: u64 = 4096;
 
 /// Reads the token, and creates it first if there is none. The caller must own the state directory. The memory of the
 /// token is erased when it is dropped.
@@ -34,10 +37,13 @@ pub fn read_or_create(state_dir: &Path) -> io::Result<Zeroizing<String>> {
 /// Reads the token, if there is one.
 pub fn read(state_dir: &Path) -> io::Result<Option<Zeroizing<String>>> {
     // A link could lead to a file of another user.
-    let opened = OpenOptions::new().read(true).custom_flags(NO_FOLLOW).open(state_dir.join(TOKEN_FILE));
-    let text = opened.and_then(|mut file| {
+    let opened = OpenOptions::new().read(true).custom_flags(OPEN_FLAGS).open(state_dir.join(TOKEN_FILE));
+    let text = opened.and_then(|file| {
+        if !file.metadata()?.is_file() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the token is not a regular file"));
+        }
         let mut text = Zeroizing::new(String::new());
-        file.read_to_string(&mut text).map(|_| text)
+        file.take(MAX_TOKEN_BYTES).read_to_string(&mut text).map(|_| text)
     });
     match text {
         Ok(text) => Ok(Some(Zeroizing::new(text.trim().to_owned())).filter(|token| !token.is_empty())),

@@ -3,20 +3,22 @@
 //! A commit is applied to a copy of all tables, which is checked and then replaces the original. This is slow on purpose:
 //! tests compare the durable store with it, and tests of the kernel use it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use mainspring_core::{
-    ApiKey, Artifact, ArtifactId, Attempt, AttemptId, Binding, Cursor, Delegation, Digest, Event, Grant,
-    GrantId, History, KeyId, Line, LineId, MessageId, NodeId, Point, Position, Rows, Run, RunId, Session,
-    SessionId, SessionStatus, Spend, StateEntry, StateOutcome, StateSlot, Step, Time, Usage,
+    ApiKey, Artifact, ArtifactAge, ArtifactId, Attempt, AttemptId, Binding, Cursor, DeadLetter, Delegation,
+    Digest, Event, Grant, GrantId, History, KeyId, Line, LineId, MessageId, NodeId, Point, Position, Rows,
+    Run, RunId, Session, SessionId, SessionStatus, Spend, StateChange, StateEntry, StateOutcome, StateSlot,
+    Step, Time, Usage, Webhook, WebhookId,
 };
 use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{
-    AgentRow, ArtifactPage, Chunk, Commit, DelegationsOf, Fence, FoundMessage, GrantPage, IdPage, InboxItem,
+    AgentRow, ArtifactPage, Chunk, Commit, DelegationsOf, Fence, FoundMessages, GrantPage, IdPage, InboxItem,
     KeyPage, KeyRef, Loaded, LostEvents, OwnerState, OwnerUsage, PlacedMessage, Request, Row, RunPage,
-    SessionLine, SessionPage, SessionRef, StateAt, Store, StoreError, TreeRow, Unfinished,
+    SessionLine, SessionPage, SessionRef, StateAt, StateHistoryOf, Store, StoreError, TreeRow, Unfinished,
+    WebhookChange,
 };
 use parking_lot::Mutex;
 
@@ -33,8 +35,10 @@ mod keys;
 mod purge;
 mod read;
 mod search;
+mod state_history;
 mod tables;
 mod tree;
+mod webhooks;
 
 /// A store that loses its contents when it is dropped.
 #[derive(Debug, Default)]
@@ -110,12 +114,16 @@ impl Inner {
         write: impl FnOnce(&mut Self) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         // As in a group of commits, a fault applies to the next write, even to one that would be refused.
-        let fault = self.fault.take();
+        Fault::CommitPanics.panic_if_in(&mut self.fault);
+        let fault = self.fault.take_if(|fault| *fault != Fault::LoadPanics);
         if self.is_full || fault == Some(Fault::DiskFull) {
             return Err(StoreError::Full(Fault::DiskFull.message()));
         }
         if fault == Some(Fault::CommitFails) {
             return Err(StoreError::Unavailable(Fault::CommitFails.message()));
+        }
+        if fault == Some(Fault::WritePanics) {
+            return Err(StoreError::Corrupt(Fault::WritePanics.message()));
         }
         let result = write(self);
         if fault == Some(Fault::OutcomeUnknown) {
@@ -210,7 +218,8 @@ impl Store for MemoryStore {
     }
 
     async fn session_load(&self, session: SessionId) -> Result<Option<Loaded>, StoreError> {
-        let inner = self.inner.lock();
+        let mut inner = self.inner.lock();
+        Fault::LoadPanics.panic_if_in(&mut inner.fault);
         let epoch = inner.leases.get(&session).map_or(0, |lease| lease.epoch);
         Ok(inner.tables.session_load(Fence { session, epoch }))
     }
@@ -305,6 +314,10 @@ impl Store for MemoryStore {
         })
     }
 
+    async fn runs_live(&self, owner: &str, org: Option<&str>) -> Result<Rows<Run>, StoreError> {
+        self.read(|tables| tables.runs_live(owner, org).into())
+    }
+
     async fn delegated_usage(&self, session: SessionId) -> Result<(u64, Usage), StoreError> {
         self.read(|tables| tables.delegated_usage(session))
     }
@@ -316,6 +329,10 @@ impl Store for MemoryStore {
             steps.sort_by_key(|step| (step.no, step.completed_at, step.id));
             steps.into()
         })
+    }
+
+    async fn step_input(&self, session: SessionId, hash: &str) -> Result<Option<String>, StoreError> {
+        self.read(|tables| tables.step_inputs.get(&(session, hash.to_owned())).cloned())
     }
 
     async fn digest(&self, session: SessionId, tip: Point) -> Result<Option<Digest>, StoreError> {
@@ -430,8 +447,11 @@ impl Store for MemoryStore {
         query: &Query,
         before: Option<u64>,
         limit: usize,
-    ) -> Result<Rows<FoundMessage>, StoreError> {
-        self.read(|tables| tables.search_messages(owner, query, before, limit).into())
+    ) -> Result<FoundMessages, StoreError> {
+        self.read(|tables| {
+            let rows = tables.search_messages(owner, query, before, limit).into();
+            FoundMessages { rows, searched_to: None }
+        })
     }
 
     async fn session_exists(&self, session: SessionId) -> Result<bool, StoreError> {
@@ -485,12 +505,42 @@ impl Store for MemoryStore {
         Ok(self.inner.lock().tables.state_put(put)?)
     }
 
+    async fn state_history(
+        &self,
+        of: &StateHistoryOf,
+        key: &str,
+        before: Option<u64>,
+        limit: usize,
+    ) -> Result<Rows<StateChange>, StoreError> {
+        self.read(|tables| tables.state_history(of, key, before, limit).into())
+    }
+
     async fn artifact_get(&self, artifact: ArtifactId) -> Result<Option<Artifact>, StoreError> {
         self.read(|tables| tables.artifact_get(artifact))
     }
 
     async fn artifact_page(&self, page: &ArtifactPage) -> Result<Rows<Artifact>, StoreError> {
         self.read(|tables| tables.artifact_page(page).into())
+    }
+
+    async fn artifact_ages(
+        &self,
+        after: Option<(Time, ArtifactId)>,
+        limit: usize,
+    ) -> Result<Vec<ArtifactAge>, StoreError> {
+        self.read(|tables| tables.artifact_ages(after, limit))
+    }
+
+    async fn artifacts_named(&self) -> Result<HashSet<ArtifactId>, StoreError> {
+        self.read(Tables::artifacts_named)
+    }
+
+    async fn memory_candidates(
+        &self,
+        after: Option<(Time, ArtifactId)>,
+        limit: usize,
+    ) -> Result<Vec<Artifact>, StoreError> {
+        self.read(|tables| tables.memory_candidates(after, limit))
     }
 
     async fn blob_page(&self, after: Option<&str>, limit: usize) -> Result<Vec<(String, u64)>, StoreError> {
@@ -534,6 +584,23 @@ impl Store for MemoryStore {
         self.read(|tables| tables.key_page(page))
     }
 
+    async fn webhook_write(&self, change: &WebhookChange) -> Result<bool, StoreError> {
+        self.inner.lock().with_fault(|inner| Ok(inner.tables.webhook_write(change)))
+    }
+
+    async fn webhooks(&self, owner: Option<&str>) -> Result<Vec<Webhook>, StoreError> {
+        self.read(|tables| tables.webhooks(owner))
+    }
+
+    async fn dead_letters(
+        &self,
+        webhook: WebhookId,
+        after: Cursor,
+        limit: usize,
+    ) -> Result<Vec<DeadLetter>, StoreError> {
+        self.read(|tables| tables.dead_letters(webhook, after, limit))
+    }
+
     async fn agent_write(&self, agent: &AgentRow) -> Result<bool, StoreError> {
         self.inner.lock().with_fault(|inner| inner.tables.agent_write(agent))
     }
@@ -574,6 +641,10 @@ impl Store for MemoryStore {
 
     async fn owner_claim(&self, owner: &str, org: Option<&str>, _at: Time) -> Result<bool, StoreError> {
         Ok(self.inner.lock().tables.owner_claim(owner, org))
+    }
+
+    async fn owner_org(&self, owner: &str) -> Result<Option<String>, StoreError> {
+        self.read(|tables| tables.owner_org(owner))
     }
 
     async fn owner_known(&self, owner: &str) -> Result<bool, StoreError> {

@@ -7,6 +7,7 @@
 //!
 //! Invariant: a commit returns after its transaction has ended, and every read that starts later sees it.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,26 +15,30 @@ use std::thread::JoinHandle;
 
 use async_trait::async_trait;
 use mainspring_core::{
-    ApiKey, Artifact, ArtifactId, Attempt, AttemptId, Binding, Cursor, Delegation, Digest, Event, Grant,
-    GrantId, History, KeyId, Line, LineId, MessageId, NodeId, Point, Position, Rows, Run, RunId, Session,
-    SessionId, Spend, StateEntry, StateOutcome, StateSlot, Step, Time, Usage,
+    ApiKey, Artifact, ArtifactAge, ArtifactId, Attempt, AttemptId, Binding, Cursor, DeadLetter, Delegation,
+    Digest, Event, Grant, GrantId, History, KeyId, Line, LineId, MessageId, NodeId, Point, Position, Rows,
+    Run, RunId, Session, SessionId, Spend, StateChange, StateEntry, StateOutcome, StateSlot, Step, Time,
+    Usage, Webhook, WebhookId,
 };
 use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{
-    AgentRow, ArtifactPage, Chunk, Commit, DelegationsOf, Fence, FoundMessage, GrantPage, IdPage, InboxItem,
+    AgentRow, ArtifactPage, Chunk, Commit, DelegationsOf, Fence, FoundMessages, GrantPage, IdPage, InboxItem,
     KeyPage, KeyRef, Loaded, LostEvents, OwnerState, OwnerUsage, PlacedMessage, Request, RunPage,
-    SessionLine, SessionPage, SessionRef, StateAt, Store, StoreError, TreeRow, Unfinished,
+    SessionLine, SessionPage, SessionRef, StateAt, StateHistoryOf, Store, StoreError, TreeRow, Unfinished,
+    WebhookChange,
 };
 use rusqlite::Connection;
 use tokio::sync::oneshot;
 
 use self::apply::Prepared;
 use self::checker::Checker;
+use self::checkpointer::{Checkpointer, Passes, Plan};
+use self::event_blocks::EventBlocks;
 use self::failure_log::FailureLog;
 use self::files::Files;
 use self::readers::Readers;
-use self::wal::WalIndex;
-use self::writer::{Answer, ChunkJob, Job, LEASE_BITS, Shared, Writer};
+use self::wal::{FrameCounts, WalIndex};
+use self::writer::{Answer, ChunkJob, IndexJob, Job, LEASE_BITS, Shared, Writer};
 use crate::Fault;
 
 mod agents;
@@ -41,11 +46,13 @@ mod apply;
 mod backup;
 mod check;
 mod checker;
+mod checkpointer;
 mod checksum;
 mod columns;
 mod data;
 mod digests;
 mod error;
+mod event_blocks;
 mod failure_log;
 mod files;
 mod migrate;
@@ -59,11 +66,13 @@ mod readers;
 mod repair;
 mod search;
 mod state;
+mod state_history;
 mod steps;
 mod usage;
 mod verify;
 mod view;
 mod wal;
+mod webhooks;
 mod write;
 mod write_records;
 mod writer;
@@ -121,6 +130,8 @@ pub struct SqliteStore {
     checker: Option<Checker>,
     /// Dropped before the writer, so that no reader blocks the last checkpoint.
     readers: Option<Readers>,
+    /// Dropped before the writer, which closes the database.
+    checkpointer: Option<Checkpointer>,
     writer: Option<JoinHandle<()>>,
 }
 
@@ -140,13 +151,21 @@ impl SqliteStore {
         let readers = Some(Readers::start(readers).map_err(io)?);
         let shared = Arc::new(Shared::new(Files::of(path).map_err(io)?));
         let wal_index = WalIndex::open(path).map_err(io)?;
+        let passes = Arc::<Passes>::default();
+        let checkpointer = Checkpointer::start(path, options.durability, &passes, &shared).map_err(io)?;
         let writer = Writer {
             shared: Arc::clone(&shared),
             connection,
             wal_index,
+            frames: FrameCounts::default(),
+            plan: Plan::default(),
+            passes,
+            durability: options.durability,
+            is_synced: true,
             last_epoch: boot << LEASE_BITS,
             seq,
             failures: FailureLog::default(),
+            event_blocks: EventBlocks::default(),
         };
         let thread = std::thread::Builder::new().name("store-writer".into());
         let writer = Some(thread.spawn(move || writer.run()).map_err(io)?);
@@ -154,7 +173,8 @@ impl SqliteStore {
             true => Some(Checker::start(open::open_reader(path)?, path, Arc::clone(&shared)).map_err(io)?),
             false => None,
         };
-        Ok(Self { path: path.into(), shared, pragmas, checker, readers, writer })
+        let checkpointer = Some(checkpointer);
+        Ok(Self { path: path.into(), shared, pragmas, checker, readers, checkpointer, writer })
     }
 
     /// Checks the health of the database, for `doctor`. `thorough` reads every page.
@@ -225,6 +245,12 @@ impl SqliteStore {
         self.shared.queue.urgent_len()
     }
 
+    /// Returns the number of queued steps of background work.
+    #[doc(hidden)]
+    pub fn queued_background(&self) -> usize {
+        self.shared.queue.background_len()
+    }
+
     /// Runs `read` on a reader thread.
     async fn read<T: Send + 'static>(
         &self,
@@ -252,6 +278,7 @@ impl Drop for SqliteStore {
     fn drop(&mut self) {
         self.checker = None;
         self.readers = None;
+        self.checkpointer = None;
         self.shared.queue.close();
         if let Some(writer) = self.writer.take()
             && writer.join().is_err()
@@ -296,6 +323,7 @@ fn history_begin(connection: &Connection, last: u64) -> rusqlite::Result<()> {
 #[async_trait]
 impl Store for SqliteStore {
     async fn commit(&self, commit: Arc<Commit>) -> Result<Vec<Cursor>, StoreError> {
+        Fault::CommitPanics.panic_if_in(&mut self.shared.fault.lock());
         let prepared = Prepared::new(commit)?;
         self.submit(|answer| Job::Commit(prepared, answer)).await
     }
@@ -348,6 +376,7 @@ impl Store for SqliteStore {
     }
 
     async fn session_load(&self, session: SessionId) -> Result<Option<Loaded>, StoreError> {
+        Fault::LoadPanics.panic_if_in(&mut self.shared.fault.lock());
         let epoch = self.shared.leases.lock().get(&session).map_or(0, |lease| lease.epoch);
         self.read(move |connection| read::sessions::session_load(connection, session, epoch)).await
     }
@@ -435,12 +464,22 @@ impl Store for SqliteStore {
         self.read(move |connection| read::runs::session_usage(connection, session)).await
     }
 
+    async fn runs_live(&self, owner: &str, org: Option<&str>) -> Result<Rows<Run>, StoreError> {
+        let (owner, org) = (owner.to_owned(), org.map(str::to_owned));
+        self.read(move |connection| read::sessions::runs_live_of(connection, &owner, org.as_deref())).await
+    }
+
     async fn delegated_usage(&self, session: SessionId) -> Result<(u64, Usage), StoreError> {
         self.read(move |connection| read::runs::delegated_usage(connection, session)).await
     }
 
     async fn steps(&self, run: RunId) -> Result<Rows<Step>, StoreError> {
         self.read(move |connection| steps::steps(connection, run)).await
+    }
+
+    async fn step_input(&self, session: SessionId, hash: &str) -> Result<Option<String>, StoreError> {
+        let hash = hash.to_owned();
+        self.read(move |connection| steps::step_input(connection, session, &hash)).await
     }
 
     async fn digest(&self, session: SessionId, tip: Point) -> Result<Option<Digest>, StoreError> {
@@ -474,7 +513,7 @@ impl Store for SqliteStore {
         after: Cursor,
         limit: usize,
     ) -> Result<(Vec<Event>, Cursor), StoreError> {
-        let (owner, types) = (owner.to_owned(), types.map(|types| serde_json::json!(types).to_string()));
+        let (owner, types) = (owner.to_owned(), types.map(<[_]>::to_vec));
         self.read(move |connection| {
             read::events::owner_events(connection, &owner, types.as_deref(), after, limit)
         })
@@ -545,7 +584,11 @@ impl Store for SqliteStore {
             search::unindexed(connection).map_err(|error| error::read_error(&error))
         };
         match self.read(unindexed).await? {
-            Some(text) => self.submit(|answer| Job::SearchIndex(text, answer)).await,
+            Some(text) => {
+                let (answer, answered) = oneshot::channel();
+                self.shared.queue.push_background(IndexJob { text, answer }).map_err(|_| closed())?;
+                answered.await.unwrap_or_else(|_| Err(closed()))
+            }
             None => Ok(false),
         }
     }
@@ -568,7 +611,7 @@ impl Store for SqliteStore {
         query: &Query,
         before: Option<u64>,
         limit: usize,
-    ) -> Result<Rows<FoundMessage>, StoreError> {
+    ) -> Result<FoundMessages, StoreError> {
         let (owner, query) = (owner.to_owned(), query.clone());
         let read = move |connection: &Connection| {
             read::search::search_messages(connection, &owner, &query, before, limit)
@@ -621,6 +664,17 @@ impl Store for SqliteStore {
         self.submit(|answer| Job::StatePut(put, answer)).await
     }
 
+    async fn state_history(
+        &self,
+        of: &StateHistoryOf,
+        key: &str,
+        before: Option<u64>,
+        limit: usize,
+    ) -> Result<Rows<StateChange>, StoreError> {
+        let (of, key) = (of.clone(), key.to_owned());
+        self.read(move |connection| state_history::state_history(connection, &of, &key, before, limit)).await
+    }
+
     async fn artifact_get(&self, artifact: ArtifactId) -> Result<Option<Artifact>, StoreError> {
         self.read(move |connection| read::artifacts::artifact_get(connection, artifact)).await
     }
@@ -628,6 +682,26 @@ impl Store for SqliteStore {
     async fn artifact_page(&self, page: &ArtifactPage) -> Result<Rows<Artifact>, StoreError> {
         let page = page.clone();
         self.read(move |connection| read::artifacts::artifact_page(connection, &page)).await
+    }
+
+    async fn artifact_ages(
+        &self,
+        after: Option<(Time, ArtifactId)>,
+        limit: usize,
+    ) -> Result<Vec<ArtifactAge>, StoreError> {
+        self.read(move |connection| read::artifacts::artifact_ages(connection, after, limit)).await
+    }
+
+    async fn artifacts_named(&self) -> Result<HashSet<ArtifactId>, StoreError> {
+        self.read(read::artifacts::artifacts_named).await
+    }
+
+    async fn memory_candidates(
+        &self,
+        after: Option<(Time, ArtifactId)>,
+        limit: usize,
+    ) -> Result<Vec<Artifact>, StoreError> {
+        self.read(move |connection| read::artifacts::memory_candidates(connection, after, limit)).await
     }
 
     async fn blob_page(&self, after: Option<&str>, limit: usize) -> Result<Vec<(String, u64)>, StoreError> {
@@ -660,6 +734,24 @@ impl Store for SqliteStore {
     async fn key_page(&self, page: &KeyPage) -> Result<Vec<ApiKey>, StoreError> {
         let page = page.clone();
         self.read(move |connection| read::keys::key_page(connection, &page)).await
+    }
+
+    async fn webhook_write(&self, change: &WebhookChange) -> Result<bool, StoreError> {
+        self.submit(|answer| Job::Webhook(Box::new(change.clone()), answer)).await
+    }
+
+    async fn webhooks(&self, owner: Option<&str>) -> Result<Vec<Webhook>, StoreError> {
+        let owner = owner.map(str::to_owned);
+        self.read(move |connection| webhooks::webhooks(connection, owner.as_deref())).await
+    }
+
+    async fn dead_letters(
+        &self,
+        webhook: WebhookId,
+        after: Cursor,
+        limit: usize,
+    ) -> Result<Vec<DeadLetter>, StoreError> {
+        self.read(move |connection| webhooks::dead_letters(connection, webhook, after, limit)).await
     }
 
     async fn agent_write(&self, agent: &AgentRow) -> Result<bool, StoreError> {
@@ -709,6 +801,11 @@ impl Store for SqliteStore {
     async fn owner_claim(&self, owner: &str, org: Option<&str>, at: Time) -> Result<bool, StoreError> {
         let claim = (owner.to_owned(), org.map(str::to_owned), at);
         self.submit(|answer| Job::OwnerClaim(claim, answer)).await
+    }
+
+    async fn owner_org(&self, owner: &str) -> Result<Option<String>, StoreError> {
+        let owner = owner.to_owned();
+        self.read(move |connection| read::keys::owner_org(connection, &owner)).await
     }
 
     async fn owner_known(&self, owner: &str) -> Result<bool, StoreError> {

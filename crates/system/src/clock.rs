@@ -194,7 +194,7 @@ fn to_millis(time: Duration) -> u64 {
 }
 
 #[expect(clippy::disallowed_methods, reason = "this is the home of the wall clock")]
-fn system_now() -> Time {
+pub(crate) fn system_now() -> Time {
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Time(i64::try_from(since_epoch.as_millis()).unwrap_or(i64::MAX))
 }

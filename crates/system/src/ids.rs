@@ -1,12 +1,23 @@
 //! Ids: the only place that generates random numbers.
+//!
+//! The ids of rows that every turn adds begin with 16 bits of the time, in units of 64 ms, and are random otherwise. Rows of
+//! the same moment then lie in the same few pages of each index: with random ids a turn under load writes up to 21 pages
+//! to the WAL instead of 3. The bits repeat after 70 minutes, so that a short beginning of an id is still nearly unique.
 
 use std::sync::Arc;
 
 use mainspring_core::{
     ArtifactId, AttemptId, BindingId, DelegationId, EventId, GrantId, KeyId, LineId, MessageId, NodeId,
-    RunId, SessionId, StepId, WaitId,
+    RunId, SessionId, StepId, WaitId, WebhookId,
 };
 use parking_lot::Mutex;
+
+use crate::clock::system_now;
+
+/// The unit of the time in ids is 2 to this power of milliseconds.
+const TIME_UNIT_BITS: u32 = 6;
+/// The random bits of a line, which has 63.
+const LINE_RANDOM_BITS: u32 = 47;
 
 /// Generates ids: at random, or from a seed so that a test can be repeated.
 #[derive(Debug, Clone)]
@@ -55,6 +66,35 @@ impl Ids {
 }
 
 impl Ids {
+    /// Returns 16 random bytes after the bits of the time. A seed determines all of them.
+    fn timed_bytes(&self) -> [u8; 16] {
+        let mut bytes = self.bytes();
+        if let Some(unit) = self.time_unit() {
+            bytes[..2].copy_from_slice(&unit.to_be_bytes());
+        }
+        bytes
+    }
+
+    /// Generates a [`LineId`].
+    pub fn line(&self) -> LineId {
+        let LineId(random) = LineId::from_random(self.bytes());
+        match self.time_unit() {
+            Some(unit) => {
+                LineId((i64::from(unit) << LINE_RANDOM_BITS) | (random & ((1 << LINE_RANDOM_BITS) - 1)))
+            }
+            None => LineId(random),
+        }
+    }
+
+    /// Returns the bits of the time; none if a seed determines the ids.
+    fn time_unit(&self) -> Option<u16> {
+        match &*self.0.lock() {
+            // The low bits: they repeat.
+            Source::System { .. } => Some((system_now().0 >> TIME_UNIT_BITS) as u16),
+            Source::Seeded { .. } => None,
+        }
+    }
+
     /// Generates a secret of 256 bits, as 64 hexadecimal digits.
     pub fn secret(&self) -> String {
         self.bytes::<32>().iter().map(|byte| format!("{byte:02x}")).collect()
@@ -62,21 +102,21 @@ impl Ids {
 }
 
 macro_rules! id_generators {
-    ($($name:ident: $id:ident),* $(,)?) => {
+    ($bytes:ident: $($name:ident: $id:ident),* $(,)?) => {
         impl Ids {
             $(
                 #[doc = concat!("Generates a [`", stringify!($id), "`].")]
                 pub fn $name(&self) -> $id {
-                    $id::from_random(self.bytes())
+                    $id::from_random(self.$bytes())
                 }
             )*
         }
     };
 }
+id_generators! { timed_bytes: session: SessionId, run: RunId, attempt: AttemptId, message: MessageId }
 id_generators! {
-    session: SessionId, run: RunId, attempt: AttemptId, event: EventId, message: MessageId, node: NodeId, wait: WaitId,
-    line: LineId, key: KeyId, binding: BindingId, grant: GrantId, artifact: ArtifactId, step: StepId,
-    delegation: DelegationId,
+    bytes: event: EventId, node: NodeId, wait: WaitId, key: KeyId, binding: BindingId, grant: GrantId,
+    artifact: ArtifactId, step: StepId, delegation: DelegationId, webhook: WebhookId,
 }
 
 #[expect(clippy::disallowed_methods, reason = "this is the home of random numbers")]
@@ -104,5 +144,20 @@ mod tests {
         assert_ne!(generate(Ids::seeded(7)), generate(Ids::seeded(8)));
         let random: std::collections::HashSet<_> = generate(Ids::system()).into_iter().collect();
         assert_eq!(random.len(), 100);
+    }
+
+    #[test]
+    fn ids_of_one_moment_lie_next_to_each_other() {
+        let ids = Ids::system();
+        let before = ids.time_unit().unwrap();
+        let runs: Vec<_> = (0..100).map(|_| ids.run()).collect();
+        let lines: Vec<_> = (0..100).map(|_| ids.line()).collect();
+        let span = ids.time_unit().unwrap().wrapping_sub(before);
+        let unit = |bytes: [u8; 2]| u16::from_be_bytes(bytes).wrapping_sub(before);
+        assert!(runs.iter().all(|run| unit([run.as_bytes()[0], run.as_bytes()[1]]) <= span));
+        let of_line = |line: &LineId| ((line.0 >> LINE_RANDOM_BITS) as u16).wrapping_sub(before);
+        assert!(lines.iter().all(|line| line.0 >= 0 && of_line(line) <= span));
+        let distinct: std::collections::HashSet<_> = lines.into_iter().collect();
+        assert_eq!(distinct.len(), 100);
     }
 }

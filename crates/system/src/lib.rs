@@ -1,7 +1,10 @@
-//! Time, randomness and spawning: each in one place, each replaceable in a test.
+//! Time, randomness and spawning: each in one place, each replaceable in a test. Beside them, contained panics and small
+//! files.
 //!
 //! Everything else takes a [`clock::Clock`], [`ids::Ids`] or [`tasks::Tasks`]; `clippy.toml` bans the functions beneath.
 
 pub mod clock;
+pub mod contain;
+pub mod files;
 pub mod ids;
 pub mod tasks;

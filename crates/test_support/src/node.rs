@@ -202,5 +202,11 @@ impl Listening {
 /// A file of the test certificates: `ca.pem`, and `cert.pem` and `key.pem` of `one` and `two`, which it has signed for
 /// `localhost` and 127.0.0.1.
 pub fn tls_file(name: &str) -> std::path::PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tls").join(name)
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tls").join(name);
+    if name.ends_with(".key.pem") {
+        // git keeps no permissions, and a key that others can read is refused.
+        let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        std::fs::set_permissions(&path, private).expect("the key of the tests can be made private");
+    }
+    path
 }

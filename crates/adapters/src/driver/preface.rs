@@ -172,6 +172,8 @@ mod tests {
             content,
             usage: None,
             created_at: Time(0),
+            agent: None,
+            external_id: None,
         })
     }
 

@@ -307,6 +307,33 @@ async fn a_protected_folder_is_readable_and_cannot_be_written_or_made() {
 }
 
 #[tokio::test]
+async fn a_configuration_file_in_the_working_folder_is_neither_written_nor_replaced() {
+    let mut place = Place::new();
+    fs::create_dir(place.path("work/src")).unwrap();
+    fs::write(place.path("work/config.toml"), "old\n").unwrap();
+    fs::write(place.path("work/src/real.toml"), "old\n").unwrap();
+    symlink("src/real.toml", place.path("work/link.toml")).unwrap();
+    place.options.protected = vec![place.path("work/config.toml"), place.path("work/link.toml")];
+    let work = steps(&[
+        ("read", "cat config.toml link.toml"),
+        ("write", "echo new > config.toml"),
+        ("replace", "mv file config.toml"),
+        ("delete", "rm -f config.toml"),
+        ("through the link", "echo new > link.toml"),
+        ("replace the link", "ln -sf file link.toml"),
+        ("replace the target", "mv src/real.toml src/away.toml"),
+        ("replace its folder", "mv src away"),
+        ("other file", "echo new > file"),
+    ]);
+    let done = place.run_in(Workspace, &place.path("work"), &work).await;
+    assert_eq!(done.lines().collect::<Vec<_>>(), ["read", "other file"]);
+    assert_eq!(
+        (place.read("work/config.toml"), place.read("work/link.toml")),
+        ("old\n".into(), "old\n".into())
+    );
+}
+
+#[tokio::test]
 async fn only_configured_ports_are_reached() {
     let allowed = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let other = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -200,6 +200,7 @@ impl Execution<'_> {
         let prompt = PromptRef {
             last: old.last().map(|(_, message)| message.id),
             messages: u32::try_from(old.len()).unwrap_or(u32::MAX),
+            digest: context.digest.as_ref().map(|digest| digest.message),
         };
         let messages = old.iter().map(|(_, message)| message.as_ref());
         let max_tokens = model.max_prompt_tokens().unwrap_or(summary::DEFAULT_PROMPT_TOKENS);
@@ -342,6 +343,8 @@ mod tests {
                 content,
                 usage: None,
                 created_at: Time(1),
+                agent: None,
+                external_id: None,
             })
         };
         let point = |pos| Point { line: LineId(1), pos };

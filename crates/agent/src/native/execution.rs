@@ -1,10 +1,11 @@
 //! One execution of a run: inspects the end of the path and continues from there, until the run ends or must wait.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use mainspring_core::{
-    Answer, Approval, ApprovalAnswer, Block, Budget, ClientResult, Failure, MessageId, MessageStatus, Role,
-    Sandbox, SuppliedResult, Time, Usage, WaitRequest,
+    Answer, Approval, ApprovalAnswer, Block, Budget, ClientResult, Failure, Limit, MessageId, MessageStatus,
+    Role, Sandbox, SuppliedResult, Time, Usage, WaitRequest,
 };
 use mainspring_kernel::adapter::{Ask, AttemptHandle, EarlierCalls, End, Executed, Record};
 use mainspring_kernel::clock::Moment;
@@ -15,7 +16,7 @@ use super::files::Files;
 use super::network::NetworkRun;
 use super::resume::{Question, Resume};
 use super::{Exit, NativeAdapter, Plan, prompt};
-use crate::hooks::{AfterTurn, HookContext, ToolDecision, ToolResult};
+use crate::hooks::{AfterTurn, HookContext, PlanChanges, ToolDecision, ToolResult};
 use crate::provider::ToolUse;
 
 /// How often the model is asked again for an answer that violates the output schema.
@@ -44,6 +45,8 @@ pub(super) struct Execution<'a> {
     pub(super) files: Files,
     /// Tool calls of earlier attempts that this attempt must settle.
     pub(super) earlier: EarlierCalls,
+    /// Changes of the plan that hooks have asked for.
+    plan_changes: PlanChanges,
     /// The network, if the definition is one. The plan is then that of the present member.
     pub(super) network: Option<NetworkRun>,
 }
@@ -116,7 +119,7 @@ impl<'a> Execution<'a> {
         let (mut plan, network) = Plan::resolve(adapter, &attempt).await?;
         // A member is prepared when it is called.
         let problems = match &network {
-            None => Self::prepare(adapter, &attempt, &mut plan).await?,
+            None => Self::prepare(adapter, &attempt, 0, &mut plan).await?,
             Some(_) => None,
         };
         let usage = assignment.run.usage;
@@ -132,6 +135,7 @@ impl<'a> Execution<'a> {
             resume: Resume::default(),
             files: Files::default(),
             earlier: EarlierCalls::default(),
+            plan_changes: PlanChanges::default(),
             network,
         };
         if execution.network.is_none() {
@@ -140,11 +144,12 @@ impl<'a> Execution<'a> {
         Ok(execution)
     }
 
-    /// Starts the MCP servers of an agent, adds the tools of the client and calls the start hook. Returns the problems
-    /// of MCP servers that the agent can do without.
+    /// Starts the MCP servers of an agent, adds the tools of the client and calls the start hook, after `steps` model
+    /// calls. Returns the problems of MCP servers that the agent can do without.
     pub(super) async fn prepare(
         adapter: &NativeAdapter,
         attempt: &AttemptHandle,
+        steps: u32,
         plan: &mut Plan,
     ) -> Result<Option<String>, Exit> {
         let assignment = attempt.assignment();
@@ -158,8 +163,7 @@ impl<'a> Execution<'a> {
             }
         };
         plan.add_client_tools(&assignment.run.options.tools)?;
-        let hook_context = HookContext { session: assignment.session.id, run: assignment.run.id };
-        let started = adapter.hooks.on_start(hook_context, plan).await;
+        let started = adapter.hooks.on_start(HookContext::new(attempt, steps, None), plan).await;
         started.map_err(|failure| Exit::from(End::failed(failure, false)))?;
         Ok(problems)
     }
@@ -180,12 +184,13 @@ impl<'a> Execution<'a> {
     }
 
     pub(super) fn hook_context(&self) -> HookContext {
-        let assignment = self.attempt.assignment();
-        HookContext { session: assignment.session.id, run: assignment.run.id }
+        let plan = Some((Arc::new(self.plan.clone()), self.plan_changes.clone()));
+        HookContext::new(&self.attempt, self.steps, plan)
     }
 
     /// Checks the limits and makes one model call with a context that fits.
     async fn call_model(&mut self) -> Result<NextAction, Exit> {
+        self.plan_changes.apply(&mut self.plan);
         if self.attempt.is_steered() {
             // Appends prompts that arrived while the run worked to its path.
             self.attempt.steer(vec![]).await?;
@@ -201,7 +206,12 @@ impl<'a> Execution<'a> {
         } else {
             let (calls, records) = (output.calls, output.records);
             self.note_tools(&output.text, calls.iter().map(|call| call.name.clone()).collect());
-            NextAction::RunTools(ToolRound { calls, records, ..ToolRound::default() })
+            let round = ToolRound { calls, records, ..ToolRound::default() };
+            // The call of a member may end with its tools. Its router then decides whether a model is called again.
+            NextAction::RunTools(match self.is_call_complete() {
+                true => round,
+                false => self.allowed_round(round).await?,
+            })
         })
     }
 
@@ -295,12 +305,17 @@ impl<'a> Execution<'a> {
         let Some(limit) = limits.limit_reached(self.resume.granted + 1, self.steps, &used, millis) else {
             return Ok(());
         };
-        if limits.ask != Some(true) {
+        Err(self.limit_reached(limit))
+    }
+
+    /// Fails or pauses the run at `limit`.
+    pub(super) fn limit_reached(&self, limit: Limit) -> Exit {
+        if self.plan.limits.ask != Some(true) {
             let message = format!("the run has used up its limit of {limit}; raise it and retry");
-            return Err(Exit::failed("limit_reached", message));
+            return Exit::failed("limit_reached", message);
         }
         let question = format!("The run has used up its limit of {limit}. May it use as much again?");
-        Err(self.ask_person(WaitRequest::Approval, question, Question::Limit))
+        self.ask_person(WaitRequest::Approval, question, Question::Limit)
     }
 
     /// Pauses the execution until a person has answered.

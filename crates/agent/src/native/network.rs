@@ -347,7 +347,7 @@ impl Execution<'_> {
         network.last = Some(LastResult { agent: name.to_owned(), ..LastResult::default() });
         let network = &*network;
         let mut plan = Plan::of_member(self.adapter, &self.attempt, network, network.member(name)?).await?;
-        let problems = Self::prepare(self.adapter, &self.attempt, &mut plan).await?;
+        let problems = Self::prepare(self.adapter, &self.attempt, self.steps, &mut plan).await?;
         self.plan = plan;
         self.resume.asked_again = 0;
         self.record_notices(problems).await?;

@@ -9,6 +9,7 @@ use mainspring_kernel::adapter::{AttemptHandle, End};
 use mainspring_kernel::policy::{Rules, definition_rules};
 use serde_json::{Map, Value, json};
 
+use super::choice::{ModelChoice, choose_model};
 use super::network::NetworkRun;
 use super::{Exit, NativeAdapter};
 use crate::definition::Definition;
@@ -61,7 +62,8 @@ impl Plan {
         adapter: &NativeAdapter,
         attempt: &AttemptHandle,
     ) -> Result<(Self, Option<NetworkRun>), Exit> {
-        let name = &attempt.assignment().session.agent_definition;
+        let assignment = attempt.assignment();
+        let name = assignment.run.agent_definition(&assignment.session);
         let (agent, is_shared) = find_agent(adapter, attempt, name).await?;
         if let Some(first) = agent.network.as_ref().and_then(|network| network.members.first()).cloned() {
             let network = NetworkRun::new(agent, is_shared);
@@ -81,15 +83,8 @@ impl Plan {
         let assignment = attempt.assignment();
         let (session, run) = (&assignment.session, &assignment.run);
         let options = &run.options;
-        let wanted = options.model_profile.as_deref().or(session.model_profile.as_deref());
-        // A profile that is gone does not make the session unusable, if only the session names it.
-        let is_default = options.model.is_none() && wanted == session.model_profile.as_deref();
-        let gone = wanted.filter(|name| is_default && !adapter.models.has_profile(name));
-        let profile = wanted.filter(|_| gone.is_none());
-        // A requested profile takes precedence over the definition's model.
-        let agent_model = if profile.is_none() { agent.model.as_deref() } else { None };
-        let model = options.model.as_deref().or(agent_model);
-        let model = adapter.models.select(model, profile.or(agent.profile.as_deref()));
+        let session_profile = session.model_profile.as_deref();
+        let ModelChoice { model, gone } = choose_model(&adapter.models, options, session_profile, &agent);
         let mut model = model.map_err(|error| Exit::failed(error.kind.code(), error.message))?;
         if let Some(given) = &options.model_options {
             let merged = model.options.merge(given);

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use mainspring_core::KeyPresence;
+use mainspring_kernel::files::read_small_text;
 use secrecy::zeroize::Zeroizing;
 use secrecy::{ExposeSecret, SecretString};
 
@@ -70,11 +71,11 @@ impl KeySource {
             Self::Variable(name) => std::env::var(name).map_err(|_| {
                 missing(format!("set the environment variable {name} and start mainspring again"))
             })?,
-            Self::File(path) => std::fs::read_to_string(path)
+            Self::File(path) => read_small_text(path)
                 .map_err(|error| missing(format!("its file {} cannot be read: {error}", path.display())))?,
             Self::Stored { variable, file } => {
                 let set = std::env::var(variable).ok().filter(|key| !key.trim().is_empty());
-                match set.map_or_else(|| std::fs::read_to_string(file), Ok) {
+                match set.map_or_else(|| read_small_text(file), Ok) {
                     Ok(key) => key,
                     Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                         return Err(missing(format!(

@@ -12,13 +12,15 @@ use mainspring_kernel::kernel::{Delegated, DelegationRequest, KernelPlane};
 use parking_lot::Mutex;
 use serde_json::Value;
 
-use super::ToolError;
+use super::{ToolError, ToolState};
 
 /// Reads and writes the session that a tool is called for. Calls fail once the attempt has lost its authority.
 #[derive(Clone)]
 pub struct ToolContext {
     attempt: AttemptHandle,
     max_result_bytes: usize,
+    /// The name of the tool.
+    tool: Option<Arc<str>>,
     /// Files that the call has added to its result.
     files: Arc<Mutex<Vec<Block>>>,
     /// The scope of state where a call names none.
@@ -28,7 +30,13 @@ pub struct ToolContext {
 impl ToolContext {
     /// Creates the context of an attempt.
     pub(crate) fn new(attempt: AttemptHandle, max_result_bytes: usize) -> Self {
-        Self { attempt, max_result_bytes, files: Arc::default(), default_scope: StateScope::Session }
+        let default_scope = StateScope::Session;
+        Self { attempt, max_result_bytes, tool: None, files: Arc::default(), default_scope }
+    }
+
+    /// Sets the name of the tool, which the history of state names.
+    pub(crate) fn for_tool(self, name: &str) -> Self {
+        Self { tool: Some(name.into()), ..self }
     }
 
     /// Makes the state of the run the default, which the members of a network share.
@@ -41,6 +49,11 @@ impl ToolContext {
     /// The scope of state where a call names none: the session, or the run for a member of a network.
     pub fn default_scope(&self) -> StateScope {
         self.default_scope
+    }
+
+    /// Returns typed access to the state of `scope`.
+    pub fn state(&self, scope: StateScope) -> ToolState<'_> {
+        ToolState::new(self, scope)
     }
 
     /// Takes the files that the call has added to its result.
@@ -64,6 +77,7 @@ impl ToolContext {
             ..NewArtifact::default()
         };
         let artifact = self.artifact_write(new, content).await?;
+        let mime_type = artifact.mime_type.clone().unwrap_or(mime_type);
         self.files.lock().push(Block::Attachment { artifact: artifact.id, mime_type, name });
         Ok(artifact)
     }
@@ -96,7 +110,8 @@ impl ToolContext {
         value: Option<Value>,
         expect: Expect,
     ) -> Result<StateOutcome, ToolError> {
-        self.attempt.state_set(scope, key, value, expect).await.map_err(|error| tool_error(&error))
+        let set = self.attempt.state_set_by(self.tool.as_deref(), scope, key, value, expect).await;
+        set.map_err(|error| tool_error(&error))
     }
 
     /// Delegates work of the run. Repeating it under the same request name creates no second child.

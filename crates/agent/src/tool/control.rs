@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use mainspring_control::{ControlTools, DELEGATE, SEND};
+use mainspring_control::{ControlToolSpec, ControlTools, DELEGATE, SEND};
 use serde_json::Value;
 
 use super::{Tool, ToolCall, ToolError, ToolTraits};
@@ -20,8 +20,7 @@ const REPLY_TIMEOUT_MS: u64 = 10 * 60_000;
 const RESULT_TIMEOUT_MS: u64 = 24 * 60 * 60_000;
 
 pub(super) fn tools() -> Vec<Arc<dyn Tool>> {
-    let tools = mainspring_control::tools().iter();
-    tools.map(|tool| Arc::new(ControlTool::new(tool)) as Arc<dyn Tool>).collect()
+    mainspring_control::specs().map(|spec| Arc::new(ControlTool::new(spec)) as Arc<dyn Tool>).collect()
 }
 
 struct ControlTool {
@@ -29,9 +28,9 @@ struct ControlTool {
 }
 
 impl ControlTool {
-    fn new(tool: &mainspring_api::control::ControlTool) -> Self {
-        let schema = Value::Object(tool.input_schema.clone());
-        Self { spec: ToolSpec { name: tool.name.clone(), description: tool.description.clone(), schema } }
+    fn new(tool: ControlToolSpec) -> Self {
+        let schema = Value::Object(tool.input_schema);
+        Self { spec: ToolSpec { name: tool.name.into(), description: tool.description.into(), schema } }
     }
 }
 

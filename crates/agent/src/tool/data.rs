@@ -16,18 +16,30 @@ const PAGE_SIZE: usize = 100;
 /// The default length of `artifact_read`.
 const DEFAULT_READ_BYTES: u64 = 16 << 10;
 
-/// Returns the tools.
+/// Returns the tools. Other conversations see what the tools for state of the owner write, so a definition must name those.
 pub(super) fn tools() -> Vec<Arc<dyn Tool>> {
     let (get, set) =
         ("Reads the value of a key.", "Stores a JSON value under a key, for this and later turns.");
     let list = "Lists the keys and their values.";
+    let (put, delete) = ("Stores a JSON value under a key.", "Deletes a key and its value.");
+    let of_owner = |what: &str| format!("{what} The values are shared by all conversations of the person.");
     let write = "Stores a text as an artifact: a result for the person, such as a report or a patch.";
     let read = "Reads a part of a text artifact. Tool results that were too long are stored as artifacts.";
     vec![
         Arc::new(function("state_get", get, state_get).idempotent()),
         Arc::new(function("state_set", set, state_set).idempotent()),
-        Arc::new(function("state_delete", "Deletes a key and its value.", state_delete).idempotent()),
+        Arc::new(function("state_delete", delete, state_delete).idempotent()),
         Arc::new(function("state_list", list, state_list).idempotent()),
+        Arc::new(function("owner_state_get", &of_owner(get), owner_state_get).idempotent().leaves_session()),
+        Arc::new(function("owner_state_set", &of_owner(put), owner_state_set).idempotent().leaves_session()),
+        Arc::new(
+            function("owner_state_delete", &of_owner(delete), owner_state_delete)
+                .idempotent()
+                .leaves_session(),
+        ),
+        Arc::new(
+            function("owner_state_list", &of_owner(list), owner_state_list).idempotent().leaves_session(),
+        ),
         Arc::new(function("artifact_write", write, artifact_write)),
         Arc::new(function("artifact_read", read, artifact_read).idempotent()),
         Arc::new(
@@ -80,6 +92,51 @@ struct StateSetInput {
 }
 
 #[derive(Deserialize, JsonSchema)]
+struct StateDeleteInput {
+    /// Letters, digits, underscores, hyphens and dots.
+    key: String,
+    /// The scope; session if not given, and run for a member of a network.
+    #[serde(default)]
+    scope: Option<Scope>,
+    /// The version that the key must have. Any version if not given.
+    #[serde(default)]
+    version: Option<u64>,
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct OwnerKeyInput {
+    /// Letters, digits, underscores, hyphens and dots.
+    key: String,
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct OwnerSetInput {
+    /// Letters, digits, underscores, hyphens and dots.
+    key: String,
+    /// The value: any JSON.
+    value: Value,
+    /// The version that the key must have; 0 if it must not exist. Any version if not given.
+    #[serde(default)]
+    version: Option<u64>,
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct OwnerDeleteInput {
+    /// Letters, digits, underscores, hyphens and dots.
+    key: String,
+    /// The version that the key must have. Any version if not given.
+    #[serde(default)]
+    version: Option<u64>,
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct OwnerListInput {
+    /// Only keys after this one.
+    #[serde(default)]
+    after: Option<String>,
+}
+
+#[derive(Deserialize, JsonSchema)]
 struct StateListInput {
     /// The scope; session if not given, and run for a member of a network.
     #[serde(default)]
@@ -95,33 +152,53 @@ fn scope_of(call: &ToolCall, scope: Option<Scope>) -> StateScope {
 }
 
 async fn state_get(call: ToolCall, KeyInput { key, scope }: KeyInput) -> Result<String, ToolError> {
-    match call.context.state_get(scope_of(&call, scope), &key).await? {
+    get(&call, scope_of(&call, scope), &key).await
+}
+
+async fn get(call: &ToolCall, scope: StateScope, key: &str) -> Result<String, ToolError> {
+    match call.context.state_get(scope, key).await? {
         Some(entry) => Ok(json!({"value": entry.value, "version": entry.version}).to_string()),
         None => Ok(json!({"value": null, "version": 0}).to_string()),
     }
 }
 
 async fn state_set(call: ToolCall, input: StateSetInput) -> Result<String, ToolError> {
-    let expect = match input.version {
+    set(&call, scope_of(&call, input.scope), &input.key, Some(input.value), input.version).await
+}
+
+/// Sets a key, or deletes it, if it has the expected version.
+async fn set(
+    call: &ToolCall,
+    scope: StateScope,
+    key: &str,
+    value: Option<Value>,
+    version: Option<u64>,
+) -> Result<String, ToolError> {
+    let expect = match version {
         None => Expect::Any,
         Some(0) => Expect::Absent,
         Some(version) => Expect::Version(version),
     };
-    let scope = scope_of(&call, input.scope);
-    let outcome = call.context.state_set(scope, &input.key, Some(input.value), expect).await?;
-    Ok(json!({"version": outcome.entry.map_or(0, |entry| entry.version)}).to_string())
+    let outcome = call.context.state_set(scope, key, value, expect).await?;
+    Ok(match outcome.entry {
+        Some(entry) => json!({"version": entry.version}).to_string(),
+        None => "deleted".into(),
+    })
 }
 
-async fn state_delete(call: ToolCall, KeyInput { key, scope }: KeyInput) -> Result<String, ToolError> {
-    call.context.state_set(scope_of(&call, scope), &key, None, Expect::Any).await?;
-    Ok("deleted".into())
+async fn state_delete(call: ToolCall, input: StateDeleteInput) -> Result<String, ToolError> {
+    set(&call, scope_of(&call, input.scope), &input.key, None, input.version).await
 }
 
 async fn state_list(
     call: ToolCall,
     StateListInput { scope, after }: StateListInput,
 ) -> Result<String, ToolError> {
-    let entries = call.context.state_list(scope_of(&call, scope), after.as_deref(), PAGE_SIZE).await?;
+    list(&call, scope_of(&call, scope), after.as_deref()).await
+}
+
+async fn list(call: &ToolCall, scope: StateScope, after: Option<&str>) -> Result<String, ToolError> {
+    let entries = call.context.state_list(scope, after, PAGE_SIZE).await?;
     let next = (entries.len() == PAGE_SIZE).then(|| entries.last().map(|entry| entry.key.clone())).flatten();
     let entries: Vec<Value> = entries
         .into_iter()
@@ -132,6 +209,22 @@ async fn state_list(
         None => json!({"entries": entries}),
     }
     .to_string())
+}
+
+async fn owner_state_get(call: ToolCall, input: OwnerKeyInput) -> Result<String, ToolError> {
+    get(&call, StateScope::Owner, &input.key).await
+}
+
+async fn owner_state_set(call: ToolCall, input: OwnerSetInput) -> Result<String, ToolError> {
+    set(&call, StateScope::Owner, &input.key, Some(input.value), input.version).await
+}
+
+async fn owner_state_delete(call: ToolCall, input: OwnerDeleteInput) -> Result<String, ToolError> {
+    set(&call, StateScope::Owner, &input.key, None, input.version).await
+}
+
+async fn owner_state_list(call: ToolCall, input: OwnerListInput) -> Result<String, ToolError> {
+    list(&call, StateScope::Owner, input.after.as_deref()).await
 }
 
 #[derive(Deserialize, JsonSchema)]

@@ -31,6 +31,13 @@ where
 }
 
 impl<F, I> FunctionTool<F, I> {
+    /// Marks the tool as one that reads or changes more than its session: an agent definition must name it.
+    #[must_use]
+    pub fn leaves_session(mut self) -> Self {
+        self.traits.leaves_session = true;
+        self
+    }
+
     /// Declares that a second call with the same id does no harm.
     #[must_use]
     pub fn idempotent(mut self) -> Self {

@@ -2,7 +2,7 @@
 //!
 //! A server is started when a run first needs it. If it has ended, the next run that needs it starts it again. Its tools
 //! are named `SERVER__TOOL`, so that the names of two servers never collide. Each call carries its stable id in `_meta`,
-//! so that a server can recognize a repeated call.
+//! so that a server can recognize a repeated call, and the ids of its session and run.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
@@ -35,6 +35,10 @@ use crate::provider::{ToolSpec, install_tls};
 const NAME_SEPARATOR: &str = "__";
 /// The key of a call's id in `_meta`.
 const CALL_ID_KEY: &str = "mainspring/toolUseId";
+
+/// The keys of the session and the run in the `_meta` of a call, so that a server can reach their state over the API.
+const SESSION_ID_KEY: &str = "mainspring/sessionId";
+const RUN_ID_KEY: &str = "mainspring/runId";
 /// How long a server may take to answer a ping.
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
 /// The environment variables that every server process inherits.
@@ -407,6 +411,8 @@ impl Tool for McpTool {
         params.arguments = call.input.as_object().cloned();
         let mut meta = MetaObject::default();
         meta.0.insert(CALL_ID_KEY.into(), json!(call.id));
+        meta.0.insert(SESSION_ID_KEY.into(), json!(call.session));
+        meta.0.insert(RUN_ID_KEY.into(), json!(call.run));
         params.meta = Some(RequestMetaObject(meta));
         let result = running.service.call_tool(params).await;
         let result =

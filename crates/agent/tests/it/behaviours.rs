@@ -15,7 +15,7 @@ use mainspring_model_server::{Action, Fault, Gate, Protocol, Reply, Tokens};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use crate::world::{NOW, Setup, gated, tools, within_timeout};
+use crate::world::{NOW, Setup, World, gated, tools, within_timeout};
 
 fn request_with(options: RunOptions, text: &str) -> RunRequest {
     RunRequest { options, ..RunRequest::text("s", text) }
@@ -62,10 +62,33 @@ async fn options_of_a_prompt_do_not_apply_to_the_next() {
     }
     let world = Setup::default().start().await;
     let model_options = json!({"temprature": 1}).as_object().cloned();
-    let run = world.send(request_with(RunOptions { model_options, ..RunOptions::default() }, "hi")).await;
-    let error = world.wait_ended(run.id).await.state.error().unwrap().clone();
-    assert_eq!(error.code, "invalid_model_options");
-    assert!(error.message.contains("temprature") && error.message.contains("temperature"), "{error:?}");
+    let refused = refusal(&world, RunOptions { model_options, ..RunOptions::default() }).await;
+    assert!(refused.contains("temprature") && refused.contains("temperature"), "{refused}");
+    assert_eq!(world.server.counts().received, 0);
+}
+
+/// Sends a prompt with options that must be refused when they are sent. Returns the message.
+async fn refusal(world: &World, options: RunOptions) -> String {
+    let error = world.kernel.run_create(&world.me, request_with(options, "hi")).await.unwrap_err();
+    assert_eq!(error.code(), "invalid_request", "{error}");
+    error.to_string()
+}
+
+#[tokio::test]
+async fn options_with_which_a_run_could_only_fail_are_refused() {
+    let world = Setup::default().start().await;
+    let schema = |schema| RunOptions { output_schema: Some(schema), ..RunOptions::default() };
+    let refused = refusal(&world, schema(json!({"type": "nonsense"}))).await;
+    assert!(refused.starts_with("outputSchema: "), "{refused}");
+    let refused = refusal(&world, schema(json!({"$ref": "http://127.0.0.1:1/s.json"}))).await;
+    assert!(refused.contains("nothing is fetched") && !refused.contains("feature"), "{refused}");
+    for name in ["a b", "coder@", "coder@0", "@1", ""] {
+        let mut request = request_with(RunOptions::default(), "hi");
+        request.session.key = Some("named".into());
+        request.session.new.agent_definition = Some(name.into());
+        let error = world.kernel.run_create(&world.me, request).await.unwrap_err();
+        assert_eq!(error.code(), "invalid_request", "{name:?}: {error}");
+    }
     assert_eq!(world.server.counts().received, 0);
 }
 

@@ -2,7 +2,10 @@
 
 use mainspring_agent::Toolbox;
 use mainspring_agent::tool::function;
-use mainspring_core::{ArtifactId, ArtifactRole, Block, Body, Place, Run, RunStatus, StateScope};
+use mainspring_core::{
+    ArtifactId, ArtifactRole, Block, Body, Expect, Place, Run, RunStatus, StateChange, StateScope,
+    StateWriter,
+};
 use mainspring_kernel::adapter::NewArtifact;
 use mainspring_kernel::kernel::{
     ArtifactQuery, ArtifactsOf, Caller, NewSession, RunRequest, SessionTarget, StateOf,
@@ -313,4 +316,86 @@ async fn a_deleted_file_does_not_end_the_conversation() {
     assert_eq!(run.state.status(), RunStatus::Succeeded, "{:?}", run.state);
     let request = world.request_body(1).to_string();
     assert!(request.contains("it cannot be read") && !request.contains(PNG_BASE64), "{request}");
+}
+
+#[tokio::test]
+async fn state_of_the_owner_needs_a_definition_that_names_its_tools() {
+    let agents = vec!["id = \"guide\"\ntools = [\"owner_state_*\", \"state_*\"]"];
+    let (world, _folder) = world(Setup { agents, ..Setup::default() }).await;
+    // The default definition has every tool but those that leave the session.
+    let (_, results) = world.call_tools(&[("owner_state_set", json!({"key": "k", "value": 1}))]).await;
+    assert!(results[0].1, "{results:?}");
+    assert!(world.kernel.state_get(&world.me, &StateOf::Owner, "k").await.is_err());
+
+    let calls = [
+        ("owner_state_set", json!({"key": "lang", "value": "de", "version": 0})),
+        ("owner_state_set", json!({"key": "lang", "value": "fr", "version": 0})),
+        ("state_set", json!({"key": "lang", "value": "en"})),
+        ("state_delete", json!({"key": "lang", "version": 9})),
+    ];
+    let reply =
+        calls.iter().fold(Reply::default(), |reply, (name, input)| reply.and_tool(name, input.clone()));
+    world.server.enqueue(reply).enqueue(Reply::text("done"));
+    let run = world.run_prompt_as("guide", "go").await;
+    let results = world.tool_results(run.id).await;
+    let failed: Vec<bool> = results.iter().map(|(_, is_error)| *is_error).collect();
+    assert_eq!(failed, [false, true, false, true], "{results:?}");
+    let entry = world.kernel.state_get(&world.me, &StateOf::Owner, "lang").await.unwrap();
+    assert_eq!(entry.value, "de");
+    // The history names the tool and the run, and the session has the event.
+    let changes =
+        world.kernel.state_history(&world.me, &StateOf::Owner, "lang", None, None).await.unwrap().items;
+    let by = match &changes[..] {
+        [StateChange { by: StateWriter::Agent { run_id, tool, .. }, .. }] => (*run_id, tool.as_deref()),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(by, (run.id, Some("owner_state_set")));
+    let is_event = |body: &Body| matches!(body, Body::StateChanged { scope: StateScope::Owner, .. });
+    assert_eq!(world.event_bodies(run.id).await.iter().filter(|body| is_event(body)).count(), 1);
+}
+
+#[tokio::test]
+async fn a_tool_reads_and_writes_state_as_rust_values() {
+    #[derive(Deserialize, JsonSchema)]
+    struct Nothing {}
+    let count = function("count", "Counts.", |call, _: Nothing| async move {
+        let state = call.context.state(StateScope::Session);
+        let before = state.get_versioned::<u32>("count").await?;
+        let (count, expect) = match before {
+            Some((count, version)) => (count + 1, Expect::Version(version)),
+            None => (1, Expect::Absent),
+        };
+        state.set_if("count", &count, expect).await?;
+        state.set("last", &vec!["a", "b"]).await?;
+        assert!(state.set_if("count", &0, Expect::Absent).await.is_err());
+        assert!(state.get::<u32>("last").await.unwrap_err().to_string().contains("another type"));
+        assert!(state.has("last").await? && state.delete("last").await? && !state.has("last").await?);
+        assert!(!state.delete("last").await?);
+        Ok(format!("{:?}", state.all::<u32>().await?))
+    });
+    let world = Setup { tools: Toolbox::default().with(count).unwrap(), ..Setup::default() }.start().await;
+    let calls: Vec<(&str, Value)> = vec![("count", json!({}))];
+    for expected in [r#"{"count": 1}"#, r#"{"count": 2}"#] {
+        let (_, results) = world.call_tools(&calls).await;
+        assert_eq!(results[0], (expected.to_owned(), false));
+    }
+}
+
+#[tokio::test]
+async fn an_agent_proposes_a_fact_to_remember_if_its_definition_names_the_tool() {
+    let agents = vec!["id = \"guide\"\ntools = [\"memory_propose\"]"];
+    let (world, _folder) = world(Setup { agents, ..Setup::default() }).await;
+    let fact = json!({"text": "Ada likes tea.", "uncertainty": 0.25});
+    let (_, results) = world.call_tools(&[("memory_propose", fact.clone())]).await;
+    assert!(results[0].1, "the default definition does not have it: {results:?}");
+    let calls = [("memory_propose", fact), ("memory_propose", json!({"text": "?", "uncertainty": 7}))];
+    let reply =
+        calls.iter().fold(Reply::default(), |reply, (name, input)| reply.and_tool(name, input.clone()));
+    world.server.enqueue(reply).enqueue(Reply::text("done"));
+    let run = world.run_prompt_as("guide", "go").await;
+    let results = world.tool_results(run.id).await;
+    assert_eq!((results[0].1, results[1].1), (false, true), "{results:?}");
+    let candidates = world.kernel.memory_candidates(None, 9).await.unwrap();
+    assert_eq!(candidates.len(), 1);
+    assert_eq!((candidates[0].run, &candidates[0].metadata["uncertainty"]), (Some(run.id), &json!(0.25)));
 }

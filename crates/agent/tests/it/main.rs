@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed assumption should fail the test")]
 
+mod agent_state;
 mod behaviours;
 mod client_tools;
 mod context;

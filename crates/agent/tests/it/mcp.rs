@@ -29,7 +29,8 @@ while IFS= read -r line; do
     *'"method":"tools/call"'*)
       word=$(printf '%s' "$line" | sed -n 's/.*"word":"\([a-z]*\)".*/\1/p')
       call=$(printf '%s' "$line" | sed -n 's/.*"mainspring\/toolUseId":"\([A-Za-z0-9_-]*\)".*/\1/p')
-      reply '{"content":[{"type":"text","text":"'"$word $call $SECRET$GIVEN"'"}]}' ;;
+      run=$(printf '%s' "$line" | sed -n 's/.*"mainspring\/runId":"\([a-z0-9_]*\)".*/\1/p')
+      reply '{"content":[{"type":"text","text":"'"$word $call $run $SECRET$GIVEN"'"}]}' ;;
     *'"id":'*) printf '{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"no such method"}}\n' "$id" ;;
   esac
 done
@@ -104,8 +105,8 @@ async fn a_program_provides_tools_and_is_restarted_after_it_ends() {
     assert_eq!(servers.health().await["sh"], Health::Running { tools: 4 });
     let results = world.tool_results(run.id).await;
     let call = world.steps(run.id).await[0].tool_calls[0].clone();
-    // The server gets its own variables and the id of the call, and nothing of our environment.
-    assert_eq!(results[0], (format!("hello {call} given"), false));
+    // The server gets its own variables and the ids of the call and the run, and nothing of our environment.
+    assert_eq!(results[0], (format!("hello {call} {} given", run.id), false));
     assert!(results[1].0.contains("do not match the schema of the tool sh__echo"), "{}", results[1].0);
     assert_eq!(results[2], ("it went wrong".to_owned(), true));
     let offered = world.request_body(0)["tools"].to_string();

@@ -127,6 +127,7 @@ impl Setup {
             Some(hooks) => hooks(adapter),
             None => adapter,
         };
+        let catalog = catalog.describing(adapter.clone());
         let clock = Clock::manual(NOW);
         let options = Options {
             adapter: "native".into(),

@@ -66,6 +66,7 @@ pub const CODE_MAP: &[(&str, &[&str])] = &[
             "no_model",
             "no_org",
             "not_assistant_message",
+            "not_at_tip",
             "not_latest_run",
             "not_user_message",
             "not_waiting",
@@ -160,7 +161,7 @@ pub const CODE_MAP: &[(&str, &[&str])] = &[
             "wait_abandoned",
         ],
     ),
-    ("unknown", &["corrupt", "outcome_unknown"]),
+    ("unknown", &["corrupt", "outcome_unknown", "session_failed"]),
 ];
 
 /// Maps one of our codes to the protocol's code, and our own where the two differ. A code of an agent's own runtime maps to

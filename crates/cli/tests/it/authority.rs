@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use crate::http::{Server, send_request};
 use crate::kill::example;
 
+mod natives;
 mod rules;
 
 /// A server with a scripted ACP agent, and a stranger with a member's key of another owner.
@@ -23,7 +24,7 @@ impl Attack {
         Self::start_with(settings, &[]).await
     }
 
-    /// Starts a server with further variables in its environment.
+    /// Starts a server with further variables in its environment. `COMMAND` in the settings stands for the agent's command.
     async fn start_with(settings: &str, variables: &[(&str, &str)]) -> Self {
         let dir = Arc::new(tempfile::tempdir().unwrap());
         let (agent, file) = (dir.path().join("agent"), dir.path().join("config.toml"));
@@ -31,6 +32,7 @@ impl Attack {
             std::fs::create_dir(folder).unwrap();
         }
         let command = json!([example("acp_agent"), agent, "resume"]);
+        let settings = settings.replace("COMMAND", &command.to_string());
         let text = format!(
             "adapter = \"agent\"\nmax_workers = 1\n[adapters.agent]\nkind = \"acp\"\ncommand = {command}\n{settings}\n"
         );

@@ -98,7 +98,7 @@ async fn a_template_that_doubles_itself_does_not_end_the_program() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_member_that_fills_the_queue_leaves_room_for_others() {
-    let settings = [("MAINSPRING_LIMITS_QUEUE_TOTAL", "40"), ("MAINSPRING_MAX_WORKERS", "2")];
+    let settings = [("MAINSPRING_LIMITS_QUEUE_TOTAL", "40"), ("MAINSPRING_MAX_IN_PROCESS_RUNS", "2")];
     let shared = Shared::start(&settings).await;
     let mut accepted = 0;
     let refused = loop {

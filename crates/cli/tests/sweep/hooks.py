@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import re
+import time
 import zlib
 
 import requests
@@ -40,6 +41,26 @@ SCRIPTS = [
 
 # Sessions of an agent that keeps native sessions.
 BOUND_SESSIONS = [f"bound-{number}" for number in range(3)]
+
+
+def seed_webhooks():
+    """Uses each operation of webhooks once. A name of this machine is refused, so the next event is a dead letter."""
+    place = URL + "/v1/webhooks"
+    hook = {"url": "http://localhost:9/", "types": ["run.succeeded"]}
+    made = requests.post(place, json=hook, headers=HEADERS, timeout=30)
+    made.raise_for_status()
+    own = f"{place}/{made.json()['webhookId']}"
+    requests.post(f"{own}/test", headers=HEADERS, timeout=30).raise_for_status()
+    body = {"prompt": "say dead", "session": {"key": "seed-webhooks"}}
+    requests.post(URL + "/v1/runs", json=body, headers=HEADERS, timeout=30).raise_for_status()
+    dead = []
+    for _ in range(200):
+        dead = requests.get(f"{own}/dead", headers=HEADERS, timeout=30).json()["items"]
+        if dead:
+            break
+        time.sleep(0.05)
+    requests.post(f"{own}/dead/{dead[0]['cursor']}/retry", headers=HEADERS, timeout=30).raise_for_status()
+    requests.delete(own, headers=HEADERS, timeout=30).raise_for_status()
 
 
 def seed():
@@ -81,7 +102,15 @@ def seed():
         requests.put(f"{state}/seed", json={"a": 1}, headers=HEADERS, timeout=30).raise_for_status()
         # Tested here once for certain: the sweep may delete the session before it reads or deletes its state.
         requests.get(f"{state}/seed", headers=HEADERS, timeout=30).raise_for_status()
+        requests.get(f"{state}/seed/history", headers=HEADERS, timeout=30).raise_for_status()
         requests.delete(f"{state}/other", headers=HEADERS, timeout=30).raise_for_status()
+    # Tested here once for certain: results must be complete, and generated ones are not.
+    requests.post(URL + "/v1/sessions", json={"key": "seed-append"}, headers=HEADERS, timeout=30).raise_for_status()
+    appended = f"{URL}/v1/sessions/seed-append"
+    body = {"id": "m1", "content": "hello"}
+    requests.post(f"{appended}/messages", json=body, headers=HEADERS, timeout=30).raise_for_status()
+    body = {"id": "t1", "beneath": "m1", "messages": [{"role": "assistant", "content": "hi"}]}
+    requests.post(f"{appended}/results", json=body, headers=HEADERS, timeout=30).raise_for_status()
     first = f"{URL}/v1/sessions/seed-0"
     requests.get(f"{first}/messages/{messages[1]}", headers=HEADERS, timeout=30).raise_for_status()
     for verb in ["navigate", "fork"]:
@@ -134,6 +163,16 @@ def seed():
     grants = requests.get(URL + "/v1/grants", headers=HEADERS, timeout=30).json()["items"]
     revoke = f"{URL}/v1/grants/{grants[0]['grantId']}/revoke"
     requests.post(revoke, headers=HEADERS, timeout=30).raise_for_status()
+    # Only the native agent records steps. The sweep may delete or close the session before it changes its agent.
+    body = {"prompt": "say hi", "adapter": "native", "options": {"model": "scripted/x"}, "session": {"key": "seed-steps"}}
+    native = requests.post(URL + "/v1/runs", json=body, headers=HEADERS | {"Prefer": "wait=30"}, timeout=60).json()
+    requests.get(f"{URL}/v1/runs/{native['runId']}/steps/1", headers=HEADERS, timeout=30).raise_for_status()
+    agent = f"{URL}/v1/sessions/seed-steps"
+    rain = {"inputSchema": {"type": "object"}}
+    requests.put(f"{agent}/tools/rain", json=rain, headers=HEADERS, timeout=30).raise_for_status()
+    requests.delete(f"{agent}/tools/rain", headers=HEADERS, timeout=30).raise_for_status()
+    requests.patch(f"{agent}/agent", json={"messages": []}, headers=HEADERS, timeout=30).raise_for_status()
+    seed_webhooks()
     attempts = [run["lastAttemptId"] for run in runs if "lastAttemptId" in run]
     return sessions, [run["runId"] for run in runs], attempts, waits, messages, keys, artifacts, delegations, answer.text
 

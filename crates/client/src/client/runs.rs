@@ -1,7 +1,8 @@
 //! Runs.
 
 use mainspring_api::{
-    AcceptedRun, CancelOutcome, EventsQuery, Page, Prompt, RetryOptions, RunListQuery, RunRoute, WaitAnswer,
+    AcceptedRun, AttemptStderr, CancelOutcome, EventsQuery, OpenWait, Page, Prompt, RetryOptions,
+    RunListQuery, RunRoute, StepResult, UsageQuery, UsageReport, WaitAnswer, WaitListQuery,
 };
 use mainspring_core::{
     Answer, Attempt, AttemptId, Event, Grant, LeftProcess, Position, Rows, Run, RunId, Step, WaitId,
@@ -50,6 +51,11 @@ impl Client {
         self.get(&["v1", "runs", &run.to_string(), "route"], &()).await
     }
 
+    /// Reads one model call of a run, with what it was given and what came of it.
+    pub async fn run_step(&self, run: RunId, no: u32) -> Result<StepResult, Error> {
+        self.get(&["v1", "runs", &run.to_string(), "steps", &no.to_string()], &()).await
+    }
+
     /// Lists the processes that the turns of a run left running and that still run.
     pub async fn run_processes(&self, run: RunId) -> Result<Vec<LeftProcess>, Error> {
         let page: Page<LeftProcess> = self.get(&["v1", "runs", &run.to_string(), "processes"], &()).await?;
@@ -72,6 +78,21 @@ impl Client {
     /// Reads an attempt, which names its run.
     pub async fn attempt_get(&self, attempt: AttemptId) -> Result<Attempt, Error> {
         self.get(&["v1", "attempts", &attempt.to_string()], &()).await
+    }
+
+    /// Reads what the process of an attempt's agent wrote to its standard error.
+    pub async fn attempt_stderr(&self, attempt: AttemptId) -> Result<AttemptStderr, Error> {
+        self.get(&["v1", "attempts", &attempt.to_string(), "stderr"], &()).await
+    }
+
+    /// Lists the open waits of all sessions that the caller may read, the oldest first.
+    pub async fn wait_list(&self, query: &WaitListQuery) -> Result<Page<OpenWait>, Error> {
+        self.get(&["v1", "waits"], query).await
+    }
+
+    /// Sums tokens and cost of the caller's runs in a span of time.
+    pub async fn usage_report(&self, query: &UsageQuery) -> Result<UsageReport, Error> {
+        self.get(&["v1", "usage"], query).await
     }
 
     /// Reads a page of a run's events.

@@ -2,8 +2,9 @@
 
 use futures_util::Stream;
 use mainspring_api::{
-    ClosedSession, Compacted, Compaction, EventsQuery, KeptForForks, ListedSession, OpenedSession, Page,
-    SessionListQuery, SessionPatch, SessionTarget, SessionUsage, Snapshot,
+    ChangesQuery, ClosedSession, Compacted, Compaction, EventsQuery, KeptForForks, ListedSession,
+    OpenedSession, Page, SessionChanges, SessionDetails, SessionListQuery, SessionPatch, SessionTarget,
+    SessionUsage, Snapshot,
 };
 use mainspring_core::{Event, Position, Session};
 use reqwest::header::CONTENT_TYPE;
@@ -29,6 +30,11 @@ impl Client {
         self.get(&["v1", "sessions", session], &()).await
     }
 
+    /// Reads a session with its activity, the step of its active run and its usage.
+    pub async fn session_view(&self, session: &str) -> Result<SessionDetails, Error> {
+        self.get(&["v1", "sessions", session], &()).await
+    }
+
     /// Lists sessions, the latest activity first.
     pub async fn session_list(&self, query: &SessionListQuery) -> Result<Page<ListedSession>, Error> {
         self.get(&["v1", "sessions"], query).await
@@ -42,6 +48,15 @@ impl Client {
     /// Sums tokens and cost of all runs of a session, on every branch.
     pub async fn session_usage(&self, session: &str) -> Result<SessionUsage, Error> {
         self.get(&["v1", "sessions", session, "usage"], &()).await
+    }
+
+    /// Lists the changes of files that tool calls on the active path have recorded.
+    pub async fn session_changes(
+        &self,
+        session: &str,
+        query: &ChangesQuery,
+    ) -> Result<SessionChanges, Error> {
+        self.get(&["v1", "sessions", session, "changes"], query).await
     }
 
     /// Changes a session; with `version`, only if that is still the session's version.

@@ -1,6 +1,6 @@
 //! The caller, and tickets with which a browser signs in.
 
-use mainspring_api::{Me, PageSecret, Ticket, TicketRedemption};
+use mainspring_api::{Listener, Me, PageSecret, Ticket, TicketRedemption};
 use reqwest::Method;
 
 use super::Client;
@@ -10,6 +10,11 @@ impl Client {
     /// Returns the caller: its owner, org, role and key.
     pub async fn me(&self) -> Result<Me, Error> {
         self.get(&["v1", "me"], &()).await
+    }
+
+    /// Returns a TCP address of the server. Opens one that only this machine reaches if there is none.
+    pub async fn listener_open(&self) -> Result<Listener, Error> {
+        self.read(self.send(self.request(Method::POST, &["v1", "listeners"])).await?).await
     }
 
     /// Creates a one-time ticket with which a browser signs in as the caller.

@@ -1,7 +1,7 @@
 //! State of sessions, runs and owners: the same four operations for each.
 
-use mainspring_api::{Page, StateListQuery, StateQuery};
-use mainspring_core::{Expect, RunId, StateEntry};
+use mainspring_api::{Page, StateHistoryQuery, StateListQuery, StateQuery};
+use mainspring_core::{Expect, RunId, StateChange, StateEntry};
 use reqwest::header::{IF_MATCH, IF_NONE_MATCH};
 use reqwest::{Method, RequestBuilder};
 use serde_json::Value;
@@ -98,6 +98,35 @@ impl Client {
     /// Removes one entry of the caller's own state.
     pub async fn owner_state_delete(&self, key: &str, expect: Expect) -> Result<(), Error> {
         self.state_delete(&["v1", "state", key], expect).await
+    }
+
+    /// Lists the last changes of an entry of a session's state, newest first.
+    pub async fn session_state_history(
+        &self,
+        session: &str,
+        key: &str,
+        query: &StateHistoryQuery,
+    ) -> Result<Page<StateChange>, Error> {
+        self.get(&["v1", "sessions", session, "state", key, "history"], query).await
+    }
+
+    /// Lists the last changes of an entry of a run's state, newest first.
+    pub async fn run_state_history(
+        &self,
+        run: RunId,
+        key: &str,
+        query: &StateHistoryQuery,
+    ) -> Result<Page<StateChange>, Error> {
+        self.get(&["v1", "runs", &run.to_string(), "state", key, "history"], query).await
+    }
+
+    /// Lists the last changes of an entry of the caller's own state, newest first.
+    pub async fn owner_state_history(
+        &self,
+        key: &str,
+        query: &StateHistoryQuery,
+    ) -> Result<Page<StateChange>, Error> {
+        self.get(&["v1", "state", key, "history"], query).await
     }
 
     async fn state_set(&self, path: &[&str], value: &Value, expect: Expect) -> Result<StateEntry, Error> {

@@ -5,6 +5,7 @@
 
 mod adapters;
 mod agents;
+mod append;
 mod artifacts;
 mod bindings;
 mod bridge;
@@ -15,6 +16,7 @@ mod grants;
 mod host_calls;
 mod keys;
 mod operations;
+mod overview;
 mod runs;
 mod server;
 mod sessions;

@@ -1,7 +1,7 @@
 //! State of sessions, runs and the owner: the same four verbs, conditional on versions.
 
-use mainspring_client::{StateListQuery, StateQuery};
-use mainspring_core::Expect;
+use mainspring_client::{State, StateHistoryQuery, StateListQuery, StateQuery};
+use mainspring_core::{Expect, StateWriter};
 use serde_json::json;
 
 use crate::world::{World, code};
@@ -63,4 +63,59 @@ async fn the_state_of_an_owner_is_not_anothers() {
     client.owner_state_delete("theme", Expect::Present).await.unwrap();
     assert_eq!(code(client.owner_state_delete("theme", Expect::Present).await), "version_conflict");
     assert_eq!(client.owner_state_list(&StateListQuery::default()).await.unwrap().items, []);
+}
+
+#[tokio::test]
+async fn state_is_read_and_written_as_rust_values() {
+    #[derive(Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+    struct Plan {
+        steps: Vec<String>,
+    }
+    let world = World::start().await;
+    let client = &world.client;
+    let run = world.play("a", "say one").await;
+    for state in [State::of_session(client, "a"), State::of_owner(client)] {
+        let plan = Plan { steps: vec!["look".into()] };
+        assert_eq!(state.get::<Plan>("plan").await.unwrap(), None);
+        assert!(!state.has("plan").await.unwrap());
+        let first = state.set_if("plan", &plan, Expect::Absent).await.unwrap();
+        assert_eq!(state.get_versioned::<Plan>("plan").await.unwrap(), Some((plan, first)));
+        let second = state.set("plan", &Plan { steps: vec![] }).await.unwrap();
+        assert!(second > first);
+        assert_eq!(code(state.set_if("plan", &1, Expect::Version(first)).await), "version_conflict");
+        assert!(state.get::<u32>("plan").await.unwrap_err().to_string().contains("another type"));
+        let all = state.all::<Plan>().await.unwrap();
+        assert_eq!(all.into_iter().collect::<Vec<_>>(), [("plan".to_owned(), Plan { steps: vec![] })]);
+        state.delete_if("plan", Expect::Version(second)).await.unwrap();
+        state.delete("plan").await.unwrap();
+        assert!(!state.has("plan").await.unwrap());
+    }
+    let of_run = State::of_run(client, run.id);
+    assert_eq!(of_run.get::<u32>("k").await.unwrap(), None);
+    assert!(State::of_session(client, "nowhere").get::<u32>("k").await.unwrap_err().is_not_found());
+}
+
+#[tokio::test]
+async fn the_changes_of_a_key_are_listed_newest_first() {
+    let world = World::start().await;
+    let client = &world.client;
+    let run = world.play("a", "say one").await;
+    for value in 1..=3 {
+        client.session_state_set("a", "k", &json!(value), Expect::Any).await.unwrap();
+        client.owner_state_set("k", &json!(value), Expect::Any).await.unwrap();
+    }
+    let two = StateHistoryQuery { limit: Some(2), before: None };
+    for page in [
+        client.session_state_history("a", "k", &two).await.unwrap(),
+        client.owner_state_history("k", &two).await.unwrap(),
+    ] {
+        assert_eq!(
+            page.items.iter().map(|change| change.value.clone()).collect::<Vec<_>>(),
+            [Some(json!(3)), Some(json!(2))]
+        );
+        assert_eq!(page.next, Some(page.items[1].version.to_string()));
+        assert_eq!(page.items[0].by, StateWriter::Caller { key_id: None });
+    }
+    let none = client.run_state_history(run.id, "k", &StateHistoryQuery::default()).await.unwrap();
+    assert!(none.items.is_empty());
 }

@@ -47,6 +47,8 @@ fn install(dir: &Path, name: &str, age: u64) {
 
 fn write(path: &Path, content: &[u8], age: u64) {
     fs::write(path, content).unwrap();
+    // A key that others can read is refused.
+    fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
     let at = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000 + age);
     fs::File::options().write(true).open(path).unwrap().set_modified(at).unwrap();
 }

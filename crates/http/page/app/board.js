@@ -1,9 +1,8 @@
 // The board: every session in the column of what it needs next.
-import { html, useEffect, useMemo, useRef, useState } from './h.js';
-import { sessions, loading, overlay, go, attempt, mayWrite, preference, putCard, usageOf } from './store.js';
+import { html, useRef, useState } from './h.js';
+import { sessions, loading, overlay, go, attempt, mayWrite, preference, putCard } from './store.js';
 import { api } from './api.js';
-import { cardDetails } from './derived.js';
-import { cost, folder, isBroken, isLive, isToday, isWaiting, lastLine, textOf, titleOf } from './format.js';
+import { cost, folder, isBroken, isLive, isToday, isWaiting, titleOf } from './format.js';
 import { Age, Empty, Icon, Loading, Status, copy } from './ui.js';
 import { useKeys } from './keys.js';
 import { runDemo } from './demo.js';
@@ -77,38 +76,17 @@ function order(cards, column) {
 }
 
 function Card({ card }) {
-  const { session, run } = card;
-  const [details, setDetails] = useState(null);
-  const ref = useRef();
-  useEffect(() => {
-    let gone = false;
-    const watch = new IntersectionObserver(entries => {
-      if (!entries.some(e => e.isIntersecting)) return;
-      watch.disconnect();
-      cardDetails(session).then(found => !gone && setDetails(found));
-    });
-    watch.observe(ref.current);
-    return () => { gone = true; watch.disconnect(); };
-  }, [session.sessionId, isLive(run?.status) ? 0 : session.lastActivityAtMs]);
-  const line = useMemo(() => card.line || fromMessage(details?.message), [card.line, details]);
+  const { session, run, line, usage } = card;
   const cwd = run?.options?.cwd || session.cwd;
   const model = run?.options?.model || session.model || run?.options?.modelProfile || session.modelProfile;
-  return html`<a class="card" ref=${ref} href=${`#/s/${session.sessionId}`} data-session=${session.sessionId}>
+  return html`<a class="card" href=${`#/s/${session.sessionId}`} data-session=${session.sessionId}>
     <span class="card-head"><b class="title">${titleOf(session)}</b>${session.pinned && html`<span class="pinned" title="Pinned"><${Icon} name="pin" /><span class="hidden-text">Pinned</span></span>`}<${Age} ms=${session.lastActivityAtMs} /></span>
     ${isWaiting(run?.status) && run.wait ? html`<span class="ask">${run.wait.question}</span>`
       : run?.error ? html`<span class="line error">${run.error.message}</span>`
       : line && html`<span class="line">${line.tool ? html`<${Icon} name="tool" />${line.tool}` : line.text}</span>`}
     <span class="meta"><span>${session.adapter}</span>${model && html`<span>${model}</span>`}${cwd && html`<span title=${cwd}>${folder(cwd)}</span>`}
-      <span class="cost" title="Cost of all its runs">${details ? cost(run && usageOf(run).costUsd == null ? { ...details.usage, costUsd: null } : details.usage) : '…'}</span></span>
+      <span class="cost" title="Cost of all its runs">${cost(usage)}</span></span>
   </a>`;
-}
-
-function fromMessage(message) {
-  if (!message) return null;
-  const call = message.content.find(b => b.type === 'tool_use');
-  if (call) return { tool: call.title || call.name };
-  const text = lastLine(textOf(message));
-  return text ? { text } : null;
 }
 
 function step(grid, by) {

@@ -149,9 +149,21 @@ export function ArtifactLine({ artifact }) {
 }
 
 function Attempts({ attempts }) {
-  return html`<section><h2>Attempts <span class="count">${attempts.length}</span></h2><ul class="list">${attempts.map(a => html`<li class="attempt"><${Status} status=${a.status} /><span>Attempt ${a.attemptNo}</span><span class="muted">${a.adapter}</span>
+  return html`<section><h2>Attempts <span class="count">${attempts.length}</span></h2><ul class="list">${attempts.map(a => html`<li class="attempt" key=${a.attemptId}><${Status} status=${a.status} /><span>Attempt ${a.attemptNo}</span><span class="muted">${a.adapter}</span>
     ${a.retryReason && html`<span class="tag">after ${a.retryReason}</span>`}${a.sandbox && html`<span class="tag" title=${a.sandbox.note || ''}>sandbox ${a.sandbox.profile} (${a.sandbox.enforcement})</span>`}
-    <span class="grow muted">${a.error ? `${a.error.message} (${a.error.code})` : ''}</span><span class="muted">${a.startedAtMs ? duration((a.completedAtMs || Date.now()) - a.startedAtMs) : 'not started'}</span></li>`)}</ul></section>`;
+    <span class="grow muted">${a.error ? `${a.error.message} (${a.error.code})` : ''}</span><span class="muted">${a.startedAtMs ? duration((a.completedAtMs || Date.now()) - a.startedAtMs) : 'not started'}</span>${a.completedAtMs && html`<${Stderr} attemptId=${a.attemptId} />`}</li>`)}</ul></section>`;
+}
+
+/** What the agent's process wrote to its standard error, on demand. */
+function Stderr({ attemptId }) {
+  const [shown, setShown] = useState(null);
+  const toggle = async () => {
+    if (shown) { setShown(null); return; }
+    const found = await attempt(() => api.stderr(attemptId));
+    if (found) setShown(found);
+  };
+  return html`<button class="ghost" aria-expanded=${shown !== null} onClick=${toggle}>${shown ? 'Hide stderr' : 'Stderr'}</button>
+    ${shown && (shown.text === null ? html`<p class="note">Nothing is kept: the agent wrote nothing, or has no process of its own.</p>` : html`<pre class="stderr" tabindex="0"><code>${shown.text}</code></pre>`)}`;
 }
 
 function Events({ events, more }) {

@@ -2,12 +2,11 @@
 import { signal, computed, batch } from './h.js';
 import { api, pages, paths, reportSignedOut } from './api.js';
 import { isLive, isWaiting, textOf, lastLine } from './format.js';
-import { activeOf, activeRuns } from './derived.js';
 import { subscribe } from './streams.js';
 
 export const route = signal(parseRoute());
 export const reader = signal(null); // { ownerId, role, keyId? }
-export const sessions = signal(new Map()); // id -> { session, run, line, unread }
+export const sessions = signal(new Map()); // id -> { session, run, line, usage }
 export const resolved = signal(new Map()); // waitId -> { by, atMs, decision, card } of waits that ended here or elsewhere
 export const connection = signal({ state: 'connecting', sinceMs: Date.now() });
 export const storeFailure = signal(null);
@@ -94,20 +93,22 @@ function put(id, change) {
   sessions.value = all;
 }
 
-/** Reads what the board shows. Called after the stream is open, so nothing falls in between. */
+/** An item of `view=cards`: its run is the active one, or else the latest. */
+function cardOf({ latestRun, card, ...session }, known) {
+  const run = card.activeRun || latestRun;
+  const { kind, ...last } = card.last || {};
+  // While a run works, its own last line is newer than the last message of the path.
+  const line = (run && isLive(run.status) && known?.run?.runId === run.runId && known.line) || (kind ? last : null);
+  return { session, run, line, usage: card.usage };
+}
+
+const readCards = (query, most) => pages('/v1/sessions', { view: 'cards', ...query }, most);
+
+/** Reads what the board shows: the latest sessions, and all with a run that has not ended. Called after the stream is open, so nothing falls in between. */
 async function load() {
-  const [list, active] = await Promise.all([pages('/v1/sessions', {}, 300), activeRuns()]);
+  const lists = await Promise.all([readCards({}, 300), readCards({ live: true }, 500)]);
   const all = new Map();
-  for (const { latestRun, ...session } of list.items) {
-    const line = sessions.value.get(session.sessionId)?.line;
-    all.set(session.sessionId, { session, run: latestRun, line });
-  }
-  const missing = active.filter(run => !all.has(run.sessionId));
-  await Promise.all(missing.map(async run => {
-    const session = await api.sessionGet(run.sessionId);
-    all.set(run.sessionId, { session, run });
-  }));
-  for (const run of active) all.set(run.sessionId, { ...all.get(run.sessionId), run });
+  for (const item of lists.flatMap(list => list.items)) all.set(item.sessionId, cardOf(item, sessions.value.get(item.sessionId)));
   batch(() => {
     sessions.value = all;
     loading.value = false;
@@ -116,11 +117,9 @@ async function load() {
 
 async function fetchCard(id) {
   try {
-    const [session, runs] = await Promise.all([api.sessionGet(id), api.runs({ session: id, limit: 10 })]);
-    put(id, { session, run: activeOf(runs.items) });
-  } catch (error) {
-    if (error.code === 'not_found') put(id, null);
-  }
+    const { items: [item] } = await readCards({ session: id }, 1);
+    put(id, item ? known => cardOf(item, known) : null);
+  } catch { /* the connection is lost: it is read again when the stream is open */ }
 }
 
 const pending = new Map();

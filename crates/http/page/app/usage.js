@@ -1,54 +1,59 @@
 // Tokens and cost by day, agent, model and session. Unknown amounts are counted apart.
 import { html, useMemo, useState } from './h.js';
-import { recentRuns } from './derived.js';
-import { allTokens, cost, dayOf, dollars, number, titleOf, tokens } from './format.js';
+import { api } from './api.js';
+import { dayOf, dollars, number, titleOf, tokens } from './format.js';
 import { Loading, Problem, useLoad } from './ui.js';
-import { sessions, usageOf } from './store.js';
+import { sessions } from './store.js';
 
 const RANGES = [7, 30, 90];
 const DAY = 86400000;
 const HUES = 6;
 
-export function sum(runs, keyOf) {
-  const groups = new Map();
-  for (const run of runs) {
-    const key = keyOf(run);
-    const group = groups.get(key) || { key, runs: 0, tokens: 0, costUsd: 0, unknown: 0, partly: 0 };
-    group.runs++;
-    const usage = usageOf(run);
-    group.tokens += allTokens(usage);
-    if (usage.costUsd == null) group.unknown++;
-    else group.costUsd += usage.costUsd;
-    if (usage.atLeast) group.partly++;
-    groups.set(key, group);
+const tokensOf = u => u.inputTokens + u.outputTokens + u.cacheReadTokens + u.cacheWriteTokens;
+
+/** The sums of a report, in the terms of this view. */
+const groupOf = (key, u) => ({ key, runs: u.runs, tokens: tokensOf(u), costUsd: u.knownCostUsd, unknown: u.unknownCostRuns, partly: u.atLeastRuns });
+
+/** Adds the groups that have the same key. */
+export function combine(groups, keyOf) {
+  const all = new Map();
+  for (const group of groups) {
+    const next = groupOf(keyOf(group), group.usage);
+    const known = all.get(next.key);
+    if (known) for (const field of ['runs', 'tokens', 'costUsd', 'unknown', 'partly']) known[field] += next[field];
+    else all.set(next.key, next);
   }
-  return [...groups.values()];
+  return [...all.values()];
 }
 
-const modelOf = run => run.options.model || run.options.modelProfile || 'the agent’s default';
+async function read(days) {
+  const from = startOfDay(Date.now()) - (days - 1) * DAY;
+  const utcOffsetMinutes = -new Date().getTimezoneOffset();
+  const report = by => api.usage({ by, from, utcOffsetMinutes });
+  const [daily, models, bySession] = await Promise.all([report('day,agent'), report('model'), report('session')]);
+  return { from, days, utcOffsetMinutes, daily, models, bySession };
+}
 
 export function Usage() {
-  const { value, error } = useLoad(recentRuns, []);
   const [days, setDays] = useState(30);
   const [unit, setUnit] = useState('cost');
+  const { value, error } = useLoad(() => read(days), [days]);
   if (error) return html`<div class="view"><${Problem} error=${error} /></div>`;
   if (!value) return html`<${Loading} what="Reading the usage" />`;
-  const start = startOfDay(Date.now()) - (days - 1) * DAY;
-  const runs = value.items.filter(r => r.createdAtMs >= start && r.status !== 'queued');
-  const total = sum(runs, () => 'all')[0] || { runs: 0, tokens: 0, costUsd: 0, unknown: 0, partly: 0 };
-  const covered = value.next ? value.items.at(-1).createdAtMs : 0;
+  const { daily } = value;
+  const total = groupOf('all', daily.total);
   return html`<div class="view usage"><header class="view-head"><h1>Usage</h1><div class="filters">
       <span class="segments" role="group" aria-label="Unit">${[['cost', 'Cost'], ['tokens', 'Tokens']].map(([name, label]) => html`<button aria-pressed=${unit === name} onClick=${() => setUnit(name)}>${label}</button>`)}</span>
       <span class="segments" role="group" aria-label="Days">${RANGES.map(n => html`<button aria-pressed=${days === n} onClick=${() => setDays(n)}>${n} days</button>`)}</span></div></header>
-    ${covered > start && html`<p class="note">Only the latest ${number(value.items.length)} runs are counted, back to ${dayOf(covered)}.</p>`}
+    ${daily.damagedRuns > 0 && html`<p class="note">${number(daily.damagedRuns)} runs cannot be read and are not counted.</p>`}
     <div class="totals">
       <div><b>${dollars(total.costUsd)}</b><span>known cost</span></div><div><b>${tokens(total.tokens)}</b><span>tokens</span></div><div><b>${number(total.runs)}</b><span>runs</span></div>
       <div class=${total.unknown + total.partly ? 'unknown' : ''}><b>${number(total.unknown)}</b><span>runs of unknown cost</span></div>${total.partly > 0 && html`<div class="unknown"><b>${number(total.partly)}</b><span>runs known in part</span></div>`}</div>
-    <${Days} runs=${runs} start=${start} days=${days} unit=${unit} />
+    <${Days} value=${value} unit=${unit} />
     <div class="breakdowns">
-      <${Breakdown} title="By agent" groups=${sum(runs, r => r.adapter)} unit=${unit} />
-      <${Breakdown} title="By model" groups=${sum(runs, modelOf)} unit=${unit} />
-      <${Breakdown} title="By session" groups=${sum(runs, r => r.sessionId)} unit=${unit} label=${id => html`<a href=${`#/s/${id}`}>${titleOf(sessions.value.get(id)?.session || { sessionId: id })}</a>`} />
+      <${Breakdown} title="By agent" groups=${combine(daily.groups, g => g.agent)} unit=${unit} />
+      <${Breakdown} title="By model" groups=${combine(value.models.groups, g => g.model || 'the agent’s default')} unit=${unit} />
+      <${Breakdown} title="By session" groups=${combine(value.bySession.groups, g => g.sessionId)} unit=${unit} label=${id => html`<a href=${`#/s/${id}`}>${titleOf(sessions.value.get(id)?.session || { sessionId: id })}</a>`} />
     </div></div>`;
 }
 
@@ -62,14 +67,16 @@ function amountText(group, unit) {
 }
 const show = (value, unit) => (unit === 'cost' ? dollars(value) : tokens(value));
 
-function Days({ runs, start, days, unit }) {
-  const agents = useMemo(() => [...new Set(runs.map(r => r.adapter))].sort(), [runs]);
+function Days({ value, unit }) {
+  const { from, days, utcOffsetMinutes, daily } = value;
+  const agents = useMemo(() => [...new Set(daily.groups.map(g => g.agent))].sort(), [daily]);
   const columns = useMemo(() => Array.from({ length: days }, (_, i) => {
-    const from = start + i * DAY;
-    const own = runs.filter(r => startOfDay(r.createdAtMs + 0) >= from - DAY / 2 && startOfDay(r.createdAtMs) < from + DAY / 2);
-    const parts = agents.map(agent => sum(own.filter(r => r.adapter === agent), () => agent)[0]).filter(Boolean);
-    return { from, parts, total: parts.reduce((s, p) => s + amount(p, unit), 0), unknown: parts.reduce((s, p) => s + p.unknown, 0) };
-  }), [runs, start, days, unit]);
+    const at = from + i * DAY;
+    const date = new Date(at + utcOffsetMinutes * 60000).toISOString().slice(0, 10);
+    const own = daily.groups.filter(g => g.day === date);
+    const parts = agents.flatMap(agent => combine(own.filter(g => g.agent === agent), g => g.agent));
+    return { from: at, parts, total: parts.reduce((s, p) => s + amount(p, unit), 0), unknown: parts.reduce((s, p) => s + p.unknown, 0) };
+  }), [value, unit]);
   const most = Math.max(...columns.map(c => c.total), unit === 'cost' ? 0.01 : 10);
   const W = 720;
   const H = 180;

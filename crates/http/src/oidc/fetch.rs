@@ -1,13 +1,14 @@
 //! The keys of an issuer: fetched by discovery, kept, and fetched again when they are old or one is missing.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use mainspring_core::Time;
 use mainspring_kernel::Kernel;
 use parking_lot::RwLock;
-use reqwest::Url;
 use reqwest::redirect::Policy;
+use reqwest::{Certificate, Url};
 use serde_json::Value;
 
 use super::jwt::{PublicKey, Token};
@@ -36,12 +37,18 @@ pub(super) struct Issuer {
 }
 
 impl Issuer {
-    pub(super) fn new(address: &str) -> Result<Self, String> {
+    /// Asks the issuer at `address`. Its certificate must come from one in `ca`, if that is given, else from one that the
+    /// system trusts.
+    pub(super) fn new(address: &str, ca: Option<&Path>) -> Result<Self, String> {
         check_address(address)?;
         // The process has one TLS provider; the first one installed wins.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let http = reqwest::Client::builder().timeout(TIMEOUT).redirect(Policy::none()).build();
-        let http = http.map_err(|error| error.to_string())?;
+        let http = reqwest::Client::builder().timeout(TIMEOUT).redirect(Policy::none());
+        let http = match ca {
+            Some(ca) => http.tls_certs_only(read_certificates(ca)?),
+            None => http,
+        };
+        let http = http.build().map_err(|error| error.to_string())?;
         Ok(Self { address: address.to_owned(), http, known: RwLock::default(), asked: Default::default() })
     }
 
@@ -114,6 +121,17 @@ impl Issuer {
             }
         }
         serde_json::from_slice(&body).map_err(|error| format!("{url} answers no JSON: {error}"))
+    }
+}
+
+/// Reads the certificates of the file that `oidc.ca` names.
+fn read_certificates(path: &Path) -> Result<Vec<Certificate>, String> {
+    let failed = |reason: String| format!("oidc.ca: {} {reason}", path.display());
+    let pem = std::fs::read(path).map_err(|error| failed(format!("cannot be read: {error}")))?;
+    match Certificate::from_pem_bundle(&pem) {
+        Ok(certificates) if !certificates.is_empty() => Ok(certificates),
+        Ok(_) => Err(failed("holds no certificate: it must begin with -----BEGIN CERTIFICATE-----".into())),
+        Err(error) => Err(failed(format!("is no PEM file of certificates: {error}"))),
     }
 }
 

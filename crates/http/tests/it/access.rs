@@ -45,6 +45,7 @@ const EXAMPLES: &[(&str, &str, &str, Foreign)] = &[
     ("artifact_get", "", "", NotFound),
     ("artifact_put", "", "bytes", NotFound),
     ("attempt_get", "", "", NotFound),
+    ("attempt_stderr", "", "", NotFound),
     // Records of refusals name what the caller itself has asked for.
     ("audit_list", "?kind=change", "", NotListed),
     ("audit_list", "?kind=decision", "", NotListed),
@@ -69,17 +70,21 @@ const EXAMPLES: &[(&str, &str, &str, Foreign)] = &[
     ("key_create", "", r#"{"name": "mine", "orgId": "theirs"}"#, Forbidden),
     ("key_list", "", "", NotListed),
     ("key_revoke", "", "", NotFound),
+    ("listener_open", "", "", Forbidden),
     ("login_create", "", r#"{"methodId": "token"}"#, Refused),
     ("login_list", "", "", Nothing),
     ("me", "", "", Nothing),
+    ("message_append", "", r#"{"id": "m1", "content": "hi"}"#, NotFound),
     ("metrics", "", "", Forbidden),
     ("openapi", "", "", Nothing),
     ("owner_events", "", "", NotListed),
     ("owner_state_delete", "", "", Own),
     ("owner_state_get", "", "", NotFound),
+    ("owner_state_history", "", "", Own),
     ("owner_state_list", "", "", NotListed),
     ("owner_state_set", "", "1", Own),
     ("ready", "", "", Nothing),
+    ("results_append", "", r#"{"id": "t1", "messages": [{"role": "assistant", "content": "hi"}]}"#, NotFound),
     (
         "run_answer",
         "",
@@ -89,6 +94,7 @@ const EXAMPLES: &[(&str, &str, &str, Foreign)] = &[
     ("run_artifacts", "", "", NotFound),
     ("run_attempts", "", "", NotFound),
     ("run_grants", "", "", NotFound),
+    ("run_step", "", "", NotFound),
     ("run_steps", "", "", NotFound),
     ("run_route", "", "", NotFound),
     ("run_processes", "", "", NotFound),
@@ -105,6 +111,7 @@ const EXAMPLES: &[(&str, &str, &str, Foreign)] = &[
     ("run_retry", "", "", NotFound),
     ("run_state_delete", "", "", NotFound),
     ("run_state_get", "", "", NotFound),
+    ("run_state_history", "", "", NotFound),
     ("run_state_list", "", "", NotFound),
     ("run_state_set", "", "1", NotFound),
     (
@@ -113,7 +120,10 @@ const EXAMPLES: &[(&str, &str, &str, Foreign)] = &[
         r#"{"session": {"sessionId": "SESSION"}, "adapter": "agent", "adapterNativeSessionId": "n"}"#,
         NotFound,
     ),
+    ("session_agent", "", "", NotFound),
+    ("session_agent_set", "", r#"{"model": null}"#, NotFound),
     ("session_artifacts", "", "", NotFound),
+    ("session_changes", "", "", NotFound),
     ("session_close", "", "", NotFound),
     ("session_compact", "", r#"{"before": "0.0"}"#, NotFound),
     ("session_delete", "", "", NotFound),
@@ -124,6 +134,8 @@ const EXAMPLES: &[(&str, &str, &str, Foreign)] = &[
     ("session_import", "", r#"{"format": "none"}"#, Refused),
     ("session_list", "", "", NotListed),
     ("session_list", "?scope=org", "", NotListed),
+    ("session_list", "?open=true", "", NotListed),
+    ("session_list", "?view=cards&live=true", "", NotListed),
     ("session_list", "?externalKind=task&externalId=7", "", NotListed),
     ("session_message", "", "", NotFound),
     ("session_messages", "", "", NotFound),
@@ -132,15 +144,26 @@ const EXAMPLES: &[(&str, &str, &str, Foreign)] = &[
     ("session_resolve", "", r#"{"sessionId": "SESSION"}"#, NotFound),
     ("session_search", "?q=Tea", "", NotListed),
     ("session_snapshot", "", "", NotFound),
+    ("session_tool_delete", "", "", NotFound),
+    ("session_tool_put", "", r#"{"inputSchema": {"type": "object"}}"#, NotFound),
     ("session_usage", "", "", NotFound),
     ("session_state_delete", "", "", NotFound),
     ("session_state_get", "", "", NotFound),
+    ("session_state_history", "", "", NotFound),
     ("session_state_list", "", "", NotFound),
     ("session_state_set", "", "1", NotFound),
     ("session_tree", "", "", NotFound),
     ("ticket_create", "", "", Own),
     ("ticket_redeem", "", r#"{"ticket": "none"}"#, Refused),
     ("tool_list", "", "", Nothing),
+    ("usage_report", "?by=session", "", Nothing),
+    ("wait_list", "", "", NotListed),
+    ("webhook_create", "", r#"{"url": "https://example.com/"}"#, Refused),
+    ("webhook_dead", "", "", NotFound),
+    ("webhook_list", "", "", NotListed),
+    ("webhook_remove", "", "", NotFound),
+    ("webhook_retry", "", "", NotFound),
+    ("webhook_test", "", "", NotFound),
 ];
 
 /// Operations that need no token.
@@ -197,6 +220,9 @@ fn requests<'a>(
         let text = text.replace("{message}", names.message).replace("MESSAGE", names.message);
         let text = text.replace("{artifact}", names.artifact).replace("{adapter}", "script");
         let text = text.replace("{agent}", names.agent).replace("{grant}", names.grant);
+        let text = text.replace("{step}", "1").replace("{tool}", "rain");
+        let text =
+            text.replace("{webhook}", "hook_00000000000040008000000000000000").replace("{cursor}", "1");
         text.replace("{delegation}", names.delegation)
     };
     EXAMPLES.iter().filter(|(id, ..)| *id == operation.id).map(move |(_, query, body, foreign)| {

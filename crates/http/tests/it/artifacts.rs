@@ -71,10 +71,7 @@ async fn an_artifact_is_returned_unchanged_and_never_rendered_as_a_page() {
     let (first, again, other) = (once("once").await, once("once").await, once("other").await);
     assert_eq!((first.0, again.0, other.0.as_u16()), (StatusCode::CREATED, StatusCode::OK, 409));
     assert_eq!(first.1["artifactId"], again.1["artifactId"]);
-    assert_eq!(
-        (&first.1["role"], &first.1["mimeType"]),
-        (&json!("input"), &json!("application/octet-stream"))
-    );
+    assert_eq!((&first.1["role"], &first.1["mimeType"]), (&json!("input"), &json!("text/plain")));
 
     let (_, page) = server.get("/v1/sessions/a/artifacts?limit=1").await;
     let (_, rest) =
@@ -84,7 +81,7 @@ async fn an_artifact_is_returned_unchanged_and_never_rendered_as_a_page() {
     let (_, run) = server.post("/v1/runs", json!({"prompt": [block], "session": {"key": "b"}})).await;
     server.wait_ended(&run).await;
     let (_, messages) = server.get("/v1/sessions/b/messages").await;
-    assert_eq!(messages["items"][0]["content"][0]["mimeType"], "application/octet-stream");
+    assert_eq!(messages["items"][0]["content"][0]["mimeType"], "text/plain");
     assert_eq!(
         server.get(&format!("/v1/runs/{}/artifacts", run["runId"].as_str().unwrap())).await.1["items"],
         json!([])

@@ -228,6 +228,48 @@ async fn the_log_is_read_in_pages_and_as_lines() {
 }
 
 #[tokio::test]
+async fn the_numbers_of_an_owners_records_tell_nothing_about_others() {
+    let server = Server::start().await;
+    let (_, ana) = new_key(&server, json!({"name": "k", "ownerId": "ana", "orgId": "acme"})).await;
+    let boss = json!({"name": "k", "ownerId": "boss", "orgId": "acme", "role": "admin"});
+    let (_, boss) = new_key(&server, boss).await;
+    for n in 0..6 {
+        let body = json!({"key": format!("s{n}")});
+        let made = server.anonymous(Method::POST, "/v1/sessions").bearer_auth(&ana).json(&body);
+        assert_eq!(send_request(made).await.0, StatusCode::CREATED);
+        server.prompt("other", "say hi").await;
+    }
+    let page = async |secret: &str, query: &str| {
+        let path = format!("/v1/audit?operation=session_resolve&{query}");
+        let request = server.anonymous(Method::GET, &path).bearer_auth(secret);
+        send_request(request).await.1
+    };
+    let seqs = |page: &Value| -> Vec<u64> {
+        page["items"].as_array().unwrap().iter().map(|record| record["seq"].as_u64().unwrap()).collect()
+    };
+    let real = seqs(&page(mainspring_test_support::TOKEN, "limit=50").await);
+    assert!(real.len() == 6 && real.is_sorted(), "{real:?}");
+    for secret in [&ana, &boss] {
+        let all = page(secret, "limit=50").await;
+        let shown = seqs(&all);
+        assert!(shown.len() == 6 && shown.iter().all(|seq| *seq > 1 << 20), "{shown:?}");
+        assert!(all["items"].as_array().unwrap().iter().all(|record| record.get("hash").is_none()), "{all}");
+        // Pages, and reading on after a record, work with these numbers.
+        assert_eq!(seqs(&page(secret, &format!("after={}", shown[3])).await), shown[4..]);
+        let (mut paged, mut after) = (vec![], "0".to_owned());
+        loop {
+            let next = page(secret, &format!("limit=2&after={after}")).await;
+            paged.extend(seqs(&next));
+            match next["next"].as_str() {
+                Some(next) => after = next.to_owned(),
+                None => break,
+            }
+        }
+        assert_eq!(paged, shown);
+    }
+}
+
+#[tokio::test]
 async fn the_peer_of_a_connection_is_recorded() {
     let server = Server::start().await;
     let listening = server.node.listen().await;

@@ -131,3 +131,26 @@ async fn a_commit_that_fails_leaves_nothing_half_done() {
     assert_eq!(server.get("/v1/sessions").await.1["items"], json!([]));
     assert_eq!(server.post("/v1/sessions", json!({"key": "a"})).await.0, StatusCode::CREATED, "and again");
 }
+
+#[tokio::test]
+async fn a_header_that_decides_something_is_sent_once() {
+    let server = Server::start().await;
+    for (name, first, second) in [
+        ("mainspring-owner", "ada", "eve"),
+        ("authorization", "Bearer x", "Bearer y"),
+        ("idempotency-key", "a", "b"),
+        ("if-match", "\"1\"", "\"2\""),
+    ] {
+        let request = match name {
+            "authorization" => server.anonymous(Method::GET, "/v1/me"),
+            _ => server.request(Method::GET, "/v1/me"),
+        };
+        let (status, problem) = send_request(request.header(name, first).header(name, second)).await;
+        assert_eq!(
+            (status, &problem["code"]),
+            (StatusCode::BAD_REQUEST, &json!("invalid_request")),
+            "{name}"
+        );
+        assert!(problem["detail"].as_str().unwrap().contains(name), "{problem}");
+    }
+}

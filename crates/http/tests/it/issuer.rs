@@ -6,12 +6,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::routing::get;
+use axum::serve::Listener;
 use axum::{Json, Router};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use mainspring_http::{Oidc, OidcConfig};
+use mainspring_http::{Oidc, OidcConfig, TlsFiles, TlsListener};
+use mainspring_kernel::Kernel;
 use mainspring_kernel::tasks::Tasks;
-use mainspring_test_support::{NOW, NodeBuilder};
+use mainspring_test_support::{NOW, NodeBuilder, tls_file};
 use parking_lot::Mutex;
 use ring::rand::SystemRandom;
 use ring::signature::{
@@ -116,8 +118,22 @@ impl Issuer {
     /// Starts an issuer with the key `signer`, on a free port of this machine.
     pub(crate) async fn start(signer: Signer) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = format!("http://{}", listener.local_addr().unwrap());
+        Self::start_on(listener, address, signer)
+    }
+
+    /// Starts an issuer that speaks HTTPS, with a certificate that `ca.pem` of the test certificates has signed. `kernel`
+    /// times handshakes.
+    pub(crate) async fn start_tls(signer: Signer, kernel: Kernel) -> Self {
+        let tcp = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = format!("https://localhost:{}", tcp.local_addr().unwrap().port());
+        let files = TlsFiles::load(&tls_file("one.cert.pem"), &tls_file("one.key.pem")).unwrap();
+        Self::start_on(TlsListener::new(tcp, files, kernel), address, signer)
+    }
+
+    fn start_on<L: Listener<Addr: std::fmt::Debug>>(listener: L, address: String, signer: Signer) -> Self {
         let answers = Arc::new(Answers {
-            address: format!("http://{}", listener.local_addr().unwrap()),
+            address,
             keys: Mutex::new(json!({"keys": [signer.jwk("first")]})),
             is_down: Mutex::default(),
             asked: AtomicUsize::default(),

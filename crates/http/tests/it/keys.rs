@@ -279,3 +279,34 @@ async fn names_that_look_like_others_are_refused_unless_they_exist() {
     let (status, _) = server.post("/v1/keys", json!({"name": "k", "ownerId": old})).await;
     assert_eq!(status, StatusCode::CREATED);
 }
+
+#[tokio::test]
+async fn a_key_does_not_outlive_the_key_that_makes_it() {
+    let server = Server::start().await;
+    let end = server.node.clock.now().0 + 90_000;
+    let boss = json!({"name": "boss", "ownerId": "boss", "role": "admin", "expiresAtMs": end});
+    let boss = server.post("/v1/keys", boss).await.1["secret"].as_str().unwrap().to_owned();
+    let make = async |end: Option<i64>| {
+        let mut body = json!({"name": "k", "ownerId": "ana", "role": "admin"});
+        end.inspect(|end| body["expiresAtMs"] = json!(end));
+        send_request(server.anonymous(Method::POST, "/v1/keys").bearer_auth(&boss).json(&body)).await
+    };
+    let (status, problem) = make(Some(end + 1)).await;
+    assert_eq!((status, &problem["code"]), (StatusCode::FORBIDDEN, &json!("forbidden")), "{problem}");
+    assert!(problem["detail"].as_str().unwrap().contains(&end.to_string()), "{problem}");
+    // Without a time, the answer says when the key ends.
+    assert_eq!(make(None).await.1["expiresAtMs"], end);
+    let (_, sooner) = make(Some(end - 1)).await;
+    assert_eq!(sooner["expiresAtMs"], end - 1);
+    // A ticket is no way around, and says how long it lives.
+    server.node.clock.advance(50_000);
+    let ticket = server.anonymous(Method::POST, "/v1/tickets").bearer_auth(&boss);
+    assert_eq!(send_request(ticket).await.1["expiresInMs"], 40_000);
+    // The token of the state directory and a key without an end make keys without one.
+    let (_, free) =
+        server.post("/v1/keys", json!({"name": "free", "ownerId": "free", "role": "admin"})).await;
+    let body = json!({"name": "k", "ownerId": "ana2"});
+    let made = server.anonymous(Method::POST, "/v1/keys").bearer_auth(free["secret"].as_str().unwrap());
+    let (status, made) = send_request(made.json(&body)).await;
+    assert_eq!((status, made.get("expiresAtMs")), (StatusCode::CREATED, None), "{made}");
+}

@@ -2,14 +2,23 @@
 
 use axum::http::{Method, StatusCode};
 use mainspring_core::Limits;
-use mainspring_test_support::{TestNode, asking_agent, native_agent};
+use mainspring_kernel::kernel::Caller;
+use mainspring_test_support::{OWNER, TestNode, asking_agent, native_agent};
 use serde_json::{Value, json};
 
 use crate::world::{Server, send_request};
 
 /// Lists that have at most one item here.
-const SHORT: [&str; 6] =
-    ["binding_list", "run_artifacts", "run_attempts", "run_grants", "run_processes", "run_steps"];
+const SHORT: [&str; 8] = [
+    "binding_list",
+    "run_artifacts",
+    "run_attempts",
+    "run_grants",
+    "run_processes",
+    "run_steps",
+    "webhook_dead",
+    "webhook_list",
+];
 
 /// An operation that answers with a page.
 struct List {
@@ -28,7 +37,7 @@ fn lists() -> Vec<List> {
         if !answer.as_str().is_some_and(|name| name.contains("/Page_")) {
             continue;
         }
-        let parameters = operation["parameters"].as_array().unwrap();
+        let parameters = operation["parameters"].as_array().cloned().unwrap_or_default();
         let has = |name: &&&str| parameters.iter().any(|parameter| parameter["name"] == ***name);
         found.push(List {
             id: operation["operationId"].as_str().unwrap().to_owned(),
@@ -50,15 +59,19 @@ impl Server {
         for command in ["ls", "pwd"] {
             self.allow_for_session("c", command).await;
         }
+        self.ask("d", "ls").await;
         let waits = self.prompt("a", "ask which?").await;
         let id = waits["runId"].as_str().unwrap().to_owned();
         for name in ["one", "two", "three"] {
             for path in
                 ["/v1/state".to_owned(), "/v1/sessions/b/state".into(), format!("/v1/runs/{id}/state")]
             {
-                let put = self.request(Method::PUT, &format!("{path}/{name}")).json(&json!({"value": name}));
-                let (status, problem) = send_request(put).await;
-                assert!(status.is_success(), "{path}: {problem}");
+                // Each key changes twice, for its history.
+                for value in [name, "other"] {
+                    let put = self.request(Method::PUT, &format!("{path}/{name}")).json(&json!(value));
+                    let (status, problem) = send_request(put).await;
+                    assert!(status.is_success(), "{path}: {problem}");
+                }
             }
             let path = format!("/v1/sessions/a/artifacts?name={name}");
             let upload = self.request(Method::POST, &path).header("content-type", "text/plain").body(name);
@@ -84,12 +97,16 @@ impl Server {
 async fn every_list_can_be_read_page_by_page() {
     let server = Server::with(TestNode::builder().adapter(native_agent()).adapter(asking_agent())).await;
     let run = server.fill().await;
+    let owner = Caller::new(OWNER);
+    let webhook = server.node.kernel.webhook_create(&owner, "https://example.com/".into(), None);
+    let webhook = webhook.await.unwrap().id.to_string();
     let lists = lists();
     assert!(lists.len() >= 19, "{}", lists.len());
     for List { id, path, start } in lists {
         // The session with state has no artifacts, and the other way round.
-        let session = if id == "session_state_list" { "b" } else { "a" };
-        let path = path.replace("{session}", session).replace("{run}", &run);
+        let session = if id.starts_with("session_state") { "b" } else { "a" };
+        let path = path.replace("{session}", session).replace("{run}", &run).replace("{webhook}", &webhook);
+        let path = path.replace("{key}", "one");
         let query = if id == "session_search" { "q=hello&" } else { "" };
         let most = if start.is_some() { "limit=500" } else { "" };
         let (all, next) = server.items(&format!("{path}?{query}{most}")).await;

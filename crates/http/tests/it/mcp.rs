@@ -142,6 +142,39 @@ async fn the_owner_is_that_of_the_credential() {
 }
 
 #[tokio::test]
+async fn refused_calls_are_in_the_audit_log_with_what_they_are_about() {
+    let server = Server::start().await;
+    let key = async |owner: &str, role: &str| {
+        let body = json!({"name": owner, "ownerId": owner, "role": role});
+        server.post("/v1/keys", body).await.1["secret"].as_str().unwrap().to_owned()
+    };
+    let (theirs, viewer) = (key("them", "member").await, key(OWNER, "viewer").await);
+    let run = server.play("a", "say hi").await;
+    let (run_id, session) = (&run["runId"], &run["sessionId"]);
+    let message = json!({"sessionId": session, "prompt": "say again"});
+    let of_run = json!({"runId": run_id});
+    for (key, tool, input, operation, about) in [
+        (&theirs, "get_agent_run", of_run.clone(), "run_get", json!([run_id])),
+        (&theirs, "inspect_agent_artifacts", of_run.clone(), "run_artifacts", json!([run_id])),
+        (&theirs, "send_agent_message", message.clone(), "run_create", json!([session])),
+        (&viewer, "send_agent_message", message, "run_create", json!([session])),
+        (&viewer, "cancel_agent_run", of_run, "run_cancel", json!([run_id])),
+        (&theirs, "list_agent_sessions", json!({"ownerId": OWNER}), "mcp", Value::Null),
+    ] {
+        let refused = server.call(key, tool, input).await;
+        assert!(refused["error"].is_object(), "{tool}: {refused}");
+        let (_, page) = server.get("/v1/audit?kind=refusal&limit=200").await;
+        let record = page["items"].as_array().unwrap().last().unwrap();
+        assert_eq!((&record["operation"], &record["about"]), (&json!(operation), &about), "{tool}: {record}");
+        assert_eq!(record["by"]["type"], "key", "{tool}: {record}");
+    }
+    // What is allowed is not recorded.
+    let before = server.get("/v1/audit?limit=200").await.1;
+    server.call(&viewer, "get_agent_run", json!({"runId": run_id})).await;
+    assert_eq!(server.get("/v1/audit?limit=200").await.1["items"], before["items"]);
+}
+
+#[tokio::test]
 async fn requests_are_checked_as_in_the_rest_of_the_api() {
     let server = Server::start().await;
     let list = || server.message(LEGACY, "tools/list", json!({}));

@@ -4,7 +4,7 @@ use axum::http::{Method, StatusCode};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use mainspring_http::{Oidc, OidcConfig};
-use mainspring_test_support::TestNode;
+use mainspring_test_support::{TestNode, tls_file};
 use serde_json::{Value, json};
 
 use crate::issuer::{Issuer, Signer};
@@ -214,6 +214,33 @@ async fn a_stream_ends_with_the_token_that_opened_it() {
     server.node.clock.advance(3_600_000 + 60_000);
     while stream.next().await.is_some() {}
     assert_eq!(get(&server, "/v1/sessions", &token).await.0, StatusCode::UNAUTHORIZED);
+}
+
+#[tokio::test]
+async fn a_private_issuer_is_trusted_by_its_own_certificate_authority() {
+    let clock = TestNode::start().await;
+    let issuer = Issuer::start_tls(Signer::ed25519(1), clock.kernel.clone()).await;
+    let token = issuer.sign(&issuer.claims("ann", None));
+    for (ca, status) in [(Some(tls_file("ca.pem")), StatusCode::OK), (None, StatusCode::SERVICE_UNAVAILABLE)]
+    {
+        let config = OidcConfig { issuer: Some(issuer.address()), ca, ..OidcConfig::default() };
+        let accepts = TestNode::builder().edge(|http| http.with_oidc(Oidc::new(config).unwrap()));
+        let server = Server::with(accepts).await;
+        assert_eq!(get(&server, "/v1/sessions", &token).await.0, status);
+    }
+}
+
+#[tokio::test]
+async fn a_file_without_certificates_is_no_certificate_authority() {
+    let node = TestNode::start().await;
+    let file = node.dir().join("ca.pem");
+    let accept = || {
+        let (issuer, ca) = (Some("https://issuer.example".to_owned()), Some(file.clone()));
+        Oidc::new(OidcConfig { issuer, ca, ..OidcConfig::default() }).map(drop).unwrap_err()
+    };
+    assert!(accept().contains("oidc.ca") && accept().contains("cannot be read"), "{}", accept());
+    std::fs::write(&file, "nonsense").unwrap();
+    assert!(accept().contains("no certificate"), "{}", accept());
 }
 
 #[test]

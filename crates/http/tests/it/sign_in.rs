@@ -1,6 +1,7 @@
 //! Browsers sign in with a ticket: each half of the key is useless without the other.
 
 use axum::http::{Method, StatusCode};
+use mainspring_test_support::TestNode;
 use serde_json::{Value, json};
 
 use crate::world::{RequestBuilder, Server, send_request};
@@ -130,4 +131,61 @@ async fn a_ticket_ends_with_the_key_that_made_it_and_its_sign_in_is_recorded() {
     assert_eq!(send_request(server.request(Method::DELETE, &revoke)).await.0, StatusCode::NO_CONTENT);
     let refused = send_request(redeem(&server, second["ticket"].as_str().unwrap(), ORIGIN)).await;
     assert_eq!((refused.0, &refused.1["code"]), (StatusCode::UNAUTHORIZED, &json!("authentication")));
+}
+
+#[tokio::test]
+async fn the_scheme_is_a_part_of_the_origin_and_requests_for_other_sites_are_refused() {
+    for (is_tls, own, other) in [
+        (false, "http://localhost:7433", "https://localhost:7433"),
+        (true, "https://localhost:7433", "http://localhost:7433"),
+    ] {
+        let server = Server::with(TestNode::builder().edge(move |http| http.with_tls(is_tls))).await;
+        let ticket = ticket(&server).await;
+        let (status, problem) = send_request(redeem(&server, &ticket, other)).await;
+        assert_eq!(
+            (status, &problem["code"]),
+            (StatusCode::FORBIDDEN, &json!("forbidden_origin")),
+            "{other}"
+        );
+        assert_eq!(send_request(redeem(&server, &ticket, own)).await.0, StatusCode::OK, "{own}");
+    }
+    let server = Server::start().await;
+    let browser = Browser::sign_in(&server).await;
+    for (site, status) in [
+        ("same-origin", StatusCode::OK),
+        ("none", StatusCode::OK),
+        ("same-site", StatusCode::FORBIDDEN),
+        ("cross-site", StatusCode::FORBIDDEN),
+    ] {
+        let request = browser.request(&server, Method::GET, "/v1/me").header("sec-fetch-site", site);
+        assert_eq!(send_request(request).await.0, status, "{site}");
+        // A key of its own is no credential that a browser adds.
+        let request = server.request(Method::GET, "/v1/me").header("sec-fetch-site", site);
+        assert_eq!(send_request(request).await.0, StatusCode::OK, "{site}");
+    }
+}
+
+#[tokio::test]
+async fn a_sign_in_for_an_owner_leaves_the_owner_in_its_org() {
+    let server = Server::start().await;
+    let key = async |secret: Option<&str>, body: Value| {
+        let request = match secret {
+            Some(secret) => server.anonymous(Method::POST, "/v1/keys").bearer_auth(secret),
+            None => server.request(Method::POST, "/v1/keys"),
+        };
+        send_request(request.json(&body)).await
+    };
+    let boss = json!({"name": "boss", "ownerId": "boss", "orgId": "acme", "role": "admin"});
+    let boss = key(None, boss).await.1["secret"].as_str().unwrap().to_owned();
+    let for_ana = json!({"name": "k", "ownerId": "ana"});
+    assert_eq!(key(Some(&boss), for_ana.clone()).await.0, StatusCode::CREATED);
+    let made =
+        send_request(server.request(Method::POST, "/v1/tickets").header("mainspring-owner", "ana")).await.1;
+    let signed_in = send_request(redeem(&server, made["ticket"].as_str().unwrap(), ORIGIN)).await;
+    assert_eq!(signed_in.0, StatusCode::OK, "{}", signed_in.1);
+    let (_, keys) = server.get("/v1/keys").await;
+    let page = keys["items"].as_array().unwrap().iter().find(|key| key["name"] == "page").unwrap();
+    assert_eq!((&page["ownerId"], &page["orgId"]), (&json!("ana"), &json!("acme")));
+    let (status, again) = key(Some(&boss), for_ana).await;
+    assert_eq!(status, StatusCode::CREATED, "the org's admin still has the owner: {again}");
 }

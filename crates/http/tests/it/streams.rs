@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use axum::http::{Method, StatusCode};
+use futures_util::StreamExt;
 use mainspring_test_support::{EventStream, Listening, NodeBuilder, Rng, SseFrame, TOKEN, TestNode};
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
@@ -318,4 +319,24 @@ async fn a_prompt_is_answered_with_its_stream_if_the_caller_wants_one() {
     let [first, again] = kinds;
     assert_eq!(first.last().map(String::as_str), Some("run.succeeded"), "{first:?}");
     assert!(again.ends_with(&first), "the same request streams the same run: {again:?}");
+}
+
+#[tokio::test]
+async fn an_idle_stream_sends_comments() {
+    let server = Server::start().await;
+    server.play("a", "say hi").await;
+    let request = server.request(Method::GET, "/v1/sessions/a/events").header("accept", "text/event-stream");
+    let mut body = request.send().await.pieces();
+    for _ in 0..2 {
+        let next = body.next();
+        tokio::pin!(next);
+        // The first poll sets the timer.
+        tokio::select! {
+            biased;
+            piece = &mut next => panic!("{piece:?}"),
+            () = std::future::ready(()) => {}
+        }
+        server.node.clock.advance(7_500);
+        assert_eq!(next.await.unwrap().unwrap(), ":\n\n");
+    }
 }

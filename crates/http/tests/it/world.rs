@@ -1,7 +1,7 @@
 //! Requests to the router of a node, without a socket.
 
 use axum::Router;
-use axum::body::{Body, Bytes};
+use axum::body::{Body, BodyDataStream, Bytes};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, header};
 use mainspring_test_support::{EventStream, NodeBuilder, TOKEN, TestNode};
 use serde::Serialize;
@@ -139,10 +139,15 @@ impl Response {
         serde_json::from_slice(&self.bytes().await).unwrap()
     }
 
+    /// The body as it arrives.
+    pub(crate) fn pieces(self) -> BodyDataStream {
+        self.0.into_body().into_data_stream()
+    }
+
     /// Reads the body as server-sent events.
     pub(crate) fn frames(self) -> EventStream {
         assert_eq!(self.headers()["content-type"], "text/event-stream");
-        EventStream::new(self.0.into_body().into_data_stream())
+        EventStream::new(self.pieces())
     }
 }
 

@@ -2,10 +2,13 @@
 //
 //   SERVER_URL=http://127.0.0.1:7433 SERVER_TOKEN=… NODE_MODULES=DIR CHROMIUM=/usr/bin/chromium node browser.mjs [WORD]
 //
+// `run` starts a server and does that. It also names the process of the server, which one test kills and starts again.
+//
 // DIR holds `playwright-core` and `axe-core`. PAGE_URL names the page if it is served elsewhere, for instance by a proxy
 // during development. With WORD only the tests whose names contain it are run.
 import assert from 'node:assert/strict';
-import { readFileSync } from 'node:fs';
+import { spawn } from 'node:child_process';
+import { openSync, readFileSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 
 const { SERVER_URL, SERVER_TOKEN, NODE_MODULES, CHROMIUM = '/usr/bin/chromium' } = process.env;
@@ -120,6 +123,48 @@ const TESTS = {
     const { finalText } = await api('GET', `/v1/runs/${streaming.runId}`);
     assert.equal(shown, finalText.replace(/\s+/g, ' ').trim());
   },
+  async 'of two tabs that answer the same question, one counts and both go on'({ page, context, faults, show }) {
+    const { sessionId, runId } = await run('ask Tea or coffee?; say thanks', 'Two answers', 5);
+    const other = await context.newPage();
+    for (const tab of [page, other]) {
+      await show(`/s/${sessionId}`, tab);
+      await tab.fill('.now .wait textarea', tab === page ? 'tea' : 'coffee');
+    }
+    await Promise.all([page, other].map(tab => tab.press('.now .wait textarea', 'Enter')));
+    for (const tab of [page, other]) {
+      await tab.waitForSelector('.now .wait', { state: 'detached' });
+      await textIn(tab, '.scroller', 'thanks');
+    }
+    const { items } = await api('GET', `/v1/runs/${runId}/events?limit=500`);
+    assert.equal(items.filter(event => event.type === 'input.provided').length, 1);
+    await other.close();
+    // The refused answer is logged by the browser.
+    faults.splice(0, faults.length, ...faults.filter(fault => !/status of 409/.test(fault)));
+  },
+  async 'the board takes at most three requests for its sessions, and a ticket signs in'({ page: signed, context }) {
+    await signed.close();
+    const visitor = await browser.newContext();
+    const page = await visitor.newPage();
+    const asked = [];
+    page.on('request', request => /\/v1\/(sessions|runs|waits)/.test(request.url()) && asked.push(request.url()));
+    const { ticket } = await api('POST', '/v1/tickets');
+    await page.goto(`${PAGE_URL}/#ticket=${ticket}`);
+    await page.waitForSelector('.board .card');
+    await page.waitForTimeout(300);
+    assert.ok(asked.length <= 3, asked.join('\n'));
+    assert.ok(!page.url().includes(ticket), 'the ticket stays in the address');
+    await visitor.close();
+    assert.ok(context);
+  },
+  async 'usage counts all runs, and a run shows the standard error of its agent'({ page, show }) {
+    const { runId } = await run('usage 10 5 0.5; say paid', 'Paid');
+    await show('/usage');
+    await textIn(page, '.totals', 'known cost');
+    await textIn(page, '.breakdowns', 'Paid');
+    await show(`/r/${runId}`);
+    await page.click('.attempt button:has-text("Stderr")');
+    await textIn(page, '.attempt', 'Nothing is kept');
+  },
   async 'text of agents runs and loads nothing'({ page, show }) {
     const prompt = `say ${ATTACK} [x](javascript:alert(3)) ![i](https://evil.example/x.png) <iframe src="https://evil.example"></iframe> <svg onload=alert(4)>\ntool echo {"x":"${'<img src=x onerror=alert(5)>'}"}`;
     const { sessionId } = await run(prompt, `">${ATTACK}`);
@@ -156,6 +201,38 @@ const TESTS = {
     }
   },
 };
+
+/** Ends the server as a crash does, and starts it again on the same address. */
+async function restartServer() {
+  const { SERVER_PID, SERVER_PID_FILE, SERVER_LOG, MAINSPRING } = process.env;
+  process.kill(Number(SERVER_PID), 'SIGKILL');
+  const started = spawn(MAINSPRING, ['serve', '--listen', new URL(SERVER_URL).host], { stdio: ['ignore', 'ignore', openSync(SERVER_LOG, 'a')], detached: true });
+  started.unref();
+  writeFileSync(SERVER_PID_FILE, String(started.pid));
+  for (;;) {
+    try {
+      if ((await fetch(`${SERVER_URL}/health`)).ok) return;
+    } catch { /* not yet */ }
+    await new Promise(resolve => setTimeout(resolve, 50));
+  }
+}
+
+if (process.env.SERVER_PID) {
+  TESTS['a crash of the server in the middle of a stream leaves each stored byte shown once'] = async ({ page, faults, show }) => {
+    const streaming = await run('stream 3000 every 3ms ab€', 'Crash', 0);
+    await show(`/s/${streaming.sessionId}`);
+    await page.waitForFunction(() => (document.querySelector('.streaming')?.textContent.length || 0) > 600);
+    await restartServer();
+    const { status, finalText } = await api('GET', `/v1/runs/${streaming.runId}`);
+    assert.equal(status, 'orphaned');
+    await page.waitForSelector('.strip button:has-text("Retry")');
+    await page.waitForSelector('.streaming', { state: 'detached' });
+    const shown = (await page.textContent('.message.assistant .markdown')).replace(/\s+/g, ' ').trim();
+    assert.equal(shown, finalText.replace(/\s+/g, ' ').trim());
+    // The browser logs the connections that were refused meanwhile.
+    faults.splice(0, faults.length, ...faults.filter(fault => !/net::ERR_/.test(fault)));
+  };
+}
 
 let failed = 0;
 for (const [name, test] of Object.entries(TESTS).filter(([name]) => name.includes(process.argv[2] || ''))) {

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use mainspring_core::{
-    Body, Message, MessageStatus, Policy, Role, Run, RunOptions, RunState, Session, SessionStatus, Usage,
-    session,
+    Body, Message, MessageStatus, Mode, Policy, Role, Run, RunOption, RunOptions, RunState, Session,
+    SessionStatus, Usage, session,
 };
 
 use super::binding::ResumeCandidate;
@@ -116,8 +116,11 @@ impl Actor {
         };
         let mut draft = draft.of_run(run);
         draft.emit(Body::run_accepted(adapter.clone(), accept.mode, Some(policy)));
-        if !unused.is_empty() {
-            let names = unused.iter().map(|option| option.name()).collect::<Vec<_>>().join(", ");
+        let has_tools = !self.hot.session.tools.is_empty() && accept.mode == Mode::Act;
+        let tools = (has_tools && !self.shared.supports_client_tools(&adapter)).then_some("tools");
+        if !unused.is_empty() || tools.is_some() {
+            let names = unused.iter().map(|option| option.name()).chain(tools);
+            let names = names.collect::<Vec<_>>().join(", ");
             let text = format!("defaults of the session that adapter {adapter:?} does not use: {names}");
             draft.emit_for_run(id, Body::ProgressUpdated { text });
         }
@@ -160,6 +163,7 @@ impl Actor {
                 self.shared.check_defaults(&adapter, &self.hot.session.run_defaults())?;
             }
         }
+        self.check_native_options(accept, &adapter)?;
         self.shared.check_profile(&adapter, accept.options.model_profile.as_deref())?;
         let folder = accept.options.cwd.as_deref().or(self.hot.session.cwd.as_deref());
         if accept.options.folders != accept.caller.folders {
@@ -169,6 +173,25 @@ impl Actor {
         self.check_fits_adapter(&adapter, &accept.options, folder)?;
         self.shared.check_limits_kept(&adapter, &accept.options.limits)?;
         Ok(adapter)
+    }
+
+    /// Refuses options with which the run could only fail. A model that is not configured fails the run: another adapter may
+    /// take over then.
+    fn check_native_options(&self, accept: &Accept, adapter: &str) -> Result<(), Error> {
+        let agents = &self.shared.options.agents;
+        let RunOptions { model_options, output_schema, .. } = &accept.options;
+        if model_options.is_some() || output_schema.is_some() {
+            let (model_options, output_schema) = (model_options.clone(), output_schema.clone());
+            let options = RunOptions { model_options, output_schema, ..RunOptions::default() };
+            agents.check_options(adapter, &options).map_err(Error::Invalid)?;
+        }
+        match self.stored {
+            true => Ok(()),
+            false => {
+                let name = &self.hot.session.agent_definition;
+                agents.check_agent_name(adapter, name).map_err(Error::Invalid)
+            }
+        }
     }
 
     /// Refuses a run that the lists of the caller's key, or those of the parent run, do not allow.
@@ -227,7 +250,8 @@ impl Actor {
             awaited.map(|task| Lender { run: task.parent_run, lends_place: is_member(&task.request) });
         let starts = self.is_idle() && self.shared.options.execute;
         let owner = &self.hot.session.owner;
-        let permit = starts.then(|| self.shared.scheduler.try_acquire(owner, adapter, lender)).flatten();
+        let acquire = || self.shared.scheduler.try_acquire(owner, adapter, accept.run, lender);
+        let permit = starts.then(acquire).flatten();
         // A member of a network queues: it can run on the place of its parent.
         if permit.is_none() && lender.is_some_and(|lender| !lender.lends_place) {
             self.shared.check_free_worker(adapter)?;
@@ -236,6 +260,20 @@ impl Actor {
             self.shared.check_queue(owner)?;
         }
         Ok(permit)
+    }
+
+    /// The options of a new run, completed by those of the session. The run keeps them, whatever becomes of the session.
+    fn complete_options(&self, accept: &Accept, adapter: &str) -> RunOptions {
+        let session = &self.hot.session;
+        let mut options = accept.options.or(&session.run_defaults());
+        if accept.mode == Mode::Ask || !self.shared.supports_client_tools(adapter) {
+            // Those of the session do not apply; a request with such tools of its own was refused.
+            options.tools.clone_from(&accept.options.tools);
+        }
+        if options.agent_definition.is_none() && self.shared.uses(adapter, RunOption::AgentDefinition) {
+            options.agent_definition = Some(session.agent_definition.clone());
+        }
+        options
     }
 
     /// Builds the run, and the message it answers: a new prompt, or the earlier prompt `answered_again`.
@@ -258,9 +296,11 @@ impl Actor {
                 content: accept.prompt.clone(),
                 usage: None,
                 created_at: now,
+                agent: None,
+                external_id: None,
             }),
         };
-        let options = accept.options.or(&self.hot.session.run_defaults());
+        let options = self.complete_options(accept, adapter);
         let run = Run {
             id: accept.run,
             session: self.fence.session,

@@ -18,7 +18,7 @@ use super::{Actor, AttemptDraft, Draft, SessionDraft, Subject};
 use crate::adapter::RuntimeFacts;
 use crate::error::Error;
 use crate::kernel::{Adopted, Shared, instructions_hash};
-use crate::store::{NativeOwner, Row, StoreError};
+use crate::store::{NativeClaim, NativeOwner, Row, StoreError};
 
 /// Maximum number of bindings of a session and an adapter that are read, newest generation first.
 pub(crate) const MAX_BINDINGS_READ: usize = 50;
@@ -35,7 +35,15 @@ pub(crate) enum BindingChange {
     /// Invalidates the latest binding of an adapter: it is not used again.
     Invalidate(String),
     /// Makes an existing native session the session's first binding of an adapter.
-    Adopt(String, Adopted),
+    Adopt(Adoption),
+}
+
+/// An existing native session that becomes a session's first binding of an adapter.
+pub(crate) struct Adoption {
+    pub(crate) adapter: String,
+    pub(crate) adopted: Adopted,
+    /// How the owner comes to it.
+    pub(crate) claim: NativeClaim,
 }
 
 impl Actor {
@@ -148,7 +156,7 @@ impl Actor {
     }
 
     pub(super) async fn change_binding(&mut self, change: BindingChange) -> Result<Binding, Error> {
-        let (BindingChange::Invalidate(adapter) | BindingChange::Adopt(adapter, _)) = &change;
+        let (BindingChange::Invalidate(adapter) | BindingChange::Adopt(Adoption { adapter, .. })) = &change;
         if let Some(status) = self.busy() {
             return Err(Error::Busy { status });
         }
@@ -160,7 +168,7 @@ impl Actor {
                 Some(_) => draft.binding_command(BindingCommand::Invalidate).map_err(Error::from),
                 None => Err(Error::not_found("binding", adapter)),
             },
-            BindingChange::Adopt(adapter, adopted) => draft.binding_adopt(adapter, adopted, self.shared.node),
+            BindingChange::Adopt(adoption) => draft.binding_adopt(adoption, self.shared.node),
         };
         self.give_up_on_error(changed)?;
         match self.commit(draft).await {
@@ -195,12 +203,12 @@ impl Shared {
 }
 
 impl<S: Subject> Draft<S> {
-    /// Records that the session's owner has the native session of `binding`. Fails with a conflict if a caller adopts the
-    /// native session of another owner.
-    fn own_native(&mut self, binding: &Binding, is_adopted: bool) {
+    /// Records that the session's owner has the native session of `binding`. The commit fails with a conflict if the owner
+    /// may not have it.
+    fn own_native(&mut self, binding: &Binding, claim: NativeClaim) {
         let Some(native) = binding.native.clone() else { return };
         let (adapter, owner) = (binding.adapter.clone(), self.hot.session.owner.clone());
-        self.row(Row::NativeOwner(Box::new(NativeOwner { adapter, native, owner, is_adopted })));
+        self.row(Row::NativeOwner(Box::new(NativeOwner { adapter, native, owner, claim })));
     }
 }
 
@@ -267,7 +275,7 @@ impl AttemptDraft {
             fidelity,
             reconstructed,
         });
-        self.own_native(&binding, false);
+        self.own_native(&binding, NativeClaim::Opened);
         let binding = Box::new(binding);
         self.row(Row::Binding(binding.clone()));
         self.hot.binding = Some(binding);
@@ -309,12 +317,8 @@ impl AttemptDraft {
 
 impl SessionDraft {
     /// Makes an existing native session the session's first binding of this adapter.
-    pub(super) fn binding_adopt(
-        &mut self,
-        adapter: String,
-        adopted: Adopted,
-        node: NodeId,
-    ) -> Result<(), Error> {
+    pub(super) fn binding_adopt(&mut self, adoption: Adoption, node: NodeId) -> Result<(), Error> {
+        let Adoption { adapter, adopted, claim } = adoption;
         if let Some(binding) = &self.hot.binding {
             let native = binding.native.clone().unwrap_or_else(|| "a session".into());
             return Err(Error::AlreadyBound { adapter, native });
@@ -351,7 +355,7 @@ impl SessionDraft {
             fidelity: Fidelity::Native,
             reconstructed: false,
         });
-        self.own_native(&binding, true);
+        self.own_native(&binding, claim);
         let binding = Box::new(binding);
         self.row(Row::Binding(binding.clone()));
         self.hot.binding = Some(binding);

@@ -9,9 +9,8 @@ use mainspring_core::{
     GrantId, Message, MessageId, Point, Position, Run, RunId, Session, StateOutcome, Usage, WaitId,
 };
 use tokio::sync::oneshot;
-use tokio::task::JoinError;
 
-use super::{BindingChange, Instant, Retry, SessionSeed, StateWrite};
+use super::{AgentSetting, Append, BindingChange, Instant, Retry, SessionSeed, StateWrite};
 use crate::adapter::{Ask, AskReply, Death, Dispatch, Executed, HandleReply, Record};
 use crate::error::{CreateError, Error};
 use crate::kernel::{Accept, Accepted, CancelOutcome, Forking};
@@ -46,6 +45,8 @@ pub(crate) enum Command {
     GrantRevoke(GrantId, Decider, Reply<Grant>),
     /// Changes the session; with a version, only if the session still has it.
     Session(Vec<SessionCommand>, Option<u64>, Reply<Session>),
+    /// Sets the agent of the idle session; with a version, only if the session still has it.
+    SetAgent(Box<AgentSetting>, Option<u64>, Reply<Session>),
     /// Changes a binding of the session.
     Binding(BindingChange, Reply<Binding>),
     /// Records that the process-local bindings of earlier processes are stale.
@@ -62,12 +63,16 @@ pub(crate) enum Command {
     StateWrite(Box<StateWrite>, Reply<StateOutcome>),
     /// Adds an artifact whose bytes are stored.
     ArtifactAdd(Box<Artifact>, Option<Box<Request>>, Reply<(), CreateError>),
+    /// Changes the description of an artifact.
+    ArtifactChange(Box<Artifact>, Reply<()>),
     /// Deletes an artifact.
     ArtifactDelete(ArtifactId, Reply<()>),
     /// Sets the title that a model proposed, if any, and counts the usage of the model.
     Title(Option<String>, Usage, Reply<()>),
     /// Moves the active path; with a version, only if the session still has it.
     Navigate(Option<MessageId>, Option<u64>, Reply<Session>),
+    /// Appends messages that another program has written; false if they were appended before.
+    Append(Box<Append>, Reply<(Vec<Arc<Message>>, bool)>),
     /// Creates a session that continues from a message of this one.
     Fork(Box<Forking>, Reply<Session, CreateError>),
     /// Processes the notes from other sessions.
@@ -80,7 +85,7 @@ pub(crate) enum Report {
     /// Makes records durable.
     Record { by: AttemptId, records: Vec<Record>, reply: HandleReply<()> },
     /// Keeps records for the commit that ends the execution.
-    RecordAtEnd { by: AttemptId, records: Vec<Record>, reply: HandleReply<()> },
+    RecordAtEnd { by: AttemptId, records: Vec<Record> },
     /// Makes records durable, and takes the prompts that wait to join the run.
     Steer { by: AttemptId, records: Vec<Record>, reply: HandleReply<Vec<Arc<Message>>> },
     /// Asks a person and waits.
@@ -95,8 +100,8 @@ pub(crate) enum Report {
     ArtifactAdd { by: AttemptId, artifact: Box<Artifact>, reply: HandleReply<()> },
     /// Waits until a delegation is settled.
     DelegationWait { delegation: DelegationId, reply: HandleReply<Delegation> },
-    /// The execution has returned, panicked or been aborted.
-    Executed(AttemptId, Result<Executed, JoinError>),
+    /// The execution has returned; or it panicked or was aborted, as the text says.
+    Executed(AttemptId, Result<Executed, String>),
     /// The adapter was asked to stop.
     Dispatched(AttemptId, Dispatch),
     /// The attempt did not stop in time and was killed.
@@ -123,6 +128,15 @@ impl Input {
             ),
             Self::Report(report) => !matches!(report, Report::Head { .. }),
             Self::Signal(_) => true,
+        }
+    }
+
+    /// True for inputs after which a session that has failed counts as working: a caller's command or an attempt's report.
+    pub(super) fn shows_health(&self) -> bool {
+        match self {
+            Self::Command(command) => !matches!(command, Command::Inbox),
+            Self::Report(_) => true,
+            Self::Signal(_) => false,
         }
     }
 
@@ -172,6 +186,7 @@ impl Command {
             Self::Answer(_, _, _, _, reply) => drop(reply.send(Err(error))),
             Self::GrantRevoke(_, _, reply) => drop(reply.send(Err(error))),
             Self::Session(_, _, reply) => drop(reply.send(Err(error))),
+            Self::SetAgent(_, _, reply) => drop(reply.send(Err(error))),
             Self::Binding(_, reply) => drop(reply.send(Err(error))),
             Self::LoseProcessLocalBindings(reply) => drop(reply.send(Err(error))),
             Self::Snapshot(reply) => drop(reply.send(Err(error))),
@@ -180,9 +195,11 @@ impl Command {
             Self::Compact(_, reply) => drop(reply.send(Err(error))),
             Self::StateWrite(_, reply) => drop(reply.send(Err(error))),
             Self::ArtifactAdd(_, _, reply) => drop(reply.send(Err(error.into()))),
+            Self::ArtifactChange(_, reply) => drop(reply.send(Err(error))),
             Self::ArtifactDelete(_, reply) => drop(reply.send(Err(error))),
             Self::Title(_, _, reply) => drop(reply.send(Err(error))),
             Self::Navigate(_, _, reply) => drop(reply.send(Err(error))),
+            Self::Append(_, reply) => drop(reply.send(Err(error))),
             Self::Fork(_, reply) => drop(reply.send(Err(error.into()))),
             // The notes are in the store, for the next load of the session.
             Self::Inbox => {}

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use mainspring_core::state::decide;
 use mainspring_core::{
-    Artifact, ArtifactId, AttemptId, Body, Expect, Point, RunId, StateAuthor, StateOutcome, StateSlot,
+    Artifact, ArtifactId, AttemptId, Body, Expect, Point, RunId, StateOutcome, StateSlot, StateWriter,
     TitleSource, Usage, session,
 };
 use serde_json::Value;
@@ -23,6 +23,8 @@ pub(crate) struct StateWrite {
     /// None to remove the key.
     pub(crate) value: Option<Value>,
     pub(crate) expect: Expect,
+    /// The one who makes the change.
+    pub(crate) by: StateWriter,
 }
 
 impl Actor {
@@ -42,10 +44,11 @@ impl Actor {
         let at = self.hot.session.tip;
         let line = at.and_then(|at| self.hot.lines.get(&at.line));
         let aside = at.zip(line).is_some_and(|(at, line)| line.end > at.pos + 1);
+        let by = write.by.clone();
         let (outcome, row) = self.state_decide(write, at, aside).await?;
         if let Some(row) = row {
             let mut draft = self.draft();
-            draft.state_set(row, StateAuthor::Caller);
+            draft.state_set(row, by);
             self.commit(draft).await?;
         }
         Ok(outcome)
@@ -56,15 +59,16 @@ impl Actor {
         if !is_active && self.queue.get(run).is_none() {
             return Err(self.run_known(run).await?.not_live().into());
         }
+        let by = write.by.clone();
         let (outcome, row) = self.state_decide(write, None, false).await?;
         let Some(row) = row else { return Ok(outcome) };
         if let Some(active) = self.active.as_ref().filter(|active| active.run.id == run) {
             let mut draft = self.draft_of(active);
-            draft.state_set(row, StateAuthor::Caller);
+            draft.state_set(row, by);
             self.commit_active(draft).await?;
         } else if let Some(queued) = self.queue.get(run).cloned() {
             let mut draft = self.draft().of_run(queued);
-            draft.state_set(row, StateAuthor::Caller);
+            draft.state_set(row, by);
             let changed = self.commit(draft).await?;
             self.queue.update(Arc::unwrap_or_clone(changed.run));
         }
@@ -78,29 +82,35 @@ impl Actor {
         write: StateWrite,
     ) -> Result<StateOutcome, HandleError> {
         let pen = self.recordable(by)?.run.pen;
-        let of_session = write.run.is_none();
+        let (of_session, writer) = (write.run.is_none(), write.by.clone());
         let (outcome, row) = self.state_decide(write, pen, false).await?;
         if let (Some(row), Some(active)) = (row, &self.active) {
             let mut draft = self.draft_of(active);
             if of_session && !draft.hot.state_at_pen.contains(&row.key) {
                 draft.hot.state_at_pen.push(row.key.clone());
             }
-            draft.state_set(row, StateAuthor::Agent);
+            draft.state_set(row, writer);
             self.commit_active(draft).await.map_err(Error::from)?;
         }
         Ok(outcome)
     }
 
     /// Decides the changes of the active run's state that `records` hold. Returns their rows.
-    pub(super) async fn run_state_rows(&self, records: &[Record]) -> Result<Vec<StateRow>, Error> {
+    pub(super) async fn run_state_rows(
+        &self,
+        attempt_id: AttemptId,
+        records: &[Record],
+    ) -> Result<Vec<(StateRow, StateWriter)>, Error> {
         let Some(run) = self.active.as_ref().map(|active| active.run.id) else { return Ok(vec![]) };
         let mut rows = vec![];
         for record in records {
             let Record::RunState { key, value } = record else { continue };
             self.shared.check_state_entry(key, value.as_ref())?;
             let (key, value) = (key.clone(), value.clone());
-            let write = StateWrite { run: Some(run), key, value, expect: Expect::Any };
-            rows.extend(self.state_decide(write, None, false).await?.1);
+            let by = StateWriter::Agent { run_id: run, attempt_id, tool: None };
+            let write = StateWrite { run: Some(run), key, value, expect: Expect::Any, by: by.clone() };
+            let (_, row) = self.state_decide(write, None, false).await?;
+            rows.extend(row.map(|row| (row, by)));
         }
         Ok(rows)
     }
@@ -172,6 +182,18 @@ impl Actor {
             let title = session::Command::Title { title, source: TitleSource::Agent };
             self.give_up_on_error(draft.session_command(title))?;
         }
+        self.commit(draft).await?;
+        Ok(())
+    }
+
+    /// Changes the description of an artifact that exists.
+    pub(super) async fn artifact_change(&mut self, artifact: Box<Artifact>) -> Result<(), Error> {
+        let found = self.shared.store.artifact_get(artifact.id).await?;
+        if found.is_none_or(|found| found.session != self.fence.session) {
+            return Err(Error::not_found("artifact", artifact.id));
+        }
+        let mut draft = self.draft();
+        draft.row(Row::Artifact(artifact));
         self.commit(draft).await?;
         Ok(())
     }

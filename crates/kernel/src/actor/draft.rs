@@ -14,21 +14,24 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use mainspring_core::state::EVENT_VALUE_BYTES;
 use mainspring_core::tree::{taken_up, visit};
 use mainspring_core::{
     ArtifactId, Attempt, Binding, Body, Line, LineId, MessageId, Point, Refusal, Role, Run, RunId, Session,
-    Spend, StateAuthor, StateScope, Time, Usage, day_of, session,
+    Spend, StateChange, StateScope, StateWriter, Time, Usage, day_of, session,
 };
 
 use super::delegations::Delegations;
 use super::tree_cache::PathChange;
 use crate::ids::Ids;
-use crate::store::{Commit, Fence, NewEvent, OpenToolCall, Row, StatePlace, StateRow};
+use crate::store::{
+    Commit, Fence, NewEvent, OpenToolCall, Row, StateChangeRow, StateHistoryOf, StatePlace, StateRow,
+};
 
+mod append;
+mod given;
 mod records;
 mod run;
-pub(super) use records::check_size;
+pub(crate) use records::check_size;
 pub(crate) use run::{AttemptSlot, NoAttempt, OfRun};
 
 /// The part of a session's state that drafts copy and change.
@@ -58,6 +61,10 @@ pub(crate) struct Hot {
     pub(crate) keeps_private: bool,
     /// Usage of the active run since its last answer. The next answer reports it.
     pub(crate) turn_usage: Usage,
+    /// The agent that the active run's messages are from, if its adapter names it.
+    pub(crate) agent: Option<String>,
+    /// Hashes of inputs of steps that are known to be stored, the latest last.
+    pub(crate) step_inputs: Vec<String>,
 }
 
 /// A draft that changes the session, and no run.
@@ -248,16 +255,22 @@ impl<S: Subject> Draft<S> {
         Ok(())
     }
 
-    /// Changes state and records the event of it. Large values are left out of the event.
-    pub(crate) fn state_set(&mut self, row: StateRow, by: StateAuthor) {
-        let scope = match row.place {
-            StatePlace::Session { .. } => StateScope::Session,
-            StatePlace::Run(_) => StateScope::Run,
+    /// Changes state, and records the change as an event and in the history of the key.
+    pub(crate) fn state_set(&mut self, row: StateRow, by: StateWriter) {
+        let (scope, of) = match row.place {
+            StatePlace::Session { .. } => (StateScope::Session, StateHistoryOf::Session(self.hot.session.id)),
+            StatePlace::Run(run) => (StateScope::Run, StateHistoryOf::Run(run)),
         };
-        let value = row.value.clone().filter(|value| value.to_string().len() <= EVENT_VALUE_BYTES);
-        let (key, version, deleted) = (row.key.clone(), row.version, row.value.is_none());
+        let change = StateChange::new(&row.key, row.version, row.value.as_ref(), self.at, by);
         self.rows.push(Row::State(Box::new(row)));
-        self.emit(Body::StateChanged { scope, key, version, by, deleted, value });
+        self.emit_state_change(scope, &change);
+        self.rows.push(Row::StateChange(Box::new(StateChangeRow { of, change })));
+    }
+
+    /// Records the event of a change of state.
+    pub(crate) fn emit_state_change(&mut self, scope: StateScope, change: &StateChange) {
+        let StateChange { key, version, deleted, value, by, .. } = change.clone();
+        self.emit(Body::StateChanged { scope, key, version, by: by.author(), deleted, value });
     }
 
     /// Splits the draft into its commit and the state to take over once the commit is durable.

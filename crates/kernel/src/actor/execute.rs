@@ -1,14 +1,18 @@
 //! Execution: attempts are started, recorded and ended here.
 
+use std::any::Any;
+use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use mainspring_core::run::{Command as RunCommand, Outcome};
 use mainspring_core::tree::before;
 use mainspring_core::{
     ArtifactId, Attempt, AttemptId, BindingStatus, Failure, Message, MessageStatus, Point, Proof, Refusal,
-    Run, RunStatus, StateAuthor, Usage, session,
+    Run, RunStatus, Usage, session,
 };
-use tokio::task::{AbortHandle, JoinError};
+use tokio::task::AbortHandle;
 
 use super::binding::ResumeCandidate;
 use super::cancel::cancel_outcome;
@@ -17,6 +21,7 @@ use super::patience::INITIAL_BACKOFF_MS;
 use super::tree::Base;
 use super::tree_cache::PathChange;
 use super::{Active, Actor, AttemptDraft, Report};
+use crate::actor;
 use crate::adapter::{
     Answered, Assignment, AttemptHandle, End, Executed, HandleError, HandleParts, Record, RestartBehavior,
 };
@@ -26,7 +31,7 @@ use crate::store::StoreError;
 
 impl Actor {
     /// Uses a permit: the waiting run continues, or the next run starts.
-    pub(super) async fn granted(&mut self, permit: Permit) {
+    pub(super) async fn granted(&mut self, mut permit: Permit) {
         self.permit_order.granted();
         if self.shared.tasks.is_stopping() {
             return;
@@ -39,6 +44,7 @@ impl Actor {
         let Some(run) = next.filter(|run| permit.is_for(&run.adapter)).cloned() else {
             return;
         };
+        permit.assign(run.id, self.hot.delegations.lender(run.id));
         let started = match self.active {
             Some(_) => Box::pin(self.resume(permit)).await,
             None => self.begin(run, permit).await,
@@ -147,29 +153,29 @@ impl Actor {
             open_tool_calls: self.hot.effects.clone(),
             cancel: active.cancel.clone(),
             rules: Arc::new(self.shared.layers(&self.hot.session, &active.run, &active.attempt.adapter)),
+            memory: self.memory.clone(),
         }
     }
 
     /// Executes an attempt in a task of its own, and reports how the execution ends.
     fn execute(&self, adapter: &str, handle: AttemptHandle) -> AbortHandle {
-        let (by, tx) = (handle.id(), self.tx.clone());
+        let aborted = Err("it was aborted".to_owned());
+        // Dropped after the execution: no report is sent while something of it is left.
+        let mut end = ReportedEnd { by: handle.id(), actor: self.tx.clone(), executed: aborted };
         let adapter = self.shared.adapters.get(adapter).cloned();
         let task = self.shared.tasks.spawn(async move {
-            match adapter {
-                Some(adapter) => adapter.execute(handle).await,
-                None => End::failed(
-                    Failure::new("adapter_unavailable", "its adapter is not configured here"),
-                    false,
-                ),
-            }
+            let Some(adapter) = adapter else {
+                let error = Failure::new("adapter_unavailable", "its adapter is not configured here");
+                return end.set(Ok(End::failed(error, false)));
+            };
+            let mut execution = adapter.execute(handle);
+            let poll = |context: &mut Context<'_>| {
+                let polled = catch_unwind(AssertUnwindSafe(|| execution.as_mut().poll(context)));
+                polled.map_or_else(|panic| Poll::Ready(Err(panic_text(panic))), |poll| poll.map(Ok))
+            };
+            end.set(poll_fn(poll).await);
         });
-        let abort = task.abort_handle();
-        self.shared.tasks.spawn(async move {
-            let executed = task.await;
-            // The report to an actor that has stopped is dropped.
-            let _ = tx.send(Report::Executed(by, executed).into());
-        });
-        abort
+        task.abort_handle()
     }
 
     /// Returns the active run, if `by` has authority over it; a late call is counted.
@@ -204,9 +210,9 @@ impl Actor {
         });
         let has_state = records.iter().any(|record| matches!(record, Record::RunState { .. }));
         // Boxed: only the runs of networks change state with their records.
-        let state = if has_state { Box::pin(self.run_state_rows(&records)).await? } else { vec![] };
+        let state = if has_state { Box::pin(self.run_state_rows(by, &records)).await? } else { vec![] };
         let mut draft = self.draft_with_records(by, records)?;
-        state.into_iter().for_each(|row| draft.state_set(row, StateAuthor::Agent));
+        state.into_iter().for_each(|(row, writer)| draft.state_set(row, writer));
         self.commit_active(draft).await.map_err(|error| HandleError::Kernel(error.into()))?;
         if has_usage {
             self.enforce_limits();
@@ -240,12 +246,10 @@ impl Actor {
     }
 
     /// Keeps `records` for the commit that ends the execution.
-    pub(super) fn record_at_end(&mut self, by: AttemptId, records: Vec<Record>) -> Result<(), HandleError> {
-        let limit = self.shared.options.limits.message_bytes;
-        let active = self.authority(by).ok_or(HandleError::Revoked)?;
-        check_size(&records, limit)?;
-        active.at_end.extend(records);
-        Ok(())
+    pub(super) fn record_at_end(&mut self, by: AttemptId, records: Vec<Record>) {
+        if let Some(active) = self.authority(by) {
+            active.at_end.extend(records);
+        }
     }
 
     /// Commits a draft of the active run and keeps its state.
@@ -259,7 +263,7 @@ impl Actor {
     }
 
     /// Ends the attempt whose execution has returned, or lets its run wait.
-    pub(super) async fn executed(&mut self, by: AttemptId, executed: Result<Executed, JoinError>) {
+    pub(super) async fn executed(&mut self, by: AttemptId, executed: Result<Executed, String>) {
         let Some(active) = self.authority(by) else { return };
         active.task = None;
         if active.stop.is_killing() {
@@ -291,9 +295,8 @@ impl Actor {
             Ok(Executed::Ended(End::Failed { error, retryable, usage })) => {
                 (self.failed_outcome(error, retryable).await, usage)
             }
-            Err(panic) => {
-                let error =
-                    Failure::new("adapter_crashed", format!("the adapter crashed: {}", panic_text(panic)));
+            Err(crash) => {
+                let error = Failure::new("adapter_crashed", format!("the adapter crashed: {crash}"));
                 (self.failed_outcome(error, true).await, Usage::UNKNOWN)
             }
         };
@@ -417,14 +420,33 @@ fn end_attempt(draft: &mut AttemptDraft, active: &Active, outcome: Outcome) -> R
     draft.command(RunCommand::Finish { by, outcome })
 }
 
-fn panic_text(gone: JoinError) -> String {
-    match gone.try_into_panic() {
-        Ok(panic) => match panic.downcast::<String>() {
-            Ok(text) => *text,
-            Err(panic) => {
-                panic.downcast::<&str>().map_or_else(|_| "it panicked".into(), |text| (*text).to_owned())
-            }
-        },
-        Err(_) => "it was aborted".into(),
+/// Reports to the actor how an execution has ended, when it is dropped. A second task that waits for the first one would
+/// do so too, at the cost of a spawn and a wake per run.
+struct ReportedEnd {
+    by: AttemptId,
+    actor: actor::Sender,
+    executed: Result<Executed, String>,
+}
+
+impl ReportedEnd {
+    fn set(&mut self, executed: Result<Executed, String>) {
+        self.executed = executed;
+    }
+}
+
+impl Drop for ReportedEnd {
+    fn drop(&mut self) {
+        let executed = std::mem::replace(&mut self.executed, Err(String::new()));
+        // The report to an actor that has stopped is dropped.
+        let _ = self.actor.send(Report::Executed(self.by, executed).into());
+    }
+}
+
+fn panic_text(panic: Box<dyn Any + Send>) -> String {
+    match panic.downcast::<String>() {
+        Ok(text) => *text,
+        Err(panic) => {
+            panic.downcast::<&str>().map_or_else(|_| "it panicked".into(), |text| (*text).to_owned())
+        }
     }
 }

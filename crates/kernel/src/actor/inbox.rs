@@ -11,7 +11,7 @@
 //! between, the next start finds it. A note may be outdated by then, so the receiver checks the current state.
 
 use mainspring_core::{
-    Body, CancelReason, Delegation, DelegationId, NewDelegation, RunId, RunStatus, SessionId, StateAuthor,
+    Body, CancelReason, Delegation, DelegationId, NewDelegation, RunId, RunStatus, SessionId, StateWriter,
 };
 use serde_json::{Map, Value};
 
@@ -166,7 +166,7 @@ impl<S: Subject> Draft<S> {
         for (key, value) in state {
             let (key, value) = (key.clone(), Some(value.clone()));
             let row = StateRow { place: StatePlace::Run(run), key, version: 1, value, at: self.at };
-            self.state_set(row, StateAuthor::Caller);
+            self.state_set(row, StateWriter::Caller { key_id: None });
         }
     }
 }

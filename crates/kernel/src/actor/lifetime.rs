@@ -8,12 +8,13 @@
 //! ```
 //!
 //! A session that was only opened is unarmed: it waits for the caller that opened it. A session that is busy or has a
-//! controller stays, whatever was armed before.
+//! controller stays, whatever was armed before. A session whose run waits for an answer is not busy: it is parked
+//! (`parked.rs`).
 
 use mainspring_core::RunStatus;
 use tokio::sync::oneshot;
 
-use super::{Actor, Reply};
+use super::{Active, Actor, Reply};
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::kernel::STOP_WITHOUT_STORE_MS;
@@ -100,7 +101,8 @@ impl Lifetime {
 impl Actor {
     /// Arms the unload: something has changed, and the time starts anew.
     pub(super) fn arm(&mut self) {
-        let at = self.shared.clock.moment().plus(self.shared.options.idle_unload_ms);
+        let idle_ms = self.hot.session.idle_unload_ms.unwrap_or(self.shared.options.idle_unload_ms);
+        let at = self.shared.clock.moment().plus(idle_ms);
         self.lifetime.arm(at, self.feed.controller_joins());
     }
 
@@ -124,7 +126,8 @@ impl Actor {
     /// Returns when the session is unloaded, if nothing happens until then.
     pub(super) fn unload_at(&self) -> Option<Moment> {
         // A session with a permit on order is not unloaded: it waits for the permit.
-        let may_unload = self.is_idle() && !self.permit_order.is_open() && self.feed.controllers() == 0;
+        let is_unneeded = self.is_idle() || self.may_park();
+        let may_unload = is_unneeded && !self.permit_order.is_open() && self.feed.controllers() == 0;
         self.lifetime.unload.map(|unload| unload.at).filter(|_| may_unload)
     }
 
@@ -132,7 +135,9 @@ impl Actor {
     pub(super) fn unload_if_unneeded(&mut self) -> bool {
         if let Some(status) = self.busy() {
             self.lifetime.refuse_closing(status);
-            return false;
+            if !self.may_park() {
+                return false;
+            }
         }
         if !self.lifetime.closing.is_empty() {
             // Controllers keep their streams, which continue when the session is loaded again.
@@ -150,6 +155,17 @@ impl Actor {
         self.unload_if(|actor| actor.feed.controllers() == 0 && actor.feed.controller_joins() == joins)
     }
 
+    /// True while the session only waits for an answer, and everything about that is stored.
+    fn may_park(&self) -> bool {
+        let is_stored = |active: &Active| {
+            let is_held = active.run.state.wait().is_none_or(|wait| wait.held);
+            active.is_waiting() && !is_held && !active.is_acting() && !active.stop.is_dispatching()
+        };
+        self.queue.is_empty()
+            && self.active.as_ref().is_some_and(is_stored)
+            && self.feed.memory_use().bytes == 0
+    }
+
     fn is_due(&self) -> bool {
         self.unload_at().is_some_and(|at| at <= self.shared.clock.moment())
     }
@@ -157,7 +173,12 @@ impl Actor {
     fn unload_if(&self, may: impl FnOnce(&Self) -> bool) -> bool {
         let may = || self.rx.is_empty() && self.deferred.is_empty() && may(self);
         let leaving = || {
-            self.remove_from_board();
+            match &self.active {
+                Some(_) => {
+                    self.expiry().into_iter().for_each(|at| self.shared.parked.add(self.fence.session, at));
+                }
+                None => self.remove_from_board(),
+            }
             self.shared.images.remove(self.fence.session);
         };
         self.shared.unload(&self.feed, &self.tx, may, leaving)

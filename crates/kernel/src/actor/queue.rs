@@ -172,10 +172,10 @@ impl Actor {
     pub(super) fn order_permit(&mut self) {
         let now = self.shared.clock.now();
         let Some((run, _)) = self.next_order().filter(|(_, at)| *at <= now) else { return };
-        let (adapter, lender) = (run.adapter.clone(), self.hot.delegations.lender(run.id));
+        let (id, adapter, lender) = (run.id, run.adapter.clone(), self.hot.delegations.lender(run.id));
         self.permit_order.open();
         let tx = self.tx.clone();
-        self.shared.scheduler.enqueue(&self.hot.session.owner, &adapter, lender, move |permit| {
+        self.shared.scheduler.enqueue(&self.hot.session.owner, &adapter, id, lender, move |permit| {
             tx.send(Signal::Granted(permit).into()).map_err(|refused| match refused.0 {
                 Input::Signal(Signal::Granted(permit)) => permit,
                 _ => unreachable!("a send that fails returns its input"),

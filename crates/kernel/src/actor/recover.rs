@@ -27,6 +27,8 @@ impl Actor {
         }
         self.active = Some(Active::new(run.into(), attempt, prompt, &self.shared.clock));
         if survives {
+            // The session need not stay in memory until the answer.
+            self.arm();
             return Ok(());
         }
         let options = &self.shared.options;

@@ -3,9 +3,8 @@
 use mainspring_core::session::Command as SessionCommand;
 use mainspring_core::{Body, Cursor, Refusal, Session, SessionStatus};
 
-use super::Actor;
+use super::{Actor, Adoption};
 use crate::error::{CreateError, Error};
-use crate::kernel::Adopted;
 use crate::store::{Loaded, Request, Row, StateRow};
 
 /// Data that a new session starts with.
@@ -13,8 +12,8 @@ use crate::store::{Loaded, Request, Row, StateRow};
 pub(crate) struct SessionSeed {
     /// State of the session it was forked from.
     pub(crate) state: Vec<StateRow>,
-    /// An existing native session, and its adapter.
-    pub(crate) adopted: Option<Box<(String, Adopted)>>,
+    /// An existing native session.
+    pub(crate) adopted: Option<Box<Adoption>>,
 }
 
 impl Actor {
@@ -31,8 +30,7 @@ impl Actor {
         request.into_iter().for_each(|request| draft.row(Row::Request(request)));
         seed.state.into_iter().for_each(|state| draft.row(Row::State(Box::new(state))));
         if let Some(adopted) = seed.adopted {
-            let (adapter, adopted) = *adopted;
-            self.give_up_on_error(draft.binding_adopt(adapter, adopted, self.shared.node))?;
+            self.give_up_on_error(draft.binding_adopt(*adopted, self.shared.node))?;
         }
         self.commit(draft).await?;
         Ok(Session::clone(&self.hot.session))

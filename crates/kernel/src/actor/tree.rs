@@ -59,7 +59,7 @@ impl Actor {
     }
 
     /// Lists the tool calls without a result at the tip. An ended run leaves none, but a fork or an import may start anywhere.
-    async fn unanswered_calls(&self, tip: Option<Point>) -> Result<Vec<(String, String)>, Error> {
+    pub(super) async fn unanswered_calls(&self, tip: Option<Point>) -> Result<Vec<(String, String)>, Error> {
         let Some(tip) = tip.filter(|tip| self.answered_tip != Some(*tip)) else {
             return Ok(vec![]);
         };

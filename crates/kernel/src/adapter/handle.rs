@@ -110,10 +110,12 @@ impl AttemptHandle {
     }
 
     /// Makes `records` durable in the commit that ends the attempt, which saves a commit. If the execution waits instead of
-    /// ending, the records are discarded.
+    /// ending, the records are discarded. Does not wait for the session, which ignores an attempt without authority.
     pub async fn record_at_end(&self, records: Vec<Record>) -> Result<(), HandleError> {
-        let by = self.id();
-        self.call(|reply| Report::RecordAtEnd { by, records, reply }).await
+        actor::check_size(&records, self.parts.shared.options.limits.message_bytes)?;
+        let report = Report::RecordAtEnd { by: self.id(), records };
+        // If the actor has ended, so has the attempt's authority.
+        self.parts.actor.send(report.into()).map_err(|_| HandleError::Revoked)
     }
 
     /// True while a prompt waits to join the run. Only adapters that support steering see any.

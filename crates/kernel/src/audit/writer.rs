@@ -54,6 +54,11 @@ pub(super) struct Opened {
 }
 
 impl Writer {
+    /// The number of the last record.
+    pub(super) fn last_seq(&self) -> u64 {
+        self.last_seq
+    }
+
     /// Opens the log in the folder of `options`.
     pub(super) fn open(options: &AuditOptions) -> Result<(Self, Opened), AuditError> {
         let folder = &options.folder;

@@ -5,7 +5,8 @@
 //! reads, cancels its owner's runs and delegates work of the run that it executes, and nothing else.
 
 use mainspring_core::{
-    AccessRole, AttemptId, Decider, KeyId, KeyLists, Run, RunId, Session, SessionId, Time, Visibility,
+    AccessRole, AttemptId, Decider, KeyId, KeyLists, Run, RunId, Session, SessionId, StateWriter, Time,
+    Visibility,
 };
 
 use crate::error::Error;
@@ -77,6 +78,17 @@ impl Caller {
             Some(key_id) => Decider::Key { owner_id, key_id },
             None => Decider::Person { owner_id },
         }
+    }
+
+    /// True for a caller that came with an API key, a token of an identity provider or a token of an agent: neither the
+    /// holder of the state directory's token nor the program that embeds the kernel.
+    pub(crate) fn is_guest(&self) -> bool {
+        self.key.is_some() || self.token_ends.is_some() || self.agent.is_some()
+    }
+
+    /// The caller as the one who changes state.
+    pub(crate) fn state_writer(&self) -> StateWriter {
+        StateWriter::Caller { key_id: self.key }
     }
 
     /// True if the caller may read `session`.

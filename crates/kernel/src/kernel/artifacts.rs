@@ -1,6 +1,8 @@
 //! Operations on artifacts, and the lifecycle of their bytes.
 
 use mainspring_core::limits::{check_media_type, check_text};
+use mainspring_core::media::{ANY, media_type};
+use mainspring_core::memory::check_candidate;
 use mainspring_core::{
     Artifact, ArtifactId, ArtifactRole, BadId, BadName, Block, Rows, RunId, Session, SessionId, Time,
 };
@@ -24,7 +26,7 @@ pub struct NewArtifact {
     pub role: ArtifactRole,
     /// Name to display.
     pub name: Option<String>,
-    /// Media type; `application/octet-stream` if not given.
+    /// Media type; recognized by the content if not given, or if it is false.
     pub mime_type: Option<String>,
     /// Further facts about the artifact.
     #[serde(skip_serializing_if = "Map::is_empty")]
@@ -91,6 +93,7 @@ impl Kernel {
         let session = self.session_for_change(caller, by).await?;
         let owner = session.owner;
         let session = session.id;
+        check_candidate(&new.kind, false, &new.metadata)?;
         let (staged, artifact) = self.shared.artifact_stage(&owner, session, new.clone(), content).await?;
         let asked = idempotency_key
             .map(|key| self.request_new(caller, PUT_OPERATION, key, &(session, new, &staged.hash)));
@@ -175,10 +178,16 @@ impl Kernel {
     /// Deletes an artifact, and its bytes unless another artifact has the same content.
     pub async fn artifact_delete(&self, caller: &Caller, id: ArtifactId) -> Result<(), Error> {
         let (_, session) = self.artifact_readable(caller, id).await?;
-        caller.check_changes(&session)?;
+        self.check_session_change(caller, &session).await?;
         self.shared.call(session.id, |reply| Command::ArtifactDelete(id, reply)).await?;
         self.shared.blobs_collect().await;
         Ok(())
+    }
+
+    /// Removes the artifacts that have expired now, without waiting for the next time that they are looked for. Returns
+    /// their ids.
+    pub async fn artifacts_expire(&self) -> Result<Vec<ArtifactId>, Error> {
+        self.shared.artifacts_expire().await
     }
 
     /// Checks that the bytes of every artifact exist; `thorough` also reads them and compares their hashes.
@@ -209,7 +218,7 @@ impl Kernel {
                 if session.owner != caller.owner {
                     return Err(Error::not_found("artifact", known.id));
                 }
-                *mime_type = known.mime_type.unwrap_or_else(|| ANY_MEDIA_TYPE.into());
+                *mime_type = known.mime_type.unwrap_or_else(|| ANY.into());
                 *name = name.take().or(known.name);
             }
         }
@@ -233,9 +242,6 @@ pub(super) fn metadata_size(metadata: &Map<String, Value>) -> usize {
 pub(super) fn uri_of(hash: &str) -> String {
     format!("blake3:{hash}")
 }
-
-/// Media type of arbitrary bytes.
-const ANY_MEDIA_TYPE: &str = "application/octet-stream";
 
 impl Shared {
     pub(super) fn blobs(&self) -> Result<&Blobs, Error> {
@@ -286,7 +292,7 @@ impl Shared {
             role: new.role,
             uri: uri_of(&staged.hash),
             name: new.name,
-            mime_type: new.mime_type.or_else(|| Some(ANY_MEDIA_TYPE.into())),
+            mime_type: Some(media_type(new.mime_type.as_deref(), &staged.head)),
             content_hash: Some(staged.hash.clone()),
             size_bytes: Some(staged.size),
             metadata: new.metadata,

@@ -1,16 +1,16 @@
 //! Operations on bindings: the ties of a session to runtime-native sessions.
 
 pub use mainspring_api::SessionAdopted;
-use mainspring_core::limits::check_text;
+use mainspring_core::limits::check_native_id;
 use mainspring_core::{Binding, RunOptions, SessionId};
 use tokio::sync::oneshot;
 
 use super::sessions::OnNameTaken;
 use super::{Caller, Kernel, Opening, SessionTarget, Shared};
-use crate::actor::{BindingChange, Command};
+use crate::actor::{Adoption, BindingChange, Command};
 use crate::error::Error;
 use crate::folders::check_folder_usable;
-use crate::store::SessionRef;
+use crate::store::{NativeClaim, SessionRef};
 
 /// An existing native session to adopt. If its folder or instructions differ from what the next run asks for, that run
 /// opens another native session.
@@ -39,10 +39,10 @@ impl Kernel {
                 losing.push((*session, was_live, lost));
             }
             for (session, was_live, lost) in losing {
-                match lost.await.unwrap_or(Err(Error::ShuttingDown)) {
-                    // A corrupt session does not prevent the start; calls to it report the error.
-                    Ok(()) | Err(Error::Corrupt(_) | Error::NotFound { .. }) => {}
-                    Err(error) => return Err(error),
+                match lost.await.unwrap_or_else(|_| Err(Error::session_panicked(session))) {
+                    // A session that cannot be loaded does not prevent the start; calls to it report the error.
+                    Err(error) if error.is_of_server() => return Err(error),
+                    _ => {}
                 }
                 if !was_live {
                     self.shared.unload_idle(session);
@@ -126,13 +126,13 @@ impl Kernel {
         Shared::check_listed_defaults(caller.lists.as_deref(), Some(adapter), &RunOptions::default())?;
         self.shared.check_folder(adapter, adopted.cwd.as_deref(), caller.folders.as_deref())?;
         check_folder_usable(adopted.cwd.as_deref())?;
-        let change = BindingChange::Adopt(adapter.to_owned(), adopted);
+        let change = BindingChange::Adopt(adoption(caller, adapter, adopted));
         self.shared.call(session.id, |reply| Command::Binding(change, reply)).await
     }
 
     async fn check_adopted(&self, caller: &Caller, adapter: &str, adopted: &Adopted) -> Result<(), Error> {
         self.check_binds(adapter)?;
-        check_text("a native session id", &adopted.native)?;
+        check_native_id(&adopted.native)?;
         self.shared.adapter(adapter)?.check_native(&adopted.native).map_err(Error::Invalid)?;
         if is_path(&adopted.native) && caller.check_server_admin().is_err() {
             return Err(Error::Invalid(format!(
@@ -141,12 +141,20 @@ impl Kernel {
             )));
         }
         if let Ok(own) = adopted.native.parse::<SessionId>()
-            && self.shared.store.session_exists(own).await?
+            && self.is_known_session(caller, own).await?
         {
             return Err(Error::Invalid(format!("{own} is a session here, not one of the agent's own")));
         }
         let Adopted { cwd, system_prompt, .. } = adopted.clone();
         self.check_options(&RunOptions { cwd, system_prompt, ..RunOptions::default() })
+    }
+
+    /// True for a session that the caller may know of. The holder of a key must not learn which sessions others have.
+    async fn is_known_session(&self, caller: &Caller, session: SessionId) -> Result<bool, Error> {
+        match adoption_claim(caller) {
+            NativeClaim::AdoptedAgain => Ok(self.session_get(caller, &SessionRef::Id(session)).await.is_ok()),
+            _ => Ok(self.shared.store.session_exists(session).await?),
+        }
     }
 
     /// Refuses an adapter without native sessions.
@@ -157,6 +165,21 @@ impl Kernel {
             return Ok(());
         }
         Err(Error::Unsupported { adapter: adapter.to_owned(), what: "tie a session to one of its own" })
+    }
+}
+
+/// The adoption that `caller` asks for.
+pub(super) fn adoption(caller: &Caller, adapter: &str, adopted: Adopted) -> Adoption {
+    Adoption { adapter: adapter.to_owned(), adopted, claim: adoption_claim(caller) }
+}
+
+/// Returns which native sessions `caller` may adopt. The operator, and the program that embeds the kernel, may bring in one
+/// that nobody has. The holder of a key only gets back what agents opened for its owner: an unknown id may be a session
+/// that the operator opened without mainspring, and answers as one of another owner does.
+fn adoption_claim(caller: &Caller) -> NativeClaim {
+    match caller.is_guest() && caller.check_server_admin().is_err() {
+        true => NativeClaim::AdoptedAgain,
+        false => NativeClaim::Adopted,
     }
 }
 

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use mainspring_api::control::{ControlError, ControlPlane};
 use mainspring_api::{
     AuditKind, AuditOrigin, AuditRecord, CancelOutcome, Delegate, Delegated, DelegationView, ListedSession,
-    Page, Prompt, RunDelegations,
+    LiveStatus, Page, Prompt, RunDelegations,
 };
 use mainspring_core::{
     Artifact, ArtifactId, Attempt, AttemptId, Binding, DelegationId, Event, Message, MessageId, Position,
@@ -42,7 +42,7 @@ impl KernelPlane {
     fn audit<T>(
         &self,
         operation: &str,
-        about: Option<String>,
+        about: Vec<String>,
         outcome: Result<T, Error>,
         made: impl Fn(&T) -> Vec<String>,
     ) -> Result<T, ControlError> {
@@ -66,6 +66,21 @@ impl KernelPlane {
         Ok(outcome?)
     }
 
+    /// Records a read that is refused, as the HTTP API does: the object may be one of somebody else.
+    fn audit_read<T>(
+        &self,
+        operation: &str,
+        about: &impl ToString,
+        outcome: Result<T, Error>,
+    ) -> Result<T, ControlError> {
+        match outcome {
+            Err(error) if matches!(error, Error::NotFound { .. } | Error::Forbidden(_)) => {
+                self.audit(operation, vec![about.to_string()], Err(error), |_| vec![])
+            }
+            outcome => Ok(outcome?),
+        }
+    }
+
     /// Refuses a change that could not be recorded.
     fn check_audit(&self) -> Result<(), Error> {
         self.kernel.audit().map_or(Ok(()), |audit| audit.check_change())
@@ -76,9 +91,9 @@ impl KernelPlane {
         of: ArtifactsOf,
         before: Option<(Time, ArtifactId)>,
         limit: usize,
-    ) -> Result<Rows<Artifact>, ControlError> {
+    ) -> Result<Rows<Artifact>, Error> {
         let query = ArtifactQuery { of, before, limit: Some(limit) };
-        Ok(self.kernel.artifact_list(&self.caller, query).await?)
+        self.kernel.artifact_list(&self.caller, query).await
     }
 }
 
@@ -109,15 +124,18 @@ impl ControlPlane for KernelPlane {
             ..SessionQuery::default()
         };
         let sessions = self.kernel.session_list(&self.caller, query).await?;
-        Ok(sessions.map(|(session, latest_run)| ListedSession { session, latest_run }))
+        // The control tools do not report the activity.
+        Ok(sessions.map(|listed| ListedSession::plain(listed, LiveStatus::default())))
     }
 
     async fn session_get(&self, session: SessionId) -> Result<Session, ControlError> {
-        Ok(self.kernel.session_get(&self.caller, &SessionRef::Id(session)).await?)
+        let found = self.kernel.session_get(&self.caller, &SessionRef::Id(session)).await;
+        self.audit_read("session_get", &session, found)
     }
 
     async fn session_active_run(&self, session: SessionId) -> Result<Option<Run>, ControlError> {
-        Ok(self.kernel.session_snapshot(&self.caller, &SessionRef::Id(session)).await?.active_run)
+        let snapshot = self.kernel.session_snapshot(&self.caller, &SessionRef::Id(session)).await;
+        Ok(self.audit_read("session_snapshot", &session, snapshot)?.active_run)
     }
 
     async fn session_message(
@@ -125,8 +143,8 @@ impl ControlPlane for KernelPlane {
         session: SessionId,
         message: MessageId,
     ) -> Result<Arc<Message>, ControlError> {
-        let found = self.kernel.session_message(&self.caller, &SessionRef::Id(session), message).await?;
-        Ok(found.node.message)
+        let found = self.kernel.session_message(&self.caller, &SessionRef::Id(session), message).await;
+        Ok(self.audit_read("session_message", &session, found)?.node.message)
     }
 
     async fn session_bindings(&self, session: SessionId) -> Result<Vec<Binding>, ControlError> {
@@ -134,7 +152,8 @@ impl ControlPlane for KernelPlane {
         loop {
             let after = bindings.last().map(|last| (last.adapter.as_str(), last.generation));
             let by = SessionRef::Id(session);
-            let page = self.kernel.binding_list(&self.caller, &by, after, Some(limit)).await?;
+            let page = self.kernel.binding_list(&self.caller, &by, after, Some(limit)).await;
+            let page = self.audit_read("binding_list", &session, page)?;
             let is_last = page.len() < limit;
             bindings.extend(page);
             if is_last {
@@ -149,37 +168,41 @@ impl ControlPlane for KernelPlane {
         before: Option<(Time, ArtifactId)>,
         limit: usize,
     ) -> Result<Rows<Artifact>, ControlError> {
-        self.artifacts(ArtifactsOf::Session(SessionRef::Id(session)), before, limit).await
+        let found = self.artifacts(ArtifactsOf::Session(SessionRef::Id(session)), before, limit).await;
+        self.audit_read("session_artifacts", &session, found)
     }
 
     async fn run_create(&self, prompt: &Prompt) -> Result<Run, ControlError> {
         let request = RunRequest::try_from(prompt.clone())?;
         self.check_audit()?;
         let created = self.kernel.run_create(&self.caller, request).await;
+        // The run names its session; a refused prompt only has the session that it was sent to.
+        let sent_to = prompt.session.session_id.filter(|_| created.is_err());
+        let sent_to = sent_to.iter().map(ToString::to_string).collect();
         let about = |run: &Run| vec![run.session.to_string(), run.id.to_string()];
-        self.audit("run_create", None, created.map(|accepted| accepted.run), about)
+        self.audit("run_create", sent_to, created.map(|accepted| accepted.run), about)
     }
 
     async fn run_get(&self, run: RunId) -> Result<Run, ControlError> {
-        Ok(self.kernel.run_get(&self.caller, run).await?)
+        self.audit_read("run_get", &run, self.kernel.run_get(&self.caller, run).await)
     }
 
     async fn run_ended(&self, run: RunId) -> Result<Run, ControlError> {
-        Ok(self.kernel.run_wait_ended(&self.caller, run).await?)
+        self.audit_read("run_get", &run, self.kernel.run_wait_ended(&self.caller, run).await)
     }
 
     async fn run_cancel(&self, run: RunId) -> Result<CancelOutcome, ControlError> {
         self.check_audit()?;
         let outcome = self.kernel.run_cancel(&self.caller, run).await;
-        self.audit("run_cancel", Some(run.to_string()), outcome, |_| vec![])
+        self.audit("run_cancel", vec![run.to_string()], outcome, |_| vec![])
     }
 
     async fn run_attempts(&self, run: RunId) -> Result<Rows<Attempt>, ControlError> {
-        Ok(self.kernel.run_attempts(&self.caller, run).await?)
+        self.audit_read("run_attempts", &run, self.kernel.run_attempts(&self.caller, run).await)
     }
 
     async fn attempt_get(&self, attempt: AttemptId) -> Result<Attempt, ControlError> {
-        Ok(self.kernel.attempt_get(&self.caller, attempt).await?)
+        self.audit_read("attempt_get", &attempt, self.kernel.attempt_get(&self.caller, attempt).await)
     }
 
     async fn run_artifacts(
@@ -188,7 +211,8 @@ impl ControlPlane for KernelPlane {
         before: Option<(Time, ArtifactId)>,
         limit: usize,
     ) -> Result<Rows<Artifact>, ControlError> {
-        self.artifacts(ArtifactsOf::Run(run), before, limit).await
+        let found = self.artifacts(ArtifactsOf::Run(run), before, limit).await;
+        self.audit_read("run_artifacts", &run, found)
     }
 
     async fn run_events(
@@ -197,7 +221,8 @@ impl ControlPlane for KernelPlane {
         after: Position,
         limit: Option<usize>,
     ) -> Result<Page<Event>, ControlError> {
-        let events = self.kernel.run_events(&self.caller, run, after.cursor, limit).await?;
+        let events = self.kernel.run_events(&self.caller, run, after.cursor, limit).await;
+        let events = self.audit_read("run_events", &run, events)?;
         Ok(self.kernel.page_of(events, limit, |event| event.position().to_string()))
     }
 
@@ -206,17 +231,20 @@ impl ControlPlane for KernelPlane {
         self.check_audit()?;
         let made = self.kernel.run_delegate(&self.caller, run, request).await;
         let about = |made: &super::Delegated| vec![made.delegation.id.to_string(), made.run.id.to_string()];
-        let made = self.audit("run_delegate", Some(run.to_string()), made, about)?;
+        let sent_to = work.session.session_id.iter().map(ToString::to_string);
+        let parties = [run.to_string()].into_iter().chain(sent_to).collect();
+        let made = self.audit("run_delegate", parties, made, about)?;
         let (delegation, outcome) = self.kernel.delegation_get(&self.caller, made.delegation.id).await?;
         Ok(Delegated { delegation, run: made.run, replayed: made.replayed, outcome })
     }
 
     async fn run_delegations(&self, run: RunId) -> Result<RunDelegations, ControlError> {
-        Ok(self.kernel.run_delegations(&self.caller, run).await?)
+        self.audit_read("run_delegations", &run, self.kernel.run_delegations(&self.caller, run).await)
     }
 
     async fn delegation_get(&self, delegation: DelegationId) -> Result<DelegationView, ControlError> {
-        let (delegation, outcome) = self.kernel.delegation_get(&self.caller, delegation).await?;
+        let found = self.kernel.delegation_get(&self.caller, delegation).await;
+        let (delegation, outcome) = self.audit_read("delegation_get", &delegation, found)?;
         Ok(DelegationView { delegation, outcome })
     }
 }

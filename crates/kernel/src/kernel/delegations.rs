@@ -196,6 +196,7 @@ impl Kernel {
     ) -> Result<Delegated, Error> {
         let parent = self.run_readable(caller, parent).await?;
         let (agent, caller) = (caller, &caller.for_delegation(&parent)?);
+        self.shared.check_run_allowed(caller, &parent)?;
         self.check_delegation(&request)?;
         if agent.agent.is_some() && !request.session.new.rules.is_empty() {
             return Err(Error::Forbidden("an agent sets no rules: leave out `rules`".into()));
@@ -318,7 +319,7 @@ impl Kernel {
         child_run: RunId,
     ) -> Result<(RunRequest, ReservedShare), Error> {
         let home = self.session_get(caller, &SessionRef::Id(parent.session)).await?;
-        let parent_agent = home.agent_definition.clone();
+        let parent_agent = parent.agent_definition(&home).to_owned();
         let parent_limits = self.agent_limits(caller, &parent_agent).await?;
         self.check_parent(parent, parent_limits, request).await?;
         let bounds = self.bounds_of(caller, parent, &home).await?;
@@ -345,7 +346,8 @@ impl Kernel {
         let (adapter, agent, own_cwd) = match request.session.id {
             Some(id) => {
                 let child = self.session_get(caller, &SessionRef::Id(id)).await?;
-                (child.adapter, child.agent_definition, child.cwd)
+                let agent = request.options.agent_definition.clone().unwrap_or(child.agent_definition);
+                (child.adapter, agent, child.cwd)
             }
             None => (
                 given.adapter.as_ref().unwrap_or(&parent.adapter).clone(),
@@ -412,7 +414,7 @@ impl Kernel {
             reach
         });
         let layers = self.shared.layers(session, run, adapter);
-        let definition = self.definition_rules(caller, &session.agent_definition).await?;
+        let definition = self.definition_rules(caller, run.agent_definition(session)).await?;
         let mut otherwise = self.shared.adapter(adapter)?.otherwise();
         if otherwise == Permissions::Legacy.as_rules() && !self.is_granted_everything(run).await? {
             // The grant was revoked, or the run was limited by its own parent: it asks.

@@ -1,6 +1,7 @@
 //! The text of a run that has ended: all that its agent wrote on the run's path.
 //!
-//! The text is stored only in the messages and read from them, so it outlives the events of the run.
+//! The text is stored only in the messages and read from them, so it outlives the events of the run. The short text of a
+//! loaded session's latest run is in its image.
 
 use mainspring_core::{Point, Role, Rows, Run};
 
@@ -34,6 +35,9 @@ impl Shared {
 
     /// Reads the text of the agent from the run's last message up to its prompt.
     pub(crate) async fn final_text(&self, run: &Run) -> Result<String, Error> {
+        if let Some(text) = self.images.final_text(run) {
+            return Ok(text);
+        }
         let Some(tip) = self.final_point(run).await? else { return Ok(String::new()) };
         // The answer to a prompt that joined another run is in messages of that run.
         let author = Some(run.merged_into.unwrap_or(run.id));

@@ -67,7 +67,7 @@ impl Kernel {
         let grant = self.shared.store.grant_get(id).await?.ok_or_else(missing)?;
         let session =
             self.session_get(caller, &SessionRef::Id(grant.session)).await.map_err(|_| missing())?;
-        caller.check_changes(&session)?;
+        self.check_session_change(caller, &session).await?;
         let by = caller.decider();
         self.shared.call(grant.session, |reply| Command::GrantRevoke(id, by, reply)).await
     }

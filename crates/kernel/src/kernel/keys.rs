@@ -37,7 +37,7 @@ pub struct NewKey {
     pub org: Option<String>,
     /// Role of the key's holder.
     pub role: AccessRole,
-    /// When the key expires; never if not given.
+    /// When the key expires; if not given, with the key that makes it, or never. Not later than the key that makes it.
     pub expires_at: Option<Time>,
     /// Folders in which agents of the key's holder may work. If not given: any for the owner of this process, none for
     /// others but those that are configured for an adapter.
@@ -139,6 +139,7 @@ impl Kernel {
         if expires_at.is_some_and(|end| end <= now) {
             return Err(Error::Invalid("a key must expire in the future, or not at all".into()));
         }
+        let expires_at = self.key_expiry(caller, expires_at).await?;
         // A key is limited like the key that makes it.
         let folders = folders.or_else(|| caller.folders.clone());
         check_folders(caller, folders.as_deref())?;
@@ -174,6 +175,32 @@ impl Kernel {
             spend_per_day,
         };
         Ok((key, secret))
+    }
+
+    /// Returns when a key that `caller` makes expires: not after the key that makes it. A token of an identity provider is
+    /// shorter than any key, and its holder gets the next one: keys that it makes do not end with it.
+    async fn key_expiry(&self, caller: &Caller, wanted: Option<Time>) -> Result<Option<Time>, Error> {
+        let Some(maker) = caller.key else { return Ok(wanted) };
+        let maker = self.shared.store.key_find(&KeyRef::Id(maker)).await?;
+        let Some(end) = maker.and_then(|maker| maker.expires_at) else { return Ok(wanted) };
+        match wanted {
+            Some(wanted) if wanted > end => Err(Error::Forbidden(format!(
+                "a key does not outlive the key that makes it, which expires at {end} ({} ms): give an earlier time, or use \
+                 the key of another admin",
+                end.0
+            ))),
+            Some(wanted) => Ok(Some(wanted)),
+            None => Ok(Some(end)),
+        }
+    }
+
+    /// Returns the org of a key for the owner that `caller` acts for: the caller's, else the one that the owner belongs to.
+    /// A key without it would make the org's admins lose the owner. The owner of this process has no org.
+    pub async fn org_of(&self, caller: &Caller) -> Result<Option<String>, Error> {
+        if caller.org.is_some() || self.is_own_owner(&caller.owner) {
+            return Ok(caller.org.clone());
+        }
+        Ok(self.shared.store.owner_org(&caller.owner).await?)
     }
 
     /// Claims the owner of a new key for the key's org, unless it belongs to one.

@@ -1,8 +1,11 @@
 //! The lists of API keys, applied: which adapters, models and tools runs may use, and what they may cost in a day.
+//!
+//! A key with lists or folders changes only sessions and runs whose adapter, model and folder it allows. It reads the others
+//! of its owner. The check is part of `session_for_change` and `run_for_change`, with which every change begins.
 
-use mainspring_core::{KeyLists, RunOptions, UsageReports, day_of};
+use mainspring_core::{KeyLists, Run, RunOptions, Session, UsageReports, day_of};
 
-use super::Shared;
+use super::{Caller, Shared};
 use crate::error::Error;
 
 impl Shared {
@@ -37,6 +40,42 @@ impl Shared {
         Ok(lists.check_model(defaults)?)
     }
 
+    /// Refuses a caller that would change a session whose adapter, model or folder its key does not allow, or that has an
+    /// unfinished run which the key does not allow: the settings of a session hold for its runs.
+    pub(crate) async fn check_session_allowed(
+        &self,
+        caller: &Caller,
+        session: &Session,
+    ) -> Result<(), Error> {
+        if !is_limited(caller) {
+            return Ok(());
+        }
+        self.check_settings_allowed(caller, session)?;
+        let unfinished = self.store.session_load(session.id).await?.map(|loaded| loaded.runs);
+        unfinished.iter().flatten().try_for_each(|(run, _)| self.check_run_allowed(caller, run))
+    }
+
+    /// Refuses a session whose adapter, model or folder the key of the caller does not allow.
+    pub(crate) fn check_settings_allowed(&self, caller: &Caller, session: &Session) -> Result<(), Error> {
+        let (lists, folders) = (caller.lists.as_deref(), caller.folders.as_deref());
+        Self::check_listed_defaults(lists, Some(&session.adapter), &session.run_defaults())?;
+        match folders {
+            Some(_) => self.check_folder(&session.adapter, session.cwd.as_deref(), folders),
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses a caller that would change a run whose adapter, model, tools or folder its key does not allow.
+    pub(crate) fn check_run_allowed(&self, caller: &Caller, run: &Run) -> Result<(), Error> {
+        if let Some(lists) = &caller.lists {
+            lists.check_run(&run.adapter, &run.options)?;
+        }
+        match caller.folders.as_deref() {
+            folders @ Some(_) => self.check_run_folder(&run.adapter, run.options.cwd.as_deref(), folders),
+            None => Ok(()),
+        }
+    }
+
     /// Refuses a key whose runs have cost as much today as they may.
     pub(crate) async fn check_spend(&self, lists: Option<&KeyLists>) -> Result<(), Error> {
         let Some((lists, limit)) = lists.and_then(|lists| Some((lists, lists.spend_per_day?))) else {
@@ -48,4 +87,9 @@ impl Shared {
             false => Err(Error::SpendLimit { spend, limit }),
         }
     }
+}
+
+/// True for a caller that is limited to some adapters, models, tools or folders.
+fn is_limited(caller: &Caller) -> bool {
+    caller.lists.is_some() || caller.folders.is_some()
 }

@@ -45,13 +45,14 @@ impl Kernel {
     pub async fn run_route(&self, caller: &Caller, run: RunId) -> Result<RunRoute, Error> {
         let run = self.run_readable(caller, run).await?;
         let session = self.session_get(caller, &SessionRef::Id(run.session)).await?;
+        let network = run.agent_definition(&session).to_owned();
         let routes = self.shared.routes(run.session, run.id).await?;
         let steps = self.shared.store.steps(run.id).await?.intact()?;
         let children = self.shared.store.delegations(&DelegationsOf::Parent(run.session, run.id)).await?;
         let mut decisions = vec![];
         for (at, (decided_at, route)) in routes.iter().enumerate() {
             let until = routes.get(at + 1).map_or(u32::MAX, |(_, next)| next.step);
-            let is_own = |step: &Step| !is_routing(step, &session.agent_definition);
+            let is_own = |step: &Step| !is_routing(step, &network);
             let of_call = |step: &&Step| step.no > route.step && step.no <= until && is_own(step);
             let mut calls = vec![];
             for name in route.next.iter().flat_map(|stage| stage.names()) {
@@ -63,17 +64,10 @@ impl Kernel {
             }
             decisions.push(RouteDecision { decided_at_ms: *decided_at, route: route.clone(), calls });
         }
-        let routing = steps.iter().filter(|step| is_routing(step, &session.agent_definition));
+        let routing = steps.iter().filter(|step| is_routing(step, &network));
         let routing = routing.filter_map(|step| step.usage).fold(Usage::default(), |all, one| all + one);
         let members = totals(&decisions);
-        Ok(RunRoute {
-            run_id: run.id,
-            network: session.agent_definition,
-            status: run.state.status(),
-            decisions,
-            members,
-            routing,
-        })
+        Ok(RunRoute { run_id: run.id, network, status: run.state.status(), decisions, members, routing })
     }
 
     /// The call of a member that worked in a child.

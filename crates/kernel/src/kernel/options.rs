@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use mainspring_core::{Fallback, Limits, NodeId, OwnerQuotas, Quotas};
+use mainspring_core::{ArtifactRetention, Fallback, Limits, NodeId, OwnerQuotas, Quotas};
 
 use crate::agents::{Catalog, NoCatalog};
 use crate::audit::Audit;
@@ -24,8 +24,11 @@ pub struct Options {
     pub owner_quotas: BTreeMap<String, OwnerQuotas>,
     /// The adapter of sessions that name none.
     pub adapter: String,
-    /// Attempts that may execute at once.
+    /// Attempts that may execute at once, without those that `max_in_process_runs` counts.
     pub max_workers: usize,
+    /// Attempts of agents without a process that may execute at once, see [`mainspring_api::Capabilities::in_process`];
+    /// `None` to count them among `max_workers`.
+    pub max_in_process_runs: Option<usize>,
     /// Attempts that may execute at once, by adapter.
     pub adapter_workers: HashMap<String, usize>,
     /// Time a cancelled attempt has to stop before it is killed.
@@ -45,6 +48,8 @@ pub struct Options {
     pub node: Option<NodeId>,
     /// Folder for the bytes of artifacts, used by this kernel alone. Without one, artifacts are refused.
     pub artifacts: Option<PathBuf>,
+    /// How long artifacts are kept, and how much of them.
+    pub artifact_retention: ArtifactRetention,
     /// The audit log; `None` to keep none.
     pub audit: Option<Arc<Audit>>,
     /// Shared agent definitions and models of the runtime.
@@ -73,6 +78,7 @@ impl Default for Options {
             owner_quotas: BTreeMap::new(),
             adapter: "script".into(),
             max_workers: 8,
+            max_in_process_runs: None,
             adapter_workers: HashMap::new(),
             cancel_grace_ms: 5_000,
             wait_expiry_ms: 24 * 60 * 60 * 1_000,
@@ -82,6 +88,7 @@ impl Default for Options {
             on_orphan: OnOrphan::Leave,
             node: None,
             artifacts: None,
+            artifact_retention: ArtifactRetention::default(),
             audit: None,
             agents: Arc::new(NoCatalog),
             state_dir: None,

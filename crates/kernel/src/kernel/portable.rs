@@ -9,10 +9,13 @@
 
 use std::sync::Arc;
 
-use mainspring_core::{Artifact, Attempt, Event, Message, MessageId, Run, Session, StateEntry, Step};
+use mainspring_core::{
+    Artifact, Attempt, Event, Message, MessageId, Run, Session, StateEntry, Step, StepInput,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+mod check;
 mod data;
 mod export;
 mod import;
@@ -75,6 +78,9 @@ struct RunLine {
     /// Model calls of the run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     steps: Vec<Step>,
+    /// What the steps were given, unless it stands with an earlier run in the file.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    inputs: Vec<StepInput>,
     /// State of the run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     state: Vec<StateEntry>,

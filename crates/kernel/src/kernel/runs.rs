@@ -4,7 +4,7 @@ use mainspring_core::limits::check_text;
 use mainspring_core::tool::check_client_tools;
 use mainspring_core::{
     Attempt, AttemptId, Block, Cursor, Event, Mode, NewDelegation, Place, Policy, Position, RequestName,
-    Rows, Run, RunChange, RunId, RunOptions, RunStatus, SessionId, Step,
+    Rows, Run, RunChange, RunId, RunOption, RunOptions, RunStatus, SessionId, Step,
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -70,11 +70,16 @@ impl Kernel {
         if request.options.key != caller.lists {
             self.shared.check_spend(request.options.key.as_deref()).await?;
         }
+        if let Some(name) = &request.options.agent_definition {
+            // Boxed to keep the futures of plain prompts small.
+            Box::pin(self.check_run_definition(caller, request, name)).await?;
+        }
         loop {
             let id = match request.session.id.filter(|id| self.shared.is_live(*id)) {
                 // The actor checks the owner.
                 Some(live) => live,
-                None => self.session_for(caller, request).await?,
+                // Boxed to keep the futures of prompts to loaded sessions small.
+                None => Box::pin(self.session_for(caller, request)).await?,
             };
             let pending_wait = match delegation {
                 // Boxed to keep the futures of plain prompts small.
@@ -84,10 +89,12 @@ impl Kernel {
             let run = delegation.map_or_else(|| self.shared.ids.run(), |delegation| delegation.child_run);
             // Registered before the agent starts, which may call a tool of the host at once.
             self.shared.host_calls.register(run, request.host.as_deref());
-            let accept = Accept {
+            let prompt = self.resolve_attachments(caller, request.prompt.clone()).await?;
+            // Boxed here, so that the future does not hold it.
+            let accept = Box::new(Accept {
                 run,
                 caller: caller.clone(),
-                prompt: self.resolve_attachments(caller, request.prompt.clone()).await?,
+                prompt,
                 adapter: request.adapter.clone(),
                 mode: request.mode,
                 options: limited_options(caller, request),
@@ -98,13 +105,33 @@ impl Kernel {
                 fingerprint,
                 delegation: delegation.cloned().map(Box::new),
                 pending_wait,
-            };
-            match self.shared.call(id, |reply| Command::Accept(Box::new(accept), reply)).await {
+            });
+            match self.shared.call(id, |reply| Command::Accept(accept, reply)).await {
                 Ok(accepted) => return Ok(accepted),
                 // Another request has created the session since: the next lookup finds it.
                 Err(CreateError::Taken(Unique::SessionName)) => {}
                 Err(error) => return Err(error.into()),
             }
+        }
+    }
+
+    /// Refuses the agent definition of a run that the run's adapter does not use, or that the owner does not have.
+    async fn check_run_definition(
+        &self,
+        caller: &Caller,
+        request: &RunRequest,
+        name: &str,
+    ) -> Result<(), Error> {
+        let found = self.session_resolve(caller, &request.session).await?;
+        let of_session = match &found {
+            Some(session) => Some(&session.adapter),
+            None => request.session.new.adapter.as_ref(),
+        };
+        let adapter = request.adapter.as_ref().or(of_session).unwrap_or(&self.shared.options.adapter);
+        let owner = found.as_ref().map_or(&caller.owner, |session| &session.owner);
+        match request.ignore_unused_options && !self.shared.uses(adapter, RunOption::AgentDefinition) {
+            true => Ok(()),
+            false => self.check_definition(owner, adapter, name).await,
         }
     }
 
@@ -197,6 +224,7 @@ impl Kernel {
     pub(super) async fn run_for_change(&self, caller: &Caller, run: RunId) -> Result<SessionId, Error> {
         let run = self.run_readable(caller, run).await?;
         caller.check_changes_run(&run)?;
+        self.shared.check_run_allowed(caller, &run)?;
         Ok(run.session)
     }
 
@@ -395,7 +423,7 @@ fn fingerprint(request: &RunRequest) -> [u8; 16] {
 }
 
 /// The size of a prompt in bytes, with a fixed amount for an attachment.
-fn prompt_size(prompt: &[Block]) -> usize {
+pub(super) fn prompt_size(prompt: &[Block]) -> usize {
     prompt.iter().map(|block| if let Block::Text { text } = block { text.len() } else { 64 }).sum()
 }
 

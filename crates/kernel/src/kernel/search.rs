@@ -59,7 +59,8 @@ impl FromStr for SearchPosition {
 pub struct SearchResult {
     /// Sessions whose title matches, by latest activity; then matching messages, newest first.
     pub hits: Vec<SearchHit>,
-    /// The `before` of the next page, if there may be one.
+    /// The `before` of the next page, if there may be one. A page with fewer hits than asked for may have one: a search
+    /// reads a bounded number of messages.
     pub next: Option<SearchPosition>,
     /// Damaged sessions and messages between the hits, which may match.
     pub damaged: Vec<Damage>,
@@ -112,13 +113,16 @@ impl Kernel {
             Some(SearchPosition::Message(arrival)) => Some(arrival),
             _ => None,
         };
-        let messages = match limit - titles.len() {
-            0 => Rows::from(vec![]),
-            room => store.search_messages(owner, &query, before, room).await?,
+        let (messages, searched_to) = match limit - titles.len() {
+            0 => (Rows::from(vec![]), None),
+            room => {
+                let found = store.search_messages(owner, &query, before, room).await?;
+                (found.rows, found.searched_to.map(SearchPosition::Message))
+            }
         };
         let last_title = titles.last().map(|last| SearchPosition::Title(last.last_activity_at, last.id));
         let last = messages.last().map(|last| SearchPosition::Message(last.arrival)).or(last_title);
-        let next = last.filter(|_| titles.len() + messages.len() == limit);
+        let next = last.filter(|_| titles.len() + messages.len() == limit).or(searched_to);
         let (mut hits, mut damaged) = (vec![], titles.damaged);
         let after_titles = |damage: Damage| Damage { index: damage.index + titles.items.len(), ..damage };
         damaged.extend(messages.damaged.into_iter().map(after_titles));

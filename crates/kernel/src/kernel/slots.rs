@@ -8,18 +8,19 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use mainspring_core::{Run, RunId, Session, SessionId};
+use mainspring_system::contain::contain;
 use tokio::sync::{mpsc, oneshot};
 
 use super::{Opening, Shared};
-use crate::actor::{Actor, Command, Receiver, Reply, Sender, Signal};
+use crate::actor::{Actor, Command, Reply, Sender, Signal};
 use crate::error::Error;
 use crate::feed::{Feed, FeedMemory, Subscription, SubscriptionMode};
-use crate::store::{Commit, Fence, Loaded, Row, SessionRef, StoreError};
+use crate::store::{SessionRef, StoreError};
 
 /// Sessions kept in memory only because they were opened explicitly. Beyond that, the oldest is released.
 const MAX_OPENED: usize = 1_000;
 
-type Ready = oneshot::Sender<Result<(), Error>>;
+pub(crate) type Ready = oneshot::Sender<Result<(), Error>>;
 
 /// A session that has an actor or a reader.
 pub(super) struct SessionSlot {
@@ -88,9 +89,9 @@ impl Shared {
     pub(crate) fn dispatch(&self, session: SessionId, command: Command) {
         let mut command = command;
         loop {
-            let Some((actor, _)) = self.load(session, None) else {
-                command.refuse(&Error::ShuttingDown);
-                return;
+            let actor = match self.load(session, None) {
+                Ok((actor, _)) => actor,
+                Err(error) => return command.refuse(&error),
             };
             match actor.send(command.into()) {
                 Ok(()) => return,
@@ -120,8 +121,10 @@ impl Shared {
     ) -> Result<T, E> {
         let (reply, answer) = oneshot::channel();
         self.dispatch(session, command(reply));
-        // An actor drops a command without a reply only if its session is gone.
-        answer.await.unwrap_or_else(|_| Err(Error::not_found("session", session).into()))
+        match answer.await {
+            Ok(answer) => answer,
+            Err(_) => Err(self.unanswered(session).await.into()),
+        }
     }
 
     /// Starts an actor for a new session. The session is created by the actor's first commit.
@@ -153,20 +156,19 @@ impl Shared {
     }
 
     /// Returns the session's actor, and whether it was started by this call. A started actor queues commands while it
-    /// loads and recovers the session, then reports to `ready`. None once the process is stopping.
-    pub(super) fn load(&self, session: SessionId, ready: Option<Ready>) -> Option<(Sender, bool)> {
+    /// loads and recovers the session, then reports to `ready`. Refused once the process is stopping, and for a while
+    /// after the session has failed.
+    pub(crate) fn load(&self, session: SessionId, ready: Option<Ready>) -> Result<(Sender, bool), Error> {
         let mut slots = self.slots.lock();
         if let Some(actor) = slots.get(&session).and_then(|slot| slot.actor.clone()) {
             if let Some(ready) = ready {
                 let _ = ready.send(Ok(()));
             }
-            return Some((actor, false));
+            return Ok((actor, false));
         }
-        if self.tasks.is_stopping() {
-            return None;
-        }
+        self.check_loadable(session)?;
         let slot = self.slot(&mut slots, session);
-        Some((self.start(slot, ready), true))
+        Ok((self.start(slot, ready), true))
     }
 
     fn slot<'a>(
@@ -185,80 +187,12 @@ impl Shared {
     fn start(&self, slot: &mut SessionSlot, ready: Option<Ready>) -> Sender {
         let (tx, rx) = mpsc::unbounded_channel();
         slot.actor = Some(tx.clone());
+        self.parked.remove(slot.feed.session());
         if let Some(me) = self.me.upgrade() {
             let (tx, feed) = (tx.clone(), slot.feed.clone());
             self.tasks.spawn(Box::pin(async move { me.run_actor(feed, (tx, rx), ready).await }));
         }
         tx
-    }
-
-    /// Loads and recovers a session, then runs its actor.
-    async fn run_actor(
-        self: Arc<Self>,
-        feed: Arc<Feed>,
-        mut channel: (Sender, Receiver),
-        ready: Option<Ready>,
-    ) {
-        let session = feed.session();
-        let load = async {
-            let fence = self.store.lease_take(session, self.node).await?;
-            let error = match self.store.session_load(session).await {
-                Ok(Some(mut loaded)) => match self.keep_deadlines(fence, &mut loaded).await {
-                    Ok(()) => return Ok::<_, Error>((fence, loaded)),
-                    Err(error) => error.into(),
-                },
-                Ok(None) => Error::not_found("session", session),
-                Err(error) => error.into(),
-            };
-            self.lease_release(fence).await;
-            Err(error)
-        };
-        let (fence, loaded) = match load.await {
-            Ok(loaded) => loaded,
-            Err(error) => {
-                self.remove_actor(session, &channel.0);
-                feed.fail(&error);
-                channel.1.close();
-                while let Some(input) = channel.1.recv().await {
-                    input.refuse(&error);
-                }
-                ready.map(|ready| ready.send(Err(error)));
-                return;
-            }
-        };
-        let lost = loaded.runs.iter().find(|(run, _)| run.state.holder().is_some()).cloned();
-        let mut actor = Box::new(Actor::new(self, fence, feed, loaded, true, channel));
-        let recovered = match lost {
-            Some((run, Some(attempt))) => Box::pin(actor.recover(run, attempt)).await,
-            _ => Ok(()),
-        };
-        match recovered {
-            Ok(()) => {
-                // The work is counted before the kernel reports that it has started.
-                actor.report_status();
-                ready.map(|ready| ready.send(Ok(())));
-                actor.serve().await;
-            }
-            Err(error) => {
-                // No run may start before the interrupted one is recovered. The next call retries.
-                tracing::error!(%error, %session, "cannot recover the run that an earlier process left");
-                actor.abandon(&error).await;
-                ready.map(|ready| ready.send(Err(error)));
-            }
-        }
-    }
-
-    /// Adjusts and stores the deadlines of a loaded session's runs, if the clock was set back since they were stored: a
-    /// retry or a question would otherwise wait for as long as the step.
-    async fn keep_deadlines(&self, fence: Fence, loaded: &mut Loaded) -> Result<(), StoreError> {
-        let now = self.clock.now();
-        let runs = loaded.runs.iter_mut().map(|(run, _)| run);
-        let changed = runs.filter_map(|run| run.keep_deadline(now).then(|| Row::Run(Arc::new(run.clone()))));
-        let rows: Vec<Row> = changed.collect();
-        match rows.is_empty() {
-            true => Ok(()),
-            false => self.store.commit(Arc::new(Commit { fence, events: vec![], rows })).await.map(drop),
-        }
     }
 
     /// Removes the slot of an actor that has ended. Its feed has ended too.
@@ -312,6 +246,10 @@ impl Shared {
         if self.tasks.is_stopping() {
             return Err(Error::ShuttingDown);
         }
+        if mode == SubscriptionMode::Controller && slots.get(&session).is_none_or(|slot| slot.actor.is_none())
+        {
+            self.check_loadable(session)?;
+        }
         let is_new = !slots.contains_key(&session);
         let slot = self.slot(&mut slots, session);
         slot.feed.add_reader(mode);
@@ -330,10 +268,11 @@ impl Shared {
     /// Reads the stored position of a session that is not in memory, for its feed.
     async fn read_position(self: Arc<Self>, feed: Arc<Feed>) {
         let session = feed.session();
-        let error = match self.store.session_load(session).await {
-            Ok(Some(loaded)) => return feed.set_stored_position(&loaded),
-            Ok(None) => Error::not_found("session", session),
-            Err(error) => error.into(),
+        let error = match contain(self.store.session_load(session)).await {
+            Ok(Ok(Some(loaded))) => return feed.set_stored_position(&loaded),
+            Ok(Ok(None)) => Error::not_found("session", session),
+            Ok(Err(error)) => error.into(),
+            Err(panic) => self.session_panicked(session, &panic),
         };
         let mut slots = self.slots.lock();
         // An actor started in the meantime reports its own errors.
@@ -363,7 +302,7 @@ impl Shared {
         let slot = slots.get_mut(&feed.session()).filter(|slot| Arc::ptr_eq(&slot.feed, feed));
         if let Some(slot) = slot.filter(|slot| slot.actor.is_none())
             && now == SubscriptionMode::Controller
-            && !self.tasks.is_stopping()
+            && self.check_loadable(feed.session()).is_ok()
         {
             self.start(slot, None);
         }
@@ -371,7 +310,7 @@ impl Shared {
 
     /// Loads a session because a caller opens it.
     pub(super) async fn open(&self, session: SessionId) -> Result<(Session, Opening), Error> {
-        let Some((_, started)) = self.load(session, None) else { return Err(Error::ShuttingDown) };
+        let (_, started) = self.load(session, None)?;
         let session = self.call(session, |reply| Command::Open { started, reply }).await?;
         if started {
             self.note_opened(session.id);

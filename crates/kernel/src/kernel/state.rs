@@ -1,13 +1,15 @@
 //! Operations on the state of a session, a run or an owner.
 
 use mainspring_core::limits::check_state_key;
-use mainspring_core::{Expect, MessageId, Point, Rows, RunId, Session, StateEntry, StateOutcome};
+use mainspring_core::{
+    Expect, MessageId, Point, Rows, RunId, Session, StateChange, StateEntry, StateOutcome, StateWriter,
+};
 use serde_json::Value;
 
 use super::{Caller, Kernel, Shared};
 use crate::actor::{Command, StateWrite};
 use crate::error::Error;
-use crate::store::{OwnerState, SessionRef, StateAt, StoreError};
+use crate::store::{OwnerState, SessionRef, StateAt, StateHistoryOf, StoreError};
 
 /// Selects a state.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,7 +58,8 @@ impl Kernel {
         let (session, run) = match of {
             StateOf::Owner => {
                 caller.check_writes()?;
-                return self.shared.owner_state_put(&caller.owner, key, value, expect).await;
+                let by = caller.state_writer();
+                return self.shared.owner_state_put(&caller.owner, key, value, expect, by).await;
             }
             StateOf::Session(_, Some(_)) => {
                 return Err(Error::Invalid("state is changed where the path ends, not at a message".into()));
@@ -64,8 +67,27 @@ impl Kernel {
             StateOf::Session(by, None) => (self.session_for_change(caller, by).await?.id, None),
             StateOf::Run(run) => (self.run_for_change(caller, *run).await?, Some(*run)),
         };
-        let write = StateWrite { run, key: key.to_owned(), value, expect };
+        let write = StateWrite { run, key: key.to_owned(), value, expect, by: caller.state_writer() };
         self.shared.call(session, |reply| Command::StateWrite(Box::new(write), reply)).await
+    }
+
+    /// Lists the changes of a key that are kept, newest first; with `before`, only those of earlier versions. The history
+    /// of a session's key covers all branches, and begins with the session: a fork has a history of its own.
+    pub async fn state_history(
+        &self,
+        caller: &Caller,
+        of: &StateOf,
+        key: &str,
+        before: Option<u64>,
+        limit: Option<usize>,
+    ) -> Result<Rows<StateChange>, Error> {
+        check_state_key(key)?;
+        let of = match of {
+            StateOf::Owner => StateHistoryOf::Owner(caller.owner.clone()),
+            StateOf::Run(run) => StateHistoryOf::Run(self.run_readable(caller, *run).await?.id),
+            StateOf::Session(by, _) => StateHistoryOf::Session(self.session_get(caller, by).await?.id),
+        };
+        Ok(self.shared.store.state_history(&of, key, before, self.page(limit)?).await?)
     }
 
     /// Resolves `of` to a place in the store, if the caller may read it.
@@ -120,6 +142,7 @@ impl Shared {
         key: &str,
         value: Option<Value>,
         expect: Expect,
+        by: StateWriter,
     ) -> Result<StateOutcome, Error> {
         let at = StateAt::Owner(owner.to_owned());
         let before = self.store.state_get(&at, key).await?.entry;
@@ -127,11 +150,13 @@ impl Shared {
             self.check_state_room(&at).await?;
         }
         let now = self.clock.now();
-        let put = OwnerState { owner: owner.into(), key: key.into(), value: value.clone(), expect, at: now };
+        let (owner, key, stored) = (owner.into(), key.into(), value.clone());
+        let put = OwnerState { owner, key, value: stored, expect, at: now, by };
+        let key = put.key.clone();
         match self.store.state_put(put).await {
             Err(StoreError::Unavailable(why)) => {
                 // The outcome is unknown: compare with what is stored now.
-                let entry = self.store.state_get(&at, key).await?.entry;
+                let entry = self.store.state_get(&at, &key).await?.entry;
                 let done = entry != before && entry.as_ref().map(|entry| &entry.value) == value.as_ref();
                 match done {
                     true => Ok(StateOutcome { created: before.is_none() && entry.is_some(), entry }),

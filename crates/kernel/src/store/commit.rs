@@ -8,7 +8,7 @@ use mainspring_core::{
     Time,
 };
 
-use super::{InboxItem, StateRow};
+use super::{InboxItem, StateChangeRow, StateRow};
 
 /// The right to write one session. It becomes void when the lease is taken again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,6 +60,8 @@ pub enum Row {
     Attempt(Box<Attempt>),
     /// A model call.
     Step(Box<Step>),
+    /// What steps of this session were given. The same hash always stands for the same content.
+    StepInput(Arc<StepInputRow>),
     /// Erases the private data of a run's steps, once the run has ended.
     StepsSeal(RunId),
     /// A digest of older messages of a path. At most one per point.
@@ -103,10 +105,22 @@ pub enum Row {
     ArtifactGone(ArtifactId),
     /// An entry of state.
     State(Box<StateRow>),
+    /// A change of state, for the history of its key, which keeps the last
+    /// [`HISTORY_CHANGES`](mainspring_core::state::HISTORY_CHANGES).
+    StateChange(Box<StateChangeRow>),
     /// Moves the entry of this key from a point without a message to the point before.
     StateBack(Point, String),
     /// A delegation. Written by the child's session; dropped if the parent's session is gone or deleted.
     Delegation(Box<Delegation>),
+}
+
+/// What steps of a session were given besides messages.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StepInputRow {
+    /// The BLAKE3 hash of the JSON, in hexadecimal digits.
+    pub hash: String,
+    /// The canonical JSON of a [`mainspring_core::StepInput`].
+    pub json: String,
 }
 
 /// The owner of a native session. It stays when the session that opened the native one is deleted.
@@ -118,9 +132,20 @@ pub struct NativeOwner {
     pub native: String,
     /// The owner.
     pub owner: String,
-    /// True if a caller has named the native session: then the commit fails with a conflict if another owner has it. An
-    /// agent that opens a session is believed.
-    pub is_adopted: bool,
+    /// How the owner comes to the native session.
+    pub claim: NativeClaim,
+}
+
+/// How an owner comes to a native session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NativeClaim {
+    /// An agent has opened it, and is believed.
+    Opened,
+    /// A caller has named it. The commit fails with a conflict if another owner has it, through any adapter and in any
+    /// spelling: adapters may start the same program, which has one set of sessions.
+    Adopted,
+    /// As [`Self::Adopted`], and the commit also fails if an agent has not opened it for this owner through this adapter.
+    AdoptedAgain,
 }
 
 /// An id that must be unused.

@@ -1,6 +1,6 @@
 //! State and artifacts as the store reads and writes them.
 
-use mainspring_core::{ArtifactId, Expect, Point, RunId, SessionId, Time};
+use mainspring_core::{ArtifactId, Expect, Point, RunId, SessionId, StateChange, StateWriter, Time};
 use serde_json::Value;
 
 /// Selects the state to read.
@@ -64,6 +64,39 @@ pub struct OwnerState {
     pub expect: Expect,
     /// When the change is made.
     pub at: Time,
+    /// The one who makes it.
+    pub by: StateWriter,
+}
+
+/// Selects the state whose changes are kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StateHistoryOf {
+    /// The state of a session, on every branch.
+    Session(SessionId),
+    /// The state of a run.
+    Run(RunId),
+    /// The state of an owner.
+    Owner(String),
+}
+
+impl StateHistoryOf {
+    /// The name under which the store keeps the changes. Names of two states differ.
+    pub fn place(&self) -> String {
+        match self {
+            Self::Session(session) => session.to_string(),
+            Self::Run(run) => run.to_string(),
+            Self::Owner(owner) => format!("owner:{owner}"),
+        }
+    }
+}
+
+/// A change of state of the session being written, or of one of its runs, for the history of its key.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StateChangeRow {
+    /// The state.
+    pub of: StateHistoryOf,
+    /// The change.
+    pub change: StateChange,
 }
 
 /// Selects artifacts to list.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use mainspring_core::{Line, LineId, Message, MessageId, Point, SessionId};
+use mainspring_core::{Line, LineId, Message, MessageId, Point, Rows, SessionId};
 
 /// A message and its point in the tree; none for a prompt whose run has not started.
 #[derive(Debug, Clone, PartialEq)]
@@ -25,6 +25,16 @@ pub struct FoundMessage {
     pub message: Arc<Message>,
     /// Title of the session.
     pub title: Option<String>,
+}
+
+/// The messages that one read of the search index has found.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FoundMessages {
+    /// The messages, newest first.
+    pub rows: Rows<FoundMessage>,
+    /// Messages with a lower arrival number were not searched, because one read searches a bounded number of messages.
+    /// None if all were searched, or the page is full.
+    pub searched_to: Option<u64>,
 }
 
 /// A line of the tree, with the cursors that one session has on it.

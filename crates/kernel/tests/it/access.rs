@@ -2,25 +2,28 @@
 
 use std::time::Duration;
 
+use mainspring_api::{AgentChange, MessageAppend, PromptContent, ResultMessage, ResultsAppend};
 use mainspring_core::{
-    AccessRole, AgentDefinition, AgentName, Answer, Cursor, DelegationMode, Expect, IdKind, IdPrefix,
-    Position, Run, RunChange, SessionId, Visibility, WaitId,
+    AccessRole, AgentDefinition, AgentName, Answer, ClientTool, Cursor, DelegationMode, Expect, IdKind,
+    IdPrefix, KeyId, KeyLists, Position, Role, Run, RunChange, SessionId, Visibility, WaitId,
 };
-use mainspring_kernel::Error;
+use mainspring_kernel::adapter::End;
 use mainspring_kernel::feed::Item;
 use mainspring_kernel::kernel::{
     Adopted, AgentQuery, ArtifactQuery, ArtifactsOf, Caller, DelegationRequest, ForkRequest, NewArtifact,
     NewSession, RunQuery, RunRequest, Scope, SessionPatch, SessionQuery, SessionTarget, StateOf, TreeQuery,
 };
 use mainspring_kernel::store::SessionRef;
+use mainspring_kernel::{Error, Options};
 use serde_json::json;
 
+use crate::puppet::{PuppetBehavior, puppet, puppet_request};
 use crate::world::{Disk, World, by_key, every_store, read_until, with_timeout};
 
-/// The outcome of an operation: done (or refused for another reason), forbidden, or not found.
+/// The outcome of an operation: done (or refused for another reason), forbidden, not allowed by the key, or not found.
 fn outcome<T>(result: Result<T, Error>) -> &'static str {
     match result.err().map(|error| error.code()) {
-        Some(code @ ("not_found" | "forbidden")) => code,
+        Some(code @ ("not_found" | "forbidden" | "not_allowed_by_key" | "folder_not_allowed")) => code,
         _ => "allowed",
     }
 }
@@ -38,6 +41,9 @@ async fn reads(world: &World, caller: &Caller, run: &Run) -> Vec<(&'static str, 
         ("session_observe", outcome(kernel.session_observe(caller, &by, None).await)),
         ("session_snapshot", outcome(kernel.session_snapshot(caller, &by).await)),
         ("session_usage", outcome(kernel.session_usage(caller, &by).await)),
+        ("session_view", outcome(kernel.session_view(caller, &by).await)),
+        ("session_agent", outcome(kernel.session_agent(caller, &by).await)),
+        ("session_changes", outcome(kernel.session_changes(caller, &by, None, None).await)),
         ("id_find of a message", outcome(kernel.id_find(caller, &any_message, Some(&by)).await)),
         ("run_observe", outcome(kernel.run_observe(caller, run.id, None).await)),
         ("run_wait", outcome(kernel.run_wait(caller, run.id, Duration::ZERO).await)),
@@ -50,6 +56,7 @@ async fn reads(world: &World, caller: &Caller, run: &Run) -> Vec<(&'static str, 
         ("run_status", outcome(kernel.run_status(caller, run.id).await)),
         ("run_attempts", outcome(kernel.run_attempts(caller, run.id).await)),
         ("attempt_get", outcome(kernel.attempt_get(caller, run.last_attempt.unwrap()).await)),
+        ("attempt_stderr", outcome(kernel.attempt_stderr(caller, run.last_attempt.unwrap()).await)),
         ("run_delegations", outcome(kernel.run_delegations(caller, run.id).await)),
         ("run_route", outcome(kernel.run_route(caller, run.id).await)),
         ("run_processes", outcome(kernel.run_processes(caller, run.id).await)),
@@ -60,6 +67,14 @@ async fn reads(world: &World, caller: &Caller, run: &Run) -> Vec<(&'static str, 
         (
             "state_list",
             outcome(kernel.state_list(caller, &StateOf::Session(by.clone(), None), None, None).await),
+        ),
+        (
+            "state_history",
+            outcome(kernel.state_history(caller, &StateOf::Session(by.clone(), None), "k", None, None).await),
+        ),
+        (
+            "state_history of run",
+            outcome(kernel.state_history(caller, &StateOf::Run(run.id), "k", None, None).await),
         ),
         ("state_list of run", outcome(kernel.state_list(caller, &StateOf::Run(run.id), None, None).await)),
         ("artifact_list", outcome(kernel.artifact_list(caller, artifacts(ArtifactsOf::Session(by))).await)),
@@ -82,8 +97,12 @@ async fn changes(world: &World, caller: &Caller, run: &Run) -> Vec<(&'static str
     let prompt = RunRequest { session: target.clone(), ..RunRequest::text("unused", "say more") };
     let message = run.final_message.unwrap();
     let fork = ForkRequest { message, key: None, title: None };
+    let tool = ClientTool { name: "rain".into(), description: String::new(), input_schema: json!({}) };
     let (wait, answer) = (WaitId::from_random([1; 16]), Answer::Input { input: json!(1) });
     let of = StateOf::Session(by.clone(), None);
+    let answer_message = ResultMessage::new(Role::Assistant, PromptContent::Text("hi".into()));
+    let results =
+        ResultsAppend { id: "t".into(), messages: vec![answer_message], ..ResultsAppend::default() };
     let put = kernel.artifact_put(caller, &by, NewArtifact::default(), None, &mut &b"x"[..]).await;
     vec![
         ("binding_adopt", outcome(kernel.binding_adopt(caller, &by, "script", Adopted::default()).await)),
@@ -94,6 +113,8 @@ async fn changes(world: &World, caller: &Caller, run: &Run) -> Vec<(&'static str
             outcome(kernel.state_set(caller, &StateOf::Run(run.id), "k", None, Expect::Any).await),
         ),
         ("artifact_put", outcome(put)),
+        ("message_append", outcome(kernel.message_append(caller, &by, MessageAppend::text("m", "hi")).await)),
+        ("results_append", outcome(kernel.results_append(caller, &by, results).await)),
         ("run_create", outcome(kernel.run_create(caller, prompt).await)),
         ("run_delegate", outcome(kernel.run_delegate(caller, run.id, delegate).await)),
         ("run_cancel", outcome(kernel.run_cancel(caller, run.id).await)),
@@ -104,6 +125,12 @@ async fn changes(world: &World, caller: &Caller, run: &Run) -> Vec<(&'static str
         ("session_navigate", outcome(kernel.session_navigate(caller, &by, Some(message), None).await)),
         ("session_fork", outcome(kernel.session_fork(caller, &by, fork, None).await)),
         ("session_patch", outcome(kernel.session_patch(caller, &by, patch).await)),
+        (
+            "session_agent_set",
+            outcome(kernel.session_agent_set(caller, &by, AgentChange::default(), None).await),
+        ),
+        ("session_tool_put", outcome(kernel.session_tool_put(caller, &by, tool).await)),
+        ("session_tool_delete", outcome(kernel.session_tool_delete(caller, &by, "rain").await)),
         ("session_compact", outcome(kernel.session_compact(caller, &by, Cursor::START).await)),
         ("session_close", outcome(kernel.session_close(caller, &by).await)),
         ("session_delete", outcome(kernel.session_delete(caller, &by).await)),
@@ -163,6 +190,65 @@ async fn every_operation_checks_the_caller() {
             }
         }
     }
+}
+
+#[tokio::test]
+async fn a_limited_key_changes_only_what_it_allows_and_reads_the_rest() {
+    let ada = Caller::new("ada");
+    let key_id = KeyId::from_random([5; 16]);
+    let of = |adapters: Option<&str>, models: Option<&str>, folder: Option<&str>| {
+        let list = |name: Option<&str>| name.map(|name| vec![name.to_owned()]);
+        let (adapters, models) = (list(adapters), list(models));
+        let lists = KeyLists { key_id, adapters, models, tools: None, spend_per_day: None };
+        Caller { lists: Some(Box::new(lists)), folders: list(folder), key: Some(key_id), ..ada.clone() }
+    };
+    let table = [
+        (of(Some("script"), Some("large"), Some("/usr")), "allowed"),
+        (of(Some("other"), None, None), "not_allowed_by_key"),
+        (of(None, Some("small"), None), "not_allowed_by_key"),
+        (of(None, None, Some("/var")), "folder_not_allowed"),
+    ];
+    for (caller, expected) in table {
+        let world = World::on(Disk::memory()).await;
+        let mut request = RunRequest { ignore_unused_options: true, ..RunRequest::text("a", "say hi") };
+        request.session.new.model = Some("large".into());
+        request.session.new.cwd = Some("/usr".into());
+        let run = world.kernel.run_create(&ada, request).await.unwrap().run;
+        let run = world.ended(run.id).await;
+        let before = world.events("a").await;
+        for (verb, came) in reads(&world, &caller, &run).await {
+            assert_eq!(came, "allowed", "{verb} by {caller:?}");
+        }
+        for (verb, came) in Box::pin(changes(&world, &caller, &run)).await {
+            assert_eq!(came, expected, "{verb} by {caller:?}");
+        }
+        if expected != "allowed" {
+            assert_eq!(world.events("a").await, before, "a refused operation changes nothing");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_limited_key_changes_no_settings_of_a_run_that_it_may_not_use() {
+    let disk = Disk::memory();
+    let (adapter, mut control) = puppet(&disk.store, PuppetBehavior::default());
+    let world = World::with(disk, Options::default(), vec![adapter]).await;
+    world.play("a", "say hi").await;
+    let run = world.send(puppet_request("a", "go")).await.unwrap().run;
+    let execution = control.next().await;
+    let key_id = KeyId::from_random([5; 16]);
+    let adapters = Some(vec!["script".to_owned()]);
+    let lists = KeyLists { key_id, adapters, models: None, tools: None, spend_per_day: None };
+    let limited = Caller { lists: Some(Box::new(lists)), ..world.me.clone() };
+    let allow = async || {
+        let rules = Some(vec!["allow fs write *".to_owned()]);
+        let patch = SessionPatch { rules, ..SessionPatch::default() };
+        outcome(world.kernel.session_patch(&limited, &by_key("a"), patch).await)
+    };
+    assert_eq!(allow().await, "not_allowed_by_key", "the run of the other adapter has not ended");
+    execution.end(End::succeeded());
+    world.ended(run.id).await;
+    assert_eq!(allow().await, "allowed");
 }
 
 /// Runs operations on Ada's agent `a@1`: get, list, create a version, delete.

@@ -2,7 +2,7 @@
 
 use mainspring_core::{
     Answer, Approval, ApprovalAnswer, ApprovalChoice, ApprovalRequest, ApprovalScope, Body, Decider, Grant,
-    MayAnswer, OnExpiry, RequestedAction, RequestedCall, RunId, RunStatus, WaitId,
+    KeyId, KeyLists, MayAnswer, OnExpiry, RequestedAction, RequestedCall, RunId, RunStatus, WaitId,
 };
 use mainspring_kernel::adapter::{End, Record};
 use mainspring_kernel::kernel::{AgentCaller, Caller, GrantQuery};
@@ -168,7 +168,27 @@ async fn only_the_owner_sees_and_revokes_a_grant() {
     let agent = AgentCaller { session: grant.session, run, attempt, is_call_approved: false };
     let agent = Caller { agent: Some(agent), ..world.me.clone() };
     assert_eq!(world.kernel.grant_revoke(&agent, grant.id).await.unwrap_err().code(), "forbidden");
+    let (key_id, adapters) = (KeyId::from_random([5; 16]), Some(vec!["script".to_owned()]));
+    let lists = KeyLists { key_id, adapters, models: None, tools: None, spend_per_day: None };
+    let limited = Caller { lists: Some(Box::new(lists)), ..world.me.clone() };
+    assert_eq!(world.kernel.grant_revoke(&limited, grant.id).await.unwrap_err().code(), "not_allowed_by_key");
     assert_eq!(grants(&world).await.len(), 1);
+}
+
+#[tokio::test]
+async fn a_limited_key_answers_no_question_of_a_run_that_it_may_not_use() {
+    let (world, run, execution) = world_with_run(Disk::memory()).await;
+    let (key_id, adapters) = (KeyId::from_random([5; 16]), Some(vec!["script".to_owned()]));
+    let lists = KeyLists { key_id, adapters, models: None, tools: None, spend_per_day: None };
+    let limited = Caller { lists: Some(Box::new(lists)), ..world.me.clone() };
+    let answered = ask(&world, &execution, run, command("ls"), None, async |wait| {
+        let allowed = Answer::Approval(Approval::Allowed.into());
+        let refused = world.kernel.run_answer(&limited, run, wait, allowed).await.unwrap_err();
+        assert_eq!(refused.code(), "not_allowed_by_key");
+        let denied = Answer::Approval(Approval::Denied.into());
+        world.kernel.run_answer(&world.me, run, wait, denied).await.unwrap();
+    });
+    assert_eq!(answered.await.decision, Approval::Denied);
 }
 
 #[tokio::test]

@@ -2,7 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use mainspring_core::{AccessRole, Artifact, ArtifactRole, Block, Body, Limits, Message, Visibility};
+use mainspring_core::{
+    AccessRole, Artifact, ArtifactRole, Block, Body, KeyId, KeyLists, Limits, Message, Visibility,
+};
 use mainspring_kernel::adapter::{End, HandleError};
 use mainspring_kernel::clock::Clock;
 use mainspring_kernel::kernel::{
@@ -351,9 +353,13 @@ async fn artifacts_are_visible_to_readers_of_their_session_only() {
     let put = world.kernel.artifact_put(&acme("ada"), &by, text_file(), None, &mut &b"x"[..]).await;
     let (made, _) = put.unwrap();
     let viewer = acme("ada").with_role(AccessRole::Viewer);
+    let (key_id, adapters) = (KeyId::from_random([5; 16]), Some(vec!["other".to_owned()]));
+    let lists = KeyLists { key_id, adapters, models: None, tools: None, spend_per_day: None };
+    let limited = Caller { lists: Some(Box::new(lists)), ..acme("ada") };
     for (caller, reads, deletes) in [
         (acme("bob"), true, "forbidden"),
         (viewer, true, "forbidden"),
+        (limited, true, "not_allowed_by_key"),
         (Caller::new("eve"), false, "not_found"),
         (acme("ada"), true, ""),
     ] {
@@ -405,5 +411,129 @@ async fn a_new_upload_replaces_damaged_bytes() {
     let second = world.put("b", b"the content").await.unwrap();
     for artifact in [first, second] {
         assert_eq!(world.bytes(&artifact, 0, None).await, b"the content");
+    }
+}
+
+#[tokio::test]
+async fn a_false_media_type_is_replaced_and_a_missing_one_recognized() {
+    let folder = tempfile::tempdir().unwrap();
+    let world = world_with_artifacts(Disk::memory(), &folder, 1).await;
+    let png = b"\x89PNG\r\n\x1a\nrest".as_slice();
+    for (declared, content, expected) in [
+        (None, png, "image/png"),
+        (Some("image/jpeg"), png, "image/png"),
+        (None, b"hello".as_slice(), "text/plain"),
+        (Some("text/markdown"), b"# hello", "text/markdown"),
+        (None, b"\0\x01", "application/octet-stream"),
+    ] {
+        let new = NewArtifact { mime_type: declared.map(str::to_owned), ..NewArtifact::default() };
+        let put = world.kernel.artifact_put(&world.me, &by_key("a"), new, None, &mut { content }).await;
+        assert_eq!(put.unwrap().0.mime_type.as_deref(), Some(expected), "{declared:?}");
+    }
+}
+
+#[tokio::test]
+async fn expired_artifacts_are_removed_unless_something_names_them() {
+    use mainspring_core::{ArtifactRetention, Expect};
+    use mainspring_kernel::kernel::{ForkRequest, StateOf};
+    for disk in every_store() {
+        let (name, folder) = (disk.name, tempfile::tempdir().unwrap());
+        let options = Options {
+            artifacts: Some(folder.path().join("artifacts")),
+            artifact_retention: ArtifactRetention { keep_days: 30, keep_bytes: 0 },
+            ..Options::default()
+        };
+        let world = World::boot(disk, options, vec![], Clock::manual(NOW), 1).await;
+        for key in ["a", "b"] {
+            let target = SessionTarget { key: Some(key.into()), ..SessionTarget::default() };
+            world.kernel.session_open(&world.me, &target, None).await.unwrap();
+        }
+        let forgotten = world.put("a", b"forgotten").await.unwrap();
+        let attached = world.put("a", b"attached").await.unwrap();
+        let in_fork = world.put("a", b"in a fork").await.unwrap();
+        let in_state = world.put("a", b"in state").await.unwrap();
+        let attach = |artifact: &Artifact| {
+            let block = Block::Attachment { artifact: artifact.id, mime_type: String::new(), name: None };
+            vec![Block::text("say hi"), block]
+        };
+        for (key, artifact) in [("b", &attached), ("c", &in_fork)] {
+            let request = RunRequest { prompt: attach(artifact), ..RunRequest::text(key, "") };
+            let run = world.send(request).await.unwrap().run;
+            world.ended(run.id).await;
+        }
+        // The fork keeps the messages that it reads after their session was deleted.
+        let message = world.path("c").await[1].id;
+        let fork = ForkRequest { message, key: Some("f".into()), title: None };
+        world.kernel.session_fork(&world.me, &by_key("c"), fork, None).await.unwrap();
+        world.kernel.session_delete(&world.me, &by_key("c")).await.unwrap();
+        let value = serde_json::json!({"plan": in_state.id});
+        let set = world.kernel.state_set(&world.me, &StateOf::Owner, "k", Some(value), Expect::Any).await;
+        set.unwrap();
+        assert_eq!(world.kernel.artifacts_expire().await.unwrap(), [], "{name}: nothing is old");
+        world.clock.advance(30 * 24 * 60 * 60 * 1_000);
+        let young = world.put("a", b"young").await.unwrap();
+        // The background task may find it first: the clock has passed its time.
+        let file = folder.path().join("artifacts").join(file_of(&forgotten));
+        with_timeout(async {
+            while file.exists() {
+                world.kernel.artifacts_expire().await.unwrap();
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+        for kept in [&attached, &in_fork, &in_state, &young] {
+            assert!(!world.bytes(kept, 0, None).await.is_empty(), "{name}");
+        }
+        let gone = world.kernel.artifact_get(&world.me, forgotten.id).await.unwrap_err();
+        assert_eq!(gone.code(), "not_found", "{name}");
+        let deleted = world.events("a").await;
+        let deleted = deleted.iter().filter(|event| matches!(event.body, Body::ArtifactDeleted { .. }));
+        assert_eq!(deleted.count(), 1, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_memory_candidate_comes_from_a_run_and_is_decided_once() {
+    use mainspring_core::memory::{CANDIDATE_KIND, MemoryDecision};
+    use serde_json::json;
+    for disk in every_store() {
+        let (name, folder) = (disk.name, tempfile::tempdir().unwrap());
+        let (adapter, mut control) = puppet(&disk.store, PuppetBehavior::default());
+        let artifacts = Some(folder.path().join("artifacts"));
+        let world = World::with(disk, Options { artifacts, ..Options::default() }, vec![adapter]).await;
+        let run = world.send(puppet_request("a", "go")).await.unwrap().run;
+        let execution = control.next().await;
+        let candidate = |about: serde_json::Value| NewArtifact {
+            kind: CANDIDATE_KIND.into(),
+            metadata: about.as_object().unwrap().clone(),
+            ..NewArtifact::default()
+        };
+        let about = json!({"uncertainty": 0.25});
+        let by_caller = world
+            .kernel
+            .artifact_put(&world.me, &by_key("a"), candidate(about.clone()), None, &mut &b"x"[..])
+            .await;
+        let refused = by_caller.unwrap_err();
+        assert!(refused.to_string().contains("comes from a run"), "{name}: {refused}");
+        let refused = execution.handle.artifact(candidate(json!({})), &mut &b"x"[..]).await.unwrap_err();
+        assert!(refused.to_string().contains("uncertainty"), "{name}: {refused}");
+        let made = execution.handle.artifact(candidate(about), &mut &b"Ada likes tea"[..]).await.unwrap();
+        assert_eq!(made.run, Some(run.id), "{name}");
+        // Wakes the one who has candidates decided.
+        with_timeout(world.kernel.memory_proposed()).await;
+        assert_eq!(
+            world.kernel.memory_candidates(None, 9).await.unwrap(),
+            std::slice::from_ref(&made),
+            "{name}"
+        );
+        assert_eq!(world.kernel.memory_text(&made).await.unwrap(), "Ada likes tea", "{name}");
+        let decide = |decision| world.kernel.memory_decide(made.id, decision, Some("known"));
+        let decided = decide(MemoryDecision::Rejected).await.unwrap().unwrap();
+        assert_eq!(decided.metadata["decision"], "rejected", "{name}");
+        assert_eq!(decide(MemoryDecision::Accepted).await.unwrap(), None, "{name}: decided before");
+        assert_eq!(world.kernel.artifact_get(&world.me, made.id).await.unwrap(), decided, "{name}");
+        assert_eq!(world.kernel.memory_candidates(None, 9).await.unwrap(), [], "{name}");
+        execution.end(End::succeeded());
+        world.ended(run.id).await;
     }
 }

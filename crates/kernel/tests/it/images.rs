@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use mainspring_core::{NodeId, Run, RunStatus, Session};
+use mainspring_core::{Block, Message, NodeId, Run, RunStatus, Session};
 use mainspring_kernel::Error;
 use mainspring_kernel::kernel::SessionPatch;
 use mainspring_kernel::store::{Commit, Row, SessionRef};
 use mainspring_store::{Fault, SqliteOptions, SqliteStore};
 
-use crate::world::{Disk, NOW, World, by_key, every_store, run_ready_tasks, with_timeout};
+use crate::world::{Disk, NOW, World, by_key, every_store, input, run_ready_tasks, with_timeout};
 
 fn titled(title: &str) -> SessionPatch {
     SessionPatch { title: Some(Some(title.into())), ..SessionPatch::default() }
@@ -88,5 +88,59 @@ async fn a_deleted_session_and_its_runs_are_not_found() {
         }
         world.play("a", "say two").await;
         assert_ne!(world.kernel.session_get(&world.me, &by_key("a")).await.unwrap().id, run.session);
+    }
+}
+
+#[tokio::test]
+async fn the_text_of_a_loaded_run_is_read_from_memory() {
+    for disk in every_store() {
+        let world = World::on(disk).await;
+        let run = world.play("a", r#"say one; tool add {"a":1,"b":2}; say two"#).await;
+        let store = &world.disk.store;
+        let fence = store.lease_take(run.session, NodeId::from_random([0; 16])).await.unwrap();
+        let (placed, _) = store.message_get(run.session, run.final_message.unwrap()).await.unwrap().unwrap();
+        let other = Message { content: vec![Block::text("three\n")], ..Message::clone(&placed.message) };
+        let rows = vec![Row::Message(Arc::new(other), placed.point)];
+        store.commit(Arc::new(Commit { fence, events: vec![], rows })).await.unwrap();
+        let text = async || world.get(run.id).await.final_text;
+        assert_eq!(text().await.as_deref(), Some("one\ntwo\n"), "{}", world.disk.name);
+        assert!(world.kernel.session_close(&world.me, &by_key("a")).await.unwrap());
+        assert_eq!(text().await.as_deref(), Some("one\nthree\n"), "{}", world.disk.name);
+    }
+}
+
+#[tokio::test]
+async fn the_text_in_memory_is_the_one_in_the_store() {
+    for disk in every_store() {
+        let world = World::on(disk).await;
+        let long = format!("say {}", "word ".repeat(2_000));
+        let scripts = [
+            "say one",
+            r#"say one; tool add {"a":1,"b":2}; say two; tool upper {"text":"x"}"#,
+            r#"tool add {"a":1,"b":2} | missing {}"#,
+            "usage 1 1",
+            "say half; fail once no; say again",
+            "say half; fail for good",
+            "say half; crash",
+            &long,
+        ];
+        for script in scripts {
+            let sent = world.prompt("a", script).await;
+            let run = world.advance_until(100, world.ended(sent.id)).await;
+            assert!(world.kernel.session_close(&world.me, &by_key("a")).await.unwrap());
+            let stored = world.get(run.id).await;
+            assert_eq!(run.final_text, stored.final_text, "{} {script}", world.disk.name);
+        }
+        let asks = world.prompt("a", "say one; ask what?; say two").await;
+        let wait = world.wait_for_question(asks.id).await;
+        world.kernel.run_answer(&world.me, asks.id, wait, input("this")).await.unwrap();
+        let answered = world.ended(asks.id).await;
+        let hangs = world.prompt("a", "say half; hang").await;
+        with_timeout(world.kernel.run_cancel(&world.me, hangs.id)).await.unwrap();
+        let cancelled = world.ended(hangs.id).await;
+        assert!(world.kernel.session_close(&world.me, &by_key("a")).await.unwrap());
+        for run in [answered, cancelled] {
+            assert_eq!(run.final_text, world.get(run.id).await.final_text, "{}", world.disk.name);
+        }
     }
 }

@@ -137,7 +137,7 @@ async fn an_idle_session_is_unloaded_and_loaded_again() {
 }
 
 #[tokio::test]
-async fn a_session_with_a_subscriber_or_a_question_stays_loaded() {
+async fn a_session_with_a_subscriber_stays_loaded_and_one_that_waits_for_an_answer_does_not() {
     let world = World::on(Disk::memory()).await;
     world.play("a", "say hi").await;
     let waits = world.prompt("w", "ask which?").await;
@@ -147,7 +147,7 @@ async fn a_session_with_a_subscriber_or_a_question_stays_loaded() {
         world.clock.advance(20_000);
         run_ready_tasks().await;
     }
-    assert_eq!(world.kernel.sessions_in_memory(), 2);
+    assert_eq!(world.kernel.sessions_in_memory(), 1);
     let run = world.prompt("a", "say more").await;
     crate::world::read_until(&mut events, "run.succeeded").await;
     assert_eq!(world.get(run.id).await.state.status(), RunStatus::Succeeded);
@@ -156,7 +156,7 @@ async fn a_session_with_a_subscriber_or_a_question_stays_loaded() {
         world.clock.advance(20_000);
         run_ready_tasks().await;
     }
-    assert_eq!(world.kernel.sessions_in_memory(), 1);
+    assert_eq!(world.kernel.sessions_in_memory(), 0);
 }
 
 #[tokio::test]

@@ -186,7 +186,7 @@ async fn a_held_wait_releases_its_worker() {
         assert_eq!(world.get(waits).await.state.status(), RunStatus::WaitingInput);
         other.end(End::succeeded());
     };
-    let (answer, ()) = with_timeout(async { tokio::join!(asking, rest) }).await;
+    let (answer, ()) = Box::pin(with_timeout(async { tokio::join!(asking, rest) })).await;
     assert_eq!(answer.unwrap(), input("yes"));
     assert_eq!(world.get(waits).await.state.status(), RunStatus::Running);
 }

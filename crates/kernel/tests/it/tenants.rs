@@ -1,7 +1,8 @@
 //! Tenants: the org of an owner, the owner of a native session, and the lists of a key.
 
 use mainspring_core::{
-    AccessRole, ClientTool, Cost, DelegationMode, RunChange, RunOptions, RunStatus, UsageReports,
+    AccessRole, ClientTool, Cost, DelegationMode, Fidelity, RunChange, RunOptions, RunStatus, SessionId,
+    UsageReports,
 };
 use mainspring_kernel::adapter::{End, Record};
 use mainspring_kernel::kernel::{
@@ -9,7 +10,7 @@ use mainspring_kernel::kernel::{
 };
 use mainspring_kernel::{Error, Options};
 
-use crate::puppet::{PuppetBehavior, puppet, puppet_request};
+use crate::puppet::{PuppetBehavior, PuppetControl, puppet, puppet_request};
 use crate::world::{Disk, NOW, World, by_key, every_store};
 
 fn root() -> Caller {
@@ -109,6 +110,71 @@ async fn a_native_session_stays_with_its_owner_after_it_is_deleted() {
             assert_eq!(code(adopt(&eve, "e", path).await), Some("invalid_request"), "{path}");
         }
         adopt(&root(), "r", "a/b").await.unwrap();
+    }
+}
+
+/// Sends a prompt for which the agent of `control` opens the native session `native`.
+async fn open_native(
+    world: &World,
+    control: &mut PuppetControl,
+    caller: &Caller,
+    request: RunRequest,
+    native: &str,
+) {
+    let run = world.kernel.run_create(caller, request).await.unwrap().run;
+    let execution = control.next().await;
+    let opened =
+        Record::Opened { native: Some(native.into()), fidelity: Fidelity::Native, reconstructed: false };
+    execution.handle.record(vec![opened]).await.unwrap();
+    execution.end(End::succeeded());
+    world.ended(run.id).await;
+}
+
+#[tokio::test]
+async fn a_native_session_is_adopted_by_its_owner_through_no_second_adapter_and_in_no_other_spelling() {
+    for disk in every_store() {
+        let behavior = |name| PuppetBehavior { uses_bindings: true, name, ..PuppetBehavior::default() };
+        let (first, mut control) = puppet(&disk.store, behavior("puppet"));
+        let (twin, _twin) = puppet(&disk.store, behavior("twin"));
+        let world = World::with(disk, Options::default(), vec![first, twin]).await;
+        let ada = make_key(&world, &root(), new_key("ada", None)).await.unwrap();
+        let eve = make_key(&world, &root(), new_key("eve", None)).await.unwrap();
+        let boss = NewKey { role: AccessRole::Admin, ..new_key("boss", None) };
+        let boss = make_key(&world, &admin("acme"), boss).await.unwrap();
+        open_native(&world, &mut control, &ada, puppet_request("a", "go"), "Native-1").await;
+        world.kernel.session_delete(&ada, &by_key("a")).await.unwrap();
+
+        let adopt = async |caller: &Caller, adapter: &str, native: &str| {
+            let target = SessionTarget { key: Some("x".into()), ..SessionTarget::default() };
+            let adopted = Adopted { native: native.into(), ..Adopted::default() };
+            world.kernel.session_adopt(caller, &target, adapter, adopted).await
+        };
+        let unknown = adopt(&eve, "puppet", "no-such-session").await.unwrap_err();
+        for caller in [&eve, &boss] {
+            for adapter in ["puppet", "twin"] {
+                for native in ["Native-1", "native-1", "NATIVE1", "{Native-1}"] {
+                    let refused = adopt(caller, adapter, native).await.unwrap_err();
+                    assert_eq!(refused, unknown, "{adapter} {native}: as one that does not exist");
+                }
+                for native in [" Native-1", "Native-1\n", "Native-1\u{a0}", "Native\u{200b}-1"] {
+                    let refused = adopt(caller, adapter, native).await.unwrap_err();
+                    assert_eq!(refused.code(), "invalid_request", "{adapter} {native:?}");
+                }
+            }
+            assert_eq!(code(world.kernel.session_get(caller, &by_key("x")).await), Some("not_found"));
+        }
+        // The operator acts for another owner, too, but takes nothing from Ada.
+        let for_eve = Caller::new("eve").with_role(AccessRole::Admin);
+        assert_eq!(code(adopt(&for_eve, "twin", "native-1").await), Some("invalid_request"));
+        assert_eq!(code(adopt(&for_eve, "twin", "brought-in").await), None);
+        // The id of a session of others says nothing about whether there is such a session.
+        let ids =
+            [world.kernel.session_get(&eve, &by_key("x")).await.unwrap().id, SessionId::from_random([7; 16])];
+        for id in ids {
+            assert_eq!(adopt(&ada, "puppet", &id.to_string()).await.unwrap_err(), unknown);
+        }
+        let again = adopt(&ada, "puppet", "Native-1").await.unwrap();
+        assert_eq!(again.binding.native.as_deref(), Some("Native-1"));
     }
 }
 

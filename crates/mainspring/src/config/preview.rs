@@ -55,6 +55,10 @@ impl Resolved {
                 format!("prompts to {server}{key}"),
             ));
         }
+        if matches!(self.origins.get("on_attention"), Some(Origin::File { path, .. }) if path == file) {
+            let command = command_line(&self.config.on_attention);
+            effects.push(effect(EffectKind::Runs, "on_attention".to_owned(), command));
+        }
         effects.extend(self.settings_of(file));
         effects.sort_by_key(|effect| effect.kind);
         effects
@@ -65,7 +69,8 @@ impl Resolved {
         let is_of_file = move |origin: &Origin| matches!(origin, Origin::File { path, .. } if path == file);
         let is_named = |key: &str| {
             let of_adapter = [".command", ".pass_env"].iter().any(|end| key.ends_with(end));
-            (key.starts_with("adapters.") && of_adapter)
+            key == "on_attention"
+                || (key.starts_with("adapters.") && of_adapter)
                 || ["providers.", "mcp."].iter().any(|start| key.starts_with(start))
         };
         let rows = self.rows().into_iter();

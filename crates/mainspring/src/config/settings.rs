@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use mainspring_agent::ModelsConfig;
-use mainspring_core::{AccessRole, Limits, Quotas, Supervision};
+use mainspring_core::{AccessRole, ArtifactRetention, Limits, Quotas, Supervision};
 use mainspring_http::{HttpLimits, OidcConfig};
 use mainspring_kernel::audit::OnAuditFailure;
 use mainspring_kernel::policy;
@@ -53,6 +53,8 @@ macro_rules! settings {
             pub owners: BTreeMap<String, OwnerConfig>,
             /// Model providers, profiles and prices.
             pub models: ModelsConfig,
+            /// The file that the settings came from, if its changes count without a question: no confined agent writes it.
+            pub config_file: Option<PathBuf>,
         }
 
         impl Config {
@@ -64,6 +66,7 @@ macro_rules! settings {
                     adapters: BTreeMap::new(),
                     owners: BTreeMap::new(),
                     models: ModelsConfig::default(),
+                    config_file: None,
                 }
             }
         }
@@ -122,8 +125,10 @@ settings! {
         owner: String, owner_name(), "local".into();
         /// Default adapter of runs.
         adapter: String, adapter_name(), "script".into();
-        /// Maximum number of active runs.
+        /// Maximum number of active runs whose agent is a process.
         max_workers: usize, WORKER_COUNT_RANGE, 8, alias "OMI_AGENT_MAX_WORKERS";
+        /// Maximum number of active runs of agents without a process: `native` and `script`.
+        max_in_process_runs: usize, number(1, 1_000_000), 256;
         /// Whether an acknowledgement survives a power loss (full) or only a crash of the process (normal).
         durability: Durability, keyword(), Durability::Full;
         /// Milliseconds between asking an agent to stop and killing it.
@@ -156,6 +161,10 @@ settings! {
         tls_ca: Option<PathBuf>, optional_path(), None;
         /// Origins whose web pages may call `serve`, such as `https://app.example.com`.
         cors_origins: Vec<String>, origins(), Vec::new();
+        /// Whether webhooks may lead to this machine and to private networks.
+        webhooks_private: bool, switch(), false;
+        /// Command that is run when a run waits or has failed, and when a wait is resolved; it gets a title and a text as arguments.
+        on_attention: Vec<String>, command(), Vec::new();
         /// Milliseconds that `serve` waits for active runs before it stops them.
         drain_ms: u64, number(0, HOUR_MS), 10 * SECOND_MS;
         /// Rules for the agents of every adapter; they come before those of an adapter or an agent definition.
@@ -164,6 +173,8 @@ settings! {
         log: String, log_filter(), "warn".into();
         /// Command that supervises the processes of agents, for programs that embed mainspring; `mainspring guard` if empty.
         guard: Vec<String>, command(), Vec::new();
+        /// Command that decides about facts that agents propose to remember; none if empty.
+        memory_command: Vec<String>, command(), Vec::new();
         /// Which processes of an agent are certain to end with it: all (tree), or those in its process group (group), as on systems other than Linux.
         supervision: Supervision, keyword(), Supervision::default();
     }
@@ -256,6 +267,8 @@ settings! {
         default_role, keyword(), OidcConfig::default().default_role;
         /// Milliseconds by which the clocks of issuer and server may differ.
         skew_ms, number(0, HOUR_MS), OidcConfig::default().skew_ms;
+        /// File with the certificates that are trusted for the issuer instead of those of the system, as PEM.
+        ca, optional_path(), OidcConfig::default().ca;
     }
     /// Limits of a host that communicates over standard input and output.
     stdio: Stdio {
@@ -274,6 +287,13 @@ settings! {
         keep_days, number(1, 36_500), 365;
         /// What happens to changes while the audit log cannot be written: they are refused (refuse), or made while the server reports that it is not ready (report).
         on_failure, keyword(), OnAuditFailure::Refuse;
+    }
+    /// How long artifacts are kept, and how much of them. Those that messages still name are always kept.
+    artifacts: ArtifactRetention {
+        /// Days after which an artifact is removed; 0 for never.
+        keep_days, number(0, 36_500), 0;
+        /// Bytes of the artifacts of one owner above which its oldest ones are removed; 0 for no limit.
+        keep_bytes, number(0, 1 << 50), 0;
     }
     /// Delays between attempts.
     retry: Retry {

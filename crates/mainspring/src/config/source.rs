@@ -2,8 +2,9 @@
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::{env, fmt, fs};
+use std::{env, fmt};
 
+use mainspring_kernel::files::read_small_text;
 use serde::{Serialize, Serializer};
 
 use super::error::{ConfigError, Problem};
@@ -153,7 +154,7 @@ fn named_file(sources: &Sources) -> Result<Option<ConfigFile>, Problem> {
         allowed,
     };
     let path = expand_path(path, &sources.cwd, sources.home.as_deref()).map_err(invalid)?;
-    match fs::read_to_string(&path) {
+    match read_small_text(&path) {
         Ok(text) => Ok(Some(ConfigFile { path, text })),
         Err(error) => Err(Problem::Unreadable { path, named_by: Some(origin), reason: error.to_string() }),
     }
@@ -162,7 +163,7 @@ fn named_file(sources: &Sources) -> Result<Option<ConfigFile>, Problem> {
 /// Reads the user's own file, if there is one.
 fn user_file(sources: &Sources) -> Result<Option<ConfigFile>, Problem> {
     let Some(path) = user_path(sources) else { return Ok(None) };
-    match fs::read_to_string(&path) {
+    match read_small_text(&path) {
         Ok(text) => Ok(Some(ConfigFile { path, text })),
         Err(error) if trust::is_absent(&error) => Ok(None),
         Err(error) => Err(Problem::Unreadable { path, named_by: None, reason: error.to_string() }),

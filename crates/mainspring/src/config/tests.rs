@@ -79,6 +79,7 @@ fn the_defaults_are_as_documented() {
             owner: "local".into(),
             adapter: "script".into(),
             max_workers: 8,
+            max_in_process_runs: 256,
             durability: Durability::Full,
             cancel_grace_ms: 5000,
             wait_expiry_hours: 24,
@@ -95,10 +96,13 @@ fn the_defaults_are_as_documented() {
             insecure_http: false,
             tls_ca: None,
             cors_origins: vec![],
+            webhooks_private: false,
+            on_attention: vec![],
             drain_ms: 10_000,
             rules: vec![],
             log: "warn".into(),
             guard: vec![],
+            memory_command: vec![],
             supervision: Supervision::Tree,
             limits: Limits::default(),
             http: mainspring_http::HttpLimits::default(),
@@ -110,11 +114,13 @@ fn the_defaults_are_as_documented() {
                 keep_days: 365,
                 on_failure: mainspring_kernel::audit::OnAuditFailure::Refuse
             },
+            artifacts: mainspring_core::ArtifactRetention { keep_days: 0, keep_bytes: 0 },
             retry: Retry { base_ms: 500, max_ms: 30_000 },
             quotas: Quotas::default(),
             adapters: BTreeMap::new(),
             owners: BTreeMap::new(),
             models: ModelsConfig::default(),
+            config_file: None,
         }
     );
     assert!(origins.is_empty());

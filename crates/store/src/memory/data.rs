@@ -1,12 +1,16 @@
 //! State and artifacts.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
+use mainspring_core::memory::is_undecided;
 use mainspring_core::state::decide;
 use mainspring_core::{
-    Artifact, ArtifactId, Line, Point, SessionId, StateEntry, StateOutcome, StateSlot, Time, VersionMismatch,
+    Artifact, ArtifactAge, ArtifactId, Line, Point, SessionId, StateChange, StateEntry, StateOutcome,
+    StateSlot, Time, VersionMismatch, artifact_ids,
 };
-use mainspring_kernel::store::{ArtifactPage, OwnerState, StateAt, StatePlace, StateRow, StoreError};
+use mainspring_kernel::store::{
+    ArtifactPage, OwnerState, StateAt, StateHistoryOf, StatePlace, StateRow, StoreError,
+};
 use serde_json::Value;
 
 use super::tables::Tables;
@@ -158,12 +162,17 @@ impl Tables {
     }
 
     pub(super) fn state_put(&mut self, put: OwnerState) -> Result<StateOutcome, VersionMismatch> {
-        let at = (put.owner, put.key.clone());
-        let slot = StateSlot { entry: self.owner_states.get(&at).cloned(), version: self.owner_version };
+        let history = StateHistoryOf::Owner(put.owner.clone());
+        let at = (put.owner.clone(), put.key.clone());
+        let highest = self.owner_versions.get(&put.owner).copied().unwrap_or(0);
+        let slot = StateSlot { entry: self.owner_states.get(&at).cloned(), version: highest };
         let version = decide(&slot, put.value.as_ref(), put.expect)?;
+        let change =
+            version.map(|version| StateChange::new(&put.key, version, put.value.as_ref(), put.at, put.by));
         let outcome = StateOutcome::of(slot, &put.key, put.value, version, put.at);
-        if let Some(version) = version {
-            self.owner_version = version;
+        if let (Some(version), Some(change)) = (version, change) {
+            self.owner_versions.insert(put.owner, version);
+            self.state_change_apply(&history, change);
             match &outcome.entry {
                 Some(entry) => drop(self.owner_states.insert(at, entry.clone())),
                 None => drop(self.owner_states.remove(&at)),
@@ -194,6 +203,44 @@ impl Tables {
         let mut found: Vec<&Artifact> = self.artifacts.values().filter(matches).collect();
         found.sort_by_key(|artifact| std::cmp::Reverse(sort_key(artifact)));
         found.into_iter().take(page.limit).cloned().collect()
+    }
+
+    pub(super) fn artifact_ages(&self, after: Option<(Time, ArtifactId)>, limit: usize) -> Vec<ArtifactAge> {
+        let age = |artifact: &Artifact| {
+            let owner = self.session(artifact.session)?.owner.clone();
+            let (id, created_at) = (artifact.id, artifact.created_at);
+            Some(ArtifactAge { id, owner, created_at, size: artifact.size_bytes.unwrap_or(0) })
+        };
+        let mut ages: Vec<ArtifactAge> = self.artifacts.values().filter_map(age).collect();
+        ages.retain(|age| after.is_none_or(|after| (age.created_at, age.id) > after));
+        ages.sort_by_key(|age| (age.created_at, age.id));
+        ages.truncate(limit);
+        ages
+    }
+
+    pub(super) fn memory_candidates(&self, after: Option<(Time, ArtifactId)>, limit: usize) -> Vec<Artifact> {
+        let is_seen =
+            |artifact: &&Artifact| is_undecided(artifact) && self.session(artifact.session).is_some();
+        let sort_key = |artifact: &Artifact| (artifact.created_at, artifact.id);
+        let mut found: Vec<&Artifact> = self.artifacts.values().filter(is_seen).collect();
+        found.retain(|artifact| after.is_none_or(|after| sort_key(artifact) > after));
+        found.sort_by_key(|artifact| sort_key(artifact));
+        found.into_iter().take(limit).cloned().collect()
+    }
+
+    pub(super) fn artifacts_named(&self) -> HashSet<ArtifactId> {
+        let json = |value: &Value| value.to_string();
+        let messages =
+            self.messages.values().filter_map(|placed| serde_json::to_string(&placed.message.content).ok());
+        let session_values = self.session_states.iter().filter_map(|record| record.value.as_ref()).map(json);
+        let run_values = self.run_states.values().filter_map(|slot| slot.entry.as_ref());
+        let run_values = run_values.map(|entry| json(&entry.value));
+        let owner_values = self.owner_states.values().map(|entry| json(&entry.value));
+        let texts = messages.chain(session_values).chain(run_values).chain(owner_values);
+        let mut named: HashSet<ArtifactId> =
+            texts.flat_map(|text| artifact_ids(&text).collect::<Vec<_>>()).collect();
+        named.extend(self.delegations.values().filter_map(|delegation| delegation.result));
+        named
     }
 
     pub(super) fn blob_page(&self, after: Option<&str>, limit: usize) -> Vec<(String, u64)> {

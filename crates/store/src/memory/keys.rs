@@ -1,7 +1,8 @@
 //! API keys.
 
+use mainspring_core::binding::native_key;
 use mainspring_core::{ApiKey, SessionStatus};
-use mainspring_kernel::store::{KeyPage, KeyRef, NativeOwner, StoreError, Unique};
+use mainspring_kernel::store::{KeyPage, KeyRef, NativeClaim, NativeOwner, StoreError, Unique};
 
 use super::tables::Tables;
 
@@ -33,22 +34,41 @@ impl Tables {
     }
 
     pub(super) fn owner_claim(&mut self, owner: &str, org: Option<&str>) -> bool {
+        let first = self.first_org(owner).unwrap_or_else(|| org.map(str::to_owned));
+        self.owners.entry(owner.to_owned()).or_insert(first).as_deref() == org
+    }
+
+    pub(super) fn owner_org(&self, owner: &str) -> Option<String> {
+        self.owners.get(owner).cloned().or_else(|| self.first_org(owner)).flatten()
+    }
+
+    /// The org of the oldest key or session of `owner`; `None` if there is neither.
+    fn first_org(&self, owner: &str) -> Option<Option<String>> {
         let sessions = self.sessions.values().filter(|session| session.status != SessionStatus::Deleted);
         let sessions = sessions.filter(|session| session.owner == owner);
         let keys = self.keys.values().filter(|key| key.owner == owner);
         let oldest = { sessions.map(|session| (session.created_at, &session.org)) }
             .chain(keys.map(|key| (key.created_at, &key.org)))
             .min();
-        let first = oldest.map_or_else(|| org.map(str::to_owned), |(_, org)| org.clone());
-        self.owners.entry(owner.to_owned()).or_insert(first).as_deref() == org
+        oldest.map(|(_, org)| org.clone())
     }
 
     pub(super) fn native_owner_apply(&mut self, native: &NativeOwner) -> Result<(), StoreError> {
-        let NativeOwner { adapter, native, owner, is_adopted } = native;
-        let known = self.native_owners.entry((adapter.clone(), native.clone())).or_insert(owner.clone());
-        match known != owner && *is_adopted {
-            true => Err(StoreError::Conflict(Unique::Other)),
-            false => Ok(()),
+        let NativeOwner { adapter, native, owner, claim } = native;
+        let (id, key) = ((adapter.clone(), native.clone()), native_key(native));
+        let is_of_others =
+            |((_, known), by): (&(String, String), &String)| native_key(known) == key && by != owner;
+        let is_refused = match claim {
+            NativeClaim::Opened => false,
+            NativeClaim::Adopted => self.native_owners.iter().any(is_of_others),
+            NativeClaim::AdoptedAgain => {
+                self.native_owners.get(&id) != Some(owner) || self.native_owners.iter().any(is_of_others)
+            }
+        };
+        if is_refused {
+            return Err(StoreError::Conflict(Unique::Other));
         }
+        self.native_owners.entry(id).or_insert_with(|| owner.clone());
+        Ok(())
     }
 }

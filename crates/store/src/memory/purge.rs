@@ -20,6 +20,7 @@ impl Tables {
             self.artifact_remove(id);
         }
         self.digests.retain(|(_, id), _| *id != session);
+        self.step_inputs.retain(|(id, _), _| *id != session);
         self.grants.retain(|_, grant| grant.session != session);
         self.bindings.retain(|_, binding| binding.session != session);
         self.delegations.retain(|_, delegation| delegation.parent_session != session);
@@ -28,6 +29,8 @@ impl Tables {
         self.created_seq.retain(|run, _| runs.contains_key(run));
         self.attempts.retain(|(run, _), _| runs.contains_key(run));
         self.run_states.retain(|(run, _), _| runs.contains_key(run));
+        self.state_history_purge(session);
+        let runs = &self.runs;
         self.steps.retain(|(run, _, _), _| runs.contains_key(run));
         self.messages.retain(|_, message| message.message.session != session || message.point.is_some());
         let base = self.sessions.get(&session).and_then(|session| session.base);

@@ -165,6 +165,18 @@ impl Tables {
         self.session(run.session).map(|_| run.clone())
     }
 
+    pub(super) fn runs_live(&self, owner: &str, org: Option<&str>) -> Vec<Run> {
+        let is_readable = |session: &Session| {
+            let is_shared = session.visibility == Visibility::Org && session.org.is_some();
+            session.owner == owner || (is_shared && session.org.as_deref() == org)
+        };
+        let matches =
+            |run: &&Run| !run.state.status().is_ended() && self.session(run.session).is_some_and(is_readable);
+        let mut found: Vec<Run> = self.runs.values().filter(matches).cloned().collect();
+        found.sort_by_key(|run| (run.created_at, run.id));
+        found
+    }
+
     pub(super) fn run_by_request(&self, owner: &str, client: &str, request: &str) -> Option<Run> {
         let matches = |run: &&Run| {
             run.owner == owner

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use mainspring_core::{
-    ApiKey, Artifact, ArtifactId, Attempt, Binding, BindingId, Delegation, DelegationId, Digest, Event,
-    Grant, GrantId, KeyId, Line, LineId, Message, MessageId, Point, Position, Run, RunId, Session, SessionId,
-    Spend, StateEntry, StateSlot, Step, StepId,
+    ApiKey, Artifact, ArtifactId, Attempt, Binding, BindingId, DeadLetter, Delegation, DelegationId, Digest,
+    Event, Grant, GrantId, KeyId, Line, LineId, Message, MessageId, Point, Position, Run, RunId, Session,
+    SessionId, Spend, StateChange, StateEntry, StateSlot, Step, StepId, Webhook, WebhookId,
 };
 use mainspring_kernel::store::{
     AgentRow, Chunk, InboxItem, OpenToolCall, OwnerUsage, PlacedMessage, Request,
@@ -30,6 +30,8 @@ pub(super) struct Tables {
     pub(super) floors: BTreeMap<SessionId, (Position, bool)>,
     pub(super) attempts: BTreeMap<(RunId, u32), Attempt>,
     pub(super) steps: BTreeMap<(RunId, u32, StepId), Step>,
+    /// What steps were given, as JSON, by session and hash.
+    pub(super) step_inputs: BTreeMap<(SessionId, String), String>,
     pub(super) digests: BTreeMap<(Point, SessionId), Digest>,
     pub(super) events: BTreeMap<u64, Event>,
     pub(super) messages: BTreeMap<MessageId, PlacedMessage>,
@@ -50,8 +52,10 @@ pub(super) struct Tables {
     pub(super) session_states: Vec<StateRecord>,
     pub(super) run_states: BTreeMap<(RunId, String), StateSlot>,
     pub(super) owner_states: BTreeMap<(String, String), StateEntry>,
-    /// The last version assigned to state of an owner.
-    pub(super) owner_version: u64,
+    /// The highest version of each owner's state.
+    pub(super) owner_versions: BTreeMap<String, u64>,
+    /// The changes of each key, by place and key, then by version.
+    pub(super) state_history: BTreeMap<(String, String), BTreeMap<u64, StateChange>>,
     /// Hashes that a removed artifact referred to.
     pub(super) loose_blobs: BTreeSet<String>,
     pub(super) keys: BTreeMap<KeyId, ApiKey>,
@@ -61,6 +65,9 @@ pub(super) struct Tables {
     pub(super) native_owners: BTreeMap<(String, String), String>,
     /// By key and day.
     pub(super) spends: BTreeMap<(KeyId, i64), Spend>,
+    pub(super) webhooks: BTreeMap<WebhookId, Webhook>,
+    /// By webhook and the cursor of the event.
+    pub(super) dead_letters: BTreeMap<(WebhookId, u64), DeadLetter>,
     /// By owner, agent id and version.
     pub(super) agents: BTreeMap<(String, String, u32), AgentVersion>,
 }

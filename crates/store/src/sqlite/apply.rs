@@ -13,12 +13,14 @@ use super::checksum;
 use super::columns::{Id, blob, int};
 use super::data::{state_back, state_write};
 use super::digests::digest_write;
+use super::event_blocks::{self, EventBlocks};
 use super::owners;
 use super::read::{chunk_columns, event_columns};
-use super::steps::{step_write, steps_seal};
+use super::state_history::state_change_write;
+use super::steps::{step_input_write, step_write, steps_seal};
 use super::write::{
-    WriteResult, attempt_write, cursor_write, effect_write, floor_write, fresh_check, inbox_write,
-    line_write, message_place, message_write, request_write, run_write,
+    WriteError, WriteResult, attempt_write, cursor_write, effect_write, floor_write, fresh_check,
+    inbox_write, line_write, message_place, message_write, request_write, run_write,
 };
 use super::write_records::{artifact_write, binding_write, delegation_write, grant_write, session_write};
 
@@ -53,14 +55,26 @@ impl Prepared {
     }
 
     /// Writes all rows and events. `seq` is the last cursor assigned, and is advanced.
-    pub(super) fn write(&self, connection: &Connection, seq: &mut u64) -> Result<Vec<Cursor>, StoreError> {
+    pub(super) fn write(
+        &self,
+        connection: &Connection,
+        seq: &mut u64,
+        blocks: &mut EventBlocks,
+    ) -> Result<Vec<Cursor>, StoreError> {
         for (index, content) in &self.rows {
             self.row_write(connection, &self.commit.rows[*index], content, *seq)?;
         }
         let mut cursors = Vec::with_capacity(self.payloads.len());
+        let owner = match self.payloads.is_empty() {
+            true => None,
+            false => event_blocks::owner_of(connection, &self.commit).map_err(WriteError::Sqlite)?,
+        };
         for (event, payload) in self.commit.events.iter().zip(&self.payloads) {
             *seq += 1;
             self.event_write(connection, event, payload, *seq)?;
+            if let Some(owner) = &owner {
+                blocks.add(connection, owner, event.body.kind(), *seq).map_err(WriteError::Sqlite)?;
+            }
             cursors.push(Cursor(*seq));
         }
         Ok(cursors)
@@ -115,9 +129,11 @@ impl Prepared {
             }
             Row::State(row) => state_write(connection, session, row, seq),
             Row::StateBack(from, key) => state_back(connection, *from, key),
+            Row::StateChange(row) => Ok(state_change_write(connection, &row.of, &row.change)?),
             Row::Delegation(delegation) => delegation_write(connection, delegation),
             Row::Digest(digest) => digest_write(connection, session, digest),
             Row::Step(step) => step_write(connection, step),
+            Row::StepInput(input) => step_input_write(connection, session, input),
             Row::StepsSeal(run) => steps_seal(connection, *run),
         }
     }

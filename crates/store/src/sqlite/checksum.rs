@@ -17,8 +17,8 @@ use rusqlite::{Connection, Error, Result, Row, Statement, ToSql};
 use super::columns::Id;
 use super::read::{
     artifact_columns, attempt_columns, chunk_columns, digest_columns, effect_columns, event_columns,
-    message_columns, run_columns, run_request_columns, run_state_columns, session_columns, state_columns,
-    step_columns,
+    message_columns, run_columns, run_request_columns, run_state_columns, session_columns,
+    state_change_columns, state_columns, step_columns,
 };
 
 /// The number of bytes that are collected before they are added to a checksum.
@@ -42,7 +42,7 @@ pub(super) struct Layout {
 
 pub(super) const SESSION: Layout = Layout {
     columns: column_count(session_columns!()),
-    added: 1,
+    added: 3,
     apart: 0..0,
     kind: "session",
     id: id::<SessionId>,
@@ -67,7 +67,7 @@ pub(super) const RUN_STATE: Layout = Layout {
 };
 pub(super) const MESSAGE: Layout = Layout {
     columns: column_count(message_columns!()),
-    added: 0,
+    added: 2,
     apart: 4..7,
     kind: "message",
     id: id::<MessageId>,
@@ -111,6 +111,14 @@ pub(super) const STATE: Layout = Layout {
     describe: Some(|_, _, key| format!("{key:?}")),
 };
 
+pub(super) const STATE_CHANGE: Layout = Layout {
+    columns: column_count(state_change_columns!()),
+    added: 0,
+    apart: 0..0,
+    kind: "change of state",
+    id: |row, first| row.get(first).ok(),
+    describe: Some(|_, _, key| format!("of {key:?}")),
+};
 pub(super) const ATTEMPT: Layout = Layout {
     columns: column_count(attempt_columns!()),
     added: 0,
@@ -121,7 +129,7 @@ pub(super) const ATTEMPT: Layout = Layout {
 };
 pub(super) const STEP: Layout = Layout {
     columns: column_count(step_columns!()),
-    added: 0,
+    added: 3,
     apart: 0..0,
     kind: "step",
     id: id::<StepId>,
@@ -192,17 +200,27 @@ pub(super) fn damage(error: Error) -> Result<Damage> {
 }
 
 impl Layout {
-    /// Fails if the row that begins with column `first` does not match its checksum.
-    pub(super) fn check(&self, row: &Row<'_>, first: usize) -> Result<()> {
+    /// Fails if the row that begins with column `first` does not match its checksum. Puts the first columns into `kept` and
+    /// returns their number.
+    pub(super) fn check<'row>(
+        &self,
+        row: &'row Row<'row>,
+        first: usize,
+        kept: &mut [ValueRef<'row>],
+    ) -> Result<usize> {
         // A checksum that is not a number is damaged as well.
         if let Ok(stored) = row.get::<_, Option<i64>>(first + self.columns) {
-            let Some(stored) = stored else { return Ok(()) };
+            let Some(stored) = stored else { return Ok(0) };
             let mut sum = RowSum::new(self);
             for index in 0..self.columns {
-                sum.add(index, row.get_ref(first + index)?);
+                let value = row.get_ref(first + index)?;
+                sum.add(index, value);
+                if let Some(kept) = kept.get_mut(index) {
+                    *kept = value;
+                }
             }
             if sum.end() == stored {
-                return Ok(());
+                return Ok(self.columns.min(kept.len()));
             }
         }
         let id = (self.id)(row, first);
@@ -370,7 +388,7 @@ pub struct ChecksumReport {
 /// Compares every row that has a checksum with that checksum.
 pub(super) fn verify(connection: &Connection) -> Result<ChecksumReport> {
     // Each kind of row has its checksums after the columns of its parts.
-    let tables: [(&[&Layout], &str); 13] = [
+    let tables: [(&[&Layout], &str); 14] = [
         (&[&SESSION], concat!("SELECT ", session_columns!(), " FROM sessions")),
         (&[&RUN_REQUEST, &RUN_STATE], concat!("SELECT ", run_columns!(), " FROM runs")),
         (&[&MESSAGE], concat!("SELECT ", message_columns!(), " FROM messages")),
@@ -380,6 +398,7 @@ pub(super) fn verify(connection: &Connection) -> Result<ChecksumReport> {
         (&[&STATE], concat!("SELECT ", state_columns!(), " FROM session_state")),
         (&[&STATE], concat!("SELECT ", state_columns!(), " FROM run_state")),
         (&[&STATE], concat!("SELECT ", state_columns!(), " FROM owner_state")),
+        (&[&STATE_CHANGE], concat!("SELECT ", state_change_columns!(), " FROM state_history")),
         (&[&ATTEMPT], concat!("SELECT ", attempt_columns!(), " FROM run_attempts")),
         (&[&STEP], concat!("SELECT ", step_columns!(), " FROM steps")),
         (&[&DIGEST], concat!("SELECT ", digest_columns!(), " FROM digests")),
@@ -429,11 +448,11 @@ impl ChecksumReport {
         let (mut first, mut has_all) = (0, true);
         for layout in parts {
             has_all &= row.get_ref(first + layout.columns)? != ValueRef::Null;
-            match layout.check(row, first) {
+            match layout.check(row, first, &mut []) {
                 Err(Error::FromSqlConversionFailure(_, _, mismatch)) if mismatch.is::<Mismatch>() => {
                     self.problems.push(mismatch.to_string());
                 }
-                checked => checked?,
+                checked => _ = checked?,
             }
             first += layout.columns + 1;
         }

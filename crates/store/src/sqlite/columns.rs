@@ -3,11 +3,13 @@
 //! Ids are stored as their 16 bytes, enums as their stable names. Unsigned numbers are stored bit for bit as signed
 //! ones, so that the largest reads back unchanged.
 
+use std::ops::Range;
+
 use mainspring_core::{
     ArtifactId, AttemptId, BindingId, Cost, DelegationId, EventId, Failure, GrantId, KeyId, LineId,
-    MessageId, NodeId, Point, RunId, SessionId, StepId, Time, Usage,
+    MessageId, NodeId, Point, RunId, SessionId, StepId, Time, Usage, WebhookId,
 };
-use rusqlite::types::{FromSql, Type};
+use rusqlite::types::{FromSql, Type, ValueRef};
 use rusqlite::{Error, Result, Row};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -33,7 +35,9 @@ macro_rules! ids {
         }
     )*};
 }
-ids!(SessionId RunId AttemptId EventId BindingId ArtifactId DelegationId GrantId KeyId MessageId NodeId StepId);
+ids!(
+    SessionId RunId AttemptId EventId BindingId ArtifactId DelegationId GrantId KeyId MessageId NodeId StepId WebhookId
+);
 
 /// The bytes of an optional id.
 pub(super) fn blob<T: Id>(id: Option<T>) -> Option<[u8; 16]> {
@@ -101,25 +105,50 @@ fn usage_from_columns(tokens: [u64; 4], cost: i64) -> Usage {
     Usage { input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, cost, at_least }
 }
 
+/// The number of columns that are kept after their checksum was computed: those of events and messages.
+const KEPT_COLUMNS: usize = 16;
+
 /// Reads the columns of a row from left to right.
 pub(super) struct Columns<'row> {
     row: &'row Row<'row>,
     next: usize,
+    /// The columns whose checksum was computed, so that SQLite is asked for each of them once.
+    kept: [ValueRef<'row>; KEPT_COLUMNS],
+    /// The indexes of the kept columns.
+    kept_range: Range<usize>,
 }
 
 impl<'row> Columns<'row> {
     pub(super) fn new(row: &'row Row<'row>) -> Self {
-        Self { row, next: 0 }
+        Self { row, next: 0, kept: [ValueRef::Null; KEPT_COLUMNS], kept_range: 0..0 }
     }
 
     pub(super) fn get<T: FromSql>(&mut self) -> Result<T> {
         self.next += 1;
-        self.row.get(self.next - 1)
+        self.read(self.next - 1)
+    }
+
+    fn read<T: FromSql>(&self, index: usize) -> Result<T> {
+        match self.kept(index).map(T::column_result) {
+            Some(Ok(value)) => Ok(value),
+            // Reads it again if it is invalid, for the error of the row.
+            _ => self.row.get(index),
+        }
+    }
+
+    fn value(&self, index: usize) -> Result<ValueRef<'row>> {
+        self.kept(index).map_or_else(|| self.row.get_ref(index), Ok)
+    }
+
+    fn kept(&self, index: usize) -> Option<ValueRef<'row>> {
+        self.kept_range.contains(&index).then(|| self.kept[index - self.kept_range.start])
     }
 
     /// Fails if the row that begins with the next column does not match its checksum. Does not advance.
-    pub(super) fn check(&self, layout: &Layout) -> Result<()> {
-        layout.check(self.row, self.next)
+    pub(super) fn check(&mut self, layout: &Layout) -> Result<()> {
+        let count = layout.check(self.row, self.next, &mut self.kept)?;
+        self.kept_range = self.next..self.next + count;
+        Ok(())
     }
 
     /// Skips columns that are not read.
@@ -129,14 +158,13 @@ impl<'row> Columns<'row> {
 
     /// Reads the next column without advancing.
     pub(super) fn peek<T: FromSql>(&self) -> Result<T> {
-        self.row.get(self.next)
+        self.read(self.next)
     }
 
     pub(super) fn text(&mut self) -> Result<&'row str> {
         let index = self.next;
         self.next += 1;
-        self.row
-            .get_ref(index)?
+        self.value(index)?
             .as_str()
             .map_err(|error| Error::FromSqlConversionFailure(index, Type::Text, error.into()))
     }
@@ -144,7 +172,7 @@ impl<'row> Columns<'row> {
     pub(super) fn maybe_text(&mut self) -> Result<Option<&'row str>> {
         let index = self.next;
         self.next += 1;
-        let value = self.row.get_ref(index)?.as_str_or_null();
+        let value = self.value(index)?.as_str_or_null();
         value.map_err(|error| Error::FromSqlConversionFailure(index, Type::Text, error.into()))
     }
 

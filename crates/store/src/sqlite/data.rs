@@ -1,8 +1,8 @@
 //! Writes state, and the loose hashes: those that a removed artifact referred to.
 
 use mainspring_core::state::decide;
-use mainspring_core::{Point, SessionId, StateOutcome, StateSlot};
-use mainspring_kernel::store::{OwnerState, StatePlace, StateRow, StoreError};
+use mainspring_core::{Point, SessionId, StateChange, StateOutcome, StateSlot};
+use mainspring_kernel::store::{OwnerState, StateHistoryOf, StatePlace, StateRow, StoreError};
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::checksum;
@@ -10,6 +10,7 @@ use super::columns::{Id, int, json, point};
 use super::error::write_error;
 use super::read::data::owner_entry;
 use super::read::state_columns;
+use super::state_history::state_change_write;
 use super::write::WriteResult;
 
 /// Writes a row of state. `seq` is the last event before it.
@@ -60,8 +61,8 @@ pub(super) fn state_back(connection: &Connection, from: Point, key: &str) -> Wri
 pub(super) fn state_put(connection: &Connection, put: &OwnerState) -> Result<StateOutcome, StoreError> {
     let last_version = || {
         connection
-            .prepare_cached("SELECT value FROM meta WHERE name = 'owner_state'")?
-            .query_row([], |row| row.get::<_, i64>(0))
+            .prepare_cached("SELECT version FROM owner_state_versions WHERE owner_id = ?1")?
+            .query_row([&put.owner], |row| row.get::<_, i64>(0))
             .optional()
     };
     let entry = owner_entry(connection, &put.owner, &put.key)?;
@@ -77,9 +78,9 @@ pub(super) fn state_put(connection: &Connection, put: &OwnerState) -> Result<Sta
 fn owner_state_write(connection: &Connection, put: &OwnerState, version: u64) -> rusqlite::Result<()> {
     connection
         .prepare_cached(
-            "INSERT INTO meta VALUES ('owner_state', ?1) ON CONFLICT (name) DO UPDATE SET value = ?1",
+            "INSERT INTO owner_state_versions VALUES (?1, ?2) ON CONFLICT (owner_id) DO UPDATE SET version = ?2",
         )?
-        .execute([int(version)])?;
+        .execute(params![put.owner, int(version)])?;
     match &put.value {
         Some(value) => {
             let value = json(value)?;
@@ -96,7 +97,8 @@ fn owner_state_write(connection: &Connection, put: &OwnerState, version: u64) ->
             .prepare_cached("DELETE FROM owner_state WHERE owner_id = ?1 AND key = ?2")?
             .execute(params![put.owner, put.key])?,
     };
-    Ok(())
+    let change = StateChange::new(&put.key, version, put.value.as_ref(), put.at, put.by.clone());
+    state_change_write(connection, &StateHistoryOf::Owner(put.owner.clone()), &change)
 }
 
 /// Returns whether an artifact refers to `hash`. If so, the hash is no longer loose.

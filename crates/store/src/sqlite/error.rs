@@ -1,5 +1,6 @@
 //! Maps errors of SQLite to errors of the store.
 
+use mainspring_kernel::contain::Panic;
 use mainspring_kernel::store::{StoreError, Unique};
 use rusqlite::{Error, ErrorCode};
 
@@ -22,6 +23,14 @@ pub(super) fn read_error(error: &Error) -> StoreError {
         }
         _ => StoreError::Corrupt(error.to_string()),
     }
+}
+
+/// The error of a read or a write that has panicked. The message of the panic may quote data, so it is only logged.
+pub(super) fn panicked(what: &str, panic: &Panic) -> StoreError {
+    tracing::error!(%panic, "{what} of the database panicked");
+    StoreError::Corrupt(format!(
+        "{what} of the database panicked, which is a bug or damage: the log says where; `mainspring doctor --thorough` checks the file"
+    ))
 }
 
 /// Maps the error of a write: like that of a read, but a violated constraint is a conflict.

@@ -37,6 +37,15 @@ const MIGRATIONS: &[(u32, &str)] = &[
     (34, include_str!("../../migrations/0034_owner_usage.sql")),
     (36, include_str!("../../migrations/0036_tenants.sql")),
     (37, include_str!("../../migrations/0037_key_lists.sql")),
+    (38, include_str!("../../migrations/0038_native_keys.sql")),
+    (39, include_str!("../../migrations/0039_owner_versions.sql")),
+    (42, include_str!("../../migrations/0042_event_blocks.sql")),
+    (43, include_str!("../../migrations/0043_search_buckets.sql")),
+    (46, include_str!("../../migrations/0046_message_writers.sql")),
+    (47, include_str!("../../migrations/0047_state_history.sql")),
+    (50, include_str!("../../migrations/0050_webhooks.sql")),
+    (51, include_str!("../../migrations/0051_session_agent.sql")),
+    (52, include_str!("../../migrations/0052_step_inputs.sql")),
 ];
 
 /// The last migration that `migrations/new.sql` contains, and the tables of a new database. Applying the migrations one

@@ -24,6 +24,7 @@ use rusqlite::{Connection, OptionalExtension};
 
 use super::apply::Prepared;
 use super::columns::int;
+use super::event_blocks::EventBlocks;
 use super::open::{self, OpenError};
 use super::{SqliteOptions, migrate, wal};
 
@@ -340,9 +341,10 @@ impl<'a> Import<'a> {
     ) -> Result<(), OmiError> {
         let commit = Commit { fence: Fence { session, epoch: 0 }, events, rows };
         let prepared = Prepared::new(Arc::new(commit))?;
+        let mut blocks = EventBlocks::default();
         match seq {
-            Some(seq) => prepared.write(self.target, &mut seq.saturating_sub(1))?,
-            None => prepared.write(self.target, &mut self.seq)?,
+            Some(seq) => prepared.write(self.target, &mut seq.saturating_sub(1), &mut blocks)?,
+            None => prepared.write(self.target, &mut self.seq, &mut blocks)?,
         };
         Ok(())
     }

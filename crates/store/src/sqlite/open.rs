@@ -189,7 +189,7 @@ fn configure(connection: &Connection, options: &SqliteOptions) -> rusqlite::Resu
         "PRAGMA journal_mode = WAL;
          PRAGMA synchronous = {synchronous};
          PRAGMA foreign_keys = ON;
-         PRAGMA wal_autocheckpoint = 2000;
+         PRAGMA wal_autocheckpoint = 16000;
          PRAGMA journal_size_limit = 67108864;
          PRAGMA temp_store = MEMORY;
          PRAGMA cache_size = -16384;"

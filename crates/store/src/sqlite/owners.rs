@@ -1,7 +1,8 @@
 //! Owners: the org that each belongs to, the native sessions that each has, and what their keys have spent.
 
+use mainspring_core::binding::native_key;
 use mainspring_core::{Cost, KeyId, Spend, Time};
-use mainspring_kernel::store::{NativeOwner, Unique};
+use mainspring_kernel::store::{NativeClaim, NativeOwner, Unique};
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::columns::{Id, int};
@@ -36,19 +37,30 @@ pub(super) fn owner_claim(
     Ok(belongs()? == Some(true))
 }
 
-/// Records the owner of a native session, unless it has one.
+/// Records the owner of a native session, unless it has one. Fails with a conflict if the owner may not have it.
 pub(super) fn native_owner_write(connection: &Connection, native: &NativeOwner) -> WriteResult {
-    let NativeOwner { adapter, native, owner, is_adopted } = native;
-    let written = connection
-        .prepare_cached(
-            "INSERT INTO native_owners (adapter_id, adapter_native_session_id, owner_id) VALUES (?1, ?2, ?3)
-             ON CONFLICT DO UPDATE SET owner_id = owner_id WHERE owner_id = excluded.owner_id",
-        )?
-        .execute(params![adapter, native, owner])?;
-    match written == 0 && *is_adopted {
-        true => Err(WriteError::Conflict(Unique::Other)),
-        false => Ok(()),
+    let NativeOwner { adapter, native, owner, claim } = native;
+    let key = native_key(native);
+    if *claim != NativeClaim::Opened {
+        let of_others = "SELECT 1 FROM native_owners WHERE native_key = ?1 AND owner_id <> ?2";
+        if connection.prepare_cached(of_others)?.exists(params![key, owner])? {
+            return Err(WriteError::Conflict(Unique::Other));
+        }
     }
+    if *claim == NativeClaim::AdoptedAgain {
+        let own = "SELECT 1 FROM native_owners
+             WHERE adapter_id = ?1 AND adapter_native_session_id = ?2 AND owner_id = ?3";
+        if !connection.prepare_cached(own)?.exists(params![adapter, native, owner])? {
+            return Err(WriteError::Conflict(Unique::Other));
+        }
+    }
+    connection
+        .prepare_cached(
+            "INSERT INTO native_owners (adapter_id, adapter_native_session_id, owner_id, native_key)
+             VALUES (?1, ?2, ?3, ?4) ON CONFLICT DO NOTHING",
+        )?
+        .execute(params![adapter, native, owner, key])?;
+    Ok(())
 }
 
 /// Adds to the spend of a key on a day.

@@ -9,7 +9,7 @@ use mainspring_core::{
 };
 use mainspring_kernel::kernel::instructions_hash;
 use mainspring_kernel::store::{EndedToolCall, OpenToolCall, PlacedMessage, Request, StoreError};
-use rusqlite::{Connection, OptionalExtension, Params, Result, Row};
+use rusqlite::{CachedStatement, Connection, OptionalExtension, Params, Result, Row};
 
 use super::checksum;
 use super::columns::{Columns, Id};
@@ -24,6 +24,8 @@ pub(super) mod events;
 pub(super) mod grants;
 pub(super) mod ids;
 pub(super) mod keys;
+#[cfg(test)]
+mod plans;
 pub(super) mod runs;
 pub(super) mod search;
 pub(super) mod sessions;
@@ -35,7 +37,7 @@ macro_rules! session_columns {
          legacy_client_scope, legacy_session_key, default_adapter_id, default_cwd, model_profile, \
          metadata_json, tip_line, tip_pos, tip_message_id, version, created_at_ms, updated_at_ms, last_activity_at_ms, \
          org_id, visibility, model, system_prompt, model_options, pinned, title_source, forked_from_session_id, \
-         forked_from_message_id, base_line, base_pos, rules, checksum"
+         forked_from_message_id, base_line, base_pos, rules, tools, idle_unload_ms, checksum"
     };
 }
 /// The columns of a run that stay as they are, but for the options, which a retry may change.
@@ -76,7 +78,7 @@ macro_rules! step_columns {
         "step_id, run_id, attempt_id, step_no, agent, provider, model, model_profile, prompt_message_id, \
          prompt_messages, output_message_id, tool_calls, stop_reason, error_code, error_message, input_tokens, \
          output_tokens, cache_read_tokens, cache_write_tokens, cost_nanos, raw_usage, started_at_ms, \
-         first_piece_at_ms, completed_at_ms, checksum"
+         first_piece_at_ms, completed_at_ms, prompt_digest_id, input_hash, raw, checksum"
     };
 }
 macro_rules! digest_columns {
@@ -93,7 +95,7 @@ macro_rules! artifact_columns {
 macro_rules! message_columns {
     () => {
         "message_id, session_id, run_id, role, status, line, pos, input_tokens, output_tokens, cache_read_tokens, \
-         cache_write_tokens, cost_nanos, created_at_ms, content, checksum"
+         cache_write_tokens, cost_nanos, created_at_ms, content, agent, external_id, checksum"
     };
 }
 macro_rules! event_columns {
@@ -116,6 +118,11 @@ macro_rules! state_columns {
         "key, version, updated_at_ms, value, checksum"
     };
 }
+macro_rules! state_change_columns {
+    () => {
+        "key, version, change, checksum"
+    };
+}
 macro_rules! line_columns {
     () => {
         "line, parent_line, parent_pos, end_pos, abandoned"
@@ -134,10 +141,27 @@ macro_rules! request_columns {
 }
 pub(super) use {
     artifact_columns, attempt_columns, chunk_columns, digest_columns, effect_columns, event_columns,
-    message_columns, run_columns, run_request_columns, run_state_columns, session_columns, state_columns,
-    step_columns,
+    message_columns, run_columns, run_request_columns, run_state_columns, session_columns,
+    state_change_columns, state_columns, step_columns,
 };
 use {key_columns, line_columns, request_columns};
+
+/// The condition of the partial indexes of unfinished runs. SQLite uses them only if it is repeated exactly.
+macro_rules! is_live {
+    () => {
+        "status <> 'succeeded' AND status <> 'failed' AND status <> 'cancelled' AND status <> 'timed_out' \
+         AND status <> 'orphaned'"
+    };
+}
+
+use is_live;
+
+/// Compiles `sql`, or takes it from the cache of the connection.
+pub(super) fn prepare<'a>(connection: &'a Connection, sql: &str) -> Result<CachedStatement<'a>> {
+    #[cfg(test)]
+    plans::record(sql);
+    connection.prepare_cached(sql)
+}
 
 /// Returns the first row of `sql`.
 pub(super) fn query_one<T>(
@@ -146,8 +170,7 @@ pub(super) fn query_one<T>(
     params: impl Params,
     read: impl FnOnce(&mut Columns<'_>) -> Result<T>,
 ) -> Result<Option<T>, StoreError> {
-    let found = connection
-        .prepare_cached(sql)
+    let found = prepare(connection, sql)
         .and_then(|mut statement| statement.query_row(params, |row| read(&mut Columns::new(row))).optional());
     found.map_err(|error| read_error(&error))
 }
@@ -159,7 +182,7 @@ pub(super) fn query_all<T>(
     params: impl Params,
     read: impl Fn(&mut Columns<'_>) -> Result<T>,
 ) -> Result<Vec<T>, StoreError> {
-    let found = connection.prepare_cached(sql).and_then(|mut statement| {
+    let found = prepare(connection, sql).and_then(|mut statement| {
         statement.query_map(params, |row: &Row<'_>| read(&mut Columns::new(row)))?.collect::<Result<_>>()
     });
     found.map_err(|error| read_error(&error))
@@ -256,6 +279,8 @@ pub(super) fn session(columns: &mut Columns<'_>) -> Result<Session> {
         },
         base: columns.point()?,
         rules: columns.maybe_json()?.unwrap_or_default(),
+        tools: columns.maybe_json()?.unwrap_or_default(),
+        idle_unload_ms: columns.get::<Option<i64>>()?.map(i64::cast_unsigned),
     })
 }
 
@@ -368,8 +393,20 @@ pub(super) fn message(columns: &mut Columns<'_>) -> Result<PlacedMessage> {
     let point = columns.point()?;
     let usage = maybe_usage(columns)?;
     let (created_at, content) = (columns.time()?, columns.json()?);
+    let (agent, external_id) = (columns.get()?, columns.get()?);
     Ok(PlacedMessage {
-        message: Arc::new(Message { id, session, run, role, status, content, usage, created_at }),
+        message: Arc::new(Message {
+            id,
+            session,
+            run,
+            role,
+            status,
+            content,
+            usage,
+            created_at,
+            agent,
+            external_id,
+        }),
         point,
     })
 }

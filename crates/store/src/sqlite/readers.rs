@@ -1,12 +1,14 @@
 //! Reader threads, each with its own read-only connection.
 //!
 //! They are not the runtime's blocking pool, so that each connection and its prepared statements stay on one thread,
-//! and a point read costs one wakeup in each direction.
+//! and a point read costs one wakeup in each direction. A read goes to the idle thread that became idle last: its pages,
+//! statements and schema are warm, and a connection that the load does not need reads nothing at all.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
+use mainspring_kernel::contain::contain_call;
 use mainspring_kernel::store::StoreError;
 use parking_lot::{Condvar, Mutex};
 use rusqlite::Connection;
@@ -14,7 +16,35 @@ use tokio::sync::oneshot;
 
 use super::error;
 
-type Job = Box<dyn FnOnce(&Connection) + Send>;
+/// A read, in two parts: the thread is idle again before the caller learns the result, so that the caller's next read finds
+/// it idle.
+trait Job: Send {
+    fn execute(&mut self, connection: &Connection);
+    fn answer(self: Box<Self>);
+}
+
+struct Read<F, T> {
+    read: Option<F>,
+    result: Option<Result<T, StoreError>>,
+    answer: oneshot::Sender<Result<T, StoreError>>,
+}
+
+impl<F, T> Job for Read<F, T>
+where
+    F: FnOnce(&Connection) -> Result<T, StoreError> + Send,
+    T: Send,
+{
+    fn execute(&mut self, connection: &Connection) {
+        self.result = self.read.take().map(|read| in_transaction(connection, read));
+    }
+
+    fn answer(self: Box<Self>) {
+        if let Some(result) = self.result {
+            // The caller may have stopped waiting.
+            let _ = self.answer.send(result);
+        }
+    }
+}
 
 /// The pool of reader threads. Dropping it waits for running reads.
 #[derive(Debug)]
@@ -23,15 +53,19 @@ pub(super) struct Readers {
     threads: Vec<JoinHandle<()>>,
 }
 
-#[derive(Default)]
 struct Shared {
     inner: Mutex<Inner>,
-    filled: Condvar,
+    /// Wakes the thread with this index.
+    wakes: Vec<Condvar>,
 }
 
-#[derive(Default)]
 struct Inner {
-    jobs: VecDeque<Job>,
+    /// The reads that wait for a thread.
+    jobs: VecDeque<Box<dyn Job>>,
+    /// The read that was given to an idle thread, by the index of the thread.
+    given: Vec<Option<Box<dyn Job>>>,
+    /// The idle threads; the one that became idle last comes last.
+    idle: Vec<usize>,
     closed: bool,
 }
 
@@ -44,11 +78,15 @@ impl std::fmt::Debug for Shared {
 impl Readers {
     /// Starts one thread per connection.
     pub(super) fn start(connections: Vec<Connection>) -> std::io::Result<Self> {
-        let mut readers = Self { shared: Arc::default(), threads: vec![] };
-        for connection in connections {
+        let given = connections.iter().map(|_| None).collect();
+        let idle = (0..connections.len()).collect();
+        let inner = Inner { jobs: VecDeque::new(), given, idle, closed: false };
+        let wakes = connections.iter().map(|_| Condvar::new()).collect();
+        let mut readers = Self { shared: Arc::new(Shared { inner: inner.into(), wakes }), threads: vec![] };
+        for (index, connection) in connections.into_iter().enumerate() {
             let shared = Arc::clone(&readers.shared);
             let thread = std::thread::Builder::new().name("store-reader".into());
-            readers.threads.push(thread.spawn(move || shared.serve(&connection))?);
+            readers.threads.push(thread.spawn(move || shared.serve(index, &connection))?);
         }
         Ok(readers)
     }
@@ -59,13 +97,8 @@ impl Readers {
         read: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let (answer, answered) = oneshot::channel();
-        let job: Job = Box::new(move |connection| {
-            let result = in_transaction(connection, read);
-            // The caller may have stopped waiting.
-            let _ = answer.send(result);
-        });
-        self.shared.inner.lock().jobs.push_back(job);
-        self.shared.filled.notify_one();
+        let job = Box::new(Read { read: Some(read), result: None, answer });
+        self.shared.add(job);
         answered.await.unwrap_or_else(|_| Err(StoreError::Unavailable("the reader stopped".into())))
     }
 }
@@ -80,24 +113,53 @@ fn in_transaction<T>(
         executed.map_err(|failure| error::read_error(&failure))
     };
     execute("BEGIN")?;
-    let result = read(connection);
+    // A thread that ended with a panic would leave the reads of all others to fewer threads, at last to none.
+    let result =
+        contain_call(|| read(connection)).unwrap_or_else(|panic| Err(error::panicked("a read", &panic)));
     execute("COMMIT")?;
     result
 }
 
 impl Shared {
-    fn serve(&self, connection: &Connection) {
+    fn add(&self, job: Box<dyn Job>) {
+        let mut inner = self.inner.lock();
+        let Some(index) = inner.idle.pop() else { return inner.jobs.push_back(job) };
+        inner.given[index] = Some(job);
+        drop(inner);
+        self.wakes[index].notify_one();
+    }
+
+    fn serve(&self, index: usize, connection: &Connection) {
+        let mut next = self.wait(index);
+        while let Some(mut job) = next {
+            job.execute(connection);
+            let queued = self.queued_or_idle(index);
+            job.answer();
+            next = queued.or_else(|| self.wait(index));
+        }
+    }
+
+    /// Returns a read that waits for a thread. If there is none, the thread is idle from now on.
+    fn queued_or_idle(&self, index: usize) -> Option<Box<dyn Job>> {
+        let mut inner = self.inner.lock();
+        let queued = inner.jobs.pop_front();
+        if queued.is_none() {
+            inner.idle.push(index);
+        }
+        queued
+    }
+
+    /// Waits until a read is given to an idle thread. `None`: the pool is closed.
+    fn wait(&self, index: usize) -> Option<Box<dyn Job>> {
+        let mut inner = self.inner.lock();
         loop {
-            let mut inner = self.inner.lock();
-            let job = loop {
-                match inner.jobs.pop_front() {
-                    Some(job) => break job,
-                    None if inner.closed => return,
-                    None => self.filled.wait(&mut inner),
-                }
-            };
-            drop(inner);
-            job(connection);
+            if let Some(job) = inner.given[index].take() {
+                return Some(job);
+            }
+            if inner.closed {
+                return None;
+            }
+            self.wakes[index].wait(&mut inner);
         }
     }
 }
@@ -105,10 +167,51 @@ impl Shared {
 impl Drop for Readers {
     fn drop(&mut self) {
         self.shared.inner.lock().closed = true;
-        self.shared.filled.notify_all();
+        self.shared.wakes.iter().for_each(|wake| _ = wake.notify_one());
         for thread in self.threads.drain(..) {
             // The caller of a read that panicked has received an error.
             let _ = thread.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread::ThreadId;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn reads_one_after_the_other_use_one_connection() {
+        let connections = (0..4).map(|_| Connection::open_in_memory().unwrap()).collect();
+        let readers = Readers::start(connections).unwrap();
+        let thread = |_: &Connection| Ok(std::thread::current().id());
+        let first: ThreadId = readers.read(thread).await.unwrap();
+        for _ in 0..100 {
+            assert_eq!(readers.read(thread).await.unwrap(), first);
+        }
+    }
+
+    #[tokio::test]
+    async fn reads_at_the_same_time_use_several_connections() {
+        let connections = (0..2).map(|_| Connection::open_in_memory().unwrap()).collect();
+        let readers = Readers::start(connections).unwrap();
+        let (send, receive) = std::sync::mpsc::channel();
+        // The first read ends when the second one runs.
+        let first = readers.read(move |_| Ok(receive.recv().unwrap()));
+        let second = readers.read(move |_| send.send(7).map_err(|_| StoreError::Unavailable("gone".into())));
+        assert_eq!(tokio::join!(first, second).0.unwrap(), 7);
+    }
+
+    #[tokio::test]
+    async fn a_read_that_panics_is_answered_and_costs_no_thread() {
+        let readers = Readers::start(vec![Connection::open_in_memory().unwrap()]).unwrap();
+        for _ in 0..3 {
+            let panicked = readers.read::<()>(|_| panic!("a row of a kind that nobody knows")).await;
+            let Err(StoreError::Corrupt(why)) = panicked else { panic!("{panicked:?}") };
+            assert!(why.contains("panicked") && !why.contains("nobody knows"), "{why}");
+        }
+        let sum = readers.read(|connection| Ok(connection.query_row("SELECT 1 + 1", [], |row| row.get(0))));
+        assert_eq!(sum.await.unwrap(), Ok(2));
     }
 }

@@ -12,7 +12,7 @@ use rusqlite::Connection;
 use super::backup::open_alone;
 use super::open::{self, OpenError};
 use super::read::session_columns;
-use super::{check, checksum, migrate, search, usage, wal};
+use super::{check, checksum, event_blocks, migrate, search, usage, wal};
 
 mod runs;
 mod taken;
@@ -80,6 +80,7 @@ fn rebuild(
     )?;
     let texts = search_rebuild(connection)?;
     let counts = usage::recount(connection)?;
+    let blocks = event_blocks::rebuild(connection)?;
     let repaired = [
         ("damaged rows, from the backup", taken),
         ("damaged sessions, deleted", deleted),
@@ -88,6 +89,7 @@ fn rebuild(
         ("choices of missing branches", cursors as u64),
         ("texts of the search index", texts),
         ("counts of what an owner stores", counts),
+        ("places of events by their type", blocks),
     ];
     let repaired = repaired.into_iter().filter(|(_, rows)| *rows > 0);
     Ok(repaired.map(|(what, rows)| Repaired { what, rows }).collect())
@@ -110,10 +112,10 @@ fn search_rebuild(connection: &Connection) -> rusqlite::Result<u64> {
         "INSERT INTO search_messages(search_messages) VALUES ('delete-all');
          DELETE FROM search_titles;
          UPDATE sessions SET searched_title = NULL, searched_row = NULL;
-         UPDATE meta SET value = 0 WHERE name = 'searched'",
+         UPDATE meta SET value = 0 WHERE name = 'searched' OR name = 'searched_untagged'",
     )?;
-    while let Some(text) = search::unindexed(connection)? {
-        search::search_index(connection, &text)?;
+    while let Some(mut text) = search::unindexed(connection)? {
+        search::search_index(connection, &mut text, || false)?;
     }
     count(connection, "SELECT count(*) FROM messages")
 }

@@ -9,6 +9,7 @@ use rusqlite::Connection;
 use super::check;
 use super::checksum;
 use super::error::read_error;
+use super::event_blocks;
 use super::usage;
 use super::view::SqliteView;
 use mainspring_kernel::store::StoreError;
@@ -99,6 +100,7 @@ fn compare(
 
 /// Rows that disagree with the events that changed them.
 const EVENT_RULES: &[&str] = &[
+    event_blocks::ROWS_RULE,
     // The status of a run is that of its last event that has one. Events before the floor of a session are pruned.
     "WITH last AS (
        SELECT run_id, max(event_seq) AS seq FROM events

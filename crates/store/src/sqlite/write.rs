@@ -203,15 +203,17 @@ pub(super) fn message_write(
         usage_column(4),
         message.created_at.0,
         content,
+        message.agent,
+        message.external_id,
     ];
     let mut write = connection.prepare_cached(concat!(
         "INSERT INTO messages (",
         message_columns!(),
-        ") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)
+        ") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17)
          ON CONFLICT (message_id) DO UPDATE SET
            session_id = ?2, run_id = ?3, role = ?4, status = ?5, line = ?6, pos = ?7, input_tokens = ?8,
            output_tokens = ?9, cache_read_tokens = ?10, cache_write_tokens = ?11, cost_nanos = ?12,
-           created_at_ms = ?13, content = ?14, checksum = ?15",
+           created_at_ms = ?13, content = ?14, agent = ?15, external_id = ?16, checksum = ?17",
     ))?;
     checksum::execute(&mut write, &[(&checksum::MESSAGE, columns)], &[])?;
     Ok(())

@@ -5,7 +5,8 @@
 //! ```
 //!
 //! A commit that is alone in its group needs no savepoint: a failure rolls back the transaction. The first transaction
-//! of each WAL also renews the token of `wal.rs`.
+//! of each WAL also renews the token of `wal.rs`. Steps of the search index are transactions of their own, in the pauses
+//! between groups; they are not synced, since a step that is lost is repeated.
 //!
 //! The writer does not wait for a group to fill: all jobs that are queued when it is free form the next group. It also
 //! checks fences and issues leases. A new lease is sent after the group's commit, so that its holder reads everything
@@ -18,25 +19,28 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use mainspring_core::{ApiKey, Cursor, SessionId, StateOutcome, Time};
-use mainspring_kernel::store::{AgentRow, Chunk, Fence, OwnerState, Request, Row, StoreError};
+use mainspring_kernel::contain::contain_call;
+use mainspring_kernel::store::{AgentRow, Chunk, Fence, OwnerState, Request, Row, StoreError, WebhookChange};
 use parking_lot::Mutex;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, params};
 use tokio::sync::oneshot;
 
 use super::apply::Prepared;
+use super::checkpointer::{Due, Passes, Plan};
 use super::columns::{Id, int};
-use super::error::{transaction_error, write_error};
+use super::error::{panicked, transaction_error, write_error};
+use super::event_blocks::EventBlocks;
 use super::failure_log::{FailureLog, LogLine};
 use super::files::Files;
 use super::owners;
-use super::queue::Queue;
+use super::queue::{Background, Queue};
 use super::read::chunk_columns;
-use super::search::Unindexed;
-use super::wal::{self, WalIndex};
+use super::search::{IndexStep, Unindexed};
+use super::wal::{self, FrameCounts, WalIndex};
 use super::write::request_write;
 use super::write_records::key_write;
-use super::{agents, check, checksum, data, purge, search};
+use super::{Durability, agents, check, checksum, data, purge, search, webhooks};
 use crate::Fault;
 
 /// The low bits of an epoch, which count the leases of one boot. Their number never runs out.
@@ -59,8 +63,6 @@ pub(super) enum Job {
     BlobClaimed(String, Answer<bool>),
     /// Removes a hash from the loose ones.
     BlobSettled(String, Answer<bool>),
-    /// Adds some messages and titles to the search index. Answers true while there are more.
-    SearchIndex(Unindexed, Answer<bool>),
     KeyWrite(Box<(ApiKey, Option<Request>)>, Answer<()>),
     /// Claims an owner for an org. Answers whether it belongs there.
     OwnerClaim((String, Option<String>, Time), Answer<bool>),
@@ -68,6 +70,8 @@ pub(super) enum Job {
     AgentWrite(Box<AgentRow>, Answer<bool>),
     /// Deletes a version of an owner's agent. Answers false if there is none.
     AgentDelete((String, String, u32), Answer<bool>),
+    /// Changes webhooks. Answers whether the change has an effect.
+    Webhook(Box<WebhookChange>, Answer<bool>),
     /// Records that the check after a crash has passed.
     CrashChecked(Answer<()>),
     /// Writes a row that nothing reads.
@@ -81,11 +85,18 @@ pub(super) struct ChunkJob {
     pub(super) answer: Answer<()>,
 }
 
+/// A job that adds messages and titles to the search index. Answers true while there are more.
+#[derive(Debug)]
+pub(super) struct IndexJob {
+    pub(super) text: Unindexed,
+    pub(super) answer: Answer<bool>,
+}
+
 /// The state that the writer thread shares with the store.
 #[derive(Debug)]
 pub(super) struct Shared {
     files: Files,
-    pub(super) queue: Queue<Job, ChunkJob>,
+    pub(super) queue: Queue<Job, ChunkJob, IndexJob>,
     pub(super) leases: Mutex<HashMap<SessionId, Lease>>,
     pub(super) fault: Mutex<Option<Fault>>,
     /// True while a test simulates a full disk.
@@ -168,11 +179,19 @@ pub(super) struct Writer {
     pub(super) connection: Connection,
     /// Dropped after the connection.
     pub(super) wal_index: WalIndex,
+    /// The frames of the WAL when the last transaction began.
+    pub(super) frames: FrameCounts,
+    pub(super) plan: Plan,
+    pub(super) passes: Arc<Passes>,
+    pub(super) durability: Durability,
+    /// True if a COMMIT of the connection is synced, where `durability` asks for that.
+    pub(super) is_synced: bool,
     /// The epoch of the last lease. Each boot starts with higher ones.
     pub(super) last_epoch: u64,
     /// The last cursor assigned.
     pub(super) seq: u64,
     pub(super) failures: FailureLog,
+    pub(super) event_blocks: EventBlocks,
 }
 
 /// An answer that is sent when its transaction has ended.
@@ -229,6 +248,10 @@ impl Writer {
             if !batch.lazy.is_empty() {
                 self.chunks_write(batch.lazy);
             }
+            if let Some(step) = batch.background {
+                self.index_write(step);
+            }
+            self.merge_if_due();
         }
         self.close();
     }
@@ -248,17 +271,66 @@ impl Writer {
         }
     }
 
+    /// Merges the WAL into the database, or requests that, if it is due.
+    fn merge_if_due(&mut self) {
+        let is_idle = self.shared.queue.urgent_len() == 0;
+        let waits = match self.plan.next(self.frames, is_idle) {
+            Due::Nothing => return,
+            Due::Pass => return self.passes.request(),
+            Due::LastPass => false,
+            Due::LongPass => true,
+        };
+        let passed = self.shared.check_writable().map(|()| self.passes.make(&self.connection, waits));
+        if let Ok(Err(error)) = passed {
+            tracing::warn!(%error, "the WAL cannot be merged into the database now; it grows until it can");
+        }
+    }
+
+    /// Indexes some text. A step that stops for urgent work is continued later.
+    fn index_write(&mut self, step: Background<IndexJob>) {
+        let Background { work: mut job, yields } = step;
+        let shared = Arc::clone(&self.shared);
+        let is_urgent = || yields && shared.queue.urgent_len() > 0;
+        let begun = self.begin(false);
+        let indexed = begun.and_then(|()| {
+            let step = search::search_index(&self.connection, &mut job.text, is_urgent);
+            step.and_then(|step| self.execute("COMMIT").map(|()| step))
+                .map_err(|error| transaction_error(&error))
+        });
+        if indexed.is_err() && !self.connection.is_autocommit() {
+            let _ = self.execute("ROLLBACK");
+        }
+        match indexed {
+            Ok(IndexStep::Stopped) => shared.queue.resume_background(job),
+            // The caller may have stopped waiting.
+            Ok(IndexStep::Done { has_more }) => drop(job.answer.send(Ok(has_more))),
+            Err(error) => drop(job.answer.send(Err(error))),
+        }
+    }
+
     fn group_write(&mut self, jobs: VecDeque<Job>) {
         let mut answers = Vec::with_capacity(jobs.len());
         let mut chunk_drops = vec![];
         let mut failure = None;
         let takes_fault = |job: &Job| {
-            matches!(job, Job::Commit(..) | Job::KeyWrite(..) | Job::AgentWrite(..) | Job::AgentDelete(..))
+            matches!(
+                job,
+                Job::Commit(..)
+                    | Job::KeyWrite(..)
+                    | Job::AgentWrite(..)
+                    | Job::AgentDelete(..)
+                    | Job::Webhook(..)
+            )
         };
-        let fault = self.shared.fault.lock().take_if(|_| jobs.iter().any(takes_fault));
+        let fault = self
+            .shared
+            .fault
+            .lock()
+            .take_if(|fault| *fault != Fault::LoadPanics && jobs.iter().any(takes_fault));
         if fault == Some(Fault::DiskFull) {
             self.set_file_growth(false);
         }
+        let mut write_panics = fault == Some(Fault::WritePanics);
         let is_write = |job: &&Job| !matches!(job, Job::Lease(..));
         let alone = jobs.iter().filter(is_write).count() == 1;
         for job in jobs {
@@ -267,14 +339,15 @@ impl Writer {
                 continue;
             }
             let begun = match &failure {
-                None if self.connection.is_autocommit() => self.begin(),
+                None if self.connection.is_autocommit() => self.begin(true),
                 _ => Ok(()),
             };
             if let Err(error) = begun {
                 failure = Some(error);
             }
             if failure.is_none() {
-                answers.push(self.job_write(job, alone, &mut chunk_drops));
+                let panics = matches!(job, Job::Commit(..)) && std::mem::take(&mut write_panics);
+                answers.push(self.job_write(job, alone, panics, &mut chunk_drops));
                 // Some errors, such as a full disk, make SQLite roll back the whole transaction.
                 if self.connection.is_autocommit() && !alone {
                     let rolled_back = || StoreError::Unavailable("SQLite rolled the transaction back".into());
@@ -291,8 +364,9 @@ impl Writer {
         if fault == Some(Fault::DiskFull) {
             self.set_file_growth(true);
         }
-        if failure.is_none() {
-            self.record_chunk_drops(&chunk_drops);
+        match failure {
+            None => self.record_chunk_drops(&chunk_drops),
+            Some(_) => self.event_blocks.forget(),
         }
         if answers.iter().any(|answer| !matches!(answer, PendingAnswer::Lease(..))) {
             // The failure of a job that was alone in its group is only in its answer.
@@ -323,22 +397,44 @@ impl Writer {
         }
     }
 
-    fn job_write(&mut self, job: Job, alone: bool, chunk_drops: &mut Vec<(SessionId, u64)>) -> PendingAnswer {
+    /// Writes a commit, unless its lease has ended. `panics` is a fault of a test.
+    fn commit_write(
+        &mut self,
+        prepared: &Prepared,
+        alone: bool,
+        panics: bool,
+        chunk_drops: &mut Vec<(SessionId, u64)>,
+    ) -> Result<Vec<Cursor>, StoreError> {
+        let fence = prepared.commit.fence;
+        if !self.shared.is_current(fence) {
+            return Err(StoreError::Fenced);
+        }
+        let (mut seq, mut blocks) = (self.seq, std::mem::take(&mut self.event_blocks));
+        let cursors = self.atomically(alone, |connection| {
+            let cursors = prepared.write(connection, &mut seq, &mut blocks);
+            assert!(!panics, "{}", Fault::WritePanics.message());
+            cursors
+        })?;
+        // After a failure they stay forgotten: rows that were rolled back must be written again.
+        self.event_blocks = blocks;
+        self.seq = seq;
+        chunk_drops.extend(prepared.commit.rows.iter().filter_map(|row| match row {
+            Row::ChunksDrop(before) => Some((fence.session, *before)),
+            _ => None,
+        }));
+        Ok(cursors)
+    }
+
+    fn job_write(
+        &mut self,
+        job: Job,
+        alone: bool,
+        panics: bool,
+        chunk_drops: &mut Vec<(SessionId, u64)>,
+    ) -> PendingAnswer {
         match job {
             Job::Commit(prepared, answer) => {
-                let fence = prepared.commit.fence;
-                if !self.shared.is_current(fence) {
-                    return PendingAnswer::Commit(answer, Err(StoreError::Fenced));
-                }
-                let mut seq = self.seq;
-                let result = self.atomically(alone, |connection| prepared.write(connection, &mut seq));
-                if result.is_ok() {
-                    self.seq = seq;
-                    chunk_drops.extend(prepared.commit.rows.iter().filter_map(|row| match row {
-                        Row::ChunksDrop(before) => Some((fence.session, *before)),
-                        _ => None,
-                    }));
-                }
+                let result = self.commit_write(&prepared, alone, panics, chunk_drops);
                 PendingAnswer::Commit(answer, result)
             }
             Job::Purge(session, answer) => {
@@ -370,10 +466,6 @@ impl Writer {
                 let result = self.atomically_sql(alone, |connection| data::blob_forget(connection, &hash));
                 PendingAnswer::Flag(answer, result)
             }
-            Job::SearchIndex(text, answer) => {
-                let result = self.atomically_sql(alone, |connection| search::search_index(connection, &text));
-                PendingAnswer::Flag(answer, result)
-            }
             Job::KeyWrite(written, answer) => {
                 let result = self.atomically(alone, |connection| key_write_once(connection, &written));
                 PendingAnswer::Done(answer, result)
@@ -392,6 +484,10 @@ impl Writer {
                     self.atomically_sql(alone, |connection| agents::agent_delete(connection, &agent));
                 PendingAnswer::Flag(answer, result)
             }
+            Job::Webhook(change, answer) => {
+                let write = |connection: &Connection| webhooks::webhook_write(connection, &change);
+                PendingAnswer::Flag(answer, self.atomically(alone, write))
+            }
             Job::CrashChecked(answer) => {
                 let write = |connection: &Connection| check::crash_check_write(connection, false);
                 PendingAnswer::Done(answer, self.atomically_sql(alone, write))
@@ -408,19 +504,33 @@ impl Writer {
         }
     }
 
-    /// Begins a transaction. One that may be the first of a WAL renews the token, by which a later start recognizes the
-    /// database that the WAL belongs to.
-    fn begin(&self) -> Result<(), StoreError> {
+    /// Begins a transaction, whose COMMIT is synced if the store is durable and `is_synced`. A transaction that may be the
+    /// first of a WAL renews the token, by which a later start recognizes the database that the WAL belongs to.
+    fn begin(&mut self, is_synced: bool) -> Result<(), StoreError> {
         self.shared.check_writable()?;
         if self.shared.is_full.load(Ordering::Acquire) {
             return Err(StoreError::Full(Fault::DiskFull.message()));
         }
         let unavailable = |error: rusqlite::Error| transaction_error(&error);
-        let renew = self.wal_index.may_restart(&self.connection).map_err(unavailable)?;
+        self.set_synced(is_synced).map_err(unavailable)?;
         self.execute("BEGIN IMMEDIATE").map_err(unavailable)?;
+        let frames = self.wal_index.frames();
+        self.frames = frames.unwrap_or_default();
+        // A token that is renewed without need does no harm.
+        let renew = frames.is_none_or(FrameCounts::may_restart);
         if renew && let Err(error) = wal::token_renew(&self.connection) {
             let _ = self.execute("ROLLBACK");
             return Err(unavailable(error));
+        }
+        Ok(())
+    }
+
+    /// Sets whether a COMMIT is synced, where the store is durable.
+    fn set_synced(&mut self, is_synced: bool) -> rusqlite::Result<()> {
+        if self.durability == Durability::Full && self.is_synced != is_synced {
+            let level = if is_synced { "FULL" } else { "NORMAL" };
+            self.connection.pragma_update(None, "synchronous", level)?;
+            self.is_synced = is_synced;
         }
         Ok(())
     }
@@ -440,6 +550,10 @@ impl Writer {
         alone: bool,
         write: impl FnOnce(&Connection) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
+        let write = |connection: &Connection| {
+            // A write that panics is undone like one that fails, and the writer goes on with the next.
+            contain_call(|| write(connection)).unwrap_or_else(|panic| Err(panicked("a write", &panic)))
+        };
         if alone {
             let result = write(&self.connection);
             if result.is_err() && !self.connection.is_autocommit() {
@@ -513,9 +627,10 @@ impl Writer {
         }
     }
 
-    fn chunks_write(&self, jobs: VecDeque<ChunkJob>) {
+    fn chunks_write(&mut self, jobs: VecDeque<ChunkJob>) {
+        let begun = self.begin(true);
         let result =
-            self.begin().and_then(|()| self.chunks_insert(&jobs).map_err(|error| transaction_error(&error)));
+            begun.and_then(|()| self.chunks_insert(&jobs).map_err(|error| transaction_error(&error)));
         if result.is_err() && !self.connection.is_autocommit() {
             let _ = self.execute("ROLLBACK");
         }
@@ -568,10 +683,10 @@ impl Job {
             | Self::EventsPrune(_, answer)
             | Self::RequestsForget(_, answer)
             | Self::BlobSettled(_, answer)
-            | Self::SearchIndex(_, answer)
             | Self::OwnerClaim(_, answer)
             | Self::AgentWrite(_, answer)
             | Self::AgentDelete(_, answer)
+            | Self::Webhook(_, answer)
             | Self::BlobClaimed(_, answer) => PendingAnswer::Flag(answer, Err(error())),
             Self::StatePut(_, answer) => PendingAnswer::State(answer, Err(error())),
             Self::KeyWrite(_, answer) | Self::CrashChecked(answer) | Self::Probe(answer) => {

@@ -4,8 +4,9 @@
 //! |---|---|
 //! | a secret (the token, a key of a provider) that others can read | refused: it may be known to them |
 //! | anything that others can write | refused: it may not be what this user stored |
-//! | a folder or file of another user, unless the process is root's | refused |
-//! | a secret behind a symbolic link | refused: the link may lead to a file of others |
+//! | a folder or file of another user, also if the process is root's | refused: that user decides what is in it |
+//! | a secret, a database or a folder of ours behind a symbolic link | refused: the link may lead to a place of others |
+//! | a folder above in which everybody can rename (no sticky bit) | refused: others could put another one in its place |
 //! | anything else that others can read | made private |
 //!
 //! The folder is checked first. Once it is private, nobody else can reach what is in it.
@@ -21,6 +22,8 @@ use super::{StateDirError, failed};
 
 const OTHERS: u32 = 0o077;
 const OTHERS_WRITE: u32 = 0o022;
+const EVERYBODY_WRITES: u32 = 0o002;
+const STICKY: u32 = 0o1000;
 
 /// Why a folder or file is not private enough to be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,6 +36,10 @@ pub enum Exposure {
     Foreign,
     /// It is a secret behind a symbolic link.
     Link,
+    /// It is data behind a symbolic link.
+    LinkedData,
+    /// It lies above the state directory, and everybody can rename what is in it.
+    Replaceable,
 }
 
 impl Exposure {
@@ -50,11 +57,20 @@ impl Exposure {
             ),
             Self::Foreign => {
                 format!(
-                    "belongs to another user: run `chown \"$(id -u)\" {path}`, or choose another --state-dir"
+                    "belongs to another user, who decides what is in it: run `chown \"$(id -u)\" {path}` if it is yours, start \
+                     mainspring as that user, or choose another --state-dir"
                 )
             }
             Self::Link => format!(
                 "is a symbolic link, and a secret must be a file of its own: run `rm {path}`, or put the file in its place"
+            ),
+            Self::LinkedData => format!(
+                "is a symbolic link, which may lead to a place of others: run `rm {path}` and put the folder or file itself in its \
+                 place; to use another disk, mount it there or move the whole state directory (--state-dir)"
+            ),
+            Self::Replaceable => format!(
+                "can be written by everybody (mode {mode:04o}), who could put another state directory in the place of yours: run \
+                 `chmod o-w {path}`, or choose another --state-dir"
             ),
         }
     }
@@ -69,6 +85,7 @@ fn quoted(path: &Path) -> String {
 pub(super) fn check(path: &Path) -> Result<(), StateDirError> {
     let folder = fs::metadata(path).map_err(|error| failed(path, error))?;
     check_entry(path, &folder, Kind::Data)?;
+    check_above(path)?;
     let entries = fs::read_dir(path).map_err(|error| failed(path, error))?;
     for entry in entries {
         let entry = entry.map_err(|error| failed(path, error))?.path();
@@ -82,6 +99,22 @@ pub(super) fn check(path: &Path) -> Result<(), StateDirError> {
             name if name.starts_with("mainspring.") => check_path(&entry, Kind::Data)?,
             // Other files are not ours.
             _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Refuses a folder above `path` in which everybody can rename entries. In one with the sticky bit, such as `/tmp`, only
+/// their owners can.
+fn check_above(path: &Path) -> Result<(), StateDirError> {
+    // A link to the state directory is as good as the folders that it leads through.
+    let path = fs::canonicalize(path).map_err(|error| failed(path, error))?;
+    for above in path.ancestors().skip(1) {
+        // A folder that cannot be read says nothing: neither can the state directory be found through it then.
+        let Ok(found) = fs::metadata(above) else { continue };
+        let mode = found.permissions().mode() & 0o7777;
+        if mode & EVERYBODY_WRITES != 0 && mode & STICKY == 0 {
+            return Err(StateDirError::Exposed { path: above.into(), exposure: Exposure::Replaceable, mode });
         }
     }
     Ok(())
@@ -103,13 +136,9 @@ fn check_folder(folder: &Path, kind: Kind) -> Result<(), StateDirError> {
 }
 
 fn check_path(path: &Path, kind: Kind) -> Result<(), StateDirError> {
-    let found = match kind {
-        Kind::Secret => fs::symlink_metadata(path),
-        Kind::Data => fs::metadata(path),
-    };
-    match found {
+    match fs::symlink_metadata(path) {
         Ok(found) => check_entry(path, &found, kind),
-        // Removed meanwhile, or a link that leads nowhere: opening it reports that.
+        // Removed meanwhile.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(failed(path, error)),
     }
@@ -118,12 +147,14 @@ fn check_path(path: &Path, kind: Kind) -> Result<(), StateDirError> {
 fn check_entry(path: &Path, found: &Metadata, kind: Kind) -> Result<(), StateDirError> {
     let mode = found.permissions().mode() & 0o7777;
     let refused = |exposure| Err(StateDirError::Exposed { path: path.into(), exposure, mode });
-    let user = geteuid();
     if found.is_symlink() {
-        return refused(Exposure::Link);
+        return refused(match kind {
+            Kind::Secret => Exposure::Link,
+            Kind::Data => Exposure::LinkedData,
+        });
     }
-    // In a container, root often serves the folder of another user.
-    if found.uid() != user.as_raw() && !user.is_root() {
+    // Also for root: whoever owns the folder could give root a token, a database and adapters of their choice.
+    if found.uid() != geteuid().as_raw() {
         return refused(Exposure::Foreign);
     }
     if mode & OTHERS_WRITE != 0 {

@@ -189,7 +189,7 @@ async fn an_unreadable_message_stops_neither_repair_nor_the_index() {
         let store = sqlite_open(folder.path());
         while store.search_index().await.unwrap() {}
         let query = Query::parse(word).unwrap();
-        let found = store.search_messages(OWNER, &query, None, 9).await.unwrap().len();
+        let found = store.search_messages(OWNER, &query, None, 9).await.unwrap().rows.len();
         store.close();
         found
     };

@@ -6,7 +6,7 @@ use std::path::Path;
 use mainspring_core::*;
 use mainspring_kernel::store::{
     Chunk, EndedToolCall, OpenToolCall, OwnerState, Row, SessionPage, SessionRef, SessionsOf, StateAt,
-    StatePlace, StateRow, Store, StoreError,
+    StateChangeRow, StateHistoryOf, StatePlace, StateRow, Store, StoreError,
 };
 use mainspring_store::{ChecksumReport, SqliteOptions, SqliteStore};
 use rusqlite::Connection;
@@ -18,7 +18,7 @@ use crate::fixtures::*;
 use crate::steps::step;
 
 /// Texts that occur once in the database, each with the name of its row.
-fn texts() -> [(&'static str, String); 14] {
+fn texts() -> [(&'static str, String); 15] {
     [
         ("title-of-session", format!("session {}", session_id(1))),
         ("adapter-of-run", format!("run {}", run_id(1))),
@@ -34,11 +34,16 @@ fn texts() -> [(&'static str, String); 14] {
         ("model-of-step", format!("step {}", step_id(1))),
         ("text-of-digest", format!("digest at message {}", message_id(1))),
         ("name-of-artifact", format!("artifact {}", artifact_id(1))),
+        ("change-of-state", "change of state of \"k\"".into()),
     ]
 }
 
 fn state_row(place: StatePlace, key: &str, value: &str) -> Row {
     Row::State(Box::new(StateRow { place, key: key.into(), value: Some(json!(value)), version: 1, at: NOW }))
+}
+
+fn caller() -> StateWriter {
+    StateWriter::Caller { key_id: None }
 }
 
 async fn fill(folder: &Path) {
@@ -67,6 +72,10 @@ async fn fill(folder: &Path) {
         })),
         Row::Artifact(Box::new(Artifact { name: Some("name-of-artifact".into()), ..artifact(1, 1, "abc") })),
         state_row(StatePlace::Session { at: None, aside: false }, "session", "state-of-session"),
+        Row::StateChange(Box::new(StateChangeRow {
+            of: StateHistoryOf::Session(session_id(1)),
+            change: StateChange::new("k", 1, Some(&json!("change-of-state")), NOW, caller()),
+        })),
         state_row(StatePlace::Run(run_id(1)), "run", "state-of-run"),
         Row::ToolCall(Box::new(OpenToolCall {
             run: run_id(1),
@@ -87,9 +96,11 @@ async fn fill(folder: &Path) {
     let owned = OwnerState {
         owner: OWNER.into(),
         key: "owner".into(),
-        value: Some(json!("state-of-owner")),
+        // The history leaves out a large value, so that the text is stored once.
+        value: Some(json!(format!("state-of-owner {}", "x".repeat(5_000)))),
         expect: Expect::Any,
         at: NOW,
+        by: caller(),
     };
     store.state_put(owned).await.unwrap();
     store.close();
@@ -102,6 +113,7 @@ async fn read(store: &SqliteStore) -> Vec<Result<String, StoreError>> {
     }
     let state = |at: StateAt, key: &'static str| async move { shown(store.state_get(&at, key).await) };
     let session_state = StateAt::Session { session: session_id(1), at: None };
+    let changes = StateHistoryOf::Session(session_id(1));
     vec![
         shown(store.session_find(OWNER, &SessionRef::Id(session_id(1))).await),
         shown(store.run_get(run_id(1)).await),
@@ -121,6 +133,7 @@ async fn read(store: &SqliteStore) -> Vec<Result<String, StoreError>> {
         shown(store.steps(run_id(1)).await.and_then(|rows| Ok(rows.intact()?))),
         shown(store.digest(session_id(1), point(1, 1)).await),
         shown(store.artifact_get(artifact_id(1)).await),
+        shown(store.state_history(&changes, "k", None, 9).await.and_then(|rows| Ok(rows.intact()?))),
     ]
 }
 
@@ -145,7 +158,7 @@ async fn a_flipped_bit_is_reported_with_the_name_of_its_row() {
     let intact = fs::read(&path).unwrap();
     let store = sqlite_open(folder.path());
     let sound = store.verify_checksums().await.unwrap();
-    assert_eq!(sound, ChecksumReport { checked: 13, ..ChecksumReport::default() });
+    assert_eq!(sound, ChecksumReport { checked: 15, ..ChecksumReport::default() });
     assert!(read(&store).await.iter().all(Result::is_ok));
     store.close();
     for (number, (text, name)) in texts().into_iter().enumerate() {
@@ -236,6 +249,7 @@ async fn rows_of_versions_without_checksums_are_read() {
         "session_state",
         "run_state",
         "owner_state",
+        "state_history",
         "run_attempts",
         "steps",
         "digests",
@@ -247,13 +261,13 @@ async fn rows_of_versions_without_checksums_are_read() {
     let store = sqlite_open(folder.path());
     assert!(read(&store).await.iter().all(Result::is_ok));
     let report = store.verify_checksums().await.unwrap();
-    assert_eq!(report, ChecksumReport { without_checksum: 13, ..ChecksumReport::default() });
+    assert_eq!(report, ChecksumReport { without_checksum: 15, ..ChecksumReport::default() });
     // A row that is written again gets the checksum of what was written.
     let fence = lease(&store, 1).await;
     let done = Run { adapter: "adapter-of-run".into(), ..run(1, 1, 1, RunState::Succeeded {}) };
     commit(&store, fence, vec![row_run(done)], vec![]).await.unwrap();
     let report = store.verify_checksums().await.unwrap();
-    assert_eq!((report.without_checksum, report.problems), (13, vec![]), "its request is as it was");
+    assert_eq!((report.without_checksum, report.problems), (15, vec![]), "its request is as it was");
     let external = Connection::open(folder.path().join("test.sqlite3")).unwrap();
     external.execute("UPDATE runs SET attempts = attempts + 1", []).unwrap();
     assert_eq!(store.verify_checksums().await.unwrap().problems.len(), 1);
@@ -284,4 +298,26 @@ async fn a_damaged_session_hides_no_other_in_a_list() {
     assert_eq!(listed, [session_id(3), session_id(1)]);
     let one = store.session_find(OWNER, &SessionRef::Id(session_id(2))).await.unwrap_err();
     assert!(matches!(one, StoreError::Corrupt(_)));
+}
+
+#[tokio::test]
+async fn messages_from_before_agents_and_external_ids_keep_their_checksum() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = sqlite_open(folder.path());
+    let fence = create_session(&store, 1).await;
+    let named = Message { agent: Some("a".into()), external_id: Some("b".into()), ..message(2, 1, "x") };
+    let rows = vec![
+        Row::Line(line(1, None, 2)),
+        row_message(message(1, 1, "x"), Some(point(1, 0))),
+        row_message(named.clone(), Some(point(1, 1))),
+    ];
+    commit(&store, fence, rows, vec![]).await.unwrap();
+    let (found, _) = store.message_get(session_id(1), message_id(2)).await.unwrap().unwrap();
+    assert_eq!(*found.message, named);
+    store.close();
+    let connection = Connection::open(folder.path().join("test.sqlite3")).unwrap();
+    let sum = "SELECT checksum FROM messages WHERE agent IS NULL AND external_id IS NULL";
+    let sum: i64 = connection.query_row(sum, [], |row| row.get(0)).unwrap();
+    // As the versions without these columns computed it.
+    assert_eq!(sum, -994_185_330);
 }

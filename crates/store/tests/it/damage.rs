@@ -108,7 +108,7 @@ async fn a_damaged_message_leaves_a_path_and_a_tree_readable() {
     assert_eq!(store.children(session_id(1), Some(point(1, 1)), 9).await.unwrap(), [message_id(3)]);
     let one = store.message_get(session_id(1), message_id(3)).await.unwrap_err();
     assert!(matches!(&one, StoreError::Corrupt(told) if told.contains(&message_id(3).to_string())), "{one}");
-    let found = store.search_messages(OWNER, &Query::parse("word").unwrap(), None, 9).await.unwrap();
+    let found = store.search_messages(OWNER, &Query::parse("word").unwrap(), None, 9).await.unwrap().rows;
     assert_eq!(found.len(), 4);
     named("message", &message_id(3), 2, &found.damaged);
 }

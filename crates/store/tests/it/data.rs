@@ -2,11 +2,13 @@
 
 use mainspring_core::*;
 use mainspring_kernel::store::{
-    ArtifactPage, Fence, OwnerState, Row, StateAt, StatePlace, StateRow, Store, StoreError,
+    ArtifactPage, Fence, OwnerState, Row, StateAt, StateChangeRow, StateHistoryOf, StatePlace, StateRow,
+    Store, StoreError,
 };
 use serde_json::{Value, json};
 
 use crate::fixtures::*;
+use crate::migrations::{RELEASED, create_database};
 
 fn state(at: Option<Point>, aside: bool, key: &str, version: u64, value: Option<Value>) -> Row {
     let place = StatePlace::Session { at, aside };
@@ -180,6 +182,7 @@ async fn state_is_paged_by_key_and_a_version_is_used_once() {
                 value: Some(json!(key)),
                 expect: Expect::Absent,
                 at: NOW,
+                by: StateWriter::Caller { key_id: None },
             };
             assert!(store.state_put(put).await.unwrap().created, "{name}");
         }
@@ -205,7 +208,8 @@ async fn state_of_an_owner_is_changed_by_compare_and_set() {
         let store = &*subject.store;
         let put = async |value: Option<u64>, expect| {
             let (owner, key) = (OWNER.to_owned(), "k".to_owned());
-            let put = OwnerState { owner, key, value: value.map(|value| json!(value)), expect, at: NOW };
+            let (value, by) = (value.map(|value| json!(value)), StateWriter::Caller { key_id: None });
+            let put = OwnerState { owner, key, value, expect, at: NOW, by };
             store.state_put(put).await.map(|outcome| outcome.entry.map(|entry| entry.version))
         };
         let first = put(Some(1), Expect::Absent).await.unwrap().unwrap();
@@ -218,6 +222,54 @@ async fn state_of_an_owner_is_changed_by_compare_and_set() {
         assert_eq!(put(None, Expect::Version(second)).await, Ok(None), "{name}");
         let third = put(Some(1), Expect::Absent).await.unwrap().unwrap();
         assert!(third > second, "{name}: a key created again gets a new version");
+    }
+}
+
+#[tokio::test]
+async fn versions_of_an_owner_count_the_changes_of_that_owner_only() {
+    for (name, subject) in every_store() {
+        let store = &*subject.store;
+        let put = async |owner: &str, key: &str, value: Option<u64>| {
+            let (owner, key, value) = (owner.to_owned(), key.to_owned(), value.map(|value| json!(value)));
+            let put = OwnerState {
+                owner,
+                key,
+                value,
+                expect: Expect::Any,
+                at: NOW,
+                by: StateWriter::Caller { key_id: None },
+            };
+            store.state_put(put).await.unwrap().entry.map(|entry| entry.version)
+        };
+        assert_eq!(put("ada", "a", Some(1)).await, Some(1), "{name}");
+        for value in 0..5 {
+            put("eve", "a", Some(value)).await;
+        }
+        assert_eq!(put("ada", "b", Some(1)).await, Some(2), "{name}");
+        assert_eq!(put("ada", "a", None).await, None, "{name}");
+        assert_eq!(put("ada", "a", Some(1)).await, Some(4), "{name}: a version names one value");
+        assert_eq!(put("eve", "b", Some(1)).await, Some(6), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn owners_of_earlier_versions_count_on_and_new_ones_begin() {
+    let folder = tempfile::tempdir().unwrap();
+    let fill = "INSERT INTO owner_state (owner_id, key, version, value, updated_at_ms) VALUES ('ada', 'a', 5, '1', 1);
+        INSERT INTO meta VALUES ('owner_state', 7);";
+    create_database(folder.path(), RELEASED, fill);
+    let store = sqlite_open(folder.path());
+    for (owner, version) in [("ada", 8), ("new", 1), ("ada", 9)] {
+        let (owner, value) = (owner.to_owned(), Some(json!(version)));
+        let put = OwnerState {
+            owner,
+            key: "b".into(),
+            value,
+            expect: Expect::Any,
+            at: NOW,
+            by: StateWriter::Caller { key_id: None },
+        };
+        assert_eq!(store.state_put(put).await.unwrap().entry.unwrap().version, version);
     }
 }
 
@@ -270,5 +322,44 @@ async fn artifacts_are_listed_and_their_hashes_become_loose() {
         assert_eq!(store.blob_loose(9).await.unwrap(), ["other"], "{name}: until it is settled");
         store.blob_forget("other").await.unwrap();
         assert_eq!(store.blob_loose(9).await.unwrap(), Vec::<String>::new(), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn the_history_of_a_key_keeps_the_last_changes_and_their_writers() {
+    use mainspring_core::state::HISTORY_CHANGES;
+    for (name, subject) in every_store() {
+        let store = &*subject.store;
+        let fence = create_session(store, 1).await;
+        commit(store, fence, vec![row_run(run(1, 1, 1, queued()))], vec![]).await.unwrap();
+        let caller = StateWriter::Caller { key_id: None };
+        let tool = Some("state_set".to_owned());
+        let agent = StateWriter::Agent { run_id: run_id(1), attempt_id: attempt_id(1), tool };
+        let (session, of_run) = (StateHistoryOf::Session(session_id(1)), StateHistoryOf::Run(run_id(1)));
+        for version in 1..=HISTORY_CHANGES as u64 + 3 {
+            let by = if version % 2 == 0 { agent.clone() } else { caller.clone() };
+            let change = StateChange::new("k", version, Some(&json!(version)), NOW, by);
+            let rows = [&session, &of_run].map(|of| {
+                Row::StateChange(Box::new(StateChangeRow { of: of.clone(), change: change.clone() }))
+            });
+            commit(store, fence, rows.into(), vec![]).await.unwrap();
+        }
+        for of in [&session, &of_run] {
+            let all = store.state_history(of, "k", None, 500).await.unwrap().items;
+            assert_eq!(all.len(), HISTORY_CHANGES, "{name}");
+            assert_eq!((all[0].version, all.last().unwrap().version), (53, 4), "{name}");
+            assert_eq!((&all[0].by, &all[1].by), (&caller, &agent), "{name}");
+            let page = store.state_history(of, "k", Some(10), 2).await.unwrap().items;
+            assert_eq!(page.iter().map(|change| change.version).collect::<Vec<_>>(), [9, 8], "{name}");
+            assert!(store.state_history(of, "other", None, 9).await.unwrap().items.is_empty(), "{name}");
+        }
+        // An owner of the same name as a session has a history of its own.
+        let owner = StateHistoryOf::Owner(session_id(1).to_string());
+        assert!(store.state_history(&owner, "k", None, 9).await.unwrap().items.is_empty(), "{name}");
+        delete_session(store, fence).await;
+        while store.session_purge(session_id(1)).await.unwrap() {}
+        for of in [&session, &of_run] {
+            assert!(store.state_history(of, "k", None, 9).await.unwrap().items.is_empty(), "{name}: purged");
+        }
     }
 }

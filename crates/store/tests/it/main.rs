@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed setup should stop the test")]
 
 mod agents;
+mod background;
 mod backup;
 mod checksums;
 mod contract;
@@ -15,6 +16,7 @@ mod fixtures;
 mod grants;
 mod ids;
 mod keys;
+mod large;
 mod migrations;
 mod names;
 mod open;
@@ -31,3 +33,4 @@ mod usage;
 mod view;
 mod views;
 mod wal;
+mod webhooks;

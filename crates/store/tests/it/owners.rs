@@ -1,15 +1,20 @@
 //! Owners: the org that each belongs to, the owners of native sessions, and what keys have spent.
 
 use mainspring_core::*;
-use mainspring_kernel::store::{NativeOwner, Row, Store, StoreError, Unique};
+use mainspring_kernel::store::{NativeClaim, NativeOwner, Row, Store, StoreError, Unique};
 
 use crate::fixtures::*;
 use crate::keys::key;
 use crate::migrations::{create_database, hex};
 
 fn native(owner: &str, is_adopted: bool) -> Row {
-    let (adapter, native, owner) = ("acp".into(), "n1".into(), owner.into());
-    Row::NativeOwner(Box::new(NativeOwner { adapter, native, owner, is_adopted }))
+    let claim = if is_adopted { NativeClaim::Adopted } else { NativeClaim::Opened };
+    native_of("acp", "n1", owner, claim)
+}
+
+fn native_of(adapter: &str, native: &str, owner: &str, claim: NativeClaim) -> Row {
+    let (adapter, native, owner) = (adapter.into(), native.into(), owner.into());
+    Row::NativeOwner(Box::new(NativeOwner { adapter, native, owner, claim }))
 }
 
 #[tokio::test]
@@ -24,8 +29,12 @@ async fn an_owner_belongs_to_the_org_that_claims_it_first() {
         // The oldest key or session decides for an owner that nobody has claimed.
         store.key_write(&key(3, Some("acme")), None).await.unwrap();
         store.key_write(&key(1, Some("beta")), None).await.unwrap();
+        let org = async |owner: &str| store.owner_org(owner).await.unwrap();
+        assert_eq!(org(OWNER).await.as_deref(), Some("beta"), "{name}");
         assert!(!claim(OWNER, Some("acme")).await, "{name}");
         assert!(claim(OWNER, Some("beta")).await, "{name}");
+        assert_eq!(org(OWNER).await.as_deref(), Some("beta"), "{name}");
+        assert_eq!((org("new").await.as_deref(), org("nobody").await), (Some("acme"), None), "{name}");
     }
 }
 
@@ -57,6 +66,40 @@ async fn a_native_session_keeps_its_owner_after_its_session_is_gone() {
         commit(store, fence, vec![native("eve", false)], vec![]).await.unwrap();
         commit(store, fence, vec![native("eve", true)], vec![]).await.unwrap_err();
         commit(store, fence, vec![native("ada", true)], vec![]).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_native_session_has_one_owner_across_adapters_and_spellings() {
+    use NativeClaim::{Adopted, AdoptedAgain, Opened};
+    for (name, subject) in every_store() {
+        let store = &*subject.store;
+        let fence = create_session(store, 1).await;
+        let claim = async |adapter: &str, native: &str, owner: &str, claim| {
+            commit(store, fence, vec![native_of(adapter, native, owner, claim)], vec![]).await.is_ok()
+        };
+        assert!(claim("acp", "Ab-1", "ada", Opened).await, "{name}");
+        for (adapter, native) in
+            [("acp", "Ab-1"), ("twin", "Ab-1"), ("twin", "ab-1"), ("twin", " Ab-1\t"), ("acp", "{AB1}")]
+        {
+            for by in [Adopted, AdoptedAgain] {
+                assert!(!claim(adapter, native, "eve", by).await, "{name} {adapter} {native:?} {by:?}");
+            }
+        }
+        // Unknown to all: the operator brings it in, a guest does not.
+        assert!(!claim("acp", "fresh", "eve", AdoptedAgain).await, "{name}");
+        assert!(claim("acp", "fresh", "eve", Adopted).await, "{name}");
+        assert!(claim("acp", "fresh", "eve", AdoptedAgain).await, "{name}");
+        assert!(claim("acp", "Ab-1", "ada", AdoptedAgain).await, "{name}");
+        assert!(
+            !claim("twin", "Ab-1", "ada", AdoptedAgain).await,
+            "{name}: through the adapter that opened it"
+        );
+        assert!(claim("twin", "Ab-1", "ada", Adopted).await, "{name}");
+        // An agent that gives the same id to another owner's session is believed, and changes no owner.
+        assert!(claim("acp", "Ab-1", "eve", Opened).await, "{name}");
+        assert!(!claim("acp", "Ab-1", "eve", AdoptedAgain).await, "{name}");
+        assert!(claim("acp", "Ab-1", "ada", AdoptedAgain).await, "{name}");
     }
 }
 
@@ -121,5 +164,40 @@ async fn owners_and_native_sessions_of_earlier_versions_are_claimed() {
     assert!(claim("bob", Some("acme")).await && !claim("bob", Some("beta")).await);
     let fence = lease(&store, 2).await;
     commit(&store, fence, vec![native("bob", true)], vec![]).await.unwrap_err();
+    let twin = native_of("twin", "N-1", "bob", NativeClaim::Adopted);
+    commit(&store, fence, vec![twin], vec![]).await.unwrap_err();
     commit(&store, fence, vec![native("ada", true)], vec![]).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_binding_of_earlier_versions_to_a_native_session_of_another_owner_is_not_used_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut fill = String::new();
+    let rows = [
+        (1, "ada", "acp", "n1", 3),
+        (2, "eve", "twin", "n1", 5),
+        (3, "eve", "acp", " N1 ", 6),
+        (4, "ada", "twin", "n2", 7),
+        (5, "bob", "acp", "n3", 8),
+    ];
+    for (n, owner, adapter, native, at) in rows {
+        let (session, binding) = (hex(session_id(n).as_bytes()), hex(binding_id(n).as_bytes()));
+        fill += &format!(
+            "INSERT INTO sessions (session_id, owner_id, agent_definition_id, status, surface_kind, default_adapter_id,
+               metadata_json, version, created_at_ms, updated_at_ms, last_activity_at_ms)
+             VALUES (x'{session}', '{owner}', 'generalist@1', 'open', 'chat', 'acp', '{{}}', 1, 1, 1, 1);
+             INSERT INTO adapter_bindings (binding_id, session_id, adapter_id, binding_generation,
+               adapter_native_session_id, resume_fidelity, status, boot_node_id, created_at_ms, updated_at_ms)
+             VALUES (x'{binding}', x'{session}', '{adapter}', 1, '{native}', 'native', 'active', x'{node}', {at}, {at});",
+            node = hex(node_id(1).as_bytes()),
+        );
+    }
+    create_database(folder.path(), crate::migrations::RELEASED, &fill);
+    let store = sqlite_open(folder.path());
+    let mut statuses = vec![];
+    for (n, ..) in rows {
+        statuses.push(store.bindings(session_id(n), None, None, 1).await.unwrap().pop().unwrap().status);
+    }
+    let (active, invalid) = (BindingStatus::Active, BindingStatus::Invalid);
+    assert_eq!(statuses, [active, invalid, invalid, active, active]);
 }

@@ -172,6 +172,7 @@ impl Random {
                 _ => Expect::Any,
             },
             at: NOW.plus(self.roll(100)),
+            by: StateWriter::Caller { key_id: None },
         }
     }
 
@@ -282,6 +283,7 @@ async fn read_session(store: &dyn Store, n: u64, all: &mut Vec<String>) {
     all.push(format!("bindings {n} of pi {:?}", store.bindings(id, Some("pi"), Some(("pi", 3)), 2).await));
     all.push(format!("forks {n} {:?}", store.session_forks(id).await));
     all.push(format!("usage {n} {:?}", store.session_usage(id).await));
+    all.push(format!("live {:?}", store.runs_live(OWNER, Some("acme")).await));
     all.push(format!("delegated usage {n} {:?}", store.delegated_usage(id).await));
     all.push(format!("key {n} {:?}", store.session_find(OWNER, &SessionRef::Key(format!("k{n}"))).await));
     for at in [None, Some(point(i64::try_from(n * 3).unwrap(), 2)), Some(point(103, 3)), Some(point(117, 1))]
@@ -309,7 +311,7 @@ async fn read_searches(store: &dyn Store, all: &mut Vec<String>) {
         let before = Some((NOW.plus(3), session_id(2)));
         all.push(format!("more titles {text} {:?}", store.search_titles(OWNER, &query, before, 4).await));
         for limit in [3, NO_LIMIT] {
-            let found = store.search_messages(OWNER, &query, None, limit).await.unwrap().items;
+            let found = store.search_messages(OWNER, &query, None, limit).await.unwrap().rows.items;
             let found: Vec<_> = found.into_iter().map(|found| (found.message.id, found.title)).collect();
             all.push(format!("found {text} {found:?}"));
         }

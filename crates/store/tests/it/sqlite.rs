@@ -119,6 +119,41 @@ async fn all_commits_of_a_group_fail_if_the_transaction_fails() {
 }
 
 #[tokio::test]
+async fn a_commit_that_panics_is_undone_and_the_others_of_its_group_are_stored() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Arc::new(sqlite_open(folder.path()));
+    let mut fences = vec![];
+    for n in 0..3 {
+        fences.push(create_session(&*store, n).await);
+    }
+    for alone in [false, true] {
+        let paused = store.pause_writer();
+        let count = if alone { 1 } else { fences.len() };
+        let mut tasks = tokio::task::JoinSet::new();
+        for fence in fences.iter().copied().take(count) {
+            let store = Arc::clone(&store);
+            tasks.spawn(async move { commit(&*store, fence, vec![], vec![progress(1)]).await });
+        }
+        while store.queued() < count {
+            tokio::task::yield_now().await;
+        }
+        store.inject_fault(Fault::WritePanics);
+        drop(paused);
+        let answers = tasks.join_all().await;
+        let failed: Vec<_> = answers.iter().filter_map(|answer| answer.as_ref().err()).collect();
+        assert!(matches!(failed[..], [StoreError::Corrupt(_)]), "{answers:?}");
+        assert!(failed[0].to_string().contains("panicked"), "{failed:?}");
+    }
+    let mut stored = 0;
+    for n in 0..3 {
+        stored += events(&*store, n).await.len();
+    }
+    assert_eq!(stored, 2);
+    commit(&*store, fences[0], vec![], vec![progress(2)]).await.unwrap();
+    assert_eq!(store.check(true).await.unwrap().problems, Vec::<String>::new());
+}
+
+#[tokio::test]
 async fn all_commits_of_a_group_fail_if_the_disk_is_full() {
     let (answers, stored) = commit_group_with(Fault::DiskFull, &"hello ".repeat(2000)).await;
     let is_full = |answer: &Result<_, StoreError>| matches!(answer, Err(StoreError::Full(_)));

@@ -75,7 +75,9 @@ impl Execution<'_> {
         let blocks: Vec<Block> = ended.iter().map(|ended| Block::text(told(ended))).collect();
         let changes: Vec<Vec<MemberChange>> = ended.iter().map(|ended| ended.changes.clone()).collect();
         let state = reduce(&how, &changes).into_iter().map(|(key, value)| Record::RunState { key, value });
-        let mut records = vec![Record::Message { blocks, usage: None }];
+        // The message is the network's, not of the member that was called before.
+        let author = Record::Agent { name: network.definition.name() };
+        let mut records = vec![author, Record::Message { blocks, usage: None }];
         records.extend(state);
         self.attempt.record(records).await?;
         let written = self.attempt.path(1).await?.pop().map(|message| message.id);

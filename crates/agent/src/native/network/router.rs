@@ -1,6 +1,7 @@
 //! The router of a network: a sequence; or rules, code and a model, asked in this order until one decides.
 
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 use futures_util::StreamExt;
 use mainspring_core::network::{Choice, Reduce, RoutedBy, Router, RoutingModel};
@@ -9,6 +10,7 @@ use mainspring_kernel::adapter::{End, Record, StepTaken};
 use serde_json::{Value, json};
 
 use super::super::execution::Execution;
+use super::super::step::step_input;
 use super::super::{Exit, prompt};
 use super::view;
 use crate::models::SelectedModel;
@@ -219,7 +221,10 @@ impl Execution<'_> {
             };
             self.usage += usage.unwrap_or(Usage::UNKNOWN);
             let error = called.as_ref().err().map(|(error, _)| error.clone());
-            let step = self.routing_step(model, request, error.as_ref(), usage, started_at);
+            let mut step = self.routing_step(model, request, error.as_ref(), usage, started_at);
+            if let Ok((_, completion)) = &called {
+                step.raw = self.bounded_raw(completion.raw.clone()).await?;
+            }
             records.push(Record::Step(Box::new(step)));
             records.extend(usage.filter(|usage| !usage.is_zero()).map(Record::Usage));
             let error = match called {
@@ -262,6 +267,7 @@ impl Execution<'_> {
             prompt: PromptRef {
                 last: None,
                 messages: u32::try_from(request.messages.len()).unwrap_or(u32::MAX),
+                digest: None,
             },
             tool_calls: vec![],
             stop_reason: match error {
@@ -276,6 +282,8 @@ impl Execution<'_> {
             first_piece_at: error.is_none().then(|| self.attempt.now()),
             private: None,
             budget: None,
+            input: Some(Arc::new(step_input(request))),
+            raw: Value::Null,
         }
     }
 }

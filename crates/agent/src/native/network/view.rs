@@ -125,6 +125,8 @@ mod tests {
             content,
             usage: None,
             created_at: Time(1),
+            agent: None,
+            external_id: None,
         })
     }
 

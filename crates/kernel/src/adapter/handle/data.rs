@@ -1,18 +1,20 @@
 //! State and artifacts, as an attempt reads and writes them.
 
+use mainspring_core::memory::{check_candidate, is_undecided};
 use mainspring_core::{
-    Artifact, ArtifactId, Block, Expect, Message, Point, StateEntry, StateOutcome, StateScope,
+    Artifact, ArtifactId, Block, Expect, Message, Point, StateChange, StateEntry, StateOutcome, StateScope,
+    StateWriter,
 };
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 use super::AttemptHandle;
 use crate::actor::{Report, StateWrite};
-use crate::adapter::HandleError;
+use crate::adapter::{HandleError, Record};
 use crate::blobs::BlobReader;
 use crate::error::Error;
 use crate::kernel::NewArtifact;
-use crate::store::{ArtifactPage, SessionRef, StateAt};
+use crate::store::{ArtifactPage, SessionRef, StateAt, StateHistoryOf};
 
 impl AttemptHandle {
     /// Gets a state entry, as the run sees it now.
@@ -50,20 +52,53 @@ impl AttemptHandle {
         value: Option<Value>,
         expect: Expect,
     ) -> Result<StateOutcome, HandleError> {
+        self.state_set_by(None, scope, key, value, expect).await
+    }
+
+    /// Sets or removes a key of state, as [`Self::state_set`] does, for `tool`, which the history of the key names.
+    pub async fn state_set_by(
+        &self,
+        tool: Option<&str>,
+        scope: StateScope,
+        key: &str,
+        value: Option<Value>,
+        expect: Expect,
+    ) -> Result<StateOutcome, HandleError> {
         self.parts.shared.check_state_entry(key, value.as_ref())?;
+        let (by, tool) = (self.id(), tool.map(str::to_owned));
+        let writer = StateWriter::Agent { run_id: self.assignment.run.id, attempt_id: by, tool };
         let run = match scope {
-            StateScope::Owner => {
-                // Owner state bypasses the actor: this checks that the attempt still has authority.
-                self.head().await?;
-                let owner = &self.assignment.session.owner;
-                return Ok(self.parts.shared.owner_state_put(owner, key, value, expect).await?);
-            }
+            StateScope::Owner => return self.owner_state_set(key, value, expect, writer).await,
             StateScope::Session => None,
             StateScope::Run => Some(self.assignment.run.id),
         };
-        let write = StateWrite { run, key: key.to_owned(), value, expect };
-        let by = self.id();
+        let write = StateWrite { run, key: key.to_owned(), value, expect, by: writer };
         self.call(|reply| Report::StateWrite { by, write: Box::new(write), reply }).await
+    }
+
+    /// Changes state of the owner, then records the change as an event of this session. A crash in between loses the event;
+    /// the history of the key has the change.
+    async fn owner_state_set(
+        &self,
+        key: &str,
+        value: Option<Value>,
+        expect: Expect,
+        by: StateWriter,
+    ) -> Result<StateOutcome, HandleError> {
+        // Owner state bypasses the actor: this checks that the attempt still has authority.
+        self.head().await?;
+        let owner = &self.assignment.session.owner;
+        let of = StateHistoryOf::Owner(owner.clone());
+        let newest = async || -> Result<Option<StateChange>, Error> {
+            Ok(self.parts.store.state_history(&of, key, None, 1).await?.intact()?.pop())
+        };
+        let before = newest().await?.map_or(0, |change| change.version);
+        let outcome = self.parts.shared.owner_state_put(owner, key, value, expect, by.clone()).await?;
+        let change = newest().await?.filter(|change| change.version > before && change.by == by);
+        if let Some(change) = change {
+            self.record(vec![Record::OwnerState(Box::new(change))]).await?;
+        }
+        Ok(outcome)
     }
 
     /// Stores `content` as an artifact of the run. Durable before it returns.
@@ -74,6 +109,7 @@ impl AttemptHandle {
     ) -> Result<Artifact, HandleError> {
         let (by, run) = (self.id(), self.assignment.run.id);
         let session = &self.assignment.session;
+        check_candidate(&new.kind, true, &new.metadata).map_err(Error::from)?;
         let (staged, artifact) =
             self.parts.shared.artifact_stage(&session.owner, session.id, new, content).await?;
         let artifact = Artifact { run: Some(run), attempt: Some(by), ..artifact };
@@ -82,6 +118,9 @@ impl AttemptHandle {
             handle.call(|reply| Report::ArtifactAdd { by, artifact: Box::new(made), reply }).await
         };
         self.parts.shared.artifact_keep(staged, commit).await?;
+        if is_undecided(&artifact) {
+            self.parts.shared.memory_proposed.notify_one();
+        }
         Ok(artifact)
     }
 

@@ -7,7 +7,8 @@ use base64::engine::general_purpose::STANDARD;
 use mainspring_core::limits::check_text;
 use mainspring_core::{Artifact, StateEntry};
 
-use super::import::{LineError, check_counter, refuse};
+use super::check::{check_counter, check_time};
+use super::import::{LineError, refuse};
 use super::partial::{PartialSession, Section};
 use crate::blobs::{StagedBlob, StagingBlob};
 use crate::error::Error;
@@ -39,9 +40,10 @@ impl PartialSession {
         if artifact.run.is_none() && artifact.attempt.is_some() {
             return refuse(format!("{id} is of an attempt and of no run"));
         }
-        if let Some(run) = artifact.run.filter(|run| !self.runs.contains(run)) {
+        if let Some(run) = artifact.run.filter(|run| !self.facts.has_run(*run)) {
             return refuse(format!("{run} does not stand above in this file"));
         }
+        check_time(&format!("createdAtMs of {id}"), artifact.created_at)?;
         check_names(&artifact.kind, artifact.name.as_deref(), artifact.mime_type.as_deref())?;
         check_text("an artifact's uri", &artifact.uri)?;
         let limit = self.shared.options.limits.metadata_bytes;
@@ -125,6 +127,7 @@ impl PartialSession {
             None => self.state_place().await?,
         };
         self.tip_state_place = Some(place);
+        self.facts.add_state(&entry)?;
         self.push_state(place, vec![entry])?;
         self.line_done(bytes).await
     }
@@ -159,7 +162,8 @@ impl PartialSession {
             if version == 0 {
                 return refuse(format!("the first version of {key:?} is 1"));
             }
-            check_counter("a version of the state", version)?;
+            check_counter(&format!("version of the state {key:?}"), version)?;
+            check_time(&format!("updatedAtMs of the state {key:?}"), at)?;
             let value = Some(value);
             self.rows.push(Row::State(Box::new(StateRow { place, key, version, value, at })));
         }

@@ -10,12 +10,15 @@
 use std::sync::Arc;
 
 use mainspring_core::limits::{check_key, check_text};
-use mainspring_core::{Session, SessionId, SessionStatus, Visibility};
+use mainspring_core::{Artifact, Session, SessionId, SessionStatus, StateEntry, Visibility};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
 
-use super::partial::{PartialSession, Section};
-use super::{FORMAT, FileLine, VERSION};
+use super::check::check_session;
+use super::partial::PartialSession;
+use super::{FORMAT, FileLine, MessageLine, RunLine, VERSION};
 use crate::error::Error;
-use crate::kernel::sessions::{check_metadata, check_title};
+use crate::kernel::sessions::{check_idle_unload, check_metadata, check_title};
 use crate::kernel::{Caller, Kernel, Shared};
 use crate::policy::{Rule, Verdict, check_session_rules};
 use crate::store::{NewId, Row, StoreError};
@@ -52,25 +55,27 @@ impl From<mainspring_core::BadName> for LineError {
     }
 }
 
-/// The largest version or position of a file: above every real one, and far below where the kernel could not count on.
-const MAX_COUNTER: u64 = 1 << 52;
-/// The largest number of a run, an attempt or a step.
-const MAX_NUMBER: u32 = 1 << 31;
-
-/// Refuses a version or position from which the kernel could not count on.
-pub(super) fn check_counter(what: &str, value: u64) -> Result<(), LineError> {
-    if value > MAX_COUNTER {
-        return refuse(format!("{what} is {value}, above {MAX_COUNTER}"));
+/// Parses a line. The error names the field.
+fn parse(line: &[u8]) -> Result<FileLine, LineError> {
+    fn at_field<T: DeserializeOwned>(value: Value) -> Option<String> {
+        let error = serde_path_to_error::deserialize::<_, T>(value).err()?;
+        Some(format!("{}: {}", error.path(), error.inner()))
     }
-    Ok(())
-}
-
-/// Refuses the number of a run, an attempt or a step from which the kernel could not count on.
-pub(super) fn check_number(what: &str, value: u32) -> Result<(), LineError> {
-    if value > MAX_NUMBER {
-        return refuse(format!("{what} is {value}, above {MAX_NUMBER}"));
-    }
-    Ok(())
+    let error = match serde_json::from_slice(line) {
+        Ok(parsed) => return Ok(parsed),
+        Err(error) => error.to_string(),
+    };
+    // Parsed again by its kind: the enum of all kinds does not know the path of an error.
+    let mut value = serde_json::from_slice(line).unwrap_or(Value::Null);
+    let field = match value["kind"].as_str() {
+        Some("session") => at_field::<Session>(value["session"].take()).map(|at| format!("session.{at}")),
+        Some("message") => at_field::<MessageLine>(value),
+        Some("run") => at_field::<RunLine>(value),
+        Some("artifact") => at_field::<Artifact>(value["artifact"].take()).map(|at| format!("artifact.{at}")),
+        Some("state") => at_field::<StateEntry>(value["entry"].take()).map(|at| format!("entry.{at}")),
+        _ => None,
+    };
+    Err(LineError::Line(field.unwrap_or(error)))
 }
 
 pub(super) fn refuse<T>(reason: impl Into<String>) -> Result<T, LineError> {
@@ -148,7 +153,7 @@ impl Import {
         if self.ended {
             return refuse("nothing stands after the line of the kind end");
         }
-        let parsed = serde_json::from_slice(line).map_err(|error| LineError::Line(error.to_string()))?;
+        let parsed = parse(line)?;
         match (parsed, &mut self.partial) {
             (FileLine::Session { format, version, session }, None) => {
                 if (format.as_str(), version) != (FORMAT, VERSION) {
@@ -169,7 +174,7 @@ impl Import {
             (FileLine::Event { event }, Some(partial)) => partial.event(event, line.len()).await,
             (FileLine::End { lines }, Some(partial)) if lines.checked_add(1) == Some(self.line_no) => {
                 self.ended = true;
-                partial.enter(Section::Events)
+                partial.end()
             }
             (FileLine::End { lines }, Some(_)) => refuse(format!(
                 "{lines} lines stood above in the file that was written, not {}",
@@ -202,7 +207,9 @@ impl Import {
             ..session.clone()
         };
         let rows = vec![Row::NewId(NewId::Session(session.id)), Row::Session(Arc::new(hidden))];
-        let mut partial = PartialSession::new(claim, shared.clone(), session, fence, rows);
+        // The limits of a run are those of its caller, not those that a file claims.
+        let limits = (self.caller.folders.clone(), self.caller.lists.clone());
+        let mut partial = PartialSession::new(claim, limits, session, fence, rows);
         partial.write().await?;
         Ok(partial)
     }
@@ -219,9 +226,10 @@ impl Import {
         if session.status == SessionStatus::Deleted {
             return refuse("the session is deleted");
         }
-        check_counter("the version of the session", session.version)?;
+        check_session(session)?;
         session.key.as_deref().map_or(Ok(()), check_key)?;
         check_session_rules(&session.rules)?;
+        check_idle_unload(session.idle_unload_ms)?;
         for (what, text) in [
             ("a surface kind", &session.surface_kind),
             ("an agent definition", &session.agent_definition),
@@ -241,6 +249,7 @@ impl Import {
             check_title(&self.kernel, session.title.as_deref()),
             self.kernel.check_options(&session.run_defaults()),
             check_metadata(&self.kernel, Some(&session.metadata)),
+            self.kernel.shared.check_settings_allowed(&self.caller, session),
         ];
         checks.into_iter().try_for_each(|check| check.map_err(|error| LineError::Line(error.to_string())))
     }
@@ -248,7 +257,7 @@ impl Import {
 
 /// Reserves a session id for one import at a time. On drop, purges what the import has written.
 pub(super) struct ImportClaim {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
     session: SessionId,
     /// True while an incomplete session may be stored.
     pub(super) begun: bool,

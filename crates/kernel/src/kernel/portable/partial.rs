@@ -1,20 +1,24 @@
 //! The session that an import is building.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use mainspring_core::{
-    AttemptId, Body, EventId, Line, Message, MessageId, MessageStatus, Point, Run, RunId, Session, Time,
+    AttemptId, Body, EventId, KeyLists, Line, Message, MessageId, MessageStatus, Point, Run, RunId,
+    RunOptions, Session, Time,
 };
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::check::{Facts, check_counter, check_message, check_time};
 use super::data::OpenArtifact;
-use super::import::{ImportClaim, LineError, check_counter, check_number, refuse};
+use super::import::{ImportClaim, LineError, refuse};
 use super::{MessageLine, RunLine};
 use crate::error::Error;
-use crate::kernel::{Shared, instructions_hash};
-use crate::store::{Commit, Fence, NewEvent, NewId, Row, SessionRef, StatePlace, StoreError, Unique};
+use crate::kernel::{Shared, hashed_input, instructions_hash};
+use crate::store::{
+    Commit, Fence, NewEvent, NewId, Row, SessionRef, StatePlace, StepInputRow, StoreError, Unique,
+};
 
 /// Rows and events written at once.
 const BATCH_ROWS: usize = 200;
@@ -35,7 +39,9 @@ pub(super) struct PartialSession {
     unwritten: HashMap<MessageId, Point>,
     /// The line of the tree being read.
     line: Option<OpenLine>,
-    pub(super) runs: HashSet<RunId>,
+    /// What the records above say.
+    pub(super) facts: Facts,
+    limits: CallerLimits,
     /// The artifact whose bytes are being read.
     pub(super) artifact: Option<OpenArtifact>,
     /// Number of state keys read so far for the current run, or for the session.
@@ -45,6 +51,9 @@ pub(super) struct PartialSession {
     pos: u64,
     section: Section,
 }
+
+/// The folders and the lists to which the importing caller is limited.
+pub(super) type CallerLimits = (Option<Vec<String>>, Option<Box<KeyLists>>);
 
 struct OpenLine {
     no: u64,
@@ -66,14 +75,14 @@ impl PartialSession {
     /// Makes a session that begins with `rows`, which are not written yet.
     pub(super) fn new(
         claim: ImportClaim,
-        shared: Arc<Shared>,
+        limits: CallerLimits,
         session: Session,
         fence: Fence,
         rows: Vec<Row>,
     ) -> Self {
         Self {
+            shared: claim.shared.clone(),
             claim,
-            shared,
             session,
             fence,
             rows,
@@ -81,7 +90,8 @@ impl PartialSession {
             bytes: 0,
             unwritten: HashMap::new(),
             line: None,
-            runs: HashSet::new(),
+            facts: Facts::default(),
+            limits,
             artifact: None,
             keys: 0,
             tip_state_place: None,
@@ -96,6 +106,7 @@ impl PartialSession {
         if matches!(message.status, MessageStatus::NotStarted | MessageStatus::Generating) {
             return refuse(format!("{id} is {}: such a message has no place yet", message.status));
         }
+        check_message(&message)?;
         let open = match self.line.take() {
             Some(open) if open.no == line.line => {
                 if line.parent_id != Some(open.last) {
@@ -151,7 +162,7 @@ impl PartialSession {
 
     pub(super) async fn run(&mut self, line: RunLine, bytes: usize) -> Result<(), LineError> {
         self.enter(Section::Runs)?;
-        let RunLine { run, fingerprint, attempts, steps, state, prompt } = line;
+        let RunLine { run, fingerprint, attempts, steps, inputs, state, prompt } = line;
         let id = run.id;
         if (run.session, &run.owner) != (self.session.id, &self.session.owner) {
             return refuse(format!("{id} is not a run of this session and its owner"));
@@ -159,11 +170,7 @@ impl PartialSession {
         if !run.state.status().is_ended() {
             return refuse(format!("{id} is {}: only runs that have ended are imported", run.state.status()));
         }
-        if !self.runs.insert(id) {
-            return refuse(format!("{id} is there twice"));
-        }
-        check_number("the number of the run", run.no)?;
-        check_number("the number of its attempts", run.attempts)?;
+        self.facts.add_run(&run, &attempts, &steps)?;
         let fingerprint = fingerprint_of(&fingerprint)?;
         // A run that has begun has written messages: its pen is after the last one.
         let pen = match run.final_message {
@@ -172,23 +179,19 @@ impl PartialSession {
         };
         self.prompt(&run, prompt, pen.is_some()).await?;
         self.rows.push(Row::NewId(NewId::Run(id)));
-        for attempt in attempts {
-            if attempt.run != id || !attempt.status.is_ended() {
-                return refuse(format!("{} is not an ended attempt of {id}", attempt.id));
-            }
-            check_number("the number of an attempt", attempt.no)?;
-            self.rows.push(Row::Attempt(Box::new(attempt)));
-        }
+        self.rows.extend(attempts.into_iter().map(|attempt| Row::Attempt(Box::new(attempt))));
         let system_prompt_hash = instructions_hash(run.options.system_prompt.as_deref());
-        let run = Run { fingerprint, pen, final_text: None, system_prompt_hash, ..run };
+        let (folders, key) = self.limits.clone();
+        let options = RunOptions { folders, key, ..run.options };
+        let run = Run { fingerprint, pen, final_text: None, system_prompt_hash, options, ..run };
         self.rows.push(Row::Run(Arc::new(run)));
-        for step in steps {
-            if step.run != id {
-                return refuse(format!("{} is not a step of {id}", step.id));
-            }
-            check_number("the number of a step", step.no)?;
-            self.rows.push(Row::Step(Box::new(step)));
+        for input in inputs {
+            let hashed = hashed_input(&input);
+            let (hash, json) =
+                hashed.ok_or_else(|| LineError::Line("the input of a step is no JSON".into()))?;
+            self.rows.push(Row::StepInput(Arc::new(StepInputRow { hash, json })));
         }
+        self.rows.extend(steps.into_iter().map(|step| Row::Step(Box::new(step))));
         self.push_state(StatePlace::Run(id), state)?;
         self.keys = 0;
         self.line_done(bytes).await
@@ -207,6 +210,7 @@ impl PartialSession {
                 if !own {
                     return refuse(format!("{id} is not a prompt of this session that waits"));
                 }
+                check_message(&prompt)?;
                 self.rows.push(Row::NewId(NewId::Message(id)));
                 self.rows.push(Row::Message(prompt, None));
                 Ok(())
@@ -238,13 +242,18 @@ impl PartialSession {
         if body.is_transient() {
             return refuse(format!("{} is never stored", body.kind()));
         }
-        if let Some(run) = run.filter(|run| !self.runs.contains(run)) {
+        if let Some(run) = run.filter(|run| !self.facts.has_run(*run)) {
             return refuse(format!("{run} does not stand above in this file"));
+        }
+        if let Some(attempt) = attempt.filter(|attempt| !self.facts.has_attempt(*attempt)) {
+            return refuse(format!("{attempt} does not stand above in this file"));
         }
         if pos < self.pos {
             return refuse(format!("the stream stood at {} before, not later than {pos}", self.pos));
         }
-        check_counter("the position", pos)?;
+        check_counter(&format!("pos of {id}"), pos)?;
+        check_time(&format!("timestampMs of {id}"), at)?;
+        self.facts.add_event(run, &body)?;
         self.pos = pos;
         self.events.push(NewEvent { id, pos, run, attempt, at, body });
         self.line_done(bytes).await
@@ -264,6 +273,12 @@ impl PartialSession {
         let (placed, _) = found
             .ok_or_else(|| LineError::Line(format!("{message_id} does not stand above in this file")))?;
         Ok(Body::MessageCompleted { message: placed.message, parent_id })
+    }
+
+    /// Ends the file: compares the rows with their last events.
+    pub(super) fn end(&mut self) -> Result<(), LineError> {
+        self.enter(Section::Events)?;
+        self.facts.check_end(&self.session)
     }
 
     /// Enters a section of the file. Sections come in a fixed order.

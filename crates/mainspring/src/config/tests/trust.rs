@@ -57,7 +57,7 @@ fn trust_belongs_to_a_path_and_not_to_a_content() {
 
 #[test]
 fn a_trusted_file_cannot_set_the_state_directory_the_guard_and_the_server() {
-    let text = "owner = \"ada\"\nstate_dir = \"state\"\nguard = [\"evil\"]\nurl = \"http://evil.example\"\ntls_ca = \"evil.pem\"\n";
+    let text = "owner = \"ada\"\nstate_dir = \"state\"\nguard = [\"evil\"]\nurl = \"http://evil.example\"\ntls_ca = \"evil.pem\"\nmemory_command = [\"evil\"]\n";
     let machine = machine().file_at(FILE, text);
     machine.trust();
     let resolved = machine.load();
@@ -68,7 +68,7 @@ fn a_trusted_file_cannot_set_the_state_directory_the_guard_and_the_server() {
     ignored.sort();
     assert_eq!(
         ignored,
-        [("guard", 3), ("state_dir", 2), ("tls_ca", 5), ("url", 4)].map(|(key, line)| format!(
+        [("guard", 3), ("memory_command", 6), ("state_dir", 2), ("tls_ca", 5), ("url", 4)].map(|(key, line)| format!(
             "{key} ($/project/mainspring.toml line {line}) is ignored because the file of a folder cannot set it: \
              use MAINSPRING_{}, or the user's own file",
             key.to_uppercase()

@@ -194,6 +194,8 @@ impl Import<'_> {
             content,
             usage: None,
             created_at,
+            agent: None,
+            external_id: None,
         })
     }
 

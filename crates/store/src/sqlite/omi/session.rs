@@ -11,7 +11,7 @@ use mainspring_core::{
     Artifact, Attempt, AttemptId, Binding, BindingId, BindingStatus, ExternalRef, LegacyAlias, Line, Message,
     MessageId, Point, Run, Session, SessionId, SessionStatus, TitleSource, Visibility,
 };
-use mainspring_kernel::store::{NativeOwner, NewId, Row};
+use mainspring_kernel::store::{NativeClaim, NativeOwner, NewId, Row};
 use serde_json::{Map, Value};
 
 use super::rows::{Fields, SessionRows};
@@ -23,8 +23,8 @@ const GENERALIST: (&str, &str) = ("omi.generalist@1", "mainspring.generalist@1")
 /// The row that gives the native session of an imported binding to the owner of its session.
 fn native_owner(session: &Session, binding: &Binding) -> Option<Row> {
     let (adapter, native) = (binding.adapter.clone(), binding.native.clone()?);
-    let owner = session.owner.clone();
-    Some(Row::NativeOwner(Box::new(NativeOwner { adapter, native, owner, is_adopted: false })))
+    let (owner, claim) = (session.owner.clone(), NativeClaim::Opened);
+    Some(Row::NativeOwner(Box::new(NativeOwner { adapter, native, owner, claim })))
 }
 
 /// A session under construction.
@@ -155,6 +155,8 @@ impl Import<'_> {
             forked_from: None,
             base: None,
             rules: vec![],
+            tools: vec![],
+            idle_unload_ms: None,
         })
     }
 

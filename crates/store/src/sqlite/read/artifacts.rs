@@ -1,6 +1,8 @@
 //! Reads artifacts, and the hashes they refer to.
 
-use mainspring_core::{Artifact, ArtifactId, ArtifactRole, Rows};
+use std::collections::HashSet;
+
+use mainspring_core::{Artifact, ArtifactAge, ArtifactId, ArtifactRole, Rows, Time, artifact_ids};
 use mainspring_kernel::store::{ArtifactPage, StoreError};
 use rusqlite::{Connection, params};
 
@@ -85,4 +87,54 @@ pub(in super::super) fn blob_page(
 pub(in super::super) fn blob_loose(connection: &Connection, limit: usize) -> Result<Vec<String>, StoreError> {
     let sql = "SELECT content_hash FROM blobs_loose ORDER BY content_hash LIMIT ?1";
     query_all(connection, sql, [sql_limit(limit)], |columns| columns.get())
+}
+
+pub(in super::super) fn artifact_ages(
+    connection: &Connection,
+    after: Option<(Time, ArtifactId)>,
+    limit: usize,
+) -> Result<Vec<ArtifactAge>, StoreError> {
+    let sql = "SELECT a.artifact_id, s.owner_id, a.created_at_ms, coalesce(a.size_bytes, 0)
+               FROM artifacts AS a JOIN sessions AS s ON s.session_id = a.session_id
+               WHERE s.status <> 'deleted' AND (a.created_at_ms, a.artifact_id) > (?1, ?2)
+               ORDER BY a.created_at_ms, a.artifact_id LIMIT ?3";
+    let (time, id) = after.map_or((i64::MIN, [0; 16]), |(time, id)| (time.0, id.bytes()));
+    query_all(connection, sql, params![time, id, sql_limit(limit)], |columns| {
+        Ok(ArtifactAge {
+            id: columns.id()?,
+            owner: columns.get()?,
+            created_at: columns.time()?,
+            size: columns.number()?,
+        })
+    })
+}
+
+pub(in super::super) fn artifacts_named(connection: &Connection) -> Result<HashSet<ArtifactId>, StoreError> {
+    let sql = "SELECT content FROM messages WHERE instr(content, 'art_') > 0
+               UNION ALL SELECT value FROM session_state WHERE instr(value, 'art_') > 0
+               UNION ALL SELECT value FROM run_state WHERE instr(value, 'art_') > 0
+               UNION ALL SELECT value FROM owner_state WHERE instr(value, 'art_') > 0
+               UNION ALL SELECT 'art_' || lower(hex(result_artifact_id)) FROM delegations
+                         WHERE result_artifact_id IS NOT NULL";
+    let found = query_all(connection, sql, [], |columns| {
+        Ok(artifact_ids(&columns.get::<String>()?).collect::<Vec<_>>())
+    })?;
+    Ok(found.into_iter().flatten().collect())
+}
+
+pub(in super::super) fn memory_candidates(
+    connection: &Connection,
+    after: Option<(Time, ArtifactId)>,
+    limit: usize,
+) -> Result<Vec<Artifact>, StoreError> {
+    let sql = concat!(
+        "SELECT ",
+        artifact_columns!(),
+        " FROM artifacts AS a WHERE kind = 'memory_candidate' AND metadata_json ->> '$.decision' IS NULL \
+          AND (created_at_ms, artifact_id) > (?1, ?2) \
+          AND NOT EXISTS (SELECT 1 FROM sessions AS s WHERE s.session_id = a.session_id AND s.status = 'deleted') \
+          ORDER BY created_at_ms, artifact_id LIMIT ?3"
+    );
+    let (time, id) = after.map_or((i64::MIN, [0; 16]), |(time, id)| (time.0, id.bytes()));
+    query_all(connection, sql, params![time, id, sql_limit(limit)], artifact)
 }

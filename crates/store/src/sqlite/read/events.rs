@@ -12,10 +12,11 @@ use serde_json::Value;
 
 use super::super::columns::{Columns, Id, blob, int};
 use super::super::error::read_error;
+use super::super::event_blocks::{self, BLOCK_BITS};
 use super::super::{backup, checksum};
 use super::{
-    effect, effect_columns, event_columns, message, message_columns, query_all, query_one, query_stored,
-    run_request_columns, sql_limit,
+    effect, effect_columns, event_columns, message, message_columns, prepare, query_all, query_one,
+    query_stored, run_request_columns, sql_limit,
 };
 
 pub(in super::super) fn events_after(
@@ -45,7 +46,7 @@ pub(in super::super) fn events_after(
     let after = int(after.0.min(i64::MAX.cast_unsigned()));
     check_not_pruned(connection, session, run, after)?;
     let mut reader = EventReader { session: Some(session), ..EventReader::new(connection) };
-    let mut statement = connection.prepare_cached(sql).map_err(|error| read_error(&error))?;
+    let mut statement = prepare(connection, sql).map_err(|error| read_error(&error))?;
     let params = params![session.bytes(), after, blob(run), sql_limit(limit)];
     let mut rows = statement.query(params).map_err(|error| read_error(&error))?;
     let mut events = vec![];
@@ -69,7 +70,7 @@ pub(in super::super) fn run_changes(
     );
     check_not_pruned(connection, session, Some(run), 0)?;
     let mut reader = EventReader::new(connection);
-    let mut statement = connection.prepare_cached(sql).map_err(|error| read_error(&error))?;
+    let mut statement = prepare(connection, sql).map_err(|error| read_error(&error))?;
     let mut rows =
         statement.query(params![session.bytes(), run.bytes()]).map_err(|error| read_error(&error))?;
     let mut events = vec![];
@@ -79,14 +80,15 @@ pub(in super::super) fn run_changes(
     Ok(events)
 }
 
-/// The number of events, of all owners, that one read scans.
-const SCAN_EVENTS: u64 = 10_000;
+/// The number of blocks of events, of all owners, that one read scans.
+const SCAN_BLOCKS: usize = 8;
 
-/// Returns events of an owner after `after`, and the cursor up to which events were scanned. `types` is a JSON list.
+/// Returns events of an owner after `after`, and the cursor up to which events were scanned. Blocks in which the owner has
+/// no event of these types are skipped.
 pub(in super::super) fn owner_events(
     connection: &Connection,
     owner: &str,
-    types: Option<&str>,
+    types: Option<&[&'static str]>,
     after: Cursor,
     limit: usize,
 ) -> Result<(Vec<Event>, Cursor), StoreError> {
@@ -94,43 +96,87 @@ pub(in super::super) fn owner_events(
     if last <= after.0 {
         return Ok((vec![], after));
     }
-    // Cursors are not contiguous: a restore skips many.
-    let next = "SELECT min(event_seq) FROM events WHERE event_seq > ?1";
-    let next = query_one(connection, next, [int(after.0)], |columns| columns.get::<Option<i64>>())?.flatten();
-    // Events appended meanwhile are left to the next read.
-    let until = next.map_or(last, |next| next.cast_unsigned().saturating_add(SCAN_EVENTS).min(last));
-    let sql = concat!(
-        "SELECT ",
-        event_columns!(),
-        " FROM events WHERE event_seq > ?1 AND event_seq <= ?2 \
-          AND (?3 IS NULL OR type IN (SELECT value FROM json_each(?3))) \
-          AND EXISTS (SELECT 1 FROM sessions WHERE sessions.session_id = events.session_id AND owner_id = ?4 \
-              AND (status <> 'deleted' OR type = 'session.deleted')) \
-          ORDER BY event_seq LIMIT ?5"
-    );
-    let mut statement = connection.prepare_cached(sql).map_err(|error| read_error(&error))?;
-    let params = params![int(after.0), int(until), types, owner, sql_limit(limit)];
-    let mut rows = statement.query(params).map_err(|error| read_error(&error))?;
-    let mut reader = EventReader::new(connection);
-    let (mut events, mut floors) = (vec![], HashMap::new());
-    let (mut read, mut scanned_to) = (0, Cursor(until));
-    while let Some(row) = rows.next().map_err(|error| read_error(&error))? {
-        read += 1;
-        let event = reader.event_or_damage(row)?;
-        if read >= limit {
-            scanned_to = event.cursor;
-        }
-        let floor = match floors.get(&event.session) {
-            Some(floor) => *floor,
-            None => {
-                let floor = floor(connection, event.session)?.map(|floor| floor.cursor);
-                floors.insert(event.session, floor);
-                floor
-            }
+    let words = event_blocks::words(types.unwrap_or(Body::TYPES));
+    let mut page = OwnerPage {
+        reader: EventReader::new(connection),
+        owner,
+        types: types.map(|types| serde_json::json!(types).to_string()),
+        events: vec![],
+        read: 0,
+        limit,
+        floors: HashMap::new(),
+    };
+    let mut scanned_to = after.0;
+    for _ in 0..SCAN_BLOCKS {
+        // Events appended meanwhile are left to the next read.
+        let from = (scanned_to + 1) >> BLOCK_BITS;
+        let Some(block) = event_blocks::next_block(connection, owner, &words, from)? else {
+            scanned_to = last;
+            break;
         };
-        events.extend(Some(event).filter(|event| floor.is_none_or(|floor| event.cursor > floor)));
+        let begin = scanned_to.max((block << BLOCK_BITS).saturating_sub(1));
+        let until = (((block + 1) << BLOCK_BITS) - 1).min(last);
+        if let Some(cursor) = page.read(begin, until)? {
+            return Ok((page.events, cursor));
+        }
+        scanned_to = until.max(scanned_to);
+        if scanned_to >= last {
+            break;
+        }
     }
-    Ok((events, scanned_to))
+    Ok((page.events, Cursor(scanned_to)))
+}
+
+/// A page of an owner's events that is being read.
+struct OwnerPage<'a> {
+    reader: EventReader<'a>,
+    owner: &'a str,
+    /// A JSON list.
+    types: Option<String>,
+    events: Vec<Event>,
+    /// The rows read, also of pruned events.
+    read: usize,
+    limit: usize,
+    /// The cursor up to which the events of each session are pruned.
+    floors: HashMap<SessionId, Option<Cursor>>,
+}
+
+impl OwnerPage<'_> {
+    /// Reads the events after `begin` up to `until`. Returns the cursor of the last one if the page is full then.
+    fn read(&mut self, begin: u64, until: u64) -> Result<Option<Cursor>, StoreError> {
+        let sql = concat!(
+            "SELECT ",
+            event_columns!(),
+            " FROM events WHERE event_seq > ?1 AND event_seq <= ?2 \
+              AND (?3 IS NULL OR type IN (SELECT value FROM json_each(?3))) \
+              AND EXISTS (SELECT 1 FROM sessions WHERE sessions.session_id = events.session_id AND owner_id = ?4 \
+                  AND (status <> 'deleted' OR type = 'session.deleted')) \
+              ORDER BY event_seq LIMIT ?5"
+        );
+        let connection = self.reader.connection;
+        let mut statement = prepare(connection, sql).map_err(|error| read_error(&error))?;
+        let params =
+            params![int(begin), int(until), self.types, self.owner, sql_limit(self.limit - self.read)];
+        let mut rows = statement.query(params).map_err(|error| read_error(&error))?;
+        while let Some(row) = rows.next().map_err(|error| read_error(&error))? {
+            self.read += 1;
+            let event = self.reader.event_or_damage(row)?;
+            let cursor = event.cursor;
+            let floor = match self.floors.get(&event.session) {
+                Some(floor) => *floor,
+                None => {
+                    let floor = floor(connection, event.session)?.map(|floor| floor.cursor);
+                    self.floors.insert(event.session, floor);
+                    floor
+                }
+            };
+            self.events.extend(Some(event).filter(|event| floor.is_none_or(|floor| event.cursor > floor)));
+            if self.read >= self.limit {
+                return Ok(Some(cursor));
+            }
+        }
+        Ok(None)
+    }
 }
 
 /// Returns the last cursor given to an event of any session.
@@ -399,7 +445,7 @@ fn first_intact(
     sql: &str,
     params: &[&dyn ToSql],
 ) -> Result<Option<(u64, Time)>, StoreError> {
-    let mut statement = connection.prepare_cached(sql).map_err(|error| read_error(&error))?;
+    let mut statement = prepare(connection, sql).map_err(|error| read_error(&error))?;
     let mut rows = statement.query(params).map_err(|error| read_error(&error))?;
     while let Some(row) = rows.next().map_err(|error| read_error(&error))? {
         if let Ok((event, ..)) = EventReader::columns(&mut Columns::new(row)) {

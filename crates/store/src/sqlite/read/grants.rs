@@ -39,16 +39,23 @@ pub(in super::super) fn grant_page(
     connection: &Connection,
     page: &GrantPage,
 ) -> Result<Vec<Grant>, StoreError> {
-    let sql = concat!(
-        grant_columns!(),
-        "JOIN sessions AS s ON s.session_id = g.session_id AND s.owner_id = ?1 AND s.status <> 'deleted'
-         LEFT JOIN runs AS r ON r.run_id = g.run_id
-         WHERE (?2 IS NULL OR g.session_id = ?2)
-           AND (?3 IS NULL OR (g.created_at_ms, g.grant_id) < (?3, ?4))
-           AND (?5 IS NULL OR (g.revoked_at_ms IS NULL AND coalesce(g.expires_at_ms > ?5, true)
-             AND (g.run_id IS NULL OR r.completed_at_ms IS NULL)))
-         ORDER BY g.created_at_ms DESC, g.grant_id DESC LIMIT ?6"
-    );
+    // CROSS JOIN fixes the order of the tables: the grants are read in the order of the page.
+    macro_rules! page {
+        ($where:literal) => {
+            concat!(
+                grant_columns!(),
+                "CROSS JOIN sessions AS s ON s.session_id = g.session_id AND s.owner_id = ?1 AND s.status <> 'deleted'
+                 LEFT JOIN runs AS r ON r.run_id = g.run_id
+                 WHERE ",
+                $where,
+                " AND (?3 IS NULL OR (g.created_at_ms, g.grant_id) < (?3, ?4))
+                   AND (?5 IS NULL OR (g.revoked_at_ms IS NULL AND coalesce(g.expires_at_ms > ?5, true)
+                     AND (g.run_id IS NULL OR r.completed_at_ms IS NULL)))
+                 ORDER BY g.created_at_ms DESC, g.grant_id DESC LIMIT ?6"
+            )
+        };
+    }
+    let sql = if page.session.is_some() { page!("g.session_id = ?2") } else { page!("?2 IS NULL") };
     let params = params![
         page.owner,
         blob(page.session),

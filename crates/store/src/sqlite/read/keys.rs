@@ -47,6 +47,19 @@ pub(in super::super) fn owner_outside_org(
     Ok(query_one(connection, sql, [owner, org], |columns| columns.get())?.unwrap_or_default())
 }
 
+/// Reads the org that an owner belongs to.
+pub(in super::super) fn owner_org(
+    connection: &Connection,
+    owner: &str,
+) -> Result<Option<String>, StoreError> {
+    let sql = "SELECT org_id FROM (
+           SELECT org_id, claimed_at_ms AS at, 0 AS place FROM owners WHERE owner_id = ?1
+           UNION ALL SELECT org_id, created_at_ms, 1 FROM api_keys WHERE owner_id = ?1
+           UNION ALL SELECT org_id, created_at_ms, 1 FROM sessions WHERE owner_id = ?1 AND status <> 'deleted'
+         ) ORDER BY place, at, org_id IS NOT NULL, org_id LIMIT 1";
+    Ok(query_one(connection, sql, [owner], |columns| columns.get::<Option<String>>())?.flatten())
+}
+
 pub(in super::super) fn owner_known(connection: &Connection, owner: &str) -> Result<bool, StoreError> {
     let sql = "SELECT EXISTS (SELECT 1 FROM owners WHERE owner_id = ?1)
                  OR EXISTS (SELECT 1 FROM api_keys WHERE owner_id = ?1)

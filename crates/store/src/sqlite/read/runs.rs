@@ -1,13 +1,13 @@
 //! Reads runs, attempts and requests.
 
-use mainspring_core::{Attempt, AttemptId, Rows, Run, RunId, SessionId, Usage};
+use mainspring_core::{Attempt, AttemptId, Rows, Run, RunId, RunStatus, SessionId, Usage};
 use mainspring_kernel::store::{Request, RunPage, StoreError};
 use rusqlite::{Connection, params};
 
 use super::super::columns::{Id, blob};
 use super::{
-    attempt, attempt_columns, page_start, query_all, query_one, query_stored, request, request_columns, rows,
-    run, run_columns, sql_limit,
+    attempt, attempt_columns, is_live, page_start, query_all, query_one, query_stored, request,
+    request_columns, rows, run, run_columns, sql_limit,
 };
 
 pub(in super::super) fn run_get(connection: &Connection, id: RunId) -> Result<Option<Run>, StoreError> {
@@ -72,33 +72,64 @@ pub(in super::super) fn delegated_usage(
     Ok((used.len() as u64, used.into_iter().fold(Usage::default(), |sum, usage| sum + usage)))
 }
 
-/// Uses two statements, so that each uses the index that fits it. The unary plus disables the index by owner if a session
-/// is given.
+/// Reads a page of runs. Each filter has a statement of its own, which uses the index that fits it.
 pub(in super::super) fn run_page(connection: &Connection, page: &RunPage) -> Result<Rows<Run>, StoreError> {
-    macro_rules! page {
-        ($where:literal) => {
-            concat!(
-                "SELECT ",
-                run_columns!(),
-                " FROM runs AS r WHERE ",
-                $where,
-                " AND (?3 IS NULL OR status = ?3) AND (created_at_ms, run_id) < (?4, ?5) \
-                   AND NOT EXISTS (SELECT 1 FROM sessions AS s WHERE s.session_id = r.session_id AND s.status = 'deleted') \
-                 ORDER BY created_at_ms DESC, run_id DESC LIMIT ?6"
-            )
-        };
-    }
-    let sql = if page.session.is_some() {
-        page!("session_id = ?2 AND +owner_id = ?1")
-    } else {
-        page!("owner_id = ?1 AND ?2 IS NULL")
-    };
+    let sql = page_sql(page.session.is_some(), page.status);
     let status = page.status.map(|status| status.name());
     let (time, id) = page_start(page.before);
     rows(page.limit, |limit| {
         let params = params![page.owner, blob(page.session), status, time, id, sql_limit(limit)];
         query_stored(connection, sql, params, run)
     })
+}
+
+fn page_sql(has_session: bool, status: Option<RunStatus>) -> &'static str {
+    macro_rules! page {
+        ($index:literal, $($where:expr),+) => {
+            concat!(
+                "SELECT ",
+                run_columns!(),
+                " FROM runs AS r ",
+                $index,
+                " WHERE ",
+                $($where),+,
+                " AND (created_at_ms, run_id) < (?4, ?5) \
+                   AND NOT EXISTS (SELECT 1 FROM sessions AS s WHERE s.session_id = r.session_id AND s.status = 'deleted') \
+                 ORDER BY created_at_ms DESC, run_id DESC LIMIT ?6"
+            )
+        };
+    }
+    // The status is a literal: SQLite uses a partial index only if the text of the query implies its condition.
+    macro_rules! ended {
+        ($status:literal) => {
+            page!(
+                "INDEXED BY runs_status_idx",
+                "owner_id = ?1 AND ?2 IS NULL AND ?3 IS NOT NULL AND status = '",
+                $status,
+                "'"
+            )
+        };
+    }
+    use RunStatus::*;
+    match (has_session, status) {
+        // The unary plus disables the index by owner.
+        (true, _) => page!("", "session_id = ?2 AND +owner_id = ?1 AND (?3 IS NULL OR status = ?3)"),
+        (false, Some(Failed)) => ended!("failed"),
+        (false, Some(Cancelled)) => ended!("cancelled"),
+        (false, Some(TimedOut)) => ended!("timed_out"),
+        (false, Some(Orphaned)) => ended!("orphaned"),
+        // The unfinished runs of all owners are few.
+        (false, Some(Queued | Starting | Running | WaitingInput | WaitingApproval | Cancelling)) => {
+            page!("INDEXED BY runs_live_uq", "owner_id = ?1 AND ?2 IS NULL AND status = ?3 AND ", is_live!())
+        }
+        // Most runs succeed, so that reading the latest runs fills a page soon.
+        (false, None | Some(Succeeded)) => {
+            page!(
+                "INDEXED BY runs_recent_idx",
+                "owner_id = ?1 AND ?2 IS NULL AND (?3 IS NULL OR status = ?3)"
+            )
+        }
+    }
 }
 
 pub(in super::super) fn attempts(connection: &Connection, run: RunId) -> Result<Rows<Attempt>, StoreError> {

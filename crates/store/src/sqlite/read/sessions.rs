@@ -12,17 +12,10 @@ use rusqlite::{Connection, params};
 use super::super::checksum;
 use super::super::columns::Id;
 use super::{
-    Stored, attempt, attempt_columns, chunk_columns, effect, effect_columns, line, line_columns, page_start,
-    query_all, query_one, query_stored, rows, run, run_columns, session, session_columns, sql_limit,
+    Stored, attempt, attempt_columns, chunk_columns, effect, effect_columns, is_live, line, line_columns,
+    page_start, query_all, query_one, query_stored, rows, run, run_columns, session, session_columns,
+    sql_limit,
 };
-
-/// The condition of the partial indexes. SQLite uses them only if it is repeated exactly.
-macro_rules! is_live {
-    () => {
-        "status <> 'succeeded' AND status <> 'failed' AND status <> 'cancelled' AND status <> 'timed_out' \
-         AND status <> 'orphaned'"
-    };
-}
 
 pub(in super::super) fn unfinished(connection: &Connection) -> Result<Unfinished, StoreError> {
     let live = concat!(
@@ -98,6 +91,24 @@ fn runs_live(connection: &Connection, id: SessionId) -> Result<Vec<(Run, Option<
             Ok((run, attempt))
         })
         .collect()
+}
+
+/// Lists the unfinished runs of the sessions that `owner` or a member of `org` may read.
+pub(in super::super) fn runs_live_of(
+    connection: &Connection,
+    owner: &str,
+    org: Option<&str>,
+) -> Result<Rows<Run>, StoreError> {
+    let sql = concat!(
+        "SELECT ",
+        run_columns!(),
+        " FROM runs INDEXED BY runs_live_uq WHERE ",
+        is_live!(),
+        " AND EXISTS (SELECT 1 FROM sessions AS s WHERE s.session_id = runs.session_id AND s.status <> 'deleted' \
+            AND (s.owner_id = ?1 OR (s.visibility = 'org' AND s.org_id = ?2))) \
+          ORDER BY created_at_ms, run_id"
+    );
+    Ok(query_stored(connection, sql, params![owner, org], run)?.into_iter().collect())
 }
 
 fn run_latest(connection: &Connection, id: SessionId) -> Result<Option<Run>, StoreError> {

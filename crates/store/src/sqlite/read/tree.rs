@@ -8,7 +8,8 @@ use rusqlite::{Connection, params};
 use super::super::columns::{Columns, Id};
 use super::super::error::read_error;
 use super::{
-    Stored, line, line_columns, message, message_columns, query_all, query_one, query_stored, rows, sql_limit,
+    Stored, line, line_columns, message, message_columns, prepare, query_all, query_one, query_stored, rows,
+    sql_limit,
 };
 
 pub(in super::super) fn path(
@@ -82,7 +83,7 @@ pub(super) fn message_ids(
                ORDER BY message_id";
     let mut view = SessionView::new(connection, session);
     let mut found = vec![];
-    let mut statement = connection.prepare_cached(sql).map_err(|error| read_error(&error))?;
+    let mut statement = prepare(connection, sql).map_err(|error| read_error(&error))?;
     let mut rows = statement.query([page.first, page.last]).map_err(|error| read_error(&error))?;
     while found.len() < page.limit {
         let Some(row) = rows.next().map_err(|error| read_error(&error))? else { break };

@@ -6,7 +6,7 @@ use rusqlite::{Connection, OptionalExtension, Result, params_from_iter};
 use super::checksum::{self, Layout};
 use crate::sqlite::read::{
     artifact_columns, attempt_columns, digest_columns, effect_columns, event_columns, message_columns,
-    run_columns, session_columns, state_columns, step_columns,
+    run_columns, session_columns, state_change_columns, state_columns, step_columns,
 };
 
 /// A kind of row that a backup may have intact.
@@ -38,7 +38,7 @@ const SAME_ATTEMPT: &str = "m.attempt_id = b.attempt_id AND
     IS (SELECT max(event_seq) FROM backup.events AS e JOIN backup.runs AS r USING (session_id)
     WHERE r.run_id = b.run_id AND e.attempt_id = b.attempt_id)";
 
-const TABLES: [Table; 12] = [
+const TABLES: [Table; 13] = [
     Table {
         name: "sessions",
         key: &["session_id"],
@@ -96,6 +96,13 @@ const TABLES: [Table; 12] = [
         key: &["owner_id", "key"],
         columns: state_columns!(),
         parts: &[&checksum::STATE],
+        unchanged: "m.version = b.version",
+    },
+    Table {
+        name: "state_history",
+        key: &["place", "key", "version"],
+        columns: state_change_columns!(),
+        parts: &[&checksum::STATE_CHANGE],
         unchanged: "m.version = b.version",
     },
     Table {

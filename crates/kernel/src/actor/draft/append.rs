@@ -1,0 +1,38 @@
+//! Drafts of messages that another program has written: at the tip, and of no run.
+
+use std::sync::Arc;
+
+use mainspring_core::tree::{before, place};
+use mainspring_core::{Body, Line, Message, Refusal, session};
+
+use super::SessionDraft;
+use crate::store::{NewId, Row};
+
+impl SessionDraft {
+    /// Writes `messages` beneath the tip and moves the tip to the last of them.
+    pub(crate) fn append(&mut self, messages: &[Arc<Message>]) -> Result<(), Refusal> {
+        let Some(last) = messages.last() else { return Ok(()) };
+        let above = self.hot.session.tip;
+        let line = above.and_then(|above| self.hot.lines.get(&above.line));
+        let placed = place(above, line, false, self.ids.line());
+        if let Some(line) = placed.opened {
+            self.line_put(line);
+            // The path continues on the new line.
+            self.rows.extend(above.map(|above| Row::Cursor(above, Some(line.id))));
+        }
+        let (mut next, mut parent_id) = (placed.point, self.hot.session.tip_message);
+        for message in messages {
+            if let Some(line) = self.hot.lines.get(&next.line).copied() {
+                self.line_put(Line { end: next.pos + 1, ..line });
+            }
+            self.rows.push(Row::NewId(NewId::Message(message.id)));
+            self.rows.push(Row::Message(message.clone(), Some(next)));
+            self.emit(Body::MessageCompleted { message: message.clone(), parent_id });
+            (next.pos, parent_id) = (next.pos + 1, Some(message.id));
+        }
+        self.session_command(session::Command::Navigate { tip: Some(last.id) })?;
+        Arc::make_mut(&mut self.hot.session).tip = before(next);
+        self.hot.lines.retain(|id, _| *id == next.line);
+        Ok(())
+    }
+}

@@ -1,0 +1,92 @@
+//! Parked sessions: their run waits for an answer that the store alone holds, so they need no memory until it arrives.
+//!
+//! ```text
+//! loaded ──idle_unload_ms──▶ parked ──an answer, a prompt, a controller──▶ loaded
+//!                               └──────────the question expires──────────▶ loaded, and the run times out
+//! ```
+//!
+//! Any command loads a session. Only the expiry of its question has to be remembered here. A parked session stays on the
+//! board of live sessions, where people look for runs that wait for them.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Weak};
+
+use mainspring_core::{SessionId, Time};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use crate::kernel::Shared;
+
+/// The sessions that are parked, by the time at which they are loaded again.
+#[derive(Debug, Default)]
+pub(crate) struct Parked {
+    state: Mutex<State>,
+    changed: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    order: BTreeSet<(Time, SessionId)>,
+    times: HashMap<SessionId, Time>,
+}
+
+impl Parked {
+    /// Adds a session that must be loaded at `at`.
+    pub(crate) fn add(&self, session: SessionId, at: Time) {
+        let mut state = self.state.lock();
+        state.remove(session);
+        state.order.insert((at, session));
+        state.times.insert(session, at);
+        if state.order.first() == Some(&(at, session)) {
+            self.changed.notify_one();
+        }
+    }
+
+    /// Removes a session that is loaded.
+    pub(crate) fn remove(&self, session: SessionId) {
+        self.state.lock().remove(session);
+    }
+
+    /// The time of the first session.
+    fn next(&self) -> Option<Time> {
+        self.state.lock().order.first().map(|(at, _)| *at)
+    }
+
+    /// Removes and returns the sessions that are due at `now`.
+    fn take_due(&self, now: Time) -> Vec<SessionId> {
+        let mut state = self.state.lock();
+        let due: Vec<SessionId> =
+            state.order.iter().take_while(|(at, _)| *at <= now).map(|(_, session)| *session).collect();
+        due.iter().for_each(|session| state.remove(*session));
+        due
+    }
+}
+
+impl State {
+    fn remove(&mut self, session: SessionId) {
+        if let Some(at) = self.times.remove(&session) {
+            self.order.remove(&(at, session));
+        }
+    }
+}
+
+/// Loads parked sessions when their questions expire, until the kernel stops.
+pub(crate) async fn watch(shared: Weak<Shared>, parked: Arc<Parked>) {
+    loop {
+        let (clock, tasks) = match shared.upgrade() {
+            Some(shared) => (shared.clock.clone(), shared.tasks.clone()),
+            None => return,
+        };
+        let next = parked.next();
+        tokio::select! {
+            () = tasks.stopping() => return,
+            () = parked.changed.notified() => {}
+            () = clock.sleep_until(next.unwrap_or_default()), if next.is_some() => {}
+        }
+        let Some(shared) = shared.upgrade() else { return };
+        for session in parked.take_due(clock.now()) {
+            // The actor finds that the question has expired.
+            let _ = shared.load(session, None);
+        }
+    }
+}

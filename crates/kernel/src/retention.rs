@@ -1,0 +1,77 @@
+//! Retention: removes artifacts that have expired, in the background.
+
+use std::sync::Weak;
+
+use mainspring_core::{ArtifactAge, ArtifactId};
+
+use crate::actor::Command;
+use crate::clock::Clock;
+use crate::error::Error;
+use crate::kernel::Shared;
+use crate::tasks::Tasks;
+
+/// Time between two searches for expired artifacts. Each reads all messages once.
+const INTERVAL_MS: u64 = 6 * 60 * 60 * 1_000;
+
+/// Artifacts read at a time.
+const PAGE_ROWS: usize = 1_000;
+
+/// Removes expired artifacts every few hours, until the kernel stops. The first time is not at the start, which must not
+/// depend on how much is stored.
+pub(crate) async fn run(shared: Weak<Shared>, clock: Clock, tasks: Tasks) {
+    loop {
+        tokio::select! {
+            () = clock.sleep_for(INTERVAL_MS) => {}
+            () = tasks.stopping() => return,
+        }
+        let Some(shared) = shared.upgrade() else { return };
+        if let Err(error) = shared.artifacts_expire().await {
+            tracing::warn!(%error, "cannot remove expired artifacts; trying again later");
+        }
+    }
+}
+
+impl Shared {
+    /// Removes the artifacts that have expired, and returns their ids.
+    pub(crate) async fn artifacts_expire(&self) -> Result<Vec<ArtifactId>, Error> {
+        let retention = self.options.artifact_retention;
+        if !retention.is_limited() {
+            return Ok(vec![]);
+        }
+        let artifacts = self.artifact_ages().await?;
+        // Read after the artifacts: a message that names one of them until now is seen.
+        let named = self.store.artifacts_named().await?;
+        let mut removed = vec![];
+        for id in retention.expired(&artifacts, &named, self.clock.now()) {
+            if self.tasks.is_stopping() {
+                break;
+            }
+            // Its session may have been deleted meanwhile.
+            let Some(artifact) = self.store.artifact_get(id).await? else { continue };
+            match self.call(artifact.session, |reply| Command::ArtifactDelete(id, reply)).await {
+                Ok(()) => removed.push(id),
+                Err(Error::NotFound { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if !removed.is_empty() {
+            tracing::info!(artifacts = removed.len(), "removed artifacts that have expired");
+            self.blobs_collect().await;
+        }
+        Ok(removed)
+    }
+
+    /// Lists all artifacts, oldest first.
+    async fn artifact_ages(&self) -> Result<Vec<ArtifactAge>, Error> {
+        let mut all: Vec<ArtifactAge> = vec![];
+        loop {
+            let after = all.last().map(|last| (last.created_at, last.id));
+            let page = self.store.artifact_ages(after, PAGE_ROWS).await?;
+            let is_last = page.len() < PAGE_ROWS;
+            all.extend(page);
+            if is_last {
+                return Ok(all);
+            }
+        }
+    }
+}

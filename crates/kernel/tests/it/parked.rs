@@ -1,0 +1,87 @@
+//! Parked sessions: a run that waits for an answer needs no memory, and goes on when the answer comes.
+
+use mainspring_core::RunStatus;
+use mainspring_kernel::board::LiveStatus;
+use mainspring_kernel::feed::Item;
+
+use crate::world::{World, by_key, every_store, input, kinds, run_ready_tasks, with_timeout};
+
+/// The default of `idle_unload_ms`.
+const IDLE_UNLOAD_MS: u64 = 30_000;
+
+/// Asks a question in the session `a`, and waits until the session has left memory.
+async fn park(world: &World) -> mainspring_core::Run {
+    let run = world.prompt("a", "say one; ask what?; say two").await;
+    world.wait_for_question(run.id).await;
+    let left = async {
+        while world.kernel.sessions_in_memory() > 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    world.advance_until(IDLE_UNLOAD_MS, left).await;
+    run
+}
+
+#[tokio::test]
+async fn a_session_that_waits_for_an_answer_leaves_memory_and_goes_on_with_it() {
+    for disk in every_store() {
+        let world = World::on(disk).await;
+        let run = park(&world).await;
+        let live = world.kernel.live_feed(&world.me).snapshot().to_vec();
+        assert_eq!(live.iter().map(|live| live.status).collect::<Vec<_>>(), [LiveStatus::Paused]);
+        assert_eq!(world.get(run.id).await.state.status(), RunStatus::WaitingInput, "{}", world.disk.name);
+        assert_eq!(world.kernel.sessions_in_memory(), 0, "reading loads nothing");
+        let wait = world.get(run.id).await.state.wait().unwrap().id;
+        let mut events =
+            with_timeout(world.kernel.session_observe(&world.me, &by_key("a"), None)).await.unwrap();
+        with_timeout(world.kernel.run_answer(&world.me, run.id, wait, input("this"))).await.unwrap();
+        let ended = world.ended(run.id).await;
+        assert_eq!(ended.state.status(), RunStatus::Succeeded, "{}", world.disk.name);
+        assert!(ended.final_text.unwrap().ends_with("two\n"), "{}", world.disk.name);
+        let seen = async {
+            loop {
+                match events.next().await.unwrap().unwrap() {
+                    Item::Event(event) if event.body.kind() == "run.succeeded" => return,
+                    _ => {}
+                }
+            }
+        };
+        with_timeout(seen).await;
+    }
+}
+
+#[tokio::test]
+async fn the_question_of_a_parked_session_expires() {
+    for disk in every_store() {
+        let world = World::on(disk).await;
+        let run = park(&world).await;
+        let timed_out = async {
+            loop {
+                let found = world.get(run.id).await;
+                if found.state.status().is_ended() {
+                    return found.state.status();
+                }
+                tokio::task::yield_now().await;
+            }
+        };
+        let status = world.advance_until(60 * 60 * 1_000, timed_out).await;
+        assert_eq!(status, RunStatus::TimedOut, "{}", world.disk.name);
+    }
+}
+
+#[tokio::test]
+async fn a_parked_session_is_cancelled_and_prompted_like_any_other() {
+    for disk in every_store() {
+        let world = World::on(disk).await;
+        let run = park(&world).await;
+        let next = world.prompt("a", "say next").await;
+        assert_eq!(next.state.status(), RunStatus::Queued, "{}", world.disk.name);
+        run_ready_tasks().await;
+        world.clock.advance(2 * IDLE_UNLOAD_MS);
+        run_ready_tasks().await;
+        assert_eq!(world.kernel.sessions_in_memory(), 1, "a run is queued, on {}", world.disk.name);
+        with_timeout(world.kernel.run_cancel(&world.me, run.id)).await.unwrap();
+        assert_eq!(world.ended(next.id).await.state.status(), RunStatus::Succeeded);
+        assert!(kinds(&world.events("a").await).contains(&"run.cancelled"), "{}", world.disk.name);
+    }
+}

@@ -1,0 +1,117 @@
+//! The command that is run when a person is needed: a run waits, or has failed. It is run again when a wait is resolved.
+
+use std::collections::HashSet;
+use std::process::Stdio;
+use std::time::Duration;
+
+use mainspring_core::webhook::ATTENTION;
+use mainspring_core::{Body, Event, WaitId};
+use mainspring_kernel::kernel::Caller;
+use mainspring_kernel::owner_events::OwnerItem;
+use mainspring_kernel::store::SessionRef;
+use mainspring_kernel::{Error, Kernel};
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+/// Time that the command may take.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Pause after the events could not be read.
+const STORE_PAUSE: Duration = Duration::from_secs(5);
+/// Characters of the question or error that the command gets.
+const TEXT_CHARS: usize = 300;
+
+/// What happened, for the command.
+#[derive(Debug, PartialEq, Eq)]
+struct Notice {
+    /// `waiting`, `resolved` or `failed`.
+    kind: &'static str,
+    text: String,
+}
+
+/// Runs `command` for the events of `owner` from now on, until `stop` is cancelled.
+pub(crate) async fn run_on_attention(
+    kernel: Kernel,
+    owner: String,
+    command: Vec<String>,
+    stop: CancellationToken,
+) {
+    let follow = async {
+        loop {
+            if let Err(error) = follow(&kernel, &owner, &command).await {
+                tracing::warn!(%error, "the command of on_attention waits for the store");
+            }
+            kernel.sleep(STORE_PAUSE).await;
+        }
+    };
+    tokio::select! {
+        () = follow => {}
+        () = stop.cancelled() => {}
+    }
+}
+
+async fn follow(kernel: &Kernel, owner: &str, command: &[String]) -> Result<(), Error> {
+    let caller = Caller::new(owner);
+    let mut events = kernel.owner_events(&caller, Some(ATTENTION.to_vec()), None).await?;
+    let mut reported = HashSet::new();
+    loop {
+        let OwnerItem::Event(event) = events.next().await? else { continue };
+        if let Some(notice) = notice(&event.body, &mut reported) {
+            let session = kernel.session_get(&caller, &SessionRef::Id(event.session)).await;
+            let title = session.ok().and_then(|session| session.title.or(session.key));
+            run(kernel, command, &event, title.as_deref(), &notice).await;
+        }
+    }
+}
+
+/// What an event means for a person. `reported` holds the open waits that the command was run for.
+fn notice(body: &Body, reported: &mut HashSet<WaitId>) -> Option<Notice> {
+    let shorten = |text: &str| text.chars().take(TEXT_CHARS).collect::<String>();
+    let (kind, text) = match body {
+        // A rule or a grant has decided: nobody is asked.
+        Body::ApprovalRequested { approval: Some(approval), .. } if approval.answers.is_empty() => {
+            return None;
+        }
+        Body::ApprovalRequested { question, wait_id, .. }
+        | Body::InputRequested { question, wait_id, .. } => {
+            reported.insert(*wait_id);
+            ("waiting", shorten(question))
+        }
+        Body::ApprovalResolved { wait_id, .. } | Body::InputProvided { wait_id, .. } => {
+            if !reported.remove(wait_id) {
+                return None;
+            }
+            ("resolved", "The question is not open any more.".into())
+        }
+        Body::RunFailed { error, .. } | Body::RunTimedOut { error, .. } | Body::RunOrphaned { error, .. } => {
+            ("failed", shorten(&error.message))
+        }
+        _ => return None,
+    };
+    Some(Notice { kind, text })
+}
+
+/// Runs the command with a title and a text as further arguments, and all data in variables.
+async fn run(kernel: &Kernel, command: &[String], event: &Event, title: Option<&str>, notice: &Notice) {
+    let Some((program, arguments)) = command.split_first() else { return };
+    let title = title.unwrap_or("a session");
+    let data = json!({
+        "kind": notice.kind, "text": notice.text, "title": title, "event": event.body.kind(),
+        "sessionId": event.session, "runId": event.run,
+    });
+    let mut command = tokio::process::Command::new(program);
+    command.args(arguments).args([title, &notice.text]);
+    command.env("MAINSPRING_ATTENTION", data.to_string()).env("MAINSPRING_ATTENTION_KIND", notice.kind);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true);
+    let ended = match command.spawn() {
+        Ok(mut child) => tokio::select! {
+            ended = child.wait() => ended,
+            () = kernel.sleep(TIMEOUT) => return tracing::warn!(program, "the command of on_attention takes too long"),
+        },
+        Err(error) => Err(error),
+    };
+    match ended {
+        Ok(status) if status.success() => {}
+        Ok(status) => tracing::warn!(program, %status, "the command of on_attention has failed"),
+        Err(error) => tracing::warn!(program, %error, "the command of on_attention cannot be run"),
+    }
+}

@@ -1,0 +1,122 @@
+//! Memory candidates: hands each of them to the command that the operator has configured, and records its decision.
+//!
+//! The command gets the candidate as JSON on its standard input, and decides by its exit code: 0 accepts, 1 rejects.
+//! Anything else is no decision, and the candidate is offered again later. A crash between the command's end and the
+//! record of its decision makes the command run again with the same artifact id.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use mainspring_core::Artifact;
+use mainspring_core::memory::MemoryDecision;
+use mainspring_kernel::{Error, Kernel};
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::process::Command;
+
+/// Candidates read at a time.
+const PAGE_ROWS: usize = 50;
+
+/// Time that the command has for one candidate.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Time after which undecided candidates are offered again.
+const RETRY_INTERVAL: Duration = Duration::from_secs(10 * 60);
+
+/// Bytes of the command's standard output that are kept as the reason.
+const REASON_BYTES: u64 = 2_000;
+
+/// Variables of the environment that the command inherits.
+const INHERITED_ENV: [&str; 5] = ["PATH", "HOME", "LANG", "TMPDIR", "USER"];
+
+/// Has every candidate decided by `command`, until the kernel stops.
+pub(crate) async fn run(kernel: Kernel, command: Vec<String>) {
+    let tasks = kernel.tasks().clone();
+    loop {
+        tokio::select! {
+            outcome = decide_all(&kernel, &command) => {
+                if let Err(why) = outcome {
+                    tracing::warn!(%why, "a memory candidate was not decided; trying again later");
+                }
+            }
+            () = tasks.stopping() => return,
+        }
+        tokio::select! {
+            () = kernel.memory_proposed() => {}
+            () = kernel.sleep(RETRY_INTERVAL) => {}
+            () = tasks.stopping() => return,
+        }
+    }
+}
+
+/// Has all candidates decided. One without a decision does not hold the others up, but a command that cannot be started
+/// does. Returns the last reason why a candidate was not decided.
+async fn decide_all(kernel: &Kernel, command: &[String]) -> Result<(), String> {
+    let (mut after, mut undecided) = (None, Ok(()));
+    loop {
+        let candidates =
+            kernel.memory_candidates(after, PAGE_ROWS).await.map_err(|error| error.to_string())?;
+        let Some(last) = candidates.last() else { return undecided };
+        after = Some((last.created_at, last.id));
+        for candidate in candidates {
+            let text = match kernel.memory_text(&candidate).await {
+                Ok(text) => text,
+                Err(Error::NotFound { .. }) => continue,
+                Err(error) => return Err(error.to_string()),
+            };
+            let asked = tokio::select! {
+                asked = ask(command, &candidate, &text) => asked?,
+                () = kernel.sleep(COMMAND_TIMEOUT) => Asked::Undecided("it did not end in time".into()),
+            };
+            match asked {
+                Asked::Decided(decision, reason) => {
+                    let decided = kernel.memory_decide(candidate.id, decision, reason.as_deref()).await;
+                    decided.map_err(|error| error.to_string())?;
+                }
+                Asked::Undecided(why) => {
+                    undecided =
+                        Err(format!("the memory command did not decide about {}: {why}", candidate.id));
+                }
+            }
+        }
+    }
+}
+
+/// The outcome of one run of the command.
+enum Asked {
+    /// A decision and its reason.
+    Decided(MemoryDecision, Option<String>),
+    /// No decision, and why.
+    Undecided(String),
+}
+
+/// Runs the command for one candidate. Its output is the reason. Fails if the command cannot be run.
+async fn ask(command: &[String], candidate: &Artifact, text: &str) -> Result<Asked, String> {
+    let (program, arguments) = command.split_first().ok_or("no command is configured")?;
+    let failed = |error: std::io::Error| format!("{program:?}: {error}");
+    let env = INHERITED_ENV.iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
+    let mut process = Command::new(program);
+    process.args(arguments).env_clear().envs(env).kill_on_drop(true);
+    process.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut process = process.spawn().map_err(failed)?;
+    let input = json!({"artifact": candidate, "text": text}).to_string();
+    if let Some(mut stdin) = process.stdin.take() {
+        // A command that decides without reading its input closes it early.
+        let _ = stdin.write_all(input.as_bytes()).await;
+    }
+    let mut output = vec![];
+    if let Some(stdout) = process.stdout.take() {
+        stdout.take(REASON_BYTES).read_to_end(&mut output).await.map_err(failed)?;
+    }
+    let status = process.wait().await.map_err(failed)?;
+    let reason = String::from_utf8_lossy(&output).trim().to_owned();
+    let reason = Some(reason).filter(|reason| !reason.is_empty());
+    Ok(match status.code() {
+        Some(0) => Asked::Decided(MemoryDecision::Accepted, reason),
+        Some(1) => Asked::Decided(MemoryDecision::Rejected, reason),
+        _ => Asked::Undecided(format!("it ended with {status}, which is no decision")),
+    })
+}
+
+#[cfg(test)]
+mod tests;

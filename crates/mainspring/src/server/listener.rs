@@ -1,0 +1,82 @@
+//! The TCP address that is opened while a server runs, for browsers.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use axum::Router;
+use axum::serve::ListenerExt;
+use mainspring_http::{Connections, ListenerRequest};
+use mainspring_kernel::tasks::Tasks;
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+/// Answers requests for a TCP address: with the one that the server has, or with a new one on a free port that only this
+/// machine reaches. There is at most one.
+pub(super) struct Opener {
+    pub(super) address: Option<SocketAddr>,
+    pub(super) is_tls: bool,
+    pub(super) router: Router,
+    pub(super) connections: Connections,
+    pub(super) closing: CancellationToken,
+    pub(super) tasks: Tasks,
+}
+
+impl Opener {
+    /// Answers until the server closes.
+    pub(super) async fn answer(mut self, mut requests: mpsc::Receiver<ListenerRequest>) {
+        loop {
+            let reply = tokio::select! {
+                Some(reply) = requests.recv() => reply,
+                // The router holds a sender, so the channel alone would never end.
+                () = self.closing.cancelled() => return,
+            };
+            let address = match self.address {
+                Some(address) => Ok(address),
+                None => self.open().await,
+            };
+            let url = address.map(|address| url(address, self.is_tls)).map_err(|error| error.to_string());
+            // The caller may have gone away.
+            let _ = reply.send(url);
+        }
+    }
+
+    async fn open(&mut self) -> std::io::Result<SocketAddr> {
+        let tcp = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+        let address = tcp.local_addr()?;
+        let tcp = tcp.tap_io(|stream| stream.set_nodelay(true).unwrap_or_default());
+        let (router, connections) = (self.router.clone(), self.connections.clone());
+        self.tasks.spawn(mainspring_http::serve(tcp, router, connections, self.closing.clone()));
+        self.address = Some(address);
+        self.is_tls = false;
+        tracing::info!(%address, "opened an address for browsers of this machine");
+        Ok(address)
+    }
+}
+
+/// The URL of an address for clients on the same machine.
+fn url(address: SocketAddr, is_tls: bool) -> String {
+    let ip = match address.ip() {
+        ip if !ip.is_unspecified() => ip,
+        IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::LOCALHOST),
+    };
+    let scheme = if is_tls { "https" } else { "http" };
+    format!("{scheme}://{}", SocketAddr::new(ip, address.port()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_url_of_an_address_works_on_this_machine() {
+        for (address, is_tls, expected) in [
+            ("127.0.0.1:7433", false, "http://127.0.0.1:7433"),
+            ("0.0.0.0:80", true, "https://127.0.0.1:80"),
+            ("[::]:80", false, "http://[::1]:80"),
+            ("192.168.1.2:443", true, "https://192.168.1.2:443"),
+        ] {
+            assert_eq!(url(address.parse().unwrap(), is_tls), expected);
+        }
+    }
+}

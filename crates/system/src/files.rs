@@ -1,0 +1,39 @@
+//! Reading small files that a configuration names: regular files of a bounded size, so that a device, a pipe or a huge file
+//! neither fills the memory nor blocks the start.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::Path;
+
+/// The largest configuration, certificate, key or definition, in bytes.
+pub const SMALL_FILE_MAX_BYTES: u64 = 1 << 20;
+
+/// Reads a regular file of at most [`SMALL_FILE_MAX_BYTES`].
+pub fn read_small(path: &Path) -> io::Result<Vec<u8>> {
+    // Asked before it is opened: opening a pipe waits for its writer.
+    check_regular(fs::metadata(path)?.is_file())?;
+    let file = File::open(path)?;
+    check_regular(file.metadata()?.is_file())?;
+    let mut bytes = vec![];
+    file.take(SMALL_FILE_MAX_BYTES + 1).read_to_end(&mut bytes)?;
+    match bytes.len() as u64 > SMALL_FILE_MAX_BYTES {
+        true => Err(io::Error::new(
+            io::ErrorKind::FileTooLarge,
+            format!("it is larger than {SMALL_FILE_MAX_BYTES} bytes"),
+        )),
+        false => Ok(bytes),
+    }
+}
+
+/// Reads a regular file of UTF-8 text, like [`read_small`].
+pub fn read_small_text(path: &Path) -> io::Result<String> {
+    String::from_utf8(read_small(path)?)
+        .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is not UTF-8 text"))
+}
+
+fn check_regular(is_file: bool) -> io::Result<()> {
+    match is_file {
+        true => Ok(()),
+        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file")),
+    }
+}
