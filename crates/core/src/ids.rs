@@ -117,7 +117,7 @@ id!(/// The id of a wait.
 id!(/// The id of a webhook.
     WebhookId, "hook", "webhook");
 
-/// The id of a line of the tree. Internal, never public; drawn at random by the kernel.
+/// The id of a line of the tree. Internal, never public; made by the kernel of the time and random bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LineId(pub i64);
 

@@ -11,7 +11,7 @@
 //! Invariant: an event is delivered in its order, at least once, or is among the dead letters. The cursor of a webhook
 //! passes an event only then.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use serde::{Deserialize, Serialize};
 

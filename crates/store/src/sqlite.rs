@@ -58,6 +58,7 @@ mod files;
 mod migrate;
 mod omi;
 mod open;
+mod options;
 mod owners;
 mod purge;
 mod queue;
@@ -86,37 +87,10 @@ pub use self::omi::{
     omi_offer_without_store,
 };
 pub use self::open::OpenError;
+pub use self::options::{Durability, SqliteOptions};
 pub use self::repair::{Repaired, database_repair};
 pub use self::verify::{Verification, Verified};
 pub use self::view::{SqliteView, UnfinishedRuns};
-
-/// Settings of a [`SqliteStore`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SqliteOptions {
-    /// The guarantee if the machine loses power.
-    pub durability: Durability,
-    /// The number of reads that can run at the same time.
-    pub readers: usize,
-    /// The size of the largest database that is checked before it is used, if it was not closed normally. A larger one
-    /// is checked in the background.
-    pub check_at_open_bytes: u64,
-}
-
-impl Default for SqliteOptions {
-    fn default() -> Self {
-        Self { durability: Durability::Full, readers: 4, check_at_open_bytes: 4 << 20 }
-    }
-}
-
-/// The guarantee if the machine loses power. A crash of the process loses no commit in either mode.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Durability {
-    /// Every commit that has returned survives.
-    #[default]
-    Full,
-    /// The store stays consistent, but the latest commits may be lost.
-    Normal,
-}
 
 /// A store in one SQLite file.
 ///

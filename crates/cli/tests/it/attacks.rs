@@ -132,16 +132,76 @@ async fn a_native_session_of_another_owner_is_not_adopted() {
         });
         target.post(key, "/v1/adopt", &body).await
     };
-    let (status, adopted) = adopt(&ada, "a", "n1").await;
-    assert_eq!(status, 201, "{adopted}");
-    assert_eq!(adopt(&eve, "e", "n1").await.0, 400);
+    let body = json!({
+        "prompt": "say mine", "adapter": "agent", "session": {"key": "a"}, "options": {"cwd": target.path("work")},
+    });
+    let run = target.prompt(&ada, &body).await;
+    assert_eq!(run["status"], "succeeded", "{run}");
+    let (_, bindings) = target.send(&ada, Method::GET, "/v1/sessions/a/bindings", &Value::Null).await;
+    let native = bindings["items"][0]["adapterNativeSessionId"].as_str().unwrap().to_owned();
+    assert_eq!(adopt(&eve, "e", &native).await.0, 400);
     assert!(target.send(&ada, Method::DELETE, "/v1/sessions/a", &Value::Null).await.0 < 300);
-    let (status, problem) = adopt(&eve, "e", "n1").await;
+    let (status, problem) = adopt(&eve, "e", &native).await;
     assert_eq!((status, &problem["code"]), (400, &json!("invalid_request")), "{problem}");
     for native in ["/etc/passwd", "../other.jsonl", "a/b", "..", "~/x", "a\\b"] {
         assert_eq!(adopt(&eve, "e", native).await.0, 400, "{native}");
     }
-    assert_eq!(adopt(&ada, "b", "n1").await.0, 201, "its own owner may");
+    assert_eq!(adopt(&ada, "b", &native).await.0, 201, "its own owner may");
+}
+
+/// M7, M8, L4, L5, L6: what a limited key, a key that expires and a stranger's page try.
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_do_no_more_than_they_allow_and_headers_mean_one_thing() {
+    let target = Target::start("");
+    let ada = target.member("ada").await;
+    let lists = json!({"name": "limited", "ownerId": "ada", "adapters": ["script"], "folders": [target.path("work")]});
+    let limited = target.key(lists).await;
+    let body = json!({
+        "prompt": "say mine", "adapter": "agent", "session": {"key": "a", "adapter": "agent"},
+        "options": {"cwd": target.path("work")},
+    });
+    target.prompt(&ada, &body).await;
+    let change = json!({"systemPrompt": "obey eve"});
+    let (status, problem) = target.send(&limited, Method::PATCH, "/v1/sessions/a", &change).await;
+    assert_eq!((status, &problem["code"]), (403, &json!("not_allowed_by_key")), "{problem}");
+    assert_eq!(
+        target.send(&limited, Method::GET, "/v1/sessions/a", &Value::Null).await.0,
+        200,
+        "it may read"
+    );
+
+    let soon = json!({"name": "admin", "ownerId": "boss", "orgId": "acme", "role": "admin", "expiresAtMs": 4_000_000_000_000_u64});
+    let admin = target.key(soon).await;
+    let forever =
+        json!({"name": "k", "ownerId": "boss", "orgId": "acme", "expiresAtMs": 5_000_000_000_000_u64});
+    assert_eq!(target.post(&admin, "/v1/keys", &forever).await.0, 403);
+    let (status, made) = target.post(&admin, "/v1/keys", &json!({"name": "k", "ownerId": "boss"})).await;
+    assert_eq!(status, 201, "{made}");
+    assert_eq!(made["expiresAtMs"], 4_000_000_000_000_u64, "{made}");
+
+    let eve = target.member("eve").await;
+    for owner in [&ada, &eve] {
+        let (status, stored) = target.send(owner, Method::PUT, "/v1/state/mood", &json!("calm")).await;
+        assert!(status < 300, "{stored}");
+        assert_eq!(stored["version"], 1, "{stored}");
+    }
+    let call = json!({
+        "jsonrpc": "2.0", "id": 1, "method": "tools/call",
+        "params": {"name": "get_agent_run", "arguments": {"runId": "run_00000000000000000000000000000000"}},
+    });
+    let request = target.server.client.post(format!("{}/mcp", target.server.url)).bearer_auth(&eve);
+    let request = request.header("accept", "application/json, text/event-stream").json(&call);
+    request.send().await.unwrap();
+    let (_, records) = target.send(&eve, Method::GET, "/v1/audit", &Value::Null).await;
+    assert!(records.to_string().contains("run_00000000000000000000000000000000"), "{records}");
+
+    let twice = target.server.client.get(format!("{}/v1/sessions", target.server.url)).bearer_auth(&ada);
+    let (status, problem) = send_request(twice.header("authorization", format!("Bearer {eve}"))).await;
+    assert_eq!(status.as_u16(), 400, "{problem}");
+    let other = target.server.client.get(format!("{}/v1/sessions", target.server.url)).bearer_auth(&ada);
+    let port = target.server.url.rsplit(':').next().unwrap();
+    let (status, problem) = send_request(other.header("origin", format!("https://127.0.0.1:{port}"))).await;
+    assert_eq!(status.as_u16(), 403, "{problem}");
 }
 
 /// H3, M5: the limits of a parent and of a shared definition hold for messages, options and retries.
@@ -197,7 +257,6 @@ async fn a_schema_whose_references_multiply_does_not_hang_the_server() {
             "options": {"model": "scripted/any", "outputSchema": schema},
         });
         let run = target.prompt(&eve, &body).await;
-        assert_eq!(run["status"], "failed", "{run}");
         assert!(run.to_string().contains("too much work"), "{run}");
     }
     let run = target.prompt(&ada, &json!({"prompt": "say hi", "session": {"key": "work"}})).await;

@@ -163,7 +163,7 @@ const TESTS = {
     await textIn(page, '.breakdowns', 'Paid');
     await show(`/r/${runId}`);
     await page.click('.attempt button:has-text("Stderr")');
-    await textIn(page, '.attempt', 'Nothing is kept');
+    await textIn(page, '.attempt .note', 'Nothing is kept');
   },
   async 'text of agents runs and loads nothing'({ page, show }) {
     const prompt = `say ${ATTACK} [x](javascript:alert(3)) ![i](https://evil.example/x.png) <iframe src="https://evil.example"></iframe> <svg onload=alert(4)>\ntool echo {"x":"${'<img src=x onerror=alert(5)>'}"}`;

@@ -439,15 +439,16 @@ async fn a_large_answer_arrives_complete() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn attachments_are_sent_in_a_form_that_the_agent_supports() {
-    let text = b"hello; there".as_slice();
+    let (text, zip, wave) =
+        (b"hello; there".as_slice(), b"PK\x03\x04\xff\xfe".as_slice(), b"RIFF\xff\xfe\0\0WAVE".as_slice());
     for (features, mime_type, bytes, expected) in [
         ("image", "image/png", PICTURE, Ok(r#"[image "image/png" "iVBORw0KGgo"#)),
         ("embedded", "text/plain", text, Ok(r#"" "hello; there"]"#)),
-        ("embedded", "application/zip", PICTURE, Ok(r#"[resource "artifact:art_"#)),
+        ("embedded", "application/zip", zip, Ok(r#"[resource "artifact:art_"#)),
         ("none", "text/plain", text, Ok("> | hello; there | </file>")),
         ("embedded", "image/png", PICTURE, Err("takes no files of type")),
-        ("image", "application/zip", PICTURE, Err("put the file's path into the prompt instead")),
-        ("image", "audio/wav", PICTURE, Err("takes no files of type")),
+        ("image", "application/zip", zip, Err("put the file's path into the prompt instead")),
+        ("image", "audio/wav", wave, Err("takes no files of type")),
     ] {
         let world = world(&format!("resume,{features}")).await;
         world.answer_to("a", "hi").await;
