@@ -1,17 +1,21 @@
 //! What a session does now: its activity, its current step and its usage; and the sessions in memory.
 
 use mainspring_api::{ListedSession, LiveStatus, SessionDetails};
-use mainspring_core::{Rows, Run, RunState, Session};
+use mainspring_core::{Cost, Rows, Run, RunState, Session, Usage};
 
 use super::{Caller, Kernel, Scope, SessionQuery};
 use crate::error::Error;
-use crate::store::{RunPage, SessionRef};
+use crate::store::{RunPage, SessionRef, StoreError};
 
 impl Kernel {
     /// Gets a session with its activity, the step of its active run, and what all its runs have used.
     pub async fn session_view(&self, caller: &Caller, by: &SessionRef) -> Result<SessionDetails, Error> {
         let session = self.session_get(caller, by).await?;
-        let (_, usage) = self.shared.store.session_usage(session.id).await?;
+        let usage = match self.shared.store.session_usage(session.id).await {
+            // A damaged run does not hide its session.
+            Err(StoreError::Corrupt(_)) => Usage { cost: Cost::UNKNOWN, ..Usage::UNKNOWN },
+            usage => usage?.1,
+        };
         let live = self.live_runs(&session).await?;
         let active = live.iter().find(|run| !matches!(run.state, RunState::Queued { .. }));
         let current_step = match active {
