@@ -168,7 +168,7 @@ async fn refused_calls_are_in_the_audit_log_with_what_they_are_about() {
         assert_eq!((&record["operation"], &record["about"]), (&json!(operation), &about), "{tool}: {record}");
         assert_eq!(record["by"]["type"], "key", "{tool}: {record}");
     }
-    // What is allowed is not recorded.
+    // Allowed reads are not recorded.
     let before = server.get("/v1/audit?limit=200").await.1;
     server.call(&viewer, "get_agent_run", json!({"runId": run_id})).await;
     assert_eq!(server.get("/v1/audit?limit=200").await.1["items"], before["items"]);
