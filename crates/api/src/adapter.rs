@@ -137,7 +137,7 @@ pub struct FailedSession {
     pub session_id: SessionId,
     /// The code of the error that requests to the session get.
     pub code: String,
-    /// What happened, and the remedy.
+    /// The error, and the remedy.
     pub message: String,
     /// Failures in a row.
     pub failures: u32,

@@ -3,7 +3,7 @@
 use mainspring_core::{Run, Usage};
 use serde::{Deserialize, Serialize};
 
-/// What a board shows of a session besides its settings and its latest run.
+/// The part of a session that a board shows besides its settings and its latest run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]

@@ -1,4 +1,4 @@
-//! What the process of an agent wrote to its standard error.
+//! The standard error of an agent's process.
 
 use mainspring_core::{ArtifactId, AttemptId, RunId};
 use serde::{Deserialize, Serialize};

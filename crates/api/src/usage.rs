@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 #[cfg_attr(feature = "schema", derive(utoipa::IntoParams), into_params(parameter_in = Query))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct UsageQuery {
-    /// What the runs are grouped by: `day`, `agent`, `model`, `session`, or several of them with commas. Without it
+    /// Groups the runs by `day`, `agent`, `model`, `session`, or several of them with commas. Without it
     /// there is only the total.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(

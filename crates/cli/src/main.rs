@@ -467,3 +467,25 @@ impl Context<'_> {
         Box::pin(Connection::open(self, purpose)).await
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// clap would take the value of one for the other.
+    #[test]
+    fn no_argument_of_a_command_has_the_name_of_a_global_one() {
+        let cli = Cli::command();
+        let names = |command: &clap::Command| -> Vec<_> {
+            command.get_arguments().map(|argument| argument.get_id().clone()).collect()
+        };
+        let global = names(&cli);
+        assert!(global.iter().any(|name| name == "url"), "{global:?}");
+        let mut commands: Vec<_> = cli.get_subcommands().collect();
+        while let Some(command) = commands.pop() {
+            let taken: Vec<_> = names(command).into_iter().filter(|name| global.contains(name)).collect();
+            assert!(taken.is_empty(), "{}: {taken:?}", command.get_name());
+            commands.extend(command.get_subcommands());
+        }
+    }
+}

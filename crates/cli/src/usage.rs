@@ -17,7 +17,7 @@ const DAY_MS: i64 = 24 * 60 * 60 * 1_000;
 /// Show tokens and cost of your runs by day, agent, model or session; unknown costs are counted apart
 #[derive(Args)]
 pub(super) struct Usage {
-    /// What the runs are grouped by; may be repeated
+    /// Group the runs by this; may be repeated
     #[arg(long, value_enum, default_value = "day")]
     by: Vec<By>,
     /// Number of days, today included

@@ -18,6 +18,7 @@ pub(super) enum Webhook {
     /// Add a webhook; its secret is shown once
     Add {
         /// Address that events are posted to
+        #[arg(id = "address", value_name = "URL")]
         url: String,
         /// Types of events, or their first words, with commas, such as run.failed,approval
         #[arg(long, value_name = "TYPES", value_delimiter = ',')]

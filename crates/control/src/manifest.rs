@@ -171,7 +171,7 @@ pub fn tools() -> &'static [ControlTool] {
 pub struct ControlToolSpec {
     /// The name.
     pub name: &'static str,
-    /// What the tool does, and when to use it.
+    /// The description: the tool's effect, and when to use it.
     pub description: &'static str,
     /// The JSON Schema of the input.
     pub input_schema: Map<String, Value>,

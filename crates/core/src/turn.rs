@@ -14,7 +14,7 @@ pub const MAX_RESULT_MESSAGES: usize = 500;
 pub struct BadTurn {
     /// The index of the message.
     pub index: usize,
-    /// What is wrong with it, and what to send instead.
+    /// The error, and what to send instead.
     pub reason: String,
 }
 

@@ -119,7 +119,7 @@ impl Delivery {
     }
 }
 
-/// What happens to an event after an attempt.
+/// The next step of a delivery after an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Next {
     /// The event is done: the webhook's cursor passes it.

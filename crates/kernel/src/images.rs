@@ -40,7 +40,7 @@ struct Image {
     session: Arc<Session>,
     /// Unfinished runs, and the run that ended last. Runs that were not changed since the session was loaded are missing.
     runs: Vec<Arc<Run>>,
-    /// What the agents of these runs have written, where it is short.
+    /// The short texts that the agents of these runs have written.
     texts: RunTexts,
 }
 

@@ -20,7 +20,7 @@ const STORE_PAUSE: Duration = Duration::from_secs(5);
 /// Characters of the question or error that the command gets.
 const TEXT_CHARS: usize = 300;
 
-/// What happened, for the command.
+/// A notice to a person, for the command.
 #[derive(Debug, PartialEq, Eq)]
 struct Notice {
     /// `waiting`, `resolved` or `failed`.
@@ -63,7 +63,7 @@ async fn follow(kernel: &Kernel, owner: &str, command: &[String]) -> Result<(), 
     }
 }
 
-/// What an event means for a person. `reported` holds the open waits that the command was run for.
+/// Makes the notice of an event that concerns a person. `reported` holds the open waits that the command was run for.
 fn notice(body: &Body, reported: &mut HashSet<WaitId>) -> Option<Notice> {
     let shorten = |text: &str| text.chars().take(TEXT_CHARS).collect::<String>();
     let (kind, text) = match body {

@@ -121,24 +121,28 @@ mod linux {
                 .set_compatibility(CompatLevel::BestEffort),
             None => ruleset,
         };
-        let mut rules = Rules { ruleset: ruleset.create()?, excluded: vec![] };
-        let read = AccessFs::from_read(WANTED);
-        rules.excluded.clone_from(&confinement.hidden);
-        rules.allow(Path::new("/"), read)?;
-        for path in &confinement.readable {
-            rules.allow(path, read)?;
-            rules.allow_listing(path)?;
-        }
+        let mut rules = Rules {
+            ruleset: ruleset.create()?,
+            excluded: confinement.hidden.clone(),
+            granted: BTreeSet::new(),
+        };
         rules.excluded.extend(confinement.protected.iter().cloned());
-        // Special files may not be created, and devices are allowed below.
+        let device = make_bitflags!(AccessFs::{ReadFile | ReadDir | WriteFile | Truncate | IoctlDev});
+        for path in DEVICES {
+            rules.allow_system(path, device)?;
+        }
+        // Special files may not be created, and devices are allowed above.
         let write = AccessFs::from_all(WANTED) & !make_bitflags!(AccessFs::{MakeChar | MakeBlock | IoctlDev});
         for path in &confinement.writable {
             rules.allow(path, write)?;
         }
         rules.allow_system(SHARED_MEMORY, write)?;
-        let device = make_bitflags!(AccessFs::{ReadFile | ReadDir | WriteFile | Truncate | IoctlDev});
-        for path in DEVICES {
-            rules.allow_system(path, device)?;
+        rules.excluded.clone_from(&confinement.hidden);
+        let read = AccessFs::from_read(WANTED);
+        rules.allow(Path::new("/"), read)?;
+        for path in &confinement.readable {
+            rules.allow(path, read)?;
+            rules.allow_listing(path)?;
         }
         for port in confinement.ports.iter().flatten() {
             (&mut rules.ruleset).add_rule(NetPort::new(*port, AccessNet::ConnectTcp))?;
@@ -151,6 +155,8 @@ mod linux {
         ruleset: RulesetCreated,
         /// The folders to which no access is granted.
         excluded: Vec<PathBuf>,
+        /// The paths that have a rule. A path gets one rule, so the wider access is granted first.
+        granted: BTreeSet<PathBuf>,
     }
 
     impl Rules {
@@ -168,7 +174,8 @@ mod linux {
             if path.components().any(|part| part == Component::ParentDir) {
                 return Ok(());
             }
-            if self.excluded.iter().any(|excluded| path.starts_with(excluded)) {
+            if self.granted.contains(path) || self.excluded.iter().any(|excluded| path.starts_with(excluded))
+            {
                 return Ok(());
             }
             if self.excluded.iter().any(|excluded| excluded.starts_with(path)) {
@@ -183,6 +190,7 @@ mod linux {
             };
             let access =
                 if kind == FileType::Directory { access } else { access & AccessFs::from_file(WANTED) };
+            self.granted.insert(path.to_owned());
             if access.is_empty() { Ok(()) } else { self.add(file, access) }
         }
 

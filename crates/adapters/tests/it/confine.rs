@@ -157,9 +157,9 @@ const READS: [(&str, &str); 10] = [
     ("move", "mv $ROOT/state ./moved"),
     ("hard link", "ln $ROOT/state/token linked"),
     ("through a link", "ln -s $ROOT/state link && cat link/token"),
-    ("through the root of a process", "cat /proc/self/root/$ROOT/state/token"),
-    ("through a parent", "cat $ROOT/work/../state/token"),
-    ("through a mount", "unshare -rm sh -c 'mount --bind $ROOT/state $ROOT/work && cat $ROOT/work/token'"),
+    ("through the root of a process", "cat /proc/self/root$ROOT/state/token"),
+    ("through a parent", "cat $ROOT/other/../state/token"),
+    ("through a mount", "unshare -rm sh -c 'mount --bind $ROOT/state . && cat $PWD/token'"),
 ];
 
 /// Ways to change files outside the working folder.

@@ -1,4 +1,4 @@
-//! What the process that serves the state directory says about itself.
+//! The findings of the process that serves the state directory.
 
 use std::time::Duration;
 

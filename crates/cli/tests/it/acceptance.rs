@@ -381,8 +381,8 @@ fn every_promise_of_security_has_a_test_that_attacks_it() {
         }
         assert!(!named.is_empty(), "{name} has no test: {line}");
         let is_played = named.iter().any(|test| test.starts_with("cli::"));
-        // What an attacker outside can do is played against the program; a panic can only be injected inside, and what a
-        // confined agent writes is played with its guard.
+        // Attacks from outside are played against the program. A panic can only be injected inside, and the writes of a
+        // confined agent are played with its guard.
         let is_inner = section == "Promises" || ["M9", "S1", "S2"].contains(&name);
         assert!(is_played || is_inner, "{name} has no test against the real program: {line}");
     }

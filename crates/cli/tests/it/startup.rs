@@ -1,4 +1,4 @@
-//! What the program refuses at its start, with the reason and the remedy: places of others, links, exposed keys, and files
+//! Refusals at the start of the program, with the reason and the remedy: places of others, links, exposed keys, and files
 //! that are none.
 
 use std::fs::{self, Permissions};

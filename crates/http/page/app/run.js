@@ -154,7 +154,7 @@ function Attempts({ attempts }) {
     <span class="grow muted">${a.error ? `${a.error.message} (${a.error.code})` : ''}</span><span class="muted">${a.startedAtMs ? duration((a.completedAtMs || Date.now()) - a.startedAtMs) : 'not started'}</span>${a.completedAtMs && html`<${Stderr} attemptId=${a.attemptId} />`}</li>`)}</ul></section>`;
 }
 
-/** What the agent's process wrote to its standard error, on demand. */
+/** The standard error of the agent's process, on demand. */
 function Stderr({ attemptId }) {
   const [shown, setShown] = useState(null);
   const toggle = async () => {

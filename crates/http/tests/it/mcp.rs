@@ -12,6 +12,11 @@ const LEGACY: &str = "2025-11-25";
 const MODERN: &str = "2026-07-28";
 
 impl Server {
+    async fn key(&self, owner: &str, role: &str) -> String {
+        let body = json!({"name": owner, "ownerId": owner, "role": role});
+        self.post("/v1/keys", body).await.1["secret"].as_str().unwrap().to_owned()
+    }
+
     /// Builds the request of an MCP message, without credentials.
     fn message(&self, revision: &str, method: &str, mut params: Value) -> RequestBuilder {
         let mut request = self.anonymous(Method::POST, "/mcp");
@@ -120,11 +125,7 @@ async fn a_caller_that_asks_for_it_hears_of_the_progress_of_a_long_call() {
 #[tokio::test]
 async fn the_owner_is_that_of_the_credential() {
     let server = Server::start().await;
-    let key = async |owner: &str, role: &str| {
-        let body = json!({"name": owner, "ownerId": owner, "role": role});
-        server.post("/v1/keys", body).await.1["secret"].as_str().unwrap().to_owned()
-    };
-    let (theirs, viewer) = (key("them", "member").await, key(OWNER, "viewer").await);
+    let (theirs, viewer) = (server.key("them", "member").await, server.key(OWNER, "viewer").await);
     let run = server.play("a", "say hi").await;
     let (run_id, session) = (run["runId"].clone(), run["sessionId"].clone());
     let own = server.call(TOKEN, "get_agent_run", json!({"runId": run_id})).await;
@@ -144,11 +145,7 @@ async fn the_owner_is_that_of_the_credential() {
 #[tokio::test]
 async fn refused_calls_are_in_the_audit_log_with_what_they_are_about() {
     let server = Server::start().await;
-    let key = async |owner: &str, role: &str| {
-        let body = json!({"name": owner, "ownerId": owner, "role": role});
-        server.post("/v1/keys", body).await.1["secret"].as_str().unwrap().to_owned()
-    };
-    let (theirs, viewer) = (key("them", "member").await, key(OWNER, "viewer").await);
+    let (theirs, viewer) = (server.key("them", "member").await, server.key(OWNER, "viewer").await);
     let run = server.play("a", "say hi").await;
     let (run_id, session) = (&run["runId"], &run["sessionId"]);
     let message = json!({"sessionId": session, "prompt": "say again"});
@@ -168,7 +165,7 @@ async fn refused_calls_are_in_the_audit_log_with_what_they_are_about() {
         assert_eq!((&record["operation"], &record["about"]), (&json!(operation), &about), "{tool}: {record}");
         assert_eq!(record["by"]["type"], "key", "{tool}: {record}");
     }
-    // What is allowed is not recorded.
+    // Allowed reads are not recorded.
     let before = server.get("/v1/audit?limit=200").await.1;
     server.call(&viewer, "get_agent_run", json!({"runId": run_id})).await;
     assert_eq!(server.get("/v1/audit?limit=200").await.1["items"], before["items"]);

@@ -1,4 +1,4 @@
-//! What a board shows: open waits, cards, usage, changes of files and the standard error of agents.
+//! The data of a board: open waits, cards, usage, changes of files and the standard error of agents.
 
 use axum::http::{Method, StatusCode};
 use mainspring_core::{ArtifactRole, Block};

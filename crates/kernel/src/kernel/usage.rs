@@ -21,7 +21,7 @@ const DEFAULT_DAYS: i64 = 30;
 /// The farthest that a zone's days may be from those of UTC.
 const MAX_OFFSET_MINUTES: i64 = 24 * 60;
 
-/// What runs are grouped by.
+/// The properties by which runs are grouped.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Dimensions {
     day: bool,

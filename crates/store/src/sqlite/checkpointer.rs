@@ -37,7 +37,7 @@ const MAX_FRAMES: u32 = 12_000;
 /// The most frames that the writer merges itself in a WAL that is not too long.
 const LAST_PASS_FRAMES: u32 = 250;
 
-/// What is due after a transaction.
+/// The work that is due after a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Due {
     Nothing,

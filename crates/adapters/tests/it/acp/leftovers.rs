@@ -83,7 +83,7 @@ async fn under_a_group_guard_a_cancel_recycles_the_agent_and_says_so() {
 }
 
 /// Starts a chain of processes that each add a byte to the file `grows`, start the next one and end. With an argument it
-/// adopts the processes of the chain and starts it once the file `go` exists.
+/// adopts the processes of the chain and starts it once somebody writes into the pipe `go`.
 const CHAIN: &str = r#"
 #include <fcntl.h>
 #include <signal.h>
@@ -93,7 +93,7 @@ int main(int count, char **arguments) {
     if (count > 1) {
         prctl(PR_SET_CHILD_SUBREAPER, 1);
         signal(SIGCHLD, SIG_IGN);
-        while (access("go", F_OK) != 0) usleep(1000);
+        open("go", O_RDONLY);
         if (fork() != 0) for (;;) pause();
     }
     int file = open("grows", O_WRONLY | O_CREAT | O_APPEND, 0600);
@@ -114,8 +114,9 @@ async fn a_cancel_ends_chains_of_processes_that_end_at_once() {
         let run = if arguments.is_empty() {
             world.start("a", &format!("{start}; hang")).await
         } else {
+            world.answer_to("a", "shell mkfifo go").await;
             world.answer_to("a", &start).await;
-            world.start("a", "shell touch go; hang").await
+            world.start("a", "shell echo > go; hang").await
         };
         let grown = async {
             while size() == 0 {

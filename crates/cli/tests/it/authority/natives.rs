@@ -61,7 +61,7 @@ async fn a_native_session_of_another_owner_is_not_adopted_through_a_second_adapt
     let body = json!({"adapter": "twin", "adapterNativeSessionId": native});
     assert_eq!(attack.with_key(&eve, Method::POST, "/v1/sessions/own/bindings", &body).await, unknown);
 
-    // What her own runs have opened is hers, also after its session is deleted.
+    // A native session that her own run opened is hers, also after its session is deleted.
     let body = json!({"prompt": "say hi", "session": {"key": "first"}, "options": {"cwd": work}});
     let request = attack.server.client.post(format!("{}/v1/runs", attack.server.url)).bearer_auth(&eve);
     let ended = send_request(request.header("prefer", "wait=60").json(&body)).await.1;

@@ -127,7 +127,7 @@ fn check_step(step: &Step) -> Result<(), LineError> {
     )
 }
 
-/// What the records so far say, to compare later records with.
+/// The facts of the records so far, to compare later records with.
 #[derive(Default)]
 pub(super) struct Facts {
     runs: HashMap<RunId, RunFacts>,

@@ -39,7 +39,7 @@ pub(super) struct PartialSession {
     unwritten: HashMap<MessageId, Point>,
     /// The line of the tree being read.
     line: Option<OpenLine>,
-    /// What the records above say.
+    /// The facts of the records above.
     pub(super) facts: Facts,
     limits: CallerLimits,
     /// The artifact whose bytes are being read.
