@@ -1,12 +1,12 @@
 //! Given messages: a history that a caller gives to a session, and the rule which of them may rest.
 //!
-//! A history may rest, so that the next prompt can follow it, if it is empty or ends with an answer of the agent that calls
-//! no tools. Within it, every tool call is answered by the next message: a model accepts no other history.
-
-use std::collections::BTreeSet;
+//! A history may rest, so that the next prompt can follow it, if every tool call in it is answered: a model accepts no
+//! other history. This is the rule of appended turns too ([`turn`](crate::turn)), so that whatever a program may append
+//! can also be given. A history may end with a message of a person, which nobody has answered.
 
 use serde::{Deserialize, Serialize};
 
+use crate::turn::{BadTurn, answer_calls, check_assistant, without_result};
 use crate::{Block, Role};
 
 /// A message that a caller gives to a session.
@@ -19,105 +19,32 @@ pub struct GivenMessage {
     pub content: Vec<Block>,
 }
 
-impl GivenMessage {
-    fn calls(&self) -> impl Iterator<Item = &str> {
-        self.content.iter().filter_map(|block| match block {
-            Block::ToolUse { id, .. } => Some(id.as_str()),
-            _ => None,
-        })
-    }
-
-    fn results(&self) -> impl Iterator<Item = &str> {
-        self.content.iter().filter_map(|block| match block {
-            Block::ToolResult { tool_use_id, .. } => Some(tool_use_id.as_str()),
-            _ => None,
-        })
-    }
-}
-
-/// Why a history may not rest.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum InvalidMessages {
-    /// A message has no content.
-    #[error("messages[{0}] has no content")]
-    Empty(usize),
-    /// A message holds a block that its side does not write.
-    #[error("messages[{at}] is of the {role} and holds a block of the type {kind}: {expected}")]
-    Block {
-        /// The index of the message.
-        at: usize,
-        /// Its role.
-        role: Role,
-        /// The type of the block.
-        kind: &'static str,
-        /// What the side writes.
-        expected: &'static str,
-    },
-    /// Two calls of a message have the same id.
-    #[error("messages[{0}] has two tool calls with the id {1:?}")]
-    Duplicate(usize, String),
-    /// A call has no result.
-    #[error("messages[{0}] calls a tool by {1:?}, and the next message holds no result of it")]
-    Unanswered(usize, String),
-    /// A result has no call.
-    #[error("messages[{0}] holds a result of {1:?}, which the message before does not call")]
-    Uncalled(usize, String),
-    /// The last message is not an answer.
-    #[error(
-        "the last message must be an answer of the assistant that calls no tools, so that a prompt can follow it"
-    )]
-    Unfinished,
-}
-
 /// Checks that a history may rest.
-pub fn validate_messages(messages: &[GivenMessage]) -> Result<(), InvalidMessages> {
-    let mut open = BTreeSet::new();
-    for (at, message) in messages.iter().enumerate() {
-        check_content(at, message)?;
-        let results: BTreeSet<&str> = message.results().collect();
-        if let Some(id) = open.difference(&results).next() {
-            return Err(InvalidMessages::Unanswered(at - 1, (*id).to_owned()));
-        }
-        if let Some(id) = results.difference(&open).next() {
-            return Err(InvalidMessages::Uncalled(at, (*id).to_owned()));
-        }
-        open = BTreeSet::new();
-        for id in message.calls() {
-            if !open.insert(id) {
-                return Err(InvalidMessages::Duplicate(at, id.to_owned()));
-            }
-        }
+pub fn validate_messages(messages: &[GivenMessage]) -> Result<(), BadTurn> {
+    let mut open = vec![];
+    for (index, message) in messages.iter().enumerate() {
+        let checked = match (message.content.is_empty(), message.role) {
+            (true, _) => Err("the message has no content".into()),
+            (false, Role::Assistant) => check_assistant(&message.content, &mut open),
+            (false, Role::User) => check_user(&message.content, &mut open),
+        };
+        checked.map_err(|reason| BadTurn { index, reason })?;
     }
-    match messages.last() {
-        Some(last) if last.role == Role::User || !open.is_empty() => Err(InvalidMessages::Unfinished),
+    match messages.len().checked_sub(1) {
+        Some(index) if !open.is_empty() => Err(BadTurn { index, reason: without_result(&open) }),
         _ => Ok(()),
     }
 }
 
-fn check_content(at: usize, message: &GivenMessage) -> Result<(), InvalidMessages> {
-    let role = message.role;
-    if message.content.is_empty() {
-        return Err(InvalidMessages::Empty(at));
+/// Checks a message of the user's side: text and attachments of a person, and the results of all open calls.
+fn check_user(content: &[Block], open: &mut Vec<&str>) -> Result<(), String> {
+    let is_allowed = |block: &Block| {
+        matches!(block, Block::Text { .. } | Block::Attachment { .. } | Block::ToolResult { .. })
+    };
+    if !content.iter().all(is_allowed) {
+        return Err("a message of the role user holds text, attachments and tool results only".into());
     }
-    for block in &message.content {
-        let (kind, is_allowed) = match block {
-            Block::Text { .. } => ("text", true),
-            Block::Thinking {} => ("thinking", role == Role::Assistant),
-            Block::ToolUse { .. } => ("tool_use", role == Role::Assistant),
-            Block::Attachment { .. } => ("attachment", role == Role::User),
-            Block::ToolResult { .. } => ("tool_result", role == Role::User),
-            Block::Diff { .. } => ("diff", false),
-            Block::Error { .. } => ("error", false),
-        };
-        if !is_allowed {
-            let expected = match role {
-                Role::User => "a user writes text, attachments and tool results",
-                Role::Assistant => "an assistant writes text and tool calls",
-            };
-            return Err(InvalidMessages::Block { at, role, kind, expected });
-        }
-    }
-    Ok(())
+    answer_calls(content, open)
 }
 
 #[cfg(test)]
@@ -132,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn a_history_rests_if_it_is_empty_or_ends_with_an_answer_without_calls() {
+    fn a_history_rests_if_every_call_is_answered() {
         let text = |text| json!([{"type": "text", "text": text}]);
         let user = || json!({"role": "user", "content": text("hi")});
         let answer = || json!({"role": "assistant", "content": text("ho")});
@@ -146,37 +73,41 @@ mod tests {
             json!({"role": "user", "content": [result]})
         };
         let both = json!({"role": "user", "content": [result("a")["content"][0], result("b")["content"][0]]});
-        let unfinished = "the last message must be an answer of the assistant that calls no tools, so that a prompt can follow it";
+        let open = |at: usize, id: &str| {
+            format!(
+                "messages[{at}]: these tool calls have no result, and a finished turn has one for each: {id}"
+            )
+        };
         for (messages, wanted) in [
-            (json!([]), "rests"),
-            (json!([user(), answer()]), "rests"),
-            (json!([answer()]), "rests"),
-            (json!([user(), call(&["a"]), result("a"), answer()]), "rests"),
-            (json!([user(), call(&["a", "b"]), both, answer()]), "rests"),
-            (json!([user()]), unfinished),
-            (json!([user(), call(&["a"])]), unfinished),
-            (json!([user(), call(&["a"]), result("a")]), unfinished),
-            (
-                json!([user(), call(&["a", "b"]), result("a"), answer()]),
-                "messages[1] calls a tool by \"b\", and the next message holds no result of it",
-            ),
-            (
-                json!([user(), call(&["a"]), user(), answer()]),
-                "messages[1] calls a tool by \"a\", and the next message holds no result of it",
-            ),
+            (json!([]), "rests".to_owned()),
+            (json!([user(), answer()]), "rests".to_owned()),
+            (json!([answer()]), "rests".to_owned()),
+            (json!([user()]), "rests".to_owned()),
+            (json!([user(), user()]), "rests".to_owned()),
+            (json!([user(), call(&["a"]), result("a"), answer()]), "rests".to_owned()),
+            (json!([user(), call(&["a"]), result("a")]), "rests".to_owned()),
+            (json!([user(), call(&["a", "b"]), both, answer()]), "rests".to_owned()),
+            (json!([user(), call(&["a"]), call(&["b"]), both, answer()]), "rests".to_owned()),
+            (json!([user(), call(&["a"])]), open(1, "a")),
+            (json!([user(), call(&["a", "b"]), result("a"), answer()]), open(2, "b")),
+            (json!([user(), call(&["a"]), user(), answer()]), open(2, "a")),
+            (json!([user(), call(&["a"]), answer()]), open(2, "a")),
             (
                 json!([result("a"), answer()]),
-                "messages[0] holds a result of \"a\", which the message before does not call",
+                "messages[0]: no tool call before it has the id \"a\"".to_owned(),
             ),
             (
                 json!([call(&["a", "a"]), result("a"), answer()]),
-                "messages[0] has two tool calls with the id \"a\"",
+                "messages[0]: two tool calls have the id \"a\"".to_owned(),
             ),
-            (json!([{"role": "user", "content": []}, answer()]), "messages[0] has no content"),
+            (
+                json!([{"role": "user", "content": []}, answer()]),
+                "messages[0]: the message has no content".to_owned(),
+            ),
             (
                 json!([{"role": "user", "content": call(&["a"])["content"]}, answer()]),
-                "messages[0] is of the user and holds a block of the type tool_use: a user writes text, attachments and \
-                 tool results",
+                "messages[0]: a message of the role user holds text, attachments and tool results only"
+                    .to_owned(),
             ),
         ] {
             assert_eq!(check(messages.clone()), wanted, "{messages}");

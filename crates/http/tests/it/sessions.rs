@@ -86,10 +86,11 @@ async fn a_refused_change_of_the_agent_names_its_key() {
     let server = Server::with(TestNode::builder().adapter(native_agent())).await;
     server.post("/v1/sessions", json!({"key": "a", "adapter": "agent"})).await;
     let set = |body: Value| send_request(server.request(Method::PATCH, "/v1/sessions/a/agent").json(&body));
-    let user = json!([{"role": "user", "content": [{"type": "text", "text": "hi"}]}]);
+    let call = json!({"type": "tool_use", "id": "t1", "name": "add", "input": {}});
+    let open_call = json!([{"role": "assistant", "content": [call]}]);
     for (body, part) in [
         (json!({"modle": "m"}), "did you mean `model`?"),
-        (json!({"messages": user}), "`messages`: the last message must be an answer"),
+        (json!({"messages": open_call}), "`messages`: messages[0]: these tool calls have no result"),
         (json!({"messages": [{"role": "user", "contents": []}]}), "`contents`"),
         (json!({"agentDefinition": "nobody"}), "`agentDefinition`: no agent definition \"nobody\""),
     ] {

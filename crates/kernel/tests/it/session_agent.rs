@@ -69,6 +69,16 @@ async fn given_messages_become_a_new_path_and_nothing_is_overwritten() {
         world.kernel.session_navigate(&world.me, &by_key("a"), Some(first), None).await.unwrap();
         assert_eq!(world.path("a").await.len(), 2);
 
+        // A session may rest on a message of a person, as it may on an appended one.
+        let change = AgentChange {
+            messages: Some(Some(messages(json!([text("user", "who am I?")])))),
+            ..AgentChange::default()
+        };
+        let session = world.set_agent("a", change).await.unwrap();
+        assert_eq!(session.tip_message, Some(world.path("a").await[0].id));
+        world.play("a", "say third").await;
+        assert_eq!(world.path("a").await.len(), 3);
+
         // No messages: the path is empty, and the next prompt is a root.
         let change = AgentChange { messages: Some(Some(vec![])), ..AgentChange::default() };
         assert_eq!(world.set_agent("a", change).await.unwrap().tip_message, None);
@@ -161,7 +171,10 @@ async fn one_bad_key_changes_nothing_and_emits_nothing() {
             (AgentChange { tools: Some(Some(vec![tool("a b")])), ..good() }, "`tools`"),
             (AgentChange { tools: Some(Some(vec![tool("a"), tool("a")])), ..good() }, "`tools`"),
             (
-                AgentChange { messages: Some(Some(messages(json!([text("user", "hi")])))), ..good() },
+                AgentChange {
+                    messages: Some(Some(messages(json!([{"role": "user", "content": []}])))),
+                    ..good()
+                },
                 "`messages`",
             ),
             (AgentChange { messages: Some(Some(messages(open_call))), ..good() }, "`messages`"),
