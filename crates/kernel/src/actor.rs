@@ -48,6 +48,7 @@ mod recover;
 mod retry;
 mod session;
 mod snapshot;
+mod state_count;
 mod status;
 mod steer;
 mod tree;
@@ -86,6 +87,7 @@ pub(crate) struct Actor {
     permit_order: queue::PermitOrder,
     /// The last tip that is known to have no tool call without a result.
     answered_tip: Option<mainspring_core::Point>,
+    state_counts: state_count::StateCounts,
     lifetime: lifetime::Lifetime,
     reported: status::Reported,
     waiters: delegations::Waiters,
@@ -132,6 +134,7 @@ impl Actor {
             queue: queue::Queue::restore(queue, latest_no),
             permit_order: queue::PermitOrder::default(),
             answered_tip: None,
+            state_counts: state_count::StateCounts::default(),
             lifetime: lifetime::Lifetime::default(),
             reported: status::Reported::default(),
             waiters: delegations::Waiters::default(),
