@@ -90,6 +90,7 @@ pub use delegations::{
     Delegated, DelegationRequest, MAX_CONTEXT_CHARS, MAX_DEPTH, NetworkMember, RunDelegations,
 };
 pub use failures::FailedSession;
+pub(crate) use final_text::{TextPart, join_text};
 pub use grants::GrantQuery;
 pub use host_calls::HostCallError;
 pub(crate) use host_calls::NewHostCall;
