@@ -344,7 +344,7 @@ pub trait Store: Send + Sync + 'static {
         limit: usize,
     ) -> Result<Vec<ArtifactAge>, StoreError>;
 
-    /// Finds the artifacts that messages, delegations and state name. Reads all of them.
+    /// Finds the artifacts that messages, delegations, state and raw responses of steps name. Reads all of them.
     async fn artifacts_named(&self) -> Result<HashSet<ArtifactId>, StoreError>;
 
     /// Lists memory candidates that were not decided, oldest first, after a candidate.

@@ -35,6 +35,23 @@ async fn steps_are_read_in_order_and_sealed_with_their_run() {
 }
 
 #[tokio::test]
+async fn a_step_names_the_artifact_of_its_raw_response() {
+    for (name, subject) in every_store() {
+        let store = &*subject.store;
+        let fence = create_session(store, 1).await;
+        let artifact = ArtifactId::from_random([7; 16]);
+        let made = Step { raw: json!({"artifact": artifact, "bytes": 20_000}), ..step(1, 1, 1) };
+        let rows = vec![row_run(run(1, 1, 1, queued())), Row::Step(Box::new(made))];
+        commit(store, fence, rows, vec![progress(1)]).await.unwrap();
+        let named = store.artifacts_named().await.unwrap();
+        assert_eq!(named.into_iter().collect::<Vec<_>>(), [artifact], "{name}");
+        delete_session(store, fence).await;
+        while store.session_purge(session_id(1)).await.unwrap() {}
+        assert!(store.artifacts_named().await.unwrap().is_empty(), "{name}: not after the step is gone");
+    }
+}
+
+#[tokio::test]
 async fn a_step_without_its_run_is_refused() {
     for (name, subject) in every_store() {
         let store = &*subject.store;
