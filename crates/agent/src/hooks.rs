@@ -16,7 +16,8 @@ pub use mainspring_kernel::adapter::SessionMemory;
 /// Decisions of an embedder during a run.
 #[async_trait]
 pub trait Hooks: Send + Sync + 'static {
-    /// Called before the first step of each execution. May change the plan or refuse the run.
+    /// Called before the first step of each execution. May change the plan, refuse the run, or stop it without a model
+    /// call ([`Plan::stop`]).
     async fn on_start(&self, _context: HookContext, _plan: &mut Plan) -> Result<(), Failure> {
         Ok(())
     }

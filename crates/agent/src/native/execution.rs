@@ -79,6 +79,9 @@ impl<'a> Execution<'a> {
     pub(super) async fn run(adapter: &'a NativeAdapter, attempt: AttemptHandle) -> Result<Executed, Exit> {
         let mut execution = Self::start(adapter, attempt).await?;
         execution.load_steps().await?;
+        if execution.network.is_none() && execution.plan.is_stopped && execution.steps == 0 {
+            return Ok(End::succeeded());
+        }
         let mut next = match execution.network.is_some() {
             false => execution.resume_point().await?,
             true => match execution.resume_network().await? {

@@ -178,10 +178,10 @@ impl Execution<'_> {
                 Ok(None)
             }
             Some(Stage::One(name)) => {
-                self.enter().await?;
+                let is_stopped = self.enter().await?;
                 let next = self.resume_point().await?;
                 if call.is_empty() {
-                    return Ok(Some(NextAction::CallModel));
+                    return Ok((!is_stopped).then_some(NextAction::CallModel));
                 }
                 self.remember_call(&name, &call);
                 let ends_with_results =
@@ -336,7 +336,7 @@ impl Execution<'_> {
             }
             Some(Stage::One(name)) => {
                 self.enter_member(&name).await?;
-                Ok(false)
+                Ok(self.plan.is_stopped)
             }
         }
     }

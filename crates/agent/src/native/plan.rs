@@ -51,6 +51,8 @@ pub struct Plan {
     /// True if tools read and write the state of the run unless they name another scope: the agent is a member of a
     /// network.
     pub(super) shares_run_state: bool,
+    /// True if a hook has stopped the agent before its first model call.
+    pub(super) is_stopped: bool,
 }
 
 impl Plan {
@@ -140,7 +142,14 @@ impl Plan {
             notices,
             unconfined: None,
             shares_run_state: session.surface_kind == MEMBER_SURFACE,
+            is_stopped: false,
         })
+    }
+
+    /// Ends the agent's turn before its first model call: the run succeeds without an answer. The call of a network's
+    /// member ends with an empty result; it counts, and the router is asked next. Has no effect once a model was called.
+    pub fn stop(&mut self) {
+        self.is_stopped = true;
     }
 
     /// Adds the tools of MCP servers. Returns the problems, if any; they are an error if the definition names its servers.

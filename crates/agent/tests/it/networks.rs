@@ -12,6 +12,7 @@ use crate::world::{Setup, World};
 mod code;
 mod durable;
 mod examples;
+mod lifecycle;
 mod parallel;
 
 const PLANNER: &str = "id = \"planner\"\ndescription = \"Plans.\"\nsystem = \"You plan.\"";
