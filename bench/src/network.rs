@@ -79,9 +79,11 @@ async fn run(kernel: &Kernel, agent: &str, no: usize) -> f64 {
 pub(crate) fn measure(runtime: &Runtime, table: &mut Table) {
     let folder = world::Folder::new();
     let disk: Arc<dyn Store> = world::store(&folder.file("ours.sqlite3"));
-    for (name, store, goal) in [
-        ("in memory", Arc::new(MemoryStore::default()) as Arc<dyn Store>, Goal::AtMost(0.2)),
-        ("on disk, with one commit more", disk, Goal::None),
+    let memory = Arc::new(MemoryStore::default()) as Arc<dyn Store>;
+    // AgentKit needs 0.31 ms for a step in memory, measured beside a model that answers at once.
+    for (name, store, goal, five_goal) in [
+        ("in memory", memory, Goal::AtMost(0.2), Goal::AtMost(0.31)),
+        ("on disk, with one commit more", disk, Goal::None, Goal::None),
     ] {
         let measured = runtime.spawn(async move {
             let kernel = kernel(store).await;
@@ -103,7 +105,7 @@ pub(crate) fn measure(runtime: &Runtime, table: &mut Table) {
             five / f64::from(STEPS),
             baseline,
             "ms",
-            Goal::None,
+            five_goal,
         );
     }
 }
