@@ -348,7 +348,7 @@ fn every_requirement_of_the_specification_has_a_test() {
             ("First tests", 36),
             ("First tests of a host", 13),
             ("Histories and state of AgentKit", 7),
-            ("Networks of agents", 18),
+            ("Networks of agents", 22),
             ("The native agent and the session tree", 38)
         ],
         "a row of the specification is missing or extra"
