@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use mainspring_client::{EventsQuery, IdQuery, Prompt, PromptContent, RetryOptions, RunListQuery};
 use mainspring_core::{
-    Answer, Approval, Block, Cost, Grant, GrantEffect, GrantSource, IdKind, PromptRef, RetryReason, Run,
-    RunLimits, RunStatus, StepInput, StopReason, Usage, WaitRequest,
+    Answer, Approval, Block, Cost, Grant, GrantEffect, GrantSource, IdKind, PromptRef, RetryReason, Route,
+    Run, RunLimits, RunStatus, StepInput, StopReason, Usage, WaitRequest,
 };
 use mainspring_kernel::adapter::{AttemptHandle, Capabilities, End, Executed, Record, StepTaken};
 use serde_json::json;
@@ -175,7 +175,16 @@ async fn call_model(attempt: AttemptHandle) -> Executed {
         raw: json!({"stopReason": "end"}),
     };
     let message = Record::Message { blocks: vec![Block::text("hi")], usage: None };
-    let records = vec![Record::Granted(Box::new(grant)), message, Record::Step(Box::new(step))];
+    let route: Route = serde_json::from_value(json!({
+        "routeNo": 1, "by": {"kind": "rule", "rule": 2}, "next": "tester", "calls": 1,
+    }))
+    .unwrap();
+    let records = vec![
+        Record::Routed(Box::new(route)),
+        Record::Granted(Box::new(grant)),
+        message,
+        Record::Step(Box::new(step)),
+    ];
     attempt.record(records).await.unwrap();
     End::succeeded()
 }
@@ -194,10 +203,14 @@ async fn the_steps_and_grants_of_a_run_are_listed() {
     assert_eq!(step.output.map(|output| (output.text(), output.agent.clone())), Some(("hi".into(), None)));
     assert_eq!((step.checksum.unwrap().len(), step.answered_calls), (64, vec![]));
     assert_eq!(code(client.run_step(run.id, 2).await), "not_found");
+    let way = client.run_route(run.id).await.unwrap();
+    assert_eq!((way.run_id, way.decisions.len(), way.decisions[0].route.calls), (run.id, 1, 1));
+    assert_eq!((way.members[0].member.as_str(), way.members[0].steps), ("tester", 1));
     let grants = client.run_grants(run.id).await.unwrap();
     assert_eq!((grants.len(), grants[0].capability.as_str(), grants[0].run), (1, "fs", Some(run.id)));
     let scripted = world.play("b", "say hi").await;
     assert_eq!(client.run_steps(scripted.id).await.unwrap().items, []);
+    assert_eq!(client.run_route(scripted.id).await.unwrap().decisions, []);
     assert_eq!(client.run_grants(scripted.id).await.unwrap(), []);
     assert_eq!(client.run_processes(scripted.id).await.unwrap(), []);
     assert_eq!(client.run_processes_end(scripted.id).await.unwrap(), []);

@@ -88,7 +88,7 @@ async fn given_messages_become_a_new_path_and_nothing_is_overwritten() {
         world.play("a", "say third").await;
         assert_eq!(world.path("a").await.len(), 2);
         let tree = world.kernel.session_tree(&world.me, &by_key("a"), TreeQuery::default()).await.unwrap();
-        assert_eq!(tree.nodes.iter().filter(|node| node.parent_id.is_none()).count(), 3);
+        assert_eq!(tree.nodes.iter().filter(|node| node.parent_id.is_none()).count(), 4);
     }
 }
 
