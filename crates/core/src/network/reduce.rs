@@ -1,12 +1,15 @@
 //! Reducers: the changes of state by parallel members become one change.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde::de::value::{MapAccessDeserializer, StrDeserializer};
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Value, json};
 
 /// How the changes of state by parallel members become one.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Reduce {
@@ -27,6 +30,53 @@ impl Reduce {
     /// True for the default.
     pub(super) fn is_default(&self) -> bool {
         *self == Self::default()
+    }
+}
+
+/// The reducers that are a name alone.
+#[derive(Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Named {
+    Merge,
+    List,
+    First,
+    Vote,
+}
+
+/// The reducer that names a member.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ByAgent {
+    agent: String,
+}
+
+// By hand, so that an unknown key of the object is reported as one.
+impl<'de> Deserialize<'de> for Reduce {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(ReduceVisitor)
+    }
+}
+
+struct ReduceVisitor;
+
+impl<'de> Visitor<'de> for ReduceVisitor {
+    type Value = Reduce;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("merge, list, first, vote, or an object with the key agent")
+    }
+
+    fn visit_str<E: serde::de::Error>(self, name: &str) -> Result<Reduce, E> {
+        Ok(match Named::deserialize(StrDeserializer::new(name))? {
+            Named::Merge => Reduce::Merge,
+            Named::List => Reduce::List,
+            Named::First => Reduce::First,
+            Named::Vote => Reduce::Vote,
+        })
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Reduce, A::Error> {
+        Ok(Reduce::Agent(ByAgent::deserialize(MapAccessDeserializer::new(map))?.agent))
     }
 }
 

@@ -176,3 +176,14 @@ fn reducers_make_one_value_in_the_order_of_the_members() {
     let gone = reduce(&Reduce::Merge, &[vec![removed.clone()], vec![removed]]);
     assert_eq!(gone.get("gone"), Some(&None));
 }
+
+#[test]
+fn a_reducer_is_a_name_or_an_object_and_an_unknown_key_is_named() {
+    for text in [json!("merge"), json!("list"), json!("first"), json!("vote"), json!({"agent": "judge"})] {
+        let reduce: Reduce = serde_json::from_value(text.clone()).unwrap();
+        assert_eq!(serde_json::to_value(&reduce).unwrap(), text);
+    }
+    let error = |value| serde_json::from_value::<Reduce>(value).unwrap_err().to_string();
+    assert_eq!(error(json!({"agnt": "judge"})), "unknown field `agnt`, expected `agent`");
+    assert!(error(json!("most")).starts_with("unknown variant `most`, expected one of `merge`"));
+}
