@@ -314,7 +314,7 @@ pub(super) async fn send_prompt(
     context: &Context<'_>,
     prompt: &mainspring_client::Prompt,
 ) -> Result<Exit, CliError> {
-    send_with_files(context, prompt.clone(), &[]).await
+    Box::pin(send_with_files(context, prompt.clone(), &[])).await
 }
 
 async fn send_with_files(

@@ -40,7 +40,7 @@ pub(super) async fn show(
     }
     output.print_table(&["part", "value", "from"], rows(&agent))?;
     for problem in &agent.problems {
-        output.print_note(&format!("the next run would fail: {problem}"))?;
+        output.print_note(format!("the next run would fail: {problem}"))?;
     }
     Ok(())
 }

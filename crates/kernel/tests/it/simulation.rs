@@ -83,7 +83,7 @@ impl Player<'_> {
             self.world.disk.inject_fault(fault);
         }
         match roll {
-            0..35 => self.prompt().await,
+            0..35 => Box::pin(self.prompt()).await,
             35..45 => self.branch().await,
             45..60 => self.cancel().await,
             60..75 => self.answer().await,

@@ -108,11 +108,13 @@ async fn a_subscriber_that_fails_does_not_break_the_run() {
     let run = world.send(request).await;
     let mut failing =
         world.kernel.session_subscribe(&world.me, &SessionRef::Id(run.session), None).await.unwrap();
-    let subscriber = tokio::spawn(async move {
+    let mut subscriber = tokio::task::JoinSet::new();
+    subscriber.spawn(async move {
         failing.next().await.unwrap().unwrap();
         panic!("the subscriber fails by design");
     });
-    assert!(within_timeout(subscriber).await.unwrap_err().is_panic());
+    let failed: Result<(), _> = within_timeout(subscriber.join_next()).await.unwrap();
+    assert!(failed.unwrap_err().is_panic());
     gate.open();
     let run = world.wait_ended(run.id).await;
     assert_eq!(run.state.status(), RunStatus::Succeeded, "{:?}", run.state);
