@@ -52,6 +52,8 @@ impl Builder {
             model_options: None,
             metadata: json!({}),
             rules: vec![],
+            tools: vec![],
+            idle_unload_ms: None,
             tip: None,
             tip_message: None,
             version: 1,

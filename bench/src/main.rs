@@ -26,6 +26,7 @@ mod delta;
 mod history;
 mod http;
 mod model;
+mod network;
 mod owners;
 mod raw;
 mod readers;
@@ -33,6 +34,7 @@ mod replay;
 mod size;
 mod soak;
 mod start;
+mod state;
 mod stats;
 mod stdio;
 mod steps;
@@ -59,12 +61,14 @@ const CHILDREN: [(&str, ChildMain); 5] = [
 /// Benchmarks that run only when named: they take long and use nearly the whole machine.
 const ONLY_WHEN_NAMED: [(&str, Benchmark); 2] = [("size", size::measure), ("soak", soak::measure)];
 
-const BENCHMARKS: [(&str, Benchmark); 14] = [
+const BENCHMARKS: [(&str, Benchmark); 16] = [
     ("commit", commit::measure),
     ("turn", turn::measure),
     ("tree", tree::measure),
     ("delta", delta::measure),
     ("model", model::measure),
+    ("network", network::measure),
+    ("state", state::measure),
     ("bytes", bytes::measure),
     ("replay", replay::measure),
     ("start", start::measure),

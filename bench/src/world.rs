@@ -59,7 +59,8 @@ pub(crate) async fn shared_kernel(store: Arc<SqliteStore>) -> Kernel {
     start(store, Options { owner: Some("server".into()), ..Options::default() }).await
 }
 
-async fn start(store: Arc<SqliteStore>, options: Options) -> Kernel {
+/// A kernel with these options and the adapters of the benchmarks.
+pub(crate) async fn start(store: Arc<SqliteStore>, options: Options) -> Kernel {
     let options = Options { adapter: adapter::ANSWER.into(), idle_unload_ms: 60 * 60 * 1_000, ..options };
     let adapters: Vec<Arc<dyn Adapter>> = adapter::all();
     Kernel::start(store, adapters, options, Clock::system(), Ids::system()).await.unwrap()

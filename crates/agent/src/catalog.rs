@@ -1,27 +1,43 @@
 //! The catalog of the native runtime: the shared agent definitions and the models, for the kernel.
 
+use std::fmt::Debug;
 use std::sync::Arc;
 
 use mainspring_core::{AgentDefinition, AgentName, ModelList, RunOptions};
-use mainspring_kernel::agents::Catalog;
+use mainspring_kernel::agents::{Catalog, RuntimeAgent};
 
 use crate::definition::{Definition, Definitions};
 use crate::models::Models;
-use crate::native;
+use crate::native::{self, NativeAdapter};
 use crate::output::OutputSchema;
 use crate::provider::ModelOptions;
 
 /// The shared agent definitions and the models of the native runtime.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct NativeCatalog {
     definitions: Arc<Definitions>,
     models: Models,
+    adapter: Option<NativeAdapter>,
+}
+
+impl Debug for NativeCatalog {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { definitions, models, .. } = self;
+        f.debug_struct("NativeCatalog").field("definitions", definitions).field("models", models).finish()
+    }
 }
 
 impl NativeCatalog {
     /// Creates the catalog.
     pub fn new(definitions: Arc<Definitions>, models: Models) -> Self {
-        Self { definitions, models }
+        Self { definitions, models, adapter: None }
+    }
+
+    /// Describes the agents of `adapter`: the one that the kernel runs.
+    #[must_use]
+    pub fn describing(mut self, adapter: NativeAdapter) -> Self {
+        self.adapter = Some(adapter);
+        self
     }
 }
 
@@ -61,5 +77,14 @@ impl Catalog for NativeCatalog {
         }
         let name = name.parse::<AgentName>().map(drop);
         name.map_err(|error| format!("agentDefinition: {error}"))
+    }
+
+    fn describe(
+        &self,
+        adapter: &str,
+        options: &RunOptions,
+        definition: &AgentDefinition,
+    ) -> Option<RuntimeAgent> {
+        self.adapter.as_ref()?.describe(adapter, options, definition)
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use mainspring_core::limits::BadName;
-use mainspring_core::{AgentDefinition, AgentName, Cost, RunLimits, agent};
+use mainspring_core::{AgentDefinition, AgentName, Cost, Network, RunLimits, agent};
 use mainspring_kernel::files::read_small_text;
 use mainspring_kernel::policy::MAX_PATTERN_BYTES;
 use parking_lot::Mutex;
@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::output::OutputSchema;
-use crate::template;
+use crate::{network, template};
 
 /// The definition of sessions that name no other.
 pub const GENERALIST: &str = "mainspring.generalist@1";
@@ -53,6 +53,8 @@ pub struct Definition {
     pub output: Option<OutputSchema>,
     /// The maximum size of a tool result in a request; a larger one is stored as an artifact.
     pub result_bytes: Option<usize>,
+    /// The members and the router of a network.
+    pub network: Option<Network>,
 }
 
 /// The TOML form of a definition.
@@ -84,6 +86,8 @@ struct DefinitionFile {
     output_schema: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     result_bytes: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "network::to_file")]
+    network: Option<Network>,
 }
 
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -138,6 +142,7 @@ impl Definition {
         if { patterns }.any(|pattern| pattern.len() > MAX_PATTERN_BYTES) {
             return Err(format!("a pattern for names has at most {MAX_PATTERN_BYTES} bytes"));
         }
+        network::check(&record)?;
         let output = record.output_schema.map(|schema| OutputSchema::new(&schema)).transpose();
         Ok(Self {
             id: record.id,
@@ -153,6 +158,7 @@ impl Definition {
             limits: record.limits,
             output: output.map_err(|error| format!("output_schema: {error}"))?,
             result_bytes: record.result_bytes,
+            network: record.network,
         })
     }
 
@@ -172,6 +178,7 @@ impl Definition {
             limits: self.limits,
             output_schema: self.output.as_ref().map(|output| output.schema().clone()),
             result_bytes: self.result_bytes,
+            network: self.network.clone(),
         }
     }
 
@@ -222,6 +229,7 @@ pub fn from_toml(text: &str) -> Result<AgentDefinition, String> {
         },
         output_schema: file.output_schema,
         result_bytes: file.result_bytes,
+        network: file.network,
     })
 }
 
@@ -249,6 +257,7 @@ pub fn to_toml(record: &AgentDefinition) -> Option<String> {
         },
         output_schema: record.output_schema.clone(),
         result_bytes: record.result_bytes,
+        network: record.network.clone(),
     };
     let toml = toml::to_string_pretty(&file).ok()?;
     from_toml(&toml).is_ok_and(|parsed| parsed == *record).then_some(toml)
@@ -295,6 +304,7 @@ impl Definitions {
             limits: RunLimits::default(),
             output: None,
             result_bytes: None,
+            network: None,
         };
         Self { folder, built_in: vec![Arc::new(generalist)], cache: Mutex::default() }
     }
@@ -320,6 +330,7 @@ impl Definitions {
             let definition = load(&mut cache, &path);
             listed.push(ListedDefinition { path: Some(path), definition });
         }
+        network::refuse_unknown_members(&mut listed);
         listed
     }
 

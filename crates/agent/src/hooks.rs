@@ -1,25 +1,23 @@
 //! Hooks: an embedder's code inside the agent loop. All are optional; the defaults change nothing.
 
 use async_trait::async_trait;
-use mainspring_core::{Failure, RunId, SessionId, WaitRequest};
+use mainspring_core::{Failure, WaitRequest};
 use mainspring_kernel::adapter::End;
 use serde::{Deserialize, Serialize};
 
 use crate::native::Plan;
 use crate::provider::{ModelError, ToolUse};
 
-/// The run that a hook is called for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the names say it")]
-pub struct HookContext {
-    pub session: SessionId,
-    pub run: RunId,
-}
+mod context;
+pub use context::HookContext;
+pub(crate) use context::PlanChanges;
+pub use mainspring_kernel::adapter::SessionMemory;
 
 /// Decisions of an embedder during a run.
 #[async_trait]
 pub trait Hooks: Send + Sync + 'static {
-    /// Called before the first step of each execution. May change the plan or refuse the run.
+    /// Called before the first step of each execution. May change the plan, refuse the run, or stop it without a model
+    /// call ([`Plan::stop`]).
     async fn on_start(&self, _context: HookContext, _plan: &mut Plan) -> Result<(), Failure> {
         Ok(())
     }

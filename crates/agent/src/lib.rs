@@ -5,6 +5,7 @@ pub mod definition;
 pub mod hooks;
 pub mod models;
 pub mod native;
+pub mod network;
 pub mod output;
 pub mod price;
 pub mod provider;

@@ -24,20 +24,25 @@ use mainspring_kernel::policy::{Rule, own_tools_rules};
 use crate::definition::Definitions;
 use crate::hooks::{HookContext, Hooks, NoHooks};
 use crate::models::Models;
+use crate::network::Routers;
 use crate::provider::ModelError;
 use crate::tool::Toolbox;
 use crate::tool::mcp::McpServers;
 
+mod choice;
 mod context;
+mod describe;
 mod estimate;
 mod execution;
 mod files;
+mod network;
 mod one_shot;
 mod plan;
 mod prompt;
 mod resume;
 mod round;
 mod step;
+mod step_limit;
 mod summary;
 mod title;
 pub use plan::Plan;
@@ -91,6 +96,7 @@ pub struct NativeAdapter {
     mcp: McpServers,
     definitions: Arc<Definitions>,
     hooks: Arc<dyn Hooks>,
+    routers: Routers,
     options: NativeOptions,
 }
 
@@ -103,6 +109,7 @@ impl NativeAdapter {
             mcp: McpServers::default(),
             definitions: definitions.into(),
             hooks: Arc::new(NoHooks),
+            routers: Routers::default(),
             options: NativeOptions::default(),
         }
     }
@@ -123,6 +130,13 @@ impl NativeAdapter {
     #[must_use]
     pub fn with_hooks(mut self, hooks: Arc<dyn Hooks>) -> Self {
         self.hooks = hooks;
+        self
+    }
+
+    /// Sets the routers of networks that are code.
+    #[must_use]
+    pub fn with_routers(mut self, routers: Routers) -> Self {
+        self.routers = routers;
         self
     }
 
@@ -161,6 +175,11 @@ impl From<Executed> for Exit {
 }
 
 impl Exit {
+    /// True if the run waits for an answer.
+    fn is_waiting(&self) -> bool {
+        matches!(self, Self::Return(executed) if matches!(**executed, Executed::Waiting(_)))
+    }
+
     fn failed(code: &str, message: impl Into<String>) -> Self {
         End::failed(Failure::new(code, message), false).into()
     }
@@ -203,8 +222,7 @@ impl Adapter for NativeAdapter {
     }
 
     async fn execute(&self, attempt: AttemptHandle) -> Executed {
-        let assignment = attempt.assignment();
-        let hook_context = HookContext { session: assignment.session.id, run: assignment.run.id };
+        let hook_context = HookContext::new(&attempt, 0, None);
         let executed = match execution::Execution::run(self, attempt).await {
             Ok(executed) => executed,
             Err(Exit::Return(executed)) => *executed,

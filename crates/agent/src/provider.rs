@@ -192,4 +192,6 @@ pub struct Completion {
     pub usage: Usage,
     /// The usage as the provider reported it.
     pub raw_usage: Value,
+    /// Further facts that the provider reported about the response, without its text; null if there are none.
+    pub raw: Value,
 }

@@ -72,5 +72,31 @@ pub fn render(source: &str, context: &serde_json::Value) -> Result<String, Templ
     eval::render(&statements, context, Budget::new())
 }
 
+/// Checks the syntax of an expression.
+pub fn check_expression(source: &str) -> Result<(), TemplateError> {
+    expression(&as_tag(source)).map(drop)
+}
+
+/// Evaluates an expression with the variables in the object `context`. An undefined value is not true.
+pub fn is_true(source: &str, context: &serde_json::Value) -> Result<bool, TemplateError> {
+    let tag = as_tag(source);
+    let statement = expression(&tag)?;
+    eval::is_true(&statement, context, Budget::new())
+}
+
+/// The expression as a tag, the form that the parser reads.
+fn as_tag(source: &str) -> String {
+    format!("{{{{ {source} }}}}")
+}
+
+/// Parses a tag that is exactly one expression: one that ends the tag and begins another is refused.
+fn expression(tag: &str) -> Result<parser::Statement<'_>, TemplateError> {
+    let mut statements = parser::parse(tag)?;
+    match (statements.pop(), statements.is_empty()) {
+        (Some(statement), true) if matches!(statement.kind, parser::StatementKind::Emit(_)) => Ok(statement),
+        _ => Err(TemplateError::new("it is not one expression, such as `state.plan is defined`")),
+    }
+}
+
 #[cfg(test)]
 mod tests;

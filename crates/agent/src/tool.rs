@@ -166,7 +166,8 @@ pub struct InvalidTool {
 /// A set of tools.
 #[derive(Clone, Default)]
 pub struct Toolbox {
-    entries: BTreeMap<String, ToolEntry>,
+    /// Shared by the copies of the set: a plan is copied for each hook.
+    entries: Arc<BTreeMap<String, ToolEntry>>,
 }
 
 impl Toolbox {
@@ -185,7 +186,7 @@ impl Toolbox {
         let traits = ToolTraits { idempotent: true, ..ToolTraits::default() };
         let (validator, executor) = (LazyValidator::default(), Executor::Person);
         let entry = ToolEntry { spec, traits, validator, executor };
-        Self { entries: [(ASK_PERSON.to_owned(), entry)].into() }
+        Self { entries: Arc::new([(ASK_PERSON.to_owned(), entry)].into()) }
     }
 
     /// Creates a set with all built-in tools: asking a person, state, artifacts, proposals to
@@ -196,7 +197,7 @@ impl Toolbox {
             // A test compiles every built-in schema, so they are not compiled here.
             let (spec, traits, validator) = (tool.spec(), tool.traits(), LazyValidator::default());
             let entry = ToolEntry { spec, traits, validator, executor: Executor::Tool(tool) };
-            all.entries.insert(entry.spec.name.clone(), entry);
+            Arc::make_mut(&mut all.entries).insert(entry.spec.name.clone(), entry);
         }
         all
     }
@@ -231,7 +232,7 @@ impl Toolbox {
         if let Some(reason) = entry.validator().err().cloned() {
             return Err(InvalidTool { name, reason });
         }
-        self.entries.insert(name, entry);
+        Arc::make_mut(&mut self.entries).insert(name, entry);
         Ok(())
     }
 
@@ -261,14 +262,16 @@ impl Toolbox {
             .entries
             .iter()
             .filter(|(name, entry)| patterns.iter().any(|pattern| selects(pattern, name, entry)));
-        Self { entries: entries.map(|(name, entry)| (name.clone(), entry.clone())).collect() }
+        let entries = entries.map(|(name, entry)| (name.clone(), entry.clone()));
+        Self { entries: Arc::new(entries.collect()) }
     }
 
     /// Adds the tools of `others` whose names are not taken.
     #[must_use]
     pub fn merge(mut self, others: &Self) -> Self {
-        for (name, entry) in &others.entries {
-            self.entries.entry(name.clone()).or_insert_with(|| entry.clone());
+        let entries = Arc::make_mut(&mut self.entries);
+        for (name, entry) in others.entries.iter() {
+            entries.entry(name.clone()).or_insert_with(|| entry.clone());
         }
         self
     }

@@ -4,10 +4,12 @@ use mainspring_core::SessionId;
 use serde::{Deserialize, Serialize};
 
 /// The activity of a session: a projection of its latest run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum LiveStatus {
     /// No run is active or queued.
+    #[default]
     Idle,
     /// A run is being executed or queued.
     Busy,

@@ -10,13 +10,14 @@ use serde_json::Value;
 
 use crate::control::ControlTool;
 use crate::{
-    AcceptedRun, Agent, Appended, AttemptStderr, AuditRecord, BindingAdoption, CancelOutcome, Capabilities,
-    CaughtUp, ClosedSession, Compacted, Compaction, Delegate, Delegated, DelegationView, FeedSnapshot, Fork,
-    FoundIds, Health, HostCall, HostCallAnswered, HostCallResult, KeptForForks, ListedSession, Listener,
-    LiveChange, Login, MadeKey, MadeWebhook, Me, MessageAppend, MessageView, Navigation, NewKey, NewWebhook,
-    OpenWait, OpenedSession, Page, PageSecret, Problem, Prompt, ResultsAppend, RetryOptions, RunDelegations,
-    SearchHit, SessionAdopted, SessionAdoption, SessionChanges, SessionPatch, SessionTarget, SessionUsage,
-    Snapshot, StoreNotice, Thought, Ticket, TicketRedemption, TreeNode, UsageReport, WaitAnswer,
+    AcceptedRun, Agent, AgentChange, Appended, AttemptStderr, AuditRecord, BindingAdoption, CancelOutcome,
+    Capabilities, CaughtUp, ClosedSession, Compacted, Compaction, Delegate, Delegated, DelegationView,
+    FeedSnapshot, Fork, FoundIds, Health, HostCall, HostCallAnswered, HostCallResult, KeptForForks,
+    ListedSession, Listener, LiveChange, Login, MadeKey, MadeWebhook, Me, MessageAppend, MessageView,
+    Navigation, NewKey, NewTool, NewWebhook, OpenWait, OpenedSession, Page, PageSecret, Problem, Prompt,
+    ResultsAppend, RetryOptions, RunDelegations, RunRoute, SearchHit, SessionAdopted, SessionAdoption,
+    SessionAgent, SessionChanges, SessionDetails, SessionPatch, SessionTarget, SessionUsage, Snapshot,
+    StepResult, StoreNotice, Thought, Ticket, TicketRedemption, TreeNode, UsageReport, WaitAnswer,
     WebhookDelivery,
 };
 
@@ -44,6 +45,7 @@ macro_rules! to_json {
 
 // Requests.
 to_json![
+    AgentChange,
     AgentDefinition,
     BindingAdoption,
     Compaction,
@@ -54,6 +56,7 @@ to_json![
     MessageAppend,
     Navigation,
     NewKey,
+    NewTool,
     NewWebhook,
     Prompt,
     ResultsAppend,
@@ -119,10 +122,14 @@ to_json![
     RunDelegations,
     Session,
     SessionAdopted,
+    SessionAgent,
     SessionChanges,
+    SessionDetails,
     SessionUsage,
+    RunRoute,
     Snapshot,
     StateEntry,
+    StepResult,
     Ticket,
     UsageReport,
     WebhookDelivery,

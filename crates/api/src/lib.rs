@@ -29,15 +29,18 @@ mod json;
 pub mod jsonl;
 mod key;
 mod listener;
+mod network;
 mod page;
 mod problem;
 pub mod request;
 mod run;
 mod search;
 mod session;
+mod session_agent;
 mod sign_in;
 mod state;
 mod stderr;
+mod step;
 mod tree;
 mod usage;
 mod wait;
@@ -60,18 +63,23 @@ pub use id::{FoundIds, IdQuery};
 pub use json::ToJson;
 pub use key::{KeyListQuery, MadeKey, NewKey};
 pub use listener::Listener;
+pub use network::{MemberCall, MemberTotal, RouteDecision, RunRoute};
 pub use page::Page;
 pub use problem::Problem;
 pub use run::{AcceptedRun, CancelOutcome, Prompt, PromptContent, RetryOptions, RunListQuery, WaitAnswer};
 pub use search::{SearchHit, SearchQuery};
 pub use session::{
     ClosedSession, Compacted, Compaction, KeptForForks, ListedSession, MessageListQuery, NewName, OpenBlock,
-    OpenText, OpenedSession, Opening, Scope, SessionListQuery, SessionPatch, SessionTarget, SessionUsage,
-    Snapshot,
+    OpenText, OpenedSession, Opening, Scope, SessionDetails, SessionListQuery, SessionPatch, SessionTarget,
+    SessionUsage, Snapshot,
+};
+pub use session_agent::{
+    AgentChange, AgentSource, AgentTool, NewTool, SessionAgent, SourcedText, SourcedValue,
 };
 pub use sign_in::{Me, PageSecret, Ticket, TicketRedemption};
 pub use state::{StateHistoryQuery, StateListQuery, StateQuery};
 pub use stderr::AttemptStderr;
+pub use step::{AnsweredCall, StepResult};
 pub use tree::{Fork, MessageView, Navigation, TreeNode, TreeQuery};
 pub use usage::{UsageGroup, UsageQuery, UsageReport};
 pub use wait::{OpenWait, WaitListQuery};

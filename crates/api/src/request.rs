@@ -6,8 +6,8 @@
 
 use mainspring_core::{
     AgentDefinition, Answer, Approval, ApprovalAnswer, ApprovalScope, ArtifactId, Block, ClientResult,
-    ClientTool, Cost, ExternalRef, FileLocation, KeyLists, LegacyAlias, MessageId, Place, RunLimits,
-    RunOptions, SandboxProfile, SandboxReach, SuppliedResult, Usage,
+    ClientTool, Cost, ExternalRef, FileLocation, GivenMessage, KeyLists, LegacyAlias, MessageId, Network,
+    Place, Role, RunLimits, RunOptions, SandboxProfile, SandboxReach, SuppliedResult, Usage,
 };
 use serde::de::{DeserializeOwned, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -99,6 +99,8 @@ pub(crate) struct OptionsForm {
     sandbox_reach: Option<SandboxReach>,
     #[serde(skip)]
     key: Option<Box<KeyLists>>,
+    #[serde(default)]
+    agent_definition: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -257,6 +259,14 @@ enum BlockForm {
 }
 
 #[derive(Deserialize)]
+#[serde(remote = "GivenMessage", deny_unknown_fields)]
+struct MessageForm {
+    role: Role,
+    #[serde(deserialize_with = "blocks")]
+    content: Vec<Block>,
+}
+
+#[derive(Deserialize)]
 #[serde(remote = "FileLocation", rename_all = "camelCase", deny_unknown_fields)]
 struct LocationForm {
     path: String,
@@ -309,6 +319,8 @@ pub(crate) struct AgentForm {
     output_schema: Option<Value>,
     #[serde(default)]
     result_bytes: Option<usize>,
+    #[serde(default)]
+    network: Option<Network>,
 }
 
 fn first_version() -> u32 {
@@ -333,6 +345,7 @@ items! {
     ToolItem(ClientTool) by "ToolForm::deserialize";
     ResultItem(ClientResult) by "ResultForm::deserialize";
     BlockItem(Block) by "BlockForm::deserialize";
+    MessageItem(GivenMessage) by "MessageForm::deserialize";
     LocationItem(FileLocation) by "LocationForm::deserialize";
     ExternalRefItem(ExternalRef) by "ExternalRefForm::deserialize";
     LegacyAliasItem(LegacyAlias) by "LegacyAliasForm::deserialize";
@@ -343,6 +356,22 @@ items! {
 /// Reads client tools.
 pub fn tools<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<ClientTool>, D::Error> {
     Ok(Vec::<ToolItem>::deserialize(from)?.into_iter().map(|item| item.0).collect())
+}
+
+/// Reads client tools, or null.
+pub(crate) fn tools_or_null<'de, D: Deserializer<'de>>(
+    from: D,
+) -> Result<Option<Option<Vec<ClientTool>>>, D::Error> {
+    let tools = Option::<Vec<ToolItem>>::deserialize(from)?;
+    Ok(Some(tools.map(|tools| tools.into_iter().map(|item| item.0).collect())))
+}
+
+/// Reads a history, or null.
+pub(crate) fn messages_or_null<'de, D: Deserializer<'de>>(
+    from: D,
+) -> Result<Option<Option<Vec<GivenMessage>>>, D::Error> {
+    let messages = Option::<Vec<MessageItem>>::deserialize(from)?;
+    Ok(Some(messages.map(|messages| messages.into_iter().map(|item| item.0).collect())))
 }
 
 /// Reads results of client tools.

@@ -9,7 +9,7 @@ use mainspring_core::{
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::{SessionCard, SessionView};
+use crate::{LiveStatus, SessionCard, SessionView};
 
 /// Names a session, and describes it in case it is new.
 ///
@@ -198,6 +198,9 @@ pub struct SessionListQuery {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", param(inline))]
     pub view: Option<SessionView>,
+    /// Only the caller's own sessions that are in memory (true). False or absent: all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub open: Option<bool>,
 }
 
 /// Selects the sessions to list by owner.
@@ -223,6 +226,10 @@ pub struct ListedSession {
     /// The latest run; null if the session has none.
     #[cfg_attr(feature = "schema", schema(required))]
     pub latest_run: Option<Run>,
+    /// Whether a run works in the session, or waits for a person.
+    #[serde(default)]
+    #[cfg_attr(feature = "schema", schema(required = true))]
+    pub live_status: LiveStatus,
     /// The card; only with `view=cards`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub card: Option<SessionCard>,
@@ -230,9 +237,30 @@ pub struct ListedSession {
 
 impl ListedSession {
     /// Builds an item without a card.
-    pub fn plain((session, latest_run): (Session, Option<Run>)) -> Self {
-        Self { session, latest_run, card: None }
+    pub fn plain((session, latest_run): (Session, Option<Run>), live_status: LiveStatus) -> Self {
+        Self { session, latest_run, live_status, card: None }
     }
+}
+
+/// A session, what it does now, and what it has used.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct SessionDetails {
+    /// The session.
+    #[serde(flatten)]
+    pub session: Session,
+    /// Whether a run works in the session, or waits for a person.
+    #[serde(default)]
+    #[cfg_attr(feature = "schema", schema(required = true))]
+    pub live_status: LiveStatus,
+    /// The number of the last model call of the active run; 0 before its first. Absent if no run is active.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub current_step: Option<u32>,
+    /// Tokens and cost of all runs of the session, on every branch.
+    #[serde(default)]
+    #[cfg_attr(feature = "schema", schema(required = true))]
+    pub usage: Usage,
 }
 
 /// Changes to a session. An absent field stays as it is, null clears it.
@@ -281,6 +309,15 @@ pub struct SessionPatch {
     #[serde(default, deserialize_with = "crate::present_or_null", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(value_type = Option<Vec<String>>))]
     pub rules: Option<Option<Vec<String>>>,
+    /// The agent definition that the session's runs follow, as `ID` or `ID@VERSION`; null leaves it as it is. It holds for
+    /// runs that are accepted from now on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(min_length = 1, max_length = 512))]
+    pub agent_definition: Option<String>,
+    /// The milliseconds that the session stays in memory while it is idle, at most a day; null for the server's setting.
+    #[serde(default, deserialize_with = "crate::present_or_null", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<u64>, maximum = 86_400_000))]
+    pub idle_unload_ms: Option<Option<u64>>,
 }
 
 /// The forks that keep messages of a deleted session.

@@ -17,6 +17,7 @@ use super::output::DIM;
 use super::{Context, drawing};
 
 mod crash;
+mod network;
 mod runner;
 mod scenario;
 mod tool;
@@ -37,6 +38,7 @@ impl Demo {
         let temporary = tempfile::tempdir()?;
         let dir = self.keep.clone().unwrap_or_else(|| temporary.path().to_owned());
         let config = config(context, &dir)?;
+        network::write_definitions(&dir.join("agents"))?;
         let runner = DemoRunner { output: context.output, caller: Caller::new("demo") };
         runner.print_title("Six agents side by side")?;
         runner.print_line(&format!(
@@ -64,6 +66,8 @@ impl Demo {
         for line in drawing::to_text(&nodes).lines() {
             runner.print_line(&format!("  {line}"))?;
         }
+        runner.print_title("A network in one run: a planner, two workers in parallel, a verifier")?;
+        runner.run_network(kernel).await?;
         let before = runner.count_events(kernel).await?;
         node.close().await;
 

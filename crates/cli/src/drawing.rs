@@ -9,8 +9,12 @@ use std::fmt::Write as _;
 use mainspring_client::TreeNode;
 use mainspring_core::{Block, MessageId, MessageStatus, Role};
 
+mod network;
+mod route;
 mod svg;
 
+pub(crate) use network::{network_svg, network_text};
+pub(crate) use route::{route_svg, route_text};
 pub(crate) use svg::to_svg;
 
 /// A message in the drawing.

@@ -45,6 +45,7 @@ mod limits;
 mod mcp;
 mod model;
 mod model_server;
+mod network;
 mod open;
 mod original;
 mod output;
@@ -143,6 +144,9 @@ enum Command {
     /// List, show, check, create and delete agent definitions
     #[command(subcommand)]
     Agent(agent::AgentCommand),
+    /// Draw networks of agents
+    #[command(subcommand)]
+    Network(network::NetworkCommand),
     /// List models and providers
     #[command(subcommand)]
     Model(model::Model),
@@ -369,6 +373,7 @@ impl Context<'_> {
             Command::Adapter(adapter) => Box::pin(adapter.execute(self)).await,
             Command::Binding(binding) => Box::pin(binding.execute(self)).await,
             Command::Agent(agent) => Box::pin(agent.execute(self)).await,
+            Command::Network(network) => Box::pin(network.execute(self)).await,
             Command::Model(model) => Box::pin(model.execute(self)).await,
             Command::Auth(auth) => auth.execute(self).await,
             Command::Feed(feed) => Box::pin(feed.execute(self)).await,

@@ -251,8 +251,9 @@ async fn choose_agent(
         && session.agent_definition != *agent
     {
         return Err(CliError::bad_request(format!(
-            "the session follows {}: an agent definition is chosen when a session is created",
-            session.agent_definition
+            "the session follows {}: change that with mainspring session set {} --agent {agent}",
+            session.agent_definition,
+            session.key.clone().unwrap_or_else(|| session.id.to_string())
         )));
     }
     if adapter != native::NAME {

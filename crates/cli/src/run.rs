@@ -19,6 +19,7 @@ mod answer;
 mod delegate;
 mod processes;
 mod retry;
+mod route;
 mod show;
 mod steps;
 
@@ -56,6 +57,15 @@ pub(super) enum Run {
         /// Run id, or its beginning
         run: String,
     },
+    /// Show one model call of a run: what it was given and what came of it, as JSON
+    Step {
+        /// Run id, or its beginning
+        run: String,
+        /// Number of the model call, from 1
+        number: u32,
+    },
+    /// Draw the way that a run took through its network of agents
+    Route(route::RouteArgs),
     /// List the processes that a run left running, or end them
     Processes(processes::ProcessesArgs),
     /// Answer a waiting run and follow it
@@ -116,6 +126,12 @@ impl Run {
                 let run = find_run(connection, &run).await?;
                 steps::print_steps(context, connection, run).await?;
             }
+            Self::Step { run, number } => {
+                let run = find_run(connection, &run).await?;
+                let step = connection.request(async |client| client.run_step(run, number).await).await?;
+                output.print_json(&step)?;
+            }
+            Self::Route(route) => route.dispatch(context, connection).await?,
             Self::Processes(processes) => processes.dispatch(context, connection).await?,
             Self::Cancel { run } => {
                 let run = find_run(connection, &run).await?;

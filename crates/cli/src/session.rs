@@ -15,6 +15,7 @@ use super::prompt::send_prompt;
 use super::{Context, file, tree};
 
 mod adopt;
+mod agent;
 mod append;
 mod list;
 mod set;
@@ -35,6 +36,9 @@ pub(super) enum Session {
         /// List closed sessions instead of open ones
         #[arg(long, conflicts_with = "archived")]
         closed: bool,
+        /// List only the sessions that are in the server's memory
+        #[arg(long)]
+        loaded: bool,
     },
     /// Create a session
     New {
@@ -62,6 +66,28 @@ pub(super) enum Session {
     Usage {
         /// Session key, or id (ses_…) or its beginning
         session: String,
+    },
+    /// Show the agent that the next run of a session would use, and where each part of it comes from
+    Agent {
+        /// Session key, or id (ses_…) or its beginning
+        session: String,
+    },
+    /// Change the agent of an idle session, and its conversation, all at once
+    SetAgent {
+        /// Session key, or id (ses_…) or its beginning
+        session: String,
+        /// JSON file with the keys to replace: agentDefinition, model, modelProfile, systemPrompt, modelOptions, tools, messages; `-`
+        /// for standard input
+        file: PathBuf,
+    },
+    /// Add a tool that you execute to the later runs of a session, or replace the one of its name
+    AddTool(agent::ToolArgs),
+    /// Remove a tool from the later runs of a session
+    RemoveTool {
+        /// Session key, or id (ses_…) or its beginning
+        session: String,
+        /// Name of the tool
+        name: String,
     },
     /// Print the events of a session as they happen, until Ctrl-C
     Tail {
@@ -305,6 +331,10 @@ impl Session {
             Self::Load { session, .. }
             | Self::Show { session, .. }
             | Self::Usage { session }
+            | Self::Agent { session }
+            | Self::SetAgent { session, .. }
+            | Self::AddTool(agent::ToolArgs { session, .. })
+            | Self::RemoveTool { session, .. }
             | Self::Tail { session, .. }
             | Self::Tree { session, .. }
             | Self::Branch { session, .. }
@@ -326,13 +356,8 @@ impl Session {
 
     async fn dispatch(self, context: &Context<'_>, connection: &mut Connection<'_>) -> Result<(), CliError> {
         match self {
-            Self::List { limit, archived, closed } => {
-                let status = match (archived, closed) {
-                    (true, _) => SessionStatus::Archived,
-                    (_, true) => SessionStatus::Closed,
-                    _ => SessionStatus::Open,
-                };
-                list::list(context, connection, limit, status).await
+            Self::List { limit, archived, closed, loaded } => {
+                list::list(context, connection, limit, listed_status(archived, closed), loaded).await
             }
             Self::New { key, options } => {
                 let name = key.map_or(NewName::Any(true), NewName::Key);
@@ -343,6 +368,12 @@ impl Session {
             }
             Self::Show { session, limit } => show::show(context, connection, &session, limit).await,
             Self::Usage { session } => show::show_usage(context, connection, &session).await,
+            Self::Agent { session } => agent::show(context, connection, &session).await,
+            Self::SetAgent { session, file } => agent::set(context, connection, &session, &file).await,
+            Self::AddTool(tool) => agent::add_tool(context, connection, tool).await,
+            Self::RemoveTool { session, name } => {
+                agent::remove_tool(context, connection, &session, &name).await
+            }
             Self::Tail { session, after } => {
                 tail::tail(context, connection, &session, after.as_deref()).await
             }
@@ -354,11 +385,7 @@ impl Session {
             Self::Navigate { session, message } => navigate(context, connection, &session, &message).await,
             Self::Fork { session, message, key, title } => {
                 let message_id = find_message(connection, &session, &message).await?;
-                let (fork, name) = (Fork { message_id, key, title }, Ids::system().secret());
-                let created = connection
-                    .request(async |client| client.session_fork(&session, &fork, &name).await)
-                    .await?;
-                print_changed(context, &created, "forked")
+                fork(context, connection, &session, &Fork { message_id, key, title }).await
             }
             Self::Search { words, limit } => list::search(context, connection, &words.join(" "), limit).await,
             Self::Export { session, output } => {
@@ -403,6 +430,25 @@ impl Session {
             Self::Delete { session, yes } => delete(context, connection, &session, yes).await,
         }
     }
+}
+
+fn listed_status(archived: bool, closed: bool) -> SessionStatus {
+    match (archived, closed) {
+        (true, _) => SessionStatus::Archived,
+        (_, true) => SessionStatus::Closed,
+        _ => SessionStatus::Open,
+    }
+}
+
+async fn fork(
+    context: &Context<'_>,
+    connection: &mut Connection<'_>,
+    session: &str,
+    fork: &Fork,
+) -> Result<(), CliError> {
+    let name = Ids::system().secret();
+    let created = connection.request(async |client| client.session_fork(session, fork, &name).await).await?;
+    print_changed(context, &created, "forked")
 }
 
 async fn navigate(

@@ -32,6 +32,7 @@ mod ids;
 mod keys;
 mod runs;
 mod server;
+mod session_agent;
 mod sessions;
 mod sign_in;
 mod state;

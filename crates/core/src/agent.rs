@@ -6,8 +6,8 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::RunLimits;
 use crate::limits::BadName;
+use crate::{Network, RunLimits};
 
 /// Prefix of the ids that are reserved for built-in agents.
 const RESERVED_PREFIX: &str = "mainspring.";
@@ -62,6 +62,9 @@ pub struct AgentDefinition {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(minimum = 1000))]
     pub result_bytes: Option<usize>,
+    /// The members, the router and the state of a network of agents. Default: the definition is of one agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network: Option<Network>,
 }
 
 const fn first_version() -> u32 {
@@ -93,6 +96,7 @@ impl AgentDefinition {
             limits: RunLimits::default(),
             output_schema: None,
             result_bytes: None,
+            network: None,
         }
     }
 

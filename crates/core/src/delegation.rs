@@ -7,7 +7,7 @@
 //! Invariant: a settled delegation never changes again, even if its child is retried.
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::message::names;
 use crate::{Artifact, ArtifactId, DelegationId, Failure, RunId, RunStatus, SessionId, Time, Usage};
@@ -71,6 +71,8 @@ pub struct NewDelegation {
     pub objective: String,
     /// The request that makes the delegation.
     pub request: Value,
+    /// The state that the child run starts with.
+    pub state: Map<String, Value>,
 }
 
 impl NewDelegation {
@@ -220,6 +222,7 @@ mod tests {
             mode: DelegationMode::Call,
             objective: "look it up".into(),
             request: Value::Null,
+            state: Map::new(),
         };
         new.accept(SessionId::from_random([4; 16]), Time(0))
     }

@@ -10,15 +10,18 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use crate::{
     Approval, ApprovalRequest, ArtifactId, ArtifactRole, AttemptId, BindingId, BindingStatus, Block, Budget,
     ClientCall, ClientResult, Decider, DelegationId, DelegationMode, DelegationStatus, DigestAuthor, EventId,
     ExternalRef, Failure, Fidelity, GrantId, LeftProcess, Message, MessageId, Mode, OnExpiry, Policy,
-    RetryReason, RunId, RunLimits, RunStatus, Sandbox, SessionId, SessionStatus, StateAuthor, StateScope,
-    StepId, StopReason, SuppliedResult, Time, TitleSource, Usage, Visibility, WaitId,
+    RetryReason, Route, RunId, RunLimits, RunStatus, Sandbox, SessionId, StateAuthor, StateScope, StepId,
+    StopReason, SuppliedResult, Time, Usage, WaitId,
 };
+
+mod change;
+pub use change::SessionChange;
 
 /// The version of the event envelope.
 pub const PROTOCOL_VERSION: u8 = 2;
@@ -323,6 +326,8 @@ bodies! {
     "run.starting" => RunStarting {}
     /// The agent is working.
     "run.running" => RunRunning {}
+    /// The router of a network has decided who is called next, or that the network ends.
+    "run.routed" => RunRouted { #[serde(flatten)] route: Box<Route> }
     /// The run waits for an input.
     "run.waiting_input" => RunWaitingInput { wait_id: WaitId }
     /// The run waits for an approval.
@@ -632,85 +637,6 @@ impl Body {
             _ => None,
         }
     }
-}
-
-/// A changed property of a session.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-#[serde(tag = "changed", rename_all = "snake_case")]
-pub enum SessionChange {
-    /// The title changed.
-    Title {
-        /// The new title; null if it was removed.
-        title: Option<String>,
-        /// The source of the title.
-        #[serde(default)]
-        source: TitleSource,
-    },
-    /// The session was pinned or unpinned.
-    Pinned {
-        /// Whether the session is pinned.
-        pinned: bool,
-    },
-    /// The visibility changed.
-    Visibility {
-        /// The new visibility.
-        visibility: Visibility,
-    },
-    /// The default model of the session's runs changed.
-    Model {
-        /// The new model.
-        model: Option<String>,
-    },
-    /// The default model profile of the session's runs changed.
-    #[serde(rename_all = "camelCase")]
-    ModelProfile {
-        /// The new profile.
-        model_profile: Option<String>,
-    },
-    /// The default system prompt of the session's runs changed.
-    #[serde(rename_all = "camelCase")]
-    SystemPrompt {
-        /// The new system prompt.
-        system_prompt: Option<String>,
-    },
-    /// The default model options of the session's runs changed.
-    #[serde(rename_all = "camelCase")]
-    ModelOptions {
-        /// The new options.
-        #[cfg_attr(feature = "schema", schema(value_type = Option<Object>))]
-        model_options: Option<Map<String, Value>>,
-    },
-    /// The default working folder of the session's runs changed.
-    Cwd {
-        /// The new folder.
-        cwd: Option<String>,
-    },
-    /// The rules about what the session's agents may do changed.
-    Rules {
-        /// The new rules.
-        rules: Vec<String>,
-    },
-    /// The caller's metadata changed.
-    Metadata {
-        /// The new metadata.
-        metadata: Value,
-    },
-    /// The session was archived, reopened or closed.
-    Status {
-        /// The new status.
-        status: SessionStatus,
-    },
-    /// Older events of the session were pruned.
-    Compacted {
-        /// The last pruned event.
-        floor: Cursor,
-    },
-    /// The active path ends at another message.
-    Tip {
-        /// The last message of the active path.
-        tip: Option<MessageId>,
-    },
 }
 
 /// Data of every event that ends a run.

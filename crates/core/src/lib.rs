@@ -14,6 +14,7 @@ mod damage;
 pub mod delegation;
 pub mod digest;
 pub mod event;
+pub mod given;
 pub mod history;
 pub mod id_prefix;
 pub mod ids;
@@ -22,6 +23,7 @@ pub mod media;
 pub mod memory;
 pub mod message;
 pub mod model;
+pub mod network;
 mod process;
 pub mod quota;
 pub mod record;
@@ -63,6 +65,7 @@ pub use event::{
     BadPosition, Body, CancelReason, Close, Cursor, Event, LiveEvent, PROTOCOL_VERSION, Position, Proof,
     SessionChange, ToolEnd, ToolOutcome,
 };
+pub use given::{GivenMessage, validate_messages};
 pub use history::History;
 pub use id_prefix::{BadIdPrefix, IdKind, IdPrefix};
 pub use ids::{
@@ -72,6 +75,7 @@ pub use ids::{
 pub use limits::{BadName, Limits};
 pub use message::{Block, FileLocation, Message, MessageStatus, Role};
 pub use model::{KeyPresence, ModelList, ModelPrice, ModelProfile, ModelProvider};
+pub use network::{Network, Route, Stage};
 pub use process::{LeftProcess, Supervision};
 pub use quota::{OwnerQuotas, PoolUse, Quotas, Resource};
 pub use record::{Artifact, ArtifactRole, AuthMethod, Grant, GrantEffect, GrantSource};
@@ -88,7 +92,7 @@ pub use state::{
     Expect, StateAuthor, StateChange, StateEntry, StateOutcome, StateScope, StateSlot, StateWriter,
     VersionMismatch,
 };
-pub use step::{PromptRef, Step, StopReason};
+pub use step::{OfferedTool, PromptRef, Step, StepInput, StopReason};
 pub use time::Time;
 pub use tool::{CallResult, ClientCall, ClientResult, ClientTool};
 pub use tree::{Line, Point, Range};

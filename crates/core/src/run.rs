@@ -21,7 +21,7 @@ use crate::attempt::{self, Attempt};
 use crate::wait::{self, Answer, Answerer, Wait, WaitRequest};
 use crate::{
     AttemptId, Body, CancelReason, Close, Cost, Failure, MessageId, NextAttempt, NodeId, Point, Proof,
-    Refusal, RetryReason, RunChange, RunId, SessionId, Time, Usage, WaitId,
+    Refusal, RetryReason, RunChange, RunId, Session, SessionId, Time, Usage, WaitId,
 };
 
 mod budget;
@@ -129,6 +129,11 @@ impl Run {
     /// True when a request with this fingerprint can be the one that created the run.
     pub fn matches_fingerprint(&self, fingerprint: [u8; 16]) -> bool {
         self.fingerprint == fingerprint || self.fingerprint == Self::UNKNOWN_FINGERPRINT
+    }
+
+    /// The agent definition that the run follows: its own, or that of its session for a run of an earlier version.
+    pub fn agent_definition<'a>(&'a self, session: &'a Session) -> &'a str {
+        self.options.agent_definition.as_deref().unwrap_or(&session.agent_definition)
     }
 
     /// The time from which the run's time limit counts: its start, or its last retry by a caller.

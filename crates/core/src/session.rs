@@ -14,7 +14,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::message::names;
-use crate::{Body, MessageId, Point, Refusal, RunOptions, SessionChange, SessionId, Time, Visibility};
+use crate::{
+    Body, ClientTool, MessageId, Point, Refusal, RunOptions, SessionChange, SessionId, Time, Visibility, tool,
+};
 
 /// A session: a durable conversation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -103,6 +105,12 @@ pub struct Session {
     /// definition come first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<String>,
+    /// The tools that the caller executes in every run of the session. A run's own tool of the same name replaces one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tools: Vec<ClientTool>,
+    /// The milliseconds that the session stays in memory while it is idle. Absent: the server's setting.
+    #[serde(rename = "idleUnloadMs", default, skip_serializing_if = "Option::is_none")]
+    pub idle_unload_ms: Option<u64>,
 }
 
 /// The session and message that a session was forked from.
@@ -154,6 +162,7 @@ impl Session {
             model: self.model.clone(),
             cwd: self.cwd.clone(),
             model_options: self.model_options.clone(),
+            tools: self.tools.clone(),
             ..RunOptions::default()
         }
     }
@@ -207,6 +216,13 @@ pub enum Command {
         /// The source of the proposal.
         source: TitleSource,
     },
+    /// Add a client tool, or replace the one of the same name.
+    AddTool(ClientTool),
+    /// Remove the client tool of this name. Has no effect if there is none.
+    RemoveTool {
+        /// The name.
+        name: String,
+    },
     /// Move the end of the active path to another message, or to none.
     Navigate {
         /// The message.
@@ -233,6 +249,13 @@ pub fn decide(session: &Session, command: Command) -> Result<Vec<Body>, Refusal>
         (_, Command::Delete { live: true }) => Err(Refusal::WrongState { what: "session", status: "busy" }),
         (_, Command::Delete { live: false }) => Ok(vec![Body::SessionDeleted {}]),
         (_, Command::Set(change)) => set(session, change),
+        (_, Command::AddTool(tool)) => {
+            set(session, SessionChange::Tools { tools: tool::replaced(&session.tools, &[tool]) })
+        }
+        (_, Command::RemoveTool { name }) => {
+            let tools = session.tools.iter().filter(|tool| tool.name != name).cloned().collect();
+            set(session, SessionChange::Tools { tools })
+        }
         (_, Command::Title { title, source }) => match session.title_source {
             Some(TitleSource::Manual) => Ok(vec![]),
             Some(_) if source == TitleSource::Heuristic => Ok(vec![]),
@@ -286,6 +309,11 @@ fn apply_change(session: &mut Session, change: &SessionChange) {
         SessionChange::ModelOptions { model_options } => session.model_options.clone_from(model_options),
         SessionChange::Cwd { cwd } => session.cwd.clone_from(cwd),
         SessionChange::Rules { rules } => session.rules.clone_from(rules),
+        SessionChange::AgentDefinition { agent_definition } => {
+            session.agent_definition.clone_from(agent_definition);
+        }
+        SessionChange::Tools { tools } => session.tools.clone_from(tools),
+        SessionChange::IdleUnload { idle_unload_ms } => session.idle_unload_ms = *idle_unload_ms,
         SessionChange::Metadata { metadata } => session.metadata.clone_from(metadata),
         SessionChange::Status { status } => session.status = *status,
         SessionChange::Tip { tip } => session.tip_message = *tip,
@@ -362,7 +390,14 @@ mod tests {
             forked_from: None,
             base: None,
             rules: vec![],
+            tools: vec![],
+            idle_unload_ms: None,
         }
+    }
+
+    fn tool(name: &str, description: &str) -> ClientTool {
+        let input_schema = serde_json::json!({"type": "object"});
+        ClientTool { name: name.into(), description: description.into(), input_schema }
     }
 
     fn rename(title: Option<&str>) -> Command {
@@ -457,6 +492,9 @@ mod tests {
             SessionChange::Cwd { cwd: some("/home") },
             SessionChange::Rules { rules: vec!["deny fs write *".into()] },
             SessionChange::Metadata { metadata: Value::from(1) },
+            SessionChange::AgentDefinition { agent_definition: "coder@2".into() },
+            SessionChange::Tools { tools: vec![tool("ring", "")] },
+            SessionChange::IdleUnload { idle_unload_ms: Some(5) },
         ];
         for (version, change) in (2..).zip(changes) {
             assert_eq!(send(&mut session, Command::Set(change.clone())), Ok(vec!["session.updated"]));
@@ -470,9 +508,29 @@ mod tests {
             model: some("m1"),
             cwd: some("/home"),
             model_options,
+            tools: vec![tool("ring", "")],
             ..RunOptions::default()
         };
         assert_eq!(session.run_defaults(), defaults);
+    }
+
+    #[test]
+    fn a_tool_replaces_the_one_of_its_name_and_the_same_tool_again_changes_nothing() {
+        let mut session = session(SessionStatus::Open);
+        let add = |name: &str, description: &str| Command::AddTool(tool(name, description));
+        let remove = |name: &str| Command::RemoveTool { name: name.into() };
+        for (command, events, tools) in [
+            (add("ring", "rings"), 1, "ring:rings"),
+            (add("ring", "rings"), 0, "ring:rings"),
+            (add("knock", ""), 1, "ring:rings knock:"),
+            (add("ring", "louder"), 1, "ring:louder knock:"),
+            (remove("bell"), 0, "ring:louder knock:"),
+            (remove("ring"), 1, "knock:"),
+        ] {
+            assert_eq!(send(&mut session, command).map(|events| events.len()), Ok(events), "{tools}");
+            let listed = session.tools.iter().map(|tool| format!("{}:{}", tool.name, tool.description));
+            assert_eq!(listed.collect::<Vec<_>>().join(" "), tools);
+        }
     }
 
     #[test]

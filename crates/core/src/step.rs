@@ -1,7 +1,7 @@
 //! Steps: the model calls of a run.
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::message::names;
 use crate::{AttemptId, Failure, MessageId, RunId, StepId, Time, Usage};
@@ -59,6 +59,14 @@ pub struct Step {
     /// When the call ended.
     #[serde(rename = "completedAtMs")]
     pub completed_at: Time,
+    /// The hash of the system prompt, tools and options that the model was given: 64 hexadecimal digits. Absent in steps
+    /// of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub input_hash: Option<String>,
+    /// The response as the provider reported it, without its text; null if the provider reports nothing more.
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    #[cfg_attr(feature = "schema", schema(required = false))]
+    pub raw: Value,
     /// Opaque data that the provider needs back with the message, kept until the run ends. Never public.
     #[serde(skip)]
     pub private: Option<Value>,
@@ -82,6 +90,40 @@ pub struct PromptRef {
     pub last: Option<MessageId>,
     /// How many messages were sent, counted back from the last.
     pub messages: u32,
+    /// The message at which a digest stands that was sent in place of the messages up to it.
+    #[serde(rename = "digestMessageId", default, skip_serializing_if = "Option::is_none")]
+    pub digest: Option<MessageId>,
+}
+
+/// What a model was given besides messages. Stored once per session, under its hash.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct StepInput {
+    /// The system prompt, rendered. Absent if there was none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub system_prompt: Option<String>,
+    /// The tools that the model could call.
+    #[serde(default)]
+    pub tools: Vec<OfferedTool>,
+    /// The options of the request that were set, such as a temperature.
+    #[serde(default)]
+    #[cfg_attr(feature = "schema", schema(value_type = Object))]
+    pub model_options: Map<String, Value>,
+}
+
+/// A tool as it is described to a model.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct OfferedTool {
+    /// The name.
+    pub name: String,
+    /// The description.
+    pub description: String,
+    /// The JSON Schema of the arguments.
+    #[cfg_attr(feature = "schema", schema(value_type = Object))]
+    pub input_schema: Value,
 }
 
 /// Why a model stopped.

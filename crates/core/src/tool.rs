@@ -100,6 +100,14 @@ pub enum BadTool {
     TooMany(usize, usize),
 }
 
+/// The tools of `kept`, each replaced by the one of the same name in `given`, then the other tools of `given`.
+pub fn replaced(kept: &[ClientTool], given: &[ClientTool]) -> Vec<ClientTool> {
+    let find = |tools: &'_ [ClientTool], name: &str| tools.iter().find(|tool| tool.name == name).cloned();
+    let first = kept.iter().map(|tool| find(given, &tool.name).unwrap_or_else(|| tool.clone()));
+    let others = given.iter().filter(|tool| find(kept, &tool.name).is_none()).cloned();
+    first.chain(others).collect()
+}
+
 /// True when `name` is a well-formed tool name.
 pub fn is_tool_name(name: &str) -> bool {
     let is_allowed = |b: u8| b.is_ascii_alphanumeric() || b == b'_' || b == b'-';

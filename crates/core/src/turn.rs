@@ -8,7 +8,7 @@ use crate::{Block, Role};
 /// Maximum number of messages in the results of one turn.
 pub const MAX_RESULT_MESSAGES: usize = 500;
 
-/// The results of a turn are not complete, or a message holds a block that it may not hold.
+/// Messages are not complete, or one holds a block that it may not hold.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("messages[{index}]: {reason}")]
 pub struct BadTurn {
@@ -43,7 +43,8 @@ pub fn check_results<'a>(messages: impl IntoIterator<Item = (Role, &'a [Block])>
     }
 }
 
-fn check_assistant<'a>(content: &'a [Block], open: &mut Vec<&'a str>) -> Result<(), String> {
+/// Checks a message of an agent, and adds its tool calls to the open ones.
+pub(crate) fn check_assistant<'a>(content: &'a [Block], open: &mut Vec<&'a str>) -> Result<(), String> {
     let calls = content.iter().any(|block| matches!(block, Block::ToolUse { .. }));
     if !open.is_empty() && !calls {
         return Err(without_result(open));
@@ -70,8 +71,16 @@ fn check_tool_results(content: &[Block], open: &mut Vec<&str>) -> Result<(), Str
     if content.is_empty() {
         return Err(only.into());
     }
+    if !content.iter().all(|block| matches!(block, Block::ToolResult { .. })) {
+        return Err(only.into());
+    }
+    answer_calls(content, open)
+}
+
+/// Removes the calls that `content` holds the results of. Refuses a result without a call, and a call that stays open.
+pub(crate) fn answer_calls(content: &[Block], open: &mut Vec<&str>) -> Result<(), String> {
     for block in content {
-        let Block::ToolResult { tool_use_id, .. } = block else { return Err(only.into()) };
+        let Block::ToolResult { tool_use_id, .. } = block else { continue };
         let Some(at) = open.iter().position(|id| id == tool_use_id) else {
             return Err(format!("no tool call before it has the id {tool_use_id:?}"));
         };
@@ -80,7 +89,7 @@ fn check_tool_results(content: &[Block], open: &mut Vec<&str>) -> Result<(), Str
     if open.is_empty() { Ok(()) } else { Err(without_result(open)) }
 }
 
-fn without_result(open: &[&str]) -> String {
+pub(crate) fn without_result(open: &[&str]) -> String {
     format!("these tool calls have no result, and a finished turn has one for each: {}", open.join(", "))
 }
 

@@ -50,6 +50,7 @@ mod portable;
 mod problem;
 mod runs;
 mod search;
+mod session_agent;
 mod sessions;
 mod shared;
 mod sign_in;
@@ -121,6 +122,10 @@ fn endpoints() -> [(Vec<Endpoint>, &'static [document::ProblemRow]); 2] {
         changes::session_changes,
         sessions::session_close,
         sessions::session_compact,
+        session_agent::session_agent,
+        session_agent::session_agent_set,
+        session_agent::session_tool_put,
+        session_agent::session_tool_delete,
         events::session_events,
         runs::run_create_in,
         runs::run_list,
@@ -131,6 +136,8 @@ fn endpoints() -> [(Vec<Endpoint>, &'static [document::ProblemRow]); 2] {
         runs::attempt_stderr,
         runs::run_grants,
         runs::run_steps,
+        runs::run_step,
+        runs::run_route,
         runs::run_processes,
         runs::run_processes_end,
         delegations::run_delegate,
@@ -142,21 +149,6 @@ fn endpoints() -> [(Vec<Endpoint>, &'static [document::ProblemRow]); 2] {
         runs::run_answer,
         grants::grant_list,
         grants::grant_revoke,
-        state::session_state_list,
-        state::session_state_get,
-        state::session_state_set,
-        state::session_state_delete,
-        state::session_state_history,
-        state::run_state_list,
-        state::run_state_get,
-        state::run_state_set,
-        state::run_state_delete,
-        state::run_state_history,
-        state::owner_state_list,
-        state::owner_state_get,
-        state::owner_state_set,
-        state::owner_state_delete,
-        state::owner_state_history,
         artifacts::session_artifacts,
         artifacts::artifact_put,
         artifacts::run_artifacts,
@@ -173,8 +165,30 @@ fn endpoints() -> [(Vec<Endpoint>, &'static [document::ProblemRow]); 2] {
         waits::wait_list,
         usage::usage_report,
     ];
+    resources.extend(state_endpoints());
     resources.extend(server_endpoints());
     [(open, document::OPEN_PROBLEMS), (resources, document::RESOURCE_PROBLEMS)]
+}
+
+/// Returns the endpoints of state.
+fn state_endpoints() -> Vec<Endpoint> {
+    endpoints![
+        state::session_state_list,
+        state::session_state_get,
+        state::session_state_set,
+        state::session_state_delete,
+        state::session_state_history,
+        state::run_state_list,
+        state::run_state_get,
+        state::run_state_set,
+        state::run_state_delete,
+        state::run_state_history,
+        state::owner_state_list,
+        state::owner_state_get,
+        state::owner_state_set,
+        state::owner_state_delete,
+        state::owner_state_history,
+    ]
 }
 
 /// Returns the endpoints of the server's configuration and of its callers.

@@ -2,21 +2,26 @@
 
 use std::time::Duration;
 
-use axum::extract::State;
+use axum::RequestPartsExt;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{FromRequestParts, Path, State};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use mainspring_api::{
-    AcceptedRun, AttemptStderr, CancelOutcome, Page, Prompt, RetryOptions, RunListQuery, WaitAnswer,
+    AcceptedRun, AttemptStderr, CancelOutcome, Page, Prompt, RetryOptions, RunListQuery, RunRoute,
+    StepResult, WaitAnswer,
 };
-use mainspring_core::{Attempt, Grant, LeftProcess, Run, Step};
+use mainspring_core::{Attempt, BadId, Grant, LeftProcess, Run, RunId, Step};
 use mainspring_kernel::kernel::{Accepted, Caller, RunQuery, RunRequest};
 use utoipa::IntoParams;
+use utoipa::openapi::path::{Parameter, ParameterIn};
 
 use crate::access::Authenticated;
 use crate::audit::About;
 use crate::body::{
     AttemptPath, IdempotencyHeader, Json, JsonObject, OptionalJsonObject, QueryParams, RunPath, SessionPath,
-    idempotency_key,
+    idempotency_key, in_path,
 };
 use crate::host_calls::{HostHeader, host_name};
 use crate::sessions::{page_of, page_start};
@@ -275,6 +280,55 @@ pub(super) async fn run_steps(
     RunPath(run): RunPath,
 ) -> Result<Json<Page<Step>>, Problem> {
     Ok(Json(http.kernel.run_steps(&caller, run).await?.into()))
+}
+
+/// Reads the way that a run took through its network of agents
+#[utoipa::path(
+    get, path = "/v1/runs/{run}/route", params(RunPath),
+    responses((status = 200, description = "The decisions of the router, and the calls of the members", body = RunRoute)),
+)]
+pub(super) async fn run_route(
+    State(http): State<Http>,
+    Authenticated(caller): Authenticated,
+    RunPath(run): RunPath,
+) -> Result<Json<RunRoute>, Problem> {
+    Ok(Json(http.kernel.run_route(&caller, run).await?))
+}
+
+/// Extracts a run and the number of one of its model calls from the path.
+pub(super) struct StepPath(RunId, u32);
+
+impl<S: Send + Sync> FromRequestParts<S> for StepPath {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Problem> {
+        let path: Result<Path<(String, String)>, PathRejection> = parts.extract().await;
+        let Path((run, no)) = path.map_err(|rejection| Problem::invalid(rejection.body_text()))?;
+        let run = run.parse().map_err(|bad: BadId| Problem::invalid(bad.to_string()))?;
+        let no = no.parse().map_err(|_| Problem::invalid(format!("{no:?} is not the number of a step")))?;
+        Ok(Self(run, no))
+    }
+}
+
+impl IntoParams for StepPath {
+    fn into_params(within: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
+        let mut params = RunPath::into_params(within);
+        params.push(in_path("step", "The number of the model call, from 1.", "^[0-9]{1,9}$"));
+        params
+    }
+}
+
+/// Returns a model call: what it was given, what came of it, and the checksum of that
+#[utoipa::path(
+    get, path = "/v1/runs/{run}/steps/{step}", params(StepPath),
+    responses((status = 200, description = "The model call", body = StepResult)),
+)]
+pub(super) async fn run_step(
+    State(http): State<Http>,
+    Authenticated(caller): Authenticated,
+    StepPath(run, no): StepPath,
+) -> Result<Json<StepResult>, Problem> {
+    Ok(Json(http.kernel.run_step(&caller, run, no).await?))
 }
 
 /// Lists the processes that the turns of a run left running and that still run

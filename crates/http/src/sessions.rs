@@ -5,8 +5,8 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use mainspring_api::{
     ClosedSession, Compacted, Compaction, KeptForForks, ListedSession, MessageListQuery, NewName,
-    OpenedSession, Opening, Page, SessionListQuery, SessionPatch, SessionTarget, SessionUsage, SessionView,
-    Snapshot, ToJson,
+    OpenedSession, Opening, Page, SessionDetails, SessionListQuery, SessionPatch, SessionTarget,
+    SessionUsage, SessionView, Snapshot, ToJson,
 };
 use mainspring_core::{ExternalRef, LegacyAlias, Message, Position, Rows, Run, RunOptions, Session, Time};
 use mainspring_kernel::Error;
@@ -149,8 +149,9 @@ pub(super) async fn session_list(
     }
     let before = page_start(query.before)?;
     let (scope, pinned, status) = (query.scope.unwrap_or_default(), query.pinned, query.status);
-    let live = query.live.unwrap_or_default();
-    let query = SessionQuery { scope, pinned, status, surface_kind: query.surface_kind, before, limit, live };
+    let (live, open) = (query.live.unwrap_or_default(), query.open.unwrap_or_default());
+    let surface_kind = query.surface_kind;
+    let query = SessionQuery { scope, pinned, status, surface_kind, open, before, limit, live };
     let sessions = http.kernel.session_list(&caller, query).await?;
     let items = with_view(&http, &caller, sessions, view).await?;
     let at = |listed: &ListedSession| format!("{}.{}", listed.session.last_activity_at.0, listed.session.id);
@@ -165,7 +166,7 @@ async fn with_view(
     view: SessionView,
 ) -> Result<Rows<ListedSession>, Problem> {
     Ok(match view {
-        SessionView::Plain => sessions.map(ListedSession::plain),
+        SessionView::Plain => http.kernel.session_items(sessions).await?,
         SessionView::Cards => http.kernel.session_cards(caller, sessions).await?,
     })
 }
@@ -194,17 +195,18 @@ async fn find_by_names(
     Ok(vec![(session, latest_run)])
 }
 
-/// Returns a session
+/// Returns a session, its activity and its usage
 #[utoipa::path(
     get, path = "/v1/sessions/{session}", params(SessionPath),
-    responses((status = 200, description = "The session; its version is the ETag", body = Session, headers(("ETag" = String)))),
+    responses((status = 200, description = "The session; its version is the ETag", body = SessionDetails, headers(("ETag" = String)))),
 )]
 pub(super) async fn session_get(
     State(http): State<Http>,
     Authenticated(caller): Authenticated,
     SessionPath(by): SessionPath,
-) -> Result<TaggedSession, Problem> {
-    Ok(TaggedSession(http.kernel.session_get(&caller, &by).await?))
+) -> Result<Response, Problem> {
+    let view = http.kernel.session_view(&caller, &by).await?;
+    Ok(tagged(view.session.version, &view))
 }
 
 /// Reads the version in `If-Match`.
@@ -241,6 +243,8 @@ pub(super) async fn session_patch(
         rules: patch.rules.map(Option::unwrap_or_default),
         cwd: patch.cwd,
         metadata: patch.metadata.map(|metadata| metadata.unwrap_or_else(|| Value::Object(Map::new()))),
+        agent_definition: patch.agent_definition,
+        idle_unload_ms: patch.idle_unload_ms,
         version,
     };
     Ok(TaggedSession(http.kernel.session_patch(&caller, &by, patch).await?))

@@ -16,7 +16,7 @@ use mainspring_system::contain::contain;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
-use crate::adapter::HandleError;
+use crate::adapter::{HandleError, SessionMemory};
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::feed::Feed;
@@ -25,6 +25,7 @@ use crate::store::{Fence, Loaded};
 
 mod accept;
 mod active;
+mod agent;
 mod answer;
 mod append;
 mod binding;
@@ -47,11 +48,13 @@ mod recover;
 mod retry;
 mod session;
 mod snapshot;
+mod state_count;
 mod status;
 mod steer;
 mod tree;
 mod tree_cache;
 use active::Active;
+pub(crate) use agent::AgentSetting;
 pub(crate) use append::Append;
 pub(crate) use binding::{Adoption, BindingChange, MAX_BINDINGS_READ};
 pub(crate) use command::{Command, Input, Reply, Report, Signal};
@@ -84,9 +87,12 @@ pub(crate) struct Actor {
     permit_order: queue::PermitOrder,
     /// The last tip that is known to have no tool call without a result.
     answered_tip: Option<mainspring_core::Point>,
+    state_counts: state_count::StateCounts,
     lifetime: lifetime::Lifetime,
     reported: status::Reported,
     waiters: delegations::Waiters,
+    /// An embedder's data, which lives as long as this actor.
+    memory: SessionMemory,
     /// Inputs that arrived while the store could not be written.
     deferred: VecDeque<Input>,
     /// True if the session has failed, and has not worked since.
@@ -128,9 +134,11 @@ impl Actor {
             queue: queue::Queue::restore(queue, latest_no),
             permit_order: queue::PermitOrder::default(),
             answered_tip: None,
+            state_counts: state_count::StateCounts::default(),
             lifetime: lifetime::Lifetime::default(),
             reported: status::Reported::default(),
             waiters: delegations::Waiters::default(),
+            memory: SessionMemory::default(),
             deferred: VecDeque::new(),
             had_failed: shared.failures.contains(fence.session),
             shared,
@@ -228,6 +236,9 @@ impl Actor {
             Command::Session(commands, version, reply) => {
                 let outcome = Box::pin(self.change_session(commands, version)).await;
                 let _ = reply.send(outcome);
+            }
+            Command::SetAgent(setting, version, reply) => {
+                drop(reply.send(Box::pin(self.set_agent(*setting, version)).await));
             }
             Command::Binding(change, reply) => drop(reply.send(self.change_binding(change).await)),
             Command::LoseProcessLocalBindings(reply) => {
@@ -395,6 +406,8 @@ fn hot_state(loaded: Loaded) -> Hot {
         delegations,
         // The steps of an earlier process are not read: their private data is erased when the run ends.
         keeps_private,
+        agent: None,
+        step_inputs: vec![],
         session: Arc::new(loaded.session),
     }
 }

@@ -21,10 +21,12 @@ use crate::policy::{Layers, Rule};
 use crate::store::OpenToolCall;
 
 mod handle;
+mod memory;
 mod record;
 pub use crate::kernel::NewArtifact;
 pub use handle::AttemptHandle;
 pub(crate) use handle::{AskReply, HandleParts, HandleReply};
+pub use memory::SessionMemory;
 pub use record::{Compacted, Record, RuntimeFacts, StepTaken};
 
 /// Drives one kind of agent runtime.
@@ -280,4 +282,6 @@ pub struct Assignment {
     pub cancel: CancellationToken,
     /// The rules about what the agent may do.
     pub rules: Arc<Layers>,
+    /// Data of an embedder that lives as long as the session is in memory.
+    pub memory: SessionMemory,
 }

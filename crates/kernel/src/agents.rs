@@ -3,9 +3,11 @@
 //! Definitions made by an owner are in the store. The shared definitions, the validity of a definition and the list of
 //! models come from the runtime.
 
+use std::collections::BTreeMap;
 use std::fmt::Debug;
 
-use mainspring_core::{AgentDefinition, ModelList, RunOptions};
+use mainspring_api::{SourcedText, SourcedValue};
+use mainspring_core::{AgentDefinition, ModelList, OfferedTool, RunLimits, RunOptions};
 
 /// A runtime's knowledge of agents and models.
 pub trait Catalog: Debug + Send + Sync + 'static {
@@ -24,6 +26,34 @@ pub trait Catalog: Debug + Send + Sync + 'static {
     /// Checks the name of an agent definition for sessions of `adapter`; the error text says what is wrong. The definition
     /// need not exist yet.
     fn check_agent_name(&self, adapter: &str, name: &str) -> Result<(), String>;
+
+    /// Describes what a run of `adapter` with these options would use under `definition`; `None` if the adapter is another
+    /// runtime's.
+    fn describe(
+        &self,
+        adapter: &str,
+        options: &RunOptions,
+        definition: &AgentDefinition,
+    ) -> Option<RuntimeAgent>;
+}
+
+/// The parts of an agent that only its runtime knows.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct RuntimeAgent {
+    /// The model, as `PROVIDER/MODEL`.
+    pub model: Option<SourcedText>,
+    /// The model profile.
+    pub model_profile: Option<SourcedText>,
+    /// Options of the model that the options of the run do not set.
+    pub model_options: BTreeMap<String, SourcedValue>,
+    /// The tools of the runtime that the agent may call.
+    pub tools: Vec<OfferedTool>,
+    /// The MCP servers whose tools are added when a run starts.
+    pub mcp_servers: Vec<String>,
+    /// The limits of runs that have no others.
+    pub limits: RunLimits,
+    /// Why a run would fail.
+    pub problems: Vec<String>,
 }
 
 /// The catalog of a kernel without such a runtime: no shared definitions, no models, every definition is valid.
@@ -45,6 +75,10 @@ impl Catalog for NoCatalog {
 
     fn check_options(&self, _adapter: &str, _options: &RunOptions) -> Result<(), String> {
         Ok(())
+    }
+
+    fn describe(&self, _: &str, _: &RunOptions, _: &AgentDefinition) -> Option<RuntimeAgent> {
+        None
     }
 
     fn check_agent_name(&self, _adapter: &str, _name: &str) -> Result<(), String> {

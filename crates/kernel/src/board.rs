@@ -69,6 +69,18 @@ impl Board {
         state.drop_unused(owner);
     }
 
+    /// The status of a session on the board: one in memory, or one whose run waits.
+    pub(crate) fn status(&self, owner: &str, session: SessionId) -> Option<LiveStatus> {
+        let state = self.0.lock();
+        state.owners.get(owner)?.sessions.get(&session).map(|(session, _)| session.status)
+    }
+
+    /// The sessions of `owner` on the board.
+    pub(crate) fn sessions(&self, owner: &str) -> Vec<SessionId> {
+        let state = self.0.lock();
+        state.owners.get(owner).map(|owner| owner.sessions.keys().copied().collect()).unwrap_or_default()
+    }
+
     /// Ends every reader once it has received all changes.
     pub(crate) fn close(&self) {
         let mut state = self.0.lock();

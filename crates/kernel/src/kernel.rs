@@ -58,6 +58,7 @@ mod lists;
 mod loading;
 mod logins;
 mod memory;
+mod networks;
 mod open_waits;
 mod options;
 mod portable;
@@ -66,11 +67,14 @@ mod requests;
 mod run_wait;
 mod runs;
 mod search;
+mod session_agent;
+mod session_view;
 mod sessions;
 mod slots;
 mod start;
 mod state;
 mod stderr;
+mod steps;
 mod streams;
 mod tree;
 mod usage;
@@ -82,8 +86,11 @@ pub use agents::{AGENTS_PER_OWNER, Agent, AgentQuery, AgentScope};
 pub use artifacts::{ArtifactQuery, ArtifactsOf, BlobsCheck, NewArtifact};
 pub use bindings::{Adopted, SessionAdopted, instructions_hash, is_path};
 pub use control::KernelPlane;
-pub use delegations::{Delegated, DelegationRequest, MAX_CONTEXT_CHARS, MAX_DEPTH, RunDelegations};
+pub use delegations::{
+    Delegated, DelegationRequest, MAX_CONTEXT_CHARS, MAX_DEPTH, NetworkMember, RunDelegations,
+};
 pub use failures::FailedSession;
+pub(crate) use final_text::{TextPart, join_text};
 pub use grants::GrantQuery;
 pub use host_calls::HostCallError;
 pub(crate) use host_calls::NewHostCall;
@@ -98,9 +105,11 @@ pub use requests::{
 };
 pub(crate) use runs::json_size;
 pub use search::{MessageHit, SearchHit, SearchPosition, SearchQuery, SearchResult};
+pub use session_agent::MAX_GIVEN_MESSAGES;
 pub use sessions::session_ref;
 pub use start::{SessionStart, Started};
 pub use state::StateOf;
+pub(crate) use steps::hashed_input;
 pub(crate) use tree::Forking;
 pub use tree::{ForkRequest, MessageTree, MessageView, TreeNode, TreeQuery};
 

@@ -9,7 +9,9 @@
 //!
 //! A run that waits for a delegated run lends it its permit, to one child at a time. This avoids a deadlock in which
 //! parents hold all permits and wait for children that get none. A run without a process has no process to lend; it
-//! passes on the permit of the nearest run above that has one and waits for it.
+//! passes on the permit of the nearest run above that has one and waits for it. A member of a network runs on its
+//! parent's place in the adapter too, so that members beyond the cap of an adapter queue and still make progress one
+//! after the other.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -70,6 +72,15 @@ struct OwnerRequests(BTreeMap<String, VecDeque<PermitRequest>>);
 /// Receives the permit. Returns it if it is no longer wanted.
 type Deliver = Box<dyn FnOnce(Permit) -> Result<(), Permit> + Send>;
 
+/// A run that waits for another one and lends it its permit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Lender {
+    /// The run that lends.
+    pub(crate) run: RunId,
+    /// True if it lends its place in the adapter too, which is the same for both runs.
+    pub(crate) lends_place: bool,
+}
+
 /// A queued request for a permit.
 struct PermitRequest {
     /// Number of the request, in order of arrival.
@@ -77,7 +88,7 @@ struct PermitRequest {
     /// The run that the permit is for.
     run: RunId,
     /// The run that waits for `run` and may lend its permit.
-    lender: Option<RunId>,
+    lender: Option<Lender>,
     deliver: Deliver,
 }
 
@@ -105,7 +116,7 @@ impl Permit {
     }
 
     /// Records that `run`, which `lender` waits for, uses the permit in place of the run that it was ordered for.
-    pub(crate) fn assign(&mut self, run: RunId, lender: Option<RunId>) {
+    pub(crate) fn assign(&mut self, run: RunId, lender: Option<Lender>) {
         if self.run != run {
             let mut state = self.scheduler.0.lock();
             state.waited_for_by.remove(&self.run);
@@ -163,7 +174,7 @@ impl Scheduler {
         owner: &str,
         adapter: &str,
         run: RunId,
-        lender: Option<RunId>,
+        lender: Option<Lender>,
     ) -> Option<Permit> {
         let source = self.0.lock().take(owner, adapter, run, lender)?;
         Some(self.permit(owner, adapter, run, source))
@@ -180,7 +191,7 @@ impl Scheduler {
         owner: &str,
         adapter: &str,
         run: RunId,
-        lender: Option<RunId>,
+        lender: Option<Lender>,
         deliver: impl FnOnce(Permit) -> Result<(), Permit> + Send + 'static,
     ) {
         let mut state = self.0.lock();
@@ -227,7 +238,14 @@ enum PermitSource {
     /// A free permit of this lane.
     Free(Lane),
     /// Lent by this run, for a run of this lane.
-    Lent(Lane, RunId),
+    Lent(Lane, Lender),
+}
+
+impl PermitSource {
+    /// True if the permit comes with the place of its lender in the adapter.
+    const fn has_lent_place(self) -> bool {
+        matches!(self, Self::Lent(_, Lender { lends_place: true, .. }))
+    }
 }
 
 impl SchedulerState {
@@ -248,16 +266,15 @@ impl SchedulerState {
     }
 
     /// The permit available to an owner for an adapter: a free one, else the one of `lender`.
-    fn available(&self, owner: &str, adapter: &str, lender: Option<RunId>) -> Option<PermitSource> {
-        if self.adapters.get(adapter).is_some_and(|slots| slots.used >= slots.cap) {
-            return None;
-        }
+    fn available(&self, owner: &str, adapter: &str, lender: Option<Lender>) -> Option<PermitSource> {
+        let is_full = self.adapters.get(adapter).is_some_and(|slots| slots.used >= slots.cap);
         let lane = self.lane_of(adapter);
-        if self.may_take(owner, lane) {
+        if !is_full && self.may_take(owner, lane) {
             return Some(PermitSource::Free(lane));
         }
-        let lender = self.lender_in(lane, lender?)?;
-        (!self.lent.contains(&(lane, lender))).then_some(PermitSource::Lent(lane, lender))
+        let lender = lender.filter(|lender| !is_full || lender.lends_place)?;
+        let run = self.lender_in(lane, lender.run)?;
+        (!self.lent.contains(&(lane, run))).then_some(PermitSource::Lent(lane, Lender { run, ..lender }))
     }
 
     /// The run whose permit `lender` can lend to a run of `lane`: its own, or that of a run above.
@@ -276,33 +293,33 @@ impl SchedulerState {
         owner: &str,
         adapter: &str,
         run: RunId,
-        lender: Option<RunId>,
+        lender: Option<Lender>,
     ) -> Option<PermitSource> {
         let source = self.available(owner, adapter, lender)?;
         match source {
-            PermitSource::Lent(lane, lender) => drop(self.lent.insert((lane, lender))),
+            PermitSource::Lent(lane, lender) => drop(self.lent.insert((lane, lender.run))),
             PermitSource::Free(lane) => {
                 self.free[lane as usize] -= 1;
                 self.owners.entry(owner.to_owned()).or_default()[lane as usize] += 1;
             }
         }
-        if let Some(slots) = self.adapters.get_mut(adapter) {
+        if let Some(slots) = self.adapters.get_mut(adapter).filter(|_| !source.has_lent_place()) {
             slots.used += 1;
         }
         self.record_holder(adapter, run, lender);
         Some(source)
     }
 
-    fn record_holder(&mut self, adapter: &str, run: RunId, lender: Option<RunId>) {
+    fn record_holder(&mut self, adapter: &str, run: RunId, lender: Option<Lender>) {
         if self.lane_of(adapter) == Lane::InProcess {
-            self.waited_for_by.insert(run, lender);
+            self.waited_for_by.insert(run, lender.map(|lender| lender.run));
         }
     }
 
     fn return_permit(&mut self, permit: &Permit) {
         let Permit { owner, adapter, run, source, .. } = permit;
         match source {
-            PermitSource::Lent(lane, lender) => drop(self.lent.remove(&(*lane, *lender))),
+            PermitSource::Lent(lane, lender) => drop(self.lent.remove(&(*lane, lender.run))),
             PermitSource::Free(lane) => {
                 self.free[*lane as usize] += 1;
                 if let Some(own) = self.owners.get_mut(owner) {
@@ -313,7 +330,7 @@ impl SchedulerState {
                 }
             }
         }
-        if let Some(slots) = self.adapters.get_mut(adapter) {
+        if let Some(slots) = self.adapters.get_mut(adapter).filter(|_| !source.has_lent_place()) {
             slots.used -= 1;
         }
         self.waited_for_by.remove(run);

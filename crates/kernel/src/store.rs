@@ -26,7 +26,7 @@ mod webhooks;
 use crate::search::Query;
 pub use commit::{
     Chunk, Commit, EndedToolCall, Fence, NativeClaim, NativeOwner, NewEvent, NewId, OpenToolCall, Request,
-    Row,
+    Row, StepInputRow,
 };
 pub use data::{ArtifactPage, OwnerState, StateAt, StateChangeRow, StateHistoryOf, StatePlace, StateRow};
 pub use ids::{IdPage, IdsOf};
@@ -162,6 +162,9 @@ pub trait Store: Send + Sync + 'static {
 
     /// Lists the model calls of a run, oldest first.
     async fn steps(&self, run: RunId) -> Result<Rows<Step>, StoreError>;
+
+    /// Gets what steps of a session were given, as JSON, by its hash.
+    async fn step_input(&self, session: SessionId, hash: &str) -> Result<Option<String>, StoreError>;
 
     /// Lists delegations, oldest first.
     async fn delegations(&self, of: &DelegationsOf) -> Result<Vec<Delegation>, StoreError>;
@@ -341,7 +344,7 @@ pub trait Store: Send + Sync + 'static {
         limit: usize,
     ) -> Result<Vec<ArtifactAge>, StoreError>;
 
-    /// Finds the artifacts that messages, delegations and state name. Reads all of them.
+    /// Finds the artifacts that messages, delegations, state and raw responses of steps name. Reads all of them.
     async fn artifacts_named(&self) -> Result<HashSet<ArtifactId>, StoreError>;
 
     /// Lists memory candidates that were not decided, oldest first, after a candidate.

@@ -11,6 +11,7 @@ use mainspring_adapters::sandbox::{SandboxOptions, landlock_abi};
 use mainspring_adapters::{AcpOptions, AgentOptions, McpServer, ProcessAdapter, RelayOptions, ScriptAdapter};
 use mainspring_agent::hooks::{Hooks, NoHooks};
 use mainspring_agent::models::{ModelsConfigError, SCRIPTED};
+use mainspring_agent::network::Routers;
 use mainspring_agent::tool::matches_pattern;
 use mainspring_agent::tool::mcp::{McpConfig, McpServers, ServerProcesses};
 use mainspring_agent::{Definitions, Models, NativeAdapter, NativeCatalog, NativeOptions, Toolbox};
@@ -30,6 +31,7 @@ pub(crate) const CONTROL_SERVER: &str = "mainspring";
 pub(crate) struct EmbedderParts {
     pub(crate) tools: Toolbox,
     pub(crate) hooks: Arc<dyn Hooks>,
+    pub(crate) routers: Routers,
     pub(crate) adapters: Vec<Arc<dyn Adapter>>,
     pub(crate) permissions: Permissions,
 }
@@ -39,6 +41,7 @@ impl Default for EmbedderParts {
         Self {
             tools: Toolbox::new(),
             hooks: Arc::new(NoHooks),
+            routers: Routers::default(),
             adapters: vec![],
             permissions: Permissions::default(),
         }
@@ -77,11 +80,11 @@ impl Agents {
             .collect();
         let models = Models::with_stored_keys(&config.models, Some(&config.keys_dir()))?
             .with_provider(SCRIPTED, Arc::new(ScriptedProvider::default()));
-        let catalog = Arc::new(NativeCatalog::new(definitions.clone(), models.clone()));
-        let mut adapters: Vec<Arc<dyn Adapter>> = vec![
-            Arc::new(ScriptAdapter),
-            Arc::new(native_adapter(config, models, parts.tools, definitions).with_hooks(parts.hooks)),
-        ];
+        let native = native_adapter(config, models.clone(), parts.tools, definitions.clone())
+            .with_hooks(parts.hooks)
+            .with_routers(parts.routers);
+        let catalog = Arc::new(NativeCatalog::new(definitions, models).describing(native.clone()));
+        let mut adapters: Vec<Arc<dyn Adapter>> = vec![Arc::new(ScriptAdapter), Arc::new(native)];
         adapters.extend(processes.iter().map(|adapter| adapter.clone() as Arc<dyn Adapter>));
         // The embedder's adapters come last, so that they replace others of the same name.
         adapters.extend(parts.adapters);

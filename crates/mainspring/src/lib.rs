@@ -227,7 +227,7 @@ pub mod token;
 
 pub use config::Config;
 pub use mainspring_agent::provider::install_tls;
-pub use mainspring_agent::{Toolbox, hooks, provider, tool};
+pub use mainspring_agent::{Toolbox, hooks, network, provider, tool};
 pub use mainspring_api as api;
 pub use mainspring_core as core;
 pub use mainspring_kernel::feed::{Item, Subscription};

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use mainspring_agent::hooks::Hooks;
 use mainspring_agent::models::ModelsConfigError;
+use mainspring_agent::network::NetworkRouter;
 use mainspring_agent::{Definitions, Toolbox};
 use mainspring_kernel::adapter::{Adapter, Capabilities};
 use mainspring_kernel::agents::NoCatalog;
@@ -94,6 +95,12 @@ impl NodeBuilder {
     /// Sets the hooks of the native agent.
     pub fn hooks(mut self, hooks: impl Hooks) -> Self {
         self.parts.hooks = Arc::new(hooks);
+        self
+    }
+
+    /// Adds a router in code, which networks name as `router.code`.
+    pub fn router(mut self, name: &str, router: impl NetworkRouter) -> Self {
+        self.parts.routers = self.parts.routers.with(name, Arc::new(router));
         self
     }
 

@@ -13,8 +13,9 @@ use axum::routing::post;
 use futures_util::stream;
 use serde_json::{Value, json};
 
-use super::protocol::{Protocol, Writer};
+use super::protocol::{Protocol, Writer, system_text};
 use super::reply::{Action, Fault, Reply};
+use super::script::Conversation;
 use super::{RecordedRequest, Shared, script};
 
 /// The maximum size of a request: a long conversation with files.
@@ -80,7 +81,8 @@ async fn serve(
     };
     let queued = shared.queue.lock().pop_front();
     let reply = queued.unwrap_or_else(|| {
-        let conversation = protocol.entries(&body).into_iter().collect();
+        let conversation: Conversation = protocol.entries(&body).into_iter().collect();
+        let conversation = conversation.with_system(&system_text(&body));
         script::reply(&conversation, &mut shared.memory.lock())
     });
     if let Some(recorded) = &shared.recorded {

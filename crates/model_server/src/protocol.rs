@@ -85,6 +85,26 @@ impl Protocol {
     }
 }
 
+/// The system prompt of a request, in whichever place its protocol has it.
+pub(super) fn system_text(body: &Value) -> String {
+    let is_system = |message: &&Value| ["system", "developer"].iter().any(|role| message["role"] == *role);
+    let lists = [&body["messages"], &body["input"]];
+    let messages = lists.into_iter().flat_map(|list| list.as_array().into_iter().flatten()).filter(is_system);
+    let places = [&body["system"], &body["instructions"], &body["systemInstruction"]["parts"]];
+    places
+        .into_iter()
+        .chain(messages.map(|message| &message["content"]))
+        .filter_map(|place| last_text(place, &["text", "input_text"]).or_else(|| gemini_text(place)))
+        .collect::<Vec<_>>()
+        .join("\n")
+}
+
+/// The text of parts without a type.
+fn gemini_text(parts: &Value) -> Option<String> {
+    let texts = parts.as_array()?.iter().filter_map(|part| part["text"].as_str());
+    Some(texts.collect::<Vec<_>>().join("\n"))
+}
+
 /// Writes a reply piece by piece, as server-sent events.
 pub(super) trait Writer: Send + Sync {
     /// Begins the stream.

@@ -55,6 +55,20 @@ impl FromIterator<Entry> for Conversation {
     }
 }
 
+/// The word that begins a script in a system prompt.
+const SYSTEM_SCRIPT: &str = "script: ";
+
+impl Conversation {
+    /// Takes the script from the system prompt, if that has a line `script: …`: the agent does the same whatever the
+    /// prompt says.
+    pub(super) fn with_system(self, system: &str) -> Self {
+        match system.lines().filter_map(|line| line.trim().strip_prefix(SYSTEM_SCRIPT)).next_back() {
+            Some(script) => Self { prompt: script.to_owned(), ..self },
+            None => self,
+        }
+    }
+}
+
 /// Remembers, from one request to the next, how often each part of a script was played.
 #[derive(Debug, Default)]
 pub(super) struct Memory(HashMap<String, PartMemory>);
@@ -236,6 +250,15 @@ mod tests {
         "#);
         let beyond = [prompt("tool add"), Entry::Model, Entry::Result("3".into())];
         assert!(actions(&beyond).contains("3"));
+    }
+
+    #[test]
+    fn a_script_of_the_system_prompt_takes_the_place_of_the_prompt() {
+        let conversation: Conversation = [prompt("say the prompt")].into_iter().collect();
+        let of = |system: &str| reply(&conversation.clone().with_system(system), &mut Memory::default());
+        assert_eq!(format!("{:?}", of("You plan.\nscript: say the plan").actions[0]), "Text(\"the \")");
+        assert!(format!("{:?}", of("You plan.\nscript: say the plan").actions).contains("plan"));
+        assert!(format!("{:?}", of("You plan.").actions).contains("prompt"));
     }
 
     #[test]

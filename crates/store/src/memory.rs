@@ -331,6 +331,10 @@ impl Store for MemoryStore {
         })
     }
 
+    async fn step_input(&self, session: SessionId, hash: &str) -> Result<Option<String>, StoreError> {
+        self.read(|tables| tables.step_inputs.get(&(session, hash.to_owned())).cloned())
+    }
+
     async fn digest(&self, session: SessionId, tip: Point) -> Result<Option<Digest>, StoreError> {
         self.read(|tables| tables.digest(session, tip))?
     }

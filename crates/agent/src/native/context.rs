@@ -51,6 +51,7 @@ impl Execution<'_> {
     /// Converts a context into the messages of a request.
     pub(super) fn request_messages(&self, context: &Context) -> Vec<RequestMessage> {
         let path: Vec<Arc<Message>> = context.messages.iter().map(|(_, message)| message.clone()).collect();
+        let path = self.as_seen(path);
         let mut messages = vec![];
         if let Some(digest) = &context.digest {
             messages.push(RequestMessage::user(digest.text()));
@@ -63,6 +64,7 @@ impl Execution<'_> {
             messages.extend(prompt::messages(&missing, &self.private, &self.files));
         }
         messages.extend(prompt::messages(&path, &self.private, &self.files));
+        self.finish_request(&mut messages);
         messages
     }
 
@@ -198,6 +200,7 @@ impl Execution<'_> {
         let prompt = PromptRef {
             last: old.last().map(|(_, message)| message.id),
             messages: u32::try_from(old.len()).unwrap_or(u32::MAX),
+            digest: context.digest.as_ref().map(|digest| digest.message),
         };
         let messages = old.iter().map(|(_, message)| message.as_ref());
         let max_tokens = model.max_prompt_tokens().unwrap_or(summary::DEFAULT_PROMPT_TOKENS);

@@ -1,10 +1,11 @@
 //! One execution of a run: inspects the end of the path and continues from there, until the run ends or must wait.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use mainspring_core::{
-    Answer, Approval, ApprovalAnswer, Block, Budget, ClientResult, Failure, MessageId, MessageStatus, Role,
-    Sandbox, SuppliedResult, Time, Usage, WaitRequest,
+    Answer, Approval, ApprovalAnswer, Block, Budget, ClientResult, Failure, Limit, MessageId, MessageStatus,
+    Role, Sandbox, SuppliedResult, Time, Usage, WaitRequest,
 };
 use mainspring_kernel::adapter::{Ask, AttemptHandle, EarlierCalls, End, Executed, Record};
 use mainspring_kernel::clock::Moment;
@@ -12,9 +13,10 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::files::Files;
+use super::network::NetworkRun;
 use super::resume::{Question, Resume};
 use super::{Exit, NativeAdapter, Plan, prompt};
-use crate::hooks::{AfterTurn, HookContext, ToolDecision, ToolResult};
+use crate::hooks::{AfterTurn, HookContext, PlanChanges, ToolDecision, ToolResult};
 use crate::provider::ToolUse;
 
 /// How often the model is asked again for an answer that violates the output schema.
@@ -43,10 +45,14 @@ pub(super) struct Execution<'a> {
     pub(super) files: Files,
     /// Tool calls of earlier attempts that this attempt must settle.
     pub(super) earlier: EarlierCalls,
+    /// Changes of the plan that hooks have asked for.
+    plan_changes: PlanChanges,
+    /// The network, if the definition is one. The plan is then that of the present member.
+    pub(super) network: Option<NetworkRun>,
 }
 
 /// The next action of the execution.
-enum NextAction {
+pub(super) enum NextAction {
     /// Call the model.
     CallModel,
     /// Run the tool calls of the model's last message.
@@ -73,13 +79,30 @@ impl<'a> Execution<'a> {
     pub(super) async fn run(adapter: &'a NativeAdapter, attempt: AttemptHandle) -> Result<Executed, Exit> {
         let mut execution = Self::start(adapter, attempt).await?;
         execution.load_steps().await?;
-        let mut next = execution.resume_point().await?;
+        if execution.network.is_none() && execution.plan.is_stopped && execution.steps == 0 {
+            return Ok(End::succeeded());
+        }
+        let mut next = match execution.network.is_some() {
+            false => execution.resume_point().await?,
+            true => match execution.resume_network().await? {
+                Some(next) => next,
+                None => match execution.advance(vec![]).await? {
+                    Some(executed) => return Ok(executed),
+                    None => NextAction::CallModel,
+                },
+            },
+        };
         loop {
             next = match next {
                 NextAction::CallModel => execution.call_model().await?,
                 NextAction::RunTools(round) => {
                     execution.run_tools(round).await?;
                     execution.load_steps().await?;
+                    if execution.is_call_complete()
+                        && let Some(executed) = execution.advance(vec![]).await?
+                    {
+                        return Ok(executed);
+                    }
                     NextAction::CallModel
                 }
                 NextAction::CheckAnswer { text, records } => {
@@ -96,20 +119,12 @@ impl<'a> Execution<'a> {
     async fn start(adapter: &'a NativeAdapter, attempt: AttemptHandle) -> Result<Self, Exit> {
         let begun = (attempt.now(), attempt.moment());
         let assignment = attempt.assignment();
-        let mut plan = Plan::resolve(adapter, &attempt).await?;
-        let problems = tokio::select! {
-            biased;
-            () = attempt.cancelled() => return Err(End::stopped().into()),
-            problems = plan.add_mcp_tools(adapter, &assignment.run) => problems?,
-            () = attempt.sleep_for(MCP_START_TIMEOUT_MS) => {
-                let failure = Failure::new("mcp_unavailable", "an MCP server did not answer in time");
-                return Err(End::failed(failure, true).into());
-            }
+        let (mut plan, network) = Plan::resolve(adapter, &attempt).await?;
+        // A member is prepared when it is called.
+        let problems = match &network {
+            None => Self::prepare(adapter, &attempt, 0, &mut plan).await?,
+            Some(_) => None,
         };
-        plan.add_client_tools(&assignment.run.options.tools)?;
-        let hook_context = HookContext { session: assignment.session.id, run: assignment.run.id };
-        let started = adapter.hooks.on_start(hook_context, &mut plan).await;
-        started.map_err(|failure| Exit::from(End::failed(failure, false)))?;
         let usage = assignment.run.usage;
         let execution = Self {
             adapter,
@@ -123,27 +138,62 @@ impl<'a> Execution<'a> {
             resume: Resume::default(),
             files: Files::default(),
             earlier: EarlierCalls::default(),
+            plan_changes: PlanChanges::default(),
+            network,
         };
-        if let Some(note) = execution.plan.unconfined.clone() {
-            // With the end of the attempt, which costs no commit of its own.
-            let unconfined = Record::Confined(Sandbox::none(Some(note)));
-            execution.attempt.record_at_end(vec![unconfined]).await?;
-        }
-        let notices = execution.plan.notices.iter().cloned().chain(problems);
-        let notices: Vec<Record> = notices.map(|text| Record::Progress { text }).collect();
-        if !notices.is_empty() {
-            execution.attempt.record(notices).await?;
+        if execution.network.is_none() {
+            execution.record_notices(problems).await?;
         }
         Ok(execution)
     }
 
+    /// Starts the MCP servers of an agent, adds the tools of the client and calls the start hook, after `steps` model
+    /// calls. Returns the problems of MCP servers that the agent can do without.
+    pub(super) async fn prepare(
+        adapter: &NativeAdapter,
+        attempt: &AttemptHandle,
+        steps: u32,
+        plan: &mut Plan,
+    ) -> Result<Option<String>, Exit> {
+        let assignment = attempt.assignment();
+        let problems = tokio::select! {
+            biased;
+            () = attempt.cancelled() => return Err(End::stopped().into()),
+            problems = plan.add_mcp_tools(adapter, &assignment.run) => problems?,
+            () = attempt.sleep_for(MCP_START_TIMEOUT_MS) => {
+                let failure = Failure::new("mcp_unavailable", "an MCP server did not answer in time");
+                return Err(End::failed(failure, true).into());
+            }
+        };
+        plan.add_client_tools(&assignment.run.options.tools)?;
+        let started = adapter.hooks.on_start(HookContext::new(attempt, steps, None), plan).await;
+        started.map_err(|failure| Exit::from(End::failed(failure, false)))?;
+        Ok(problems)
+    }
+
+    /// Records the notices about the plan, and `problems`.
+    pub(super) async fn record_notices(&self, problems: Option<String>) -> Result<(), Exit> {
+        if let Some(note) = self.plan.unconfined.clone() {
+            // With the end of the attempt, which costs no commit of its own.
+            let unconfined = Record::Confined(Sandbox::none(Some(note)));
+            self.attempt.record_at_end(vec![unconfined]).await?;
+        }
+        let notices = self.plan.notices.iter().cloned().chain(problems);
+        let notices: Vec<Record> = notices.map(|text| Record::Progress { text }).collect();
+        if !notices.is_empty() {
+            self.attempt.record(notices).await?;
+        }
+        Ok(())
+    }
+
     pub(super) fn hook_context(&self) -> HookContext {
-        let assignment = self.attempt.assignment();
-        HookContext { session: assignment.session.id, run: assignment.run.id }
+        let plan = Some((Arc::new(self.plan.clone()), self.plan_changes.clone()));
+        HookContext::new(&self.attempt, self.steps, plan)
     }
 
     /// Checks the limits and makes one model call with a context that fits.
     async fn call_model(&mut self) -> Result<NextAction, Exit> {
+        self.plan_changes.apply(&mut self.plan);
         if self.attempt.is_steered() {
             // Appends prompts that arrived while the run worked to its path.
             self.attempt.steer(vec![]).await?;
@@ -158,17 +208,24 @@ impl<'a> Execution<'a> {
             NextAction::CheckAnswer { text: output.text, records: output.records }
         } else {
             let (calls, records) = (output.calls, output.records);
-            NextAction::RunTools(ToolRound { calls, records, ..ToolRound::default() })
+            self.note_tools(&output.text, calls.iter().map(|call| call.name.clone()).collect());
+            let round = ToolRound { calls, records, ..ToolRound::default() };
+            // The call of a member may end with its tools. Its router then decides whether a model is called again.
+            NextAction::RunTools(match self.is_call_complete() {
+                true => round,
+                false => self.allowed_round(round).await?,
+            })
         })
     }
 
     /// Reads the step count and the provider's private data from the run's steps, if it has any.
-    async fn load_steps(&mut self) -> Result<(), Exit> {
+    pub(super) async fn load_steps(&mut self) -> Result<(), Exit> {
         let first = self.attempt.assignment().attempt.no == 1 && self.attempt.answer().is_none();
         if first && self.steps == 0 {
             return Ok(());
         }
         let steps = self.attempt.steps().await?;
+        self.note_authors(&steps);
         self.steps = steps.iter().filter(|step| step.output.is_some()).map(|step| step.no).max().unwrap_or(0);
         let private = steps.into_iter().filter_map(|step| Some((step.output?, step.private?)));
         self.private = private.collect();
@@ -176,7 +233,7 @@ impl<'a> Execution<'a> {
     }
 
     /// Determines where to continue, from the end of the path and from the answer that the run waited for.
-    async fn resume_point(&mut self) -> Result<NextAction, Exit> {
+    pub(super) async fn resume_point(&mut self) -> Result<NextAction, Exit> {
         let last = self.attempt.path(1).await?.pop();
         let answered = self.apply_answer()?;
         if self.attempt.assignment().attempt.no > 1 {
@@ -193,7 +250,7 @@ impl<'a> Execution<'a> {
 
     /// Applies the answer that the run waited for, if there is one. Returns the tool decisions made so far and the
     /// client's tool results, as a round without calls.
-    fn apply_answer(&mut self) -> Result<ToolRound, Exit> {
+    pub(super) fn apply_answer(&mut self) -> Result<ToolRound, Exit> {
         let mut round = ToolRound::default();
         let Some(answered) = self.attempt.answer().cloned() else { return Ok(round) };
         let resume = Resume::deserialize(&answered.resume);
@@ -234,7 +291,7 @@ impl<'a> Execution<'a> {
     }
 
     /// Reads the usage of delegated runs, which counts against the limits of this run.
-    async fn update_delegated_usage(&mut self) -> Result<(), Exit> {
+    pub(super) async fn update_delegated_usage(&mut self) -> Result<(), Exit> {
         if self.plan.limits.max_tokens.is_some() || self.plan.limits.max_cost.is_some() {
             self.delegated_usage = self.attempt.spent_by_children().await?;
         }
@@ -242,7 +299,7 @@ impl<'a> Execution<'a> {
     }
 
     /// Fails or pauses the run if it has used up a limit.
-    fn check_limits(&self) -> Result<(), Exit> {
+    pub(super) fn check_limits(&self) -> Result<(), Exit> {
         let assignment = self.attempt.assignment();
         let limits = &self.plan.limits;
         let before = self.begun.0.since(assignment.run.limited_since_in(&assignment.attempt));
@@ -251,12 +308,17 @@ impl<'a> Execution<'a> {
         let Some(limit) = limits.limit_reached(self.resume.granted + 1, self.steps, &used, millis) else {
             return Ok(());
         };
-        if limits.ask != Some(true) {
+        Err(self.limit_reached(limit))
+    }
+
+    /// Fails or pauses the run at `limit`.
+    pub(super) fn limit_reached(&self, limit: Limit) -> Exit {
+        if self.plan.limits.ask != Some(true) {
             let message = format!("the run has used up its limit of {limit}; raise it and retry");
-            return Err(Exit::failed("limit_reached", message));
+            return Exit::failed("limit_reached", message);
         }
         let question = format!("The run has used up its limit of {limit}. May it use as much again?");
-        Err(self.ask_person(WaitRequest::Approval, question, Question::Limit))
+        self.ask_person(WaitRequest::Approval, question, Question::Limit)
     }
 
     /// Pauses the execution until a person has answered.
@@ -297,6 +359,9 @@ impl<'a> Execution<'a> {
         }
         if let AfterTurn::Continue(prompt) = next {
             return self.continue_with(prompt, records).await;
+        }
+        if self.network.is_some() {
+            return self.member_answered(text, records).await;
         }
         self.attempt.record_at_end(records).await?;
         self.generate_title(text);

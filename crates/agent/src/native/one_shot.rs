@@ -92,6 +92,8 @@ impl OneShotResult {
             first_piece_at: self.text.is_ok().then(|| attempt.now()),
             private: None,
             budget: None,
+            input: None,
+            raw: Value::Null,
         }
     }
 }

@@ -9,11 +9,19 @@ use mainspring_kernel::adapter::{AttemptHandle, End};
 use mainspring_kernel::policy::{Rules, definition_rules};
 use serde_json::{Map, Value, json};
 
+use super::choice::{ModelChoice, choose_model};
+use super::network::NetworkRun;
 use super::{Exit, NativeAdapter};
 use crate::definition::Definition;
 use crate::models::SelectedModel;
 use crate::output::OutputSchema;
 use crate::tool::Toolbox;
+
+/// The keys of state that are read at once.
+const STATE_PAGE: usize = 500;
+
+/// The surface kind of the session of a member that works in parallel with others.
+pub(super) const MEMBER_SURFACE: &str = "network_member";
 
 /// The settings of one execution.
 #[derive(Clone)]
@@ -40,25 +48,45 @@ pub struct Plan {
     pub(super) notices: Vec<String>,
     /// A note about processes that act for the run and that nothing confines.
     pub(super) unconfined: Option<String>,
+    /// True if tools read and write the state of the run unless they name another scope: the agent is a member of a
+    /// network.
+    pub(super) shares_run_state: bool,
+    /// True if a hook has stopped the agent before its first model call.
+    pub(super) is_stopped: bool,
 }
 
 impl Plan {
     /// Resolves the plan. The run's options take precedence over the session's, and those over the agent's, except that
     /// the limits of a shared agent are never raised.
-    pub(super) async fn resolve(adapter: &NativeAdapter, attempt: &AttemptHandle) -> Result<Self, Exit> {
+    ///
+    /// The plan of a network is that of its first member, until one is called.
+    pub(super) async fn resolve(
+        adapter: &NativeAdapter,
+        attempt: &AttemptHandle,
+    ) -> Result<(Self, Option<NetworkRun>), Exit> {
+        let assignment = attempt.assignment();
+        let name = assignment.run.agent_definition(&assignment.session);
+        let (agent, is_shared) = find_agent(adapter, attempt, name).await?;
+        if let Some(first) = agent.network.as_ref().and_then(|network| network.members.first()).cloned() {
+            let network = NetworkRun::new(agent, is_shared);
+            let plan = Self::of_member(adapter, attempt, &network, &first).await?;
+            return Ok((plan, Some(network)));
+        }
+        Ok((Self::of_agent(adapter, attempt, agent, is_shared).await?, None))
+    }
+
+    /// Resolves the plan of an agent. `is_shared` tells that its definition is not the caller's to change.
+    pub(super) async fn of_agent(
+        adapter: &NativeAdapter,
+        attempt: &AttemptHandle,
+        agent: Arc<Definition>,
+        is_shared: bool,
+    ) -> Result<Self, Exit> {
         let assignment = attempt.assignment();
         let (session, run) = (&assignment.session, &assignment.run);
         let options = &run.options;
-        let (agent, is_shared) = find_agent(adapter, attempt, &session.agent_definition).await?;
-        let wanted = options.model_profile.as_deref().or(session.model_profile.as_deref());
-        // A profile that is gone does not make the session unusable, if only the session names it.
-        let is_default = options.model.is_none() && wanted == session.model_profile.as_deref();
-        let gone = wanted.filter(|name| is_default && !adapter.models.has_profile(name));
-        let profile = wanted.filter(|_| gone.is_none());
-        // A requested profile takes precedence over the definition's model.
-        let agent_model = if profile.is_none() { agent.model.as_deref() } else { None };
-        let model = options.model.as_deref().or(agent_model);
-        let model = adapter.models.select(model, profile.or(agent.profile.as_deref()));
+        let session_profile = session.model_profile.as_deref();
+        let ModelChoice { model, gone } = choose_model(&adapter.models, options, session_profile, &agent);
         let mut model = model.map_err(|error| Exit::failed(error.kind.code(), error.message))?;
         if let Some(given) = &options.model_options {
             let merged = model.options.merge(given);
@@ -85,7 +113,7 @@ impl Plan {
         let output = output.map_err(|error| Exit::failed("invalid_output_schema", error))?;
         let system = match &options.system_prompt {
             Some(given) => Some(given.clone()),
-            None => render_system(&agent, attempt).await?,
+            None => render_system(&agent, attempt, None).await?,
         };
         let tools = match run.mode {
             Mode::Ask => Toolbox::default(),
@@ -113,7 +141,15 @@ impl Plan {
             listed_tools,
             notices,
             unconfined: None,
+            shares_run_state: session.surface_kind == MEMBER_SURFACE,
+            is_stopped: false,
         })
+    }
+
+    /// Ends the agent's turn before its first model call: the run succeeds without an answer. The call of a network's
+    /// member ends with an empty result; it counts, and the router is asked next. Has no effect once a model was called.
+    pub fn stop(&mut self) {
+        self.is_stopped = true;
     }
 
     /// Adds the tools of MCP servers. Returns the problems, if any; they are an error if the definition names its servers.
@@ -175,15 +211,19 @@ fn listed(tools: Toolbox, names: Option<&[String]>) -> Toolbox {
     }
 }
 
-/// Renders the system prompt of the agent for the session and the run of `attempt`.
-async fn render_system(agent: &Definition, attempt: &AttemptHandle) -> Result<Option<String>, Exit> {
+/// Renders the system prompt of the agent for the session and the run of `attempt`, within a `network` if one is given.
+pub(super) async fn render_system(
+    agent: &Definition,
+    attempt: &AttemptHandle,
+    network: Option<Value>,
+) -> Result<Option<String>, Exit> {
     let assignment = attempt.assignment();
     let (session, run) = (&assignment.session, &assignment.run);
     let state = match agent.reads_state() {
-        true => read_state(attempt).await?,
+        true => read_state(attempt, StateScope::Session).await?,
         false => Map::new(),
     };
-    let context = json!({
+    let mut context = json!({
         "session": {
             "id": session.id, "key": session.key, "title": session.title, "owner": session.owner,
             "metadata": session.metadata,
@@ -191,24 +231,31 @@ async fn render_system(agent: &Definition, attempt: &AttemptHandle) -> Result<Op
         "run": {"id": run.id, "mode": run.mode, "cwd": run.options.cwd.as_ref().or(session.cwd.as_ref())},
         "state": state,
     });
+    if let Some(network) = network {
+        context["network"] = network;
+    }
     agent.render_system(&context).map_err(|error| Exit::failed("agent_template_failed", error))
 }
 
-/// Reads the whole state of the session.
-async fn read_state(attempt: &AttemptHandle) -> Result<Map<String, Value>, Exit> {
+/// Reads the whole state of a scope.
+pub(super) async fn read_state(
+    attempt: &AttemptHandle,
+    scope: StateScope,
+) -> Result<Map<String, Value>, Exit> {
     let mut all = Map::new();
     loop {
         let after = all.keys().next_back().cloned();
-        let page = attempt.state_list(StateScope::Session, after.as_deref(), 500).await?;
-        if page.is_empty() {
+        let page = attempt.state_list(scope, after.as_deref(), STATE_PAGE).await?;
+        let is_last = page.len() < STATE_PAGE;
+        all.extend(page.into_iter().map(|entry| (entry.key, entry.value)));
+        if is_last {
             return Ok(all);
         }
-        all.extend(page.into_iter().map(|entry| (entry.key, entry.value)));
     }
 }
 
 /// Finds the agent definition: the owner's own or a shared one, and whether it is shared.
-async fn find_agent(
+pub(super) async fn find_agent(
     adapter: &NativeAdapter,
     attempt: &AttemptHandle,
     name: &str,

@@ -110,6 +110,19 @@ impl Execution<'_> {
         Ok(self.attempt.record(records).await?)
     }
 
+    /// Gives every call of the round an error result: none of them runs.
+    pub(super) async fn reject_round(&mut self, round: ToolRound, reason: &str) -> Result<(), Exit> {
+        let ToolRound { calls, mut records, .. } = round;
+        let mut results = vec![];
+        for call in &calls {
+            let skipped = Skipped::rejected("limit_reached", reason.to_owned());
+            results.push(Some(self.skip(call, skipped, &mut records).await?));
+        }
+        let files = vec![vec![]; calls.len()];
+        records.push(Record::ToolResults { blocks: result_blocks(&calls, results, files) });
+        Ok(self.attempt.record(records).await?)
+    }
+
     /// Commits `records` unless there are none.
     async fn record_any(&self, records: &mut Vec<Record>) -> Result<(), Exit> {
         if !records.is_empty() {
@@ -318,7 +331,8 @@ impl Execution<'_> {
             owner: assignment.run.owner.clone(),
             cwd,
             context: ToolContext::new(self.attempt.clone(), self.plan.result_bytes)
-                .for_tool(&entry.spec.name),
+                .for_tool(&entry.spec.name)
+                .sharing_run_state(self.plan.shares_run_state),
         };
         let (attempt, context) = (self.attempt.clone(), call.context.clone());
         async move {

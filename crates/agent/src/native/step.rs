@@ -1,18 +1,24 @@
 //! One step: a streamed model call, retried if it fails.
 
+use std::sync::Arc;
+
 use futures_util::StreamExt;
-use mainspring_core::{Block, Failure, PromptRef, StopReason, Time, Usage};
-use mainspring_kernel::adapter::{Context, End, Record, StepTaken};
-use serde_json::Value;
+use mainspring_core::{ArtifactRole, Block, Failure, PromptRef, StepInput, StopReason, Time, Usage};
+use mainspring_kernel::adapter::{Context, End, HandleError, NewArtifact, Record, StepTaken};
+use serde_json::{Value, json};
 
 use super::Exit;
 use super::context::Cause;
+use super::describe::{offered, options_of};
 use super::execution::Execution;
 use crate::hooks::AfterError;
 use crate::provider::{Completion, ErrorKind, ModelError, Piece, Request, ToolUse};
 
 /// The longest wait before a retry. A run fails if its provider asks for more.
 const MAX_RETRY_WAIT_MS: u64 = 15 * 60 * 1000;
+
+/// The largest raw response that a step holds; a larger one is an artifact.
+const MAX_RAW_BYTES: usize = 16 << 10;
 
 /// The output of a successful step.
 pub(super) struct StepOutput {
@@ -29,6 +35,8 @@ struct ModelCall {
     started_at: Time,
     first_piece_at: Option<Time>,
     prompt: PromptRef,
+    /// What the model is given besides messages.
+    input: Arc<StepInput>,
     text: String,
     has_thinking: bool,
 }
@@ -60,12 +68,17 @@ impl Execution<'_> {
                 prompt: PromptRef {
                     last: context.messages.last().map(|(_, message)| message.id),
                     messages: u32::try_from(context.messages.len()).unwrap_or(u32::MAX),
+                    digest: context.digest.as_ref().map(|digest| digest.message),
                 },
+                input: Arc::new(StepInput::default()),
                 text: String::new(),
                 has_thinking: false,
             };
             let error = match self.stream(&mut call, &context).await? {
-                Ok(completion) => return Ok(self.finish_step(call, completion)),
+                Ok(mut completion) => {
+                    completion.raw = self.bounded_raw(completion.raw).await?;
+                    return Ok(self.finish_step(call, completion));
+                }
                 Err(CallError::Cancelled) => {
                     let step = self.step_taken(&call, StopReason::Cancelled, None, None, Value::Null);
                     self.attempt.record_at_end(vec![Record::Step(Box::new(step))]).await?;
@@ -104,6 +117,7 @@ impl Execution<'_> {
             options: self.plan.model.options.clone(),
             call_prefix: format!("{}_{}", self.attempt.assignment().run.id, self.steps + 1),
         };
+        call.input = Arc::new(step_input(&request));
         let provider = self.plan.model.provider.clone();
         let attempt = self.attempt.clone();
         let mut pieces = tokio::select! {
@@ -156,11 +170,14 @@ impl Execution<'_> {
         step.no = self.steps;
         step.tool_calls = completion.calls.iter().map(|call| call.id.clone()).collect();
         step.private = completion.private;
+        step.raw = completion.raw;
+        let agent = Record::Agent { name: step.agent.clone() };
         let thinking = call.has_thinking.then_some(Block::Thinking {});
         let calls =
             completion.calls.iter().map(|call| Block::tool_use(&call.id, &call.name, call.input.clone()));
         let blocks = thinking.into_iter().chain(calls).collect();
-        let records = vec![Record::Message { blocks, usage: Some(usage) }, Record::Step(Box::new(step))];
+        let message = Record::Message { blocks, usage: Some(usage) };
+        let records = vec![agent, message, Record::Step(Box::new(step))];
         StepOutput { text: call.text, calls: completion.calls, records }
     }
 
@@ -225,6 +242,40 @@ impl Execution<'_> {
             first_piece_at: call.first_piece_at,
             private: None,
             budget: self.budget(),
+            input: Some(call.input.clone()),
+            raw: Value::Null,
         }
+    }
+
+    /// Stores a raw response over the size limit as an artifact, and returns a reference to it.
+    pub(super) async fn bounded_raw(&self, raw: Value) -> Result<Value, Exit> {
+        let text = if raw.is_null() { String::new() } else { raw.to_string() };
+        if text.len() <= MAX_RAW_BYTES {
+            return Ok(raw);
+        }
+        let new = NewArtifact {
+            kind: "raw_response".into(),
+            role: ArtifactRole::Log,
+            name: Some(format!("step-{}.json", self.steps + 1)),
+            mime_type: Some("application/json".into()),
+            ..NewArtifact::default()
+        };
+        match self.attempt.artifact(new, &mut text.as_bytes()).await {
+            Ok(artifact) => Ok(json!({"artifact": artifact.id, "bytes": text.len()})),
+            Err(HandleError::Revoked) => Err(HandleError::Revoked.into()),
+            Err(HandleError::Kernel(error)) => {
+                tracing::warn!(%error, "a raw response could not be stored as an artifact");
+                Ok(json!({"bytes": text.len()}))
+            }
+        }
+    }
+}
+
+/// What a request gives to the model besides messages.
+pub(super) fn step_input(request: &Request) -> StepInput {
+    StepInput {
+        system_prompt: request.system.clone(),
+        tools: request.tools.iter().map(offered).collect(),
+        model_options: options_of(&request.options).into_iter().collect(),
     }
 }

@@ -10,7 +10,7 @@ use genai::chat::{ChatOptions, ChatStream, ChatStreamEvent, ReasoningEffort, Sto
 use genai::resolver::{AuthData, Endpoint};
 use genai::{Client, ModelIden, ServiceTarget};
 use mainspring_core::KeyPresence;
-use serde_json::json;
+use serde_json::{Map, Value, json};
 
 use super::error::parse_seconds;
 use super::frames::FrameObserver;
@@ -233,6 +233,7 @@ impl ResponseStream {
             private,
             usage: end.captured_usage.as_ref().map(convert::usage).unwrap_or_default(),
             raw_usage: self.frames.usage(),
+            raw: raw(end),
         })))
     }
 
@@ -245,6 +246,15 @@ impl ResponseStream {
         error.message = self.key.redact(&error.message);
         error
     }
+}
+
+/// The facts about the end of a response, in the provider's words.
+fn raw(end: &StreamEnd) -> Value {
+    let stop = end.captured_stop_reason.as_ref().map(|stop| stop.raw().to_owned());
+    let facts = [("stopReason", stop), ("responseId", end.captured_response_id.clone())];
+    let facts: Map<String, Value> =
+        facts.into_iter().filter_map(|(name, fact)| Some((name.to_owned(), Value::from(fact?)))).collect();
+    if facts.is_empty() { Value::Null } else { Value::Object(facts) }
 }
 
 fn classify(error: &genai::Error) -> ModelError {

@@ -87,20 +87,36 @@ pub(super) fn render<'t>(
     context: &Json,
     budget: Budget,
 ) -> Result<String, TemplateError> {
-    let mut evaluator = Evaluator {
-        context,
-        scopes: vec![Scope::default()],
-        loops: vec![],
-        output: vec![String::new()],
-        escapes: false,
-        depth: 0,
-        budget,
-    };
+    let mut evaluator = Evaluator::new(context, budget);
     evaluator.block(block)?;
     Ok(evaluator.output.pop().unwrap_or_default())
 }
 
+/// Returns whether the value of a statement that emits an expression is true.
+pub(super) fn is_true<'t>(
+    statement: &'t Statement<'t>,
+    context: &Json,
+    budget: Budget,
+) -> Result<bool, TemplateError> {
+    match &statement.kind {
+        StatementKind::Emit(expr) => Ok(Evaluator::new(context, budget).expr(expr)?.is_true()),
+        _ => Ok(false),
+    }
+}
+
 impl<'t, 'a> Evaluator<'t, 'a> {
+    fn new(context: &'a Json, budget: Budget) -> Self {
+        Self {
+            context,
+            scopes: vec![Scope::default()],
+            loops: vec![],
+            output: vec![String::new()],
+            escapes: false,
+            depth: 0,
+            budget,
+        }
+    }
+
     fn block(&mut self, block: &'t Block<'t>) -> Result<(), TemplateError> {
         self.nested(|evaluator| {
             block.iter().try_for_each(|statement| {

@@ -231,3 +231,24 @@ fn long_chains_are_no_deep_trees() {
         assert_eq!(render(&source, &json!({})), Ok(expected.into()));
     }
 }
+
+#[test]
+fn an_expression_is_one_condition_within_the_same_budget() {
+    let context = json!({"state": {"plan": ["a"], "n": 3}, "last": {"agent": "planner", "text": "APPROVED"}});
+    for (source, wanted) in [
+        ("state.plan is defined and last.agent == 'planner'", true),
+        ("state.n > 3", false),
+        ("state.missing", false),
+        ("'APPROVED' in last.text", true),
+        ("{'a': 1}", true),
+        ("-state.n < 0", true),
+    ] {
+        check_expression(source).unwrap();
+        assert_eq!(is_true(source, &context), Ok(wanted), "{source}");
+    }
+    for source in ["", "state.", "a }}{{ b", "a }} text", "x }}{% if y %}{{ z", "{% if x %}{% endif %}"] {
+        assert!(check_expression(source).is_err(), "{source}");
+    }
+    let endless = "range(99999)|map('string')|join|length > range(99999)|map('string')|join|length";
+    assert!(is_true(endless, &context).unwrap_err().to_string().contains("more than"), "bounded");
+}

@@ -23,17 +23,32 @@ pub struct ToolContext {
     tool: Option<Arc<str>>,
     /// Files that the call has added to its result.
     files: Arc<Mutex<Vec<Block>>>,
+    /// The scope of state where a call names none.
+    default_scope: StateScope,
 }
 
 impl ToolContext {
     /// Creates the context of an attempt.
     pub(crate) fn new(attempt: AttemptHandle, max_result_bytes: usize) -> Self {
-        Self { attempt, max_result_bytes, tool: None, files: Arc::default() }
+        let default_scope = StateScope::Session;
+        Self { attempt, max_result_bytes, tool: None, files: Arc::default(), default_scope }
     }
 
     /// Sets the name of the tool, which the history of state names.
     pub(crate) fn for_tool(self, name: &str) -> Self {
         Self { tool: Some(name.into()), ..self }
+    }
+
+    /// Makes the state of the run the default, which the members of a network share.
+    #[must_use]
+    pub(crate) fn sharing_run_state(mut self, shares: bool) -> Self {
+        self.default_scope = if shares { StateScope::Run } else { StateScope::Session };
+        self
+    }
+
+    /// The scope of state where a call names none: the session, or the run for a member of a network.
+    pub fn default_scope(&self) -> StateScope {
+        self.default_scope
     }
 
     /// Returns typed access to the state of `scope`.

@@ -50,11 +50,10 @@ pub(super) fn tools() -> Vec<Arc<dyn Tool>> {
 }
 
 /// The scope of state.
-#[derive(Debug, Clone, Copy, Default, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 enum Scope {
     /// The conversation: the value remains in later turns.
-    #[default]
     Session,
     /// This turn only.
     Run,
@@ -73,9 +72,9 @@ impl From<Scope> for StateScope {
 struct KeyInput {
     /// Letters, digits, underscores, hyphens and dots.
     key: String,
-    /// The scope; session if not given.
+    /// The scope; session if not given, and run for a member of a network.
     #[serde(default)]
-    scope: Scope,
+    scope: Option<Scope>,
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -84,9 +83,9 @@ struct StateSetInput {
     key: String,
     /// The value: any JSON.
     value: Value,
-    /// The scope; session if not given.
+    /// The scope; session if not given, and run for a member of a network.
     #[serde(default)]
-    scope: Scope,
+    scope: Option<Scope>,
     /// The version that the key must have; 0 if it must not exist. Any version if not given.
     #[serde(default)]
     version: Option<u64>,
@@ -96,9 +95,9 @@ struct StateSetInput {
 struct StateDeleteInput {
     /// Letters, digits, underscores, hyphens and dots.
     key: String,
-    /// The scope; session if not given.
+    /// The scope; session if not given, and run for a member of a network.
     #[serde(default)]
-    scope: Scope,
+    scope: Option<Scope>,
     /// The version that the key must have. Any version if not given.
     #[serde(default)]
     version: Option<u64>,
@@ -139,16 +138,21 @@ struct OwnerListInput {
 
 #[derive(Deserialize, JsonSchema)]
 struct StateListInput {
-    /// The scope; session if not given.
+    /// The scope; session if not given, and run for a member of a network.
     #[serde(default)]
-    scope: Scope,
+    scope: Option<Scope>,
     /// Only keys after this one.
     #[serde(default)]
     after: Option<String>,
 }
 
+/// The scope that a call names, or that of its agent.
+fn scope_of(call: &ToolCall, scope: Option<Scope>) -> StateScope {
+    scope.map_or_else(|| call.context.default_scope(), StateScope::from)
+}
+
 async fn state_get(call: ToolCall, KeyInput { key, scope }: KeyInput) -> Result<String, ToolError> {
-    get(&call, scope.into(), &key).await
+    get(&call, scope_of(&call, scope), &key).await
 }
 
 async fn get(call: &ToolCall, scope: StateScope, key: &str) -> Result<String, ToolError> {
@@ -159,7 +163,7 @@ async fn get(call: &ToolCall, scope: StateScope, key: &str) -> Result<String, To
 }
 
 async fn state_set(call: ToolCall, input: StateSetInput) -> Result<String, ToolError> {
-    set(&call, input.scope.into(), &input.key, Some(input.value), input.version).await
+    set(&call, scope_of(&call, input.scope), &input.key, Some(input.value), input.version).await
 }
 
 /// Sets a key, or deletes it, if it has the expected version.
@@ -183,14 +187,14 @@ async fn set(
 }
 
 async fn state_delete(call: ToolCall, input: StateDeleteInput) -> Result<String, ToolError> {
-    set(&call, input.scope.into(), &input.key, None, input.version).await
+    set(&call, scope_of(&call, input.scope), &input.key, None, input.version).await
 }
 
 async fn state_list(
     call: ToolCall,
     StateListInput { scope, after }: StateListInput,
 ) -> Result<String, ToolError> {
-    list(&call, scope.into(), after.as_deref()).await
+    list(&call, scope_of(&call, scope), after.as_deref()).await
 }
 
 async fn list(call: &ToolCall, scope: StateScope, after: Option<&str>) -> Result<String, ToolError> {

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed assumption should fail the test")]
 
+mod agent_state;
 mod behaviours;
 mod client_tools;
 mod context;
@@ -11,6 +12,7 @@ mod data;
 mod decisions;
 mod delegation;
 mod mcp;
+mod networks;
 mod provider;
 mod steering;
 mod titles;

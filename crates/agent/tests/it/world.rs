@@ -60,6 +60,8 @@ pub(crate) struct Setup {
     pub(crate) titles: bool,
     /// The folder of artifacts.
     pub(crate) artifacts: Option<PathBuf>,
+    /// The most runs of the native adapter at once.
+    pub(crate) native_workers: Option<usize>,
 }
 
 impl Default for Setup {
@@ -75,6 +77,7 @@ impl Default for Setup {
             on_orphan: OnOrphan::Leave,
             titles: false,
             artifacts: None,
+            native_workers: None,
         }
     }
 }
@@ -124,6 +127,7 @@ impl Setup {
             Some(hooks) => hooks(adapter),
             None => adapter,
         };
+        let catalog = catalog.describing(adapter.clone());
         let clock = Clock::manual(NOW);
         let options = Options {
             adapter: "native".into(),
@@ -131,6 +135,7 @@ impl Setup {
             auto_title: self.titles,
             artifacts: self.artifacts,
             agents: Arc::new(catalog),
+            adapter_workers: self.native_workers.map(|cap| ("native".to_owned(), cap)).into_iter().collect(),
             ..Options::default()
         };
         let ids = Ids::seeded(self.seed);

@@ -73,6 +73,10 @@ pub(super) fn describe_event(body: &Body) -> Option<String> {
         }
         Body::RunCancellationRequested { .. } => "cancellation requested".into(),
         Body::AttemptCancelDispatch { .. } => "cancellation sent to the agent".into(),
+        Body::RunRouted { route } => match &route.next {
+            Some(stage) => format!("routed to {}", stage.names().join(" and ")),
+            None => "the network ends".into(),
+        },
         Body::RunSucceeded { .. } => "succeeded".into(),
         Body::RunCancelled { .. } => "cancelled: the agent has stopped".into(),
         Body::RunOrphaned { error, .. } => format!("orphaned: {}", error.message),

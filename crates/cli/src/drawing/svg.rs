@@ -149,7 +149,7 @@ fn draw_legend(svg: &mut String, image_width: usize) {
     let _ = writeln!(svg, "<path class=\"rule\" d=\"M{LEFT_MARGIN} 46H{}\"/>", image_width - LEFT_MARGIN);
 }
 
-fn escape_xml(text: &str) -> String {
+pub(super) fn escape_xml(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for char in text.chars() {
         match char {
@@ -165,7 +165,7 @@ fn escape_xml(text: &str) -> String {
     escaped
 }
 
-const STYLE_SHEET: &str = "<style>
+pub(super) const STYLE_SHEET: &str = "<style>
 .page{fill:#fff}
 text{font:13px system-ui,-apple-system,'Segoe UI',Roboto,sans-serif;fill:#1d2430}
 .head{font-weight:600;font-size:15px}.key,.status{font-size:11px;fill:#6a7483}

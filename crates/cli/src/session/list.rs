@@ -14,8 +14,14 @@ pub(super) async fn list(
     connection: &mut Connection<'_>,
     limit: usize,
     status: SessionStatus,
+    loaded: bool,
 ) -> Result<(), CliError> {
-    let list = SessionListQuery { status: Some(status), limit: Some(limit), ..SessionListQuery::default() };
+    let list = SessionListQuery {
+        status: Some(status),
+        limit: Some(limit),
+        open: loaded.then_some(true),
+        ..SessionListQuery::default()
+    };
     let page = connection.request(async |client| client.session_list(&list).await).await?;
     context.output.print_damaged(&page.damaged)?;
     let sessions = page.items;
@@ -26,6 +32,7 @@ pub(super) async fn list(
         context.output.print_note(match status {
             SessionStatus::Archived => "no archived sessions",
             SessionStatus::Closed => "no closed sessions",
+            _ if loaded => "no sessions in memory",
             _ => "no sessions yet; start one with: mainspring prompt --session NAME TEXT",
         })?;
         return Ok(());

@@ -39,6 +39,12 @@ pub(crate) struct Settings {
     /// Readers besides the owner: private or org
     #[arg(long, value_name = "WHO", value_parser = parse_visibility)]
     visibility: Option<Visibility>,
+    /// Agent definition, as ID or ID@VERSION
+    #[arg(long, value_name = "NAME")]
+    agent: Option<String>,
+    /// Milliseconds that the session stays in memory while it is idle; `default` for the server's setting
+    #[arg(long, value_name = "MS", value_parser = parse_idle)]
+    idle_unload_ms: Option<IdleUnload>,
     /// Metadata: a JSON object; replaces all of it
     #[arg(long, value_name = "JSON", value_parser = parse_object)]
     metadata: Option<Value>,
@@ -48,6 +54,20 @@ fn parse_option(text: &str) -> Result<(String, Value), String> {
     let (name, value) = text.split_once('=').ok_or("expected NAME=VALUE, such as temperature=0.2")?;
     let value = serde_json::from_str(value).unwrap_or_else(|_| Value::String(value.to_owned()));
     Ok((name.to_owned(), value))
+}
+
+/// The milliseconds that an idle session stays in memory; none for the server's setting.
+#[derive(Debug, Clone, Copy)]
+struct IdleUnload(Option<u64>);
+
+fn parse_idle(text: &str) -> Result<IdleUnload, String> {
+    match text {
+        "default" => Ok(IdleUnload(None)),
+        millis => millis
+            .parse()
+            .map(|millis| IdleUnload(Some(millis)))
+            .map_err(|_| "a number of milliseconds, or default".into()),
+    }
 }
 
 fn parse_visibility(name: &str) -> Result<Visibility, String> {
@@ -83,6 +103,8 @@ pub(super) async fn set(
         model_options: (!options.is_empty()).then_some(Some(options)),
         visibility: settings.visibility,
         metadata: settings.metadata.map(Some),
+        agent_definition: settings.agent,
+        idle_unload_ms: settings.idle_unload_ms.map(|idle| idle.0),
         rules: (!settings.rules.is_empty())
             .then(|| Some(settings.rules.into_iter().filter(|rule| !rule.is_empty()).collect())),
         ..SessionPatch::default()

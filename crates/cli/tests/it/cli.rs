@@ -246,7 +246,7 @@ fn invalid_arguments_are_json_errors_too() {
         );
     }
     let output = run(dir.path(), &["demo", "--json"]);
-    assert_eq!(json_lines(&output).len(), 6, "{}", output.out);
+    assert_eq!(json_lines(&output).len(), 7, "{}", output.out);
 }
 
 #[test]
@@ -396,6 +396,9 @@ fn the_demo_finishes_without_a_terminal() {
         "answer: tea",
         "○ agent  Here is one way to put it.",
         "● agent  And here is another one.",
+        "rule 3 → left + right",
+        "per member",
+        "rule 2 → end",
         "kill -9",
         "retried: succeeded",
     ] {
@@ -427,7 +430,8 @@ fn a_kept_demo_directory_can_be_opened_with_the_printed_command() {
         .unwrap();
     let mut again = command(dir.path());
     again.env_remove("MAINSPRING_STATE_DIR").args(kept_hint.1.split(' ')).arg("--json");
-    assert_eq!(json_lines(&command_output(again.output().unwrap())).len(), 7);
+    // Six agents, the network with a session for each parallel member, and the one that was killed.
+    assert_eq!(json_lines(&command_output(again.output().unwrap())).len(), 10);
 }
 
 #[test]

@@ -163,6 +163,15 @@ def seed():
     grants = requests.get(URL + "/v1/grants", headers=HEADERS, timeout=30).json()["items"]
     revoke = f"{URL}/v1/grants/{grants[0]['grantId']}/revoke"
     requests.post(revoke, headers=HEADERS, timeout=30).raise_for_status()
+    # Only the native agent records steps. The sweep may delete or close the session before it changes its agent.
+    body = {"prompt": "say hi", "adapter": "native", "options": {"model": "scripted/x"}, "session": {"key": "seed-steps"}}
+    native = requests.post(URL + "/v1/runs", json=body, headers=HEADERS | {"Prefer": "wait=30"}, timeout=60).json()
+    requests.get(f"{URL}/v1/runs/{native['runId']}/steps/1", headers=HEADERS, timeout=30).raise_for_status()
+    agent = f"{URL}/v1/sessions/seed-steps"
+    rain = {"inputSchema": {"type": "object"}}
+    requests.put(f"{agent}/tools/rain", json=rain, headers=HEADERS, timeout=30).raise_for_status()
+    requests.delete(f"{agent}/tools/rain", headers=HEADERS, timeout=30).raise_for_status()
+    requests.patch(f"{agent}/agent", json={"messages": []}, headers=HEADERS, timeout=30).raise_for_status()
     seed_webhooks()
     attempts = [run["lastAttemptId"] for run in runs if "lastAttemptId" in run]
     # Tested here once for certain: the sweep may soon delete the session of a run, an attempt or an artifact.

@@ -2,7 +2,7 @@
 
 use mainspring_api::{
     AcceptedRun, AttemptStderr, CancelOutcome, EventsQuery, OpenWait, Page, Prompt, RetryOptions,
-    RunListQuery, UsageQuery, UsageReport, WaitAnswer, WaitListQuery,
+    RunListQuery, RunRoute, StepResult, UsageQuery, UsageReport, WaitAnswer, WaitListQuery,
 };
 use mainspring_core::{
     Answer, Attempt, AttemptId, Event, Grant, LeftProcess, Position, Rows, Run, RunId, Step, WaitId,
@@ -44,6 +44,16 @@ impl Client {
     pub async fn run_steps(&self, run: RunId) -> Result<Rows<Step>, Error> {
         let page: Page<Step> = self.get(&["v1", "runs", &run.to_string(), "steps"], &()).await?;
         Ok(page.rows())
+    }
+
+    /// Reads the way that a run took through its network of agents.
+    pub async fn run_route(&self, run: RunId) -> Result<RunRoute, Error> {
+        self.get(&["v1", "runs", &run.to_string(), "route"], &()).await
+    }
+
+    /// Reads one model call of a run, with what it was given and what came of it.
+    pub async fn run_step(&self, run: RunId, no: u32) -> Result<StepResult, Error> {
+        self.get(&["v1", "runs", &run.to_string(), "steps", &no.to_string()], &()).await
     }
 
     /// Lists the processes that the turns of a run left running and that still run.

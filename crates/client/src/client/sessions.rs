@@ -3,8 +3,8 @@
 use futures_util::Stream;
 use mainspring_api::{
     ChangesQuery, ClosedSession, Compacted, Compaction, EventsQuery, KeptForForks, ListedSession,
-    OpenedSession, Page, SessionChanges, SessionListQuery, SessionPatch, SessionTarget, SessionUsage,
-    Snapshot,
+    OpenedSession, Page, SessionChanges, SessionDetails, SessionListQuery, SessionPatch, SessionTarget,
+    SessionUsage, Snapshot,
 };
 use mainspring_core::{Event, Position, Session};
 use reqwest::header::CONTENT_TYPE;
@@ -27,6 +27,11 @@ impl Client {
 
     /// Reads a session, by id or key.
     pub async fn session_get(&self, session: &str) -> Result<Session, Error> {
+        self.get(&["v1", "sessions", session], &()).await
+    }
+
+    /// Reads a session with its activity, the step of its active run and its usage.
+    pub async fn session_view(&self, session: &str) -> Result<SessionDetails, Error> {
         self.get(&["v1", "sessions", session], &()).await
     }
 

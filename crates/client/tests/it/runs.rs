@@ -1,9 +1,11 @@
 //! Runs: created once, read, answered, cancelled and retried.
 
+use std::sync::Arc;
+
 use mainspring_client::{EventsQuery, IdQuery, Prompt, PromptContent, RetryOptions, RunListQuery};
 use mainspring_core::{
-    Answer, Approval, Block, Cost, Grant, GrantEffect, GrantSource, IdKind, PromptRef, RetryReason, Run,
-    RunLimits, RunStatus, StopReason, Usage, WaitRequest,
+    Answer, Approval, Block, Cost, Grant, GrantEffect, GrantSource, IdKind, PromptRef, RetryReason, Route,
+    Run, RunLimits, RunStatus, StepInput, StopReason, Usage, WaitRequest,
 };
 use mainspring_kernel::adapter::{AttemptHandle, Capabilities, End, Executed, Record, StepTaken};
 use serde_json::json;
@@ -159,7 +161,7 @@ async fn call_model(attempt: AttemptHandle) -> Executed {
         provider: "none".into(),
         model: "m".into(),
         profile: None,
-        prompt: PromptRef { last: run.prompt, messages: 1 },
+        prompt: PromptRef { last: run.prompt, messages: 1, digest: None },
         tool_calls: vec![],
         stop_reason: StopReason::Stop,
         error: None,
@@ -169,9 +171,20 @@ async fn call_model(attempt: AttemptHandle) -> Executed {
         first_piece_at: None,
         private: None,
         budget: None,
+        input: Some(Arc::new(StepInput { system_prompt: Some("Be brief.".into()), ..StepInput::default() })),
+        raw: json!({"stopReason": "end"}),
     };
     let message = Record::Message { blocks: vec![Block::text("hi")], usage: None };
-    let records = vec![Record::Granted(Box::new(grant)), message, Record::Step(Box::new(step))];
+    let route: Route = serde_json::from_value(json!({
+        "routeNo": 1, "by": {"kind": "rule", "rule": 2}, "next": "tester", "calls": 1,
+    }))
+    .unwrap();
+    let records = vec![
+        Record::Routed(Box::new(route)),
+        Record::Granted(Box::new(grant)),
+        message,
+        Record::Step(Box::new(step)),
+    ];
     attempt.record(records).await.unwrap();
     End::succeeded()
 }
@@ -185,10 +198,19 @@ async fn the_steps_and_grants_of_a_run_are_listed() {
     let steps = client.run_steps(run.id).await.unwrap().items;
     assert_eq!((steps.len(), steps[0].no, steps[0].model.as_str()), (1, 1, "m"));
     assert_eq!((steps[0].output, steps[0].usage.unwrap().input_tokens), (run.final_message, 7));
+    let step = client.run_step(run.id, 1).await.unwrap();
+    assert_eq!((step.step, step.input.unwrap().system_prompt), (steps[0].clone(), Some("Be brief.".into())));
+    assert_eq!(step.output.map(|output| (output.text(), output.agent.clone())), Some(("hi".into(), None)));
+    assert_eq!((step.checksum.unwrap().len(), step.answered_calls), (64, vec![]));
+    assert_eq!(code(client.run_step(run.id, 2).await), "not_found");
+    let way = client.run_route(run.id).await.unwrap();
+    assert_eq!((way.run_id, way.decisions.len(), way.decisions[0].route.calls), (run.id, 1, 1));
+    assert_eq!((way.members[0].member.as_str(), way.members[0].steps), ("tester", 1));
     let grants = client.run_grants(run.id).await.unwrap();
     assert_eq!((grants.len(), grants[0].capability.as_str(), grants[0].run), (1, "fs", Some(run.id)));
     let scripted = world.play("b", "say hi").await;
     assert_eq!(client.run_steps(scripted.id).await.unwrap().items, []);
+    assert_eq!(client.run_route(scripted.id).await.unwrap().decisions, []);
     assert_eq!(client.run_grants(scripted.id).await.unwrap(), []);
     assert_eq!(client.run_processes(scripted.id).await.unwrap(), []);
     assert_eq!(client.run_processes_end(scripted.id).await.unwrap(), []);

@@ -1,9 +1,11 @@
 //! Sessions: resolved, listed, changed, pruned, exported and deleted.
 
 use mainspring_client::{
-    EventsQuery, Fork, NewName, Opening, Scope, SessionListQuery, SessionPatch, SessionTarget,
+    AgentChange, AgentSource, EventsQuery, Fork, LiveStatus, MessageListQuery, NewName, NewTool, Opening,
+    Scope, SessionListQuery, SessionPatch, SessionTarget,
 };
-use mainspring_core::{Body, Position, SessionStatus};
+use mainspring_core::{Block, Body, GivenMessage, Position, Role, SessionStatus};
+use serde_json::json;
 
 use crate::world::{World, bytes, code};
 
@@ -136,4 +138,38 @@ async fn a_deleted_session_names_the_forks_that_keep_its_messages() {
     assert!(client.session_get("a").await.unwrap_err().is_not_found());
     assert_eq!(client.session_delete("b").await.unwrap().kept_for_forks, []);
     assert!(client.session_delete("b").await.unwrap_err().is_not_found());
+}
+
+#[tokio::test]
+async fn the_agent_of_a_session_is_read_and_changed() {
+    let world = World::start().await;
+    let client = &world.client;
+    world.play("a", "usage 3 4; say one").await;
+    let rain =
+        NewTool { description: "Says whether it rains.".into(), input_schema: json!({"type": "object"}) };
+    let session = client.session_tool_put("a", "rain", &rain).await.unwrap();
+    assert_eq!(session.tools[0].name, "rain");
+    let agent = client.session_agent("a").await.unwrap();
+    assert_eq!((agent.adapter.as_str(), agent.agent_definition.from), ("script", AgentSource::Session));
+    assert_eq!((agent.tools[0].tool.name.as_str(), agent.tools[0].from), ("rain", AgentSource::Session));
+    assert_eq!(client.session_tool_delete("a", "rain").await.unwrap().tools, []);
+
+    let hello = GivenMessage { role: Role::Assistant, content: vec![Block::text("Hello.")] };
+    let change = AgentChange { messages: Some(Some(vec![hello])), ..AgentChange::default() };
+    let stale = client.session_agent_set("a", &change, Some(1)).await;
+    assert_eq!(code(stale), "version_conflict");
+    let changed = client.session_agent_set("a", &change, None).await.unwrap();
+    let messages = client.session_messages("a", &MessageListQuery::default()).await.unwrap().items;
+    assert_eq!((messages.len(), Some(messages[0].id)), (1, changed.tip_message));
+    let unfit = AgentChange { system_prompt: Some(Some("Be brief.".into())), ..AgentChange::default() };
+    assert_eq!(code(client.session_agent_set("a", &unfit, None).await), "option_not_used");
+
+    let view = client.session_view("a").await.unwrap();
+    assert_eq!((view.live_status, view.current_step, view.usage.input_tokens), (LiveStatus::Idle, None, 3));
+    let loaded = SessionListQuery { open: Some(true), ..SessionListQuery::default() };
+    assert_eq!(client.session_list(&loaded).await.unwrap().items.len(), 1);
+    client.session_close("a").await.unwrap();
+    assert_eq!(client.session_list(&loaded).await.unwrap().items, []);
+    let idle = SessionPatch { idle_unload_ms: Some(Some(5)), ..SessionPatch::default() };
+    assert_eq!(client.session_patch("a", &idle, None).await.unwrap().idle_unload_ms, Some(5));
 }

@@ -1,4 +1,7 @@
+use serde_json::Map;
+
 use super::*;
+use crate::{TitleSource, Visibility};
 
 /// The event types that every version must have; more are allowed.
 const REQUIRED: &str = "session.created session.updated run.queued run.starting run.running run.waiting_input \

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::message::names;
-use crate::{ClientTool, Cost, KeyLists, MessageId, SandboxProfile, SandboxReach, Usage, UsageReports};
+use crate::{ClientTool, Cost, KeyLists, MessageId, SandboxProfile, SandboxReach, Usage, UsageReports, tool};
 
 /// The caller's own names for a request. Together with the owner they make acceptance exactly-once.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -78,13 +78,17 @@ pub struct RunOptions {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(value_type = Option<Object>))]
     pub key: Option<Box<KeyLists>>,
+    /// The agent definition that the run follows, as `ID` or `ID@VERSION`. In a run: that of the session at its acceptance
+    /// if the request named none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub agent_definition: Option<String>,
 }
 
 impl RunOptions {
     /// Completes these options with `defaults`.
     ///
     /// A model and a model profile are one choice: if either is set, there is no default for the other. Model options
-    /// are merged one by one; a null removes a default.
+    /// are merged one by one; a null removes a default. A tool replaces the default of the same name.
     pub fn or(&self, defaults: &Self) -> Self {
         let Self { model, model_profile, .. } = if self.has_model() { self } else { defaults }.clone();
         let mut model_options = defaults.model_options.clone().unwrap_or_default();
@@ -100,10 +104,11 @@ impl RunOptions {
             model_options: (!model_options.is_empty()).then_some(model_options),
             model,
             model_profile,
-            // The output schema, limits, tools, folders and other bounds apply to a single run and have no defaults.
+            tools: tool::replaced(&defaults.tools, &self.tools),
+            agent_definition: self.agent_definition.as_ref().or(defaults.agent_definition.as_ref()).cloned(),
+            // The output schema, limits, folders and other bounds apply to a single run and have no defaults.
             output_schema: self.output_schema.clone(),
             limits: self.limits,
-            tools: self.tools.clone(),
             folders: self.folders.clone(),
             sandbox: self.sandbox,
             denied: self.denied.clone(),
@@ -122,6 +127,7 @@ impl RunOptions {
             (RunOption::ModelProfile, is_text(&self.model_profile)),
             (RunOption::ModelOptions, self.model_options.as_ref().is_some_and(|options| !options.is_empty())),
             (RunOption::OutputSchema, self.output_schema.is_some()),
+            (RunOption::AgentDefinition, is_text(&self.agent_definition)),
         ];
         given.into_iter().filter(|(_, given)| *given).map(|(option, _)| option).collect()
     }
@@ -141,8 +147,10 @@ impl RunOptions {
             model_options: self.model_options.as_ref().or(kept.model_options.as_ref()).cloned(),
             model,
             model_profile,
+            agent_definition: self.agent_definition.as_ref().or(kept.agent_definition.as_ref()).cloned(),
             output_schema: self.output_schema.clone(),
             limits: self.limits,
+            // Those of the session apply to its runs anyway.
             tools: self.tools.clone(),
             folders: self.folders.clone(),
             sandbox: self.sandbox,
@@ -169,16 +177,24 @@ pub enum RunOption {
     ModelOptions,
     /// The JSON Schema of the structured output.
     OutputSchema,
+    /// The agent definition.
+    AgentDefinition,
 }
 names!(RunOption {
     SystemPrompt => "systemPrompt", Model => "model", ModelProfile => "modelProfile", ModelOptions => "modelOptions",
-    OutputSchema => "outputSchema",
+    OutputSchema => "outputSchema", AgentDefinition => "agentDefinition",
 });
 
 impl RunOption {
     /// All options.
-    pub const ALL: [Self; 5] =
-        [Self::SystemPrompt, Self::Model, Self::ModelProfile, Self::ModelOptions, Self::OutputSchema];
+    pub const ALL: [Self; 6] = [
+        Self::SystemPrompt,
+        Self::Model,
+        Self::ModelProfile,
+        Self::ModelOptions,
+        Self::OutputSchema,
+        Self::AgentDefinition,
+    ];
 }
 
 /// Limits of a run. A field that is not set means no limit.
@@ -514,7 +530,7 @@ mod tests {
         let given = |json| options(json).adapter_options().iter().map(|one| one.name()).collect::<Vec<_>>();
         assert_eq!(given(json!({"systemPrompt": "", "cwd": "/", "modelOptions": {}})), [""; 0]);
         let all = json!({"systemPrompt": "s", "model": "m", "modelProfile": "p", "modelOptions": {"a": 1},
-                         "outputSchema": {}});
+                         "outputSchema": {}, "agentDefinition": "coder"});
         assert_eq!(given(all), RunOption::ALL.map(RunOption::name));
     }
 
@@ -538,6 +554,17 @@ mod tests {
             assert_eq!(asked.or(&options(session.clone())), merged);
             assert_eq!(merged.or(&RunOptions::default()), merged, "complete options do not change");
         }
+    }
+
+    #[test]
+    fn the_tools_of_a_session_are_those_of_its_runs_unless_a_run_declares_one_of_the_name() {
+        use serde_json::json;
+        let tool = |name, description| json!({"name": name, "description": description, "inputSchema": {}});
+        let session = options(json!({"tools": [tool("ring", "kept"), tool("knock", "kept")]}));
+        let run = options(json!({"tools": [tool("wave", "own"), tool("ring", "own")]}));
+        let tools = run.or(&session).tools;
+        let names: Vec<_> = tools.iter().map(|tool| format!("{} {}", tool.name, tool.description)).collect();
+        assert_eq!(names, ["ring own", "knock kept", "wave own"]);
     }
 
     #[test]

@@ -36,6 +36,7 @@ const TEXTS = {
   'step.completed': p => `Model call ${p.stepNo}: ${p.provider}/${p.model}, ${p.error ? p.error.message : p.stopReason}`,
   'context.compacted': p => `${p.total} messages are now a digest for the model`,
   'usage.updated': p => `Usage: ${p.inputTokens || 0} in, ${p.outputTokens || 0} out, ${cost(p)}`,
+  'run.routed': p => (p.next ? `Routed to ${[].concat(p.next).join(' and ')}` : `The network ends (${p.end})`),
   'limit.exceeded': () => 'A limit was exceeded',
   'input.requested': p => `Asks: ${p.question}`,
   'input.provided': p => (p.input === undefined ? 'The question closed without an answer' : `Answered${p.answeredBy ? ` by ${decider(p.answeredBy)}` : ''}`),

@@ -36,8 +36,8 @@ fn example(operation: &str) -> Option<Example> {
             let opened = merged(session(), json!({"opening": "created"}));
             (Some(json!({"key": "release-notes", "title": "Release notes"})), opened)
         }
-        "session_get" => (None, session()),
-        "session_list" => (None, page(&merged(session(), json!({"latestRun": run()})))),
+        "session_get" => (None, merged(session(), json!({"liveStatus": "idle", "usage": run()["usage"]}))),
+        "session_list" => (None, page(&merged(session(), json!({"latestRun": run(), "liveStatus": "idle"})))),
         "session_patch" => (Some(json!({"title": "Release notes", "pinned": true})), session()),
         "session_messages" => {
             let messages = json!({"items": [

@@ -94,7 +94,9 @@ const EXAMPLES: &[(&str, &str, &str, Foreign)] = &[
     ("run_artifacts", "", "", NotFound),
     ("run_attempts", "", "", NotFound),
     ("run_grants", "", "", NotFound),
+    ("run_step", "", "", NotFound),
     ("run_steps", "", "", NotFound),
+    ("run_route", "", "", NotFound),
     ("run_processes", "", "", NotFound),
     ("run_processes_end", "", "", NotFound),
     ("run_cancel", "", "", NotFound),
@@ -118,6 +120,8 @@ const EXAMPLES: &[(&str, &str, &str, Foreign)] = &[
         r#"{"session": {"sessionId": "SESSION"}, "adapter": "agent", "adapterNativeSessionId": "n"}"#,
         NotFound,
     ),
+    ("session_agent", "", "", NotFound),
+    ("session_agent_set", "", r#"{"model": null}"#, NotFound),
     ("session_artifacts", "", "", NotFound),
     ("session_changes", "", "", NotFound),
     ("session_close", "", "", NotFound),
@@ -130,6 +134,7 @@ const EXAMPLES: &[(&str, &str, &str, Foreign)] = &[
     ("session_import", "", r#"{"format": "none"}"#, Refused),
     ("session_list", "", "", NotListed),
     ("session_list", "?scope=org", "", NotListed),
+    ("session_list", "?open=true", "", NotListed),
     ("session_list", "?view=cards&live=true", "", NotListed),
     ("session_list", "?externalKind=task&externalId=7", "", NotListed),
     ("session_message", "", "", NotFound),
@@ -139,6 +144,8 @@ const EXAMPLES: &[(&str, &str, &str, Foreign)] = &[
     ("session_resolve", "", r#"{"sessionId": "SESSION"}"#, NotFound),
     ("session_search", "?q=Tea", "", NotListed),
     ("session_snapshot", "", "", NotFound),
+    ("session_tool_delete", "", "", NotFound),
+    ("session_tool_put", "", r#"{"inputSchema": {"type": "object"}}"#, NotFound),
     ("session_usage", "", "", NotFound),
     ("session_state_delete", "", "", NotFound),
     ("session_state_get", "", "", NotFound),
@@ -213,6 +220,7 @@ fn requests<'a>(
         let text = text.replace("{message}", names.message).replace("MESSAGE", names.message);
         let text = text.replace("{artifact}", names.artifact).replace("{adapter}", "script");
         let text = text.replace("{agent}", names.agent).replace("{grant}", names.grant);
+        let text = text.replace("{step}", "1").replace("{tool}", "rain");
         let text =
             text.replace("{webhook}", "hook_00000000000040008000000000000000").replace("{cursor}", "1");
         text.replace("{delegation}", names.delegation)

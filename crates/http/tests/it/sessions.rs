@@ -61,7 +61,10 @@ async fn every_session_field_can_be_set_and_cleared() {
     let run = server.wait_ended(&server.prompt("a", "say hi").await).await;
     assert_eq!(
         run["options"],
-        json!({"model": "m1", "systemPrompt": "be kind", "modelOptions": {"seed": 7}, "cwd": "/home"})
+        json!({
+            "model": "m1", "systemPrompt": "be kind", "modelOptions": {"seed": 7}, "cwd": "/home",
+            "agentDefinition": "mainspring.generalist@1",
+        })
     );
     let patch = |body: Value| send_request(server.request(Method::PATCH, "/v1/sessions/a").json(&body));
     let bad = patch(json!({"title": "never", "modelOptions": 1})).await;
@@ -76,4 +79,31 @@ async fn every_session_field_can_be_set_and_cleared() {
     for name in ["model", "systemPrompt", "modelOptions", "cwd"] {
         assert!(session.get(name).is_none(), "{name}: {session}");
     }
+}
+
+#[tokio::test]
+async fn a_refused_change_of_the_agent_names_its_key() {
+    let server = Server::with(TestNode::builder().adapter(native_agent())).await;
+    server.post("/v1/sessions", json!({"key": "a", "adapter": "agent"})).await;
+    let set = |body: Value| send_request(server.request(Method::PATCH, "/v1/sessions/a/agent").json(&body));
+    let call = json!({"type": "tool_use", "id": "t1", "name": "add", "input": {}});
+    let open_call = json!([{"role": "assistant", "content": [call]}]);
+    for (body, part) in [
+        (json!({"modle": "m"}), "did you mean `model`?"),
+        (json!({"messages": open_call}), "`messages`: messages[0]: these tool calls have no result"),
+        (json!({"messages": [{"role": "user", "contents": []}]}), "`contents`"),
+        (json!({"agentDefinition": "nobody"}), "`agentDefinition`: no agent definition \"nobody\""),
+    ] {
+        let (status, problem) = set(body).await;
+        assert_eq!(status, StatusCode::BAD_REQUEST, "{problem}");
+        assert!(problem["detail"].as_str().unwrap().contains(part), "{problem}");
+    }
+    let (status, session) = set(json!({"model": "m1", "systemPrompt": "Be brief."})).await;
+    assert_eq!((status, &session["model"]), (StatusCode::OK, &json!("m1")));
+    let (_, cleared) = set(json!({"model": null})).await;
+    assert_eq!((cleared.get("model"), &cleared["systemPrompt"]), (None, &json!("Be brief.")));
+    let view = server.get("/v1/sessions/a").await.1;
+    assert_eq!((&view["liveStatus"], view.get("currentStep")), (&json!("idle"), None));
+    let listed = server.get("/v1/sessions?open=true").await.1;
+    assert_eq!(listed["items"][0]["liveStatus"], "idle");
 }

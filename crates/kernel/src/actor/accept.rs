@@ -3,18 +3,19 @@
 use std::sync::Arc;
 
 use mainspring_core::{
-    Body, Message, MessageStatus, Policy, Role, Run, RunOptions, RunState, Session, SessionStatus, Usage,
-    session,
+    Body, Message, MessageStatus, Mode, Policy, Role, Run, RunOption, RunOptions, RunState, Session,
+    SessionStatus, Usage, session,
 };
 
 use super::binding::ResumeCandidate;
+use super::delegations::is_member;
 use super::draft::QueuedDraft;
 use super::tree::Base;
 use super::{Actor, AttemptDraft, created};
 use crate::error::{CreateError, Error};
 use crate::folders::check_folder_usable;
 use crate::kernel::{Accept, Accepted, instructions_hash};
-use crate::scheduler::Permit;
+use crate::scheduler::{Lender, Permit};
 use crate::store::{Request, Row};
 
 impl Actor {
@@ -115,13 +116,17 @@ impl Actor {
         };
         let mut draft = draft.of_run(run);
         draft.emit(Body::run_accepted(adapter.clone(), accept.mode, Some(policy)));
-        if !unused.is_empty() {
-            let names = unused.iter().map(|option| option.name()).collect::<Vec<_>>().join(", ");
+        let has_tools = !self.hot.session.tools.is_empty() && accept.mode == Mode::Act;
+        let tools = (has_tools && !self.shared.supports_client_tools(&adapter)).then_some("tools");
+        if !unused.is_empty() || tools.is_some() {
+            let names = unused.iter().map(|option| option.name()).chain(tools);
+            let names = names.collect::<Vec<_>>().join(", ");
             let text = format!("defaults of the session that adapter {adapter:?} does not use: {names}");
             draft.emit_for_run(id, Body::ProgressUpdated { text });
         }
         if let Some(delegation) = &accept.delegation {
             draft.accept_delegation(delegation);
+            draft.seed_state(id, &delegation.state);
         }
         if let Some(key) = &accept.name.idempotency_key {
             draft.row(Row::Request(Box::new(Request {
@@ -240,19 +245,35 @@ impl Actor {
     /// Acquires the permit to start the run at once; none if the run must wait. Refuses the run if it must wait and the
     /// kernel's queue has no room for it: even an idle session waits when no worker is free.
     fn permit_for(&self, accept: &Accept, adapter: &str) -> Result<Option<Permit>, Error> {
+        let awaited = accept.delegation.as_ref().filter(|task| task.mode.is_awaited());
         let lender =
-            accept.delegation.as_ref().filter(|task| task.mode.is_awaited()).map(|task| task.parent_run);
+            awaited.map(|task| Lender { run: task.parent_run, lends_place: is_member(&task.request) });
         let starts = self.is_idle() && self.shared.options.execute;
         let owner = &self.hot.session.owner;
         let acquire = || self.shared.scheduler.try_acquire(owner, adapter, accept.run, lender);
         let permit = starts.then(acquire).flatten();
-        if permit.is_none() && lender.is_some() {
+        // A member of a network queues: it can run on the place of its parent.
+        if permit.is_none() && lender.is_some_and(|lender| !lender.lends_place) {
             self.shared.check_free_worker(adapter)?;
         }
         if permit.is_none() {
             self.shared.check_queue(owner)?;
         }
         Ok(permit)
+    }
+
+    /// The options of a new run, completed by those of the session. The run keeps them, whatever becomes of the session.
+    fn complete_options(&self, accept: &Accept, adapter: &str) -> RunOptions {
+        let session = &self.hot.session;
+        let mut options = accept.options.or(&session.run_defaults());
+        if accept.mode == Mode::Ask || !self.shared.supports_client_tools(adapter) {
+            // Those of the session do not apply; a request with such tools of its own was refused.
+            options.tools.clone_from(&accept.options.tools);
+        }
+        if options.agent_definition.is_none() && self.shared.uses(adapter, RunOption::AgentDefinition) {
+            options.agent_definition = Some(session.agent_definition.clone());
+        }
+        options
     }
 
     /// Builds the run, and the message it answers: a new prompt, or the earlier prompt `answered_again`.
@@ -279,7 +300,7 @@ impl Actor {
                 external_id: None,
             }),
         };
-        let options = accept.options.or(&self.hot.session.run_defaults());
+        let options = self.complete_options(accept, adapter);
         let run = Run {
             id: accept.run,
             session: self.fence.session,

@@ -10,7 +10,7 @@ use mainspring_core::{
 };
 use tokio::sync::oneshot;
 
-use super::{Append, BindingChange, Instant, Retry, SessionSeed, StateWrite};
+use super::{AgentSetting, Append, BindingChange, Instant, Retry, SessionSeed, StateWrite};
 use crate::adapter::{Ask, AskReply, Death, Dispatch, Executed, HandleReply, Record};
 use crate::error::{CreateError, Error};
 use crate::kernel::{Accept, Accepted, CancelOutcome, Forking};
@@ -45,6 +45,8 @@ pub(crate) enum Command {
     GrantRevoke(GrantId, Decider, Reply<Grant>),
     /// Changes the session; with a version, only if the session still has it.
     Session(Vec<SessionCommand>, Option<u64>, Reply<Session>),
+    /// Sets the agent of the idle session; with a version, only if the session still has it.
+    SetAgent(Box<AgentSetting>, Option<u64>, Reply<Session>),
     /// Changes a binding of the session.
     Binding(BindingChange, Reply<Binding>),
     /// Records that the process-local bindings of earlier processes are stale.
@@ -184,6 +186,7 @@ impl Command {
             Self::Answer(_, _, _, _, reply) => drop(reply.send(Err(error))),
             Self::GrantRevoke(_, _, reply) => drop(reply.send(Err(error))),
             Self::Session(_, _, reply) => drop(reply.send(Err(error))),
+            Self::SetAgent(_, _, reply) => drop(reply.send(Err(error))),
             Self::Binding(_, reply) => drop(reply.send(Err(error))),
             Self::LoseProcessLocalBindings(reply) => drop(reply.send(Err(error))),
             Self::Snapshot(reply) => drop(reply.send(Err(error))),

@@ -10,7 +10,7 @@ use mainspring_core::{
 use serde_json::Value;
 
 use super::{Actor, Draft, Subject};
-use crate::adapter::HandleError;
+use crate::adapter::{HandleError, Record};
 use crate::error::{CreateError, Error};
 use crate::store::{Request, Row, StateAt, StatePlace, StateRow};
 
@@ -25,6 +25,15 @@ pub(crate) struct StateWrite {
     pub(crate) expect: Expect,
     /// The one who makes the change.
     pub(crate) by: StateWriter,
+}
+
+/// A decided change of state.
+struct Decided {
+    outcome: StateOutcome,
+    /// None if nothing changes.
+    row: Option<StateRow>,
+    /// The number of keys after the change, if it is known.
+    count: Option<(StateAt, usize)>,
 }
 
 impl Actor {
@@ -45,11 +54,12 @@ impl Actor {
         let line = at.and_then(|at| self.hot.lines.get(&at.line));
         let aside = at.zip(line).is_some_and(|(at, line)| line.end > at.pos + 1);
         let by = write.by.clone();
-        let (outcome, row) = self.state_decide(write, at, aside).await?;
+        let Decided { outcome, row, count } = self.state_decide(write, at, aside).await?;
         if let Some(row) = row {
             let mut draft = self.draft();
             draft.state_set(row, by);
             self.commit(draft).await?;
+            self.note_count(count);
         }
         Ok(outcome)
     }
@@ -60,7 +70,7 @@ impl Actor {
             return Err(self.run_known(run).await?.not_live().into());
         }
         let by = write.by.clone();
-        let (outcome, row) = self.state_decide(write, None, false).await?;
+        let Decided { outcome, row, count } = self.state_decide(write, None, false).await?;
         let Some(row) = row else { return Ok(outcome) };
         if let Some(active) = self.active.as_ref().filter(|active| active.run.id == run) {
             let mut draft = self.draft_of(active);
@@ -72,6 +82,7 @@ impl Actor {
             let changed = self.commit(draft).await?;
             self.queue.update(Arc::unwrap_or_clone(changed.run));
         }
+        self.note_count(count);
         Ok(outcome)
     }
 
@@ -83,7 +94,7 @@ impl Actor {
     ) -> Result<StateOutcome, HandleError> {
         let pen = self.recordable(by)?.run.pen;
         let (of_session, writer) = (write.run.is_none(), write.by.clone());
-        let (outcome, row) = self.state_decide(write, pen, false).await?;
+        let Decided { outcome, row, count } = self.state_decide(write, pen, false).await?;
         if let (Some(row), Some(active)) = (row, &self.active) {
             let mut draft = self.draft_of(active);
             if of_session && !draft.hot.state_at_pen.contains(&row.key) {
@@ -91,17 +102,44 @@ impl Actor {
             }
             draft.state_set(row, writer);
             self.commit_active(draft).await.map_err(Error::from)?;
+            self.note_count(count);
         }
         Ok(outcome)
     }
 
-    /// Decides a change of state: its outcome, and its row unless nothing changes.
+    /// Decides the changes of the active run's state that `records` hold. Returns their rows.
+    pub(super) async fn run_state_rows(
+        &mut self,
+        attempt_id: AttemptId,
+        records: &[Record],
+    ) -> Result<Vec<(StateRow, StateWriter)>, Error> {
+        let Some(run) = self.active.as_ref().map(|active| active.run.id) else { return Ok(vec![]) };
+        let mut rows = vec![];
+        for record in records {
+            let Record::RunState { key, value } = record else { continue };
+            self.shared.check_state_entry(key, value.as_ref())?;
+            let (key, value) = (key.clone(), value.clone());
+            let by = StateWriter::Agent { run_id: run, attempt_id, tool: None };
+            let write = StateWrite { run: Some(run), key, value, expect: Expect::Any, by: by.clone() };
+            let decided = self.state_decide(write, None, false).await?;
+            rows.extend(decided.row.map(|row| (row, by)));
+            // The next record is decided as if this one were stored.
+            self.note_count(decided.count);
+        }
+        if !rows.is_empty() {
+            self.state_counts.forget(&StateAt::Run(run));
+        }
+        Ok(rows)
+    }
+
+    /// Decides a change of state: its outcome, and its row unless nothing changes. If there is a row, the number of keys is
+    /// forgotten until the caller has made the row durable.
     async fn state_decide(
-        &self,
+        &mut self,
         write: StateWrite,
         point: Option<Point>,
         aside: bool,
-    ) -> Result<(StateOutcome, Option<StateRow>), Error> {
+    ) -> Result<Decided, Error> {
         let (at, place) = match write.run {
             Some(run) => (StateAt::Run(run), StatePlace::Run(run)),
             None => {
@@ -112,8 +150,10 @@ impl Actor {
         let StateWrite { key, value, expect, .. } = write;
         let slot: StateSlot = self.shared.store.state_get(&at, &key).await?;
         let version = decide(&slot, value.as_ref(), expect)?;
-        if slot.entry.is_none() && value.is_some() {
-            self.shared.check_state_room(&at).await?;
+        let mut count = self.state_counts.get(&at).filter(|_| !aside);
+        let is_new = slot.entry.is_none() && value.is_some();
+        if is_new {
+            count = Some(self.shared.check_state_room(&at, count).await?);
         }
         let now = self.shared.clock.now();
         let row = version.map(|version| StateRow {
@@ -123,7 +163,20 @@ impl Actor {
             value: value.clone(),
             at: now,
         });
-        Ok((StateOutcome::of(slot, &key, value, version, now), row))
+        if row.is_some() {
+            self.state_counts.forget(&at);
+        }
+        let is_removed = slot.entry.is_some() && value.is_none();
+        let after = |count: usize| (count + usize::from(is_new)).saturating_sub(usize::from(is_removed));
+        let count = count.filter(|_| !aside).map(|count| (at, after(count)));
+        Ok(Decided { outcome: StateOutcome::of(slot, &key, value, version, now), row, count })
+    }
+
+    /// Notes the number of keys after a change.
+    fn note_count(&mut self, count: Option<(StateAt, usize)>) {
+        if let Some((at, count)) = count {
+            self.state_counts.set(&at, count);
+        }
     }
 
     /// Adds an artifact of a caller.

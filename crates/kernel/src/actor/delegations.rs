@@ -3,7 +3,10 @@
 use mainspring_core::delegation::follow_child;
 use mainspring_core::{ArtifactId, Delegation, DelegationId, RunId, RunStatus, SessionId, Time};
 
+use serde_json::Value;
+
 use crate::adapter::HandleReply;
+use crate::scheduler::Lender;
 
 /// Unsettled delegations.
 #[derive(Debug, Clone, Default)]
@@ -36,9 +39,10 @@ impl Delegations {
     }
 
     /// The run that waits for `run` and lends it its permit meanwhile.
-    pub(super) fn lender(&self, run: RunId) -> Option<RunId> {
+    pub(super) fn lender(&self, run: RunId) -> Option<Lender> {
         let task = self.tasks.iter().find(|task| task.child_run == run)?;
-        task.mode.is_awaited().then_some(task.parent_run)
+        let (run, lends_place) = (task.parent_run, is_member(&task.request));
+        task.mode.is_awaited().then_some(Lender { run, lends_place })
     }
 
     /// Adds a delegation that a run of this session carries out.
@@ -97,6 +101,11 @@ impl Delegations {
         };
         self.children.iter_mut().filter(cancelled).map(cancel).collect()
     }
+}
+
+/// True for the request of a network that lets a member work in a child. Both run on the same adapter.
+pub(super) fn is_member(request: &Value) -> bool {
+    request.get("member").is_some()
 }
 
 /// The attempts that wait until a delegation is settled.

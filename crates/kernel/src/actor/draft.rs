@@ -28,6 +28,7 @@ use crate::store::{
 };
 
 mod append;
+mod given;
 mod records;
 mod run;
 pub(crate) use records::check_size;
@@ -60,6 +61,10 @@ pub(crate) struct Hot {
     pub(crate) keeps_private: bool,
     /// Usage of the active run since its last answer. The next answer reports it.
     pub(crate) turn_usage: Usage,
+    /// The agent that the active run's messages are from, if its adapter names it.
+    pub(crate) agent: Option<String>,
+    /// Hashes of inputs of steps that are known to be stored, the latest last.
+    pub(crate) step_inputs: Vec<String>,
 }
 
 /// A draft that changes the session, and no run.

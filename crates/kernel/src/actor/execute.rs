@@ -153,6 +153,7 @@ impl Actor {
             open_tool_calls: self.hot.effects.clone(),
             cancel: active.cancel.clone(),
             rules: Arc::new(self.shared.layers(&self.hot.session, &active.run, &active.attempt.adapter)),
+            memory: self.memory.clone(),
         }
     }
 
@@ -207,7 +208,11 @@ impl Actor {
         let has_usage = records.iter().any(|record| {
             matches!(record, Record::Usage(_) | Record::Message { usage: Some(_), .. } | Record::Step(_))
         });
-        let draft = self.draft_with_records(by, records)?;
+        let has_state = records.iter().any(|record| matches!(record, Record::RunState { .. }));
+        // Boxed: only the runs of networks change state with their records.
+        let state = if has_state { Box::pin(self.run_state_rows(by, &records)).await? } else { vec![] };
+        let mut draft = self.draft_with_records(by, records)?;
+        state.into_iter().for_each(|(row, writer)| draft.state_set(row, writer));
         self.commit_active(draft).await.map_err(|error| HandleError::Kernel(error.into()))?;
         if has_usage {
             self.enforce_limits();

@@ -11,14 +11,15 @@
 //! between, the next start finds it. A note may be outdated by then, so the receiver checks the current state.
 
 use mainspring_core::{
-    Body, CancelReason, Delegation, DelegationId, NewDelegation, RunId, RunStatus, SessionId,
+    Body, CancelReason, Delegation, DelegationId, NewDelegation, RunId, RunStatus, SessionId, StateWriter,
 };
+use serde_json::{Map, Value};
 
 use super::patience::INITIAL_BACKOFF_MS;
 use super::{Actor, Draft, Subject};
 use crate::adapter::HandleReply;
 use crate::error::Error;
-use crate::store::{Commit, DelegationsOf, InboxItem, Note, Row};
+use crate::store::{Commit, DelegationsOf, InboxItem, Note, Row, StatePlace, StateRow};
 
 impl Actor {
     /// Processes the notes in the inbox, in order. Retries while the store is unavailable, since
@@ -158,5 +159,14 @@ impl<S: Subject> Draft<S> {
         let note = Note::Delegated { delegation: Box::new(delegation.clone()) };
         self.leave_note(delegation.parent_session, note);
         self.hot.delegations.add_task(delegation);
+    }
+
+    /// Gives the new run the state that it starts with.
+    pub(super) fn seed_state(&mut self, run: RunId, state: &Map<String, Value>) {
+        for (key, value) in state {
+            let (key, value) = (key.clone(), Some(value.clone()));
+            let row = StateRow { place: StatePlace::Run(run), key, version: 1, value, at: self.at };
+            self.state_set(row, StateWriter::Caller { key_id: None });
+        }
     }
 }

@@ -101,7 +101,8 @@ impl Lifetime {
 impl Actor {
     /// Arms the unload: something has changed, and the time starts anew.
     pub(super) fn arm(&mut self) {
-        let at = self.shared.clock.moment().plus(self.shared.options.idle_unload_ms);
+        let idle_ms = self.hot.session.idle_unload_ms.unwrap_or(self.shared.options.idle_unload_ms);
+        let at = self.shared.clock.moment().plus(idle_ms);
         self.lifetime.arm(at, self.feed.controller_joins());
     }
 

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use mainspring_core::{
     AgentDefinition, AgentName, Answer, Approval, AttemptId, Binding, BindingStatus, Delegation,
-    DelegationId, DelegationResult, Fidelity, Grant, GrantId, Message, Point, RunId, Step, Time, Usage,
+    DelegationId, DelegationResult, Fidelity, Grant, GrantId, Message, Point, Route, RunId, StateEntry, Step,
+    Time, Usage,
 };
 use serde_json::Value;
 use tokio::sync::{oneshot, watch};
@@ -19,7 +20,7 @@ use crate::kernel::{
     AgentCaller, AgentToken, Caller, Delegated, DelegationRequest, HostCallError, Kernel, KernelPlane,
     NewHostCall, Shared,
 };
-use crate::store::{SessionRef, Store};
+use crate::store::{DelegationsOf, SessionRef, Store};
 
 mod data;
 
@@ -357,6 +358,24 @@ impl AttemptHandle {
     pub async fn earlier_calls(&self) -> Result<EarlierCalls, HandleError> {
         let (session, run) = (self.assignment.session.id, self.assignment.run.id);
         Ok(self.parts.shared.earlier_calls(session, run).await?)
+    }
+
+    /// The decisions of the run's router so far, of all attempts.
+    pub async fn routes(&self) -> Result<Vec<Route>, HandleError> {
+        let (session, run) = (self.assignment.session.id, self.assignment.run.id);
+        let routes = self.parts.shared.routes(session, run).await?;
+        Ok(routes.into_iter().map(|(_, route)| route).collect())
+    }
+
+    /// The delegations that the run has made.
+    pub async fn delegations(&self) -> Result<Vec<Delegation>, HandleError> {
+        let of = DelegationsOf::Parent(self.assignment.session.id, self.assignment.run.id);
+        Ok(self.parts.store.delegations(&of).await.map_err(Error::from)?)
+    }
+
+    /// The whole state of this run, or of one that it delegated to.
+    pub async fn run_state(&self, run: RunId) -> Result<Vec<StateEntry>, HandleError> {
+        Ok(self.parts.shared.run_state(run).await?)
     }
 
     /// True if the session has no title and should get one after a completed turn.

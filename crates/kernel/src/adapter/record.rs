@@ -1,8 +1,11 @@
 //! Records: the facts that an adapter makes durable.
 
+use std::sync::Arc;
+
 use mainspring_core::{
     Approval, ApprovalRequest, Block, Budget, Decider, Digest, DigestAuthor, Failure, Fidelity, Grant,
-    GrantId, LeftProcess, MessageId, PromptRef, Sandbox, StateChange, StopReason, Time, ToolOutcome, Usage,
+    GrantId, LeftProcess, MessageId, PromptRef, Route, Sandbox, StateChange, StepInput, StopReason, Time,
+    ToolOutcome, Usage,
 };
 use serde_json::{Map, Value};
 
@@ -46,6 +49,11 @@ pub enum Record {
         by: Decider,
         /// The reply to the agent.
         told: Option<String>,
+    },
+    /// The agent that writes the following messages of the run.
+    Agent {
+        /// Its definition, as `ID@VERSION`.
+        name: String,
     },
     /// The agent's message is complete: the streamed text, then `blocks`.
     Message {
@@ -156,6 +164,16 @@ pub enum Record {
     Usage(Usage),
     /// The attempt has changed state of its owner.
     OwnerState(Box<StateChange>),
+    /// The router of a network has decided. The kernel adds the run's last message.
+    Routed(Box<Route>),
+    /// A key of the run's state changes: the actor decides the change and adds its row. Not for
+    /// [`super::AttemptHandle::record_at_end`].
+    RunState {
+        /// The key.
+        key: String,
+        /// The new value; none to remove the key.
+        value: Option<Value>,
+    },
 }
 
 impl Record {
@@ -206,6 +224,10 @@ pub struct StepTaken {
     pub private: Option<Value>,
     /// The run's remaining budget.
     pub budget: Option<Budget>,
+    /// What the model was given besides messages.
+    pub input: Option<Arc<StepInput>>,
+    /// The response as the provider reported it, without its text.
+    pub raw: Value,
 }
 
 /// Facts that an adapter knows about the execution of an attempt. A fact that is not given leaves the earlier one as it is.

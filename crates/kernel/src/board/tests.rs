@@ -51,3 +51,16 @@ fn an_owner_without_sessions_and_readers_is_dropped() {
     board.remove("a", id(1), false);
     assert_eq!(board.0.lock().owners.len(), 0);
 }
+
+#[test]
+fn a_status_that_is_set_again_is_not_reported() {
+    let board = Board::default();
+    let mut feed = board.subscribe("ada", StoreWatch::new(&StoreHealth::default()));
+    let busy = LiveSession { status: LiveStatus::Busy, ..session(1) };
+    for session in [session(1), busy.clone(), busy.clone(), busy] {
+        board.put("ada", session);
+    }
+    let changes = all_changes(&mut feed);
+    board.put("ada", LiveSession { status: LiveStatus::Busy, ..session(1) });
+    assert_eq!(all_changes(&mut feed), [], "after {changes:?}");
+}

@@ -6,10 +6,14 @@
 
 use mainspring_core::{Message, MessageId, Role, Run, RunId};
 
+use crate::kernel::{TextPart, join_text};
 use crate::store::Row;
 
 /// The longest text of a run that is kept. A loaded session keeps that of its last run.
 const MAX_BYTES: usize = 4 << 10;
+
+/// What a part of a text costs besides its bytes.
+const PART_BYTES: usize = 48;
 
 /// The texts of some runs.
 #[derive(Debug, Default)]
@@ -21,7 +25,7 @@ struct RunText {
     /// The run's last message on either side.
     last: Option<MessageId>,
     /// The agent's messages in order.
-    parts: Vec<(MessageId, String)>,
+    parts: Vec<(MessageId, TextPart)>,
 }
 
 impl RunTexts {
@@ -61,7 +65,7 @@ impl RunTexts {
     pub(super) fn final_text(&self, run: &Run) -> Option<String> {
         let text = self.0.iter().find(|text| text.run == run.id && run.attempts == 1)?;
         let is_whole = text.last.is_some() && text.last == run.final_message;
-        is_whole.then(|| text.parts.iter().map(|(_, part)| part.as_str()).collect())
+        is_whole.then(|| join_text(text.parts.iter().map(|(_, part)| part)))
     }
 }
 
@@ -73,14 +77,17 @@ impl RunText {
         }
         self.last = Some(message.id);
         if message.role != Role::Assistant {
+            if let Some((_, last)) = self.parts.last_mut() {
+                last.is_followed = true;
+            }
             return true;
         }
-        let text = message.text();
+        let part = TextPart::new(message, false);
         match self.parts.iter_mut().find(|(id, _)| *id == message.id) {
-            Some((_, earlier)) => *earlier = text,
-            None if text.is_empty() => {}
-            None => self.parts.push((message.id, text)),
+            Some((_, earlier)) => *earlier = part,
+            None => self.parts.push((message.id, part)),
         }
-        self.parts.iter().map(|(_, part)| part.len()).sum::<usize>() <= MAX_BYTES
+        self.parts.iter().map(|(_, part)| part.text.len() + PART_BYTES).sum::<usize>()
+            <= MAX_BYTES + PART_BYTES
     }
 }

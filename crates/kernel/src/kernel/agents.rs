@@ -49,6 +49,7 @@ impl Kernel {
             return Err(Error::TooLarge { what: "the definition", size, limit });
         }
         self.shared.options.agents.check(&definition).map_err(Error::Invalid)?;
+        self.check_members(caller, &definition).await?;
         let name = definition.name();
         if let Some(shared) = self.agent_shared(&name) {
             return match is_same(&shared, &definition) {
@@ -153,5 +154,10 @@ fn is_same(a: &AgentDefinition, b: &AgentDefinition) -> bool {
 fn hash(definition: &AgentDefinition) -> [u8; 32] {
     let mut ordered = definition.clone();
     ordered.output_schema.iter_mut().for_each(Value::sort_all_objects);
+    if let Some(network) = &mut ordered.network {
+        let mut state = Value::Object(std::mem::take(&mut network.state));
+        state.sort_all_objects();
+        network.state = state.as_object().cloned().unwrap_or_default();
+    }
     *blake3::hash(&serde_json::to_vec(&ordered).unwrap_or_default()).as_bytes()
 }

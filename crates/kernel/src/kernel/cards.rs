@@ -30,9 +30,11 @@ impl Kernel {
             }
             let is_latest = |run: &Run| latest_run.as_ref().is_some_and(|latest| latest.id == run.id);
             let active_run = active_run.filter(|run| !is_latest(run)).map(Box::new);
+            let live_status = self.session_live_status(&session, latest_run.as_ref()).await?;
             items.push(ListedSession {
                 session,
                 latest_run,
+                live_status,
                 card: Some(SessionCard { active_run, last, usage }),
             });
         }

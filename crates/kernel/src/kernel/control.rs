@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use mainspring_api::control::{ControlError, ControlPlane};
 use mainspring_api::{
     AuditKind, AuditOrigin, AuditRecord, CancelOutcome, Delegate, Delegated, DelegationView, ListedSession,
-    Page, Prompt, RunDelegations,
+    LiveStatus, Page, Prompt, RunDelegations,
 };
 use mainspring_core::{
     Artifact, ArtifactId, Attempt, AttemptId, Binding, DelegationId, Event, Message, MessageId, Position,
@@ -124,7 +124,8 @@ impl ControlPlane for KernelPlane {
             ..SessionQuery::default()
         };
         let sessions = self.kernel.session_list(&self.caller, query).await?;
-        Ok(sessions.map(ListedSession::plain))
+        // The control tools do not report the activity.
+        Ok(sessions.map(|listed| ListedSession::plain(listed, LiveStatus::default())))
     }
 
     async fn session_get(&self, session: SessionId) -> Result<Session, ControlError> {

@@ -12,7 +12,7 @@ use mainspring_core::{
     RunOptions, RunStatus, SandboxProfile, SandboxReach, Session, Visibility,
 };
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::authority;
 use super::requests::{in_order, request_name};
@@ -63,6 +63,22 @@ pub struct DelegationRequest {
     /// The caller's names for the request: the same names again give the same delegation.
     #[serde(skip)]
     pub name: RequestName,
+    /// The state that the child run starts with.
+    #[serde(skip)]
+    pub state: Map<String, Value>,
+    /// The member of the parent's network that the child is.
+    #[serde(skip)]
+    pub member: Option<NetworkMember>,
+}
+
+/// A member of a network that works in a child of its own.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NetworkMember {
+    /// The number of the routing decision.
+    pub route_no: u32,
+    /// The member's name.
+    pub name: String,
 }
 
 impl DelegationRequest {
@@ -78,6 +94,8 @@ impl DelegationRequest {
             options: RunOptions::default(),
             max_depth: None,
             name: RequestName::default(),
+            state: Map::new(),
+            member: None,
         }
     }
 
@@ -102,6 +120,7 @@ impl DelegationRequest {
         add("runMode", json!(self.run_mode));
         add("maxDepth", json!(self.max_depth));
         add("options", json!(self.options));
+        add("member", json!(self.member));
         request
     }
 
@@ -134,6 +153,8 @@ impl TryFrom<Delegate> for DelegationRequest {
             options: work.options,
             max_depth: work.max_depth,
             name,
+            state: Map::new(),
+            member: None,
         })
     }
 }
@@ -225,6 +246,7 @@ impl Kernel {
             mode: request.mode,
             objective: request.objective,
             request: stored,
+            state: request.state,
         };
         let accepted = self.run_accept_once(caller, &child, fingerprint, Some(&delegation)).await;
         // The store has the limits of the child now.
@@ -297,7 +319,7 @@ impl Kernel {
         child_run: RunId,
     ) -> Result<(RunRequest, ReservedShare), Error> {
         let home = self.session_get(caller, &SessionRef::Id(parent.session)).await?;
-        let parent_agent = home.agent_definition.clone();
+        let parent_agent = parent.agent_definition(&home).to_owned();
         let parent_limits = self.agent_limits(caller, &parent_agent).await?;
         self.check_parent(parent, parent_limits, request).await?;
         let bounds = self.bounds_of(caller, parent, &home).await?;
@@ -324,7 +346,8 @@ impl Kernel {
         let (adapter, agent, own_cwd) = match request.session.id {
             Some(id) => {
                 let child = self.session_get(caller, &SessionRef::Id(id)).await?;
-                (child.adapter, child.agent_definition, child.cwd)
+                let agent = request.options.agent_definition.clone().unwrap_or(child.agent_definition);
+                (child.adapter, agent, child.cwd)
             }
             None => (
                 given.adapter.as_ref().unwrap_or(&parent.adapter).clone(),
@@ -391,7 +414,7 @@ impl Kernel {
             reach
         });
         let layers = self.shared.layers(session, run, adapter);
-        let definition = self.definition_rules(caller, &session.agent_definition).await?;
+        let definition = self.definition_rules(caller, run.agent_definition(session)).await?;
         let mut otherwise = self.shared.adapter(adapter)?.otherwise();
         if otherwise == Permissions::Legacy.as_rules() && !self.is_granted_everything(run).await? {
             // The grant was revoked, or the run was limited by its own parent: it asks.

@@ -9,7 +9,9 @@
 
 use std::sync::Arc;
 
-use mainspring_core::{Artifact, Attempt, Event, Message, MessageId, Run, Session, StateEntry, Step};
+use mainspring_core::{
+    Artifact, Attempt, Event, Message, MessageId, Run, Session, StateEntry, Step, StepInput,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -76,6 +78,9 @@ struct RunLine {
     /// Model calls of the run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     steps: Vec<Step>,
+    /// What the steps were given, unless it stands with an earlier run in the file.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    inputs: Vec<StepInput>,
     /// State of the run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     state: Vec<StateEntry>,

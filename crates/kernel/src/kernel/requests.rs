@@ -259,6 +259,10 @@ pub struct SessionPatch {
     pub metadata: Option<Value>,
     /// Rules about what the session's agents may do; replaces all of them.
     pub rules: Option<Vec<String>>,
+    /// Agent definition.
+    pub agent_definition: Option<String>,
+    /// Milliseconds that the idle session stays in memory; the server's setting if none.
+    pub idle_unload_ms: Option<Option<u64>>,
     /// Apply the patch only if the session has this version.
     pub version: Option<u64>,
 }
@@ -283,6 +287,8 @@ pub struct SessionQuery {
     pub status: Option<SessionStatus>,
     /// Only sessions of this kind of surface.
     pub surface_kind: Option<String>,
+    /// True for only the caller's own sessions that are in memory.
+    pub open: bool,
     /// Only sessions before this one.
     pub before: Option<(Time, SessionId)>,
     /// Page size; 50 if not given.

@@ -4,7 +4,7 @@ use mainspring_core::limits::check_text;
 use mainspring_core::tool::check_client_tools;
 use mainspring_core::{
     Attempt, AttemptId, Block, Cursor, Event, Mode, NewDelegation, Place, Policy, Position, RequestName,
-    Rows, Run, RunChange, RunId, RunOptions, RunStatus, SessionId, Step,
+    Rows, Run, RunChange, RunId, RunOption, RunOptions, RunStatus, SessionId, Step,
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -70,6 +70,10 @@ impl Kernel {
         if request.options.key != caller.lists {
             self.shared.check_spend(request.options.key.as_deref()).await?;
         }
+        if let Some(name) = &request.options.agent_definition {
+            // Boxed to keep the futures of plain prompts small.
+            Box::pin(self.check_run_definition(caller, request, name)).await?;
+        }
         loop {
             let id = match request.session.id.filter(|id| self.shared.is_live(*id)) {
                 // The actor checks the owner.
@@ -108,6 +112,26 @@ impl Kernel {
                 Err(CreateError::Taken(Unique::SessionName)) => {}
                 Err(error) => return Err(error.into()),
             }
+        }
+    }
+
+    /// Refuses the agent definition of a run that the run's adapter does not use, or that the owner does not have.
+    async fn check_run_definition(
+        &self,
+        caller: &Caller,
+        request: &RunRequest,
+        name: &str,
+    ) -> Result<(), Error> {
+        let found = self.session_resolve(caller, &request.session).await?;
+        let of_session = match &found {
+            Some(session) => Some(&session.adapter),
+            None => request.session.new.adapter.as_ref(),
+        };
+        let adapter = request.adapter.as_ref().or(of_session).unwrap_or(&self.shared.options.adapter);
+        let owner = found.as_ref().map_or(&caller.owner, |session| &session.owner);
+        match request.ignore_unused_options && !self.shared.uses(adapter, RunOption::AgentDefinition) {
+            true => Ok(()),
+            false => self.check_definition(owner, adapter, name).await,
         }
     }
 

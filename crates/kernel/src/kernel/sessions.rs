@@ -143,6 +143,10 @@ impl Kernel {
         caller: &Caller,
         query: SessionQuery,
     ) -> Result<Rows<(Session, Option<Run>)>, Error> {
+        if query.open {
+            // Boxed to keep the futures of other lists small.
+            return Box::pin(self.session_list_open(caller, &query)).await;
+        }
         let of = match (query.scope, &caller.org) {
             (Scope::Own, _) => SessionsOf::Owner(caller.owner.clone()),
             (Scope::Org, Some(org)) => SessionsOf::Org(org.clone()),
@@ -176,6 +180,10 @@ impl Kernel {
             let known = self.session_for_change(caller, by).await?;
             self.shared.check_folder(&known.adapter, Some(cwd), caller.folders.as_deref())?;
         }
+        if let Some(name) = &patch.agent_definition {
+            let known = self.session_for_change(caller, by).await?;
+            self.check_definition(&known.owner, &known.adapter, name).await?;
+        }
         let mut commands: Vec<_> = changes.into_iter().map(session::Command::Set).collect();
         match patch.status {
             None => {}
@@ -203,6 +211,7 @@ impl Kernel {
         check_title(self, title.iter().flatten().next().map(String::as_str))?;
         check_metadata(self, patch.metadata.as_ref())?;
         check_session_rules(patch.rules.as_deref().unwrap_or_default())?;
+        check_idle_unload(patch.idle_unload_ms.flatten())?;
         let changes = [
             title.map(|title| SessionChange::Title { title, source: TitleSource::Manual }),
             patch.pinned.map(|pinned| SessionChange::Pinned { pinned }),
@@ -214,6 +223,9 @@ impl Kernel {
             cwd.map(|cwd| SessionChange::Cwd { cwd }),
             patch.metadata.clone().map(|metadata| SessionChange::Metadata { metadata }),
             patch.rules.clone().map(|rules| SessionChange::Rules { rules }),
+            { patch.agent_definition.clone() }
+                .map(|agent_definition| SessionChange::AgentDefinition { agent_definition }),
+            patch.idle_unload_ms.map(|idle_unload_ms| SessionChange::IdleUnload { idle_unload_ms }),
         ];
         Ok(changes.into_iter().flatten().collect())
     }
@@ -376,6 +388,8 @@ impl Kernel {
             title_source: titled,
             forked_from: None,
             base: None,
+            tools: vec![],
+            idle_unload_ms: None,
         }
     }
 
@@ -447,6 +461,18 @@ pub(super) fn check_metadata(kernel: &Kernel, metadata: Option<&Value>) -> Resul
         return Err(Error::Invalid("metadata must be an object".into()));
     }
     check_size("metadata", json_size(metadata), kernel.shared.options.limits.metadata_bytes)
+}
+
+/// The longest time that an idle session may stay in memory: a day.
+const MAX_IDLE_UNLOAD_MS: u64 = 24 * 60 * 60 * 1_000;
+
+pub(super) fn check_idle_unload(millis: Option<u64>) -> Result<(), Error> {
+    match millis.filter(|millis| *millis > MAX_IDLE_UNLOAD_MS) {
+        Some(millis) => Err(Error::Invalid(format!(
+            "`idleUnloadMs`: {millis} is too long; at most {MAX_IDLE_UNLOAD_MS}, a day"
+        ))),
+        None => Ok(()),
+    }
 }
 
 pub(super) fn check_title(kernel: &Kernel, title: Option<&str>) -> Result<(), Error> {

@@ -5,7 +5,7 @@
 //! | model, model profile | as given | as stored if still configured, else as given |
 //! | system prompt, model options, folder | as given | as given, else as stored |
 //! | title, messages | title as given, no messages | as stored |
-//! | tools | with each prompt | with each prompt |
+//! | tools | with each prompt | as stored, and with each prompt |
 //!
 //! Loading writes nothing: the resulting options are sent with each prompt.
 

@@ -126,13 +126,17 @@ impl Shared {
         Ok(())
     }
 
-    /// Refuses a new key if the limit on keys is reached.
-    pub(crate) async fn check_state_room(&self, at: &StateAt) -> Result<(), Error> {
+    /// Refuses a new key if the limit on keys is reached. Returns the number of keys: `known`, else they are counted.
+    pub(crate) async fn check_state_room(&self, at: &StateAt, known: Option<usize>) -> Result<usize, Error> {
         let limit = self.options.limits.state_keys;
-        if self.store.state_count(at).await? >= limit {
+        let count = match known {
+            Some(count) => count,
+            None => self.store.state_count(at).await?,
+        };
+        if count >= limit {
             return Err(Error::TooMany { what: "keys", limit });
         }
-        Ok(())
+        Ok(count)
     }
 
     /// Sets or removes a key of an owner's state.
@@ -147,7 +151,7 @@ impl Shared {
         let at = StateAt::Owner(owner.to_owned());
         let before = self.store.state_get(&at, key).await?.entry;
         if before.is_none() && value.is_some() {
-            self.check_state_room(&at).await?;
+            self.check_state_room(&at, None).await?;
         }
         let now = self.clock.now();
         let (owner, key, stored) = (owner.into(), key.into(), value.clone());

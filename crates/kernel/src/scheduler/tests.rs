@@ -21,7 +21,12 @@ fn run(no: u8) -> RunId {
     RunId::from_random([no; 16])
 }
 
-fn acquire(scheduler: &Scheduler, owner: &str, adapter: &str, lender: Option<RunId>) -> Option<Permit> {
+/// A run that lends its permit to a child.
+fn parent(no: u8) -> Lender {
+    Lender { run: run(no), lends_place: false }
+}
+
+fn acquire(scheduler: &Scheduler, owner: &str, adapter: &str, lender: Option<Lender>) -> Option<Permit> {
     scheduler.try_acquire(owner, adapter, run(99), lender)
 }
 
@@ -97,7 +102,7 @@ fn a_refused_permit_goes_to_the_next_request() {
 fn a_waiting_run_lends_its_permit_to_one_child_at_a_time() {
     let scheduler = scheduler(1, []);
     let log = Log::default();
-    let parent = run(1);
+    let parent = parent(1);
     let held = acquire(&scheduler, "a", "x", None).unwrap();
     let first = acquire(&scheduler, "a", "x", Some(parent)).unwrap();
     assert!(acquire(&scheduler, "a", "x", Some(parent)).is_none(), "a run lends only one permit");
@@ -125,11 +130,37 @@ fn a_waiting_run_lends_its_permit_to_one_child_at_a_time() {
 #[test]
 fn a_full_adapter_does_not_accept_lent_permits_either() {
     let scheduler = scheduler(4, [("x".to_owned(), 1)]);
-    let parent = run(1);
+    let parent = parent(1);
     let _held = acquire(&scheduler, "a", "x", None).unwrap();
     assert!(scheduler.is_full("x"));
     assert!(acquire(&scheduler, "a", "x", Some(parent)).is_none());
     assert!(acquire(&scheduler, "a", "y", Some(parent)).is_some());
+}
+
+#[test]
+fn members_of_a_network_beyond_the_cap_run_one_after_the_other_on_the_place_of_their_parent() {
+    let scheduler = scheduler(8, [("x".to_owned(), 2)]);
+    let log = Log::default();
+    let parent = Lender { lends_place: true, ..parent(1) };
+    let held = acquire(&scheduler, "a", "x", None).unwrap();
+    for (no, name) in (2..).zip(["first", "second", "third"]) {
+        let log = log.clone();
+        scheduler.enqueue("a", "x", run(no), Some(parent), move |permit| {
+            log.lock().push((name.to_owned(), permit));
+            Ok(())
+        });
+    }
+    let names = |log: &Log| log.lock().iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
+    assert_eq!(names(&log), ["first", "second"], "a free permit, and the one of the parent");
+    assert!(acquire(&scheduler, "b", "x", None).is_none());
+    finish_one(&log);
+    assert_eq!(names(&log), ["second", "third"]);
+    finish_one(&log);
+    finish_one(&log);
+    drop(held);
+    assert!(!scheduler.is_full("x"));
+    assert_eq!(scheduler.0.lock().adapters["x"].used, 0, "every place was returned");
+    assert_eq!(scheduler.0.lock().free, [8, 0]);
 }
 
 #[test]
@@ -202,23 +233,23 @@ fn a_run_without_a_process_lends_none() {
     let scheduler = two_lanes(1, 8, OwnerLimits::default());
     let _held = acquire(&scheduler, "a", "heavy", None).unwrap();
     let _parent = scheduler.try_acquire("a", "light", run(1), None).unwrap();
-    assert!(scheduler.try_acquire("a", "heavy", run(2), Some(run(1))).is_none(), "there is one process");
-    assert!(scheduler.try_acquire("a", "light", run(3), Some(run(1))).is_some());
+    assert!(scheduler.try_acquire("a", "heavy", run(2), Some(parent(1))).is_none(), "there is one process");
+    assert!(scheduler.try_acquire("a", "light", run(3), Some(parent(1))).is_some());
 }
 
 #[test]
 fn a_run_without_a_process_passes_on_the_permit_of_the_run_that_waits_for_it() {
     let scheduler = two_lanes(1, 1, OwnerLimits::default());
     let _top = scheduler.try_acquire("a", "heavy", run(1), None).unwrap();
-    let middle = scheduler.try_acquire("a", "light", run(2), Some(run(1))).unwrap();
-    let below = scheduler.try_acquire("a", "light", run(3), Some(run(2))).unwrap();
-    let bottom = scheduler.try_acquire("a", "heavy", run(4), Some(run(3))).unwrap();
+    let middle = scheduler.try_acquire("a", "light", run(2), Some(parent(1))).unwrap();
+    let below = scheduler.try_acquire("a", "light", run(3), Some(parent(2))).unwrap();
+    let bottom = scheduler.try_acquire("a", "heavy", run(4), Some(parent(3))).unwrap();
     assert!(
-        scheduler.try_acquire("a", "heavy", run(5), Some(run(3))).is_none(),
+        scheduler.try_acquire("a", "heavy", run(5), Some(parent(3))).is_none(),
         "the permit of the first run is lent already"
     );
     drop(bottom);
-    let again = scheduler.try_acquire("a", "heavy", run(5), Some(run(3)));
+    let again = scheduler.try_acquire("a", "heavy", run(5), Some(parent(3)));
     assert!(again.is_some());
     drop((again, below, middle));
     assert!(scheduler.0.lock().waited_for_by.is_empty());
@@ -229,9 +260,9 @@ fn a_run_without_a_process_passes_on_the_permit_of_the_run_that_waits_for_it() {
 fn a_permit_that_another_run_uses_is_recorded_for_that_run() {
     let scheduler = two_lanes(1, 1, OwnerLimits::default());
     let _top = scheduler.try_acquire("a", "heavy", run(1), None).unwrap();
-    let mut permit = scheduler.try_acquire("a", "light", run(2), Some(run(1))).unwrap();
+    let mut permit = scheduler.try_acquire("a", "light", run(2), Some(parent(1))).unwrap();
     permit.assign(run(3), None);
-    assert!(scheduler.try_acquire("a", "heavy", run(4), Some(run(3))).is_none(), "nobody waits for run 3");
+    assert!(scheduler.try_acquire("a", "heavy", run(4), Some(parent(3))).is_none(), "nobody waits for run 3");
     drop(permit);
     assert!(scheduler.0.lock().waited_for_by.is_empty());
 }

@@ -60,6 +60,8 @@ pub enum Row {
     Attempt(Box<Attempt>),
     /// A model call.
     Step(Box<Step>),
+    /// What steps of this session were given. The same hash always stands for the same content.
+    StepInput(Arc<StepInputRow>),
     /// Erases the private data of a run's steps, once the run has ended.
     StepsSeal(RunId),
     /// A digest of older messages of a path. At most one per point.
@@ -110,6 +112,15 @@ pub enum Row {
     StateBack(Point, String),
     /// A delegation. Written by the child's session; dropped if the parent's session is gone or deleted.
     Delegation(Box<Delegation>),
+}
+
+/// What steps of a session were given besides messages.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StepInputRow {
+    /// The BLAKE3 hash of the JSON, in hexadecimal digits.
+    pub hash: String,
+    /// The canonical JSON of a [`mainspring_core::StepInput`].
+    pub json: String,
 }
 
 /// The owner of a native session. It stays when the session that opened the native one is deleted.

@@ -55,6 +55,7 @@ mod tests {
             mode: DelegationMode::Spawn,
             objective: "count".into(),
             request: Value::Null,
+            state: serde_json::Map::new(),
         };
         let delegation = Box::new(new.accept(child, Time(7)));
         let stored = json!({

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use mainspring_api::{MessageAppend, PromptContent, ResultMessage, ResultsAppend};
+use mainspring_api::{AgentChange, MessageAppend, PromptContent, ResultMessage, ResultsAppend};
 use mainspring_core::{
-    AccessRole, AgentDefinition, AgentName, Answer, Cursor, DelegationMode, Expect, IdKind, IdPrefix, KeyId,
-    KeyLists, Position, Role, Run, RunChange, SessionId, Visibility, WaitId,
+    AccessRole, AgentDefinition, AgentName, Answer, ClientTool, Cursor, DelegationMode, Expect, IdKind,
+    IdPrefix, KeyId, KeyLists, Position, Role, Run, RunChange, SessionId, Visibility, WaitId,
 };
 use mainspring_kernel::adapter::End;
 use mainspring_kernel::feed::Item;
@@ -41,6 +41,8 @@ async fn reads(world: &World, caller: &Caller, run: &Run) -> Vec<(&'static str, 
         ("session_observe", outcome(kernel.session_observe(caller, &by, None).await)),
         ("session_snapshot", outcome(kernel.session_snapshot(caller, &by).await)),
         ("session_usage", outcome(kernel.session_usage(caller, &by).await)),
+        ("session_view", outcome(kernel.session_view(caller, &by).await)),
+        ("session_agent", outcome(kernel.session_agent(caller, &by).await)),
         ("session_changes", outcome(kernel.session_changes(caller, &by, None, None).await)),
         ("id_find of a message", outcome(kernel.id_find(caller, &any_message, Some(&by)).await)),
         ("run_observe", outcome(kernel.run_observe(caller, run.id, None).await)),
@@ -56,6 +58,7 @@ async fn reads(world: &World, caller: &Caller, run: &Run) -> Vec<(&'static str, 
         ("attempt_get", outcome(kernel.attempt_get(caller, run.last_attempt.unwrap()).await)),
         ("attempt_stderr", outcome(kernel.attempt_stderr(caller, run.last_attempt.unwrap()).await)),
         ("run_delegations", outcome(kernel.run_delegations(caller, run.id).await)),
+        ("run_route", outcome(kernel.run_route(caller, run.id).await)),
         ("run_processes", outcome(kernel.run_processes(caller, run.id).await)),
         ("run_grants", outcome(kernel.run_grants(caller, run.id).await)),
         ("run_events", outcome(kernel.run_events(caller, run.id, Cursor::START, None).await)),
@@ -94,6 +97,7 @@ async fn changes(world: &World, caller: &Caller, run: &Run) -> Vec<(&'static str
     let prompt = RunRequest { session: target.clone(), ..RunRequest::text("unused", "say more") };
     let message = run.final_message.unwrap();
     let fork = ForkRequest { message, key: None, title: None };
+    let tool = ClientTool { name: "rain".into(), description: String::new(), input_schema: json!({}) };
     let (wait, answer) = (WaitId::from_random([1; 16]), Answer::Input { input: json!(1) });
     let of = StateOf::Session(by.clone(), None);
     let answer_message = ResultMessage::new(Role::Assistant, PromptContent::Text("hi".into()));
@@ -121,6 +125,12 @@ async fn changes(world: &World, caller: &Caller, run: &Run) -> Vec<(&'static str
         ("session_navigate", outcome(kernel.session_navigate(caller, &by, Some(message), None).await)),
         ("session_fork", outcome(kernel.session_fork(caller, &by, fork, None).await)),
         ("session_patch", outcome(kernel.session_patch(caller, &by, patch).await)),
+        (
+            "session_agent_set",
+            outcome(kernel.session_agent_set(caller, &by, AgentChange::default(), None).await),
+        ),
+        ("session_tool_put", outcome(kernel.session_tool_put(caller, &by, tool).await)),
+        ("session_tool_delete", outcome(kernel.session_tool_delete(caller, &by, "rain").await)),
         ("session_compact", outcome(kernel.session_compact(caller, &by, Cursor::START).await)),
         ("session_close", outcome(kernel.session_close(caller, &by).await)),
         ("session_delete", outcome(kernel.session_delete(caller, &by).await)),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mainspring_core::{AccessRole, AgentDefinition, AgentName, ModelList, RunOptions};
-use mainspring_kernel::agents::Catalog;
+use mainspring_kernel::agents::{Catalog, RuntimeAgent};
 use mainspring_kernel::kernel::{AgentQuery, AgentScope, Caller};
 use mainspring_kernel::{Error, Options};
 use mainspring_store::Fault;
@@ -32,6 +32,10 @@ impl Catalog for Runtime {
 
     fn check_options(&self, _adapter: &str, _options: &RunOptions) -> Result<(), String> {
         Ok(())
+    }
+
+    fn describe(&self, _: &str, _: &RunOptions, _: &AgentDefinition) -> Option<RuntimeAgent> {
+        None
     }
 
     fn check_agent_name(&self, _adapter: &str, _name: &str) -> Result<(), String> {

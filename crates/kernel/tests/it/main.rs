@@ -42,6 +42,7 @@ mod rules;
 mod run_wait;
 mod scheduling;
 mod search;
+mod session_agent;
 mod settings;
 mod simulation;
 mod start;

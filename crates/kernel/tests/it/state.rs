@@ -272,6 +272,57 @@ async fn state_has_limits() {
     }
 }
 
+#[tokio::test]
+async fn the_number_of_keys_is_right_wherever_the_path_goes() {
+    const LIMIT: usize = 3;
+    for disk in every_store() {
+        let name = disk.name;
+        let options =
+            Options { limits: Limits { state_keys: LIMIT, ..Limits::default() }, ..Options::default() };
+        let world = World::with(disk, options, vec![]).await;
+        world.kernel.session_open(&world.me, &target(), None).await.unwrap();
+        // A fixed sequence of numbers that looks random.
+        let mut random = 7_u32;
+        let (mut refused, mut accepted) = (0, 0);
+        for no in 0..120 {
+            random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            let choice = (random >> 16) as usize;
+            let entries = world.kernel.state_list(&world.me, &session(), None, None).await.unwrap().items;
+            match choice % 8 {
+                0 => drop(world.play("a", "say on").await),
+                1 => {
+                    let nodes = world.tree("a").await.nodes;
+                    if !nodes.is_empty() {
+                        let to = Some(nodes[choice / 8 % nodes.len()].message.id);
+                        world.kernel.session_navigate(&world.me, &by_key("a"), to, None).await.unwrap();
+                    }
+                }
+                2 | 3 if !entries.is_empty() => {
+                    let key = &entries[choice / 8 % entries.len()].key;
+                    let removed = world.kernel.state_set(&world.me, &session(), key, None, Expect::Any).await;
+                    removed.unwrap();
+                }
+                4 if !entries.is_empty() => {
+                    let key = &entries[choice / 8 % entries.len()].key;
+                    world.set(&session(), key, json!(no)).await.unwrap();
+                }
+                _ => {
+                    let set = world.set(&session(), &format!("k{no}"), json!(no)).await;
+                    match entries.len() < LIMIT {
+                        true => drop(set.unwrap()),
+                        false => assert_eq!(set.unwrap_err().code(), "too_many", "{name} {no}"),
+                    }
+                    (accepted, refused) = match entries.len() < LIMIT {
+                        true => (accepted + 1, refused),
+                        false => (accepted, refused + 1),
+                    };
+                }
+            }
+        }
+        assert!(refused > 5 && accepted > 5, "{name}: {accepted} {refused}");
+    }
+}
+
 #[test]
 fn state_survives_a_crash_with_the_question_that_came_after_it() {
     for disk in every_store() {

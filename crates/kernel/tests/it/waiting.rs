@@ -311,3 +311,21 @@ fn a_held_question_is_orphaned_and_expired_in_one_commit() {
         }
     }
 }
+
+#[tokio::test]
+async fn an_answer_to_a_run_that_does_not_wait_names_its_status() {
+    let world = World::on(Disk::memory()).await;
+    let unknown = WaitId::from_random([1; 16]);
+    let refused = async |run| {
+        let error = world.kernel.run_answer(&world.me, run, unknown, input("x")).await.unwrap_err();
+        assert_eq!(error.code(), "not_waiting");
+        error.to_string()
+    };
+    let idle = world.play("a", "say hi").await;
+    assert!(refused(idle.id).await.ends_with("the run is succeeded"));
+    let busy = world.prompt("a", "hang").await;
+    world.wait_until(busy.id, |run| run.state.status() == RunStatus::Running).await;
+    assert!(refused(busy.id).await.ends_with("the run is running"));
+    world.kernel.run_cancel(&world.me, busy.id).await.unwrap();
+    world.ended(busy.id).await;
+}

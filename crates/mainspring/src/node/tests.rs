@@ -3,8 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mainspring_core::RunStatus;
-use mainspring_kernel::kernel::{Caller, RunRequest};
+use async_trait::async_trait;
+use mainspring_agent::network::{CodeRoute, NetworkRouter, RouterInput};
+use mainspring_core::{Failure, RunStatus};
+use mainspring_kernel::kernel::{Caller, NewSession, RunRequest, SessionTarget};
 use mainspring_kernel::policy::Permissions;
 use mainspring_kernel::store::{SessionRef, Store};
 use mainspring_store::MemoryStore;
@@ -52,6 +54,55 @@ async fn a_node_for_records_only_accepts_runs_and_executes_none() {
     let node = Node::open(&config).await.unwrap();
     let run = node.kernel().run_wait(&me, run.id, MINUTE).await.unwrap();
     assert_eq!((run.state.status(), run.attempts), (RunStatus::Succeeded, 1), "the next node executes it");
+    node.close().await;
+}
+
+/// Calls the worker once for each word of the prompt.
+struct ByWords;
+
+#[async_trait]
+impl NetworkRouter for ByWords {
+    async fn route(&self, input: &RouterInput) -> Result<CodeRoute, Failure> {
+        let words = input.input.split_whitespace().count();
+        Ok(if (input.calls as usize) < words { CodeRoute::agent("worker") } else { CodeRoute::Done })
+    }
+}
+
+#[tokio::test]
+async fn a_router_of_the_embedder_routes_networks_that_name_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let (config, me) = (Config::with_state_dir(folder.path()), Caller::new("ada"));
+    std::fs::create_dir_all(&config.agents_dir).unwrap();
+    for (file, text) in [
+        ("worker.toml", "id = \"worker\"\nsystem = \"script: say done\"\n"),
+        (
+            "team.toml",
+            "id = \"team\"\nmodel = \"scripted/m\"\n[network]\nmembers = [{ agent = \"worker@1\" }]\n\
+             [network.router]\ncode = \"by-words\"\n",
+        ),
+    ] {
+        std::fs::write(config.agents_dir.join(file), text).unwrap();
+    }
+    let request = |key: &str| {
+        let (adapter, agent_definition) = (Some("native".into()), Some("team".into()));
+        let new = NewSession { adapter, agent_definition, ..NewSession::default() };
+        let session = SessionTarget { key: Some(key.into()), new, ..SessionTarget::default() };
+        RunRequest { session, ..RunRequest::text(key, "one two three") }
+    };
+    let node = Node::builder(config.clone()).router("by-words", ByWords).open().await.unwrap();
+    let run = node.kernel().run_create(&me, request("a")).await.unwrap().run;
+    let run = node.kernel().run_wait(&me, run.id, MINUTE).await.unwrap();
+    assert_eq!(run.state.status(), RunStatus::Succeeded, "{:?}", run.state);
+    let steps = node.kernel().run_steps(&me, run.id).await.unwrap();
+    assert_eq!(steps.iter().map(|step| step.agent.as_str()).collect::<Vec<_>>(), ["worker@1"; 3]);
+    node.close().await;
+    // A node without the router says which one is missing.
+    let node = Node::open(&config).await.unwrap();
+    let run = node.kernel().run_create(&me, request("b")).await.unwrap().run;
+    let run = node.kernel().run_wait(&me, run.id, MINUTE).await.unwrap();
+    let error = run.state.error().unwrap();
+    assert_eq!(error.code, "router_not_found");
+    assert!(error.message.contains("by-words"), "{}", error.message);
     node.close().await;
 }
 

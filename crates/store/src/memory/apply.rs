@@ -97,6 +97,10 @@ impl Tables {
             Row::Delegation(image) => drop(self.delegations.insert(image.id, Delegation::clone(image))),
             Row::Digest(image) => drop(self.digests.insert((image.at, session), Digest::clone(image))),
             Row::Step(image) => drop(self.steps.insert((image.run, image.no, image.id), Step::clone(image))),
+            Row::StepInput(input) => {
+                let known = self.step_inputs.entry((session, input.hash.clone()));
+                known.or_insert_with(|| input.json.clone());
+            }
             Row::StepsSeal(run) => {
                 self.steps.values_mut().filter(|step| step.run == *run).for_each(|step| step.private = None);
             }

@@ -236,7 +236,8 @@ impl Tables {
         let run_values = self.run_states.values().filter_map(|slot| slot.entry.as_ref());
         let run_values = run_values.map(|entry| json(&entry.value));
         let owner_values = self.owner_states.values().map(|entry| json(&entry.value));
-        let texts = messages.chain(session_values).chain(run_values).chain(owner_values);
+        let raw_responses = self.steps.values().map(|step| json(&step.raw));
+        let texts = messages.chain(session_values).chain(run_values).chain(owner_values).chain(raw_responses);
         let mut named: HashSet<ArtifactId> =
             texts.flat_map(|text| artifact_ids(&text).collect::<Vec<_>>()).collect();
         named.extend(self.delegations.values().filter_map(|delegation| delegation.result));

@@ -20,6 +20,7 @@ impl Tables {
             self.artifact_remove(id);
         }
         self.digests.retain(|(_, id), _| *id != session);
+        self.step_inputs.retain(|(id, _), _| *id != session);
         self.grants.retain(|_, grant| grant.session != session);
         self.bindings.retain(|_, binding| binding.session != session);
         self.delegations.retain(|_, delegation| delegation.parent_session != session);

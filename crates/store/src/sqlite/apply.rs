@@ -17,7 +17,7 @@ use super::event_blocks::{self, EventBlocks};
 use super::owners;
 use super::read::{chunk_columns, event_columns};
 use super::state_history::state_change_write;
-use super::steps::{step_write, steps_seal};
+use super::steps::{step_input_write, step_write, steps_seal};
 use super::write::{
     WriteError, WriteResult, attempt_write, cursor_write, effect_write, floor_write, fresh_check,
     inbox_write, line_write, message_place, message_write, request_write, run_write,
@@ -133,6 +133,7 @@ impl Prepared {
             Row::Delegation(delegation) => delegation_write(connection, delegation),
             Row::Digest(digest) => digest_write(connection, session, digest),
             Row::Step(step) => step_write(connection, step),
+            Row::StepInput(input) => step_input_write(connection, session, input),
             Row::StepsSeal(run) => steps_seal(connection, *run),
         }
     }

@@ -42,7 +42,7 @@ pub(super) struct Layout {
 
 pub(super) const SESSION: Layout = Layout {
     columns: column_count(session_columns!()),
-    added: 1,
+    added: 3,
     apart: 0..0,
     kind: "session",
     id: id::<SessionId>,
@@ -129,7 +129,7 @@ pub(super) const ATTEMPT: Layout = Layout {
 };
 pub(super) const STEP: Layout = Layout {
     columns: column_count(step_columns!()),
-    added: 0,
+    added: 3,
     apart: 0..0,
     kind: "step",
     id: id::<StepId>,

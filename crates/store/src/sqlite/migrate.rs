@@ -44,6 +44,8 @@ const MIGRATIONS: &[(u32, &str)] = &[
     (46, include_str!("../../migrations/0046_message_writers.sql")),
     (47, include_str!("../../migrations/0047_state_history.sql")),
     (50, include_str!("../../migrations/0050_webhooks.sql")),
+    (51, include_str!("../../migrations/0051_session_agent.sql")),
+    (52, include_str!("../../migrations/0052_step_inputs.sql")),
 ];
 
 /// The last migration that `migrations/new.sql` contains, and the tables of a new database. Applying the migrations one

@@ -37,7 +37,7 @@ macro_rules! session_columns {
          legacy_client_scope, legacy_session_key, default_adapter_id, default_cwd, model_profile, \
          metadata_json, tip_line, tip_pos, tip_message_id, version, created_at_ms, updated_at_ms, last_activity_at_ms, \
          org_id, visibility, model, system_prompt, model_options, pinned, title_source, forked_from_session_id, \
-         forked_from_message_id, base_line, base_pos, rules, checksum"
+         forked_from_message_id, base_line, base_pos, rules, tools, idle_unload_ms, checksum"
     };
 }
 /// The columns of a run that stay as they are, but for the options, which a retry may change.
@@ -78,7 +78,7 @@ macro_rules! step_columns {
         "step_id, run_id, attempt_id, step_no, agent, provider, model, model_profile, prompt_message_id, \
          prompt_messages, output_message_id, tool_calls, stop_reason, error_code, error_message, input_tokens, \
          output_tokens, cache_read_tokens, cache_write_tokens, cost_nanos, raw_usage, started_at_ms, \
-         first_piece_at_ms, completed_at_ms, checksum"
+         first_piece_at_ms, completed_at_ms, prompt_digest_id, input_hash, raw, checksum"
     };
 }
 macro_rules! digest_columns {
@@ -279,6 +279,8 @@ pub(super) fn session(columns: &mut Columns<'_>) -> Result<Session> {
         },
         base: columns.point()?,
         rules: columns.maybe_json()?.unwrap_or_default(),
+        tools: columns.maybe_json()?.unwrap_or_default(),
+        idle_unload_ms: columns.get::<Option<i64>>()?.map(i64::cast_unsigned),
     })
 }
 

@@ -106,6 +106,8 @@ pub(crate) fn session(n: u64) -> Session {
         forked_from: None,
         base: None,
         rules: vec![],
+        tools: vec![],
+        idle_unload_ms: None,
     }
 }
 
@@ -209,7 +211,7 @@ pub(crate) fn message(n: u64, of: u64, text: &str) -> Message {
         content: vec![Block::text(text)],
         usage: None,
         created_at: NOW,
-        agent: None,
+        agent: n.is_multiple_of(3).then(|| "coder@2".into()),
         external_id: None,
     }
 }

@@ -7,6 +7,7 @@ use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{DelegationsOf, Row, SessionRef, StateAt, StatePlace, StateRow, Store};
 use mainspring_store::SCHEMA_VERSION;
 use rusqlite::Connection;
+use serde_json::json;
 
 use crate::agents::agent;
 use crate::digests::digest;
@@ -366,4 +367,32 @@ async fn sessions_of_versions_without_rules_take_some_and_attempts_are_found_by_
     let plan = "EXPLAIN QUERY PLAN SELECT * FROM run_attempts WHERE attempt_id = x'00' LIMIT 1";
     let plan: String = connection.query_row(plan, [], |row| row.get(3)).unwrap();
     assert!(plan.contains("SEARCH") && plan.contains("run_attempts_id_idx"), "{plan}");
+}
+
+#[tokio::test]
+async fn sessions_messages_and_steps_of_versions_without_agents_of_sessions_are_kept_and_take_them() {
+    let folder = tempfile::tempdir().unwrap();
+    create_database(folder.path(), RELEASED, &insert_queued_run(0));
+    let store = sqlite_open(folder.path());
+    let old = store.session_load(session_id(1)).await.unwrap().unwrap().session;
+    assert_eq!((old.tools.len(), old.idle_unload_ms), (0, None));
+    let fence = lease(&store, 1).await;
+    let tool = ClientTool { name: "rain".into(), description: String::new(), input_schema: json!({}) };
+    let changed = Session { tools: vec![tool], idle_unload_ms: Some(0), ..old };
+    let message = Message { agent: Some("coder@2".into()), ..message(3, 1, "hi") };
+    let step = step(4, 1, 1);
+    let rows = vec![
+        row_session(changed.clone()),
+        Row::Line(line(5, None, 1)),
+        row_message(message.clone(), Some(point(5, 0))),
+        Row::Step(Box::new(step.clone())),
+    ];
+    commit(&store, fence, rows, vec![]).await.unwrap();
+    drop(store);
+    let store = sqlite_open(folder.path());
+    assert_eq!(store.session_load(session_id(1)).await.unwrap().unwrap().session, changed);
+    let (placed, _) = store.message_get(session_id(1), message.id).await.unwrap().unwrap();
+    assert_eq!(*placed.message, message);
+    assert_eq!(store.steps(run_id(1)).await.unwrap().items, [step]);
+    assert_eq!(store.verify_checksums().await.unwrap().problems, Vec::<String>::new());
 }

@@ -1,8 +1,10 @@
 //! Steps: written with their run, read in order, and stripped of private data when the run ends.
 
+use std::sync::Arc;
+
 use mainspring_core::*;
-use mainspring_kernel::store::Row;
-use serde_json::json;
+use mainspring_kernel::store::{Row, StepInputRow};
+use serde_json::{Value, json};
 
 use crate::fixtures::*;
 
@@ -33,6 +35,23 @@ async fn steps_are_read_in_order_and_sealed_with_their_run() {
 }
 
 #[tokio::test]
+async fn a_step_names_the_artifact_of_its_raw_response() {
+    for (name, subject) in every_store() {
+        let store = &*subject.store;
+        let fence = create_session(store, 1).await;
+        let artifact = ArtifactId::from_random([7; 16]);
+        let made = Step { raw: json!({"artifact": artifact, "bytes": 20_000}), ..step(1, 1, 1) };
+        let rows = vec![row_run(run(1, 1, 1, queued())), Row::Step(Box::new(made))];
+        commit(store, fence, rows, vec![progress(1)]).await.unwrap();
+        let named = store.artifacts_named().await.unwrap();
+        assert_eq!(named.into_iter().collect::<Vec<_>>(), [artifact], "{name}");
+        delete_session(store, fence).await;
+        while store.session_purge(session_id(1)).await.unwrap() {}
+        assert!(store.artifacts_named().await.unwrap().is_empty(), "{name}: not after the step is gone");
+    }
+}
+
+#[tokio::test]
 async fn a_step_without_its_run_is_refused() {
     for (name, subject) in every_store() {
         let store = &*subject.store;
@@ -53,7 +72,11 @@ pub(crate) fn step(n: u64, of: u64, no: u32) -> Step {
         provider: "acme".into(),
         model: "m-1".into(),
         profile: n.is_multiple_of(2).then(|| "worker".into()),
-        prompt: PromptRef { last: Some(message_id(n)), messages: 3 },
+        prompt: PromptRef {
+            last: Some(message_id(n)),
+            messages: 3,
+            digest: n.is_multiple_of(4).then(|| message_id(1)),
+        },
         output: (!n.is_multiple_of(2)).then(|| message_id(n)),
         tool_calls: vec!["t1".into()],
         stop_reason: StopReason::ToolUse,
@@ -68,6 +91,32 @@ pub(crate) fn step(n: u64, of: u64, no: u32) -> Step {
         started_at: NOW,
         first_piece_at: Some(NOW.plus(1)),
         completed_at: NOW.plus(n),
+        input_hash: n.is_multiple_of(2).then(|| "ab".repeat(32)),
+        raw: if n.is_multiple_of(3) { json!({"stop": n}) } else { Value::Null },
         private: Some(json!({"signature": n})),
+    }
+}
+
+#[tokio::test]
+async fn inputs_are_kept_once_per_session_and_purged_with_it() {
+    for (name, subject) in every_store() {
+        let store = &*subject.store;
+        let (hash, other) = ("ab".repeat(32), "cd".repeat(32));
+        let row = |hash: &str, json: &str| {
+            Row::StepInput(Arc::new(StepInputRow { hash: hash.to_owned(), json: json.to_owned() }))
+        };
+        let fence = create_session(store, 1).await;
+        let second = create_session(store, 2).await;
+        commit(store, fence, vec![row(&hash, "{}"), row(&other, "[]")], vec![]).await.unwrap();
+        // The same hash stands for the same content, so the first row stays.
+        commit(store, fence, vec![row(&hash, "{\"a\":1}")], vec![]).await.unwrap();
+        commit(store, second, vec![row(&hash, "{}")], vec![]).await.unwrap();
+        let input = async |of, hash: &str| store.step_input(session_id(of), hash).await.unwrap();
+        assert_eq!(input(1, &hash).await.as_deref(), Some("{}"), "{name}");
+        assert_eq!(input(1, &other).await.as_deref(), Some("[]"), "{name}");
+        assert_eq!(input(2, &other).await, None, "{name}");
+        delete_session(store, fence).await;
+        while store.session_purge(session_id(1)).await.unwrap() {}
+        assert_eq!((input(1, &hash).await, input(2, &hash).await), (None, Some("{}".into())), "{name}");
     }
 }

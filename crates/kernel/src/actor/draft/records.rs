@@ -6,8 +6,8 @@ use mainspring_core::message::text_of;
 use mainspring_core::run::Command;
 use mainspring_core::run::close::{NewMessage, completes_turn};
 use mainspring_core::{
-    Block, Body, CallResult, Digest, Failure, MessageStatus, NodeId, Role, StateScope, Step, Time,
-    TitleSource, ToolEnd, ToolOutcome, Usage, session,
+    Block, Body, CallResult, Digest, Failure, MessageStatus, NodeId, Role, Route, StateScope, Step,
+    StepInput, Time, TitleSource, ToolEnd, ToolOutcome, Usage, session,
 };
 
 use serde_json::{Map, Value};
@@ -15,7 +15,11 @@ use serde_json::{Map, Value};
 use super::AttemptDraft;
 use crate::adapter::{Compacted, Record, StepTaken};
 use crate::error::Error;
-use crate::store::{EndedToolCall, OpenToolCall, Row};
+use crate::kernel::hashed_input;
+use crate::store::{EndedToolCall, OpenToolCall, Row, StepInputRow};
+
+/// Inputs of steps that an actor remembers as stored. A run has one, unless its hooks change the plan.
+const KNOWN_INPUTS: usize = 8;
 
 impl AttemptDraft {
     /// Applies a record of the attempt; `node` is this process.
@@ -34,25 +38,22 @@ impl AttemptDraft {
             Record::Confined(sandbox) => self.emit(Body::AttemptConfined { sandbox }),
             Record::Runtime(facts) => self.runtime_facts(*facts),
             Record::Granted(grant) => self.row(Row::Grant(grant)),
-            Record::Decided { question, request, decision, grant, by, told } => {
-                let wait_id = self.ids.wait();
-                self.emit(Body::ApprovalRequested {
-                    wait_id,
-                    question,
-                    approval: request,
-                    expires_at_ms: None,
-                    on_expiry: None,
-                });
+            Record::Decided { question, request: approval, decision, grant: grant_id, by, told } => {
+                let (wait_id, decided_by) = (self.ids.wait(), Some(Box::new(by)));
+                let (expires_at_ms, on_expiry, reason, result) = (None, None, None, None);
+                let asked = Body::ApprovalRequested { wait_id, question, approval, expires_at_ms, on_expiry };
+                self.emit(asked);
                 self.emit(Body::ApprovalResolved {
                     wait_id,
                     decision,
-                    grant_id: grant,
-                    decided_by: Some(Box::new(by)),
+                    grant_id,
+                    decided_by,
                     told,
-                    reason: None,
-                    result: None,
+                    reason,
+                    result,
                 });
             }
+            Record::Agent { name } => self.hot.agent = Some(name),
             Record::Message { blocks, usage } => {
                 let usage = usage.map(Usage::clamped);
                 self.hot.turn_usage += usage.unwrap_or_default();
@@ -95,6 +96,8 @@ impl AttemptDraft {
             Record::Title { title } => self.title(&title)?,
             Record::Usage(usage) => self.add_usage(usage),
             Record::OwnerState(change) => self.emit_state_change(StateScope::Owner, &change),
+            Record::Routed(route) => self.routed(route),
+            Record::RunState { .. } => {}
         }
         Ok(())
     }
@@ -105,6 +108,12 @@ impl AttemptDraft {
             self.session_command(session::Command::Title { title, source: TitleSource::Agent })?;
         }
         Ok(())
+    }
+
+    /// Records a decision of a network's router, with the run's last message.
+    fn routed(&mut self, mut route: Box<Route>) {
+        route.message = self.subject.run.final_message;
+        self.emit(Body::RunRouted { route });
     }
 
     /// Counts usage of the run.
@@ -131,6 +140,8 @@ impl AttemptDraft {
 
     /// Records a model call. Its output is the run's last message, if this draft wrote that.
     fn step(&mut self, taken: StepTaken) {
+        self.hot.agent = Some(taken.agent.clone());
+        let input_hash = taken.input.as_deref().and_then(|input| self.step_input(input));
         let run = &self.subject.run;
         let made = self
             .rows
@@ -155,6 +166,8 @@ impl AttemptDraft {
             started_at: taken.started_at,
             first_piece_at: taken.first_piece_at,
             completed_at: self.at,
+            input_hash,
+            raw: taken.raw,
             private: taken.private,
         };
         if step.usage.is_none() {
@@ -173,6 +186,20 @@ impl AttemptDraft {
         };
         self.rows.push(Row::Step(Box::new(step)));
         self.emit(completed);
+    }
+
+    /// Stores what a model was given, unless the session has stored the same before. Returns its hash.
+    fn step_input(&mut self, input: &StepInput) -> Option<String> {
+        let (hash, json) = hashed_input(input)?;
+        let known = &mut self.hot.step_inputs;
+        if !known.contains(&hash) {
+            if known.len() >= KNOWN_INPUTS {
+                known.remove(0);
+            }
+            known.push(hash.clone());
+            self.rows.push(Row::StepInput(Arc::new(StepInputRow { hash: hash.clone(), json })));
+        }
+        Some(hash)
     }
 
     /// Records a digest that replaces older messages of the run's path from now on.
@@ -281,9 +308,10 @@ pub(crate) fn check_size(records: &[Record], limit: usize) -> Result<(), Error> 
             Record::Compacted(compacted) => {
                 ("summary", compacted.digest.summary.as_ref().map_or(0, String::len))
             }
-            Record::Step(step) => {
-                ("step", step.private.as_ref().map_or(0, |private| private.to_string().len()))
-            }
+            Record::Step(step) => (
+                "step",
+                step.private.as_ref().map_or(0, |private| private.to_string().len()) + raw_size(&step.raw),
+            ),
             Record::ToolStarted { input, .. } => {
                 ("tool call", input.as_ref().map_or(0, |input| input.to_string().len()))
             }
@@ -292,15 +320,22 @@ pub(crate) fn check_size(records: &[Record], limit: usize) -> Result<(), Error> 
             Record::Runtime(facts) => {
                 ("report", map_size(&facts.metadata) + map_size(&facts.binding_metadata))
             }
-            Record::Opened { .. } | Record::Resumed | Record::Granted(_) => continue,
+            Record::Opened { .. } | Record::Resumed | Record::Granted(_) | Record::Agent { .. } => continue,
             Record::Confined(_) | Record::LeftRunning { .. } | Record::ToolUnasked { .. } => continue,
-            Record::Usage(_) | Record::Title { .. } | Record::OwnerState(_) => continue,
+            Record::Usage(_) | Record::Title { .. } | Record::OwnerState(_) | Record::Routed(_) => continue,
+            Record::RunState { value, .. } => {
+                ("state value", value.as_ref().map_or(0, |value| value.to_string().len()))
+            }
         };
         if size > limit {
             return Err(Error::TooLarge { what, size, limit });
         }
     }
     Ok(())
+}
+
+fn raw_size(raw: &Value) -> usize {
+    if raw.is_null() { 0 } else { raw.to_string().len() }
 }
 
 fn map_size(map: &Map<String, Value>) -> usize {

@@ -106,6 +106,7 @@ impl QueuedDraft {
             }
         }
         let mut draft = self.with_subject(|of| OfRun::new(of.run, attempt));
+        draft.hot.agent = None;
         draft.command(Command::Start)?;
         if is_first && !base.unanswered.is_empty() {
             let reason = "no result: the conversation went on without it";
@@ -409,7 +410,7 @@ impl<A: AttemptSlot> Draft<OfRun<A>> {
             content,
             usage,
             created_at: self.at,
-            agent: None,
+            agent: self.hot.agent.clone().filter(|_| role == Role::Assistant),
             external_id: None,
         })
     }

@@ -1,5 +1,6 @@
 //! Export: reads an idle session page by page.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use base64::Engine as _;
@@ -28,6 +29,8 @@ pub struct Export {
     lines: u64,
     /// The line of the tree being written, and its number.
     line: Option<(LineId, u64)>,
+    /// Hashes of the inputs of steps that are written.
+    inputs: HashSet<String>,
 }
 
 /// The part of the file written next.
@@ -51,7 +54,15 @@ impl Kernel {
         let session = self.session_get(caller, by).await?;
         let Loaded { session, cursor, .. } = load_idle(&self.shared, &session).await?;
         let shared = self.shared.clone();
-        Ok(Export { shared, session, cursor, next: NextPart::Session, lines: 0, line: None })
+        Ok(Export {
+            shared,
+            session,
+            cursor,
+            next: NextPart::Session,
+            lines: 0,
+            line: None,
+            inputs: HashSet::new(),
+        })
     }
 }
 
@@ -136,8 +147,8 @@ impl Export {
         Ok((lines, next))
     }
 
-    async fn runs(&self, before: Option<(Time, RunId)>) -> Result<(Vec<FileLine>, NextPart), Error> {
-        let store = &self.shared.store;
+    async fn runs(&mut self, before: Option<(Time, RunId)>) -> Result<(Vec<FileLine>, NextPart), Error> {
+        let store = self.shared.store.clone();
         let page = RunPage {
             owner: self.session.owner.clone(),
             session: Some(self.session.id),
@@ -157,10 +168,18 @@ impl Export {
                 None => None,
             };
             let run = self.shared.with_final_text(run).await?;
+            let steps = store.steps(run.id).await?.intact()?;
+            let mut inputs = vec![];
+            for hash in steps.iter().filter_map(|step| step.input_hash.as_ref()) {
+                if self.inputs.insert(hash.clone()) {
+                    inputs.extend(self.shared.step_input(self.session.id, hash).await?);
+                }
+            }
             lines.push(FileLine::Run(Box::new(RunLine {
                 fingerprint: run.fingerprint.iter().map(|byte| format!("{byte:02x}")).collect(),
                 attempts: store.attempts(run.id).await?.intact()?,
-                steps: store.steps(run.id).await?.intact()?,
+                steps,
+                inputs,
                 state: store.state_page(&StateAt::Run(run.id), None, usize::MAX).await?.intact()?,
                 prompt: prompt.map(|(placed, _)| placed.message),
                 run,

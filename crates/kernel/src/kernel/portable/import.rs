@@ -18,7 +18,7 @@ use super::check::check_session;
 use super::partial::PartialSession;
 use super::{FORMAT, FileLine, MessageLine, RunLine, VERSION};
 use crate::error::Error;
-use crate::kernel::sessions::{check_metadata, check_title};
+use crate::kernel::sessions::{check_idle_unload, check_metadata, check_title};
 use crate::kernel::{Caller, Kernel, Shared};
 use crate::policy::{Rule, Verdict, check_session_rules};
 use crate::store::{NewId, Row, StoreError};
@@ -229,6 +229,7 @@ impl Import {
         check_session(session)?;
         session.key.as_deref().map_or(Ok(()), check_key)?;
         check_session_rules(&session.rules)?;
+        check_idle_unload(session.idle_unload_ms)?;
         for (what, text) in [
             ("a surface kind", &session.surface_kind),
             ("an agent definition", &session.agent_definition),

@@ -15,8 +15,10 @@ use super::data::OpenArtifact;
 use super::import::{ImportClaim, LineError, refuse};
 use super::{MessageLine, RunLine};
 use crate::error::Error;
-use crate::kernel::{Shared, instructions_hash};
-use crate::store::{Commit, Fence, NewEvent, NewId, Row, SessionRef, StatePlace, StoreError, Unique};
+use crate::kernel::{Shared, hashed_input, instructions_hash};
+use crate::store::{
+    Commit, Fence, NewEvent, NewId, Row, SessionRef, StatePlace, StepInputRow, StoreError, Unique,
+};
 
 /// Rows and events written at once.
 const BATCH_ROWS: usize = 200;
@@ -160,7 +162,7 @@ impl PartialSession {
 
     pub(super) async fn run(&mut self, line: RunLine, bytes: usize) -> Result<(), LineError> {
         self.enter(Section::Runs)?;
-        let RunLine { run, fingerprint, attempts, steps, state, prompt } = line;
+        let RunLine { run, fingerprint, attempts, steps, inputs, state, prompt } = line;
         let id = run.id;
         if (run.session, &run.owner) != (self.session.id, &self.session.owner) {
             return refuse(format!("{id} is not a run of this session and its owner"));
@@ -183,6 +185,12 @@ impl PartialSession {
         let options = RunOptions { folders, key, ..run.options };
         let run = Run { fingerprint, pen, final_text: None, system_prompt_hash, options, ..run };
         self.rows.push(Row::Run(Arc::new(run)));
+        for input in inputs {
+            let hashed = hashed_input(&input);
+            let (hash, json) =
+                hashed.ok_or_else(|| LineError::Line("the input of a step is no JSON".into()))?;
+            self.rows.push(Row::StepInput(Arc::new(StepInputRow { hash, json })));
+        }
         self.rows.extend(steps.into_iter().map(|step| Row::Step(Box::new(step))));
         self.push_state(StatePlace::Run(id), state)?;
         self.keys = 0;

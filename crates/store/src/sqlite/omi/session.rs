@@ -155,6 +155,8 @@ impl Import<'_> {
             forked_from: None,
             base: None,
             rules: vec![],
+            tools: vec![],
+            idle_unload_ms: None,
         })
     }
 

@@ -1,0 +1,111 @@
+//! Networks of agents: a step that rules route beside the same step alone, and a network of five steps. The model
+//! answers at once within the process, so that only the work around it is measured.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use async_trait::async_trait;
+use futures_util::stream::{self, BoxStream};
+use mainspring_agent::provider::{Completion, ModelError, Piece, Provider, Request};
+use mainspring_agent::{Definition, Definitions, Models, ModelsConfig, NativeAdapter, Toolbox, native};
+use mainspring_core::{KeyPresence, RunOptions};
+use mainspring_kernel::clock::Clock;
+use mainspring_kernel::ids::Ids;
+use mainspring_kernel::kernel::{Kernel, NewSession, Options, RunRequest, SessionTarget};
+use mainspring_kernel::store::{SessionRef, Store};
+use mainspring_store::MemoryStore;
+use tokio::runtime::Runtime;
+
+use crate::stats::{median, ms};
+use crate::table::{Goal, Table};
+use crate::turn::wait_succeeded;
+use crate::world;
+
+const TURNS: usize = 200;
+const STEPS: u32 = 5;
+
+/// A model that answers at once.
+struct Instantly;
+
+#[async_trait]
+impl Provider for Instantly {
+    async fn stream(&self, _request: Request) -> BoxStream<'static, Result<Piece, ModelError>> {
+        let done = Piece::Done(Box::<Completion>::default());
+        Box::pin(stream::iter([Ok(Piece::Text("ok".into())), Ok(done)]))
+    }
+
+    fn kind(&self) -> &'static str {
+        "bench"
+    }
+
+    fn key(&self) -> KeyPresence {
+        KeyPresence::NotNeeded
+    }
+}
+
+fn network(id: &str, calls: u32) -> String {
+    format!(
+        "id = \"{id}\"\n[network]\nmembers = [{{ agent = \"worker\" }}]\n[network.router]\n\
+         rules = [{{ when = \"calls < {calls}\", to = [\"worker\"] }}]"
+    )
+}
+
+async fn kernel(store: Arc<dyn Store>) -> Kernel {
+    let models = Models::new(&ModelsConfig::default()).unwrap().with_provider("bench", Arc::new(Instantly));
+    let texts = ["id = \"worker\"".to_owned(), network("one", 1), network("five", STEPS)];
+    let definitions =
+        texts.iter().fold(Definitions::new(None), |all, text| all.with(Definition::parse(text).unwrap()));
+    let adapter = NativeAdapter::new(models, Toolbox::default(), definitions);
+    let options = Options { adapter: native::NAME.into(), ..Options::default() };
+    Kernel::start(store, vec![Arc::new(adapter)], options, Clock::system(), Ids::system()).await.unwrap()
+}
+
+/// Runs one prompt in a new session of an agent and returns its duration in milliseconds.
+async fn run(kernel: &Kernel, agent: &str, no: usize) -> f64 {
+    let new = NewSession { agent_definition: Some(agent.into()), ..NewSession::default() };
+    let session = SessionTarget { key: Some(format!("{agent}-{no}")), new, ..SessionTarget::default() };
+    let options = RunOptions { model: Some("bench/m".into()), ..RunOptions::default() };
+    let prompt = vec![mainspring_core::Block::text("go")];
+    let request = RunRequest { session, prompt, options, ..RunRequest::default() };
+    let begin = Instant::now();
+    let accepted = kernel.run_create(&world::caller(), request).await.unwrap();
+    let session = SessionRef::Id(accepted.session.id);
+    let mut feed =
+        kernel.session_subscribe(&world::caller(), &session, Some(accepted.position)).await.unwrap();
+    wait_succeeded(&mut feed, accepted.run.id).await;
+    ms(begin.elapsed())
+}
+
+pub(crate) fn measure(runtime: &Runtime, table: &mut Table) {
+    let folder = world::Folder::new();
+    let disk: Arc<dyn Store> = world::store(&folder.file("ours.sqlite3"));
+    let memory = Arc::new(MemoryStore::default()) as Arc<dyn Store>;
+    // AgentKit needs 0.31 ms for a step in memory, measured beside a model that answers at once.
+    for (name, store, goal, five_goal) in [
+        ("in memory", memory, Goal::AtMost(0.2), Goal::AtMost(0.31)),
+        ("on disk, with one commit more", disk, Goal::None, Goal::None),
+    ] {
+        let measured = runtime.spawn(async move {
+            let kernel = kernel(store).await;
+            let (mut alone, mut one, mut five) = (vec![], vec![], vec![]);
+            for no in 0..TURNS {
+                alone.push(run(&kernel, "worker", no).await);
+                one.push(run(&kernel, "one", no).await);
+                five.push(run(&kernel, "five", no).await);
+            }
+            kernel.shutdown().await;
+            (median(&alone), median(&one), median(&five))
+        });
+        let (alone, one, five) = runtime.block_on(measured).unwrap();
+        let baseline = Some((alone, "the step alone"));
+        table.line(format!("a step routed by rules, {name}, p50"), one, baseline, "ms", Goal::None);
+        table.line(format!("routing of a step by rules, {name}"), (one - alone).max(0.0), None, "ms", goal);
+        table.line(
+            format!("a network of five steps, {name}, per step"),
+            five / f64::from(STEPS),
+            baseline,
+            "ms",
+            five_goal,
+        );
+    }
+}

@@ -1,0 +1,144 @@
+//! The agent of a session: what its next run would use, and how that is changed.
+
+use std::collections::BTreeMap;
+
+use mainspring_core::{ClientTool, GivenMessage, OfferedTool, SessionId};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+/// The agent that the next run of a session would use, if its prompt names no options. Each part says where it comes from.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct SessionAgent {
+    /// The session.
+    pub session_id: SessionId,
+    /// The adapter.
+    pub adapter: String,
+    /// The agent definition, with its version if it was found.
+    pub agent_definition: SourcedText,
+    /// The model, as `PROVIDER/MODEL` if the runtime is known here. Absent if the runtime chooses it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<SourcedText>,
+    /// The model profile.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model_profile: Option<SourcedText>,
+    /// Options for the model's provider, by name.
+    pub model_options: BTreeMap<String, SourcedValue>,
+    /// The instructions. Those of an agent definition are a template, which is rendered for each run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub system_prompt: Option<SourcedText>,
+    /// The tools that the model may call, those of MCP servers excepted. Of a network only those of the session: its
+    /// members have tools of their own.
+    pub tools: Vec<AgentTool>,
+    /// The MCP servers whose tools are added when a run starts: names, in which `*` matches anything.
+    pub mcp_servers: Vec<String>,
+    /// The limits of a run, by name.
+    pub limits: BTreeMap<String, SourcedValue>,
+    /// Why the next run would fail, one line each; empty if nothing is known against it.
+    pub problems: Vec<String>,
+}
+
+/// A text and where it comes from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct SourcedText {
+    /// The text.
+    pub value: String,
+    /// Where it comes from.
+    pub from: AgentSource,
+}
+
+/// A value and where it comes from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct SourcedValue {
+    /// The value.
+    pub value: Value,
+    /// Where it comes from.
+    pub from: AgentSource,
+}
+
+/// A tool that the model may call.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct AgentTool {
+    /// The tool.
+    #[serde(flatten)]
+    pub tool: OfferedTool,
+    /// Where it comes from: the session's tools are executed by the caller, the others by the server.
+    pub from: AgentSource,
+}
+
+/// Where a part of an agent comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum AgentSource {
+    /// The session.
+    Session,
+    /// The agent definition.
+    AgentDefinition,
+    /// The model profile.
+    ModelProfile,
+    /// The server.
+    Server,
+}
+
+/// Changes of the agent of an idle session, all or none. An absent key stays as it is; a key that is given replaces the
+/// whole of what it names, and null clears it.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct AgentChange {
+    /// The agent definition, as `ID` or `ID@VERSION`; null leaves it as it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(min_length = 1, max_length = 512))]
+    pub agent_definition: Option<String>,
+    /// The model.
+    #[serde(default, deserialize_with = "crate::present_or_null", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<String>))]
+    pub model: Option<Option<String>>,
+    /// The model profile.
+    #[serde(default, deserialize_with = "crate::present_or_null", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<String>))]
+    pub model_profile: Option<Option<String>>,
+    /// The instructions.
+    #[serde(default, deserialize_with = "crate::present_or_null", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<String>))]
+    pub system_prompt: Option<Option<String>>,
+    /// Options for the model's provider.
+    #[serde(default, deserialize_with = "crate::present_or_null", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<Object>))]
+    pub model_options: Option<Option<Map<String, Value>>>,
+    /// The tools that the caller executes.
+    #[serde(
+        default,
+        deserialize_with = "crate::request::tools_or_null",
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<Vec<ClientTool>>))]
+    pub tools: Option<Option<Vec<ClientTool>>>,
+    /// The conversation. It becomes a new path from a new root; the messages that there are stay in the tree. It must be
+    /// empty or end with an answer that calls no tools.
+    #[serde(
+        default,
+        deserialize_with = "crate::request::messages_or_null",
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<Vec<GivenMessage>>))]
+    pub messages: Option<Option<Vec<GivenMessage>>>,
+}
+
+/// A tool of a session, whose name is in the path.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct NewTool {
+    /// A description for the model.
+    #[serde(default)]
+    pub description: String,
+    /// The JSON Schema of the arguments, which must be an object.
+    #[cfg_attr(feature = "schema", schema(value_type = Object))]
+    pub input_schema: Value,
+}

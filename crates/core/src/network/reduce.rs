@@ -1,0 +1,145 @@
+//! Reducers: the changes of state by parallel members become one change.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::de::value::{MapAccessDeserializer, StrDeserializer};
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::{Value, json};
+
+/// How the changes of state by parallel members become one.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Reduce {
+    /// Objects are merged and lists joined, in the order of the members; of other values the last one counts.
+    #[default]
+    Merge,
+    /// A changed key becomes the list of all values, in the order of the members.
+    List,
+    /// The first member that changed a key decides.
+    First,
+    /// The value that most members gave a key; of several, the earliest.
+    Vote,
+    /// As `list`; then this member is called, to make one of the values.
+    Agent(String),
+}
+
+impl Reduce {
+    /// True for the default.
+    pub(super) fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// The reducers that are a name alone.
+#[derive(Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Named {
+    Merge,
+    List,
+    First,
+    Vote,
+}
+
+/// The reducer that names a member.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ByAgent {
+    agent: String,
+}
+
+// By hand, so that an unknown key of the object is reported as one.
+impl<'de> Deserialize<'de> for Reduce {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(ReduceVisitor)
+    }
+}
+
+struct ReduceVisitor;
+
+impl<'de> Visitor<'de> for ReduceVisitor {
+    type Value = Reduce;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("merge, list, first, vote, or an object with the key agent")
+    }
+
+    fn visit_str<E: serde::de::Error>(self, name: &str) -> Result<Reduce, E> {
+        Ok(match Named::deserialize(StrDeserializer::new(name))? {
+            Named::Merge => Reduce::Merge,
+            Named::List => Reduce::List,
+            Named::First => Reduce::First,
+            Named::Vote => Reduce::Vote,
+        })
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Reduce, A::Error> {
+        Ok(Reduce::Agent(ByAgent::deserialize(MapAccessDeserializer::new(map))?.agent))
+    }
+}
+
+/// A key of state that one of several parallel members has changed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MemberChange {
+    /// The key.
+    pub key: String,
+    /// The new value; `None` if the member removed the key.
+    pub value: Option<Value>,
+}
+
+/// Reduces the changes of members, given in the order of the members, to one value per key; `None` removes the key.
+/// A key that all members removed is removed; otherwise the removals do not count.
+pub fn reduce(how: &Reduce, members: &[Vec<MemberChange>]) -> BTreeMap<String, Option<Value>> {
+    let mut by_key: BTreeMap<String, Vec<Value>> = BTreeMap::new();
+    for change in members.iter().flatten() {
+        by_key.entry(change.key.clone()).or_default().extend(change.value.clone());
+    }
+    by_key.into_iter().map(|(key, values)| (key, one_of(how, values))).collect()
+}
+
+fn one_of(how: &Reduce, values: Vec<Value>) -> Option<Value> {
+    if values.is_empty() {
+        return None;
+    }
+    match how {
+        Reduce::Merge => values.into_iter().reduce(merge),
+        Reduce::List | Reduce::Agent(_) => Some(json!(values)),
+        Reduce::First => values.into_iter().next(),
+        Reduce::Vote => most_frequent(values),
+    }
+}
+
+/// Merges two values; of two that are neither objects nor lists, the later one counts.
+fn merge(earlier: Value, later: Value) -> Value {
+    match (earlier, later) {
+        (Value::Object(mut all), Value::Object(more)) => {
+            for (key, value) in more {
+                let merged = match all.remove(&key) {
+                    Some(before) => merge(before, value),
+                    None => value,
+                };
+                all.insert(key, merged);
+            }
+            Value::Object(all)
+        }
+        (Value::Array(mut all), Value::Array(more)) => {
+            all.extend(more);
+            Value::Array(all)
+        }
+        (_, later) => later,
+    }
+}
+
+fn most_frequent(values: Vec<Value>) -> Option<Value> {
+    let mut counted: Vec<(Value, usize)> = vec![];
+    for value in values {
+        match counted.iter_mut().find(|(known, _)| *known == value) {
+            Some((_, count)) => *count += 1,
+            None => counted.push((value, 1)),
+        }
+    }
+    let most = counted.iter().map(|(_, count)| *count).max()?;
+    counted.into_iter().find(|(_, count)| *count == most).map(|(value, _)| value)
+}
