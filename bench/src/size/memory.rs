@@ -93,7 +93,7 @@ async fn turns(server: &Server, sessions: std::ops::Range<usize>) {
     tasks.join_all().await;
 }
 
-/// Waits until no session is in memory, and a moment longer for the allocator.
+/// Waits until no session is in memory, and until the idle store has given its memory back.
 async fn wait_unloaded(server: &Server) {
     let mut client = Client::open(server.port, &server.token).await;
     loop {
@@ -105,5 +105,5 @@ async fn wait_unloaded(server: &Server) {
             break;
         }
     }
-    tokio::time::sleep(Duration::from_secs(3)).await;
+    tokio::time::sleep(Duration::from_secs(8)).await;
 }

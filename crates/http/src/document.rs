@@ -28,6 +28,7 @@ pub(super) const OPEN_PROBLEMS: &[ProblemRow] = &[
     (StatusCode::FORBIDDEN, "forbidden_origin"),
     (StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed"),
     (StatusCode::BAD_REQUEST, "invalid_request"),
+    (StatusCode::INTERNAL_SERVER_ERROR, "request_failed"),
 ];
 
 /// Problems that a request for a resource can get.
@@ -36,6 +37,7 @@ pub(super) const RESOURCE_PROBLEMS: &[ProblemRow] = &[
     OPEN_PROBLEMS[1],
     OPEN_PROBLEMS[2],
     OPEN_PROBLEMS[3],
+    OPEN_PROBLEMS[4],
     (StatusCode::TOO_MANY_REQUESTS, "quota_reached"),
     (StatusCode::SERVICE_UNAVAILABLE, "overloaded"),
     (StatusCode::SERVICE_UNAVAILABLE, "audit_failed"),

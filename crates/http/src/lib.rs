@@ -314,6 +314,7 @@ impl Http {
             .merge(page::router())
             .fallback(problem::no_such_endpoint)
             .method_not_allowed_fallback(problem::no_such_method)
+            .layer(middleware::from_fn(watch::contain_panics))
             .layer(middleware::from_fn_with_state(self.clone(), guard::check_origin))
             .layer(middleware::from_fn_with_state(self.clone(), audit::record_request))
             .layer(middleware::from_fn_with_state(self.clone(), watch::record_metrics))

@@ -69,6 +69,7 @@ pub const PROBLEMS: &[(StatusCode, &str)] = &[
     (StatusCode::TOO_MANY_REQUESTS, "too_many_streams"),
     (StatusCode::INTERNAL_SERVER_ERROR, "corrupt"),
     (StatusCode::INTERNAL_SERVER_ERROR, "session_failed"),
+    (StatusCode::INTERNAL_SERVER_ERROR, "request_failed"),
     (StatusCode::SERVICE_UNAVAILABLE, "overloaded"),
     (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
     (StatusCode::SERVICE_UNAVAILABLE, "store_lost"),

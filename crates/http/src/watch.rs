@@ -9,6 +9,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use mainspring_kernel::contain::contain;
 use mainspring_kernel::quotas::{NotTaken, PoolPermit};
 use parking_lot::Mutex;
 
@@ -99,6 +100,15 @@ pub(super) async fn add_history(State(http): State<Http>, request: Request, next
     response
 }
 
+/// Answers a request whose handler panics, instead of closing its connection. The panic ends this request alone.
+pub(super) async fn contain_panics(request: Request, next: Next) -> Response {
+    contain(next.run(request)).await.unwrap_or_else(|_logged| {
+        let detail = "the server failed while it handled the request; whether the request was carried out is unknown: \
+                      read what it concerns before you repeat it. The log says where; please report it";
+        Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "request_failed", detail).into_response()
+    })
+}
+
 /// Counts and times responses. In debug builds, checks that the OpenAPI document lists each problem.
 pub(super) async fn record_metrics(State(http): State<Http>, request: Request, next: Next) -> Response {
     let path = request.extensions().get::<MatchedPath>().cloned();
@@ -121,4 +131,33 @@ pub(super) async fn record_metrics(State(http): State<Http>, request: Request, n
         );
     }
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::routing::get;
+    use axum::{Router, middleware};
+    use tower::ServiceExt as _;
+
+    use super::*;
+
+    async fn fails() -> &'static str {
+        panic!("a bug")
+    }
+
+    #[tokio::test]
+    async fn a_panic_is_answered_and_the_next_request_works() {
+        let router = Router::new()
+            .route("/panics", get(fails))
+            .route("/works", get(|| async { "fine" }))
+            .layer(middleware::from_fn(contain_panics));
+        let send = async |path: &str| {
+            let request = Request::get(path).body(Body::empty()).unwrap();
+            router.clone().oneshot(request).await.unwrap()
+        };
+        let failed = send("/panics").await;
+        assert_eq!(failed.status(), StatusCode::INTERNAL_SERVER_ERROR);
+        assert_eq!(failed.extensions().get::<ProblemCode>().map(|code| code.0), Some("request_failed"));
+        assert_eq!(send("/works").await.status(), StatusCode::OK);
+    }
 }

@@ -120,7 +120,7 @@ impl SqliteStore {
         let readers =
             (0..options.readers.max(1)).map(|_| open::open_reader(path)).collect::<Result<_, _>>()?;
         let io = |error: std::io::Error| OpenError::Io { path: path.into(), source: error.into() };
-        let readers = Some(Readers::start(readers).map_err(io)?);
+        let readers = Some(Readers::start(readers, readers::IDLE).map_err(io)?);
         let shared = Arc::new(Shared::new(Files::of(path).map_err(io)?));
         let wal_index = WalIndex::open(path).map_err(io)?;
         let passes = Arc::<Passes>::default();

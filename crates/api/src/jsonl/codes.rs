@@ -168,7 +168,7 @@ pub const CODE_MAP: &[(&str, &[&str])] = &[
             "wait_abandoned",
         ],
     ),
-    ("unknown", &["corrupt", "outcome_unknown", "session_failed"]),
+    ("unknown", &["corrupt", "outcome_unknown", "request_failed", "session_failed"]),
 ];
 
 /// Maps one of our codes to the protocol's code, and our own where the two differ. A code of an agent's own runtime maps to

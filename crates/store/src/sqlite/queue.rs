@@ -4,6 +4,7 @@
 //! Invariant: work queued before the queue was closed is still taken.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
@@ -118,6 +119,13 @@ impl<U, L, B> Queue<U, L, B> {
         self.filled.notify_one();
     }
 
+    /// Waits until there is work or the queue is closed. Returns false if neither happens within `patience`.
+    pub(super) fn wait(&self, patience: Duration) -> bool {
+        let mut inner = self.inner.lock();
+        let is_idle = |inner: &mut Inner<U, L, B>| inner.is_empty() && !inner.closed;
+        !self.filled.wait_while_for(&mut inner, is_idle, patience).timed_out()
+    }
+
     /// Waits for work and takes all that may run now. Returns `None` when the queue is closed and empty.
     pub(super) fn take(&self) -> Option<Batch<U, L, B>> {
         let mut inner = self.inner.lock();
@@ -195,6 +203,17 @@ mod tests {
         assert_eq!(queue.push_urgent(2), Err(2));
         assert_eq!(queue.take().unwrap().urgent, [1]);
         assert!(queue.take().is_none());
+    }
+
+    #[test]
+    fn waiting_ends_with_work_with_the_end_and_with_patience() {
+        let queue = Queue::<u32, &str, char>::default();
+        assert!(!queue.wait(Duration::ZERO));
+        queue.push_lazy("text").unwrap();
+        assert!(queue.wait(Duration::MAX));
+        queue.take().unwrap();
+        queue.close();
+        assert!(queue.wait(Duration::MAX));
     }
 
     #[test]

@@ -2,19 +2,31 @@
 //!
 //! They are not the runtime's blocking pool, so that each connection and its prepared statements stay on one thread,
 //! and a point read costs one wakeup in each direction. A read goes to the idle thread that became idle last: its pages,
-//! statements and schema are warm, and a connection that the load does not need reads nothing at all.
+//! statements and schema are warm, and a connection that the load does not need reads nothing at all. A connection that
+//! nobody has used for a while gives its cached pages back.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use mainspring_kernel::contain::contain_call;
 use mainspring_kernel::store::StoreError;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use rusqlite::Connection;
 use tokio::sync::oneshot;
 
 use super::error;
+
+/// The time after which an unused connection gives its cached pages back. Reading them again costs less than a commit.
+pub(super) const IDLE: Duration = Duration::from_secs(5);
+
+/// Gives the cached pages of a connection back.
+pub(super) fn release_memory(connection: &Connection) {
+    if let Err(error) = connection.execute_batch("PRAGMA shrink_memory") {
+        tracing::warn!(%error, "an unused connection keeps its cached pages");
+    }
+}
 
 /// A read, in two parts: the thread is idle again before the caller learns the result, so that the caller's next read finds
 /// it idle.
@@ -57,6 +69,7 @@ struct Shared {
     inner: Mutex<Inner>,
     /// Wakes the thread with this index.
     wakes: Vec<Condvar>,
+    idle_time: Duration,
 }
 
 struct Inner {
@@ -76,13 +89,14 @@ impl std::fmt::Debug for Shared {
 }
 
 impl Readers {
-    /// Starts one thread per connection.
-    pub(super) fn start(connections: Vec<Connection>) -> std::io::Result<Self> {
+    /// Starts one thread per connection. A connection that is unused for `idle_time` gives its cached pages back.
+    pub(super) fn start(connections: Vec<Connection>, idle_time: Duration) -> std::io::Result<Self> {
         let given = connections.iter().map(|_| None).collect();
         let idle = (0..connections.len()).collect();
         let inner = Inner { jobs: VecDeque::new(), given, idle, closed: false };
         let wakes = connections.iter().map(|_| Condvar::new()).collect();
-        let mut readers = Self { shared: Arc::new(Shared { inner: inner.into(), wakes }), threads: vec![] };
+        let shared = Arc::new(Shared { inner: inner.into(), wakes, idle_time });
+        let mut readers = Self { shared, threads: vec![] };
         for (index, connection) in connections.into_iter().enumerate() {
             let shared = Arc::clone(&readers.shared);
             let thread = std::thread::Builder::new().name("store-reader".into());
@@ -130,12 +144,12 @@ impl Shared {
     }
 
     fn serve(&self, index: usize, connection: &Connection) {
-        let mut next = self.wait(index);
+        let mut next = self.wait(index, connection);
         while let Some(mut job) = next {
             job.execute(connection);
             let queued = self.queued_or_idle(index);
             job.answer();
-            next = queued.or_else(|| self.wait(index));
+            next = queued.or_else(|| self.wait(index, connection));
         }
     }
 
@@ -150,8 +164,9 @@ impl Shared {
     }
 
     /// Waits until a read is given to an idle thread. `None`: the pool is closed.
-    fn wait(&self, index: usize) -> Option<Box<dyn Job>> {
+    fn wait(&self, index: usize, connection: &Connection) -> Option<Box<dyn Job>> {
         let mut inner = self.inner.lock();
+        let mut is_released = false;
         loop {
             if let Some(job) = inner.given[index].take() {
                 return Some(job);
@@ -159,7 +174,12 @@ impl Shared {
             if inner.closed {
                 return None;
             }
-            self.wakes[index].wait(&mut inner);
+            if is_released {
+                self.wakes[index].wait(&mut inner);
+            } else if self.wakes[index].wait_for(&mut inner, self.idle_time).timed_out() {
+                MutexGuard::unlocked(&mut inner, || release_memory(connection));
+                is_released = true;
+            }
         }
     }
 }
@@ -184,7 +204,7 @@ mod tests {
     #[tokio::test]
     async fn reads_one_after_the_other_use_one_connection() {
         let connections = (0..4).map(|_| Connection::open_in_memory().unwrap()).collect();
-        let readers = Readers::start(connections).unwrap();
+        let readers = Readers::start(connections, IDLE).unwrap();
         let thread = |_: &Connection| Ok(std::thread::current().id());
         let first: ThreadId = readers.read(thread).await.unwrap();
         for _ in 0..100 {
@@ -193,9 +213,18 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_thread_that_releases_memory_gets_its_next_read() {
+        let connections = vec![Connection::open_in_memory().unwrap()];
+        let readers = Readers::start(connections, Duration::ZERO).unwrap();
+        for number in 0..1_000 {
+            assert_eq!(readers.read(move |_: &Connection| Ok(number)).await.unwrap(), number);
+        }
+    }
+
+    #[tokio::test]
     async fn reads_at_the_same_time_use_several_connections() {
         let connections = (0..2).map(|_| Connection::open_in_memory().unwrap()).collect();
-        let readers = Readers::start(connections).unwrap();
+        let readers = Readers::start(connections, IDLE).unwrap();
         let (send, receive) = std::sync::mpsc::channel();
         // The first read ends when the second one runs.
         let first = readers.read(move |_| Ok(receive.recv().unwrap()));
@@ -205,7 +234,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_read_that_panics_is_answered_and_costs_no_thread() {
-        let readers = Readers::start(vec![Connection::open_in_memory().unwrap()]).unwrap();
+        let readers = Readers::start(vec![Connection::open_in_memory().unwrap()], IDLE).unwrap();
         for _ in 0..3 {
             let panicked = readers.read::<()>(|_| panic!("a row of a kind that nobody knows")).await;
             let Err(StoreError::Corrupt(why)) = panicked else { panic!("{panicked:?}") };

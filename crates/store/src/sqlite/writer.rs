@@ -36,6 +36,7 @@ use super::files::Files;
 use super::owners;
 use super::queue::{Background, Queue};
 use super::read::chunk_columns;
+use super::readers::{IDLE, release_memory};
 use super::search::{IndexStep, Unindexed};
 use super::wal::{self, FrameCounts, WalIndex};
 use super::write::request_write;
@@ -241,7 +242,12 @@ impl Writer {
         let shared = Arc::clone(&self.shared);
         // If this thread panics, callers must not wait for it forever.
         let _close = CloseOnDrop(&shared);
-        while let Some(batch) = shared.queue.take() {
+        loop {
+            if !shared.queue.wait(IDLE) {
+                release_memory(&self.connection);
+                mainspring_heap::release();
+            }
+            let Some(batch) = shared.queue.take() else { break };
             if !batch.urgent.is_empty() {
                 self.group_write(batch.urgent);
             }
