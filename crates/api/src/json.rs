@@ -14,10 +14,10 @@ use crate::{
     CaughtUp, ClosedSession, Compacted, Compaction, Delegate, Delegated, DelegationView, FeedSnapshot, Fork,
     FoundIds, Health, HostCall, HostCallAnswered, HostCallResult, KeptForForks, ListedSession, Listener,
     LiveChange, Login, MadeKey, MadeWebhook, Me, MessageAppend, MessageView, Navigation, NewKey, NewWebhook,
-    OpenWait, OpenedSession, Page, PageSecret, Problem, Prompt, ResultsAppend, RetryOptions, RunDelegations,
-    SearchHit, SessionAdopted, SessionAdoption, SessionChanges, SessionPatch, SessionTarget, SessionUsage,
-    Snapshot, StoreNotice, Thought, Ticket, TicketRedemption, TreeNode, UsageReport, WaitAnswer,
-    WebhookDelivery,
+    OidcAnswer, OidcToken, OpenWait, OpenedSession, Page, PageSecret, Problem, Prompt, ResultsAppend,
+    RetryOptions, RunDelegations, SearchHit, SessionAdopted, SessionAdoption, SessionChanges, SessionPatch,
+    SessionTarget, SessionUsage, SignInWays, Snapshot, StoreNotice, Thought, Ticket, TicketRedemption,
+    TreeNode, UsageReport, WaitAnswer, WebhookDelivery,
 };
 
 /// A type of the wire contract that is sent as JSON.
@@ -55,6 +55,7 @@ to_json![
     Navigation,
     NewKey,
     NewWebhook,
+    OidcAnswer,
     Prompt,
     ResultsAppend,
     RetryOptions,
@@ -113,6 +114,7 @@ to_json![
     Page<Step>,
     Page<TreeNode>,
     Page<Webhook>,
+    OidcToken,
     PageSecret,
     Problem,
     Run,
@@ -121,6 +123,7 @@ to_json![
     SessionAdopted,
     SessionChanges,
     SessionUsage,
+    SignInWays,
     Snapshot,
     StateEntry,
     Ticket,

@@ -69,7 +69,7 @@ pub use session::{
     OpenText, OpenedSession, Opening, Scope, SessionListQuery, SessionPatch, SessionTarget, SessionUsage,
     Snapshot,
 };
-pub use sign_in::{Me, PageSecret, Ticket, TicketRedemption};
+pub use sign_in::{Me, OidcAnswer, OidcSignIn, OidcToken, PageSecret, SignInWays, Ticket, TicketRedemption};
 pub use state::{StateHistoryQuery, StateListQuery, StateQuery};
 pub use stderr::AttemptStderr;
 pub use tree::{Fork, MessageView, Navigation, TreeNode, TreeQuery};

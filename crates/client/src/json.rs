@@ -7,9 +7,9 @@ use mainspring_api::{
     AcceptedRun, Agent, Appended, AttemptStderr, AuditRecord, CancelOutcome, Capabilities, CaughtUp,
     ClosedSession, Compacted, Delegated, DelegationView, FeedSnapshot, FoundIds, Health, HostCall,
     HostCallAnswered, KeptForForks, ListedSession, Listener, LiveChange, MadeKey, MadeWebhook, Me,
-    MessageView, OpenWait, OpenedSession, Page, PageSecret, Problem, RunDelegations, SearchHit,
-    SessionAdopted, SessionChanges, SessionUsage, Snapshot, StoreNotice, Thought, Ticket, TreeNode,
-    UsageReport, WebhookDelivery,
+    MessageView, OidcToken, OpenWait, OpenedSession, Page, PageSecret, Problem, RunDelegations, SearchHit,
+    SessionAdopted, SessionChanges, SessionUsage, SignInWays, Snapshot, StoreNotice, Thought, Ticket,
+    TreeNode, UsageReport, WebhookDelivery,
 };
 use mainspring_core::{
     ApiKey, Artifact, Attempt, AuthMethod, Binding, DeadLetter, Event, Grant, LeftProcess, LiveEvent,
@@ -85,6 +85,7 @@ from_json![
     Page<Step>,
     Page<TreeNode>,
     Page<Webhook>,
+    OidcToken,
     PageSecret,
     Problem,
     Run,
@@ -93,6 +94,7 @@ from_json![
     SessionAdopted,
     SessionChanges,
     SessionUsage,
+    SignInWays,
     Snapshot,
     StateEntry,
     Ticket,

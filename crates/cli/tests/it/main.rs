@@ -37,3 +37,4 @@ mod quotas;
 mod startup;
 mod state;
 mod trust;
+mod webhooks;

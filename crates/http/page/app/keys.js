@@ -1,5 +1,5 @@
 // The keyboard: one table of keys, grouped by view, which the `?` sheet shows too.
-import { useEffect } from './h.js';
+import { useEffect, useRef, useState } from './h.js';
 
 const layers = [];
 
@@ -7,12 +7,21 @@ const layers = [];
  * Binds keys while a component is shown. `keys` is a list of
  * `{ keys: 'j', label, run }`; two keys after each other are written `g b`.
  */
-export function useKeys(group, keys, dependencies = []) {
+export function useKeys(group, keys) {
+  const layer = useRef({ group, keys }).current;
+  // The keys of the latest drawing: those of an earlier one would act on what was chosen then.
+  layer.keys = keys;
   useEffect(() => {
-    const layer = { group, keys };
     layers.push(layer);
     return () => layers.splice(layers.indexOf(layer), 1);
-  }, dependencies);
+  }, []);
+}
+
+/** A choice that keys move: `choice.current` is right at once, also before it is drawn. */
+export function useChoice(initial) {
+  const choice = useRef(initial);
+  const [, redraw] = useState(0);
+  return [choice, value => { choice.current = value; redraw(n => n + 1); }];
 }
 
 export const keySheet = () => layers.map(layer => ({ group: layer.group, keys: layer.keys.filter(k => k.label) })).filter(g => g.keys.length);

@@ -131,7 +131,7 @@ function Chat({ conversation, target }) {
     { keys: 'r', label: 'Retry the run', run: () => isBroken(run?.status) && mayWrite.value && attempt(() => api.retry(run.runId)) },
     { keys: 't', label: 'Tree', run: () => go(`#/s/${session.sessionId}/tree`) },
     { keys: 'x', label: 'Changes', run: () => go(`#/s/${session.sessionId}/changes`) },
-  ], [session.sessionId, run, live]);
+  ]);
   return html`<div class="chat">
     <${Windowed} items=${items} keyOf=${item => item.key} label="Transcript" handle=${handle} onTop=${() => conversation.older()}
       render=${item => html`<${Message} item=${item} conversation=${conversation} busy=${live} onEdit=${edit} onRegenerate=${regenerate} onFork=${fork} />`}
