@@ -1,5 +1,5 @@
 // The keyboard: one table of keys, grouped by view, which the `?` sheet shows too.
-import { useEffect, useRef, useState } from './h.js';
+import { useLayoutEffect, useRef, useState } from './h.js';
 
 const layers = [];
 
@@ -11,7 +11,8 @@ export function useKeys(group, keys) {
   const layer = useRef({ group, keys }).current;
   // The keys of the latest drawing: those of an earlier one would act on what was chosen then.
   layer.keys = keys;
-  useEffect(() => {
+  // Before the view is drawn: a key that is pressed as soon as it is seen must act.
+  useLayoutEffect(() => {
     layers.push(layer);
     return () => layers.splice(layers.indexOf(layer), 1);
   }, []);
@@ -42,9 +43,11 @@ addEventListener('keydown', event => {
   const pressed = nameOf(event);
   const typing = isTyping(event.target);
   const full = prefix ? `${prefix} ${pressed}` : pressed;
+  // A dialog keeps the keys of the view below it from acting.
+  const isCovered = document.querySelector('dialog[open]') !== null;
   for (const layer of [...layers].reverse()) {
     for (const key of layer.keys) {
-      if (typing && !key.typing) continue;
+      if ((typing && !key.typing) || (isCovered && !key.overDialogs)) continue;
       if (event.target.closest?.('button, a, summary') && (pressed === 'Enter' || pressed === 'Space')) continue;
       if (key.keys.split(' | ').includes(full)) {
         event.preventDefault();
@@ -53,8 +56,6 @@ addEventListener('keydown', event => {
         return;
       }
     }
-    // A dialog keeps the keys of the view below it from acting.
-    if (layer.modal || layer.keys.modal) return;
   }
   clearTimeout(prefixTimer);
   prefix = !typing && pressed === 'g' && !prefix ? 'g' : '';

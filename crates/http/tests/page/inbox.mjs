@@ -20,6 +20,30 @@ export default {
     await page.keyboard.press('Enter');
     await page.waitForFunction(() => [...document.querySelectorAll('.entry.done')].some(e => /Really delete it\?.*Denied by/s.test(e.textContent)));
   },
+  async 'keys do not act on what a dialog covers'({ page, show }) {
+    const { runId } = await run('approve Covered?; say ok', 'Covered', 5);
+    await show('/inbox');
+    await page.waitForSelector('text=Covered?');
+    await page.keyboard.press('?');
+    await page.waitForSelector('dialog[open]');
+    for (const key of ['a', 'd', 'j', 'n']) await page.keyboard.press(key);
+    await page.keyboard.press('Escape');
+    await page.waitForSelector('dialog[open]', { state: 'detached' });
+    await settled(page);
+    assert.equal((await api('GET', `/v1/runs/${runId}`)).status, 'waiting_approval');
+    assert.equal(await page.locator('dialog[open]').count(), 0);
+  },
+  async 'keys that follow each other at once act on the entry that they have reached'({ page, show }) {
+    const waits = [];
+    for (const name of ['one', 'two', 'three']) waits.push(await run(`approve Key ${name}?; say ok`, `Keys ${name}`, 5));
+    await show('/inbox');
+    await page.waitForSelector('text=Key three?');
+    const at = (await page.locator('.entry:not(.done)').allTextContents()).findIndex(text => text.includes('Key two?'));
+    // All of them before anything is drawn.
+    await page.evaluate(keys => { for (const key of keys) document.body.dispatchEvent(new KeyboardEvent('keydown', { key, bubbles: true, cancelable: true })); }, [...'j'.repeat(at), 'a']);
+    await page.waitForFunction(() => [...document.querySelectorAll('.entry.done')].some(e => /Key two\?.*Allowed by/s.test(e.textContent)));
+    for (const other of [waits[0], waits[2]]) assert.equal((await api('GET', `/v1/runs/${other.runId}`)).status, 'waiting_approval');
+  },
   async 'a change is read as a diff and approved in the inbox'({ page, show }) {
     const { runId, status } = await editing('/repo/notes.md', 'Change notes');
     assert.equal(status, 'waiting_approval');

@@ -38,6 +38,7 @@ export default {
   },
   async 'everything is reached by the keyboard alone'({ page, show }) {
     const press = async (...keys) => { for (const key of keys) await page.keyboard.press(key); };
+    const question = `Which tea at ${Date.now()}?`;
     const isAt = hash => page.waitForFunction(wanted => location.hash === wanted, hash);
     await show('/');
     await page.waitForSelector('.nav');
@@ -45,23 +46,23 @@ export default {
     // A new session, with the agent chosen by the arrows.
     await press('n');
     await page.waitForSelector('dialog textarea:focus');
-    await page.keyboard.type('say by keys; ask Which tea?; say thanks');
+    await page.keyboard.type(`say by keys; ask ${question}; say thanks`);
     await press('Tab');
     for (let i = 0; i < 12 && !(await page.evaluate(() => document.activeElement.matches('input[value=script]'))); i++) await press('ArrowDown');
     assert.ok(await page.evaluate(() => document.querySelector('dialog input[value=script]').checked));
     await press('Control+Enter');
     // The question is answered in the inbox.
-    await textIn(page, '.now .wait', 'Which tea?');
+    await textIn(page, '.now .wait', question);
     const session = await page.evaluate(() => location.hash);
     await press('g', 'i');
     await isAt('#/inbox');
     await page.waitForSelector('.entry.current');
-    for (let i = 0; i < 60 && !(await page.evaluate(() => document.querySelector('.entry.current').textContent.includes('Which tea?'))); i++) await press('j');
+    for (let i = 0; i < 60 && !(await page.evaluate(text => document.querySelector('.entry.current').textContent.includes(text), question)); i++) await press('j');
     await press('a');
     await page.waitForSelector('.entry.current .answer-text textarea:focus');
     await page.keyboard.type('green');
     await press('Enter');
-    await page.waitForFunction(() => [...document.querySelectorAll('.entry.done')].some(e => /Which tea\?.*Answered/s.test(e.textContent)));
+    await page.waitForFunction(text => [...document.querySelectorAll('.entry.done')].some(e => e.textContent.includes(text) && e.textContent.includes('Answered')), question);
     // Back to the session through the board: a card is focused and opened.
     await press('g', 'b');
     await isAt('#/');
@@ -72,7 +73,8 @@ export default {
     }
     await press('Enter');
     await isAt(session);
-    await textIn(page, '.scroller', 'thanks');
+    await textIn(page, '.message.assistant:last-of-type', 'by keys');
+    await textIn(page, '.strip', 'Done');
     await press('c');
     await page.waitForSelector('.composer textarea:focus');
     await page.keyboard.type('say written by keys');
