@@ -76,7 +76,7 @@ pub use session::{
 pub use session_agent::{
     AgentChange, AgentSource, AgentTool, NewTool, SessionAgent, SourcedText, SourcedValue,
 };
-pub use sign_in::{Me, PageSecret, Ticket, TicketRedemption};
+pub use sign_in::{Me, OidcAnswer, OidcSignIn, OidcToken, PageSecret, SignInWays, Ticket, TicketRedemption};
 pub use state::{StateHistoryQuery, StateListQuery, StateQuery};
 pub use stderr::AttemptStderr;
 pub use step::{AnsweredCall, StepResult};

@@ -7,9 +7,9 @@ use mainspring_api::{
     AcceptedRun, Agent, Appended, AttemptStderr, AuditRecord, CancelOutcome, Capabilities, CaughtUp,
     ClosedSession, Compacted, Delegated, DelegationView, FeedSnapshot, FoundIds, Health, HostCall,
     HostCallAnswered, KeptForForks, ListedSession, Listener, LiveChange, MadeKey, MadeWebhook, Me,
-    MessageView, OpenWait, OpenedSession, Page, PageSecret, Problem, RunDelegations, RunRoute, SearchHit,
-    SessionAdopted, SessionAgent, SessionChanges, SessionDetails, SessionUsage, Snapshot, StepResult,
-    StoreNotice, Thought, Ticket, TreeNode, UsageReport, WebhookDelivery,
+    MessageView, OidcToken, OpenWait, OpenedSession, Page, PageSecret, Problem, RunDelegations, RunRoute,
+    SearchHit, SessionAdopted, SessionAgent, SessionChanges, SessionDetails, SessionUsage, SignInWays,
+    Snapshot, StepResult, StoreNotice, Thought, Ticket, TreeNode, UsageReport, WebhookDelivery,
 };
 use mainspring_core::{
     ApiKey, Artifact, Attempt, AuthMethod, Binding, DeadLetter, Event, Grant, LeftProcess, LiveEvent,
@@ -85,6 +85,7 @@ from_json![
     Page<Step>,
     Page<TreeNode>,
     Page<Webhook>,
+    OidcToken,
     PageSecret,
     Problem,
     Run,
@@ -96,6 +97,7 @@ from_json![
     SessionDetails,
     SessionUsage,
     RunRoute,
+    SignInWays,
     Snapshot,
     StateEntry,
     StepResult,

@@ -70,7 +70,13 @@ async fn caller_by_token(
     bearer: &str,
     owner: Option<&str>,
 ) -> Result<Caller, Problem> {
-    let caller = oidc.caller(&http.kernel, bearer).await.map_err(|refusal| match refusal {
+    let caller = oidc.caller(&http.kernel, bearer).await.map_err(refused_token)?;
+    Ok(acting_for(caller, owner)?)
+}
+
+/// The problem of a token that is not accepted.
+pub(super) fn refused_token(refusal: Refusal) -> Problem {
+    match refusal {
         Refusal::Invalid(reason) => {
             let detail = format!("the token is not accepted: {reason}; get a new one from its issuer");
             Problem::new(StatusCode::UNAUTHORIZED, "authentication", detail)
@@ -79,8 +85,7 @@ async fn caller_by_token(
             Problem::transient(StatusCode::SERVICE_UNAVAILABLE, "unavailable", reason)
         }
         Refusal::Failed(error) => error.into(),
-    })?;
-    Ok(acting_for(caller, owner)?)
+    }
 }
 
 /// Extracts the caller; rejects a request without a valid token or key.

@@ -79,6 +79,7 @@ pub use tls::{TlsError, TlsFiles, TlsListener};
 pub use webhooks::{WebhookSender, deliver_webhooks};
 
 use endpoint::{Endpoint, Operations, endpoints};
+use oidc::browser;
 use shared::Shared;
 
 /// The HTTP server's shared state, passed to every handler. Every layer of middleware clones it for each request, so a
@@ -97,7 +98,13 @@ impl Deref for Http {
 /// Returns all endpoints in two groups, each with the problems that its middleware can answer.
 fn endpoints() -> [(Vec<Endpoint>, &'static [document::ProblemRow]); 2] {
     // Status endpoints: not limited, so that they also answer while the server is overloaded.
-    let open = endpoints![health::health, health::ready, document::openapi, metrics::metrics,];
+    let open = endpoints![
+        health::health,
+        health::ready,
+        document::openapi,
+        metrics::metrics,
+        browser::sign_in_ways,
+    ];
     let mut resources = endpoints![
         feed::feed,
         host_calls::host_call_list,
@@ -206,6 +213,7 @@ fn server_endpoints() -> Vec<Endpoint> {
         sign_in::me,
         sign_in::ticket_create,
         sign_in::ticket_redeem,
+        browser::sign_in_exchange,
         listeners::listener_open,
         webhooks::webhook_list,
         webhooks::webhook_create,
@@ -310,7 +318,8 @@ impl Http {
             .layer(middleware::from_fn_with_state(self.clone(), strict::refuse_unknown_input))
             .layer(middleware::from_fn_with_state(self.clone(), watch::add_history))
             .layer(middleware::from_fn_with_state(self.clone(), watch::admit));
-        open.merge(bounded)
+        open.layer(middleware::from_fn_with_state(self.clone(), strict::refuse_unknown_open_input))
+            .merge(bounded)
             .merge(page::router())
             .fallback(problem::no_such_endpoint)
             .method_not_allowed_fallback(problem::no_such_method)

@@ -16,6 +16,7 @@ use mainspring_kernel::{Error, Kernel};
 use parking_lot::Mutex;
 use serde_json::{Map, Value};
 
+pub(crate) mod browser;
 mod fetch;
 mod jwt;
 
@@ -44,6 +45,10 @@ pub struct OidcConfig {
     pub skew_ms: u64,
     /// The file with the certificates that are trusted for the issuer instead of those of the system, as PEM.
     pub ca: Option<PathBuf>,
+    /// The id of this server at the issuer; browsers do not sign in there if not given.
+    pub client_id: Option<String>,
+    /// The file with the secret of that client, for issuers that demand one.
+    pub client_secret_file: Option<PathBuf>,
 }
 
 impl Default for OidcConfig {
@@ -57,6 +62,8 @@ impl Default for OidcConfig {
             default_role: AccessRole::Member,
             skew_ms: 60_000,
             ca: None,
+            client_id: None,
+            client_secret_file: None,
         }
     }
 }
@@ -66,6 +73,7 @@ impl Default for OidcConfig {
 pub struct Oidc {
     config: OidcConfig,
     issuer: Issuer,
+    client_secret: Option<browser::ClientSecret>,
     /// Pairs of owner and org that were found to belong together.
     owners: Mutex<HashSet<(String, Option<String>)>>,
 }
@@ -96,7 +104,9 @@ impl Oidc {
     pub fn new(config: OidcConfig) -> Result<Option<Self>, String> {
         let Some(issuer) = &config.issuer else { return Ok(None) };
         let issuer = Issuer::new(issuer, config.ca.as_deref())?;
-        Ok(Some(Self { config, issuer, owners: Mutex::default() }))
+        let client_secret =
+            config.client_secret_file.as_deref().map(browser::ClientSecret::read).transpose()?;
+        Ok(Some(Self { config, issuer, client_secret, owners: Mutex::default() }))
     }
 
     /// True for a text that has the form of a token. API keys and the tokens of agents have no dots.
@@ -106,6 +116,12 @@ impl Oidc {
 
     /// The caller that a token stands for.
     pub(crate) async fn caller(&self, kernel: &Kernel, bearer: &str) -> Result<Caller, Refusal> {
+        let (claims, ends) = self.verified(kernel, bearer).await?;
+        self.caller_of(kernel, &claims, ends).await
+    }
+
+    /// The claims of a valid token, and when it ends.
+    async fn verified(&self, kernel: &Kernel, bearer: &str) -> Result<(Map<String, Value>, Time), Refusal> {
         let token = Token::parse(bearer).map_err(Refusal::Invalid)?;
         let keys = self.issuer.keys_for(&token, kernel).await?;
         if !keys.iter().any(|key| token.is_signed_by(key)) {
@@ -113,7 +129,16 @@ impl Oidc {
         }
         let claims = token.claims().map_err(Refusal::Invalid)?;
         let ends = self.check_claims(&claims, kernel.now())?;
-        let (owner, org, role) = self.identity(&claims)?;
+        Ok((claims, ends))
+    }
+
+    async fn caller_of(
+        &self,
+        kernel: &Kernel,
+        claims: &Map<String, Value>,
+        ends: Time,
+    ) -> Result<Caller, Refusal> {
+        let (owner, org, role) = self.identity(claims)?;
         if kernel.is_own_owner(&owner) {
             let text = format!("the owner {owner:?} is the server's own, and no token acts for it");
             return Err(Error::Forbidden(text).into());
@@ -127,7 +152,9 @@ impl Oidc {
         if claims.get("iss").and_then(Value::as_str) != self.config.issuer.as_deref() {
             return invalid("it is from another issuer");
         }
-        let is_ours = |audience: &Value| audience.as_str() == Some(&self.config.audience);
+        // A token that a browser gets is for the client that it signed in with.
+        let own = [Some(self.config.audience.as_str()), self.config.client_id.as_deref()];
+        let is_ours = |audience: &Value| audience.is_string() && own.contains(&audience.as_str());
         let for_us = match claims.get("aud") {
             Some(Value::Array(all)) => all.iter().any(is_ours),
             Some(one) => is_ours(one),

@@ -27,8 +27,8 @@ use crate::audit::{About, RequestCaller};
 use crate::body::{Json, JsonObject};
 use crate::{Http, Problem};
 
-/// The path at which a browser signs in, without any other credential.
-pub(super) const REDEEM_PATH: &str = "/v1/tickets/redeem";
+/// The paths at which a browser signs in, without any other credential.
+pub(super) const SIGN_IN_PATHS: [&str; 2] = ["/v1/tickets/redeem", "/v1/sign-in/oidc"];
 /// The header with the page's half of the key.
 pub(super) const PAGE_HEADER: &str = "mainspring-page";
 /// The header in which a browser says whose page sends the request.
@@ -195,6 +195,11 @@ fn text(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
 
 fn origin(headers: &HeaderMap) -> &str {
     text(headers, header::ORIGIN).unwrap_or_default()
+}
+
+/// Returns the Origin of a request if it is this server's.
+pub(super) fn own_origin<'a>(http: &Http, headers: &'a HeaderMap) -> Option<&'a str> {
+    is_same_origin(http, headers).then(|| origin(headers))
 }
 
 /// True when the Origin is this server's: the scheme, and exactly the host that the request was sent to.

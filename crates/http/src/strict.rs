@@ -31,6 +31,14 @@ pub(super) async fn refuse_unknown_input(State(http): State<Http>, request: Requ
     }
 }
 
+/// The same for endpoints that need no credentials. The status endpoints decide nothing by their input and refuse none.
+pub(super) async fn refuse_unknown_open_input(http: State<Http>, request: Request, next: Next) -> Response {
+    match request.uri().path().starts_with("/v1/") {
+        true => refuse_unknown_input(http, request, next).await,
+        false => next.run(request).await,
+    }
+}
+
 async fn refuse(inputs: &Inputs, request: Request) -> Result<Request, Problem> {
     // The extractor refuses a query that cannot be parsed.
     if let Ok(Query(query)) = Query::<Vec<(String, String)>>::try_from_uri(request.uri()) {

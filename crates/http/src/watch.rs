@@ -44,13 +44,13 @@ impl FromRequestParts<Http> for RequestSlot {
 /// without a valid credential takes none.
 pub(super) async fn admit(State(http): State<Http>, request: Request, next: Next) -> Response {
     let path = request.extensions().get::<MatchedPath>().cloned();
-    let is_sign_in = path.as_ref().is_some_and(|path| path.as_str() == sign_in::REDEEM_PATH);
+    let is_sign_in = path.as_ref().is_some_and(|path| sign_in::SIGN_IN_PATHS.contains(&path.as_str()));
     let inputs = path.and_then(|path| http.operations.inputs(request.method(), path.as_str()));
     // The router answers a method that the path does not have.
     let Some(inputs) = inputs else { return next.run(request).await };
     let (mut parts, body) = request.into_parts();
     let slot = match is_sign_in {
-        // The ticket in the body is the credential. Like every request without another one, it takes no place.
+        // The ticket or code in the body is the credential. Like every request without another one, it takes no place.
         true => RequestSlot::default(),
         false => match take_slot(&http, &mut parts).await {
             Ok(slot) => slot,

@@ -78,6 +78,7 @@ mod steps;
 mod streams;
 mod tree;
 mod usage;
+mod usage_sums;
 mod waits;
 mod webhooks;
 pub use access::{AgentCaller, Caller};
@@ -164,6 +165,7 @@ pub(crate) struct Shared {
     keys_revoked: watch::Sender<()>,
     /// Notified whenever a webhook is added or removed.
     webhooks_changed: watch::Sender<()>,
+    usage_sums: usage_sums::UsageSums,
     pub(crate) agent_tokens: Arc<agent_tokens::AgentTokens>,
     pub(crate) host_calls: host_calls::HostCalls,
     /// Notified whenever a memory candidate is proposed.
@@ -231,6 +233,7 @@ impl Kernel {
             stop_by: OnceLock::new(),
             keys_revoked: watch::Sender::new(()),
             webhooks_changed: watch::Sender::new(()),
+            usage_sums: usage_sums::UsageSums::default(),
             agent_tokens: Arc::default(),
             host_calls: host_calls::HostCalls::new(started_at),
             memory_proposed: Notify::new(),

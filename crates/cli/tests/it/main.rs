@@ -39,3 +39,4 @@ mod session_agent;
 mod startup;
 mod state;
 mod trust;
+mod webhooks;

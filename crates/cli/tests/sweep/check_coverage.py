@@ -6,6 +6,8 @@ import sys
 
 import requests
 
+# Need an identity provider, which the tests of the http crate and of the page have.
+UNREACHABLE = {"sign_in_exchange"}
 URL = os.environ["SERVER_URL"]
 HEADERS = {"Authorization": "Bearer " + os.environ["SERVER_TOKEN"]}
 
@@ -18,5 +20,6 @@ for operation in sorted(operations):
     print(operation, *(f"{status}:{count}" for status, count in sorted(answers.items())))
     if any(status < 300 for status in answers):
         operations.discard(operation)
+operations -= UNREACHABLE
 if operations:
     sys.exit(f"error: never answered with a success: {', '.join(sorted(operations))}; seed it in hooks.py")

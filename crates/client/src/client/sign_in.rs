@@ -1,6 +1,6 @@
 //! The caller, and tickets with which a browser signs in.
 
-use mainspring_api::{Listener, Me, PageSecret, Ticket, TicketRedemption};
+use mainspring_api::{Listener, Me, OidcAnswer, OidcToken, PageSecret, SignInWays, Ticket, TicketRedemption};
 use reqwest::Method;
 
 use super::Client;
@@ -25,5 +25,14 @@ impl Client {
     /// Redeems a ticket. Browsers do this: the answer is useless without the cookie that comes with it.
     pub async fn ticket_redeem(&self, redemption: &TicketRedemption) -> Result<PageSecret, Error> {
         self.post(&["v1", "tickets", "redeem"], redemption).await
+    }
+    /// Returns the ways in which a browser signs in besides keys and tickets.
+    pub async fn sign_in_ways(&self) -> Result<SignInWays, Error> {
+        self.get(&["v1", "sign-in"], &()).await
+    }
+
+    /// Exchanges the answer of an identity provider for a token. Browsers do this.
+    pub async fn sign_in_exchange(&self, answer: &OidcAnswer) -> Result<OidcToken, Error> {
+        self.post(&["v1", "sign-in", "oidc"], answer).await
     }
 }

@@ -1,7 +1,8 @@
 // Every request of the page: credentials, JSON, and problems as errors.
 //
 // A page that was opened with a ticket has an HttpOnly cookie and a second
-// secret, which it sends as a header; a person with an API key sends the key.
+// secret, which it sends as a header; a person with an API key sends the key, and
+// one who has signed in at an identity provider its token.
 // Both are kept for this origin only and never part of an address.
 
 const STORED = 'mainspring.credentials';
@@ -23,7 +24,7 @@ export const signInKind = () => credentials?.kind ?? null;
 
 function authHeaders() {
   if (!credentials) return {};
-  return credentials.kind === 'key' ? { Authorization: `Bearer ${credentials.key}` } : { 'Mainspring-Page': credentials.secret };
+  return credentials.key ? { Authorization: `Bearer ${credentials.key}` } : { 'Mainspring-Page': credentials.secret };
 }
 
 /** Calls `listener` with the headers of the present credentials, now and when they change. */
@@ -126,6 +127,7 @@ export async function pages(path, query = {}, most = 1000, parameter = 'before')
 const at = strings => strings.map(encodeURIComponent).join('/');
 const session = (id, ...rest) => `/v1/sessions/${at([id, ...rest])}`;
 const run = (id, ...rest) => `/v1/runs/${at([id, ...rest])}`;
+const webhook = (id, ...rest) => `/v1/webhooks/${at([id, ...rest])}`;
 
 export const paths = { session, run, ownerEvents: '/v1/events?types=run,session,input,approval,tools,tool,message,progress', sessionEvents: id => `${session(id, 'events')}?mode=observer` };
 
@@ -160,6 +162,7 @@ export const api = {
   attempts: id => get(run(id, 'attempts')),
   steps: id => get(run(id, 'steps')),
   delegations: id => get(run(id, 'delegations')),
+  route: id => get(run(id, 'route')),
   runArtifacts: id => get(run(id, 'artifacts')),
   processes: id => get(run(id, 'processes')),
   processesEnd: id => post(run(id, 'processes', 'end')),
@@ -174,7 +177,15 @@ export const api = {
   keyRevoke: id => request('DELETE', `/v1/keys/${encodeURIComponent(id)}`),
   grants: query => get('/v1/grants', query),
   grantRevoke: id => post(`/v1/grants/${encodeURIComponent(id)}/revoke`),
+  webhooks: () => get('/v1/webhooks'),
+  webhookCreate: body => post('/v1/webhooks', body),
+  webhookRemove: id => request('DELETE', webhook(id)),
+  webhookTest: id => post(webhook(id, 'test')),
+  webhookDead: (id, query) => get(webhook(id, 'dead'), query),
+  webhookRetry: (id, cursor) => post(webhook(id, 'dead', String(cursor), 'retry')),
   ownerEvents: query => get('/v1/events', query),
   redeem: ticket => post('/v1/tickets/redeem', { ticket }),
+  signInWays: () => get('/v1/sign-in'),
+  signInExchange: body => post('/v1/sign-in/oidc', body),
   me: () => get('/v1/me'),
 };

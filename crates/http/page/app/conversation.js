@@ -216,9 +216,11 @@ export class Conversation {
   }
 
   async readRun(runId) {
+    const mine = (this.runRead = {});
     try {
       const run = await api.run(runId);
-      if (!this.closed && this.run.value?.runId === runId) this.run.value = run;
+      // An answer to an earlier question may arrive late: only the latest one is shown.
+      if (!this.closed && this.runRead === mine && this.run.value?.runId === runId) this.run.value = run;
     } catch { /* the events say enough; the next one reads it again */ }
   }
 

@@ -1,5 +1,5 @@
-// Answers that take several requests: the ends of a run's tools, long paths, and
-// texts of changes that are artifacts.
+// Answers that take several requests: the ends of a run's tools, long paths, past
+// approvals, and texts of changes that are artifacts.
 import { api, pages } from './api.js';
 
 // ---- tools ------------------------------------------------------------------
@@ -46,6 +46,30 @@ export async function pathMessages(sessionId, most) {
     next = page.next;
   } while (next && count < most);
   return { items: parts.flat(), next };
+}
+
+// ---- approvals ---------------------------------------------------------------
+
+/** The latest `most` approvals that were decided, the newest first, with their questions. */
+export async function pastApprovals(most) {
+  const questions = new Map();
+  let latest = [];
+  let after = '0.0';
+  do {
+    // The log is read from its beginning: it has no order from its end.
+    const page = await api.ownerEvents({ types: 'approval', limit: 500, after });
+    for (const event of page.items) {
+      const { waitId, question } = event.payload;
+      if (event.type === 'approval.requested') questions.set(waitId, question);
+      else if (event.type === 'approval.resolved') {
+        latest.push({ ended: event, question: questions.get(waitId) });
+        questions.delete(waitId);
+      }
+    }
+    latest = latest.slice(-most);
+    after = page.next;
+  } while (after);
+  return latest.reverse();
 }
 
 // ---- changes -----------------------------------------------------------------

@@ -1,33 +1,40 @@
 // The inbox: every open wait of every session, the oldest first.
 import { html, useEffect, useState } from './h.js';
 import { waiting, resolved, loading, forget, go, mayWrite, fetchCard } from './store.js';
-import { age, decider, folder, timeOfDay, titleOf } from './format.js';
+import { decider, folder, timeOfDay, titleOf } from './format.js';
 import { Age, Empty, Loading } from './ui.js';
-import { Wait, Request, allowOnce, deny } from './wait.js';
-import { useKeys } from './keys.js';
+import { Wait, allowOnce, deny } from './wait.js';
+import { useChoice, useKeys } from './keys.js';
 
 export function Inbox() {
   const open = waiting.value;
   const ended = [...resolved.value.values()].sort((a, b) => b.atMs - a.atMs);
-  const [current, setCurrent] = useState(null);
+  const [current, setCurrent] = useChoice(null);
   const [focusKey, setFocusKey] = useState(null);
-  const at = Math.max(0, open.findIndex(card => card.run.wait.waitId === current));
+  const indexIn = list => Math.max(0, list.findIndex(item => item.run.wait.waitId === current.current));
+  const at = indexIn(open);
   const card = open[at];
-  const move = by => setCurrent(open[Math.min(Math.max(at + by, 0), open.length - 1)]?.run.wait.waitId ?? null);
+  // A key acts on the entry that is chosen when it is pressed, not on one that was drawn before.
+  const chosen = () => waiting.value[indexIn(waiting.value)];
+  const move = by => {
+    const list = waiting.value;
+    setCurrent(list[Math.min(Math.max(indexIn(list) + by, 0), list.length - 1)]?.run.wait.waitId ?? null);
+  };
   const act = what => async () => {
-    if (!card || !mayWrite.value) return;
-    const isApproval = card.run.wait.request === 'approval';
-    const offered = card.run.wait.approval?.answers || [];
-    if (!isApproval || (what === 'deny' && offered.includes('deny_with_reason'))) setFocusKey({ waitId: card.run.wait.waitId, what });
-    else if (await (what === 'allow' ? allowOnce : deny)(card.run)) fetchCard(card.session.sessionId);
+    const { run, session } = chosen() || {};
+    if (!run || !mayWrite.value) return;
+    const isApproval = run.wait.request === 'approval';
+    const offered = run.wait.approval?.answers || [];
+    if (!isApproval || (what === 'deny' && offered.includes('deny_with_reason'))) setFocusKey({ waitId: run.wait.waitId, what });
+    else if (await (what === 'allow' ? allowOnce : deny)(run)) fetchCard(session.sessionId);
   };
   useKeys('Inbox', [
     { keys: 'j | ArrowDown', label: 'Next', run: () => move(1) },
     { keys: 'k | ArrowUp', label: 'Previous', run: () => move(-1) },
     { keys: 'a', label: 'Allow once, or write the answer', run: act('allow') },
     { keys: 'd', label: 'Deny', run: act('deny') },
-    { keys: 'Enter | o', label: 'Open the session', run: () => card && go(`#/s/${card.session.sessionId}`) },
-  ], [open, at]);
+    { keys: 'Enter | o', label: 'Open the session', run: () => chosen() && go(`#/s/${chosen().session.sessionId}`) },
+  ]);
   useEffect(() => {
     document.querySelector('.inbox .entry.current')?.scrollIntoView({ block: 'nearest' });
   }, [card?.run.wait.waitId]);

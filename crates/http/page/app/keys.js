@@ -1,5 +1,5 @@
 // The keyboard: one table of keys, grouped by view, which the `?` sheet shows too.
-import { useEffect } from './h.js';
+import { useLayoutEffect, useRef, useState } from './h.js';
 
 const layers = [];
 
@@ -7,12 +7,22 @@ const layers = [];
  * Binds keys while a component is shown. `keys` is a list of
  * `{ keys: 'j', label, run }`; two keys after each other are written `g b`.
  */
-export function useKeys(group, keys, dependencies = []) {
-  useEffect(() => {
-    const layer = { group, keys };
+export function useKeys(group, keys) {
+  const layer = useRef({ group, keys }).current;
+  // The keys of the latest drawing: those of an earlier one would act on what was chosen then.
+  layer.keys = keys;
+  // Before the view is drawn: a key that is pressed as soon as it is seen must act.
+  useLayoutEffect(() => {
     layers.push(layer);
     return () => layers.splice(layers.indexOf(layer), 1);
-  }, dependencies);
+  }, []);
+}
+
+/** A choice that keys move: `choice.current` is right at once, also before it is drawn. */
+export function useChoice(initial) {
+  const choice = useRef(initial);
+  const [, redraw] = useState(0);
+  return [choice, value => { choice.current = value; redraw(n => n + 1); }];
 }
 
 export const keySheet = () => layers.map(layer => ({ group: layer.group, keys: layer.keys.filter(k => k.label) })).filter(g => g.keys.length);
@@ -33,9 +43,11 @@ addEventListener('keydown', event => {
   const pressed = nameOf(event);
   const typing = isTyping(event.target);
   const full = prefix ? `${prefix} ${pressed}` : pressed;
+  // A dialog keeps the keys of the view below it from acting.
+  const isCovered = document.querySelector('dialog[open]') !== null;
   for (const layer of [...layers].reverse()) {
     for (const key of layer.keys) {
-      if (typing && !key.typing) continue;
+      if ((typing && !key.typing) || (isCovered && !key.overDialogs)) continue;
       if (event.target.closest?.('button, a, summary') && (pressed === 'Enter' || pressed === 'Space')) continue;
       if (key.keys.split(' | ').includes(full)) {
         event.preventDefault();
@@ -44,8 +56,6 @@ addEventListener('keydown', event => {
         return;
       }
     }
-    // A dialog keeps the keys of the view below it from acting.
-    if (layer.modal || layer.keys.modal) return;
   }
   clearTimeout(prefixTimer);
   prefix = !typing && pressed === 'g' && !prefix ? 'g' : '';

@@ -2,6 +2,7 @@
 import { html, render, useEffect, useState } from './h.js';
 import { setCredentials, signedIn, whenSignedOut } from './api.js';
 import { follow, identify, toast } from './store.js';
+import { finishSignIn } from './oidc.js';
 import { redeemTicket, SignIn } from './signin.js';
 import { startNotifications } from './notify.js';
 import { Shell } from './shell.js';
@@ -41,6 +42,6 @@ function Page({ problem }) {
   return html`<${Shell} />`;
 }
 
-const problem = await redeemTicket();
+const problem = (await finishSignIn()) || (await redeemTicket());
 startNotifications();
 render(html`<${Page} problem=${problem} />`, document.getElementById('page'));

@@ -26,6 +26,8 @@ const CLEAN = {
 
 // A message longer than this is made in pieces, so that no piece blocks the page.
 const PIECE = 12000;
+// A growing paragraph is made again up to this length and its double.
+const LONG_TAIL = 800;
 
 function fragment(text) {
   const nodes = DOMPurify.sanitize(marked.parse(text), CLEAN);
@@ -79,30 +81,43 @@ export function stableEnd(text, from = 0) {
   return { end, fence };
 }
 
+/** The pieces of a text, each `{ text, joins }`; a piece that joins goes on within the paragraph of the one before. */
 function pieces(text) {
-  if (text.length <= PIECE) return [text];
   const list = [];
   let from = 0;
-  while (from < text.length) {
-    const window = text.slice(from, from + PIECE);
-    let { end } = stableEnd(window);
-    if (end === 0 || from + PIECE >= text.length) {
-      // No safe cut: a long fence or the rest. Take all up to the next safe cut.
-      const rest = from + PIECE >= text.length ? text.length - from : nextCut(text, from);
-      end = rest;
-    }
-    list.push(text.slice(from, from + end));
-    from += end;
+  let joins = false;
+  while (text.length - from > PIECE) {
+    const { end, fence } = stableEnd(text.slice(from, from + PIECE));
+    const cut = end || (fence ? nextCut(text, from) : wordCut(text.slice(from, from + PIECE)));
+    list.push({ text: text.slice(from, from + cut), joins });
+    joins = !end && !fence;
+    from += cut;
   }
+  if (from < text.length || !list.length) list.push({ text: text.slice(from), joins });
   return list;
 }
 
+/** The end of a long code block, which is cheap to make. */
 function nextCut(text, from) {
   for (let size = PIECE * 2; ; size *= 2) {
     if (from + size >= text.length) return text.length - from;
     const { end } = stableEnd(text.slice(from, from + size));
     if (end) return end;
   }
+}
+
+/** A cut within a paragraph that is too long to be made at once: after a word. */
+function wordCut(text) {
+  const space = Math.max(text.lastIndexOf(' '), text.lastIndexOf('\n'));
+  return space > 0 ? space + 1 : text.length;
+}
+
+/** Makes a piece. Paragraphs at its ends that are parts of a longer one are drawn as one. */
+function piece({ text, joins }, isOpen) {
+  const nodes = fragment(text);
+  if (joins && nodes.firstElementChild?.tagName === 'P') nodes.firstElementChild.classList.add('part');
+  if (isOpen && nodes.lastElementChild?.tagName === 'P') nodes.lastElementChild.classList.add('part');
+  return nodes;
 }
 
 /** Completed markdown. */
@@ -113,10 +128,11 @@ export function Markdown({ text }) {
     element.replaceChildren();
     const list = pieces(text);
     let stopped = false;
-    element.append(fragment(list.shift()));
+    const next = () => element.append(piece(list.shift(), list[0]?.joins));
+    next();
     const more = () => {
       if (stopped || !list.length) return;
-      element.append(fragment(list.shift()));
+      next();
       setTimeout(more);
     };
     if (list.length) setTimeout(more);
@@ -140,6 +156,7 @@ export function StreamingMarkdown({ source }) {
     let done = 0;
     let frame = 0;
     let open = null;
+    let joins = false;
     let timer = 0;
     let idleUntil = 0;
     const plan = () => { frame ||= requestAnimationFrame(draw); };
@@ -153,13 +170,22 @@ export function StreamingMarkdown({ source }) {
       idleUntil = took > 3 ? started + took * 8 : 0;
     };
     const drawNow = text => {
-      if (text.length < done) { done = 0; element.replaceChildren(tail); }
+      if (text.length < done) { done = 0; joins = false; element.replaceChildren(tail); }
       const { end, fence } = stableEnd(text, done);
       if (end > done) {
-        tail.before(fragment(text.slice(done, end)));
+        tail.before(piece({ text: text.slice(done, end), joins }));
         done = end;
+        joins = false;
         open = null;
       }
+      // A paragraph that grows without end would take longer each time: its beginning is made once.
+      while (!fence && text.length - done > 2 * LONG_TAIL) {
+        const cut = wordCut(text.slice(done, done + LONG_TAIL));
+        tail.before(piece({ text: text.slice(done, done + cut), joins }, true));
+        done += cut;
+        joins = true;
+      }
+      tail.classList.toggle('part', joins);
       const tailText = text.slice(done);
       if (fence && tailText.length > 2000) {
         if (!open) {
@@ -176,7 +202,7 @@ export function StreamingMarkdown({ source }) {
         else open.data = shown;
       } else {
         open = null;
-        tail.replaceChildren(fragment(tailText));
+        tail.replaceChildren(piece({ text: tailText, joins }));
       }
     };
     const stop = source.subscribe(plan);

@@ -49,12 +49,11 @@ export function NewSession() {
     close();
     go(`#/s/${id}`);
   };
-  return html`<${Dialog} label="New session" onClose=${close} wide><form class=${`new ${over ? 'over' : ''}`} onSubmit=${start}
+  return html`<${Dialog} label="New session" onClose=${close} wide><form class=${`new ${over ? 'over' : ''}`} onSubmit=${start} onKeyDown=${e => { if (e.key === 'Enter' && (e.metaKey || e.ctrlKey)) start(e); }}
       onDragOver=${e => { e.preventDefault(); setOver(true); }} onDragLeave=${() => setOver(false)} onDrop=${e => { e.preventDefault(); setOver(false); add(e.dataTransfer.files); }}>
     <h2>New session</h2>
     <textarea ref=${field} rows="5" aria-label="Prompt" placeholder="What shall the agent do?" value=${prompt} onInput=${e => setPrompt(e.target.value)}
-      onPaste=${e => { if (e.clipboardData.files.length) { e.preventDefault(); add(e.clipboardData.files); } }}
-      onKeyDown=${e => { if (e.key === 'Enter' && (e.metaKey || e.ctrlKey)) start(e); }}></textarea>
+      onPaste=${e => { if (e.clipboardData.files.length) { e.preventDefault(); add(e.clipboardData.files); } }}></textarea>
     ${files.length > 0 && html`<ul class="chips" aria-label="Files">${files.map((file, i) => html`<li><${Icon} name="file" />${file.name || 'pasted'} <span class="muted">${bytes(file.size)}</span><button type="button" class="ghost square" aria-label=${`Remove ${file.name}`} onClick=${() => setFiles(files.filter((_, j) => j !== i))}><${Icon} name="close" /></button></li>`)}</ul>`}
     <fieldset class="choices"><legend>Agent</legend>${list.map(a => { const [state, word] = readiness(a, models.value); return html`<label class=${`choice ${agent === a.adapter ? 'chosen' : ''}`}><input type="radio" name="agent" value=${a.adapter} checked=${agent === a.adapter} onChange=${() => setAgent(a.adapter)} /><b>${a.adapter}</b><span class=${`status ${state}`}><i class="dot" aria-hidden="true"></i>${word}</span></label>`; })}</fieldset>
     <div class="form two">

@@ -9,6 +9,7 @@ import { Wait } from './wait.js';
 import { eventText } from './events.js';
 import { timeline } from './timeline.js';
 import { subscribe } from './streams.js';
+import { Route, readRoute } from './route.js';
 
 async function readRun(id) {
   const run = await api.run(id);
@@ -16,7 +17,8 @@ async function readRun(id) {
     api.attempts(id), api.steps(id), pages(`/v1/runs/${id}/events`, {}, 3000, 'after').catch(() => ({ items: [] })),
     api.delegations(id), api.runArtifacts(id), api.processes(id).catch(() => ({ items: [] })), api.sessionGet(run.sessionId),
   ]);
-  return { run, attempts: attempts.items, steps: steps.items, events: events.items, more: events.next, kin, artifacts: artifacts.items, processes: processes.items, session };
+  const route = await readRoute(id, events.items).catch(() => null);
+  return { run, route, attempts: attempts.items, steps: steps.items, events: events.items, more: events.next, kin, artifacts: artifacts.items, processes: processes.items, session };
 }
 
 export function RunView({ id }) {
@@ -36,7 +38,7 @@ export function RunView({ id }) {
 }
 
 function Run({ data, reload }) {
-  const { run, attempts, steps, events, kin, artifacts, processes, session } = data;
+  const { run, route, attempts, steps, events, kin, artifacts, processes, session } = data;
   const live = isLive(run.status);
   const since = run.startedAtMs || run.createdAtMs;
   return html`<div class="view run">
@@ -58,6 +60,7 @@ function Run({ data, reload }) {
       <div><dt>Id</dt><dd><code>${run.runId}</code></dd></div>
     </dl>
     <${Timeline} data=${data} />
+    ${route && html`<${Route} route=${route} />`}
     ${steps.length > 0 && html`<${Steps} steps=${steps} />`}
     ${(kin.parent || kin.children.length > 0) && html`<${Delegations} kin=${kin} />`}
     ${artifacts.length > 0 && html`<${Artifacts} artifacts=${artifacts} />`}

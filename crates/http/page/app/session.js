@@ -1,5 +1,5 @@
 // A session: its transcript, what it waits for, and the next prompt.
-import { html, useEffect, useMemo, useRef, useState } from './h.js';
+import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from './h.js';
 import { api, request } from './api.js';
 import { Conversation } from './conversation.js';
 import { Windowed } from './transcript.js';
@@ -21,7 +21,7 @@ export function SessionView({ id, tab, message }) {
   const conversation = useMemo(() => new Conversation(id), [id]);
   useEffect(() => { conversation.start(); return () => conversation.close(); }, [conversation]);
   const session = conversation.session.value;
-  useEffect(() => { if (session) document.querySelector('main')?.focus({ preventScroll: true }); }, [session?.sessionId]);
+  useLayoutEffect(() => { if (session) document.querySelector('main')?.focus({ preventScroll: true }); }, [session?.sessionId]);
   if (conversation.error.value && !session) return html`<div class="view"><${Problem} error=${conversation.error.value} /><p><a href="#/">Back to the board</a></p></div>`;
   if (!session) return html`<${Loading} what="Reading the session" />`;
   return html`<div class="session" key=${id}>
@@ -131,7 +131,7 @@ function Chat({ conversation, target }) {
     { keys: 'r', label: 'Retry the run', run: () => isBroken(run?.status) && mayWrite.value && attempt(() => api.retry(run.runId)) },
     { keys: 't', label: 'Tree', run: () => go(`#/s/${session.sessionId}/tree`) },
     { keys: 'x', label: 'Changes', run: () => go(`#/s/${session.sessionId}/changes`) },
-  ], [session.sessionId, run, live]);
+  ]);
   return html`<div class="chat">
     <${Windowed} items=${items} keyOf=${item => item.key} label="Transcript" handle=${handle} onTop=${() => conversation.older()}
       render=${item => html`<${Message} item=${item} conversation=${conversation} busy=${live} onEdit=${edit} onRegenerate=${regenerate} onFork=${fork} />`}

@@ -1,10 +1,11 @@
 // Settings of this browser, and of the server what the reader may see and change.
 import { html, useState } from './h.js';
-import { api, pages, setCredentials, signInKind } from './api.js';
-import { age, decider, shortId, timeExact, titleOf } from './format.js';
-import { Age, Dialog, Icon, Loading, Problem, copy, useLoad } from './ui.js';
-import { attempt, isAdmin, mayWrite, notifications, reader, sessions, theme } from './store.js';
+import { api, setCredentials, signInKind } from './api.js';
+import { Age, Dialog, Icon, Problem, copy, useLoad } from './ui.js';
+import { attempt, isAdmin, notifications, reader, theme } from './store.js';
 import { askPermission } from './notify.js';
+import { Approvals, Grants } from './permissions.js';
+import { Webhooks } from './webhooks.js';
 
 export function Settings() {
   return html`<div class="view settings"><header class="view-head"><h1>Settings</h1></header>
@@ -13,10 +14,11 @@ export function Settings() {
         <span class="segments" role="group" aria-label="Appearance">${[['system', 'System'], ['light', 'Light'], ['dark', 'Dark']].map(([name, label]) => html`<button aria-pressed=${theme.value === name} onClick=${() => { theme.value = name; }}>${label}</button>`)}</span></div>
       <div class="setting"><div><b>Notifications</b><p class="note">Shown when a session waits for you and this page is not in front. They are withdrawn when the wait has ended.</p></div>
         <button aria-pressed=${notifications.value} onClick=${async () => { notifications.value = notifications.value ? false : await askPermission(); }}>${notifications.value ? 'On' : 'Off'}</button></div>
-      <div class="setting"><div><b>Signed in</b><p class="note">As ${reader.value.ownerId} (${reader.value.role}), ${signInKind() === 'key' ? 'with a key that this browser keeps' : 'by a ticket'}.</p></div>
+      <div class="setting"><div><b>Signed in</b><p class="note">As ${reader.value.ownerId} (${reader.value.role}), ${{ key: 'with a key that this browser keeps', oidc: 'at the identity provider', page: 'by a ticket' }[signInKind()]}.</p></div>
         <button onClick=${signOut}>Sign out</button></div></section>
     <${Health} />
     ${isAdmin.value && html`<${KeyList} />`}
+    <${Webhooks} />
     <${Grants} />
     <${Approvals} />
     <${Metrics} /></div>`;
@@ -59,24 +61,6 @@ function KeyList() {
       <label>Owner<input name="owner" placeholder="you" /></label><div class="actions"><button class="primary">Create</button><button type="button" onClick=${() => setMaking(false)}>Cancel</button></div></form></${Dialog}>`}
     ${secret && html`<${Dialog} label="The key" onClose=${() => setSecret(null)}><h2>Copy it now</h2><p>The secret of “${secret.name}” is shown once and stored nowhere.</p><pre class="command" tabindex="0"><code>${secret.secret}</code></pre>
       <div class="actions"><button class="primary" onClick=${() => copy(secret.secret, 'Key')}>Copy</button><button onClick=${() => setSecret(null)}>Done</button></div></${Dialog}>`}</section>`;
-}
-
-function Grants() {
-  const { value, error, reload } = useLoad(() => api.grants({ limit: 100 }), []);
-  return html`<section><h2>Grants in force</h2>${error && html`<${Problem} error=${error} />`}
-    ${value && (value.items.length ? html`<ul class="list">${value.items.map(g => html`<li><span class=${`status ${g.effect === 'allow' ? 'good' : 'bad'}`}><i class="dot" aria-hidden="true"></i>${g.effect}</span><code class="grow">${g.capability} ${g.operation} ${g.resourcePattern}</code><span class="muted">${g.source.replace('_', ' ')}</span>
-      <a href=${`#/s/${g.sessionId}`}>${titleOf(sessions.value.get(g.sessionId)?.session || { sessionId: g.sessionId })}</a><span class="muted">${g.expiresAtMs ? `until ${timeExact(g.expiresAtMs)}` : ''}</span>
-      ${mayWrite.value && html`<button class="ghost danger" onClick=${() => attempt(() => api.grantRevoke(g.grantId), 'Revoked').then(reload)}>Revoke</button>`}</li>`)}</ul>` : html`<p class="note">Nothing is allowed in advance.</p>`)}</section>`;
-}
-
-function Approvals() {
-  const [open, setOpen] = useState(false);
-  const { value, error } = useLoad(() => (open ? pages('/v1/events', { types: 'approval', after: '0.0' }, 3000, 'after') : Promise.resolve(null)), [open]);
-  const asked = new Map((value?.items || []).filter(e => e.type === 'approval.requested').map(e => [e.payload.waitId, e]));
-  const decided = (value?.items || []).filter(e => e.type === 'approval.resolved').reverse().slice(0, 100);
-  return html`<section><details onToggle=${e => setOpen(e.target.open)}><summary><h2>Approvals of the past</h2></summary>${error && html`<${Problem} error=${error} />`}${open && !value && !error && html`<${Loading} />`}
-    ${value && !decided.length && html`<p class="note">No approval has been decided yet.</p>`}
-    <ul class="list">${decided.map(e => html`<li key=${e.eventId}><span class=${`status ${e.payload.decision === 'allowed' ? 'good' : e.payload.decision === 'denied' ? 'bad' : 'still'}`}><i class="dot" aria-hidden="true"></i>${e.payload.decision}</span><span class="grow">${asked.get(e.payload.waitId)?.payload.question || shortId(e.payload.waitId)}</span><span class="muted">by ${decider(e.payload.decidedBy)}</span><a href=${`#/r/${e.runId}`}>Run</a><${Age} ms=${e.timestampMs} /></li>`)}</ul></details></section>`;
 }
 
 function Metrics() {

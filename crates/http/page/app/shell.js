@@ -1,5 +1,5 @@
 // The frame of all views: navigation, connection, dialogs, toasts.
-import { html, useEffect } from './h.js';
+import { html, useLayoutEffect } from './h.js';
 import { connection, dismiss, go, mayWrite, needsYou, overlay, route, sessions, storeFailure, theme, toasts, now } from './store.js';
 import { age, timeOfDay, titleOf } from './format.js';
 import { Icon, Status } from './ui.js';
@@ -21,12 +21,13 @@ export function Shell() {
   const { view, id, tab, message } = route.value;
   const open = name => () => { overlay.value = overlay.value === name ? null : name; };
   useKeys('Everywhere', [
-    { keys: 'mod+k', label: 'Search and commands', typing: true, run: open('palette') },
-    { keys: '?', label: 'This sheet', run: open('keys') },
+    { keys: 'mod+k', label: 'Search and commands', typing: true, overDialogs: true, run: open('palette') },
+    { keys: '?', label: 'This sheet', overDialogs: true, run: open('keys') },
     { keys: 'n', label: 'New session', run: () => mayWrite.value && open('new')() },
     ...NAV.map(([, hash, label, keys]) => ({ keys, label, run: () => go(hash) })),
   ]);
-  useEffect(() => { document.querySelector('main')?.focus({ preventScroll: true }); }, [view, id]);
+  // Before the view is drawn: later it would take the focus from what the reader has reached.
+  useLayoutEffect(() => { document.querySelector('main')?.focus({ preventScroll: true }); }, [view, id]);
   return html`<div class="shell">
     <a class="skip" href="#main" onClick=${e => { e.preventDefault(); document.querySelector('main').focus(); }}>Skip to the content</a>
     <${Side} view=${view} id=${id} />

@@ -1,7 +1,9 @@
-// Signing in: with a one-time ticket in the address, or with an API key.
-import { html, useState } from './h.js';
+// Signing in: with a one-time ticket in the address, an API key, or at an identity
+// provider where the server has one.
+import { html, useEffect, useState } from './h.js';
 import { api, setCredentials } from './api.js';
-import { Problem, Icon } from './ui.js';
+import { goToProvider, identityProvider } from './oidc.js';
+import { Problem } from './ui.js';
 
 /** Exchanges the ticket in the address, if there is one. The address loses it first. */
 export async function redeemTicket() {
@@ -38,6 +40,7 @@ export function SignIn({ onDone, problem }) {
   };
   return html`<main class="sign-in"><form onSubmit=${submit}>
     <img src="icon.svg" alt="" width="44" height="44" /><h1>mainspring</h1>
+    <${Provider} />
     <p>On the machine that runs it, this prints the token of its owner:</p><pre class="command" tabindex="0"><code>mainspring serve --print-token</code></pre>
     <label>Token or API key<input name="key" type="password" autocomplete="current-password" required spellcheck="false" placeholder="Token, or msk_…" /></label>
     <label class="check"><input name="keep" type="checkbox" checked /> Keep me signed in on this browser</label>
@@ -45,4 +48,14 @@ export function SignIn({ onDone, problem }) {
     <button class="primary" disabled=${busy}>${busy ? 'Signing in…' : 'Sign in'}</button>
     <p class="note">Keys for other people are made with <code>mainspring key create NAME</code>.</p>
   </form></main>`;
+}
+
+/** The button that leads to the identity provider. */
+function Provider() {
+  const [provider, setProvider] = useState(null);
+  useEffect(() => { identityProvider().then(setProvider); }, []);
+  if (!provider) return null;
+  const host = new URL(provider.issuer).host;
+  return html`<div class="provider"><button type="button" class="primary" disabled=${!provider.authorizationEndpoint} onClick=${() => goToProvider(provider)}>Sign in with ${host}</button>
+    ${!provider.authorizationEndpoint && html`<p class="note">${host} does not answer now. Try again later, or use a key.</p>`}<p class="or"><span>or</span></p></div>`;
 }

@@ -6,7 +6,7 @@ import { attempt, go, mayWrite } from './store.js';
 import { isLive, statusText, textOf, timeExact, timeOfDay } from './format.js';
 import { Markdown } from './markdown.js';
 import { Loading, Problem, useLoad } from './ui.js';
-import { useKeys } from './keys.js';
+import { useChoice, useKeys } from './keys.js';
 
 const ROW = 34;
 const LANE = 18;
@@ -52,12 +52,15 @@ export function SessionTree({ conversation }) {
   const run = conversation.run.value;
   const { value, error, reload } = useLoad(() => pages(`/v1/sessions/${id}/tree`, {}, MOST, 'after'), [id, session.tipMessageId, run?.status]);
   const rows = useMemo(() => (value ? layout(value.items) : []), [value]);
-  const [chosen, setChosen] = useState(null);
+  const [choice, setChosen] = useChoice(null);
+  const chosen = choice.current;
   const [other, setOther] = useState(null);
-  const at = rows.findIndex(r => r.node.messageId === chosen);
+  const indexOf = id => rows.findIndex(r => r.node.messageId === id);
+  const at = indexOf(chosen);
   const box = useRef();
   const move = by => {
-    const next = rows[Math.min(Math.max((at < 0 ? (by > 0 ? -1 : rows.length) : at) + by, 0), rows.length - 1)];
+    const now = indexOf(choice.current);
+    const next = rows[Math.min(Math.max((now < 0 ? (by > 0 ? -1 : rows.length) : now) + by, 0), rows.length - 1)];
     if (!next) return;
     setChosen(next.node.messageId);
     const top = next.index * ROW;
@@ -65,15 +68,15 @@ export function SessionTree({ conversation }) {
     if (top + ROW > box.current.scrollTop + box.current.clientHeight) box.current.scrollTop = top + ROW - box.current.clientHeight;
   };
   const proceed = async () => {
-    if (at < 0 || !mayWrite.value) return;
-    if (await attempt(() => api.navigate(id, chosen), 'The conversation goes on from there')) go(`#/s/${id}`);
+    if (indexOf(choice.current) < 0 || !mayWrite.value) return;
+    if (await attempt(() => api.navigate(id, choice.current), 'The conversation goes on from there')) go(`#/s/${id}`);
   };
   useKeys('Tree', [
     { keys: 'j | ArrowDown', label: 'Next message', run: () => move(1) },
     { keys: 'k | ArrowUp', label: 'Previous message', run: () => move(-1) },
     { keys: 'Enter', label: 'Go on from here', run: proceed },
-    { keys: 'm', label: 'Mark for comparison', run: () => setOther(chosen) },
-  ], [rows, at, chosen]);
+    { keys: 'm', label: 'Mark for comparison', run: () => setOther(choice.current) },
+  ]);
   if (error && !value) return html`<div class="view"><${Problem} error=${error} /></div>`;
   if (!value) return html`<${Loading} what="Reading the tree" />`;
   if (!rows.length) return html`<p class="nothing">Nothing has been said yet.</p>`;

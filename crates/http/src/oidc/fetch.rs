@@ -25,13 +25,28 @@ const MAX_ANSWER_BYTES: usize = 1 << 20;
 
 type Keys = Arc<Vec<Arc<PublicKey>>>;
 
+/// What an issuer's discovery document says.
+#[derive(Debug, Clone)]
+struct Known {
+    keys: Keys,
+    /// Where people sign in, and where their codes are exchanged.
+    endpoints: Option<Endpoints>,
+}
+
+/// The addresses of an issuer with which browsers sign in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Endpoints {
+    pub(super) authorization: String,
+    pub(super) token: String,
+}
+
 /// The issuer of tokens.
 #[derive(Debug)]
 pub(super) struct Issuer {
     address: String,
     http: reqwest::Client,
-    /// The keys, and when they were fetched.
-    known: RwLock<Option<(Keys, Time)>>,
+    /// The keys and addresses, and when they were fetched.
+    known: RwLock<Option<(Known, Time)>>,
     /// When keys were last asked for. Held while they are, so that they are asked for once.
     asked: tokio::sync::Mutex<Option<Time>>,
 }
@@ -63,23 +78,54 @@ impl Issuer {
         };
         let known = self.known.read().clone();
         let is_fresh = |at: Time| kernel.now().since(at) < MAX_AGE_MS;
-        if let Some((keys, at)) = &known {
-            let found = candidates(keys);
+        if let Some((known, at)) = &known {
+            let found = candidates(&known.keys);
             if !found.is_empty() && is_fresh(*at) {
                 return Ok(found);
             }
         }
         self.refresh(kernel).await;
-        let Some((keys, _)) = self.known.read().clone() else {
-            let text = format!(
-                "the issuer {} does not answer, so no token can be checked; try again, or use an API key",
-                self.address
-            );
-            return Err(Refusal::Unchecked(text));
-        };
-        match candidates(&keys) {
+        let Some((known, _)) = self.known.read().clone() else { return Err(self.silent()) };
+        match candidates(&known.keys) {
             none if none.is_empty() => invalid("the issuer has no such key"),
             found => Ok(found),
+        }
+    }
+
+    fn silent(&self) -> Refusal {
+        Refusal::Unchecked(format!(
+            "the issuer {} does not answer, so no token can be checked; try again, or use an API key",
+            self.address
+        ))
+    }
+
+    /// The addresses with which browsers sign in.
+    pub(super) async fn endpoints(&self, kernel: &Kernel) -> Result<Endpoints, Refusal> {
+        let known = || self.known.read().as_ref().and_then(|(known, _)| known.endpoints.clone());
+        if let Some(endpoints) = known() {
+            return Ok(endpoints);
+        }
+        self.refresh(kernel).await;
+        known().ok_or_else(|| self.silent())
+    }
+
+    /// Exchanges an authorization code, given as the fields of a form.
+    pub(super) async fn exchange(&self, endpoint: &str, form: String) -> Result<Value, Refusal> {
+        let request = self.http.post(endpoint).header("content-type", "application/x-www-form-urlencoded");
+        let response = request.header("accept", "application/json").body(form).send().await;
+        let response = response.map_err(|_| self.silent())?;
+        if response.status().is_server_error() {
+            return Err(self.silent());
+        }
+        let is_accepted = response.status().is_success();
+        let answer = read_json(endpoint, response).await.unwrap_or_default();
+        match is_accepted {
+            true => Ok(answer),
+            false => {
+                let reason = answer["error_description"].as_str().or(answer["error"].as_str());
+                let reason = reason.unwrap_or("without a reason").chars().take(300).collect::<String>();
+                invalid(format!("the issuer refuses the code: {reason}"))
+            }
         }
     }
 
@@ -91,12 +137,12 @@ impl Issuer {
         }
         *asked = Some(kernel.now());
         match self.fetch().await {
-            Ok(keys) => *self.known.write() = Some((Arc::new(keys), kernel.now())),
+            Ok(known) => *self.known.write() = Some((known, kernel.now())),
             Err(error) => tracing::warn!(issuer = self.address, error, "the issuer's keys cannot be fetched"),
         }
     }
 
-    async fn fetch(&self) -> Result<Vec<Arc<PublicKey>>, String> {
+    async fn fetch(&self) -> Result<Known, String> {
         let document = format!("{}/.well-known/openid-configuration", self.address.trim_end_matches('/'));
         let document = self.get_json(&document).await?;
         if document["issuer"].as_str() != Some(&self.address) {
@@ -105,23 +151,34 @@ impl Issuer {
         let keys = document["jwks_uri"].as_str().ok_or("its discovery document has no jwks_uri")?;
         check_address(keys)?;
         let keys = PublicKey::all_of(&self.get_json(keys).await?).ok_or("its keys are not a JWK set")?;
-        Ok(keys.into_iter().map(Arc::new).collect())
+        let address = |name: &str| {
+            let address = document[name].as_str().filter(|address| check_address(address).is_ok());
+            address.map(str::to_owned)
+        };
+        let endpoints = address("authorization_endpoint").zip(address("token_endpoint"));
+        let endpoints = endpoints.map(|(authorization, token)| Endpoints { authorization, token });
+        Ok(Known { keys: Arc::new(keys.into_iter().map(Arc::new).collect()), endpoints })
     }
 
     async fn get_json(&self, url: &str) -> Result<Value, String> {
-        let mut response = self.http.get(url).send().await.map_err(|error| error.to_string())?;
+        let response = self.http.get(url).send().await.map_err(|error| error.to_string())?;
         if !response.status().is_success() {
             return Err(format!("{url} answers {}", response.status()));
         }
-        let mut body = vec![];
-        while let Some(chunk) = response.chunk().await.map_err(|error| error.to_string())? {
-            body.extend_from_slice(&chunk);
-            if body.len() > MAX_ANSWER_BYTES {
-                return Err(format!("{url} answers with more than {MAX_ANSWER_BYTES} bytes"));
-            }
-        }
-        serde_json::from_slice(&body).map_err(|error| format!("{url} answers no JSON: {error}"))
+        read_json(url, response).await
     }
+}
+
+/// Reads an answer of an issuer, which must not be too long.
+async fn read_json(url: &str, mut response: reqwest::Response) -> Result<Value, String> {
+    let mut body = vec![];
+    while let Some(chunk) = response.chunk().await.map_err(|error| error.to_string())? {
+        body.extend_from_slice(&chunk);
+        if body.len() > MAX_ANSWER_BYTES {
+            return Err(format!("{url} answers with more than {MAX_ANSWER_BYTES} bytes"));
+        }
+    }
+    serde_json::from_slice(&body).map_err(|error| format!("{url} answers no JSON: {error}"))
 }
 
 /// Reads the certificates of the file that `oidc.ca` names.

@@ -13,19 +13,28 @@ use tokio_util::sync::CancellationToken;
 
 use super::WebhookSender;
 
-/// Pause after the store could not be read or written.
+/// Pause after the store could not be read or written, and after a delivery that panicked.
 const STORE_PAUSE: Duration = Duration::from_secs(5);
 
 /// Delivers until `stop` is cancelled.
 pub async fn deliver_webhooks(kernel: Kernel, sender: WebhookSender, stop: CancellationToken) {
+    let follow = |kernel: Kernel, webhook: Webhook| follow(kernel, sender.clone(), webhook);
+    supervise(kernel, follow, stop).await;
+}
+
+/// Runs `follow` for each webhook until the webhook is removed. A delivery that panics begins again after a pause.
+async fn supervise<F: Future<Output = ()> + Send + 'static>(
+    kernel: Kernel,
+    follow: impl Fn(Kernel, Webhook) -> F,
+    stop: CancellationToken,
+) {
     let mut changed = kernel.webhooks_changed();
     let mut tasks = JoinSet::new();
     let mut following: HashMap<WebhookId, AbortHandle> = HashMap::new();
+    let mut is_paused = false;
     loop {
         changed.mark_unchanged();
-        let known = kernel.webhooks_all().await;
-        let is_unknown = known.is_err();
-        match known {
+        match kernel.webhooks_all().await {
             Ok(webhooks) => {
                 following.retain(|id, task| {
                     let is_kept = webhooks.iter().any(|webhook| webhook.id == *id);
@@ -34,20 +43,24 @@ pub async fn deliver_webhooks(kernel: Kernel, sender: WebhookSender, stop: Cance
                     }
                     is_kept
                 });
-                for webhook in webhooks {
-                    following
-                        .entry(webhook.id)
-                        .or_insert_with(|| tasks.spawn(follow(kernel.clone(), sender.clone(), webhook)));
+                for webhook in webhooks.into_iter().filter(|_| !is_paused) {
+                    let id = webhook.id;
+                    following.entry(id).or_insert_with(|| tasks.spawn(follow(kernel.clone(), webhook)));
                 }
             }
-            Err(error) => tracing::warn!(%error, "the webhooks cannot be read"),
+            Err(error) => {
+                tracing::warn!(%error, "the webhooks cannot be read");
+                is_paused = true;
+            }
         }
         tokio::select! {
             () = stop.cancelled() => break,
             change = changed.changed() => if change.is_err() { break },
-            () = kernel.sleep(STORE_PAUSE), if is_unknown => {}
-            Some(ended) = tasks.join_next() => if let Err(error) = ended && error.is_panic() {
+            () = kernel.sleep(STORE_PAUSE), if is_paused => is_paused = false,
+            Some(ended) = tasks.join_next_with_id() => if let Err(error) = ended && error.is_panic() {
                 tracing::error!(%error, "the delivery of a webhook panicked");
+                following.retain(|_, task| task.id() != error.id());
+                is_paused = true;
             },
         }
     }
@@ -96,5 +109,51 @@ async fn deliver(
             Some(pause_ms) => kernel.sleep(Duration::from_millis(pause_ms)).await,
             None => return Ok(true),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use mainspring_kernel::kernel::Caller;
+    use mainspring_test_support::TestNode;
+    use tokio::sync::mpsc;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_delivery_that_panics_begins_again_and_others_go_on() {
+        let node = TestNode::builder().start().await;
+        let (kernel, me) = (node.kernel.clone(), Caller::new("local"));
+        let [bad, good] = ["https://bad.example/", "https://good.example/"];
+        for url in [bad, good] {
+            kernel.webhook_create(&me, url.into(), None).await.unwrap();
+        }
+        let (begun, mut begins) = mpsc::unbounded_channel();
+        let panics = Arc::new(AtomicUsize::new(1));
+        let follow = move |_: Kernel, webhook: Webhook| {
+            let (begun, panics) = (begun.clone(), panics.clone());
+            async move {
+                begun.send(webhook.url.clone()).unwrap();
+                assert!(webhook.url != bad || panics.swap(0, Ordering::SeqCst) == 0, "as the test wants it");
+                std::future::pending::<()>().await;
+            }
+        };
+        let mut tasks = JoinSet::new();
+        tasks.spawn(supervise(kernel, follow, CancellationToken::new()));
+        let mut first = [begins.recv().await.unwrap(), begins.recv().await.unwrap()];
+        first.sort();
+        assert_eq!(first, [bad, good]);
+        // The pause is over once the clock reaches its end, however late the supervisor begins to wait.
+        let again = loop {
+            node.clock.advance(STORE_PAUSE.as_millis() as u64);
+            tokio::task::yield_now().await;
+            if let Ok(url) = begins.try_recv() {
+                break url;
+            }
+        };
+        assert_eq!(again, bad, "only the one that panicked begins again");
     }
 }

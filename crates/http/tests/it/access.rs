@@ -153,6 +153,13 @@ const EXAMPLES: &[(&str, &str, &str, Foreign)] = &[
     ("session_state_list", "", "", NotFound),
     ("session_state_set", "", "1", NotFound),
     ("session_tree", "", "", NotFound),
+    (
+        "sign_in_exchange",
+        "",
+        r#"{"code": "c", "verifier": "0123456789012345678901234567890123456789012", "nonce": "0123456789012345"}"#,
+        Refused,
+    ),
+    ("sign_in_ways", "", "", Nothing),
     ("ticket_create", "", "", Own),
     ("ticket_redeem", "", r#"{"ticket": "none"}"#, Refused),
     ("tool_list", "", "", Nothing),
@@ -167,7 +174,7 @@ const EXAMPLES: &[(&str, &str, &str, Foreign)] = &[
 ];
 
 /// Operations that need no token.
-const OPEN: &[&str] = &["health", "openapi", "ready"];
+const OPEN: &[&str] = &["health", "openapi", "ready", "sign_in_ways"];
 
 /// One operation of the OpenAPI document.
 struct Operation {

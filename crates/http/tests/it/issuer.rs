@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use axum::extract::State;
 use axum::http::StatusCode;
-use axum::routing::get;
+use axum::routing::{get, post};
 use axum::serve::Listener;
 use axum::{Json, Router};
 use base64::Engine;
@@ -104,6 +104,10 @@ struct Answers {
     keys: Mutex<Value>,
     is_down: Mutex<bool>,
     asked: AtomicUsize,
+    /// The answer to an exchanged code.
+    tokens: Mutex<Value>,
+    /// The forms with which codes were exchanged.
+    forms: Mutex<Vec<String>>,
 }
 
 /// A running identity provider.
@@ -137,10 +141,13 @@ impl Issuer {
             keys: Mutex::new(json!({"keys": [signer.jwk("first")]})),
             is_down: Mutex::default(),
             asked: AtomicUsize::default(),
+            tokens: Mutex::default(),
+            forms: Mutex::default(),
         });
         let router = Router::new()
             .route("/.well-known/openid-configuration", get(discovery))
             .route("/keys", get(keys))
+            .route("/token", post(token))
             .with_state(answers.clone());
         let tasks = Tasks::default();
         tasks.spawn(async move { axum::serve(listener, router).await.unwrap() });
@@ -159,6 +166,16 @@ impl Issuer {
 
     pub(crate) fn set_down(&self, is_down: bool) {
         *self.answers.is_down.lock() = is_down;
+    }
+
+    /// Sets the answer to codes, such as an ID token; null refuses them.
+    pub(crate) fn answer_codes(&self, tokens: Value) {
+        *self.answers.tokens.lock() = tokens;
+    }
+
+    /// The forms with which codes were exchanged.
+    pub(crate) fn exchanged(&self) -> Vec<String> {
+        self.answers.forms.lock().clone()
     }
 
     /// How often its keys were asked for.
@@ -195,7 +212,20 @@ async fn discovery(State(answers): State<Arc<Answers>>) -> (StatusCode, Json<Val
         false => StatusCode::OK,
     };
     let address = &answers.address;
-    (status, Json(json!({"issuer": address, "jwks_uri": format!("{address}/keys")})))
+    let endpoint = |name: &str| format!("{address}/{name}");
+    let document = json!({
+        "issuer": address, "jwks_uri": endpoint("keys"),
+        "authorization_endpoint": endpoint("authorize"), "token_endpoint": endpoint("token"),
+    });
+    (status, Json(document))
+}
+
+async fn token(State(answers): State<Arc<Answers>>, form: String) -> (StatusCode, Json<Value>) {
+    answers.forms.lock().push(form);
+    match &*answers.tokens.lock() {
+        Value::Null => (StatusCode::BAD_REQUEST, Json(json!({"error": "invalid_grant"}))),
+        tokens => (StatusCode::OK, Json(tokens.clone())),
+    }
 }
 
 async fn keys(State(answers): State<Arc<Answers>>) -> Json<Value> {

@@ -252,3 +252,101 @@ fn an_issuer_without_tls_is_refused_unless_it_is_on_this_machine() {
     assert!(accept("ftp://127.0.0.1").is_err() && accept("nonsense").is_err());
     assert!(accept("https://issuer.example/realm").is_ok() && accept("http://[::1]:8080").is_ok());
 }
+
+const VERIFIER: &str = "verifier-verifier-verifier-verifier-verifier";
+const NONCE: &str = "nonce-nonce-nonce";
+
+/// A server at which browsers sign in with the client `page`.
+async fn with_client(issuer: &Issuer, secret: Option<&std::path::Path>) -> Server {
+    let config = OidcConfig {
+        issuer: Some(issuer.address()),
+        client_id: Some("page".into()),
+        client_secret_file: secret.map(Into::into),
+        ..OidcConfig::default()
+    };
+    Server::with(TestNode::builder().edge(|http| http.with_oidc(Oidc::new(config).unwrap()))).await
+}
+
+/// The ID token of `ann` for the client `page`.
+fn id_token(issuer: &Issuer, nonce: &str) -> String {
+    let mut claims = issuer.claims("ann", Some("acme"));
+    (claims["aud"], claims["nonce"]) = (json!("page"), json!(nonce));
+    issuer.sign(&claims)
+}
+
+async fn exchange(server: &Server, origin: &str) -> (StatusCode, Value) {
+    let request = server.anonymous(Method::POST, "/v1/sign-in/oidc").header("host", "127.0.0.1:7433");
+    let answer = json!({"code": "c 1", "verifier": VERIFIER, "nonce": NONCE});
+    send_request(request.header("origin", origin).json(&answer)).await
+}
+
+#[tokio::test]
+async fn a_browser_exchanges_the_answer_of_the_issuer_for_a_token() {
+    let issuer = Issuer::start(Signer::ed25519(1)).await;
+    let secret = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(&secret, "s3&cret\n").unwrap();
+    let server = with_client(&issuer, Some(secret.path())).await;
+    let (status, ways) = send_request(server.anonymous(Method::GET, "/v1/sign-in")).await;
+    let address = issuer.address();
+    let way = json!({"issuer": address, "clientId": "page", "authorizationEndpoint": format!("{address}/authorize")});
+    assert_eq!((status, ways), (StatusCode::OK, json!({"oidc": way})));
+    issuer.answer_codes(json!({"id_token": id_token(&issuer, NONCE)}));
+    let (status, signed_in) = exchange(&server, "http://127.0.0.1:7433").await;
+    assert_eq!(status, StatusCode::OK, "{signed_in}");
+    let form =
+        "grant_type=authorization_code&code=c+1&redirect_uri=http%3A%2F%2F127.0.0.1%3A7433%2F&client_id=page";
+    assert_eq!(issuer.exchanged(), [format!("{form}&code_verifier={VERIFIER}&client_secret=s3%26cret")]);
+    let (_, me) = get(&server, "/v1/me", signed_in["token"].as_str().unwrap()).await;
+    assert_eq!(
+        (&me["ownerId"], &me["orgId"], &me["role"]),
+        (&json!("ann"), &json!("acme"), &json!("member"))
+    );
+    assert!(signed_in["expiresAtMs"].as_i64().unwrap() > server.node.clock.now().0);
+}
+
+#[tokio::test]
+async fn an_answer_for_another_sign_in_or_from_another_page_is_refused() {
+    let issuer = Issuer::start(Signer::ed25519(1)).await;
+    let server = with_client(&issuer, None).await;
+    let own = "http://127.0.0.1:7433";
+    issuer.answer_codes(json!({"id_token": id_token(&issuer, NONCE)}));
+    for origin in ["http://127.0.0.1:7434", "https://127.0.0.1:7433", "http://evil.example"] {
+        let (status, problem) = exchange(&server, origin).await;
+        assert!([StatusCode::UNAUTHORIZED, StatusCode::FORBIDDEN].contains(&status), "{origin} {problem}");
+    }
+    assert!(issuer.exchanged().is_empty(), "the issuer was not asked");
+    for tokens in [
+        json!({"id_token": id_token(&issuer, "another-nonce-00")}),
+        json!({"id_token": Signer::ed25519(2).token_with(&json!({"alg": "EdDSA", "kid": "first"}), &issuer.claims("ann", None))}),
+        json!({"access_token": "only"}),
+        Value::Null,
+    ] {
+        issuer.answer_codes(tokens.clone());
+        let (status, problem) = exchange(&server, own).await;
+        assert_eq!(
+            (status, &problem["code"]),
+            (StatusCode::UNAUTHORIZED, &json!("authentication")),
+            "{tokens}"
+        );
+    }
+    issuer.set_down(true);
+    let silent = with_client(&issuer, None).await;
+    let (status, ways) = send_request(silent.anonymous(Method::GET, "/v1/sign-in")).await;
+    assert_eq!((status, &ways["oidc"]["authorizationEndpoint"]), (StatusCode::OK, &Value::Null), "{ways}");
+    let (status, problem) = exchange(&silent, own).await;
+    assert_eq!((status, &problem["code"]), (StatusCode::SERVICE_UNAVAILABLE, &json!("unavailable")));
+}
+
+#[tokio::test]
+async fn without_a_client_browsers_do_not_sign_in_at_the_issuer() {
+    let issuer = Issuer::start(Signer::ed25519(1)).await;
+    for server in [server(&issuer).await, Server::start().await] {
+        let (status, ways) = send_request(server.anonymous(Method::GET, "/v1/sign-in")).await;
+        assert_eq!((status, ways), (StatusCode::OK, json!({})));
+        let (status, problem) = exchange(&server, "http://127.0.0.1:7433").await;
+        assert_eq!((status, &problem["code"]), (StatusCode::UNAUTHORIZED, &json!("authentication")));
+    }
+    // A token for the client of a page is nothing to a server without one.
+    let server = server(&issuer).await;
+    assert_eq!(get(&server, "/v1/me", &id_token(&issuer, NONCE)).await.0, StatusCode::UNAUTHORIZED);
+}

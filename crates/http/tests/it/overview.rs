@@ -171,6 +171,34 @@ async fn cards_show_the_last_line_the_active_run_and_the_cost() {
 }
 
 #[tokio::test]
+async fn the_cost_of_a_card_is_that_of_all_its_runs_also_after_a_retry() {
+    let server = Server::start().await;
+    let check = async |tokens: u64| {
+        let cards = server.listed("/v1/sessions?view=cards&session=a").await;
+        let (_, used) = server.get("/v1/sessions/a/usage").await;
+        assert_eq!(cards[0]["card"]["usage"], used["totalUsage"]);
+        assert_eq!(used["totalUsage"]["inputTokens"], tokens);
+    };
+    server.play("a", "usage 1 1; say one").await;
+    check(1).await;
+    let failed = server.play("a", "usage 10 1; fail no").await;
+    check(11).await;
+    // The run that was read as failed uses more.
+    let (status, _) =
+        server.post(&format!("/v1/runs/{}/retry", failed["runId"].as_str().unwrap()), json!({})).await;
+    assert!(status.is_success());
+    server.wait_ended(&failed).await;
+    check(21).await;
+    // More runs than are read at once.
+    for _ in 0..12 {
+        server.play("a", "usage 100 1; say more").await;
+    }
+    check(1221).await;
+    server.play("a", "usage 1000 1; say last").await;
+    check(2221).await;
+}
+
+#[tokio::test]
 async fn usage_is_summed_by_day_agent_model_and_session() {
     let server = Server::with(TestNode::builder().adapter(asking_agent())).await;
     let start = server.node.clock.now().0;

@@ -1,9 +1,11 @@
 //! The web page: its files, their headers, and that they load nothing from elsewhere.
 
 use std::collections::BTreeSet;
+use std::io::Read;
 use std::path::Path;
 
 use axum::http::{Method, StatusCode};
+use flate2::read::GzDecoder;
 
 use crate::world::{Server, send_request};
 
@@ -52,6 +54,41 @@ async fn a_file_that_the_browser_has_is_not_sent_again() {
     assert_eq!(again.headers()["etag"], tag.as_str());
     let other = server.anonymous(Method::GET, "/app/main.js").header("if-none-match", "\"0\"").send().await;
     assert_eq!(other.status(), StatusCode::OK);
+}
+
+/// The most bytes that a browser receives for the whole page.
+const MAX_PAGE_BYTES: usize = 150_000;
+
+/// Returns the paths of all files that a browser loads.
+fn loaded() -> Vec<String> {
+    let files = files("app").into_iter().chain(files("vendor")).filter(|name| name.ends_with(".js"));
+    let top = ["", "style.css", "views.css", "icon.svg"].map(str::to_owned);
+    files.chain(top).map(|name| format!("/{name}")).collect()
+}
+
+#[tokio::test]
+async fn the_whole_page_is_sent_compressed_in_less_than_150_kb() {
+    let server = Server::start().await;
+    let mut total = 0;
+    for path in loaded() {
+        let plain = server.anonymous(Method::GET, &path).send().await;
+        assert!(!plain.headers().contains_key("content-encoding"), "{path}");
+        assert_eq!(plain.headers()["vary"], "accept-encoding", "{path}");
+        let request = server.anonymous(Method::GET, &path).header("accept-encoding", "br, gzip;q=0.8");
+        let gzipped = request.send().await;
+        assert_eq!(gzipped.headers()["content-encoding"], "gzip", "{path}");
+        assert_ne!(gzipped.headers()["etag"], plain.headers()["etag"], "{path}");
+        let bytes = gzipped.bytes().await;
+        total += bytes.len();
+        let mut text = vec![];
+        GzDecoder::new(&bytes[..]).read_to_end(&mut text).unwrap();
+        assert_eq!(text, plain.bytes().await, "{path}");
+    }
+    assert!(total < MAX_PAGE_BYTES, "the page has {total} bytes");
+    for refusal in ["gzip;q=0", "identity", ""] {
+        let answer = server.anonymous(Method::GET, "/").header("accept-encoding", refusal).send().await;
+        assert!(!answer.headers().contains_key("content-encoding"), "{refusal}");
+    }
 }
 
 #[tokio::test]

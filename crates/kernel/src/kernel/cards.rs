@@ -23,7 +23,9 @@ impl Kernel {
         let mut items = vec![];
         for (session, latest_run) in listed.items {
             let active_run = active.remove(&session.id);
-            let (last, usage) = tokio::join!(self.last_line(&session), self.total_usage(session.id));
+            let last_no = latest_run.as_ref().map_or(0, |run| run.no);
+            let usage = self.total_usage(&session, last_no);
+            let (last, usage) = tokio::join!(self.last_line(&session), usage);
             let (last, mut usage) = (last?, usage?);
             if active_run.as_ref().is_some_and(|run| !self.usage_of(run).cost.is_known()) {
                 usage.cost = Cost::UNKNOWN;
@@ -55,11 +57,10 @@ impl Kernel {
     }
 
     /// The usage of all runs of a session and of the runs that they delegated to. Unknown if a run cannot be read.
-    async fn total_usage(&self, session: SessionId) -> Result<Usage, Error> {
-        let store = &self.shared.store;
+    async fn total_usage(&self, session: &Session, last: u32) -> Result<Usage, Error> {
+        let delegated = self.shared.store.delegated_usage(session.id);
         let read = async {
-            let ((_, own), (_, delegated)) =
-                tokio::try_join!(store.session_usage(session), store.delegated_usage(session))?;
+            let (own, (_, delegated)) = tokio::try_join!(self.own_usage(session, last), delegated)?;
             Ok(own + delegated)
         };
         match read.await {

@@ -16,7 +16,7 @@ use mainspring_kernel::policy;
 
 use super::adapters::{ADAPTER_SETTINGS, AdapterConfig, AdapterSetting, WORKER_COUNT_RANGE};
 use super::owners::{self, OwnerConfig, OwnerSetting};
-use super::rule::serving::{audience, claim, optional_path, origins};
+use super::rule::serving::{audience, claim, client_id, optional_path, origins};
 use super::rule::{
     self, Input, Keywords, Rule, Value, adapter_name, address, command, host_names, keyword, log_filter,
     number, owner_name, path, policy_rules, switch, url,
@@ -269,6 +269,10 @@ settings! {
         skew_ms, number(0, HOUR_MS), OidcConfig::default().skew_ms;
         /// File with the certificates that are trusted for the issuer instead of those of the system, as PEM.
         ca, optional_path(), OidcConfig::default().ca;
+        /// Id of this server at the issuer, with which browsers sign in on the page; they do not if empty.
+        client_id, client_id(), OidcConfig::default().client_id;
+        /// File with the secret of that client, for issuers that demand one.
+        client_secret_file, optional_path(), OidcConfig::default().client_secret_file;
     }
     /// Limits of a host that communicates over standard input and output.
     stdio: Stdio {

@@ -73,6 +73,32 @@ pub(in super::super) const fn claim() -> Text {
     }
 }
 
+/// A rule that accepts the id of a client of an identity provider, or nothing.
+pub(in super::super) struct ClientId;
+
+/// Allows the id of a client.
+pub(in super::super) const fn client_id() -> ClientId {
+    ClientId
+}
+
+impl Rule<Option<String>> for ClientId {
+    fn read(&self, input: &Input<'_>) -> Result<Option<String>, String> {
+        match input.text().ok_or_else(|| self.allowed())? {
+            "" => Ok(None),
+            text if text.len() <= 1024 => Ok(Some(text.to_owned())),
+            _ => Err(self.allowed()),
+        }
+    }
+
+    fn show(&self, value: &Option<String>) -> Value {
+        Value::Text(value.clone().unwrap_or_default())
+    }
+
+    fn allowed(&self) -> String {
+        "the id of a client, of at most 1024 bytes, or empty for none".to_owned()
+    }
+}
+
 /// Allows the audience of tokens.
 pub(in super::super) const fn audience() -> Text {
     Text {

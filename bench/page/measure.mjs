@@ -1,0 +1,194 @@
+// How quick the page is, in a Chromium trace: the first paint, a session of 10,000 messages that is scrolled, an answer
+// that streams, and the heap while answers stream.
+//
+//   run [paint] [scroll] [stream] [calls] [heap [MINUTES]]
+//
+// The time of a frame is the time that its scripts, styles and layout took on the main thread: the union of those
+// stretches of the trace, from one frame to the next. Tasks are those of the main thread, whatever they do. Both are
+// also given in processor time of that thread, which other work on the machine does not lengthen.
+import { browser, client, SERVER_TOKEN, SERVER_URL, settled, signedIn } from '../../crates/http/tests/page/kit.mjs';
+
+const api = client(SERVER_URL, SERVER_TOKEN);
+const WORK = new Set(['FunctionCall', 'EvaluateScript', 'v8.evaluateModule', 'TimerFire', 'FireAnimationFrame', 'EventDispatch', 'RunMicrotasks', 'Layout', 'UpdateLayoutTree', 'RecalculateStyles', 'ResizeObserver.gatherObservations']);
+const CATEGORIES = ['toplevel', 'devtools.timeline', 'disabled-by-default-devtools.timeline'];
+
+const quantile = (sorted, q) => sorted.length ? sorted[Math.min(sorted.length - 1, Math.ceil(sorted.length * q) - 1)] : 0;
+const ms = value => `${value.toFixed(1)} ms`;
+
+/** Records a trace while `work` is done. */
+async function traced(page, work) {
+  const session = await page.context().newCDPSession(page);
+  const events = [];
+  session.on('Tracing.dataCollected', ({ value }) => events.push(...value));
+  const complete = new Promise(resolve => session.once('Tracing.tracingComplete', resolve));
+  await session.send('Tracing.start', { transferMode: 'ReportEvents', traceConfig: { includedCategories: CATEGORIES, recordMode: 'recordAsMuchAsPossible' } });
+  await work();
+  await session.send('Tracing.end');
+  await complete;
+  return events;
+}
+
+/** The tasks and frames of the page's main thread, in milliseconds. */
+function analyse(events) {
+  const names = events.filter(e => e.name === 'thread_name' && e.args.name === 'CrRendererMain').map(e => `${e.pid}.${e.tid}`);
+  const byThread = new Map(names.map(name => [name, []]));
+  for (const e of events) if (e.ph === 'X') byThread.get(`${e.pid}.${e.tid}`)?.push(e);
+  // Of several renderers, the page is the one that works.
+  const busy = list => list.filter(e => WORK.has(e.name)).length;
+  const main = [...byThread.values()].sort((a, b) => busy(b) - busy(a))[0] || [];
+  main.sort((a, b) => a.ts - b.ts);
+  const isTask = e => e.name === 'RunTask' || e.name === 'ThreadControllerImpl::RunTask';
+  const tasks = main.filter(isTask).map(e => ({ wall: e.dur / 1000, cpu: (e.tdur ?? e.dur) / 1000 }));
+  const starts = main.filter(e => e.name === 'FireAnimationFrame');
+  const work = main.filter(e => WORK.has(e.name));
+  const wall = frames(work.map(e => [e.ts, e.dur]), starts.map(e => e.ts), 4000);
+  // Callbacks of one frame follow each other at once, so the edges are those of the wall clock.
+  const edges = new Set(wall.edges);
+  const cpu = frames(work.filter(e => e.tdur !== undefined).map(e => [e.tts, e.tdur]), starts.filter(e => edges.has(e.ts)).map(e => e.tts), 0);
+  return { tasks, frames: { wall: wall.sums, cpu: cpu.sums } };
+}
+
+/** The time of work in each frame: from one animation frame to the next. Callbacks within `apart` µs are of one frame. */
+function frames(work, starts, apart) {
+  const edges = [...new Set(starts)].sort((a, b) => a - b).filter((ts, i, all) => i === 0 || ts - all[i - 1] > apart);
+  const sums = Array.from({ length: Math.max(0, edges.length - 1) }, () => 0);
+  let end = 0;
+  let frame = 0;
+  for (const [ts, took] of work) {
+    const from = Math.max(ts, end);
+    const to = ts + took;
+    if (to <= from) continue;
+    end = to;
+    while (frame + 1 < edges.length && edges[frame + 1] <= from) frame++;
+    if (frame < sums.length && from >= edges[0]) sums[frame] += (to - from) / 1000;
+  }
+  return { sums, edges };
+}
+
+function report(name, { tasks, frames: all }) {
+  const wall = tasks.map(t => t.wall).sort((a, b) => a - b);
+  const cpu = tasks.map(t => t.cpu).sort((a, b) => a - b);
+  const [frame, own] = [all.wall, all.cpu].map(list => [...list].sort((a, b) => a - b));
+  const both = (f, g) => `${f} (${g})`;
+  const at = q => both(ms(quantile(frame, q)), ms(quantile(own, q)));
+  console.log(`| ${name} | ${all.wall.length} | ${at(0.5)} | ${at(0.95)} | ${at(1)} | ${both(ms(wall.at(-1) || 0), ms(cpu.at(-1) || 0))} | ${both(wall.filter(t => t > 50).length, cpu.filter(t => t > 50).length)} |`);
+}
+
+/** A session of 10,000 messages that another program has appended. */
+async function longSession() {
+  const { sessionId } = await api('POST', '/v1/sessions', { title: 'Ten thousand', new: true });
+  for (let turn = 0; turn < 100; turn++) {
+    await api('POST', `/v1/sessions/${sessionId}/messages`, { id: `prompt-${turn}`, content: `Prompt ${turn}: please go on with the next part.` });
+    const messages = Array.from({ length: 99 }, (_, i) => ({ role: 'assistant', content: `Part ${turn}.${i} with **bold** text and \`code\`.\n\n- one\n- two ${'x'.repeat((turn * 7 + i) % 90)}\n\n${i % 10 ? '' : '```\nlet x = 1;\nlet y = 2;\n```\n'}` }));
+    await api('POST', `/v1/sessions/${sessionId}/results`, { id: `turn-${turn}`, messages, agent: 'other' });
+  }
+  return sessionId;
+}
+
+/** A browser at the end of a session. */
+async function atEnd(sessionId) {
+  const visitor = await signedIn();
+  await visitor.show(`/s/${sessionId}`);
+  await visitor.page.waitForSelector('.slot');
+  await settled(visitor.page);
+  return visitor;
+}
+
+const MEASURES = {
+  /** From the request of the document to the first paint with content, without and with a cache. */
+  async paint() {
+    const times = { cold: [], cached: [] };
+    for (let i = 0; i < 15; i++) {
+      const { context, page, show } = await signedIn();
+      for (const kind of ['cold', 'cached']) {
+        await show('/');
+        if (kind === 'cached') await page.reload();
+        await settled(page);
+        const paint = await page.evaluate(() => new Promise(resolve => new PerformanceObserver(list => resolve(list.getEntriesByName('first-contentful-paint')[0].startTime)).observe({ type: 'paint', buffered: true })));
+        if (i > 0) times[kind].push(paint);
+      }
+      await context.close();
+    }
+    for (const [kind, all] of Object.entries(times)) {
+      all.sort((a, b) => a - b);
+      console.log(`| first paint, ${kind === 'cold' ? 'nothing in the cache' : 'again'} | ${all.length} | ${ms(quantile(all, 0.5))} | ${ms(quantile(all, 0.95))} | ${ms(all.at(-1))} | | |`);
+    }
+  },
+  /** Scrolls 10,000 messages from the end to the beginning by the wheel. */
+  async scroll(sessionId) {
+    const { context, page } = await atEnd(sessionId);
+    const box = await page.locator('.scroller').boundingBox();
+    await page.mouse.move(box.x + box.width / 2, box.y + box.height / 2);
+    const trace = await traced(page, async () => {
+      for (let i = 0; i < 500; i++) {
+        await page.mouse.wheel(0, -900);
+        await page.evaluate(() => new Promise(requestAnimationFrame));
+      }
+    });
+    const height = await page.evaluate(() => document.querySelector('.scroller').scrollHeight);
+    report(`scrolling 10,000 messages (${Math.round(height / 1000)}k pixels read)`, analyse(trace));
+    await context.close();
+  },
+  /** 200 deltas a second for 20 seconds, at the end of 10,000 messages. */
+  async stream(sessionId) {
+    const { context, page } = await atEnd(sessionId);
+    const trace = await traced(page, async () => {
+      await api('POST', `/v1/sessions/${sessionId}/runs`, { prompt: 'stream 4000 every 5ms some words and **more** of them ' }, { Prefer: 'wait=60' });
+    });
+    report('200 deltas a second, one paragraph of 120 KB', analyse(trace));
+    await context.close();
+  },
+  /** The same, with a tool call each second. */
+  async calls(sessionId) {
+    const { context, page } = await atEnd(sessionId);
+    const rounds = Array.from({ length: 20 }, (_, i) => `stream 200 every 5ms some words of **round** ${i} \ntool add {"a":${i},"b":1}`).join('\n');
+    const calls = await traced(page, async () => {
+      await api('POST', `/v1/sessions/${sessionId}/runs`, { prompt: rounds }, { Prefer: 'wait=60' });
+    });
+    report('200 deltas a second, with a tool call each second', analyse(calls));
+    await context.close();
+  },
+};
+
+/** The heap after a forced collection, while answers stream for some minutes. */
+async function heap(minutes) {
+  const { context, page, show } = await signedIn();
+  const { sessionId } = await api('POST', '/v1/sessions', { title: 'Heap', new: true });
+  await show(`/s/${sessionId}`);
+  const session = await context.newCDPSession(page);
+  await session.send('HeapProfiler.enable');
+  const used = async () => {
+    await session.send('HeapProfiler.collectGarbage');
+    return (await session.send('Runtime.getHeapUsage')).usedSize / 1e6;
+  };
+  const answer = () => api('POST', `/v1/sessions/${sessionId}/runs`, { prompt: 'stream 2000 every 5ms some words \nsay end' }, { Prefer: 'wait=60' });
+  // The first answers compile what is used.
+  for (let i = 0; i < 3; i++) await answer();
+  await settled(page);
+  const first = await used();
+  const end = performance.now() + minutes * 60000;
+  let answers = 0;
+  let last = first;
+  while (performance.now() < end) {
+    await answer();
+    answers++;
+    if (answers % 6 === 0) {
+      last = await used();
+      console.log(`  after ${answers} answers: ${last.toFixed(2)} MB`);
+    }
+  }
+  await settled(page);
+  last = await used();
+  console.log(`| heap over ${minutes} minutes, ${answers} answers of 2,000 deltas | | ${first.toFixed(2)} MB | ${last.toFixed(2)} MB | ${(100 * (last / first - 1)).toFixed(1)} % | | |`);
+  await context.close();
+}
+
+const wanted = process.argv.slice(2);
+const named = wanted.filter(word => MEASURES[word]);
+const chosen = wanted.length ? named : Object.keys(MEASURES);
+console.log('| what | frames | p50 (processor) | p95 (processor) | most (processor) | longest task (processor) | tasks over 50 ms (processor) |\n|---|---|---|---|---|---|---|');
+const sessionId = chosen.some(name => name !== 'paint') ? await longSession() : null;
+for (const name of chosen) await MEASURES[name](sessionId);
+if (wanted.includes('heap')) await heap(Number(wanted[wanted.indexOf('heap') + 1]) || 10);
+await browser.close();
+process.exit(0);

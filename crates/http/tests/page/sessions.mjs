@@ -1,0 +1,77 @@
+// Sessions: starting, answering, branching, stopping, retrying.
+import assert from 'node:assert/strict';
+import { api, run, textIn, expectFaults } from './kit.mjs';
+
+export default {
+  async 'a session is started, and a question is answered in another tab'({ page, context, show }) {
+    await show('/');
+    await page.waitForSelector('.nav');
+    await page.keyboard.press('n');
+    await page.check('dialog input[value=script]');
+    await page.fill('dialog textarea', 'say hello; ask What is your name?; say bye');
+    await page.keyboard.press('Control+Enter');
+    await page.waitForSelector('.now .wait textarea');
+    const other = await context.newPage();
+    await other.goto(page.url());
+    await other.fill('.now .wait textarea', 'Ada');
+    await other.keyboard.press('Enter');
+    await page.waitForSelector('.now .wait', { state: 'detached' });
+    await textIn(page, '.scroller', 'bye');
+    await other.close();
+  },
+  async 'an answer is made again, a prompt is edited, the tree navigates, a message is forked'({ page, show }) {
+    const { sessionId } = await run('say question; vary first | second', 'Branches');
+    await show(`/s/${sessionId}`);
+    await textIn(page, '.scroller', 'first');
+    await page.hover('.message.assistant');
+    await page.click('.message.assistant >> nth=-1 >> [aria-label="Answer again"]');
+    await textIn(page, '.scroller', 'second');
+    await textIn(page, '.strip', 'Done');
+    await page.hover('.message.user');
+    await page.click('.message.user >> nth=0 >> [aria-label="Edit and send again"]');
+    await page.fill('.edit textarea', 'say another prompt');
+    await page.click('text=Send as a branch');
+    await textIn(page, '.message.assistant', 'another prompt');
+    await textIn(page, '.strip', 'Done');
+    await show(`/s/${sessionId}/tree`);
+    await textIn(page, '.preview-pane', '3 ends');
+    await page.focus('.graph');
+    await page.keyboard.press('j');
+    await page.keyboard.press('j');
+    await page.click('text=Go on from here');
+    await textIn(page, '.scroller', 'question');
+    await page.hover('.message.user');
+    await page.click('.message.user >> nth=0 >> [aria-label="Fork from here"]');
+    await page.waitForFunction(id => location.hash.startsWith('#/s/') && !location.hash.includes(id), sessionId);
+  },
+  async 'stopping shows its stages, and a failed run says why and is retried'({ page, show }) {
+    const hanging = await run('say working; hang', 'Stop me', 0);
+    await show(`/s/${hanging.sessionId}`);
+    await textIn(page, '.strip', 'Working');
+    await page.click('.strip button:has-text("Stop")');
+    await page.waitForFunction(() => /requested.*stopped/.test(document.querySelector('.stages')?.textContent));
+    const failed = await run('fail the password is wrong', 'Fail');
+    await show(`/s/${failed.sessionId}`);
+    await textIn(page, '.strip', 'the password is wrong');
+    await page.click('.strip button:has-text("Retry")');
+    await textIn(page, '.strip', 'attempt 2');
+  },
+  async 'of two tabs that answer the same question, one counts and both go on'({ page, context, faults, show }) {
+    const { sessionId, runId } = await run('ask Tea or coffee?; say thanks', 'Two answers', 5);
+    const other = await context.newPage();
+    for (const tab of [page, other]) {
+      await show(`/s/${sessionId}`, tab);
+      await tab.fill('.now .wait textarea', tab === page ? 'tea' : 'coffee');
+    }
+    await Promise.all([page, other].map(tab => tab.press('.now .wait textarea', 'Enter')));
+    for (const tab of [page, other]) {
+      await tab.waitForSelector('.now .wait', { state: 'detached' });
+      await textIn(tab, '.scroller', 'thanks');
+    }
+    const { items } = await api('GET', `/v1/runs/${runId}/events?limit=500`);
+    assert.equal(items.filter(event => event.type === 'input.provided').length, 1);
+    await other.close();
+    // The refused answer is logged by the browser.
+    expectFaults(faults, /status of 409/);
+  },
+};

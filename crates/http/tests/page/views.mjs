@@ -1,0 +1,98 @@
+// Usage, runs, long sessions, networks.
+import assert from 'node:assert/strict';
+import { api, run, settled, textIn } from './kit.mjs';
+
+/** A session of `turns` prompts, each answered by `answers` messages, which another program has appended. */
+async function longSession(title, turns, answers) {
+  const { sessionId } = await api('POST', '/v1/sessions', { title, new: true });
+  let last;
+  for (let turn = 0; turn < turns; turn++) {
+    await api('POST', `/v1/sessions/${sessionId}/messages`, { id: `prompt-${turn}`, content: `Prompt ${turn}` });
+    const messages = Array.from({ length: answers }, (_, i) => ({ role: 'assistant', content: `Answer ${turn}.${i} with **bold** text.\n\n- one\n- two ${'x'.repeat((turn * 7 + i) % 60)}` }));
+    ({ items: last } = await api('POST', `/v1/sessions/${sessionId}/results`, { id: `turn-${turn}`, messages, agent: 'other' }).then(made => ({ items: made.items || made.messages || [] })));
+  }
+  return { sessionId, last };
+}
+
+export default {
+  async 'usage counts all runs, and a run shows the standard error of its agent'({ page, show }) {
+    const { runId } = await run('usage 10 5 0.5; say paid', 'Paid');
+    await show('/usage');
+    await textIn(page, '.totals', 'known cost');
+    await textIn(page, '.breakdowns', 'Paid');
+    await show(`/r/${runId}`);
+    await page.click('.attempt button:has-text("Stderr")');
+    await textIn(page, '.attempt .note', 'Nothing is kept');
+  },
+  async 'a session of 10,000 messages is shown from its end to its beginning, and few exist at once'({ page, show }) {
+    const { sessionId } = await longSession('Ten thousand', 20, 499);
+    await show(`/s/${sessionId}`);
+    await textIn(page, '.scroller', 'Answer 19.498');
+    const most = () => page.evaluate(() => document.querySelectorAll('.slot').length);
+    assert.ok((await most()) < 120, `${await most()} messages exist`);
+    // A link to an old message leads there.
+    const { items: [old] } = await api('GET', `/v1/sessions/${sessionId}/messages?before=41&limit=1`);
+    await show(`/s/${sessionId}/m/${old.messageId}`);
+    await page.waitForFunction(id => { const at = document.getElementById(id)?.getBoundingClientRect(); return at && at.bottom > 0 && at.top < innerHeight; }, old.messageId);
+    assert.ok((await most()) < 120, `${await most()} messages exist`);
+    await page.evaluate(() => { document.querySelector('.scroller').scrollTop = 0; });
+    await textIn(page, '.scroller', 'Prompt 0');
+    await page.keyboard.press('End');
+    await textIn(page, '.scroller', 'Answer 19.498');
+    assert.ok((await most()) < 120, `${await most()} messages exist`);
+  },
+  async 'older messages are read as the reader scrolls up, and the place in view stays'({ page, show }) {
+    const { sessionId } = await longSession('Older', 3, 299);
+    await show(`/s/${sessionId}`);
+    await textIn(page, '.scroller', 'Answer 2.298');
+    const shown = () => page.evaluate(() => {
+      const top = document.querySelector('.scroller').getBoundingClientRect().top;
+      const slot = [...document.querySelectorAll('.slot')].find(one => one.getBoundingClientRect().bottom > top + 1);
+      return { key: slot.dataset.key, at: Math.round(slot.getBoundingClientRect().top - top), text: slot.textContent.slice(0, 40) };
+    });
+    let isFirst = false;
+    for (let read = 0; read < 12 && !isFirst; read++) {
+      // First to where nothing is read yet; then on to where the page before is.
+      await page.evaluate(() => { document.querySelector('.scroller').scrollTop = 700; });
+      await settled(page);
+      await page.evaluate(() => { document.querySelector('.scroller').scrollTop = 590; });
+      const before = await shown();
+      await settled(page);
+      const after = await shown();
+      assert.deepEqual({ ...after, at: Math.abs(after.at - before.at) <= 2 }, { ...before, at: true }, 'the place in view has moved');
+      isFirst = await page.evaluate(() => document.querySelector('.slot').textContent.includes('Prompt 0'));
+    }
+    assert.equal(await page.locator('.slot').first().locator('.said').textContent(), 'Prompt 0');
+  },
+  async 'the route of a network is shown in its run, and only there'({ page, show }) {
+    const { runId } = await run('say by members', 'Network');
+    await show(`/r/${runId}`);
+    await textIn(page, '.facts', 'Done');
+    assert.equal(await page.locator('.route').count(), 0);
+    const usage = { inputTokens: 5, outputTokens: 5, costUsd: 0.5 };
+    const call = (member, more = {}) => ({ member, steps: 1, startedAtMs: 1000, completedAtMs: 3000, usage, ...more });
+    await page.route(`**/v1/runs/${runId}/events*`, async route => {
+      const answer = await route.fetch();
+      const events = await answer.json();
+      events.items.push({ ...events.items[0], eventId: 'evt_routed', type: 'run.routed', payload: { routeNo: 1, by: { kind: 'sequence' }, next: 'planner', calls: 1, stepNo: 0 } });
+      await route.fulfill({ json: events });
+    });
+    await page.route(`**/v1/runs/${runId}/route`, route => route.fulfill({ json: {
+      runId, network: 'research@1', status: 'succeeded', routing: usage,
+      decisions: [
+        { decidedAtMs: 1000, routeNo: 1, by: { kind: 'sequence' }, next: 'planner', stack: [['left', 'right']], calls: 1, memberCalls: [call('planner')] },
+        { decidedAtMs: 3000, routeNo: 2, by: { kind: 'model' }, reason: 'two views', next: ['left', 'right'], calls: 3, memberCalls: [call('left', { childRunId: runId }), call('right')] },
+        { decidedAtMs: 5000, routeNo: 3, by: { kind: 'rules' }, end: 'stack_empty', calls: 3 },
+      ],
+      members: [{ member: 'planner', calls: 1, steps: 1, durationMs: 2000, usage }, { member: 'left', calls: 1, steps: 1, durationMs: 2000, usage: { ...usage, costUsd: null } }],
+    } }));
+    await page.reload();
+    await page.waitForSelector('.route');
+    const hops = await page.locator('.hops > li').allTextContents();
+    assert.equal(hops.length, 3);
+    assert.match(hops[0], /planner.*2\.0 s.*in sequence.*then left, right/s);
+    assert.match(hops[1], /left.*right.*the routing model: two views/s);
+    assert.match(hops[2], /Nobody is left to call.*no rule holds/s);
+    assert.match(await page.locator('.route table').textContent(), /left.*unknown/s);
+  },
+};
