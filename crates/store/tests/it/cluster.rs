@@ -1,0 +1,73 @@
+//! A PostgreSQL of the test process's own: it listens on a socket in a temporary folder, and ends with the process.
+
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Starts a cluster, prints its folder, and removes it when its input ends: with the test process, however that ends.
+const SCRIPT: &str = r#"
+set -e
+folder=$(mktemp -d /tmp/mainspring-postgres-XXXXXX)
+trap 'rm -rf "$folder"' EXIT
+"$1/initdb" -D "$folder/data" -U postgres --auth=trust --no-sync --encoding=UTF8 --locale=C >"$folder/log" 2>&1
+"$1/pg_ctl" -D "$folder/data" -l "$folder/log" -w -o "-k $folder -c listen_addresses= -c fsync=off -c full_page_writes=off \
+  -c shared_buffers=16MB -c max_connections=200 -c autovacuum=off -c max_wal_senders=0 -c wal_level=minimal" start >/dev/null
+echo "$folder"
+read -r _ || true
+"$1/pg_ctl" -D "$folder/data" -m immediate stop >/dev/null
+"#;
+
+/// A running cluster.
+struct Cluster {
+    bin: PathBuf,
+    socket: String,
+    /// Its input: the cluster ends when it is closed.
+    _script: std::process::Child,
+}
+
+static CLUSTER: LazyLock<Cluster> = LazyLock::new(start);
+static DATABASES: AtomicUsize = AtomicUsize::new(0);
+
+/// The newest installed version.
+fn bin() -> PathBuf {
+    let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    let mut bins: Vec<PathBuf> = versions.map(|version| version.path().join("bin")).collect();
+    bins.sort();
+    bins.pop().expect("PostgreSQL is not installed: on Debian and Ubuntu `apt-get install postgresql`")
+}
+
+fn start() -> Cluster {
+    let bin = bin();
+    // initdb refuses to run as root.
+    let is_root = std::fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0);
+    let mut command = Command::new(if is_root { "setpriv" } else { "sh" });
+    if is_root {
+        command.args(["--reuid=postgres", "--regid=postgres", "--clear-groups", "sh"]);
+    }
+    let mut script = command
+        .args(["-c", SCRIPT, "cluster"])
+        .arg(&bin)
+        .current_dir("/")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut socket = String::new();
+    BufReader::new(script.stdout.take().unwrap()).read_line(&mut socket).unwrap();
+    assert!(!socket.is_empty(), "PostgreSQL did not start");
+    Cluster { bin, socket: socket.trim().into(), _script: script }
+}
+
+/// Makes an empty database and returns its URL.
+pub(crate) fn database() -> String {
+    let cluster = &*CLUSTER;
+    let name = format!("test{}", DATABASES.fetch_add(1, Ordering::Relaxed));
+    let made = Command::new(cluster.bin.join("createdb"))
+        .args(["-h", &cluster.socket, "-U", "postgres", &name])
+        .status()
+        .unwrap();
+    assert!(made.success());
+    format!("postgres://postgres@/{name}?host={}", cluster.socket)
+}
