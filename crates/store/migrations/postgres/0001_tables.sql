@@ -377,9 +377,9 @@ CREATE TABLE dead_letters (
 );
 
 -- Fails a statement that has not written the expected number of rows. The message is the name of the conflict.
-CREATE FUNCTION expect_rows(found bigint, expected bigint, conflict text) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION expect_rows(actual bigint, expected bigint, conflict text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-  IF found <> expected THEN
+  IF actual <> expected THEN
     RAISE EXCEPTION USING ERRCODE = 'MS001', MESSAGE = conflict;
   END IF;
 END

@@ -253,7 +253,6 @@ pub(super) async fn session_purge(change: &Reader, session: SessionId) -> Result
     change.write("DELETE FROM messages WHERE session_id = $1 AND line IS NULL", &[&key]).await?;
     lines_purge(change, session).await?;
     change.write("DELETE FROM state_history WHERE place = $1", &[&session.to_string()]).await?;
-    change.write("DELETE FROM leases WHERE session_id = $1", &[&key]).await?;
     change.write("DELETE FROM sessions WHERE session_id = $1", &[&key]).await?;
     away_state_purge(change, session).await?;
     Ok(false)

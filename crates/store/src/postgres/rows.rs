@@ -105,7 +105,7 @@ fn row_ops(session: SessionId, row: &Row, before: u64, ops: &mut Vec<Op>) -> Res
                 maybe_id(digest.prompt.as_ref().map(MessageId::as_bytes)),
                 maybe_json(digest.summary.as_ref())?,
                 number(digest.left_out),
-                Cell::Int(Some(int(digest.below_tokens))),
+                number(digest.below_tokens.cast_signed()),
                 number(digest.made_at.0),
             ];
             (Table::Digests, cells)

@@ -52,6 +52,7 @@ fn start() -> Cluster {
         .current_dir("/")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
+        .stderr(Stdio::null())
         .spawn()
         .unwrap();
     let mut socket = String::new();
