@@ -72,3 +72,51 @@ pub(crate) fn database() -> String {
     assert!(made.success());
     format!("postgres://postgres@/{name}?host={}", cluster.socket)
 }
+
+/// Runs a statement in a database and returns its output.
+#[allow(dead_code, reason = "the tests of the kernel only open stores")]
+pub(crate) fn psql(url: &str, sql: &str) -> String {
+    let output = Command::new(CLUSTER.bin.join("psql")).args(["-XAtqc", sql, url]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+/// A connection that stays open.
+#[allow(dead_code, reason = "the tests of the kernel only open stores")]
+pub(crate) struct Psql {
+    child: std::process::Child,
+    output: BufReader<std::process::ChildStdout>,
+}
+
+#[allow(dead_code, reason = "the tests of the kernel only open stores")]
+pub(crate) fn psql_open(url: &str) -> Psql {
+    let mut child = Command::new(CLUSTER.bin.join("psql"))
+        .args(["-XAtq", url])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let output = BufReader::new(child.stdout.take().unwrap());
+    Psql { child, output }
+}
+
+#[allow(dead_code, reason = "the tests of the kernel only open stores")]
+impl Psql {
+    /// Runs statements and waits until they are done.
+    pub(crate) fn run(&mut self, sql: &str) {
+        let input = self.child.stdin.as_mut().unwrap();
+        std::io::Write::write_all(input, format!("{sql}\n\\echo done\n").as_bytes()).unwrap();
+        let mut line = String::new();
+        while line.trim() != "done" {
+            line.clear();
+            assert!(self.output.read_line(&mut line).unwrap() > 0, "psql ended");
+        }
+    }
+}
+
+impl Drop for Psql {
+    fn drop(&mut self) {
+        drop(self.child.stdin.take());
+        let _ = self.child.wait();
+    }
+}

@@ -22,6 +22,7 @@ mod migrations;
 mod names;
 mod open;
 mod owners;
+mod postgres;
 mod purge;
 mod random;
 mod retention;

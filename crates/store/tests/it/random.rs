@@ -556,8 +556,11 @@ impl Sequence {
     }
 
     async fn events(&mut self) -> Vec<NewEvent> {
-        // At least one: the state that a line sees is decided by the events between, as in commits of the kernel.
-        let mut events: Vec<NewEvent> = (0..=self.random.roll(2)).map(|_| self.random.event()).collect();
+        let mut events: Vec<NewEvent> = (0..self.random.roll(3)).map(|_| self.random.event()).collect();
+        // At least one, as in commits of the kernel: what state a line sees is decided by the events between.
+        if events.is_empty() {
+            events.push(progress(0));
+        }
         for event in &mut events {
             // An event may refer only to a stored run.
             let known = match event.run {
