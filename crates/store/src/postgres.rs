@@ -64,7 +64,9 @@ pub enum PostgresError {
     #[error("{0}")]
     Database(String),
     /// A newer version has made the tables.
-    #[error("the database was made by a newer version (tables {found}, this version knows {known}): upgrade mainspring")]
+    #[error(
+        "the database was made by a newer version (tables {found}, this version knows {known}): upgrade mainspring"
+    )]
     Newer {
         /// The version of the tables.
         found: usize,
@@ -72,7 +74,9 @@ pub enum PostgresError {
         known: usize,
     },
     /// Another server uses the database.
-    #[error("another mainspring server uses this database: stop it first, or give each server a database of its own")]
+    #[error(
+        "another mainspring server uses this database: stop it first, or give each server a database of its own"
+    )]
     InUse,
 }
 

@@ -90,8 +90,7 @@ pub(super) async fn key_write(
                  hash = excluded.hash, created_at = excluded.created_at, body = excluded.body";
     let (id, hash) = (key.id.as_bytes().as_slice(), key.hash.as_slice());
     let org = key.org.as_deref();
-    let params: [&dyn Param; 6] =
-        [&id, &key.owner.as_str(), &org, &hash, &key.created_at.0, &to_json(key)?];
+    let params: [&dyn Param; 6] = [&id, &key.owner.as_str(), &org, &hash, &key.created_at.0, &to_json(key)?];
     change.write(sql, &params).await.map(drop)
 }
 

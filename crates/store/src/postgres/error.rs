@@ -9,7 +9,19 @@ const EXPECTATION: &str = "MS001";
 
 /// Converts an error of a read.
 pub(super) fn read_error(error: &Error) -> StoreError {
-    StoreError::Unavailable(describe(error))
+    match error.code().is_some_and(|code| code.code().starts_with("22")) {
+        // A value that PostgreSQL cannot hold, such as U+0000 in a name.
+        true => StoreError::Corrupt(describe(error)),
+        false => StoreError::Unavailable(describe(error)),
+    }
+}
+
+/// True if the server has refused a statement, and goes on with the connection. It may end one in the middle of a COMMIT,
+/// and says so with an error of the classes 57 and 08.
+pub(super) fn is_refusal(error: &Error) -> bool {
+    error
+        .code()
+        .is_some_and(|code| !["08", "57", "58", "XX"].contains(&code.code().get(..2).unwrap_or_default()))
 }
 
 /// Converts an error of a write that the server has answered, so that nothing was changed; else the outcome is unknown.

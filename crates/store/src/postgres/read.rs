@@ -1,8 +1,6 @@
 //! Reads: one statement where that is enough, else several in one snapshot.
 
-use mainspring_core::{
-    Attempt, Message, MessageStatus, RequestName, Run, RunState, Session,
-};
+use mainspring_core::{Attempt, Message, MessageStatus, RequestName, Run, RunState, Session};
 use mainspring_kernel::store::{PlacedMessage, StoreError};
 use std::sync::Arc;
 use tokio_postgres::Row;
@@ -155,4 +153,3 @@ pub(super) fn message(row: &Row) -> Result<PlacedMessage, StoreError> {
     let status = MessageStatus::from_name(status).ok_or_else(unknown)?;
     Ok(PlacedMessage { message: Arc::new(Message { status, ..message }), point: get_point(row, 2)? })
 }
-

@@ -62,9 +62,8 @@ impl PrivateWait {
 /// The rows of a commit are unordered. Rows that end something are written before rows that begin something, and rows
 /// before those that refer to them, so that no constraint fails on an intermediate state.
 pub(super) fn ops(commit: &Commit, before: u64) -> Result<Vec<Op>, StoreError> {
-    let last = |(index, row): &(usize, &Row)| {
-        !commit.rows[index + 1..].iter().any(|later| replaces(later, row))
-    };
+    let last =
+        |(index, row): &(usize, &Row)| !commit.rows[index + 1..].iter().any(|later| replaces(later, row));
     let mut rows: Vec<&Row> = commit.rows.iter().enumerate().filter(last).map(|(_, row)| row).collect();
     rows.sort_by_key(|row| rank(row));
     let mut ops = vec![];
@@ -95,6 +94,35 @@ fn row_ops(session: SessionId, row: &Row, before: u64, ops: &mut Vec<Op>) -> Res
             (Table::Steps, [key, rest].concat())
         }
         Row::StepsSeal(run) => (Table::StepsSeal, vec![id(run.as_bytes())]),
+        Row::ToolCall(call) => (Table::Effects, effect_cells(session, call)?),
+        Row::ToolCallSettled(run, tool_use_id) => {
+            (Table::EffectsGone, vec![own, id(run.as_bytes()), text(tool_use_id)])
+        }
+        Row::Request(request) => (Table::Requests, request_cells(request)),
+        Row::Inbox(to, item) => {
+            let key = [id(to.as_bytes()), id(item.id.as_bytes())];
+            (Table::Inbox, [key, [number(item.at.0), json(&item.note)?]].concat())
+        }
+        Row::InboxTaken(item) => (Table::InboxGone, vec![own, id(item.as_bytes())]),
+        Row::Binding(binding) => (Table::Bindings, binding_cells(binding)?),
+        Row::NativeOwner(native) => {
+            native_ops(native, ops);
+            return Ok(());
+        }
+        Row::Spend(key, day, spend) => {
+            let cost = Cell::Int(Some(int(spend.cost.0)));
+            (Table::Spends, vec![id(key.as_bytes()), number(*day), cost, Cell::Bool(spend.at_least)])
+        }
+        _ => return tree_ops(session, row, before, ops),
+    };
+    ops.push(Op { table, cells });
+    Ok(())
+}
+
+/// The operations of messages, lines, cursors and streamed text.
+fn tree_ops(session: SessionId, row: &Row, before: u64, ops: &mut Vec<Op>) -> Result<(), StoreError> {
+    let own = id(session.as_bytes());
+    let (table, cells) = match row {
         Row::Digest(digest) => {
             let [line, pos] = point(Some(digest.at));
             let cells = vec![
@@ -149,25 +177,6 @@ fn row_ops(session: SessionId, row: &Row, before: u64, ops: &mut Vec<Op>) -> Res
         Row::Floor(floor) => {
             let (cursor, pos) = (int(floor.cursor.0), int(floor.pos));
             (Table::Retention, vec![own, Cell::Int(Some(cursor)), Cell::Int(Some(pos))])
-        }
-        Row::ToolCall(call) => (Table::Effects, effect_cells(session, call)?),
-        Row::ToolCallSettled(run, tool_use_id) => {
-            (Table::EffectsGone, vec![own, id(run.as_bytes()), text(tool_use_id)])
-        }
-        Row::Request(request) => (Table::Requests, request_cells(request)),
-        Row::Inbox(to, item) => {
-            let key = [id(to.as_bytes()), id(item.id.as_bytes())];
-            (Table::Inbox, [key, [number(item.at.0), json(&item.note)?]].concat())
-        }
-        Row::InboxTaken(item) => (Table::InboxGone, vec![own, id(item.as_bytes())]),
-        Row::Binding(binding) => (Table::Bindings, binding_cells(binding)?),
-        Row::NativeOwner(native) => {
-            native_ops(native, ops);
-            return Ok(());
-        }
-        Row::Spend(key, day, spend) => {
-            let cost = Cell::Int(Some(int(spend.cost.0)));
-            (Table::Spends, vec![id(key.as_bytes()), number(*day), cost, Cell::Bool(spend.at_least)])
         }
         _ => return record_ops(session, row, before, ops),
     };
@@ -361,11 +370,7 @@ fn native_ops(native: &NativeOwner, ops: &mut Vec<Op>) {
     ops.push(Op { table: Table::NativeOwners, cells });
 }
 
-fn state_cells(
-    session: SessionId,
-    row: &StateRow,
-    before: u64,
-) -> Result<(Table, Vec<Cell>), StoreError> {
+fn state_cells(session: SessionId, row: &StateRow, before: u64) -> Result<(Table, Vec<Cell>), StoreError> {
     let entry = [
         text(&row.key),
         Cell::Int(Some(int(row.version))),

@@ -66,7 +66,10 @@ impl Store for PostgresStore {
     async fn commit(&self, commit: Arc<Commit>) -> Result<Vec<Cursor>, StoreError> {
         Fault::CommitPanics.panic_if_in(&mut self.shared.fault.lock());
         if commit.events.len() >= 1 << EVENT_BITS {
-            return Err(StoreError::Corrupt(format!("a commit of {} events is too large", commit.events.len())));
+            return Err(StoreError::Corrupt(format!(
+                "a commit of {} events is too large",
+                commit.events.len()
+            )));
         }
         self.inlets[self.inlet(commit.fence)].commit(commit).await
     }

@@ -27,7 +27,7 @@ use tokio_postgres::{Client, Error};
 
 use super::batch::statements;
 use super::connect::Connector;
-use super::error::{describe, write_error};
+use super::error::{describe, is_refusal, write_error};
 use super::rows::{Op, chunk_op, ops};
 use super::tables::{Statement, Table};
 use super::values::{get_id, get_u64, typed};
@@ -384,7 +384,8 @@ impl Group<'_> {
         commits: &[Arc<Commit>],
     ) -> Result<(Option<Locked>, Vec<[u8; 16]>), Error> {
         let sessions: Vec<Vec<u8>> = fences.iter().map(|fence| fence.session.as_bytes().to_vec()).collect();
-        let lock = "SELECT session_id, epoch, pg_current_xact_id()::text FROM leases WHERE session_id = ANY ($1)
+        let lock =
+            "SELECT session_id, epoch, pg_current_xact_id()::text FROM leases WHERE session_id = ANY ($1)
                     ORDER BY session_id FOR UPDATE";
         let new = |row: &Row| match row {
             Row::NewId(new) => Some(new_id(*new).to_vec()),
@@ -433,9 +434,9 @@ impl Group<'_> {
         type Sent<'a> = Pin<Box<dyn Future<Output = Result<(), Error>> + Send + 'a>>;
         let mut sent: Vec<Sent<'_>> = vec![];
         for (statement, params) in statements.iter().zip(&params) {
-            sent.push(Box::pin(async move {
-                self.client.execute_typed(statement.sql, params).await.map(drop)
-            }));
+            sent.push(Box::pin(
+                async move { self.client.execute_typed(statement.sql, params).await.map(drop) },
+            ));
         }
         let end = if is_undone { "ROLLBACK" } else { "COMMIT" };
         sent.push(Box::pin(self.client.batch_execute(end)));
@@ -443,7 +444,7 @@ impl Group<'_> {
         match first_error {
             None => Ok(()),
             // After a refused statement, COMMIT rolls back.
-            Some(error) if error.as_db_error().is_some() && !self.client.is_closed() => {
+            Some(error) if is_refusal(&error) && !self.client.is_closed() => {
                 Err(BatchError::Refused(write_error(&error)))
             }
             Some(error) => self.look_up(xid, &error).await,

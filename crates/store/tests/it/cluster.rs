@@ -41,7 +41,8 @@ fn bin() -> PathBuf {
 fn start() -> Cluster {
     let bin = bin();
     // initdb refuses to run as root.
-    let is_root = std::fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0);
+    let is_root =
+        std::fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0);
     let mut command = Command::new(if is_root { "setpriv" } else { "sh" });
     if is_root {
         command.args(["--reuid=postgres", "--regid=postgres", "--clear-groups", "sh"]);

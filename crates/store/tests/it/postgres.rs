@@ -68,7 +68,8 @@ async fn commits_of_many_sessions_are_all_stored_in_the_order_of_their_cursors()
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_commit_at_fault_does_not_harm_those_of_its_batch() {
-    let store = Arc::new(PostgresStore::open(&database(), PostgresOptions { writers: 1, ..UNLOCKED }).unwrap());
+    let store =
+        Arc::new(PostgresStore::open(&database(), PostgresOptions { writers: 1, ..UNLOCKED }).unwrap());
     let fences = create_sessions(&store, 16).await;
     let running = |n| RunState::Running { attempt: attempt_id(n) };
     let two_active = vec![row_run(run(1, 3, 1, running(1))), row_run(run(2, 3, 2, running(2)))];

@@ -423,7 +423,17 @@ impl Sequence {
         }
         let bases = vec![None; usize::try_from(SESSIONS).unwrap()];
         let (random, row_random) = (Random(seed), Random(seed + 1_000_000));
-        Self { seed, memory, sqlite, postgres, cursors: Default::default(), random, row_random, fences, bases }
+        Self {
+            seed,
+            memory,
+            sqlite,
+            postgres,
+            cursors: Default::default(),
+            random,
+            row_random,
+            fences,
+            bases,
+        }
     }
 
     /// Does one random thing to all stores and compares the results.
@@ -445,8 +455,11 @@ impl Sequence {
                 }
             }
             0 => {
-                let next =
-                    [lease(&self.memory, of).await, lease(&self.sqlite, of).await, lease(&self.postgres, of).await];
+                let next = [
+                    lease(&self.memory, of).await,
+                    lease(&self.sqlite, of).await,
+                    lease(&self.postgres, of).await,
+                ];
                 let commit = |fence| Arc::new(Commit { fence, events: vec![progress(1)], rows: vec![] });
                 alike!(self, what, |store, at| store.commit(commit(fences[at])).await);
                 self.fences[index] = next;

@@ -53,7 +53,8 @@ pub(in super::super) async fn owner_outside_org(
     owner: &str,
     org: &str,
 ) -> Result<bool, StoreError> {
-    let sql = "SELECT 1 FROM sessions WHERE owner_id = $1 AND status <> 'deleted' AND org_id IS DISTINCT FROM $2
+    let sql =
+        "SELECT 1 FROM sessions WHERE owner_id = $1 AND status <> 'deleted' AND org_id IS DISTINCT FROM $2
                UNION ALL SELECT 1 FROM api_keys WHERE owner_id = $1 AND org_id IS DISTINCT FROM $2 LIMIT 1";
     reader.exists(sql, &[&owner, &org]).await
 }
@@ -79,7 +80,8 @@ pub(in super::super) async fn owner_known(reader: &Reader, owner: &str) -> Resul
 }
 
 pub(in super::super) async fn org_known(reader: &Reader, org: &str) -> Result<bool, StoreError> {
-    let sql = "SELECT 1 FROM owners WHERE org_id = $1 UNION ALL SELECT 1 FROM api_keys WHERE org_id = $1 LIMIT 1";
+    let sql =
+        "SELECT 1 FROM owners WHERE org_id = $1 UNION ALL SELECT 1 FROM api_keys WHERE org_id = $1 LIMIT 1";
     reader.exists(sql, &[&org]).await
 }
 
@@ -118,7 +120,8 @@ pub(in super::super) async fn agent_find(
     id: &str,
     version: Option<u32>,
 ) -> Result<Option<AgentRow>, StoreError> {
-    let sql = "SELECT owner_id, hash, created_at, definition FROM agents WHERE owner_id = $1 AND agent_id = $2
+    let sql =
+        "SELECT owner_id, hash, created_at, definition FROM agents WHERE owner_id = $1 AND agent_id = $2
                  AND definition IS NOT NULL AND ($3::bigint IS NULL OR version = $3)
                ORDER BY version DESC LIMIT 1";
     let found = reader.row(sql, &[&owner, &id, &version.map(i64::from)]).await?;

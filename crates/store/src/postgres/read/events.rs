@@ -65,9 +65,7 @@ pub(in super::super) async fn owner_events(
     limit: usize,
 ) -> Result<OwnerPage, StoreError> {
     // One statement, so that the events are those of the snapshot whose `xmin` bounds them.
-    let bound = format!(
-        "((pg_snapshot_xmin(pg_current_snapshot())::text::bigint + {base}) << {EVENT_BITS})"
-    );
+    let bound = format!("((pg_snapshot_xmin(pg_current_snapshot())::text::bigint + {base}) << {EVENT_BITS})");
     let sql = format!(
         "WITH bound AS MATERIALIZED (SELECT {bound} AS cursor),
            last AS MATERIALIZED (SELECT max(e.cursor) AS cursor FROM events AS e, bound WHERE e.cursor < bound.cursor),
@@ -94,8 +92,7 @@ pub(in super::super) async fn owner_events(
         .collect();
     let events = events(reader, &found).await?;
     let is_full = events.len() >= limit;
-    let scanned_to =
-        events.last().filter(|_| is_full).map_or(Cursor(last).max(after), |event| event.cursor);
+    let scanned_to = events.last().filter(|_| is_full).map_or(Cursor(last).max(after), |event| event.cursor);
     let behind = (newest > last && !is_full).then_some(Cursor(newest)).filter(|newest| *newest > after);
     Ok(OwnerPage { events, scanned_to, behind })
 }
@@ -111,7 +108,8 @@ pub(in super::super) async fn event_before(
     session: SessionId,
     before: Cursor,
 ) -> Result<Option<Position>, StoreError> {
-    let sql = "SELECT cursor, pos FROM events WHERE session_id = $1 AND cursor < $2 ORDER BY cursor DESC LIMIT 1";
+    let sql =
+        "SELECT cursor, pos FROM events WHERE session_id = $1 AND cursor < $2 ORDER BY cursor DESC LIMIT 1";
     let row = reader.row(sql, &[&session.as_bytes().as_slice(), &int(before.0)]).await?;
     let found = row.map(|row| position(&row)).transpose()?;
     let floor = floor(reader, session).await?.unwrap_or_default().cursor;
@@ -191,8 +189,8 @@ fn body(
         });
     }
     let text = format!(r#"{{"type":"{kind}","payload":{payload}}}"#);
-    let mut body: Body = serde_json::from_str(&text)
-        .map_err(|error| format!("invalid payload of a {kind} event: {error}"))?;
+    let mut body: Body =
+        serde_json::from_str(&text).map_err(|error| format!("invalid payload of a {kind} event: {error}"))?;
     if let (Some(id), Some((tool_use_id, end))) = (message, body.tool_end_mut()) {
         let of_call = |block: &Block| match block {
             Block::ToolResult { tool_use_id: of, content, .. } if of == tool_use_id => Some(content.clone()),
@@ -203,9 +201,8 @@ fn body(
             Some(message) => message.content.iter().find_map(of_call).unwrap_or_default(),
             // Until all calls of the round have ended, the row of the call holds the result.
             None => {
-                let call = calls.iter().find(|call| {
-                    Some(call.run) == event.run && call.tool_use_id == tool_use_id
-                });
+                let call =
+                    calls.iter().find(|call| Some(call.run) == event.run && call.tool_use_id == tool_use_id);
                 let ended = call.and_then(|call| call.ended.as_ref());
                 let missing = || format!("the result of the tool call {tool_use_id} is missing");
                 ended.ok_or_else(missing)?.result.content.clone()

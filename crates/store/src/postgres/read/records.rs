@@ -66,7 +66,10 @@ pub(in super::super) async fn grant_get(reader: &Reader, id: GrantId) -> Result<
     reader.row(&sql, &[&id.as_bytes().as_slice()]).await?.map(|row| grant(&row)).transpose()
 }
 
-pub(in super::super) async fn grant_page(reader: &Reader, page: &GrantPage) -> Result<Vec<Grant>, StoreError> {
+pub(in super::super) async fn grant_page(
+    reader: &Reader,
+    page: &GrantPage,
+) -> Result<Vec<Grant>, StoreError> {
     let mut conditions = Conditions::default();
     conditions.add("s.status <> 'deleted' AND s.owner_id = ?", vec![Box::new(page.owner.clone())]);
     if let Some(session) = page.session {

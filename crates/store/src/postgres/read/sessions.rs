@@ -24,11 +24,14 @@ pub(in super::super) async fn unfinished(reader: &Reader) -> Result<Unfinished, 
         all(&rows, |row| Ok(SessionId::from_bytes(get_id(row, 0)?)))
     };
     Ok(Unfinished {
-        live: ids("SELECT session_id FROM runs WHERE NOT ended UNION SELECT session_id FROM inbox ORDER BY 1")
-            .await?,
+        live: ids(
+            "SELECT session_id FROM runs WHERE NOT ended UNION SELECT session_id FROM inbox ORDER BY 1",
+        )
+        .await?,
         deleted: ids("SELECT session_id FROM sessions WHERE status = 'deleted' ORDER BY 1").await?,
         compacted: ids("SELECT session_id FROM retention WHERE NOT pruned ORDER BY 1").await?,
-        bound: ids("SELECT DISTINCT session_id FROM bindings WHERE active AND process_local ORDER BY 1").await?,
+        bound: ids("SELECT DISTINCT session_id FROM bindings WHERE active AND process_local ORDER BY 1")
+            .await?,
     })
 }
 
@@ -274,8 +277,7 @@ pub(in super::super) async fn delegated_usage(
               WHERE r.run_id = b.child_run_id AND s.status <> 'deleted')
       FROM below AS b WHERE b.child_session_id <> $1";
     let rows = reader.rows(sql, &[&id.as_bytes().as_slice()]).await?;
-    let usages = all(&rows, |row| {
-        Ok(get_maybe_json::<Run>(row, 0)?.map_or(Usage::UNKNOWN, |run| run.usage))
-    })?;
+    let usages =
+        all(&rows, |row| Ok(get_maybe_json::<Run>(row, 0)?.map_or(Usage::UNKNOWN, |run| run.usage)))?;
     Ok((usages.len() as u64, usages.into_iter().fold(Usage::default(), |sum, usage| sum + usage)))
 }

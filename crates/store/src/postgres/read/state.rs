@@ -75,9 +75,8 @@ impl Segment {
         let is_here = record.at.is_some_and(|at| {
             at.line == point.line && at.pos <= point.pos && (at.pos == point.pos || !record.aside)
         });
-        let of_child = record.session != self.owner
-            && record.session == self.child
-            && record.cursor <= self.child_bound;
+        let of_child =
+            record.session != self.owner && record.session == self.child && record.cursor <= self.child_bound;
         is_here && (own || of_child)
     }
 }
@@ -146,9 +145,7 @@ async fn visible(
     let found = all(&rows, Record::read)?;
     let mut placed: Vec<(usize, Record)> = found
         .into_iter()
-        .filter_map(|record| {
-            Some((segments.iter().position(|segment| segment.shows(&record))?, record))
-        })
+        .filter_map(|record| Some((segments.iter().position(|segment| segment.shows(&record))?, record)))
         .collect();
     placed.sort_by(|(a, one), (b, other)| {
         a.cmp(b).then_with(|| (other.at, other.version).cmp(&(one.at, one.version)))
@@ -164,7 +161,8 @@ pub(in super::super) async fn state_get(
     match at {
         StateAt::Session { session, at } => {
             let nearest = visible(reader, *session, *at, Some(key)).await?.into_iter().next();
-            let sql = "SELECT coalesce(max(version), 0) FROM session_state WHERE session_id = $1 AND key = $2";
+            let sql =
+                "SELECT coalesce(max(version), 0) FROM session_state WHERE session_id = $1 AND key = $2";
             let highest = reader.row(sql, &[&session.as_bytes().as_slice(), &key]).await?;
             let highest = highest.map_or(Ok(0), |row| get_u64(&row, 0))?;
             let version = nearest.as_ref().map_or(0, |record| record.version).max(highest);
@@ -181,7 +179,8 @@ pub(in super::super) async fn state_get(
             Ok(StateSlot { entry, version })
         }
         StateAt::Owner(owner) => {
-            let sql = "SELECT key, value, version, updated_at FROM owner_state WHERE owner_id = $1 AND key = $2";
+            let sql =
+                "SELECT key, value, version, updated_at FROM owner_state WHERE owner_id = $1 AND key = $2";
             let found = reader.row(sql, &[&owner.as_str(), &key]).await?;
             let entry = found.map(|row| entry(&row)).transpose()?;
             Ok(StateSlot { version: entry.as_ref().map_or(0, |entry| entry.version), entry })
@@ -208,7 +207,8 @@ pub(in super::super) async fn state_page(
             for record in visible(reader, *session, *at, None).await? {
                 keys.entry(record.key.clone()).or_insert(record);
             }
-            let later = keys.into_values().filter(|record| after.is_none_or(|after| record.key.as_str() > after));
+            let later =
+                keys.into_values().filter(|record| after.is_none_or(|after| record.key.as_str() > after));
             Ok(later.filter_map(|record| record.entry()).take(limit).collect::<Vec<_>>().into())
         }
         StateAt::Run(run) => {

@@ -50,7 +50,8 @@ impl Tree {
         let missing: Vec<i64> =
             cursors.values().filter(|id| !lines.contains_key(id)).map(|id| id.0).collect();
         if !missing.is_empty() {
-            let sql = "SELECT line, parent_line, parent_pos, end_pos, abandoned FROM lines WHERE line = ANY ($1)";
+            let sql =
+                "SELECT line, parent_line, parent_pos, end_pos, abandoned FROM lines WHERE line = ANY ($1)";
             let more = all(&reader.rows(sql, &[&missing]).await?, read_line)?;
             lines.extend(more.into_iter().map(|line| (line.id, line)));
         }
@@ -242,7 +243,8 @@ pub(in super::super) async fn digest(
 ) -> Result<Option<Digest>, StoreError> {
     let lines = lines_above(reader, tip.line).await?;
     let (lines, from, to) = range_columns(&ranges(Some(tip), |id| parent_of(&lines, id))?);
-    let sql = "SELECT d.line, d.pos, d.message_id, d.prompt_id, d.summary, d.left_out, d.below_tokens, d.made_at
+    let sql =
+        "SELECT d.line, d.pos, d.message_id, d.prompt_id, d.summary, d.left_out, d.below_tokens, d.made_at
                FROM unnest($1, $2, $3) AS u(line, first, last)
                JOIN digests AS d ON d.line = u.line AND d.pos BETWEEN u.first AND u.last
                JOIN lines AS l ON l.line = d.line
