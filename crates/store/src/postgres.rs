@@ -17,8 +17,7 @@ use std::sync::atomic::Ordering;
 
 use deadpool_postgres::Pool;
 use mainspring_kernel::store::{Fence, StoreError};
-use parking_lot::Mutex;
-use tokio::runtime::Runtime;
+use tokio::runtime::{Handle, Runtime};
 
 use self::connect::{Connector, Pooled};
 use self::read::Reader;
@@ -85,20 +84,40 @@ pub struct PostgresStore {
     pool: Pool,
     inlets: Vec<Arc<Inlet>>,
     shared: Arc<Shared>,
-    /// Taken when the store is dropped.
-    runtime: Mutex<Option<Runtime>>,
+    /// Dropped last: the connections live on it.
+    _threads: Threads,
 }
 
-impl PostgresStore {
-    /// Opens the database at `url`, and makes or updates its tables. Waits some seconds for a server that is stopping.
-    pub fn open(url: &str, options: PostgresOptions) -> Result<Self, PostgresError> {
+/// The threads of the store.
+struct Threads(Option<Runtime>);
+
+impl Threads {
+    fn start() -> Result<(Self, Handle), PostgresError> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .thread_name("store-postgres")
             .enable_all()
             .build()
             .map_err(|error| PostgresError::Database(format!("no threads for the store: {error}")))?;
-        let connector = Connector::new(url, runtime.handle().clone())?;
+        let handle = runtime.handle().clone();
+        Ok((Self(Some(runtime)), handle))
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        // A task may drop the store, and must not wait for threads.
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl PostgresStore {
+    /// Opens the database at `url`, and makes or updates its tables. Waits some seconds for a server that is stopping.
+    pub fn open(url: &str, options: PostgresOptions) -> Result<Self, PostgresError> {
+        let (threads, runtime) = Threads::start()?;
+        let connector = Connector::new(url, runtime.clone())?;
         let shared = Arc::<Shared>::default();
         // On a thread of its own: the caller may be a task of another runtime, which must not block on this one.
         let opened = std::thread::scope(|scope| {
@@ -112,7 +131,7 @@ impl PostgresStore {
             let writer = Writer { connector, inlet: Arc::clone(inlet), shared, client: None };
             drop(runtime.spawn(writer.run()));
         }
-        Ok(Self { pool: connector.pool()?, inlets, shared, runtime: Mutex::new(Some(runtime)) })
+        Ok(Self { pool: connector.pool()?, inlets, shared, _threads: threads })
     }
 
     /// Injects `fault` into the next group of commits.
@@ -153,8 +172,5 @@ impl Drop for PostgresStore {
     fn drop(&mut self) {
         self.inlets.iter().for_each(|inlet| inlet.close());
         self.pool.close();
-        if let Some(runtime) = self.runtime.lock().take() {
-            runtime.shutdown_background();
-        }
     }
 }

@@ -40,26 +40,31 @@ fn bin() -> PathBuf {
 
 fn start() -> Cluster {
     let bin = bin();
-    // initdb refuses to run as root.
-    let is_root =
-        std::fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0);
+    let (socket, script) = run_script(SCRIPT, bin.as_ref());
+    Cluster { bin, socket, _script: script }
+}
+
+/// Starts a script that prints its folder once it is ready. It ends when its input does.
+fn run_script(script: &str, argument: &std::ffi::OsStr) -> (String, std::process::Child) {
+    // Neither program runs as root.
+    let is_root = std::fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0);
     let mut command = Command::new(if is_root { "setpriv" } else { "sh" });
     if is_root {
         command.args(["--reuid=postgres", "--regid=postgres", "--clear-groups", "sh"]);
     }
     let mut script = command
-        .args(["-c", SCRIPT, "cluster"])
-        .arg(&bin)
+        .args(["-c", script, "script"])
+        .arg(argument)
         .current_dir("/")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    let mut socket = String::new();
-    BufReader::new(script.stdout.take().unwrap()).read_line(&mut socket).unwrap();
-    assert!(!socket.is_empty(), "PostgreSQL did not start");
-    Cluster { bin, socket: socket.trim().into(), _script: script }
+    let mut folder = String::new();
+    BufReader::new(script.stdout.take().unwrap()).read_line(&mut folder).unwrap();
+    assert!(!folder.is_empty(), "PostgreSQL or its pooler did not start");
+    (folder.trim().into(), script)
 }
 
 /// Makes an empty database and returns its URL.
@@ -72,6 +77,40 @@ pub(crate) fn database() -> String {
         .unwrap();
     assert!(made.success());
     format!("postgres://postgres@/{name}?host={}", cluster.socket)
+}
+
+/// Starts a transaction pooler in front of a cluster, as [`SCRIPT`] starts the cluster.
+const POOLER: &str = r#"
+set -e
+folder=$(mktemp -d /tmp/mainspring-pooler-XXXXXX)
+trap 'rm -rf "$folder"' EXIT
+cat >"$folder/ini" <<END
+[databases]
+* = host=$1 user=postgres
+[pgbouncer]
+listen_addr =
+listen_port = 6432
+unix_socket_dir = $folder
+auth_type = any
+pool_mode = transaction
+default_pool_size = 4
+logfile = $folder/log
+pidfile = $folder/pid
+END
+PATH="$PATH:/usr/sbin" pgbouncer -q -d "$folder/ini"
+echo "$folder"
+read -r _ || true
+kill "$(cat "$folder/pid")"
+"#;
+
+static POOLER_SCRIPT: LazyLock<(String, std::process::Child)> =
+    LazyLock::new(|| run_script(POOLER, CLUSTER.socket.as_ref()));
+
+/// The URL of a database through a transaction pooler.
+#[allow(dead_code, reason = "the tests of the kernel only open stores")]
+pub(crate) fn pooled(url: &str) -> String {
+    let (address, _) = url.split_once('?').unwrap();
+    format!("{address}?host={}&port=6432", POOLER_SCRIPT.0)
 }
 
 /// Runs a statement in a database and returns its output.

@@ -6,7 +6,7 @@ use mainspring_core::*;
 use mainspring_kernel::store::{Commit, Fence, Row, Store, StoreError, Unique};
 use mainspring_store::{PostgresError, PostgresOptions, PostgresStore};
 
-use crate::cluster::{database, psql, psql_open};
+use crate::cluster::{database, pooled, psql, psql_open};
 use crate::fixtures::*;
 
 const UNLOCKED: PostgresOptions = PostgresOptions { writers: 2, takes_lock: false };
@@ -227,4 +227,21 @@ async fn an_address_that_is_not_usable_is_refused_with_the_reason() {
         let error = PostgresStore::open(url, PostgresOptions::default()).unwrap_err().to_string();
         assert!(error.contains(reason), "{url}: {error}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn everything_but_the_lock_passes_a_transaction_pooler() {
+    let store = Arc::new(PostgresStore::open(&pooled(&database()), UNLOCKED).unwrap());
+    let fences = create_sessions(&store, 12).await;
+    for round in 0..5 {
+        let commits = fences.iter().map(|fence| one_event(*fence, round)).collect();
+        let results = commit_together(&store, commits).await;
+        assert!(results.iter().all(Result::is_ok), "{results:?}");
+        for n in 0..12 {
+            let loaded = store.session_load(session_id(n)).await.unwrap().unwrap();
+            assert_eq!(loaded.session, session(n));
+            assert_eq!(events(&*store, n).await.len() as u64, round + 1);
+        }
+    }
+    assert_eq!(store.owner_events(OWNER, None, Cursor::START, NO_LIMIT).await.unwrap().0.len(), 60);
 }
