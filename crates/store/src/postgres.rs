@@ -45,11 +45,14 @@ pub struct PostgresOptions {
     /// Takes the lock of the server, which needs a connection of its own: no transaction pooler. Without it, nothing
     /// prevents a second server from voiding the leases of this one.
     pub takes_lock: bool,
+    /// Milliseconds for which a reader of all sessions waits for transactions that are older than an event. It returns what
+    /// is complete then.
+    pub feed_wait_ms: u64,
 }
 
 impl Default for PostgresOptions {
     fn default() -> Self {
-        Self { writers: 2, takes_lock: true }
+        Self { writers: 2, takes_lock: true, feed_wait_ms: 5_000 }
     }
 }
 
@@ -84,6 +87,7 @@ pub struct PostgresStore {
     pool: Pool,
     inlets: Vec<Arc<Inlet>>,
     shared: Arc<Shared>,
+    feed_wait_ms: u64,
     /// Dropped last: the connections live on it.
     _threads: Threads,
 }
@@ -131,7 +135,8 @@ impl PostgresStore {
             let writer = Writer { connector, inlet: Arc::clone(inlet), shared, client: None };
             drop(runtime.spawn(writer.run()));
         }
-        Ok(Self { pool: connector.pool()?, inlets, shared, _threads: threads })
+        let feed_wait_ms = options.feed_wait_ms;
+        Ok(Self { pool: connector.pool()?, inlets, shared, feed_wait_ms, _threads: threads })
     }
 
     /// Injects `fault` into the next group of commits.

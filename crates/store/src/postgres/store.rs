@@ -23,8 +23,8 @@ use super::writer::{EVENT_BITS, pause};
 use super::{PostgresStore, change};
 use crate::Fault;
 
-/// The times for which a reader of all sessions waits for transactions before its events: five seconds in all.
-const OWNER_WAITS_MS: [u64; 14] = [1, 1, 2, 5, 10, 20, 50, 100, 200, 400, 800, 1_000, 1_000, 1_400];
+/// The longest pause of a reader of all sessions that waits for older transactions.
+const FEED_PAUSE_MAX_MS: u64 = 200;
 
 /// Runs a function that reads by one statement.
 macro_rules! read {
@@ -259,17 +259,17 @@ impl Store for PostgresStore {
         limit: usize,
     ) -> Result<(Vec<Event>, Cursor), StoreError> {
         let base = self.shared.base.load(std::sync::atomic::Ordering::Acquire);
-        let mut target = None;
-        for wait_ms in OWNER_WAITS_MS {
+        let (mut target, mut waited, mut wait_ms) = (None, 0, 1);
+        loop {
             let page = snapshot!(self, events::owner_events, base, owner, types, after, limit)?;
             let target = *target.get_or_insert(page.behind);
-            if page.behind.is_none() || target.is_some_and(|target| page.scanned_to >= target) {
+            let is_complete = page.behind.is_none() || target.is_some_and(|target| page.scanned_to >= target);
+            if is_complete || waited >= self.feed_wait_ms {
                 return Ok((page.events, page.scanned_to));
             }
             pause(wait_ms).await;
+            (waited, wait_ms) = (waited + wait_ms, (wait_ms * 2).min(FEED_PAUSE_MAX_MS));
         }
-        let page = snapshot!(self, events::owner_events, base, owner, types, after, limit)?;
-        Ok((page.events, page.scanned_to))
     }
 
     async fn event_last(&self) -> Result<Cursor, StoreError> {

@@ -47,7 +47,8 @@ fn start() -> Cluster {
 /// Starts a script that prints its folder once it is ready. It ends when its input does.
 fn run_script(script: &str, argument: &std::ffi::OsStr) -> (String, std::process::Child) {
     // Neither program runs as root.
-    let is_root = std::fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0);
+    let is_root =
+        std::fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0);
     let mut command = Command::new(if is_root { "setpriv" } else { "sh" });
     if is_root {
         command.args(["--reuid=postgres", "--regid=postgres", "--clear-groups", "sh"]);

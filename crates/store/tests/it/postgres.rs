@@ -9,7 +9,7 @@ use mainspring_store::{PostgresError, PostgresOptions, PostgresStore};
 use crate::cluster::{database, pooled, psql, psql_open};
 use crate::fixtures::*;
 
-const UNLOCKED: PostgresOptions = PostgresOptions { writers: 2, takes_lock: false };
+const UNLOCKED: PostgresOptions = PostgresOptions { writers: 2, takes_lock: false, feed_wait_ms: 60_000 };
 
 fn open(url: &str) -> PostgresStore {
     PostgresStore::open(url, PostgresOptions::default()).unwrap()
@@ -93,7 +93,7 @@ async fn a_commit_at_fault_does_not_harm_those_of_its_batch() {
 #[tokio::test(flavor = "multi_thread")]
 async fn readers_of_all_sessions_wait_for_older_transactions_and_readers_of_one_do_not() {
     let url = database();
-    let store = Arc::new(open(&url));
+    let store = Arc::new(PostgresStore::open(&url, UNLOCKED).unwrap());
     let fence = create_session(&*store, 1).await;
     // Its transaction id is older than that of the commit.
     let mut other = psql_open(&url);
@@ -105,14 +105,15 @@ async fn readers_of_all_sessions_wait_for_older_transactions_and_readers_of_one_
         let store = Arc::clone(&store);
         async move { store.owner_events(OWNER, None, Cursor::START, 10).await.unwrap() }
     });
-    // The reader has looked at least once before the other transaction ends.
-    let waiting = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%pg_snapshot_xmin%' AND pid <> pg_backend_pid()";
-    while psql(&url, waiting) == "0" {}
+    let impatient = PostgresStore::open(&url, PostgresOptions { feed_wait_ms: 0, ..UNLOCKED }).unwrap();
+    let early = impatient.owner_events(OWNER, None, Cursor::START, 10).await.unwrap();
+    assert_eq!(early, (vec![], Cursor::START), "an event could still come before that of the commit");
     assert!(!reading.is_finished());
     other.run("COMMIT;");
     let (found, until) = reading.await.unwrap();
     assert_eq!(found.iter().map(|event| event.cursor).collect::<Vec<_>>(), cursors);
     assert_eq!(until, cursors[0]);
+    assert_eq!(impatient.owner_events(OWNER, None, Cursor::START, 10).await.unwrap().0, found);
 }
 
 #[tokio::test(flavor = "multi_thread")]
