@@ -589,6 +589,10 @@ impl Sequence {
         let expected = read_everything(&self.memory, &self.cursors[0]).await;
         let others: [(&str, &dyn Store); 2] = [("sqlite", &self.sqlite), ("postgres", &self.postgres)];
         for ((name, store), cursors) in others.into_iter().zip(&self.cursors[1..]) {
+            // Reading everything takes a PostgreSQL some thousand statements.
+            if name == "postgres" && !step.is_multiple_of(120) && step != STEPS - 1 {
+                continue;
+            }
             for (read, expected) in read_everything(store, cursors).await.iter().zip(&expected) {
                 assert_eq!(read, expected, "{name}: seed {} step {step}", self.seed);
             }
