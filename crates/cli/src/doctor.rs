@@ -95,6 +95,10 @@ impl Doctor {
     /// Checks the state directory and its content, without changing anything.
     async fn state_dir(&self, config: &Config, report: &mut Report) {
         let (subject, dir) = ("state directory", config.state_dir.display());
+        if config.store.is_some() {
+            let unchecked = format!("{}, not checked: use the tools of PostgreSQL", config.database_name());
+            return report.add(Health::Note, "database", unchecked);
+        }
         match StateDir::peek(&config.state_dir) {
             Err(error) => report.add(Health::Bad, subject, error.to_string()),
             Ok(Some(owner)) => {

@@ -76,6 +76,7 @@ async fn import_omi(
     dry_run: bool,
     adapters: &HashMap<String, String>,
 ) -> Result<OmiReport, CliError> {
+    context.check_sqlite("import")?;
     let (config, clock, ids) = (context.config(), Clock::system(), Ids::system());
     // Holds the state directory until the end, so that no other process sees a partial import. A dry run does not take
     // it.

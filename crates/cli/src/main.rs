@@ -95,6 +95,9 @@ struct Global {
     /// Owner of the sessions
     #[arg(long, global = true, value_name = "NAME", help_heading = "Settings")]
     owner: Option<String>,
+    /// URL of a PostgreSQL that holds the data instead of SQLite
+    #[arg(long, global = true, value_name = "URL", help_heading = "Settings")]
+    store: Option<String>,
     /// Maximum number of agent processes that work at once
     #[arg(long, global = true, value_name = "N", help_heading = "Settings")]
     max_workers: Option<String>,
@@ -311,6 +314,7 @@ fn config_sources(global: &Global) -> Result<Sources, CliError> {
     let flags = [
         ("state_dir", &global.state_dir),
         ("owner", &global.owner),
+        ("store", &global.store),
         ("max_workers", &global.max_workers),
         ("durability", &global.durability),
         ("log", &global.log),
@@ -402,8 +406,20 @@ impl Context<'_> {
         }
     }
 
+    /// Refuses a store that is not SQLite for a command that works on the file of the database.
+    fn check_sqlite(&self, command: &str) -> Result<(), CliError> {
+        match &self.config().store {
+            None => Ok(()),
+            Some(_) => Err(CliError::bad_request(format!(
+                "{command} works on SQLite, and the setting `store` names a PostgreSQL: use the tools of PostgreSQL, \
+                 such as pg_dump"
+            ))),
+        }
+    }
+
     /// Refuses `--url` for a command that works on the files of the local state directory.
     fn check_local(&self, command: &str) -> Result<(), CliError> {
+        self.check_sqlite(command)?;
         match &self.config().url {
             None => Ok(()),
             Some(_) => Err(CliError::bad_request(format!(

@@ -85,6 +85,14 @@ impl Config {
         self.state_dir.join("mainspring.sqlite3")
     }
 
+    /// Returns the name of the database for people: a file, or an address without its password.
+    pub fn database_name(&self) -> String {
+        match &self.store {
+            Some(url) => rule::store::without_password(url),
+            None => self.database().display().to_string(),
+        }
+    }
+
     /// Returns the folder of the artifacts' bytes within the state directory.
     pub fn artifacts_dir(&self) -> PathBuf {
         self.state_dir.join("artifacts")

@@ -44,6 +44,14 @@ pub enum NodeError {
     /// The database cannot be opened.
     #[error(transparent)]
     Store(#[from] OpenError),
+    /// The PostgreSQL of the setting `store` cannot be opened.
+    #[error("{address}: {reason}")]
+    Postgres {
+        /// The address, without its password.
+        address: String,
+        /// The reason and the remedy.
+        reason: String,
+    },
     /// The configuration of models is inconsistent.
     #[error(transparent)]
     Models(#[from] ModelsConfigError),
@@ -53,7 +61,7 @@ pub enum NodeError {
     /// The unfinished work of an earlier process cannot be recovered.
     #[error("{} cannot be taken up: {source}", path.display())]
     Kernel {
-        /// The database.
+        /// The database, or its address.
         path: PathBuf,
         /// The error of the kernel.
         source: mainspring_kernel::Error,
@@ -68,7 +76,7 @@ impl NodeError {
             Self::StateDir(StateDirError::Exposed { .. }) => "state_dir_exposed",
             Self::StateDir(_) => "state_dir_unusable",
             Self::Models(_) => "invalid_config",
-            Self::Store(_) => "store_unusable",
+            Self::Store(_) | Self::Postgres { .. } => "store_unusable",
             Self::Audit(_) => "audit_unusable",
             Self::Kernel { source, .. } => source.code(),
         }
@@ -144,6 +152,7 @@ impl NodeBuilder {
         let state_dir = StateDir::open(&config.state_dir, clock.now(), node)?;
         let (store, sqlite) = match store {
             Some(store) => (store, None),
+            None if config.store.is_some() => (open_postgres(&config).await?, None),
             None => {
                 let sqlite = open_sqlite(&config, &clock)?;
                 (sqlite.clone() as Arc<dyn Store>, Some(sqlite))
@@ -159,7 +168,7 @@ impl NodeBuilder {
         };
         agents.wait_for_earlier_processes(&config, &clock).await;
         let kernel = Kernel::start(store, agents.adapters.clone(), options, clock, ids).await;
-        let kernel = kernel.map_err(|source| NodeError::Kernel { path: config.database(), source })?;
+        let kernel = kernel.map_err(|source| NodeError::Kernel { path: config.database_name().into(), source })?;
         if execute && !config.memory_command.is_empty() {
             kernel.tasks().spawn(memory::run(kernel.clone(), config.memory_command.clone()));
         }
@@ -181,6 +190,27 @@ fn open_sqlite(config: &Config, clock: &Clock) -> Result<Arc<SqliteStore>, OpenE
     };
     let options = SqliteOptions { durability, readers: config.readers, ..SqliteOptions::default() };
     SqliteStore::open(&config.database(), options, clock.now()).map(Arc::new)
+}
+
+/// Opens the PostgreSQL of the configuration. Waits some seconds for a server that is stopping.
+#[cfg(feature = "postgres")]
+async fn open_postgres(config: &Config) -> Result<Arc<dyn Store>, NodeError> {
+    let url = config.store.clone().unwrap_or_default();
+    let opened = tokio::task::spawn_blocking(move || {
+        mainspring_store::PostgresStore::open(&url, mainspring_store::PostgresOptions::default())
+    });
+    let reason = match opened.await {
+        Ok(Ok(store)) => return Ok(Arc::new(store)),
+        Ok(Err(error)) => error.to_string(),
+        Err(error) => error.to_string(),
+    };
+    Err(NodeError::Postgres { address: config.database_name(), reason })
+}
+
+#[cfg(not(feature = "postgres"))]
+async fn open_postgres(config: &Config) -> Result<Arc<dyn Store>, NodeError> {
+    let reason = "this program was built without the feature `postgres`".to_owned();
+    Err(NodeError::Postgres { address: config.database_name(), reason })
 }
 
 impl Node {

@@ -1,16 +1,22 @@
 //! The implementations of [`mainspring_kernel::store::Store`].
 //!
-//! [`SqliteStore`] is durable. [`MemoryStore`] is the reference that tests compare it with. [`StateDir`] locks a state
+//! [`SqliteStore`] and, with the feature `postgres`, `PostgresStore` are durable. [`MemoryStore`] is the reference that tests
+//! compare them with. [`StateDir`] locks a state
 //! directory for one process. Only this crate contains SQL. It contains no rules: it stores the rows that the rules of
 //! `core` produce.
 
 mod fault;
 mod memory;
+mod payload;
+#[cfg(feature = "postgres")]
+mod postgres;
 mod sqlite;
 mod state_dir;
 
 pub use fault::Fault;
 pub use memory::MemoryStore;
+#[cfg(feature = "postgres")]
+pub use postgres::{PostgresError, PostgresOptions, PostgresStore};
 pub use sqlite::{
     ChecksumReport, CopySummary, Durability, OMI_DATABASE, OmiArtifact, OmiError, OmiNote, OmiOffer,
     OmiOptions, OmiReport, OmiSource, OpenError, Repaired, RestoredCursors, SCHEMA_VERSION, SqliteCheck,

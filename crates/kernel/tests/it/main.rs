@@ -14,6 +14,8 @@ mod branches;
 mod cancellation;
 mod check;
 mod client_tools;
+#[path = "../../../store/tests/it/cluster.rs"]
+mod cluster;
 mod commits;
 mod compaction;
 mod delegation;

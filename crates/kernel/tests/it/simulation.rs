@@ -370,3 +370,8 @@ fn the_invariants_hold_in_random_histories_with_crashes_in_memory() {
 fn the_invariants_hold_in_random_histories_with_crashes_on_disk() {
     histories(1..6, Disk::sqlite, 8, 40);
 }
+
+#[test]
+fn the_invariants_hold_in_random_histories_with_crashes_on_postgresql() {
+    histories(1..4, Disk::postgres, 8, 40);
+}

@@ -17,7 +17,9 @@ use mainspring_kernel::ids::Ids;
 use mainspring_kernel::kernel::{Accepted, Caller, MessageTree, RunRequest, Snapshot, TreeQuery};
 use mainspring_kernel::store::{SessionRef, Store};
 use mainspring_kernel::{Error, Kernel, Options};
-use mainspring_store::{Durability, Fault, MemoryStore, SqliteOptions, SqliteStore};
+use mainspring_store::{
+    Durability, Fault, MemoryStore, PostgresOptions, PostgresStore, SqliteOptions, SqliteStore,
+};
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -72,6 +74,22 @@ impl Disk {
             }),
             fault: Arc::new(move |fault| store.inject_fault(fault)),
             _folder: Some(Arc::new(folder)),
+        }
+    }
+
+    pub(crate) fn postgres() -> Self {
+        let url = crate::cluster::database();
+        let store = Arc::new(PostgresStore::open(&url, PostgresOptions::default()).unwrap());
+        Self {
+            name: "postgres",
+            store: store.clone(),
+            file: None,
+            full: Arc::new({
+                let store = store.clone();
+                move |is_full| store.set_full(is_full)
+            }),
+            fault: Arc::new(move |fault| store.inject_fault(fault)),
+            _folder: None,
         }
     }
 

@@ -4,6 +4,7 @@
 //! means what it looks like.
 
 pub(super) mod serving;
+pub(super) mod store;
 
 use std::collections::BTreeMap;
 use std::fmt;

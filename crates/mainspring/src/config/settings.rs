@@ -17,6 +17,7 @@ use mainspring_kernel::policy;
 use super::adapters::{ADAPTER_SETTINGS, AdapterConfig, AdapterSetting, WORKER_COUNT_RANGE};
 use super::owners::{self, OwnerConfig, OwnerSetting};
 use super::rule::serving::{audience, claim, client_id, optional_path, origins};
+use super::rule::store::store_url;
 use super::rule::{
     self, Input, Keywords, Rule, Value, adapter_name, address, command, host_names, keyword, log_filter,
     number, owner_name, path, policy_rules, switch, url,
@@ -121,6 +122,8 @@ settings! {
         state_dir: PathBuf, path(), "~/.local/state/mainspring".into(), alias "OMI_AGENT_STATE_DIR";
         /// Folder of agent definitions, one `.toml` file each; by default `agents` in the state directory.
         agents_dir: PathBuf, path(), "~/.local/state/mainspring/agents".into();
+        /// Database of everything but artifacts, keys and the audit log: the URL of a PostgreSQL; empty for SQLite in the state directory.
+        store: Option<String>, store_url(), None;
         /// Default owner of new sessions.
         owner: String, owner_name(), "local".into();
         /// Default adapter of runs.

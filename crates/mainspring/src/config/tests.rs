@@ -76,6 +76,7 @@ fn the_defaults_are_as_documented() {
         Config {
             state_dir: config.state_dir.clone(),
             agents_dir: machine.path("home/.local/state/mainspring/agents"),
+            store: None,
             owner: "local".into(),
             adapter: "script".into(),
             max_workers: 8,

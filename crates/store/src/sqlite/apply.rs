@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use mainspring_core::{BindingStatus, Body, Cursor, RunStatus, SessionId, SessionStatus, ToolEnd};
+use mainspring_core::{BindingStatus, Body, Cursor, RunStatus, SessionId, SessionStatus};
 use mainspring_kernel::store::{Chunk, Commit, NewEvent, Row, StoreError};
 use rusqlite::{Connection, params};
 
@@ -23,6 +23,7 @@ use super::write::{
     inbox_write, line_write, message_place, message_write, request_write, run_write,
 };
 use super::write_records::{artifact_write, binding_write, delegation_write, grant_write, session_write};
+use crate::payload::{not_serializable, payload};
 
 /// A commit whose JSON is already serialized, which relieves the writer thread.
 #[derive(Debug)]
@@ -179,37 +180,6 @@ fn chunks_write(connection: &Connection, session: SessionId, chunks: &[Chunk]) -
         checksum::execute(&mut insert, &[(&checksum::CHUNK, columns)], params![session.bytes()])?;
     }
     Ok(())
-}
-
-/// Serializes the payload of an event. A completed message and the result of a tool call are left out: they are stored
-/// in rows of their own.
-fn payload(body: &Body) -> Result<String, StoreError> {
-    let stored_end = |end: &ToolEnd| ToolEnd { duration_ms: end.duration_ms, ..ToolEnd::default() };
-    let without_result = match body {
-        Body::MessageCompleted { parent_id, .. } => {
-            let parent = parent_id.map(|parent| format!(r#"{{"parentId":"{parent}"}}"#));
-            return Ok(parent.unwrap_or_else(|| "{}".into()));
-        }
-        Body::ToolCompleted { tool_use_id, name, end } if end.message_id.is_some() => {
-            let (tool_use_id, name) = (tool_use_id.clone(), name.clone());
-            Some(Body::ToolCompleted { tool_use_id, name, end: stored_end(end) })
-        }
-        Body::ToolFailed { tool_use_id, name, outcome, error, end } if end.message_id.is_some() => {
-            let (tool_use_id, name, error) = (tool_use_id.clone(), name.clone(), error.clone());
-            Some(Body::ToolFailed { tool_use_id, name, outcome: *outcome, error, end: stored_end(end) })
-        }
-        _ => None,
-    };
-    let body = without_result.as_ref().unwrap_or(body);
-    let mut text = serde_json::to_string(body).map_err(|error| not_serializable(&error))?;
-    let head = r#"{"type":"","payload":"#.len() + body.kind().len();
-    text.pop();
-    text.drain(..head);
-    Ok(text)
-}
-
-fn not_serializable(error: &serde_json::Error) -> StoreError {
-    StoreError::Corrupt(format!("cannot be serialized as JSON: {error}"))
 }
 
 /// Returns true if `later` replaces `row`: both have the same id.

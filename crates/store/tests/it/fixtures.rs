@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use mainspring_core::*;
 use mainspring_kernel::store::{Commit, Fence, NewEvent, Row, Store, StoreError};
-use mainspring_store::{Fault, MemoryStore, SqliteOptions, SqliteStore};
+use mainspring_store::{Fault, MemoryStore, PostgresOptions, PostgresStore, SqliteOptions, SqliteStore};
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -30,12 +30,18 @@ pub(crate) fn sqlite_open(folder: &Path) -> SqliteStore {
     SqliteStore::open(&folder.join("test.sqlite3"), SqliteOptions::default(), NOW).unwrap()
 }
 
+pub(crate) fn postgres_open() -> PostgresStore {
+    PostgresStore::open(&crate::cluster::database(), PostgresOptions::default()).unwrap()
+}
+
 /// Creates every store, empty.
 pub(crate) fn every_store() -> Vec<(&'static str, Subject)> {
     let folder = tempfile::tempdir().unwrap();
     let sqlite = Arc::new(sqlite_open(folder.path()));
     let memory = Arc::new(MemoryStore::default());
+    let postgres = Arc::new(postgres_open());
     let (sqlite_fault, memory_fault) = (Arc::clone(&sqlite), Arc::clone(&memory));
+    let postgres_fault = Arc::clone(&postgres);
     vec![
         (
             "memory",
@@ -51,6 +57,14 @@ pub(crate) fn every_store() -> Vec<(&'static str, Subject)> {
                 store: sqlite,
                 inject_fault: Box::new(move |fault| sqlite_fault.inject_fault(fault)),
                 _folder: Some(folder),
+            },
+        ),
+        (
+            "postgres",
+            Subject {
+                store: postgres,
+                inject_fault: Box::new(move |fault| postgres_fault.inject_fault(fault)),
+                _folder: None,
             },
         ),
     ]

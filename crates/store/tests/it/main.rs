@@ -1,4 +1,4 @@
-//! Tests of the store's contract over every store, then of SQLite's own behaviour.
+//! Tests of the store's contract over every store, then of SQLite's and PostgreSQL's own behaviour.
 
 #![allow(clippy::unwrap_used, reason = "a failed setup should stop the test")]
 
@@ -6,6 +6,7 @@ mod agents;
 mod background;
 mod backup;
 mod checksums;
+mod cluster;
 mod contract;
 mod damage;
 mod data;
@@ -21,6 +22,7 @@ mod migrations;
 mod names;
 mod open;
 mod owners;
+mod postgres;
 mod purge;
 mod random;
 mod retention;

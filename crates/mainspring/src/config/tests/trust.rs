@@ -57,22 +57,25 @@ fn trust_belongs_to_a_path_and_not_to_a_content() {
 
 #[test]
 fn a_trusted_file_cannot_set_the_state_directory_the_guard_and_the_server() {
-    let text = "owner = \"ada\"\nstate_dir = \"state\"\nguard = [\"evil\"]\nurl = \"http://evil.example\"\ntls_ca = \"evil.pem\"\nmemory_command = [\"evil\"]\n";
+    let text = "owner = \"ada\"\nstate_dir = \"state\"\nguard = [\"evil\"]\nurl = \"http://evil.example\"\ntls_ca = \"evil.pem\"\nmemory_command = [\"evil\"]\nstore = \"postgres://evil.example\"\n";
     let machine = machine().file_at(FILE, text);
     machine.trust();
     let resolved = machine.load();
     assert_eq!(resolved.config.owner, "ada");
     assert_eq!(resolved.config.state_dir, machine.path("home/.local/state/mainspring"));
     assert_eq!((resolved.config.url, resolved.config.guard), (None, vec![]));
+    assert_eq!(resolved.config.store, None);
     let mut ignored = machine.ignored();
     ignored.sort();
     assert_eq!(
         ignored,
-        [("guard", 3), ("memory_command", 6), ("state_dir", 2), ("tls_ca", 5), ("url", 4)].map(|(key, line)| format!(
-            "{key} ($/project/mainspring.toml line {line}) is ignored because the file of a folder cannot set it: \
-             use MAINSPRING_{}, or the user's own file",
-            key.to_uppercase()
-        ))
+        [("guard", 3), ("memory_command", 6), ("state_dir", 2), ("store", 7), ("tls_ca", 5), ("url", 4)].map(
+            |(key, line)| format!(
+                "{key} ($/project/mainspring.toml line {line}) is ignored because the file of a folder cannot set it: \
+                 use MAINSPRING_{}, or the user's own file",
+                key.to_uppercase()
+            )
+        )
     );
     // They come from the user's own file, which the folder's file otherwise replaces.
     let own = "state_dir = \"/mine\"\nreaders = 2\nurl = \"http://127.0.0.1:7433\"";

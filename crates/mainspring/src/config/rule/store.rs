@@ -1,0 +1,70 @@
+//! The rule of the setting that names the database.
+
+use super::{Input, Rule, Value};
+
+/// A rule that accepts the URL of a PostgreSQL, or an empty text for none.
+pub(in super::super) struct StoreUrl;
+
+/// Allows the URL of a PostgreSQL or nothing.
+pub(in super::super) const fn store_url() -> StoreUrl {
+    StoreUrl
+}
+
+impl Rule<Option<String>> for StoreUrl {
+    fn read(&self, input: &Input<'_>) -> Result<Option<String>, String> {
+        match input.text().ok_or_else(|| self.allowed())? {
+            "" => Ok(None),
+            url if url.starts_with("postgres://") || url.starts_with("postgresql://") => Ok(Some(url.to_owned())),
+            _ => Err(self.allowed()),
+        }
+    }
+
+    fn show(&self, value: &Option<String>) -> Value {
+        Value::Text(value.as_deref().map(without_password).unwrap_or_default())
+    }
+
+    fn allowed(&self) -> String {
+        "an address such as postgres://user@host/database, or empty for SQLite".to_owned()
+    }
+}
+
+/// Replaces the passwords in a URL of a database.
+pub(crate) fn without_password(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else { return "***".to_owned() };
+    let (authority, tail) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
+    let authority = match authority.rsplit_once('@') {
+        Some((user, host)) => match user.split_once(':') {
+            Some((name, _)) => format!("{name}:***@{host}"),
+            None => format!("{user}@{host}"),
+        },
+        None => authority.to_owned(),
+    };
+    let tail = match tail.split_once('?') {
+        Some((path, query)) => {
+            let hide = |param: &str| match param.starts_with("password=") {
+                true => "password=***".to_owned(),
+                false => param.to_owned(),
+            };
+            format!("{path}?{}", query.split('&').map(hide).collect::<Vec<_>>().join("&"))
+        }
+        None => tail.to_owned(),
+    };
+    format!("{scheme}://{authority}{tail}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shown_address_has_no_password() {
+        for (url, shown) in [
+            ("postgres://ada:se:cr@et@db:5432/main?sslmode=require", "postgres://ada:***@db:5432/main?sslmode=require"),
+            ("postgres://ada@db/main", "postgres://ada@db/main"),
+            ("postgresql:///main?host=/run&password=secret", "postgresql:///main?host=/run&password=***"),
+            ("postgres://db", "postgres://db"),
+        ] {
+            assert_eq!(without_password(url), shown);
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! The durable store on PostgreSQL.
+//!
+//! ```text
+//! commits ──▶ writers (a session belongs to one) ──▶ one transaction per batch
+//! reads   ──▶ pool                               ──▶ one statement, or several in one snapshot
+//! ```
+//!
+//! Rows are stored as the JSON of their public form, beside the columns by which they are found. A cursor is made of the
+//! transaction id; docs/decisions/0034-cursors-in-postgresql.md says why. All statements are unnamed and no setting
+//! outlives a transaction, so that they pass a transaction pooler; only the lock of the server needs a session.
+//!
+//! Invariant: one server at a time writes a database. A server that starts voids all leases, so that one which has lost the
+//! lock without noticing cannot write.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use deadpool_postgres::Pool;
+use mainspring_kernel::store::{Fence, StoreError};
+use tokio::runtime::{Handle, Runtime};
+
+use self::connect::{Connector, Pooled};
+use self::read::Reader;
+use self::writer::{Inlet, Shared, Writer};
+use crate::Fault;
+
+mod batch;
+mod change;
+mod connect;
+mod error;
+mod migrate;
+mod read;
+mod rows;
+mod server;
+mod store;
+mod tables;
+mod values;
+mod writer;
+
+/// How a store on PostgreSQL is opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PostgresOptions {
+    /// The number of connections that write, from 1. More than 4 rarely help.
+    pub writers: usize,
+    /// Takes the lock of the server, which needs a connection of its own: no transaction pooler. Without it, nothing
+    /// prevents a second server from voiding the leases of this one.
+    pub takes_lock: bool,
+    /// Milliseconds for which a reader of all sessions waits for transactions that are older than an event. It returns what
+    /// is complete then.
+    pub feed_wait_ms: u64,
+}
+
+impl Default for PostgresOptions {
+    fn default() -> Self {
+        Self { writers: 2, takes_lock: true, feed_wait_ms: 5_000 }
+    }
+}
+
+/// Why a store on PostgreSQL was not opened.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PostgresError {
+    /// The URL, or a file that it names, cannot be used.
+    #[error("the store's address is not usable: {0}")]
+    Url(String),
+    /// The database cannot be reached or refuses.
+    #[error("{0}")]
+    Database(String),
+    /// A newer version has made the tables.
+    #[error(
+        "the database was made by a newer version (tables {found}, this version knows {known}): upgrade mainspring"
+    )]
+    Newer {
+        /// The version of the tables.
+        found: usize,
+        /// The newest version known.
+        known: usize,
+    },
+    /// Another server uses the database.
+    #[error(
+        "another mainspring server uses this database: stop it first, or give each server a database of its own"
+    )]
+    InUse,
+}
+
+/// A store on PostgreSQL.
+pub struct PostgresStore {
+    pool: Pool,
+    inlets: Vec<Arc<Inlet>>,
+    shared: Arc<Shared>,
+    feed_wait_ms: u64,
+    /// Dropped last: the connections live on it.
+    _threads: Threads,
+}
+
+/// The threads of the store.
+struct Threads(Option<Runtime>);
+
+impl Threads {
+    fn start() -> Result<(Self, Handle), PostgresError> {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .thread_name("store-postgres")
+            .enable_all()
+            .build()
+            .map_err(|error| PostgresError::Database(format!("no threads for the store: {error}")))?;
+        let handle = runtime.handle().clone();
+        Ok((Self(Some(runtime)), handle))
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        // A task may drop the store, and must not wait for threads.
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl PostgresStore {
+    /// Opens the database at `url`, and makes or updates its tables. Waits some seconds for a server that is stopping.
+    pub fn open(url: &str, options: PostgresOptions) -> Result<Self, PostgresError> {
+        let (threads, runtime) = Threads::start()?;
+        let connector = Connector::new(url, runtime.clone())?;
+        let shared = Arc::<Shared>::default();
+        // On a thread of its own: the caller may be a task of another runtime, which must not block on this one.
+        let opened = std::thread::scope(|scope| {
+            let open = || runtime.block_on(server::start(&connector, &shared, options.takes_lock));
+            scope.spawn(open).join()
+        });
+        opened.map_err(|_| PostgresError::Database("the thread that opens the store panicked".into()))??;
+        let inlets: Vec<Arc<Inlet>> = (0..options.writers.max(1)).map(|_| Arc::default()).collect();
+        for inlet in &inlets {
+            let (connector, shared) = (connector.clone(), Arc::clone(&shared));
+            let writer = Writer { connector, inlet: Arc::clone(inlet), shared, client: None };
+            drop(runtime.spawn(writer.run()));
+        }
+        let feed_wait_ms = options.feed_wait_ms;
+        Ok(Self { pool: connector.pool()?, inlets, shared, feed_wait_ms, _threads: threads })
+    }
+
+    /// Injects `fault` into the next group of commits.
+    #[doc(hidden)]
+    pub fn inject_fault(&self, fault: Fault) {
+        *self.shared.fault.lock() = Some(fault);
+    }
+
+    /// Simulates a full disk until it is called with false.
+    #[doc(hidden)]
+    pub fn set_full(&self, is_full: bool) {
+        self.shared.is_full.store(is_full, Ordering::Release);
+    }
+
+    /// The writer of a session.
+    fn inlet(&self, fence: Fence) -> usize {
+        // Ids begin with the time, and end with random bits.
+        usize::from(fence.session.as_bytes()[15]) % self.inlets.len()
+    }
+
+    async fn reader(&self) -> Result<Reader, StoreError> {
+        let object = self.pool.get().await;
+        let unreachable = |error: deadpool_postgres::PoolError| match error {
+            deadpool_postgres::PoolError::Backend(error) => error::read_error(&error),
+            error => StoreError::Unavailable(format!("PostgreSQL: {error}")),
+        };
+        Ok(Reader::new(Pooled::new(object.map_err(unreachable)?)))
+    }
+}
+
+impl std::fmt::Debug for PostgresStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PostgresStore").finish_non_exhaustive()
+    }
+}
+
+impl Drop for PostgresStore {
+    fn drop(&mut self) {
+        self.inlets.iter().for_each(|inlet| inlet.close());
+        self.pool.close();
+    }
+}

@@ -1,0 +1,46 @@
+//! Migrations: numbered, forward only, applied by one of several processes that start together.
+
+use tokio_postgres::Client;
+
+use super::PostgresError;
+use super::error::describe;
+
+/// The migrations, in order. The number of each is its place, from 1.
+const MIGRATIONS: &[&str] = &[include_str!("../../migrations/postgres/0001_tables.sql")];
+
+/// The lock under which migrations are applied: the bytes of "mainspri".
+const LOCK: i64 = 0x6d61_696e_7370_7269;
+
+/// Brings the tables up to date. Refuses a database of a newer version, and changes nothing then.
+pub(super) async fn migrate(client: &Client) -> Result<(), PostgresError> {
+    let fail = |error: tokio_postgres::Error| PostgresError::Database(describe(&error));
+    // One transaction: a process that waits for the lock sees all that the other has done.
+    client
+        .batch_execute(&format!(
+            "BEGIN; SELECT pg_advisory_xact_lock({LOCK}); \
+             CREATE TABLE IF NOT EXISTS mainspring_schema (version bigint NOT NULL)"
+        ))
+        .await
+        .map_err(fail)?;
+    let applied = apply(client).await;
+    let end = if applied.is_ok() { "COMMIT" } else { "ROLLBACK" };
+    client.batch_execute(end).await.map_err(fail)?;
+    applied
+}
+
+async fn apply(client: &Client) -> Result<(), PostgresError> {
+    let fail = |error: tokio_postgres::Error| PostgresError::Database(describe(&error));
+    let sql = "SELECT coalesce(max(version), 0) FROM mainspring_schema";
+    let row = client.query_typed_one(sql, &[]).await.map_err(fail)?;
+    let version: i64 = row.try_get(0).map_err(fail)?;
+    let applied = usize::try_from(version).unwrap_or(0);
+    if applied > MIGRATIONS.len() {
+        return Err(PostgresError::Newer { found: applied, known: MIGRATIONS.len() });
+    }
+    for (index, migration) in MIGRATIONS.iter().enumerate().skip(applied) {
+        let record = format!("INSERT INTO mainspring_schema VALUES ({})", index + 1);
+        client.batch_execute(migration).await.map_err(fail)?;
+        client.batch_execute(&record).await.map_err(fail)?;
+    }
+    Ok(())
+}

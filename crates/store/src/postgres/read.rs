@@ -1,0 +1,155 @@
+//! Reads: one statement where that is enough, else several in one snapshot.
+
+use mainspring_core::{Attempt, Message, MessageStatus, RequestName, Run, RunState, Session};
+use mainspring_kernel::store::{PlacedMessage, StoreError};
+use std::sync::Arc;
+use tokio_postgres::Row;
+
+use super::connect::Pooled;
+use super::error::{read_error, write_error};
+use super::rows::{Fixed, PrivateWait};
+use super::values::{Param, get, get_id, get_json, get_maybe_json, get_point, get_u32, typed};
+use super::writer::closed;
+
+pub(super) mod access;
+pub(super) mod events;
+pub(super) mod ids;
+pub(super) mod records;
+pub(super) mod runs;
+pub(super) mod search;
+pub(super) mod sessions;
+pub(super) mod state;
+pub(super) mod tree;
+
+/// A connection of the pool.
+pub(super) struct Reader {
+    pooled: Pooled,
+}
+
+impl Reader {
+    pub(super) fn new(pooled: Pooled) -> Self {
+        Self { pooled }
+    }
+
+    /// Runs a statement and returns its rows.
+    pub(super) async fn rows(&self, sql: &str, params: &[&dyn Param]) -> Result<Vec<Row>, StoreError> {
+        let client = self.pooled.client().ok_or_else(closed)?;
+        client.query_typed(sql, &typed(params)).await.map_err(|error| read_error(&error))
+    }
+
+    /// Runs a statement and returns its first row.
+    pub(super) async fn row(&self, sql: &str, params: &[&dyn Param]) -> Result<Option<Row>, StoreError> {
+        Ok(self.rows(sql, params).await?.into_iter().next())
+    }
+
+    /// Runs a statement that writes, and returns its rows.
+    pub(super) async fn write(&self, sql: &str, params: &[&dyn Param]) -> Result<Vec<Row>, StoreError> {
+        let client = self.pooled.client().ok_or_else(closed)?;
+        client.query_typed(sql, &typed(params)).await.map_err(|error| write_error(&error))
+    }
+
+    /// True if the statement returns a row.
+    pub(super) async fn exists(&self, sql: &str, params: &[&dyn Param]) -> Result<bool, StoreError> {
+        Ok(self.row(sql, params).await?.is_some())
+    }
+
+    /// Begins a transaction in which all statements read the same state.
+    pub(super) async fn begin_snapshot(&self) -> Result<(), StoreError> {
+        self.batch("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY").await
+    }
+
+    pub(super) async fn batch(&self, sql: &str) -> Result<(), StoreError> {
+        let client = self.pooled.client().ok_or_else(closed)?;
+        client.batch_execute(sql).await.map_err(|error| read_error(&error))
+    }
+
+    /// Returns the connection to the pool. Without it, the connection is closed.
+    pub(super) fn done(self) {
+        self.pooled.done();
+    }
+}
+
+/// Conditions of a statement with their parameters.
+#[derive(Default)]
+pub(super) struct Conditions {
+    pub(super) sql: String,
+    params: Vec<Box<dyn Param>>,
+}
+
+impl Conditions {
+    /// Adds a condition. Each `?` in it stands for one of `params`, in order.
+    pub(super) fn add(&mut self, condition: &str, params: Vec<Box<dyn Param>>) {
+        self.sql.push_str(if self.sql.is_empty() { " WHERE " } else { " AND " });
+        let mut next = self.params.len();
+        for part in condition.split_inclusive('?') {
+            match part.strip_suffix('?') {
+                Some(text) => {
+                    next += 1;
+                    self.sql.push_str(&format!("{text}${next}"));
+                }
+                None => self.sql.push_str(part),
+            }
+        }
+        self.params.extend(params);
+    }
+
+    pub(super) fn params(&self) -> Vec<&dyn Param> {
+        self.params.iter().map(|param| &**param).collect()
+    }
+}
+
+pub(super) const SESSION: &str = "s.body, s.tip_line, s.tip_pos, s.base_line, s.base_pos";
+/// The number of columns of [`SESSION`].
+pub(super) const SESSION_COLUMNS: usize = 5;
+
+/// Reads a session from the columns [`SESSION`].
+pub(super) fn session(row: &Row) -> Result<Session, StoreError> {
+    let session: Session = get_json(row, 0)?;
+    Ok(Session { tip: get_point(row, 1)?, base: get_point(row, 3)?, ..session })
+}
+
+pub(super) const RUN: &str = "r.body, r.session_id, r.owner_id, r.run_no, r.client_id, r.request_id, r.fingerprint, r.fixed, \
+                              r.created_at, r.pen_line, r.pen_pos, r.wait";
+/// The number of columns of [`RUN`].
+pub(super) const RUN_COLUMNS: usize = 12;
+
+/// Reads a run from the columns [`RUN`], which begin at `at`. Those of its request are as they were written first.
+pub(super) fn run(row: &Row, at: usize) -> Result<Run, StoreError> {
+    let mut run: Run = get_json(row, at)?;
+    let fixed: Fixed = get_json(row, at + 7)?;
+    run.session = mainspring_core::SessionId::from_bytes(get_id(row, at + 1)?);
+    run.owner = get(row, at + 2)?;
+    run.no = get_u32(row, at + 3)?;
+    run.request = RequestName {
+        client_id: get(row, at + 4)?,
+        request_id: get(row, at + 5)?,
+        idempotency_key: fixed.idempotency_key,
+    };
+    run.fingerprint = get_id(row, at + 6)?;
+    (run.parent, run.mode, run.prompt, run.place) = (fixed.parent, fixed.mode, fixed.prompt, fixed.place);
+    run.created_at = mainspring_core::Time(get(row, at + 8)?);
+    run.pen = get_point(row, at + 9)?;
+    if let (
+        Some(PrivateWait { held, results, resume, replies }),
+        RunState::WaitingInput { wait, .. } | RunState::WaitingApproval { wait, .. },
+    ) = (get_maybe_json(row, at + 11)?, &mut run.state)
+    {
+        (wait.held, wait.results, wait.resume, wait.replies) = (held, results, resume, replies);
+    }
+    Ok(run)
+}
+
+pub(super) fn attempt(row: &Row) -> Result<Attempt, StoreError> {
+    get_json(row, 0)
+}
+
+pub(super) const MESSAGE: &str = "m.body, m.status, m.line, m.pos";
+
+/// Reads a message from the columns [`MESSAGE`]. Its status changes when it gets its place.
+pub(super) fn message(row: &Row) -> Result<PlacedMessage, StoreError> {
+    let message: Message = get_json(row, 0)?;
+    let status: &str = get(row, 1)?;
+    let unknown = || StoreError::Corrupt(format!("the status {status} of a message is not known"));
+    let status = MessageStatus::from_name(status).ok_or_else(unknown)?;
+    Ok(PlacedMessage { message: Arc::new(Message { status, ..message }), point: get_point(row, 2)? })
+}

@@ -1,0 +1,85 @@
+//! Searches by reading the newest titles and messages of the owner; words are matched by the rules of the kernel.
+
+use mainspring_core::{Rows, Session, SessionId, Time};
+use mainspring_kernel::search::{Query, searchable_text};
+use mainspring_kernel::store::{FoundMessage, FoundMessages, StoreError};
+
+use super::super::values::{get_id, get_json, get_u64, int, list};
+use super::{MESSAGE, Reader, SESSION, message, session};
+
+/// Rows read at a time.
+const PAGE_ROWS: usize = 500;
+/// Pages of messages that one search reads.
+const SEARCH_PAGES: usize = 16;
+
+pub(in super::super) async fn search_titles(
+    reader: &Reader,
+    owner: &str,
+    query: &Query,
+    before: Option<(Time, SessionId)>,
+    limit: usize,
+) -> Result<Rows<Session>, StoreError> {
+    let sql = format!(
+        "SELECT {SESSION} FROM sessions AS s WHERE owner_id = $1 AND status <> 'deleted'
+           AND (last_activity_at, session_id) < ($2, $3)
+         ORDER BY last_activity_at DESC, session_id DESC LIMIT {PAGE_ROWS}"
+    );
+    let mut next = before.unwrap_or((Time(i64::MAX), SessionId::from_bytes([255; 16])));
+    let mut found = Rows::from(vec![]);
+    loop {
+        let rows = reader.rows(&sql, &[&owner, &next.0.0, &next.1.as_bytes().as_slice()]).await?;
+        let page = list("session", &rows, session)?;
+        let Some(last) = page.last() else { return Ok(found) };
+        next = (last.last_activity_at, last.id);
+        for session in page.items {
+            if session.title.as_deref().is_some_and(|title| query.matches(title)) {
+                found.items.push(session);
+            }
+            if found.items.len() >= limit {
+                return Ok(found);
+            }
+        }
+        if rows.len() < PAGE_ROWS {
+            return Ok(found);
+        }
+    }
+}
+
+pub(in super::super) async fn search_messages(
+    reader: &Reader,
+    owner: &str,
+    query: &Query,
+    before: Option<u64>,
+    limit: usize,
+) -> Result<FoundMessages, StoreError> {
+    let sql = format!(
+        "SELECT {MESSAGE}, m.arrival, s.session_id, s.body
+         FROM messages AS m LEFT JOIN lines AS l ON l.line = m.line
+         JOIN sessions AS s ON s.session_id = coalesce(l.session_id, m.session_id)
+         WHERE s.owner_id = $1 AND s.status <> 'deleted' AND m.arrival < $2
+         ORDER BY m.arrival DESC LIMIT {PAGE_ROWS}"
+    );
+    let mut next = before.map_or(i64::MAX, int);
+    let mut found: Vec<FoundMessage> = vec![];
+    for _ in 0..SEARCH_PAGES {
+        let rows = reader.rows(&sql, &[&owner, &next]).await?;
+        for row in &rows {
+            let arrival = get_u64(row, 4)?;
+            next = int(arrival);
+            let placed = message(row)?;
+            if !query.matches(&searchable_text(&placed.message.content)) {
+                continue;
+            }
+            let session: Session = get_json(row, 6)?;
+            let id = SessionId::from_bytes(get_id(row, 5)?);
+            found.push(FoundMessage { arrival, session: id, message: placed.message, title: session.title });
+            if found.len() >= limit {
+                return Ok(FoundMessages { rows: found.into(), searched_to: None });
+            }
+        }
+        if rows.len() < PAGE_ROWS {
+            return Ok(FoundMessages { rows: found.into(), searched_to: None });
+        }
+    }
+    Ok(FoundMessages { rows: found.into(), searched_to: Some(next.cast_unsigned()) })
+}

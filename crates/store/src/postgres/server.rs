@@ -1,0 +1,124 @@
+//! The start of a server on a database, and the lock by which there is one at a time.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use tokio::task::JoinHandle;
+use tokio_postgres::Client;
+
+use super::PostgresError;
+use super::connect::Connector;
+use super::error::describe;
+use super::migrate::migrate;
+use super::writer::{EVENT_BITS, Shared, pause};
+
+/// The lock of the server: the bytes of "mainserv". It is held by a connection, not by a transaction.
+const LOCK: i64 = 0x6d61_696e_7365_7276;
+/// Time between two attempts to get the lock.
+const LOCK_WAIT_MS: u64 = 50;
+/// Attempts to get the lock: five seconds, for a server that is stopping.
+const LOCK_ATTEMPTS: usize = 100;
+/// The number of histories that are kept.
+const KEPT_HISTORIES: i64 = 1_000;
+
+/// Makes the tables, takes the lock and voids all leases of servers before.
+pub(super) async fn start(
+    connector: &Connector,
+    shared: &Arc<Shared>,
+    takes_lock: bool,
+) -> Result<(), PostgresError> {
+    let fail = |error: tokio_postgres::Error| PostgresError::Database(describe(&error));
+    let (client, driver) = connector.open().await.map_err(fail)?;
+    migrate(&client).await?;
+    if takes_lock {
+        lock(&client).await?;
+    }
+    let boot = boot(&client, shared).await.map_err(fail)?;
+    if takes_lock {
+        let guard = Guard { connector: connector.clone(), shared: Arc::clone(shared), boot };
+        connector.spawn(guard.keep(client, driver));
+    }
+    Ok(())
+}
+
+async fn lock(client: &Client) -> Result<(), PostgresError> {
+    let fail = |error: tokio_postgres::Error| PostgresError::Database(describe(&error));
+    for _ in 0..LOCK_ATTEMPTS {
+        if try_lock(client).await.map_err(fail)? {
+            return Ok(());
+        }
+        pause(LOCK_WAIT_MS).await;
+    }
+    Err(PostgresError::InUse)
+}
+
+async fn try_lock(client: &Client) -> Result<bool, tokio_postgres::Error> {
+    client.query_typed_one(&format!("SELECT pg_try_advisory_lock({LOCK})"), &[]).await?.try_get(0)
+}
+
+/// Begins the history of this server. Returns the number of its boot.
+async fn boot(client: &Client, shared: &Shared) -> Result<i64, tokio_postgres::Error> {
+    let number = async |sql: &str| client.query_typed_one(sql, &[]).await?.try_get::<_, i64>(0);
+    client.batch_execute("BEGIN; DELETE FROM leases").await?;
+    let boot = number(
+        "INSERT INTO meta VALUES ('boot', 1) ON CONFLICT (name) DO UPDATE SET value = meta.value + 1 RETURNING value",
+    )
+    .await?;
+    let last = number(
+        "SELECT greatest((SELECT max(cursor) FROM events), (SELECT value FROM meta WHERE name = 'last_cursor'), 0)",
+    )
+    .await?;
+    let xid = number("SELECT pg_current_xact_id()::text::bigint").await?;
+    let base = number("SELECT coalesce((SELECT value FROM meta WHERE name = 'cursor_base'), 0)").await?;
+    // A dump that was restored into another server, whose transaction ids are lower.
+    let base = base.max((last >> EVENT_BITS) + 1 - xid);
+    client
+        .batch_execute(&format!(
+            "INSERT INTO meta VALUES ('cursor_base', {base}) ON CONFLICT (name) DO UPDATE SET value = excluded.value;
+             INSERT INTO histories (token, after_cursor) VALUES (left(replace(gen_random_uuid()::text, '-', ''), 16), {last});
+             DELETE FROM histories WHERE id <= (SELECT max(id) FROM histories) - {KEPT_HISTORIES};
+             COMMIT"
+        ))
+        .await?;
+    shared.base.store(base.cast_unsigned(), Ordering::Release);
+    Ok(boot)
+}
+
+/// Keeps the lock, and notices when another server has taken it.
+struct Guard {
+    connector: Connector,
+    shared: Arc<Shared>,
+    boot: i64,
+}
+
+impl Guard {
+    async fn keep(self, client: Client, driver: JoinHandle<()>) {
+        let (mut held, mut driver) = (client, driver);
+        loop {
+            let _ = driver.await;
+            drop(held);
+            (held, driver) = loop {
+                match self.take_again().await {
+                    Some(taken) => break taken,
+                    None if self.shared.lost.load(Ordering::Acquire) => return,
+                    None => pause(LOCK_WAIT_MS).await,
+                }
+            };
+            tracing::info!("the lock of the database is held again");
+        }
+    }
+
+    /// Takes the lock on a new connection. Without a result, it is tried again, unless another server has started.
+    async fn take_again(&self) -> Option<(Client, JoinHandle<()>)> {
+        let (client, driver) = self.connector.open().await.ok()?;
+        let is_locked = try_lock(&client).await.ok()?;
+        let sql = "SELECT value FROM meta WHERE name = 'boot'";
+        let boot: i64 = client.query_typed_one(sql, &[]).await.ok()?.try_get(0).ok()?;
+        if boot != self.boot {
+            tracing::error!("another server has taken the database");
+            self.shared.lost.store(true, Ordering::Release);
+            return None;
+        }
+        is_locked.then_some((client, driver))
+    }
+}

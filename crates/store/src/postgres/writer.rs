@@ -1,0 +1,553 @@
+//! Group commit: each writer connection takes the commits that wait for it, and writes them in one transaction.
+//!
+//! ```text
+//! queue ──take──▶ BEGIN, lock leases, read epochs ──▶ drop fenced ──▶ write all, COMMIT ──▶ answer
+//!                 one round trip                                      one round trip
+//! ```
+//!
+//! A session belongs to one writer, by its id, so that its commits do not overtake each other. A writer never waits for
+//! company: commits that arrive while it writes form its next batch. If the server refuses a batch, each of its commits is
+//! written alone, so that only the one at fault fails.
+//!
+//! Invariant: a commit is answered only after its outcome is known. If the connection breaks at COMMIT, the outcome is
+//! looked up by the transaction id on another connection.
+
+use std::collections::{HashMap, VecDeque};
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use mainspring_core::{Cursor, SessionId};
+use mainspring_kernel::store::{Chunk, Commit, Fence, NewId, Row, StoreError, Unique};
+use parking_lot::Mutex;
+use tokio::sync::{Notify, oneshot};
+use tokio_postgres::{Client, Error};
+
+use super::batch::statements;
+use super::connect::Connector;
+use super::error::{describe, is_refusal, write_error};
+use super::rows::{Op, chunk_op, ops};
+use super::tables::{Statement, Table};
+use super::values::{get_id, get_u64, typed};
+use crate::Fault;
+
+/// The events that one transaction can have: the lower bits of a cursor.
+pub(super) const EVENT_BITS: u32 = 14;
+/// Commits in one transaction.
+const BATCH_COMMITS: usize = 64;
+/// Attempts to write a batch whose connection broke before COMMIT was sent.
+const ATTEMPTS: usize = 3;
+/// Time between two looks at a transaction that has not ended.
+const LOOKUP_WAIT_MS: u64 = 20;
+/// Looks at a transaction whose outcome is unknown.
+const LOOKUPS: usize = 100;
+
+/// State that the writers share with the store.
+#[derive(Debug, Default)]
+pub(super) struct Shared {
+    /// Added to transaction ids, so that cursors grow when a dump is restored into another server.
+    pub(super) base: std::sync::atomic::AtomicU64,
+    /// The position before which the streamed text of each leased session is in messages, by epoch.
+    pub(super) dropped: Mutex<HashMap<SessionId, (u64, u64)>>,
+    pub(super) fault: Mutex<Option<Fault>>,
+    pub(super) is_full: std::sync::atomic::AtomicBool,
+    /// Set once another server has taken the database.
+    pub(super) lost: std::sync::atomic::AtomicBool,
+}
+
+impl Shared {
+    /// The first cursor of the events of a transaction, less one.
+    pub(super) fn before(&self, xid: u64) -> u64 {
+        ((xid + self.base.load(std::sync::atomic::Ordering::Acquire)) << EVENT_BITS) - 1
+    }
+
+    /// Forgets the streamed text of a lease, unless it was taken again.
+    pub(super) fn forget(&self, fence: Fence) {
+        let mut dropped = self.dropped.lock();
+        if dropped.get(&fence.session).is_some_and(|(epoch, _)| *epoch == fence.epoch) {
+            dropped.remove(&fence.session);
+        }
+    }
+
+    /// Fails once another server has taken the database.
+    pub(super) fn check_held(&self) -> Result<(), StoreError> {
+        let taken = "another server has taken this database: stop this one, or give it a database of its own";
+        match self.lost.load(std::sync::atomic::Ordering::Acquire) {
+            true => Err(StoreError::Lost(taken.into())),
+            false => Ok(()),
+        }
+    }
+
+    /// Fails while writes are impossible.
+    pub(super) fn check_writable(&self) -> Result<(), StoreError> {
+        self.check_held()?;
+        match self.is_full.load(std::sync::atomic::Ordering::Acquire) {
+            true => Err(StoreError::Full(Fault::DiskFull.message())),
+            false => Ok(()),
+        }
+    }
+}
+
+/// A commit that waits for its answer.
+struct Job {
+    commit: Arc<Commit>,
+    answer: oneshot::Sender<Result<Vec<Cursor>, StoreError>>,
+}
+
+/// Streamed text that waits to be written.
+struct ChunkJob {
+    chunks: Vec<Chunk>,
+    answer: oneshot::Sender<Result<(), StoreError>>,
+}
+
+#[derive(Default)]
+struct Queue {
+    commits: VecDeque<Job>,
+    chunks: VecDeque<ChunkJob>,
+    is_closed: bool,
+}
+
+/// The queue of one writer.
+#[derive(Default)]
+pub(super) struct Inlet {
+    queue: Mutex<Queue>,
+    wake: Notify,
+}
+
+impl Inlet {
+    pub(super) async fn commit(&self, commit: Arc<Commit>) -> Result<Vec<Cursor>, StoreError> {
+        let (answer, answered) = oneshot::channel();
+        self.push(|queue| queue.commits.push_back(Job { commit, answer }))?;
+        answered.await.unwrap_or_else(|_| Err(closed()))
+    }
+
+    pub(super) async fn chunks_write(&self, chunks: Vec<Chunk>) -> Result<(), StoreError> {
+        let (answer, answered) = oneshot::channel();
+        self.push(|queue| queue.chunks.push_back(ChunkJob { chunks, answer }))?;
+        answered.await.unwrap_or_else(|_| Err(closed()))
+    }
+
+    fn push(&self, add: impl FnOnce(&mut Queue)) -> Result<(), StoreError> {
+        let mut queue = self.queue.lock();
+        if queue.is_closed {
+            return Err(closed());
+        }
+        add(&mut queue);
+        drop(queue);
+        self.wake.notify_one();
+        Ok(())
+    }
+
+    /// Ends the writer after its queue is empty.
+    pub(super) fn close(&self) {
+        self.queue.lock().is_closed = true;
+        self.wake.notify_one();
+    }
+}
+
+pub(super) fn closed() -> StoreError {
+    StoreError::Unavailable("the store is closed".into())
+}
+
+/// One writer connection.
+pub(super) struct Writer {
+    pub(super) connector: Connector,
+    pub(super) inlet: Arc<Inlet>,
+    pub(super) shared: Arc<Shared>,
+    pub(super) client: Option<Client>,
+}
+
+/// Why a batch was not written.
+enum BatchError {
+    /// The server refused it; nothing changed.
+    Refused(StoreError),
+    /// The connection broke before COMMIT was sent; nothing changed.
+    Broken(String),
+    /// The outcome could not be found out.
+    Unknown(String),
+}
+
+/// A transaction that holds the locks of its sessions.
+struct Locked {
+    xid: u64,
+    epochs: HashMap<SessionId, u64>,
+}
+
+impl Writer {
+    /// Writes what is queued, until the store is closed.
+    pub(super) async fn run(mut self) {
+        loop {
+            let jobs = self.take_commits();
+            let is_idle = jobs.is_empty();
+            if !is_idle {
+                self.commit_batch(jobs).await;
+            }
+            // After each batch of commits, so that streamed text is written under load too.
+            let chunks = self.inlet.queue.lock().chunks.pop_front();
+            if let Some(job) = chunks {
+                let written = self.chunks_write(&job.chunks).await;
+                let _ = job.answer.send(written);
+            } else if is_idle {
+                if self.inlet.queue.lock().is_closed {
+                    return;
+                }
+                self.inlet.wake.notified().await;
+            }
+        }
+    }
+
+    /// Takes the next commits: at most one per session, in order.
+    fn take_commits(&self) -> Vec<Job> {
+        let mut queue = self.inlet.queue.lock();
+        let mut sessions = std::collections::HashSet::new();
+        let (mut taken, mut left, mut events) = (vec![], VecDeque::new(), 0);
+        while let Some(job) = queue.commits.pop_front() {
+            events += job.commit.events.len();
+            let fits = taken.len() < BATCH_COMMITS && (taken.is_empty() || events < 1 << EVENT_BITS);
+            if fits && sessions.insert(job.commit.fence.session) {
+                taken.push(job);
+            } else {
+                // A later commit of the same session must not overtake this one.
+                sessions.insert(job.commit.fence.session);
+                events -= job.commit.events.len();
+                left.push_back(job);
+            }
+        }
+        queue.commits = left;
+        taken
+    }
+
+    async fn commit_batch(&mut self, jobs: Vec<Job>) {
+        let fault = self.shared.fault.lock().take_if(|fault| *fault != Fault::LoadPanics);
+        if let Err(error) = self.shared.check_writable() {
+            jobs.into_iter().for_each(|job| drop(job.answer.send(Err(error.clone()))));
+            return;
+        }
+        if fault == Some(Fault::DiskFull) {
+            let full = StoreError::Full(Fault::DiskFull.message());
+            jobs.into_iter().for_each(|job| drop(job.answer.send(Err(full.clone()))));
+            return;
+        }
+        let mut jobs = jobs;
+        if fault == Some(Fault::WritePanics) && !jobs.is_empty() {
+            let first = jobs.remove(0);
+            let _ = first.answer.send(Err(StoreError::Corrupt(Fault::WritePanics.message())));
+        }
+        let commits: Vec<Arc<Commit>> = jobs.iter().map(|job| Arc::clone(&job.commit)).collect();
+        let mut results = self.commit_all(&commits, fault).await;
+        if let Some(fault @ (Fault::CommitFails | Fault::OutcomeUnknown)) = fault {
+            results.fill(Err(StoreError::Unavailable(fault.message())));
+        }
+        for (job, result) in jobs.into_iter().zip(results) {
+            let _ = job.answer.send(result);
+        }
+    }
+
+    /// Writes the commits together, or each alone if the server refuses that.
+    async fn commit_all(
+        &mut self,
+        commits: &[Arc<Commit>],
+        fault: Option<Fault>,
+    ) -> Vec<Result<Vec<Cursor>, StoreError>> {
+        let together = self.commit_group(commits, fault).await;
+        match together {
+            Ok(results) => results,
+            Err(StoreError::Unavailable(reason)) => {
+                vec![Err(StoreError::Unavailable(reason)); commits.len()]
+            }
+            Err(error) if commits.len() == 1 => vec![Err(error)],
+            Err(_) => {
+                let mut results = vec![];
+                for commit in commits {
+                    let alone = self.commit_group(std::slice::from_ref(commit), fault).await;
+                    results.extend(alone.unwrap_or_else(|error| vec![Err(error)]));
+                }
+                results
+            }
+        }
+    }
+
+    /// Writes the commits in one transaction. A connection that broke before COMMIT is replaced.
+    async fn commit_group(
+        &mut self,
+        commits: &[Arc<Commit>],
+        fault: Option<Fault>,
+    ) -> Result<Vec<Result<Vec<Cursor>, StoreError>>, StoreError> {
+        let mut reason = String::new();
+        for _ in 0..ATTEMPTS {
+            let client = match self.client().await {
+                Ok(client) => client,
+                Err(error) => {
+                    reason = describe(&error);
+                    continue;
+                }
+            };
+            let group = Group { connector: &self.connector, shared: &self.shared, client: &client };
+            let written = group.write(commits, fault == Some(Fault::CommitFails)).await;
+            match written {
+                Ok(results) => {
+                    self.client = Some(client);
+                    return Ok(results);
+                }
+                Err(BatchError::Refused(error)) => {
+                    // The transaction has ended with the refused COMMIT.
+                    self.client = Some(client);
+                    if !matches!(error, StoreError::Unavailable(_)) {
+                        return Err(error);
+                    }
+                    reason = error.to_string();
+                }
+                Err(BatchError::Broken(message)) => reason = message,
+                Err(BatchError::Unknown(message)) => return Err(StoreError::Unavailable(message)),
+            }
+        }
+        Err(StoreError::Unavailable(reason))
+    }
+
+    async fn client(&mut self) -> Result<Client, Error> {
+        match self.client.take().filter(|client| !client.is_closed()) {
+            Some(client) => Ok(client),
+            None => self.connector.connect().await,
+        }
+    }
+
+    async fn chunks_write(&mut self, chunks: &[Chunk]) -> Result<(), StoreError> {
+        self.shared.check_writable()?;
+        let client = self.client().await.map_err(|error| write_error(&error))?;
+        let group = Group { connector: &self.connector, shared: &self.shared, client: &client };
+        group.chunks_write(chunks).await.map_err(|error| write_error(&error))?;
+        self.client = Some(client);
+        Ok(())
+    }
+}
+
+/// The writing of one batch.
+struct Group<'a> {
+    connector: &'a Connector,
+    shared: &'a Shared,
+    client: &'a Client,
+}
+
+impl Group<'_> {
+    async fn write(
+        &self,
+        commits: &[Arc<Commit>],
+        is_undone: bool,
+    ) -> Result<Vec<Result<Vec<Cursor>, StoreError>>, BatchError> {
+        let fences: Vec<Fence> = commits.iter().map(|commit| commit.fence).collect();
+        let (locked, used) = match self.lock(&fences, commits).await {
+            Ok(locked) => locked,
+            Err(error) => return Err(self.failed(&error)),
+        };
+        let Some(locked) = locked else {
+            self.rollback().await?;
+            return Ok(vec![Err(StoreError::Fenced); commits.len()]);
+        };
+        let mut before = self.shared.before(locked.xid);
+        let (mut results, mut written) = (vec![], vec![]);
+        for commit in commits {
+            if locked.epochs.get(&commit.fence.session) != Some(&commit.fence.epoch) {
+                results.push(Err(StoreError::Fenced));
+                continue;
+            }
+            if commit.rows.iter().any(|row| matches!(row, Row::NewId(new) if used.contains(&new_id(*new)))) {
+                results.push(Err(StoreError::Conflict(Unique::Id)));
+                continue;
+            }
+            match ops(commit, before) {
+                Ok(ops) => written.push(ops),
+                Err(error) => {
+                    results.push(Err(error));
+                    continue;
+                }
+            }
+            let cursors = (1..=commit.events.len() as u64).map(|n| Cursor(before + n));
+            results.push(Ok(cursors.collect()));
+            before += commit.events.len() as u64;
+        }
+        if written.is_empty() {
+            self.rollback().await?;
+            return Ok(results);
+        }
+        self.finish(locked.xid, &statements(written), is_undone).await?;
+        self.note_dropped(commits, &results);
+        Ok(results)
+    }
+
+    /// Begins the transaction, locks the leases in the order of ids, and finds the ids that commits assert to be new but
+    /// are used. Returns no lock if no session has a lease.
+    async fn lock(
+        &self,
+        fences: &[Fence],
+        commits: &[Arc<Commit>],
+    ) -> Result<(Option<Locked>, Vec<[u8; 16]>), Error> {
+        let sessions: Vec<Vec<u8>> = fences.iter().map(|fence| fence.session.as_bytes().to_vec()).collect();
+        let lock =
+            "SELECT session_id, epoch, pg_current_xact_id()::text FROM leases WHERE session_id = ANY ($1)
+                    ORDER BY session_id FOR UPDATE";
+        let new = |row: &Row| match row {
+            Row::NewId(new) => Some(new_id(*new).to_vec()),
+            _ => None,
+        };
+        let new: Vec<Vec<u8>> = commits.iter().flat_map(|commit| &commit.rows).filter_map(new).collect();
+        let used = "SELECT session_id FROM sessions WHERE session_id = ANY ($1) UNION ALL
+                    SELECT run_id FROM runs WHERE run_id = ANY ($1) UNION ALL
+                    SELECT message_id FROM messages WHERE message_id = ANY ($1) UNION ALL
+                    SELECT artifact_id FROM artifacts WHERE artifact_id = ANY ($1)";
+        let (lock_params, used_params) = (typed(&[&sessions]), typed(&[&new]));
+        // The first poll sends the statements in this order.
+        let (begun, rows, used) = tokio::join!(
+            self.client.batch_execute("BEGIN"),
+            self.client.query_typed(lock, &lock_params),
+            async {
+                match new.is_empty() {
+                    true => Ok(vec![]),
+                    false => self.client.query_typed(used, &used_params).await,
+                }
+            },
+        );
+        begun?;
+        let (rows, used) = (rows?, used?);
+        let mut locked: Option<Locked> = None;
+        for row in &rows {
+            let xid: &str = row.try_get(2)?;
+            let xid = xid.parse().unwrap_or(0);
+            let locked = locked.get_or_insert_with(|| Locked { xid, epochs: HashMap::new() });
+            if let (Ok(session), Ok(epoch)) = (get_id(row, 0), get_u64(row, 1)) {
+                locked.epochs.insert(SessionId::from_bytes(session), epoch);
+            }
+        }
+        Ok((locked, used.iter().filter_map(|row| get_id(row, 0).ok()).collect()))
+    }
+
+    /// Sends all statements and COMMIT at once.
+    async fn finish(&self, xid: u64, statements: &[Statement], is_undone: bool) -> Result<(), BatchError> {
+        let params: Vec<_> = statements
+            .iter()
+            .map(|statement| {
+                let params: Vec<_> = statement.columns.iter().map(super::values::Column::param).collect();
+                typed(&params)
+            })
+            .collect();
+        type Sent<'a> = Pin<Box<dyn Future<Output = Result<(), Error>> + Send + 'a>>;
+        let mut sent: Vec<Sent<'_>> = vec![];
+        for (statement, params) in statements.iter().zip(&params) {
+            sent.push(Box::pin(
+                async move { self.client.execute_typed(statement.sql, params).await.map(drop) },
+            ));
+        }
+        let end = if is_undone { "ROLLBACK" } else { "COMMIT" };
+        sent.push(Box::pin(self.client.batch_execute(end)));
+        let first_error = in_order(sent).await;
+        match first_error {
+            None => Ok(()),
+            // After a refused statement, COMMIT rolls back.
+            Some(error) if is_refusal(&error) && !self.client.is_closed() => {
+                Err(BatchError::Refused(write_error(&error)))
+            }
+            Some(error) => self.look_up(xid, &error).await,
+        }
+    }
+
+    /// Finds out whether a transaction was committed whose connection broke.
+    async fn look_up(&self, xid: u64, error: &Error) -> Result<(), BatchError> {
+        let reason = describe(error);
+        for _ in 0..LOOKUPS {
+            // Another connection: this one is broken.
+            let status = async {
+                let client = self.connector.connect().await?;
+                let sql = format!("SELECT pg_xact_status('{xid}'::xid8)");
+                client.query_typed_one(&sql, &[]).await?.try_get::<_, Option<String>>(0)
+            };
+            match status.await.ok().flatten().as_deref() {
+                Some("committed") => return Ok(()),
+                Some("aborted") => return Err(BatchError::Broken(reason)),
+                // The server has not noticed yet, or is not reachable.
+                _ => pause(LOOKUP_WAIT_MS).await,
+            }
+        }
+        Err(BatchError::Unknown(reason))
+    }
+
+    async fn rollback(&self) -> Result<(), BatchError> {
+        self.client.batch_execute("ROLLBACK").await.map_err(|error| BatchError::Broken(describe(&error)))
+    }
+
+    /// An error before anything was written.
+    fn failed(&self, error: &Error) -> BatchError {
+        BatchError::Broken(describe(error))
+    }
+
+    /// Remembers that streamed text is in messages now.
+    fn note_dropped(&self, commits: &[Arc<Commit>], results: &[Result<Vec<Cursor>, StoreError>]) {
+        let mut dropped = self.shared.dropped.lock();
+        for (commit, _) in commits.iter().zip(results).filter(|(_, result)| result.is_ok()) {
+            for row in &commit.rows {
+                if let (Row::ChunksDrop(before), Some((_, known))) =
+                    (row, dropped.get_mut(&commit.fence.session))
+                {
+                    *known = (*known).max(*before);
+                }
+            }
+        }
+    }
+
+    async fn chunks_write(&self, chunks: &[Chunk]) -> Result<(), Error> {
+        let fences: Vec<Fence> = chunks.iter().map(|chunk| chunk.fence).collect();
+        let (locked, _) = self.lock(&fences, &[]).await?;
+        let epochs = locked.map(|locked| locked.epochs).unwrap_or_default();
+        let written: Vec<Op> = {
+            let dropped = self.shared.dropped.lock();
+            let is_kept = |chunk: &&Chunk| {
+                let before = dropped.get(&chunk.fence.session).map_or(0, |(_, before)| *before);
+                epochs.get(&chunk.fence.session) == Some(&chunk.fence.epoch) && chunk.pos >= before
+            };
+            let kept = chunks.iter().filter(is_kept);
+            kept.map(|chunk| chunk_op(chunk.fence.session, chunk, Table::ChunksNew)).collect()
+        };
+        for statement in statements(vec![written]) {
+            let params: Vec<_> = statement.columns.iter().map(super::values::Column::param).collect();
+            self.client.execute_typed(statement.sql, &typed(&params)).await?;
+        }
+        self.client.batch_execute("COMMIT").await
+    }
+}
+
+fn new_id(new: NewId) -> [u8; 16] {
+    match new {
+        NewId::Session(id) => *id.as_bytes(),
+        NewId::Run(id) => *id.as_bytes(),
+        NewId::Message(id) => *id.as_bytes(),
+        NewId::Artifact(id) => *id.as_bytes(),
+    }
+}
+
+/// Waits before the next look at the database.
+#[expect(clippy::disallowed_methods, reason = "the database's time passes in tests with a manual clock too")]
+pub(super) async fn pause(ms: u64) {
+    tokio::time::sleep(Duration::from_millis(ms)).await;
+}
+
+/// Starts all futures in order, which sends their statements in order, and waits for all. Returns the first error.
+async fn in_order<F: Future<Output = Result<(), Error>> + Unpin>(futures: Vec<F>) -> Option<Error> {
+    let mut waiting: Vec<Option<F>> = futures.into_iter().map(Some).collect();
+    let mut errors: Vec<Option<Error>> = waiting.iter().map(|_| None).collect();
+    poll_fn(|context| {
+        let mut is_done = true;
+        for (slot, error) in waiting.iter_mut().zip(&mut errors) {
+            let Some(future) = slot else { continue };
+            match Pin::new(future).poll(context) {
+                Poll::Ready(result) => {
+                    *error = result.err();
+                    *slot = None;
+                }
+                Poll::Pending => is_done = false,
+            }
+        }
+        if is_done { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+    errors.into_iter().flatten().next()
+}
