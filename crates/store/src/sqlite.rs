@@ -44,6 +44,7 @@ use crate::Fault;
 mod agents;
 mod apply;
 mod backup;
+mod boot;
 mod check;
 mod checker;
 mod checkpointer;
@@ -109,16 +110,13 @@ pub struct SqliteStore {
     writer: Option<JoinHandle<()>>,
 }
 
-/// The number of histories that are kept.
-const KEPT_HISTORIES: i64 = 1_000;
-
 impl SqliteStore {
     /// Opens the database at `path`, or creates it. On an error, an existing file is unchanged.
     pub fn open(path: &Path, options: SqliteOptions, now: Time) -> Result<Self, OpenError> {
         let open::Opened { connection, check_due } = open::open_writer(path, &options, now)?;
         let fail = |error| open::failed(path, error);
         let pragmas = open::pragmas(&connection).map_err(fail)?;
-        let (boot, seq) = boot(path, &connection, check_due, now).map_err(fail)?;
+        let (boot, seq) = boot::boot(path, &connection, check_due, now).map_err(fail)?;
         let readers =
             (0..options.readers.max(1)).map(|_| open::open_reader(path)).collect::<Result<_, _>>()?;
         let io = |error: std::io::Error| OpenError::Io { path: path.into(), source: error.into() };
@@ -264,34 +262,6 @@ impl Drop for SqliteStore {
 
 fn closed() -> StoreError {
     StoreError::Unavailable("the store is closed".into())
-}
-
-/// Increments the number of boots and renews the token in the file itself, so that no WAL and no copy from before this
-/// start fits together with one from after it. Returns the number of boots and the last cursor ever assigned.
-fn boot(path: &Path, connection: &Connection, check_due: bool, now: Time) -> rusqlite::Result<(u64, u64)> {
-    connection.execute_batch("BEGIN IMMEDIATE")?;
-    let boot = connection.query_row(
-        "INSERT INTO meta VALUES ('boot', 1) ON CONFLICT (name) DO UPDATE SET value = value + 1 RETURNING value",
-        [],
-        |row| row.get::<_, i64>(0),
-    )?;
-    check::crash_check_write(connection, check_due)?;
-    backup::remove_old_copies(path, connection, now)?;
-    wal::token_renew(connection)?;
-    let last = backup::last_cursor(connection)?.0;
-    history_begin(connection, last)?;
-    connection.execute_batch("COMMIT")?;
-    connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
-    Ok((boot.cast_unsigned(), last))
-}
-
-/// Begins the history of this process after the cursor `last`. Forgets all but the latest ones, so that a database that is
-/// opened for each command does not grow.
-fn history_begin(connection: &Connection, last: u64) -> rusqlite::Result<()> {
-    let begin = "INSERT INTO histories (token, after_seq) VALUES (lower(hex(randomblob(8))), ?1)";
-    connection.execute(begin, [last.cast_signed()])?;
-    let forget = "DELETE FROM histories WHERE id <= (SELECT max(id) FROM histories) - ?1";
-    connection.execute(forget, [KEPT_HISTORIES]).map(drop)
 }
 
 #[async_trait]

@@ -1,0 +1,44 @@
+//! The start of a store: each start has a number and a history of its own.
+
+use std::path::Path;
+
+use mainspring_core::Time;
+use rusqlite::Connection;
+
+use super::{backup, check, wal};
+
+/// The number of histories that are kept.
+const KEPT_HISTORIES: i64 = 1_000;
+
+/// Increments the number of boots and renews the token in the file itself, so that no WAL and no copy from before this
+/// start fits together with one from after it. Returns the number of boots and the last cursor ever assigned.
+pub(super) fn boot(
+    path: &Path,
+    connection: &Connection,
+    check_due: bool,
+    now: Time,
+) -> rusqlite::Result<(u64, u64)> {
+    connection.execute_batch("BEGIN IMMEDIATE")?;
+    let boot = connection.query_row(
+        "INSERT INTO meta VALUES ('boot', 1) ON CONFLICT (name) DO UPDATE SET value = value + 1 RETURNING value",
+        [],
+        |row| row.get::<_, i64>(0),
+    )?;
+    check::crash_check_write(connection, check_due)?;
+    backup::remove_old_copies(path, connection, now)?;
+    wal::token_renew(connection)?;
+    let last = backup::last_cursor(connection)?.0;
+    history_begin(connection, last)?;
+    connection.execute_batch("COMMIT")?;
+    connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
+    Ok((boot.cast_unsigned(), last))
+}
+
+/// Begins the history of this process after the cursor `last`. Forgets all but the latest ones, so that a database that is
+/// opened for each command does not grow.
+fn history_begin(connection: &Connection, last: u64) -> rusqlite::Result<()> {
+    let begin = "INSERT INTO histories (token, after_seq) VALUES (lower(hex(randomblob(8))), ?1)";
+    connection.execute(begin, [last.cast_signed()])?;
+    let forget = "DELETE FROM histories WHERE id <= (SELECT max(id) FROM histories) - ?1";
+    connection.execute(forget, [KEPT_HISTORIES]).map(drop)
+}
