@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use mainspring_core::{
-    AgentDefinition, ApiKey, Artifact, Attempt, AuthMethod, Binding, DeadLetter, Event, Grant, LeftProcess,
-    LiveEvent, Message, ModelList, Run, Session, StateChange, StateEntry, Step, Webhook,
+    AgentDefinition, ApiKey, Artifact, Attempt, AuthMethod, Binding, DeadLetter, Event, GoalType, Grant,
+    LeftProcess, LiveEvent, Message, ModelList, Run, Session, StateChange, StateEntry, Step, Webhook,
 };
 use serde_json::Value;
 
@@ -12,12 +12,12 @@ use crate::control::ControlTool;
 use crate::{
     AcceptedRun, Agent, Appended, AttemptStderr, AuditRecord, BindingAdoption, CancelOutcome, Capabilities,
     CaughtUp, ClosedSession, Compacted, Compaction, Delegate, Delegated, DelegationView, FeedSnapshot, Fork,
-    FoundIds, Health, HostCall, HostCallAnswered, HostCallResult, KeptForForks, ListedSession, Listener,
-    LiveChange, Login, MadeKey, MadeWebhook, Me, MessageAppend, MessageView, Navigation, NewKey, NewWebhook,
-    OpenWait, OpenedSession, Page, PageSecret, Problem, Prompt, ResultsAppend, RetryOptions, RunDelegations,
-    SearchHit, SessionAdopted, SessionAdoption, SessionChanges, SessionPatch, SessionTarget, SessionUsage,
-    Snapshot, StoreNotice, Thought, Ticket, TicketRedemption, TreeNode, UsageReport, WaitAnswer,
-    WebhookDelivery,
+    FoundIds, GoalTypeRecord, Health, HostCall, HostCallAnswered, HostCallResult, KeptForForks,
+    ListedSession, Listener, LiveChange, Login, MadeKey, MadeWebhook, Me, MessageAppend, MessageView,
+    Navigation, NewKey, NewWebhook, OpenWait, OpenedSession, Page, PageSecret, Problem, Prompt,
+    ResultsAppend, RetryOptions, RunDelegations, SearchHit, SessionAdopted, SessionAdoption, SessionChanges,
+    SessionPatch, SessionTarget, SessionUsage, Snapshot, StoreNotice, Thought, Ticket, TicketRedemption,
+    TreeNode, UsageReport, WaitAnswer, WebhookDelivery,
 };
 
 /// A type of the wire contract that is sent as JSON.
@@ -49,6 +49,7 @@ to_json![
     Compaction,
     Delegate,
     Fork,
+    GoalType,
     HostCallResult,
     Login,
     MessageAppend,
@@ -82,6 +83,7 @@ to_json![
     Delegated,
     DelegationView,
     FoundIds,
+    GoalTypeRecord,
     Grant,
     Health,
     HostCallAnswered,
@@ -102,6 +104,7 @@ to_json![
     Page<Binding>,
     Page<DeadLetter>,
     Page<Event>,
+    Page<GoalTypeRecord>,
     Page<Grant>,
     Page<LeftProcess>,
     Page<ListedSession>,

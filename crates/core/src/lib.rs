@@ -14,6 +14,7 @@ mod damage;
 pub mod delegation;
 pub mod digest;
 pub mod event;
+pub mod goal;
 pub mod history;
 pub mod id_prefix;
 pub mod ids;
@@ -37,6 +38,7 @@ pub mod session;
 pub mod state;
 pub mod step;
 pub mod stream;
+pub mod task;
 pub mod time;
 pub mod tool;
 pub mod tree;
@@ -63,6 +65,7 @@ pub use event::{
     BadPosition, Body, CancelReason, Close, Cursor, Event, LiveEvent, PROTOCOL_VERSION, Position, Proof,
     SessionChange, ToolEnd, ToolOutcome,
 };
+pub use goal::{BadGoal, DeclaredGoal, Goal, GoalStatus, GoalType};
 pub use history::History;
 pub use id_prefix::{BadIdPrefix, IdKind, IdPrefix};
 pub use ids::{
@@ -89,6 +92,7 @@ pub use state::{
     VersionMismatch,
 };
 pub use step::{PromptRef, Step, StopReason};
+pub use task::{PlannedTask, Subtask, SubtaskStatus, Task, TaskStatus};
 pub use time::Time;
 pub use tool::{CallResult, ClientCall, ClientResult, ClientTool};
 pub use tree::{Line, Point, Range};

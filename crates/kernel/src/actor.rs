@@ -37,6 +37,7 @@ mod delegations;
 mod draft;
 mod execute;
 mod fail;
+mod goals;
 mod grant;
 mod inbox;
 mod lifetime;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use mainspring_agent::hooks::Hooks;
 use mainspring_agent::models::ModelsConfigError;
 use mainspring_agent::{Definitions, Toolbox};
+use mainspring_core::goal::built_in_goal_types;
 use mainspring_kernel::adapter::{Adapter, Capabilities};
 use mainspring_kernel::agents::NoCatalog;
 use mainspring_kernel::audit::{Audit, AuditError, AuditOptions};
@@ -262,6 +263,7 @@ fn kernel_options(config: &Config) -> Options {
         artifact_retention: config.artifacts,
         audit: None,
         agents: Arc::new(NoCatalog),
+        goal_types: built_in_goal_types().into_iter().chain(config.goal_types.clone()).collect(),
         state_dir: Some(config.state_dir.clone()),
         adapter_folders: config
             .adapters

@@ -9,6 +9,7 @@ use mainspring_kernel::adapter::{AttemptHandle, End};
 use mainspring_kernel::policy::{Rules, definition_rules};
 use serde_json::{Map, Value, json};
 
+use super::goals::Goals;
 use super::{Exit, NativeAdapter};
 use crate::definition::Definition;
 use crate::models::SelectedModel;
@@ -40,6 +41,8 @@ pub struct Plan {
     pub(super) notices: Vec<String>,
     /// A note about processes that act for the run and that nothing confines.
     pub(super) unconfined: Option<String>,
+    /// The goals of the run.
+    pub(super) goals: Goals,
 }
 
 impl Plan {
@@ -113,6 +116,7 @@ impl Plan {
             listed_tools,
             notices,
             unconfined: None,
+            goals: Goals::of(run),
         })
     }
 
@@ -159,10 +163,11 @@ impl Plan {
         Ok(())
     }
 
-    /// Returns the whole system prompt, with the instruction for structured output.
+    /// Returns the whole system prompt, with the instructions for goals and for structured output.
     pub(super) fn system_prompt(&self) -> Option<String> {
         let instruction = self.output.as_ref().map(OutputSchema::instruction);
-        let parts: Vec<String> = self.system.iter().cloned().chain(instruction).collect();
+        let instructions = self.goals.instruction().into_iter().chain(instruction);
+        let parts: Vec<String> = self.system.iter().cloned().chain(instructions).collect();
         (!parts.is_empty()).then(|| parts.join("\n\n"))
     }
 }

@@ -10,6 +10,7 @@ mod control;
 mod data;
 mod decisions;
 mod delegation;
+mod goals;
 mod mcp;
 mod provider;
 mod steering;

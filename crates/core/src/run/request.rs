@@ -4,7 +4,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::message::names;
-use crate::{ClientTool, Cost, KeyLists, MessageId, SandboxProfile, SandboxReach, Usage, UsageReports};
+use crate::{
+    ClientTool, Cost, DeclaredGoal, KeyLists, MessageId, SandboxProfile, SandboxReach, Usage, UsageReports,
+};
 
 /// The caller's own names for a request. Together with the owner they make acceptance exactly-once.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -78,6 +80,9 @@ pub struct RunOptions {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(value_type = Option<Object>))]
     pub key: Option<Box<KeyLists>>,
+    /// The goals of the run, at most 5. The run succeeds only if the agent achieves all of them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub goals: Vec<DeclaredGoal>,
 }
 
 impl RunOptions {
@@ -100,7 +105,7 @@ impl RunOptions {
             model_options: (!model_options.is_empty()).then_some(model_options),
             model,
             model_profile,
-            // The output schema, limits, tools, folders and other bounds apply to a single run and have no defaults.
+            // The output schema, limits, tools, goals, folders and other bounds apply to a single run and have no defaults.
             output_schema: self.output_schema.clone(),
             limits: self.limits,
             tools: self.tools.clone(),
@@ -110,6 +115,7 @@ impl RunOptions {
             bounds: self.bounds.clone(),
             sandbox_reach: self.sandbox_reach.clone(),
             key: self.key.clone(),
+            goals: self.goals.clone(),
         }
     }
 
@@ -122,6 +128,7 @@ impl RunOptions {
             (RunOption::ModelProfile, is_text(&self.model_profile)),
             (RunOption::ModelOptions, self.model_options.as_ref().is_some_and(|options| !options.is_empty())),
             (RunOption::OutputSchema, self.output_schema.is_some()),
+            (RunOption::Goals, !self.goals.is_empty()),
         ];
         given.into_iter().filter(|(_, given)| *given).map(|(option, _)| option).collect()
     }
@@ -150,6 +157,7 @@ impl RunOptions {
             bounds: self.bounds.clone(),
             sandbox_reach: self.sandbox_reach.clone(),
             key: self.key.clone(),
+            goals: self.goals.clone(),
         }
     }
 }
@@ -169,16 +177,24 @@ pub enum RunOption {
     ModelOptions,
     /// The JSON Schema of the structured output.
     OutputSchema,
+    /// The goals that the agent is to achieve.
+    Goals,
 }
 names!(RunOption {
     SystemPrompt => "systemPrompt", Model => "model", ModelProfile => "modelProfile", ModelOptions => "modelOptions",
-    OutputSchema => "outputSchema",
+    OutputSchema => "outputSchema", Goals => "goals",
 });
 
 impl RunOption {
     /// All options.
-    pub const ALL: [Self; 5] =
-        [Self::SystemPrompt, Self::Model, Self::ModelProfile, Self::ModelOptions, Self::OutputSchema];
+    pub const ALL: [Self; 6] = [
+        Self::SystemPrompt,
+        Self::Model,
+        Self::ModelProfile,
+        Self::ModelOptions,
+        Self::OutputSchema,
+        Self::Goals,
+    ];
 }
 
 /// Limits of a run. A field that is not set means no limit.
@@ -514,7 +530,7 @@ mod tests {
         let given = |json| options(json).adapter_options().iter().map(|one| one.name()).collect::<Vec<_>>();
         assert_eq!(given(json!({"systemPrompt": "", "cwd": "/", "modelOptions": {}})), [""; 0]);
         let all = json!({"systemPrompt": "s", "model": "m", "modelProfile": "p", "modelOptions": {"a": 1},
-                         "outputSchema": {}});
+                         "outputSchema": {}, "goals": [{"goalType": "dataset_summary"}]});
         assert_eq!(given(all), RunOption::ALL.map(RunOption::name));
     }
 

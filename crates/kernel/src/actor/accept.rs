@@ -115,6 +115,7 @@ impl Actor {
         };
         let mut draft = draft.of_run(run);
         draft.emit(Body::run_accepted(adapter.clone(), accept.mode, Some(policy)));
+        self.declare_goals(&mut draft);
         if !unused.is_empty() {
             let names = unused.iter().map(|option| option.name()).collect::<Vec<_>>().join(", ");
             let text = format!("defaults of the session that adapter {adapter:?} does not use: {names}");
@@ -299,6 +300,8 @@ impl Actor {
             budget: None,
             final_text: None,
             output: None,
+            goals: vec![],
+            tasks: vec![],
             pen: None,
             state: RunState::Queued { retry_at: None, retry_reason: None },
             attempts: 0,

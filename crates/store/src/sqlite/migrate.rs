@@ -44,6 +44,7 @@ const MIGRATIONS: &[(u32, &str)] = &[
     (46, include_str!("../../migrations/0046_message_writers.sql")),
     (47, include_str!("../../migrations/0047_state_history.sql")),
     (50, include_str!("../../migrations/0050_webhooks.sql")),
+    (55, include_str!("../../migrations/0055_goals.sql")),
 ];
 
 /// The last migration that `migrations/new.sql` contains, and the tables of a new database. Applying the migrations one
