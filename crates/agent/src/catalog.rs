@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use mainspring_core::{AgentDefinition, AgentName, ModelList, RunOptions};
 use mainspring_kernel::agents::{Catalog, RuntimeAgent};
+use serde_json::Value;
 
 use crate::definition::{Definition, Definitions};
 use crate::models::Models;
@@ -69,6 +70,14 @@ impl Catalog for NativeCatalog {
         let schema =
             options.output_schema.as_ref().map_or(Ok(()), |schema| OutputSchema::new(schema).map(drop));
         schema.map_err(|error| format!("outputSchema: {error}"))
+    }
+
+    fn check_schema(&self, schema: &Value) -> Result<(), String> {
+        OutputSchema::new(schema).map(drop)
+    }
+
+    fn check_value(&self, schema: &Value, value: &Value) -> Result<(), String> {
+        OutputSchema::new(schema)?.check(value)
     }
 
     fn check_agent_name(&self, adapter: &str, name: &str) -> Result<(), String> {

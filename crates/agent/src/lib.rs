@@ -17,4 +17,5 @@ pub use catalog::NativeCatalog;
 pub use definition::{Definition, Definitions};
 pub use models::{Models, ModelsConfig};
 pub use native::{NativeAdapter, NativeOptions};
+pub use output::OutputSchema;
 pub use tool::Toolbox;

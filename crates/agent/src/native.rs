@@ -15,6 +15,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use mainspring_core::goal::DEFAULT_REMINDERS;
 use mainspring_core::{AttemptId, Failure, Fidelity, RunLimits, RunOption, UsageReports};
 use mainspring_kernel::adapter::{
     Adapter, AttemptHandle, Capabilities, Death, Dispatch, End, Executed, HandleError, RestartBehavior,
@@ -35,6 +36,7 @@ mod describe;
 mod estimate;
 mod execution;
 mod files;
+mod goals;
 mod network;
 mod one_shot;
 mod plan;
@@ -61,6 +63,8 @@ pub struct NativeOptions {
     pub retry_max_ms: u64,
     /// The maximum size of a tool result in a request.
     pub result_bytes: usize,
+    /// How often a model is reminded of pending goals before its run fails.
+    pub goal_reminders: u32,
     /// The limits of a run.
     pub limits: RunLimits,
     /// Rules of the server about calls of tools: `tool call NAME`. They come before those of agent definitions.
@@ -74,6 +78,7 @@ impl Default for NativeOptions {
             retry_base_ms: 1_000,
             retry_max_ms: 60_000,
             result_bytes: 64 << 10,
+            goal_reminders: DEFAULT_REMINDERS,
             limits: RunLimits { max_steps: Some(100), ..RunLimits::default() },
             rules: vec![],
         }

@@ -51,10 +51,15 @@ impl OutputSchema {
         )
     }
 
+    /// Validates a value. The error says what is wrong.
+    pub fn check(&self, value: &Value) -> Result<(), String> {
+        validate(&self.schema, &self.validator, value)
+    }
+
     /// Parses and validates an answer. The error says what is wrong.
     pub fn parse(&self, text: &str) -> Result<Value, String> {
         let value = parse_json(text).map_err(|error| format!("it is not JSON: {error}"))?;
-        validate(&self.schema, &self.validator, &value)?;
+        self.check(&value)?;
         Ok(value)
     }
 }

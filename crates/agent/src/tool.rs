@@ -20,6 +20,7 @@ mod data;
 mod function;
 pub mod mcp;
 mod memory;
+mod plan;
 mod state;
 pub use context::ToolContext;
 pub use function::{FunctionTool, function};
@@ -189,11 +190,11 @@ impl Toolbox {
         Self { entries: Arc::new([(ASK_PERSON.to_owned(), entry)].into()) }
     }
 
-    /// Creates a set with all built-in tools: asking a person, state, artifacts, proposals to
+    /// Creates a set with all built-in tools: asking a person, state, artifacts, a plan, proposals to
     /// remember, delegation, other sessions.
     pub fn built_in() -> Self {
         let mut all = Self::new();
-        for tool in data::tools().into_iter().chain(control::tools()).chain([memory::tool()]) {
+        for tool in data::tools().into_iter().chain(control::tools()).chain([memory::tool(), plan::tool()]) {
             // A test compiles every built-in schema, so they are not compiled here.
             let (spec, traits, validator) = (tool.spec(), tool.traits(), LazyValidator::default());
             let entry = ToolEntry { spec, traits, validator, executor: Executor::Tool(tool) };

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use mainspring_core::{
-    AgentDefinition, ApiKey, Artifact, Attempt, AuthMethod, Binding, DeadLetter, Event, Grant, LeftProcess,
-    LiveEvent, Message, ModelList, Run, Session, StateChange, StateEntry, Step, Webhook,
+    AgentDefinition, ApiKey, Artifact, Attempt, AuthMethod, Binding, DeadLetter, Event, GoalType, Grant,
+    LeftProcess, LiveEvent, Message, ModelList, Run, Session, StateChange, StateEntry, Step, Webhook,
 };
 use serde_json::Value;
 
@@ -12,10 +12,10 @@ use crate::control::ControlTool;
 use crate::{
     AcceptedRun, Agent, AgentChange, Appended, AttemptStderr, AuditRecord, BindingAdoption, CancelOutcome,
     Capabilities, CaughtUp, ClosedSession, Compacted, Compaction, Delegate, Delegated, DelegationView,
-    FeedSnapshot, Fork, FoundIds, Health, HostCall, HostCallAnswered, HostCallResult, KeptForForks,
-    ListedSession, Listener, LiveChange, Login, MadeKey, MadeWebhook, Me, MessageAppend, MessageView,
-    Navigation, NewKey, NewTool, NewWebhook, OidcAnswer, OidcToken, OpenWait, OpenedSession, Page,
-    PageSecret, Problem, Prompt, ResultsAppend, RetryOptions, RunDelegations, RunRoute, SearchHit,
+    FeedSnapshot, Fork, FoundIds, GoalTypeRecord, Health, HostCall, HostCallAnswered, HostCallResult,
+    KeptForForks, ListedSession, Listener, LiveChange, Login, MadeKey, MadeWebhook, Me, MessageAppend,
+    MessageView, Navigation, NewKey, NewTool, NewWebhook, OidcAnswer, OidcToken, OpenWait, OpenedSession,
+    Page, PageSecret, Problem, Prompt, ResultsAppend, RetryOptions, RunDelegations, RunRoute, SearchHit,
     SessionAdopted, SessionAdoption, SessionAgent, SessionChanges, SessionDetails, SessionPatch,
     SessionTarget, SessionUsage, SignInWays, Snapshot, StepResult, StoreNotice, Thought, Ticket,
     TicketRedemption, TreeNode, UsageReport, WaitAnswer, WebhookDelivery,
@@ -51,6 +51,7 @@ to_json![
     Compaction,
     Delegate,
     Fork,
+    GoalType,
     HostCallResult,
     Login,
     MessageAppend,
@@ -86,6 +87,7 @@ to_json![
     Delegated,
     DelegationView,
     FoundIds,
+    GoalTypeRecord,
     Grant,
     Health,
     HostCallAnswered,
@@ -106,6 +108,7 @@ to_json![
     Page<Binding>,
     Page<DeadLetter>,
     Page<Event>,
+    Page<GoalTypeRecord>,
     Page<Grant>,
     Page<LeftProcess>,
     Page<ListedSession>,

@@ -22,6 +22,7 @@ pub mod control;
 mod delegation;
 mod event;
 mod feed;
+mod goal;
 mod grant;
 mod host_call;
 mod id;
@@ -57,6 +58,7 @@ pub use change::{ChangesQuery, ChangesState, FileChange, SessionChanges, TurnCha
 pub use delegation::{Delegate, Delegated, DelegationView, RunDelegations};
 pub use event::{CaughtUp, EventsQuery, OwnerEventsQuery, StoreNotice, SubscriptionMode, Thought};
 pub use feed::{FeedItem, FeedSnapshot, LiveChange, LiveSession, LiveStatus};
+pub use goal::GoalTypeRecord;
 pub use grant::GrantListQuery;
 pub use host_call::{HostCall, HostCallAnswered, HostCallQuery, HostCallResult};
 pub use id::{FoundIds, IdQuery};

@@ -6,8 +6,9 @@
 
 use mainspring_core::{
     AgentDefinition, Answer, Approval, ApprovalAnswer, ApprovalScope, ArtifactId, Block, ClientResult,
-    ClientTool, Cost, ExternalRef, FileLocation, GivenMessage, KeyLists, LegacyAlias, MessageId, Network,
-    Place, Role, RunLimits, RunOptions, SandboxProfile, SandboxReach, SuppliedResult, Usage,
+    ClientTool, Cost, DeclaredGoal, ExternalRef, FileLocation, GivenMessage, GoalType, KeyLists, LegacyAlias,
+    MessageId, Network, Place, Role, RunLimits, RunOptions, SandboxProfile, SandboxReach, SuppliedResult,
+    Usage,
 };
 use serde::de::{DeserializeOwned, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -101,6 +102,18 @@ pub(crate) struct OptionsForm {
     key: Option<Box<KeyLists>>,
     #[serde(default)]
     agent_definition: Option<String>,
+    #[serde(default, deserialize_with = "goals")]
+    goals: Vec<DeclaredGoal>,
+}
+
+#[derive(Deserialize)]
+#[serde(remote = "DeclaredGoal", rename_all = "camelCase", deny_unknown_fields)]
+struct GoalForm {
+    goal_type: String,
+    #[serde(default)]
+    data: Map<String, Value>,
+    #[serde(skip)]
+    definition: Option<Box<GoalType>>,
 }
 
 #[derive(Deserialize)]
@@ -342,6 +355,7 @@ macro_rules! items {
 }
 
 items! {
+    GoalItem(DeclaredGoal) by "GoalForm::deserialize";
     ToolItem(ClientTool) by "ToolForm::deserialize";
     ResultItem(ClientResult) by "ResultForm::deserialize";
     BlockItem(Block) by "BlockForm::deserialize";
@@ -351,6 +365,12 @@ items! {
     LegacyAliasItem(LegacyAlias) by "LegacyAliasForm::deserialize";
     SuppliedItem(SuppliedResult) by "SuppliedForm::deserialize";
     UsageItem(Usage) by "UsageForm::deserialize";
+}
+
+/// Reads the goals of a run. Null means none.
+fn goals<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<DeclaredGoal>, D::Error> {
+    let goals = Option::<Vec<GoalItem>>::deserialize(from)?;
+    Ok(goals.unwrap_or_default().into_iter().map(|item| item.0).collect())
 }
 
 /// Reads client tools.

@@ -85,7 +85,7 @@ impl From<Error> for CliError {
                 Exit::Refused
             }
             Error::Busy { .. } => Exit::Refused,
-            Error::TooMany { .. } | Error::AgentTaken { .. } => Exit::Refused,
+            Error::TooMany { .. } | Error::AgentTaken { .. } | Error::GoalTypeTaken { .. } => Exit::Refused,
             Error::NotLatest(_)
             | Error::NotAtTip(_)
             | Error::Expired { .. }

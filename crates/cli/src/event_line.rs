@@ -1,6 +1,6 @@
 //! Events as lines for people: `run events` and `session tail`.
 
-use mainspring_core::{Body, Event, Message, Role, SessionChange, ToolOutcome};
+use mainspring_core::{Body, Event, Message, Role, SessionChange, TaskStatus, ToolOutcome};
 use serde_json::Value;
 
 use super::output::{DIM, GREEN, RED, YELLOW, excerpt, format_clock};
@@ -69,6 +69,15 @@ fn describe(body: &Body) -> String {
         Body::StepCompleted { step_no, provider, model, error, .. } => {
             let error = error.as_ref().map(|error| format!(": {}", one_line(&error.message)));
             format!("model call {step_no} on {provider}/{model}{}", error.unwrap_or_default())
+        }
+        Body::GoalDeclared { goal_type, .. } | Body::GoalAchieved { goal_type, .. } => goal_type.clone(),
+        Body::GoalRejected { goal_type, error, .. } | Body::GoalFailed { goal_type, error, .. } => {
+            format!("{goal_type}: {}", one_line(&error.message))
+        }
+        Body::GoalsReminded { reminder_no, max_reminders, .. } => format!("{reminder_no} of {max_reminders}"),
+        Body::TasksUpdated { tasks } => {
+            let done = tasks.iter().filter(|task| task.status == TaskStatus::Completed).count();
+            format!("{done} of {} tasks done", tasks.len())
         }
         Body::InputRequested { question, .. } | Body::ApprovalRequested { question, .. } => {
             one_line(question)

@@ -26,6 +26,7 @@ mod append;
 mod artifacts;
 mod bindings;
 mod delegations;
+mod goal_types;
 mod grants;
 mod host_calls;
 mod ids;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use mainspring_api::control::ControlTool;
 use mainspring_api::{
     AcceptedRun, Agent, Appended, AttemptStderr, AuditRecord, CancelOutcome, Capabilities, CaughtUp,
-    ClosedSession, Compacted, Delegated, DelegationView, FeedSnapshot, FoundIds, Health, HostCall,
-    HostCallAnswered, KeptForForks, ListedSession, Listener, LiveChange, MadeKey, MadeWebhook, Me,
+    ClosedSession, Compacted, Delegated, DelegationView, FeedSnapshot, FoundIds, GoalTypeRecord, Health,
+    HostCall, HostCallAnswered, KeptForForks, ListedSession, Listener, LiveChange, MadeKey, MadeWebhook, Me,
     MessageView, OidcToken, OpenWait, OpenedSession, Page, PageSecret, Problem, RunDelegations, RunRoute,
     SearchHit, SessionAdopted, SessionAgent, SessionChanges, SessionDetails, SessionUsage, SignInWays,
     Snapshot, StepResult, StoreNotice, Thought, Ticket, TreeNode, UsageReport, WebhookDelivery,
@@ -54,6 +54,7 @@ from_json![
     Delegated,
     DelegationView,
     FoundIds,
+    GoalTypeRecord,
     Grant,
     Health,
     HostCallAnswered,
@@ -74,6 +75,7 @@ from_json![
     Page<Binding>,
     Page<DeadLetter>,
     Page<Event>,
+    Page<GoalTypeRecord>,
     Page<Grant>,
     Page<LeftProcess>,
     Page<ListedSession>,

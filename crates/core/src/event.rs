@@ -15,13 +15,15 @@ use serde_json::Value;
 use crate::{
     Approval, ApprovalRequest, ArtifactId, ArtifactRole, AttemptId, BindingId, BindingStatus, Block, Budget,
     ClientCall, ClientResult, Decider, DelegationId, DelegationMode, DelegationStatus, DigestAuthor, EventId,
-    ExternalRef, Failure, Fidelity, GrantId, LeftProcess, Message, MessageId, Mode, OnExpiry, Policy,
+    ExternalRef, Failure, Fidelity, GoalId, GrantId, LeftProcess, Message, MessageId, Mode, OnExpiry, Policy,
     RetryReason, Route, RunId, RunLimits, RunStatus, Sandbox, SessionId, StateAuthor, StateScope, StepId,
-    StopReason, SuppliedResult, Time, Usage, WaitId,
+    StopReason, SuppliedResult, Task, Time, Usage, WaitId,
 };
 
 mod change;
+mod live;
 pub use change::SessionChange;
+pub use live::LiveEvent;
 
 /// The version of the event envelope.
 pub const PROTOCOL_VERSION: u8 = 2;
@@ -206,65 +208,6 @@ impl From<ReadEnvelope> for Event {
         let ReadEnvelope { event_id: id, cursor, pos, session_id: session, run_id: run, .. } = envelope;
         let ReadEnvelope { attempt_id: attempt, request_id: request, timestamp_ms: at, body, .. } = envelope;
         Self { id, cursor, pos, session, run, attempt, request, at, body }
-    }
-}
-
-/// A live item of a session's stream that is never stored. Its envelope is that of an event without an id and a time.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(from = "ReadLiveEnvelope")]
-pub struct LiveEvent {
-    /// The resume point right after the item.
-    pub position: Position,
-    /// The session the item belongs to.
-    pub session: SessionId,
-    /// The run, if known.
-    pub run: Option<RunId>,
-    /// `message.delta` or `message.truncated`.
-    pub body: Body,
-}
-
-impl Serialize for LiveEvent {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        #[derive(Serialize)]
-        #[serde(rename_all = "camelCase")]
-        struct Envelope<'a> {
-            protocol_version: u8,
-            cursor: Cursor,
-            pos: u64,
-            session_id: SessionId,
-            #[serde(skip_serializing_if = "Option::is_none")]
-            run_id: Option<RunId>,
-            #[serde(flatten)]
-            body: &'a Body,
-        }
-        Envelope {
-            protocol_version: PROTOCOL_VERSION,
-            cursor: self.position.cursor,
-            pos: self.position.pos,
-            session_id: self.session,
-            run_id: self.run,
-            body: &self.body,
-        }
-        .serialize(serializer)
-    }
-}
-
-/// The public form of a live item, for reading.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct ReadLiveEnvelope {
-    cursor: Cursor,
-    pos: u64,
-    session_id: SessionId,
-    run_id: Option<RunId>,
-    #[serde(flatten)]
-    body: Body,
-}
-
-impl From<ReadLiveEnvelope> for LiveEvent {
-    fn from(envelope: ReadLiveEnvelope) -> Self {
-        let ReadLiveEnvelope { cursor, pos, session_id: session, run_id: run, body } = envelope;
-        Self { position: Position { cursor, pos }, session, run, body }
     }
 }
 
@@ -471,6 +414,24 @@ bodies! {
         output: Value,
         #[serde(default, skip_serializing_if = "Option::is_none")] error: Option<Failure>,
     }
+    /// The run has a goal, which its agent is to achieve.
+    "goal.declared" => GoalDeclared {
+        goal_id: GoalId,
+        goal_type: String,
+        #[serde(default, skip_serializing_if = "Map::is_empty")]
+        #[cfg_attr(feature = "schema", schema(value_type = Object))]
+        data: Map<String, Value>,
+    }
+    /// The agent reported a value that does not fit the goal's schema. The goal stays pending.
+    "goal.rejected" => GoalRejected { goal_id: GoalId, goal_type: String, tool_use_id: String, error: Failure }
+    /// The agent achieved a goal: it reported a value that fits.
+    "goal.achieved" => GoalAchieved { goal_id: GoalId, goal_type: String, tool_use_id: String, value: Value }
+    /// The run ends without a goal.
+    "goal.failed" => GoalFailed { goal_id: GoalId, goal_type: String, error: Failure }
+    /// The agent ended its turn with pending goals and was reminded of them.
+    "goals.reminded" => GoalsReminded { goal_ids: Vec<GoalId>, reminder_no: u32, max_reminders: u32 }
+    /// The agent's plan changed. The tasks are all of the plan.
+    "tasks.updated" => TasksUpdated { tasks: Vec<Task> }
     /// The run has exceeded a limit that its adapter could not keep.
     "limit.exceeded" => LimitExceeded { budget: Budget }
     /// Tokens and cost were added to the run.

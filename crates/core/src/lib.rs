@@ -15,6 +15,7 @@ pub mod delegation;
 pub mod digest;
 pub mod event;
 pub mod given;
+pub mod goal;
 pub mod history;
 pub mod id_prefix;
 pub mod ids;
@@ -39,6 +40,7 @@ pub mod session;
 pub mod state;
 pub mod step;
 pub mod stream;
+pub mod task;
 pub mod time;
 pub mod tool;
 pub mod tree;
@@ -66,6 +68,7 @@ pub use event::{
     SessionChange, ToolEnd, ToolOutcome,
 };
 pub use given::{GivenMessage, validate_messages};
+pub use goal::{BadGoal, DeclaredGoal, Goal, GoalStatus, GoalType};
 pub use history::History;
 pub use id_prefix::{BadIdPrefix, IdKind, IdPrefix};
 pub use ids::{
@@ -93,6 +96,7 @@ pub use state::{
     VersionMismatch,
 };
 pub use step::{OfferedTool, PromptRef, Step, StepInput, StopReason};
+pub use task::{PlannedTask, Subtask, SubtaskStatus, Task, TaskStatus};
 pub use time::Time;
 pub use tool::{CallResult, ClientCall, ClientResult, ClientTool};
 pub use tree::{Line, Point, Range};

@@ -18,10 +18,11 @@
 use serde::{Deserialize, Serialize};
 
 use crate::attempt::{self, Attempt};
+use crate::goal::{self, Goal};
 use crate::wait::{self, Answer, Answerer, Wait, WaitRequest};
 use crate::{
     AttemptId, Body, CancelReason, Close, Cost, Failure, MessageId, NextAttempt, NodeId, Point, Proof,
-    Refusal, RetryReason, RunChange, RunId, Session, SessionId, Time, Usage, WaitId,
+    Refusal, RetryReason, RunChange, RunId, Session, SessionId, Task, Time, Usage, WaitId,
 };
 
 mod budget;
@@ -100,6 +101,12 @@ pub struct Run {
     /// The structured output. Absent if the run has no output schema, or none of its answers was checked yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<Box<RunOutput>>,
+    /// The goals of the run, in the order in which they were declared. Absent if it has none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub goals: Vec<Goal>,
+    /// The plan that the agent keeps. Absent if it keeps none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tasks: Vec<Task>,
     /// Tokens and cost of all attempts.
     pub usage: Usage,
     /// The remaining budget as of the latest model call. Absent if the run has no limits or no model was called yet.
@@ -285,8 +292,18 @@ pub enum Outcome {
 /// Decides the effect of `command` on `run`: the events to record, or a refusal.
 ///
 /// `attempt` is the run's latest attempt. All events of one decision concern the same attempt. The [`Close`] of an
-/// event that ends the run is left empty; the writer of the run's last messages fills it in.
+/// event that ends the run is left empty; the writer of the run's last messages fills it in. Goals that are pending when
+/// the run ends fail before it.
 pub fn decide(run: &Run, attempt: Option<&Attempt>, command: Command) -> Result<Vec<Body>, Refusal> {
+    let mut events = decide_run(run, attempt, command)?;
+    if let Some(end) = events.iter().position(Body::ends_run).filter(|_| !run.goals.is_empty()) {
+        let concluded = goal::conclude(run, &events[end]);
+        events.splice(end..end, concluded);
+    }
+    Ok(events)
+}
+
+fn decide_run(run: &Run, attempt: Option<&Attempt>, command: Command) -> Result<Vec<Body>, Refusal> {
     let status = run.state.status();
     let close = Close::default();
     if let Some(into) =
@@ -408,7 +425,14 @@ fn finish(run: &Run, outcome: Outcome) -> Result<Vec<Body>, Refusal> {
             events.push(Body::AttemptCancelled { proof: Proof::Ended });
             events.push(Body::RunCancelled { reason: *reason, close });
         }
-        (RunState::Running { .. }, Outcome::Succeeded) => events.push(Body::RunSucceeded { close }),
+        (RunState::Running { .. }, Outcome::Succeeded) => match goal::prevents_success(run) {
+            None => events.push(Body::RunSucceeded { close }),
+            Some(error) => {
+                let status = RunStatus::Failed;
+                events.push(Body::AttemptFailed { status, error: error.clone(), retryable: false });
+                events.push(Body::RunFailed { error, close });
+            }
+        },
         (_, Outcome::Succeeded) => return Err(wrong_state(state.status())),
         (_, Outcome::Stopped { proof }) => {
             events.push(Body::AttemptCancelled { proof });
@@ -532,6 +556,7 @@ pub fn apply(run: &mut Run, body: &Body, attempt: Option<AttemptId>, wait: Optio
             }
             if is_reopened {
                 run.retried_at = Some(at);
+                goal::reopen(&mut run.goals);
             }
         }
         Body::AttemptCreated { attempt_no, .. } => {
@@ -584,12 +609,13 @@ pub fn apply(run: &mut Run, body: &Body, attempt: Option<AttemptId>, wait: Optio
         Body::StepCompleted { budget: Some(budget), .. } | Body::LimitExceeded { budget } => {
             run.budget = Some(Box::new(*budget));
         }
+        Body::TasksUpdated { tasks } => run.tasks.clone_from(tasks),
         Body::RunSucceeded { close } => end(run, RunState::Succeeded {}, close),
         Body::RunFailed { error, close } => end(run, RunState::Failed { error: error.clone() }, close),
         Body::RunCancelled { reason, close } => end(run, RunState::Cancelled { reason: *reason }, close),
         Body::RunTimedOut { error, close } => end(run, RunState::TimedOut { error: error.clone() }, close),
         Body::RunOrphaned { error, close } => end(run, RunState::Orphaned { error: error.clone() }, close),
-        _ => {}
+        other => goal::apply(&mut run.goals, other, at),
     }
 }
 

@@ -31,6 +31,7 @@ mod document;
 mod endpoint;
 mod events;
 mod feed;
+mod goal_types;
 mod grants;
 mod guard;
 mod health;
@@ -210,6 +211,9 @@ fn server_endpoints() -> Vec<Endpoint> {
         agents::agent_create,
         agents::agent_get,
         agents::agent_delete,
+        goal_types::goal_type_list,
+        goal_types::goal_type_create,
+        goal_types::goal_type_get,
         sign_in::me,
         sign_in::ticket_create,
         sign_in::ticket_redeem,

@@ -38,6 +38,7 @@ pub const PROBLEMS: &[(StatusCode, &str)] = &[
     (StatusCode::CONFLICT, "request_conflict"),
     (StatusCode::CONFLICT, "already_exists"),
     (StatusCode::CONFLICT, "agent_taken"),
+    (StatusCode::CONFLICT, "goal_type_taken"),
     (StatusCode::CONFLICT, "session_busy"),
     (StatusCode::CONFLICT, "session_closed"),
     (StatusCode::CONFLICT, "not_latest_run"),

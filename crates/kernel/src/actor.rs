@@ -38,6 +38,7 @@ mod delegations;
 mod draft;
 mod execute;
 mod fail;
+mod goals;
 mod grant;
 mod inbox;
 mod lifetime;

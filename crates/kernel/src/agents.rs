@@ -8,6 +8,7 @@ use std::fmt::Debug;
 
 use mainspring_api::{SourcedText, SourcedValue};
 use mainspring_core::{AgentDefinition, ModelList, OfferedTool, RunLimits, RunOptions};
+use serde_json::Value;
 
 /// A runtime's knowledge of agents and models.
 pub trait Catalog: Debug + Send + Sync + 'static {
@@ -22,6 +23,12 @@ pub trait Catalog: Debug + Send + Sync + 'static {
 
     /// Checks the model, profile, model options and output schema for runs of `adapter`; the error text says what is wrong.
     fn check_options(&self, adapter: &str, options: &RunOptions) -> Result<(), String>;
+
+    /// Checks a JSON Schema; the error text says what is wrong.
+    fn check_schema(&self, schema: &Value) -> Result<(), String>;
+
+    /// Checks a value against a valid JSON Schema; the error text says where it does not fit.
+    fn check_value(&self, schema: &Value, value: &Value) -> Result<(), String>;
 
     /// Checks the name of an agent definition for sessions of `adapter`; the error text says what is wrong. The definition
     /// need not exist yet.
@@ -56,7 +63,8 @@ pub struct RuntimeAgent {
     pub problems: Vec<String>,
 }
 
-/// The catalog of a kernel without such a runtime: no shared definitions, no models, every definition is valid.
+/// The catalog of a kernel without such a runtime: no shared definitions, no models; every definition and
+/// every value is valid.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoCatalog;
 
@@ -79,6 +87,14 @@ impl Catalog for NoCatalog {
 
     fn describe(&self, _: &str, _: &RunOptions, _: &AgentDefinition) -> Option<RuntimeAgent> {
         None
+    }
+
+    fn check_schema(&self, _schema: &Value) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn check_value(&self, _schema: &Value, _value: &Value) -> Result<(), String> {
+        Ok(())
     }
 
     fn check_agent_name(&self, _adapter: &str, _name: &str) -> Result<(), String> {

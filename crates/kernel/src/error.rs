@@ -150,6 +150,12 @@ pub enum Error {
         /// Name and version of the agent.
         name: String,
     },
+    /// The name of the goal type is that of a shared one with different content.
+    #[error("the goal type {name:?} is everybody's: it is built in, or configured; choose another name")]
+    GoalTypeTaken {
+        /// Name of the goal type.
+        name: String,
+    },
     /// The request asks both for a new session and for an existing one.
     #[error("start a session as new or load one, not both")]
     AmbiguousMode,
@@ -338,6 +344,7 @@ impl Error {
         Self::AlreadyExists { .. } => "already_exists",
         Self::AlreadyBound { .. } => "already_exists",
         Self::AgentTaken { .. } => "agent_taken",
+        Self::GoalTypeTaken { .. } => "goal_type_taken",
         Self::AmbiguousMode => "ambiguous_mode",
         Self::NoModel => "no_model",
         Self::InitialMessages => "initial_messages_not_supported",

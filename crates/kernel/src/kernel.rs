@@ -49,6 +49,7 @@ mod control;
 mod delegations;
 mod failures;
 mod final_text;
+mod goals;
 mod grants;
 mod host_calls;
 mod idempotency;
@@ -92,6 +93,7 @@ pub use delegations::{
 };
 pub use failures::FailedSession;
 pub(crate) use final_text::{TextPart, join_text};
+pub use goals::GOAL_TYPES_PER_OWNER;
 pub use grants::GrantQuery;
 pub use host_calls::HostCallError;
 pub(crate) use host_calls::NewHostCall;

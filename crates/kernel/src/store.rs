@@ -17,6 +17,7 @@ use mainspring_core::{
 
 mod commit;
 mod data;
+mod goals;
 mod ids;
 mod inbox;
 mod keys;
@@ -29,6 +30,7 @@ pub use commit::{
     Row, StepInputRow,
 };
 pub use data::{ArtifactPage, OwnerState, StateAt, StateChangeRow, StateHistoryOf, StatePlace, StateRow};
+pub use goals::GoalTypeRow;
 pub use ids::{IdPage, IdsOf};
 pub use inbox::{InboxItem, Note};
 pub use keys::{AgentRow, KeyPage, KeyRef};
@@ -426,6 +428,15 @@ pub trait Store: Send + Sync + 'static {
 
     /// Number of versions that an owner has made, including deleted ones.
     async fn agent_count(&self, owner: &str) -> Result<usize, StoreError>;
+
+    // Goal types.
+
+    /// Stores a goal type of an owner in place of the earlier one of its name, whose time of creation stays. Returns
+    /// false if there was one.
+    async fn goal_type_write(&self, row: &GoalTypeRow) -> Result<bool, StoreError>;
+
+    /// Lists the goal types of an owner by name.
+    async fn goal_types(&self, owner: &str) -> Result<Vec<GoalTypeRow>, StoreError>;
 
     // Webhooks.
 

@@ -124,7 +124,11 @@ fn native_adapter(
     definitions: Arc<Definitions>,
 ) -> NativeAdapter {
     let native = NativeAdapter::new(models, tools.merge(&Toolbox::built_in()), definitions);
-    let options = NativeOptions { result_bytes: config.tool_result_bytes, ..NativeOptions::default() };
+    let options = NativeOptions {
+        result_bytes: config.tool_result_bytes,
+        goal_reminders: config.goal_reminders,
+        ..NativeOptions::default()
+    };
     native
         .with_options(options)
         .with_mcp(McpServers::with_processes(&config.models.mcp, server_processes(config)))

@@ -14,6 +14,7 @@
 mod adapters;
 mod error;
 mod file;
+mod goal_types;
 mod models;
 mod owners;
 mod preview;
@@ -144,6 +145,7 @@ impl Config {
         let cannot_be_of_folder = |entry: &Entry| NOT_SET_BY_FOLDERS.contains(&entry.key.as_str());
         let mut entries = Vec::new();
         let mut models = ModelsConfig::default();
+        let mut goal_types = Vec::new();
         let mut table_origins = Vec::new();
         if let Some(ConfigFile { path, text }) = &beneath {
             entries.extend(file::entries(path, text, &mut problems).into_iter().filter(cannot_be_of_folder));
@@ -157,6 +159,7 @@ impl Config {
             }
             models = models::read(path, text, sources.home.as_deref(), &mut problems);
             table_origins = models::origins(path, text);
+            goal_types = goal_types::read(path, text, &mut problems);
         }
         entries.extend(text::variables(sources, &mut problems));
         entries.extend(text::flags(sources, &mut problems));
@@ -168,6 +171,7 @@ impl Config {
             None => problems.push(Problem::NoStateDir),
         }
         config.models = models;
+        config.goal_types = goal_types;
         let file = file.map(|file| file.path);
         // A changed file of a folder is not used until it is trusted again.
         config.config_file = file.clone().filter(|_| !is_of_folder);
@@ -257,7 +261,10 @@ impl Resolved {
             let value = server.command.as_ref().or(server.url.as_ref()).cloned().unwrap_or_default();
             (format!("mcp.{name}"), value, "MCP server.")
         });
-        providers.chain(models).chain(prices).chain(mcp).collect()
+        let goal_types = self.config.goal_types.iter().map(|goal_type| {
+            (format!("goal_types.{}", goal_type.name), goal_type.description.clone(), "Goal type.")
+        });
+        providers.chain(models).chain(prices).chain(mcp).chain(goal_types).collect()
     }
 
     fn apply(&mut self, entry: Entry, home: Option<&Path>) -> Result<(), Problem> {

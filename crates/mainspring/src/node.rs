@@ -8,6 +8,7 @@ use mainspring_agent::hooks::Hooks;
 use mainspring_agent::models::ModelsConfigError;
 use mainspring_agent::network::NetworkRouter;
 use mainspring_agent::{Definitions, Toolbox};
+use mainspring_core::goal::built_in_goal_types;
 use mainspring_kernel::adapter::{Adapter, Capabilities};
 use mainspring_kernel::agents::NoCatalog;
 use mainspring_kernel::audit::{Audit, AuditError, AuditOptions};
@@ -168,7 +169,8 @@ impl NodeBuilder {
         };
         agents.wait_for_earlier_processes(&config, &clock).await;
         let kernel = Kernel::start(store, agents.adapters.clone(), options, clock, ids).await;
-        let kernel = kernel.map_err(|source| NodeError::Kernel { path: config.database_name().into(), source })?;
+        let kernel =
+            kernel.map_err(|source| NodeError::Kernel { path: config.database_name().into(), source })?;
         if execute && !config.memory_command.is_empty() {
             kernel.tasks().spawn(memory::run(kernel.clone(), config.memory_command.clone()));
         }
@@ -299,6 +301,7 @@ fn kernel_options(config: &Config) -> Options {
         artifact_retention: config.artifacts,
         audit: None,
         agents: Arc::new(NoCatalog),
+        goal_types: built_in_goal_types().into_iter().chain(config.goal_types.clone()).collect(),
         state_dir: Some(config.state_dir.clone()),
         adapter_folders: config
             .adapters

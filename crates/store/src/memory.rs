@@ -15,10 +15,10 @@ use mainspring_core::{
 };
 use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{
-    AgentRow, ArtifactPage, Chunk, Commit, DelegationsOf, Fence, FoundMessages, GrantPage, IdPage, InboxItem,
-    KeyPage, KeyRef, Loaded, LostEvents, OwnerState, OwnerUsage, PlacedMessage, Request, Row, RunPage,
-    SessionLine, SessionPage, SessionRef, StateAt, StateHistoryOf, Store, StoreError, TreeRow, Unfinished,
-    WebhookChange,
+    AgentRow, ArtifactPage, Chunk, Commit, DelegationsOf, Fence, FoundMessages, GoalTypeRow, GrantPage,
+    IdPage, InboxItem, KeyPage, KeyRef, Loaded, LostEvents, OwnerState, OwnerUsage, PlacedMessage, Request,
+    Row, RunPage, SessionLine, SessionPage, SessionRef, StateAt, StateHistoryOf, Store, StoreError, TreeRow,
+    Unfinished, WebhookChange,
 };
 use parking_lot::Mutex;
 
@@ -29,6 +29,7 @@ mod agents;
 mod apply;
 mod check;
 mod data;
+mod goal_types;
 mod grants;
 mod ids;
 mod keys;
@@ -599,6 +600,14 @@ impl Store for MemoryStore {
         limit: usize,
     ) -> Result<Vec<DeadLetter>, StoreError> {
         self.read(|tables| tables.dead_letters(webhook, after, limit))
+    }
+
+    async fn goal_type_write(&self, row: &GoalTypeRow) -> Result<bool, StoreError> {
+        self.inner.lock().with_fault(|inner| Ok(inner.tables.goal_type_write(row)))
+    }
+
+    async fn goal_types(&self, owner: &str) -> Result<Vec<GoalTypeRow>, StoreError> {
+        self.read(|tables| tables.goal_types(owner))
     }
 
     async fn agent_write(&self, agent: &AgentRow) -> Result<bool, StoreError> {

@@ -22,10 +22,10 @@ use mainspring_core::{
 };
 use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{
-    AgentRow, ArtifactPage, Chunk, Commit, DelegationsOf, Fence, FoundMessages, GrantPage, IdPage, InboxItem,
-    KeyPage, KeyRef, Loaded, LostEvents, OwnerState, OwnerUsage, PlacedMessage, Request, RunPage,
-    SessionLine, SessionPage, SessionRef, StateAt, StateHistoryOf, Store, StoreError, TreeRow, Unfinished,
-    WebhookChange,
+    AgentRow, ArtifactPage, Chunk, Commit, DelegationsOf, Fence, FoundMessages, GoalTypeRow, GrantPage,
+    IdPage, InboxItem, KeyPage, KeyRef, Loaded, LostEvents, OwnerState, OwnerUsage, PlacedMessage, Request,
+    RunPage, SessionLine, SessionPage, SessionRef, StateAt, StateHistoryOf, Store, StoreError, TreeRow,
+    Unfinished, WebhookChange,
 };
 use rusqlite::Connection;
 use tokio::sync::oneshot;
@@ -56,6 +56,7 @@ mod error;
 mod event_blocks;
 mod failure_log;
 mod files;
+mod goal_types;
 mod migrate;
 mod omi;
 mod open;
@@ -696,6 +697,15 @@ impl Store for SqliteStore {
         limit: usize,
     ) -> Result<Vec<DeadLetter>, StoreError> {
         self.read(move |connection| webhooks::dead_letters(connection, webhook, after, limit)).await
+    }
+
+    async fn goal_type_write(&self, row: &GoalTypeRow) -> Result<bool, StoreError> {
+        self.submit(|answer| Job::GoalType(Box::new(row.clone()), answer)).await
+    }
+
+    async fn goal_types(&self, owner: &str) -> Result<Vec<GoalTypeRow>, StoreError> {
+        let owner = owner.to_owned();
+        self.read(move |connection| goal_types::goal_types(connection, &owner)).await
     }
 
     async fn agent_write(&self, agent: &AgentRow) -> Result<bool, StoreError> {

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use agent_client_protocol::Responder;
 use agent_client_protocol::v1::schema::{
-    ContentBlock, MessageId, Plan, PlanEntryStatus, RequestPermissionOutcome, RequestPermissionRequest,
-    RequestPermissionResponse, SelectedPermissionOutcome, SessionUpdate, ToolCallStatus,
-    ToolCallUpdateFields, UsageUpdate,
+    ContentBlock, MessageId, Plan, PlanEntry, PlanEntryStatus, RequestPermissionOutcome,
+    RequestPermissionRequest, RequestPermissionResponse, SelectedPermissionOutcome, SessionUpdate,
+    ToolCallStatus, ToolCallUpdateFields, UsageUpdate,
 };
-use mainspring_core::{Approval, Block, Cost, Failure, Usage};
+use mainspring_core::{Approval, Block, Cost, Failure, PlannedTask, TaskStatus, Usage};
 use mainspring_kernel::adapter::{Death, End, HandleError, Record, RuntimeFacts};
 use mainspring_kernel::policy::{self, Question};
 use parking_lot::Mutex;
@@ -278,7 +278,9 @@ impl<'a> AcpTurn<'a> {
                 self.update_tool(&update.tool_call_id.0, update.fields).await
             }
             SessionUpdate::Plan(plan) => {
-                self.turn.attempt.record(vec![Record::Progress { text: plan_text(&plan) }]).await
+                let tasks = plan.entries.iter().map(planned_task).collect();
+                let progress = Record::Progress { text: plan_text(&plan) };
+                self.turn.attempt.record(vec![progress, Record::Tasks { tasks }]).await
             }
             SessionUpdate::UsageUpdate(update) => {
                 self.keep_cost(&update);
@@ -447,8 +449,18 @@ fn token_count(counts: &Value, name: &str) -> Option<u64> {
     counts.get(name).or_else(|| counts.get(&snake_case))?.as_u64()
 }
 
+/// An entry of the agent's plan. It has no id: the kernel recognises it by its text.
+fn planned_task(entry: &PlanEntry) -> PlannedTask {
+    let status = match entry.status {
+        PlanEntryStatus::Completed => TaskStatus::Completed,
+        PlanEntryStatus::InProgress => TaskStatus::InProgress,
+        _ => TaskStatus::Pending,
+    };
+    PlannedTask { title: entry.content.clone(), status, ..PlannedTask::default() }
+}
+
 fn plan_text(plan: &Plan) -> String {
-    let line = |entry: &agent_client_protocol::v1::schema::PlanEntry| {
+    let line = |entry: &PlanEntry| {
         let mark = match entry.status {
             PlanEntryStatus::Completed => "x",
             PlanEntryStatus::InProgress => ">",

@@ -165,6 +165,7 @@ impl<'a> Execution<'a> {
                 return Err(End::failed(failure, true).into());
             }
         };
+        plan.add_goal_tools(&assignment.run.options.goals)?;
         plan.add_client_tools(&assignment.run.options.tools)?;
         let started = adapter.hooks.on_start(HookContext::new(attempt, steps, None), plan).await;
         started.map_err(|failure| Exit::from(End::failed(failure, false)))?;
@@ -332,9 +333,12 @@ impl<'a> Execution<'a> {
         Executed::Waiting(Ask { resume, ..ask }).into()
     }
 
-    /// Ends the run with the model's answer, unless the answer violates the output schema, a new prompt has arrived, or
-    /// a hook continues the run: then returns `None`.
+    /// Ends the run with the model's answer, unless goals are pending, the answer violates the output schema, a new prompt
+    /// has arrived, or a hook continues the run: then returns `None`.
     async fn check_answer(&mut self, text: &str, mut records: Vec<Record>) -> Result<Option<Executed>, Exit> {
+        if self.check_goals(&mut records).await? {
+            return Ok(None);
+        }
         if let Some(schema) = &self.plan.output {
             match schema.parse(text) {
                 Ok(output) => records.push(Record::Output { output, error: None }),
@@ -369,7 +373,7 @@ impl<'a> Execution<'a> {
     }
 
     /// Appends `prompt` on the user's side, so that the model is called again.
-    async fn continue_with(
+    pub(super) async fn continue_with(
         &mut self,
         prompt: String,
         mut records: Vec<Record>,

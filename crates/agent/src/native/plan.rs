@@ -10,6 +10,7 @@ use mainspring_kernel::policy::{Rules, definition_rules};
 use serde_json::{Map, Value, json};
 
 use super::choice::{ModelChoice, choose_model};
+use super::goals::Goals;
 use super::network::NetworkRun;
 use super::{Exit, NativeAdapter};
 use crate::definition::Definition;
@@ -53,6 +54,8 @@ pub struct Plan {
     pub(super) shares_run_state: bool,
     /// True if a hook has stopped the agent before its first model call.
     pub(super) is_stopped: bool,
+    /// The goals of the run.
+    pub(super) goals: Goals,
 }
 
 impl Plan {
@@ -143,6 +146,7 @@ impl Plan {
             unconfined: None,
             shares_run_state: session.surface_kind == MEMBER_SURFACE,
             is_stopped: false,
+            goals: Goals::of(run),
         })
     }
 
@@ -195,10 +199,11 @@ impl Plan {
         Ok(())
     }
 
-    /// Returns the whole system prompt, with the instruction for structured output.
+    /// Returns the whole system prompt, with the instructions for goals and for structured output.
     pub(super) fn system_prompt(&self) -> Option<String> {
         let instruction = self.output.as_ref().map(OutputSchema::instruction);
-        let parts: Vec<String> = self.system.iter().cloned().chain(instruction).collect();
+        let instructions = self.goals.instruction().into_iter().chain(instruction);
+        let parts: Vec<String> = self.system.iter().cloned().chain(instructions).collect();
         (!parts.is_empty()).then(|| parts.join("\n\n"))
     }
 }

@@ -175,6 +175,7 @@ impl Execution<'_> {
             return error(format!("no tool {:?}; the tools are {}", call.name, known.join(", ")));
         };
         if let Err(invalid) = entry.check(&call.input) {
+            records.extend(self.plan.goals.rejected(call, &invalid));
             return error(invalid.to_string());
         }
         let verdict = match self.verdict(call).await {

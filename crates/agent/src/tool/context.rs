@@ -7,7 +7,7 @@ use mainspring_core::{
     Artifact, ArtifactId, ArtifactRole, Block, Delegation, DelegationId, DelegationResult, Expect,
     StateEntry, StateOutcome, StateScope,
 };
-use mainspring_kernel::adapter::{AttemptHandle, HandleError, NewArtifact};
+use mainspring_kernel::adapter::{AttemptHandle, HandleError, NewArtifact, Record};
 use mainspring_kernel::kernel::{Delegated, DelegationRequest, KernelPlane};
 use parking_lot::Mutex;
 use serde_json::Value;
@@ -80,6 +80,11 @@ impl ToolContext {
         let mime_type = artifact.mime_type.clone().unwrap_or(mime_type);
         self.files.lock().push(Block::Attachment { artifact: artifact.id, mime_type, name });
         Ok(artifact)
+    }
+
+    /// Makes a fact about the run durable.
+    pub(crate) async fn record(&self, record: Record) -> Result<(), ToolError> {
+        self.attempt.record(vec![record]).await.map_err(|error| tool_error(&error))
     }
 
     /// Returns the maximum size of a tool result in a request; a larger one is stored as an artifact.

@@ -11,6 +11,7 @@ mod control;
 mod data;
 mod decisions;
 mod delegation;
+mod goals;
 mod mcp;
 mod networks;
 mod provider;

@@ -52,6 +52,7 @@ pub const CODE_MAP: &[(&str, &[&str])] = &[
             "delegation_too_deep",
             "file_unusable",
             "folder_not_allowed",
+            "goal_type_taken",
             "initial_messages_not_supported",
             "invalid_config",
             "invalid_import",

@@ -117,6 +117,7 @@ fn print_run(output: &Output, run: &Run) -> io::Result<()> {
     if let Some(text) = run.final_text.as_ref().filter(|text| !text.is_empty()) {
         output.print_line(format_args!("answer    {}", output::excerpt(text, ANSWER_CHARS)))?;
     }
+    print_goals(output, run)?;
     match run.output.as_deref() {
         Some(RunOutput { error: Some(error), .. }) => {
             output.print_line(format_args!("output    {} ({})", error.message, error.code))
@@ -127,6 +128,24 @@ fn print_run(output: &Output, run: &Run) -> io::Result<()> {
         }
         None => Ok(()),
     }
+}
+
+/// Prints the goals of a run and the plan of its agent.
+fn print_goals(output: &Output, run: &Run) -> io::Result<()> {
+    for goal in &run.goals {
+        let detail = match (&goal.value, &goal.error) {
+            (Some(value), _) => format!(": {}", output::excerpt(&value.to_string(), ANSWER_CHARS)),
+            (None, Some(error)) => format!(": {}", output::excerpt(&error.message, ANSWER_CHARS)),
+            (None, None) => String::new(),
+        };
+        let (goal_type, status, id) = (&goal.goal_type, goal.status, goal.id);
+        output.print_line(format_args!("goal      {goal_type} {status}{detail} {DIM}{id}{DIM:#}"))?;
+    }
+    for task in &run.tasks {
+        let title = output::excerpt(&task.title, ANSWER_CHARS);
+        output.print_line(format_args!("task {:<4} {title} ({})", task.id, task.status))?;
+    }
+    Ok(())
 }
 
 fn print_delegations(output: &Output, delegations: &RunDelegations) -> io::Result<()> {

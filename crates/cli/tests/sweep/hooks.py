@@ -63,6 +63,14 @@ def seed_webhooks():
     requests.delete(own, headers=HEADERS, timeout=30).raise_for_status()
 
 
+def seed_goal_types():
+    """Creates a goal type and reads it."""
+    place = URL + "/v1/goal-types"
+    goal_type = {"name": "seed_count", "schema": {"type": "object"}}
+    requests.post(place, json=goal_type, headers=HEADERS, timeout=30).raise_for_status()
+    requests.get(place + "/seed_count", headers=HEADERS, timeout=30).raise_for_status()
+
+
 def seed():
     """Creates sessions with runs in every state and returns their ids."""
     runs, waits = [], []
@@ -173,6 +181,7 @@ def seed():
     requests.delete(f"{agent}/tools/rain", headers=HEADERS, timeout=30).raise_for_status()
     requests.patch(f"{agent}/agent", json={"messages": []}, headers=HEADERS, timeout=30).raise_for_status()
     seed_webhooks()
+    seed_goal_types()
     attempts = [run["lastAttemptId"] for run in runs if "lastAttemptId" in run]
     # Tested here once for certain: the sweep may soon delete the session of a run, an attempt or an artifact.
     for place in [f"runs/{runs[0]['runId']}", f"attempts/{attempts[0]}", f"artifacts/{artifacts[0]}",

@@ -4,7 +4,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::message::names;
-use crate::{ClientTool, Cost, KeyLists, MessageId, SandboxProfile, SandboxReach, Usage, UsageReports, tool};
+use crate::{
+    ClientTool, Cost, DeclaredGoal, KeyLists, MessageId, SandboxProfile, SandboxReach, Usage, UsageReports,
+    tool,
+};
 
 /// The caller's own names for a request. Together with the owner they make acceptance exactly-once.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -82,6 +85,9 @@ pub struct RunOptions {
     /// if the request named none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent_definition: Option<String>,
+    /// The goals of the run, at most 5. The run succeeds only if the agent achieves all of them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub goals: Vec<DeclaredGoal>,
 }
 
 impl RunOptions {
@@ -106,7 +112,7 @@ impl RunOptions {
             model_profile,
             tools: tool::replaced(&defaults.tools, &self.tools),
             agent_definition: self.agent_definition.as_ref().or(defaults.agent_definition.as_ref()).cloned(),
-            // The output schema, limits, folders and other bounds apply to a single run and have no defaults.
+            // The output schema, limits, goals, folders and other bounds apply to a single run and have no defaults.
             output_schema: self.output_schema.clone(),
             limits: self.limits,
             folders: self.folders.clone(),
@@ -115,6 +121,7 @@ impl RunOptions {
             bounds: self.bounds.clone(),
             sandbox_reach: self.sandbox_reach.clone(),
             key: self.key.clone(),
+            goals: self.goals.clone(),
         }
     }
 
@@ -128,6 +135,7 @@ impl RunOptions {
             (RunOption::ModelOptions, self.model_options.as_ref().is_some_and(|options| !options.is_empty())),
             (RunOption::OutputSchema, self.output_schema.is_some()),
             (RunOption::AgentDefinition, is_text(&self.agent_definition)),
+            (RunOption::Goals, !self.goals.is_empty()),
         ];
         given.into_iter().filter(|(_, given)| *given).map(|(option, _)| option).collect()
     }
@@ -158,6 +166,7 @@ impl RunOptions {
             bounds: self.bounds.clone(),
             sandbox_reach: self.sandbox_reach.clone(),
             key: self.key.clone(),
+            goals: self.goals.clone(),
         }
     }
 }
@@ -179,10 +188,12 @@ pub enum RunOption {
     OutputSchema,
     /// The agent definition.
     AgentDefinition,
+    /// The goals that the agent is to achieve.
+    Goals,
 }
 names!(RunOption {
     SystemPrompt => "systemPrompt", Model => "model", ModelProfile => "modelProfile", ModelOptions => "modelOptions",
-    OutputSchema => "outputSchema", AgentDefinition => "agentDefinition",
+    OutputSchema => "outputSchema", AgentDefinition => "agentDefinition", Goals => "goals",
 });
 
 impl RunOption {
@@ -194,6 +205,7 @@ impl RunOption {
         Self::ModelOptions,
         Self::OutputSchema,
         Self::AgentDefinition,
+        Self::Goals,
     ];
 }
 
@@ -530,7 +542,8 @@ mod tests {
         let given = |json| options(json).adapter_options().iter().map(|one| one.name()).collect::<Vec<_>>();
         assert_eq!(given(json!({"systemPrompt": "", "cwd": "/", "modelOptions": {}})), [""; 0]);
         let all = json!({"systemPrompt": "s", "model": "m", "modelProfile": "p", "modelOptions": {"a": 1},
-                         "outputSchema": {}, "agentDefinition": "coder"});
+                         "outputSchema": {}, "agentDefinition": "coder",
+                         "goals": [{"goalType": "dataset_summary"}]});
         assert_eq!(given(all), RunOption::ALL.map(RunOption::name));
     }
 

@@ -49,6 +49,8 @@ impl World {
             budget: None,
             final_text: None,
             output: None,
+            goals: vec![],
+            tasks: vec![],
             pen: None,
             state: RunState::Queued { retry_at: None, retry_reason: None },
             attempts: 0,

@@ -49,6 +49,12 @@ const TEXTS = {
   'state.changed': p => `State ${p.key} ${p.deleted ? 'removed' : 'set'}`,
   'binding.created': p => `Opened a session of ${p.adapter}${p.reconstructed ? ', given the text so far' : ''}`,
   'binding.resumed': () => 'Resumed the agent’s own session',
+  'goal.declared': p => `Goal: ${p.goalType}`,
+  'goal.rejected': p => `A value for ${p.goalType} did not fit: ${p.error.message}`,
+  'goal.achieved': p => `Goal achieved: ${p.goalType}`,
+  'goal.failed': p => `Goal failed: ${p.goalType}`,
+  'goals.reminded': p => `Reminded of goals (${p.reminderNo} of ${p.maxReminders})`,
+  'tasks.updated': p => `Plan: ${p.tasks.filter(t => t.status === 'completed').length} of ${p.tasks.length} tasks done`,
   'output.completed': p => (p.error ? `No structured output: ${p.error.message}` : 'Structured output recorded'),
 };
 

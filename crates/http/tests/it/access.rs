@@ -55,6 +55,9 @@ const EXAMPLES: &[(&str, &str, &str, Foreign)] = &[
     ("binding_list", "", "", NotFound),
     ("delegation_get", "", "", NotFound),
     ("feed", "", "", NotStreamed),
+    ("goal_type_create", "", r#"{"name": "mine", "schema": {}}"#, Own),
+    ("goal_type_get", "", "", NotFound),
+    ("goal_type_list", "", "", NotListed),
     ("grant_list", "", "", NotListed),
     ("grant_revoke", "", "", NotFound),
     ("health", "", "", Nothing),
@@ -228,6 +231,7 @@ fn requests<'a>(
         let text = text.replace("{artifact}", names.artifact).replace("{adapter}", "script");
         let text = text.replace("{agent}", names.agent).replace("{grant}", names.grant);
         let text = text.replace("{step}", "1").replace("{tool}", "rain");
+        let text = text.replace("{goal_type}", "their_goal");
         let text =
             text.replace("{webhook}", "hook_00000000000040008000000000000000").replace("{cursor}", "1");
         text.replace("{delegation}", names.delegation)
@@ -399,6 +403,9 @@ async fn check_stranger(stranger: Stranger) {
     let define = server.anonymous(Method::POST, "/v1/agents").json(&json!({"id": "their.agent"}));
     assert_eq!(send_request(define.bearer_auth(them)).await.0, StatusCode::CREATED);
     let agent = "their.agent@1";
+    let define = json!({"name": "their_goal", "schema": {"type": "object"}});
+    let define = server.anonymous(Method::POST, "/v1/goal-types").json(&define);
+    assert_eq!(send_request(define.bearer_auth(them)).await.0, StatusCode::CREATED);
     let work = json!({"mode": "spawn", "objective": "ask Coffee?"});
     let request = server.anonymous(Method::POST, &format!("/v1/runs/{run}/delegations")).json(&work);
     let (_, delegated) = send_request(request.header("prefer", "wait=30").bearer_auth(them)).await;
@@ -416,7 +423,7 @@ async fn check_stranger(stranger: Stranger) {
     let feed = server.anonymous(Method::GET, "/v1/feed").bearer_auth(them).send().await;
     assert!(feed.frames().next().await.unwrap().data.to_string().contains(session));
 
-    let ids = [session, run, attempt, key, message, artifact, delegation, grant, "their.agent"];
+    let ids = [session, run, attempt, key, message, artifact, delegation, grant, "their.agent", "their_goal"];
     let shows = |text: String| ids.iter().any(|id| text.contains(id));
     for operation in operations(&server).await.iter().filter(|operation| !operation.is_open) {
         // Session keys are scoped to their owner, so the foreign key matches no session here.

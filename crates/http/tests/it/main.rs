@@ -15,6 +15,7 @@ mod cors;
 mod delegations;
 mod docs;
 mod errors;
+mod goal_types;
 mod ids;
 mod issuer;
 mod keys;

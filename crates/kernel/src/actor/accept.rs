@@ -116,6 +116,7 @@ impl Actor {
         };
         let mut draft = draft.of_run(run);
         draft.emit(Body::run_accepted(adapter.clone(), accept.mode, Some(policy)));
+        self.declare_goals(&mut draft);
         let has_tools = !self.hot.session.tools.is_empty() && accept.mode == Mode::Act;
         let tools = (has_tools && !self.shared.supports_client_tools(&adapter)).then_some("tools");
         if !unused.is_empty() || tools.is_some() {
@@ -320,6 +321,8 @@ impl Actor {
             budget: None,
             final_text: None,
             output: None,
+            goals: vec![],
+            tasks: vec![],
             pen: None,
             state: RunState::Queued { retry_at: None, retry_reason: None },
             attempts: 0,

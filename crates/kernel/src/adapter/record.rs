@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use mainspring_core::{
-    Approval, ApprovalRequest, Block, Budget, Decider, Digest, DigestAuthor, Failure, Fidelity, Grant,
-    GrantId, LeftProcess, MessageId, PromptRef, Route, Sandbox, StateChange, StepInput, StopReason, Time,
-    ToolOutcome, Usage,
+    Approval, ApprovalRequest, Block, Budget, Decider, Digest, DigestAuthor, Failure, Fidelity, GoalId,
+    Grant, GrantId, LeftProcess, MessageId, PlannedTask, PromptRef, Route, Sandbox, StateChange, StepInput,
+    StopReason, Time, ToolOutcome, Usage,
 };
 use serde_json::{Map, Value};
 
@@ -77,6 +77,34 @@ pub enum Record {
         output: Value,
         /// Why there is no output.
         error: Option<Failure>,
+    },
+    /// The agent reports the value of a goal, which fits the goal's schema.
+    GoalAchieved {
+        /// The goal.
+        goal: GoalId,
+        /// Id of the tool call.
+        tool_use_id: String,
+        /// The value.
+        value: Value,
+    },
+    /// The agent reports a value that does not fit the goal's schema.
+    GoalRejected {
+        /// The goal.
+        goal: GoalId,
+        /// Id of the tool call.
+        tool_use_id: String,
+        /// Why the value does not fit.
+        reason: String,
+    },
+    /// The agent has ended its turn and is reminded of its pending goals.
+    GoalsReminded {
+        /// How many reminders there are at most.
+        max: u32,
+    },
+    /// The agent's whole plan, in place of the one before.
+    Tasks {
+        /// The tasks, in order.
+        tasks: Vec<PlannedTask>,
     },
     /// Results of tool calls, as a message of the user's side.
     ToolResults {

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use mainspring_core::{ArtifactRetention, Fallback, Limits, NodeId, OwnerQuotas, Quotas};
+use mainspring_core::goal::built_in_goal_types;
+use mainspring_core::{ArtifactRetention, Fallback, GoalType, Limits, NodeId, OwnerQuotas, Quotas};
 
 use crate::agents::{Catalog, NoCatalog};
 use crate::audit::Audit;
@@ -54,6 +55,8 @@ pub struct Options {
     pub audit: Option<Arc<Audit>>,
     /// Shared agent definitions and models of the runtime.
     pub agents: Arc<dyn Catalog>,
+    /// The goal types that every owner may use: those that are built in, and those of the configuration.
+    pub goal_types: Vec<GoalType>,
     /// The state directory, in which no agent may work.
     pub state_dir: Option<PathBuf>,
     /// The folders in which the agents of an adapter may work, by adapter; an adapter without any may work anywhere.
@@ -91,6 +94,7 @@ impl Default for Options {
             artifact_retention: ArtifactRetention::default(),
             audit: None,
             agents: Arc::new(NoCatalog),
+            goal_types: built_in_goal_types(),
             state_dir: None,
             rules: ServerRules::default(),
             adapter_folders: HashMap::new(),

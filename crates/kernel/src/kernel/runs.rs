@@ -1,5 +1,6 @@
 //! Operations on runs.
 
+use mainspring_core::goal::check_goals;
 use mainspring_core::limits::check_text;
 use mainspring_core::tool::check_client_tools;
 use mainspring_core::{
@@ -10,6 +11,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::authority;
+use super::goals::{has_no_prompt, prompt_or_goals};
 use super::idempotency;
 use super::requests::in_order;
 use super::sessions::check_target;
@@ -89,7 +91,12 @@ impl Kernel {
             let run = delegation.map_or_else(|| self.shared.ids.run(), |delegation| delegation.child_run);
             // Registered before the agent starts, which may call a tool of the host at once.
             self.shared.host_calls.register(run, request.host.as_deref());
-            let prompt = self.resolve_attachments(caller, request.prompt.clone()).await?;
+            let prompt = self.resolve_attachments(caller, prompt_or_goals(request)).await?;
+            let mut options = limited_options(caller, request);
+            if !options.goals.is_empty() {
+                // Boxed to keep the futures of plain prompts small.
+                options = Box::pin(self.resolve_goals(caller, options)).await?;
+            }
             // Boxed here, so that the future does not hold it.
             let accept = Box::new(Accept {
                 run,
@@ -97,7 +104,7 @@ impl Kernel {
                 prompt,
                 adapter: request.adapter.clone(),
                 mode: request.mode,
-                options: limited_options(caller, request),
+                options,
                 ignore_unused_options: request.ignore_unused_options,
                 place: request.place,
                 policy: request.policy,
@@ -357,6 +364,7 @@ impl Kernel {
         check_size("the folder", options.cwd.as_ref().map_or(0, String::len), PATH_MAX_BYTES)?;
         check_size("the model options", json_size(options.model_options.as_ref()), limits.metadata_bytes)?;
         check_client_tools(&options.tools, limits).map_err(|bad| Error::Invalid(bad.to_string()))?;
+        check_goals(&options.goals).map_err(|bad| Error::Invalid(bad.to_string()))?;
         check_size("the tools together", json_size(Some(&options.tools)), limits.client_tools_bytes)
     }
 }
@@ -379,12 +387,12 @@ fn check_prompt(request: &RunRequest) -> Result<(), Error> {
     let again = matches!(request.place, Place::Regenerate { .. });
     let text_only =
         request.prompt.iter().all(|block| matches!(block, Block::Text { .. } | Block::Attachment { .. }));
-    let is_blank = |block: &Block| matches!(block, Block::Text { text } if text.trim().is_empty());
-    let reason = match request.prompt.iter().all(is_blank) {
+    let reason = match has_no_prompt(request) {
         true if matches!(request.place, Place::Edit { .. }) => {
             "an edit replaces the prompt after an answer: give the new prompt, which must not be empty; to have a \
              prompt answered again, name the prompt"
         }
+        true if !again && !request.options.goals.is_empty() => return Ok(()),
         true if !again => "a prompt must not be empty",
         false if again => "to answer a message again, give no prompt",
         _ if !text_only => "a prompt holds text and attachments only",
@@ -410,6 +418,10 @@ fn fingerprint(request: &RunRequest) -> [u8; 16] {
     options.model_options = in_order(&request.options.model_options);
     options.output_schema.iter_mut().for_each(Value::sort_all_objects);
     options.tools.iter_mut().for_each(|tool| tool.input_schema.sort_all_objects());
+    options
+        .goals
+        .iter_mut()
+        .for_each(|goal| goal.data = in_order(&Some(goal.data.clone())).unwrap_or_default());
     let asked = Asked {
         session: &session,
         prompt: &request.prompt,

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use mainspring_api::{AgentChange, MessageAppend, PromptContent, ResultMessage, ResultsAppend};
 use mainspring_core::{
-    AccessRole, AgentDefinition, AgentName, Answer, ClientTool, Cursor, DelegationMode, Expect, IdKind,
-    IdPrefix, KeyId, KeyLists, Position, Role, Run, RunChange, SessionId, Visibility, WaitId,
+    AccessRole, AgentDefinition, AgentName, Answer, ClientTool, Cursor, DelegationMode, Expect, GoalType,
+    IdKind, IdPrefix, KeyId, KeyLists, Position, Role, Run, RunChange, SessionId, Visibility, WaitId,
 };
 use mainspring_kernel::adapter::End;
 use mainspring_kernel::feed::Item;
@@ -249,6 +249,45 @@ async fn a_limited_key_changes_no_settings_of_a_run_that_it_may_not_use() {
     execution.end(End::succeeded());
     world.ended(run.id).await;
     assert_eq!(allow().await, "allowed");
+}
+
+/// Runs operations on Ada's goal type `a`: get, list, create.
+async fn goal_types(world: &World, caller: &Caller) -> [&'static str; 3] {
+    let kernel = &world.kernel;
+    let listed = kernel.goal_type_list(caller).await.unwrap();
+    let listed = listed.iter().any(|record| record.goal_type.name == "a");
+    [
+        outcome(kernel.goal_type_get(caller, "a").await),
+        if listed { "allowed" } else { "not_found" },
+        outcome(kernel.goal_type_create(caller, goal_type("mine")).await),
+    ]
+}
+
+fn goal_type(description: &str) -> GoalType {
+    let (name, description) = ("a".to_owned(), description.to_owned());
+    GoalType { name, description, schema: json!({}), data_schema: None }
+}
+
+#[tokio::test]
+async fn goal_types_are_visible_only_to_their_owner() {
+    let (ada, bob) = (Caller::new("ada"), Caller::new("bob"));
+    let (allowed, forbidden, hidden) = ("allowed", "forbidden", "not_found");
+    let table = [
+        (ada.clone(), [allowed, allowed, allowed]),
+        (ada.clone().with_role(AccessRole::Viewer), [allowed, allowed, forbidden]),
+        // Another owner has its own type of the same name.
+        (bob.clone().in_org("acme").with_role(AccessRole::Admin), [hidden, hidden, allowed]),
+        (bob.in_org("acme").with_role(AccessRole::Viewer), [hidden, hidden, forbidden]),
+    ];
+    for (caller, expected) in table {
+        let world = World::on(Disk::memory()).await;
+        let owner = ada.clone().in_org("acme");
+        world.kernel.goal_type_create(&owner, goal_type("Ada's")).await.unwrap();
+        assert_eq!(goal_types(&world, &caller).await, expected, "{caller:?}");
+        let left = world.kernel.goal_type_get(&owner, "a").await.unwrap().goal_type;
+        let changed = caller.owner == "ada" && expected[2] == allowed;
+        assert_eq!(left == goal_type("Ada's"), !changed, "{caller:?}: a refused operation changes nothing");
+    }
 }
 
 /// Runs operations on Ada's agent `a@1`: get, list, create a version, delete.

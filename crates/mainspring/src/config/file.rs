@@ -8,6 +8,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::Entry;
 use super::error::Problem;
+use super::goal_types::GOAL_TABLE;
 use super::models::MODEL_TABLES;
 use super::owners::owner_key;
 use super::rule::{ADAPTER_NAME, RawValue, is_adapter_name};
@@ -51,8 +52,8 @@ impl Reader<'_> {
                 self.read_adapters(value);
             } else if is_plain && key == "owners" {
                 self.read_owners(value);
-            } else if is_plain && MODEL_TABLES.contains(&key.as_str()) {
-                // Read as a whole by `models`.
+            } else if is_plain && (MODEL_TABLES.contains(&key.as_str()) || key == GOAL_TABLE) {
+                // Read as a whole by `models` and `goal_types`.
             } else {
                 let origin = self.origin(name.span().start);
                 let key = if is_plain { key } else { format!("{prefix}{:?}", name.get_ref()) };

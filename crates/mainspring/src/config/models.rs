@@ -7,6 +7,7 @@ use toml::de::DeTable;
 
 use super::error::Problem;
 use super::file::position;
+use super::goal_types::GOAL_TABLE;
 use super::rule::expand_path;
 use super::source::Origin;
 
@@ -16,7 +17,8 @@ pub(super) const MODEL_TABLES: [&str; 4] = ["providers", "models", "prices", "mc
 /// Returns the origin of each table in the model tables: `providers.NAME` and so on.
 pub(super) fn origins(path: &Path, text: &str) -> Vec<(String, Origin)> {
     let Ok(root) = DeTable::parse(text) else { return vec![] };
-    let tables = root.get_ref().iter().filter(|(name, _)| MODEL_TABLES.contains(&name.get_ref().as_ref()));
+    let is_table = |name: &str| MODEL_TABLES.contains(&name) || name == GOAL_TABLE;
+    let tables = root.get_ref().iter().filter(|(name, _)| is_table(name.get_ref().as_ref()));
     let named = tables.flat_map(|(name, table)| {
         let entries = table.get_ref().as_table().into_iter().flat_map(|table| table.keys());
         entries.map(move |entry| {

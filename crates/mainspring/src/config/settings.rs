@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use mainspring_agent::ModelsConfig;
-use mainspring_core::{AccessRole, ArtifactRetention, Limits, Quotas, Supervision};
+use mainspring_core::goal::DEFAULT_REMINDERS;
+use mainspring_core::{AccessRole, ArtifactRetention, GoalType, Limits, Quotas, Supervision};
 use mainspring_http::{HttpLimits, OidcConfig};
 use mainspring_kernel::audit::OnAuditFailure;
 use mainspring_kernel::policy;
@@ -54,6 +55,8 @@ macro_rules! settings {
             pub owners: BTreeMap<String, OwnerConfig>,
             /// Model providers, profiles and prices.
             pub models: ModelsConfig,
+            /// The goal types of every owner, besides those that are built in.
+            pub goal_types: Vec<GoalType>,
             /// The file that the settings came from, if its changes count without a question: no confined agent writes it.
             pub config_file: Option<PathBuf>,
         }
@@ -67,6 +70,7 @@ macro_rules! settings {
                     adapters: BTreeMap::new(),
                     owners: BTreeMap::new(),
                     models: ModelsConfig::default(),
+                    goal_types: vec![],
                     config_file: None,
                 }
             }
@@ -79,6 +83,7 @@ macro_rules! settings {
             settings!(@setter "The settings of adapters, by adapter name.", adapters, BTreeMap<String, AdapterConfig>);
             settings!(@setter "The settings of owners, by name.", owners, BTreeMap<String, OwnerConfig>);
             settings!(@setter "Model providers, profiles and prices.", models, ModelsConfig);
+            settings!(@setter "The goal types of every owner.", goal_types, Vec<GoalType>);
         }
 
         /// Every setting, in the order of display, without the settings of adapters.
@@ -148,6 +153,8 @@ settings! {
         titles: Titles, keyword(), Titles::Heuristic;
         /// Maximum bytes of a tool result that models of the native adapter see; longer results are stored as artifacts.
         tool_result_bytes: usize, number(1_000, 16 << 20), 64 << 10;
+        /// How often an agent of the native adapter is reminded of goals that it has not achieved before its run fails.
+        goal_reminders: u32, number(0, 100), DEFAULT_REMINDERS;
         /// Address that `serve` listens on; one that other machines reach needs `tls_cert` or `insecure_http`.
         listen: String, address(), "127.0.0.1:7433".into();
         /// Server that the command line uses instead of the state directory, such as `http://127.0.0.1:7433`.

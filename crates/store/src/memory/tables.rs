@@ -9,7 +9,7 @@ use mainspring_core::{
     SessionId, Spend, StateChange, StateEntry, StateSlot, Step, StepId, Webhook, WebhookId,
 };
 use mainspring_kernel::store::{
-    AgentRow, Chunk, InboxItem, OpenToolCall, OwnerUsage, PlacedMessage, Request,
+    AgentRow, Chunk, GoalTypeRow, InboxItem, OpenToolCall, OwnerUsage, PlacedMessage, Request,
 };
 
 use super::data::{LineOrigin, StateRecord};
@@ -68,6 +68,8 @@ pub(super) struct Tables {
     pub(super) webhooks: BTreeMap<WebhookId, Webhook>,
     /// By webhook and the cursor of the event.
     pub(super) dead_letters: BTreeMap<(WebhookId, u64), DeadLetter>,
+    /// By owner and name.
+    pub(super) goal_types: BTreeMap<(String, String), GoalTypeRow>,
     /// By owner, agent id and version.
     pub(super) agents: BTreeMap<(String, String, u32), AgentVersion>,
 }

@@ -58,7 +58,7 @@ pub(super) const RUN_REQUEST: Layout = Layout {
 };
 pub(super) const RUN_STATE: Layout = Layout {
     columns: column_count(run_state_columns!()),
-    added: 2,
+    added: 4,
     apart: 0..0,
     // The other columns of the run and their checksum come before.
     kind: "run",

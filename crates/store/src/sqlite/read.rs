@@ -52,7 +52,7 @@ macro_rules! run_state_columns {
         "adapter_id, status, active_attempt_id, retry_at_ms, wait, reason, error_code, error_message, pen_line, pen_pos, \
          attempts, last_attempt_id, final_message_id, input_tokens, output_tokens, cache_read_tokens, \
          cache_write_tokens, cost_nanos, started_at_ms, completed_at_ms, updated_at_ms, merged_into_run_id, budget, \
-         output, retried_at_ms, state_checksum"
+         output, retried_at_ms, goals, tasks, state_checksum"
     };
 }
 macro_rules! run_columns {
@@ -304,6 +304,8 @@ pub(super) fn run(columns: &mut Columns<'_>) -> Result<Run> {
         budget: columns.maybe_json()?,
         output: columns.maybe_json()?,
         retried_at: columns.maybe_time()?,
+        goals: columns.maybe_json()?.unwrap_or_default(),
+        tasks: columns.maybe_json()?.unwrap_or_default(),
         ..request
     })
 }
@@ -346,6 +348,8 @@ pub(super) fn run_request(columns: &mut Columns<'_>) -> Result<Run> {
         final_text: None,
         output: None,
         retried_at: None,
+        goals: vec![],
+        tasks: vec![],
     };
     run.updated_at = run.created_at;
     // Runs of earlier versions have no hash.

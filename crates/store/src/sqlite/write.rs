@@ -62,6 +62,8 @@ pub(super) fn run_write(connection: &Connection, run: &Run, seq: u64) -> WriteRe
     let place = run.place.is_branch().then(|| json(&run.place)).transpose()?;
     let budget = run.budget.as_ref().map(json).transpose()?;
     let structured = run.output.as_ref().map(json).transpose()?;
+    let goals = (!run.goals.is_empty()).then(|| json(&run.goals)).transpose()?;
+    let tasks = (!run.tasks.is_empty()).then(|| json(&run.tasks)).transpose()?;
     let request = params![
         run.id.bytes(),
         run.session.bytes(),
@@ -106,13 +108,16 @@ pub(super) fn run_write(connection: &Connection, run: &Run, seq: u64) -> WriteRe
         budget,
         structured,
         ms(run.retried_at),
+        goals,
+        tasks,
     ];
     let mut write = connection.prepare_cached(concat!(
         "INSERT INTO runs (",
         run_columns!(),
         ", created_seq)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22,
-           ?23, ?24, ?25, ?26, ?27, ?28, ?29, ?30, ?31, ?32, ?33, ?34, ?35, ?36, ?37, ?38, ?39, ?40, ?41, ?42, ?43, ?44)
+           ?23, ?24, ?25, ?26, ?27, ?28, ?29, ?30, ?31, ?32, ?33, ?34, ?35, ?36, ?37, ?38, ?39, ?40, ?41, ?42, ?43, ?44,
+           ?45, ?46)
          ON CONFLICT (run_id) DO UPDATE SET
            checksum = CASE WHEN options IS ?12 AND system_prompt_hash IS ?16 THEN checksum ELSE ?17 END,
            options = ?12, system_prompt_hash = ?16, adapter_id = ?18, status = ?19, active_attempt_id = ?20,
@@ -120,7 +125,7 @@ pub(super) fn run_write(connection: &Connection, run: &Run, seq: u64) -> WriteRe
            pen_pos = ?27, attempts = ?28, last_attempt_id = ?29, final_message_id = ?30, input_tokens = ?31,
            output_tokens = ?32, cache_read_tokens = ?33, cache_write_tokens = ?34, cost_nanos = ?35,
            started_at_ms = ?36, completed_at_ms = ?37, updated_at_ms = ?38, merged_into_run_id = ?39, budget = ?40,
-           output = ?41, retried_at_ms = ?42, state_checksum = ?43",
+           output = ?41, retried_at_ms = ?42, goals = ?43, tasks = ?44, state_checksum = ?45",
     ))?;
     let parts = [(&checksum::RUN_REQUEST, request), (&checksum::RUN_STATE, state)];
     checksum::execute(&mut write, &parts, params![int(seq)])?;

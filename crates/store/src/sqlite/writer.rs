@@ -20,7 +20,9 @@ use std::sync::{Arc, OnceLock};
 
 use mainspring_core::{ApiKey, Cursor, SessionId, StateOutcome, Time};
 use mainspring_kernel::contain::contain_call;
-use mainspring_kernel::store::{AgentRow, Chunk, Fence, OwnerState, Request, Row, StoreError, WebhookChange};
+use mainspring_kernel::store::{
+    AgentRow, Chunk, Fence, GoalTypeRow, OwnerState, Request, Row, StoreError, WebhookChange,
+};
 use parking_lot::Mutex;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, params};
@@ -33,6 +35,7 @@ use super::error::{panicked, transaction_error, write_error};
 use super::event_blocks::EventBlocks;
 use super::failure_log::{FailureLog, LogLine};
 use super::files::Files;
+use super::goal_types;
 use super::owners;
 use super::queue::{Background, Queue};
 use super::read::chunk_columns;
@@ -73,6 +76,8 @@ pub(super) enum Job {
     AgentDelete((String, String, u32), Answer<bool>),
     /// Changes webhooks. Answers whether the change has an effect.
     Webhook(Box<WebhookChange>, Answer<bool>),
+    /// Stores a goal type. Answers false if it replaces one.
+    GoalType(Box<GoalTypeRow>, Answer<bool>),
     /// Records that the check after a crash has passed.
     CrashChecked(Answer<()>),
     /// Writes a row that nothing reads.
@@ -326,6 +331,7 @@ impl Writer {
                     | Job::AgentWrite(..)
                     | Job::AgentDelete(..)
                     | Job::Webhook(..)
+                    | Job::GoalType(..)
             )
         };
         let fault = self
@@ -492,6 +498,10 @@ impl Writer {
             }
             Job::Webhook(change, answer) => {
                 let write = |connection: &Connection| webhooks::webhook_write(connection, &change);
+                PendingAnswer::Flag(answer, self.atomically(alone, write))
+            }
+            Job::GoalType(row, answer) => {
+                let write = |connection: &Connection| goal_types::goal_type_write(connection, &row);
                 PendingAnswer::Flag(answer, self.atomically(alone, write))
             }
             Job::CrashChecked(answer) => {
@@ -693,6 +703,7 @@ impl Job {
             | Self::AgentWrite(_, answer)
             | Self::AgentDelete(_, answer)
             | Self::Webhook(_, answer)
+            | Self::GoalType(_, answer)
             | Self::BlobClaimed(_, answer) => PendingAnswer::Flag(answer, Err(error())),
             Self::StatePut(_, answer) => PendingAnswer::State(answer, Err(error())),
             Self::KeyWrite(_, answer) | Self::CrashChecked(answer) | Self::Probe(answer) => {

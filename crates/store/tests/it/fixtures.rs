@@ -146,6 +146,8 @@ pub(crate) fn run(n: u64, of: u64, no: u32, state: RunState) -> Run {
         budget: None,
         final_text: None,
         output: None,
+        goals: vec![],
+        tasks: vec![],
         pen: None,
         state,
         attempts: 0,

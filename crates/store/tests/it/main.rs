@@ -14,6 +14,7 @@ mod delegations;
 mod digests;
 mod files;
 mod fixtures;
+mod goals;
 mod grants;
 mod ids;
 mod keys;

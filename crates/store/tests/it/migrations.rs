@@ -230,7 +230,7 @@ async fn messages_of_versions_without_search_are_found_and_have_children() {
 }
 
 /// SQL that inserts a session with one queued run, in the columns of the first version.
-fn insert_queued_run(cost_nanos: u64) -> String {
+pub(crate) fn insert_queued_run(cost_nanos: u64) -> String {
     format!(
         "INSERT INTO sessions (session_id, owner_id, agent_definition_id, status, surface_kind, default_adapter_id,
            metadata_json, version, created_at_ms, updated_at_ms, last_activity_at_ms)

@@ -75,3 +75,18 @@ async fn a_fork_names_the_native_session_it_comes_from() {
     assert_eq!(to.metadata["forkedFrom"], json!(from.native));
     world.close().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_plan_of_an_agent_becomes_the_tasks_of_its_run() {
+    let world = world("none").await;
+    let run = world.run("a", "plan write\nplan check").await;
+    let tasks: Vec<_> =
+        run.tasks.iter().map(|task| (task.id, task.position, &*task.title, task.status.name())).collect();
+    // The first entry is recognised by its text; the second one is another task.
+    assert_eq!(tasks, [(1, 0, "look", "completed"), (3, 1, "check", "in_progress")]);
+    let page = world.kernel().run_events(&world.me, run.id, Cursor::START, None).await.unwrap();
+    let kinds: Vec<_> = page.items.iter().map(|event| event.body.kind()).collect();
+    let count = |kind: &str| kinds.iter().filter(|other| **other == kind).count();
+    assert_eq!((count("tasks.updated"), count("progress.updated")), (2, 2), "{kinds:?}");
+    world.close().await;
+}

@@ -7,7 +7,7 @@ use mainspring_core::run::Command;
 use mainspring_core::run::close::{NewMessage, completes_turn};
 use mainspring_core::{
     Block, Body, CallResult, Digest, Failure, MessageStatus, NodeId, Role, Route, StateScope, Step,
-    StepInput, Time, TitleSource, ToolEnd, ToolOutcome, Usage, session,
+    StepInput, Time, TitleSource, ToolEnd, ToolOutcome, Usage, goal, session,
 };
 
 use serde_json::{Map, Value};
@@ -65,6 +65,14 @@ impl AttemptDraft {
             Record::Step(step) => self.step(*step),
             Record::Compacted(compacted) => self.compact(*compacted)?,
             Record::Output { output, error } => self.emit(Body::OutputCompleted { output, error }),
+            Record::GoalAchieved { goal, tool_use_id, value } => {
+                self.goal_command(goal::Command::Achieve { goal, tool_use_id, value })?;
+            }
+            Record::GoalRejected { goal, tool_use_id, reason } => {
+                self.goal_command(goal::Command::Reject { goal, tool_use_id, reason })?;
+            }
+            Record::GoalsReminded { max } => self.goal_command(goal::Command::Remind { max })?,
+            Record::Tasks { tasks } => self.tasks_plan(tasks),
             Record::Continued { blocks } => {
                 self.turn_completed();
                 self.write_user(blocks)?;
@@ -305,6 +313,8 @@ pub(crate) fn check_size(records: &[Record], limit: usize) -> Result<(), Error> 
             | Record::ToolDecided { content, .. }
             | Record::ToolProvided { content, .. } => ("tool result", size_of(content)),
             Record::Output { output, .. } => ("output", output.to_string().len()),
+            Record::GoalAchieved { value, .. } => ("value of a goal", value.to_string().len()),
+            Record::GoalRejected { reason, .. } => ("report", reason.len()),
             Record::Compacted(compacted) => {
                 ("summary", compacted.digest.summary.as_ref().map_or(0, String::len))
             }
@@ -323,6 +333,8 @@ pub(crate) fn check_size(records: &[Record], limit: usize) -> Result<(), Error> 
             Record::Opened { .. } | Record::Resumed | Record::Granted(_) | Record::Agent { .. } => continue,
             Record::Confined(_) | Record::LeftRunning { .. } | Record::ToolUnasked { .. } => continue,
             Record::Usage(_) | Record::Title { .. } | Record::OwnerState(_) | Record::Routed(_) => continue,
+            // A plan is shortened, and a reminder has no text.
+            Record::Tasks { .. } | Record::GoalsReminded { .. } => continue,
             Record::RunState { value, .. } => {
                 ("state value", value.as_ref().map_or(0, |value| value.to_string().len()))
             }

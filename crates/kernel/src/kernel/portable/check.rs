@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 
 use mainspring_core::{
     Attempt, AttemptId, Body, Cost, Message, Run, RunId, RunStatus, Session, SessionChange, SessionStatus,
-    StateEntry, StateScope, Step, Time, Usage,
+    StateEntry, StateScope, Step, Time, Usage, goal, task,
 };
 use serde_json::Value;
 
@@ -88,6 +88,7 @@ fn check_run(run: &Run) -> Result<(), LineError> {
     let id = run.id.to_string();
     check_number(&format!("runNo of {id}"), run.no)?;
     check_usage(&id, &run.usage)?;
+    check_goals(&id, run)?;
     check_times(
         &id,
         [
@@ -98,6 +99,21 @@ fn check_run(run: &Run) -> Result<(), LineError> {
             ("updatedAtMs", Some(run.updated_at)),
         ],
     )
+}
+
+/// Refuses goals that contradict themselves or the run's status, and a plan that no agent could have made.
+fn check_goals(id: &str, run: &Run) -> Result<(), LineError> {
+    for goal in &run.goals {
+        let times = [("createdAtMs", Some(goal.created_at)), ("concludedAtMs", goal.concluded_at)];
+        check_times(&goal.id.to_string(), times)?;
+    }
+    if !goal::is_consistent(&run.goals, run.state.status()) {
+        return refuse(format!("the goals of {id} contradict its status"));
+    }
+    if !task::is_consistent(&run.tasks) {
+        return refuse(format!("the tasks of {id} are not a plan: positions count from 0, ids differ"));
+    }
+    Ok(())
 }
 
 fn check_attempt(attempt: &Attempt) -> Result<(), LineError> {

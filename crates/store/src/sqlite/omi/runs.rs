@@ -87,6 +87,8 @@ impl Import<'_> {
             final_text: None,
             output: self.convert_result(row, &original_id),
             retried_at: None,
+            goals: vec![],
+            tasks: vec![],
             created_at,
             started_at: row.time("started_at_ms"),
             completed_at: Some(completed_at),
