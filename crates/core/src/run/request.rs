@@ -198,7 +198,7 @@ names!(RunOption {
 
 impl RunOption {
     /// All options.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::SystemPrompt,
         Self::Model,
         Self::ModelProfile,

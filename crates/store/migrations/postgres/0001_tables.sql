@@ -138,6 +138,14 @@ CREATE UNIQUE INDEX messages_place_uq ON messages (line, pos) WHERE line IS NOT 
 CREATE UNIQUE INDEX messages_arrival_uq ON messages (arrival);
 CREATE INDEX messages_session_idx ON messages (session_id);
 
+-- System prompt, tools and options that models were given, once per session.
+CREATE TABLE step_inputs (
+  session_id bytea NOT NULL,
+  hash text COLLATE "C" NOT NULL,
+  input text COLLATE "C" NOT NULL,              -- as JSON
+  PRIMARY KEY (session_id, hash)
+);
+
 CREATE TABLE digests (
   line bigint NOT NULL REFERENCES lines,
   pos bigint NOT NULL,
@@ -362,6 +370,15 @@ CREATE TABLE agents (
   created_at bigint NOT NULL,
   definition text COLLATE "C",                  -- NULL: deleted
   PRIMARY KEY (owner_id, agent_id, version)
+);
+
+CREATE TABLE goal_types (
+  owner_id text COLLATE "C" NOT NULL,
+  name text COLLATE "C" NOT NULL,
+  created_at bigint NOT NULL,
+  updated_at bigint NOT NULL,
+  body text COLLATE "C" NOT NULL,
+  PRIMARY KEY (owner_id, name)
 );
 
 CREATE TABLE webhooks (

@@ -3,7 +3,7 @@
 use mainspring_core::state::{HISTORY_CHANGES, decide};
 use mainspring_core::{ApiKey, NodeId, SessionId, StateChange, StateOutcome, StateSlot, Time};
 use mainspring_kernel::store::{
-    AgentRow, Fence, OwnerState, Request, StateHistoryOf, StoreError, Unique, WebhookChange,
+    AgentRow, Fence, GoalTypeRow, OwnerState, Request, StateHistoryOf, StoreError, Unique, WebhookChange,
 };
 
 use super::read::Reader;
@@ -151,6 +151,18 @@ pub(super) async fn agent_delete(
     Ok(!change.write(sql, &[&owner, &id, &i64::from(version)]).await?.is_empty())
 }
 
+/// Returns false if the owner had a type of this name, which is replaced.
+pub(super) async fn goal_type_write(change: &Reader, row: &GoalTypeRow) -> Result<bool, StoreError> {
+    let sql = "INSERT INTO goal_types (owner_id, name, created_at, updated_at, body) VALUES ($1, $2, $3, $4, $5)
+               ON CONFLICT (owner_id, name) DO UPDATE SET updated_at = excluded.updated_at, body = excluded.body
+               RETURNING xmax = 0";
+    let (owner, name) = (row.owner.as_str(), row.goal_type.name.as_str());
+    let params: [&dyn Param; 5] =
+        [&owner, &name, &row.created_at.0, &row.updated_at.0, &to_json(&row.goal_type)?];
+    let written = change.write(sql, &params).await?;
+    written.first().map_or(Ok(false), |row| get(row, 0))
+}
+
 pub(super) async fn webhook_write(change: &Reader, webhook: &WebhookChange) -> Result<bool, StoreError> {
     let written = match webhook {
         WebhookChange::Add(webhook) => {
@@ -215,6 +227,7 @@ const SESSION_ROWS: &[(&str, &str)] = &[
     ("effects", "session_id = $1"),
     ("inbox", "session_id = $1"),
     ("cursors", "session_id = $1"),
+    ("step_inputs", "session_id = $1"),
     ("digests", "session_id = $1"),
     ("grants", "session_id = $1"),
     ("bindings", "session_id = $1"),

@@ -93,6 +93,7 @@ fn row_ops(session: SessionId, row: &Row, before: u64, ops: &mut Vec<Op>) -> Res
             let rest = [number(step.completed_at.0), maybe_json(step.private.as_ref())?, json(step)?];
             (Table::Steps, [key, rest].concat())
         }
+        Row::StepInput(input) => (Table::StepInputs, vec![own, text(&input.hash), text(&input.json)]),
         Row::StepsSeal(run) => (Table::StepsSeal, vec![id(run.as_bytes())]),
         Row::ToolCall(call) => (Table::Effects, effect_cells(session, call)?),
         Row::ToolCallSettled(run, tool_use_id) => {
@@ -448,7 +449,7 @@ fn rank(row: &Row) -> u8 {
         Row::StateChange(_) => 23,
         Row::Delegation(_) => 24,
         Row::Digest(_) => 25,
-        Row::Step(_) => 26,
+        Row::Step(_) | Row::StepInput(_) => 26,
         // Last, because it also erases data that the same commit wrote.
         Row::StepsSeal(_) => 27,
     }

@@ -12,10 +12,10 @@ use mainspring_core::{
 };
 use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{
-    AgentRow, ArtifactPage, Chunk, Commit, DelegationsOf, Fence, FoundMessages, GrantPage, IdPage, InboxItem,
-    KeyPage, KeyRef, Loaded, LostEvents, OwnerState, OwnerUsage, PlacedMessage, Request, RunPage,
-    SessionLine, SessionPage, SessionRef, StateAt, StateHistoryOf, Store, StoreError, TreeRow, Unfinished,
-    WebhookChange,
+    AgentRow, ArtifactPage, Chunk, Commit, DelegationsOf, Fence, FoundMessages, GoalTypeRow, GrantPage,
+    IdPage, InboxItem, KeyPage, KeyRef, Loaded, LostEvents, OwnerState, OwnerUsage, PlacedMessage, Request,
+    RunPage, SessionLine, SessionPage, SessionRef, StateAt, StateHistoryOf, Store, StoreError, TreeRow,
+    Unfinished, WebhookChange,
 };
 
 use super::read::{access, events, ids, records, runs, search, sessions, state, tree};
@@ -226,6 +226,10 @@ impl Store for PostgresStore {
 
     async fn steps(&self, run: RunId) -> Result<Rows<Step>, StoreError> {
         read!(self, runs::steps, run)
+    }
+
+    async fn step_input(&self, session: SessionId, hash: &str) -> Result<Option<String>, StoreError> {
+        read!(self, runs::step_input, session, hash)
     }
 
     async fn delegations(&self, of: &DelegationsOf) -> Result<Vec<Delegation>, StoreError> {
@@ -525,6 +529,14 @@ impl Store for PostgresStore {
 
     async fn agent_count(&self, owner: &str) -> Result<usize, StoreError> {
         read!(self, access::agent_count, owner)
+    }
+
+    async fn goal_type_write(&self, row: &GoalTypeRow) -> Result<bool, StoreError> {
+        change!(self, change::goal_type_write, row)
+    }
+
+    async fn goal_types(&self, owner: &str) -> Result<Vec<GoalTypeRow>, StoreError> {
+        read!(self, access::goal_types, owner)
     }
 
     async fn webhook_write(&self, change: &WebhookChange) -> Result<bool, StoreError> {

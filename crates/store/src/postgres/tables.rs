@@ -10,6 +10,7 @@ pub(super) enum Table {
     Attempts,
     Steps,
     StepsSeal,
+    StepInputs,
     Digests,
     Messages,
     MessagePlaces,
@@ -62,7 +63,12 @@ impl Table {
             Self::Sessions | Self::Runs | Self::StepsSeal | Self::Messages | Self::MessagePlaces => 1,
             Self::Lines | Self::Bindings | Self::Grants | Self::Artifacts | Self::ArtifactsGone => 1,
             Self::Delegations => 1,
-            Self::Chunks | Self::Inbox | Self::InboxGone | Self::RunState | Self::StateHistoryCut => 2,
+            Self::StepInputs
+            | Self::Chunks
+            | Self::Inbox
+            | Self::InboxGone
+            | Self::RunState
+            | Self::StateHistoryCut => 2,
             Self::Steps | Self::Digests | Self::Cursors | Self::CursorsGone | Self::Effects => 3,
             Self::EffectsGone | Self::StateHistory => 3,
             _ => 0,
@@ -82,6 +88,7 @@ impl Table {
             Self::Attempts => ATTEMPTS,
             Self::Steps => STEPS,
             Self::StepsSeal => STEPS_SEAL,
+            Self::StepInputs => STEP_INPUTS,
             Self::Digests => DIGESTS,
             Self::Messages => MESSAGES,
             Self::MessagePlaces => MESSAGE_PLACES,
@@ -122,6 +129,9 @@ const STEPS: &str = "INSERT INTO steps (run_id, step_no, step_id, completed_at, 
    completed_at = excluded.completed_at, private = excluded.private, body = excluded.body";
 
 const STEPS_SEAL: &str = "UPDATE steps SET private = NULL WHERE run_id = ANY ($1) AND private IS NOT NULL";
+
+const STEP_INPUTS: &str = "INSERT INTO step_inputs (session_id, hash, input)
+ SELECT * FROM unnest($1, $2, $3) ON CONFLICT (session_id, hash) DO NOTHING";
 
 const DIGESTS: &str =
     "INSERT INTO digests (line, pos, session_id, message_id, prompt_id, summary, left_out, below_tokens,

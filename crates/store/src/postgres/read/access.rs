@@ -1,7 +1,7 @@
 //! Reads API keys, owners, agents and webhooks.
 
 use mainspring_core::{ApiKey, Cost, Cursor, DeadLetter, KeyId, Spend, Time, Webhook, WebhookId};
-use mainspring_kernel::store::{AgentRow, KeyPage, KeyRef, OwnerUsage, StoreError};
+use mainspring_kernel::store::{AgentRow, GoalTypeRow, KeyPage, KeyRef, OwnerUsage, StoreError};
 use tokio_postgres::Row;
 
 use super::super::values::{all, get, get_json, get_u64, int, sql_limit};
@@ -111,6 +111,22 @@ fn agent(row: &Row) -> Result<AgentRow, StoreError> {
         hash: hash(row, 1)?,
         created_at: Time(get(row, 2)?),
         definition: get_json(row, 3)?,
+    })
+}
+
+pub(in super::super) async fn goal_types(
+    reader: &Reader,
+    owner: &str,
+) -> Result<Vec<GoalTypeRow>, StoreError> {
+    let sql =
+        "SELECT owner_id, created_at, updated_at, body FROM goal_types WHERE owner_id = $1 ORDER BY name";
+    all(&reader.rows(sql, &[&owner]).await?, |row| {
+        Ok(GoalTypeRow {
+            owner: get(row, 0)?,
+            created_at: Time(get(row, 1)?),
+            updated_at: Time(get(row, 2)?),
+            goal_type: get_json(row, 3)?,
+        })
     })
 }
 

@@ -1,6 +1,6 @@
 //! Reads runs, attempts, steps and requests.
 
-use mainspring_core::{Attempt, AttemptId, Rows, Run, RunId, Step, Time};
+use mainspring_core::{Attempt, AttemptId, Rows, Run, RunId, SessionId, Step, Time};
 use mainspring_kernel::store::{Request, RunPage, StoreError};
 
 use super::super::values::{get, get_id, get_json, get_maybe_json, list, sql_limit};
@@ -79,6 +79,16 @@ pub(in super::super) async fn steps(reader: &Reader, run: RunId) -> Result<Rows<
         let step: Step = get_json(row, 0)?;
         Ok(Step { private: get_maybe_json(row, 1)?, ..step })
     })
+}
+
+pub(in super::super) async fn step_input(
+    reader: &Reader,
+    session: SessionId,
+    hash: &str,
+) -> Result<Option<String>, StoreError> {
+    let sql = "SELECT input FROM step_inputs WHERE session_id = $1 AND hash = $2";
+    let row = reader.row(sql, &[&session.as_bytes().as_slice(), &hash]).await?;
+    row.map(|row| get(&row, 0)).transpose()
 }
 
 pub(in super::super) async fn request_get(
