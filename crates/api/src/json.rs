@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use mainspring_core::{
-    AgentDefinition, ApiKey, Artifact, Attempt, AuthMethod, Binding, DeadLetter, Event, GoalType, Grant,
-    LeftProcess, LiveEvent, Message, ModelList, Run, Session, StateChange, StateEntry, Step, Webhook,
+    AgentDefinition, ApiKey, Artifact, Attempt, AuthMethod, Binding, DeadLetter, Event, Feedback, GoalType,
+    Grant, LeftProcess, LiveEvent, Message, ModelList, NewFeedback, Run, Session, StateChange, StateEntry,
+    Step, Webhook,
 };
 use serde_json::Value;
 
@@ -12,9 +13,9 @@ use crate::control::ControlTool;
 use crate::{
     AcceptedRun, Agent, Appended, AttemptStderr, AuditRecord, BindingAdoption, CancelOutcome, Capabilities,
     CaughtUp, ClosedSession, Compacted, Compaction, Delegate, Delegated, DelegationView, FeedSnapshot, Fork,
-    FoundIds, GoalTypeRecord, Health, HostCall, HostCallAnswered, HostCallResult, KeptForForks,
-    ListedSession, Listener, LiveChange, Login, MadeKey, MadeWebhook, Me, MessageAppend, MessageView,
-    Navigation, NewKey, NewWebhook, OpenWait, OpenedSession, Page, PageSecret, Problem, Prompt,
+    FoundIds, GoalTypeRecord, GoalsSnapshot, Health, HostCall, HostCallAnswered, HostCallResult,
+    KeptForForks, ListedSession, Listener, LiveChange, Login, MadeKey, MadeWebhook, Me, MessageAppend,
+    MessageView, Navigation, NewKey, NewWebhook, OpenWait, OpenedSession, Page, PageSecret, Problem, Prompt,
     ResultsAppend, RetryOptions, RunDelegations, SearchHit, SessionAdopted, SessionAdoption, SessionChanges,
     SessionPatch, SessionTarget, SessionUsage, Snapshot, StoreNotice, Thought, Ticket, TicketRedemption,
     TreeNode, UsageReport, WaitAnswer, WebhookDelivery,
@@ -54,6 +55,7 @@ to_json![
     Login,
     MessageAppend,
     Navigation,
+    NewFeedback,
     NewKey,
     NewWebhook,
     Prompt,
@@ -82,8 +84,10 @@ to_json![
     Compacted,
     Delegated,
     DelegationView,
+    Feedback,
     FoundIds,
     GoalTypeRecord,
+    GoalsSnapshot,
     Grant,
     Health,
     HostCallAnswered,
@@ -104,6 +108,7 @@ to_json![
     Page<Binding>,
     Page<DeadLetter>,
     Page<Event>,
+    Page<Feedback>,
     Page<GoalTypeRecord>,
     Page<Grant>,
     Page<LeftProcess>,

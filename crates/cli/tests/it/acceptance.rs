@@ -347,6 +347,7 @@ fn every_requirement_of_the_specification_has_a_test() {
             ("Faults of the original", 15),
             ("First tests", 36),
             ("First tests of a host", 13),
+            ("Goals, tasks and feedback of threads", 10),
             ("Histories and state of AgentKit", 7)
         ],
         "a row of the specification is missing or extra"

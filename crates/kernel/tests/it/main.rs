@@ -18,6 +18,7 @@ mod commits;
 mod compaction;
 mod delegation;
 mod failures;
+mod feedback;
 mod full_disk;
 mod images;
 mod keys;

@@ -45,6 +45,7 @@ const MIGRATIONS: &[(u32, &str)] = &[
     (47, include_str!("../../migrations/0047_state_history.sql")),
     (50, include_str!("../../migrations/0050_webhooks.sql")),
     (55, include_str!("../../migrations/0055_goals.sql")),
+    (56, include_str!("../../migrations/0056_feedback.sql")),
 ];
 
 /// The last migration that `migrations/new.sql` contains, and the tables of a new database. Applying the migrations one
