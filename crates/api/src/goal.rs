@@ -1,6 +1,6 @@
 //! Goal types.
 
-use mainspring_core::{GoalType, Time};
+use mainspring_core::{Cursor, Goal, GoalType, RunId, Task, Time};
 use serde::{Deserialize, Serialize};
 
 use crate::AgentScope;
@@ -23,4 +23,42 @@ pub struct GoalTypeRecord {
     /// When the owner last changed the type; absent for a shared one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub updated_at_ms: Option<Time>,
+}
+
+/// Selects the goals and tasks of a session.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::IntoParams), into_params(parameter_in = Query))]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct GoalsQuery {
+    /// The `cursor` of the caller's last snapshot. What has not changed since is null.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", param(maximum = 9_223_372_036_854_775_807_i64))]
+    pub after: Option<u64>,
+}
+
+/// The goals and tasks of a session.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct GoalsSnapshot {
+    /// The goals of all runs, in the order in which they were declared; null if they have not changed since `after`.
+    #[cfg_attr(feature = "schema", schema(required = true))]
+    pub goals: Option<Vec<SessionGoal>>,
+    /// The plan of the latest run that has one; null if it has not changed since `after`.
+    #[cfg_attr(feature = "schema", schema(required = true))]
+    pub tasks: Option<Vec<Task>>,
+    /// The `after` of the next snapshot.
+    pub cursor: Cursor,
+}
+
+/// A goal of a session.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct SessionGoal {
+    /// The run that declared the goal.
+    pub run_id: RunId,
+    /// The goal.
+    #[serde(flatten)]
+    pub goal: Goal,
 }

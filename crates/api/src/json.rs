@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use mainspring_core::{
-    AgentDefinition, ApiKey, Artifact, Attempt, AuthMethod, Binding, DeadLetter, Event, GoalType, Grant,
-    LeftProcess, LiveEvent, Message, ModelList, Run, Session, StateChange, StateEntry, Step, Webhook,
+    AgentDefinition, ApiKey, Artifact, Attempt, AuthMethod, Binding, DeadLetter, Event, Feedback, GoalType,
+    Grant, LeftProcess, LiveEvent, Message, ModelList, NewFeedback, Run, Session, StateChange, StateEntry,
+    Step, Webhook,
 };
 use serde_json::Value;
 
@@ -12,11 +13,11 @@ use crate::control::ControlTool;
 use crate::{
     AcceptedRun, Agent, AgentChange, Appended, AttemptStderr, AuditRecord, BindingAdoption, CancelOutcome,
     Capabilities, CaughtUp, ClosedSession, Compacted, Compaction, Delegate, Delegated, DelegationView,
-    FeedSnapshot, Fork, FoundIds, GoalTypeRecord, Health, HostCall, HostCallAnswered, HostCallResult,
-    KeptForForks, ListedSession, Listener, LiveChange, Login, MadeKey, MadeWebhook, Me, MessageAppend,
-    MessageView, Navigation, NewKey, NewTool, NewWebhook, OidcAnswer, OidcToken, OpenWait, OpenedSession,
-    Page, PageSecret, Problem, Prompt, ResultsAppend, RetryOptions, RunDelegations, RunRoute, SearchHit,
-    SessionAdopted, SessionAdoption, SessionAgent, SessionChanges, SessionDetails, SessionPatch,
+    FeedSnapshot, Fork, FoundIds, GoalTypeRecord, GoalsSnapshot, Health, HostCall, HostCallAnswered,
+    HostCallResult, KeptForForks, ListedSession, Listener, LiveChange, Login, MadeKey, MadeWebhook, Me,
+    MessageAppend, MessageView, Navigation, NewKey, NewTool, NewWebhook, OidcAnswer, OidcToken, OpenWait,
+    OpenedSession, Page, PageSecret, Problem, Prompt, ResultsAppend, RetryOptions, RunDelegations, RunRoute,
+    SearchHit, SessionAdopted, SessionAdoption, SessionAgent, SessionChanges, SessionDetails, SessionPatch,
     SessionTarget, SessionUsage, SignInWays, Snapshot, StepResult, StoreNotice, Thought, Ticket,
     TicketRedemption, TreeNode, UsageReport, WaitAnswer, WebhookDelivery,
 };
@@ -56,6 +57,7 @@ to_json![
     Login,
     MessageAppend,
     Navigation,
+    NewFeedback,
     NewKey,
     NewTool,
     NewWebhook,
@@ -86,8 +88,10 @@ to_json![
     Compacted,
     Delegated,
     DelegationView,
+    Feedback,
     FoundIds,
     GoalTypeRecord,
+    GoalsSnapshot,
     Grant,
     Health,
     HostCallAnswered,
@@ -108,6 +112,7 @@ to_json![
     Page<Binding>,
     Page<DeadLetter>,
     Page<Event>,
+    Page<Feedback>,
     Page<GoalTypeRecord>,
     Page<Grant>,
     Page<LeftProcess>,

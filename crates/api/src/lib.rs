@@ -58,7 +58,7 @@ pub use change::{ChangesQuery, ChangesState, FileChange, SessionChanges, TurnCha
 pub use delegation::{Delegate, Delegated, DelegationView, RunDelegations};
 pub use event::{CaughtUp, EventsQuery, OwnerEventsQuery, StoreNotice, SubscriptionMode, Thought};
 pub use feed::{FeedItem, FeedSnapshot, LiveChange, LiveSession, LiveStatus};
-pub use goal::GoalTypeRecord;
+pub use goal::{GoalTypeRecord, GoalsQuery, GoalsSnapshot, SessionGoal};
 pub use grant::GrantListQuery;
 pub use host_call::{HostCall, HostCallAnswered, HostCallQuery, HostCallResult};
 pub use id::{FoundIds, IdQuery};

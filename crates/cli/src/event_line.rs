@@ -70,6 +70,7 @@ fn describe(body: &Body) -> String {
             let error = error.as_ref().map(|error| format!(": {}", one_line(&error.message)));
             format!("model call {step_no} on {provider}/{model}{}", error.unwrap_or_default())
         }
+        Body::FeedbackGiven { feedback } => format!("{} on {}", feedback.sentiment, feedback.message),
         Body::GoalDeclared { goal_type, .. } | Body::GoalAchieved { goal_type, .. } => goal_type.clone(),
         Body::GoalRejected { goal_type, error, .. } | Body::GoalFailed { goal_type, error, .. } => {
             format!("{goal_type}: {}", one_line(&error.message))

@@ -26,6 +26,7 @@ mod append;
 mod artifacts;
 mod bindings;
 mod delegations;
+mod feedback;
 mod goal_types;
 mod grants;
 mod host_calls;

@@ -5,15 +5,16 @@ use std::sync::Arc;
 use mainspring_api::control::ControlTool;
 use mainspring_api::{
     AcceptedRun, Agent, Appended, AttemptStderr, AuditRecord, CancelOutcome, Capabilities, CaughtUp,
-    ClosedSession, Compacted, Delegated, DelegationView, FeedSnapshot, FoundIds, GoalTypeRecord, Health,
-    HostCall, HostCallAnswered, KeptForForks, ListedSession, Listener, LiveChange, MadeKey, MadeWebhook, Me,
-    MessageView, OidcToken, OpenWait, OpenedSession, Page, PageSecret, Problem, RunDelegations, RunRoute,
-    SearchHit, SessionAdopted, SessionAgent, SessionChanges, SessionDetails, SessionUsage, SignInWays,
-    Snapshot, StepResult, StoreNotice, Thought, Ticket, TreeNode, UsageReport, WebhookDelivery,
+    ClosedSession, Compacted, Delegated, DelegationView, FeedSnapshot, FoundIds, GoalTypeRecord,
+    GoalsSnapshot, Health, HostCall, HostCallAnswered, KeptForForks, ListedSession, Listener, LiveChange,
+    MadeKey, MadeWebhook, Me, MessageView, OidcToken, OpenWait, OpenedSession, Page, PageSecret, Problem,
+    RunDelegations, RunRoute, SearchHit, SessionAdopted, SessionAgent, SessionChanges, SessionDetails,
+    SessionUsage, SignInWays, Snapshot, StepResult, StoreNotice, Thought, Ticket, TreeNode, UsageReport,
+    WebhookDelivery,
 };
 use mainspring_core::{
-    ApiKey, Artifact, Attempt, AuthMethod, Binding, DeadLetter, Event, Grant, LeftProcess, LiveEvent,
-    Message, ModelList, Run, Session, StateChange, StateEntry, Step, Webhook,
+    ApiKey, Artifact, Attempt, AuthMethod, Binding, DeadLetter, Event, Feedback, Grant, LeftProcess,
+    LiveEvent, Message, ModelList, Run, Session, StateChange, StateEntry, Step, Webhook,
 };
 use serde_json::Value;
 
@@ -53,8 +54,10 @@ from_json![
     Compacted,
     Delegated,
     DelegationView,
+    Feedback,
     FoundIds,
     GoalTypeRecord,
+    GoalsSnapshot,
     Grant,
     Health,
     HostCallAnswered,
@@ -75,6 +78,7 @@ from_json![
     Page<Binding>,
     Page<DeadLetter>,
     Page<Event>,
+    Page<Feedback>,
     Page<GoalTypeRecord>,
     Page<Grant>,
     Page<LeftProcess>,

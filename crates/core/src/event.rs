@@ -15,9 +15,9 @@ use serde_json::{Map, Value};
 use crate::{
     Approval, ApprovalRequest, ArtifactId, ArtifactRole, AttemptId, BindingId, BindingStatus, Block, Budget,
     ClientCall, ClientResult, Decider, DelegationId, DelegationMode, DelegationStatus, DigestAuthor, EventId,
-    ExternalRef, Failure, Fidelity, GoalId, GrantId, LeftProcess, Message, MessageId, Mode, OnExpiry, Policy,
-    RetryReason, Route, RunId, RunLimits, RunStatus, Sandbox, SessionId, StateAuthor, StateScope, StepId,
-    StopReason, SuppliedResult, Task, Time, Usage, WaitId,
+    ExternalRef, Failure, Feedback, Fidelity, GoalId, GrantId, LeftProcess, Message, MessageId, Mode,
+    OnExpiry, Policy, RetryReason, Route, RunId, RunLimits, RunStatus, Sandbox, SessionId, StateAuthor,
+    StateScope, StepId, StopReason, SuppliedResult, Task, Time, Usage, WaitId,
 };
 
 mod change;
@@ -479,6 +479,8 @@ bodies! {
         wait_id: WaitId,
         #[serde(default, skip_serializing_if = "Option::is_none")] results: Option<Vec<ClientResult>>,
     }
+    /// A reader gave feedback on a message, or changed it.
+    "feedback.given" => FeedbackGiven { #[serde(flatten)] feedback: Box<Feedback> }
     /// A run delegated work to a child run.
     "delegation.created" => DelegationCreated {
         delegation_id: DelegationId,
@@ -551,6 +553,19 @@ impl Body {
             model_profile: None,
             limits: RunLimits::default(),
         }
+    }
+
+    /// True for types that change the goals of a run. The end of a run changes them through `goal.failed`, a retry by itself.
+    pub const fn changes_goals(&self) -> bool {
+        matches!(
+            self,
+            Self::GoalDeclared { .. }
+                | Self::GoalRejected { .. }
+                | Self::GoalAchieved { .. }
+                | Self::GoalFailed { .. }
+                | Self::GoalsReminded { .. }
+                | Self::RunQueued { retry_reason: Some(_), .. }
+        )
     }
 
     /// True for types that end a run.

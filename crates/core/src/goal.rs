@@ -444,11 +444,5 @@ pub fn is_consistent(goals: &[Goal], status: RunStatus) -> bool {
         && (!status.is_ended() || none_pending)
 }
 
-/// The snapshot of goals that a reader gets: `None` if they have not changed since the reader's last one, else all of
-/// them, in the order in which they were declared. An empty list says that there are none.
-pub fn snapshot<'a>(changed: bool, runs: impl IntoIterator<Item = &'a Run>) -> Option<Vec<Goal>> {
-    changed.then(|| runs.into_iter().flat_map(|run| run.goals.iter().cloned()).collect())
-}
-
 #[cfg(test)]
 mod tests;

@@ -114,6 +114,8 @@ id!(/// The id of an API key.
     KeyId, "key", "key");
 id!(/// The id of a wait.
     WaitId, "wait", "wait");
+id!(/// The id of feedback on a message.
+    FeedbackId, "fb", "feedback");
 id!(/// The id of a webhook.
     WebhookId, "hook", "webhook");
 

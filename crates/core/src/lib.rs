@@ -14,6 +14,7 @@ mod damage;
 pub mod delegation;
 pub mod digest;
 pub mod event;
+pub mod feedback;
 pub mod given;
 pub mod goal;
 pub mod history;
@@ -67,13 +68,14 @@ pub use event::{
     BadPosition, Body, CancelReason, Close, Cursor, Event, LiveEvent, PROTOCOL_VERSION, Position, Proof,
     SessionChange, ToolEnd, ToolOutcome,
 };
+pub use feedback::{BadFeedback, Feedback, NewFeedback, Sentiment};
 pub use given::{GivenMessage, validate_messages};
 pub use goal::{BadGoal, DeclaredGoal, Goal, GoalStatus, GoalType};
 pub use history::History;
 pub use id_prefix::{BadIdPrefix, IdKind, IdPrefix};
 pub use ids::{
-    ArtifactId, AttemptId, BadId, BindingId, DelegationId, EventId, GoalId, GrantId, KeyId, LineId,
-    MessageId, NodeId, RunId, SessionId, StepId, WaitId, WebhookId,
+    ArtifactId, AttemptId, BadId, BindingId, DelegationId, EventId, FeedbackId, GoalId, GrantId, KeyId,
+    LineId, MessageId, NodeId, RunId, SessionId, StepId, WaitId, WebhookId,
 };
 pub use limits::{BadName, Limits};
 pub use message::{Block, FileLocation, Message, MessageStatus, Role};

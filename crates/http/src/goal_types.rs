@@ -1,18 +1,18 @@
-//! `/v1/goal-types`: kinds of goals, each a name and a JSON Schema.
+//! `/v1/goal-types`: kinds of goals, each a name and a JSON Schema. And the goals of a session.
 
 use axum::extract::{FromRequestParts, State};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
 use axum::response::Response;
-use mainspring_api::{GoalTypeRecord, Page};
-use mainspring_core::GoalType;
+use mainspring_api::{GoalTypeRecord, GoalsQuery, GoalsSnapshot, Page};
 use mainspring_core::goal::is_goal_type_name;
+use mainspring_core::{Cursor, GoalType};
 use utoipa::IntoParams;
 use utoipa::openapi::path::{Parameter, ParameterIn};
 
 use crate::access::Authenticated;
 use crate::audit::About;
-use crate::body::{Json, JsonObject, in_path, path};
+use crate::body::{Json, JsonObject, QueryParams, SessionPath, in_path, path};
 use crate::{Http, Problem};
 
 /// Extracts the name of a goal type from the path.
@@ -80,4 +80,18 @@ pub(super) async fn goal_type_get(
     GoalTypePath(name): GoalTypePath,
 ) -> Result<Json<GoalTypeRecord>, Problem> {
     Ok(Json(http.kernel.goal_type_get(&caller, &name).await?))
+}
+
+/// Returns the goals and tasks of a session; with `after`, null for those that have not changed since
+#[utoipa::path(
+    get, path = "/v1/sessions/{session}/goals", params(SessionPath, GoalsQuery),
+    responses((status = 200, description = "The goals and tasks", body = GoalsSnapshot)),
+)]
+pub(super) async fn session_goals(
+    State(http): State<Http>,
+    Authenticated(caller): Authenticated,
+    SessionPath(by): SessionPath,
+    QueryParams(query): QueryParams<GoalsQuery>,
+) -> Result<Json<GoalsSnapshot>, Problem> {
+    Ok(Json(http.kernel.session_goals(&caller, &by, query.after.map(Cursor)).await?))
 }

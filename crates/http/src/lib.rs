@@ -31,6 +31,7 @@ mod document;
 mod endpoint;
 mod events;
 mod feed;
+mod feedback;
 mod goal_types;
 mod grants;
 mod guard;
@@ -168,6 +169,9 @@ fn endpoints() -> [(Vec<Endpoint>, &'static [document::ProblemRow]); 2] {
         bindings::binding_invalidate,
         bindings::session_adopt,
         search::session_search,
+        goal_types::session_goals,
+        feedback::feedback_give,
+        feedback::feedback_list,
         portable::session_import,
         ids::id_find,
         waits::wait_list,

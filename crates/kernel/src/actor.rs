@@ -38,6 +38,7 @@ mod delegations;
 mod draft;
 mod execute;
 mod fail;
+mod feedback;
 mod goals;
 mod grant;
 mod inbox;
@@ -230,6 +231,9 @@ impl Actor {
                 let outcome = Box::pin(self.answer(run, wait, answer, by)).await;
                 self.report_status();
                 let _ = reply.send(outcome);
+            }
+            Command::Feedback(message, owner, new, reply) => {
+                drop(reply.send(Box::pin(self.feedback_give(message, owner, *new)).await));
             }
             Command::GrantRevoke(grant, by, reply) => {
                 drop(reply.send(Box::pin(self.grant_revoke(grant, by)).await));

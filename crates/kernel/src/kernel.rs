@@ -48,6 +48,7 @@ mod changes;
 mod control;
 mod delegations;
 mod failures;
+mod feedback;
 mod final_text;
 mod goals;
 mod grants;

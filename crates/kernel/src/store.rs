@@ -10,9 +10,9 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use mainspring_core::{
     ApiKey, Artifact, ArtifactAge, ArtifactId, Attempt, AttemptId, Binding, Body, Cursor, Damage, DeadLetter,
-    Delegation, DelegationId, Digest, Event, Grant, GrantId, History, KeyId, Line, LineId, MessageId, NodeId,
-    Point, Position, Rows, Run, RunId, Session, SessionId, Spend, StateChange, StateEntry, StateOutcome,
-    StateSlot, Step, Time, Usage, VersionMismatch, Webhook, WebhookId,
+    Delegation, DelegationId, Digest, Event, Feedback, Grant, GrantId, History, KeyId, Line, LineId,
+    MessageId, NodeId, Point, Position, Rows, Run, RunId, Session, SessionId, Spend, StateChange, StateEntry,
+    StateOutcome, StateSlot, Step, Time, Usage, VersionMismatch, Webhook, WebhookId,
 };
 
 mod commit;
@@ -428,6 +428,17 @@ pub trait Store: Send + Sync + 'static {
 
     /// Number of versions that an owner has made, including deleted ones.
     async fn agent_count(&self, owner: &str) -> Result<usize, StoreError>;
+
+    /// Lists the feedback of a session, or on one of its messages, by message and reader.
+    async fn feedback_list(
+        &self,
+        session: SessionId,
+        message: Option<MessageId>,
+        limit: usize,
+    ) -> Result<Vec<Feedback>, StoreError>;
+
+    /// Lists the last `limit` runs of a session that have goals or tasks, oldest first.
+    async fn runs_planned(&self, session: SessionId, limit: usize) -> Result<Rows<Run>, StoreError>;
 
     // Goal types.
 

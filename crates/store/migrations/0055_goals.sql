@@ -11,3 +11,6 @@ CREATE TABLE goal_types (
   updated_at_ms INTEGER NOT NULL,
   PRIMARY KEY (owner_id, name)
 ) STRICT, WITHOUT ROWID;
+
+-- The runs of a session that have goals or a plan.
+CREATE INDEX runs_planned_idx ON runs(session_id, run_no) WHERE goals IS NOT NULL OR tasks IS NOT NULL;

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use mainspring_core::{
     ApiKey, Artifact, ArtifactAge, ArtifactId, Attempt, AttemptId, Binding, Cursor, DeadLetter, Delegation,
-    Digest, Event, Grant, GrantId, History, KeyId, Line, LineId, MessageId, NodeId, Point, Position, Rows,
-    Run, RunId, Session, SessionId, SessionStatus, Spend, StateChange, StateEntry, StateOutcome, StateSlot,
-    Step, Time, Usage, Webhook, WebhookId,
+    Digest, Event, Feedback, Grant, GrantId, History, KeyId, Line, LineId, MessageId, NodeId, Point,
+    Position, Rows, Run, RunId, Session, SessionId, SessionStatus, Spend, StateChange, StateEntry,
+    StateOutcome, StateSlot, Step, Time, Usage, Webhook, WebhookId,
 };
 use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{
@@ -29,6 +29,7 @@ mod agents;
 mod apply;
 mod check;
 mod data;
+mod feedback;
 mod goal_types;
 mod grants;
 mod ids;
@@ -600,6 +601,19 @@ impl Store for MemoryStore {
         limit: usize,
     ) -> Result<Vec<DeadLetter>, StoreError> {
         self.read(|tables| tables.dead_letters(webhook, after, limit))
+    }
+
+    async fn feedback_list(
+        &self,
+        session: SessionId,
+        message: Option<MessageId>,
+        limit: usize,
+    ) -> Result<Vec<Feedback>, StoreError> {
+        self.read(|tables| tables.feedback_list(session, message, limit))
+    }
+
+    async fn runs_planned(&self, session: SessionId, limit: usize) -> Result<Rows<Run>, StoreError> {
+        self.read(|tables| tables.runs_planned(session, limit).into())
     }
 
     async fn goal_type_write(&self, row: &GoalTypeRow) -> Result<bool, StoreError> {

@@ -16,9 +16,9 @@ use std::thread::JoinHandle;
 use async_trait::async_trait;
 use mainspring_core::{
     ApiKey, Artifact, ArtifactAge, ArtifactId, Attempt, AttemptId, Binding, Cursor, DeadLetter, Delegation,
-    Digest, Event, Grant, GrantId, History, KeyId, Line, LineId, MessageId, NodeId, Point, Position, Rows,
-    Run, RunId, Session, SessionId, Spend, StateChange, StateEntry, StateOutcome, StateSlot, Step, Time,
-    Usage, Webhook, WebhookId,
+    Digest, Event, Feedback, Grant, GrantId, History, KeyId, Line, LineId, MessageId, NodeId, Point,
+    Position, Rows, Run, RunId, Session, SessionId, Spend, StateChange, StateEntry, StateOutcome, StateSlot,
+    Step, Time, Usage, Webhook, WebhookId,
 };
 use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{
@@ -55,6 +55,7 @@ mod digests;
 mod error;
 mod event_blocks;
 mod failure_log;
+mod feedback;
 mod files;
 mod goal_types;
 mod migrate;
@@ -697,6 +698,19 @@ impl Store for SqliteStore {
         limit: usize,
     ) -> Result<Vec<DeadLetter>, StoreError> {
         self.read(move |connection| webhooks::dead_letters(connection, webhook, after, limit)).await
+    }
+
+    async fn feedback_list(
+        &self,
+        session: SessionId,
+        message: Option<MessageId>,
+        limit: usize,
+    ) -> Result<Vec<Feedback>, StoreError> {
+        self.read(move |connection| feedback::feedback_list(connection, session, message, limit)).await
+    }
+
+    async fn runs_planned(&self, session: SessionId, limit: usize) -> Result<Rows<Run>, StoreError> {
+        self.read(move |connection| goal_types::runs_planned(connection, session, limit)).await
     }
 
     async fn goal_type_write(&self, row: &GoalTypeRow) -> Result<bool, StoreError> {

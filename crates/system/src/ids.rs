@@ -7,8 +7,8 @@
 use std::sync::Arc;
 
 use mainspring_core::{
-    ArtifactId, AttemptId, BindingId, DelegationId, EventId, GoalId, GrantId, KeyId, LineId, MessageId,
-    NodeId, RunId, SessionId, StepId, WaitId, WebhookId,
+    ArtifactId, AttemptId, BindingId, DelegationId, EventId, FeedbackId, GoalId, GrantId, KeyId, LineId,
+    MessageId, NodeId, RunId, SessionId, StepId, WaitId, WebhookId,
 };
 use parking_lot::Mutex;
 
@@ -117,6 +117,7 @@ id_generators! { timed_bytes: session: SessionId, run: RunId, attempt: AttemptId
 id_generators! {
     bytes: event: EventId, node: NodeId, wait: WaitId, key: KeyId, binding: BindingId, grant: GrantId,
     artifact: ArtifactId, step: StepId, delegation: DelegationId, webhook: WebhookId, goal: GoalId,
+    feedback: FeedbackId,
 }
 
 #[expect(clippy::disallowed_methods, reason = "this is the home of random numbers")]

@@ -221,6 +221,34 @@ fn an_achieved_goal_survives_a_crash_and_an_export() {
 }
 
 #[tokio::test]
+async fn a_snapshot_is_null_when_nothing_changed_and_empty_when_there_are_no_goals() {
+    let world = Setup::default().start().await;
+    world.server.enqueue(Reply::text("hi"));
+    let run = world.run_prompt("hello").await;
+    let by = SessionRef::Id(run.session);
+    let read = async |after| world.kernel.session_goals(&world.me, &by, after).await.unwrap();
+    let none = read(None).await;
+    assert_eq!((none.goals, none.tasks), (Some(vec![]), Some(vec![])), "read, and there are none");
+    let same = read(Some(none.cursor)).await;
+    assert_eq!((same.goals, same.tasks, same.cursor), (None, None, none.cursor));
+
+    world.server.enqueue(Reply::tool("achieve_dataset_summary", json!({"summary": "fine"})));
+    world.server.enqueue(Reply::text("done"));
+    let run = world.send(with_goals("look", vec![summary()])).await;
+    world.wait_ended(run.id).await;
+    let changed = read(Some(none.cursor)).await;
+    let goals = changed.goals.unwrap();
+    assert_eq!((goals.len(), goals[0].run_id, goals[0].goal.status), (1, run.id, GoalStatus::Achieved));
+    assert_eq!(changed.tasks, None, "the plan has not changed");
+    world.server.enqueue(Reply::text("hi"));
+    world.run_prompt("thanks").await;
+    let later = read(Some(changed.cursor)).await;
+    assert_eq!(later.goals, None, "a turn without goals");
+    assert!(later.cursor > changed.cursor);
+    assert_eq!(read(None).await.goals, Some(goals), "all goals of the session");
+}
+
+#[tokio::test]
 async fn an_agent_keeps_a_plan() {
     let world = Setup { tools: Toolbox::built_in(), ..Setup::default() }.start().await;
     let first = json!({"tasks": [

@@ -71,6 +71,14 @@ def seed_goal_types():
     requests.get(place + "/seed_count", headers=HEADERS, timeout=30).raise_for_status()
 
 
+def seed_feedback(run):
+    """Gives feedback on the answer of a run, and lists it."""
+    place = f"{URL}/v1/sessions/{run['sessionId']}"
+    path = f"{place}/messages/{run['finalMessageId']}/feedback"
+    requests.put(path, json={"sentiment": "positive"}, headers=HEADERS, timeout=30).raise_for_status()
+    requests.get(place + "/feedback", headers=HEADERS, timeout=30).raise_for_status()
+
+
 def seed():
     """Creates sessions with runs in every state and returns their ids."""
     runs, waits = [], []
@@ -89,6 +97,7 @@ def seed():
     for key in ["seed-0", "seed-2"]:
         page = requests.get(f"{URL}/v1/sessions/{key}/messages", headers=HEADERS, timeout=30).json()
         messages += [message["messageId"] for message in page["items"]]
+    seed_feedback(runs[0])
     keys = []
     for number in range(3):
         answer = requests.post(URL + "/v1/keys", json={"name": f"seed-{number}"}, headers=HEADERS, timeout=30)

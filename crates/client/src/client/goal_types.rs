@@ -1,6 +1,6 @@
-//! Goal types.
+//! Goal types, and the goals of sessions.
 
-use mainspring_api::{GoalTypeRecord, Page};
+use mainspring_api::{GoalTypeRecord, GoalsQuery, GoalsSnapshot, Page};
 use mainspring_core::GoalType;
 
 use super::Client;
@@ -10,6 +10,12 @@ impl Client {
     /// Lists the goal types by name: the caller's own and the shared ones.
     pub async fn goal_type_list(&self) -> Result<Page<GoalTypeRecord>, Error> {
         self.get(&["v1", "goal-types"], &()).await
+    }
+
+    /// Reads the goals and tasks of a session. With `after`, the `cursor` of an earlier snapshot, what has not changed since
+    /// is none.
+    pub async fn session_goals(&self, session: &str, after: Option<u64>) -> Result<GoalsSnapshot, Error> {
+        self.get(&["v1", "sessions", session, "goals"], &GoalsQuery { after }).await
     }
 
     /// Reads one goal type.

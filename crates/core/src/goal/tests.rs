@@ -256,15 +256,6 @@ fn goals_of_one_type_have_tools_of_their_own() {
 }
 
 #[test]
-fn a_snapshot_is_null_when_nothing_changed_and_empty_when_there_are_no_goals() {
-    let (with, without) = (World::running(&["a", "b"]), World::running(&[]));
-    assert_eq!(snapshot(false, [&with.run]), None);
-    assert_eq!(snapshot(true, [&without.run]), Some(vec![]));
-    let both = snapshot(true, [&with.run, &without.run]).unwrap();
-    assert_eq!(both.iter().map(|goal| goal.goal_type.as_str()).collect::<Vec<_>>(), ["a", "b"]);
-}
-
-#[test]
 fn a_prompt_names_the_goals_and_their_data() {
     let data = Map::from_iter([("dataset_id".to_owned(), json!("ds_1"))]);
     let goals = [

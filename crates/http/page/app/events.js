@@ -49,6 +49,7 @@ const TEXTS = {
   'state.changed': p => `State ${p.key} ${p.deleted ? 'removed' : 'set'}`,
   'binding.created': p => `Opened a session of ${p.adapter}${p.reconstructed ? ', given the text so far' : ''}`,
   'binding.resumed': () => 'Resumed the agent’s own session',
+  'feedback.given': p => `${p.sentiment === 'positive' ? 'Positive' : 'Negative'} feedback by ${p.ownerId}`,
   'goal.declared': p => `Goal: ${p.goalType}`,
   'goal.rejected': p => `A value for ${p.goalType} did not fit: ${p.error.message}`,
   'goal.achieved': p => `Goal achieved: ${p.goalType}`,

@@ -15,6 +15,7 @@ mod cors;
 mod delegations;
 mod docs;
 mod errors;
+mod feedback;
 mod goal_types;
 mod ids;
 mod issuer;

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use mainspring_core::session::Command as SessionCommand;
 use mainspring_core::{
-    Answer, Artifact, ArtifactId, AttemptId, Binding, Cursor, Decider, Delegation, DelegationId, Grant,
-    GrantId, Message, MessageId, Point, Position, Run, RunId, Session, StateOutcome, Usage, WaitId,
+    Answer, Artifact, ArtifactId, AttemptId, Binding, Cursor, Decider, Delegation, DelegationId, Feedback,
+    Grant, GrantId, Message, MessageId, NewFeedback, Point, Position, Run, RunId, Session, StateOutcome,
+    Usage, WaitId,
 };
 use tokio::sync::oneshot;
 
@@ -41,6 +42,8 @@ pub(crate) enum Command {
     Retry(RunId, Box<Retry>, Reply<Run>),
     /// Answers a waiting run.
     Answer(RunId, WaitId, Answer, Decider, Reply<Run>),
+    /// Records the feedback of an owner on a message.
+    Feedback(MessageId, String, Box<NewFeedback>, Reply<Feedback>),
     /// Revokes a grant of the session.
     GrantRevoke(GrantId, Decider, Reply<Grant>),
     /// Changes the session; with a version, only if the session still has it.
@@ -184,6 +187,7 @@ impl Command {
             Self::Cancel(_, reply) => drop(reply.send(Err(error))),
             Self::Retry(_, _, reply) => drop(reply.send(Err(error))),
             Self::Answer(_, _, _, _, reply) => drop(reply.send(Err(error))),
+            Self::Feedback(_, _, _, reply) => drop(reply.send(Err(error))),
             Self::GrantRevoke(_, _, reply) => drop(reply.send(Err(error))),
             Self::Session(_, _, reply) => drop(reply.send(Err(error))),
             Self::SetAgent(_, _, reply) => drop(reply.send(Err(error))),

@@ -83,7 +83,10 @@ impl Actor {
     }
 
     /// Finds a message that this session sees and that is not on an abandoned line.
-    async fn message_at(&self, id: MessageId) -> Result<(Point, PlacedMessage, Option<Line>), Error> {
+    pub(super) async fn message_at(
+        &self,
+        id: MessageId,
+    ) -> Result<(Point, PlacedMessage, Option<Line>), Error> {
         let found = self.shared.store.message_get(self.fence.session, id).await?;
         let (placed, line) = found.ok_or_else(|| Error::not_found("message", id))?;
         if line.is_some_and(|line| line.abandoned) {

@@ -3,13 +3,18 @@
 //! An owner sees its own types and the shared ones: those that are built in and those of the configuration. An owner cannot
 //! take the name of a shared type. A run keeps the type that it was accepted with.
 
-use mainspring_api::{AgentScope, GoalTypeRecord};
+use mainspring_api::{AgentScope, GoalTypeRecord, GoalsSnapshot, SessionGoal};
 use mainspring_core::goal::{check_goal_type, prompt_of};
-use mainspring_core::{Block, GoalType, RunOptions};
+use mainspring_core::{Block, Body, Cursor, GoalType, Run, RunOptions, SessionId};
 
 use super::{Caller, Kernel, RunRequest};
 use crate::error::Error;
-use crate::store::{GoalTypeRow, StoreError};
+use crate::store::{GoalTypeRow, SessionRef, StoreError};
+
+/// Runs whose goals a snapshot holds: the last ones that have any.
+const MAX_RUNS: usize = 1_000;
+/// Events that are read to tell whether goals have changed. After more of them a snapshot is given.
+const MAX_EVENTS: usize = 2_000;
 
 /// Goal types that an owner may make.
 pub const GOAL_TYPES_PER_OWNER: usize = 1_000;
@@ -63,6 +68,50 @@ impl Kernel {
             written => written?,
         };
         Ok((owned_record(row), is_new))
+    }
+
+    /// Reads the goals and tasks of a session. With `after`, those that have not changed since are none.
+    pub async fn session_goals(
+        &self,
+        caller: &Caller,
+        by: &SessionRef,
+        after: Option<Cursor>,
+    ) -> Result<GoalsSnapshot, Error> {
+        let session = self.session_get(caller, by).await?.id;
+        let not_found = || Error::not_found("session", session);
+        // Read before the runs: a change in between is in this snapshot and, again, in the next one.
+        let loaded = self.shared.store.session_load(session).await?.ok_or_else(not_found)?;
+        // Events up to the floor are pruned.
+        let floor = loaded.floor.map_or(Cursor::START, |floor| floor.cursor);
+        let known = after.filter(|after| (floor..=loaded.cursor).contains(after));
+        let (goals, tasks) = match known {
+            Some(after) => self.changed_since(session, after).await?,
+            None => (true, true),
+        };
+        let mut snapshot = GoalsSnapshot { goals: None, tasks: None, cursor: loaded.cursor };
+        if goals || tasks {
+            let runs = self.shared.store.runs_planned(session, MAX_RUNS).await?.intact()?;
+            let own = |run: &Run| {
+                let goals = run.goals.clone().into_iter();
+                goals.map(|goal| SessionGoal { run_id: run.id, goal }).collect::<Vec<_>>()
+            };
+            snapshot.goals = goals.then(|| runs.iter().flat_map(own).collect());
+            let latest = runs.iter().rev().find(|run| !run.tasks.is_empty());
+            snapshot.tasks = tasks.then(|| latest.map(|run| run.tasks.clone()).unwrap_or_default());
+        }
+        Ok(snapshot)
+    }
+
+    /// Tells whether goals, and whether tasks of a session have changed after an event.
+    async fn changed_since(&self, session: SessionId, after: Cursor) -> Result<(bool, bool), Error> {
+        let events = self.shared.store.events_after(session, None, after, MAX_EVENTS).await?;
+        if events.len() == MAX_EVENTS {
+            return Ok((true, true));
+        }
+        let is_damaged = events.iter().any(|event| matches!(event.body, Body::EventDamaged { .. }));
+        let goals = events.iter().any(|event| event.body.changes_goals());
+        let tasks = events.iter().any(|event| matches!(event.body, Body::TasksUpdated { .. }));
+        Ok((goals || is_damaged, tasks || is_damaged))
     }
 
     /// Gets a goal type by its name.

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use mainspring_core::{
-    Artifact, ArtifactId, Attempt, AttemptId, Binding, Body, CallResult, Delegation, Digest, EventId, Grant,
-    KeyId, Line, LineId, Message, MessageId, Point, Position, Run, RunId, Session, SessionId, Spend, Step,
-    Time,
+    Artifact, ArtifactId, Attempt, AttemptId, Binding, Body, CallResult, Delegation, Digest, EventId,
+    Feedback, Grant, KeyId, Line, LineId, Message, MessageId, Point, Position, Run, RunId, Session,
+    SessionId, Spend, Step, Time,
 };
 
 use super::{InboxItem, StateChangeRow, StateRow};
@@ -97,6 +97,8 @@ pub enum Row {
     NativeOwner(Box<NativeOwner>),
     /// Adds to the spend of an API key on a day.
     Spend(KeyId, i64, Spend),
+    /// Feedback of a reader on a message, in place of the earlier one.
+    Feedback(Box<Feedback>),
     /// A grant.
     Grant(Box<Grant>),
     /// An artifact, whose bytes are durable.

@@ -64,6 +64,8 @@ async fn reads(world: &World, caller: &Caller, run: &Run) -> Vec<(&'static str, 
         ("run_events", outcome(kernel.run_events(caller, run.id, Cursor::START, None).await)),
         ("binding_list", outcome(kernel.binding_list(caller, &by, None, None).await)),
         ("run_list", outcome(kernel.run_list(caller, of_session).await)),
+        ("session_goals", outcome(kernel.session_goals(caller, &by, None).await)),
+        ("feedback_list", outcome(kernel.feedback_list(caller, &by).await)),
         (
             "state_list",
             outcome(kernel.state_list(caller, &StateOf::Session(by.clone(), None), None, None).await),

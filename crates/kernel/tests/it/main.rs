@@ -20,6 +20,7 @@ mod commits;
 mod compaction;
 mod delegation;
 mod failures;
+mod feedback;
 mod full_disk;
 mod images;
 mod keys;

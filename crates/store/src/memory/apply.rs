@@ -83,6 +83,7 @@ impl Tables {
                 let known = self.spends.entry((*key, *day)).or_default();
                 *known = known.plus(*spend);
             }
+            Row::Feedback(image) => self.feedback_write(image),
             Row::Grant(image) => self.grant_write(image),
             Row::Artifact(image) => drop(self.artifacts.insert(image.id, Artifact::clone(image))),
             Row::ArtifactGone(id) => {

@@ -22,6 +22,7 @@ impl Tables {
         self.digests.retain(|(_, id), _| *id != session);
         self.step_inputs.retain(|(id, _), _| *id != session);
         self.grants.retain(|_, grant| grant.session != session);
+        self.feedback.retain(|(id, ..), _| *id != session);
         self.bindings.retain(|_, binding| binding.session != session);
         self.delegations.retain(|_, delegation| delegation.parent_session != session);
         self.runs.retain(|_, run| run.session != session);

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use mainspring_core::{
     ApiKey, Artifact, ArtifactId, Attempt, Binding, BindingId, DeadLetter, Delegation, DelegationId, Digest,
-    Event, Grant, GrantId, KeyId, Line, LineId, Message, MessageId, Point, Position, Run, RunId, Session,
-    SessionId, Spend, StateChange, StateEntry, StateSlot, Step, StepId, Webhook, WebhookId,
+    Event, Feedback, Grant, GrantId, KeyId, Line, LineId, Message, MessageId, Point, Position, Run, RunId,
+    Session, SessionId, Spend, StateChange, StateEntry, StateSlot, Step, StepId, Webhook, WebhookId,
 };
 use mainspring_kernel::store::{
     AgentRow, Chunk, GoalTypeRow, InboxItem, OpenToolCall, OwnerUsage, PlacedMessage, Request,
@@ -68,6 +68,8 @@ pub(super) struct Tables {
     pub(super) webhooks: BTreeMap<WebhookId, Webhook>,
     /// By webhook and the cursor of the event.
     pub(super) dead_letters: BTreeMap<(WebhookId, u64), DeadLetter>,
+    /// By session, message and reader.
+    pub(super) feedback: BTreeMap<(SessionId, MessageId, String), Feedback>,
     /// By owner and name.
     pub(super) goal_types: BTreeMap<(String, String), GoalTypeRow>,
     /// By owner, agent id and version.

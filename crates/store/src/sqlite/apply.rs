@@ -14,6 +14,7 @@ use super::columns::{Id, blob, int};
 use super::data::{state_back, state_write};
 use super::digests::digest_write;
 use super::event_blocks::{self, EventBlocks};
+use super::feedback;
 use super::owners;
 use super::read::{chunk_columns, event_columns};
 use super::state_history::state_change_write;
@@ -120,6 +121,7 @@ impl Prepared {
             Row::Binding(binding) => binding_write(connection, binding),
             Row::NativeOwner(native) => owners::native_owner_write(connection, native),
             Row::Spend(key, day, spend) => owners::spend_add(connection, *key, *day, *spend),
+            Row::Feedback(given) => feedback::feedback_write(connection, given),
             Row::Grant(grant) => grant_write(connection, grant),
             Row::Artifact(artifact) => artifact_write(connection, artifact),
             Row::ArtifactGone(artifact) => {

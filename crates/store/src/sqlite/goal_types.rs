@@ -1,10 +1,12 @@
-//! Writes and reads the goal types of owners.
+//! Writes and reads the goal types of owners, and reads the runs that have goals.
 
+use mainspring_core::{Rows, Run, SessionId};
 use mainspring_kernel::store::{GoalTypeRow, StoreError};
 use rusqlite::{Connection, params};
 
+use super::columns::Id;
 use super::error::write_error;
-use super::read::query_all;
+use super::read::{query_all, query_stored, run, run_columns, sql_limit};
 
 /// Stores a goal type in place of the earlier one of its name. Returns false if there was one.
 pub(super) fn goal_type_write(connection: &Connection, row: &GoalTypeRow) -> Result<bool, StoreError> {
@@ -40,4 +42,21 @@ pub(super) fn goal_types(connection: &Connection, owner: &str) -> Result<Vec<Goa
             updated_at: columns.time()?,
         })
     })
+}
+
+/// Lists the last `limit` runs of a session that have goals or tasks, oldest first.
+pub(super) fn runs_planned(
+    connection: &Connection,
+    session: SessionId,
+    limit: usize,
+) -> Result<Rows<Run>, StoreError> {
+    let sql = concat!(
+        "SELECT ",
+        run_columns!(),
+        " FROM runs INDEXED BY runs_planned_idx \
+          WHERE session_id = ?1 AND (goals IS NOT NULL OR tasks IS NOT NULL) ORDER BY run_no DESC LIMIT ?2"
+    );
+    let mut runs = query_stored(connection, sql, params![session.bytes(), sql_limit(limit)], run)?;
+    runs.reverse();
+    Ok(runs.into_iter().collect())
 }

@@ -47,6 +47,7 @@ const MIGRATIONS: &[(u32, &str)] = &[
     (51, include_str!("../../migrations/0051_session_agent.sql")),
     (52, include_str!("../../migrations/0052_step_inputs.sql")),
     (55, include_str!("../../migrations/0055_goals.sql")),
+    (56, include_str!("../../migrations/0056_feedback.sql")),
 ];
 
 /// The last migration that `migrations/new.sql` contains, and the tables of a new database. Applying the migrations one

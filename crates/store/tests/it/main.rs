@@ -12,6 +12,7 @@ mod damage;
 mod data;
 mod delegations;
 mod digests;
+mod feedback;
 mod files;
 mod fixtures;
 mod goals;

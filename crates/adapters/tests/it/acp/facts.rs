@@ -84,8 +84,9 @@ async fn the_plan_of_an_agent_becomes_the_tasks_of_its_run() {
         run.tasks.iter().map(|task| (task.id, task.position, &*task.title, task.status.name())).collect();
     // The first entry is recognised by its text; the second one is another task.
     assert_eq!(tasks, [(1, 0, "look", "completed"), (3, 1, "check", "in_progress")]);
-    let page = world.kernel().run_events(&world.me, run.id, Cursor::START, None).await.unwrap();
-    let kinds: Vec<_> = page.items.iter().map(|event| event.body.kind()).collect();
+    let events =
+        world.kernel().run_events(&world.me, run.id, mainspring_core::Cursor::START, None).await.unwrap();
+    let kinds = event_types(&events);
     let count = |kind: &str| kinds.iter().filter(|other| **other == kind).count();
     assert_eq!((count("tasks.updated"), count("progress.updated")), (2, 2), "{kinds:?}");
     world.close().await;
