@@ -11,6 +11,9 @@ import { comparePositions, split } from './sse.js';
 import { subscribe } from './streams.js';
 
 const PAGE = 200;
+// A reader at the end of a session keeps about this much text; what is older is read again when it is scrolled to.
+const KEPT_CHARS = 120000;
+const KEPT_MESSAGES = 20;
 
 export class Conversation {
   constructor(id) {
@@ -28,6 +31,7 @@ export class Conversation {
     this.loadingOlder = signal(false);
     this.reachedStart = signal(false);
     this.tools = new Map();
+    this.isAtEnd = true; // set by the view: a reader who looks at older messages keeps them
     this.waiting = [];
     this.position = null;
   }
@@ -170,10 +174,22 @@ export class Conversation {
     if (at >= 0) { this.messages.value = list.map((m, i) => (i === at ? message : m)); return; }
     const last = list.at(-1);
     if (!parentId) { this.messages.value = [message]; this.reachedStart.value = true; return; }
-    if (last?.messageId === parentId) { this.messages.value = [...list, message]; return; }
+    if (last?.messageId === parentId) { this.messages.value = this.trim([...list, message]); return; }
     const parent = list.findIndex(m => m.messageId === parentId);
     if (parent >= 0) this.messages.value = [...list.slice(0, parent + 1), message];
     else this.load();
+  }
+
+  /** Drops the oldest of many messages, so that a page that is open all day does not grow. */
+  trim(list) {
+    if (!this.isAtEnd || list.length <= KEPT_MESSAGES) return list;
+    let from = list.length;
+    let chars = 0;
+    while (from > 0 && (chars < KEPT_CHARS || list.length - from < KEPT_MESSAGES)) chars += sizeOf(list[--from]);
+    if (from === 0) return list;
+    for (const { content } of list.slice(0, from)) for (const block of content) if (block.type === 'tool_use') this.tools.delete(block.id);
+    this.reachedStart.value = false;
+    return list.slice(from);
   }
 
   sessionUpdated(payload) {
@@ -265,4 +281,11 @@ export class Conversation {
     }
     return has();
   }
+}
+
+/** About how many characters a message holds. */
+function sizeOf({ content }) {
+  let chars = 200;
+  for (const block of content) chars += block.text?.length ?? (block.content || []).reduce((sum, part) => sum + (part.text?.length ?? 500), 500);
+  return chars;
 }

@@ -5,10 +5,14 @@ import { api, pages } from './api.js';
 // ---- tools ------------------------------------------------------------------
 
 const toolRuns = new Map();
+const MOST_RUNS = 100;
 
 /** How the tool calls of an ended run went: toolUseId -> { outcome, durationMs }. */
 export function toolEnds(runId) {
-  if (!toolRuns.has(runId)) toolRuns.set(runId, readToolEnds(runId));
+  if (!toolRuns.has(runId)) {
+    if (toolRuns.size >= MOST_RUNS) toolRuns.delete(toolRuns.keys().next().value);
+    toolRuns.set(runId, readToolEnds(runId));
+  }
   return toolRuns.get(runId);
 }
 

@@ -1,5 +1,5 @@
 // The inbox: every open wait of every session, the oldest first.
-import { html, useEffect, useState } from './h.js';
+import { html, useEffect, useRef, useState } from './h.js';
 import { waiting, resolved, loading, forget, go, mayWrite, fetchCard } from './store.js';
 import { decider, folder, timeOfDay, titleOf } from './format.js';
 import { Age, Empty, Loading } from './ui.js';
@@ -11,6 +11,7 @@ export function Inbox() {
   const ended = [...resolved.value.values()].sort((a, b) => b.atMs - a.atMs);
   const [current, setCurrent] = useChoice(null);
   const [focusKey, setFocusKey] = useState(null);
+  const isMoved = useRef(false);
   const indexIn = list => Math.max(0, list.findIndex(item => item.run.wait.waitId === current.current));
   const at = indexIn(open);
   const card = open[at];
@@ -18,6 +19,7 @@ export function Inbox() {
   const chosen = () => waiting.value[indexIn(waiting.value)];
   const move = by => {
     const list = waiting.value;
+    isMoved.current = true;
     setCurrent(list[Math.min(Math.max(indexIn(list) + by, 0), list.length - 1)]?.run.wait.waitId ?? null);
   };
   const act = what => async () => {
@@ -36,6 +38,9 @@ export function Inbox() {
     { keys: 'Enter | o', label: 'Open the session', run: () => chosen() && go(`#/s/${chosen().session.sessionId}`) },
   ]);
   useEffect(() => {
+    // Only keys scroll: a button that moved between press and release would not be clicked.
+    if (!isMoved.current) return;
+    isMoved.current = false;
     document.querySelector('.inbox .entry.current')?.scrollIntoView({ block: 'nearest' });
   }, [card?.run.wait.waitId]);
   if (loading.value) return html`<${Loading} what="Reading what waits" />`;

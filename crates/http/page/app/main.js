@@ -44,4 +44,7 @@ function Page({ problem }) {
 
 const problem = (await finishSignIn()) || (await redeemTicket());
 startNotifications();
-render(html`<${Page} problem=${problem} />`, document.getElementById('page'));
+// Until here the document shows its own first words.
+const place = document.getElementById('page');
+place.replaceChildren();
+render(html`<${Page} problem=${problem} />`, place);

@@ -42,6 +42,8 @@ export async function finishSignIn() {
   } catch { /* unreadable: as if nothing was asked */ }
   sessionStorage.removeItem(STORED);
   history.replaceState(null, '', `${location.pathname}${asked.hash || '#/'}`);
+  // A replaced address is not announced, and the view of the old one may be chosen already.
+  dispatchEvent(new HashChangeEvent('hashchange'));
   const refused = message => ({ code: 'authentication', message, remedy: 'Sign in again.' });
   if (!asked.state || answer.get('state') !== asked.state) return refused('The identity provider answers a question that this page has not asked.');
   if (answer.has('error')) return refused(`The identity provider refuses: ${answer.get('error_description') || answer.get('error')}`);

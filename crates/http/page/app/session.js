@@ -93,6 +93,7 @@ function Chat({ conversation, target }) {
   const [atEnd, setAtEnd] = useState(true);
   const items = useMemo(() => transcriptItems(conversation.messages.value, conversation.open.value), [conversation.messages.value, conversation.open.value]);
   useEffect(() => { handle.current?.onState(setAtEnd); }, []);
+  conversation.isAtEnd = atEnd;
   useEffect(() => {
     if (!target) return;
     conversation.reach(target).then(found => {
@@ -108,16 +109,16 @@ function Chat({ conversation, target }) {
     const at = list.findIndex(m => m.messageId === message.messageId);
     return list.slice(0, at).reverse().find(m => m.role === 'user' && m.content.some(b => b.type !== 'tool_result'));
   };
-  const regenerate = message => {
-    const prompt = promptBefore(message);
-    if (prompt) attempt(() => api.prompt(session.sessionId, { place: { kind: 'regenerate', messageId: prompt.messageId } })).then(() => handle.current?.toEnd());
-  };
-  const edit = (message, text) => {
-    const list = conversation.messages.value;
-    const before = list[list.findIndex(m => m.messageId === message.messageId) - 1];
-    const place = before ? { kind: 'edit', messageId: before.messageId } : { kind: 'root' };
-    attempt(() => api.prompt(session.sessionId, { prompt: text, place })).then(() => handle.current?.toEnd());
-  };
+  // Older messages may not be loaded: then the server names the prompt, and the message before.
+  const regenerate = message => attempt(async () => {
+    const messageId = promptBefore(message)?.messageId ?? (await api.run(message.runId)).promptMessageId;
+    return api.prompt(session.sessionId, { place: { kind: 'regenerate', messageId } });
+  }).then(() => handle.current?.toEnd());
+  const edit = (message, text) => attempt(async () => {
+    const { parentId } = await api.message(session.sessionId, message.messageId);
+    const place = parentId ? { kind: 'edit', messageId: parentId } : { kind: 'root' };
+    return api.prompt(session.sessionId, { prompt: text, place });
+  }).then(() => handle.current?.toEnd());
   const fork = async message => {
     const made = await attempt(() => api.fork(session.sessionId, { messageId: message.messageId }), 'Forked');
     if (made) go(`#/s/${made.sessionId}`);

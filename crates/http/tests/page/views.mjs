@@ -64,6 +64,29 @@ export default {
     }
     assert.equal(await page.locator('.slot').first().locator('.said').textContent(), 'Prompt 0');
   },
+  async 'the first of the loaded messages of a long session is edited in its place'({ page, show }) {
+    const { sessionId } = await longSession('Edit old', 220, 1);
+    await show(`/s/${sessionId}`);
+    await textIn(page, '.scroller', 'Answer 219.0');
+    const shown = await page.evaluate(() => { document.querySelector('.scroller').scrollTop = 700; return true; });
+    assert.ok(shown);
+    await settled(page);
+    // The oldest prompt that is drawn, whether or not the message before it is.
+    const prompt = page.locator('.message.user').first();
+    const text = await prompt.locator('.said').textContent();
+    const id = await prompt.getAttribute('id');
+    await prompt.hover();
+    await prompt.locator('[aria-label="Edit and send again"]').click();
+    await page.fill('.edit textarea', 'say edited in its place');
+    await page.click('text=Send as a branch');
+    await textIn(page, '.scroller', 'edited in its place');
+    await textIn(page, '.strip', 'Done');
+    const { siblings } = await api('GET', `/v1/sessions/${sessionId}/messages/${id}`);
+    assert.ok(Array.isArray(siblings) ? siblings.length >= 1 : siblings, `${text} has no sibling`);
+    const { items } = await api('GET', `/v1/sessions/${sessionId}/messages?limit=2`);
+    const { depth } = await api('GET', `/v1/sessions/${sessionId}/messages/${items[0].messageId}`);
+    assert.ok(depth > 0, 'the edited prompt became a new beginning');
+  },
   async 'the route of a network is shown in its run, and only there'({ page, show }) {
     const { runId } = await run('say by members', 'Network');
     await show(`/r/${runId}`);
