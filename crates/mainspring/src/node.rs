@@ -161,7 +161,8 @@ impl NodeBuilder {
         };
         agents.wait_for_earlier_processes(&config, &clock).await;
         let kernel = Kernel::start(store, agents.adapters.clone(), options, clock, ids).await;
-        let kernel = kernel.map_err(|source| NodeError::Kernel { path: config.database_name().into(), source })?;
+        let kernel =
+            kernel.map_err(|source| NodeError::Kernel { path: config.database_name().into(), source })?;
         if execute && !config.memory_command.is_empty() {
             kernel.tasks().spawn(memory::run(kernel.clone(), config.memory_command.clone()));
         }

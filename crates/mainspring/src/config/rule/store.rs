@@ -14,7 +14,9 @@ impl Rule<Option<String>> for StoreUrl {
     fn read(&self, input: &Input<'_>) -> Result<Option<String>, String> {
         match input.text().ok_or_else(|| self.allowed())? {
             "" => Ok(None),
-            url if url.starts_with("postgres://") || url.starts_with("postgresql://") => Ok(Some(url.to_owned())),
+            url if url.starts_with("postgres://") || url.starts_with("postgresql://") => {
+                Ok(Some(url.to_owned()))
+            }
             _ => Err(self.allowed()),
         }
     }
@@ -59,7 +61,10 @@ mod tests {
     #[test]
     fn a_shown_address_has_no_password() {
         for (url, shown) in [
-            ("postgres://ada:se:cr@et@db:5432/main?sslmode=require", "postgres://ada:***@db:5432/main?sslmode=require"),
+            (
+                "postgres://ada:se:cr@et@db:5432/main?sslmode=require",
+                "postgres://ada:***@db:5432/main?sslmode=require",
+            ),
             ("postgres://ada@db/main", "postgres://ada@db/main"),
             ("postgresql:///main?host=/run&password=secret", "postgresql:///main?host=/run&password=***"),
             ("postgres://db", "postgres://db"),
