@@ -42,6 +42,32 @@ async fn a_store_of_the_embedder_replaces_the_database() {
     node.close().await;
 }
 
+#[cfg(feature = "postgres")]
+#[path = "../../../store/tests/it/cluster.rs"]
+mod cluster;
+
+#[cfg(feature = "postgres")]
+#[tokio::test]
+async fn a_node_keeps_its_data_in_the_postgresql_of_the_setting_store() {
+    let (folder, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let me = Caller::new("ada");
+    let config = Config::with_state_dir(folder.path()).store(Some(cluster::database()));
+    let node = Node::open(&config).await.unwrap();
+    let run = node.kernel().run_create(&me, RunRequest::text("a", "say hi")).await.unwrap().run;
+    let run = node.kernel().run_wait(&me, run.id, MINUTE).await.unwrap();
+    assert_eq!(run.state.status(), RunStatus::Succeeded);
+    assert!(!config.database().exists());
+    // Another state directory on the same database is another server.
+    let second = Config::with_state_dir(other.path()).store(config.store.clone());
+    let refused = Node::open(&second).await.map(drop).unwrap_err();
+    assert_eq!(refused.code(), "store_unusable");
+    assert!(refused.to_string().contains("another mainspring server uses this database"), "{refused}");
+    node.close().await;
+    let node = Node::open(&config).await.unwrap();
+    assert_eq!(node.kernel().run_get(&me, run.id).await.unwrap(), run);
+    node.close().await;
+}
+
 #[tokio::test]
 async fn a_node_for_records_only_accepts_runs_and_executes_none() {
     let folder = tempfile::tempdir().unwrap();
