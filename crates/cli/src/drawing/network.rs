@@ -73,8 +73,9 @@ fn routes(definition: &AgentDefinition, network: &Network) -> Vec<String> {
     for (at, rule) in router.rules.iter().enumerate() {
         lines.push(format!("rule {}: {} → {}", at + 1, rule.when, stages(&rule.to)));
     }
+    let then = |lines: &[String]| if lines.is_empty() { "" } else { "then " };
     if let Some(code) = &router.code {
-        lines.push(format!("then the code {code}"));
+        lines.push(format!("{}the code {code}", then(&lines)));
     }
     let asks_model = router.model.is_some() || network.router.is_none();
     if asks_model {
@@ -82,7 +83,7 @@ fn routes(definition: &AgentDefinition, network: &Network) -> Vec<String> {
         let model = own.model.or(own.profile).or_else(|| definition.model.clone());
         let model =
             model.or_else(|| definition.profile.clone()).unwrap_or_else(|| "the default model".into());
-        lines.push(format!("then {model} selects an agent, or ends"));
+        lines.push(format!("{}{model} selects an agent, or ends", then(&lines)));
     }
     if network.reduce != Reduce::default() {
         let how = match &network.reduce {
@@ -172,6 +173,14 @@ mod tests {
           ├─▶ rule 2: state.ok → end
           └─▶ then main_reasoner selects an agent, or ends
         ");
+    }
+
+    #[test]
+    fn a_router_of_one_part_comes_after_nothing() {
+        let team = AgentDefinition { network: None, ..team() };
+        let network = json!({"members": [{"agent": "planner@1"}]});
+        let network: Network = serde_json::from_value(network).expect("a network");
+        assert_eq!(routes(&team, &network), ["main_reasoner selects an agent, or ends"]);
     }
 
     #[test]
