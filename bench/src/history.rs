@@ -97,6 +97,8 @@ impl Builder {
             created_at: self.now,
             retried_at: None,
             started_at: Some(self.now),
+            goals: vec![],
+            tasks: vec![],
             completed_at: Some(self.now),
             updated_at: self.now,
         }

@@ -7,6 +7,7 @@ use mainspring_kernel::agents::{Catalog, RuntimeAgent};
 use mainspring_kernel::kernel::{AgentQuery, AgentScope, Caller};
 use mainspring_kernel::{Error, Options};
 use mainspring_store::Fault;
+use serde_json::Value;
 
 use crate::world::{Disk, World, every_store};
 
@@ -36,6 +37,14 @@ impl Catalog for Runtime {
 
     fn describe(&self, _: &str, _: &RunOptions, _: &AgentDefinition) -> Option<RuntimeAgent> {
         None
+    }
+
+    fn check_schema(&self, _schema: &Value) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn check_value(&self, _schema: &Value, _value: &Value) -> Result<(), String> {
+        Ok(())
     }
 
     fn check_agent_name(&self, _adapter: &str, _name: &str) -> Result<(), String> {

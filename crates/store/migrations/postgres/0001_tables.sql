@@ -72,12 +72,14 @@ CREATE TABLE runs (
   pen_line bigint,
   pen_pos bigint,
   wait text COLLATE "C",                        -- the parts of a wait that its public form leaves out
+  planned boolean NOT NULL,         -- the run has goals or tasks
   body text COLLATE "C" NOT NULL
 );
 CREATE UNIQUE INDEX runs_request_uq ON runs (owner_id, client_id, request_id)
   WHERE client_id IS NOT NULL AND request_id IS NOT NULL;
 CREATE UNIQUE INDEX runs_session_uq ON runs (session_id, run_no);
 CREATE UNIQUE INDEX runs_live_uq ON runs (session_id, (CASE status WHEN 'queued' THEN run_no ELSE 0 END)) WHERE NOT ended;
+CREATE INDEX runs_planned_idx ON runs (session_id, run_no) WHERE planned;
 CREATE INDEX runs_recent_idx ON runs (owner_id, created_at, run_id);
 CREATE INDEX runs_failed_idx ON runs (owner_id, status, created_at, run_id) WHERE ended AND status <> 'succeeded';
 
@@ -379,6 +381,14 @@ CREATE TABLE goal_types (
   updated_at bigint NOT NULL,
   body text COLLATE "C" NOT NULL,
   PRIMARY KEY (owner_id, name)
+);
+
+CREATE TABLE feedback (
+  session_id bytea NOT NULL,
+  message_id bytea NOT NULL,
+  owner_id text COLLATE "C" NOT NULL,
+  body text COLLATE "C" NOT NULL,
+  PRIMARY KEY (session_id, message_id, owner_id)
 );
 
 CREATE TABLE webhooks (

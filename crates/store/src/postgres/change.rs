@@ -228,6 +228,7 @@ const SESSION_ROWS: &[(&str, &str)] = &[
     ("inbox", "session_id = $1"),
     ("cursors", "session_id = $1"),
     ("step_inputs", "session_id = $1"),
+    ("feedback", "session_id = $1"),
     ("digests", "session_id = $1"),
     ("grants", "session_id = $1"),
     ("bindings", "session_id = $1"),

@@ -93,6 +93,11 @@ fn row_ops(session: SessionId, row: &Row, before: u64, ops: &mut Vec<Op>) -> Res
             let rest = [number(step.completed_at.0), maybe_json(step.private.as_ref())?, json(step)?];
             (Table::Steps, [key, rest].concat())
         }
+        Row::Feedback(feedback) => {
+            let key =
+                [id(feedback.session.as_bytes()), id(feedback.message.as_bytes()), text(&feedback.owner)];
+            (Table::Feedback, [key.as_slice(), &[json(feedback)?]].concat())
+        }
         Row::StepInput(input) => (Table::StepInputs, vec![own, text(&input.hash), text(&input.json)]),
         Row::StepsSeal(run) => (Table::StepsSeal, vec![id(run.as_bytes())]),
         Row::ToolCall(call) => (Table::Effects, effect_cells(session, call)?),
@@ -304,6 +309,7 @@ fn run_cells(run: &Run, before: u64) -> Result<Vec<Cell>, StoreError> {
         pen_line,
         pen_pos,
         maybe_json(PrivateWait::of(&run.state).as_ref())?,
+        Cell::Bool(!(run.goals.is_empty() && run.tasks.is_empty())),
         json(run)?,
     ])
 }
@@ -449,7 +455,7 @@ fn rank(row: &Row) -> u8 {
         Row::StateChange(_) => 23,
         Row::Delegation(_) => 24,
         Row::Digest(_) => 25,
-        Row::Step(_) | Row::StepInput(_) => 26,
+        Row::Step(_) | Row::StepInput(_) | Row::Feedback(_) => 26,
         // Last, because it also erases data that the same commit wrote.
         Row::StepsSeal(_) => 27,
     }

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use mainspring_core::{
     ApiKey, Artifact, ArtifactAge, ArtifactId, Attempt, AttemptId, Binding, Cursor, DeadLetter, Delegation,
-    Digest, Event, Grant, GrantId, History, KeyId, Line, LineId, MessageId, NodeId, Point, Position, Rows,
-    Run, RunId, Session, SessionId, Spend, StateChange, StateEntry, StateOutcome, StateSlot, Step, Time,
-    Usage, Webhook, WebhookId,
+    Digest, Event, Feedback, Grant, GrantId, History, KeyId, Line, LineId, MessageId, NodeId, Point,
+    Position, Rows, Run, RunId, Session, SessionId, Spend, StateChange, StateEntry, StateOutcome, StateSlot,
+    Step, Time, Usage, Webhook, WebhookId,
 };
 use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{
@@ -529,6 +529,19 @@ impl Store for PostgresStore {
 
     async fn agent_count(&self, owner: &str) -> Result<usize, StoreError> {
         read!(self, access::agent_count, owner)
+    }
+
+    async fn feedback_list(
+        &self,
+        session: SessionId,
+        message: Option<MessageId>,
+        limit: usize,
+    ) -> Result<Vec<Feedback>, StoreError> {
+        read!(self, records::feedback_list, session, message, limit)
+    }
+
+    async fn runs_planned(&self, session: SessionId, limit: usize) -> Result<Rows<Run>, StoreError> {
+        read!(self, runs::runs_planned, session, limit)
     }
 
     async fn goal_type_write(&self, row: &GoalTypeRow) -> Result<bool, StoreError> {

@@ -11,6 +11,7 @@ pub(super) enum Table {
     Steps,
     StepsSeal,
     StepInputs,
+    Feedback,
     Digests,
     Messages,
     MessagePlaces,
@@ -70,7 +71,7 @@ impl Table {
             | Self::RunState
             | Self::StateHistoryCut => 2,
             Self::Steps | Self::Digests | Self::Cursors | Self::CursorsGone | Self::Effects => 3,
-            Self::EffectsGone | Self::StateHistory => 3,
+            Self::EffectsGone | Self::StateHistory | Self::Feedback => 3,
             _ => 0,
         }
     }
@@ -89,6 +90,7 @@ impl Table {
             Self::Steps => STEPS,
             Self::StepsSeal => STEPS_SEAL,
             Self::StepInputs => STEP_INPUTS,
+            Self::Feedback => FEEDBACK,
             Self::Digests => DIGESTS,
             Self::Messages => MESSAGES,
             Self::MessagePlaces => MESSAGE_PLACES,
@@ -132,6 +134,10 @@ const STEPS_SEAL: &str = "UPDATE steps SET private = NULL WHERE run_id = ANY ($1
 
 const STEP_INPUTS: &str = "INSERT INTO step_inputs (session_id, hash, input)
  SELECT * FROM unnest($1, $2, $3) ON CONFLICT (session_id, hash) DO NOTHING";
+
+const FEEDBACK: &str = "INSERT INTO feedback (session_id, message_id, owner_id, body)
+ SELECT * FROM unnest($1, $2, $3, $4)
+ ON CONFLICT (session_id, message_id, owner_id) DO UPDATE SET body = excluded.body";
 
 const DIGESTS: &str =
     "INSERT INTO digests (line, pos, session_id, message_id, prompt_id, summary, left_out, below_tokens,
@@ -282,11 +288,11 @@ const SESSIONS: &str = "INSERT INTO sessions (session_id, owner_id, org_id, visi
     base_line = excluded.base_line, base_pos = excluded.base_pos, body = excluded.body";
 
 const RUNS: &str = "INSERT INTO runs (run_id, session_id, owner_id, run_no, client_id, request_id, fingerprint, fixed,
-    created_cursor, created_at, status, ended, pen_line, pen_pos, wait, body)
-  SELECT * FROM unnest($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)
+    created_cursor, created_at, status, ended, pen_line, pen_pos, wait, planned, body)
+  SELECT * FROM unnest($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)
   ON CONFLICT (run_id) DO UPDATE SET
     status = excluded.status, ended = excluded.ended, pen_line = excluded.pen_line, pen_pos = excluded.pen_pos,
-    wait = excluded.wait, body = excluded.body";
+    wait = excluded.wait, planned = excluded.planned, body = excluded.body";
 
 /// Another attempt may not have the number.
 const ATTEMPTS: &str = "WITH written AS (

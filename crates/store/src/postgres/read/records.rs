@@ -3,13 +3,13 @@
 use std::collections::HashSet;
 
 use mainspring_core::{
-    Artifact, ArtifactAge, ArtifactId, Binding, Delegation, Grant, GrantId, Rows, RunId, SessionId, Time,
+    Artifact, ArtifactAge, ArtifactId, Binding, Delegation, Feedback, Grant, GrantId, MessageId, Rows, RunId, SessionId, Time,
     artifact_ids,
 };
 use mainspring_kernel::store::{ArtifactPage, DelegationsOf, GrantPage, StoreError};
 use tokio_postgres::Row;
 
-use super::super::values::{all, get, get_id, get_json, get_maybe_json, get_u64, list, sql_limit};
+use super::super::values::{Param, all, get, get_id, get_json, get_maybe_json, get_u64, list, sql_limit};
 use super::{Conditions, Reader};
 
 pub(in super::super) async fn bindings(
@@ -91,6 +91,19 @@ pub(in super::super) async fn grant_page(
         sql_limit(page.limit)
     );
     all(&reader.rows(&sql, &conditions.params()).await?, grant)
+}
+
+pub(in super::super) async fn feedback_list(
+    reader: &Reader,
+    session: SessionId,
+    message: Option<MessageId>,
+    limit: usize,
+) -> Result<Vec<Feedback>, StoreError> {
+    let sql = "SELECT body FROM feedback WHERE session_id = $1 AND ($2::bytea IS NULL OR message_id = $2)
+               ORDER BY message_id, owner_id LIMIT $3";
+    let message = message.map(|message| message.as_bytes().to_vec());
+    let params: [&dyn Param; 3] = [&session.as_bytes().as_slice(), &message, &sql_limit(limit)];
+    all(&reader.rows(sql, &params).await?, |row| get_json(row, 0))
 }
 
 pub(in super::super) async fn delegations(

@@ -81,6 +81,19 @@ pub(in super::super) async fn steps(reader: &Reader, run: RunId) -> Result<Rows<
     })
 }
 
+pub(in super::super) async fn runs_planned(
+    reader: &Reader,
+    session: SessionId,
+    limit: usize,
+) -> Result<Rows<Run>, StoreError> {
+    let sql = format!(
+        "SELECT {RUN} FROM runs AS r WHERE session_id = $1 AND planned ORDER BY run_no DESC LIMIT $2"
+    );
+    let mut rows = reader.rows(&sql, &[&session.as_bytes().as_slice(), &sql_limit(limit)]).await?;
+    rows.reverse();
+    list("run", &rows, |row| run(row, 0))
+}
+
 pub(in super::super) async fn step_input(
     reader: &Reader,
     session: SessionId,
