@@ -123,9 +123,9 @@ pub(crate) fn measure(runtime: &Runtime, table: &mut Table) {
         kernel.shutdown().await;
         medians
     });
-    for (name, [few, many]) in runtime.block_on(measured).unwrap() {
+    for (name, [few, time]) in runtime.block_on(measured).unwrap() {
         let baseline = Some((few, "100 keys"));
-        let measure = format!("state of a session with {MANY} keys, {name}, p50");
-        table.line(measure, many, baseline, "ms", Goal::RatioAtMost(1.5));
+        let measure = format!("state of a session with {many} keys, {name}, p50");
+        table.line(measure, time, baseline, "ms", Goal::RatioAtMost(1.5));
     }
 }
