@@ -1,7 +1,7 @@
 // A new session: an agent, a folder, a prompt, files.
 import { html, useEffect, useRef, useState } from './h.js';
 import { api } from './api.js';
-import { adapters, attempt, go, overlay, preference, sessions } from './store.js';
+import { adapters, attempt, closeOverlay, go, preference, sessions } from './store.js';
 import { Dialog, Icon, useLoad } from './ui.js';
 import { readiness } from './agents.js';
 import { bytes } from './format.js';
@@ -22,7 +22,7 @@ export function NewSession() {
   const [over, setOver] = useState(false);
   const field = useRef();
   useEffect(() => { field.current?.focus(); }, []);
-  const close = () => { overlay.value = null; };
+  const close = () => closeOverlay('new');
   const chosen = list.find(a => a.adapter === agent);
   const takesModel = chosen?.options?.includes('model');
   const add = more => setFiles(old => [...old, ...more]);

@@ -1,7 +1,7 @@
 // The command palette and the sheet of keys.
 import { html, useEffect, useMemo, useRef, useState } from './h.js';
 import { api } from './api.js';
-import { go, mayWrite, overlay, sessions, theme } from './store.js';
+import { closeOverlay, go, mayWrite, overlay, sessions, theme } from './store.js';
 import { Dialog, Icon, Keys, Status } from './ui.js';
 import { keySheet } from './keys.js';
 import { titleOf } from './format.js';
@@ -15,7 +15,7 @@ export function Palette() {
   const [at, setAt] = useState(0);
   const [hits, setHits] = useState([]);
   const list = useRef();
-  const close = () => { overlay.value = null; };
+  const close = () => closeOverlay('palette');
   useEffect(() => {
     setAt(0);
     if (query.trim().length < 2) { setHits([]); return undefined; }
@@ -53,5 +53,5 @@ export function Palette() {
 }
 
 export function KeySheet() {
-  return html`<${Dialog} label="Keys" onClose=${() => { overlay.value = null; }} wide><h2>Keys</h2><div class="key-sheet">${keySheet().map(({ group, keys }) => html`<section><h3>${group}</h3><dl>${keys.map(k => html`<div><dt>${k.label}</dt><dd><${Keys} keys=${k.keys} /></dd></div>`)}</dl></section>`)}</div></${Dialog}>`;
+  return html`<${Dialog} label="Keys" onClose=${() => closeOverlay('keys')} wide><h2>Keys</h2><div class="key-sheet">${keySheet().map(({ group, keys }) => html`<section><h3>${group}</h3><dl>${keys.map(k => html`<div><dt>${k.label}</dt><dd><${Keys} keys=${k.keys} /></dd></div>`)}</dl></section>`)}</div></${Dialog}>`;
 }

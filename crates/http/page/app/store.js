@@ -14,6 +14,8 @@ export const toasts = signal([]);
 export const loading = signal(true);
 export const adapters = signal([]);
 export const overlay = signal(null); // 'palette', 'keys', 'new'
+/** Closes an overlay; another one that was opened meanwhile stays. */
+export const closeOverlay = name => { if (overlay.value === name) overlay.value = null; };
 export const now = signal(Date.now());
 setInterval(() => { now.value = Date.now(); }, 15000);
 

@@ -13,7 +13,7 @@ export function Windowed({ items, keyOf, render, onTop, label, handle, footer })
   const scroller = useRef();
   const self = useRef(null);
   const [, redraw] = useState(0);
-  self.current ||= { heights: new Map(), anchor: null, atEnd: true, range: [0, 0], frame: 0 };
+  self.current ||= { heights: new Map(), anchor: null, atEnd: true, range: [0, 0], frame: 0, top: 0 };
   const me = self.current;
   me.items = items;
   me.offsets = offsets(items, keyOf, me.heights);
@@ -32,9 +32,13 @@ export function Windowed({ items, keyOf, render, onTop, label, handle, footer })
   } else me.range = measureRange();
   const [from, to] = me.range;
 
+  const stayAtEnd = box => {
+    box.scrollTop = box.scrollHeight;
+    me.top = box.scrollTop;
+  };
   const settle = () => {
     const box = scroller.current;
-    if (me.atEnd) { box.scrollTop = box.scrollHeight; return; }
+    if (me.atEnd) { stayAtEnd(box); return; }
     if (!me.anchor) return;
     const index = me.items.findIndex(item => keyOf(item) === me.anchor.key);
     if (index < 0) return;
@@ -46,7 +50,10 @@ export function Windowed({ items, keyOf, render, onTop, label, handle, footer })
   useEffect(() => {
     const box = scroller.current;
     const onScroll = () => {
-      me.atEnd = box.scrollHeight - box.scrollTop - box.clientHeight < NEAR_END;
+      // Text that grows between a scroll and its event moves the end away: only a reader who scrolls up leaves it.
+      const isNear = box.scrollHeight - box.scrollTop - box.clientHeight < NEAR_END;
+      me.atEnd = isNear || (me.atEnd && box.scrollTop >= me.top);
+      me.top = box.scrollTop;
       const index = find(me.offsets, box.scrollTop);
       const item = me.items[index];
       me.anchor = item ? { key: keyOf(item), inside: box.scrollTop - me.offsets[index] } : null;
@@ -71,7 +78,7 @@ export function Windowed({ items, keyOf, render, onTop, label, handle, footer })
         above = true;
       }
       if (above) me.offsets = offsets(me.items, keyOf, me.heights);
-      if (me.atEnd) box.scrollTop = box.scrollHeight;
+      if (me.atEnd) stayAtEnd(box);
       else if (above) settle();
       const [f, t] = me.atEnd ? me.range : measureRange();
       if (f !== me.range[0] || t !== me.range[1]) redraw(n => n + 1);

@@ -1,5 +1,5 @@
 // Small parts that all views use.
-import { html, useEffect, useRef, useState } from './h.js';
+import { html, useEffect, useLayoutEffect, useRef, useState } from './h.js';
 import { age, timeExact, statusText, isWaiting, isBroken } from './format.js';
 import { now, toast } from './store.js';
 
@@ -91,7 +91,7 @@ export function copy(text, what) {
 /** A modal dialog: keeps the focus, closes by Escape and by a click beside it. */
 export function Dialog({ label, onClose, children, wide }) {
   const ref = useRef();
-  useEffect(() => {
+  useLayoutEffect(() => {
     const before = document.activeElement;
     ref.current.showModal();
     return () => before?.focus?.();

@@ -89,7 +89,9 @@ export default {
     // The sheet and the palette.
     await press('?');
     await textIn(page, 'dialog', 'Write a prompt');
-    await press('Escape', 'Control+k');
+    await press('Escape');
+    await page.waitForSelector('dialog[open]', { state: 'detached' });
+    await press('Control+k');
     await page.waitForSelector('.palette input:focus');
     await page.keyboard.type('usage');
     await press('Enter');

@@ -7,19 +7,19 @@ const shownText = async page => words(await page.textContent('.message.assistant
 
 const TESTS = {
   async 'a stream is shown whole after a reload in its middle'({ page, show }) {
-    const streaming = await run('stream 900 every 4ms ab€', 'Stream', 0);
+    const streaming = await run('stream 1800 every 4ms ab€', 'Stream', 0);
     await show(`/s/${streaming.sessionId}`);
-    await page.waitForSelector('.streaming');
+    await page.waitForSelector('.streaming', { state: 'attached' });
     await page.reload();
     await textIn(page, '.strip', 'Done');
     const { finalText } = await api('GET', `/v1/runs/${streaming.runId}`);
     assert.equal(await shownText(page), words(finalText));
   },
   async 'while a stream goes on, no byte is shown twice in any tab'({ page, context, show }) {
-    const streaming = await run('stream 700 every 4ms 1€', 'Twice', 0);
+    const streaming = await run('stream 1800 every 4ms 1€', 'Twice', 0);
     const other = await context.newPage();
     await show(`/s/${streaming.sessionId}`);
-    await page.waitForSelector('.streaming');
+    await page.waitForSelector('.streaming', { state: 'attached' });
     await show(`/s/${streaming.sessionId}`, other);
     for (const tab of [page, other]) {
       await textIn(tab, '.strip', 'Done');
