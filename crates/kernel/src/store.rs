@@ -196,7 +196,8 @@ pub trait Store: Send + Sync + 'static {
     /// Pruned events are left out, and for a deleted session all but its deletion.
     ///
     /// Also returns the cursor up to which events were scanned. There may be more events after it, but none before it
-    /// that are not returned.
+    /// that are not returned. While a transaction is open that could still add earlier events, a store may end before the
+    /// latest ones.
     async fn owner_events(
         &self,
         owner: &str,

@@ -20,6 +20,7 @@ use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect, TlsStream}
 use tokio_postgres::{Client, Config, Error, Socket};
 
 use super::PostgresError;
+use super::error::describe;
 
 /// Connections that read at the same time.
 const READERS: usize = 8;
@@ -36,7 +37,7 @@ impl Connector {
     /// Parses a URL. Beside the parameters of tokio-postgres it may have `sslrootcert`, a file of PEM certificates.
     pub(super) fn new(url: &str, runtime: Handle) -> Result<Self, PostgresError> {
         let (url, root_file) = split_root_file(url);
-        let mut config: Config = url.parse().map_err(|error: Error| PostgresError::Url(error.to_string()))?;
+        let mut config: Config = url.parse().map_err(|error: Error| PostgresError::Url(describe(&error)))?;
         if config.get_application_name().is_none() {
             config.application_name("mainspring");
         }
@@ -56,7 +57,7 @@ impl Connector {
             let (client, connection) = config.connect(tls).await?;
             let driver = runtime.spawn(async move {
                 if let Err(error) = connection.await {
-                    tracing::warn!(error = %super::error::describe(&error), "a connection to PostgreSQL ended");
+                    tracing::warn!(error = %describe(&error), "a connection to PostgreSQL ended");
                 }
             });
             Ok((client, driver))
