@@ -89,6 +89,7 @@ fn the_defaults_are_as_documented() {
             on_orphan: OnOrphan::Leave,
             titles: Titles::Heuristic,
             tool_result_bytes: 64 << 10,
+            goal_reminders: 3,
             listen: "127.0.0.1:7433".into(),
             url: None,
             allowed_hosts: vec![],
