@@ -34,6 +34,14 @@ impl Catalog for Runtime {
         Ok(())
     }
 
+    fn check_schema(&self, _schema: &serde_json::Value) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn check_value(&self, _schema: &serde_json::Value, _value: &serde_json::Value) -> Result<(), String> {
+        Ok(())
+    }
+
     fn check_agent_name(&self, _adapter: &str, _name: &str) -> Result<(), String> {
         Ok(())
     }
