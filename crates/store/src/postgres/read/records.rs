@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 
 use mainspring_core::{
-    Artifact, ArtifactAge, ArtifactId, Binding, Delegation, Feedback, Grant, GrantId, MessageId, Rows, RunId, SessionId, Time,
-    artifact_ids,
+    Artifact, ArtifactAge, ArtifactId, Binding, Delegation, Feedback, Grant, GrantId, MessageId, Rows, RunId,
+    SessionId, Time, artifact_ids,
 };
 use mainspring_kernel::store::{ArtifactPage, DelegationsOf, GrantPage, StoreError};
 use tokio_postgres::Row;
