@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// Starts a cluster, prints its folder, and removes it when its input ends: with the test process, however that ends.
 const SCRIPT: &str = r#"
 set -e
+# An interrupted test run signals the whole group: the script goes on, and cleans up when its input ends.
+trap '' INT TERM HUP
 folder=$(mktemp -d /tmp/mainspring-postgres-XXXXXX)
 trap 'rm -rf "$folder"' EXIT
 "$1/initdb" -D "$folder/data" -U postgres --auth=trust --no-sync --encoding=UTF8 --locale=C >"$folder/log" 2>&1
@@ -83,6 +85,8 @@ pub(crate) fn database() -> String {
 /// Starts a transaction pooler in front of a cluster, as [`SCRIPT`] starts the cluster.
 const POOLER: &str = r#"
 set -e
+# An interrupted test run signals the whole group: the script goes on, and cleans up when its input ends.
+trap '' INT TERM HUP
 folder=$(mktemp -d /tmp/mainspring-pooler-XXXXXX)
 trap 'rm -rf "$folder"' EXIT
 cat >"$folder/ini" <<END
