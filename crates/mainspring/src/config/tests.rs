@@ -123,7 +123,6 @@ fn the_defaults_are_as_documented() {
             adapters: BTreeMap::new(),
             owners: BTreeMap::new(),
             models: ModelsConfig::default(),
-            goal_reminders: 3,
             goal_types: vec![],
             config_file: None,
         }
