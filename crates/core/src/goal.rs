@@ -70,6 +70,7 @@ pub struct DeclaredGoal {
     pub data: Map<String, Value>,
     /// The goal type as it was when the run was accepted; the server sets it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<Object>))]
     pub definition: Option<Box<GoalType>>,
 }
 

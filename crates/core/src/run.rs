@@ -546,13 +546,9 @@ pub fn apply(run: &mut Run, body: &Body, attempt: Option<AttemptId>, wait: Optio
             run.state = RunState::Queued { retry_at: *retry_at_ms, retry_reason: *retry_reason };
             run.completed_at = None;
             if retry_reason.is_some() {
-                let change = RunChange {
-                    adapter: Some(adapter.clone()),
-                    model: model.clone(),
-                    model_profile: model_profile.clone(),
-                    limits: *limits,
-                };
-                change.apply(run);
+                let adapter = Some(adapter.clone());
+                let (model, model_profile) = (model.clone(), model_profile.clone());
+                RunChange { adapter, model, model_profile, limits: *limits }.apply(run);
             }
             if is_reopened {
                 run.retried_at = Some(at);

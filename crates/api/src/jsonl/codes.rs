@@ -91,6 +91,7 @@ pub const CODE_MAP: &[(&str, &[&str])] = &[
             "tool_result_conflict",
             "unknown_tool_use",
             "unsupported_media_type",
+            "value_invalid",
             "version_conflict",
             "would_deadlock",
             "wrong_answer",

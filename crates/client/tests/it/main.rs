@@ -12,6 +12,7 @@ mod bridge;
 mod connections;
 mod delegations;
 mod errors;
+mod goals;
 mod grants;
 mod host_calls;
 mod keys;

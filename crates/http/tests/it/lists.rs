@@ -82,6 +82,15 @@ impl Server {
             assert_eq!(status, StatusCode::CREATED, "{problem}");
         }
         assert_eq!(run["status"], "succeeded");
+        let (_, messages) = self.get("/v1/sessions/a/messages").await;
+        for message in
+            messages["items"].as_array().unwrap().iter().filter(|message| message["role"] == "assistant")
+        {
+            let path = format!("/v1/sessions/a/messages/{}/feedback", message["messageId"].as_str().unwrap());
+            let (status, problem) =
+                send_request(self.request(Method::PUT, &path).json(&json!({"sentiment": "positive"}))).await;
+            assert!(status.is_success(), "{problem}");
+        }
         id
     }
 

@@ -79,7 +79,7 @@ async fn a_fork_names_the_native_session_it_comes_from() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_plan_of_an_agent_becomes_the_tasks_of_its_run() {
     let world = world("none").await;
-    let run = world.run("a", "plan write\nplan check").await;
+    let run = world.run("a", "plan write;plan check").await;
     let tasks: Vec<_> =
         run.tasks.iter().map(|task| (task.id, task.position, &*task.title, task.status.name())).collect();
     // The first entry is recognised by its text; the second one is another task.

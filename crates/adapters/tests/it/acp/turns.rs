@@ -26,6 +26,7 @@ async fn a_turn_with_text_thoughts_tools_and_progress() {
     tool.completed
     message.completed
     progress.updated
+    tasks.updated
     usage.updated
     message.completed
     session.updated

@@ -199,6 +199,7 @@ pub(in super::super) async fn memory_candidates(
 pub(in super::super) async fn artifacts_named(reader: &Reader) -> Result<HashSet<ArtifactId>, StoreError> {
     // Only rows that can name an artifact leave the database.
     let sql = "SELECT body FROM messages WHERE body LIKE '%art\\_%' UNION ALL
+               SELECT body FROM steps WHERE body LIKE '%art\\_%' UNION ALL
                SELECT value FROM session_state WHERE value LIKE '%art\\_%' UNION ALL
                SELECT value FROM run_state WHERE value LIKE '%art\\_%' UNION ALL
                SELECT value FROM owner_state WHERE value LIKE '%art\\_%'";
