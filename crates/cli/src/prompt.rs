@@ -123,7 +123,7 @@ impl Prompt {
             choose_agent(context, &mut connection, &mut prompt).await?;
             send(context, &mut connection, prompt, &files).await
         };
-        let exit = exit.await;
+        let exit = Box::pin(exit).await;
         connection.close().await.and(exit)
     }
 

@@ -67,7 +67,7 @@ pub(super) async fn run_create(
     headers: HeaderMap,
     JsonObject(prompt): JsonObject<Prompt>,
 ) -> Result<Response, Problem> {
-    create(&http, &caller, &slot, &headers, prompt).await
+    create(&http, &caller, &slot, &headers, Box::new(prompt)).await
 }
 
 /// Sends a prompt to an existing session
@@ -92,7 +92,7 @@ pub(super) async fn run_create_in(
         return Err(Problem::invalid("the path names the session; leave it out of the body"));
     }
     prompt.session.session_id = Some(http.kernel.session_get(&caller, &by).await?.id);
-    create(&http, &caller, &slot, &headers, prompt).await
+    create(&http, &caller, &slot, &headers, Box::new(prompt)).await
 }
 
 /// Documents the header that makes the response wait for the run.
@@ -110,12 +110,12 @@ async fn create(
     caller: &Caller,
     slot: &RequestSlot,
     headers: &HeaderMap,
-    mut prompt: Prompt,
+    mut prompt: Box<Prompt>,
 ) -> Result<Response, Problem> {
     let wait = preferred_wait(headers)?;
     prompt.idempotency_key = idempotency_key(headers)?.map(str::to_owned);
     let host = host_name(headers)?.map(str::to_owned);
-    let request = RunRequest { host, ..RunRequest::try_from(prompt)? };
+    let request = RunRequest { host, ..RunRequest::try_from(*prompt)? };
     let accepted = http.kernel.run_create(caller, request).await?;
     if events::wants_stream(headers) {
         let stream = events::run_stream(http, caller, &accepted).await?;

@@ -42,7 +42,7 @@ pub(super) async fn serve(shared: Arc<Shared>, agent: UnixStream) {
                 let Ok(permit) = permits.clone().acquire_owned().await else { return };
                 let (shared, answers) = (shared.clone(), answers.clone());
                 shared.tasks.clone().spawn(async move {
-                    answer(&shared, &answers, call).await;
+                    Box::pin(answer(&shared, &answers, call)).await;
                     drop(permit);
                 });
                 continue;

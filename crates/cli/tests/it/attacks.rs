@@ -191,7 +191,8 @@ async fn keys_do_no_more_than_they_allow_and_headers_mean_one_thing() {
     });
     let request = target.server.client.post(format!("{}/mcp", target.server.url)).bearer_auth(&eve);
     let request = request.header("accept", "application/json, text/event-stream").json(&call);
-    request.send().await.unwrap();
+    // The answer is a stream: the call has ended when the stream has.
+    request.send().await.unwrap().text().await.unwrap();
     let (_, records) = target.send(&eve, Method::GET, "/v1/audit", &Value::Null).await;
     assert!(records.to_string().contains("run_00000000000000000000000000000000"), "{records}");
 

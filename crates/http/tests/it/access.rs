@@ -403,12 +403,12 @@ async fn check_stranger(stranger: Stranger) {
     let keep = server.anonymous(Method::POST, &format!("/v1/sessions/{session}/artifacts")).body("bytes");
     let (_, artifact) = send_request(keep.bearer_auth(them)).await;
     let artifact = artifact["artifactId"].as_str().unwrap();
-    let define = server.anonymous(Method::POST, "/v1/agents").json(&json!({"id": "their.agent"}));
-    assert_eq!(send_request(define.bearer_auth(them)).await.0, StatusCode::CREATED);
+    let goal_type = json!({"name": "their_goal", "schema": {"type": "object"}});
+    for (path, made) in [("/v1/agents", json!({"id": "their.agent"})), ("/v1/goal-types", goal_type)] {
+        let define = server.anonymous(Method::POST, path).json(&made);
+        assert_eq!(send_request(define.bearer_auth(them)).await.0, StatusCode::CREATED, "{path}");
+    }
     let agent = "their.agent@1";
-    let define = json!({"name": "their_goal", "schema": {"type": "object"}});
-    let define = server.anonymous(Method::POST, "/v1/goal-types").json(&define);
-    assert_eq!(send_request(define.bearer_auth(them)).await.0, StatusCode::CREATED);
     let work = json!({"mode": "spawn", "objective": "ask Coffee?"});
     let request = server.anonymous(Method::POST, &format!("/v1/runs/{run}/delegations")).json(&work);
     let (_, delegated) = send_request(request.header("prefer", "wait=30").bearer_auth(them)).await;
@@ -466,7 +466,6 @@ async fn check_stranger(stranger: Stranger) {
         let after = send_request(server.anonymous(Method::GET, list).bearer_auth(them)).await;
         assert_eq!(after, before, "{list}, and nothing was changed");
     }
-    let theirs =
-        send_request(server.anonymous(Method::GET, "/v1/agents/their.agent").bearer_auth(them)).await;
-    assert_eq!(theirs.0, StatusCode::OK, "and their agent is there");
+    let still = server.anonymous(Method::GET, "/v1/agents/their.agent").bearer_auth(them);
+    assert_eq!(send_request(still).await.0, StatusCode::OK, "and their agent is there");
 }

@@ -24,7 +24,8 @@ impl Kernel {
     /// Accepts a prompt. Under one request name it creates exactly one run, however often it is sent.
     pub async fn run_create(&self, caller: &Caller, request: RunRequest) -> Result<Accepted, Error> {
         self.check_request(caller, &request)?;
-        self.run_accept_once(caller, &request, fingerprint(&request), None).await
+        // Boxed to keep the futures of callers small, which are moved several times.
+        Box::pin(self.run_accept_once(caller, &request, fingerprint(&request), None)).await
     }
 
     /// Accepts a checked request, or finds the run that an earlier request under its name created. `delegation` is given
@@ -92,11 +93,11 @@ impl Kernel {
             // Registered before the agent starts, which may call a tool of the host at once.
             self.shared.host_calls.register(run, request.host.as_deref());
             let prompt = self.resolve_attachments(caller, prompt_or_goals(request)).await?;
-            let mut options = limited_options(caller, request);
-            if !options.goals.is_empty() {
+            let options = match request.options.goals.is_empty() {
+                true => limited_options(caller, request),
                 // Boxed to keep the futures of plain prompts small.
-                options = Box::pin(self.resolve_goals(caller, options)).await?;
-            }
+                false => Box::pin(self.resolve_goals(caller, limited_options(caller, request))).await?,
+            };
             // Boxed here, so that the future does not hold it.
             let accept = Box::new(Accept {
                 run,

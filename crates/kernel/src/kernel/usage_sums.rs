@@ -94,7 +94,7 @@ fn extend(known: Sum, mut runs: Vec<Run>, last: u32) -> Option<(Sum, Usage)> {
     }
     let (mut sum, mut total, mut is_frozen) = (known, known.usage, true);
     for (at, run) in runs.iter().enumerate() {
-        total = total + run.usage;
+        total += run.usage;
         is_frozen = is_frozen && frozen(run, &runs[at + 1..]);
         if is_frozen {
             sum = Sum { through: run.no, usage: total };

@@ -79,7 +79,7 @@ async fn a_wait_for_an_approval_names_the_call_the_answers_and_the_answerers() {
     use ApprovalChoice::{AllowOnce, AllowSession, Deny, DenyWithReason};
     let supplied = json!({"kind": "approval", "decision": "supplied", "result": {"text": "x"}});
     let supplied: Answer = serde_json::from_value(supplied).unwrap();
-    ask(&world, &execution, run, command("ls"), None, async |id| {
+    Box::pin(ask(&world, &execution, run, command("ls"), None, async |id| {
         let known = world.get(run).await;
         let wait = known.state.wait().unwrap();
         let approval = wait.approval.as_ref().unwrap();
@@ -91,7 +91,7 @@ async fn a_wait_for_an_approval_names_the_call_the_answers_and_the_answerers() {
         assert_eq!(answer(supplied.clone()).await.unwrap_err().code(), "answer_not_offered");
         assert_eq!(world.get(run).await.state.status(), RunStatus::WaitingApproval);
         answer(Approval::Denied.into()).await.unwrap();
-    })
+    }))
     .await;
 }
 

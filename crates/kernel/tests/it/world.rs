@@ -129,8 +129,7 @@ pub(crate) async fn run_ready_tasks() {
     }
 }
 
-async fn advance_until<T>(clock: &Clock, step: u64, what: impl Future<Output = T>) -> T {
-    let mut what = Box::pin(what);
+async fn advance_until<T>(clock: &Clock, step: u64, mut what: impl Future<Output = T> + Unpin) -> T {
     let turn = async {
         loop {
             tokio::select! {
@@ -186,7 +185,7 @@ impl World {
                 }
             }
         };
-        Self { kernel: advance_until(&clock, 1, start).await, clock, disk, me: Caller::new("ada") }
+        Self { kernel: advance_until(&clock, 1, Box::pin(start)).await, clock, disk, me: Caller::new("ada") }
     }
 
     /// Starts the next process on the same store.
@@ -234,8 +233,13 @@ impl World {
     }
 
     /// Waits for `what`, and advances the clock by `step` whenever no task can run.
-    pub(crate) async fn advance_until<T>(&self, step: u64, what: impl Future<Output = T>) -> T {
-        advance_until(&self.clock, step, what).await
+    pub(crate) fn advance_until<T>(
+        &self,
+        step: u64,
+        what: impl Future<Output = T>,
+    ) -> impl Future<Output = T> {
+        // Boxed at once, since the futures of tests are large.
+        advance_until(&self.clock, step, Box::pin(what))
     }
 
     pub(crate) async fn subscribe(&self, key: &str, from: Option<Position>) -> (Snapshot, Subscription) {

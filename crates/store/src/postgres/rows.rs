@@ -289,7 +289,7 @@ fn run_cells(run: &Run, before: u64) -> Result<Vec<Cell>, StoreError> {
         idempotency_key: run.request.idempotency_key.clone(),
         mode: run.mode,
         prompt: run.prompt,
-        place: run.place.clone(),
+        place: run.place,
     };
     let [pen_line, pen_pos] = point(run.pen);
     let status = run.state.status();

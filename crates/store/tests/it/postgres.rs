@@ -101,16 +101,17 @@ async fn readers_of_all_sessions_wait_for_older_transactions_and_readers_of_one_
     let cursors = store.commit(one_event(fence, 1)).await.unwrap();
     assert_eq!(events(&*store, 1).await.len(), 1, "the session's own stream does not wait");
     assert_eq!(store.event_last().await.unwrap(), cursors[0]);
-    let reading = tokio::spawn({
+    let mut reading = tokio::task::JoinSet::new();
+    reading.spawn({
         let store = Arc::clone(&store);
         async move { store.owner_events(OWNER, None, Cursor::START, 10).await.unwrap() }
     });
     let impatient = PostgresStore::open(&url, PostgresOptions { feed_wait_ms: 0, ..UNLOCKED }).unwrap();
     let early = impatient.owner_events(OWNER, None, Cursor::START, 10).await.unwrap();
     assert_eq!(early, (vec![], Cursor::START), "an event could still come before that of the commit");
-    assert!(!reading.is_finished());
+    assert!(reading.try_join_next().is_none(), "it waits for the other transaction");
     other.run("COMMIT;");
-    let (found, until) = reading.await.unwrap();
+    let (found, until) = reading.join_next().await.unwrap().unwrap();
     assert_eq!(found.iter().map(|event| event.cursor).collect::<Vec<_>>(), cursors);
     assert_eq!(until, cursors[0]);
     assert_eq!(impatient.owner_events(OWNER, None, Cursor::START, 10).await.unwrap().0, found);

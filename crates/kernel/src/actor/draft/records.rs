@@ -54,14 +54,7 @@ impl AttemptDraft {
                 });
             }
             Record::Agent { name } => self.hot.agent = Some(name),
-            Record::Message { blocks, usage } => {
-                let usage = usage.map(Usage::clamped);
-                self.hot.turn_usage += usage.unwrap_or_default();
-                self.write_assistant(blocks)?;
-                if let Some(usage) = usage {
-                    self.emit(Body::UsageUpdated { usage });
-                }
-            }
+            Record::Message { blocks, usage } => self.answer(blocks, usage)?,
             Record::Step(step) => self.step(*step),
             Record::Compacted(compacted) => self.compact(*compacted)?,
             Record::Output { output, error } => self.emit(Body::OutputCompleted { output, error }),
@@ -106,6 +99,17 @@ impl AttemptDraft {
             Record::OwnerState(change) => self.emit_state_change(StateScope::Owner, &change),
             Record::Routed(route) => self.routed(route),
             Record::RunState { .. } => {}
+        }
+        Ok(())
+    }
+
+    /// Writes a message of the agent, with the usage that belongs to it.
+    fn answer(&mut self, blocks: Vec<Block>, usage: Option<Usage>) -> Result<(), Error> {
+        let usage = usage.map(Usage::clamped);
+        self.hot.turn_usage += usage.unwrap_or_default();
+        self.write_assistant(blocks)?;
+        if let Some(usage) = usage {
+            self.emit(Body::UsageUpdated { usage });
         }
         Ok(())
     }
