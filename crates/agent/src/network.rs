@@ -102,7 +102,7 @@ pub struct LastResult {
     pub failed: Vec<String>,
 }
 
-/// What a router decides upon.
+/// The facts that a router decides upon.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RouterInput {
     /// The prompt of the run.

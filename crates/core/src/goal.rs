@@ -45,7 +45,7 @@ pub struct GoalType {
     /// The name: 1 to 48 lower-case letters, digits and underscores, starting with a letter.
     #[cfg_attr(feature = "schema", schema(pattern = "^[a-z][a-z0-9_]{0,47}$"))]
     pub name: String,
-    /// What achieves the goal. The model reads it as the description of the tool.
+    /// The achievement that is asked for. The model reads it as the description of the tool.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub description: String,
     /// The JSON Schema of the value, which is an object.
@@ -148,7 +148,7 @@ pub enum BadGoal {
     TooLarge {
         /// The name of the type.
         name: String,
-        /// What is too large.
+        /// The part that is too large.
         what: &'static str,
         /// Its size.
         size: usize,
@@ -329,7 +329,7 @@ pub fn pending(goals: &[Goal]) -> impl Iterator<Item = &Goal> {
     goals.iter().filter(|goal| goal.status == GoalStatus::Pending)
 }
 
-/// What follows when the agent ends its turn.
+/// The consequence of the end of a turn.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AfterTurn {
     /// No goal is pending: the run may succeed.

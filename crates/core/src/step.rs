@@ -95,7 +95,7 @@ pub struct PromptRef {
     pub digest: Option<MessageId>,
 }
 
-/// What a model was given besides messages. Stored once per session, under its hash.
+/// The input of a model besides messages. Stored once per session, under its hash.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]

@@ -45,10 +45,10 @@ pub struct Task {
     pub title: String,
     /// The status.
     pub status: TaskStatus,
-    /// What the task is about.
+    /// The subject of the task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// What came of it.
+    /// The conclusion.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conclusion: Option<String>,
     /// The parts of the task.
@@ -98,10 +98,10 @@ pub struct PlannedTask {
     /// The status.
     #[serde(default)]
     pub status: TaskStatus,
-    /// What the task is about. If not given, the earlier description stays.
+    /// The subject of the task. If not given, the earlier description stays.
     #[serde(default)]
     pub description: Option<String>,
-    /// What came of it. If not given, the earlier conclusion stays.
+    /// The conclusion. If not given, the earlier conclusion stays.
     #[serde(default)]
     pub conclusion: Option<String>,
     /// The parts of the task. If not given, the earlier parts stay.

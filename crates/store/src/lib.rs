@@ -1,12 +1,12 @@
 //! The implementations of [`mainspring_kernel::store::Store`].
 //!
 //! [`SqliteStore`] and, with the feature `postgres`, `PostgresStore` are durable. [`MemoryStore`] is the reference that tests
-//! compare them with. [`StateDir`] locks a state
-//! directory for one process. Only this crate contains SQL. It contains no rules: it stores the rows that the rules of
-//! `core` produce.
+//! compare them with. [`StateDir`] locks a state directory for one process. Only this crate contains SQL. It contains no
+//! rules: it stores the rows that the rules of `core` produce.
 
 mod fault;
 mod memory;
+mod order;
 mod payload;
 #[cfg(feature = "postgres")]
 mod postgres;

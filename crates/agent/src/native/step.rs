@@ -35,7 +35,7 @@ struct ModelCall {
     started_at: Time,
     first_piece_at: Option<Time>,
     prompt: PromptRef,
-    /// What the model is given besides messages.
+    /// The input of the model besides messages.
     input: Arc<StepInput>,
     text: String,
     has_thinking: bool,
@@ -271,7 +271,7 @@ impl Execution<'_> {
     }
 }
 
-/// What a request gives to the model besides messages.
+/// The parts of a request that the model gets besides messages.
 pub(super) fn step_input(request: &Request) -> StepInput {
     StepInput {
         system_prompt: request.system.clone(),

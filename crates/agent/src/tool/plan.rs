@@ -31,9 +31,9 @@ struct PlanTask {
     title: String,
     /// `pending`, `in_progress` or `completed`; `pending` if not given.
     status: Option<PlanStatus>,
-    /// What the task is about.
+    /// The subject of the task.
     description: Option<String>,
-    /// What came of it.
+    /// The conclusion.
     conclusion: Option<String>,
     /// The parts of the task.
     subtasks: Option<Vec<PlanSubtask>>,

@@ -183,7 +183,7 @@ async fn a_step_limit_closes_the_calls_without_running_them() {
     }
 }
 
-/// What an embedder keeps for a session.
+/// The private data of an embedder for a session.
 #[derive(Default)]
 struct Visits(Mutex<u32>);
 

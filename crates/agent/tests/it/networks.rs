@@ -52,7 +52,7 @@ impl World {
         bodies.into_iter().filter_map(route).collect()
     }
 
-    /// Who was called by each decision, in order; the last entry says why the network ended.
+    /// The members that each decision called, in order; the last entry says why the network ended.
     async fn way(&self, run: &Run) -> String {
         let routes = self.routes(run).await;
         let called = routes.iter().map(|route| match (&route.next, &route.end) {

@@ -42,7 +42,7 @@ pub(crate) fn route_text(route: &RunRoute) -> String {
     text
 }
 
-/// Who decided, and what.
+/// The one who decided, and the decision.
 fn decided(decision: &RouteDecision) -> String {
     let route = &decision.route;
     let by = match &route.by {

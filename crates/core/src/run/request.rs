@@ -158,7 +158,7 @@ impl RunOptions {
             agent_definition: self.agent_definition.as_ref().or(kept.agent_definition.as_ref()).cloned(),
             output_schema: self.output_schema.clone(),
             limits: self.limits,
-            // Those of the session apply to its runs anyway.
+            // The tools of the session apply to its runs anyway.
             tools: self.tools.clone(),
             folders: self.folders.clone(),
             sandbox: self.sandbox,

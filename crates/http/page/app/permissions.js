@@ -1,4 +1,4 @@
-// What is allowed in advance, what was, and the approvals that were decided.
+// Permissions in force, those of the past, and the approvals that were decided.
 import { html, useState } from './h.js';
 import { api } from './api.js';
 import { pastApprovals } from './derived.js';

@@ -25,7 +25,7 @@ const MAX_ANSWER_BYTES: usize = 1 << 20;
 
 type Keys = Arc<Vec<Arc<PublicKey>>>;
 
-/// What an issuer's discovery document says.
+/// The fields of an issuer's discovery document.
 #[derive(Debug, Clone)]
 struct Known {
     keys: Keys,

@@ -1,4 +1,4 @@
-// What the tests of the page share: the server, the browser, and how to wait.
+// Shared by the tests of the page: the server, the browser, and how to wait.
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { mkdtempSync, openSync, readFileSync, rmSync, writeFileSync } from 'node:fs';

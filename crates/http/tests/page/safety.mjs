@@ -30,7 +30,7 @@ export default {
     // The attacks are shown as the text that they are.
     await show(`/s/${sessionId}`);
     await textIn(page, '.message.assistant', 'onerror=alert(1)');
-    // What is not allowed would be noticed: the policy forbids it, and the browser says so.
+    // A forbidden request would be noticed: the policy forbids it, and the browser says so.
     await page.evaluate(() => { const script = document.createElement('script'); script.textContent = 'globalThis.ran = true'; document.body.append(script); });
     assert.equal(await page.evaluate(() => globalThis.ran), undefined);
     assert.ok(faults.some(fault => /Content Security Policy/.test(fault)), faults.join('\n'));

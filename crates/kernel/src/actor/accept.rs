@@ -268,7 +268,7 @@ impl Actor {
         let session = &self.hot.session;
         let mut options = accept.options.or(&session.run_defaults());
         if accept.mode == Mode::Ask || !self.shared.supports_client_tools(adapter) {
-            // Those of the session do not apply; a request with such tools of its own was refused.
+            // The tools of the session do not apply; a request with such tools of its own was refused.
             options.tools.clone_from(&accept.options.tools);
         }
         if options.agent_definition.is_none() && self.shared.uses(adapter, RunOption::AgentDefinition) {

@@ -252,7 +252,7 @@ pub struct StepTaken {
     pub private: Option<Value>,
     /// The run's remaining budget.
     pub budget: Option<Budget>,
-    /// What the model was given besides messages.
+    /// The input of the model besides messages.
     pub input: Option<Arc<StepInput>>,
     /// The response as the provider reported it, without its text.
     pub raw: Value,

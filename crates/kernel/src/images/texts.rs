@@ -12,7 +12,7 @@ use crate::store::Row;
 /// The longest text of a run that is kept. A loaded session keeps that of its last run.
 const MAX_BYTES: usize = 4 << 10;
 
-/// What a part of a text costs besides its bytes.
+/// The cost of a part of a text besides its bytes.
 const PART_BYTES: usize = 48;
 
 /// The texts of some runs.

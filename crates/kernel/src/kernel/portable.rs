@@ -78,7 +78,7 @@ struct RunLine {
     /// Model calls of the run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     steps: Vec<Step>,
-    /// What the steps were given, unless it stands with an earlier run in the file.
+    /// The inputs of the steps, unless it stands with an earlier run in the file.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     inputs: Vec<StepInput>,
     /// State of the run.

@@ -1,4 +1,4 @@
-//! What a session does now: its activity, its current step and its usage; and the sessions in memory.
+//! The present of a session: its activity, its current step and its usage; and the sessions in memory.
 
 use mainspring_api::{ListedSession, LiveStatus, SessionDetails};
 use mainspring_core::{Cost, Rows, Run, RunState, Session, Usage};

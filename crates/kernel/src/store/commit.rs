@@ -60,7 +60,7 @@ pub enum Row {
     Attempt(Box<Attempt>),
     /// A model call.
     Step(Box<Step>),
-    /// What steps of this session were given. The same hash always stands for the same content.
+    /// An input of steps of this session. The same hash always stands for the same content.
     StepInput(Arc<StepInputRow>),
     /// Erases the private data of a run's steps, once the run has ended.
     StepsSeal(RunId),
@@ -116,7 +116,7 @@ pub enum Row {
     Delegation(Box<Delegation>),
 }
 
-/// What steps of a session were given besides messages.
+/// The input of steps of a session, besides messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StepInputRow {
     /// The BLAKE3 hash of the JSON, in hexadecimal digits.

@@ -30,7 +30,7 @@ pub(super) struct Tables {
     pub(super) floors: BTreeMap<SessionId, (Position, bool)>,
     pub(super) attempts: BTreeMap<(RunId, u32), Attempt>,
     pub(super) steps: BTreeMap<(RunId, u32, StepId), Step>,
-    /// What steps were given, as JSON, by session and hash.
+    /// Inputs of steps, as JSON, by session and hash.
     pub(super) step_inputs: BTreeMap<(SessionId, String), String>,
     pub(super) digests: BTreeMap<(Point, SessionId), Digest>,
     pub(super) events: BTreeMap<u64, Event>,

@@ -3,8 +3,7 @@
 use mainspring_core::binding::native_key;
 use mainspring_core::memory::is_undecided;
 use mainspring_core::{
-    Binding, BindingStatus, Body, Mode, Place, Run, RunId, RunState, RunStatus, Session, SessionId,
-    SessionStatus, Wait,
+    Binding, BindingStatus, Body, Mode, Place, Run, RunId, RunState, Session, SessionId, Wait,
 };
 use mainspring_core::{ClientResult, MessageId, Replies};
 use mainspring_kernel::store::{
@@ -18,6 +17,7 @@ use super::tables::Table;
 use super::values::{
     Cell, id, int, json, maybe_id, maybe_json, maybe_text, number, point, text, time, to_json,
 };
+use crate::order::{rank, replaces};
 use crate::payload::payload;
 
 /// One row to write, or to remove, in one table.
@@ -58,14 +58,11 @@ impl PrivateWait {
 }
 
 /// The operations of a commit whose events follow the cursor `before`.
-///
-/// The rows of a commit are unordered. Rows that end something are written before rows that begin something, and rows
-/// before those that refer to them, so that no constraint fails on an intermediate state.
 pub(super) fn ops(commit: &Commit, before: u64) -> Result<Vec<Op>, StoreError> {
     let last =
         |(index, row): &(usize, &Row)| !commit.rows[index + 1..].iter().any(|later| replaces(later, row));
     let mut rows: Vec<&Row> = commit.rows.iter().enumerate().filter(last).map(|(_, row)| row).collect();
-    rows.sort_by_key(|row| rank(row));
+    rows.sort_by_key(|row| table_rank(row));
     let mut ops = vec![];
     for row in rows {
         row_ops(commit.fence.session, row, before, &mut ops)?;
@@ -415,52 +412,29 @@ fn event_op(session: SessionId, event: &NewEvent, cursor: u64) -> Result<Op, Sto
     Ok(Op { table: Table::Events, cells })
 }
 
-/// Returns true if `later` replaces `row`: both have the same id.
-fn replaces(later: &Row, row: &Row) -> bool {
-    match (later, row) {
-        (Row::Session(a), Row::Session(b)) => a.id == b.id,
-        (Row::Run(a), Row::Run(b)) => a.id == b.id,
-        (Row::Attempt(a), Row::Attempt(b)) => a.id == b.id,
-        (Row::Line(a), Row::Line(b)) => a.id == b.id,
-        (Row::Message(a, _), Row::Message(b, _)) => a.id == b.id,
-        (Row::Binding(a), Row::Binding(b)) => a.id == b.id,
-        (Row::Delegation(a), Row::Delegation(b)) => a.id == b.id,
-        _ => false,
-    }
-}
-
-/// The order in which rows are written. Rows of equal rank keep their order, so that of two rows about the same thing the
-/// later one counts.
-fn rank(row: &Row) -> u8 {
-    match row {
-        // First, so that a repeated request is reported as such before any other conflict.
-        Row::NewId(_) | Row::Request(_) => 0,
-        Row::Session(session) => 1 + u8::from(session.status != SessionStatus::Deleted),
-        Row::Line(_) => 3,
-        Row::Message(..) => 5,
-        Row::MessagePlace(..) => 6,
-        Row::Run(run) => 7 + u8::from(is_active(run.state.status())),
-        Row::Attempt(attempt) => 9 + u8::from(!attempt.status.is_ended()),
-        Row::Binding(binding) => 11 + u8::from(binding.status == BindingStatus::Active),
-        Row::Cursor(..) => 13,
-        Row::Chunks(_) | Row::ChunksDrop(_) => 14,
-        Row::ToolCall(_) | Row::ToolCallSettled(..) => 15,
-        Row::Inbox(..) | Row::InboxTaken(_) => 16,
-        Row::Artifact(_) | Row::ArtifactGone(_) => 17,
-        Row::State(_) | Row::StateBack(..) => 18,
-        Row::Floor(_) => 19,
-        Row::NativeOwner(_) => 20,
-        Row::Spend(..) => 21,
-        Row::Grant(_) => 22,
-        Row::StateChange(_) => 23,
-        Row::Delegation(_) => 24,
-        Row::Digest(_) => 25,
-        Row::Step(_) | Row::StepInput(_) | Row::Feedback(_) => 26,
-        // Last, because it also erases data that the same commit wrote.
-        Row::StepsSeal(_) => 27,
-    }
-}
-
-fn is_active(status: RunStatus) -> bool {
-    status != RunStatus::Queued && !status.is_ended()
+/// The order in which rows are written. Rows of one table follow each other, so that one statement writes them. Rows of
+/// equal rank keep their order, so that of two rows about the same thing the later one counts.
+fn table_rank(row: &Row) -> (u8, u8) {
+    let table = match row {
+        Row::Cursor(..) => 0,
+        Row::Chunks(_) | Row::ChunksDrop(_) => 1,
+        Row::ToolCall(_) | Row::ToolCallSettled(..) => 2,
+        Row::Inbox(..) | Row::InboxTaken(_) => 3,
+        Row::Artifact(_) | Row::ArtifactGone(_) => 4,
+        Row::State(_) | Row::StateBack(..) => 5,
+        Row::Floor(_) => 6,
+        Row::NativeOwner(_) => 7,
+        Row::Spend(..) => 8,
+        Row::Grant(_) => 9,
+        Row::StateChange(_) => 10,
+        Row::Delegation(_) => 11,
+        Row::Digest(_) => 12,
+        Row::Step(_) => 13,
+        Row::StepInput(_) => 14,
+        Row::Feedback(_) => 15,
+        // Ordered by their rank alone.
+        Row::NewId(_) | Row::Request(_) | Row::Session(_) | Row::Line(_) | Row::Message(..) => 0,
+        Row::MessagePlace(..) | Row::Run(_) | Row::Attempt(_) | Row::Binding(_) | Row::StepsSeal(_) => 0,
+    };
+    (rank(row), table)
 }

@@ -1,11 +1,8 @@
-//! Writes a commit: its rows and its events.
-//!
-//! The rows of a commit are unordered. Rows that end something are written before rows that begin something, and rows
-//! before those that refer to them, so that no constraint fails on an intermediate state.
+//! Writes a commit: its rows, in the order of `order.rs`, and its events.
 
 use std::sync::Arc;
 
-use mainspring_core::{BindingStatus, Body, Cursor, RunStatus, SessionId, SessionStatus};
+use mainspring_core::{Body, Cursor, SessionId};
 use mainspring_kernel::store::{Chunk, Commit, NewEvent, Row, StoreError};
 use rusqlite::{Connection, params};
 
@@ -24,6 +21,7 @@ use super::write::{
     inbox_write, line_write, message_place, message_write, request_write, run_write,
 };
 use super::write_records::{artifact_write, binding_write, delegation_write, grant_write, session_write};
+use crate::order::{rank, replaces};
 use crate::payload::{not_serializable, payload};
 
 /// A commit whose JSON is already serialized, which relieves the writer thread.
@@ -182,41 +180,4 @@ fn chunks_write(connection: &Connection, session: SessionId, chunks: &[Chunk]) -
         checksum::execute(&mut insert, &[(&checksum::CHUNK, columns)], params![session.bytes()])?;
     }
     Ok(())
-}
-
-/// Returns true if `later` replaces `row`: both have the same id.
-fn replaces(later: &Row, row: &Row) -> bool {
-    match (later, row) {
-        (Row::Session(a), Row::Session(b)) => a.id == b.id,
-        (Row::Run(a), Row::Run(b)) => a.id == b.id,
-        (Row::Attempt(a), Row::Attempt(b)) => a.id == b.id,
-        (Row::Line(a), Row::Line(b)) => a.id == b.id,
-        (Row::Message(a, _), Row::Message(b, _)) => a.id == b.id,
-        (Row::Binding(a), Row::Binding(b)) => a.id == b.id,
-        (Row::Delegation(a), Row::Delegation(b)) => a.id == b.id,
-        _ => false,
-    }
-}
-
-/// The order in which rows are written.
-fn rank(row: &Row) -> u8 {
-    match row {
-        // First, so that a repeated request is reported as such before any other conflict.
-        Row::NewId(_) | Row::Request(_) => 0,
-        Row::Session(session) => 1 + u8::from(session.status != SessionStatus::Deleted),
-        // The sort is stable: lines stay in the order of their creation.
-        Row::Line(_) => 3,
-        Row::Message(..) => 5,
-        Row::MessagePlace(..) => 6,
-        Row::Run(run) => 7 + u8::from(is_active(run.state.status())),
-        Row::Attempt(attempt) => 9 + u8::from(!attempt.status.is_ended()),
-        Row::Binding(binding) => 11 + u8::from(binding.status == BindingStatus::Active),
-        // Last, because it also erases data that the same commit wrote.
-        Row::StepsSeal(_) => 14,
-        _ => 13,
-    }
-}
-
-fn is_active(status: RunStatus) -> bool {
-    status != RunStatus::Queued && !status.is_ended()
 }

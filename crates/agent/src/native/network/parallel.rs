@@ -106,7 +106,7 @@ impl Execution<'_> {
         self.set_last(last);
     }
 
-    /// What the members before have said and done, for the children.
+    /// The words and deeds of the members before, for the children.
     async fn context_of_members(&self) -> Result<String, Exit> {
         let (run, prompt) = (self.attempt.assignment().run.id, self.attempt.assignment().prompt.id);
         let path = self.attempt.path(super::MAX_CALL_MESSAGES).await?;

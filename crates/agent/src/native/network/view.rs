@@ -98,7 +98,7 @@ fn result_as_text(block: &Block, foreign: &HashSet<String>) -> Block {
     }
 }
 
-/// What the members have said and done since the prompt, as one text.
+/// The words and deeds of the members since the prompt, as one text.
 pub(super) fn as_text(messages: &[Arc<Message>], authors: &HashMap<MessageId, String>) -> String {
     let seen = seen_by("", authors, messages.to_vec());
     let texts = seen.iter().flat_map(|message| &message.content).filter_map(|block| match block {
