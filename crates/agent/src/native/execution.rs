@@ -336,7 +336,8 @@ impl<'a> Execution<'a> {
     /// Ends the run with the model's answer, unless goals are pending, the answer violates the output schema, a new prompt
     /// has arrived, or a hook continues the run: then returns `None`.
     async fn check_answer(&mut self, text: &str, mut records: Vec<Record>) -> Result<Option<Executed>, Exit> {
-        if self.check_goals(&mut records).await? {
+        // The next member of a network may achieve them.
+        if self.network.is_none() && self.check_goals(&mut records).await? {
             return Ok(None);
         }
         if let Some(schema) = &self.plan.output {

@@ -2,7 +2,7 @@
 
 use mainspring_agent::Toolbox;
 use mainspring_core::network::{RouteEnd, RoutedBy};
-use mainspring_core::{AgentDefinition, Block, Body, Failure, Route, Run, RunStatus};
+use mainspring_core::{AgentDefinition, Block, Body, DeclaredGoal, Failure, Route, Run, RunStatus};
 use mainspring_kernel::kernel::{NewSession, RunRequest, SessionTarget, StateOf};
 use mainspring_model_server::{Fault, Protocol, Reply};
 use serde_json::{Value, json};
@@ -101,6 +101,29 @@ async fn a_sequence_calls_each_member_once_within_one_run() {
         "{second}"
     );
     assert!(second["messages"].to_string().contains("planner said:\\nfirst think"), "{second}");
+}
+
+#[tokio::test]
+async fn any_member_may_achieve_a_goal_and_none_is_reminded() {
+    let router = "[network.router]\nsequence = [\"planner\", \"writer\"]";
+    let achieve = Reply::tool("achieve_dataset_summary", json!({"summary": "fine"}));
+    for (last, status) in [(achieve, RunStatus::Succeeded), (Reply::text("done"), RunStatus::Failed)] {
+        let world = start("planner writer", router).await;
+        world.server.enqueue(Reply::text("first think")).enqueue(last);
+        let data = json!({"dataset_id": "ds_1"}).as_object().unwrap().clone();
+        let goal = DeclaredGoal { goal_type: "dataset_summary".into(), data, definition: None };
+        let mut request = RunRequest { prompt: vec![Block::text("look")], ..RunRequest::default() };
+        request.session = as_team("s");
+        request.options.goals = vec![goal];
+        let run = world.send(request).await;
+        let run = world.wait_ended(run.id).await;
+        assert_eq!(run.state.status(), status, "{:?}", run.state);
+        assert_eq!(
+            run.state.error().map(|error| &*error.code),
+            (status == RunStatus::Failed).then_some("goals_failed")
+        );
+        assert_eq!(world.server.counts().received, 2, "one call of each member");
+    }
 }
 
 #[tokio::test]
