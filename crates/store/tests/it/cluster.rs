@@ -1,6 +1,7 @@
 //! A PostgreSQL of the test process's own: it listens on a socket in a temporary folder, and ends with the process.
 
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::LazyLock;
@@ -49,11 +50,16 @@ fn start() -> Cluster {
 /// Starts a script that prints its folder once it is ready. It ends when its input does.
 fn run_script(script: &str, argument: &std::ffi::OsStr) -> (String, std::process::Child) {
     // Neither program runs as root.
-    let is_root =
-        std::fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0);
+    let is_root = std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0);
     let mut command = Command::new(if is_root { "setpriv" } else { "sh" });
     if is_root {
-        command.args(["--reuid=postgres", "--regid=postgres", "--clear-groups", "sh"]);
+        command.args(["--reuid=postgres", "--regid=postgres", "--clear-groups"]);
+        // A closed root folder, as a chroot may have, lets other users run nothing.
+        let is_closed = std::fs::metadata("/").is_ok_and(|root| root.permissions().mode() & 1 == 0);
+        if is_closed {
+            command.args(["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]);
+        }
+        command.arg("sh");
     }
     let mut script = command
         .args(["-c", script, "script"])
