@@ -622,4 +622,4 @@ fn set_answer(run: &mut Run, to: WaitId, answer: Answer) {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -4,11 +4,9 @@ use serde_json::json;
 
 use super::*;
 use crate::attempt::Attempt;
+use crate::run::tests::queued_run;
 use crate::run::{self, Outcome};
-use crate::{
-    AttemptId, CancelReason, Mode, NodeId, Place, Proof, RequestName, RetryReason, RunChange, RunId,
-    RunOptions, RunState, SessionId, Usage,
-};
+use crate::{AttemptId, CancelReason, NodeId, Proof, RetryReason, RunChange, RunState};
 
 fn goal_id(n: u8) -> GoalId {
     GoalId::from_random([n; 16])
@@ -24,40 +22,7 @@ struct World {
 impl World {
     /// A running run with goals of these types.
     fn running(types: &[&str]) -> Self {
-        let run = Run {
-            id: RunId::from_random([1; 16]),
-            session: SessionId::from_random([1; 16]),
-            owner: "ann".into(),
-            no: 1,
-            parent: None,
-            request: RequestName::default(),
-            fingerprint: [0; 16],
-            adapter: "scripted".into(),
-            mode: Mode::Act,
-            prompt: None,
-            options: RunOptions::default(),
-            system_prompt_hash: None,
-            place: Place::Tip,
-            steers: false,
-            merged_into: None,
-            budget: None,
-            final_text: None,
-            output: None,
-            goals: vec![],
-            tasks: vec![],
-            pen: None,
-            state: RunState::Queued { retry_at: None, retry_reason: None },
-            attempts: 0,
-            last_attempt: None,
-            final_message: None,
-            usage: Usage::default(),
-            created_at: Time(0),
-            started_at: None,
-            retried_at: None,
-            completed_at: None,
-            updated_at: Time(0),
-        };
-        let mut world = Self { run, attempt: None, now: Time(0) };
+        let mut world = Self { run: queued_run(), attempt: None, now: Time(0) };
         for (no, goal_type) in (1..).zip(types) {
             let declared = Body::GoalDeclared {
                 goal_id: goal_id(no),

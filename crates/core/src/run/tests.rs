@@ -28,42 +28,46 @@ fn wait_id(n: u8) -> WaitId {
     WaitId::from_random([n; 16])
 }
 
+/// A run that waits for its first attempt.
+pub(crate) fn queued_run() -> Run {
+    Run {
+        id: RunId::from_random([1; 16]),
+        session: SessionId::from_random([1; 16]),
+        owner: "ann".into(),
+        no: 1,
+        parent: None,
+        request: RequestName::default(),
+        fingerprint: [0; 16],
+        adapter: "scripted".into(),
+        mode: Mode::Act,
+        prompt: None,
+        options: RunOptions::default(),
+        system_prompt_hash: None,
+        place: Place::Tip,
+        steers: false,
+        merged_into: None,
+        budget: None,
+        final_text: None,
+        output: None,
+        goals: vec![],
+        tasks: vec![],
+        pen: None,
+        state: RunState::Queued { retry_at: None, retry_reason: None },
+        attempts: 0,
+        last_attempt: None,
+        final_message: None,
+        usage: Usage::default(),
+        created_at: Time(0),
+        started_at: None,
+        retried_at: None,
+        completed_at: None,
+        updated_at: Time(0),
+    }
+}
+
 impl World {
     fn new() -> Self {
-        let run = Run {
-            id: RunId::from_random([1; 16]),
-            session: SessionId::from_random([1; 16]),
-            owner: "ann".into(),
-            no: 1,
-            parent: None,
-            request: RequestName::default(),
-            fingerprint: [0; 16],
-            adapter: "scripted".into(),
-            mode: Mode::Act,
-            prompt: None,
-            options: RunOptions::default(),
-            system_prompt_hash: None,
-            place: Place::Tip,
-            steers: false,
-            merged_into: None,
-            budget: None,
-            final_text: None,
-            output: None,
-            goals: vec![],
-            tasks: vec![],
-            pen: None,
-            state: RunState::Queued { retry_at: None, retry_reason: None },
-            attempts: 0,
-            last_attempt: None,
-            final_message: None,
-            usage: Usage::default(),
-            created_at: Time(0),
-            started_at: None,
-            retried_at: None,
-            completed_at: None,
-            updated_at: Time(0),
-        };
-        Self { run, attempts: vec![], events: vec![], now: Time(0) }
+        Self { run: queued_run(), attempts: vec![], events: vec![], now: Time(0) }
     }
 
     /// Executes one command of a script and returns its events.

@@ -24,8 +24,7 @@ impl Kernel {
     /// Accepts a prompt. Under one request name it creates exactly one run, however often it is sent.
     pub async fn run_create(&self, caller: &Caller, request: RunRequest) -> Result<Accepted, Error> {
         self.check_request(caller, &request)?;
-        // Boxed to keep the futures of callers small, which are moved several times.
-        Box::pin(self.run_accept_once(caller, &request, fingerprint(&request), None)).await
+        self.run_accept_once(caller, &request, fingerprint(&request), None).await
     }
 
     /// Accepts a checked request, or finds the run that an earlier request under its name created. `delegation` is given
