@@ -1,7 +1,7 @@
 // Shared by the tests of the page: the server, the browser, and how to wait.
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
-import { mkdtempSync, openSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, openSync, readFileSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
 import { createServer } from 'node:http';
 import { createRequire } from 'node:module';
 import { tmpdir } from 'node:os';
@@ -114,8 +114,19 @@ export async function withServer(settings, use) {
     await use({ url, token: readFileSync(join(folder, 'state', 'token'), 'utf8').trim(), folder, env });
   } finally {
     server.kill('SIGKILL');
+    await until(() => server.exitCode !== null || server.signalCode !== null);
     rmSync(folder, { recursive: true, force: true });
   }
+}
+
+/** Whether a process of the group `group` runs; one that has ended and was not waited for (Z) does not. */
+export function isGroupRunning(group) {
+  return readdirSync('/proc').filter(name => /^[0-9]+$/.test(name)).some(id => {
+    let stat;
+    try { stat = readFileSync(`/proc/${id}/stat`, 'utf8'); } catch { return false; }
+    const [state, , itsGroup] = stat.slice(stat.lastIndexOf(')') + 2).split(' ');
+    return itsGroup === group && state !== 'Z';
+  });
 }
 
 /** Ends the server as a crash does. */

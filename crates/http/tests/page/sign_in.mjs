@@ -4,7 +4,7 @@ import { spawn } from 'node:child_process';
 import { createHash, generateKeyPairSync, sign } from 'node:crypto';
 import { chmodSync, existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { BROWSER_ARGS, CHROMIUM, MAINSPRING, PAGE_URL, api, browser, chromium, expectFaults, listen, run, settled, textIn, until, watched, withServer } from './kit.mjs';
+import { BROWSER_ARGS, CHROMIUM, MAINSPRING, PAGE_URL, api, browser, chromium, expectFaults, isGroupRunning, listen, run, settled, textIn, until, watched, withServer } from './kit.mjs';
 
 /** An identity provider that signs everybody in as `ada`. Answers its address and what it was asked. */
 async function identityProvider() {
@@ -76,7 +76,7 @@ export default {
       const bin = join(folder, 'bin');
       const profile = join(folder, 'profile');
       mkdirSync(bin);
-      const script = `#!/bin/sh\nexec ${CHROMIUM} --headless ${BROWSER_ARGS.join(' ')} --remote-debugging-port=0 --user-data-dir=${profile} "$1" >/dev/null 2>&1\n`;
+      const script = `#!/bin/sh\necho $$ > ${folder}/pid\nexec ${CHROMIUM} --headless ${BROWSER_ARGS.join(' ')} --remote-debugging-port=0 --user-data-dir=${profile} "$1" >/dev/null 2>&1\n`;
       writeFileSync(join(bin, 'xdg-open'), script);
       chmodSync(join(bin, 'xdg-open'), 0o700);
       const program = spawn(MAINSPRING, ['open'], { env: { ...env, PATH: `${bin}:${process.env.PATH}`, DISPLAY: ':0' }, stdio: ['ignore', 'pipe', 'pipe'] });
@@ -93,6 +93,9 @@ export default {
       } finally {
         const session = await opened.newBrowserCDPSession();
         await session.send('Browser.close').catch(() => {});
+        // The browser's processes write its profile until they end, so the folder cannot be removed before.
+        const group = readFileSync(join(folder, 'pid'), 'utf8').trim();
+        await until(() => !isGroupRunning(group));
       }
     });
   },
