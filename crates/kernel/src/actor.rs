@@ -120,9 +120,10 @@ impl Actor {
         let latest_no = loaded.latest.as_ref().map_or(0, |run| run.no);
         let is_queued = |run: &&Run| run.state.holder().is_none() && run.merged_into.is_none();
         let queue = loaded.runs.iter().map(|(run, _)| run).filter(is_queued).cloned().collect();
+        let unfinished = loaded.runs.iter().map(|(run, _)| Arc::new(run.clone())).collect();
         let hot = Box::new(hot_state(loaded));
         if stored {
-            shared.images.insert(&hot.session);
+            shared.images.insert(&hot.session, unfinished, latest_no);
         }
         Self {
             feed,

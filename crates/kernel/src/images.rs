@@ -38,16 +38,25 @@ struct State {
 struct Image {
     is_published: bool,
     session: Arc<Session>,
-    /// Unfinished runs, and the run that ended last. Runs that were not changed since the session was loaded are missing.
+    /// Unfinished runs, and the run that ended last. If `latest_no` is none, runs that were not changed since the session
+    /// was loaded are missing.
     runs: Vec<Arc<Run>>,
+    /// The number of the latest run, 0 if the session has none.
+    latest_no: Option<u32>,
     /// The short texts that the agents of these runs have written.
     texts: RunTexts,
 }
 
 impl Images {
-    /// Publishes a session that was loaded from the store.
-    pub(crate) fn insert(&self, session: &Arc<Session>) {
-        self.0.lock().insert(session.clone(), true);
+    /// Publishes a session that was loaded from the store with its unfinished runs.
+    pub(crate) fn insert(&self, session: &Arc<Session>, unfinished: Vec<Arc<Run>>, latest_no: u32) {
+        let mut state = self.0.lock();
+        state.insert(session.clone(), true);
+        let State { sessions, runs, .. } = &mut *state;
+        if let Some(image) = sessions.get_mut(&session.id) {
+            runs.extend(unfinished.iter().map(|run| (run.id, session.id)));
+            (image.runs, image.latest_no) = (unfinished, Some(latest_no));
+        }
     }
 
     /// Hides the image of a session whose rows are about to change.
@@ -57,8 +66,8 @@ impl Images {
         }
     }
 
-    /// Publishes the image with the rows of a durable commit. `rows` holds the session itself if it was new.
-    pub(crate) fn publish(&self, session: SessionId, rows: &[Row]) {
+    /// Publishes the image with the rows of a durable commit, which hold the session itself if it `is_new`.
+    pub(crate) fn publish(&self, session: SessionId, rows: &[Row], is_new: bool) {
         let mut state = self.0.lock();
         for row in rows {
             if let Row::Session(changed) = row {
@@ -71,8 +80,12 @@ impl Images {
         }
         let State { sessions, runs, .. } = &mut *state;
         let Some(image) = sessions.get_mut(&session) else { return };
+        if is_new {
+            image.latest_no = Some(0);
+        }
         for row in rows {
             if let Row::Run(changed) = row {
+                image.latest_no = image.latest_no.map(|no| no.max(changed.no));
                 image.runs.retain(|run| run.id != changed.id);
                 image.runs.push(changed.clone());
                 runs.insert(changed.id, session);
@@ -105,6 +118,15 @@ impl Images {
         image.runs.iter().find(|run| run.id == id).cloned()
     }
 
+    /// The unfinished runs of a session and the number of its latest run, 0 if it has none; `None` if the store must be
+    /// asked.
+    pub(crate) fn unfinished(&self, session: SessionId) -> Option<(Vec<Arc<Run>>, u32)> {
+        let state = self.0.lock();
+        let image = state.sessions.get(&session).filter(|image| image.is_published)?;
+        let unfinished = image.runs.iter().filter(|run| !run.state.status().is_ended());
+        Some((unfinished.cloned().collect(), image.latest_no?))
+    }
+
     /// All that the agent of a run wrote, if the run has ended as `run` says; `None` if the store must be asked.
     pub(crate) fn final_text(&self, run: &Run) -> Option<String> {
         let state = self.0.lock();
@@ -129,7 +151,7 @@ impl State {
                     of_owner.extend(names.into_iter().map(|name| (name, id)));
                 }
                 let (runs, texts) = (vec![], RunTexts::default());
-                self.sessions.insert(id, Image { is_published, session, runs, texts });
+                self.sessions.insert(id, Image { is_published, session, runs, latest_no: None, texts });
             }
         }
     }

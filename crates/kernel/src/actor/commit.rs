@@ -113,7 +113,7 @@ impl Actor {
     /// depend on them.
     fn committed(&mut self, commit: &Commit, cursors: Vec<Cursor>, completed_to: Option<u64>, hot: Box<Hot>) {
         let shared = &self.shared;
-        shared.images.publish(self.fence.session, &commit.rows);
+        shared.images.publish(self.fence.session, &commit.rows, !self.stored);
         // An ended run is only ever changed by the commit that ended it.
         for run in runs(commit).filter(|run| run.state.status().is_ended()) {
             shared.meters.ended(&run.adapter, run.state.status());

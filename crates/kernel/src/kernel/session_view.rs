@@ -1,5 +1,7 @@
 //! The present of a session: its activity, its current step and its usage; and the sessions in memory.
 
+use std::sync::Arc;
+
 use mainspring_api::{ListedSession, LiveStatus, SessionDetails};
 use mainspring_core::{Cost, Rows, Run, RunState, Session, Usage};
 
@@ -11,12 +13,16 @@ impl Kernel {
     /// Gets a session with its activity, the step of its active run, and what all its runs have used.
     pub async fn session_view(&self, caller: &Caller, by: &SessionRef) -> Result<SessionDetails, Error> {
         let session = self.session_get(caller, by).await?;
-        let usage = match self.shared.store.session_usage(session.id).await {
+        let (live, latest_no) = self.unfinished_runs(&session).await?;
+        let usage = match latest_no {
+            Some(latest_no) => self.own_usage(&session, latest_no).await,
+            None => self.shared.store.session_usage(session.id).await.map(|(_, usage)| usage),
+        };
+        let usage = match usage {
             // A damaged run does not hide its session.
             Err(StoreError::Corrupt(_)) => Usage { cost: Cost::UNKNOWN, ..Usage::UNKNOWN },
-            usage => usage?.1,
+            usage => usage?,
         };
-        let live = self.live_runs(&session).await?;
         let active = live.iter().find(|run| !matches!(run.state, RunState::Queued { .. }));
         let current_step = match active {
             Some(run) => {
@@ -50,14 +56,30 @@ impl Kernel {
         latest: Option<&Run>,
     ) -> Result<LiveStatus, Error> {
         match latest.filter(|run| !run.state.status().is_ended()) {
-            Some(_) => Ok(live_status(&self.live_runs(session).await?)),
+            Some(_) => Ok(live_status(&self.unfinished_runs(session).await?.0)),
             // The latest run may have been cancelled while an earlier one works: then the session is in memory.
             None => Ok(self.shared.board.status(&session.owner, session.id).unwrap_or_default()),
         }
     }
 
-    /// The runs of a session that have not ended, newest first.
-    async fn live_runs(&self, session: &Session) -> Result<Vec<Run>, Error> {
+    /// The runs of a session that have not ended, and the number of its latest run, 0 if it has none. Without damaged
+    /// runs; then the number is not known.
+    async fn unfinished_runs(&self, session: &Session) -> Result<(Vec<Arc<Run>>, Option<u32>), Error> {
+        if let Some((unfinished, latest_no)) = self.shared.images.unfinished(session.id) {
+            return Ok((unfinished, Some(latest_no)));
+        }
+        match self.shared.store.session_load(session.id).await {
+            Ok(Some(loaded)) => {
+                let latest_no = loaded.latest.map_or(0, |run| run.no);
+                Ok((loaded.runs.into_iter().map(|(run, _)| Arc::new(run)).collect(), Some(latest_no)))
+            }
+            Ok(None) => Ok((vec![], Some(0))),
+            Err(StoreError::Corrupt(_)) => Ok((self.readable_unfinished(session).await?, None)),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    async fn readable_unfinished(&self, session: &Session) -> Result<Vec<Arc<Run>>, Error> {
         let page = RunPage {
             owner: session.owner.clone(),
             session: Some(session.id),
@@ -66,8 +88,8 @@ impl Kernel {
             // The queue of a session is bounded; the active run and merged ones come with it.
             limit: self.shared.options.limits.page,
         };
-        let runs = self.shared.store.run_page(&page).await?;
-        Ok(runs.items.into_iter().filter(|run| !run.state.status().is_ended()).collect())
+        let runs = self.shared.store.run_page(&page).await?.items.into_iter();
+        Ok(runs.filter(|run| !run.state.status().is_ended()).map(Arc::new).collect())
     }
 
     /// Lists the caller's own sessions that are in memory, by latest activity, each with its latest run.
@@ -108,7 +130,7 @@ impl Kernel {
 }
 
 /// Paused if a run waits for a person, busy if one is executed or queued, else idle.
-fn live_status(live: &[Run]) -> LiveStatus {
+fn live_status(live: &[Arc<Run>]) -> LiveStatus {
     match live {
         [] => LiveStatus::Idle,
         live if live.iter().any(|run| run.state.wait().is_some()) => LiveStatus::Paused,

@@ -1,6 +1,6 @@
 //! The usage of a session's runs, without reading all of them each time.
 //!
-//! The usage of most runs cannot change any more. Their sum is kept in memory, so a card reads only the runs after them:
+//! The usage of most runs cannot change any more. Their sum is kept in memory, so only the runs after them are read:
 //! usually the last one, and the queued ones.
 //!
 //! Invariant: a kept sum covers the runs 1 to `through`, all of which are frozen.
@@ -53,6 +53,9 @@ impl Kernel {
     pub(super) async fn own_usage(&self, session: &Session, last: u32) -> Result<Usage, StoreError> {
         let sums = &self.shared.usage_sums;
         let known = sums.get(session.id);
+        if known.through >= last {
+            return Ok(known.usage);
+        }
         if let Some(runs) = self.runs_after(session, known.through).await?
             && let Some((sum, total)) = extend(known, runs, last)
         {

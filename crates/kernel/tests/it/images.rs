@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use mainspring_core::{Block, Message, NodeId, Run, RunStatus, Session};
+use mainspring_api::LiveStatus;
+use mainspring_core::{Block, Message, NodeId, Run, RunStatus, Session, Usage};
 use mainspring_kernel::Error;
 use mainspring_kernel::kernel::SessionPatch;
 use mainspring_kernel::store::{Commit, Row, SessionRef};
@@ -88,6 +89,31 @@ async fn a_deleted_session_and_its_runs_are_not_found() {
         }
         world.play("a", "say two").await;
         assert_ne!(world.kernel.session_get(&world.me, &by_key("a")).await.unwrap().id, run.session);
+    }
+}
+
+#[tokio::test]
+async fn the_activity_and_usage_of_a_loaded_session_are_read_from_memory() {
+    for disk in every_store() {
+        let world = World::on(disk).await;
+        let view = async || world.kernel.session_view(&world.me, &by_key("a")).await.unwrap();
+        let seen = async || (view().await.live_status, view().await.usage.input_tokens);
+        world.play("a", "usage 3 1").await;
+        let run = world.play("a", "usage 4 1").await;
+        assert_eq!(seen().await, (LiveStatus::Idle, 7), "{}", world.disk.name);
+        let store = &world.disk.store;
+        let fence = store.lease_take(run.session, NodeId::from_random([0; 16])).await.unwrap();
+        let usage = Usage { input_tokens: 40, ..run.usage };
+        let rows = vec![Row::Run(Arc::new(Run { usage, final_text: None, ..run }))];
+        store.commit(Arc::new(Commit { fence, events: vec![], rows })).await.unwrap();
+        assert_eq!(seen().await, (LiveStatus::Idle, 7), "{}", world.disk.name);
+        assert!(world.kernel.session_close(&world.me, &by_key("a")).await.unwrap());
+        world.prompt("a", "usage 5 1; hang").await;
+        let queued = world.prompt("a", "usage 6 1").await;
+        let status = async || view().await.live_status;
+        assert_eq!(status().await, LiveStatus::Busy, "{}", world.disk.name);
+        world.kernel.run_cancel(&world.me, queued.id).await.unwrap();
+        assert_eq!(status().await, LiveStatus::Busy, "the latest run has ended, {}", world.disk.name);
     }
 }
 

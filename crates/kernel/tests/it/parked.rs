@@ -74,8 +74,11 @@ async fn a_parked_session_is_cancelled_and_prompted_like_any_other() {
     for disk in every_store() {
         let world = World::on(disk).await;
         let run = park(&world).await;
+        let status = async || world.kernel.session_view(&world.me, &by_key("a")).await.unwrap().live_status;
+        assert_eq!(status().await, LiveStatus::Paused, "{}", world.disk.name);
         let next = world.prompt("a", "say next").await;
         assert_eq!(next.state.status(), RunStatus::Queued, "{}", world.disk.name);
+        assert_eq!(status().await, LiveStatus::Paused, "loaded again, {}", world.disk.name);
         run_ready_tasks().await;
         world.clock.advance(2 * IDLE_UNLOAD_MS);
         run_ready_tasks().await;
