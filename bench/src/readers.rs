@@ -56,7 +56,12 @@ async fn measure_readers(
         baseline.extend(reading.join_all().await.concat());
     }
     let expected = readers * deltas * ROUNDS;
-    assert_eq!((times.len(), baseline.len()), (expected, expected), "every delta");
+    // A reader that is behind when the message is completed gets the rest of its text within that message.
+    let in_message = expected - times.len();
+    assert!(
+        in_message * 100 <= expected && baseline.len() == expected,
+        "{in_message} deltas did not come as such"
+    );
     let readers_text = if readers == 1 { "1 reader".to_owned() } else { format!("{readers} readers") };
     for (name, part, goal) in [("p50", 0.5, goal), ("p99", 0.99, Goal::None)] {
         table.line(
@@ -67,6 +72,11 @@ async fn measure_readers(
             goal,
         );
         table.batched("a frame is serialized once for all readers, on both sides");
+    }
+    if in_message > 0 {
+        table.note(format!(
+            "Of {expected} deltas to {readers_text}, {in_message} came within the completed message."
+        ));
     }
     if readers > 1 {
         let measure = format!("memory of a reader, {readers_text} of one session");
