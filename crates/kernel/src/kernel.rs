@@ -56,6 +56,7 @@ mod host_calls;
 mod idempotency;
 mod ids;
 mod keys;
+mod known_keys;
 mod lists;
 mod loading;
 mod logins;
@@ -166,6 +167,7 @@ pub(crate) struct Shared {
     pub(crate) stop_by: OnceLock<Moment>,
     /// Notified whenever an API key is revoked.
     keys_revoked: watch::Sender<()>,
+    known_keys: known_keys::KnownKeys,
     /// Notified whenever a webhook is added or removed.
     webhooks_changed: watch::Sender<()>,
     usage_sums: usage_sums::UsageSums,
@@ -235,6 +237,7 @@ impl Kernel {
             histories,
             stop_by: OnceLock::new(),
             keys_revoked: watch::Sender::new(()),
+            known_keys: known_keys::KnownKeys::default(),
             webhooks_changed: watch::Sender::new(()),
             usage_sums: usage_sums::UsageSums::default(),
             agent_tokens: Arc::default(),

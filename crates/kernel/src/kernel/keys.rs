@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::path::Path;
+use std::sync::Arc;
 
 use mainspring_core::limits::check_text;
 use mainspring_core::{AccessRole, ApiKey, Cost, KeyId, KeyLists, Time};
@@ -248,7 +249,10 @@ impl Kernel {
             return Ok(known);
         }
         let revoked = ApiKey { revoked_at: Some(self.shared.clock.now()), ..known };
-        self.key_store(&revoked, None).await?;
+        let stored = self.key_store(&revoked, None).await;
+        // Also if it failed: then the outcome may be unknown.
+        self.shared.known_keys.forget();
+        stored?;
         self.shared.keys_revoked.send_replace(());
         Ok(revoked)
     }
@@ -256,17 +260,28 @@ impl Kernel {
     /// The caller that `secret` identifies; none if there is no such key, or it is expired or revoked.
     pub async fn caller_by_secret(&self, secret: &str) -> Result<Option<Caller>, Error> {
         let hash = hash(secret);
-        let found = self.shared.store.key_find(&KeyRef::Hash(hash)).await?;
+        let found = self.key_by_hash(&hash).await?;
         // Looked up by hash and compared in constant time, so that timing reveals nothing about secrets.
         let valid =
             found.filter(|key| bool::from(key.hash.ct_eq(&hash)) && key.is_valid(self.shared.clock.now()));
         Ok(valid.map(|key| {
             let lists = key.lists().map(Box::new);
-            let ApiKey { id, owner, org, role, folders, .. } = key;
+            let ApiKey { id, owner, org, role, folders, .. } = Arc::unwrap_or_clone(key);
             let is_host = self.shared.options.owner.as_deref() == Some(owner.as_str());
             let folders = folders.or_else(|| (!is_host).then(Vec::new));
             Caller { owner, org, role, key: Some(id), agent: None, folders, lists, token_ends: None }
         }))
+    }
+
+    /// Finds a key by the hash of its secret, in memory if it was used before.
+    async fn key_by_hash(&self, hash: &[u8; 32]) -> Result<Option<Arc<ApiKey>>, StoreError> {
+        let read_at = match self.shared.known_keys.find(hash) {
+            Ok(key) => return Ok(Some(key)),
+            Err(read_at) => read_at,
+        };
+        let found = self.shared.store.key_find(&KeyRef::Hash(*hash)).await?.map(Arc::new);
+        found.iter().for_each(|key| self.shared.known_keys.keep(key, read_at));
+        Ok(found)
     }
 
     /// Makes `owner` belong to `org`, or to none, unless it belongs to one already; refused if that is another one.

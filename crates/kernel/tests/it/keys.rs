@@ -66,6 +66,8 @@ async fn a_revoked_or_expired_key_gives_no_access() {
         let world = World::on(disk).await;
         let (kernel, now) = (&world.kernel, world.clock.now());
         let (key, secret) = create_key(&world, &root(), new("ada", None)).await.unwrap();
+        // The key is known from memory then.
+        assert!(authenticate(&world, &secret).await.is_some());
         let revoked = kernel.key_revoke(&root(), key.id).await.unwrap();
         assert_eq!((revoked.revoked_at, authenticate(&world, &secret).await), (Some(now), None));
         world.clock.advance(5);
