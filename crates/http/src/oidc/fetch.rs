@@ -10,6 +10,7 @@ use parking_lot::RwLock;
 use reqwest::redirect::Policy;
 use reqwest::{Certificate, Url};
 use serde_json::Value;
+use tokio::sync::Semaphore;
 
 use super::jwt::{PublicKey, Token};
 use super::{Refusal, invalid};
@@ -20,6 +21,9 @@ const MAX_AGE_MS: u64 = 10 * 60 * 1_000;
 const MIN_PAUSE_MS: u64 = 10_000;
 /// Time in which the issuer must answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
+/// Codes that are exchanged at once: whoever sends them has no credential yet, and must not make the server a burden to the
+/// issuer.
+const MAX_EXCHANGES: usize = 8;
 /// Longest answer of an issuer.
 const MAX_ANSWER_BYTES: usize = 1 << 20;
 
@@ -49,6 +53,7 @@ pub(super) struct Issuer {
     known: RwLock<Option<(Known, Time)>>,
     /// When keys were last asked for. Held while they are, so that they are asked for once.
     asked: tokio::sync::Mutex<Option<Time>>,
+    exchanges: Semaphore,
 }
 
 impl Issuer {
@@ -64,7 +69,9 @@ impl Issuer {
             None => http,
         };
         let http = http.build().map_err(|error| error.to_string())?;
-        Ok(Self { address: address.to_owned(), http, known: RwLock::default(), asked: Default::default() })
+        let exchanges = Semaphore::new(MAX_EXCHANGES);
+        let address = address.to_owned();
+        Ok(Self { address, http, known: RwLock::default(), asked: Default::default(), exchanges })
     }
 
     /// The keys that may have signed `token`.
@@ -111,6 +118,10 @@ impl Issuer {
 
     /// Exchanges an authorization code, given as the fields of a form.
     pub(super) async fn exchange(&self, endpoint: &str, form: String) -> Result<Value, Refusal> {
+        let Ok(_permit) = self.exchanges.try_acquire() else {
+            let reason = "many people sign in at this moment: try again in some seconds";
+            return Err(Refusal::Unchecked(reason.into()));
+        };
         let request = self.http.post(endpoint).header("content-type", "application/x-www-form-urlencoded");
         let response = request.header("accept", "application/json").body(form).send().await;
         let response = response.map_err(|_| self.silent())?;

@@ -24,6 +24,7 @@ use rustls::pki_types::PrivatePkcs8KeyDer;
 use rustls::pki_types::pem::PemObject;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 
 /// A key that signs tokens.
 pub(crate) enum Signer {
@@ -108,6 +109,8 @@ struct Answers {
     tokens: Mutex<Value>,
     /// The forms with which codes were exchanged.
     forms: Mutex<Vec<String>>,
+    /// Codes are answered while this is false.
+    holds_codes: watch::Sender<bool>,
 }
 
 /// A running identity provider.
@@ -143,6 +146,7 @@ impl Issuer {
             asked: AtomicUsize::default(),
             tokens: Mutex::default(),
             forms: Mutex::default(),
+            holds_codes: watch::Sender::new(false),
         });
         let router = Router::new()
             .route("/.well-known/openid-configuration", get(discovery))
@@ -171,6 +175,11 @@ impl Issuer {
     /// Sets the answer to codes, such as an ID token; null refuses them.
     pub(crate) fn answer_codes(&self, tokens: Value) {
         *self.answers.tokens.lock() = tokens;
+    }
+
+    /// Lets callers that exchange codes wait for an answer.
+    pub(crate) fn hold_codes(&self, holds: bool) {
+        self.answers.holds_codes.send_replace(holds);
     }
 
     /// The forms with which codes were exchanged.
@@ -222,6 +231,7 @@ async fn discovery(State(answers): State<Arc<Answers>>) -> (StatusCode, Json<Val
 
 async fn token(State(answers): State<Arc<Answers>>, form: String) -> (StatusCode, Json<Value>) {
     answers.forms.lock().push(form);
+    answers.holds_codes.subscribe().wait_for(|holds| !holds).await.unwrap();
     match &*answers.tokens.lock() {
         Value::Null => (StatusCode::BAD_REQUEST, Json(json!({"error": "invalid_grant"}))),
         tokens => (StatusCode::OK, Json(tokens.clone())),

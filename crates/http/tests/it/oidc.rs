@@ -305,6 +305,28 @@ async fn a_browser_exchanges_the_answer_of_the_issuer_for_a_token() {
 }
 
 #[tokio::test]
+async fn a_flood_of_sign_ins_does_not_reach_the_issuer() {
+    let issuer = Issuer::start(Signer::ed25519(1)).await;
+    let server = with_client(&issuer, None).await;
+    let own = "http://127.0.0.1:7433";
+    issuer.answer_codes(json!({"id_token": id_token(&issuer, NONCE)}));
+    issuer.hold_codes(true);
+    let waiting = futures_util::future::join_all((0..8).map(|_| exchange(&server, own)));
+    let flood = async {
+        while issuer.exchanged().len() < 8 {
+            tokio::task::yield_now().await;
+        }
+        let (status, problem) = exchange(&server, own).await;
+        assert_eq!((status, &problem["code"]), (StatusCode::SERVICE_UNAVAILABLE, &json!("unavailable")));
+        assert_eq!(issuer.exchanged().len(), 8);
+        issuer.hold_codes(false);
+    };
+    let (signed_in, ()) = tokio::join!(waiting, flood);
+    assert!(signed_in.iter().all(|(status, _)| *status == StatusCode::OK), "{signed_in:?}");
+    assert_eq!(exchange(&server, own).await.0, StatusCode::OK);
+}
+
+#[tokio::test]
 async fn an_answer_for_another_sign_in_or_from_another_page_is_refused() {
     let issuer = Issuer::start(Signer::ed25519(1)).await;
     let server = with_client(&issuer, None).await;
