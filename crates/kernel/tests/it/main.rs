@@ -39,6 +39,7 @@ mod portable;
 mod portable_checks;
 mod portable_data;
 mod puppet;
+mod readers;
 mod recovery;
 mod restored;
 mod retries;
