@@ -1,6 +1,6 @@
 //! What readers of a shared session may do: pin it, fork it, list it and find it, each for himself.
 
-use mainspring_core::{AccessRole, Block, RunStatus, Session, Visibility};
+use mainspring_core::{AccessRole, Block, Run, RunId, RunStatus, Session, Visibility};
 use mainspring_kernel::Error;
 use mainspring_kernel::kernel::{
     Caller, ForkRequest, NewArtifact, NewSession, RunRequest, Scope, SearchQuery, SessionPatch, SessionQuery,
@@ -10,7 +10,7 @@ use mainspring_kernel::store::SessionRef;
 use tokio::io::AsyncReadExt as _;
 
 use crate::artifacts::world_with_artifacts;
-use crate::world::{Disk, World, every_store};
+use crate::world::{Disk, World, every_store, with_timeout};
 
 fn ada() -> Caller {
     Caller::new("ada").in_org("acme")
@@ -26,8 +26,12 @@ async fn play(world: &World, caller: &Caller, key: &str, script: &str, visibilit
     let new = NewSession { visibility: Some(visibility), title: Some(key.into()), ..NewSession::default() };
     request.session.new = new;
     let accepted = world.kernel.run_create(caller, request).await.unwrap();
-    assert_eq!(world.ended(accepted.run.id).await.state.status(), RunStatus::Succeeded);
+    assert_eq!(ended(world, caller, accepted.run.id).await.state.status(), RunStatus::Succeeded);
     session(world, caller, SessionRef::Id(accepted.session.id)).await
+}
+
+async fn ended(world: &World, caller: &Caller, run: RunId) -> Run {
+    with_timeout(world.kernel.run_wait_ended(caller, run)).await.unwrap()
 }
 
 async fn session(world: &World, caller: &Caller, by: SessionRef) -> Session {
@@ -125,7 +129,7 @@ async fn a_reader_forks_a_shared_session_and_the_fork_is_his_own() {
         };
         let prompt = |by| RunRequest { session: target(by), ..RunRequest::text("unused", "say mine") };
         let run = kernel.run_create(&ben(), prompt(&forked)).await.unwrap().run;
-        world.ended(run.id).await;
+        ended(&world, &ben(), run.id).await;
         assert_eq!(kernel.session_path(&ben(), &forked, None, None).await.unwrap().len(), 4);
         assert_eq!(kernel.session_path(&ada(), &by, None, None).await.unwrap().len(), 2, "{}", disk.name);
         // The fork outlives its source, which names only the forks of its own owner.
@@ -149,7 +153,7 @@ async fn a_fork_reads_its_inherited_artifacts_when_the_source_is_private_or_dele
         let mut prompt = RunRequest::text("s", "say with it");
         prompt.prompt.push(Block::Attachment { artifact: file.id, mime_type: String::new(), name: None });
         let run = kernel.run_create(&ada(), prompt).await.unwrap().run;
-        let tip = world.ended(run.id).await.final_message.unwrap();
+        let tip = ended(&world, &ada(), run.id).await.final_message.unwrap();
         world.clock.advance(10);
         let later = put(b"later").await;
         let fork = ForkRequest { message: tip, key: None, title: None };
