@@ -145,8 +145,11 @@ async fn the_agent_of_a_session_is_read_and_changed() {
     let world = World::start().await;
     let client = &world.client;
     world.play("a", "usage 3 4; say one").await;
-    let rain =
-        NewTool { description: "Says whether it rains.".into(), input_schema: json!({"type": "object"}) };
+    let rain = NewTool {
+        description: "Says whether it rains.".into(),
+        input_schema: json!({"type": "object"}),
+        ..NewTool::default()
+    };
     let session = client.session_tool_put("a", "rain", &rain).await.unwrap();
     assert_eq!(session.tools[0].name, "rain");
     let agent = client.session_agent("a").await.unwrap();
@@ -172,4 +175,18 @@ async fn the_agent_of_a_session_is_read_and_changed() {
     assert_eq!(client.session_list(&loaded).await.unwrap().items, []);
     let idle = SessionPatch { idle_unload_ms: Some(Some(5)), ..SessionPatch::default() };
     assert_eq!(client.session_patch("a", &idle, None).await.unwrap().idle_unload_ms, Some(5));
+}
+
+#[tokio::test]
+async fn a_pin_keeps_the_version_of_the_session() {
+    let World { client, .. } = &World::start().await;
+    let session = client.session_resolve(&SessionTarget::key("a"), None).await.unwrap().session;
+    let pinned = client.session_pin("a").await.unwrap();
+    assert!(pinned.pinned && pinned.pinned_at.is_some());
+    assert_eq!((pinned.version, pinned.updated_at), (session.version, session.updated_at));
+    assert!(client.session_get("a").await.unwrap().session.pinned);
+    let snapshot = client.session_snapshot("a").await.unwrap();
+    assert!(snapshot.session.pinned);
+    assert_eq!(client.session_unpin("a").await.unwrap(), session);
+    assert_eq!(client.session_unpin("a").await.unwrap(), session, "nothing is left to remove");
 }

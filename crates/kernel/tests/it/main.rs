@@ -13,6 +13,7 @@ mod bindings;
 mod branches;
 mod cancellation;
 mod check;
+mod client_results;
 mod client_tools;
 #[path = "../../../store/tests/it/cluster.rs"]
 mod cluster;
@@ -38,6 +39,7 @@ mod portable;
 mod portable_checks;
 mod portable_data;
 mod puppet;
+mod readers;
 mod recovery;
 mod restored;
 mod retries;

@@ -53,6 +53,7 @@ impl Kernel {
     pub async fn session_export(&self, caller: &Caller, by: &SessionRef) -> Result<Export, Error> {
         let session = self.session_get(caller, by).await?;
         let Loaded { session, cursor, .. } = load_idle(&self.shared, &session).await?;
+        let session = self.shared.marked(caller, session).await?;
         let shared = self.shared.clone();
         Ok(Export {
             shared,
