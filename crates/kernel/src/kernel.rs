@@ -78,6 +78,7 @@ mod state;
 mod stderr;
 mod steps;
 mod streams;
+mod transcript;
 mod tree;
 mod usage;
 mod usage_sums;
@@ -115,6 +116,7 @@ pub use start::{SessionStart, Started};
 pub use state::StateOf;
 pub(crate) use steps::hashed_input;
 pub(crate) use tree::Forking;
+pub use transcript::Transcript;
 pub use tree::{ForkRequest, MessageTree, MessageView, TreeNode, TreeQuery};
 
 /// How long a stopping kernel retries a change that cannot be stored. The next start finds it missing, and recovers.
