@@ -89,6 +89,7 @@ async fn wait_for_tools(kernel: &Kernel, runs: std::ops::Range<usize>, wait: Dur
                     name: "lookup".into(),
                     description: "looks up".into(),
                     input_schema: json!({"type": "object"}),
+                    ..ClientTool::default()
                 };
                 let options = RunOptions {
                     model: Some("bench/any".into()),

@@ -292,7 +292,12 @@ impl Interpreter {
                     (text, Record::ToolFailed { tool_use_id, outcome, error, content: vec![] })
                 }
             };
-            results.push(ClientResult { tool_use_id, content: Value::String(text), is_error });
+            results.push(ClientResult {
+                tool_use_id,
+                content: Value::String(text),
+                is_error,
+                ..ClientResult::default()
+            });
             outcomes.push(record);
         }
         let client_calls = self.with_ids(index, calls).filter(|(_, call)| is_client(call));
@@ -301,8 +306,7 @@ impl Interpreter {
                 tool_use_id,
                 name: call.name.clone(),
                 input: call.input.clone(),
-                answered: false,
-                decided_by: None,
+                ..ClientCall::default()
             })
             .collect();
         if client_calls.is_empty() {
@@ -333,13 +337,8 @@ impl Interpreter {
     ) -> Vec<Record> {
         let record = |(tool_use_id, call): (String, &Call)| {
             let result = results.iter().find(|result| result.tool_use_id == tool_use_id)?;
-            Some(Record::ToolProvided {
-                tool_use_id,
-                name: call.name.clone(),
-                asked_at,
-                is_error: result.is_error,
-                content: vec![Block::text(result.text())],
-            })
+            let (_, result) = result.to_call_result();
+            Some(Record::ToolProvided { tool_use_id, name: call.name.clone(), asked_at, result })
         };
         self.with_ids(index, calls).filter(|(_, call)| self.is_client(call)).filter_map(record).collect()
     }
@@ -362,12 +361,12 @@ impl Interpreter {
     fn result_blocks(&self, index: usize, calls: &[Call], results: &[ClientResult]) -> Vec<Block> {
         let block = |(id, call): (String, &Call)| {
             let result = results.iter().find(|result| result.tool_use_id == id)?;
-            Some(Block::ToolResult {
-                tool_use_id: id,
-                name: call.name.clone(),
-                content: vec![Block::text(result.text())],
-                is_error: result.is_error,
-            })
+            Some(Block::tool_result(
+                id,
+                call.name.clone(),
+                vec![Block::text(result.text())],
+                result.is_error(),
+            ))
         };
         self.with_ids(index, calls).filter_map(block).collect()
     }

@@ -315,7 +315,7 @@ mod tests {
     #[test]
     fn an_invalid_schema_is_rejected_at_once_and_built_in_schemas_are_valid() {
         let tool =
-            ClientTool { name: "odd".into(), description: String::new(), input_schema: json!({"type": 7}) };
+            ClientTool { name: "odd".into(), input_schema: json!({"type": 7}), ..ClientTool::default() };
         let error = Toolbox::new().add_client(&tool).unwrap_err().to_string();
         assert!(error.starts_with("tool \"odd\": its schema is not valid"), "{error}");
         let toolbox = Toolbox::built_in();

@@ -7,8 +7,8 @@
 use mainspring_core::{
     AgentDefinition, Answer, Approval, ApprovalAnswer, ApprovalScope, ArtifactId, Block, ClientResult,
     ClientTool, Cost, DeclaredGoal, ExternalRef, FileLocation, GivenMessage, GoalType, KeyLists, LegacyAlias,
-    MessageId, Network, Place, Role, RunLimits, RunOptions, SandboxProfile, SandboxReach, SuppliedResult,
-    Usage,
+    MessageId, Network, OnExpiry, Place, ResultStatus, Role, RunLimits, RunOptions, SandboxProfile,
+    SandboxReach, SuppliedResult, Usage,
 };
 use serde::de::{DeserializeOwned, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -142,6 +142,10 @@ struct ToolForm {
     #[serde(default)]
     description: String,
     input_schema: Value,
+    #[serde(default)]
+    timeout_ms: Option<u64>,
+    #[serde(default)]
+    on_timeout: OnExpiry,
 }
 
 #[derive(Deserialize)]
@@ -151,6 +155,10 @@ struct ResultForm {
     content: Value,
     #[serde(default)]
     is_error: bool,
+    #[serde(default)]
+    status: Option<ResultStatus>,
+    #[serde(default)]
+    runtime_ms: Option<u64>,
 }
 
 #[derive(Deserialize)]
@@ -264,6 +272,10 @@ enum BlockForm {
         content: Vec<Block>,
         #[serde(default)]
         is_error: bool,
+        #[serde(default)]
+        declined: bool,
+        #[serde(default)]
+        runtime_ms: Option<u64>,
     },
     Error {
         code: String,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use mainspring_core::{ClientTool, GivenMessage, OfferedTool, SessionId};
+use mainspring_core::{ClientTool, GivenMessage, OfferedTool, OnExpiry, SessionId};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -131,7 +131,7 @@ pub struct AgentChange {
 }
 
 /// A tool of a session, whose name is in the path.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NewTool {
@@ -141,4 +141,11 @@ pub struct NewTool {
     /// The JSON Schema of the arguments, which must be an object.
     #[cfg_attr(feature = "schema", schema(value_type = Object))]
     pub input_schema: Value,
+    /// How long a run waits for the result of a call, in milliseconds. Absent: as long as for any other answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(minimum = 1))]
+    pub timeout_ms: Option<u64>,
+    /// The consequence of a call that gets no result in this time. Absent: `time_out`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_timeout: Option<OnExpiry>,
 }

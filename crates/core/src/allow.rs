@@ -197,8 +197,8 @@ mod tests {
         let none = KeyLists { tools: Some(vec![]), ..lists };
         let tool = crate::ClientTool {
             name: "look".into(),
-            description: String::new(),
             input_schema: serde_json::json!({}),
+            ..crate::ClientTool::default()
         };
         let asked = RunOptions { tools: vec![tool], ..model(Some("small")) };
         insta::assert_snapshot!(text(none.check_run("native", &asked)), @r#"the list `tools` of the key does not have "look"; it has nothing"#);

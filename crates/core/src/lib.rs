@@ -100,7 +100,7 @@ pub use state::{
 pub use step::{OfferedTool, PromptRef, Step, StepInput, StopReason};
 pub use task::{PlannedTask, Subtask, SubtaskStatus, Task, TaskStatus};
 pub use time::Time;
-pub use tool::{CallResult, ClientCall, ClientResult, ClientTool};
+pub use tool::{CallResult, ClientCall, ClientResult, ClientTool, ResultStatus};
 pub use tree::{Line, Point, Range};
 pub use usage::{Cost, Usage, UsageReports, UsageSum};
 pub use wait::{Answer, Answerer, OnExpiry, Wait, WaitRequest};

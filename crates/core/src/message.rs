@@ -160,6 +160,12 @@ pub enum Block {
         /// True when the call failed or was refused, or its outcome is unknown.
         #[serde(default)]
         is_error: bool,
+        /// True when the caller of the run refused to execute the call. Such a result is an error, too.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        declined: bool,
+        /// How long the call took, in milliseconds. Absent if that is not known, or if nothing was executed.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        runtime_ms: Option<u64>,
     },
     /// A change of a file by a tool. A text that is too long to be part of a message is an artifact.
     #[serde(rename_all = "camelCase")]
@@ -198,6 +204,17 @@ impl Block {
     pub fn tool_use(id: impl Into<String>, name: impl Into<String>, input: Value) -> Self {
         let (id, name) = (id.into(), name.into());
         Self::ToolUse { id, name, input, title: None, kind: None, locations: vec![] }
+    }
+
+    /// Creates the result of a tool call. How long the call took is added when the result is written.
+    pub fn tool_result(
+        tool_use_id: impl Into<String>,
+        name: impl Into<String>,
+        content: Vec<Self>,
+        is_error: bool,
+    ) -> Self {
+        let (tool_use_id, name) = (tool_use_id.into(), name.into());
+        Self::ToolResult { tool_use_id, name, content, is_error, declined: false, runtime_ms: None }
     }
 }
 
@@ -285,12 +302,7 @@ mod tests {
                 name: None,
             },
             Block::tool_use("t1", "add", serde_json::json!({"a": 1})),
-            Block::ToolResult {
-                tool_use_id: "t1".into(),
-                name: "add".into(),
-                content: vec![Block::text("2")],
-                is_error: false,
-            },
+            Block::tool_result("t1", "add", vec![Block::text("2")], false),
             Block::Error { code: "timeout".into(), message: "took too long".into() },
         ];
         let json = serde_json::to_string(&blocks).unwrap();

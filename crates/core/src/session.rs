@@ -397,7 +397,12 @@ mod tests {
 
     fn tool(name: &str, description: &str) -> ClientTool {
         let input_schema = serde_json::json!({"type": "object"});
-        ClientTool { name: name.into(), description: description.into(), input_schema }
+        ClientTool {
+            name: name.into(),
+            description: description.into(),
+            input_schema,
+            ..ClientTool::default()
+        }
     }
 
     fn rename(title: Option<&str>) -> Command {

@@ -5,10 +5,11 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{Block, Decider, Limits};
+use crate::message::names;
+use crate::{Block, Decider, Limits, OnExpiry, Time};
 
 /// A tool that the caller executes, as declared in a prompt.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ClientTool {
@@ -22,10 +23,18 @@ pub struct ClientTool {
     /// The JSON Schema of the arguments, which must be an object.
     #[cfg_attr(feature = "schema", schema(value_type = Object))]
     pub input_schema: Value,
+    /// How long a run waits for the result of a call, in milliseconds. Absent: as long as for any other answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(minimum = 1))]
+    pub timeout_ms: Option<u64>,
+    /// The consequence of a call that gets no result in this time: the run ends as `timed_out`, or it continues and the
+    /// call has an error as its result.
+    #[serde(default, skip_serializing_if = "OnExpiry::is_default")]
+    pub on_timeout: OnExpiry,
 }
 
 /// A tool call that the caller is asked to execute.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ClientCall {
@@ -41,10 +50,30 @@ pub struct ClientCall {
     /// The one who allowed the call; absent if another event records the decision.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decided_by: Option<Decider>,
+    /// When the run stops waiting for the result, if the tool has a time limit of its own.
+    #[serde(rename = "expiresAtMs", default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<Time>,
+    /// The consequence of `expiresAtMs` passing without a result.
+    #[serde(default, skip_serializing_if = "OnExpiry::is_default")]
+    pub on_expiry: OnExpiry,
 }
 
+/// The outcome of a tool call that the caller was asked to execute.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum ResultStatus {
+    /// The tool was executed and returned a value.
+    Success,
+    /// The tool failed.
+    Error,
+    /// The caller refused to execute the tool.
+    Declined,
+}
+names!(ResultStatus { Success => "success", Error => "error", Declined => "declined" });
+
 /// The result of a tool call that the caller executed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ClientResult {
@@ -52,26 +81,78 @@ pub struct ClientResult {
     pub tool_use_id: String,
     /// The content sent to the model: a string as it is, any other value as JSON.
     pub content: Value,
-    /// True when the call failed or was refused.
+    /// True when the call failed or was refused. Not needed beside `status`, which counts if both are given.
     #[serde(default)]
     pub is_error: bool,
+    /// The outcome. Absent: `error` if `isError` is true, else `success`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<ResultStatus>,
+    /// How long the caller took to execute the tool, in milliseconds. Absent: the time since the call was requested.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runtime_ms: Option<u64>,
 }
+
+/// The text that the model gets for a declined call, if the caller gives none.
+const DECLINED_TEXT: &str = "The call was declined.";
 
 impl ClientResult {
     /// The text sent to the model.
     pub fn text(&self) -> String {
-        self.content.as_str().map_or_else(|| self.content.to_string(), str::to_owned)
+        match &self.content {
+            Value::Null if self.is_declined() => DECLINED_TEXT.to_owned(),
+            Value::String(text) if text.is_empty() && self.is_declined() => DECLINED_TEXT.to_owned(),
+            Value::String(text) => text.clone(),
+            value => value.to_string(),
+        }
+    }
+
+    /// The outcome of the call.
+    pub fn status(&self) -> ResultStatus {
+        self.status.unwrap_or(match self.is_error {
+            true => ResultStatus::Error,
+            false => ResultStatus::Success,
+        })
+    }
+
+    /// True when the call failed or was refused.
+    pub fn is_error(&self) -> bool {
+        self.status() != ResultStatus::Success
+    }
+
+    /// True when the caller refused to execute the call.
+    pub fn is_declined(&self) -> bool {
+        self.status() == ResultStatus::Declined
+    }
+
+    /// True when `other` reports the same outcome and value of the same call. The time that it took does not count: a
+    /// caller that repeats a result may have measured another one.
+    pub fn is_same(&self, other: &Self) -> bool {
+        (&self.tool_use_id, &self.content, self.status())
+            == (&other.tool_use_id, &other.content, other.status())
+    }
+
+    /// This result with `isError` and `status` in agreement, as it is recorded.
+    pub(crate) fn normalized(&self) -> Self {
+        let status = self.status();
+        // A status that `isError` expresses as well is left out, as earlier versions recorded it.
+        let declined = (status == ResultStatus::Declined).then_some(status);
+        Self { is_error: self.is_error(), status: declined, ..self.clone() }
     }
 
     /// The id of the call, and its result as messages hold it.
     pub fn to_call_result(&self) -> (String, CallResult) {
-        let result = CallResult { content: vec![Block::text(self.text())], is_error: self.is_error };
+        let result = CallResult {
+            content: vec![Block::text(self.text())],
+            is_error: self.is_error(),
+            declined: self.is_declined(),
+            runtime_ms: self.runtime_ms,
+        };
         (self.tool_use_id.clone(), result)
     }
 }
 
 /// The result of a tool call, as messages hold it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CallResult {
     /// The content.
@@ -79,6 +160,22 @@ pub struct CallResult {
     /// True when the call failed or was refused, or its outcome is unknown.
     #[serde(default)]
     pub is_error: bool,
+    /// True when the caller of the run refused to execute the call.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub declined: bool,
+    /// How long the call took, in milliseconds, if that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runtime_ms: Option<u64>,
+}
+
+impl CallResult {
+    /// Adds what `block`, a result of the same call, does not say: whether it was declined, and how long it took.
+    pub fn complete(&self, block: &mut Block) {
+        if let Block::ToolResult { declined, runtime_ms, .. } = block {
+            *declined |= self.declined;
+            *runtime_ms = runtime_ms.or(self.runtime_ms);
+        }
+    }
 }
 
 /// The declaration of a client tool is invalid.
@@ -95,6 +192,9 @@ pub enum BadTool {
         "the tool {0:?}: its inputSchema must be a JSON Schema for an object, such as {{\"type\":\"object\"}}"
     )]
     Schema(String),
+    /// The time limit is no time.
+    #[error("the tool {0:?}: its timeoutMs must be 1 or more")]
+    Timeout(String),
     /// There are too many tools.
     #[error("there are {0} tools; at most {1} are allowed")]
     TooMany(usize, usize),
@@ -132,6 +232,9 @@ pub fn check_client_tools(tools: &[ClientTool], limits: &Limits) -> Result<(), B
         if !tool.input_schema.is_object() || kind.is_some_and(|kind| kind != "object") {
             return Err(BadTool::Schema(name()));
         }
+        if tool.timeout_ms == Some(0) {
+            return Err(BadTool::Timeout(name()));
+        }
     }
     Ok(())
 }
@@ -143,7 +246,7 @@ mod tests {
     use super::*;
 
     fn tool(name: &str, input_schema: Value) -> ClientTool {
-        ClientTool { name: name.into(), description: String::new(), input_schema }
+        ClientTool { name: name.into(), input_schema, ..ClientTool::default() }
     }
 
     #[test]
@@ -167,8 +270,44 @@ mod tests {
 
     #[test]
     fn a_string_result_is_sent_as_it_is_and_other_values_as_json() {
-        let text = |content| ClientResult { tool_use_id: "t1".into(), content, is_error: false }.text();
+        let text = |content| ClientResult { content, ..ClientResult::default() }.text();
         assert_eq!(text(json!("12 °C")), "12 °C");
         assert_eq!(text(json!({"c": 12})), r#"{"c":12}"#);
+        assert_eq!(text(json!(null)), "null");
+    }
+
+    #[test]
+    fn a_declined_call_is_an_error_and_has_a_text_for_the_model() {
+        let declined = |content| ClientResult {
+            content,
+            status: Some(ResultStatus::Declined),
+            ..ClientResult::default()
+        };
+        assert_eq!(declined(json!(null)).text(), "The call was declined.");
+        assert_eq!(declined(json!("")).text(), "The call was declined.");
+        assert_eq!(declined(json!("not today")).text(), "not today");
+        let (_, result) = declined(json!("no")).to_call_result();
+        assert!(result.is_error && result.declined);
+    }
+
+    #[test]
+    fn a_status_and_is_error_say_the_same_and_the_time_is_not_compared() {
+        let result = |text: &str| serde_json::from_str::<ClientResult>(text).unwrap();
+        let old = result(r#"{"toolUseId":"t1","content":"no","isError":true}"#);
+        let new = result(r#"{"toolUseId":"t1","content":"no","status":"error","runtimeMs":12}"#);
+        let declined = result(r#"{"toolUseId":"t1","content":"no","status":"declined"}"#);
+        let success = result(r#"{"toolUseId":"t1","content":"no","status":"success","isError":true}"#);
+        assert!(old.is_same(&new) && !old.is_same(&declined) && !old.is_same(&success));
+        assert!(!success.normalized().is_error, "the status counts");
+        assert!(new.normalized().is_error && declined.normalized().is_error);
+        assert_eq!(new.normalized().runtime_ms, Some(12));
+    }
+
+    #[test]
+    fn a_time_limit_of_a_tool_is_not_zero() {
+        let with = |timeout_ms| ClientTool { timeout_ms, ..tool("a", json!({"type": "object"})) };
+        let check = |timeout_ms| check_client_tools(&[with(timeout_ms)], &Limits::default());
+        assert_eq!(check(Some(0)), Err(BadTool::Timeout("a".into())));
+        assert_eq!((check(Some(1)), check(None)), (Ok(()), Ok(())));
     }
 }

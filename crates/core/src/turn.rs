@@ -104,12 +104,7 @@ mod tests {
         let block = |word: &str| match word.split_at(1) {
             ("t" | "p", _) => Block::text("hi"),
             ("c", id) => Block::tool_use(id, "add", json!({})),
-            (_, id) => Block::ToolResult {
-                tool_use_id: id.into(),
-                name: "add".into(),
-                content: vec![Block::text("2")],
-                is_error: false,
-            },
+            (_, id) => Block::tool_result(id, "add", vec![Block::text("2")], false),
         };
         let message = |text: &str| {
             let role = if text.starts_with(['r', 'p']) { Role::User } else { Role::Assistant };

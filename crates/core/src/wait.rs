@@ -15,8 +15,8 @@ use serde_json::Value;
 
 use crate::message::names;
 use crate::{
-    Approval, ApprovalAnswer, ApprovalChoice, ApprovalRequest, Body, ClientCall, ClientResult, Decider,
-    GrantId, Refusal, Replies, SuppliedResult, Time, WaitId,
+    Approval, ApprovalAnswer, ApprovalChoice, ApprovalRequest, Body, ClientCall, ClientResult, ClientTool,
+    Decider, GrantId, Refusal, Replies, SuppliedResult, Time, WaitId,
 };
 
 /// An open question of a run.
@@ -83,8 +83,16 @@ pub enum OnExpiry {
     /// The run ends as `timed_out`.
     #[default]
     TimeOut,
-    /// The agent continues without an answer.
+    /// The agent continues without an answer; a tool call has an error as its result.
     Continue,
+}
+
+impl OnExpiry {
+    /// True for the consequence that holds if none is named.
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+    pub(crate) const fn is_default(&self) -> bool {
+        matches!(self, Self::TimeOut)
+    }
 }
 
 /// An answer to a wait.
@@ -198,7 +206,7 @@ fn new_results(wait: &Wait, results: &[ClientResult]) -> Result<Vec<ClientResult
             });
         }
         if !is_recorded(wait.results.iter().chain(&new), result)? {
-            new.push(result.clone());
+            new.push(result.normalized());
         }
     }
     Ok(new)
@@ -211,7 +219,7 @@ pub fn is_recorded<'a>(
 ) -> Result<bool, Refusal> {
     match given.into_iter().find(|known| known.tool_use_id == result.tool_use_id) {
         None => Ok(false),
-        Some(known) if known == result => Ok(true),
+        Some(known) if known.is_same(result) => Ok(true),
         Some(_) => Err(Refusal::ResultConflict { tool_use_id: result.tool_use_id.clone() }),
     }
 }
@@ -269,6 +277,44 @@ fn approval_resolved(wait: &Wait, answer: ApprovalAnswer, by: Option<Answerer>) 
 }
 
 impl Wait {
+    /// Gives each call the time limit of its tool, from `now` on.
+    pub fn set_deadlines(&mut self, tools: &[ClientTool], now: Time) {
+        for call in &mut self.calls {
+            let Some(tool) = tools.iter().find(|tool| tool.name == call.name) else { continue };
+            call.expires_at = tool.timeout_ms.map(|timeout_ms| now.plus(timeout_ms));
+            call.on_expiry = tool.on_timeout;
+        }
+    }
+
+    /// When the wait, or the first of its open calls, expires. `None` once the wait is answered.
+    pub fn next_expiry(&self) -> Option<Time> {
+        if self.answer.is_some() {
+            return None;
+        }
+        let open = self.calls.iter().filter(|call| !call.answered);
+        open.filter_map(|call| call.expires_at).chain(self.expires_at).min()
+    }
+
+    /// The error results of the calls whose time has passed at `now` and without which the run continues. `None` if the
+    /// run does not continue: the wait itself has expired, or a call that it must not miss.
+    pub fn overdue(&self, now: Time) -> Option<Vec<ClientResult>> {
+        if self.expires_at.is_some_and(|at| at <= now) {
+            return None;
+        }
+        let is_due = |call: &&ClientCall| !call.answered && call.expires_at.is_some_and(|at| at <= now);
+        let due: Vec<&ClientCall> = self.calls.iter().filter(is_due).collect();
+        if due.iter().any(|call| call.on_expiry == OnExpiry::TimeOut) {
+            return None;
+        }
+        let result = |call: &&ClientCall| ClientResult {
+            tool_use_id: call.tool_use_id.clone(),
+            content: Value::String("timed out: the caller gave no result in time".to_owned()),
+            is_error: true,
+            ..ClientResult::default()
+        };
+        Some(due.iter().map(result).collect())
+    }
+
     /// The answers that an approval may get. A wait of an earlier version names none.
     fn choices(&self) -> &[ApprovalChoice] {
         match &self.approval {
@@ -329,8 +375,7 @@ mod tests {
             tool_use_id: id.into(),
             name: "weather".into(),
             input: json!({}),
-            answered: false,
-            decided_by: None,
+            ..ClientCall::default()
         };
         // A result of the same step that the agent produced itself.
         let results = vec![result("t0", "own")];
@@ -338,7 +383,35 @@ mod tests {
     }
 
     fn result(id: &str, text: &str) -> ClientResult {
-        ClientResult { tool_use_id: id.into(), content: json!(text), is_error: false }
+        ClientResult { tool_use_id: id.into(), content: json!(text), ..ClientResult::default() }
+    }
+
+    #[test]
+    fn the_first_open_call_to_expire_decides_when_the_wait_does() {
+        let tool = |name: &str, timeout_ms, on_timeout| ClientTool {
+            name: name.into(),
+            timeout_ms,
+            on_timeout,
+            ..ClientTool::default()
+        };
+        let mut wait = Wait { expires_at: Some(Time(900)), ..tools_wait() };
+        wait.calls[1].name = "tides".into();
+        let tools =
+            [tool("weather", Some(50), OnExpiry::Continue), tool("tides", Some(70), OnExpiry::TimeOut)];
+        wait.set_deadlines(&tools, Time(100));
+        assert_eq!(wait.next_expiry(), Some(Time(150)));
+        assert_eq!(wait.overdue(Time(149)), Some(vec![]));
+        let overdue = wait.overdue(Time(150)).unwrap();
+        assert_eq!(overdue.iter().map(|result| result.tool_use_id.as_str()).collect::<Vec<_>>(), ["t1"]);
+        assert!(overdue[0].is_error());
+        assert_eq!(wait.overdue(Time(170)), None, "the run must not miss the tides");
+        assert_eq!(provide(&mut wait, &overdue), Ok(1));
+        assert_eq!(wait.next_expiry(), Some(Time(170)));
+        let mut unlimited = Wait { expires_at: Some(Time(160)), ..tools_wait() };
+        unlimited.set_deadlines(&[tool("weather", None, OnExpiry::Continue)], Time(100));
+        assert_eq!((unlimited.next_expiry(), unlimited.overdue(Time(160))), (Some(Time(160)), None));
+        assert_eq!(provide(&mut unlimited, &[result("t1", "a"), result("t2", "b")]), Ok(2));
+        assert_eq!(unlimited.next_expiry(), None, "an answered wait does not expire");
     }
 
     /// Provides `results` to the wait and returns how many of them were new.

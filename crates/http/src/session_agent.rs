@@ -81,8 +81,9 @@ pub(super) async fn session_tool_put(
     ToolPath(by, name): ToolPath,
     JsonObject(tool): JsonObject<NewTool>,
 ) -> Result<TaggedSession, Problem> {
-    let NewTool { description, input_schema } = tool;
-    let tool = ClientTool { name, description, input_schema };
+    let NewTool { description, input_schema, timeout_ms, on_timeout } = tool;
+    let on_timeout = on_timeout.unwrap_or_default();
+    let tool = ClientTool { name, description, input_schema, timeout_ms, on_timeout };
     Ok(TaggedSession(http.kernel.session_tool_put(&caller, &by, tool).await?))
 }
 

@@ -256,12 +256,7 @@ mod tests {
             before_artifact: None,
             after_artifact: None,
         };
-        let result = Block::ToolResult {
-            tool_use_id: "t".into(),
-            name: "Write".into(),
-            content: vec![Block::text("ok"), diff],
-            is_error: false,
-        };
+        let result = Block::tool_result("t", "Write", vec![Block::text("ok"), diff], false);
         vec![
             message(Role::User, MessageStatus::Completed, "write a file"),
             with_blocks(Role::Assistant, MessageStatus::Completed, vec![Block::text("I write."), call]),

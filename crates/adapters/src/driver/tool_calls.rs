@@ -124,12 +124,12 @@ impl<'a> ToolCalls<'a> {
             Some(error) if content.is_empty() => vec![Block::text(error.message.clone())],
             _ => content,
         };
-        let result = Block::ToolResult {
-            tool_use_id: tool_use_id.clone(),
-            name: self.round[at].name.clone(),
-            content: content.clone(),
-            is_error: error.is_some(),
-        };
+        let result = Block::tool_result(
+            tool_use_id.clone(),
+            self.round[at].name.clone(),
+            content.clone(),
+            error.is_some(),
+        );
         let mut records = vec![];
         if self.must_ask && self.round[at].acts && !self.asked.contains(id) {
             let name = self.round[at].name.clone();

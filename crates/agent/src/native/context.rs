@@ -321,12 +321,7 @@ mod tests {
     /// Builds a path: `u` is a prompt, `a` an answer, `c` a tool call, `r` its result.
     fn path(script: &str) -> Vec<(Point, Arc<Message>)> {
         let message = |kind: char| {
-            let result = Block::ToolResult {
-                tool_use_id: "t".into(),
-                name: "add".into(),
-                content: vec![],
-                is_error: false,
-            };
+            let result = Block::tool_result("t", "add", vec![], false);
             let call = Block::tool_use("t", "add", json!({}));
             let (role, content) = match kind {
                 'u' => (Role::User, vec![Block::text("hi")]),

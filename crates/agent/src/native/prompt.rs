@@ -110,7 +110,7 @@ fn part(block: &Block, files: &Files) -> Option<Part> {
         Block::ToolUse { id, name, input, .. } => {
             Some(Part::ToolUse(ToolUse { id: id.clone(), name: name.clone(), input: input.clone() }))
         }
-        Block::ToolResult { tool_use_id, name, content, is_error } => Some(Part::ToolResult {
+        Block::ToolResult { tool_use_id, name, content, is_error, .. } => Some(Part::ToolResult {
             id: tool_use_id.clone(),
             name: name.clone(),
             text: mainspring_core::message::result_text(content),
@@ -148,7 +148,7 @@ mod tests {
 
     fn result(id: &str) -> Block {
         let content = vec![Block::text("3")];
-        Block::ToolResult { tool_use_id: id.into(), name: "add".into(), content, is_error: false }
+        Block::tool_result(id, "add", content, false)
     }
 
     fn converted(path: &[Arc<Message>]) -> String {

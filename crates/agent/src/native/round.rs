@@ -12,8 +12,8 @@ use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 use mainspring_core::message::text_of;
 use mainspring_core::{
-    Approval, ApprovalChoice, ApprovalRequest, ArtifactRole, Block, ClientCall, ClientResult, Decider,
-    Failure, Replies, RequestedCall, Time, ToolOutcome, WaitRequest,
+    Approval, ApprovalChoice, ApprovalRequest, ArtifactRole, Block, CallResult, ClientCall, ClientResult,
+    Decider, Failure, Replies, RequestedCall, Time, ToolOutcome, WaitRequest,
 };
 use mainspring_kernel::adapter::{Ask, End, HandleError, NewArtifact, Record};
 use mainspring_kernel::policy::{self, Action, Resource, Verdict};
@@ -67,12 +67,12 @@ impl Execution<'_> {
                 continue;
             }
             let known = known.iter().find(|result| result.tool_use_id == call.id);
-            match (decision, known.or_else(|| self.earlier_result(call)).map(client_result)) {
+            match (decision, known.or_else(|| self.earlier_result(call))) {
                 // A tool that ran before the run waited, recorded by an earlier version.
-                (_, Some(result)) if !is_client => results[at] = Some(result),
-                (ToolDecision::Execute, Some(result)) => {
-                    let result = self.prepare_result(call, result).await?;
-                    records.push(provided_record(call, asked_at, &result));
+                (_, Some(given)) if !is_client => results[at] = Some(client_result(given)),
+                (ToolDecision::Execute, Some(given)) => {
+                    let result = self.prepare_result(call, client_result(given)).await?;
+                    records.push(provided_record(call, asked_at, given, &result));
                     results[at] = Some(result);
                 }
                 (ToolDecision::Execute, None) if is_client => for_client.push(at),
@@ -158,8 +158,8 @@ impl Execution<'_> {
             tool_use_id: calls[*at].id.clone(),
             name: calls[*at].name.clone(),
             input: calls[*at].input.clone(),
-            answered: false,
             decided_by: self.decided_without_event(&calls[*at]),
+            ..ClientCall::default()
         });
         self.wait(
             Ask::calls(client_calls.collect()),
@@ -436,7 +436,7 @@ fn call_question(call: &ToolUse) -> String {
 }
 
 fn client_result(result: &ClientResult) -> ToolResult {
-    ToolResult { text: result.text(), is_error: result.is_error }
+    ToolResult { text: result.text(), is_error: result.is_error() }
 }
 
 /// A call that does not run.
@@ -481,15 +481,20 @@ fn skipped_by(decision: &ToolDecision) -> Skipped {
     }
 }
 
-/// Records the end of a call that the client has executed.
-fn provided_record(call: &ToolUse, asked_at: Option<Time>, result: &ToolResult) -> Record {
-    Record::ToolProvided {
-        tool_use_id: call.id.clone(),
-        name: call.name.clone(),
-        asked_at,
-        is_error: result.is_error,
+/// Records the end of a call that the client has executed or declined: `given` as it came, `result` as the model gets it.
+fn provided_record(
+    call: &ToolUse,
+    asked_at: Option<Time>,
+    given: &ClientResult,
+    result: &ToolResult,
+) -> Record {
+    let result = CallResult {
         content: vec![Block::text(&result.text)],
-    }
+        is_error: result.is_error,
+        declined: given.is_declined() && result.is_error,
+        runtime_ms: given.runtime_ms,
+    };
+    Record::ToolProvided { tool_use_id: call.id.clone(), name: call.name.clone(), asked_at, result }
 }
 
 /// Records the end of a call that was executed.
@@ -518,12 +523,7 @@ fn content(text: &str, files: Vec<Block>) -> Vec<Block> {
 fn result_blocks(calls: &[ToolUse], results: Vec<Option<ToolResult>>, files: Vec<Vec<Block>>) -> Vec<Block> {
     let block = |((call, result), files): ((&ToolUse, Option<ToolResult>), Vec<Block>)| {
         let result = result.unwrap_or_else(|| ToolResult::error("the call has no result"));
-        Block::ToolResult {
-            tool_use_id: call.id.clone(),
-            name: call.name.clone(),
-            content: content(&result.text, files),
-            is_error: result.is_error,
-        }
+        Block::tool_result(call.id.clone(), call.name.clone(), content(&result.text, files), result.is_error)
     };
     calls.iter().zip(results).zip(files).map(block).collect()
 }

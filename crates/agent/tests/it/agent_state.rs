@@ -57,6 +57,7 @@ async fn the_agent_of_the_next_run_is_described_with_the_source_of_each_part() {
         name: "rain".into(),
         description: "Says whether it rains.".into(),
         input_schema: json!({"type": "object"}),
+        ..ClientTool::default()
     };
     world.kernel.session_tool_put(&world.me, &by_key("s"), rain).await.unwrap();
     let agent = world.kernel.session_agent(&world.me, &by_key("s")).await.unwrap();

@@ -26,6 +26,7 @@ fn weather(name: &str) -> ClientTool {
         input_schema: json!({
             "type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"],
         }),
+        ..ClientTool::default()
     }
 }
 
@@ -40,7 +41,7 @@ fn results(run: &Run, content: impl Fn(&str) -> Value) -> Vec<ClientResult> {
     let result = |call: &mainspring_core::ClientCall| ClientResult {
         tool_use_id: call.tool_use_id.clone(),
         content: content(call.input["city"].as_str().unwrap()),
-        is_error: false,
+        ..ClientResult::default()
     };
     calls.iter().map(result).collect()
 }

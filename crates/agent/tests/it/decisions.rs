@@ -62,11 +62,8 @@ async fn every_call_has_exactly_one_decision() {
     let world = Setup { tools, ..Setup::protocol(Protocol::Anthropic) }.agent(KEEPER).start().await;
     let rules = ["allow tool call add", "deny tool call list_agent_sessions", "ask tool call long"];
     let mut request = prompt("s", &rules, "go");
-    let client = ClientTool {
-        name: "mine".into(),
-        description: String::new(),
-        input_schema: json!({"type": "object"}),
-    };
+    let client =
+        ClientTool { name: "mine".into(), input_schema: json!({"type": "object"}), ..ClientTool::default() };
     request.options = RunOptions { tools: vec![client], ..RunOptions::default() };
     world.server.enqueue(
         Reply::tool("add", json!({"a": 1, "b": 2}))

@@ -319,7 +319,7 @@ impl Conversation<'_, '_> {
                 Block::ToolUse { id, name, input, .. } => {
                     display.calls.insert(id.clone(), (name.clone(), input.clone()));
                 }
-                Block::ToolResult { tool_use_id, name, content, is_error } => {
+                Block::ToolResult { tool_use_id, name, content, is_error, .. } => {
                     self.print_tool_result(display.calls.remove(tool_use_id), name, content, *is_error)?;
                 }
                 _ => {}

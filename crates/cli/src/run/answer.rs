@@ -1,7 +1,7 @@
 //! `mainspring run answer`
 
 use clap::Args;
-use mainspring_core::{Answer, Approval, ClientResult};
+use mainspring_core::{Answer, Approval, ClientResult, ResultStatus};
 use serde_json::Value;
 
 use super::session_position;
@@ -17,8 +17,8 @@ pub(crate) struct AnswerArgs {
     run: String,
     /// Text of the answer
     #[arg(
-        required_unless_present_any = ["allow", "deny", "tool_result", "tool_error"],
-        conflicts_with_all = ["allow", "deny", "tool_result", "tool_error"]
+        required_unless_present_any = ["allow", "deny", "tool_result", "tool_error", "tool_decline"],
+        conflicts_with_all = ["allow", "deny", "tool_result", "tool_error", "tool_decline"]
     )]
     text: Vec<String>,
     /// Approve the requested action
@@ -33,6 +33,9 @@ pub(crate) struct AnswerArgs {
     /// Error of a call of a client tool; may be repeated
     #[arg(long, value_name = "ID=TEXT", value_parser = parse_result, conflicts_with_all = ["allow", "deny"])]
     tool_error: Vec<(String, String)>,
+    /// Decline a call of a client tool; may be repeated
+    #[arg(long, value_name = "ID", conflicts_with_all = ["allow", "deny"])]
+    tool_decline: Vec<String>,
 }
 
 fn parse_result(text: &str) -> Result<(String, String), String> {
@@ -69,14 +72,17 @@ impl AnswerArgs {
 
     fn answer(self) -> Result<Answer, CliError> {
         let text = self.text.join(" ");
-        let succeeded = self.tool_result.into_iter().map(|result| (result, false));
-        let failed = self.tool_error.into_iter().map(|result| (result, true));
+        let succeeded = self.tool_result.into_iter().map(|result| (result, ResultStatus::Success));
+        let failed = self.tool_error.into_iter().map(|result| (result, ResultStatus::Error));
+        let declined = self.tool_decline.into_iter().map(|id| ((id, String::new()), ResultStatus::Declined));
         let results: Vec<ClientResult> = succeeded
             .chain(failed)
-            .map(|((tool_use_id, text), is_error)| ClientResult {
+            .chain(declined)
+            .map(|((tool_use_id, text), status)| ClientResult {
                 tool_use_id,
                 content: Value::String(text),
-                is_error,
+                status: Some(status),
+                ..ClientResult::default()
             })
             .collect();
         match (self.allow, self.deny) {

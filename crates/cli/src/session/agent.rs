@@ -109,7 +109,7 @@ pub(super) async fn add_tool(
         Some(path) => serde_json::from_slice(&file::read_file(path)?)
             .map_err(|error| CliError::bad_request(format!("{}: {error}", path.display())))?,
     };
-    let tool = NewTool { description: args.description, input_schema };
+    let tool = NewTool { description: args.description, input_schema, ..NewTool::default() };
     let (session, name) = (&args.session, &args.name);
     let changed =
         connection.request(async |client| client.session_tool_put(session, name, &tool).await).await?;

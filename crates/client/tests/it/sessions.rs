@@ -145,8 +145,11 @@ async fn the_agent_of_a_session_is_read_and_changed() {
     let world = World::start().await;
     let client = &world.client;
     world.play("a", "usage 3 4; say one").await;
-    let rain =
-        NewTool { description: "Says whether it rains.".into(), input_schema: json!({"type": "object"}) };
+    let rain = NewTool {
+        description: "Says whether it rains.".into(),
+        input_schema: json!({"type": "object"}),
+        ..NewTool::default()
+    };
     let session = client.session_tool_put("a", "rain", &rain).await.unwrap();
     assert_eq!(session.tools[0].name, "rain");
     let agent = client.session_agent("a").await.unwrap();

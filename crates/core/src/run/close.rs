@@ -101,6 +101,7 @@ pub fn settle(calls: Vec<(String, String)>, known: &[(String, CallResult)]) -> V
         {
             content.clone_from(&result.content);
             *is_error = result.is_error;
+            result.complete(block);
         }
     }
     blocks
@@ -108,12 +109,7 @@ pub fn settle(calls: Vec<(String, String)>, known: &[(String, CallResult)]) -> V
 
 /// Gives each of `calls`, id and name, an error result that says `why` there is none.
 pub fn without_result(calls: Vec<(String, String)>, why: &str) -> Vec<Block> {
-    let result = |(tool_use_id, name)| Block::ToolResult {
-        tool_use_id,
-        name,
-        content: vec![Block::text(why)],
-        is_error: true,
-    };
+    let result = |(id, name): (String, String)| Block::tool_result(id, name, vec![Block::text(why)], true);
     calls.into_iter().map(result).collect()
 }
 

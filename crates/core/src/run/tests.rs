@@ -118,7 +118,7 @@ impl World {
             "give" => {
                 let id = text.split_whitespace().find(|word| word.starts_with('t')).unwrap();
                 let content = json!(if has_word("other") { "dry" } else { "wet" });
-                let result = ClientResult { tool_use_id: id.into(), content, is_error: false };
+                let result = ClientResult { tool_use_id: id.into(), content, ..ClientResult::default() };
                 Command::Answer { wait: wait.id, answer: Answer::Tools { results: vec![result] }, by: None }
             }
             "lapse" => Command::Lapse { by },
@@ -178,8 +178,7 @@ fn wait(text: &str) -> Wait {
         tool_use_id: id.into(),
         name: "rain".into(),
         input: json!({}),
-        answered: false,
-        decided_by: None,
+        ..ClientCall::default()
     };
     Wait {
         id: wait_id(numbered(text, 'w').unwrap_or(1)),

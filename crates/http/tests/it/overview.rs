@@ -22,7 +22,7 @@ async fn write(attempt: AttemptHandle) -> Executed {
     let diff = Block::Diff { path, before: None, after, before_artifact: None, after_artifact: None };
     let call = Block::tool_use("t1", "write", json!({"path": "/notes.md"}));
     let (tool_use_id, name) = ("t1".to_owned(), "write".to_owned());
-    let result = Block::ToolResult { tool_use_id, name, content: vec![diff], is_error: false };
+    let result = Block::tool_result(tool_use_id, name, vec![diff], false);
     let records = vec![
         Record::Message { blocks: vec![call], usage: None },
         Record::ToolResults { blocks: vec![result] },

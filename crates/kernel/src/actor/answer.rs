@@ -79,7 +79,7 @@ impl Actor {
             }
             approval
         });
-        let wait = Wait {
+        let mut wait = Wait {
             id: self.shared.ids.wait(),
             request: ask.request,
             question: ask.question,
@@ -93,6 +93,7 @@ impl Actor {
             replies: ask.replies.map(Box::new),
             answer: None,
         };
+        wait.set_deadlines(&active.run.options.tools, self.shared.clock.now());
         // Streamed text stays open: it is completed with the attempt's next message.
         let mut draft = self.draft_of(active);
         draft.state_settle();
@@ -194,22 +195,29 @@ impl Actor {
         let Some(active) = self.active.as_ref().filter(|active| active.is_held_by(by)) else { return };
         let is_withdrawn = active.held.as_ref().is_some_and(|held| held.lapses && held.reply.is_closed());
         if is_withdrawn && active.is_waiting() && !active.stop.is_killing() {
-            Box::pin(self.lapse()).await;
+            Box::pin(self.lapse(|active| RunCommand::Lapse { by: active.attempt.id })).await;
         }
     }
 
     /// Returns when the open question of the active run expires.
     pub(super) fn expiry(&self) -> Option<Time> {
         let active = self.active.as_ref().filter(|active| !active.stop.is_killing())?;
-        active.run.state.wait().filter(|wait| wait.answer.is_none())?.expires_at
+        active.run.state.wait()?.next_expiry()
     }
 
     /// Ends a run whose question was not answered in time. An execution that holds the wait is stopped first, unless
-    /// it continues without an answer.
+    /// it continues without an answer. Calls of client tools without which the run continues get an error as their result.
     pub(super) async fn expire(&mut self) {
         let Some(active) = &self.active else { return };
         if !active.stop.is_killing() && active.held.as_ref().is_some_and(|holder| holder.lapses) {
-            return Box::pin(self.lapse()).await;
+            return Box::pin(self.lapse(|active| RunCommand::Lapse { by: active.attempt.id })).await;
+        }
+        let now = self.shared.clock.now();
+        let overdue = active.run.state.wait().and_then(|wait| Some((wait.id, wait.overdue(now)?)));
+        if let Some((wait, results)) = overdue.filter(|_| !active.stop.is_killing()) {
+            let answer = Answer::Tools { results };
+            let give = move |_: &Active| RunCommand::Answer { wait, answer: answer.clone(), by: None };
+            return Box::pin(self.lapse(give)).await;
         }
         let outcome = Outcome::Failed {
             status: RunStatus::TimedOut,
@@ -224,13 +232,13 @@ impl Actor {
         }
     }
 
-    /// Lets the execution continue without an answer as soon as a worker is free. Retries until that is recorded.
-    async fn lapse(&mut self) {
+    /// Lets the run continue without an answer, or without some tool results, as soon as a worker is free: applies
+    /// `command`. Retries until that is recorded.
+    async fn lapse(&mut self, command: impl Fn(&Active) -> RunCommand) {
         let mut backoff_ms = INITIAL_BACKOFF_MS;
         while let Some(active) = self.active.as_ref().filter(|_| !self.lifetime.is_over()) {
             let mut draft = self.draft_of(active);
-            let by = active.attempt.id;
-            if let Err(refusal) = self.give_up_on_error(draft.command(RunCommand::Lapse { by })) {
+            if let Err(refusal) = self.give_up_on_error(draft.command(command(active))) {
                 tracing::error!(%refusal, "a question lapsed in a state that does not allow it");
                 return;
             }

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use mainspring_core::{
-    Approval, ApprovalRequest, Block, Budget, Decider, Digest, DigestAuthor, Failure, Fidelity, GoalId,
-    Grant, GrantId, LeftProcess, MessageId, PlannedTask, PromptRef, Route, Sandbox, StateChange, StepInput,
-    StopReason, Time, ToolOutcome, Usage,
+    Approval, ApprovalRequest, Block, Budget, CallResult, Decider, Digest, DigestAuthor, Failure, Fidelity,
+    GoalId, Grant, GrantId, LeftProcess, MessageId, PlannedTask, PromptRef, Route, Sandbox, StateChange,
+    StepInput, StopReason, Time, ToolOutcome, Usage,
 };
 use serde_json::{Map, Value};
 
@@ -173,10 +173,8 @@ pub enum Record {
         name: String,
         /// When the caller was asked; none if that is not known any more.
         asked_at: Option<Time>,
-        /// True if the tool failed.
-        is_error: bool,
         /// The result for the agent.
-        content: Vec<Block>,
+        result: CallResult,
     },
     /// Progress of the run.
     Progress {

@@ -73,7 +73,7 @@ impl Found {
             self.note_prompt(message);
         }
         for block in message.content.iter().rev() {
-            let Block::ToolResult { tool_use_id, name, content, is_error } = block else { continue };
+            let Block::ToolResult { tool_use_id, name, content, is_error, .. } = block else { continue };
             for diff in content.iter().rev() {
                 let Some(mut change) = recorded(diff) else { continue };
                 change.tool = Some(name.clone());
@@ -203,7 +203,7 @@ mod tests {
     }
 
     fn result(content: Vec<Block>, is_error: bool) -> Block {
-        Block::ToolResult { tool_use_id: "t".into(), name: "write".into(), content, is_error }
+        Block::tool_result("t", "write", content, is_error)
     }
 
     fn read(path: &[Message]) -> SessionChanges {

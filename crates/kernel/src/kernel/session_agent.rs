@@ -87,7 +87,7 @@ impl Kernel {
             if runtime.tools.iter().any(|own| own.name == tool.name) {
                 problems.push(format!("the agent already has a tool named {:?}", tool.name));
             }
-            let ClientTool { name, description, input_schema } = tool.clone();
+            let ClientTool { name, description, input_schema, .. } = tool.clone();
             tools.push(AgentTool {
                 tool: OfferedTool { name, description, input_schema },
                 from: AgentSource::Session,

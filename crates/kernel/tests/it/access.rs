@@ -99,7 +99,7 @@ async fn changes(world: &World, caller: &Caller, run: &Run) -> Vec<(&'static str
     let prompt = RunRequest { session: target.clone(), ..RunRequest::text("unused", "say more") };
     let message = run.final_message.unwrap();
     let fork = ForkRequest { message, key: None, title: None };
-    let tool = ClientTool { name: "rain".into(), description: String::new(), input_schema: json!({}) };
+    let tool = ClientTool { name: "rain".into(), input_schema: json!({}), ..ClientTool::default() };
     let (wait, answer) = (WaitId::from_random([1; 16]), Answer::Input { input: json!(1) });
     let of = StateOf::Session(by.clone(), None);
     let answer_message = ResultMessage::new(Role::Assistant, PromptContent::Text("hi".into()));

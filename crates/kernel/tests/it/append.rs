@@ -36,12 +36,7 @@ fn long_turn(id: &str) -> ResultsAppend {
     let usage = |input_tokens| Some(Usage { input_tokens, cost: Cost(5), ..Usage::default() });
     let call =
         PromptContent::Blocks(vec![Block::text("adding"), Block::tool_use("c1", "add", json!({"a": 1}))]);
-    let result = Block::ToolResult {
-        tool_use_id: "c1".into(),
-        name: "add".into(),
-        content: vec![Block::text("2")],
-        is_error: false,
-    };
+    let result = Block::tool_result("c1", "add", vec![Block::text("2")], false);
     let messages = vec![
         ResultMessage { id: Some("r1".into()), usage: usage(7), ..ResultMessage::new(Role::Assistant, call) },
         ResultMessage::new(Role::User, PromptContent::Blocks(vec![result])),

@@ -21,6 +21,7 @@ fn declaring(key: &str, script: &str, names: &[&str]) -> RunRequest {
         name: (*name).into(),
         description: "Says what the weather is.".into(),
         input_schema: json!({"type": "object"}),
+        ..ClientTool::default()
     };
     let options = RunOptions { tools: names.iter().map(tool).collect(), ..RunOptions::default() };
     RunRequest { options, ..RunRequest::text(key, script) }
@@ -42,7 +43,7 @@ fn call(run: &Run, name: &str) -> String {
 }
 
 fn result(id: &str, content: impl Into<Value>) -> ClientResult {
-    ClientResult { tool_use_id: id.into(), content: content.into(), is_error: false }
+    ClientResult { tool_use_id: id.into(), content: content.into(), ..ClientResult::default() }
 }
 
 async fn provide_results(
@@ -206,8 +207,7 @@ fn an_attempt_after_a_crash_gets_the_recorded_results() {
             tool_use_id: "t1".into(),
             name: "rain".into(),
             input: json!({}),
-            answered: false,
-            decided_by: None,
+            ..mainspring_core::ClientCall::default()
         };
         let ask = mainspring_kernel::adapter::Ask::calls(vec![call]);
         control.next().await.end(mainspring_kernel::adapter::Executed::Waiting(ask));

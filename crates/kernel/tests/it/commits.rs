@@ -84,8 +84,7 @@ async fn a_cancelled_attempt_keeps_the_results_that_were_left_to_its_end() {
         let intent = vec![Record::Message { blocks: vec![call], usage: None }, started];
         execution.handle.record(intent).await.unwrap();
         let content = vec![Block::text("5")];
-        let result =
-            Block::ToolResult { tool_use_id: id(), name: name(), content: content.clone(), is_error: false };
+        let result = Block::tool_result(id(), name(), content.clone(), false);
         let outcome = vec![
             Record::ToolCompleted { tool_use_id: id(), content },
             Record::ToolResults { blocks: vec![result] },

@@ -13,6 +13,7 @@ mod bindings;
 mod branches;
 mod cancellation;
 mod check;
+mod client_results;
 mod client_tools;
 #[path = "../../../store/tests/it/cluster.rs"]
 mod cluster;

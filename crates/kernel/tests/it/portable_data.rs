@@ -94,12 +94,8 @@ fn tool_round(before: &Artifact, after: &Artifact) -> [Record; 2] {
         after_artifact: (!text).then_some(after.id),
     };
     let image = Block::Attachment { artifact: after.id, mime_type: "image/png".into(), name: None };
-    let result = Block::ToolResult {
-        tool_use_id: "t1".into(),
-        name: "edit".into(),
-        content: vec![Block::text("done"), diff(true), diff(false), image],
-        is_error: false,
-    };
+    let result =
+        Block::tool_result("t1", "edit", vec![Block::text("done"), diff(true), diff(false), image], false);
     [Record::Message { blocks: vec![call], usage: None }, Record::ToolResults { blocks: vec![result] }]
 }
 

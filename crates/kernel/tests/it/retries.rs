@@ -251,6 +251,7 @@ async fn a_retry_cannot_use_an_adapter_that_lacks_what_the_run_needs() {
         name: "rain".into(),
         description: "Tells the rain".into(),
         input_schema: serde_json::json!({"type": "object"}),
+        ..mainspring_core::ClientTool::default()
     }];
     let run = world.send(request).await.unwrap().run;
     control.next().await.end(End::failed(Failure::new("x", "y"), false));

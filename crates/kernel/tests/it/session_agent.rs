@@ -17,7 +17,7 @@ use crate::puppet::{PuppetBehavior, puppet, puppet_request, question};
 use crate::world::{Disk, World, by_key, every_store, kinds, run_ready_tasks, with_timeout};
 
 fn tool(name: &str) -> ClientTool {
-    ClientTool { name: name.into(), description: String::new(), input_schema: json!({"type": "object"}) }
+    ClientTool { name: name.into(), input_schema: json!({"type": "object"}), ..ClientTool::default() }
 }
 
 fn messages(json: Value) -> Vec<GivenMessage> {
@@ -234,7 +234,7 @@ async fn the_tools_of_a_session_are_those_of_its_runs_and_of_its_forks() {
         let result = ClientResult {
             tool_use_id: asked.calls[0].tool_use_id.clone(),
             content: "none".into(),
-            is_error: false,
+            ..ClientResult::default()
         };
         // Removed while the run waits: the run keeps what it was accepted with.
         let removed = world.kernel.session_tool_delete(&world.me, &by_key("a"), "rain").await.unwrap();

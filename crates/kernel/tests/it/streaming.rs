@@ -107,8 +107,7 @@ async fn perform(handle: &AttemptHandle, random: &mut Random, world: &World) -> 
         let call = Block::tool_use(id.clone(), "t", json!({}));
         let message = Record::Message { blocks: vec![call], usage: None };
         handle.record(vec![message]).await.unwrap();
-        let result =
-            Block::ToolResult { tool_use_id: id, name: "t".into(), content: vec![], is_error: false };
+        let result = Block::tool_result(id, "t", vec![], false);
         handle.record(vec![Record::ToolResults { blocks: vec![result] }]).await.unwrap();
         said.push(blocks.concat());
     }

@@ -266,8 +266,8 @@ async fn a_list_of_tools_is_kept_or_the_adapter_refused() {
     let ada = make_key(&world, &root(), limited(lists)).await.unwrap();
     let tool = |name: &str| ClientTool {
         name: name.into(),
-        description: String::new(),
         input_schema: serde_json::json!({"type": "object"}),
+        ..ClientTool::default()
     };
     let ask = async |adapter: &str, tools: Vec<ClientTool>| {
         let options = RunOptions { tools, ..RunOptions::default() };

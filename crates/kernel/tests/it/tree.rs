@@ -416,12 +416,7 @@ fn crash_during(place: impl Fn(&[MessageId]) -> Place, text: &str) -> Vec<(Strin
                 ])
                 .await
                 .unwrap();
-            let result = Block::ToolResult {
-                tool_use_id: "t1".into(),
-                name: "add".into(),
-                content: vec![Block::text("3")],
-                is_error: false,
-            };
+            let result = Block::tool_result("t1", "add", vec![Block::text("3")], false);
             execution
                 .handle
                 .record(vec![

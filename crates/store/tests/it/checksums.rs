@@ -84,7 +84,8 @@ async fn fill(folder: &Path) {
             started_at: Some(NOW),
             ended: Some(EndedToolCall {
                 message: message_id(3),
-                result: CallResult { content: vec![Block::text("text-of-result")], is_error: false }.into(),
+                result: CallResult { content: vec![Block::text("text-of-result")], ..CallResult::default() }
+                    .into(),
             }),
         })),
     ];

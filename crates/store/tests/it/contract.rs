@@ -188,9 +188,14 @@ fn every_state() -> Vec<RunState> {
         name: "rain".into(),
         input: json!({"at": 1.5}),
         answered: true,
-        decided_by: None,
+        ..ClientCall::default()
     };
-    let result = ClientResult { tool_use_id: "t1".into(), content: json!({"mm": 3}), is_error: true };
+    let result = ClientResult {
+        tool_use_id: "t1".into(),
+        content: json!({"mm": 3}),
+        is_error: true,
+        ..ClientResult::default()
+    };
     let calls = Wait {
         calls: vec![call.clone(), ClientCall { tool_use_id: "t2".into(), answered: false, ..call }],
         results: vec![result],

@@ -377,7 +377,7 @@ async fn sessions_messages_and_steps_of_versions_without_agents_of_sessions_are_
     let old = store.session_load(session_id(1)).await.unwrap().unwrap().session;
     assert_eq!((old.tools.len(), old.idle_unload_ms), (0, None));
     let fence = lease(&store, 1).await;
-    let tool = ClientTool { name: "rain".into(), description: String::new(), input_schema: json!({}) };
+    let tool = ClientTool { name: "rain".into(), input_schema: json!({}), ..ClientTool::default() };
     let changed = Session { tools: vec![tool], idle_unload_ms: Some(0), ..old };
     let message = Message { agent: Some("coder@2".into()), ..message(3, 1, "hi") };
     let step = step(4, 1, 1);

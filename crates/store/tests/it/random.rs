@@ -107,8 +107,12 @@ impl Random {
                 name: self.text(),
                 started_at: self.chance(80).then_some(NOW),
                 ended: self.chance(50).then(|| EndedToolCall {
-                    result: CallResult { content: vec![Block::text(self.text())], is_error: self.chance(20) }
-                        .into(),
+                    result: CallResult {
+                        content: vec![Block::text(self.text())],
+                        is_error: self.chance(20),
+                        ..CallResult::default()
+                    }
+                    .into(),
                     message: message_id(of * 50 + self.roll(12)),
                 }),
             })),

@@ -250,7 +250,7 @@ async fn a_tool_call_is_open_until_it_is_settled() {
         commit(store, fence, started.iter().map(row).collect(), vec![]).await.unwrap();
         let open = async || store.session_load(session_id(1)).await.unwrap().unwrap().open_tool_calls;
         assert_eq!(open().await, started, "{name}");
-        let result = CallResult { content: vec![Block::text("5")], is_error: false };
+        let result = CallResult { content: vec![Block::text("5")], ..CallResult::default() };
         let ended = Some(EndedToolCall { result: result.into(), message: message_id(7) });
         let ended = OpenToolCall { ended, ..started[0].clone() };
         commit(store, fence, vec![row(&ended)], vec![]).await.unwrap();
@@ -266,7 +266,7 @@ async fn the_result_of_a_tool_call_is_read_before_and_after_its_message_is_writt
         let store = &*subject.store;
         let fence = create_session(store, 1).await;
         let content = vec![Block::text("5")];
-        let result = CallResult { content: content.clone(), is_error: false };
+        let result = CallResult { content: content.clone(), ..CallResult::default() };
         let call = OpenToolCall {
             run: run_id(1),
             tool_use_id: "t1".into(),
@@ -291,8 +291,7 @@ async fn the_result_of_a_tool_call_is_read_before_and_after_its_message_is_writt
             events.into_iter().map(|event| event.body).find(|body| matches!(body, Body::ToolCompleted { .. }))
         };
         assert_eq!(read().await, Some(completed.clone()), "{name}: while other calls run");
-        let block =
-            Block::ToolResult { tool_use_id: "t1".into(), name: "add".into(), content, is_error: false };
+        let block = Block::tool_result("t1", "add", content, false);
         let message = Arc::new(Message { content: vec![block], ..message(7, 1, "") });
         let rows = vec![Row::Message(message, None), Row::ToolCallSettled(run_id(1), "t1".into())];
         commit(store, fence, rows, vec![]).await.unwrap();

@@ -90,7 +90,7 @@ fn told_by(author: &str, block: &Block) -> Option<Block> {
 /// The result of another member's call, as a text.
 fn result_as_text(block: &Block, foreign: &HashSet<String>) -> Block {
     match block {
-        Block::ToolResult { tool_use_id, name, content, is_error } if foreign.contains(tool_use_id) => {
+        Block::ToolResult { tool_use_id, name, content, is_error, .. } if foreign.contains(tool_use_id) => {
             let verb = if *is_error { "failed" } else { "returned" };
             Block::text(format!("{name} {verb}:\n{}", result_text(content)))
         }
@@ -132,7 +132,7 @@ mod tests {
 
     fn result(id: &str) -> Block {
         let content = vec![Block::text("3")];
-        Block::ToolResult { tool_use_id: id.into(), name: "add".into(), content, is_error: false }
+        Block::tool_result(id, "add", content, false)
     }
 
     #[test]

@@ -26,7 +26,11 @@ fn play(script: &str) -> String {
             }
             ["call", id, name] => unanswered.push((id.to_owned(), name.to_owned())),
             ["known", id, text] => {
-                let result = CallResult { content: vec![Block::text(text)], is_error: text == "error" };
+                let result = CallResult {
+                    content: vec![Block::text(text)],
+                    is_error: text == "error",
+                    ..CallResult::default()
+                };
                 known.push((id.to_owned(), result));
             }
             ["last", role] => last_role = Role::from_name(role),
@@ -48,7 +52,7 @@ fn play(script: &str) -> String {
 fn shown(content: &[Block]) -> String {
     let block = |block: &Block| match block {
         Block::Text { text } => text.clone(),
-        Block::ToolResult { tool_use_id, name, content, is_error } => {
+        Block::ToolResult { tool_use_id, name, content, is_error, .. } => {
             format!("{tool_use_id} {name} = {:?}{}", shown(content), if *is_error { " (error)" } else { "" })
         }
         Block::Error { code, .. } => format!("error {code}"),

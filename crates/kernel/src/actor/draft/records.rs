@@ -78,20 +78,25 @@ impl AttemptDraft {
             Record::ToolUnasked { tool_use_id, name } => self.emit(Body::ToolUnasked { tool_use_id, name }),
             Record::ToolUpdated { tool_use_id, text } => self.emit(Body::ToolUpdated { tool_use_id, text }),
             Record::ToolCompleted { tool_use_id, content } => {
-                let (name, end) = self.effect_end(&tool_use_id, CallResult { content, is_error: false })?;
-                self.emit(Body::ToolCompleted { tool_use_id, name, end });
+                self.tool_completed(tool_use_id, CallResult { content, ..CallResult::default() })?;
             }
             Record::ToolFailed { tool_use_id, outcome, error, content } => {
-                self.tool_failed(tool_use_id, outcome, error, content)?;
+                let result = CallResult { content, is_error: true, ..CallResult::default() };
+                self.tool_failed(tool_use_id, outcome, error, result)?;
             }
             Record::ToolDecided { tool_use_id, name, rejection, content } => {
+                let result = CallResult { content, is_error: rejection.is_some(), ..CallResult::default() };
                 let failure = rejection.map(|error| (ToolOutcome::Rejected, error));
-                return self.tool_ended(node, tool_use_id, name, None, failure, content);
+                self.tool_ended(tool_use_id, name, None, failure, result)?;
             }
-            Record::ToolProvided { tool_use_id, name, asked_at, is_error, content } => {
-                let error = || Failure::new("tool_failed", text_of(&content));
-                let failure = is_error.then(|| (ToolOutcome::Failed, error()));
-                return self.tool_ended(node, tool_use_id, name, asked_at, failure, content);
+            Record::ToolProvided { tool_use_id, name, asked_at, result } => {
+                let (outcome, code) = match result.declined {
+                    true => (ToolOutcome::Rejected, "tool_declined"),
+                    false => (ToolOutcome::Failed, "tool_failed"),
+                };
+                let error = || Failure::new(code, text_of(&result.content));
+                let failure = result.is_error.then(|| (outcome, error()));
+                self.tool_ended(tool_use_id, name, asked_at, failure, result)?;
             }
             Record::Progress { text } => self.emit(Body::ProgressUpdated { text }),
             Record::Title { title } => self.title(&title)?,
@@ -249,12 +254,11 @@ impl AttemptDraft {
     /// Records a tool call that was not executed here, with its end.
     fn tool_ended(
         &mut self,
-        node: NodeId,
         tool_use_id: String,
         name: String,
         started_at: Option<Time>,
         failure: Option<(ToolOutcome, Failure)>,
-        content: Vec<Block>,
+        result: CallResult,
     ) -> Result<(), Error> {
         let run = self.subject.run.id;
         self.effect_put(OpenToolCall {
@@ -265,9 +269,15 @@ impl AttemptDraft {
             ended: None,
         });
         match failure {
-            Some((outcome, error)) => self.tool_failed(tool_use_id, outcome, error, content),
-            None => self.record(node, Record::ToolCompleted { tool_use_id, content }),
+            Some((outcome, error)) => self.tool_failed(tool_use_id, outcome, error, result),
+            None => self.tool_completed(tool_use_id, result),
         }
+    }
+
+    fn tool_completed(&mut self, tool_use_id: String, result: CallResult) -> Result<(), Error> {
+        let (name, end) = self.effect_end(&tool_use_id, result)?;
+        self.emit(Body::ToolCompleted { tool_use_id, name, end });
+        Ok(())
     }
 
     fn tool_failed(
@@ -275,22 +285,25 @@ impl AttemptDraft {
         tool_use_id: String,
         outcome: ToolOutcome,
         error: Failure,
-        content: Vec<Block>,
+        mut result: CallResult,
     ) -> Result<(), Error> {
-        let content = if content.is_empty() { vec![Block::text(error.message.clone())] } else { content };
-        let (name, end) = self.effect_end(&tool_use_id, CallResult { content, is_error: true })?;
+        if result.content.is_empty() {
+            result.content.push(Block::text(error.message.clone()));
+        }
+        let (name, end) = self.effect_end(&tool_use_id, result)?;
         self.emit(Body::ToolFailed { tool_use_id, name, outcome, error, end });
         Ok(())
     }
 
     /// Ends a tool call. Its result is stored with the call until a message holds it; the event of the end holds the result
-    /// of a call that no message holds.
-    fn effect_end(&mut self, tool_use_id: &str, result: CallResult) -> Result<(String, ToolEnd), Error> {
+    /// of a call that no message holds. The call took as long as its result says, else the time since its start.
+    fn effect_end(&mut self, tool_use_id: &str, mut result: CallResult) -> Result<(String, ToolEnd), Error> {
         let is_open = |effect: &OpenToolCall| effect.tool_use_id == tool_use_id && effect.ended.is_none();
         let Some(open) = self.hot.effects.iter().position(is_open) else {
             return Err(Error::Invalid(format!("tool call {tool_use_id:?} has not been started")));
         };
         let duration_ms = self.hot.effects[open].started_at.map(|started| self.at.since(started));
+        result.runtime_ms = result.runtime_ms.or(duration_ms);
         let content = result.content.clone();
         if !self.hot.unanswered.iter().any(|(id, _)| id == tool_use_id) {
             let effect = self.hot.effects.remove(open);
@@ -314,8 +327,8 @@ pub(crate) fn check_size(records: &[Record], limit: usize) -> Result<(), Error> 
             | Record::ToolResults { blocks } => ("message", size_of(blocks)),
             Record::ToolCompleted { content, .. }
             | Record::ToolFailed { content, .. }
-            | Record::ToolDecided { content, .. }
-            | Record::ToolProvided { content, .. } => ("tool result", size_of(content)),
+            | Record::ToolDecided { content, .. } => ("tool result", size_of(content)),
+            Record::ToolProvided { result, .. } => ("tool result", size_of(&result.content)),
             Record::Output { output, .. } => ("output", output.to_string().len()),
             Record::GoalAchieved { value, .. } => ("value of a goal", value.to_string().len()),
             Record::GoalRejected { reason, .. } => ("report", reason.len()),

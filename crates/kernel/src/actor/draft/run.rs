@@ -374,13 +374,18 @@ impl<A: AttemptSlot> Draft<OfRun<A>> {
         (!used.is_zero()).then_some(used)
     }
 
-    /// Writes a message with tool results. From now on it holds the results of the calls that have ended.
-    pub(crate) fn write_results(&mut self, blocks: Vec<Block>) -> Result<(), Refusal> {
+    /// Writes a message with tool results. From now on it holds the results of the calls that have ended, and how long
+    /// they took.
+    pub(crate) fn write_results(&mut self, mut blocks: Vec<Block>) -> Result<(), Refusal> {
         let id = self.hot.results_message.take().unwrap_or_else(|| self.ids.message());
         let (ended, open) =
             std::mem::take(&mut self.hot.effects).into_iter().partition(|call| call.ended.is_some());
         self.hot.effects = open;
-        for OpenToolCall { run, tool_use_id, .. } in ended {
+        for OpenToolCall { run, tool_use_id, ended, .. } in ended {
+            let is_result = |block: &&mut Block| matches!(block, Block::ToolResult { tool_use_id: of, .. } if *of == tool_use_id);
+            if let (Some(ended), Some(block)) = (ended, blocks.iter_mut().find(is_result)) {
+                ended.result.complete(block);
+            }
             self.effect_settle(run, tool_use_id);
         }
         let message = self.message(id, Role::User, blocks, MessageStatus::Completed, None);
