@@ -32,6 +32,7 @@ use crate::access::Authenticated;
 use crate::endpoint::Operations;
 use crate::{Http, Problem, body, watch};
 
+mod agents;
 mod errors;
 mod read;
 mod token;
@@ -48,7 +49,12 @@ const RESETTING_VERSION: &str = "2026-10-02";
 /// The first version of the API that calls a thread a thread.
 const THREADS_VERSION: &str = "2026-05-20";
 
-/// A route: method, path below `/v1/ai`, name in metrics, query parameters.
+/// True for an operation of this edge. The OpenAPI document does not contain them.
+pub(super) fn is_operation(id: &str) -> bool {
+    id.starts_with("thread_")
+}
+
+/// A route: method, path below its base, name in metrics.
 struct Route {
     method: Method,
     path: &'static str,
@@ -85,6 +91,19 @@ fn thread_routes() -> Vec<Route> {
     ]
 }
 
+/// The routes of agents to launch.
+fn agent_routes() -> Vec<Route> {
+    vec![
+        route(Method::GET, "", "thread_agent_list", agents::launcher_list),
+        route(Method::POST, "", "thread_agent_create", agents::launcher_create),
+        route(Method::GET, "/{agent}", "thread_agent_get", agents::launcher_get),
+        route(Method::PUT, "/{agent}", "thread_agent_update", agents::launcher_update),
+        route(Method::DELETE, "/{agent}", "thread_agent_delete", agents::launcher_delete),
+        route(Method::GET, "/name/{name}", "thread_agent_find", agents::launcher_find),
+        route(Method::POST, "/{agent}/launch", "thread_agent_launch", agents::launcher_launch),
+    ]
+}
+
 /// Builds the router of `/v1/ai`, and adds its operations to `operations`.
 pub(super) fn router(http: &Http, operations: &mut Operations) -> Router<Http> {
     let mut router = Router::new();
@@ -99,6 +118,7 @@ pub(super) fn router(http: &Http, operations: &mut Operations) -> Router<Http> {
     for base in ["/v1/ai/threads", "/v1/ai/chats"] {
         thread_routes().into_iter().for_each(|route| add(base, route));
     }
+    agent_routes().into_iter().for_each(|route| add("/v1/ai/agents", route));
     add("/v1/ai/model-profiles", route(Method::GET, "", "thread_profiles", read::thread_profiles));
     router
         .layer(middleware::from_fn_with_state(http.clone(), watch::admit))

@@ -56,6 +56,7 @@ mod host_calls;
 mod idempotency;
 mod ids;
 mod keys;
+pub mod launchers;
 mod lists;
 mod loading;
 mod logins;
@@ -65,6 +66,7 @@ mod open_waits;
 mod options;
 mod portable;
 mod processes;
+mod repeats;
 mod requests;
 mod run_wait;
 mod runs;
@@ -104,6 +106,7 @@ pub use open_waits::WaitQuery;
 pub use options::{OnOrphan, Options, Retry, Work};
 pub use portable::{Export, Import};
 pub(crate) use requests::Accept;
+pub use repeats::Repeatable;
 pub use requests::{
     Accepted, CancelOutcome, Deleted, NewSession, Opening, RunQuery, RunRequest, Scope, SessionPatch,
     SessionQuery, SessionTarget, Snapshot,
@@ -175,6 +178,9 @@ pub(crate) struct Shared {
     pub(crate) host_calls: host_calls::HostCalls,
     /// Notified whenever a memory candidate is proposed.
     pub(crate) memory_proposed: Notify,
+    repeats: repeats::Repeats,
+    /// Held while agents to launch are compared and written.
+    launcher_writes: tokio::sync::Mutex<()>,
     me: std::sync::Weak<Shared>,
 }
 
@@ -242,6 +248,8 @@ impl Kernel {
             agent_tokens: Arc::default(),
             host_calls: host_calls::HostCalls::new(started_at),
             memory_proposed: Notify::new(),
+            repeats: repeats::Repeats::default(),
+            launcher_writes: tokio::sync::Mutex::default(),
             me: me.clone(),
         });
         let kernel = Self { shared };

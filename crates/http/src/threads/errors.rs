@@ -25,6 +25,8 @@ pub(super) async fn rewrite(request: Request, next: Next) -> Response {
     let error = ThreadError { error_code: name.into(), message };
     let json = serde_json::to_string(&ErrorEnvelope { error }).unwrap_or_default();
     let mut response = (status, [(header::CONTENT_TYPE, "application/json")], json).into_response();
+    // For the audit log.
+    response.extensions_mut().insert(ProblemCode(code));
     response.headers_mut().extend(retry.map(|retry| (header::RETRY_AFTER, retry)));
     response
 }

@@ -218,9 +218,13 @@ fn of_block(block: &Block) -> Option<AgentContent> {
                 answered_by_server: false,
             })
         }
-        Block::ToolResult { tool_use_id, name, content, is_error, .. } => {
-            let status = if *is_error { "error" } else { "success" };
-            result(name, tool_use_id, 0, status, &result_text(content))
+        Block::ToolResult { tool_use_id, name, content, is_error, declined, runtime_ms } => {
+            let status = match (declined, is_error) {
+                (true, _) => "declined",
+                (false, true) => "error",
+                (false, false) => "success",
+            };
+            result(name, tool_use_id, runtime_ms.unwrap_or(0), status, &result_text(content))
         }
         Block::Error { code, message } => AgentContent::Error(AgentErrorContent {
             content_type: ContentType::Error,
@@ -262,8 +266,7 @@ fn waiting_results(transcript: &Transcript) -> Option<AgentMessage> {
     let calls = last.tool_calls();
     let of_call = |(id, name): &(String, String)| {
         let known = wait.results.iter().find(|result| result.tool_use_id == *id)?;
-        let status = if known.is_error { "error" } else { "success" };
-        Some(result(name, id, 0, status, &known.text()))
+        Some(result(name, id, known.runtime_ms.unwrap_or(0), known.status().name(), &known.text()))
     };
     let mut content: Vec<_> = calls.iter().filter_map(of_call).collect();
     order_results(&mut content);

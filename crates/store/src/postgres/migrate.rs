@@ -6,7 +6,10 @@ use super::PostgresError;
 use super::error::describe;
 
 /// The migrations, in order. The number of each is its place, from 1.
-const MIGRATIONS: &[&str] = &[include_str!("../../migrations/postgres/0001_tables.sql")];
+const MIGRATIONS: &[&str] = &[
+    include_str!("../../migrations/postgres/0001_tables.sql"),
+    include_str!("../../migrations/postgres/0003_edge_records.sql"),
+];
 
 /// The lock under which migrations are applied: the bytes of "mainspri".
 const LOCK: i64 = 0x6d61_696e_7370_7269;
