@@ -9,7 +9,7 @@ from roboto import RobotoClient, RobotoConfig
 from roboto.ai.agent_thread import AgentThread, client_tool
 from roboto.ai.core.record import AgentThreadStatus
 
-from server import URL, Server, http, key, until
+from server import URL, Server, http, key, run_all, until
 
 SERVER = Server()
 KEY = key("reader", "readers")
@@ -95,7 +95,7 @@ def act(numbers, writer):
     return kind
 
 
-def main():
+def test_readers_hold_what_the_thread_holds():
     numbers = random.Random(SEED)
     print(f"seed {SEED}", flush=True)
     for _ in range(3):
@@ -109,4 +109,4 @@ def main():
         print("property", " ".join(done), len(whole.messages), "messages", flush=True)
 
 
-main()
+run_all(globals())

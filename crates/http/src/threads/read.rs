@@ -10,6 +10,7 @@ use mainspring_api::threads::{
 };
 use mainspring_core::{Run, RunStatus, Session, Visibility};
 use mainspring_kernel::kernel::{Caller, Scope, SessionQuery};
+use mainspring_kernel::store::SessionRef;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -227,10 +228,11 @@ pub(super) async fn thread_search(
     let query = mainspring_kernel::kernel::SearchQuery { text, before, limit: search.limit };
     let found = http.kernel.session_search(&caller.caller, &query).await?;
     let mut items: Vec<AgentThreadRecord> = vec![];
-    for session in found.hits.iter().map(|hit| &hit.session) {
-        if !items.iter().any(|known| known.thread_id == session.id.to_string()) {
-            let latest = http.kernel.run_latest(session).await?;
-            items.push(listed(session, latest.as_ref()));
+    for hit in &found.hits {
+        if !items.iter().any(|known| known.thread_id == hit.session_id.to_string()) {
+            let session = http.kernel.session_get(&caller.caller, &SessionRef::Id(hit.session_id)).await?;
+            let latest = http.kernel.run_latest(&session).await?;
+            items.push(listed(&session, latest.as_ref()));
         }
     }
     Ok(caller.answer(&ThreadPage { items, next_token: found.next.map(|next| next.to_string()) }))
