@@ -15,7 +15,7 @@ def test_a_session_is_a_thread():
     session.run()
     session.send_text("say again")
     session.run()
-    texts = ["".join(block.text for block in message.content if hasattr(block, "text")) for message in session.messages]
+    texts = ["".join(block.text for block in message.content if hasattr(block, "text")).strip() for message in session.messages]
     assert texts == ["say hello", "hello", "say again", "again"], texts
     record = http("GET", f"/v1/ai/chats/{session.session_id}", token=ADA_KEY)[1]["data"]
     assert record["session_id"] == session.session_id and "thread_id" not in record

@@ -43,7 +43,7 @@ def again(thread, client=ADA, **kwargs):
 
 
 def text(message):
-    return "".join(content.text for content in message.content if hasattr(content, "text"))
+    return "".join(content.text for content in message.content if hasattr(content, "text")).strip()
 
 
 def texts(thread):

@@ -12,7 +12,7 @@ ADA = RobotoClient.from_config(RobotoConfig(api_key=ADA_KEY, endpoint=URL))
 
 
 def texts(thread):
-    return ["".join(block.text for block in message.content if hasattr(block, "text")) for message in thread.messages]
+    return ["".join(block.text for block in message.content if hasattr(block, "text")).strip() for message in thread.messages]
 
 
 @client_tool

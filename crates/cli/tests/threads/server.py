@@ -5,7 +5,9 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
+import traceback
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -79,8 +81,16 @@ def key(owner, org=None):
 
 def run_all(module):
     """Runs every function of a module whose name begins with `test_`, in order."""
+    failed = []
     for name, test in list(module.items()):
-        if name.startswith("test_"):
-            started = time.monotonic()
+        if not name.startswith("test_"):
+            continue
+        started = time.monotonic()
+        try:
             test()
-            print(f"{name} {time.monotonic() - started:.2f} s", flush=True)
+        except Exception:
+            failed.append(name)
+            traceback.print_exc()
+        print(f"{name} {time.monotonic() - started:.2f} s", flush=True)
+    if failed:
+        sys.exit(f"failed: {', '.join(failed)}")
