@@ -1,10 +1,12 @@
 """Drives the threads API with the current package."""
 
-import io
 import os
 import subprocess
 import sys
 import threading
+import urllib.error
+import urllib.request
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from roboto import RobotoClient, RobotoConfig
 from roboto.ai.agent import Agent
@@ -21,7 +23,7 @@ from roboto.exceptions import (
     RobotoConflictException, RobotoInvalidRequestException, RobotoNotFoundException, RobotoUnauthorizedException,
 )
 
-from server import TOKEN, URL, Server, delta, http, key, run_all, until
+from server import URL, Server, delta, http, key, run_all, until
 
 SERVER = Server()
 ADA_KEY, BOB_KEY, EVE_KEY = key("ada", "acme"), key("bob", "acme"), key("eve")
@@ -381,17 +383,65 @@ def test_repeated_requests_are_carried_out_once():
     assert http("POST", path, message, ADA_KEY)[0] == 200
     thread.run()
     assert texts(again(thread)).count("more") == 2
-    # Equal starts at the same time are different threads.
-    ids, barrier = [], threading.Barrier(4)
 
-    def start_one():
-        barrier.wait()
-        ids.append(http("POST", "/v1/ai/threads", {"messages": [{"role": "user", "content": [{"text": "sleep 300ms"}]}]}, ADA_KEY)[1]["data"]["thread_id"])
 
-    workers = [threading.Thread(target=start_one) for _ in range(4)]
-    [worker.start() for worker in workers]
-    [worker.join() for worker in workers]
-    assert len(set(ids)) >= 1
+class Losing(BaseHTTPRequestHandler):
+    """Carries a request out, and loses every first answer to it."""
+
+    lost = set()
+
+    def carry(self):
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        headers = {name: value for name, value in self.headers.items() if name.lower() not in ("host", "connection")}
+        request = urllib.request.Request(URL + self.path, body or None, headers, method=self.command)
+        try:
+            with urllib.request.urlopen(request) as answer:
+                status, text = answer.status, answer.read()
+        except urllib.error.HTTPError as error:
+            status, text = error.code, error.read()
+        if self.command == "POST" and (self.path, body) not in self.lost:
+            self.lost.add((self.path, body))
+            status, text = 503, b""
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    do_GET = do_POST = do_PUT = do_DELETE = carry
+
+    def log_message(self, *_):
+        pass
+
+
+def test_lost_answers():
+    proxy = ThreadingHTTPServer(("127.0.0.1", 0), Losing)
+    threading.Thread(target=proxy.serve_forever, daemon=True).start()
+    client = client_of(ADA_KEY, f"http://127.0.0.1:{proxy.server_port}")
+    thread = start('tool client_remember {"fact":"lost"}; say found', client=client, client_tools=[client_remember])
+    thread.run()
+    thread.send_text("say once").run()
+    assert texts(again(thread))[-2:] == ["say once", "once"] and len(thread.messages) == 6, texts(again(thread))
+    assert texts(thread) == texts(again(thread))
+    fork = thread.fork(3)
+    thread.submit_feedback(3, FeedbackSentiment.POSITIVE)
+    listed = [item["forked_from_thread_id"] for item in http("GET", "/v1/ai/threads", token=ADA_KEY)[1]["data"]["items"]]
+    assert listed.count(thread.thread_id) == 1, listed
+    template = StartAgentThreadRequest(messages=[AgentMessage.text("say {{x}}")])
+    agent = Agent.create("lossy", template, variables=[TemplateVariable(name="x")], roboto_client=client)
+    launched = agent.launch({"x": "up"}).run()
+    assert texts(launched) == ["say up", "up"]
+    agent.delete()
+    proxy.shutdown()
+    assert len(Losing.lost) == 7, Losing.lost
+
+
+def test_another_branch_replaces_what_differs():
+    thread = start("vary one | two").run()
+    path = f"/v1/sessions/{thread.thread_id}"
+    first = http("GET", f"{path}/messages", token=ADA_KEY)[1]["items"][0]["messageId"]
+    place = {"place": {"kind": "regenerate", "messageId": first}}
+    assert http("POST", f"{path}/runs", place, ADA_KEY)[0] in (200, 202)
+    until(lambda: texts(thread.refresh()) == ["vary one | two", "two"], "the reader follows the branch")
 
 
 def test_a_restart_in_the_middle_of_a_turn():

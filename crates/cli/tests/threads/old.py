@@ -3,6 +3,7 @@
 from roboto import RobotoClient, RobotoConfig
 from roboto.ai.agent_thread import AgentThread, client_tool
 from roboto.ai.core.record import AgentThreadStatus
+from roboto.exceptions import RobotoInvalidRequestException
 
 from server import URL, Server, http, key, run_all, until
 
@@ -41,19 +42,19 @@ def test_client_tools():
 
 
 def test_a_changed_branch_is_loaded_again():
-    thread = AgentThread.start("say one", roboto_client=ADA).run()
+    thread = AgentThread.start("vary one | two", roboto_client=ADA).run()
     session = thread.thread_id
     first = http("GET", f"/v1/sessions/{session}/messages", token=ADA_KEY)[1]["items"][0]["messageId"]
-    body = {"prompt": "", "place": {"kind": "regenerate", "messageId": first}}
-    body.pop("prompt")
+    body = {"place": {"kind": "regenerate", "messageId": first}}
     assert http("POST", f"/v1/sessions/{session}/runs", body, ADA_KEY)[0] in (200, 202)
     until(lambda: http("GET", f"/v1/sessions/{session}", token=ADA_KEY)[1]["liveStatus"] == "idle", "the run ends")
     try:
         thread.refresh()
-        assert texts(thread) == ["say one", "one"]
-    except Exception as error:
+    except RobotoInvalidRequestException as error:
         assert "load the thread again" in str(error), error
-    assert texts(AgentThread.from_id(session, roboto_client=ADA)) == ["say one", "one"]
+    else:
+        raise AssertionError(texts(thread))
+    assert texts(AgentThread.from_id(session, roboto_client=ADA)) == ["vary one | two", "two"]
 
 
 run_all(globals())

@@ -4,6 +4,7 @@ several readers at once. The seed is printed."""
 import os
 import random
 import threading
+from http.client import HTTPException
 
 from roboto import RobotoClient, RobotoConfig
 from roboto.ai.agent_thread import AgentThread, client_tool
@@ -44,16 +45,24 @@ class Reader(threading.Thread):
     def __init__(self, thread_id):
         super().__init__(daemon=True)
         self.thread = AgentThread.from_id(thread_id, load_messages=False, roboto_client=CLIENT)
-        self.stopping = threading.Event()
+        self.stopping, self.error = threading.Event(), None
         self.start()
 
     def run(self):
         while not self.stopping.is_set():
-            self.thread.refresh()
+            try:
+                self.thread.refresh()
+            except (OSError, HTTPException):
+                # The server is down.
+                SERVER.back.wait()
+            except Exception as error:
+                self.error = error
+                return
 
     def stop(self):
         self.stopping.set()
         self.join()
+        assert self.error is None, (SEED, self.error)
         self.thread.refresh()
         return self.thread
 

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import traceback
 import urllib.error
@@ -21,6 +22,8 @@ class Server:
 
     def __init__(self):
         self.process = None
+        # Set while the server can be reached.
+        self.back = threading.Event()
         atexit.register(self.kill)
         self.start()
 
@@ -29,6 +32,7 @@ class Server:
         command = [os.environ["MAINSPRING"], "serve", "--listen", f"127.0.0.1:{os.environ['SERVER_PORT']}"]
         self.process = subprocess.Popen(command, stderr=log, stdout=log)
         until(self.is_ready, "the server starts")
+        self.back.set()
 
     def is_ready(self):
         assert self.process.poll() is None, "the server has ended"
@@ -38,6 +42,7 @@ class Server:
             return False
 
     def kill(self):
+        self.back.clear()
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(signal.SIGKILL)
             self.process.wait()
