@@ -38,5 +38,6 @@ mod quotas;
 mod session_agent;
 mod startup;
 mod state;
+mod threads;
 mod trust;
 mod webhooks;
