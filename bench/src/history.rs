@@ -61,6 +61,7 @@ impl Builder {
             updated_at: self.now,
             last_activity_at: self.now,
             pinned: false,
+            pinned_at: None,
             title_source: Some(TitleSource::Manual),
             forked_from: None,
             base: None,

@@ -3,6 +3,8 @@
 use mainspring_core::{MessageId, Role, SessionId, Time};
 use serde::{Deserialize, Serialize};
 
+use crate::Scope;
+
 /// A full-text query.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::IntoParams), into_params(parameter_in = Query))]
@@ -13,6 +15,10 @@ pub struct SearchQuery {
     /// The number of hits; 50 if not given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<usize>,
+    /// Whose sessions are searched; the caller's own if not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", param(inline))]
+    pub scope: Option<Scope>,
     /// The `next` of the previous page.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", param(pattern = r"^[0-9]{1,18}(\.ses_[0-9a-f]{32})?$"))]
@@ -40,4 +46,7 @@ pub struct SearchHit {
     pub created_at_ms: Option<Time>,
     /// The part of the text that matched, on one line.
     pub snippet: String,
+    /// When the caller has pinned the session. Absent if it is not pinned.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pinned_at_ms: Option<Time>,
 }

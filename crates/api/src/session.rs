@@ -213,6 +213,8 @@ pub enum Scope {
     Own,
     /// All sessions that members of the caller's org may read.
     Org,
+    /// All sessions that the caller may read: its own, and those of its org.
+    All,
 }
 
 /// A session and its latest run.

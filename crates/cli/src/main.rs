@@ -34,8 +34,10 @@ mod drawing;
 mod error;
 mod event_line;
 mod feed;
+mod feedback;
 mod file;
 mod follow;
+mod goal_type;
 mod grant;
 mod guard;
 mod ids;
@@ -177,6 +179,12 @@ enum Command {
     /// List and revoke grants: recorded decisions to allow or deny
     #[command(subcommand)]
     Grant(grant::Grant),
+    /// List, show and set goal types: the outcomes that runs may declare
+    #[command(subcommand)]
+    GoalType(goal_type::GoalType),
+    /// List and give feedback on messages
+    #[command(subcommand)]
+    Feedback(feedback::Feedback),
     /// Add, list, test and remove webhooks: addresses that receive your events
     #[command(subcommand)]
     Webhook(webhook::Webhook),
@@ -389,6 +397,8 @@ impl Context<'_> {
             Command::Wait(wait) => Box::pin(wait.execute(self)).await,
             Command::Approval(approval) => Box::pin(approval.execute(self)).await,
             Command::Grant(grant) => Box::pin(grant.execute(self)).await,
+            Command::GoalType(goal_type) => Box::pin(goal_type.execute(self)).await,
+            Command::Feedback(feedback) => Box::pin(feedback.execute(self)).await,
             Command::Webhook(webhook) => Box::pin(webhook.execute(self)).await,
             Command::Usage(usage) => Box::pin(usage.execute(self)).await,
             Command::Audit(audit) => Box::pin(audit.execute(self)).await,

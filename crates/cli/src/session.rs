@@ -180,12 +180,12 @@ pub(super) enum Session {
         #[arg(long, short)]
         yes: bool,
     },
-    /// Pin a session
+    /// Pin a session, for you alone
     Pin {
         /// Session key, or id (ses_…) or its beginning
         session: String,
     },
-    /// Unpin a session
+    /// Remove your pin of a session
     Unpin {
         /// Session key, or id (ses_…) or its beginning
         session: String,
@@ -403,10 +403,12 @@ impl Session {
                 set::compact(context, connection, &session, before, yes).await
             }
             Self::Pin { session } => {
-                patch_session(context, connection, &session, &pinned_patch(true), "pinned").await
+                let changed = connection.request(async |client| client.session_pin(&session).await).await?;
+                print_changed(context, &changed, "pinned")
             }
             Self::Unpin { session } => {
-                patch_session(context, connection, &session, &pinned_patch(false), "unpinned").await
+                let changed = connection.request(async |client| client.session_unpin(&session).await).await?;
+                print_changed(context, &changed, "unpinned")
             }
             Self::Append { session, text, id } => {
                 append::append(context, connection, &session, &text, id).await
@@ -480,10 +482,6 @@ async fn delete(
     connection.request(async |client| client.session_delete(session).await).await?;
     let deleted = mainspring_core::Session { status: SessionStatus::Deleted, ..found };
     print_changed(context, &deleted, "deleted")
-}
-
-fn pinned_patch(pinned: bool) -> SessionPatch {
-    SessionPatch { pinned: Some(pinned), ..SessionPatch::default() }
 }
 
 fn status_patch(status: SessionStatus) -> SessionPatch {

@@ -33,6 +33,7 @@ mod grants;
 mod host_calls;
 mod ids;
 mod keys;
+mod pins;
 mod runs;
 mod server;
 mod session_agent;

@@ -89,9 +89,12 @@ pub struct Session {
     /// When a run of the session last started or ended, or another program last appended a message.
     #[serde(rename = "lastActivityAtMs")]
     pub last_activity_at: Time,
-    /// Whether the owner has pinned the session.
+    /// Whether the caller has pinned the session.
     #[serde(default)]
     pub pinned: bool,
+    /// When the caller has pinned the session. Absent if it is not pinned.
+    #[serde(rename = "pinnedAtMs", default, skip_serializing_if = "Option::is_none")]
+    pub pinned_at: Option<Time>,
     /// The source of the title. Absent if the session never had one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub title_source: Option<TitleSource>,
@@ -386,6 +389,7 @@ mod tests {
             updated_at: Time(0),
             last_activity_at: Time(0),
             pinned: false,
+            pinned_at: None,
             title_source: Some(TitleSource::Manual),
             forked_from: None,
             base: None,

@@ -48,6 +48,7 @@ mod metrics;
 mod oidc;
 mod owner_events;
 mod page;
+mod pins;
 mod portable;
 mod problem;
 mod runs;
@@ -173,6 +174,8 @@ fn endpoints() -> [(Vec<Endpoint>, &'static [document::ProblemRow]); 2] {
         goal_types::session_goals,
         feedback::feedback_give,
         feedback::feedback_list,
+        pins::session_pin,
+        pins::session_unpin,
         portable::session_import,
         ids::id_find,
         waits::wait_list,

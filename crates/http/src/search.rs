@@ -9,7 +9,7 @@ use crate::body::{Json, QueryParams};
 use crate::{Http, Problem};
 
 fn hit(found: kernel::SearchHit) -> SearchHit {
-    let kernel::SearchHit { session_id, title, message, snippet } = found;
+    let kernel::SearchHit { session_id, title, message, snippet, pinned_at } = found;
     SearchHit {
         session_id,
         title,
@@ -17,6 +17,7 @@ fn hit(found: kernel::SearchHit) -> SearchHit {
         role: message.as_ref().map(|message| message.role),
         created_at_ms: message.map(|message| message.created_at),
         snippet,
+        pinned_at_ms: pinned_at,
     }
 }
 
@@ -28,10 +29,12 @@ fn hit(found: kernel::SearchHit) -> SearchHit {
 pub(super) async fn session_search(
     State(http): State<Http>,
     Authenticated(caller): Authenticated,
-    QueryParams(SearchQuery { q: text, limit, before }): QueryParams<SearchQuery>,
+    QueryParams(SearchQuery { q: text, limit, scope, before }): QueryParams<SearchQuery>,
 ) -> Result<Json<Page<SearchHit>>, Problem> {
     let before = before.map(|before| before.parse()).transpose()?;
-    let found = http.kernel.session_search(&caller, &kernel::SearchQuery { text, before, limit }).await?;
+    let scope = scope.unwrap_or_default();
+    let query = kernel::SearchQuery { text, scope, before, limit };
+    let found = http.kernel.session_search(&caller, &query).await?;
     Ok(Json(Page {
         items: found.hits.into_iter().map(hit).collect(),
         next: found.next.map(|next| next.to_string()),

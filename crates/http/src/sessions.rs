@@ -221,7 +221,7 @@ pub(super) fn if_match_version(headers: &HeaderMap) -> Result<Option<u64>, Probl
     patch, path = "/v1/sessions/{session}", request_body = SessionPatch,
     params(SessionPath, ("If-Match" = Option<String>, Header, description = "The ETag that the session must still have.")),
     responses((status = 200, description = "The changed session", body = Session, headers(("ETag" = String)))),
-    extensions(("x-problems" = json!(["folder_not_allowed", "not_allowed_by_key", "forbidden", "session_busy", "option_not_used", "no_org", "wrong_state", "version_conflict"]))),
+    extensions(("x-problems" = json!(["folder_not_allowed", "not_allowed_by_key", "forbidden", "session_busy", "option_not_used", "no_org", "wrong_state", "too_many", "version_conflict"]))),
 )]
 pub(super) async fn session_patch(
     State(http): State<Http>,

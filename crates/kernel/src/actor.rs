@@ -238,8 +238,8 @@ impl Actor {
             Command::GrantRevoke(grant, by, reply) => {
                 drop(reply.send(Box::pin(self.grant_revoke(grant, by)).await));
             }
-            Command::Session(commands, version, reply) => {
-                let outcome = Box::pin(self.change_session(commands, version)).await;
+            Command::Session(commands, version, pin, reply) => {
+                let outcome = Box::pin(self.change_session(commands, version, pin)).await;
                 let _ = reply.send(outcome);
             }
             Command::SetAgent(setting, version, reply) => {

@@ -28,6 +28,7 @@ use crate::images::Images;
 use crate::meters::{Counts, Meters};
 use crate::owner_events::OwnerWakers;
 use crate::parked::Parked;
+use crate::pins::Pins;
 use crate::quotas::OwnerLimits;
 use crate::scheduler::Scheduler;
 use crate::store::{Fence, LostEvents, Request, Store, StoreError};
@@ -64,6 +65,7 @@ mod memory;
 mod networks;
 mod open_waits;
 mod options;
+mod pins;
 mod portable;
 mod processes;
 mod repeats;
@@ -174,6 +176,7 @@ pub(crate) struct Shared {
     /// Notified whenever a webhook is added or removed.
     webhooks_changed: watch::Sender<()>,
     usage_sums: usage_sums::UsageSums,
+    pub(crate) pins: Pins,
     pub(crate) agent_tokens: Arc<agent_tokens::AgentTokens>,
     pub(crate) host_calls: host_calls::HostCalls,
     /// Notified whenever a memory candidate is proposed.
@@ -245,6 +248,7 @@ impl Kernel {
             keys_revoked: watch::Sender::new(()),
             webhooks_changed: watch::Sender::new(()),
             usage_sums: usage_sums::UsageSums::default(),
+            pins: Pins::default(),
             agent_tokens: Arc::default(),
             host_calls: host_calls::HostCalls::new(started_at),
             memory_proposed: Notify::new(),

@@ -20,6 +20,7 @@ pub mod meters;
 pub mod names;
 pub mod owner_events;
 mod parked;
+mod pins;
 pub mod policy;
 pub mod quotas;
 mod retention;

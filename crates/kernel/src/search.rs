@@ -6,8 +6,8 @@
 
 use std::ops::Range;
 
-use mainspring_core::Block;
 use mainspring_core::message::{result_text, text_of};
+use mainspring_core::{Block, Session, Visibility};
 use serde_json::Map;
 use unicode_normalization::char::{decompose_compatible, is_combining_mark};
 
@@ -27,6 +27,8 @@ const SNIPPET_MAX_CHARS: usize = 160;
 pub struct Query {
     /// The tokens of each word. They must follow one another in a text; the last one matches as a prefix.
     words: Vec<Vec<String>>,
+    /// Only sessions that this org may read.
+    org: Option<String>,
 }
 
 impl Query {
@@ -37,7 +39,23 @@ impl Query {
             .map(|word| tokens(word).map(|(token, _)| token).take(WORD_MAX_TOKENS).collect());
         let words: Vec<Vec<String>> =
             words.filter(|word: &Vec<String>| !word.is_empty()).take(QUERY_MAX_WORDS).collect();
-        (!words.is_empty()).then_some(Self { words })
+        (!words.is_empty()).then_some(Self { words, org: None })
+    }
+
+    /// This query, of sessions that `org` may read alone.
+    pub fn shared_with(self, org: &str) -> Self {
+        Self { org: Some(org.to_owned()), ..self }
+    }
+
+    /// The org that must be able to read the sessions, if one must.
+    pub fn org(&self) -> Option<&str> {
+        self.org.as_deref()
+    }
+
+    /// True if the query is about `session`.
+    pub fn covers(&self, session: &Session) -> bool {
+        let is_shared = session.visibility == Visibility::Org && session.org == self.org;
+        self.org.is_none() || is_shared
     }
 
     /// True if `text` contains every word.

@@ -36,7 +36,9 @@ pub use goals::GoalTypeRow;
 pub use ids::{IdPage, IdsOf};
 pub use inbox::{InboxItem, Note};
 pub use keys::{AgentRow, KeyPage, KeyRef};
-pub use sessions::{GrantPage, Loaded, RunPage, SessionPage, SessionRef, SessionsOf, Unfinished};
+pub use sessions::{
+    GrantPage, Loaded, Pin, PinnedBy, RunPage, SessionPage, SessionRef, SessionsOf, Unfinished,
+};
 pub use tree::{FoundMessage, FoundMessages, PlacedMessage, SessionLine, TreeRow};
 pub use webhooks::WebhookChange;
 
@@ -294,6 +296,9 @@ pub trait Store: Send + Sync + 'static {
         limit: usize,
     ) -> Result<Rows<Session>, StoreError>;
 
+    /// Lists the owners who share sessions with an org.
+    async fn owners_sharing(&self, org: &str) -> Result<Vec<String>, StoreError>;
+
     /// Lists messages of `owner`'s sessions that match `query`, newest first, before arrival number `before`. Searches a
     /// bounded number of messages, and returns where it stopped.
     async fn search_messages(
@@ -338,6 +343,12 @@ pub trait Store: Send + Sync + 'static {
 
     /// Gets an artifact. Artifacts of deleted sessions are not found.
     async fn artifact_get(&self, artifact: ArtifactId) -> Result<Option<Artifact>, StoreError>;
+
+    /// Lists the copies of an artifact that forks have inherited, without those of deleted forks.
+    async fn artifact_heirs(&self, artifact: ArtifactId) -> Result<Vec<Artifact>, StoreError>;
+
+    /// Lists the artifacts that a fork has inherited.
+    async fn artifacts_inherited(&self, fork: SessionId) -> Result<Vec<Artifact>, StoreError>;
 
     /// Lists artifacts of one session, newest first.
     async fn artifact_page(&self, page: &ArtifactPage) -> Result<Rows<Artifact>, StoreError>;
@@ -439,6 +450,9 @@ pub trait Store: Send + Sync + 'static {
         message: Option<MessageId>,
         limit: usize,
     ) -> Result<Vec<Feedback>, StoreError>;
+
+    /// Lists the sessions that a reader has pinned, and when, by id.
+    async fn pins(&self, owner: &str) -> Result<Vec<(SessionId, Time)>, StoreError>;
 
     /// Lists the last `limit` runs of a session that have goals or tasks, oldest first.
     async fn runs_planned(&self, session: SessionId, limit: usize) -> Result<Rows<Run>, StoreError>;

@@ -34,7 +34,9 @@ mod edge;
 mod goal_types;
 mod grants;
 mod ids;
+mod inherited;
 mod keys;
+mod pins;
 mod purge;
 mod read;
 mod search;
@@ -444,6 +446,10 @@ impl Store for MemoryStore {
         self.read(|tables| tables.search_titles(owner, query, before, limit).into())
     }
 
+    async fn owners_sharing(&self, org: &str) -> Result<Vec<String>, StoreError> {
+        self.read(|tables| tables.owners_sharing(org))
+    }
+
     async fn search_messages(
         &self,
         owner: &str,
@@ -611,6 +617,18 @@ impl Store for MemoryStore {
         limit: usize,
     ) -> Result<Vec<Feedback>, StoreError> {
         self.read(|tables| tables.feedback_list(session, message, limit))
+    }
+
+    async fn artifact_heirs(&self, artifact: ArtifactId) -> Result<Vec<Artifact>, StoreError> {
+        self.read(|tables| tables.inherited_by_id(artifact))
+    }
+
+    async fn artifacts_inherited(&self, fork: SessionId) -> Result<Vec<Artifact>, StoreError> {
+        self.read(|tables| tables.inherited_of(fork))
+    }
+
+    async fn pins(&self, owner: &str) -> Result<Vec<(SessionId, Time)>, StoreError> {
+        self.read(|tables| tables.pins(owner))
     }
 
     async fn runs_planned(&self, session: SessionId, limit: usize) -> Result<Rows<Run>, StoreError> {

@@ -10,7 +10,6 @@
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
 use async_trait::async_trait;
@@ -59,11 +58,14 @@ mod feedback;
 mod files;
 mod edge;
 mod goal_types;
+mod inherited;
 mod migrate;
 mod omi;
 mod open;
 mod options;
 mod owners;
+mod pins;
+mod probes;
 mod purge;
 mod queue;
 mod read;
@@ -175,55 +177,6 @@ impl SqliteStore {
     /// Writes all queued commits and closes the file, as dropping does.
     pub fn close(self) {
         drop(self);
-    }
-
-    /// Injects `fault` into the next group of commits.
-    #[doc(hidden)]
-    pub fn inject_fault(&self, fault: Fault) {
-        *self.shared.fault.lock() = Some(fault);
-    }
-
-    /// Simulates a full disk until it is called with false.
-    #[doc(hidden)]
-    pub fn set_full(&self, is_full: bool) {
-        self.shared.is_full.store(is_full, Ordering::Release);
-    }
-
-    /// Returns the pragmas in force on the write connection.
-    #[doc(hidden)]
-    pub fn pragmas(&self) -> &[(&'static str, i64)] {
-        &self.pragmas
-    }
-
-    /// Pauses the writer until the returned guard is dropped, so that all queued commits form one group.
-    #[doc(hidden)]
-    pub fn pause_writer(&self) -> impl Drop + use<> {
-        struct Paused(Arc<Shared>);
-        impl Drop for Paused {
-            fn drop(&mut self) {
-                self.0.queue.set_paused(false);
-            }
-        }
-        self.shared.queue.set_paused(true);
-        Paused(Arc::clone(&self.shared))
-    }
-
-    /// Returns the number of leases in memory.
-    #[doc(hidden)]
-    pub fn leases(&self) -> usize {
-        self.shared.leases.lock().len()
-    }
-
-    /// Returns the number of queued commits.
-    #[doc(hidden)]
-    pub fn queued(&self) -> usize {
-        self.shared.queue.urgent_len()
-    }
-
-    /// Returns the number of queued steps of background work.
-    #[doc(hidden)]
-    pub fn queued_background(&self) -> usize {
-        self.shared.queue.background_len()
     }
 
     /// Runs `read` on a reader thread.
@@ -552,6 +505,11 @@ impl Store for SqliteStore {
             .await
     }
 
+    async fn owners_sharing(&self, org: &str) -> Result<Vec<String>, StoreError> {
+        let org = org.to_owned();
+        self.read(move |connection| read::sessions::owners_sharing(connection, &org)).await
+    }
+
     async fn search_messages(
         &self,
         owner: &str,
@@ -708,6 +666,19 @@ impl Store for SqliteStore {
         limit: usize,
     ) -> Result<Vec<Feedback>, StoreError> {
         self.read(move |connection| feedback::feedback_list(connection, session, message, limit)).await
+    }
+
+    async fn artifact_heirs(&self, artifact: ArtifactId) -> Result<Vec<Artifact>, StoreError> {
+        self.read(move |connection| inherited::inherited_by_id(connection, artifact)).await
+    }
+
+    async fn artifacts_inherited(&self, fork: SessionId) -> Result<Vec<Artifact>, StoreError> {
+        self.read(move |connection| inherited::inherited_of(connection, fork)).await
+    }
+
+    async fn pins(&self, owner: &str) -> Result<Vec<(SessionId, Time)>, StoreError> {
+        let owner = owner.to_owned();
+        self.read(move |connection| pins::pins(connection, &owner)).await
     }
 
     async fn runs_planned(&self, session: SessionId, limit: usize) -> Result<Rows<Run>, StoreError> {

@@ -64,7 +64,7 @@ pub(super) async fn search(
     limit: usize,
 ) -> Result<(), CliError> {
     let output = context.output;
-    let query = SearchQuery { q: words.to_owned(), limit: Some(limit), before: None };
+    let query = SearchQuery { q: words.to_owned(), limit: Some(limit), ..SearchQuery::default() };
     let page = connection.request(async |client| client.session_search(&query).await).await?;
     output.print_damaged(&page.damaged)?;
     let hits = page.items;

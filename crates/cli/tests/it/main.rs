@@ -35,6 +35,7 @@ mod people;
 mod pi;
 mod private;
 mod quotas;
+mod readers;
 mod session_agent;
 mod startup;
 mod state;

@@ -7,14 +7,14 @@ use serde_json::{Value, json};
 use crate::cli::{command, json_lines, run};
 
 /// Runs a command that succeeds, and returns its output.
-fn done(dir: &Path, arguments: &[&str]) -> String {
+pub(crate) fn done(dir: &Path, arguments: &[&str]) -> String {
     let output = run(dir, arguments);
     assert_eq!(output.code, 0, "{arguments:?}: {}", output.err);
     output.out
 }
 
 /// Runs a command that succeeds, and returns its JSON objects.
-fn objects(dir: &Path, arguments: &[&str]) -> Vec<Value> {
+pub(crate) fn objects(dir: &Path, arguments: &[&str]) -> Vec<Value> {
     let output = run(dir, &[arguments, &["--json"]].concat());
     assert_eq!(output.code, 0, "{arguments:?}: {}", output.err);
     json_lines(&output)

@@ -72,11 +72,13 @@ def seed_goal_types():
 
 
 def seed_feedback(run):
-    """Gives feedback on the answer of a run, and lists it."""
+    """Gives feedback on the answer of a run and lists it, and pins its session for a while."""
     place = f"{URL}/v1/sessions/{run['sessionId']}"
     path = f"{place}/messages/{run['finalMessageId']}/feedback"
     requests.put(path, json={"sentiment": "positive"}, headers=HEADERS, timeout=30).raise_for_status()
     requests.get(place + "/feedback", headers=HEADERS, timeout=30).raise_for_status()
+    for method in ["PUT", "DELETE"]:
+        requests.request(method, place + "/pin", headers=HEADERS, timeout=30).raise_for_status()
 
 
 def seed():

@@ -266,8 +266,15 @@ def test_visibility_with_two_people():
     raises(RobotoUnauthorizedException, seen.send_text, "may I?")
     raises(RobotoUnauthorizedException, seen.set_visibility, ThreadVisibility.PRIVATE)
     raises(RobotoNotFoundException, again, thread, client=EVE)
+    fork = seen.fork(1)
+    found = http("POST", "/v1/ai/threads/search", {}, BOB_KEY)[1]["data"]["items"]
+    assert {thread.thread_id, fork.thread_id} <= {item["thread_id"] for item in found}
     thread.set_visibility(ThreadVisibility.PRIVATE)
     raises(RobotoNotFoundException, seen.refresh)
+    # The fork is Bob's own, and stays.
+    fork.send_text("say mine").run()
+    assert texts(fork) == ["say secret", "secret", "say mine", "mine"], texts(fork)
+    raises(RobotoNotFoundException, again, fork)
 
 
 def test_pin():
@@ -275,8 +282,13 @@ def test_pin():
     thread.set_pinned(True)
     pinned = lambda: {item["thread_id"]: item["pinned_at"] for item in http("GET", "/v1/ai/threads", token=ADA_KEY)[1]["data"]["items"]}
     assert pinned()[thread.thread_id] is not None
+    # A pin is the reader's own.
+    thread.set_visibility(ThreadVisibility.ORG)
+    again(thread, client=BOB).set_pinned(True)
     thread.set_pinned(False)
     assert pinned()[thread.thread_id] is None
+    of_bob = http("GET", "/v1/ai/threads?pinned=true", token=BOB_KEY)[1]["data"]["items"]
+    assert [item["thread_id"] for item in of_bob] == [thread.thread_id] and of_bob[0]["pinned_at"]
 
 
 def test_feedback():

@@ -176,3 +176,17 @@ async fn the_agent_of_a_session_is_read_and_changed() {
     let idle = SessionPatch { idle_unload_ms: Some(Some(5)), ..SessionPatch::default() };
     assert_eq!(client.session_patch("a", &idle, None).await.unwrap().idle_unload_ms, Some(5));
 }
+
+#[tokio::test]
+async fn a_pin_keeps_the_version_of_the_session() {
+    let World { client, .. } = &World::start().await;
+    let session = client.session_resolve(&SessionTarget::key("a"), None).await.unwrap().session;
+    let pinned = client.session_pin("a").await.unwrap();
+    assert!(pinned.pinned && pinned.pinned_at.is_some());
+    assert_eq!((pinned.version, pinned.updated_at), (session.version, session.updated_at));
+    assert!(client.session_get("a").await.unwrap().session.pinned);
+    let snapshot = client.session_snapshot("a").await.unwrap();
+    assert!(snapshot.session.pinned);
+    assert_eq!(client.session_unpin("a").await.unwrap(), session);
+    assert_eq!(client.session_unpin("a").await.unwrap(), session, "nothing is left to remove");
+}

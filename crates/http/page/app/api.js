@@ -143,6 +143,7 @@ export const api = {
   sessionCreate: body => post('/v1/sessions', body, { once: true }),
   sessionGet: id => get(session(id)),
   sessionPatch: (id, body) => request('PATCH', session(id), { body }),
+  sessionPin: (id, pinned) => request(pinned ? 'PUT' : 'DELETE', session(id, 'pin')),
   sessionDelete: id => request('DELETE', session(id)),
   snapshot: id => get(session(id, 'snapshot')),
   messages: (id, query) => get(session(id, 'messages'), query),

@@ -105,7 +105,7 @@ async function pinFocused() {
   const id = document.activeElement?.dataset?.session;
   if (!id || !mayWrite.value) return;
   const pinned = !sessions.value.get(id)?.session.pinned;
-  const session = await attempt(() => api.sessionPatch(id, { pinned }), pinned ? 'Pinned' : 'Unpinned');
+  const session = await attempt(() => api.sessionPin(id, pinned), pinned ? 'Pinned' : 'Unpinned');
   if (session) putCard(id, { session });
 }
 

@@ -12,7 +12,7 @@ import { Changes } from './changes.js';
 import { RunList } from './run.js';
 import { Dialog, Icon, Loading, Menu, Problem, Status, copy } from './ui.js';
 import { cost, duration, folder, isBroken, isLive, isWaiting, timeOfDay, titleOf } from './format.js';
-import { attempt, go, mayWrite, toast, usageOf } from './store.js';
+import { attempt, go, mayWrite, putCard, toast, usageOf } from './store.js';
 import { useKeys } from './keys.js';
 
 const TABS = [['chat', 'Conversation'], ['tree', 'Tree'], ['changes', 'Changes'], ['runs', 'Runs']];
@@ -33,6 +33,15 @@ export function SessionView({ id, tab, message }) {
   </div>`;
 }
 
+// A pin is the caller's own: it is no event of the session, so the answer is shown.
+async function pin(conversation) {
+  const { sessionId, pinned } = conversation.session.value;
+  const changed = await attempt(() => api.sessionPin(sessionId, !pinned), pinned ? 'Unpinned' : 'Pinned');
+  if (!changed) return;
+  conversation.session.value = { ...conversation.session.value, pinned: changed.pinned, pinnedAtMs: changed.pinnedAtMs };
+  putCard(sessionId, { session: changed });
+}
+
 function Header({ conversation, tab }) {
   const session = conversation.session.value;
   const run = conversation.run.value;
@@ -49,7 +58,7 @@ function Header({ conversation, tab }) {
       ${session.pinned && html`<span class="pinned" title="Pinned"><${Icon} name="pin" /></span>`}
       <${Menu} label="Actions of the session" items=${[
         write && { label: 'Rename', run: () => setRenaming(true) },
-        write && { label: session.pinned ? 'Unpin' : 'Pin', run: () => change({ pinned: !session.pinned }) },
+        write && { label: session.pinned ? 'Unpin' : 'Pin', run: () => pin(conversation) },
         { label: 'Copy link', run: () => copy(`${location.origin}${location.pathname}#/s/${session.sessionId}`, 'Link') },
         { label: 'Copy id', run: () => copy(session.sessionId, 'Id') },
         { label: 'Export as a file', run: () => exportSession(session) },

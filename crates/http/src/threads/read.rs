@@ -208,7 +208,9 @@ pub(super) async fn thread_list(
     Query(query): Query<ListQuery>,
 ) -> Result<Response, Problem> {
     let pinned = query.pinned.map(|pinned| pinned.eq_ignore_ascii_case("true"));
-    let page = page(&http, &caller.caller, Scope::Own, pinned, query.limit, query.page_token).await?;
+    // A reader may have pinned threads of others.
+    let scope = if pinned == Some(true) { Scope::All } else { Scope::Own };
+    let page = page(&http, &caller.caller, scope, pinned, query.limit, query.page_token).await?;
     Ok(caller.answer(&page))
 }
 
@@ -220,12 +222,12 @@ pub(super) async fn thread_search(
 ) -> Result<Response, Problem> {
     let text = search.query.unwrap_or_default();
     if text.trim().is_empty() {
-        let page = page(&http, &caller.caller, Scope::Own, None, search.limit, search.page_token).await?;
+        let page = page(&http, &caller.caller, Scope::All, None, search.limit, search.page_token).await?;
         return Ok(caller.answer(&page));
     }
     let before = search.page_token.map(|token| token.parse()).transpose();
     let before = before.map_err(|_| Problem::invalid("page_token is not the next_token of an earlier page"))?;
-    let query = mainspring_kernel::kernel::SearchQuery { text, before, limit: search.limit };
+    let query = mainspring_kernel::kernel::SearchQuery { text, scope: Scope::All, before, limit: search.limit };
     let found = http.kernel.session_search(&caller.caller, &query).await?;
     let mut items: Vec<AgentThreadRecord> = vec![];
     for hit in &found.hits {
@@ -258,7 +260,7 @@ async fn page(
 
 /// Builds the record of a listed thread.
 fn listed(session: &Session, latest: Option<&Run>) -> AgentThreadRecord {
-    let pinned_at = session.pinned.then(|| session.updated_at.into());
+    let pinned_at = session.pinned_at.map(Into::into);
     AgentThreadRecord { pinned_at, ..head(session, status_of(session, latest)) }
 }
 

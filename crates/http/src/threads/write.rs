@@ -483,8 +483,7 @@ pub(super) async fn thread_pin(
     ThreadBody(pin, _): ThreadBody<PinThreadRequest>,
 ) -> Result<Response, Problem> {
     http.kernel.repeat_close(&caller.caller, path.0, None).await?;
-    let patch = SessionPatch { pinned: Some(pin.pinned), ..SessionPatch::default() };
-    http.kernel.session_patch(&caller.caller, &path.by(), patch).await?;
+    http.kernel.session_pin(&caller.caller, &path.by(), pin.pinned).await?;
     Ok(caller.answer(&json!({"thread_id": path.0})))
 }
 

@@ -150,6 +150,8 @@ const EXAMPLES: &[(&str, &str, &str, Foreign)] = &[
     ("session_resolve", "", r#"{"sessionId": "SESSION"}"#, NotFound),
     ("session_search", "?q=Tea", "", NotListed),
     ("session_snapshot", "", "", NotFound),
+    ("session_pin", "", "", NotFound),
+    ("session_unpin", "", "", NotFound),
     ("session_tool_delete", "", "", NotFound),
     ("session_tool_put", "", r#"{"inputSchema": {"type": "object"}}"#, NotFound),
     ("session_usage", "", "", NotFound),

@@ -16,7 +16,7 @@ use crate::adapter::{Ask, AskReply, Death, Dispatch, Executed, HandleReply, Reco
 use crate::error::{CreateError, Error};
 use crate::kernel::{Accept, Accepted, CancelOutcome, Forking};
 use crate::scheduler::Permit;
-use crate::store::Request;
+use crate::store::{Pin, Request};
 
 /// The answer to a command.
 pub(crate) type Reply<T, E = Error> = oneshot::Sender<Result<T, E>>;
@@ -47,7 +47,7 @@ pub(crate) enum Command {
     /// Revokes a grant of the session.
     GrantRevoke(GrantId, Decider, Reply<Grant>),
     /// Changes the session; with a version, only if the session still has it.
-    Session(Vec<SessionCommand>, Option<u64>, Reply<Session>),
+    Session(Vec<SessionCommand>, Option<u64>, Option<Box<Pin>>, Reply<Session>),
     /// Sets the agent of the idle session; with a version, only if the session still has it.
     SetAgent(Box<AgentSetting>, Option<u64>, Reply<Session>),
     /// Changes a binding of the session.
@@ -189,7 +189,7 @@ impl Command {
             Self::Answer(_, _, _, _, reply) => drop(reply.send(Err(error))),
             Self::Feedback(_, _, _, reply) => drop(reply.send(Err(error))),
             Self::GrantRevoke(_, _, reply) => drop(reply.send(Err(error))),
-            Self::Session(_, _, reply) => drop(reply.send(Err(error))),
+            Self::Session(_, _, _, reply) => drop(reply.send(Err(error))),
             Self::SetAgent(_, _, reply) => drop(reply.send(Err(error))),
             Self::Binding(_, reply) => drop(reply.send(Err(error))),
             Self::LoseProcessLocalBindings(reply) => drop(reply.send(Err(error))),

@@ -1,17 +1,19 @@
 //! The session itself: created, renamed, archived, closed, deleted.
 
 use mainspring_core::session::Command as SessionCommand;
-use mainspring_core::{Body, Cursor, Refusal, Session, SessionStatus};
+use mainspring_core::{Artifact, Body, Cursor, Refusal, Session, SessionStatus};
 
 use super::{Actor, Adoption};
 use crate::error::{CreateError, Error};
-use crate::store::{Loaded, Request, Row, StateRow};
+use crate::store::{Loaded, Pin, Request, Row, StateRow};
 
 /// Data that a new session starts with.
 #[derive(Default)]
 pub(crate) struct SessionSeed {
     /// State of the session it was forked from.
     pub(crate) state: Vec<StateRow>,
+    /// The artifacts that a fork inherits.
+    pub(crate) artifacts: Vec<Artifact>,
     /// An existing native session.
     pub(crate) adopted: Option<Box<Adoption>>,
 }
@@ -29,6 +31,9 @@ impl Actor {
         draft.emit(created(&self.hot.session));
         request.into_iter().for_each(|request| draft.row(Row::Request(request)));
         seed.state.into_iter().for_each(|state| draft.row(Row::State(Box::new(state))));
+        for artifact in seed.artifacts {
+            draft.row(Row::InheritedArtifact(Box::new(artifact)));
+        }
         if let Some(adopted) = seed.adopted {
             self.give_up_on_error(draft.binding_adopt(*adopted, self.shared.node))?;
         }
@@ -36,11 +41,12 @@ impl Actor {
         Ok(Session::clone(&self.hot.session))
     }
 
-    /// Changes the session; with `version`, only if the session still has it.
+    /// Changes the session, and a reader's pins with it; with `version`, only if the session still has it.
     pub(super) async fn change_session(
         &mut self,
         commands: Vec<SessionCommand>,
         version: Option<u64>,
+        pin: Option<Box<Pin>>,
     ) -> Result<Session, Error> {
         self.check_version(version)?;
         let leaves = |command: &SessionCommand| {
@@ -64,7 +70,10 @@ impl Actor {
                 });
             }
         }
-        self.commit(draft).await?;
+        pin.iter().for_each(|pin| draft.row(Row::Pin(pin.clone())));
+        let committed = self.commit(draft).await;
+        pin.iter().for_each(|pin| self.shared.pins.note(pin, committed.is_ok()));
+        committed?;
         self.shared.forget_native_sessions(natives.iter());
         if self.hot.session.status == SessionStatus::Deleted {
             self.lifetime.end();

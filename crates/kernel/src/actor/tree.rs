@@ -4,15 +4,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use mainspring_core::{
-    Line, Message, MessageId, Origin, Place, Point, Role, Session, SessionStatus, StateEntry, TitleSource,
-    Visibility,
+    Artifact, Line, Message, MessageId, Origin, Place, Point, Role, Session, SessionId, SessionStatus,
+    StateEntry, Time, TitleSource, Visibility,
 };
+use serde_json::{Map, Value};
 
 use super::tree_cache::{NotCached, PathChange};
 use super::{Actor, Command, SessionSeed};
 use crate::error::{CreateError, Error};
 use crate::kernel::Forking;
-use crate::store::{PlacedMessage, StateAt, StatePlace, StateRow, StoreError};
+use crate::store::{ArtifactPage, PlacedMessage, StateAt, StatePlace, StateRow, StoreError};
 
 /// Half the number of lines in the first read, which is small: usually all but one are cached.
 const LINES_READ: usize = 4;
@@ -172,8 +173,16 @@ impl Actor {
         let now = self.shared.clock.now();
         let source = &self.hot.session;
         let titled = fork.title.is_some();
+        let is_foreign = fork.owner != source.owner;
+        let agent_definition = fork.agent_definition.unwrap_or_else(|| source.agent_definition.clone());
         let session = Session {
             id: fork.id,
+            owner: fork.owner,
+            agent_definition,
+            // Folders, rules and notes are their owner's own.
+            cwd: source.cwd.clone().filter(|_| !is_foreign),
+            rules: if is_foreign { vec![] } else { source.rules.clone() },
+            metadata: if is_foreign { Value::Object(Map::new()) } else { source.metadata.clone() },
             key: fork.key,
             title: fork.title.or_else(|| source.title.clone()),
             title_source: if titled { Some(TitleSource::Manual) } else { source.title_source },
@@ -183,6 +192,7 @@ impl Actor {
             org: fork.org,
             visibility: Visibility::Private,
             pinned: false,
+            pinned_at: None,
             tip: Some(point),
             tip_message: Some(fork.message),
             base: Some(point),
@@ -197,9 +207,22 @@ impl Actor {
             Some(_) => self.state_for_fork(&session, point).await?,
             None => vec![],
         };
+        let artifacts = self.artifacts_for_fork(fork.id, placed.message.created_at).await?;
         self.shared.start_new_actor(session).await?;
-        let seed = SessionSeed { state, adopted: None };
+        let seed = SessionSeed { state, artifacts, adopted: None };
         self.shared.call(fork.id, |reply| Command::Create(fork.request, seed, reply)).await
+    }
+
+    /// The artifacts that a fork inherits: those that there were when its last message was written. Each fork has its own
+    /// copy of the record, so that it stays readable when this session becomes private or is deleted.
+    async fn artifacts_for_fork(&self, fork: SessionId, until: Time) -> Result<Vec<Artifact>, Error> {
+        let (session, store) = (self.fence.session, &self.shared.store);
+        let page = ArtifactPage { session, run: None, before: None, limit: usize::MAX };
+        let own = store.artifact_page(&page).await?.items;
+        let inherited = store.artifacts_inherited(session).await?;
+        let copy = |artifact: Artifact| Artifact { session: fork, run: None, attempt: None, ..artifact };
+        let all = own.into_iter().chain(inherited);
+        Ok(all.filter(|artifact| artifact.created_at <= until).map(copy).collect())
     }
 
     /// Lists the state to copy into a fork of this fork. On lines of other sessions the new fork would see state that was set after

@@ -14,6 +14,7 @@ use mainspring_core::{AttemptId, Body, Cursor, Event, LiveEvent, MessageId, Posi
 use super::{Feed, FeedState, Phase, SubscriptionMode};
 use crate::error::Error;
 use crate::kernel::{Shared, Snapshot};
+use crate::pins::mark;
 use crate::store::StoreError;
 use crate::store_health::StoreWatch;
 
@@ -33,6 +34,8 @@ pub struct Subscription {
     thought: u64,
     /// True if the reader is not the session's owner: it may read only while the session is visible to its org.
     needs_org_access: bool,
+    /// The reader, whose pins a reset shows.
+    reader: Option<String>,
     /// Skips streamed text and thoughts.
     events_only: bool,
     /// The next item is a reset: the reader comes from a position that does not exist any more.
@@ -154,6 +157,7 @@ impl Subscription {
             backlog: VecDeque::new(),
             thought,
             needs_org_access: false,
+            reader: None,
             events_only: false,
             restarts: false,
             store,
@@ -178,9 +182,10 @@ impl Subscription {
         self.restart(now)
     }
 
-    /// Sets whether the reader is not the session's owner.
-    pub(crate) fn with_org_access_check(mut self, needed: bool) -> Self {
-        self.needs_org_access = needed;
+    /// Sets the reader, and whether it is not the session's owner.
+    pub(crate) fn with_reader(mut self, reader: &str, needs_org_access: bool) -> Self {
+        self.reader = Some(reader.to_owned());
+        self.needs_org_access = needs_org_access;
         self
     }
 
@@ -266,7 +271,10 @@ impl Subscription {
     }
 
     async fn reset(&mut self) -> Result<Item, Error> {
-        let snapshot = self.shared.snapshot(&self.feed).await?;
+        let mut snapshot = self.shared.snapshot(&self.feed).await?;
+        if let Some(reader) = &self.reader {
+            mark(&mut snapshot.session, &*self.shared.pins.of(&*self.shared.store, reader).await?);
+        }
         self.at = snapshot.position;
         self.restarts = false;
         Ok(Item::Reset(Box::new(snapshot)))

@@ -137,15 +137,24 @@ impl Kernel {
         Ok(self.artifact_readable(caller, id).await?.0)
     }
 
-    /// Gets an artifact and its session, if the caller may read the session.
+    /// Gets an artifact and its session, if the caller may read the session; else a copy that a fork has inherited, and
+    /// the fork.
     async fn artifact_readable(&self, caller: &Caller, id: ArtifactId) -> Result<(Artifact, Session), Error> {
-        let not_found = || Error::not_found("artifact", id);
-        let artifact = self.shared.store.artifact_get(id).await?.ok_or_else(not_found)?;
-        match self.session_get(caller, &SessionRef::Id(artifact.session)).await {
-            Ok(session) => Ok((artifact, session)),
-            Err(Error::NotFound { .. }) => Err(not_found()),
-            Err(error) => Err(error),
+        if let Some(artifact) = self.shared.store.artifact_get(id).await? {
+            match self.session_get(caller, &SessionRef::Id(artifact.session)).await {
+                Ok(session) => return Ok((artifact, session)),
+                Err(Error::NotFound { .. }) => {}
+                Err(error) => return Err(error),
+            }
         }
+        for copy in self.shared.store.artifact_heirs(id).await? {
+            match self.session_get(caller, &SessionRef::Id(copy.session)).await {
+                Ok(fork) => return Ok((copy, fork)),
+                Err(Error::NotFound { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(Error::not_found("artifact", id))
     }
 
     /// Lists artifacts of a session or run, newest first.

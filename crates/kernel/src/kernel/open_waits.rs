@@ -55,8 +55,11 @@ impl Kernel {
         let ids: HashSet<SessionId> = runs.iter().map(|run| run.session).collect();
         let mut sessions = vec![];
         for id in ids {
-            let found = self.shared.session_find(&caller.owner, &SessionRef::Id(id)).await?;
-            sessions.extend(found.filter(|session| is_listed(caller, query, session)));
+            let Some(found) = self.shared.session_find(&caller.owner, &SessionRef::Id(id)).await? else {
+                continue;
+            };
+            let session = self.shared.marked(caller, found).await?;
+            sessions.extend(Some(session).filter(|session| is_listed(caller, query, session)));
         }
         sessions.sort_by_key(|session| std::cmp::Reverse((session.last_activity_at, session.id)));
         sessions.truncate(limit);
@@ -86,6 +89,7 @@ fn is_listed(caller: &Caller, query: &SessionQuery, session: &Session) -> bool {
     let is_in_scope = match query.scope {
         Scope::Own => session.owner == caller.owner,
         Scope::Org => session.visibility == Visibility::Org && session.org == caller.org,
+        Scope::All => caller.may_read(session),
     };
     is_in_scope
         && query.pinned.is_none_or(|pinned| session.pinned == pinned)

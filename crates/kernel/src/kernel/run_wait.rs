@@ -67,7 +67,7 @@ impl Kernel {
     async fn run_changes(&self, caller: &Caller, run: &Run) -> Result<Subscription, Error> {
         let subscription = self.shared.subscribe(run.session, SubscriptionMode::Observer).await?;
         let now = subscription.feed().position();
-        Ok(subscription.with_org_access_check(caller.owner != run.owner).resume(now).events_only())
+        Ok(subscription.with_reader(&caller.owner, caller.owner != run.owner).resume(now).events_only())
     }
 
     /// Waits until the run meets the condition. `events` begin before the call, so no event is missed between the first

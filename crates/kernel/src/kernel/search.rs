@@ -1,20 +1,25 @@
-//! Search in the titles and messages of the caller's own sessions.
+//! Search in the titles and messages of the sessions that the caller may read.
 
+use std::cmp::Reverse;
 use std::fmt;
 use std::str::FromStr;
 
-use mainspring_core::{Damage, MessageId, Role, Rows, SessionId, Time};
+use mainspring_core::{Damage, MessageId, Role, Rows, Session, SessionId, Time};
 use serde::Serialize;
 
-use super::{Caller, Kernel};
+use super::sessions::scope_of;
+use super::{Caller, Kernel, Scope};
 use crate::error::Error;
 use crate::search::{Query, searchable_text};
+use crate::store::{FoundMessages, SessionsOf};
 
 /// A search request.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SearchQuery {
     /// Words to find. All must occur, each as the beginning of a word.
     pub text: String,
+    /// Whose sessions are searched.
+    pub scope: Scope,
     /// The `next` of the previous page.
     pub before: Option<SearchPosition>,
     /// Page size; 50 if not given.
@@ -80,6 +85,9 @@ pub struct SearchHit {
     pub message: Option<MessageHit>,
     /// The text around the match, on one line.
     pub snippet: String,
+    /// When the caller has pinned the session.
+    #[serde(rename = "pinnedAtMs", skip_serializing_if = "Option::is_none")]
+    pub pinned_at: Option<Time>,
 }
 
 /// A message that matched.
@@ -96,16 +104,16 @@ pub struct MessageHit {
 }
 
 impl Kernel {
-    /// Searches the titles and messages of the caller's own sessions.
+    /// Searches the titles and messages of the sessions in the scope.
     pub async fn session_search(&self, caller: &Caller, search: &SearchQuery) -> Result<SearchResult, Error> {
         let limit = self.page(search.limit)?;
         let query = Query::parse(&search.text)
             .ok_or_else(|| Error::Invalid("there is no word to look for: give letters or digits".into()))?;
-        let (store, owner) = (&self.shared.store, &caller.owner);
+        let sources = self.search_sources(caller, search.scope, &query).await?;
         let titles = match search.before {
-            None => store.search_titles(owner, &query, None, limit).await?,
+            None => self.search_titles(&sources, None, limit).await?,
             Some(SearchPosition::Title(at, session)) => {
-                store.search_titles(owner, &query, Some((at, session)), limit).await?
+                self.search_titles(&sources, Some((at, session)), limit).await?
             }
             Some(SearchPosition::Message(_)) => Rows::from(vec![]),
         };
@@ -116,19 +124,21 @@ impl Kernel {
         let (messages, searched_to) = match limit - titles.len() {
             0 => (Rows::from(vec![]), None),
             room => {
-                let found = store.search_messages(owner, &query, before, room).await?;
+                let found = self.search_messages(&sources, before, room).await?;
                 (found.rows, found.searched_to.map(SearchPosition::Message))
             }
         };
         let last_title = titles.last().map(|last| SearchPosition::Title(last.last_activity_at, last.id));
         let last = messages.last().map(|last| SearchPosition::Message(last.arrival)).or(last_title);
         let next = last.filter(|_| titles.len() + messages.len() == limit).or(searched_to);
+        let pins = self.shared.pins.of(&*self.shared.store, &caller.owner).await?;
         let (mut hits, mut damaged) = (vec![], titles.damaged);
         let after_titles = |damage: Damage| Damage { index: damage.index + titles.items.len(), ..damage };
         damaged.extend(messages.damaged.into_iter().map(after_titles));
         for session in titles.items {
             let snippet = session.title.clone().unwrap_or_default();
-            hits.push(SearchHit { session_id: session.id, title: session.title, message: None, snippet });
+            let (session_id, pinned_at) = (session.id, pins.get(&session.id).copied());
+            hits.push(SearchHit { session_id, title: session.title, message: None, snippet, pinned_at });
         }
         for found in messages.items {
             // A page of long messages takes long: others are served in between.
@@ -143,8 +153,83 @@ impl Kernel {
                     created_at: message.created_at,
                 }),
                 snippet: query.snippet(&searchable_text(&message.content)),
+                pinned_at: pins.get(&found.session).copied(),
             });
         }
         Ok(SearchResult { hits, next, damaged })
+    }
+
+    /// The owners whose sessions are searched, each with the query: of other owners only what they share with the org.
+    async fn search_sources(
+        &self,
+        caller: &Caller,
+        scope: Scope,
+        query: &Query,
+    ) -> Result<Vec<(String, Query)>, Error> {
+        let mut sources = vec![];
+        for of in scope_of(caller, scope)? {
+            match of {
+                SessionsOf::Owner(owner) => sources.push((owner, query.clone())),
+                SessionsOf::Org(org) => {
+                    let owners = self.shared.store.owners_sharing(&org).await?;
+                    // What is the caller's own is searched whole, if at all.
+                    let others =
+                        owners.into_iter().filter(|owner| scope == Scope::Org || *owner != caller.owner);
+                    sources.extend(others.map(|owner| (owner, query.clone().shared_with(&org))));
+                }
+            }
+        }
+        Ok(sources)
+    }
+
+    async fn search_titles(
+        &self,
+        sources: &[(String, Query)],
+        before: Option<(Time, SessionId)>,
+        limit: usize,
+    ) -> Result<Rows<Session>, Error> {
+        let mut found = Rows::from(vec![]);
+        for (no, (owner, query)) in sources.iter().enumerate() {
+            let more = self.shared.store.search_titles(owner, query, before, limit).await?;
+            if no == 0 {
+                found = more;
+                continue;
+            }
+            found.items.extend(more.items);
+            found.items.sort_by_key(|session: &Session| Reverse((session.last_activity_at, session.id)));
+            found.items.truncate(limit);
+            found.damaged.extend(more.damaged);
+            found.damaged.iter_mut().for_each(|damage| damage.index = found.items.len());
+        }
+        Ok(found)
+    }
+
+    async fn search_messages(
+        &self,
+        sources: &[(String, Query)],
+        before: Option<u64>,
+        limit: usize,
+    ) -> Result<FoundMessages, Error> {
+        let mut found = FoundMessages { rows: Rows::from(vec![]), searched_to: None };
+        for (no, (owner, query)) in sources.iter().enumerate() {
+            let more = self.shared.store.search_messages(owner, query, before, limit).await?;
+            if no == 0 {
+                found = more;
+                continue;
+            }
+            found.rows.items.extend(more.rows.items);
+            found.rows.damaged.extend(more.rows.damaged);
+            // Beyond the first place where a search stopped, hits may be missing.
+            found.searched_to = found.searched_to.max(more.searched_to);
+        }
+        if sources.len() > 1 {
+            let Rows { items, damaged } = &mut found.rows;
+            items.sort_by_key(|hit| Reverse(hit.arrival));
+            items.retain(|hit| found.searched_to.is_none_or(|searched_to| hit.arrival >= searched_to));
+            found.searched_to = found.searched_to.filter(|_| items.len() < limit);
+            items.truncate(limit);
+            damaged.iter_mut().for_each(|damage| damage.index = items.len());
+        }
+        Ok(found)
     }
 }

@@ -112,7 +112,8 @@ impl Kernel {
         };
         let commands = changes.into_iter().map(session::Command::Set).collect();
         let setting = Box::new(AgentSetting { commands, messages });
-        self.shared.call(known.id, |reply| Command::SetAgent(setting, version, reply)).await
+        let changed = self.shared.call(known.id, |reply| Command::SetAgent(setting, version, reply)).await?;
+        self.shared.marked(caller, changed).await
     }
 
     /// Checks each key of `change` on its own and turns it into a change of the session.
@@ -207,10 +208,10 @@ impl Kernel {
             self.check_tools(caller, &known, &replaced(&known.tools, std::slice::from_ref(&tool)))?;
             let add = vec![session::Command::AddTool(tool.clone())];
             let version = Some(known.version);
-            match self.shared.call(known.id, |reply| Command::Session(add, version, reply)).await {
+            match self.shared.call(known.id, |reply| Command::Session(add, version, None, reply)).await {
                 // The tools may have changed since they were checked together.
                 Err(Error::Changed { .. }) => {}
-                changed => return changed,
+                changed => return self.shared.marked(caller, changed?).await,
             }
         }
     }
@@ -224,7 +225,8 @@ impl Kernel {
     ) -> Result<Session, Error> {
         let known = self.session_for_change(caller, by).await?;
         let remove = vec![session::Command::RemoveTool { name: name.to_owned() }];
-        self.shared.call(known.id, |reply| Command::Session(remove, None, reply)).await
+        let changed = self.shared.call(known.id, |reply| Command::Session(remove, None, None, reply)).await?;
+        self.shared.marked(caller, changed).await
     }
 
     /// Refuses tools of a session that its adapter cannot call, or that are invalid or too many together.
@@ -258,7 +260,7 @@ impl Kernel {
     }
 
     /// Finds the definition that runs of `owner` under this name follow, and whether it is shared.
-    async fn definition_for(
+    pub(super) async fn definition_for(
         &self,
         owner: &str,
         name: &str,

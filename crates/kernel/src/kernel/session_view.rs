@@ -76,7 +76,7 @@ impl Kernel {
         caller: &Caller,
         query: &SessionQuery,
     ) -> Result<Rows<(Session, Option<Run>)>, Error> {
-        if query.scope == Scope::Org {
+        if query.scope != Scope::Own {
             let reason = "only your own sessions are listed by `open`: leave the scope out";
             return Err(Error::Invalid(reason.into()));
         }
@@ -85,7 +85,9 @@ impl Kernel {
         // The board also has sessions that left memory while their run waits.
         let on_board = self.shared.board.sessions(&caller.owner).into_iter();
         for id in on_board.filter(|id| self.shared.is_live(*id)) {
-            sessions.extend(self.shared.session_find(&caller.owner, &SessionRef::Id(id)).await?);
+            if let Some(found) = self.shared.session_find(&caller.owner, &SessionRef::Id(id)).await? {
+                sessions.push(self.shared.marked(caller, found).await?);
+            }
         }
         let status =
             |session: &Session| self.shared.board.status(&session.owner, session.id).unwrap_or_default();

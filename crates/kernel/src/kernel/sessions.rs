@@ -5,8 +5,8 @@ use std::sync::Arc;
 use mainspring_api::Page;
 use mainspring_core::limits::{check_key, check_text};
 use mainspring_core::{
-    Cursor, Event, Message, Position, Refusal, Rows, Run, RunOptions, Session, SessionChange, SessionId,
-    SessionStatus, TitleSource, Visibility, session,
+    Cursor, Damage, Event, Message, Position, Refusal, Rows, Run, RunOptions, Session, SessionChange,
+    SessionId, SessionStatus, TitleSource, Visibility, session,
 };
 use serde_json::{Map, Value};
 use tokio::sync::oneshot;
@@ -21,7 +21,10 @@ use crate::actor::{Command, SessionSeed};
 use crate::error::{CreateError, Error};
 use crate::folders::check_folder_usable;
 use crate::policy::check_session_rules;
-use crate::store::{Request, SessionPage, SessionRef, SessionsOf, Unique};
+use crate::store::{PinnedBy, Request, SessionPage, SessionRef, SessionsOf, Unique};
+
+/// The agent definition of a session that names none.
+pub(super) const DEFAULT_AGENT: &str = "mainspring.generalist@1";
 
 /// Handling of a request for a new session whose name is taken.
 #[derive(Clone, Copy)]
@@ -67,11 +70,11 @@ impl Kernel {
                 && let Some(answer) = self.request_replayed(request).await?
             {
                 let made = self.session_get(caller, &session_ref(&answer)?).await?;
-                return self.shared.open(made.id).await;
+                return self.session_load(caller, made.id).await;
             }
             let found = self.session_resolve(caller, target).await?;
             if let (Some(found), OnNameTaken::Open) = (&found, on_name_taken) {
-                return self.shared.open(found.id).await;
+                return self.session_load(caller, found.id).await;
             }
             caller.check_writes()?;
             if found.is_some() {
@@ -98,7 +101,7 @@ impl Kernel {
             self.shared.start_new_actor(session).await?;
             let adopts =
                 |(adapter, adopted): (&str, &Adopted)| Box::new(adoption(caller, adapter, adopted.clone()));
-            let seed = SessionSeed { state: vec![], adopted: adopted.map(adopts) };
+            let seed = SessionSeed { adopted: adopted.map(adopts), ..SessionSeed::default() };
             match self.shared.call(id, |reply| Command::Create(request.map(Box::new), seed, reply)).await {
                 Ok(session) => {
                     self.shared.note_opened(id);
@@ -112,11 +115,22 @@ impl Kernel {
         }
     }
 
+    /// Loads a session because the caller opens it.
+    pub(super) async fn session_load(
+        &self,
+        caller: &Caller,
+        session: SessionId,
+    ) -> Result<(Session, Opening), Error> {
+        let (session, opening) = self.shared.open(session).await?;
+        Ok((self.shared.marked(caller, session).await?, opening))
+    }
+
     /// Gets a session that the caller may read.
     pub async fn session_get(&self, caller: &Caller, by: &SessionRef) -> Result<Session, Error> {
         let found = self.shared.session_find(&caller.owner, by).await?;
         let readable = found.filter(|session| caller.may_read(session));
-        readable.ok_or_else(|| Error::not_found("session", name_of(by)))
+        let session = readable.ok_or_else(|| Error::not_found("session", name_of(by)))?;
+        self.shared.marked(caller, session).await
     }
 
     /// Gets a session that the caller may change. Every operation that changes a session begins here.
@@ -147,25 +161,30 @@ impl Kernel {
             // Boxed to keep the futures of other lists small.
             return Box::pin(self.session_list_open(caller, &query)).await;
         }
-        let of = match (query.scope, &caller.org) {
-            (Scope::Own, _) => SessionsOf::Owner(caller.owner.clone()),
-            (Scope::Org, Some(org)) => SessionsOf::Org(org.clone()),
-            (Scope::Org, None) => {
-                return Err(Error::Invalid("you belong to no org: use the key of one".into()));
-            }
-        };
+        let of = scope_of(caller, query.scope)?;
         if query.live {
             return self.session_list_live(caller, &query).await;
         }
-        let page = SessionPage {
-            of,
-            pinned: query.pinned,
-            status: query.status,
-            surface_kind: query.surface_kind,
-            before: query.before,
-            limit: self.page(query.limit)?,
-        };
-        Ok(self.shared.store.session_page(&page).await?)
+        let limit = self.page(query.limit)?;
+        let mut listed: Option<Rows<(Session, Option<Run>)>> = None;
+        for of in of {
+            let page = SessionPage {
+                of,
+                pinned: query.pinned.map(|is_pinned| PinnedBy { owner: caller.owner.clone(), is_pinned }),
+                status: query.status,
+                surface_kind: query.surface_kind.clone(),
+                before: query.before,
+                limit,
+            };
+            let found = self.shared.store.session_page(&page).await?;
+            listed = Some(match listed {
+                Some(listed) => merged(listed, found, limit),
+                None => found,
+            });
+        }
+        let mut listed = listed.unwrap_or_else(|| Rows::from(vec![]));
+        self.shared.mark_listed(caller, &mut listed.items).await?;
+        Ok(listed)
     }
 
     /// Applies `patch` atomically.
@@ -198,7 +217,15 @@ impl Kernel {
             Shared::check_listed_defaults(caller.lists.as_deref(), None, &defaults)?;
             self.shared.check_defaults(&known.adapter, &defaults)?;
         }
-        self.session_change(caller, by, commands, patch.version).await
+        let known = self.session_for_change(caller, by).await?;
+        let pin = match patch.pinned {
+            Some(is_pinned) => self.pin_change(caller, &known, is_pinned).await?,
+            None => None,
+        };
+        let version = patch.version;
+        let changed =
+            self.shared.call(known.id, |reply| Command::Session(commands, version, pin, reply)).await?;
+        self.shared.marked(caller, changed).await
     }
 
     /// Checks the settings in `patch` and turns them into changes.
@@ -214,7 +241,6 @@ impl Kernel {
         check_idle_unload(patch.idle_unload_ms.flatten())?;
         let changes = [
             title.map(|title| SessionChange::Title { title, source: TitleSource::Manual }),
-            patch.pinned.map(|pinned| SessionChange::Pinned { pinned }),
             patch.visibility.map(|visibility| SessionChange::Visibility { visibility }),
             model.map(|model| SessionChange::Model { model }),
             model_profile.map(|model_profile| SessionChange::ModelProfile { model_profile }),
@@ -235,7 +261,7 @@ impl Kernel {
         let id = self.session_for_change(caller, by).await?.id;
         let forks = self.shared.store.session_forks(id).await?;
         let delete = vec![session::Command::Delete { live: false }];
-        let session = self.session_change(caller, &SessionRef::Id(id), delete, None).await?;
+        let session = self.shared.call(id, |reply| Command::Session(delete, None, None, reply)).await?;
         Ok(Deleted { session, forks })
     }
 
@@ -271,17 +297,6 @@ impl Kernel {
     ) -> Result<Position, Error> {
         let session = self.session_for_change(caller, by).await?;
         self.shared.call(session.id, |reply| Command::Compact(before, reply)).await
-    }
-
-    async fn session_change(
-        &self,
-        caller: &Caller,
-        by: &SessionRef,
-        commands: Vec<session::Command>,
-        version: Option<u64>,
-    ) -> Result<Session, Error> {
-        let session = self.session_for_change(caller, by).await?;
-        self.shared.call(session.id, |reply| Command::Session(commands, version, reply)).await
     }
 
     /// Lists the last messages of the active path above depth `before`, root first. Fails if one of them is damaged.
@@ -369,7 +384,7 @@ impl Kernel {
             surface_kind: surface_kind.unwrap_or_else(|| "api".into()),
             external_ref: target.external_ref.clone(),
             legacy_alias: target.legacy_alias.clone(),
-            agent_definition: agent_definition.unwrap_or_else(|| "mainspring.generalist@1".into()),
+            agent_definition: agent_definition.unwrap_or_else(|| DEFAULT_AGENT.into()),
             adapter: adapter.unwrap_or_else(|| self.shared.options.adapter.clone()),
             cwd,
             model_profile,
@@ -385,6 +400,7 @@ impl Kernel {
             updated_at: now,
             last_activity_at: now,
             pinned: false,
+            pinned_at: None,
             title_source: titled,
             forked_from: None,
             base: None,
@@ -415,6 +431,39 @@ impl Kernel {
         let next = rows.last().filter(|_| full).map(position);
         Page { next, ..Page::from(rows) }
     }
+}
+
+/// The lists that a scope consists of. Sessions may be in several of them.
+pub(super) fn scope_of(caller: &Caller, scope: Scope) -> Result<Vec<SessionsOf>, Error> {
+    let own = SessionsOf::Owner(caller.owner.clone());
+    Ok(match (scope, &caller.org) {
+        (Scope::Own, _) | (Scope::All, None) => vec![own],
+        (Scope::Org, Some(org)) => vec![SessionsOf::Org(org.clone())],
+        (Scope::All, Some(org)) => vec![own, SessionsOf::Org(org.clone())],
+        (Scope::Org, None) => {
+            return Err(Error::Invalid("you belong to no org: use the key of one".into()));
+        }
+    })
+}
+
+/// Merges two pages of sessions, each by latest activity. Rows that cannot be read are named after the sessions, since
+/// their place among them is not known.
+fn merged(
+    one: Rows<(Session, Option<Run>)>,
+    other: Rows<(Session, Option<Run>)>,
+    limit: usize,
+) -> Rows<(Session, Option<Run>)> {
+    let mut items = one.items;
+    items.extend(other.items);
+    items.sort_by_key(|(session, _)| std::cmp::Reverse((session.last_activity_at, session.id)));
+    items.dedup_by_key(|(session, _)| session.id);
+    items.truncate(limit);
+    let index = items.len();
+    let mut damaged: Vec<Damage> = one.damaged;
+    damaged.extend(other.damaged);
+    damaged.iter_mut().for_each(|damage| damage.index = index);
+    damaged.dedup();
+    Rows { items, damaged }
 }
 
 /// The default options of runs that a patch sets.

@@ -83,7 +83,7 @@ impl Kernel {
                 let session = self.session_get(caller, &by).await?;
                 let options = given.resumed(&self.usable_defaults(&session));
                 check_model(&options)?;
-                let (session, opening) = self.shared.open(session.id).await?;
+                let (session, opening) = self.session_load(caller, session.id).await?;
                 Ok(Started { session, opening, options })
             }
             (_, None) if start.messages => Err(Error::InitialMessages),

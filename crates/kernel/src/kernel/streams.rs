@@ -23,10 +23,11 @@ impl Kernel {
         let reader = self.shared.subscribe(session, SubscriptionMode::Observer).await?;
         let snapshot = self.shared.snapshot(reader.feed()).await?;
         // The session's visibility may have changed since the lookup.
-        match caller.may_read(&snapshot.session) {
-            true => Ok(snapshot),
-            false => Err(Error::not_found("session", session)),
+        if !caller.may_read(&snapshot.session) {
+            return Err(Error::not_found("session", session));
         }
+        let session = self.shared.marked(caller, snapshot.session).await?;
+        Ok(Snapshot { session, ..snapshot })
     }
 
     /// Sums the usage of all runs of a session, on every branch of its tree, and of the runs that they delegated to.
@@ -107,7 +108,7 @@ impl Kernel {
         mode: SubscriptionMode,
     ) -> Result<Subscription, Error> {
         let (session, is_owner) = (session.id, caller.owner == session.owner);
-        let subscription = self.shared.subscribe(session, mode).await?.with_org_access_check(!is_owner);
+        let subscription = self.shared.subscribe(session, mode).await?.with_reader(&caller.owner, !is_owner);
         let now = subscription.feed().position();
         let Some(from) = from else { return Ok(subscription.resume(now)) };
         if self.shared.lost_at(from.cursor).is_some() {

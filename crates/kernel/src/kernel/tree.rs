@@ -6,8 +6,8 @@ use mainspring_core::tree::ranges;
 use mainspring_core::{Damage, MessageId, Range, Rows, Session, SessionId};
 use serde::Serialize;
 
-use super::sessions::check_title;
-use super::{Caller, Kernel};
+use super::sessions::{DEFAULT_AGENT, check_title};
+use super::{Caller, Kernel, Shared};
 use crate::actor::Command;
 use crate::error::{CreateError, Error};
 use crate::store::{Request, SessionRef, TreeRow, Unique};
@@ -28,8 +28,12 @@ pub struct ForkRequest {
 pub(crate) struct Forking {
     pub(crate) id: SessionId,
     pub(crate) message: MessageId,
+    /// The owner of the fork: the caller.
+    pub(crate) owner: String,
     /// The org of the caller.
     pub(crate) org: Option<String>,
+    /// The agent definition, if the caller cannot use the one of the source.
+    pub(crate) agent_definition: Option<String>,
     pub(crate) key: Option<String>,
     pub(crate) title: Option<String>,
     pub(crate) request: Option<Box<Request>>,
@@ -57,11 +61,12 @@ impl Kernel {
         version: Option<u64>,
     ) -> Result<Session, Error> {
         let session = self.session_for_change(caller, by).await?;
-        self.shared.call(session.id, |reply| Command::Navigate(to, version, reply)).await
+        let moved = self.shared.call(session.id, |reply| Command::Navigate(to, version, reply)).await?;
+        self.shared.marked(caller, moved).await
     }
 
-    /// Makes a session that continues from a message of another one. Nothing is copied, and neither session sees what is
-    /// written in the other afterwards.
+    /// Makes a session that continues from a message of another one, which the caller may read. The fork is private and
+    /// the caller's own. Nothing is copied, and neither session sees what is written in the other afterwards.
     ///
     /// Returns false with the fork if the same request under the same idempotency key has made it before.
     pub async fn session_fork(
@@ -71,7 +76,11 @@ impl Kernel {
         fork: ForkRequest,
         idempotency_key: Option<&str>,
     ) -> Result<(Session, bool), Error> {
-        let source = self.session_for_change(caller, by).await?;
+        let source = self.session_get(caller, by).await?;
+        let agent_definition = match caller.owner == source.owner {
+            true => self.check_session_change(caller, &source).await.map(|()| None)?,
+            false => self.check_foreign_fork(caller, &source).await?,
+        };
         fork.key.as_deref().map_or(Ok(()), check_key)?;
         check_title(self, fork.title.as_deref())?;
         let asked = (source.id, &fork);
@@ -87,7 +96,10 @@ impl Kernel {
             let request =
                 request.clone().map(|request| Box::new(Request { answer: id.to_string(), ..request }));
             let ForkRequest { message, key, title } = fork.clone();
-            let forking = Box::new(Forking { id, message, org: caller.org.clone(), key, title, request });
+            let (owner, org) = (caller.owner.clone(), caller.org.clone());
+            let agent_definition = agent_definition.clone();
+            let forking = Forking { id, message, owner, org, agent_definition, key, title, request };
+            let forking = Box::new(forking);
             match self.shared.call(source.id, |reply| Command::Fork(forking, reply)).await {
                 Ok(session) => return Ok((session, true)),
                 Err(CreateError::Taken(Unique::RequestKey)) => {}
@@ -97,6 +109,16 @@ impl Kernel {
                 Err(error) => return Err(error.into()),
             }
         }
+    }
+
+    /// Checks that the caller may have sessions like that of another owner. Returns the agent definition to use if the
+    /// caller does not have the one of the source.
+    async fn check_foreign_fork(&self, caller: &Caller, source: &Session) -> Result<Option<String>, Error> {
+        caller.check_writes()?;
+        let defaults = source.run_defaults();
+        Shared::check_listed_defaults(caller.lists.as_deref(), Some(&source.adapter), &defaults)?;
+        let known = self.definition_for(&caller.owner, &source.agent_definition).await?;
+        Ok(known.is_none().then(|| DEFAULT_AGENT.to_owned()))
     }
 
     /// Gets one message of a session, with its parent, children, siblings and cursor.

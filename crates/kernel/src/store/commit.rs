@@ -8,7 +8,7 @@ use mainspring_core::{
     SessionId, Spend, Step, Time,
 };
 
-use super::{InboxItem, StateChangeRow, StateRow};
+use super::{InboxItem, Pin, StateChangeRow, StateRow};
 
 /// The right to write one session. It becomes void when the lease is taken again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,10 +99,14 @@ pub enum Row {
     Spend(KeyId, i64, Spend),
     /// Feedback of a reader on a message, in place of the earlier one.
     Feedback(Box<Feedback>),
+    /// A change of a reader's pins.
+    Pin(Box<Pin>),
     /// A grant.
     Grant(Box<Grant>),
     /// An artifact, whose bytes are durable.
     Artifact(Box<Artifact>),
+    /// The copy of an artifact that this session, a fork, has inherited.
+    InheritedArtifact(Box<Artifact>),
     /// Removes an artifact of this session. Its hash becomes loose.
     ArtifactGone(ArtifactId),
     /// An entry of state.

@@ -65,8 +65,8 @@ pub enum SessionRef {
 pub struct SessionPage {
     /// An owner or an org.
     pub of: SessionsOf,
-    /// Only pinned, or only unpinned sessions.
-    pub pinned: Option<bool>,
+    /// Only sessions that a reader has pinned, or only the others.
+    pub pinned: Option<PinnedBy>,
     /// Only sessions with this status.
     pub status: Option<SessionStatus>,
     /// Only sessions of this kind of surface.
@@ -75,6 +75,26 @@ pub struct SessionPage {
     pub before: Option<(Time, SessionId)>,
     /// Page size.
     pub limit: usize,
+}
+
+/// Selects sessions by the pins of a reader.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PinnedBy {
+    /// The reader.
+    pub owner: String,
+    /// True for the sessions that the reader has pinned, false for the others.
+    pub is_pinned: bool,
+}
+
+/// A change of a reader's pins.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pin {
+    /// The reader.
+    pub owner: String,
+    /// The session.
+    pub session: SessionId,
+    /// When the reader pinned it; none to remove the pin. A pin that is there keeps its time.
+    pub at: Option<Time>,
 }
 
 /// The owner or org whose sessions are listed.

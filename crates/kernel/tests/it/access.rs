@@ -99,7 +99,6 @@ async fn changes(world: &World, caller: &Caller, run: &Run) -> Vec<(&'static str
     let delegate = DelegationRequest::new(DelegationMode::Spawn, "say hi");
     let prompt = RunRequest { session: target.clone(), ..RunRequest::text("unused", "say more") };
     let message = run.final_message.unwrap();
-    let fork = ForkRequest { message, key: None, title: None };
     let tool = ClientTool { name: "rain".into(), input_schema: json!({}), ..ClientTool::default() };
     let (wait, answer) = (WaitId::from_random([1; 16]), Answer::Input { input: json!(1) });
     let of = StateOf::Session(by.clone(), None);
@@ -126,7 +125,6 @@ async fn changes(world: &World, caller: &Caller, run: &Run) -> Vec<(&'static str
         ("run_answer", outcome(kernel.run_answer(caller, run.id, wait, answer).await)),
         ("session_adopt", outcome(kernel.session_adopt(caller, &target, "script", Adopted::default()).await)),
         ("session_navigate", outcome(kernel.session_navigate(caller, &by, Some(message), None).await)),
-        ("session_fork", outcome(kernel.session_fork(caller, &by, fork, None).await)),
         ("session_patch", outcome(kernel.session_patch(caller, &by, patch).await)),
         (
             "session_agent_set",
@@ -137,6 +135,17 @@ async fn changes(world: &World, caller: &Caller, run: &Run) -> Vec<(&'static str
         ("session_compact", outcome(kernel.session_compact(caller, &by, Cursor::START).await)),
         ("session_close", outcome(kernel.session_close(caller, &by).await)),
         ("session_delete", outcome(kernel.session_delete(caller, &by).await)),
+    ]
+}
+
+/// The operations that every reader may do who may write at all: they change nothing of the session.
+async fn readers(world: &World, caller: &Caller, run: &Run) -> [(&'static str, &'static str); 3] {
+    let (kernel, by) = (&world.kernel, SessionRef::Id(run.session));
+    let fork = ForkRequest { message: run.final_message.unwrap(), key: None, title: None };
+    [
+        ("session_fork", outcome(kernel.session_fork(caller, &by, fork, None).await)),
+        ("session_pin", outcome(kernel.session_pin(caller, &by, true).await)),
+        ("session_unpin", outcome(kernel.session_pin(caller, &by, false).await)),
     ]
 }
 
@@ -184,6 +193,14 @@ async fn every_operation_checks_the_caller() {
                 for (verb, came) in reads(&world, &caller, &run).await {
                     assert_eq!(came, expected[0], "{verb} by {caller:?} of {visibility}");
                 }
+                let of_reader = match caller.role {
+                    AccessRole::Viewer if expected[0] == allowed => forbidden,
+                    _ => expected[0],
+                };
+                for (verb, came) in Box::pin(readers(&world, &caller, &run)).await {
+                    assert_eq!(came, of_reader, "{verb} by {caller:?} of {visibility}");
+                }
+                assert_eq!(world.events("a").await, before, "a reader changes nothing of the session");
                 for (verb, came) in Box::pin(changes(&world, &caller, &run)).await {
                     assert_eq!(came, expected[1], "{verb} by {caller:?} of {visibility}");
                 }
@@ -222,6 +239,8 @@ async fn a_limited_key_changes_only_what_it_allows_and_reads_the_rest() {
         for (verb, came) in reads(&world, &caller, &run).await {
             assert_eq!(came, "allowed", "{verb} by {caller:?}");
         }
+        let forked = Box::pin(readers(&world, &caller, &run)).await[0];
+        assert_eq!(forked, ("session_fork", expected), "{caller:?}");
         for (verb, came) in Box::pin(changes(&world, &caller, &run)).await {
             assert_eq!(came, expected, "{verb} by {caller:?}");
         }

@@ -40,6 +40,7 @@ mod portable;
 mod portable_checks;
 mod portable_data;
 mod puppet;
+mod readers;
 mod recovery;
 mod repeats;
 mod restored;

@@ -130,7 +130,7 @@ async fn search_results_are_paged() {
         let mut seen = vec![];
         let mut before = None;
         loop {
-            let query = SearchQuery { text: "word".into(), before, limit: Some(3) };
+            let query = SearchQuery { text: "word".into(), before, limit: Some(3), ..SearchQuery::default() };
             let page = world.kernel.session_search(&world.me, &query).await.unwrap();
             seen.extend(page.hits.into_iter().filter_map(|hit| hit.message).map(|hit| hit.message_id));
             before = page.next;

@@ -84,6 +84,8 @@ impl Tables {
                 *known = known.plus(*spend);
             }
             Row::Feedback(image) => self.feedback_write(image),
+            Row::InheritedArtifact(image) => self.inherited_write(image),
+            Row::Pin(pin) => self.pin_write(pin),
             Row::Grant(image) => self.grant_write(image),
             Row::Artifact(image) => drop(self.artifacts.insert(image.id, Artifact::clone(image))),
             Row::ArtifactGone(id) => {

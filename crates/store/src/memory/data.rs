@@ -248,6 +248,7 @@ impl Tables {
         let blobs_used = self
             .artifacts
             .values()
+            .chain(self.inherited.values())
             .filter_map(|artifact| Some((artifact.content_hash.clone()?, artifact.size_bytes?)));
         let mut blobs: BTreeMap<String, u64> = BTreeMap::new();
         for (hash, size) in blobs_used.filter(|(hash, _)| after.is_none_or(|after| hash.as_str() > after)) {
@@ -258,7 +259,8 @@ impl Tables {
     }
 
     pub(super) fn blob_is_used(&self, hash: &str) -> bool {
-        self.artifacts.values().any(|artifact| artifact.content_hash.as_deref() == Some(hash))
+        let mut all = self.artifacts.values().chain(self.inherited.values());
+        all.any(|artifact| artifact.content_hash.as_deref() == Some(hash))
     }
 
     /// Removes state that purged sessions wrote on lines of other sessions, unless their own lines are still read.

@@ -23,6 +23,8 @@ impl Tables {
         self.step_inputs.retain(|(id, _), _| *id != session);
         self.grants.retain(|_, grant| grant.session != session);
         self.feedback.retain(|(id, ..), _| *id != session);
+        self.inherited_purge(session);
+        self.pins.retain(|(_, id), _| *id != session);
         self.bindings.retain(|_, binding| binding.session != session);
         self.delegations.retain(|_, delegation| delegation.parent_session != session);
         self.runs.retain(|_, run| run.session != session);

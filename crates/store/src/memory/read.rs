@@ -145,7 +145,8 @@ impl Tables {
                 }
             };
             is_listed
-                && page.pinned.is_none_or(|pinned| session.pinned == pinned)
+                && { page.pinned.as_ref() }
+                    .is_none_or(|by| self.is_pinned(&by.owner, session.id) == by.is_pinned)
                 && session.status != SessionStatus::Deleted
                 && page.status.is_none_or(|status| session.status == status)
                 && page.surface_kind.as_ref().is_none_or(|kind| session.surface_kind == *kind)

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use mainspring_core::{
     ApiKey, Artifact, ArtifactId, Attempt, Binding, BindingId, DeadLetter, Delegation, DelegationId, Digest,
     Event, Feedback, Grant, GrantId, KeyId, Line, LineId, Message, MessageId, Point, Position, Run, RunId,
-    Session, SessionId, Spend, StateChange, StateEntry, StateSlot, Step, StepId, Webhook, WebhookId,
+    Session, SessionId, Spend, StateChange, StateEntry, StateSlot, Step, StepId, Time, Webhook, WebhookId,
 };
 use mainspring_kernel::store::{
     AgentRow, Chunk, EdgeRecord, GoalTypeRow, InboxItem, OpenToolCall, OwnerUsage, PlacedMessage, Request,
@@ -70,6 +70,10 @@ pub(super) struct Tables {
     pub(super) dead_letters: BTreeMap<(WebhookId, u64), DeadLetter>,
     /// By session, message and reader.
     pub(super) feedback: BTreeMap<(SessionId, MessageId, String), Feedback>,
+    /// By fork and artifact.
+    pub(super) inherited: BTreeMap<(SessionId, ArtifactId), Artifact>,
+    /// When a reader pinned a session, by reader and session.
+    pub(super) pins: BTreeMap<(String, SessionId), Time>,
     /// By owner and name.
     pub(super) edge_records: BTreeMap<(&'static str, String, String), EdgeRecord>,
     pub(super) goal_types: BTreeMap<(String, String), GoalTypeRow>,

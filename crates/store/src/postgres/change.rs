@@ -114,7 +114,8 @@ pub(super) async fn owner_claim(
 
 /// True if an artifact uses the hash. If so, the hash is no longer loose.
 pub(super) async fn blob_is_used(change: &Reader, hash: &str) -> Result<bool, StoreError> {
-    let sql = "WITH used AS (SELECT 1 FROM artifacts WHERE content_hash = $1 LIMIT 1),
+    let sql = "WITH used AS (SELECT 1 FROM artifacts WHERE content_hash = $1
+                   UNION ALL SELECT 1 FROM inherited_artifacts WHERE content_hash = $1 LIMIT 1),
                  kept AS (DELETE FROM blobs_loose WHERE content_hash = $1 AND EXISTS (SELECT 1 FROM used))
                SELECT 1 FROM used";
     Ok(!change.write(sql, &[&hash]).await?.is_empty())
@@ -246,6 +247,7 @@ const SESSION_ROWS: &[(&str, &str)] = &[
     ("cursors", "session_id = $1"),
     ("step_inputs", "session_id = $1"),
     ("feedback", "session_id = $1"),
+    ("pins", "session_id = $1"),
     ("digests", "session_id = $1"),
     ("grants", "session_id = $1"),
     ("bindings", "session_id = $1"),
@@ -272,6 +274,7 @@ pub(super) async fn session_purge(change: &Reader, session: SessionId) -> Result
                INSERT INTO blobs_loose SELECT DISTINCT content_hash FROM gone WHERE content_hash IS NOT NULL
                ON CONFLICT DO NOTHING";
     change.write(sql, &[&key]).await?;
+    change.write(&sql.replace("FROM artifacts", "FROM inherited_artifacts"), &[&key]).await?;
     // Attempts, steps and state of the runs go with them.
     let sql = "WITH gone AS (DELETE FROM runs WHERE run_id IN (SELECT run_id FROM runs WHERE session_id = $1 LIMIT $2)
                  RETURNING run_id),

@@ -8,6 +8,7 @@ use super::error::describe;
 /// The migrations, in order. The number of each is its place, from 1.
 const MIGRATIONS: &[&str] = &[
     include_str!("../../migrations/postgres/0001_tables.sql"),
+    include_str!("../../migrations/postgres/0002_readers.sql"),
     include_str!("../../migrations/postgres/0003_edge_records.sql"),
 ];
 

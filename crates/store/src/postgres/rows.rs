@@ -95,6 +95,22 @@ fn row_ops(session: SessionId, row: &Row, before: u64, ops: &mut Vec<Op>) -> Res
                 [id(feedback.session.as_bytes()), id(feedback.message.as_bytes()), text(&feedback.owner)];
             (Table::Feedback, [key.as_slice(), &[json(feedback)?]].concat())
         }
+        Row::InheritedArtifact(artifact) => {
+            let key = [id(artifact.session.as_bytes()), id(artifact.id.as_bytes())];
+            let content = [
+                maybe_text(artifact.content_hash.as_deref()),
+                Cell::Int(artifact.size_bytes.map(int)),
+                json(artifact)?,
+            ];
+            (Table::InheritedArtifacts, [key.as_slice(), &content].concat())
+        }
+        Row::Pin(pin) => {
+            let key = vec![text(&pin.owner), id(pin.session.as_bytes())];
+            match pin.at {
+                Some(at) => (Table::Pins, [key, vec![number(at.0)]].concat()),
+                None => (Table::PinsGone, key),
+            }
+        }
         Row::StepInput(input) => (Table::StepInputs, vec![own, text(&input.hash), text(&input.json)]),
         Row::StepsSeal(run) => (Table::StepsSeal, vec![id(run.as_bytes())]),
         Row::ToolCall(call) => (Table::Effects, effect_cells(session, call)?),
@@ -432,6 +448,8 @@ fn table_rank(row: &Row) -> (u8, u8) {
         Row::Step(_) => 13,
         Row::StepInput(_) => 14,
         Row::Feedback(_) => 15,
+        Row::Pin(_) => 16,
+        Row::InheritedArtifact(_) => 17,
         // Ordered by their rank alone.
         Row::NewId(_) | Row::Request(_) | Row::Session(_) | Row::Line(_) | Row::Message(..) => 0,
         Row::MessagePlace(..) | Row::Run(_) | Row::Attempt(_) | Row::Binding(_) | Row::StepsSeal(_) => 0,

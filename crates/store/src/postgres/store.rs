@@ -366,6 +366,10 @@ impl Store for PostgresStore {
         snapshot!(self, search::search_titles, owner, query, before, limit)
     }
 
+    async fn owners_sharing(&self, org: &str) -> Result<Vec<String>, StoreError> {
+        read!(self, search::owners_sharing, org)
+    }
+
     async fn search_messages(
         &self,
         owner: &str,
@@ -538,6 +542,18 @@ impl Store for PostgresStore {
         limit: usize,
     ) -> Result<Vec<Feedback>, StoreError> {
         read!(self, records::feedback_list, session, message, limit)
+    }
+
+    async fn artifact_heirs(&self, artifact: ArtifactId) -> Result<Vec<Artifact>, StoreError> {
+        read!(self, records::artifact_heirs, artifact)
+    }
+
+    async fn artifacts_inherited(&self, fork: SessionId) -> Result<Vec<Artifact>, StoreError> {
+        read!(self, records::artifacts_inherited, fork)
+    }
+
+    async fn pins(&self, owner: &str) -> Result<Vec<(SessionId, Time)>, StoreError> {
+        read!(self, records::pins, owner)
     }
 
     async fn runs_planned(&self, session: SessionId, limit: usize) -> Result<Rows<Run>, StoreError> {

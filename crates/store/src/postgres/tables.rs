@@ -12,6 +12,9 @@ pub(super) enum Table {
     StepsSeal,
     StepInputs,
     Feedback,
+    InheritedArtifacts,
+    Pins,
+    PinsGone,
     Digests,
     Messages,
     MessagePlaces,
@@ -69,6 +72,9 @@ impl Table {
             | Self::Inbox
             | Self::InboxGone
             | Self::RunState
+            | Self::InheritedArtifacts
+            | Self::Pins
+            | Self::PinsGone
             | Self::StateHistoryCut => 2,
             Self::Steps | Self::Digests | Self::Cursors | Self::CursorsGone | Self::Effects => 3,
             Self::EffectsGone | Self::StateHistory | Self::Feedback => 3,
@@ -91,6 +97,9 @@ impl Table {
             Self::StepsSeal => STEPS_SEAL,
             Self::StepInputs => STEP_INPUTS,
             Self::Feedback => FEEDBACK,
+            Self::InheritedArtifacts => INHERITED_ARTIFACTS,
+            Self::Pins => PINS,
+            Self::PinsGone => PINS_GONE,
             Self::Digests => DIGESTS,
             Self::Messages => MESSAGES,
             Self::MessagePlaces => MESSAGE_PLACES,
@@ -138,6 +147,16 @@ const STEP_INPUTS: &str = "INSERT INTO step_inputs (session_id, hash, input)
 const FEEDBACK: &str = "INSERT INTO feedback (session_id, message_id, owner_id, body)
  SELECT * FROM unnest($1, $2, $3, $4)
  ON CONFLICT (session_id, message_id, owner_id) DO UPDATE SET body = excluded.body";
+
+const INHERITED_ARTIFACTS: &str =
+    "INSERT INTO inherited_artifacts (session_id, artifact_id, content_hash, size_bytes, body)
+ SELECT * FROM unnest($1, $2, $3, $4, $5) ON CONFLICT (session_id, artifact_id) DO NOTHING";
+
+const PINS: &str = "INSERT INTO pins (owner_id, session_id, pinned_at)
+ SELECT * FROM unnest($1, $2, $3) ON CONFLICT (owner_id, session_id) DO NOTHING";
+
+const PINS_GONE: &str = "DELETE FROM pins AS p USING unnest($1, $2) AS u(owner_id, session_id)
+ WHERE p.owner_id = u.owner_id AND p.session_id = u.session_id";
 
 const DIGESTS: &str =
     "INSERT INTO digests (line, pos, session_id, message_id, prompt_id, summary, left_out, below_tokens,

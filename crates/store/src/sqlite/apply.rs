@@ -12,7 +12,9 @@ use super::data::{state_back, state_write};
 use super::digests::digest_write;
 use super::event_blocks::{self, EventBlocks};
 use super::feedback;
+use super::inherited;
 use super::owners;
+use super::pins;
 use super::read::{chunk_columns, event_columns};
 use super::state_history::state_change_write;
 use super::steps::{step_input_write, step_write, steps_seal};
@@ -120,6 +122,8 @@ impl Prepared {
             Row::NativeOwner(native) => owners::native_owner_write(connection, native),
             Row::Spend(key, day, spend) => owners::spend_add(connection, *key, *day, *spend),
             Row::Feedback(given) => feedback::feedback_write(connection, given),
+            Row::InheritedArtifact(artifact) => inherited::inherited_write(connection, artifact),
+            Row::Pin(pin) => pins::pin_write(connection, pin),
             Row::Grant(grant) => grant_write(connection, grant),
             Row::Artifact(artifact) => artifact_write(connection, artifact),
             Row::ArtifactGone(artifact) => {

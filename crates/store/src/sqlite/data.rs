@@ -103,7 +103,8 @@ fn owner_state_write(connection: &Connection, put: &OwnerState, version: u64) ->
 
 /// Returns whether an artifact refers to `hash`. If so, the hash is no longer loose.
 pub(super) fn blob_is_used(connection: &Connection, hash: &str) -> rusqlite::Result<bool> {
-    let referenced = "SELECT 1 FROM artifacts WHERE content_hash = ?1 LIMIT 1";
+    let referenced = "SELECT 1 FROM artifacts WHERE content_hash = ?1 UNION ALL
+                      SELECT 1 FROM inherited_artifacts WHERE content_hash = ?1 LIMIT 1";
     let claimed = connection.prepare_cached(referenced)?.exists([hash])?;
     if claimed {
         blob_forget(connection, hash)?;

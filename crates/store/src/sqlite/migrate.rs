@@ -48,6 +48,8 @@ const MIGRATIONS: &[(u32, &str)] = &[
     (52, include_str!("../../migrations/0052_step_inputs.sql")),
     (55, include_str!("../../migrations/0055_goals.sql")),
     (56, include_str!("../../migrations/0056_feedback.sql")),
+    (57, include_str!("../../migrations/0057_pins.sql")),
+    (58, include_str!("../../migrations/0058_inherited_artifacts.sql")),
     (59, include_str!("../../migrations/0059_edge_records.sql")),
 ];
 

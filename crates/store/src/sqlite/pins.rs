@@ -12,7 +12,9 @@ use super::write::WriteResult;
 pub(super) fn pin_write(connection: &Connection, pin: &Pin) -> WriteResult {
     match pin.at {
         Some(at) => connection
-            .prepare_cached("INSERT INTO pins VALUES (?1, ?2, ?3) ON CONFLICT (owner_id, session_id) DO NOTHING")?
+            .prepare_cached(
+                "INSERT INTO pins VALUES (?1, ?2, ?3) ON CONFLICT (owner_id, session_id) DO NOTHING",
+            )?
             .execute(params![pin.owner, pin.session.bytes(), at.0])?,
         None => connection
             .prepare_cached("DELETE FROM pins WHERE owner_id = ?1 AND session_id = ?2")?

@@ -13,7 +13,7 @@ use super::search::messages_delete;
 const STEP_ROWS: i64 = 1000;
 
 /// Statements that delete the rows of one session.
-const DELETE_SESSION_ROWS: [&str; 12] = [
+const DELETE_SESSION_ROWS: [&str; 13] = [
     "DELETE FROM events WHERE event_seq IN (SELECT event_seq FROM events WHERE session_id = ?1 LIMIT ?2)",
     "DELETE FROM retention WHERE session_id IN (SELECT session_id FROM retention WHERE session_id = ?1 LIMIT ?2)",
     "DELETE FROM chunks WHERE (session_id, pos) IN (SELECT session_id, pos FROM chunks WHERE session_id = ?1 LIMIT ?2)",
@@ -26,6 +26,8 @@ const DELETE_SESSION_ROWS: [&str; 12] = [
     "DELETE FROM step_inputs WHERE (session_id, hash) IN
        (SELECT session_id, hash FROM step_inputs WHERE session_id = ?1 LIMIT ?2)",
     "DELETE FROM artifacts WHERE artifact_id IN (SELECT artifact_id FROM artifacts WHERE session_id = ?1 LIMIT ?2)",
+    "DELETE FROM inherited_artifacts WHERE (session_id, artifact_id) IN
+       (SELECT session_id, artifact_id FROM inherited_artifacts WHERE session_id = ?1 LIMIT ?2)",
     "DELETE FROM grants WHERE grant_id IN (SELECT grant_id FROM grants WHERE session_id = ?1 LIMIT ?2)",
     "DELETE FROM adapter_bindings WHERE binding_id IN
        (SELECT binding_id FROM adapter_bindings WHERE session_id = ?1 LIMIT ?2)",

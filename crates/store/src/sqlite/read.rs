@@ -272,6 +272,7 @@ pub(super) fn session(columns: &mut Columns<'_>) -> Result<Session> {
         system_prompt: columns.get()?,
         model_options: columns.maybe_json()?,
         pinned: columns.get()?,
+        pinned_at: None,
         title_source: columns.maybe_name(TitleSource::from_name)?,
         forked_from: {
             let (session, message) = (columns.maybe_id()?, columns.maybe_id()?);

@@ -116,6 +116,7 @@ pub(crate) fn session(n: u64) -> Session {
         updated_at: NOW,
         last_activity_at: NOW.plus(n),
         pinned: false,
+        pinned_at: None,
         title_source: Some(TitleSource::Manual),
         forked_from: None,
         base: None,

@@ -28,6 +28,7 @@ mod owners;
 mod postgres;
 mod purge;
 mod random;
+mod readers;
 mod retention;
 mod sqlite;
 mod state_dir;

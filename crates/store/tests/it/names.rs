@@ -2,7 +2,7 @@
 
 use mainspring_core::*;
 use mainspring_kernel::store::{
-    Request, Row, RunPage, SessionPage, SessionRef, SessionsOf, StoreError, Unique,
+    Pin, PinnedBy, Request, Row, RunPage, SessionPage, SessionRef, SessionsOf, StoreError, Unique,
 };
 
 use crate::fixtures::*;
@@ -170,16 +170,16 @@ async fn sessions_are_paged_by_activity() {
         page = SessionPage { surface_kind: Some("phone".into()), before: None, ..page };
         assert_eq!(store.session_page(&page).await.unwrap().items, [], "{name}");
         let fence = lease(store, 2).await;
-        commit(store, fence, vec![row_session(Session { pinned: true, ..session(2) })], vec![])
-            .await
-            .unwrap();
-        for pinned in [true, false] {
-            page = SessionPage { pinned: Some(pinned), surface_kind: None, limit: 99, ..page };
+        let pin = Pin { owner: "eve".into(), session: session_id(2), at: Some(NOW) };
+        commit(store, fence, vec![Row::Pin(Box::new(pin))], vec![]).await.unwrap();
+        page = SessionPage { surface_kind: None, limit: 99, ..page };
+        for (owner, is_pinned) in [("eve", true), ("eve", false), ("ada", true), ("ada", false)] {
+            page.pinned = Some(PinnedBy { owner: owner.into(), is_pinned });
             let found = store.session_page(&page).await.unwrap().items;
-            assert!(!found.is_empty(), "{name}");
-            for (session, _) in found {
-                assert_eq!((session.pinned, session.id == session_id(2)), (pinned, pinned), "{name}");
-            }
+            let ids: Vec<_> = found.iter().map(|(session, _)| session.id).collect();
+            let has_pin = owner == "eve";
+            assert_eq!(ids.contains(&session_id(2)), is_pinned == has_pin, "{name}: pins of {owner}");
+            assert_eq!(ids.len(), [[6, 0], [5, 1]][usize::from(has_pin)][usize::from(is_pinned)], "{name}");
         }
     }
 }

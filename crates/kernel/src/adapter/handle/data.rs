@@ -130,17 +130,22 @@ impl AttemptHandle {
         Ok(self.parts.store.artifact_page(&page).await.map_err(Error::from)?.intact().map_err(Error::from)?)
     }
 
-    /// Gets an artifact of the session's owner. It may belong to another session, since messages may refer to it.
+    /// Gets an artifact of the session's owner, or one that a fork of the owner has inherited. It may belong to another
+    /// session, since messages may refer to it.
     pub async fn artifact_get(&self, id: ArtifactId) -> Result<Artifact, HandleError> {
         let (store, owner) = (&self.parts.store, &self.assignment.session.owner);
         let unknown = || Error::not_found("artifact", id);
-        let artifact = store.artifact_get(id).await.map_err(Error::from)?.ok_or_else(unknown)?;
-        let session = SessionRef::Id(artifact.session);
-        let session = store.session_find(owner, &session).await.map_err(Error::from)?;
-        if session.is_none_or(|session| session.owner != *owner) {
-            return Err(unknown().into());
+        let found = store.artifact_get(id).await.map_err(Error::from)?;
+        if let Some(artifact) = found {
+            let session = SessionRef::Id(artifact.session);
+            let session = store.session_find(owner, &session).await.map_err(Error::from)?;
+            if session.is_some_and(|session| session.owner == *owner) {
+                return Ok(artifact);
+            }
         }
-        Ok(artifact)
+        let copies = store.artifact_heirs(id).await.map_err(Error::from)?;
+        let own = copies.into_iter().find(|copy| copy.session == self.assignment.session.id);
+        own.ok_or_else(|| unknown().into())
     }
 
     /// Reads at most `length` bytes of an artifact from offset `from`.

@@ -17,7 +17,7 @@ use super::{MessageLine, RunLine};
 use crate::error::Error;
 use crate::kernel::{Shared, hashed_input, instructions_hash};
 use crate::store::{
-    Commit, Fence, NewEvent, NewId, Row, SessionRef, StatePlace, StepInputRow, StoreError, Unique,
+    Commit, Fence, NewEvent, NewId, Pin, Row, SessionRef, StatePlace, StepInputRow, StoreError, Unique,
 };
 
 /// Rows and events written at once.
@@ -344,8 +344,16 @@ impl PartialSession {
                 return refuse("the active path goes through what was rolled back");
             }
         }
+        let pin = self.session.pinned.then(|| Pin {
+            owner: self.session.owner.clone(),
+            session: self.session.id,
+            at: Some(self.session.pinned_at.unwrap_or(self.session.updated_at)),
+        });
+        // A pin is its reader's, and no part of the session.
+        let stored = Session { pinned: false, pinned_at: None, tip, base: None, ..self.session.clone() };
+        self.rows.push(Row::Session(Arc::new(stored)));
+        self.rows.extend(pin.iter().map(|pin| Row::Pin(Box::new(pin.clone()))));
         let session = Session { tip, base: None, ..self.session.clone() };
-        self.rows.push(Row::Session(Arc::new(session.clone())));
         if let Err(error) = self.write().await {
             // The outcome may be unknown: look it up.
             let found = SessionRef::Id(session.id);
@@ -354,6 +362,7 @@ impl PartialSession {
                 return Err(error);
             }
         }
+        pin.iter().for_each(|pin| self.shared.pins.note(pin, false));
         self.shared.search_stale.notify_one();
         self.claim.begun = false;
         self.shared.lease_release(self.fence).await;

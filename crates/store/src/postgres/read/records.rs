@@ -106,6 +106,33 @@ pub(in super::super) async fn feedback_list(
     all(&reader.rows(sql, &params).await?, |row| get_json(row, 0))
 }
 
+pub(in super::super) async fn artifact_heirs(
+    reader: &Reader,
+    id: ArtifactId,
+) -> Result<Vec<Artifact>, StoreError> {
+    let sql = "SELECT i.body FROM inherited_artifacts AS i JOIN sessions AS s ON s.session_id = i.session_id
+               WHERE i.artifact_id = $1 AND s.status <> 'deleted' ORDER BY i.session_id";
+    all(&reader.rows(sql, &[&id.as_bytes().as_slice()]).await?, |row| get_json(row, 0))
+}
+
+pub(in super::super) async fn artifacts_inherited(
+    reader: &Reader,
+    fork: SessionId,
+) -> Result<Vec<Artifact>, StoreError> {
+    let sql = "SELECT body FROM inherited_artifacts WHERE session_id = $1 ORDER BY artifact_id";
+    all(&reader.rows(sql, &[&fork.as_bytes().as_slice()]).await?, |row| get_json(row, 0))
+}
+
+pub(in super::super) async fn pins(
+    reader: &Reader,
+    owner: &str,
+) -> Result<Vec<(SessionId, Time)>, StoreError> {
+    let sql = "SELECT session_id, pinned_at FROM pins WHERE owner_id = $1 ORDER BY session_id";
+    all(&reader.rows(sql, &[&owner]).await?, |row| {
+        Ok((SessionId::from_bytes(get_id(row, 0)?), Time(get(row, 1)?)))
+    })
+}
+
 pub(in super::super) async fn delegations(
     reader: &Reader,
     of: &DelegationsOf,
@@ -218,7 +245,8 @@ pub(in super::super) async fn blob_page(
     after: Option<&str>,
     limit: usize,
 ) -> Result<Vec<(String, u64)>, StoreError> {
-    let sql = "SELECT content_hash, max(size_bytes) FROM artifacts
+    let sql = "SELECT content_hash, max(size_bytes) FROM (SELECT content_hash, size_bytes FROM artifacts
+                 UNION ALL SELECT content_hash, size_bytes FROM inherited_artifacts) AS stored
                WHERE content_hash IS NOT NULL AND size_bytes IS NOT NULL AND ($1::text IS NULL OR content_hash > $1)
                GROUP BY content_hash ORDER BY content_hash LIMIT $2";
     all(&reader.rows(sql, &[&after, &sql_limit(limit)]).await?, |row| Ok((get(row, 0)?, get_u64(row, 1)?)))

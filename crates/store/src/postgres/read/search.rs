@@ -4,7 +4,7 @@ use mainspring_core::{Rows, Session, SessionId, Time};
 use mainspring_kernel::search::{Query, searchable_text};
 use mainspring_kernel::store::{FoundMessage, FoundMessages, StoreError};
 
-use super::super::values::{get_id, get_json, get_u64, int, list};
+use super::super::values::{all, get, get_id, get_json, get_u64, int, list};
 use super::{MESSAGE, Reader, SESSION, message, session};
 
 /// Rows read at a time.
@@ -32,7 +32,8 @@ pub(in super::super) async fn search_titles(
         let Some(last) = page.last() else { return Ok(found) };
         next = (last.last_activity_at, last.id);
         for session in page.items {
-            if session.title.as_deref().is_some_and(|title| query.matches(title)) {
+            let title = session.title.as_deref().filter(|_| query.covers(&session));
+            if title.is_some_and(|title| query.matches(title)) {
                 found.items.push(session);
             }
             if found.items.len() >= limit {
@@ -43,6 +44,12 @@ pub(in super::super) async fn search_titles(
             return Ok(found);
         }
     }
+}
+
+pub(in super::super) async fn owners_sharing(reader: &Reader, org: &str) -> Result<Vec<String>, StoreError> {
+    let sql = "SELECT DISTINCT owner_id FROM sessions
+               WHERE org_id = $1 AND visibility = 'org' AND status <> 'deleted' ORDER BY owner_id";
+    all(&reader.rows(sql, &[&org]).await?, |row| get(row, 0))
 }
 
 pub(in super::super) async fn search_messages(
@@ -57,12 +64,13 @@ pub(in super::super) async fn search_messages(
          FROM messages AS m LEFT JOIN lines AS l ON l.line = m.line
          JOIN sessions AS s ON s.session_id = coalesce(l.session_id, m.session_id)
          WHERE s.owner_id = $1 AND s.status <> 'deleted' AND m.arrival < $2
+           AND ($3::text IS NULL OR (s.org_id = $3 AND s.visibility = 'org'))
          ORDER BY m.arrival DESC LIMIT {PAGE_ROWS}"
     );
     let mut next = before.map_or(i64::MAX, int);
     let mut found: Vec<FoundMessage> = vec![];
     for _ in 0..SEARCH_PAGES {
-        let rows = reader.rows(&sql, &[&owner, &next]).await?;
+        let rows = reader.rows(&sql, &[&owner, &next, &query.org()]).await?;
         for row in &rows {
             let arrival = get_u64(row, 4)?;
             next = int(arrival);

@@ -217,8 +217,10 @@ pub(in super::super) async fn session_page(
             conditions.add("s.visibility = 'org' AND s.org_id = ?", vec![Box::new(org.clone())]);
         }
     }
-    if let Some(pinned) = page.pinned {
-        conditions.add("s.pinned = ?", vec![Box::new(pinned)]);
+    if let Some(by) = &page.pinned {
+        let pinned =
+            "EXISTS (SELECT 1 FROM pins AS p WHERE p.session_id = s.session_id AND p.owner_id = ?) = ?";
+        conditions.add(pinned, vec![Box::new(by.owner.clone()), Box::new(by.is_pinned)]);
     }
     if let Some(status) = page.status {
         conditions.add("s.status = ?", vec![Box::new(status.name().to_owned())]);

@@ -152,6 +152,7 @@ impl Import<'_> {
             updated_at,
             last_activity_at: row.time("last_activity_at_ms").unwrap_or(updated_at),
             pinned: false,
+            pinned_at: None,
             forked_from: None,
             base: None,
             rules: vec![],

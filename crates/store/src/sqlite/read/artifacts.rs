@@ -8,6 +8,7 @@ use rusqlite::{Connection, params};
 
 use super::super::checksum;
 use super::super::columns::{Columns, Id, blob};
+use super::super::inherited::with_inherited_blobs;
 use super::{artifact_columns, page_start, query_all, query_one, query_stored, rows, sql_limit};
 
 pub(in super::super) fn artifact(columns: &mut Columns<'_>) -> rusqlite::Result<Artifact> {
@@ -79,9 +80,10 @@ pub(in super::super) fn blob_page(
     let sql = "SELECT content_hash, max(size_bytes) FROM artifacts
                WHERE content_hash > ?1 AND content_hash IS NOT NULL AND size_bytes IS NOT NULL
                GROUP BY content_hash ORDER BY content_hash LIMIT ?2";
-    query_all(connection, sql, params![after, sql_limit(limit)], |columns| {
+    let page = query_all(connection, sql, params![after, sql_limit(limit)], |columns| {
         Ok((columns.get()?, columns.number()?))
-    })
+    })?;
+    with_inherited_blobs(connection, page, after, limit)
 }
 
 pub(in super::super) fn blob_loose(connection: &Connection, limit: usize) -> Result<Vec<String>, StoreError> {

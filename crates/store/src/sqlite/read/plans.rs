@@ -10,7 +10,8 @@ use mainspring_core::{
 };
 use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{
-    ArtifactPage, DelegationsOf, GrantPage, IdPage, IdsOf, KeyPage, RunPage, SessionPage, SessionsOf, StateAt,
+    ArtifactPage, DelegationsOf, GrantPage, IdPage, IdsOf, KeyPage, PinnedBy, RunPage, SessionPage,
+    SessionsOf, StateAt,
 };
 use rusqlite::Connection;
 use rusqlite::config::DbConfig;
@@ -46,12 +47,14 @@ const ALLOWED_SCANS: [(&str, &str); 8] = [
 ];
 
 /// Lists that sort all rows of their session or filter, and why.
-const ALLOWED_SORTS: [(&str, &str); 7] = [
+const ALLOWED_SORTS: [(&str, &str); 9] = [
     ("runs of a session", "the runs of one session, indexed by number"),
     ("unfinished runs", "unfinished runs are few"),
     ("grants of a session", "the grants of one session"),
     ("sessions by title", "the hits of the index, when few of the latest titles match"),
     ("forks", "the forks of one session"),
+    ("pinned sessions", "the pins of one reader, which are few"),
+    ("pinned sessions of an org", "the pins of one reader, which are few"),
     ("delegations", "the delegations of one run or session"),
     ("children", "the lines that begin at one message"),
 ];
@@ -109,6 +112,7 @@ fn database() -> Connection {
 fn session_lists() -> Vec<List> {
     let page = |of: fn() -> SessionsOf, pinned: Option<bool>, status: Option<SessionStatus>| {
         move |connection: &Connection| {
+            let pinned = pinned.map(|is_pinned| PinnedBy { owner: OWNER.into(), is_pinned });
             let page =
                 SessionPage { of: of(), pinned, status, surface_kind: None, before: None, limit: LIMIT };
             drop(sessions::session_page(connection, &page).unwrap());

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use mainspring_core::{Damage, Rows, Session, SessionId, Time};
 use mainspring_kernel::search::{Query, searchable_text};
 use mainspring_kernel::store::{FoundMessage, FoundMessages, StoreError};
+use rusqlite::types::Null;
 use rusqlite::{Connection, Result, params};
 
 use super::super::columns::{Columns, Id};
@@ -44,6 +45,7 @@ pub(in super::super) fn search_titles(
         " FROM sessions WHERE session_id IN (SELECT session_id FROM search_titles WHERE search_titles MATCH ?2) \
            AND owner_id = ?1 AND status <> 'deleted' AND title IS searched_title \
            AND (last_activity_at_ms, session_id) < (?4, ?5) \
+           AND (?6 IS NULL OR (org_id = ?6 AND visibility = 'org')) \
          ORDER BY last_activity_at_ms DESC, session_id DESC LIMIT ?3"
     );
     let unindexed = concat!(
@@ -55,7 +57,7 @@ pub(in super::super) fn search_titles(
     let (time, id) = before.map_or((i64::MAX, [0xff; 16]), |(time, id)| (time.0, id.bytes()));
     let words = match_expression(query, "");
     let mut found = rows(limit, |limit| {
-        let params = params![owner, words, sql_limit(limit), time, id];
+        let params = params![owner, words, sql_limit(limit), time, id, query.org()];
         query_stored(connection, indexed, params, session)
     })?;
     let unindexed: Rows<Session> =
@@ -64,6 +66,7 @@ pub(in super::super) fn search_titles(
         unindexed
             .items
             .into_iter()
+            .filter(|session| query.covers(session))
             .filter(|session| session.title.as_deref().is_some_and(|title| query.matches(title)))
             .filter(|session| before.is_none_or(|before| (session.last_activity_at, session.id) < before)),
     );
@@ -98,7 +101,8 @@ fn search_recent_titles(
         // Only the index knows whether the title of a damaged row matched.
         let Ok(session) = stored(session(&mut Columns::new(row)))? else { return Ok(None) };
         read += 1;
-        if session.title.as_deref().is_some_and(|title| query.matches(title)) {
+        let title = session.title.as_deref().filter(|_| query.covers(&session));
+        if title.is_some_and(|title| query.matches(title)) {
             found.push(session);
         }
         if found.len() == limit {
@@ -122,7 +126,8 @@ macro_rules! select_hits {
             $from,
             " CROSS JOIN sessions AS s ON s.session_id = \
                 coalesce((SELECT l.session_id FROM lines AS l WHERE l.line = messages.line), messages.session_id) \
-              WHERE id < ?2 AND s.owner_id = ?1 AND s.status <> 'deleted'"
+              WHERE id < ?2 AND s.owner_id = ?1 AND s.status <> 'deleted' \
+                AND (?6 IS NULL OR (s.org_id = ?6 AND s.visibility = 'org'))"
         )
     };
 }
@@ -138,7 +143,7 @@ pub(in super::super) fn search_messages(
     let fail = |error| read_error(&error);
     let last_indexed = last_indexed(connection).map_err(fail)?;
     let unindexed = concat!(select_hits!(" FROM messages"), " AND id > ?3 ORDER BY id DESC");
-    let params = params![owner, before, last_indexed];
+    let params = params![owner, before, last_indexed, Null, Null, query.org()];
     let mut hits = scan_messages(connection, unindexed, params, query, limit).map_err(fail)?;
     let last_untagged = last_untagged(connection).map_err(fail)?;
     let mut search = IndexSearch { connection, owner, query, limit, hits: &mut hits };
@@ -181,7 +186,7 @@ impl IndexSearch<'_> {
         );
         let (words, already) = (match_expression(self.query, tag), self.hits.len());
         let more = rows(self.limit - already, |limit| {
-            let params = params![self.owner, ids.end, words, ids.start, sql_limit(limit)];
+            let params = params![self.owner, ids.end, words, ids.start, sql_limit(limit), self.query.org()];
             query_stored(self.connection, indexed, params, search_hit)
         })?;
         self.hits.items.extend(more.items);

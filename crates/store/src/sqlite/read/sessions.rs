@@ -226,39 +226,61 @@ pub(in super::super) fn session_find(
     }
 }
 
+pub(in super::super) fn owners_sharing(
+    connection: &Connection,
+    org: &str,
+) -> Result<Vec<String>, StoreError> {
+    let sql = "SELECT DISTINCT owner_id FROM sessions
+               WHERE org_id = ?1 AND visibility = 'org' AND status <> 'deleted' ORDER BY owner_id";
+    query_all(connection, sql, [org], |columns| columns.get())
+}
+
 pub(in super::super) fn session_page(
     connection: &Connection,
     page: &SessionPage,
 ) -> Result<Rows<(Session, Option<Run>)>, StoreError> {
+    // Every page has the same parameters: ?7 is the reader whose pins count.
     macro_rules! page {
-        ($where:literal) => {
+        ($($where:literal),+) => {
             concat!(
                 "SELECT ",
                 session_columns!(),
                 " FROM sessions WHERE ",
-                $where,
+                $($where,)+
                 " AND status <> 'deleted' AND (?2 IS NULL OR status = ?2) \
                    AND (?3 IS NULL OR surface_kind = ?3) AND (last_activity_at_ms, session_id) < (?4, ?5) \
                  ORDER BY last_activity_at_ms DESC, session_id DESC LIMIT ?6"
             )
         };
     }
-    let (sql, whose) = match (&page.of, page.pinned) {
-        (SessionsOf::Owner(owner), None) => (page!("owner_id = ?1"), owner),
-        (SessionsOf::Owner(owner), Some(true)) => (page!("owner_id = ?1 AND pinned = 1"), owner),
-        (SessionsOf::Owner(owner), Some(false)) => (page!("owner_id = ?1 AND pinned = 0"), owner),
-        (SessionsOf::Org(org), None) => (page!("org_id = ?1 AND visibility = 'org'"), org),
-        (SessionsOf::Org(org), Some(true)) => {
-            (page!("org_id = ?1 AND visibility = 'org' AND pinned = 1"), org)
-        }
-        (SessionsOf::Org(org), Some(false)) => {
-            (page!("org_id = ?1 AND visibility = 'org' AND pinned = 0"), org)
-        }
+    // The pins of a reader are few: their sessions are read by id, and sorted.
+    macro_rules! pinned {
+        ($where:literal) => {
+            page!($where, " AND session_id IN (SELECT session_id FROM pins WHERE owner_id = ?7)")
+        };
+    }
+    macro_rules! others {
+        ($where:literal) => {
+            page!(
+                $where,
+                " AND NOT EXISTS (SELECT 1 FROM pins WHERE pins.owner_id = ?7 AND pins.session_id = sessions.session_id)"
+            )
+        };
+    }
+    let is_pinned = page.pinned.as_ref().map(|by| by.is_pinned);
+    let (sql, whose) = match (&page.of, is_pinned) {
+        (SessionsOf::Owner(owner), None) => (page!("owner_id = ?1 AND ?7 IS NULL"), owner),
+        (SessionsOf::Owner(owner), Some(true)) => (pinned!("+owner_id = ?1"), owner),
+        (SessionsOf::Owner(owner), Some(false)) => (others!("owner_id = ?1"), owner),
+        (SessionsOf::Org(org), None) => (page!("org_id = ?1 AND visibility = 'org' AND ?7 IS NULL"), org),
+        (SessionsOf::Org(org), Some(true)) => (pinned!("+org_id = ?1 AND +visibility = 'org'"), org),
+        (SessionsOf::Org(org), Some(false)) => (others!("org_id = ?1 AND visibility = 'org'"), org),
     };
+    let reader = page.pinned.as_ref().map(|by| by.owner.as_str());
     let status = page.status.map(|status| status.name());
     let (time, id) = page_start(page.before);
     let found = rows(page.limit, |limit| {
-        let params = params![whose, status, page.surface_kind, time, id, sql_limit(limit)];
+        let params = params![whose, status, page.surface_kind, time, id, sql_limit(limit), reader];
         query_stored(connection, sql, params, session)
     })?;
     let mut page = Rows { items: vec![], damaged: found.damaged };
