@@ -112,6 +112,13 @@ pub struct Profile {
     pub silence_ms: Option<u64>,
     /// The context window in tokens, prompt and answer together; if not given, the built-in value for the model.
     pub context_tokens: Option<u64>,
+    /// The name for people; the profile's own name if not given.
+    pub label: Option<String>,
+    /// The description for people.
+    pub description: Option<String>,
+    /// True for the profile that is offered first to people.
+    #[serde(default)]
+    pub default: bool,
 }
 
 impl Profile {
@@ -264,6 +271,12 @@ impl Models {
             key: key(&profile.provider),
             context_tokens: profile.context_tokens.or_else(|| context_window(&profile.model)),
             price: self.prices.describe(&profile.provider, &profile.model),
+            label: profile.label.clone(),
+            description: profile.description.clone(),
+            is_default: match self.profiles.values().any(|profile| profile.default) {
+                true => profile.default,
+                false => name == DEFAULT_PROFILE,
+            },
         };
         let provider = |(name, provider): (&String, &Arc<dyn Provider>)| ModelProvider {
             provider: name.clone(),

@@ -42,6 +42,7 @@ mod sign_in;
 mod state;
 mod stderr;
 mod step;
+pub mod threads;
 mod tree;
 mod usage;
 mod wait;

@@ -8,11 +8,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{Stream, StreamExt};
+use mainspring_api::threads::ErrorEnvelope;
 use mainspring_api::{Problem, ToJson};
 use mainspring_core::Position;
 use mainspring_core::limits::check_text;
 use reqwest::header::{ACCEPT, CONTENT_TYPE, IF_MATCH};
-use reqwest::{Method, RequestBuilder, Response, Url};
+use reqwest::{Method, RequestBuilder, Response, StatusCode, Url};
 use secrecy::zeroize::Zeroizing;
 use secrecy::{ExposeSecret, SecretString};
 use serde::Serialize;
@@ -213,10 +214,25 @@ impl Client {
         }
         let status = response.status();
         let text = response.text().await.map_err(|error| self.transport_error(error))?;
-        match Problem::from_json(&text) {
-            Ok(problem) => Err(Error::Refused(Box::new(problem))),
-            Err(_) => Err(self.protocol_error(format!("{status} without a reason"))),
+        match Problem::from_json(&text).ok().or_else(|| thread_problem(status, &text)) {
+            Some(problem) => Err(Error::Refused(Box::new(problem))),
+            None => Err(self.protocol_error(format!("{status} without a reason"))),
         }
+    }
+
+    /// Sends a request with a JSON text and returns the text of the response.
+    pub(crate) async fn call_text(
+        &self,
+        method: Method,
+        path: &[&str],
+        query: &[(&str, &str)],
+        json: Option<String>,
+    ) -> Result<String, Error> {
+        let mut request = self.request(method, path).query(query);
+        if let Some(json) = json {
+            request = request.header(CONTENT_TYPE, "application/json").body(json);
+        }
+        self.send(request).await?.text().await.map_err(|error| self.transport_error(error))
     }
 
     async fn read<T: FromJson>(&self, response: Response) -> Result<T, Error> {
@@ -237,6 +253,22 @@ impl Client {
     pub(crate) fn protocol_error(&self, problem: String) -> Error {
         Error::Protocol { address: self.address.to_string(), problem }
     }
+}
+
+/// Reads an error of the threads API as a problem. Its code is the name of an exception.
+fn thread_problem(status: StatusCode, text: &str) -> Option<Problem> {
+    let ErrorEnvelope { error } = serde_json::from_str(text).ok()?;
+    Some(Problem {
+        kind: "about:blank".into(),
+        title: status.canonical_reason().unwrap_or("Error").into(),
+        status: status.as_u16(),
+        code: error.error_code,
+        detail: error.message,
+        retryable: status.is_server_error(),
+        run_status: None,
+        answered_at: None,
+        answered_by: None,
+    })
 }
 
 /// Refuses an owner with outer spaces: a header drops them, so two owners would become one.

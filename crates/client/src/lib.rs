@@ -28,6 +28,7 @@ mod socket;
 mod state;
 pub mod status;
 mod stream;
+mod thread_client;
 
 pub use client::Client;
 pub use error::Error;
@@ -37,3 +38,4 @@ pub use mainspring_api::*;
 pub use owner_events::{OwnerEvents, OwnerItem};
 pub use socket::{Socket, TOKEN_FILE, fits_socket};
 pub use state::State;
+pub use thread_client::Threads;

@@ -32,6 +32,15 @@ pub struct ModelProfile {
     /// The model's price. Absent if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub price: Option<ModelPrice>,
+    /// The name for people. Absent if none is configured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
+    /// The description for people. Absent if none is configured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
+    /// True for the profile that is offered first to people. Absent for the others.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_default: bool,
 }
 
 /// A model provider.

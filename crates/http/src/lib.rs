@@ -62,6 +62,7 @@ mod sse;
 mod state;
 mod streams;
 mod strict;
+mod threads;
 mod tls;
 mod tools;
 mod tree;
@@ -266,6 +267,8 @@ impl Http {
             requests: Pool::new(Resource::Requests, limits.requests),
             connections,
             streams,
+            threads: Arc::default(),
+            serves_threads: false,
         }))
     }
 
@@ -309,6 +312,12 @@ impl Http {
         self
     }
 
+    /// Sets whether `/v1/ai`, the threads API, is served.
+    pub fn with_threads(mut self, serves_threads: bool) -> Self {
+        Arc::make_mut(&mut self.0).serves_threads = serves_threads;
+        self
+    }
+
     /// Delivers events to webhooks with `sender`.
     pub fn with_webhooks(mut self, sender: WebhookSender) -> Self {
         Arc::make_mut(&mut self.0).webhooks = Some(sender);
@@ -323,6 +332,7 @@ impl Http {
             endpoint::router(endpoints)
         });
         operations.add_undocumented(mcp::OPERATION, Method::POST, mcp::PATH);
+        let threads = self.serves_threads.then(|| threads::router(&self, &mut operations));
         Arc::make_mut(&mut self.0).operations = Arc::new(operations);
         let bounded = resources
             .route(mcp::PATH, post(mcp::mcp_message))
@@ -331,6 +341,7 @@ impl Http {
             .layer(middleware::from_fn_with_state(self.clone(), watch::admit));
         open.layer(middleware::from_fn_with_state(self.clone(), strict::refuse_unknown_open_input))
             .merge(bounded)
+            .merge(threads.unwrap_or_default())
             .merge(page::router())
             .fallback(problem::no_such_endpoint)
             .method_not_allowed_fallback(problem::no_such_method)

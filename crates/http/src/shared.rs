@@ -13,7 +13,7 @@ use crate::limits::HttpLimits;
 use crate::listeners::ListenerRequests;
 use crate::oidc::Oidc;
 use crate::webhooks::WebhookSender;
-use crate::{document, mcp, metrics, sign_in, streams};
+use crate::{document, mcp, metrics, sign_in, streams, threads};
 
 /// The fields of [`Http`](crate::Http).
 #[derive(Clone)]
@@ -45,4 +45,8 @@ pub struct Shared {
     /// Built on first use.
     pub(crate) document: Arc<OnceLock<document::Document>>,
     pub(crate) metrics: Arc<metrics::Metrics>,
+    /// The threads that were read last.
+    pub(crate) threads: Arc<threads::Views>,
+    /// True if this server serves `/v1/ai`.
+    pub(crate) serves_threads: bool,
 }

@@ -58,6 +58,7 @@ mod idempotency;
 mod ids;
 mod keys;
 mod known_keys;
+pub mod launchers;
 mod lists;
 mod loading;
 mod logins;
@@ -68,6 +69,7 @@ mod options;
 mod pins;
 mod portable;
 mod processes;
+mod repeats;
 mod requests;
 mod run_wait;
 mod runs;
@@ -81,6 +83,7 @@ mod state;
 mod stderr;
 mod steps;
 mod streams;
+mod transcript;
 mod tree;
 mod usage;
 mod usage_sums;
@@ -106,6 +109,7 @@ pub use open_waits::WaitQuery;
 pub use options::{OnOrphan, Options, Retry, Work};
 pub use portable::{Export, Import};
 pub(crate) use requests::Accept;
+pub use repeats::Repeatable;
 pub use requests::{
     Accepted, CancelOutcome, Deleted, NewSession, Opening, RunQuery, RunRequest, Scope, SessionPatch,
     SessionQuery, SessionTarget, Snapshot,
@@ -118,6 +122,7 @@ pub use start::{SessionStart, Started};
 pub use state::StateOf;
 pub(crate) use steps::hashed_input;
 pub(crate) use tree::Forking;
+pub use transcript::Transcript;
 pub use tree::{ForkRequest, MessageTree, MessageView, TreeNode, TreeQuery};
 
 /// How long a stopping kernel retries a change that cannot be stored. The next start finds it missing, and recovers.
@@ -178,6 +183,9 @@ pub(crate) struct Shared {
     pub(crate) host_calls: host_calls::HostCalls,
     /// Notified whenever a memory candidate is proposed.
     pub(crate) memory_proposed: Notify,
+    repeats: repeats::Repeats,
+    /// Held while agents to launch are compared and written.
+    launcher_writes: tokio::sync::Mutex<()>,
     me: std::sync::Weak<Shared>,
 }
 
@@ -247,6 +255,8 @@ impl Kernel {
             agent_tokens: Arc::default(),
             host_calls: host_calls::HostCalls::new(started_at),
             memory_proposed: Notify::new(),
+            repeats: repeats::Repeats::default(),
+            launcher_writes: tokio::sync::Mutex::default(),
             me: me.clone(),
         });
         let kernel = Self { shared };

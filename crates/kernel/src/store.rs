@@ -17,6 +17,7 @@ use mainspring_core::{
 
 mod commit;
 mod data;
+mod edge;
 mod goals;
 mod ids;
 mod inbox;
@@ -30,6 +31,7 @@ pub use commit::{
     Row, StepInputRow,
 };
 pub use data::{ArtifactPage, OwnerState, StateAt, StateChangeRow, StateHistoryOf, StatePlace, StateRow};
+pub use edge::{EdgeChange, EdgeRecord};
 pub use goals::GoalTypeRow;
 pub use ids::{IdPage, IdsOf};
 pub use inbox::{InboxItem, Note};
@@ -463,6 +465,18 @@ pub trait Store: Send + Sync + 'static {
 
     /// Lists the goal types of an owner by name.
     async fn goal_types(&self, owner: &str) -> Result<Vec<GoalTypeRow>, StoreError>;
+
+    // Records of edges.
+
+    /// Applies a change of the records of edges. Returns false if it has no effect.
+    async fn edge_write(&self, change: &EdgeChange) -> Result<bool, StoreError>;
+
+    /// Lists the records of a kind, of one scope if it is given, by scope and id.
+    async fn edge_records(
+        &self,
+        kind: &'static str,
+        scope: Option<&str>,
+    ) -> Result<Vec<EdgeRecord>, StoreError>;
 
     // Webhooks.
 

@@ -15,7 +15,7 @@ use mainspring_core::{
 };
 use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{
-    AgentRow, ArtifactPage, Chunk, Commit, DelegationsOf, Fence, FoundMessages, GoalTypeRow, GrantPage,
+    AgentRow, ArtifactPage, Chunk, Commit, DelegationsOf, EdgeChange, EdgeRecord, Fence, FoundMessages, GoalTypeRow, GrantPage,
     IdPage, InboxItem, KeyPage, KeyRef, Loaded, LostEvents, OwnerState, OwnerUsage, PlacedMessage, Request,
     Row, RunPage, SessionLine, SessionPage, SessionRef, StateAt, StateHistoryOf, Store, StoreError, TreeRow,
     Unfinished, WebhookChange,
@@ -30,6 +30,7 @@ mod apply;
 mod check;
 mod data;
 mod feedback;
+mod edge;
 mod goal_types;
 mod grants;
 mod ids;
@@ -636,6 +637,18 @@ impl Store for MemoryStore {
 
     async fn goal_type_write(&self, row: &GoalTypeRow) -> Result<bool, StoreError> {
         self.inner.lock().with_fault(|inner| Ok(inner.tables.goal_type_write(row)))
+    }
+
+    async fn edge_write(&self, change: &EdgeChange) -> Result<bool, StoreError> {
+        self.inner.lock().with_fault(|inner| Ok(inner.tables.edge_write(change)))
+    }
+
+    async fn edge_records(
+        &self,
+        kind: &'static str,
+        scope: Option<&str>,
+    ) -> Result<Vec<EdgeRecord>, StoreError> {
+        self.read(|tables| tables.edge_records(kind, scope))
     }
 
     async fn goal_types(&self, owner: &str) -> Result<Vec<GoalTypeRow>, StoreError> {

@@ -21,7 +21,7 @@ use mainspring_core::{
 };
 use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{
-    AgentRow, ArtifactPage, Chunk, Commit, DelegationsOf, Fence, FoundMessages, GoalTypeRow, GrantPage,
+    AgentRow, ArtifactPage, Chunk, Commit, DelegationsOf, EdgeChange, EdgeRecord, Fence, FoundMessages, GoalTypeRow, GrantPage,
     IdPage, InboxItem, KeyPage, KeyRef, Loaded, LostEvents, OwnerState, OwnerUsage, PlacedMessage, Request,
     RunPage, SessionLine, SessionPage, SessionRef, StateAt, StateHistoryOf, Store, StoreError, TreeRow,
     Unfinished, WebhookChange,
@@ -56,6 +56,7 @@ mod event_blocks;
 mod failure_log;
 mod feedback;
 mod files;
+mod edge;
 mod goal_types;
 mod inherited;
 mod migrate;
@@ -686,6 +687,19 @@ impl Store for SqliteStore {
 
     async fn goal_type_write(&self, row: &GoalTypeRow) -> Result<bool, StoreError> {
         self.submit(|answer| Job::GoalType(Box::new(row.clone()), answer)).await
+    }
+
+    async fn edge_write(&self, change: &EdgeChange) -> Result<bool, StoreError> {
+        self.submit(|answer| Job::Edge(Box::new(change.clone()), answer)).await
+    }
+
+    async fn edge_records(
+        &self,
+        kind: &'static str,
+        scope: Option<&str>,
+    ) -> Result<Vec<EdgeRecord>, StoreError> {
+        let scope = scope.map(str::to_owned);
+        self.read(move |connection| edge::edge_records(connection, kind, scope.as_deref())).await
     }
 
     async fn goal_types(&self, owner: &str) -> Result<Vec<GoalTypeRow>, StoreError> {

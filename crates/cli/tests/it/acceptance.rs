@@ -314,6 +314,24 @@ fn tests() -> BTreeMap<String, PathBuf> {
             found.extend(name.map(|name| (format!("{module}::{name}"), path.clone())));
         }
     }
+    found.extend(python_tests(&crates));
+    found
+}
+
+/// Lists the tests of the suite with the package `roboto`, by the names of their functions.
+fn python_tests(crates: &Path) -> Vec<(String, PathBuf)> {
+    let mut found = vec![];
+    for entry in std::fs::read_dir(crates.join("cli/tests/threads")).unwrap() {
+        let path = entry.unwrap().path();
+        let (Some("py"), Some(module)) =
+            (path.extension().and_then(|kind| kind.to_str()), path.file_stem().and_then(|name| name.to_str()))
+        else {
+            continue;
+        };
+        let text = std::fs::read_to_string(&path).unwrap();
+        let names = text.lines().filter_map(|line| line.strip_prefix("def test_")?.split('(').next());
+        found.extend(names.map(|name| (format!("cli::threads::{module}::test_{name}"), path.clone())));
+    }
     found
 }
 
@@ -350,7 +368,8 @@ fn every_requirement_of_the_specification_has_a_test() {
             ("Goals, tasks and feedback of threads", 10),
             ("Histories and state of AgentKit", 7),
             ("Networks of agents", 22),
-            ("The native agent and the session tree", 38)
+            ("The native agent and the session tree", 38),
+            ("The threads API", 24)
         ],
         "a row of the specification is missing or extra"
     );

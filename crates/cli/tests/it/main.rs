@@ -39,5 +39,6 @@ mod readers;
 mod session_agent;
 mod startup;
 mod state;
+mod threads;
 mod trust;
 mod webhooks;

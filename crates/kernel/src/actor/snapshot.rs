@@ -18,10 +18,18 @@ const TAIL_MESSAGES: usize = 50;
 /// A snapshot without its messages.
 pub(crate) struct Instant {
     pub(crate) session: Session,
-    active: Option<Run>,
-    queued: Vec<Run>,
-    partial: Vec<OpenText>,
-    position: Position,
+    pub(crate) active: Option<Run>,
+    pub(crate) queued: Vec<Run>,
+    pub(crate) partial: Vec<OpenText>,
+    pub(crate) position: Position,
+}
+
+impl Instant {
+    /// The last message that is written: of the active run, or of the session's path.
+    pub(crate) fn head(&self) -> Option<Point> {
+        let pen = self.active.as_ref().and_then(|run| run.pen);
+        pen.map_or(self.session.tip, before)
+    }
 }
 
 impl Actor {

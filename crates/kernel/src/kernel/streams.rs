@@ -203,21 +203,27 @@ impl Shared {
         Ok(loaded.ok_or_else(|| Error::not_found("session", session))?.cursor)
     }
 
-    /// Takes a snapshot of the session of `feed`: from its actor, or from the store while it has none.
-    pub(crate) async fn snapshot(&self, feed: &Arc<Feed>) -> Result<Snapshot, Error> {
+    /// Reads the present of the session of `feed`: from its actor, or from the store while it has none.
+    pub(super) async fn instant(&self, feed: &Arc<Feed>) -> Result<Instant, Error> {
         let session = feed.session();
-        let instant = loop {
+        loop {
             let status = feed.loaded().await?;
             if status == FeedStatus::Live {
-                break self.call(session, Command::Snapshot).await?;
+                return self.call(session, Command::Snapshot).await;
             }
             let loaded = self.store.session_load(session).await?;
             let loaded = loaded.ok_or_else(|| Error::not_found("session", session))?;
             // An actor may have been attached during the read.
             if feed.loaded().await? == status {
-                break Instant::of(loaded);
+                return Ok(Instant::of(loaded));
             }
-        };
+        }
+    }
+
+    /// Takes a snapshot of the session of `feed`: from its actor, or from the store while it has none.
+    pub(crate) async fn snapshot(&self, feed: &Arc<Feed>) -> Result<Snapshot, Error> {
+        let session = feed.session();
+        let instant = self.instant(feed).await?;
         let owner = instant.session.owner.clone();
         match instant.complete(&*self.store).await {
             // The session may have been deleted during the read.

@@ -173,6 +173,8 @@ settings! {
         cors_origins: Vec<String>, origins(), Vec::new();
         /// Whether webhooks may lead to this machine and to private networks.
         webhooks_private: bool, switch(), false;
+        /// Whether `serve` also serves the threads API under `/v1/ai`, for the `roboto` Python package.
+        threads: bool, switch(), false;
         /// Command that is run when a run waits or has failed, and when a wait is resolved; it gets a title and a text as arguments.
         on_attention: Vec<String>, command(), Vec::new();
         /// Milliseconds that `serve` waits for active runs before it stops them.

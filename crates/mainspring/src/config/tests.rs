@@ -100,6 +100,7 @@ fn the_defaults_are_as_documented() {
             tls_ca: None,
             cors_origins: vec![],
             webhooks_private: false,
+            threads: false,
             on_attention: vec![],
             drain_ms: 10_000,
             rules: vec![],

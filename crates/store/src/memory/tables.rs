@@ -9,7 +9,7 @@ use mainspring_core::{
     Session, SessionId, Spend, StateChange, StateEntry, StateSlot, Step, StepId, Time, Webhook, WebhookId,
 };
 use mainspring_kernel::store::{
-    AgentRow, Chunk, GoalTypeRow, InboxItem, OpenToolCall, OwnerUsage, PlacedMessage, Request,
+    AgentRow, Chunk, EdgeRecord, GoalTypeRow, InboxItem, OpenToolCall, OwnerUsage, PlacedMessage, Request,
 };
 
 use super::data::{LineOrigin, StateRecord};
@@ -75,6 +75,7 @@ pub(super) struct Tables {
     /// When a reader pinned a session, by reader and session.
     pub(super) pins: BTreeMap<(String, SessionId), Time>,
     /// By owner and name.
+    pub(super) edge_records: BTreeMap<(&'static str, String, String), EdgeRecord>,
     pub(super) goal_types: BTreeMap<(String, String), GoalTypeRow>,
     /// By owner, agent id and version.
     pub(super) agents: BTreeMap<(String, String, u32), AgentVersion>,

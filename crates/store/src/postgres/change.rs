@@ -3,7 +3,7 @@
 use mainspring_core::state::{HISTORY_CHANGES, decide};
 use mainspring_core::{ApiKey, NodeId, SessionId, StateChange, StateOutcome, StateSlot, Time};
 use mainspring_kernel::store::{
-    AgentRow, Fence, GoalTypeRow, OwnerState, Request, StateHistoryOf, StoreError, Unique, WebhookChange,
+    AgentRow, Fence, EdgeChange, EdgeRecord, GoalTypeRow, OwnerState, Request, StateHistoryOf, StoreError, Unique, WebhookChange,
 };
 
 use super::read::Reader;
@@ -162,6 +162,23 @@ pub(super) async fn goal_type_write(change: &Reader, row: &GoalTypeRow) -> Resul
         [&owner, &name, &row.created_at.0, &row.updated_at.0, &to_json(&row.goal_type)?];
     let written = change.write(sql, &params).await?;
     written.first().map_or(Ok(false), |row| get(row, 0))
+}
+
+/// Applies a change of the records of edges. Returns false if it has no effect.
+pub(super) async fn edge_write(change: &Reader, edge: &EdgeChange) -> Result<bool, StoreError> {
+    let written = match edge {
+        EdgeChange::Put(EdgeRecord { kind, scope, id, body }) => {
+            let sql = "INSERT INTO edge_records VALUES ($1, $2, $3, $4)
+                       ON CONFLICT (kind, scope, record_id) DO UPDATE SET body = excluded.body
+                       WHERE edge_records.body <> excluded.body RETURNING 1";
+            change.write(sql, &[kind, &scope.as_str(), &id.as_str(), &to_json(body)?]).await?
+        }
+        EdgeChange::Remove { kind, scope, id } => {
+            let sql = "DELETE FROM edge_records WHERE kind = $1 AND scope = $2 AND record_id = $3 RETURNING 1";
+            change.write(sql, &[kind, &scope.as_str(), &id.as_str()]).await?
+        }
+    };
+    Ok(!written.is_empty())
 }
 
 pub(super) async fn webhook_write(change: &Reader, webhook: &WebhookChange) -> Result<bool, StoreError> {

@@ -9,6 +9,7 @@ use super::error::describe;
 const MIGRATIONS: &[&str] = &[
     include_str!("../../migrations/postgres/0001_tables.sql"),
     include_str!("../../migrations/postgres/0002_readers.sql"),
+    include_str!("../../migrations/postgres/0003_edge_records.sql"),
 ];
 
 /// The lock under which migrations are applied: the bytes of "mainspri".

@@ -12,7 +12,7 @@ use mainspring_core::{
 };
 use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{
-    AgentRow, ArtifactPage, Chunk, Commit, DelegationsOf, Fence, FoundMessages, GoalTypeRow, GrantPage,
+    AgentRow, ArtifactPage, Chunk, Commit, DelegationsOf, Fence, FoundMessages, EdgeChange, EdgeRecord, GoalTypeRow, GrantPage,
     IdPage, InboxItem, KeyPage, KeyRef, Loaded, LostEvents, OwnerState, OwnerUsage, PlacedMessage, Request,
     RunPage, SessionLine, SessionPage, SessionRef, StateAt, StateHistoryOf, Store, StoreError, TreeRow,
     Unfinished, WebhookChange,
@@ -562,6 +562,18 @@ impl Store for PostgresStore {
 
     async fn goal_type_write(&self, row: &GoalTypeRow) -> Result<bool, StoreError> {
         change!(self, change::goal_type_write, row)
+    }
+
+    async fn edge_write(&self, edge: &EdgeChange) -> Result<bool, StoreError> {
+        change!(self, change::edge_write, edge)
+    }
+
+    async fn edge_records(
+        &self,
+        kind: &'static str,
+        scope: Option<&str>,
+    ) -> Result<Vec<EdgeRecord>, StoreError> {
+        read!(self, access::edge_records, kind, scope)
     }
 
     async fn goal_types(&self, owner: &str) -> Result<Vec<GoalTypeRow>, StoreError> {

@@ -50,6 +50,7 @@ const MIGRATIONS: &[(u32, &str)] = &[
     (56, include_str!("../../migrations/0056_feedback.sql")),
     (57, include_str!("../../migrations/0057_pins.sql")),
     (58, include_str!("../../migrations/0058_inherited_artifacts.sql")),
+    (59, include_str!("../../migrations/0059_edge_records.sql")),
 ];
 
 /// The last migration that `migrations/new.sql` contains, and the tables of a new database. Applying the migrations one

@@ -21,7 +21,7 @@ use std::sync::{Arc, OnceLock};
 use mainspring_core::{ApiKey, Cursor, SessionId, StateOutcome, Time};
 use mainspring_kernel::contain::contain_call;
 use mainspring_kernel::store::{
-    AgentRow, Chunk, Fence, GoalTypeRow, OwnerState, Request, Row, StoreError, WebhookChange,
+    AgentRow, Chunk, EdgeChange, Fence, GoalTypeRow, OwnerState, Request, Row, StoreError, WebhookChange,
 };
 use parking_lot::Mutex;
 use rusqlite::config::DbConfig;
@@ -35,6 +35,7 @@ use super::error::{panicked, transaction_error, write_error};
 use super::event_blocks::EventBlocks;
 use super::failure_log::{FailureLog, LogLine};
 use super::files::Files;
+use super::edge;
 use super::goal_types;
 use super::owners;
 use super::queue::{Background, Queue};
@@ -78,6 +79,7 @@ pub(super) enum Job {
     Webhook(Box<WebhookChange>, Answer<bool>),
     /// Stores a goal type. Answers false if it replaces one.
     GoalType(Box<GoalTypeRow>, Answer<bool>),
+    Edge(Box<EdgeChange>, Answer<bool>),
     /// Records that the check after a crash has passed.
     CrashChecked(Answer<()>),
     /// Writes a row that nothing reads.
@@ -332,6 +334,7 @@ impl Writer {
                     | Job::AgentDelete(..)
                     | Job::Webhook(..)
                     | Job::GoalType(..)
+                    | Job::Edge(..)
             )
         };
         let fault = self
@@ -502,6 +505,10 @@ impl Writer {
             }
             Job::GoalType(row, answer) => {
                 let write = |connection: &Connection| goal_types::goal_type_write(connection, &row);
+                PendingAnswer::Flag(answer, self.atomically(alone, write))
+            }
+            Job::Edge(change, answer) => {
+                let write = |connection: &Connection| edge::edge_write(connection, &change);
                 PendingAnswer::Flag(answer, self.atomically(alone, write))
             }
             Job::CrashChecked(answer) => {
@@ -704,6 +711,7 @@ impl Job {
             | Self::AgentDelete(_, answer)
             | Self::Webhook(_, answer)
             | Self::GoalType(_, answer)
+            | Self::Edge(_, answer)
             | Self::BlobClaimed(_, answer) => PendingAnswer::Flag(answer, Err(error())),
             Self::StatePut(_, answer) => PendingAnswer::State(answer, Err(error())),
             Self::KeyWrite(_, answer) | Self::CrashChecked(answer) | Self::Probe(answer) => {

@@ -12,6 +12,7 @@ mod damage;
 mod data;
 mod delegations;
 mod digests;
+mod edge;
 mod feedback;
 mod files;
 mod fixtures;

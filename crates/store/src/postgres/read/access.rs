@@ -1,7 +1,7 @@
 //! Reads API keys, owners, agents and webhooks.
 
 use mainspring_core::{ApiKey, Cost, Cursor, DeadLetter, KeyId, Spend, Time, Webhook, WebhookId};
-use mainspring_kernel::store::{AgentRow, GoalTypeRow, KeyPage, KeyRef, OwnerUsage, StoreError};
+use mainspring_kernel::store::{AgentRow, EdgeRecord, GoalTypeRow, KeyPage, KeyRef, OwnerUsage, StoreError};
 use tokio_postgres::Row;
 
 use super::super::values::{all, get, get_json, get_u64, int, sql_limit};
@@ -127,6 +127,18 @@ pub(in super::super) async fn goal_types(
             updated_at: Time(get(row, 2)?),
             goal_type: get_json(row, 3)?,
         })
+    })
+}
+
+pub(in super::super) async fn edge_records(
+    reader: &Reader,
+    kind: &'static str,
+    scope: Option<&str>,
+) -> Result<Vec<EdgeRecord>, StoreError> {
+    let sql = "SELECT scope, record_id, body FROM edge_records
+               WHERE kind = $1 AND ($2::text IS NULL OR scope = $2) ORDER BY scope, record_id";
+    all(&reader.rows(sql, &[&kind, &scope]).await?, |row| {
+        Ok(EdgeRecord { kind, scope: get(row, 0)?, id: get(row, 1)?, body: get_json(row, 2)? })
     })
 }
 

@@ -1,0 +1,47 @@
+//! Feedback on messages of threads.
+
+use mainspring_core::Sentiment;
+use serde::{Deserialize, Serialize};
+
+use super::Timestamp;
+
+/// Feedback to give.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SubmitFeedbackRequest {
+    /// Whether the feedback is positive or negative.
+    pub sentiment: Sentiment,
+    /// The categories.
+    #[serde(default)]
+    pub categories: Option<Vec<String>>,
+    /// Further words.
+    #[serde(default)]
+    pub notes: Option<String>,
+}
+
+/// Feedback on a message.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ThreadFeedbackRecord {
+    /// The id.
+    pub feedback_id: String,
+    /// The thread. Answers to old clients call it `session_id`.
+    #[serde(alias = "session_id")]
+    pub thread_id: String,
+    /// The index of the message.
+    pub message_sequence_num: usize,
+    /// The org of the thread; without one, the name of its owner.
+    pub org_id: String,
+    /// When it was first given.
+    pub created: Timestamp,
+    /// The one who gave it.
+    pub created_by: String,
+    /// When it was last given.
+    pub modified: Timestamp,
+    /// The one who last gave it.
+    pub modified_by: String,
+    /// Whether the feedback is positive or negative.
+    pub sentiment: Sentiment,
+    /// The categories, sorted, each once.
+    pub categories: Vec<String>,
+    /// Further words.
+    pub notes: Option<String>,
+}

@@ -1,0 +1,266 @@
+//! `/v1/ai`: sessions as threads, for the `roboto` Python package.
+//!
+//! This edge translates: a thread is a session on the adapter `native`, a message sent is a run, a continuation token says
+//! what a client holds. It decides nothing that the kernel decides. Its errors have the form of that API, so its router
+//! has the admission of the other resources beneath a layer that rewrites problems.
+//!
+//! ```text
+//! threads.rs    routes, caller, envelopes        view.rs    a session as a thread
+//! read.rs       records, deltas, lists           token.rs   continuation tokens and deltas
+//! write.rs      start, send, results, …          repeats.rs requests that a client sends again
+//! agents.rs     agents to launch                 errors.rs  problems as exceptions of the package
+//! ```
+
+use std::sync::Arc;
+
+use axum::extract::{FromRequest, FromRequestParts, Path, Request};
+use axum::handler::Handler;
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, Method, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{MethodFilter, on};
+use axum::{RequestPartsExt as _, Router, middleware};
+use mainspring_api::threads::Data;
+use mainspring_core::SessionId;
+use mainspring_kernel::kernel::Caller;
+use mainspring_kernel::store::SessionRef;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::access::Authenticated;
+use crate::endpoint::Operations;
+use crate::{Http, Problem, body, watch};
+
+mod agents;
+mod errors;
+mod read;
+mod token;
+mod view;
+mod views;
+mod write;
+
+pub(super) use views::Views;
+
+/// The adapter of threads: the one that pursues goals and calls client tools.
+const ADAPTER: &str = "native";
+/// The first version of the API whose clients drop messages when a delta says so.
+const RESETTING_VERSION: &str = "2026-10-02";
+/// The first version of the API that calls a thread a thread.
+const THREADS_VERSION: &str = "2026-05-20";
+
+/// True for an operation of this edge. The OpenAPI document does not contain them.
+pub(super) fn is_operation(id: &str) -> bool {
+    id.starts_with("thread_")
+}
+
+/// A route: method, path below its base, name in metrics.
+struct Route {
+    method: Method,
+    path: &'static str,
+    id: &'static str,
+    handler: axum::routing::MethodRouter<Http>,
+}
+
+fn route<A: 'static>(method: Method, path: &'static str, id: &'static str, handler: impl Handler<A, Http>) -> Route {
+    let filter = match method {
+        Method::GET => MethodFilter::GET,
+        Method::PUT => MethodFilter::PUT,
+        Method::DELETE => MethodFilter::DELETE,
+        _ => MethodFilter::POST,
+    };
+    Route { method, path, id, handler: on(filter, handler) }
+}
+
+/// The routes of threads. `/chats` is their old name.
+fn thread_routes() -> Vec<Route> {
+    vec![
+        route(Method::GET, "", "thread_list", read::thread_list),
+        route(Method::POST, "", "thread_start", write::thread_start),
+        route(Method::POST, "/search", "thread_search", read::thread_search),
+        route(Method::GET, "/{thread}", "thread_get", read::thread_get),
+        route(Method::DELETE, "/{thread}", "thread_delete", write::thread_delete),
+        route(Method::GET, "/{thread}/delta", "thread_delta", read::thread_delta),
+        route(Method::POST, "/{thread}/messages", "thread_send", write::thread_send),
+        route(Method::POST, "/{thread}/tool-results", "thread_results", write::thread_results),
+        route(Method::POST, "/{thread}/cancel", "thread_cancel", write::thread_cancel),
+        route(Method::POST, "/{thread}/fork", "thread_fork", write::thread_fork),
+        route(Method::POST, "/{thread}/visibility", "thread_visibility", write::thread_visibility),
+        route(Method::POST, "/{thread}/pin", "thread_pin", write::thread_pin),
+        route(Method::POST, "/{thread}/messages/{number}/feedback", "thread_feedback", write::thread_feedback),
+    ]
+}
+
+/// The routes of agents to launch.
+fn agent_routes() -> Vec<Route> {
+    vec![
+        route(Method::GET, "", "thread_agent_list", agents::launcher_list),
+        route(Method::POST, "", "thread_agent_create", agents::launcher_create),
+        route(Method::GET, "/{agent}", "thread_agent_get", agents::launcher_get),
+        route(Method::PUT, "/{agent}", "thread_agent_update", agents::launcher_update),
+        route(Method::DELETE, "/{agent}", "thread_agent_delete", agents::launcher_delete),
+        route(Method::GET, "/name/{name}", "thread_agent_find", agents::launcher_find),
+        route(Method::POST, "/{agent}/launch", "thread_agent_launch", agents::launcher_launch),
+    ]
+}
+
+/// Builds the router of `/v1/ai`, and adds its operations to `operations`.
+pub(super) fn router(http: &Http, operations: &mut Operations) -> Router<Http> {
+    let mut router = Router::new();
+    let mut add = |base: &str, route: Route| {
+        // An endpoint with a slash at its end makes clients send two.
+        for prefix in ["", "/"] {
+            let path = format!("{prefix}{base}{}", route.path);
+            operations.add_undocumented(route.id, route.method.clone(), &path);
+            router = std::mem::take(&mut router).route(&path, route.handler.clone());
+        }
+    };
+    for base in ["/v1/ai/threads", "/v1/ai/chats"] {
+        thread_routes().into_iter().for_each(|route| add(base, route));
+    }
+    agent_routes().into_iter().for_each(|route| add("/v1/ai/agents", route));
+    add("/v1/ai/model-profiles", route(Method::GET, "", "thread_profiles", read::thread_profiles));
+    router
+        .layer(middleware::from_fn_with_state(http.clone(), watch::admit))
+        .layer(middleware::from_fn(errors::rewrite))
+}
+
+/// The caller of a request, and what its client understands.
+pub(super) struct ThreadCaller {
+    pub(super) caller: Caller,
+    /// The version of the API that the client speaks; empty for the latest.
+    version: String,
+    /// True for a path below `/v1/ai/chats`.
+    is_chat: bool,
+}
+
+impl FromRequestParts<Http> for ThreadCaller {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, http: &Http) -> Result<Self, Problem> {
+        let Authenticated(caller) = Authenticated::from_request_parts(parts, http).await?;
+        check_org(&caller, &parts.headers)?;
+        let version = header_text(&parts.headers, "x-roboto-api-version").unwrap_or_default().to_owned();
+        let is_chat = parts.uri.path().trim_start_matches('/').starts_with("v1/ai/chats");
+        Ok(Self { caller, version, is_chat })
+    }
+}
+
+impl ThreadCaller {
+    /// False for a client that ignores `reset_from_message_sequence_num`.
+    fn resets(&self) -> bool {
+        self.version.is_empty() || self.version.as_str() >= RESETTING_VERSION
+    }
+
+    /// True for a client that calls a thread a session.
+    fn is_old(&self) -> bool {
+        self.is_chat || (!self.version.is_empty() && self.version.as_str() < THREADS_VERSION)
+    }
+
+    /// The name under which a run records which key has sent its prompt.
+    fn client_id(&self) -> String {
+        match self.caller.key {
+            Some(key) => format!("threads:{key}"),
+            None => "threads".into(),
+        }
+    }
+
+    /// Wraps an answer, with the names that the client knows.
+    fn answer(&self, data: &impl Serialize) -> Response {
+        let mut data = serde_json::to_value(data).unwrap_or_default();
+        if self.is_old() {
+            with_old_names(&mut data);
+        }
+        answer(&data)
+    }
+}
+
+/// Wraps an answer.
+fn answer(data: &Value) -> Response {
+    let json = serde_json::to_string(&Data { data }).unwrap_or_default();
+    (StatusCode::OK, [(header::CONTENT_TYPE, "application/json")], json).into_response()
+}
+
+/// Renames the ids of threads to what they were called before.
+fn with_old_names(data: &mut Value) {
+    match data {
+        Value::Object(fields) => {
+            for (new, old) in
+                [("thread_id", "session_id"), ("forked_from_thread_id", "forked_from_session_id")]
+            {
+                if let Some(id) = fields.remove(new) {
+                    fields.insert(old.into(), id);
+                }
+            }
+            if let Some(items) = fields.get_mut("items") {
+                with_old_names(items);
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(with_old_names),
+        _ => {}
+    }
+}
+
+fn header_text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    headers.get(name)?.to_str().ok().filter(|text| !text.is_empty())
+}
+
+/// The org that a caller's threads belong to: without an org, the name of the owner stands for one.
+fn org_id(org: Option<&str>, owner: &str) -> String {
+    org.unwrap_or(owner).to_owned()
+}
+
+/// Refuses a request that names another org than the caller's.
+fn check_org(caller: &Caller, headers: &HeaderMap) -> Result<(), Problem> {
+    let own = org_id(caller.org.as_deref(), &caller.owner);
+    for name in ["x-roboto-org-id", "x-roboto-resource-owner-id"] {
+        if let Some(org) = header_text(headers, name).filter(|org| *org != own && *org != caller.owner) {
+            let org: String = org.chars().take(128).collect();
+            let detail = format!("the key belongs to the org {own:?}, not to {org:?}");
+            return Err(Problem::new(StatusCode::FORBIDDEN, "forbidden", detail));
+        }
+    }
+    Ok(())
+}
+
+/// Extracts a body. Fields that are not known are ignored, since newer clients send more.
+pub(super) struct ThreadBody<T>(pub(super) T, pub(super) Arc<[u8]>);
+
+impl<T: DeserializeOwned> FromRequest<Http> for ThreadBody<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, http: &Http) -> Result<Self, Problem> {
+        let bytes = body::read(http, request.into_body()).await?;
+        let value = serde_json::from_slice(&bytes);
+        let value = value.map_err(|error| Problem::invalid(format!("the body: {error}")))?;
+        Ok(Self(value, bytes.into()))
+    }
+}
+
+/// Extracts the thread of a path. A text that is no id names no thread.
+pub(super) struct ThreadPath(SessionId, Option<String>);
+
+impl ThreadPath {
+    fn by(&self) -> SessionRef {
+        SessionRef::Id(self.0)
+    }
+}
+
+impl FromRequestParts<Http> for ThreadPath {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &Http) -> Result<Self, Problem> {
+        let path: Result<Path<Vec<(String, String)>>, _> = parts.extract().await;
+        let Path(path) = path.map_err(|error| Problem::invalid(error.body_text()))?;
+        let of = |name: &str| path.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone());
+        let id = of("thread").unwrap_or_default();
+        let thread = id.parse().map_err(|_| {
+            let id: String = id.chars().take(64).collect();
+            Problem::new(StatusCode::NOT_FOUND, "not_found", format!("there is no thread {id:?}"))
+        })?;
+        Ok(Self(thread, of("number")))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,158 @@
+//! `/v1/ai/agents`: agents to launch.
+
+use axum::extract::{Path, Query, State};
+use axum::response::Response;
+use mainspring_api::threads::{
+    AgentRecord, AnalysisScope, CreateAgentRequest, LaunchAgentRequest, StartAgentThreadRequest, ThreadPage,
+    ThreadVisibility, UpdateAgentRequest,
+};
+use mainspring_core::SessionId;
+use mainspring_core::launch::resolve;
+use mainspring_kernel::Error;
+use mainspring_kernel::kernel::{Repeatable, launchers};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::write::{settle, start_thread, started_response};
+use super::{ThreadBody, ThreadCaller};
+use crate::{Http, Problem};
+
+/// Agents in a page.
+const PAGE_AGENTS: usize = 50;
+
+/// `POST /v1/ai/agents`
+pub(super) async fn launcher_create(
+    State(http): State<Http>,
+    caller: ThreadCaller,
+    ThreadBody(new, body): ThreadBody<CreateAgentRequest>,
+) -> Result<Response, Problem> {
+    let request = http.kernel.repeat_begin(&caller.caller, "thread_agent_create", None, &body).await?;
+    let made = check_template(&Value::Object(new.request_template.clone()));
+    let made = match made {
+        Ok(()) => {
+            let id = &request.name[..32];
+            http.kernel.launcher_create(&caller.caller, id, new).await.map_err(Problem::from)
+        }
+        Err(problem) => Err(problem),
+    };
+    Ok(caller.answer(&settle(&http, &request, made).await?))
+}
+
+/// Refuses a template that is no request of a thread. Placeholders are texts, so they do not hinder this.
+fn check_template(template: &Value) -> Result<(), Problem> {
+    match serde_json::from_value::<StartAgentThreadRequest>(template.clone()) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(Problem::invalid(format!("request_template: {error}"))),
+    }
+}
+
+#[derive(Deserialize)]
+pub(super) struct ListQuery {
+    page_token: Option<String>,
+}
+
+/// `GET /v1/ai/agents`
+pub(super) async fn launcher_list(
+    State(http): State<Http>,
+    caller: ThreadCaller,
+    Query(query): Query<ListQuery>,
+) -> Result<Response, Problem> {
+    let all = http.kernel.launcher_list(&caller.caller).await?;
+    let start = match query.page_token.as_deref().filter(|token| !token.is_empty()) {
+        None => 0,
+        Some(last) => {
+            let last = all.iter().position(|agent| agent.agent_id == last);
+            last.ok_or_else(|| Problem::invalid("page_token is not the next_token of an earlier page"))? + 1
+        }
+    };
+    let items: Vec<AgentRecord> = all.iter().skip(start).take(PAGE_AGENTS).cloned().collect();
+    let has_more = start + items.len() < all.len();
+    let next_token = items.last().filter(|_| has_more).map(|last| last.agent_id.clone());
+    Ok(caller.answer(&ThreadPage { items, next_token }))
+}
+
+/// `GET /v1/ai/agents/{agent}`
+pub(super) async fn launcher_get(
+    State(http): State<Http>,
+    caller: ThreadCaller,
+    Path(agent): Path<String>,
+) -> Result<Response, Problem> {
+    Ok(caller.answer(&http.kernel.launcher_get(&caller.caller, &agent).await?))
+}
+
+/// `GET /v1/ai/agents/name/{name}`
+pub(super) async fn launcher_find(
+    State(http): State<Http>,
+    caller: ThreadCaller,
+    Path(name): Path<String>,
+) -> Result<Response, Problem> {
+    Ok(caller.answer(&http.kernel.launcher_find(&caller.caller, &name).await?))
+}
+
+/// `PUT /v1/ai/agents/{agent}`
+pub(super) async fn launcher_update(
+    State(http): State<Http>,
+    caller: ThreadCaller,
+    Path(agent): Path<String>,
+    ThreadBody(change, _): ThreadBody<UpdateAgentRequest>,
+) -> Result<Response, Problem> {
+    if let Some(template) = &change.request_template {
+        check_template(&Value::Object(template.clone()))?;
+    }
+    Ok(caller.answer(&http.kernel.launcher_update(&caller.caller, &agent, change).await?))
+}
+
+/// `DELETE /v1/ai/agents/{agent}`
+pub(super) async fn launcher_delete(
+    State(http): State<Http>,
+    caller: ThreadCaller,
+    Path(agent): Path<String>,
+) -> Result<Response, Problem> {
+    let operation = "thread_agent_delete";
+    let request = http.kernel.repeat_begin(&caller.caller, operation, None, agent.as_bytes()).await?;
+    let deleted = match http.kernel.launcher_delete(&caller.caller, &agent).await {
+        Err(Error::NotFound { .. }) if request.is_repeated => Ok(()),
+        deleted => deleted.map_err(Problem::from),
+    };
+    settle(&http, &request, deleted).await?;
+    Ok(caller.answer(&json!({"agent_id": agent})))
+}
+
+/// `POST /v1/ai/agents/{agent}/launch`
+pub(super) async fn launcher_launch(
+    State(http): State<Http>,
+    caller: ThreadCaller,
+    Path(agent): Path<String>,
+    ThreadBody(launch, body): ThreadBody<LaunchAgentRequest>,
+) -> Result<Response, Problem> {
+    let operation = format!("thread_agent_launch {agent}");
+    let request = http.kernel.repeat_begin(&caller.caller, &operation, None, &body).await?;
+    let launched = start_from(&http, &caller, &request, &agent, launch).await;
+    let thread = settle(&http, &request, launched).await?;
+    started_response(&http, &caller, &request, thread).await
+}
+
+async fn start_from(
+    http: &Http,
+    caller: &ThreadCaller,
+    request: &Repeatable,
+    agent: &str,
+    launch: LaunchAgentRequest,
+) -> Result<SessionId, Problem> {
+    let record = http.kernel.launcher_get(&caller.caller, agent).await?;
+    let template = Value::Object(record.request_template);
+    let filled = resolve(&template, &launchers::variables(&record.variables), &launch.values);
+    let filled = filled.map_err(launchers::invalid)?;
+    let start = serde_json::from_value(filled);
+    let mut start: StartAgentThreadRequest =
+        start.map_err(|error| Problem::invalid(format!("request_template: {error}")))?;
+    // The default is the org, which a caller without one cannot share with.
+    start.visibility = Some(match caller.caller.org {
+        Some(_) => launch.visibility,
+        None => ThreadVisibility::Private,
+    });
+    if let Some(scope) = &launch.analysis_scope {
+        start.analysis_scope.get_or_insert_with(AnalysisScope::default).merge(scope);
+    }
+    start_thread(http, caller, request, start, Some(&record.agent_id)).await
+}

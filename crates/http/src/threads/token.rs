@@ -1,0 +1,263 @@
+//! Continuation tokens: what a client holds of a thread, and the delta from there to the present.
+//!
+//! A token describes the messages of its client by hashes: of the whole prefix, and of the content of the last messages,
+//! which may still grow. It names no event. So a token stays valid over restarts, after pruned events and after a change
+//! of the branch: the delta resends from the first message that differs. The token of a view is a function of the view, so
+//! repeating a request gives the same answer.
+
+use std::collections::BTreeMap;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use mainspring_api::threads::{
+    AgentContent, AgentMessage, AgentMessageStatus, AgentRole, AgentThreadDelta, AgentThreadStatus,
+};
+use serde::{Deserialize, Serialize};
+
+use super::view::View;
+
+/// The number of last messages whose content may still grow.
+const TAIL: usize = 2;
+/// The version of the form of a token.
+const VERSION: u8 = 1;
+
+/// What a client holds of a thread.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Token {
+    version: u8,
+    /// The hash of the session's id.
+    thread: u64,
+    /// Numbers of messages, and the hash of that many first messages. The largest first.
+    marks: Vec<(usize, u64)>,
+    /// The messages after the first mark.
+    tail: Vec<Held>,
+    title: u64,
+    goals: u64,
+    tasks: u64,
+}
+
+/// What a client holds of a message.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Held {
+    status: AgentMessageStatus,
+    blocks: usize,
+    /// The bytes of the last block, if that is text.
+    text: usize,
+    hash: u64,
+}
+
+/// A client that does not know how to drop messages must load the thread again.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct MustReload;
+
+/// How a client treats a delta.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Client {
+    /// False for a client that ignores `reset_from_message_sequence_num`.
+    pub(super) resets: bool,
+    /// True if the client has already appended the next user message, because it has sent it.
+    pub(super) has_own_message: bool,
+}
+
+impl Token {
+    /// The token of a client that holds nothing.
+    pub(super) fn start(thread: &str) -> Self {
+        let marks = vec![(0, 0)];
+        Self { version: VERSION, thread: hash(thread), marks, tail: vec![], title: 0, goals: 0, tasks: 0 }
+    }
+
+    /// The token of a client that holds all of `view`.
+    pub(super) fn of(view: &View) -> Self {
+        let messages = &view.messages;
+        let end = messages.len().saturating_sub(TAIL);
+        // The distance doubles, so that a client keeps at least half of what it could.
+        let distances = std::iter::once(0).chain((0..24).map(|power| 1 << power));
+        let mut marks: Vec<_> = distances.map_while(|back| end.checked_sub(back)).map(|at| (at, view.chain[at])).collect();
+        marks.dedup();
+        Self {
+            version: VERSION,
+            thread: hash(&view.transcript.session.id.to_string()),
+            marks,
+            tail: messages[end..].iter().map(|numbered| Held::of(&numbered.message)).collect(),
+            title: hash(&view.transcript.session.title),
+            goals: hash(&view.goals),
+            tasks: hash(&view.tasks),
+        }
+    }
+
+    pub(super) fn encode(&self) -> String {
+        let json = serde_json::to_vec(self).unwrap_or_default();
+        let mut bytes = blake3::hash(&json).as_bytes()[..4].to_vec();
+        bytes.extend(json);
+        URL_SAFE_NO_PAD.encode(bytes)
+    }
+
+    /// Reads a token of this thread.
+    pub(super) fn decode(text: &str, thread: &str) -> Option<Self> {
+        let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
+        let (sum, json) = bytes.split_at_checked(4)?;
+        let token: Self = serde_json::from_slice(json).ok()?;
+        let is_intact = blake3::hash(json).as_bytes().starts_with(sum);
+        (is_intact && token.version == VERSION && token.thread == hash(thread)).then_some(token)
+    }
+
+    /// The number of messages that the client holds.
+    pub(super) fn held(&self) -> usize {
+        self.marks.first().map_or(0, |(count, _)| *count) + self.tail.len()
+    }
+
+    /// Builds the delta from this token to `view`.
+    pub(super) fn delta(&self, view: &View, client: Client) -> Result<AgentThreadDelta, MustReload> {
+        let new = Self::of(view);
+        if *self == new {
+            return Ok(delta_of(view, view.token()));
+        }
+        let mut messages = BTreeMap::new();
+        let (kept, mut reset) = match self.compare(view, &mut messages) {
+            Comparison::Waits => return Ok(delta_of(view, self.encode())),
+            Comparison::Same => (self.held(), None),
+            Comparison::Differs(at) => (at, Some(at)),
+        };
+        if reset.is_some() && !client.resets {
+            return Err(MustReload);
+        }
+        for (index, numbered) in view.messages.iter().enumerate().skip(kept) {
+            messages.insert(index, numbered.message.clone());
+        }
+        let is_user = |message: &AgentMessage| message.role == AgentRole::User;
+        if reset.is_none()
+            && let Some(first) = messages.get_mut(&kept).filter(|first| is_user(first))
+        {
+            match client.resets {
+                // The sender holds its own message already. The others hold nothing that this drops.
+                true => reset = Some(kept),
+                false if client.has_own_message => first.content.clear(),
+                false => {}
+            }
+        }
+        let title = view.transcript.session.title.clone();
+        Ok(AgentThreadDelta {
+            messages_by_idx: messages,
+            reset_from_message_sequence_num: reset,
+            title: title.filter(|_| new.title != self.title),
+            goals: (new.goals != self.goals).then(|| view.goals.clone()),
+            tasks: (new.tasks != self.tasks).then(|| view.tasks.clone()),
+            ..delta_of(view, view.token())
+        })
+    }
+
+    /// Compares what the client holds with the thread, and adds what its messages lack to `more`.
+    fn compare(&self, view: &View, more: &mut BTreeMap<usize, AgentMessage>) -> Comparison {
+        let start = match self.known_prefix(view) {
+            (start, true) => start,
+            (start, false) => return Comparison::Differs(start),
+        };
+        for (held, index) in self.tail.iter().zip(start..) {
+            let Some(numbered) = view.messages.get(index) else {
+                let is_last = index + 1 == self.held();
+                return match is_last && is_between_results(view) {
+                    true => Comparison::Waits,
+                    false => Comparison::Differs(index),
+                };
+            };
+            match held.rest_of(&numbered.message) {
+                None => return Comparison::Differs(index),
+                Some(rest) if rest.is_empty() && held.status == numbered.message.status => {}
+                Some(content) => drop(more.insert(index, AgentMessage { content, ..numbered.message.clone() })),
+            }
+        }
+        Comparison::Same
+    }
+
+    /// Finds the longest prefix that a mark shows to be the same, and whether that is the first mark.
+    fn known_prefix(&self, view: &View) -> (usize, bool) {
+        let longest = self.marks.first().map_or(0, |(count, _)| *count);
+        let known = self.marks.iter().find(|(count, hash)| view.chain.get(*count) == Some(hash));
+        known.map_or((0, false), |(count, _)| (*count, *count == longest))
+    }
+}
+
+enum Comparison {
+    /// The thread continues what the client holds.
+    Same,
+    /// The thread differs from this message on.
+    Differs(usize),
+    /// The client holds results that the run has taken and not yet written: it gets nothing until they are written.
+    Waits,
+}
+
+/// True between the end of a wait for results and the message that holds them.
+fn is_between_results(view: &View) -> bool {
+    let calls = view.transcript.path.last().is_some_and(|last| !last.tool_calls().is_empty());
+    calls && view.status == AgentThreadStatus::RobotoTurn
+}
+
+fn delta_of(view: &View, continuation_token: String) -> AgentThreadDelta {
+    AgentThreadDelta {
+        messages_by_idx: BTreeMap::new(),
+        continuation_token,
+        reset_from_message_sequence_num: None,
+        status: Some(view.status),
+        activity: view.activity.clone(),
+        title: None,
+        goals: None,
+        tasks: None,
+    }
+}
+
+impl Held {
+    fn of(message: &AgentMessage) -> Self {
+        let blocks = message.content.len();
+        let text = match message.content.last() {
+            Some(AgentContent::Text(last)) => last.text.len(),
+            _ => 0,
+        };
+        Self { status: message.status, blocks, text, hash: hash_start(message, blocks, text).unwrap_or(0) }
+    }
+
+    /// The content of `message` after what the client holds; none if it does not begin with that.
+    fn rest_of(&self, message: &AgentMessage) -> Option<Vec<AgentContent>> {
+        if hash_start(message, self.blocks, self.text)? != self.hash {
+            return None;
+        }
+        let text = self.blocks.checked_sub(1).and_then(|last| match message.content.get(last)? {
+            AgentContent::Text(last) => Some(last.text.get(self.text..)?).filter(|rest| !rest.is_empty()),
+            _ => None,
+        });
+        let after = message.content.get(self.blocks..)?.iter().cloned();
+        Some(text.map(AgentContent::text).into_iter().chain(after).collect())
+    }
+}
+
+/// Hashes the first blocks of a message, the last of them up to `text` bytes if it is text.
+fn hash_start(message: &AgentMessage, blocks: usize, text: usize) -> Option<u64> {
+    let content = message.content.get(..blocks)?;
+    let Some((last, first)) = content.split_last() else { return Some(hash(&message.role)) };
+    let last = match last {
+        AgentContent::Text(last) => &AgentContent::text(last.text.get(..text)?),
+        other => other,
+    };
+    Some(hash(&(message.role, first, last)))
+}
+
+/// Hashes the role and the content of a message.
+pub(super) fn digest(message: &AgentMessage) -> u64 {
+    hash(&(message.role, &message.content))
+}
+
+/// Hashes every prefix of a thread by the digests of its messages, the empty prefix first.
+pub(super) fn chain(digests: impl Iterator<Item = u64>) -> Vec<u64> {
+    let chained = digests.scan(0, |prefix, digest| {
+        *prefix = hash(&(*prefix, digest));
+        Some(*prefix)
+    });
+    std::iter::once(0).chain(chained).collect()
+}
+
+fn hash<T: Serialize + ?Sized>(value: &T) -> u64 {
+    let json = serde_json::to_vec(value).unwrap_or_default();
+    let mut bytes = [0; 8];
+    bytes.copy_from_slice(&blake3::hash(&json).as_bytes()[..8]);
+    // Other readers of JSON lose digits of larger numbers.
+    u64::from_le_bytes(bytes) >> 12
+}
