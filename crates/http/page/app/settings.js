@@ -1,14 +1,14 @@
 // Settings of this browser, and of the server what the reader may see and change.
 import { html, useState } from './h.js';
 import { api, setCredentials, signInKind } from './api.js';
-import { Age, Dialog, Icon, Problem, copy, useLoad } from './ui.js';
+import { Age, Dialog, Head, Icon, Problem, copy, useLoad } from './ui.js';
 import { attempt, isAdmin, notifications, reader, theme } from './store.js';
 import { askPermission } from './notify.js';
 import { Approvals, Grants } from './permissions.js';
 import { Webhooks } from './webhooks.js';
 
 export function Settings() {
-  return html`<div class="view settings"><header class="view-head"><h1>Settings</h1></header>
+  return html`<div class="view settings"><${Head} title="Settings" about="This browser, and what you may see and change of the server." />
     <section><h2>This browser</h2>
       <div class="setting"><div><b>Appearance</b><p class="note">Dark and light follow the system unless you choose.</p></div>
         <span class="segments" role="group" aria-label="Appearance">${[['system', 'System'], ['light', 'Light'], ['dark', 'Dark']].map(([name, label]) => html`<button aria-pressed=${theme.value === name} onClick=${() => { theme.value = name; }}>${label}</button>`)}</span></div>

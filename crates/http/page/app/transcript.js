@@ -16,6 +16,11 @@ export function Windowed({ items, keyOf, render, onTop, label, handle, footer })
   self.current ||= { heights: new Map(), anchor: null, atEnd: true, range: [0, 0], frame: 0, top: 0 };
   const me = self.current;
   me.items = items;
+  // Items that are gone leave their heights.
+  if (me.heights.size > 2 * items.length + 50) {
+    const keys = new Set(items.map(keyOf));
+    for (const key of me.heights.keys()) if (!keys.has(key)) me.heights.delete(key);
+  }
   me.offsets = offsets(items, keyOf, me.heights);
 
   const measureRange = () => {
