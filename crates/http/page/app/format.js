@@ -42,11 +42,11 @@ export function duration(ms) {
 }
 
 /** The cost of something, in a line without the word cost beside it. */
-export const costText = usage => (usage?.costUsd == null ? 'cost unknown' : cost(usage));
+export const costText = usage => (cost(usage) === 'unknown' ? 'cost unknown' : cost(usage));
 
 /** A cost. Unknown is never 0: a null amount says so, and a partial one is "at least". */
 export function cost(usage) {
-  if (!usage || usage.costUsd == null) return 'unknown';
+  if (!usage || usage.costUsd == null || (usage.atLeast && usage.costUsd === 0)) return 'unknown';
   return (usage.atLeast ? '≥ ' : '') + dollars(usage.costUsd);
 }
 

@@ -82,7 +82,7 @@ export class StableEnd {
       else if (line.trim() === '') {
         // Whether a list goes on after a blank line is seen in the next characters.
         const next = text.slice(newline + 1, newline + 5);
-        if (!/\S/.test(next) || (next.length < 4 && !next.includes('\n'))) break;
+        if (next.length < 4) break;
         if (!/^(\s|[-*+] |\d+[.)] )/.test(next)) this.end = newline + 1;
       }
       this.at = newline + 1;
@@ -132,11 +132,18 @@ function piece({ text, joins }, isOpen) {
   return nodes;
 }
 
+// The elements of the answer that was streamed last. A long one is shown on without being made again in pieces, during
+// which it would shrink and grow.
+let streamed = null;
+
 /** Completed markdown. */
 export function Markdown({ text }) {
   const ref = useRef();
   useLayoutEffect(() => {
     const element = ref.current;
+    const known = streamed;
+    streamed = null;
+    if (text.length > PIECE && known?.text === text) { element.replaceChildren(...known.nodes); return undefined; }
     const end = document.createElement('div');
     element.replaceChildren(end);
     const flow = new Flow(end);
@@ -180,6 +187,7 @@ export function StreamingMarkdown({ source }) {
     let frame = 0;
     let code = null;
     let joins = false;
+    let isWhole = true; // no paragraph was cut
     let timer = 0;
     let idleUntil = 0;
     const plan = () => { frame ||= requestAnimationFrame(draw); };
@@ -213,6 +221,7 @@ export function StreamingMarkdown({ source }) {
         flow.add(piece({ text: text.slice(done, done + cut), joins }, true), cut);
         done += cut;
         joins = true;
+        isWhole = false;
       }
       tail.classList.toggle('part', joins);
       const tailText = text.slice(done);
@@ -228,7 +237,15 @@ export function StreamingMarkdown({ source }) {
       }
     };
     const stop = source.subscribe(plan);
-    return () => { stop(); cancelAnimationFrame(frame); clearTimeout(timer); };
+    return () => {
+      stop();
+      cancelAnimationFrame(frame);
+      clearTimeout(timer);
+      const text = source.peek();
+      if (text.length <= PIECE || !isWhole) return;
+      drawNow(text);
+      if (isWhole && !code) streamed = { text, nodes: [...element.childNodes].flatMap(node => (node === tail ? [...tail.childNodes] : [node])) };
+    };
   }, [source]);
   return html`<div class="markdown streaming" ref=${ref}></div>`;
 }

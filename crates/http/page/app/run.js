@@ -2,7 +2,7 @@
 import { html, useEffect, useMemo, useState } from './h.js';
 import { api, pages, paths } from './api.js';
 import { allTokens, bytes, cost, decider, duration, isBroken, isLive, number, shortId, statusText, timeExact, timeOfDay, titleOf, tokens } from './format.js';
-import { Age, Icon, Loading, Problem, Status, tone, useLoad } from './ui.js';
+import { Age, Empty, Icon, Loading, Problem, Status, tone, useLoad } from './ui.js';
 import { download, pretty } from './message.js';
 import { attempt, mayWrite, usageOf } from './store.js';
 import { Wait } from './wait.js';
@@ -33,7 +33,7 @@ export function RunView({ id }) {
     });
     return () => { clearTimeout(timer); stop(); };
   }, [id]);
-  if (error && !value) return html`<div class="view"><${Problem} error=${error} /></div>`;
+  if (error && !value) return html`<div class="view"><${Empty} title=${error.code === 'not_found' ? 'There is no such run' : 'The run cannot be read'}><${Problem} error=${error} /><a class="button" href="#/">Back to the board</a></${Empty}></div>`;
   if (!value) return html`<${Loading} what="Reading the run" />`;
   return html`<${Run} data=${value} reload=${reload} />`;
 }

@@ -38,7 +38,6 @@ export default {
   },
   async 'a code block that grows without end is laid out in blocks of whole lines'({ page, show }) {
     const line = 'let total = lines.iter().sum() // of all';
-    // A prompt of the script agent has one command per line: each line of code is one.
     const lines = Array.from({ length: 400 }, (_, i) => `${i}: ${line}`);
     const { sessionId } = await api('POST', '/v1/sessions', { title: 'Long code', new: true });
     const code = `\`\`\`rust\n${lines.join('\n')}\n`;
@@ -65,6 +64,20 @@ export default {
     for (const block of shown.blocks) assert.ok(block.length <= 4000, `a block of ${block.length} characters`);
     assert.equal(shown.blocks.join('\n').trimEnd(), lines.join('\n'));
     assert.equal(shown.text.trimEnd(), lines.join('\n'));
+  },
+  async 'a long answer is not made again when it ends'({ page, show }) {
+    const { sessionId } = await api('POST', '/v1/sessions', { title: 'Long answer', new: true });
+    await show(`/s/${sessionId}`);
+    await settled(page);
+    const paragraphs = Array.from({ length: 60 }, (_, i) => `{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"Paragraph ${i} ${WORDS.repeat(12)}\\n\\n"}}`);
+    const prompt = [...paragraphs.map(json => `report ${json}`), 'hang'].join('; ');
+    const { runId } = await api('POST', `/v1/sessions/${sessionId}/runs`, { prompt, adapter: 'agent' });
+    await drawn(page, 'hanging');
+    await page.evaluate(() => { document.querySelector('.message.assistant .markdown p').dataset.made = 'once'; });
+    await stop(runId);
+    await textIn(page, '.strip', 'Stopped');
+    await page.waitForSelector('.markdown:not(.streaming) p[data-made=once]');
+    assert.equal(await page.locator('.message.assistant .markdown p', { hasText: 'Paragraph' }).count(), 60);
   },
   async 'feedback is given by a thumb, says why, and is seen in another tab'({ page, context, show }) {
     const { sessionId } = await run('say an answer', 'Feedback');
@@ -159,7 +172,7 @@ export default {
     await show(`/s/${sessionId}`);
     await textIn(page, '.session', 'the disk is full of cats');
     await settled(page);
-    assert.equal((await page.textContent('.chat')).split('the disk is full of cats').length - 1 - (await page.textContent('.message.user')).split('the disk is full of cats').length + 1, 1);
+    assert.equal(await page.locator('.chat .problem, .chat .why', { hasText: 'the disk is full of cats' }).count(), 1);
     await page.waitForSelector('.strip button:has-text("Retry")');
   },
   async 'every view says what it is'({ page, show }) {
