@@ -1,8 +1,8 @@
 // The board: every session in the column of what it needs next.
 import { html, useRef, useState } from './h.js';
-import { sessions, loading, now, overlay, go, attempt, mayWrite, preference, putCard } from './store.js';
+import { sessions, loading, overlay, go, attempt, mayWrite, preference, putCard } from './store.js';
 import { api } from './api.js';
-import { costText, duration, folder, isBroken, isLive, isToday, isWaiting, questionOf, statusText, titleOf } from './format.js';
+import { costText, folder, isBroken, isLive, isToday, isWaiting, questionOf, statusText, timeOfDay, titleOf } from './format.js';
 import { Age, Empty, Head, Icon, Loading, Status, copy } from './ui.js';
 import { useKeys } from './keys.js';
 import { runDemo } from './demo.js';
@@ -84,7 +84,7 @@ function Card({ card }) {
     ${isWaiting(run?.status) && run.wait ? html`<span class="ask">${questionOf(run.wait)}</span>`
       : run?.error ? html`<span class="line error">${run.error.message}</span>`
       : line ? html`<span class="line">${line.tool ? html`<${Icon} name="tool" />${line.tool}` : line.text}</span>`
-      : isLive(run?.status) && html`<span class="line">${statusText(run.status)} for ${duration(Math.max(0, now.value - (run.startedAtMs || run.createdAtMs)))}</span>`}
+      : isLive(run?.status) && html`<span class="line">${statusText(run.status)} since ${timeOfDay(run.startedAtMs || run.createdAtMs)}</span>`}
     <span class="meta"><span class="where" title=${[session.adapter, model, cwd].filter(Boolean).join(' · ')}>${[session.adapter, model, folder(cwd)].filter(Boolean).join(' · ')}</span>
       <span class="cost" title="Cost of all its runs">${costText(usage)}</span></span>
   </a>`;

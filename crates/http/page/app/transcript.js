@@ -15,13 +15,11 @@ export function Windowed({ items, keyOf, render, onTop, label, handle, footer })
   const [, redraw] = useState(0);
   self.current ||= { heights: new Map(), anchor: null, atEnd: true, range: [0, 0], frame: 0, top: 0 };
   const me = self.current;
-  me.items = items;
-  // Items that are gone leave their heights.
-  if (me.heights.size > 2 * items.length + 50) {
-    const keys = new Set(items.map(keyOf));
-    for (const key of me.heights.keys()) if (!keys.has(key)) me.heights.delete(key);
+  if (me.items !== items) {
+    me.items = items;
+    forgetHeights(me.heights, items, keyOf);
+    me.offsets = offsets(items, keyOf, me.heights);
   }
-  me.offsets = offsets(items, keyOf, me.heights);
 
   const measureRange = () => {
     const box = scroller.current;
@@ -119,6 +117,13 @@ export function Windowed({ items, keyOf, render, onTop, label, handle, footer })
       <div class="spacer" style=${{ height: `${me.offsets[items.length] - me.offsets[to]}px` }}></div>
       ${footer}
     </div></div>`;
+}
+
+/** Drops the heights of items that are gone, so that a list that is open all day does not grow. */
+function forgetHeights(heights, items, keyOf) {
+  if (heights.size <= 2 * items.length + 50) return;
+  const keys = new Set(items.map(keyOf));
+  for (const key of heights.keys()) if (!keys.has(key)) heights.delete(key);
 }
 
 function offsets(items, keyOf, heights) {
