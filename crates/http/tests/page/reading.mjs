@@ -1,6 +1,6 @@
 // Reading a session: long answers, feedback, plans, changes of a turn that still works.
 import assert from 'node:assert/strict';
-import { api, run, settled, signedIn, textIn } from './kit.mjs';
+import { api, expectFaults, run, settled, signedIn, textIn } from './kit.mjs';
 
 const WORDS = 'some words and more of them ';
 const textOfAnswer = page => page.evaluate(() => document.querySelector('.message.assistant .markdown').textContent.replace(/\s+/g, ' ').trim());
@@ -102,7 +102,7 @@ export default {
     assert.equal((await api('GET', `/v1/sessions/${sessionId}/feedback`)).items.length, 1);
     await other.close();
   },
-  async 'a viewer gives no feedback'({ page }) {
+  async 'a viewer gives no feedback'() {
     const { sessionId } = await run('say an answer', 'No feedback');
     const { secret } = await api('POST', '/v1/keys', { name: 'reader', role: 'viewer' });
     const viewer = await signedIn(secret);
@@ -112,7 +112,6 @@ export default {
     assert.equal(await viewer.page.locator('.thumb').count(), 0);
     assert.deepEqual(viewer.faults, []);
     await viewer.context.close();
-    assert.ok(page);
   },
   async 'goals and the plan of a run are shown in its session and in its run'({ page, show }) {
     await api('POST', '/v1/goal-types', { name: 'page_report', description: 'Reports it.', schema: { type: 'object', properties: { title: { type: 'string' } }, required: ['title'] } });
@@ -175,7 +174,7 @@ export default {
     assert.equal(await page.locator('.chat .problem, .chat .why', { hasText: 'the disk is full of cats' }).count(), 1);
     await page.waitForSelector('.strip button:has-text("Retry")');
   },
-  async 'every view says what it is'({ page, show }) {
+  async 'every view says what it is'({ page, faults, show }) {
     await run('say seen', 'A card');
     for (const view of ['/', '/inbox', '/agents', '/usage', '/settings']) {
       await show(view);
@@ -185,5 +184,6 @@ export default {
     }
     await show('/s/ses_00000000000000000000000000000000');
     await textIn(page, '.empty', 'There is no such session');
+    expectFaults(faults, /status of 404/);
   },
 };
