@@ -43,19 +43,22 @@ export function Message({ item, conversation, busy, onEdit, onRegenerate, onFork
       ${message.usage && html`<span title="Tokens and cost of this run up to here">${usageText(message.usage)}</span>`}
       ${status === 'cancelled' && html`<span class="tag">stopped</span>`}
       ${status === 'not_started' && html`<span class="tag">not started</span>`}
-      <span class="message-actions">
+      <span class="foot-actions"><span class="message-actions">
         ${text && action('copy', 'Copy', () => copy(text, 'Text'))}
         ${action('link', 'Copy link', () => copy(`${location.origin}${location.pathname}#/s/${message.sessionId}/m/${message.messageId}`, 'Link'))}
         ${canChange && role === 'assistant' && action('redo', 'Answer again', () => onRegenerate(message))}
         ${canChange && role === 'user' && text && action('edit', 'Edit and send again', () => setEditing(true))}
         ${mayWrite.value && action('fork', 'Fork from here', () => onFork(message))}
         ${message.runId && html`<a class="ghost" href=${`#/r/${message.runId}`}>Run</a>`}
-      </span>${takesFeedback && html`<span class="thumbs"><${Thumbs} message=${message} conversation=${conversation} panel=${panel} setPanel=${setPanel} /></span>`}</footer>
+      </span>${takesFeedback && html`<span class="thumbs"><${Thumbs} message=${message} conversation=${conversation} panel=${panel} setPanel=${setPanel} /></span>`}</span></footer>
     ${panel && html`<${FeedbackPanel} key=${panel} message=${message} conversation=${conversation} sentiment=${panel} onClose=${() => setPanel(null)} />`}</article>`;
 }
 
 /** Tokens and cost. Of an agent that reports nothing, neither is known. */
-const usageText = usage => (usage.costUsd == null && !allTokens(usage) ? 'usage unknown' : `${tokens(allTokens(usage))} tokens · ${costText(usage)}`);
+function usageText(usage) {
+  if (allTokens(usage)) return `${tokens(allTokens(usage))} tokens · ${costText(usage)}`;
+  return usage.costUsd == null ? 'usage unknown' : costText(usage);
+}
 
 const action = (icon, label, run) => html`<button class="ghost square" aria-label=${label} title=${label} onClick=${run}><${Icon} name=${icon} /></button>`;
 

@@ -166,6 +166,23 @@ export default {
     await page.click('.now .wait button:has-text("Allow once")');
     await page.waitForFunction(() => !/waits for you/.test(document.querySelector('.tool summary').textContent));
   },
+  async 'a command that waits for approval is seen whole on a phone'({ page, show }) {
+    await page.setViewportSize({ width: 390, height: 844 });
+    const command = `deploy --to production ${'--with a-very-long-option '.repeat(8)}--now`;
+    const { sessionId } = await run('say hello', 'Long command');
+    // No agent of the tests asks for a command: the answer of the server gets one.
+    await page.route(`**/v1/sessions/${sessionId}/snapshot`, async route => {
+      const snapshot = await (await route.fetch()).json();
+      const { items: [last] } = await api('GET', `/v1/runs?session=${sessionId}&limit=1`);
+      const call = { name: 'bash', input: { command }, locations: [], diff: [] };
+      const wait = { waitId: 'wait_1', request: 'approval', question: `Allow ${command}? ${JSON.stringify({ command })}`, approval: { call, answers: ['allow_once', 'deny'] } };
+      await route.fulfill({ json: { ...snapshot, activeRun: { ...last, status: 'waiting_approval', wait } } });
+    });
+    await show(`/s/${sessionId}`);
+    await page.waitForSelector('.now .command');
+    assert.equal(await page.textContent('.now .question'), 'Allow this command?');
+    assert.ok(await page.evaluate(() => { const box = document.querySelector('.now .command'); return box.scrollWidth <= box.clientWidth && box.scrollHeight <= box.clientHeight; }), 'a part of the command is hidden');
+  },
   async 'the error of a failed run is said once'({ page, show }) {
     const { sessionId } = await run('say before; fail the disk is full of cats', 'Said once');
     await show(`/s/${sessionId}`);
