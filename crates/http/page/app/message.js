@@ -9,19 +9,28 @@ import { FeedbackPanel, Thumbs } from './feedback.js';
 import { Icon, copy } from './ui.js';
 import { mayWrite } from './store.js';
 
-/** Items of a transcript: messages without those that only hold tool results. */
+/** Items of a transcript: messages without those that only hold tool results. Of what has not changed, the items stay the same. */
 export function transcriptItems(messages, open) {
   const results = new Map();
-  for (const message of messages) for (const block of message.content) if (block.type === 'tool_result') results.set(block.toolUseId, block);
-  const items = [];
-  for (const message of messages) {
-    if (message.content.length && message.content.every(b => b.type === 'tool_result')) continue;
-    const before = items.at(-1);
-    if (before?.message.role === 'assistant' && message.role === 'assistant' && before.message.runId === message.runId) before.inner = true;
-    items.push({ key: message.messageId, message, results });
-  }
+  for (const { content } of messages) for (const block of content) if (block.type === 'tool_result') results.set(block.toolUseId, block);
+  const shown = messages.filter(({ content }) => !content.length || content.some(block => block.type !== 'tool_result'));
+  const items = shown.map((message, i) => itemOf(message, isInner(message, shown[i + 1]), results));
   for (const streaming of open) items.push({ key: streaming.messageId, streaming });
   return items;
+}
+
+/** True if another message of the same answer follows. */
+const isInner = (message, next) => next !== undefined && message.role === 'assistant' && next.role === 'assistant' && message.runId === next.runId;
+
+const known = new WeakMap();
+
+function itemOf(message, inner, results) {
+  const before = known.get(message);
+  if (before?.inner === inner && before.calls.every(id => before.results.get(id) === results.get(id))) return before;
+  const calls = message.content.filter(block => block.type === 'tool_use').map(block => block.id);
+  const item = { key: message.messageId, message, inner, calls, results: new Map(calls.map(id => [id, results.get(id)])) };
+  known.set(message, item);
+  return item;
 }
 
 export function Message({ item, conversation, busy, onEdit, onRegenerate, onFork }) {

@@ -135,7 +135,7 @@ function Chat({ conversation, target }) {
     { keys: 'x', label: 'Changes', run: () => go(`#/s/${session.sessionId}/changes`) },
   ]);
   return html`<div class="chat">
-    <${Windowed} items=${items} keyOf=${item => item.key} label="Transcript" handle=${handle} onTop=${() => conversation.older()}
+    <${Windowed} items=${items} keyOf=${item => item.key} label="Transcript" version=${live} handle=${handle} onTop=${() => conversation.older()}
       render=${item => html`<${Message} item=${item} conversation=${conversation} busy=${live} onEdit=${edit} onRegenerate=${regenerate} onFork=${fork} />`}
       footer=${html`<${Now} conversation=${conversation} />`} />
     ${!items.length && !live && html`<p class="nothing">Nothing has been said yet.</p>`}
