@@ -41,13 +41,16 @@ export function Message({ item, conversation, busy, onEdit, onRegenerate, onFork
   const [editing, setEditing] = useState(false);
   const text = textOf(message);
   const [panel, setPanel] = useState(null);
+  // Within an answer there are many messages: what can be done with one is made when the reader reaches it.
+  const [isReached, setReached] = useState(false);
+  const reach = inner && !isReached ? () => setReached(true) : undefined;
   const canChange = mayWrite.value && !busy;
   const takesFeedback = role === 'assistant' && !inner && !['generating', 'not_started'].includes(status);
-  return html`<article class=${`message ${role} ${status} ${inner ? 'inner' : ''}`} id=${message.messageId} aria-label=${role === 'user' ? 'Prompt' : 'Answer'}>
+  return html`<article class=${`message ${role} ${status} ${inner ? 'inner' : ''}`} id=${message.messageId} aria-label=${role === 'user' ? 'Prompt' : 'Answer'} tabindex=${inner ? 0 : undefined} onPointerEnter=${reach} onFocusIn=${reach}>
     ${editing
       ? html`<${Edit} text=${text} onCancel=${() => setEditing(false)} onSend=${value => { setEditing(false); onEdit(message, value); }} />`
       : content.map((block, i) => html`<${Block} key=${i} block=${block} message=${message} results=${results} conversation=${conversation} />`)}
-    <footer class="message-foot">
+    ${!reach && html`<footer class="message-foot">
       <time datetime=${new Date(message.createdAtMs).toISOString()} title=${timeExact(message.createdAtMs)}>${timeOfDay(message.createdAtMs)}</time>
       ${message.usage && html`<span title="Tokens and cost of this run up to here">${usageText(message.usage)}</span>`}
       ${status === 'cancelled' && html`<span class="tag">stopped</span>`}
@@ -59,7 +62,7 @@ export function Message({ item, conversation, busy, onEdit, onRegenerate, onFork
         ${canChange && role === 'user' && text && action('edit', 'Edit and send again', () => setEditing(true))}
         ${mayWrite.value && action('fork', 'Fork from here', () => onFork(message))}
         ${message.runId && html`<a class="ghost" href=${`#/r/${message.runId}`}>Run</a>`}
-      </span>${takesFeedback && html`<span class="thumbs"><${Thumbs} message=${message} conversation=${conversation} panel=${panel} setPanel=${setPanel} /></span>`}</span></footer>
+      </span>${takesFeedback && html`<span class="thumbs"><${Thumbs} message=${message} conversation=${conversation} panel=${panel} setPanel=${setPanel} /></span>`}</span></footer>`}
     ${panel && html`<${FeedbackPanel} key=${panel} message=${message} conversation=${conversation} sentiment=${panel} onClose=${() => setPanel(null)} />`}</article>`;
 }
 

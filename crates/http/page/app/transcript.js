@@ -7,7 +7,7 @@
 import { html, useEffect, useLayoutEffect, useRef, useState } from './h.js';
 
 const ESTIMATE = 110;
-const MARGIN = 900;
+const MARGIN = 1200;
 const NEAR_END = 48;
 // What must be seen at once, and how many items a frame adds beyond that: a reader who scrolls fast reaches items that
 // earlier frames have made.
