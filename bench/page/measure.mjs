@@ -1,7 +1,7 @@
 // How quick the page is, in a Chromium trace: the first paint, a session of 10,000 messages that is scrolled, an answer
 // that streams, and the heap while answers stream.
 //
-//   run [paint] [scroll] [stream] [calls] [heap [MINUTES]]
+//   run [paint] [scroll] [stream] [calls] [heap [MINUTES]] [hour]
 //
 // The time of a frame is the time that its scripts, styles and layout took on the main thread: the union of those
 // stretches of the trace, from one frame to the next. Tasks are those of the main thread, whatever they do. Both are
@@ -150,7 +150,7 @@ const MEASURES = {
   },
 };
 
-/** The heap after a forced collection, while answers stream for some minutes. */
+/** The heap after a forced collection, while answers stream for some minutes; and how much of it is compiled code. */
 async function heap(minutes) {
   const { context, page, show } = await signedIn();
   const { sessionId } = await api('POST', '/v1/sessions', { title: 'Heap', new: true });
@@ -162,25 +162,40 @@ async function heap(minutes) {
     return (await session.send('Runtime.getHeapUsage')).usedSize / 1e6;
   };
   const answer = () => api('POST', `/v1/sessions/${sessionId}/runs`, { prompt: 'stream 2000 every 5ms some words \nsay end' }, { Prefer: 'wait=60' });
-  // The first answers compile what is used, and fill the part of a session that is kept.
-  for (let i = 0; i < 12; i++) await api('POST', `/v1/sessions/${sessionId}/runs`, { prompt: 'stream 2000 every 1ms some words \nsay end' }, { Prefer: 'wait=60' });
+  // The first answers fill the part of a session that is kept, and V8 compiles the functions that they use.
+  for (let i = 0; i < WARM_UP_ANSWERS; i++) await answer();
   await settled(page);
-  const first = await used();
+  const first = { all: await used(), code: await codeSize(session) };
   const end = performance.now() + minutes * 60000;
   let answers = 0;
-  let last = first;
   while (performance.now() < end) {
     await answer();
     answers++;
-    if (answers % 6 === 0) {
-      last = await used();
-      console.log(`  after ${answers} answers: ${last.toFixed(2)} MB`);
-    }
+    if (answers % 6 === 0) console.log(`  after ${answers} answers: ${(await used()).toFixed(2)} MB`);
   }
   await settled(page);
-  last = await used();
-  console.log(`| heap over ${minutes} minutes, ${answers} answers of 2,000 deltas | | ${first.toFixed(2)} MB | ${last.toFixed(2)} MB | ${(100 * (last / first - 1)).toFixed(1)} % | | |`);
+  const last = { all: await used(), code: await codeSize(session) };
+  const growth = (now, before) => `${(100 * (now / before - 1)).toFixed(1)} %`;
+  console.log(`| heap over ${minutes} minutes, ${answers} answers of 2,000 deltas | | ${first.all.toFixed(2)} MB | ${last.all.toFixed(2)} MB | ${growth(last.all, first.all)} | | |`);
+  console.log(`| the same without compiled code | | ${(first.all - first.code).toFixed(2)} MB | ${(last.all - last.code).toFixed(2)} MB | ${growth(last.all - last.code, first.all - first.code)} | | |`);
   await context.close();
+}
+
+const WARM_UP_ANSWERS = 12;
+
+/** The size of compiled code in the heap, in megabytes: machine code, bytecode and what belongs to them. */
+async function codeSize(session) {
+  const parts = [];
+  const collect = ({ chunk }) => parts.push(chunk);
+  session.on('HeapProfiler.addHeapSnapshotChunk', collect);
+  await session.send('HeapProfiler.takeHeapSnapshot', { reportProgress: false });
+  session.off('HeapProfiler.addHeapSnapshotChunk', collect);
+  const { snapshot: { meta }, nodes } = JSON.parse(parts.join(''));
+  const [type, size] = ['type', 'self_size'].map(field => meta.node_fields.indexOf(field));
+  const code = meta.node_types[type].indexOf('code');
+  let sum = 0;
+  for (let at = 0; at < nodes.length; at += meta.node_fields.length) if (nodes[at + type] === code) sum += nodes[at + size];
+  return sum / 1e6;
 }
 
 const wanted = process.argv.slice(2);
@@ -190,5 +205,6 @@ console.log('| what | frames | p50 (processor) | p95 (processor) | most (process
 const sessionId = chosen.some(name => name !== 'paint') ? await longSession() : null;
 for (const name of chosen) await MEASURES[name](sessionId);
 if (wanted.includes('heap')) await heap(Number(wanted[wanted.indexOf('heap') + 1]) || 10);
+if (wanted.includes('hour')) await heap(60);
 await browser.close();
 process.exit(0);

@@ -1,7 +1,7 @@
 // Agents: what is configured, whether it is ready, and how it is confined.
 import { html, useState } from './h.js';
 import { api } from './api.js';
-import { Icon, Loading, Problem, useLoad } from './ui.js';
+import { Head, Loading, Problem, useLoad } from './ui.js';
 import { attempt, isAdmin, sessions } from './store.js';
 import { dollars, isLive, tokens } from './format.js';
 
@@ -16,12 +16,12 @@ export function Agents() {
   if (error) return html`<div class="view"><${Problem} error=${error} /></div>`;
   if (!value) return html`<${Loading} what="Reading the agents" />`;
   const { adapters, models, logins } = value;
-  return html`<div class="view agents"><header class="view-head"><h1>Agents</h1></header>
+  return html`<div class="view agents"><${Head} title="Agents" about="What can be given work here, whether it is ready, and how it is confined." />
     <div class="agent-grid">${adapters.map(a => html`<${Agent} key=${a.adapter} a=${a} models=${models} logins=${logins[a.adapter]} reload=${reload} />`)}</div>
     <section><h2>Models</h2>
       ${models.profiles.length > 0 && html`<div class="table-frame" tabindex="0" role="region" aria-label="Models by purpose"><table><thead><tr><th>Purpose</th><th>Model</th><th>Key</th><th class="num">Context</th><th class="num">In, per million</th><th class="num">Out</th></tr></thead><tbody>
         ${models.profiles.map(p => html`<tr><td>${p.profile}</td><td>${p.provider}/${p.model}</td><td>${keyTag(p.key)}</td><td class="num">${p.contextTokens ? tokens(p.contextTokens) : 'unknown'}</td><td class="num">${p.price ? dollars(p.price.input) : 'unknown'}</td><td class="num">${p.price ? dollars(p.price.output) : 'unknown'}</td></tr>`)}</tbody></table></div>`}
-      <h3>Providers</h3><ul class="providers">${models.providers.map(p => html`<li><b>${p.provider}</b> <span class="muted">${p.kind}</span> ${keyTag(p.key)}</li>`)}</ul>
+      <h3>Providers</h3><ul class="providers">${models.providers.map(p => html`<li><b>${p.provider}</b> ${p.kind !== p.provider && html`<span class="muted">speaks ${p.kind}</span> `}${keyTag(p.key)}</li>`)}</ul>
       <p class="note">A missing key is set with <code>mainspring auth set PROVIDER</code>.</p>
     </section></div>`;
 }
@@ -35,7 +35,7 @@ export function readiness(a, models) {
     const usable = models?.profiles.some(p => p.key !== 'missing') || models?.providers.some(p => p.key !== 'missing' && p.provider !== 'scripted' && p.provider !== 'ollama');
     if (models && !usable) return ['still', 'no model has a key'];
   }
-  return a.supportsAuthentication ? ['busy', 'log-in is checked when it starts'] : ['good', 'ready'];
+  return a.supportsAuthentication ? ['busy', 'log-in checked at start'] : ['good', 'ready'];
 }
 
 function Agent({ a, models, logins, reload }) {

@@ -2,8 +2,8 @@
 import { html, useRef, useState } from './h.js';
 import { sessions, loading, overlay, go, attempt, mayWrite, preference, putCard } from './store.js';
 import { api } from './api.js';
-import { cost, folder, isBroken, isLive, isToday, isWaiting, titleOf } from './format.js';
-import { Age, Empty, Icon, Loading, Status, copy } from './ui.js';
+import { costText, folder, isBroken, isLive, isToday, isWaiting, questionOf, statusText, timeOfDay, titleOf } from './format.js';
+import { Age, Empty, Head, Icon, Loading, Status, copy } from './ui.js';
 import { useKeys } from './keys.js';
 import { runDemo } from './demo.js';
 
@@ -11,11 +11,11 @@ const agentFilter = preference('board.agent', '');
 const olderShown = preference('board.older', false);
 
 const COLUMNS = [
-  { name: 'needs', title: 'Needs you', none: 'Nobody waits for you.', has: card => isWaiting(card.run?.status) },
-  { name: 'busy', title: 'Working', none: 'Nothing is running.', has: card => ['starting', 'running', 'cancelling'].includes(card.run?.status) },
-  { name: 'still', title: 'Queued', none: 'Nothing is queued.', has: card => card.run?.status === 'queued' },
-  { name: 'good', title: 'Done today', none: 'Nothing has ended today.', has: card => !isLive(card.run?.status) && !isBroken(card.run?.status) && isToday(card.session.lastActivityAtMs) },
-  { name: 'bad', title: 'Failed or orphaned', none: 'Nothing has failed.', has: card => isBroken(card.run?.status) },
+  { name: 'needs', title: 'Needs you', about: 'Runs that wait for your answer or approval', none: 'Nobody waits for you.', has: card => isWaiting(card.run?.status) },
+  { name: 'busy', title: 'Working', about: 'Runs whose agent works now', none: 'Nothing is running.', has: card => ['starting', 'running', 'cancelling'].includes(card.run?.status) },
+  { name: 'still', title: 'Queued', about: 'Runs that wait for a free place', none: 'Nothing is queued.', has: card => card.run?.status === 'queued' },
+  { name: 'good', title: 'Done today', about: 'Sessions whose last run has ended today', none: 'Nothing has ended today.', has: card => !isLive(card.run?.status) && !isBroken(card.run?.status) && isToday(card.session.lastActivityAtMs) },
+  { name: 'bad', title: 'Failed or orphaned', about: 'Runs that failed, or whose process ended without them: open one to retry it', none: 'Nothing has failed.', has: card => isBroken(card.run?.status) },
 ];
 
 export function Board() {
@@ -42,18 +42,18 @@ export function Board() {
   if (loading.value) return html`<${Loading} what="Reading the sessions" />`;
   if (!all.length) return html`<${FirstTime} />`;
   return html`<div class="view board">
-    <header class="view-head"><h1>Board</h1>
+    <${Head} title="Board" about="Every session, by what it needs next.">
       <div class="filters">
         <label class="field search"><${Icon} name="search" /><span class="hidden-text">Filter</span>
-          <input ref=${search} type="search" placeholder="Filter by title, folder, agent" value=${query} onInput=${e => setQuery(e.target.value)}
+          <input ref=${search} type="search" placeholder="Filter sessions" title="Filter by title, folder, agent" value=${query} onInput=${e => setQuery(e.target.value)}
             onKeyDown=${e => e.key === 'Escape' && (setQuery(''), e.target.blur())} /></label>
         ${agents.length > 1 && html`<select aria-label="Agent" value=${agentFilter.value} onChange=${e => { agentFilter.value = e.target.value; }}>
           <option value="">All agents</option>${agents.map(a => html`<option value=${a}>${a}</option>`)}</select>`}
         ${mayWrite.value && html`<button class="primary" onClick=${() => { overlay.value = 'new'; }}><${Icon} name="plus" />New</button>`}
-      </div></header>
+      </div></${Head}>
     <div class="columns" ref=${grid}>
       ${columns.map(column => html`<section class=${`column ${column.name}`} key=${column.name} aria-label=${`${column.title}, ${column.cards.length}`}>
-        <h2><i class="dot" aria-hidden="true"></i>${column.title}<span class="count">${column.cards.length}</span></h2>
+        <h2 title=${column.about}><i class="dot" aria-hidden="true"></i>${column.title}<span class="count">${column.cards.length}</span></h2>
         <div class="cards">${column.cards.length ? column.cards.map(card => html`<${Card} key=${card.session.sessionId} card=${card} />`) : html`<p class="none">${column.none}</p>`}</div>
       </section>`)}
     </div>
@@ -81,11 +81,12 @@ function Card({ card }) {
   const model = run?.options?.model || session.model || run?.options?.modelProfile || session.modelProfile;
   return html`<a class="card" href=${`#/s/${session.sessionId}`} data-session=${session.sessionId}>
     <span class="card-head"><b class="title">${titleOf(session)}</b>${session.pinned && html`<span class="pinned" title="Pinned"><${Icon} name="pin" /><span class="hidden-text">Pinned</span></span>`}<${Age} ms=${session.lastActivityAtMs} /></span>
-    ${isWaiting(run?.status) && run.wait ? html`<span class="ask">${run.wait.question}</span>`
+    ${isWaiting(run?.status) && run.wait ? html`<span class="ask">${questionOf(run.wait)}</span>`
       : run?.error ? html`<span class="line error">${run.error.message}</span>`
-      : line && html`<span class="line">${line.tool ? html`<${Icon} name="tool" />${line.tool}` : line.text}</span>`}
-    <span class="meta"><span>${session.adapter}</span>${model && html`<span>${model}</span>`}${cwd && html`<span title=${cwd}>${folder(cwd)}</span>`}
-      <span class="cost" title="Cost of all its runs">${cost(usage)}</span></span>
+      : line ? html`<span class="line">${line.tool ? html`<${Icon} name="tool" />${line.tool}` : line.text}</span>`
+      : isLive(run?.status) && html`<span class="line">${statusText(run.status)} since ${timeOfDay(run.startedAtMs || run.createdAtMs)}</span>`}
+    <span class="meta"><span class="where" title=${[session.adapter, model, cwd].filter(Boolean).join(' · ')}>${[session.adapter, model, folder(cwd)].filter(Boolean).join(' · ')}</span>
+      <span class="cost" title="Cost of all its runs">${costText(usage)}</span></span>
   </a>`;
 }
 

@@ -3,7 +3,7 @@
 import { html, useEffect, useLayoutEffect, useRef, useState } from './h.js';
 import { api } from './api.js';
 import { bytes } from './format.js';
-import { draftOf, commentText, sentTexts } from './drafts.js';
+import { draftOf, commentText, noteSent } from './drafts.js';
 import { adapters, attempt } from './store.js';
 import { Icon } from './ui.js';
 
@@ -49,7 +49,7 @@ export function Composer({ session, busy, onSent, field }) {
     });
     setSending(false);
     if (!run) return;
-    sentTexts.set(run.runId, said);
+    noteSent(run.runId, said);
     draft.text.value = '';
     draft.files.value = [];
     draft.comments.value = [];

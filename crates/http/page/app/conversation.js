@@ -7,6 +7,7 @@ import { signal, batch } from './h.js';
 import { api, paths } from './api.js';
 import { noteTool, pathMessages } from './derived.js';
 import { isLive, isWaiting } from './format.js';
+import { withFeedback } from './feedback.js';
 import { comparePositions, split } from './sse.js';
 import { subscribe } from './streams.js';
 
@@ -31,6 +32,8 @@ export class Conversation {
     this.loadingOlder = signal(false);
     this.reachedStart = signal(false);
     this.tools = new Map();
+    this.toolsEnded = signal(0); // changes when a tool call ends
+    this.feedback = signal(new Map()); // messageId -> ownerId -> feedback
     this.isAtEnd = true; // set by the view: a reader who looks at older messages keeps them
     this.waiting = [];
     this.position = null;
@@ -71,6 +74,7 @@ export class Conversation {
         this.waiting = [];
         this.applyAll(frames);
       });
+      this.readFeedback();
     } catch (error) {
       if (error.code === undefined) throw error;
       if (this.session.value === null || error.code === 'not_found') this.error.value = error;
@@ -142,9 +146,12 @@ export class Conversation {
       const ends = new Map([[payload.toolUseId, this.tool(payload.toolUseId).value || {}]]);
       noteTool(ends, event);
       this.tool(payload.toolUseId).value = ends.get(payload.toolUseId);
+      if (type === 'tool.completed' || type === 'tool.failed') this.toolsEnded.value++;
       return undefined;
     }
     if (type === 'progress.updated') { this.progress.value = payload.text; return undefined; }
+    if (type === 'feedback.given') { this.feedback.value = withFeedback(this.feedback.value, payload); return undefined; }
+    if (type === 'tasks.updated' || type.startsWith('goal.')) { this.planEvent(event); return undefined; }
     if (type === 'session.updated') return this.sessionUpdated(payload);
     if (type === 'session.deleted') { this.error.value = { code: 'not_found', message: 'This session was deleted.', remedy: '' }; return undefined; }
     if (type.startsWith('run.') || type.startsWith('attempt.') || type.startsWith('approval.') || type.startsWith('input.') || type.startsWith('tools.')) this.runEvent(event);
@@ -217,6 +224,12 @@ export class Conversation {
     if (isWaiting(status) || type === 'tools.provided' || (known.includes(status) && !isLive(status)) || status === 'starting') this.readRun(runId);
   }
 
+  planEvent({ type, payload, runId }) {
+    if (this.run.value?.runId !== runId) return;
+    if (type === 'tasks.updated') this.run.value = { ...this.run.value, tasks: payload.tasks };
+    else this.readRun(runId);
+  }
+
   noteStop(type, payload, at) {
     if (type === 'run.cancellation_requested') this.stop.value = { requestedAtMs: at, reason: payload.reason };
     if (type === 'attempt.cancel_dispatch') this.stop.value = { ...this.stop.value, toldAtMs: payload.dispatched ? at : null, acknowledged: payload.acknowledged };
@@ -229,6 +242,11 @@ export class Conversation {
     this.thought.value = '';
     const last = this.messages.value.at(-1)?.messageId;
     if (tip !== undefined && tip !== last) this.load();
+  }
+
+  async readFeedback() {
+    const { items } = await api.feedback(this.id).catch(() => ({ items: [] }));
+    if (!this.closed) this.feedback.value = items.reduce(withFeedback, this.feedback.value);
   }
 
   async readRun(runId) {

@@ -16,7 +16,8 @@ export function toolEnds(runId) {
   return toolRuns.get(runId);
 }
 
-async function readToolEnds(runId) {
+/** The same of a run that still works, as far as it has come. */
+export async function readToolEnds(runId) {
   const ends = new Map();
   try {
     const { items } = await pages(`/v1/runs/${runId}/events`, {}, 2000, 'after');

@@ -15,8 +15,9 @@ export function DiffSwitch() {
     <button aria-pressed=${sideBySide.value} onClick=${set(true)}>Side by side</button></span>`;
 }
 
-/** Changes of one file. `onComment(line, text)` makes the lines selectable for a comment. */
-export function Diff({ diff, onComment, comments, open = true }) {
+/** Changes of one file. `onComment(line, text)` makes the lines selectable for a comment. Paths below `base` are shown without it. */
+export function Diff({ diff, onComment, comments, base, open = true }) {
+  const inside = base && diff.path.startsWith(`${base}/`) ? diff.path.slice(base.length + 1) : diff.path;
   const artifacts = diff.beforeArtifact || diff.afterArtifact;
   const loaded = useLoad(() => (artifacts ? diffTexts(diff) : Promise.resolve({ before: diff.before, after: diff.after })), [diff]);
   const texts = artifacts ? loaded.value : { before: diff.before, after: diff.after };
@@ -24,7 +25,7 @@ export function Diff({ diff, onComment, comments, open = true }) {
   const { added, removed } = useMemo(() => count(rows), [rows]);
   const label = texts?.before == null ? 'new file' : texts.after == null ? 'deleted' : null;
   return html`<details class="diff" open=${open}>
-    <summary><span class="path">${diff.path}</span>${label && html`<span class="tag">${label}</span>`}
+    <summary><span class="path" title=${diff.path}>${inside}</span>${label && html`<span class="tag">${label}</span>`}
       <span class="counts"><span class="added">+${added}</span> <span class="removed">−${removed}</span></span></summary>
     ${loaded.error && html`<${Problem} error=${loaded.error} />`}
     ${texts && html`<${Rows} rows=${rows} path=${diff.path} onComment=${onComment} comments=${comments} />`}

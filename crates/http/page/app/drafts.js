@@ -16,6 +16,12 @@ export function draftOf(id) {
 
 /** Texts that this page has sent, by run: the server shows a queued prompt only once its run has begun. */
 export const sentTexts = new Map();
+const MOST_TEXTS = 50;
+
+export function noteSent(runId, text) {
+  if (sentTexts.size >= MOST_TEXTS) sentTexts.delete(sentTexts.keys().next().value);
+  sentTexts.set(runId, text);
+}
 
 /** Comments as a part of a prompt, each with its place and line. */
 export function commentText(comments) {

@@ -41,9 +41,12 @@ export function duration(ms) {
   return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 }
 
+/** The cost of something, in a line without the word cost beside it. */
+export const costText = usage => (cost(usage) === 'unknown' ? 'cost unknown' : cost(usage));
+
 /** A cost. Unknown is never 0: a null amount says so, and a partial one is "at least". */
 export function cost(usage) {
-  if (!usage || usage.costUsd == null) return 'unknown';
+  if (!usage || usage.costUsd == null || (usage.atLeast && usage.costUsd === 0)) return 'unknown';
   return (usage.atLeast ? '≥ ' : '') + dollars(usage.costUsd);
 }
 
@@ -86,6 +89,19 @@ export const statusText = status => STATUS[status] || status;
 export const isLive = status => ['queued', 'starting', 'running', 'waiting_input', 'waiting_approval', 'cancelling'].includes(status);
 export const isWaiting = status => status === 'waiting_input' || status === 'waiting_approval';
 export const isBroken = status => status === 'failed' || status === 'timed_out' || status === 'orphaned';
+
+/** The question of a wait without the JSON of its input, which is shown apart. */
+export function questionOf(wait) {
+  const { question, approval } = wait;
+  const at = question.search(/\s\{/);
+  if (!approval?.call || at < 0) return question;
+  try {
+    JSON.parse(question.slice(at));
+    return question.slice(0, at);
+  } catch {
+    return question;
+  }
+}
 
 /** The person, key, rule or policy that decided, for people. */
 export function decider(by) {

@@ -1,8 +1,8 @@
 // The inbox: every open wait of every session, the oldest first.
 import { html, useEffect, useRef, useState } from './h.js';
 import { waiting, resolved, loading, forget, go, mayWrite, fetchCard } from './store.js';
-import { decider, folder, timeOfDay, titleOf } from './format.js';
-import { Age, Empty, Loading } from './ui.js';
+import { decider, folder, questionOf, timeOfDay, titleOf } from './format.js';
+import { Age, Empty, Head, Loading } from './ui.js';
 import { Wait, allowOnce, deny } from './wait.js';
 import { useChoice, useKeys } from './keys.js';
 
@@ -44,7 +44,7 @@ export function Inbox() {
     document.querySelector('.inbox .entry.current')?.scrollIntoView({ block: 'nearest' });
   }, [card?.run.wait.waitId]);
   if (loading.value) return html`<${Loading} what="Reading what waits" />`;
-  return html`<div class="view inbox"><header class="view-head"><h1>Inbox</h1><p class="muted">${open.length ? 'Oldest first' : ''}</p></header>
+  return html`<div class="view inbox"><${Head} title="Inbox" about="Every question and request for approval of your agents, the oldest first." />
     ${!open.length && !ended.length && html`<${Empty} title="Nobody waits for you"><p>Questions and requests for approval of every session appear here.</p></${Empty}>`}
     <ol class="entries">${open.map((item, i) => html`<${Entry} key=${item.run.wait.waitId} card=${item} current=${i === at}
       focusKey=${focusKey?.waitId === item.run.wait.waitId ? focusKey : null} onFocus=${() => setCurrent(item.run.wait.waitId)} />`)}</ol>
@@ -52,21 +52,21 @@ export function Inbox() {
   </div>`;
 }
 
-const Head = ({ card }) => html`<header><a href=${`#/s/${card.session.sessionId}`}><b>${titleOf(card.session)}</b></a>
+const EntryHead = ({ card }) => html`<header><a href=${`#/s/${card.session.sessionId}`}><b>${titleOf(card.session)}</b></a>
   <span class="muted">${card.session.adapter}</span>${(card.run.options?.cwd || card.session.cwd) && html`<span class="muted" title=${card.run.options?.cwd || card.session.cwd}>${folder(card.run.options?.cwd || card.session.cwd)}</span>`}
   <span class="grow"></span><${Age} ms=${card.run.updatedAtMs} /></header>`;
 
 function Entry({ card, current, focusKey, onFocus }) {
   return html`<li class=${`entry ${current ? 'current' : ''}`} aria-current=${current ? 'true' : undefined} onFocusIn=${onFocus} onMouseDown=${onFocus}>
-    <${Head} card=${card} /><${Wait} run=${card.run} focusKey=${focusKey} /></li>`;
+    <${EntryHead} card=${card} /><${Wait} run=${card.run} focusKey=${focusKey} /></li>`;
 }
 
 const DECISIONS = { allowed: 'Allowed', denied: 'Denied', supplied: 'Result supplied', expired: 'Expired', answered: 'Answered', closed: 'Withdrawn' };
 
 function Ended({ end }) {
   const { card } = end;
-  return html`<li class="entry done"><${Head} card=${card} />
-    <p class="question">${card.run.wait.question}</p>
+  return html`<li class="entry done"><${EntryHead} card=${card} />
+    <p class="question">${questionOf(card.run.wait)}</p>
     <p class="note">${DECISIONS[end.decision] || end.decision}${end.by ? ` by ${decider(end.by)}` : ''} at ${timeOfDay(end.atMs)}
       <button class="ghost" onClick=${() => forget(end.waitId)}>Dismiss</button></p></li>`;
 }

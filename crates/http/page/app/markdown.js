@@ -3,6 +3,7 @@
 import { Marked } from '../vendor/marked.js';
 import DOMPurify from '../vendor/dompurify.js';
 import { html, useRef, useLayoutEffect } from './h.js';
+import { Flow, GrowingCode } from './flow.js';
 
 const escape = text => text.replace(/[&<>"]/g, c => ({ '&': '&amp;', '<': '&lt;', '>': '&gt;', '"': '&quot;' })[c]);
 
@@ -60,26 +61,37 @@ function fragment(text) {
 }
 
 /**
- * The end of the part of `text` that later text cannot change: the last blank
- * line outside a code fence. Also says whether the rest is inside a fence.
+ * Finds the part of a growing text that later text cannot change: up to the last
+ * blank line outside a code fence. Each line is looked at once.
  */
-export function stableEnd(text, from = 0) {
-  let end = from;
-  let fence = null;
-  let at = from;
-  while (at < text.length) {
-    const newline = text.indexOf('\n', at);
-    if (newline < 0) break;
-    const line = text.slice(at, newline);
-    const mark = /^ {0,3}(`{3,}|~{3,})/.exec(line)?.[1];
-    if (fence) {
-      if (mark && mark[0] === fence[0] && mark.length >= fence.length && line.trim() === mark) fence = null;
-    } else if (mark) fence = mark;
-    else if (line.trim() === '' && !/^(\s|[-*+] |\d+[.)] )/.test(text.slice(newline + 1, newline + 5) || ' ')) end = newline + 1;
-    at = newline + 1;
+export class StableEnd {
+  constructor() {
+    this.end = 0;
+    this.fence = null;
+    this.at = 0;
   }
-  return { end, fence };
+
+  /** Reads on in `text`, which begins with the text of the last call. */
+  read(text) {
+    for (let newline = text.indexOf('\n', this.at); newline >= 0; newline = text.indexOf('\n', this.at)) {
+      const line = text.slice(this.at, newline);
+      const mark = /^ {0,3}(`{3,}|~{3,})/.exec(line)?.[1];
+      if (this.fence) {
+        if (mark && mark[0] === this.fence[0] && mark.length >= this.fence.length && line.trim() === mark) this.fence = null;
+      } else if (mark) this.fence = mark;
+      else if (line.trim() === '') {
+        // Whether a list goes on after a blank line is seen in the next characters.
+        const next = text.slice(newline + 1, newline + 5);
+        if (next.length < 4) break;
+        if (!/^(\s|[-*+] |\d+[.)] )/.test(next)) this.end = newline + 1;
+      }
+      this.at = newline + 1;
+    }
+    return this;
+  }
 }
+
+const stableEnd = text => new StableEnd().read(text);
 
 /** The pieces of a text, each `{ text, joins }`; a piece that joins goes on within the paragraph of the one before. */
 function pieces(text) {
@@ -120,15 +132,31 @@ function piece({ text, joins }, isOpen) {
   return nodes;
 }
 
+// The elements of the answer that was streamed last. A long one is shown on without being made again in pieces, during
+// which it would shrink and grow.
+let streamed = null;
+
 /** Completed markdown. */
 export function Markdown({ text }) {
   const ref = useRef();
   useLayoutEffect(() => {
     const element = ref.current;
-    element.replaceChildren();
+    const known = streamed;
+    streamed = null;
+    if (text.length > PIECE && known?.text === text) { element.replaceChildren(...known.nodes); return undefined; }
+    const end = document.createElement('div');
+    element.replaceChildren(end);
+    const flow = new Flow(end);
     const list = pieces(text);
     let stopped = false;
-    const next = () => element.append(piece(list.shift(), list[0]?.joins));
+    const next = () => {
+      const part = list.shift();
+      const isOpen = list[0]?.joins;
+      if (!part.joins && !isOpen) end.before(piece(part));
+      else flow.add(piece(part, isOpen), part.text.length);
+      if (part.joins && !isOpen) flow.end();
+      if (!list.length) end.remove();
+    };
     next();
     const more = () => {
       if (stopped || !list.length) return;
@@ -153,10 +181,13 @@ export function StreamingMarkdown({ source }) {
     const tail = document.createElement('div');
     tail.className = 'tail';
     element.replaceChildren(tail);
+    const flow = new Flow(tail);
+    let stable = new StableEnd();
     let done = 0;
     let frame = 0;
-    let open = null;
+    let code = null;
     let joins = false;
+    let isWhole = true; // no paragraph was cut
     let timer = 0;
     let idleUntil = 0;
     const plan = () => { frame ||= requestAnimationFrame(draw); };
@@ -169,44 +200,52 @@ export function StreamingMarkdown({ source }) {
       const took = performance.now() - started;
       idleUntil = took > 3 ? started + took * 8 : 0;
     };
+    const startAgain = () => {
+      [stable, done, joins, code] = [new StableEnd(), 0, false, null];
+      flow.end();
+      element.replaceChildren(tail);
+    };
     const drawNow = text => {
-      if (text.length < done) { done = 0; joins = false; element.replaceChildren(tail); }
-      const { end, fence } = stableEnd(text, done);
+      if (text.length < done) startAgain();
+      const { end, fence } = stable.read(text);
       if (end > done) {
         tail.before(piece({ text: text.slice(done, end), joins }));
+        flow.end();
         done = end;
         joins = false;
-        open = null;
+        code = null;
       }
       // A paragraph that grows without end would take longer each time: its beginning is made once.
       while (!fence && text.length - done > 2 * LONG_TAIL) {
         const cut = wordCut(text.slice(done, done + LONG_TAIL));
-        tail.before(piece({ text: text.slice(done, done + cut), joins }, true));
+        flow.add(piece({ text: text.slice(done, done + cut), joins }, true), cut);
         done += cut;
         joins = true;
+        isWhole = false;
       }
       tail.classList.toggle('part', joins);
       const tailText = text.slice(done);
       if (fence && tailText.length > 2000) {
-        if (!open) {
-          const pre = document.createElement('pre');
-          const code = document.createElement('code');
-          open = document.createTextNode('');
-          code.append(open);
-          pre.append(code);
-          tail.replaceChildren(pre);
+        if (!code) {
+          code = new GrowingCode();
+          tail.replaceChildren(code.element);
         }
-        const start = tailText.indexOf('\n', tailText.indexOf(fence)) + 1;
-        const shown = tailText.slice(start);
-        if (shown.startsWith(open.data)) open.appendData(shown.slice(open.data.length));
-        else open.data = shown;
+        code.grow(tailText.slice(tailText.indexOf('\n', tailText.indexOf(fence)) + 1));
       } else {
-        open = null;
+        code = null;
         tail.replaceChildren(piece({ text: tailText, joins }));
       }
     };
     const stop = source.subscribe(plan);
-    return () => { stop(); cancelAnimationFrame(frame); clearTimeout(timer); };
+    return () => {
+      stop();
+      cancelAnimationFrame(frame);
+      clearTimeout(timer);
+      const text = source.peek();
+      if (text.length <= PIECE || !isWhole) return;
+      drawNow(text);
+      if (isWhole && !code) streamed = { text, nodes: [...element.childNodes].flatMap(node => (node === tail ? [...tail.childNodes] : [node])) };
+    };
   }, [source]);
   return html`<div class="markdown streaming" ref=${ref}></div>`;
 }

@@ -2,25 +2,35 @@
 import { html, useEffect, useState } from './h.js';
 import { api } from './api.js';
 import { toolEnds } from './derived.js';
-import { bytes, cost, duration, textOf, timeExact, timeOfDay, tokens, allTokens } from './format.js';
+import { bytes, costText, duration, isWaiting, textOf, timeExact, timeOfDay, tokens, allTokens } from './format.js';
 import { Markdown, StreamingMarkdown } from './markdown.js';
 import { Diff } from './diffview.js';
+import { FeedbackPanel, Thumbs } from './feedback.js';
 import { Icon, copy } from './ui.js';
 import { mayWrite } from './store.js';
 
-/** Items of a transcript: messages without those that only hold tool results. */
+/** Items of a transcript: messages without those that only hold tool results. Of what has not changed, the items stay the same. */
 export function transcriptItems(messages, open) {
   const results = new Map();
-  for (const message of messages) for (const block of message.content) if (block.type === 'tool_result') results.set(block.toolUseId, block);
-  const items = [];
-  for (const message of messages) {
-    if (message.content.length && message.content.every(b => b.type === 'tool_result')) continue;
-    const before = items.at(-1);
-    if (before?.message.role === 'assistant' && message.role === 'assistant' && before.message.runId === message.runId) before.inner = true;
-    items.push({ key: message.messageId, message, results });
-  }
+  for (const { content } of messages) for (const block of content) if (block.type === 'tool_result') results.set(block.toolUseId, block);
+  const shown = messages.filter(({ content }) => !content.length || content.some(block => block.type !== 'tool_result'));
+  const items = shown.map((message, i) => itemOf(message, isInner(message, shown[i + 1]), results));
   for (const streaming of open) items.push({ key: streaming.messageId, streaming });
   return items;
+}
+
+/** True if another message of the same answer follows. */
+const isInner = (message, next) => next !== undefined && message.role === 'assistant' && next.role === 'assistant' && message.runId === next.runId;
+
+const known = new WeakMap();
+
+function itemOf(message, inner, results) {
+  const before = known.get(message);
+  if (before?.inner === inner && before.calls.every(id => before.results.get(id) === results.get(id))) return before;
+  const calls = message.content.filter(block => block.type === 'tool_use').map(block => block.id);
+  const item = { key: message.messageId, message, inner, calls, results: new Map(calls.map(id => [id, results.get(id)])) };
+  known.set(message, item);
+  return item;
 }
 
 export function Message({ item, conversation, busy, onEdit, onRegenerate, onFork }) {
@@ -30,24 +40,36 @@ export function Message({ item, conversation, busy, onEdit, onRegenerate, onFork
   const { role, content, status } = message;
   const [editing, setEditing] = useState(false);
   const text = textOf(message);
+  const [panel, setPanel] = useState(null);
+  // Within an answer there are many messages: what can be done with one is made when the reader reaches it.
+  const [isReached, setReached] = useState(false);
+  const reach = inner && !isReached ? () => setReached(true) : undefined;
   const canChange = mayWrite.value && !busy;
-  return html`<article class=${`message ${role} ${status} ${inner ? 'inner' : ''}`} id=${message.messageId} aria-label=${role === 'user' ? 'Prompt' : 'Answer'}>
+  const takesFeedback = role === 'assistant' && !inner && !['generating', 'not_started'].includes(status);
+  return html`<article class=${`message ${role} ${status} ${inner ? 'inner' : ''}`} id=${message.messageId} aria-label=${role === 'user' ? 'Prompt' : 'Answer'} tabindex=${inner ? 0 : undefined} onPointerEnter=${reach} onFocusIn=${reach}>
     ${editing
       ? html`<${Edit} text=${text} onCancel=${() => setEditing(false)} onSend=${value => { setEditing(false); onEdit(message, value); }} />`
       : content.map((block, i) => html`<${Block} key=${i} block=${block} message=${message} results=${results} conversation=${conversation} />`)}
-    <footer class="message-foot">
+    ${!reach && html`<footer class="message-foot">
       <time datetime=${new Date(message.createdAtMs).toISOString()} title=${timeExact(message.createdAtMs)}>${timeOfDay(message.createdAtMs)}</time>
-      ${message.usage && html`<span title="Tokens and cost of this run up to here">${tokens(allTokens(message.usage))} tokens · ${cost(message.usage)}</span>`}
+      ${message.usage && html`<span title="Tokens and cost of this run up to here">${usageText(message.usage)}</span>`}
       ${status === 'cancelled' && html`<span class="tag">stopped</span>`}
       ${status === 'not_started' && html`<span class="tag">not started</span>`}
-      <span class="message-actions">
+      <span class="foot-actions"><span class="message-actions">
         ${text && action('copy', 'Copy', () => copy(text, 'Text'))}
         ${action('link', 'Copy link', () => copy(`${location.origin}${location.pathname}#/s/${message.sessionId}/m/${message.messageId}`, 'Link'))}
         ${canChange && role === 'assistant' && action('redo', 'Answer again', () => onRegenerate(message))}
         ${canChange && role === 'user' && text && action('edit', 'Edit and send again', () => setEditing(true))}
         ${mayWrite.value && action('fork', 'Fork from here', () => onFork(message))}
         ${message.runId && html`<a class="ghost" href=${`#/r/${message.runId}`}>Run</a>`}
-      </span></footer></article>`;
+      </span>${takesFeedback && html`<span class="thumbs"><${Thumbs} message=${message} conversation=${conversation} panel=${panel} setPanel=${setPanel} /></span>`}</span></footer>`}
+    ${panel && html`<${FeedbackPanel} key=${panel} message=${message} conversation=${conversation} sentiment=${panel} onClose=${() => setPanel(null)} />`}</article>`;
+}
+
+/** Tokens and cost. Of an agent that reports nothing, neither is known. */
+function usageText(usage) {
+  if (allTokens(usage)) return `${tokens(allTokens(usage))} tokens · ${costText(usage)}`;
+  return usage.costUsd == null ? 'usage unknown' : costText(usage);
 }
 
 const action = (icon, label, run) => html`<button class="ghost square" aria-label=${label} title=${label} onClick=${run}><${Icon} name=${icon} /></button>`;
@@ -64,19 +86,25 @@ function Block({ block, message, results, conversation }) {
   if (block.type === 'thinking') return html`<p class="thought-mark">Thought; thoughts are not stored.</p>`;
   if (block.type === 'attachment') return html`<${Attachment} block=${block} />`;
   if (block.type === 'error') return html`<div class="problem" role="note"><b>${block.message}</b><code>${block.code}</code></div>`;
-  if (block.type === 'tool_use') return html`<${ToolCall} block=${block} runId=${message.runId} result=${results.get(block.id)} live=${conversation.tool(block.id)} />`;
-  if (block.type === 'diff') return html`<${Diff} diff=${block} />`;
+  if (block.type === 'tool_use') return html`<${ToolCall} block=${block} runId=${message.runId} result=${results.get(block.id)} live=${conversation.tool(block.id)} base=${folderOf(conversation)} asked=${asks(conversation.run.value, block.id)} />`;
+  if (block.type === 'diff') return html`<${Diff} diff=${block} base=${folderOf(conversation)} />`;
   return null;
 }
+
+/** The folder in which a session works. */
+export const folderOf = conversation => conversation.run.value?.options?.cwd || conversation.session.value?.cwd;
+
+/** True if the run waits for the approval of this call. */
+const asks = (run, callId) => isWaiting(run?.status) && run.wait?.approval?.call?.toolUseId === callId;
 
 /** A prompt. A long one scrolls within its box, so the box takes the focus. */
 const Said = ({ text }) => html`<div class="said" tabindex=${text.length > 600 || text.split('\n').length > 14 ? 0 : undefined} role=${text.length > 600 ? 'region' : undefined} aria-label=${text.length > 600 ? 'Text of the prompt' : undefined}>${text}</div>`;
 
-const OUTCOME = { running: 'running', completed: 'done', failed: 'failed', unknown: 'outcome unknown', rejected: 'not executed' };
-const TONE = { running: 'busy', completed: 'good', failed: 'bad', unknown: 'needs', rejected: 'still' };
+const OUTCOME = { asked: 'waits for you', running: 'running', completed: 'done', failed: 'failed', unknown: 'outcome unknown', rejected: 'not executed' };
+const TONE = { asked: 'needs', running: 'busy', completed: 'good', failed: 'bad', unknown: 'needs', rejected: 'still' };
 
 /** A tool call, folded: its name, its argument, how it ended and after what time. */
-export function ToolCall({ block, runId, result, live }) {
+export function ToolCall({ block, runId, result, live, base, asked }) {
   const [open, setOpen] = useState(false);
   const [past, setPast] = useState(null);
   const now = live?.value;
@@ -89,7 +117,8 @@ export function ToolCall({ block, runId, result, live }) {
     return undefined;
   }, [result, runId]);
   const end = now?.outcome && now.outcome !== 'running' ? now : past?.outcome && past.outcome !== 'running' ? past : now || past || {};
-  const outcome = end.outcome && end.outcome !== 'running' ? end.outcome : result ? (result.isError ? 'failed' : 'completed') : end.outcome || 'running';
+  const known = end.outcome && end.outcome !== 'running' ? end.outcome : result ? (result.isError ? 'failed' : 'completed') : end.outcome || 'running';
+  const outcome = known === 'running' && asked ? 'asked' : known;
   const diffs = (result?.content || end.content || []).filter(b => b.type === 'diff');
   const content = result?.content || end.content || [];
   return html`<details class=${`tool ${TONE[outcome]}`} open=${open} onToggle=${e => setOpen(e.target.open)}>
@@ -101,7 +130,7 @@ export function ToolCall({ block, runId, result, live }) {
     ${open && html`<div class="tool-body">
       ${(block.locations || []).length > 0 && html`<p>${block.locations.map(l => html`<code>${l.path}${l.line ? `:${l.line}` : ''}</code> `)}</p>`}
       <h4>Input</h4><pre tabindex="0"><code>${pretty(block.input)}</code></pre>
-      ${content.length > 0 && html`<h4>Result</h4>`}${content.map(part => html`<${Result} part=${part} />`)}
+      ${content.length > 0 && html`<h4>Result</h4>`}${content.map(part => html`<${Result} part=${part} base=${base} />`)}
       ${end.error && html`<p class="note">${end.error.message} <code>${end.error.code}</code></p>`}
       ${!content.length && outcome === 'running' && end.progress && html`<p class="note">${end.progress}</p>`}
       ${outcome === 'unknown' && html`<p class="note">Nobody knows whether this call took effect: its end was not recorded.</p>`}
@@ -111,9 +140,9 @@ export function ToolCall({ block, runId, result, live }) {
 
 const LONG = 6000;
 
-function Result({ part }) {
+function Result({ part, base }) {
   const [all, setAll] = useState(false);
-  if (part.type === 'diff') return html`<${Diff} diff=${part} />`;
+  if (part.type === 'diff') return html`<${Diff} diff=${part} base=${base} />`;
   if (part.type === 'attachment') return html`<${Attachment} block=${part} />`;
   if (part.type !== 'text') return html`<pre tabindex="0"><code>${pretty(part)}</code></pre>`;
   const cut = !all && part.text.length > LONG;
@@ -122,7 +151,13 @@ function Result({ part }) {
 
 export const pretty = value => (typeof value === 'string' ? value : JSON.stringify(value, null, 2) ?? '');
 
-function shortInput({ input, locations }) {
+/** The argument of a call in one line, if its title does not say it. */
+function shortInput(block) {
+  const value = argument(block);
+  return (block.title || block.name).includes(value.split('/').pop()) ? '' : value;
+}
+
+function argument({ input, locations }) {
   if (locations?.length) return locations[0].path;
   if (input == null) return '';
   if (typeof input !== 'object') return String(input);

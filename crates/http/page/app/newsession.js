@@ -59,7 +59,7 @@ export function NewSession() {
     <div class="form two">
       <label>Folder<input list="folders" placeholder="The agent’s own" value=${folder} onInput=${e => setFolder(e.target.value)} /><datalist id="folders">${folders.map(f => html`<option value=${f} />`)}</datalist></label>
       ${takesModel && html`<label>Model<input list="models" placeholder="Default" value=${model} onInput=${e => setModel(e.target.value)} /><datalist id="models">${(models.value?.profiles || []).map(p => html`<option value=${`${p.provider}/${p.model}`} />`)}</datalist></label>`}
-      <label>Mode<select value=${mode} onChange=${e => setMode(e.target.value)}><option value="act">Act: it may change things</option><option value="ask">Read only</option></select></label>
+      <label>Mode<select value=${mode} onChange=${e => setMode(e.target.value)}><option value="act">May act</option><option value="ask">Reads only</option></select></label>
     </div>
     ${agent === 'script' && html`<p class="note">The script agent has no model: it executes lines such as <code>say hello</code> or <code>ask Tea or coffee?</code></p>`}
     <div class="actions"><button class="primary" disabled=${busy || !prompt.trim() || !agent}>${busy ? 'Starting…' : 'Start'}</button><button type="button" onClick=${close}>Cancel</button><span class="grow"></span><span class="muted">Drop or paste files here</span></div>

@@ -2,7 +2,7 @@
 // elsewhere is withdrawn. With several tabs, the same tag shows it once.
 import { effect } from './h.js';
 import { go, notifications, waiting, needsYou } from './store.js';
-import { titleOf } from './format.js';
+import { questionOf, titleOf } from './format.js';
 
 const shown = new Map();
 let first = true;
@@ -34,7 +34,7 @@ export function startNotifications() {
 }
 
 function show(waitId, card) {
-  const notification = new Notification(titleOf(card.session), { body: card.run.wait.question, tag: waitId, icon: 'icon.svg' });
+  const notification = new Notification(titleOf(card.session), { body: questionOf(card.run.wait), tag: waitId, icon: 'icon.svg' });
   notification.onclick = () => {
     window.focus();
     go(`#/s/${card.session.sessionId}`);

@@ -2,7 +2,7 @@
 import { html, useEffect, useMemo, useState } from './h.js';
 import { api, pages, paths } from './api.js';
 import { allTokens, bytes, cost, decider, duration, isBroken, isLive, number, shortId, statusText, timeExact, timeOfDay, titleOf, tokens } from './format.js';
-import { Age, Icon, Loading, Problem, Status, tone, useLoad } from './ui.js';
+import { Age, Empty, Icon, Loading, Problem, Status, tone, useLoad } from './ui.js';
 import { download, pretty } from './message.js';
 import { attempt, mayWrite, usageOf } from './store.js';
 import { Wait } from './wait.js';
@@ -10,6 +10,7 @@ import { eventText } from './events.js';
 import { timeline } from './timeline.js';
 import { subscribe } from './streams.js';
 import { Route, readRoute } from './route.js';
+import { Goals, Tasks } from './plan.js';
 
 async function readRun(id) {
   const run = await api.run(id);
@@ -32,7 +33,7 @@ export function RunView({ id }) {
     });
     return () => { clearTimeout(timer); stop(); };
   }, [id]);
-  if (error && !value) return html`<div class="view"><${Problem} error=${error} /></div>`;
+  if (error && !value) return html`<div class="view"><${Empty} title=${error.code === 'not_found' ? 'There is no such run' : 'The run cannot be read'}><${Problem} error=${error} /><a class="button" href="#/">Back to the board</a></${Empty}></div>`;
   if (!value) return html`<${Loading} what="Reading the run" />`;
   return html`<${Run} data=${value} reload=${reload} />`;
 }
@@ -42,7 +43,7 @@ function Run({ data, reload }) {
   const live = isLive(run.status);
   const since = run.startedAtMs || run.createdAtMs;
   return html`<div class="view run">
-    <header class="view-head"><div><p class="crumb"><a href=${`#/s/${run.sessionId}`}>${titleOf(session)}</a></p><h1>Run ${run.runNo}</h1></div>
+    <header class="view-head"><div><p class="crumb"><a href=${`#/s/${run.sessionId}`}>${titleOf(session)}</a></p><h1>Run ${run.runNo}</h1><p class="about">One prompt, and everything that was done for it.</p></div>
       <div class="actions">${mayWrite.value && live && html`<button onClick=${() => attempt(() => api.cancel(run.runId)).then(reload)}><${Icon} name="stop" />Stop</button>`}
       ${mayWrite.value && isBroken(run.status) && html`<button onClick=${() => attempt(() => api.retry(run.runId), 'Retrying').then(reload)}><${Icon} name="redo" />Retry</button>`}</div></header>
     ${run.error && html`<${Problem} error=${run.error} />`}
@@ -57,9 +58,11 @@ function Run({ data, reload }) {
       <div><dt>Tokens</dt><dd>${tokenText(run.usage)}</dd></div>
       <div><dt>Cost</dt><dd>${cost(usageOf(run))}</dd></div>
       ${run.budget && html`<div><dt>Budget</dt><dd>${budget(run.budget)}</dd></div>`}
-      <div><dt>Id</dt><dd><code>${run.runId}</code></dd></div>
+      <div class="id"><dt>Id</dt><dd><code>${run.runId}</code></dd></div>
     </dl>
     <${Timeline} data=${data} />
+    ${run.goals?.length > 0 && html`<section><h2>Goals <span class="count">${run.goals.length}</span></h2><${Goals} goals=${run.goals} /></section>`}
+    ${run.tasks?.length > 0 && html`<section><h2>Plan <span class="count">${run.tasks.filter(t => t.status === 'completed').length} of ${run.tasks.length} done</span></h2><${Tasks} tasks=${run.tasks} /></section>`}
     ${route && html`<${Route} route=${route} />`}
     ${steps.length > 0 && html`<${Steps} steps=${steps} />`}
     ${(kin.parent || kin.children.length > 0) && html`<${Delegations} kin=${kin} />`}
@@ -72,7 +75,7 @@ function Run({ data, reload }) {
 }
 
 function tokenText(usage) {
-  if (usage.atLeast && !allTokens(usage)) return 'unknown';
+  if ((usage.atLeast || usage.costUsd == null) && !allTokens(usage)) return 'unknown';
   return `${usage.atLeast ? 'at least ' : ''}${number(usage.inputTokens || 0)} in, ${number(usage.outputTokens || 0)} out${usage.cacheReadTokens ? `, ${number(usage.cacheReadTokens)} cached` : ''}`;
 }
 
@@ -98,12 +101,16 @@ function Timeline({ data }) {
       <span class="name" title=${row.label}>${row.label}</span>
       <button class="track" aria-label=${`${row.label}: ${row.detail}, ${row.open ? 'still open' : duration(row.to - row.from)}`} onClick=${() => setChosen(chosen === i ? null : i)}>
         <i class=${row.open ? 'open' : ''} style=${{ left: `${((row.from - from) / span) * 100}%`, width: `${Math.max(0.4, ((row.to - row.from) / span) * 100)}%` }}></i>
-        <b style=${barLabel(row, from, span)}>${row.open ? 'open' : row.unknown ? 'unknown' : duration(row.to - row.from)}</b></button>
+        <b class=${isInside(row, from, span) ? 'inside' : ''} style=${barLabel(row, from, span)}>${row.open ? 'open' : row.unknown ? 'unknown' : duration(row.to - row.from)}</b></button>
       ${chosen === i && html`<p class="detail">${row.detail} · ${timeExact(row.from)}</p>`}</li>`)}</ol></section>`;
 }
 
-/** The length of a bar is written behind it, or before it near the right edge. */
+/** True for a bar that leaves no room beside it. */
+const isInside = (row, from, span) => (row.to - from) / span >= 0.8 && (row.from - from) / span < 0.12;
+
+/** The length of a bar is written behind it, before it near the right edge, or on it. */
 function barLabel(row, from, span) {
+  if (isInside(row, from, span)) return { right: '8px' };
   const end = (row.to - from) / span;
   return end < 0.8 ? { left: `calc(${end * 100}% + 6px)` } : { right: `calc(${(1 - (row.from - from) / span) * 100}% + 6px)` };
 }
@@ -185,7 +192,7 @@ export function RunList({ conversation }) {
   const usage = useLoad(() => api.sessionUsage(id), [id, run?.status]);
   if (error) return html`<div class="view"><${Problem} error=${error} /></div>`;
   if (!value) return html`<${Loading} />`;
-  return html`<div class="view runs">
+  return html`<div class="view runs"><p class="note">Each prompt makes one run. It ends done, stopped, failed, timed out or orphaned, and may be tried again.</p>
     ${usage.value && html`<dl class="facts"><div><dt>Runs</dt><dd>${usage.value.runs}${usage.value.delegatedRuns ? ` and ${usage.value.delegatedRuns} delegated` : ''}</dd></div><div><dt>Tokens</dt><dd>${usage.value.totalUsage.atLeast ? 'at least ' : ''}${number(allTokens(usage.value.totalUsage))}</dd></div><div><dt>Cost</dt><dd>${cost(usage.value.totalUsage)}</dd></div></dl>`}
     <div class="table-frame" tabindex="0" role="region" aria-label="Runs"><table><thead><tr><th>Run</th><th>Status</th><th>Agent</th><th>Began</th><th class="num">Took</th><th class="num">Tokens</th><th class="num">Cost</th></tr></thead><tbody>
     ${value.items.map(r => html`<tr><td><a href=${`#/r/${r.runId}`}>Run ${r.runNo}</a></td><td><${Status} status=${r.status} /></td><td>${r.adapter}</td><td><${Age} ms=${r.createdAtMs} /></td><td class="num">${r.startedAtMs ? duration((r.completedAtMs || Date.now()) - r.startedAtMs) : '–'}</td><td class="num">${tokens(allTokens(r.usage))}</td><td class="num">${cost(usageOf(r))}</td></tr>`)}

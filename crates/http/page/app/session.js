@@ -6,12 +6,13 @@ import { Windowed } from './transcript.js';
 import { Message, transcriptItems, save } from './message.js';
 import { Composer } from './composer.js';
 import { sentTexts } from './drafts.js';
+import { PlanLine } from './plan.js';
 import { Wait } from './wait.js';
 import { SessionTree } from './tree.js';
 import { Changes } from './changes.js';
 import { RunList } from './run.js';
-import { Dialog, Icon, Loading, Menu, Problem, Status, copy } from './ui.js';
-import { cost, duration, folder, isBroken, isLive, isWaiting, timeOfDay, titleOf } from './format.js';
+import { Dialog, Empty, Icon, Loading, Menu, Problem, Status, copy } from './ui.js';
+import { costText, duration, folder, isBroken, isLive, isWaiting, timeOfDay, titleOf } from './format.js';
 import { attempt, go, mayWrite, putCard, toast, usageOf } from './store.js';
 import { useKeys } from './keys.js';
 
@@ -22,7 +23,7 @@ export function SessionView({ id, tab, message }) {
   useEffect(() => { conversation.start(); return () => conversation.close(); }, [conversation]);
   const session = conversation.session.value;
   useLayoutEffect(() => { if (session) document.querySelector('main')?.focus({ preventScroll: true }); }, [session?.sessionId]);
-  if (conversation.error.value && !session) return html`<div class="view"><${Problem} error=${conversation.error.value} /><p><a href="#/">Back to the board</a></p></div>`;
+  if (conversation.error.value && !session) return html`<div class="view"><${Empty} title=${conversation.error.value.code === 'not_found' ? 'There is no such session' : 'The session cannot be read'}><p>It may have been deleted, or belongs to somebody who has not shared it.</p><${Problem} error=${conversation.error.value} /><a class="button" href="#/">Back to the board</a></${Empty}></div>`;
   if (!session) return html`<${Loading} what="Reading the session" />`;
   return html`<div class="session" key=${id}>
     <${Header} conversation=${conversation} tab=${tab} />
@@ -143,12 +144,12 @@ function Chat({ conversation, target }) {
     { keys: 'x', label: 'Changes', run: () => go(`#/s/${session.sessionId}/changes`) },
   ]);
   return html`<div class="chat">
-    <${Windowed} items=${items} keyOf=${item => item.key} label="Transcript" handle=${handle} onTop=${() => conversation.older()}
+    <${Windowed} items=${items} keyOf=${item => item.key} label="Transcript" version=${live} handle=${handle} onTop=${() => conversation.older()}
       render=${item => html`<${Message} item=${item} conversation=${conversation} busy=${live} onEdit=${edit} onRegenerate=${regenerate} onFork=${fork} />`}
       footer=${html`<${Now} conversation=${conversation} />`} />
     ${!items.length && !live && html`<p class="nothing">Nothing has been said yet.</p>`}
     ${!atEnd && html`<button class="to-end" aria-label="Go to the end" onClick=${() => handle.current.toEnd()}><${Icon} name="down" /></button>`}
-    <div class="below"><${RunStrip} conversation=${conversation} />
+    <div class="below"><${PlanLine} run=${run} /><${RunStrip} conversation=${conversation} />
       ${mayWrite.value && html`<${Composer} session=${session} busy=${live} field=${field} onSent=${() => handle.current.toEnd()} />`}</div>
   </div>`;
 }
@@ -192,18 +193,21 @@ function RunStrip({ conversation }) {
   return html`<div class=${`strip ${isBroken(run.status) ? 'bad' : ''}`}>
     <${Status} status=${run.status} />
     ${live ? html`<span class="muted">${duration(Math.max(0, Date.now() - since))}</span>` : run.completedAtMs && html`<span class="muted">${timeOfDay(run.completedAtMs)} · ${duration(run.completedAtMs - since)}</span>`}
-    ${spent && html`<span class="muted">${cost(usageOf(run))}</span>`}
+    ${spent && html`<span class="muted">${costText(usageOf(run))}</span>`}
     ${run.attempts > 1 && html`<span class="muted">attempt ${run.attempts}</span>`}
     ${stages && html`<ol class="stages" aria-label="Stopping">
       ${stages.requestedAtMs && html`<li>requested ${timeOfDay(stages.requestedAtMs)}</li>`}
       ${stages.toldAtMs && html`<li>told${stages.acknowledged ? ', acknowledged' : ''}</li>`}
       ${stages.stoppedAtMs && html`<li>stopped${stages.proof ? ` (${PROOF[stages.proof] || stages.proof})` : ''}</li>`}</ol>`}
-    ${isBroken(run.status) && run.error && html`<span class="why">${run.error.message} <code>${run.error.code}</code></span>`}
+    ${isBroken(run.status) && run.error && !saysError(conversation.messages.value, run) && html`<span class="why">${run.error.message} <code>${run.error.code}</code></span>`}
     <span class="grow"></span>
     <a href=${`#/r/${run.runId}`}>Run</a>
     ${write && live && run.status !== 'cancelling' && html`<button class="ghost" onClick=${() => stop(run)}><${Icon} name="stop" />Stop</button>`}
     ${write && isBroken(run.status) && html`<button onClick=${() => attempt(() => api.retry(run.runId), 'Retrying')}><${Icon} name="redo" />Retry</button>`}
   </div>`;
 }
+
+/** True if the last message shows the error of the run already. */
+const saysError = (messages, run) => messages.at(-1)?.runId === run.runId && messages.at(-1).content.some(block => block.type === 'error' && block.message === run.error.message);
 
 const PROOF = { ended: 'the agent ended', killed: 'killed', group: 'its process group was ended', idle: 'it had not begun' };

@@ -1,14 +1,14 @@
 // Settings of this browser, and of the server what the reader may see and change.
 import { html, useState } from './h.js';
 import { api, setCredentials, signInKind } from './api.js';
-import { Age, Dialog, Icon, Problem, copy, useLoad } from './ui.js';
+import { Age, Dialog, Head, Icon, Problem, copy, useLoad } from './ui.js';
 import { attempt, isAdmin, notifications, reader, theme } from './store.js';
 import { askPermission } from './notify.js';
 import { Approvals, Grants } from './permissions.js';
 import { Webhooks } from './webhooks.js';
 
 export function Settings() {
-  return html`<div class="view settings"><header class="view-head"><h1>Settings</h1></header>
+  return html`<div class="view settings"><${Head} title="Settings" about="This browser, and what you may see and change of the server." />
     <section><h2>This browser</h2>
       <div class="setting"><div><b>Appearance</b><p class="note">Dark and light follow the system unless you choose.</p></div>
         <span class="segments" role="group" aria-label="Appearance">${[['system', 'System'], ['light', 'Light'], ['dark', 'Dark']].map(([name, label]) => html`<button aria-pressed=${theme.value === name} onClick=${() => { theme.value = name; }}>${label}</button>`)}</span></div>
@@ -54,7 +54,7 @@ function KeyList() {
   };
   const state = k => (k.revokedAtMs ? 'revoked' : k.expiresAtMs && k.expiresAtMs < Date.now() ? 'expired' : 'in force');
   return html`<section><h2>Keys <button onClick=${() => setMaking(true)}><${Icon} name="plus" />New key</button></h2>${error && html`<${Problem} error=${error} />`}
-    ${value && (value.items.length ? html`<div class="table-frame" tabindex="0" role="region" aria-label="Keys"><table><thead><tr><th>Name</th><th>Owner</th><th>Role</th><th>State</th><th>Made</th><th><span class="hidden-text">Actions</span></th></tr></thead><tbody>${value.items.map(k => html`<tr class=${state(k) === 'in force' ? '' : 'dim'}><td>${k.name}</td><td>${k.ownerId}${k.orgId ? ` (${k.orgId})` : ''}</td><td>${k.role}</td><td>${state(k)}</td><td><${Age} ms=${k.createdAtMs} /></td>
+    ${value && (value.items.length ? html`<div class="table-frame" tabindex="0" role="region" aria-label="Keys"><table><thead><tr><th>Name</th><th class="wide-only">Owner</th><th>Role</th><th>State</th><th class="wide-only">Made</th><th><span class="hidden-text">Actions</span></th></tr></thead><tbody>${value.items.map(k => html`<tr class=${state(k) === 'in force' ? '' : 'dim'}><td>${k.name}</td><td class="wide-only">${k.ownerId}${k.orgId ? ` (${k.orgId})` : ''}</td><td>${k.role}</td><td>${state(k)}</td><td class="wide-only"><${Age} ms=${k.createdAtMs} /></td>
       <td class="num">${state(k) === 'in force' && html`<button class="ghost danger" onClick=${() => attempt(() => api.keyRevoke(k.keyId), 'Revoked').then(reload)}>Revoke</button>`}</td></tr>`)}</tbody></table></div>` : html`<p class="note">No keys. The token of the state directory does everything.</p>`)}
     ${making && html`<${Dialog} label="New key" onClose=${() => setMaking(false)}><h2>New key</h2><form class="form" onSubmit=${create}>
       <label>Name<input name="name" required autofocus /></label><label>Role<select name="role"><option value="member">member: reads and changes</option><option value="viewer">viewer: reads</option><option value="admin">admin: manages keys too</option></select></label>

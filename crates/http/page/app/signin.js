@@ -39,9 +39,9 @@ export function SignIn({ onDone, problem }) {
     setBusy(false);
   };
   return html`<main class="sign-in"><form onSubmit=${submit}>
-    <img src="icon.svg" alt="" width="44" height="44" /><h1>mainspring</h1>
+    <img src="icon.svg" alt="" width="44" height="44" /><div><h1>mainspring</h1><p class="about">What your agents do, what they cost, and what they ask you.</p></div>
     <${Provider} />
-    <p>On the machine that runs it, this prints the token of its owner:</p><pre class="command" tabindex="0"><code>mainspring serve --print-token</code></pre>
+    <p>On the machine that runs it, <code>mainspring open</code> signs you in. Or sign in with the token that this prints:</p><pre class="command" tabindex="0"><code>mainspring serve --print-token</code></pre>
     <label>Token or API key<input name="key" type="password" autocomplete="current-password" required spellcheck="false" placeholder="Token, or msk_…" /></label>
     <label class="check"><input name="keep" type="checkbox" checked /> Keep me signed in on this browser</label>
     ${error && html`<${Problem} error=${error} />`}

@@ -164,12 +164,15 @@ export function lineOf({ type, payload }) {
   return text ? { text, user: message.role === 'user' } : null;
 }
 
+const MOST_RESOLVED = 100;
+
 /** Remembers how a wait ended, so that its entry in the inbox can say so. */
 function noteResolved(event, card) {
   const wait = card.run?.wait;
   const { waitId } = event.payload;
   if (!wait || wait.waitId !== waitId) return;
   const all = new Map(resolved.value);
+  if (all.size >= MOST_RESOLVED) all.delete(all.keys().next().value);
   all.set(waitId, {
     waitId, atMs: event.timestampMs, card,
     by: event.payload.decidedBy || event.payload.answeredBy || null,

@@ -2,34 +2,45 @@
 //
 // Heights are measured as items appear and estimated before. The first visible
 // item is the anchor: whatever changes above it, it stays where it is. At the end
-// of the list the view stays at the end.
+// of the list the view stays at the end. An item that is the same object, in the same
+// `version`, is not drawn again.
 import { html, useEffect, useLayoutEffect, useRef, useState } from './h.js';
 
 const ESTIMATE = 110;
-const MARGIN = 900;
+const MARGIN = 1200;
 const NEAR_END = 48;
+// What must be seen at once, and how many items a frame adds beyond that: a reader who scrolls fast reaches items that
+// earlier frames have made.
+const EDGE = 100;
+const PER_FRAME = 6;
 
-export function Windowed({ items, keyOf, render, onTop, label, handle, footer }) {
+export function Windowed({ items, keyOf, render, version, onTop, label, handle, footer }) {
   const scroller = useRef();
   const self = useRef(null);
   const [, redraw] = useState(0);
-  self.current ||= { heights: new Map(), anchor: null, atEnd: true, range: [0, 0], frame: 0, top: 0 };
+  self.current ||= { heights: new Map(), anchor: null, atEnd: true, range: [0, 0], frame: 0, top: 0, drawn: new Map() };
   const me = self.current;
-  me.items = items;
-  me.offsets = offsets(items, keyOf, me.heights);
+  if (me.items !== items) {
+    // Older items may have been put before those that are drawn.
+    const first = items.indexOf(me.items?.[me.range[0]]);
+    me.range = first < 0 ? [0, 0] : [first, first + me.range[1] - me.range[0]];
+    me.items = items;
+    forgetHeights(me.heights, items, keyOf);
+    me.offsets = offsets(items, keyOf, me.heights);
+  }
 
-  const measureRange = () => {
+  const measureRange = (margin = MARGIN) => {
     const box = scroller.current;
     if (!box) return [0, Math.min(items.length, 20)];
-    const from = find(me.offsets, box.scrollTop - MARGIN);
-    const to = find(me.offsets, box.scrollTop + box.clientHeight + MARGIN) + 1;
+    const from = find(me.offsets, box.scrollTop - margin);
+    const to = find(me.offsets, box.scrollTop + box.clientHeight + margin) + 1;
     return [from, Math.min(to, me.items.length)];
   };
   if (me.atEnd) {
     const height = scroller.current?.clientHeight || 900;
     const total = me.offsets[items.length];
     me.range = [find(me.offsets, total - height - MARGIN), items.length];
-  } else me.range = measureRange();
+  } else me.range = approach(me.range, measureRange(), measureRange(EDGE));
   const [from, to] = me.range;
 
   const stayAtEnd = box => {
@@ -46,6 +57,14 @@ export function Windowed({ items, keyOf, render, onTop, label, handle, footer })
     if (Math.abs(box.scrollTop - top) > 1) box.scrollTop = top;
   };
   useLayoutEffect(settle);
+  me.look = () => {
+    me.frame = 0;
+    const [f, t] = measureRange();
+    if (f !== me.range[0] || t !== me.range[1]) redraw(n => n + 1);
+    me.onState?.(me.atEnd);
+  };
+  // The rest of the range is drawn in the next frames.
+  useEffect(() => { if (!me.atEnd && me.range.join() !== measureRange().join()) me.frame ||= requestAnimationFrame(() => me.look()); });
 
   useEffect(() => {
     const box = scroller.current;
@@ -58,12 +77,7 @@ export function Windowed({ items, keyOf, render, onTop, label, handle, footer })
       const item = me.items[index];
       me.anchor = item ? { key: keyOf(item), inside: box.scrollTop - me.offsets[index] } : null;
       if (box.scrollTop < 600) me.onTop?.();
-      me.frame ||= requestAnimationFrame(() => {
-        me.frame = 0;
-        const [f, t] = measureRange();
-        if (f !== me.range[0] || t !== me.range[1]) redraw(n => n + 1);
-        me.onState?.(me.atEnd);
-      });
+      me.frame ||= requestAnimationFrame(() => me.look());
     };
     me.observer = new ResizeObserver(entries => {
       let above = false;
@@ -107,19 +121,47 @@ export function Windowed({ items, keyOf, render, onTop, label, handle, footer })
     };
   }
   const observe = element => element && me.observer?.observe(element);
+  // What was drawn for an item is drawn again as it is, which costs nothing.
+  const drawn = new Map();
+  const slots = items.slice(from, to).map(item => {
+    const before = me.drawn.get(item);
+    const slot = before?.version === version ? before : { version, element: html`<div key=${keyOf(item)} data-key=${keyOf(item)} ref=${observe} class="slot">${render(item)}</div>` };
+    drawn.set(item, slot);
+    return slot.element;
+  });
+  me.drawn = drawn;
   return html`<div class="scroller" ref=${scroller} tabindex="0" role="log" aria-live="off" aria-label=${label}>
     <div class="thread">
       <div class="spacer" style=${{ height: `${me.offsets[from]}px` }}></div>
-      ${items.slice(from, to).map(item => html`<div key=${keyOf(item)} data-key=${keyOf(item)} ref=${observe} class="slot">${render(item)}</div>`)}
+      ${slots}
       <div class="spacer" style=${{ height: `${me.offsets[items.length] - me.offsets[to]}px` }}></div>
       ${footer}
     </div></div>`;
+}
+
+/** Drops the heights of items that are gone, so that a list that is open all day does not grow. */
+function forgetHeights(heights, items, keyOf) {
+  if (heights.size <= 2 * items.length + 50) return;
+  const keys = new Set(items.map(keyOf));
+  for (const key of heights.keys()) if (!keys.has(key)) heights.delete(key);
 }
 
 function offsets(items, keyOf, heights) {
   const out = new Float64Array(items.length + 1);
   for (let i = 0; i < items.length; i++) out[i + 1] = out[i] + (heights.get(keyOf(items[i])) ?? ESTIMATE);
   return out;
+}
+
+/** The next range on the way from `present` to `wanted`. It holds what is `visible`, and a few more items than before. */
+function approach(present, wanted, visible) {
+  const isNear = present[0] <= visible[1] && present[1] >= visible[0];
+  const [first, last] = isNear ? [Math.min(present[0], visible[0]), Math.max(present[1], visible[1])] : visible;
+  let from = Math.max(wanted[0], first);
+  let to = Math.min(wanted[1], last);
+  const above = Math.min(PER_FRAME, from - wanted[0]);
+  from -= above;
+  to = Math.min(wanted[1], to + PER_FRAME - above);
+  return [from, to];
 }
 
 /** The index of the item at a height, by bisection. */

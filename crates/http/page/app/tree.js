@@ -84,7 +84,7 @@ export function SessionTree({ conversation }) {
   return html`<div class=${`tree-view ${chosen ? 'has-preview' : ''}`}>
     <p class="hidden-text" aria-live="polite">${at >= 0 ? `${rows[at].node.role}: ${labelOf(rows[at].node)}` : ''}</p>
     <${Graph} rows=${rows} chosen=${chosen} other=${other} onChoose=${setChosen} box=${box} />
-    <aside class="preview-pane" aria-label="Preview">${at < 0 ? html`<p class="note">${rows.length} messages, ${leaves} ${leaves === 1 ? 'end' : 'ends'}${value.next ? ', more exist' : ''}. Choose one to read it.</p>`
+    <aside class="preview-pane" aria-label="Preview">${at < 0 ? html`<p class="note">${rows.length} messages, ${leaves} ${leaves === 1 ? 'end' : 'ends'}${value.next ? ', more exist' : ''}. The bold line is the active path; dashed branches did not succeed. Choose a message to read it, and to go on from there.</p>`
       : other && other !== chosen ? html`<${Compare} rows=${rows} left=${other} right=${chosen} onClose=${() => setOther(null)} />`
       : html`<${Preview} row=${rows[at]} busy=${isLive(run?.status)} onProceed=${proceed} onMark=${() => setOther(chosen)} marked=${other === chosen} id=${id} />`}</aside>
   </div>`;

@@ -29,6 +29,8 @@ const PATHS = {
   sun: 'M12 8a4 4 0 1 0 0 8 4 4 0 0 0 0-8zM12 3v2M12 19v2M3 12h2M19 12h2M5.600 5.600l1.400 1.400M17 17l1.400 1.400M5.600 18.400L7 17M17 7l1.400-1.400',
   moon: 'M19 14.500A7.500 7.500 0 0 1 9.500 5a7.500 7.500 0 1 0 9.500 9.500z',
   auto: 'M12 4a8 8 0 1 0 0 16zM12 4a8 8 0 0 1 0 16',
+  thumbUp: 'M7 11v9H4v-9zM7 12l4-8a2 2 0 0 1 2 2v4h6l-2 10H7',
+  thumbDown: 'M7 13V4H4v9zM7 12l4 8a2 2 0 0 0 2-2v-4h6L17 4H7',
   tool: 'M14 6a4 4 0 0 0-5 5l-5 5 3 3 5-5a4 4 0 0 0 5-5l-2.500 2.500L12 10z',
 };
 
@@ -54,6 +56,9 @@ export function Age({ ms }) {
 export function Problem({ error }) {
   return html`<div class="problem" role="alert"><b>${error.message}</b>${error.remedy && html`<span>${error.remedy}</span>`}<code>${error.code}</code></div>`;
 }
+
+/** The head of a view: its name, and for newcomers what it is. */
+export const Head = ({ title, about, children }) => html`<header class="view-head"><div><h1>${title}</h1><p class="about">${about}</p></div>${children}</header>`;
 
 export const Empty = ({ title, children }) => html`<div class="empty"><h2>${title}</h2>${children}</div>`;
 

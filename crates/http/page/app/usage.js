@@ -2,7 +2,7 @@
 import { html, useMemo, useState } from './h.js';
 import { api } from './api.js';
 import { dayOf, dollars, number, titleOf, tokens } from './format.js';
-import { Loading, Problem, useLoad } from './ui.js';
+import { Head, Loading, Problem, useLoad } from './ui.js';
 import { sessions } from './store.js';
 
 const RANGES = [7, 30, 90];
@@ -42,9 +42,9 @@ export function Usage() {
   if (!value) return html`<${Loading} what="Reading the usage" />`;
   const { daily } = value;
   const total = groupOf('all', daily.total);
-  return html`<div class="view usage"><header class="view-head"><h1>Usage</h1><div class="filters">
+  return html`<div class="view usage"><${Head} title="Usage" about="Tokens and cost of all runs. A cost that is not known is counted apart, never as 0."><div class="filters">
       <span class="segments" role="group" aria-label="Unit">${[['cost', 'Cost'], ['tokens', 'Tokens']].map(([name, label]) => html`<button aria-pressed=${unit === name} onClick=${() => setUnit(name)}>${label}</button>`)}</span>
-      <span class="segments" role="group" aria-label="Days">${RANGES.map(n => html`<button aria-pressed=${days === n} onClick=${() => setDays(n)}>${n} days</button>`)}</span></div></header>
+      <span class="segments" role="group" aria-label="Days">${RANGES.map(n => html`<button aria-pressed=${days === n} onClick=${() => setDays(n)}>${n} days</button>`)}</span></div></${Head}>
     ${daily.damagedRuns > 0 && html`<p class="note">${number(daily.damagedRuns)} runs cannot be read and are not counted.</p>`}
     <div class="totals">
       <div><b>${dollars(total.costUsd)}</b><span>known cost</span></div><div><b>${tokens(total.tokens)}</b><span>tokens</span></div><div><b>${number(total.runs)}</b><span>runs</span></div>
@@ -52,7 +52,7 @@ export function Usage() {
     <${Days} value=${value} unit=${unit} />
     <div class="breakdowns">
       <${Breakdown} title="By agent" groups=${combine(daily.groups, g => g.agent)} unit=${unit} />
-      <${Breakdown} title="By model" groups=${combine(value.models.groups, g => g.model || 'the agent’s default')} unit=${unit} />
+      <${Breakdown} title="By model" groups=${combine(value.models.groups, g => g.model || 'default model')} unit=${unit} />
       <${Breakdown} title="By session" groups=${combine(value.bySession.groups, g => g.sessionId)} unit=${unit} label=${id => html`<a href=${`#/s/${id}`}>${titleOf(sessions.value.get(id)?.session || { sessionId: id })}</a>`} />
     </div></div>`;
 }
@@ -62,7 +62,7 @@ const amount = (group, unit) => (unit === 'cost' ? group.costUsd : group.tokens)
 /** The amount of a group. A cost that leaves runs out is a lower bound, and unknown without any known run. */
 function amountText(group, unit) {
   if (unit === 'tokens') return (group.partly ? '≥ ' : '') + tokens(group.tokens);
-  if (group.unknown === group.runs) return 'unknown';
+  if (group.unknown === group.runs || (group.costUsd === 0 && group.unknown + group.partly > 0)) return 'unknown';
   return (group.unknown || group.partly ? '≥ ' : '') + dollars(group.costUsd);
 }
 const show = (value, unit) => (unit === 'cost' ? dollars(value) : tokens(value));
@@ -78,7 +78,9 @@ function Days({ value, unit }) {
     return { from: at, parts, total: parts.reduce((s, p) => s + amount(p, unit), 0), unknown: parts.reduce((s, p) => s + p.unknown, 0) };
   }), [value, unit]);
   const most = Math.max(...columns.map(c => c.total), unit === 'cost' ? 0.01 : 10);
-  const W = 720;
+  // Texts keep their size: a phone gets a picture of its own width.
+  const W = matchMedia('(max-width: 760px)').matches ? 360 : 720;
+  const labels = W < 720 ? 4 : 8;
   const H = 180;
   const step = W / days;
   return html`<figure class="chart"><svg viewBox=${`0 0 ${W} ${H + 24}`} role="img" aria-label=${`${unit === 'cost' ? 'Cost' : 'Tokens'} by day, at most ${show(most, unit)}`}>
@@ -87,7 +89,7 @@ function Days({ value, unit }) {
         <rect class="hit" x=${i * step} y="0" width=${step} height=${H} />
         ${c.parts.map(p => { const h = (amount(p, unit) / most) * (H - 14); y -= h; return html`<rect class=${`hue${agents.indexOf(p.key) % HUES}`} x=${i * step + step * 0.16} y=${y} width=${step * 0.68} height=${h} rx="1.5" />`; })}
         ${c.unknown > 0 && html`<circle class="unknown" cx=${(i + 0.5) * step} cy=${y - 6} r="2.500" />`}
-        ${(days <= 7 || i % Math.ceil(days / 8) === 0) && html`<text x=${(i + 0.5) * step} y=${H + 16} text-anchor="middle">${dayOf(c.from)}</text>`}</g>`; })}
+        ${i % Math.ceil(days / labels) === 0 && html`<text x=${i ? (i + 0.5) * step : 0} y=${H + 16} text-anchor=${i ? 'middle' : 'start'}>${dayOf(c.from)}</text>`}</g>`; })}
     </svg><figcaption>${agents.map((a, i) => html`<span><i class=${`swatch hue${i % HUES}`}></i>${a}</span>`)}${columns.some(c => c.unknown) && html`<span><i class="swatch round unknown"></i>has runs of unknown cost</span>`}</figcaption></figure>`;
 }
 

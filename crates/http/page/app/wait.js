@@ -2,7 +2,7 @@
 // for each answer that exists.
 import { html, useEffect, useRef, useState } from './h.js';
 import { api } from './api.js';
-import { left, timeExact, decider, shortId, timeOfDay } from './format.js';
+import { left, timeExact, decider, questionOf, shortId, timeOfDay } from './format.js';
 import { Diff, DiffSwitch } from './diffview.js';
 import { Icon } from './ui.js';
 import { attempt, mayWrite, now, toast } from './store.js';
@@ -30,22 +30,24 @@ export const allowOnce = run => answerWait(run, { kind: 'approval', decision: 'a
 export const deny = run => answerWait(run, { kind: 'approval', decision: 'denied' }, 'Denied');
 
 /** What the agent wants to do. */
-export function Request({ wait }) {
+export function Request({ wait, base }) {
   const { approval } = wait;
   const call = approval?.call;
   const diffs = call?.diff || [];
   const command = typeof call?.input?.command === 'string' ? call.input.command : null;
+  const question = questionOf(wait);
+  const title = call && (call.title || call.name);
   return html`<div class="request">
-    <p class="question">${wait.question}</p>
-    ${call && html`<p class="call"><${Icon} name="tool" /><b>${call.title || call.name}</b>
+    <p class="question">${command && question.includes(command) ? 'Allow this command?' : question}</p>
+    ${call && html`<p class="call"><${Icon} name="tool" />${!question.includes(title) && html`<b>${title}</b>`}
       ${approval.action && html`<span class="tag">${approval.action.capability} ${approval.action.operation}</span>`}
-      ${(call.locations || []).map(l => html`<code>${l.path}${l.line ? `:${l.line}` : ''}</code>`)}</p>`}
+      ${(diffs.length ? [] : call.locations || []).map(l => html`<code>${l.path}${l.line ? `:${l.line}` : ''}</code>`)}</p>`}
     ${command && html`<pre class="command" tabindex="0"><code>${command}</code></pre>`}
     ${diffs.length > 0 && html`<div class="diff-head"><${DiffSwitch} /></div>`}
-    ${diffs.map(diff => html`<${Diff} diff=${diff} />`)}
+    ${diffs.map(diff => html`<${Diff} diff=${diff} base=${base} />`)}
     ${call?.input != null && !command && diffs.length === 0 && html`<pre tabindex="0"><code>${JSON.stringify(call.input, null, 2)}</code></pre>`}
     ${call?.truncated && html`<p class="note">The request is longer than what is kept: parts of it are not shown.</p>`}
-    ${call && html`<p class="note">As the agent describes it. The sandbox holds whatever it says.</p>`}
+    ${call && html`<p class="note">This is the agent’s own description. The sandbox applies whatever it says.</p>`}
   </div>`;
 }
 
@@ -53,7 +55,7 @@ export function Request({ wait }) {
 export function Wait({ run, focusKey }) {
   const { wait } = run;
   return html`<section class="wait" aria-label=${`Waiting for you: ${wait.question.slice(0, 80)} (${shortId(wait.waitId)})`}>
-    <${Request} wait=${wait} />
+    <${Request} wait=${wait} base=${run.options?.cwd} />
     ${mayWrite.value ? html`<${Answers} run=${run} focusKey=${focusKey} />` : html`<p class="note">You may read this session. Its owner may answer.</p>`}
     ${wait.expiresAtMs && html`<p class="note" title=${timeExact(wait.expiresAtMs)}>${left(wait.expiresAtMs, now.value)}; then ${wait.onExpiry === 'continue' ? 'the agent goes on without an answer' : 'the run times out'}</p>`}
   </section>`;

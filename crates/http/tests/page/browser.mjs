@@ -10,6 +10,7 @@ import assert from 'node:assert/strict';
 import { browser, signedIn } from './kit.mjs';
 import inbox from './inbox.mjs';
 import manners from './manners.mjs';
+import reading from './reading.mjs';
 import safety from './safety.mjs';
 import sessions from './sessions.mjs';
 import settings from './settings.mjs';
@@ -18,7 +19,7 @@ import streams from './streams.mjs';
 import views from './views.mjs';
 
 // The tests of streams are the last: one of them kills the server.
-const TESTS = { ...sessions, ...inbox, ...views, ...settings, ...signIn, ...safety, ...manners, ...streams };
+const TESTS = { ...sessions, ...inbox, ...views, ...reading, ...settings, ...signIn, ...safety, ...manners, ...streams };
 
 let failed = 0;
 for (const [name, test] of Object.entries(TESTS).filter(([name]) => name.includes(process.argv[2] || ''))) {

@@ -52,7 +52,7 @@ export default {
     await page.waitForFunction(() => /requested.*stopped/.test(document.querySelector('.stages')?.textContent));
     const failed = await run('fail the password is wrong', 'Fail');
     await show(`/s/${failed.sessionId}`);
-    await textIn(page, '.strip', 'the password is wrong');
+    await textIn(page, '.scroller .problem', 'the password is wrong');
     await page.click('.strip button:has-text("Retry")');
     await textIn(page, '.strip', 'attempt 2');
   },
