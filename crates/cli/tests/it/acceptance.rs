@@ -323,9 +323,10 @@ fn python_tests(crates: &Path) -> Vec<(String, PathBuf)> {
     let mut found = vec![];
     for entry in std::fs::read_dir(crates.join("cli/tests/threads")).unwrap() {
         let path = entry.unwrap().path();
-        let (Some("py"), Some(module)) =
-            (path.extension().and_then(|kind| kind.to_str()), path.file_stem().and_then(|name| name.to_str()))
-        else {
+        let (Some("py"), Some(module)) = (
+            path.extension().and_then(|kind| kind.to_str()),
+            path.file_stem().and_then(|name| name.to_str()),
+        ) else {
             continue;
         };
         let text = std::fs::read_to_string(&path).unwrap();
