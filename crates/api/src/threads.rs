@@ -29,8 +29,7 @@ pub use record::{
 pub use request::{
     AnalysisScope, CLIENT_TOOL_NAME_PREFIX, ClientToolResult, ClientToolResultStatus, ClientToolSpec,
     ForkAgentThreadRequest, PinThreadRequest, SearchThreadsRequest, SendMessageRequest,
-    StartAgentThreadRequest, SubmitToolResultsRequest, UpdateThreadVisibilityRequest,
-    is_client_tool_name,
+    StartAgentThreadRequest, SubmitToolResultsRequest, UpdateThreadVisibilityRequest, is_client_tool_name,
 };
 pub use task::{AgentSubtask, AgentSubtaskStatus, AgentTask, AgentTaskBoundary, AgentTaskStatus};
 pub use timestamp::Timestamp;

@@ -44,7 +44,10 @@ impl Threads<'_> {
     }
 
     /// Searches threads by their words.
-    pub async fn search(&self, search: &SearchThreadsRequest) -> Result<ThreadPage<AgentThreadRecord>, Error> {
+    pub async fn search(
+        &self,
+        search: &SearchThreadsRequest,
+    ) -> Result<ThreadPage<AgentThreadRecord>, Error> {
         self.call(Method::POST, &["threads", "search"], &[], Some(search)).await
     }
 
@@ -76,7 +79,9 @@ impl Threads<'_> {
 
     /// Submits results of client tools.
     pub async fn submit(&self, thread: &str, results: &SubmitToolResultsRequest) -> Result<(), Error> {
-        self.call::<Value>(Method::POST, &["threads", thread, "tool-results"], &[], Some(results)).await.map(drop)
+        self.call::<Value>(Method::POST, &["threads", thread, "tool-results"], &[], Some(results))
+            .await
+            .map(drop)
     }
 
     /// Cancels the agent's turn.
@@ -85,14 +90,20 @@ impl Threads<'_> {
     }
 
     /// Forks a thread after a message.
-    pub async fn fork(&self, thread: &str, fork: &ForkAgentThreadRequest) -> Result<AgentThreadRecord, Error> {
+    pub async fn fork(
+        &self,
+        thread: &str,
+        fork: &ForkAgentThreadRequest,
+    ) -> Result<AgentThreadRecord, Error> {
         self.call(Method::POST, &["threads", thread, "fork"], &[], Some(fork)).await
     }
 
     /// Changes who may read a thread.
     pub async fn set_visibility(&self, thread: &str, visibility: ThreadVisibility) -> Result<(), Error> {
         let change = UpdateThreadVisibilityRequest { visibility };
-        self.call::<Value>(Method::POST, &["threads", thread, "visibility"], &[], Some(&change)).await.map(drop)
+        self.call::<Value>(Method::POST, &["threads", thread, "visibility"], &[], Some(&change))
+            .await
+            .map(drop)
     }
 
     /// Pins a thread, or removes the pin.
@@ -149,7 +160,11 @@ impl Threads<'_> {
     }
 
     /// Starts a thread from an agent.
-    pub async fn agent_launch(&self, agent: &str, launch: &LaunchAgentRequest) -> Result<AgentThreadRecord, Error> {
+    pub async fn agent_launch(
+        &self,
+        agent: &str,
+        launch: &LaunchAgentRequest,
+    ) -> Result<AgentThreadRecord, Error> {
         self.call(Method::POST, &["agents", agent, "launch"], &[], Some(launch)).await
     }
 

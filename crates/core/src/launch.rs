@@ -26,7 +26,9 @@ pub struct Variable<'a> {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadTemplate {
     /// The name of a variable is not well-formed.
-    #[error("the variable {0:?}: a name is a letter or underscore, then letters, digits, underscores and dots")]
+    #[error(
+        "the variable {0:?}: a name is a letter or underscore, then letters, digits, underscores and dots"
+    )]
     Name(String),
     /// Two variables have one name.
     #[error("the variable {0:?} is declared twice")]
@@ -62,7 +64,9 @@ pub fn check(template: &Value, variables: &[Variable<'_>]) -> Result<(), BadTemp
         match () {
             () if !is_name(&name) => return Err(BadTemplate::Name(name)),
             () if !declared.insert(name.clone()) => return Err(BadTemplate::Twice(name)),
-            () if !variable.required && variable.default.is_none() => return Err(BadTemplate::NoDefault(name)),
+            () if !variable.required && variable.default.is_none() => {
+                return Err(BadTemplate::NoDefault(name));
+            }
             () if variable.has_content_type && !variable.is_collection => {
                 return Err(BadTemplate::NoCollection(name));
             }
@@ -86,7 +90,8 @@ pub fn resolve(
     variables: &[Variable<'_>],
     values: &BTreeMap<String, String>,
 ) -> Result<Value, BadTemplate> {
-    if let Some(unknown) = values.keys().find(|name| variables.iter().all(|variable| variable.name != **name)) {
+    if let Some(unknown) = values.keys().find(|name| variables.iter().all(|variable| variable.name != **name))
+    {
         return Err(BadTemplate::Unknown(unknown.clone()));
     }
     let mut known = BTreeMap::new();

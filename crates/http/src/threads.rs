@@ -62,7 +62,12 @@ struct Route {
     handler: axum::routing::MethodRouter<Http>,
 }
 
-fn route<A: 'static>(method: Method, path: &'static str, id: &'static str, handler: impl Handler<A, Http>) -> Route {
+fn route<A: 'static>(
+    method: Method,
+    path: &'static str,
+    id: &'static str,
+    handler: impl Handler<A, Http>,
+) -> Route {
     let filter = match method {
         Method::GET => MethodFilter::GET,
         Method::PUT => MethodFilter::PUT,
@@ -87,7 +92,12 @@ fn thread_routes() -> Vec<Route> {
         route(Method::POST, "/{thread}/fork", "thread_fork", write::thread_fork),
         route(Method::POST, "/{thread}/visibility", "thread_visibility", write::thread_visibility),
         route(Method::POST, "/{thread}/pin", "thread_pin", write::thread_pin),
-        route(Method::POST, "/{thread}/messages/{number}/feedback", "thread_feedback", write::thread_feedback),
+        route(
+            Method::POST,
+            "/{thread}/messages/{number}/feedback",
+            "thread_feedback",
+            write::thread_feedback,
+        ),
     ]
 }
 

@@ -108,8 +108,8 @@ pub use keys::{KeyQuery, NewKey, Secret};
 pub use open_waits::WaitQuery;
 pub use options::{OnOrphan, Options, Retry, Work};
 pub use portable::{Export, Import};
-pub(crate) use requests::Accept;
 pub use repeats::Repeatable;
+pub(crate) use requests::Accept;
 pub use requests::{
     Accepted, CancelOutcome, Deleted, NewSession, Opening, RunQuery, RunRequest, Scope, SessionPatch,
     SessionQuery, SessionTarget, Snapshot,
@@ -121,8 +121,8 @@ pub use sessions::session_ref;
 pub use start::{SessionStart, Started};
 pub use state::StateOf;
 pub(crate) use steps::hashed_input;
-pub(crate) use tree::Forking;
 pub use transcript::Transcript;
+pub(crate) use tree::Forking;
 pub use tree::{ForkRequest, MessageTree, MessageView, TreeNode, TreeQuery};
 
 /// How long a stopping kernel retries a change that cannot be stored. The next start finds it missing, and recovers.
@@ -183,9 +183,7 @@ pub(crate) struct Shared {
     pub(crate) host_calls: host_calls::HostCalls,
     /// Notified whenever a memory candidate is proposed.
     pub(crate) memory_proposed: Notify,
-    repeats: repeats::Repeats,
-    /// Held while agents to launch are compared and written.
-    launcher_writes: tokio::sync::Mutex<()>,
+    edge: repeats::EdgeState,
     me: std::sync::Weak<Shared>,
 }
 
@@ -255,8 +253,7 @@ impl Kernel {
             agent_tokens: Arc::default(),
             host_calls: host_calls::HostCalls::new(started_at),
             memory_proposed: Notify::new(),
-            repeats: repeats::Repeats::default(),
-            launcher_writes: tokio::sync::Mutex::default(),
+            edge: repeats::EdgeState::default(),
             me: me.clone(),
         });
         let kernel = Self { shared };

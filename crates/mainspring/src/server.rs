@@ -125,7 +125,8 @@ impl Server {
         let http = http.with_hosts(&config.allowed_hosts).with_origins(&config.cors_origins);
         let (listeners, listener_requests) = mpsc::channel(1);
         let webhooks = WebhookSender::new(&token, config.webhooks_private).map_err(ServeError::Webhooks)?;
-        let http = http.with_listeners(listeners).with_webhooks(webhooks.clone()).with_threads(config.threads);
+        let http =
+            http.with_listeners(listeners).with_webhooks(webhooks.clone()).with_threads(config.threads);
         spawn_notifiers(&tasks, &kernel, config, webhooks, &closing);
         let is_tls = tls.is_some();
         let router = http.with_tls(is_tls).with_oidc(oidc).router();

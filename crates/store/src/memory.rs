@@ -15,10 +15,10 @@ use mainspring_core::{
 };
 use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{
-    AgentRow, ArtifactPage, Chunk, Commit, DelegationsOf, EdgeChange, EdgeRecord, Fence, FoundMessages, GoalTypeRow, GrantPage,
-    IdPage, InboxItem, KeyPage, KeyRef, Loaded, LostEvents, OwnerState, OwnerUsage, PlacedMessage, Request,
-    Row, RunPage, SessionLine, SessionPage, SessionRef, StateAt, StateHistoryOf, Store, StoreError, TreeRow,
-    Unfinished, WebhookChange,
+    AgentRow, ArtifactPage, Chunk, Commit, DelegationsOf, EdgeChange, EdgeRecord, Fence, FoundMessages,
+    GoalTypeRow, GrantPage, IdPage, InboxItem, KeyPage, KeyRef, Loaded, LostEvents, OwnerState, OwnerUsage,
+    PlacedMessage, Request, Row, RunPage, SessionLine, SessionPage, SessionRef, StateAt, StateHistoryOf,
+    Store, StoreError, TreeRow, Unfinished, WebhookChange,
 };
 use parking_lot::Mutex;
 
@@ -29,8 +29,8 @@ mod agents;
 mod apply;
 mod check;
 mod data;
-mod feedback;
 mod edge;
+mod feedback;
 mod goal_types;
 mod grants;
 mod ids;

@@ -21,10 +21,10 @@ use mainspring_core::{
 };
 use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{
-    AgentRow, ArtifactPage, Chunk, Commit, DelegationsOf, EdgeChange, EdgeRecord, Fence, FoundMessages, GoalTypeRow, GrantPage,
-    IdPage, InboxItem, KeyPage, KeyRef, Loaded, LostEvents, OwnerState, OwnerUsage, PlacedMessage, Request,
-    RunPage, SessionLine, SessionPage, SessionRef, StateAt, StateHistoryOf, Store, StoreError, TreeRow,
-    Unfinished, WebhookChange,
+    AgentRow, ArtifactPage, Chunk, Commit, DelegationsOf, EdgeChange, EdgeRecord, Fence, FoundMessages,
+    GoalTypeRow, GrantPage, IdPage, InboxItem, KeyPage, KeyRef, Loaded, LostEvents, OwnerState, OwnerUsage,
+    PlacedMessage, Request, RunPage, SessionLine, SessionPage, SessionRef, StateAt, StateHistoryOf, Store,
+    StoreError, TreeRow, Unfinished, WebhookChange,
 };
 use rusqlite::Connection;
 use tokio::sync::oneshot;
@@ -51,12 +51,12 @@ mod checksum;
 mod columns;
 mod data;
 mod digests;
+mod edge;
 mod error;
 mod event_blocks;
 mod failure_log;
 mod feedback;
 mod files;
-mod edge;
 mod goal_types;
 mod inherited;
 mod migrate;

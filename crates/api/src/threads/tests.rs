@@ -28,7 +28,12 @@ fn blocks_are_told_apart_by_their_fields() {
     let blocks: Vec<AgentContent> = serde_json::from_value(json).unwrap();
     assert!(matches!(
         blocks.as_slice(),
-        [AgentContent::Text(_), AgentContent::ToolUse(_), AgentContent::ToolResult(_), AgentContent::Error(_)]
+        [
+            AgentContent::Text(_),
+            AgentContent::ToolUse(_),
+            AgentContent::ToolResult(_),
+            AgentContent::Error(_)
+        ]
     ));
     assert_eq!(
         serde_json::to_value(&blocks[1]).unwrap(),
@@ -47,7 +52,8 @@ fn the_helpers_of_messages_and_goals_hold() {
     message.role = AgentRole::Assistant;
     assert!(message.is_unsuccessful());
     assert!(!AgentMessageStatus::Generating.is_terminal());
-    let goal: AgentGoal = serde_json::from_value(json!({"goal_type": "dataset_triage", "dataset_id": "ds_1"})).unwrap();
+    let goal: AgentGoal =
+        serde_json::from_value(json!({"goal_type": "dataset_triage", "dataset_id": "ds_1"})).unwrap();
     let record = AgentThreadGoalRecord {
         goal_type: goal.goal_type.clone(),
         goal_data: serde_json::to_value(&goal).unwrap().as_object().unwrap().clone(),

@@ -65,7 +65,8 @@ fn offset_minutes(zone: &str) -> Option<i64> {
     };
     let digits: String = zone.chars().filter(char::is_ascii_digit).collect();
     let hours: i64 = digits.get(..2)?.parse().ok()?;
-    let minutes: i64 = digits.get(2..).filter(|minutes| !minutes.is_empty()).map_or(Ok(0), str::parse).ok()?;
+    let minutes: i64 =
+        digits.get(2..).filter(|minutes| !minutes.is_empty()).map_or(Ok(0), str::parse).ok()?;
     Some(sign * (hours * 60 + minutes))
 }
 
@@ -94,12 +95,16 @@ mod tests {
     fn offsets_fractions_and_a_missing_zone_are_read() {
         let noon = Some(Timestamp(Time(951_825_600_000)));
         for text in [
-            "2000-02-29T12:00:00Z", "2000-02-29 12:00:00", "2000-02-29T14:30:00.000000+02:30",
+            "2000-02-29T12:00:00Z",
+            "2000-02-29 12:00:00",
+            "2000-02-29T14:30:00.000000+02:30",
             "2000-02-29T08:00:00.0-0400",
         ] {
             assert_eq!(parse(text), noon, "{text}");
         }
-        for text in ["", "noon", "2000-02-29", "2000-13-01T00:00:00", "2000-01-01T25:00:00", "2000-01-01T00:00:00+x"] {
+        for text in
+            ["", "noon", "2000-02-29", "2000-13-01T00:00:00", "2000-01-01T25:00:00", "2000-01-01T00:00:00+x"]
+        {
             assert_eq!(parse(text), None, "{text}");
         }
     }

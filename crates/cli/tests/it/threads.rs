@@ -3,7 +3,8 @@
 use mainspring_client::Client;
 use mainspring_client::threads::{
     AgentContent, AgentMessage, AgentThreadStatus, ClientToolResult, ClientToolResultStatus, ClientToolSpec,
-    CreateAgentRequest, LaunchAgentRequest, SendMessageRequest, StartAgentThreadRequest, SubmitToolResultsRequest,
+    CreateAgentRequest, LaunchAgentRequest, SendMessageRequest, StartAgentThreadRequest,
+    SubmitToolResultsRequest,
 };
 use serde_json::json;
 
@@ -32,7 +33,8 @@ async fn the_rust_client_holds_a_conversation_with_client_tools() {
         description: "Adds.".into(),
         input_schema: json!({"type": "object"}).as_object().unwrap().clone(),
     };
-    let request = StartAgentThreadRequest { client_tools: Some(vec![tool]), ..start("tool client_add {}; say done") };
+    let request =
+        StartAgentThreadRequest { client_tools: Some(vec![tool]), ..start("tool client_add {}; say done") };
     let mut thread = threads.start(&request).await.unwrap();
     threads.follow(&mut thread).await.unwrap();
     assert_eq!(thread.status, AgentThreadStatus::ClientToolTurn);
@@ -55,7 +57,8 @@ async fn the_rust_client_holds_a_conversation_with_client_tools() {
     assert_eq!(thread.messages.last().unwrap().all_text().trim(), "done");
     assert!(thread.messages.iter().all(AgentMessage::is_complete));
 
-    let send = SendMessageRequest { message: Some(AgentMessage::text("say more")), ..SendMessageRequest::default() };
+    let send =
+        SendMessageRequest { message: Some(AgentMessage::text("say more")), ..SendMessageRequest::default() };
     threads.send(&thread.thread_id, &send).await.unwrap();
     threads.follow(&mut thread).await.unwrap();
     let whole = threads.get(&thread.thread_id).await.unwrap();
@@ -79,7 +82,10 @@ async fn the_rust_client_launches_an_agent() {
     };
     let agent = threads.agent_create(&new).await.unwrap();
     assert_eq!(threads.agent_find("speaker / 1").await.unwrap(), agent);
-    let launch = LaunchAgentRequest { values: [("word".into(), "hello".into())].into(), ..LaunchAgentRequest::default() };
+    let launch = LaunchAgentRequest {
+        values: [("word".into(), "hello".into())].into(),
+        ..LaunchAgentRequest::default()
+    };
     let mut thread = threads.agent_launch(&agent.agent_id, &launch).await.unwrap();
     threads.follow(&mut thread).await.unwrap();
     assert_eq!(thread.messages[1].all_text().trim(), "hello");

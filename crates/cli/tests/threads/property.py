@@ -1,6 +1,7 @@
 """Readers that apply deltas hold what the thread holds: with branches, cancels, kills of the server, compaction and
 several readers at once. The seed is printed."""
 
+import logging
 import os
 import random
 import threading
@@ -12,6 +13,8 @@ from roboto.ai.core.record import AgentThreadStatus
 
 from server import URL, Server, http, key, run_all, until
 
+# The package logs every connection that a kill of the server breaks.
+logging.disable(logging.CRITICAL)
 SERVER = Server()
 KEY = key("reader", "readers")
 CLIENT = RobotoClient.from_config(RobotoConfig(api_key=KEY, endpoint=URL))

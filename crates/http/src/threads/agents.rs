@@ -142,7 +142,7 @@ async fn start_from(
     let record = http.kernel.launcher_get(&caller.caller, agent).await?;
     let template = Value::Object(record.request_template);
     let filled = resolve(&template, &launchers::variables(&record.variables), &launch.values);
-    let filled = filled.map_err(launchers::invalid)?;
+    let filled = filled.map_err(|bad| launchers::invalid(&bad))?;
     let start = serde_json::from_value(filled);
     let mut start: StartAgentThreadRequest =
         start.map_err(|error| Problem::invalid(format!("request_template: {error}")))?;

@@ -5,8 +5,8 @@ use std::time::Duration;
 use axum::extract::{Query, State};
 use axum::response::Response;
 use mainspring_api::threads::{
-    AgentThreadDelta, AgentThreadRecord, AgentThreadStatus, ModelProfileResponse, SearchThreadsRequest, ThreadOrigin,
-    ThreadPage, ThreadVisibility,
+    AgentThreadDelta, AgentThreadRecord, AgentThreadStatus, ModelProfileResponse, SearchThreadsRequest,
+    ThreadOrigin, ThreadPage, ThreadVisibility,
 };
 use mainspring_core::{Run, RunStatus, Session, Visibility};
 use mainspring_kernel::kernel::{Caller, Scope, SessionQuery};
@@ -69,7 +69,8 @@ pub(super) fn record(view: &View) -> AgentThreadRecord {
 
 /// Builds the record of a thread without its messages.
 fn head(session: &Session, status: AgentThreadStatus) -> AgentThreadRecord {
-    let own = |name: &str| session.metadata.get(super::write::METADATA)?.get(name)?.as_str().map(str::to_owned);
+    let own =
+        |name: &str| session.metadata.get(super::write::METADATA)?.get(name)?.as_str().map(str::to_owned);
     AgentThreadRecord {
         thread_id: session.id.to_string(),
         created: session.created_at.into(),
@@ -188,7 +189,9 @@ async fn delta(
 
 /// True if the caller's key has sent the message of this number.
 async fn is_own(http: &Http, caller: &ThreadCaller, view: &View, number: usize) -> Result<bool, Problem> {
-    let Some(run) = view.transcript.path.get(number).and_then(|message| message.run) else { return Ok(false) };
+    let Some(run) = view.transcript.path.get(number).and_then(|message| message.run) else {
+        return Ok(false);
+    };
     let run = http.kernel.run_get(&caller.caller, run).await?;
     Ok(run.owner == caller.caller.owner && run.request.client_id == Some(caller.client_id()))
 }
@@ -226,8 +229,10 @@ pub(super) async fn thread_search(
         return Ok(caller.answer(&page));
     }
     let before = search.page_token.map(|token| token.parse()).transpose();
-    let before = before.map_err(|_| Problem::invalid("page_token is not the next_token of an earlier page"))?;
-    let query = mainspring_kernel::kernel::SearchQuery { text, scope: Scope::All, before, limit: search.limit };
+    let before =
+        before.map_err(|_| Problem::invalid("page_token is not the next_token of an earlier page"))?;
+    let query =
+        mainspring_kernel::kernel::SearchQuery { text, scope: Scope::All, before, limit: search.limit };
     let found = http.kernel.session_search(&caller.caller, &query).await?;
     let mut items: Vec<AgentThreadRecord> = vec![];
     for hit in &found.hits {
@@ -274,7 +279,9 @@ fn status_of(session: &Session, latest: Option<&Run>) -> AgentThreadStatus {
     };
     let code = serde_json::to_value(&run.state).unwrap_or_default();
     match run.state.status() {
-        RunStatus::WaitingInput if code["wait"]["request"] == "tools" && code["wait"]["answer"] == Value::Null => {
+        RunStatus::WaitingInput
+            if code["wait"]["request"] == "tools" && code["wait"]["answer"] == Value::Null =>
+        {
             AgentThreadStatus::ClientToolTurn
         }
         RunStatus::Failed if code["error"]["code"] == "goals_failed" => AgentThreadStatus::GoalsFailed,

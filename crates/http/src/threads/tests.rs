@@ -1,6 +1,8 @@
 use std::sync::Arc;
 
-use mainspring_api::threads::{AgentContent, AgentMessage, AgentMessageStatus, AgentThreadDelta, AgentThreadRecord};
+use mainspring_api::threads::{
+    AgentContent, AgentMessage, AgentMessageStatus, AgentThreadDelta, AgentThreadRecord,
+};
 use mainspring_api::{GoalsSnapshot, OpenBlock, OpenText};
 use mainspring_core::{Block, Cursor, Message, MessageId, MessageStatus, Position, Role, Session, Time};
 use mainspring_kernel::kernel::Transcript;
@@ -73,7 +75,11 @@ impl Thread {
             partial: vec![OpenText { message_id: MessageId::from_random([255; 16]), blocks: vec![open] }],
             position: Position::START,
         };
-        View::new(transcript, &GoalsSnapshot { goals: Some(vec![]), tasks: None, cursor: Cursor::START }, earlier)
+        View::new(
+            transcript,
+            &GoalsSnapshot { goals: Some(vec![]), tasks: None, cursor: Cursor::START },
+            earlier,
+        )
     }
 }
 
@@ -193,14 +199,23 @@ fn step(thread: &mut Thread, random: &mut Random) {
     let number = thread.next;
     match random.below(9) {
         0 => thread.say(Role::User, &format!("prompt {number}")),
-        1..=3 => thread.stream(["a", "é", "longer text ", "\u{1f980}"][usize::try_from(random.below(4)).unwrap()]),
+        1..=3 => {
+            thread.stream(["a", "é", "longer text ", "\u{1f980}"][usize::try_from(random.below(4)).unwrap()])
+        }
         4 => thread.complete(MessageStatus::Completed, None),
         5 => {
             let call = Block::tool_use(format!("t{number}"), "add", json!({"a": number}));
             thread.complete(MessageStatus::Completed, Some(call));
             let content = vec![Block::text(r#"{"sum": 3}"#)];
             let (tool_use_id, name) = (format!("t{number}"), "add".to_owned());
-            let result = Block::ToolResult { tool_use_id, name, content, is_error: false, declined: false, runtime_ms: Some(2) };
+            let result = Block::ToolResult {
+                tool_use_id,
+                name,
+                content,
+                is_error: false,
+                declined: false,
+                runtime_ms: Some(2),
+            };
             thread.write(Role::User, MessageStatus::Completed, vec![result]);
         }
         6 => {
@@ -225,7 +240,8 @@ fn a_client_that_applies_deltas_equals_the_record() {
         let mut thread = Thread::new();
         let empty = record(&thread.view(None));
         let start = Token::start(&session().id.to_string()).encode();
-        let mut clients = [empty.clone(), empty.clone(), AgentThreadRecord { continuation_token: start, ..empty }];
+        let mut clients =
+            [empty.clone(), empty.clone(), AgentThreadRecord { continuation_token: start, ..empty }];
         let mut view = thread.view(None);
         for _ in 0..60 {
             step(&mut thread, &mut random);

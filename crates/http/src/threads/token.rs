@@ -72,7 +72,8 @@ impl Token {
         let end = messages.len().saturating_sub(TAIL);
         // The distance doubles, so that a client keeps at least half of what it could.
         let distances = std::iter::once(0).chain((0..24).map(|power| 1 << power));
-        let mut marks: Vec<_> = distances.map_while(|back| end.checked_sub(back)).map(|at| (at, view.chain[at])).collect();
+        let mut marks: Vec<_> =
+            distances.map_while(|back| end.checked_sub(back)).map(|at| (at, view.chain[at])).collect();
         marks.dedup();
         Self {
             version: VERSION,
@@ -163,7 +164,9 @@ impl Token {
             match held.rest_of(&numbered.message) {
                 None => return Comparison::Differs(index),
                 Some(rest) if rest.is_empty() && held.status == numbered.message.status => {}
-                Some(content) => drop(more.insert(index, AgentMessage { content, ..numbered.message.clone() })),
+                Some(content) => {
+                    drop(more.insert(index, AgentMessage { content, ..numbered.message.clone() }))
+                }
             }
         }
         Comparison::Same

@@ -12,14 +12,14 @@ use std::sync::{Arc, OnceLock};
 
 use mainspring_api::GoalsSnapshot;
 use mainspring_api::threads::{
-    AgentContent, AgentErrorContent, AgentGoalStatus, AgentMessage, AgentMessageStatus, AgentRole, AgentSubtask,
-    AgentSubtaskStatus, AgentTask, AgentTaskBoundary, AgentTaskStatus, AgentThreadGoalRecord, AgentThreadStatus,
-    AgentToolResultContent, AgentToolUseContent, ContentType, is_client_tool_name,
+    AgentContent, AgentErrorContent, AgentGoalStatus, AgentMessage, AgentMessageStatus, AgentRole,
+    AgentSubtask, AgentSubtaskStatus, AgentTask, AgentTaskBoundary, AgentTaskStatus, AgentThreadGoalRecord,
+    AgentThreadStatus, AgentToolResultContent, AgentToolUseContent, ContentType, is_client_tool_name,
 };
 use mainspring_core::message::result_text;
 use mainspring_core::{
-    Block, GoalStatus, Message, MessageId, MessageStatus, Role, Run, RunState, SubtaskStatus, Task, TaskStatus,
-    Wait, WaitRequest,
+    Block, GoalStatus, Message, MessageId, MessageStatus, Role, Run, RunState, SubtaskStatus, Task,
+    TaskStatus, Wait, WaitRequest,
 };
 use mainspring_kernel::kernel::Transcript;
 use serde_json::{Map, Value, json};
@@ -131,7 +131,9 @@ fn number_of(transcript: &Transcript, message: MessageId) -> Option<usize> {
 fn client_wait(transcript: &Transcript) -> Option<(&Run, &Wait)> {
     let run = transcript.active.as_ref()?;
     match &run.state {
-        RunState::WaitingInput { wait, .. } if wait.request == WaitRequest::Tools && wait.answer.is_none() => {
+        RunState::WaitingInput { wait, .. }
+            if wait.request == WaitRequest::Tools && wait.answer.is_none() =>
+        {
             Some((run, wait))
         }
         _ => None,
@@ -183,7 +185,9 @@ fn of_message(message: &Message) -> AgentMessage {
     for block in &message.content {
         match (of_block(block), content.last_mut()) {
             // Streamed text has no borders of blocks.
-            (Some(AgentContent::Text(more)), Some(AgentContent::Text(text))) => text.text.push_str(&more.text),
+            (Some(AgentContent::Text(more)), Some(AgentContent::Text(text))) => {
+                text.text.push_str(&more.text)
+            }
             (new, _) => content.extend(new),
         }
     }
@@ -208,7 +212,8 @@ fn of_block(block: &Block) -> Option<AgentContent> {
         Block::Text { text } if text.is_empty() => return None,
         Block::Text { text } => AgentContent::text(text),
         Block::ToolUse { id, name, input, .. } => {
-            let raw_request = (!input.is_object()).then(|| Map::from_iter([("input".to_owned(), input.clone())]));
+            let raw_request =
+                (!input.is_object()).then(|| Map::from_iter([("input".to_owned(), input.clone())]));
             AgentContent::ToolUse(AgentToolUseContent {
                 content_type: ContentType::ToolUse,
                 tool_name: name.clone(),
@@ -271,7 +276,12 @@ fn waiting_results(transcript: &Transcript) -> Option<AgentMessage> {
     let mut content: Vec<_> = calls.iter().filter_map(of_call).collect();
     order_results(&mut content);
     let (role, status) = (AgentRole::Roboto, AgentMessageStatus::Completed);
-    (!content.is_empty()).then(|| AgentMessage { role, content, status, created: Some(run.updated_at.into()) })
+    (!content.is_empty()).then(|| AgentMessage {
+        role,
+        content,
+        status,
+        created: Some(run.updated_at.into()),
+    })
 }
 
 /// The goals of the runs on the path. A goal of a run that has not started belongs to the next message.

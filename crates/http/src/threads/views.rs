@@ -56,14 +56,16 @@ impl Views {
 pub(super) async fn view(http: &Http, caller: &Caller, thread: SessionId) -> Result<Arc<View>, Error> {
     let by = SessionRef::Id(thread);
     let known = http.threads.get(thread);
-    let transcript = http.kernel.session_transcript(caller, &by, known.as_deref().map(|view| &view.transcript)).await?;
+    let transcript =
+        http.kernel.session_transcript(caller, &by, known.as_deref().map(|view| &view.transcript)).await?;
     let transcript = match (transcript, known.as_ref()) {
         (None, Some(known)) => return Ok(known.clone()),
         (Some(transcript), _) => transcript,
         (None, None) => return Err(Error::not_found("session", thread)),
     };
     // Only events change goals and plans; streamed text does not.
-    let unchanged = known.as_ref().filter(|known| known.transcript.position.cursor == transcript.position.cursor);
+    let unchanged =
+        known.as_ref().filter(|known| known.transcript.position.cursor == transcript.position.cursor);
     let view = match unchanged {
         Some(known) => View::with_plan_of(transcript, known),
         None => {

@@ -5,15 +5,15 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use mainspring_api::MessageAppend;
 use mainspring_api::threads::{
-    AgentContent, AgentGoal, AgentMessage, AgentRole, AgentThreadStatus, ClientToolResult, ClientToolResultStatus,
-    ClientToolSpec, ForkAgentThreadRequest, PinThreadRequest, SendMessageRequest, StartAgentThreadRequest,
-    SubmitFeedbackRequest, SubmitToolResultsRequest, ThreadFeedbackRecord, ThreadVisibility,
-    UpdateThreadVisibilityRequest, is_client_tool_name,
+    AgentContent, AgentGoal, AgentMessage, AgentRole, AgentThreadStatus, ClientToolResult,
+    ClientToolResultStatus, ClientToolSpec, ForkAgentThreadRequest, PinThreadRequest, SendMessageRequest,
+    StartAgentThreadRequest, SubmitFeedbackRequest, SubmitToolResultsRequest, ThreadFeedbackRecord,
+    ThreadVisibility, UpdateThreadVisibilityRequest, is_client_tool_name,
 };
 use mainspring_api::{PromptContent, ResultMessage, ResultsAppend};
 use mainspring_core::{
-    Answer, Block, ClientResult, ClientTool, DeclaredGoal, NewFeedback, Policy, RequestName, ResultStatus, Role,
-    RunOptions, SessionId, Visibility,
+    Answer, Block, ClientResult, ClientTool, DeclaredGoal, NewFeedback, Policy, RequestName, ResultStatus,
+    Role, RunOptions, SessionId, Visibility,
 };
 use mainspring_kernel::Error;
 use mainspring_kernel::kernel::{
@@ -35,7 +35,11 @@ pub(super) const METADATA: &str = "threads";
 const MAX_GOALS: usize = 5;
 
 /// Ends a request: a refused one is not repeated, an accepted one keeps its name.
-pub(super) async fn settle<T>(http: &Http, request: &Repeatable, outcome: Result<T, Problem>) -> Result<T, Problem> {
+pub(super) async fn settle<T>(
+    http: &Http,
+    request: &Repeatable,
+    outcome: Result<T, Problem>,
+) -> Result<T, Problem> {
     if outcome.as_ref().is_err_and(|problem| !problem.status.is_server_error()) {
         http.kernel.repeat_refused(request).await;
     }
@@ -168,7 +172,9 @@ async fn append(
     text: String,
 ) -> Result<(), Error> {
     match role {
-        Role::User => drop(http.kernel.message_append(&caller.caller, thread, MessageAppend::text(id, text)).await?),
+        Role::User => {
+            drop(http.kernel.message_append(&caller.caller, thread, MessageAppend::text(id, text)).await?)
+        }
         Role::Assistant => {
             let messages = vec![ResultMessage::new(role, PromptContent::Text(text))];
             let results = ResultsAppend { id, messages, ..ResultsAppend::default() };
@@ -206,7 +212,9 @@ fn text_of(message: &AgentMessage) -> Result<String, Problem> {
 fn check_no_skills(skills: Option<&[Value]>) -> Result<(), Problem> {
     match skills.is_none_or(<[Value]>::is_empty) {
         true => Ok(()),
-        false => Err(Problem::invalid("this server has no skills: leave invoke_skills and available_skills out")),
+        false => {
+            Err(Problem::invalid("this server has no skills: leave invoke_skills and available_skills out"))
+        }
     }
 }
 
@@ -221,9 +229,12 @@ fn declared(goals: Option<Vec<AgentGoal>>) -> Result<Vec<DeclaredGoal>, Problem>
 
 fn client_tools(tools: Option<Vec<ClientToolSpec>>) -> Result<Vec<ClientTool>, Problem> {
     let tool = |ClientToolSpec { name, description, input_schema }| match is_client_tool_name(&name) {
-        true => {
-            Ok(ClientTool { name, description, input_schema: Value::Object(input_schema), ..ClientTool::default() })
-        }
+        true => Ok(ClientTool {
+            name,
+            description,
+            input_schema: Value::Object(input_schema),
+            ..ClientTool::default()
+        }),
         false => Err(Problem::invalid(format!(
             "the client tool {name:?}: a name is `client_`, a lower-case letter, then lower-case letters, digits and underscores"
         ))),
@@ -295,7 +306,9 @@ async fn send_message(
     // A repeated request finds its own run, whatever that does now.
     if is_busy && !request.is_repeated {
         return Err(Problem::invalid(match present.status {
-            AgentThreadStatus::ClientToolTurn => "the thread waits for results of client tools: submit them first",
+            AgentThreadStatus::ClientToolTurn => {
+                "the thread waits for results of client tools: submit them first"
+            }
             _ => "the agent is at work: wait for the user's turn, or cancel",
         }));
     }
@@ -497,7 +510,8 @@ pub(super) async fn thread_feedback(
     http.kernel.repeat_close(&caller.caller, path.0, None).await?;
     let view = view(&http, &caller.caller, path.0).await?;
     let number: Option<usize> = path.1.as_deref().and_then(|number| number.parse().ok());
-    let no_message = || Problem::new(StatusCode::NOT_FOUND, "not_found", "the thread has no message of that number");
+    let no_message =
+        || Problem::new(StatusCode::NOT_FOUND, "not_found", "the thread has no message of that number");
     let number = number.filter(|number| *number < view.messages.len()).ok_or_else(no_message)?;
     let message = view.transcript.path.get(number).ok_or_else(|| {
         Problem::invalid("the message is still being generated: give feedback when it is complete")

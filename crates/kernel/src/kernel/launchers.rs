@@ -1,6 +1,8 @@
 //! Agents to launch: templates of conversations. They belong to the org of their creator, whose members all use them.
 
-use mainspring_api::threads::{AgentRecord, AgentVariable, AgentVariableType, CreateAgentRequest, UpdateAgentRequest};
+use mainspring_api::threads::{
+    AgentRecord, AgentVariable, AgentVariableType, CreateAgentRequest, UpdateAgentRequest,
+};
 use mainspring_core::launch::{BadTemplate, Variable, check};
 use mainspring_core::limits::check_text;
 use serde_json::Value;
@@ -25,7 +27,7 @@ impl Kernel {
         new: CreateAgentRequest,
     ) -> Result<AgentRecord, Error> {
         caller.check_writes()?;
-        let _writes = self.shared.launcher_writes.lock().await;
+        let _writes = self.shared.edge.launcher_writes.lock().await;
         let known = self.launchers(caller).await?;
         let agent_id = format!("agt_{id}");
         if let Some(made) = known.iter().find(|known| known.agent_id == agent_id) {
@@ -78,7 +80,7 @@ impl Kernel {
         change: UpdateAgentRequest,
     ) -> Result<AgentRecord, Error> {
         caller.check_writes()?;
-        let _writes = self.shared.launcher_writes.lock().await;
+        let _writes = self.shared.edge.launcher_writes.lock().await;
         let known = self.launchers(caller).await?;
         let found = known.iter().find(|known| known.agent_id == id);
         let mut record = found.cloned().ok_or_else(|| Error::not_found("agent", id))?;
@@ -121,8 +123,7 @@ impl Kernel {
         record: AgentRecord,
     ) -> Result<AgentRecord, Error> {
         check_text("the name of an agent", &record.name)?;
-        let is_taken =
-            |known: &&AgentRecord| known.name == record.name && known.agent_id != record.agent_id;
+        let is_taken = |known: &&AgentRecord| known.name == record.name && known.agent_id != record.agent_id;
         if known.iter().any(|known| is_taken(&known)) {
             return Err(Error::AlreadyExists { name: record.name });
         }
@@ -130,7 +131,7 @@ impl Kernel {
         if template.to_string().len() > MAX_BYTES {
             return Err(Error::Invalid(format!("the template of an agent has at most {MAX_BYTES} bytes")));
         }
-        check(&template, &variables(&record.variables)).map_err(invalid)?;
+        check(&template, &variables(&record.variables)).map_err(|bad| invalid(&bad))?;
         let body = serde_json::to_value(&record).unwrap_or_default();
         let put = EdgeRecord { kind: KIND, scope: scope(caller), id: record.agent_id.clone(), body };
         match self.shared.store.edge_write(&EdgeChange::Put(put)).await {
@@ -170,6 +171,6 @@ pub fn variables(declared: &[AgentVariable]) -> Vec<Variable<'_>> {
 }
 
 /// The error of a template that is not valid.
-pub fn invalid(bad: BadTemplate) -> Error {
+pub fn invalid(bad: &BadTemplate) -> Error {
     Error::Invalid(bad.to_string())
 }

@@ -20,9 +20,14 @@ use crate::store::{EdgeChange, EdgeRecord};
 /// The kind of the stored records.
 const KIND: &str = "repeat";
 
-/// The requests that may be repeated.
+/// What the edges of other APIs share.
 #[derive(Debug, Default)]
-pub(crate) struct Repeats(OnceCell<Known>);
+pub(crate) struct EdgeState {
+    /// The requests that may be repeated, once they were read.
+    repeats: OnceCell<Known>,
+    /// Held while agents to launch are compared and written.
+    pub(super) launcher_writes: tokio::sync::Mutex<()>,
+}
 
 #[derive(Debug)]
 struct Known {
@@ -90,7 +95,14 @@ impl Kernel {
             let same = entries.iter().find(|(_, entry)| is_same(entry)).map(|(name, _)| name.clone());
             let is_repeated = same.is_some();
             let name = same.unwrap_or_else(|| self.shared.ids.secret());
-            let new = || Entry { caller: by, request, thread, has_thread: thread.is_some(), arrived_at: now, handling: 0 };
+            let new = || Entry {
+                caller: by,
+                request,
+                thread,
+                has_thread: thread.is_some(),
+                arrived_at: now,
+                handling: 0,
+            };
             let entry = entries.entry(name.clone()).or_insert_with(new);
             entry.arrived_at = now;
             entry.handling += 1;
@@ -159,7 +171,7 @@ impl Shared {
             let entries = records.into_iter().filter_map(entry).collect();
             Ok(Known { started_at: self.clock.now(), entries: Arc::new(Mutex::new(entries)) })
         };
-        self.repeats.0.get_or_try_init(read).await
+        self.edge.repeats.get_or_try_init(read).await
     }
 
     async fn repeat_store(&self, name: &str, entry: &Entry) -> Result<(), Error> {

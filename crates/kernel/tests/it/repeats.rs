@@ -14,7 +14,9 @@ fn thread(no: u8) -> SessionId {
 async fn a_request_keeps_its_name_until_the_caller_goes_on() {
     let world = World::on(Disk::memory()).await;
     let (kernel, ada) = (&world.kernel, Caller::new("ada"));
-    let begin = async |by: &Caller, body: &[u8]| kernel.repeat_begin(by, "send", Some(thread(1)), body).await.unwrap();
+    let begin = async |by: &Caller, body: &[u8]| {
+        kernel.repeat_begin(by, "send", Some(thread(1)), body).await.unwrap()
+    };
     let first = begin(&ada, b"more").await;
     assert!(!first.is_repeated);
     let again = begin(&ada, b"more").await;
@@ -58,7 +60,8 @@ async fn a_name_survives_a_restart_and_ends_with_its_time() {
     for disk in every_store() {
         let ada = Caller::new("ada");
         let world = World::on(disk.clone()).await;
-        let begin = async |world: &World| world.kernel.repeat_begin(&ada, "start", None, b"hi").await.unwrap();
+        let begin =
+            async |world: &World| world.kernel.repeat_begin(&ada, "start", None, b"hi").await.unwrap();
         let name = begin(&world).await.name.clone();
         drop(world);
         let world = World::reboot(&disk).await;

@@ -18,7 +18,10 @@ async fn a_transcript_continues_an_earlier_one() {
         let owner = Caller::new(run.owner.clone());
         let first = kernel.session_transcript(&owner, &by, None).await.unwrap().unwrap();
         assert_eq!(first.path.len(), 2);
-        assert!(kernel.session_transcript(&owner, &by, Some(&first)).await.unwrap().is_none(), "nothing has changed");
+        assert!(
+            kernel.session_transcript(&owner, &by, Some(&first)).await.unwrap().is_none(),
+            "nothing has changed"
+        );
         // More messages than the first page of a reader who has the first ones.
         for number in 0..12 {
             world.play("s", &format!("say {number}")).await;

@@ -3,7 +3,8 @@
 use mainspring_core::state::{HISTORY_CHANGES, decide};
 use mainspring_core::{ApiKey, NodeId, SessionId, StateChange, StateOutcome, StateSlot, Time};
 use mainspring_kernel::store::{
-    AgentRow, Fence, EdgeChange, EdgeRecord, GoalTypeRow, OwnerState, Request, StateHistoryOf, StoreError, Unique, WebhookChange,
+    AgentRow, EdgeChange, EdgeRecord, Fence, GoalTypeRow, OwnerState, Request, StateHistoryOf, StoreError,
+    Unique, WebhookChange,
 };
 
 use super::read::Reader;
@@ -174,7 +175,8 @@ pub(super) async fn edge_write(change: &Reader, edge: &EdgeChange) -> Result<boo
             change.write(sql, &[kind, &scope.as_str(), &id.as_str(), &to_json(body)?]).await?
         }
         EdgeChange::Remove { kind, scope, id } => {
-            let sql = "DELETE FROM edge_records WHERE kind = $1 AND scope = $2 AND record_id = $3 RETURNING 1";
+            let sql =
+                "DELETE FROM edge_records WHERE kind = $1 AND scope = $2 AND record_id = $3 RETURNING 1";
             change.write(sql, &[kind, &scope.as_str(), &id.as_str()]).await?
         }
     };

@@ -12,10 +12,10 @@ use mainspring_core::{
 };
 use mainspring_kernel::search::Query;
 use mainspring_kernel::store::{
-    AgentRow, ArtifactPage, Chunk, Commit, DelegationsOf, Fence, FoundMessages, EdgeChange, EdgeRecord, GoalTypeRow, GrantPage,
-    IdPage, InboxItem, KeyPage, KeyRef, Loaded, LostEvents, OwnerState, OwnerUsage, PlacedMessage, Request,
-    RunPage, SessionLine, SessionPage, SessionRef, StateAt, StateHistoryOf, Store, StoreError, TreeRow,
-    Unfinished, WebhookChange,
+    AgentRow, ArtifactPage, Chunk, Commit, DelegationsOf, EdgeChange, EdgeRecord, Fence, FoundMessages,
+    GoalTypeRow, GrantPage, IdPage, InboxItem, KeyPage, KeyRef, Loaded, LostEvents, OwnerState, OwnerUsage,
+    PlacedMessage, Request, RunPage, SessionLine, SessionPage, SessionRef, StateAt, StateHistoryOf, Store,
+    StoreError, TreeRow, Unfinished, WebhookChange,
 };
 
 use super::read::{access, events, ids, records, runs, search, sessions, state, tree};

@@ -15,7 +15,11 @@ async fn records_are_kept_by_kind_scope_and_id() {
         let store = &*subject.store;
         let put = async |record: &EdgeRecord| store.edge_write(&EdgeChange::Put(record.clone())).await;
         let first = record("a", "ada", "1", json!({"text": "é", "n": 1}));
-        let others = [record("a", "ada", "2", json!([])), record("a", "ben", "1", json!(2)), record("b", "ada", "1", json!(3))];
+        let others = [
+            record("a", "ada", "2", json!([])),
+            record("a", "ben", "1", json!(2)),
+            record("b", "ada", "1", json!(3)),
+        ];
         assert_eq!(put(&first).await, Ok(true), "{name}");
         assert_eq!(put(&first).await, Ok(false), "{name}: the same is stored");
         for other in &others {
