@@ -24,6 +24,22 @@ export default {
       }
     }
   },
+  async 'axe finds nothing in a plan and in the reasons of feedback'({ page, show }) {
+    await page.emulateMedia({ reducedMotion: 'reduce' });
+    const plan = { tasks: [{ title: 'Read', status: 'completed', conclusion: 'read' }, { title: 'Write', status: 'in_progress', subtasks: [{ title: 'Begin', done: true }] }] };
+    const { sessionId, runId } = await run(`tool plan_update ${JSON.stringify(plan)}\nsay done`, 'Axe plans', 20, { adapter: 'native', options: { model: 'scripted/any' } });
+    await show(`/s/${sessionId}`);
+    await page.click('.plan-line > summary');
+    await page.hover('.message.assistant >> nth=-1');
+    await page.click('[aria-label="Bad answer"]');
+    await page.click('.feedback button:has-text("Slow")');
+    await settled(page);
+    await checkAccessible(page, 'a plan and feedback');
+    await show(`/r/${runId}`);
+    await page.waitForSelector('.tasks');
+    await settled(page);
+    await checkAccessible(page, 'a plan of a run');
+  },
   async 'axe finds nothing in dialogs'({ page, show }) {
     await show('/settings');
     await settled(page);
