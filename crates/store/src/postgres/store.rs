@@ -390,7 +390,7 @@ impl Store for PostgresStore {
     }
 
     async fn state_count(&self, at: &StateAt) -> Result<usize, StoreError> {
-        Ok(snapshot!(self, state::state_page, at, None, usize::MAX)?.len())
+        snapshot!(self, state::state_count, at)
     }
 
     async fn state_put(&self, put: OwnerState) -> Result<StateOutcome, StoreError> {

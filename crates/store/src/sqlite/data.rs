@@ -70,17 +70,25 @@ pub(super) fn state_put(connection: &Connection, put: &OwnerState) -> Result<Sta
     let slot = StateSlot { entry, version: counter.cast_unsigned() };
     let version = decide(&slot, put.value.as_ref(), put.expect)?;
     if let Some(version) = version {
-        owner_state_write(connection, put, version).map_err(|error| write_error(&error))?;
+        let added = i64::from(put.value.is_some()) - i64::from(slot.entry.is_some());
+        owner_state_write(connection, put, version, added).map_err(|error| write_error(&error))?;
     }
     Ok(StateOutcome::of(slot, &put.key, put.value.clone(), version, put.at))
 }
 
-fn owner_state_write(connection: &Connection, put: &OwnerState, version: u64) -> rusqlite::Result<()> {
+/// Writes a key of an owner's state. `added` is what the number of keys changes by.
+fn owner_state_write(
+    connection: &Connection,
+    put: &OwnerState,
+    version: u64,
+    added: i64,
+) -> rusqlite::Result<()> {
     connection
         .prepare_cached(
-            "INSERT INTO owner_state_versions VALUES (?1, ?2) ON CONFLICT (owner_id) DO UPDATE SET version = ?2",
+            "INSERT INTO owner_state_versions (owner_id, version, keys) VALUES (?1, ?2, ?3)
+             ON CONFLICT (owner_id) DO UPDATE SET version = ?2, keys = keys + ?3",
         )?
-        .execute(params![put.owner, int(version)])?;
+        .execute(params![put.owner, int(version), added])?;
     match &put.value {
         Some(value) => {
             let value = json(value)?;

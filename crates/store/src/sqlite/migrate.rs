@@ -48,6 +48,7 @@ const MIGRATIONS: &[(u32, &str)] = &[
     (52, include_str!("../../migrations/0052_step_inputs.sql")),
     (55, include_str!("../../migrations/0055_goals.sql")),
     (56, include_str!("../../migrations/0056_feedback.sql")),
+    (61, include_str!("../../migrations/0061_owner_keys.sql")),
 ];
 
 /// The last migration that `migrations/new.sql` contains, and the tables of a new database. Applying the migrations one
