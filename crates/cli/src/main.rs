@@ -482,6 +482,17 @@ impl Context<'_> {
     async fn connect(&self, purpose: Purpose) -> Result<Connection<'_>, CliError> {
         Box::pin(Connection::open(self, purpose)).await
     }
+
+    /// Runs `work` on a connection to the process that serves the sessions, and closes the connection in any case.
+    async fn with_connection<T>(
+        &self,
+        purpose: Purpose,
+        work: impl AsyncFnOnce(&mut Connection<'_>) -> Result<T, CliError>,
+    ) -> Result<T, CliError> {
+        let mut connection = self.connect(purpose).await?;
+        let outcome = work(&mut connection).await;
+        connection.close().await.and(outcome)
+    }
 }
 
 #[cfg(test)]
