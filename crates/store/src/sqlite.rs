@@ -10,7 +10,6 @@
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
 use async_trait::async_trait;
@@ -25,7 +24,7 @@ use mainspring_kernel::store::{
     AgentRow, ArtifactPage, Chunk, Commit, DelegationsOf, Fence, FoundMessages, GoalTypeRow, GrantPage,
     IdPage, InboxItem, KeyPage, KeyRef, Loaded, LostEvents, OwnerState, OwnerUsage, PlacedMessage, Request,
     RunPage, SessionLine, SessionPage, SessionRef, StateAt, StateHistoryOf, Store, StoreError, TreeRow,
-    Unfinished, WebhookChange,
+    TreeState, Unfinished, WebhookChange,
 };
 use rusqlite::Connection;
 use tokio::sync::oneshot;
@@ -58,6 +57,7 @@ mod failure_log;
 mod feedback;
 mod files;
 mod goal_types;
+mod hooks;
 mod migrate;
 mod omi;
 mod open;
@@ -174,55 +174,6 @@ impl SqliteStore {
     /// Writes all queued commits and closes the file, as dropping does.
     pub fn close(self) {
         drop(self);
-    }
-
-    /// Injects `fault` into the next group of commits.
-    #[doc(hidden)]
-    pub fn inject_fault(&self, fault: Fault) {
-        *self.shared.fault.lock() = Some(fault);
-    }
-
-    /// Simulates a full disk until it is called with false.
-    #[doc(hidden)]
-    pub fn set_full(&self, is_full: bool) {
-        self.shared.is_full.store(is_full, Ordering::Release);
-    }
-
-    /// Returns the pragmas in force on the write connection.
-    #[doc(hidden)]
-    pub fn pragmas(&self) -> &[(&'static str, i64)] {
-        &self.pragmas
-    }
-
-    /// Pauses the writer until the returned guard is dropped, so that all queued commits form one group.
-    #[doc(hidden)]
-    pub fn pause_writer(&self) -> impl Drop + use<> {
-        struct Paused(Arc<Shared>);
-        impl Drop for Paused {
-            fn drop(&mut self) {
-                self.0.queue.set_paused(false);
-            }
-        }
-        self.shared.queue.set_paused(true);
-        Paused(Arc::clone(&self.shared))
-    }
-
-    /// Returns the number of leases in memory.
-    #[doc(hidden)]
-    pub fn leases(&self) -> usize {
-        self.shared.leases.lock().len()
-    }
-
-    /// Returns the number of queued commits.
-    #[doc(hidden)]
-    pub fn queued(&self) -> usize {
-        self.shared.queue.urgent_len()
-    }
-
-    /// Returns the number of queued steps of background work.
-    #[doc(hidden)]
-    pub fn queued_background(&self) -> usize {
-        self.shared.queue.background_len()
     }
 
     /// Runs `read` on a reader thread.
@@ -619,6 +570,30 @@ impl Store for SqliteStore {
     ) -> Result<Rows<StateChange>, StoreError> {
         let (of, key) = (of.clone(), key.to_owned());
         self.read(move |connection| state_history::state_history(connection, &of, &key, before, limit)).await
+    }
+
+    async fn state_changes(
+        &self,
+        of: &StateHistoryOf,
+        after: Option<(String, u64)>,
+        limit: usize,
+    ) -> Result<Rows<StateChange>, StoreError> {
+        let (of, after) = (of.clone(), after.unwrap_or_default());
+        self.read(move |connection| state_history::state_changes(connection, &of, &after, limit)).await
+    }
+
+    async fn tree_state(
+        &self,
+        session: SessionId,
+        after: Option<(String, u64)>,
+        limit: usize,
+    ) -> Result<Rows<TreeState>, StoreError> {
+        let after = after.unwrap_or_default();
+        self.read(move |connection| read::tree_state::tree_state(connection, session, &after, limit)).await
+    }
+
+    async fn line_orders(&self, session: SessionId) -> Result<Vec<(LineId, i64)>, StoreError> {
+        self.read(move |connection| read::tree_state::line_orders(connection, session)).await
     }
 
     async fn artifact_get(&self, artifact: ArtifactId) -> Result<Option<Artifact>, StoreError> {

@@ -225,21 +225,23 @@ impl Kernel {
         let parent = self.run_readable(caller, parent).await?;
         let (agent, caller) = (caller, &caller.for_delegation(&parent)?);
         self.shared.check_run_allowed(caller, &parent)?;
-        let mut children = vec![];
+        let (mut children, mut authorized) = (vec![], vec![]);
         for request in requests {
-            children.push(Box::pin(self.child_prepare(agent, caller, &parent, request)).await?);
+            let child = self.child_prepare((agent, caller), &parent, request, &mut authorized);
+            children.push(Box::pin(child).await?);
         }
         let accepted = children.into_iter().map(|child| self.child_accept(caller, child));
         futures_util::future::join_all(accepted).await.into_iter().collect()
     }
 
     /// Checks a request, and finds the child that an earlier request under its name created, or builds a new one.
+    /// `authorized` are the operations that were decided for requests before: a decision is recorded once for all.
     async fn child_prepare(
         &self,
-        agent: &Caller,
-        caller: &Caller,
+        (agent, caller): (&Caller, &Caller),
         parent: &Run,
         request: DelegationRequest,
+        authorized: &mut Vec<(&'static str, String)>,
     ) -> Result<PreparedChild, Error> {
         self.check_delegation(&request)?;
         if agent.agent.is_some() && !request.session.new.rules.is_empty() {
@@ -256,11 +258,14 @@ impl Kernel {
         {
             return Ok(PreparedChild::Existing(Box::new(accepted)));
         }
-        let (operation, resource) = match request.session.id {
+        let action = match request.session.id {
             Some(session) => (authority::SEND, session.to_string()),
             None => (authority::DELEGATE, request.mode.name().to_owned()),
         };
-        Box::pin(self.authorize(agent, operation, &resource)).await?;
+        if !authorized.contains(&action) {
+            Box::pin(self.authorize(agent, action.0, &action.1)).await?;
+            authorized.push(action);
+        }
         let child_run = self.shared.ids.run();
         let (child, share) = self.child_request(caller, parent, &request, child_run).await?;
         let stored = request.stored();

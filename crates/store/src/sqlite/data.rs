@@ -1,7 +1,7 @@
 //! Writes state, and the loose hashes: those that a removed artifact referred to.
 
 use mainspring_core::state::decide;
-use mainspring_core::{Point, SessionId, StateChange, StateOutcome, StateSlot};
+use mainspring_core::{LineId, Point, SessionId, StateChange, StateOutcome, StateSlot};
 use mainspring_kernel::store::{OwnerState, StateHistoryOf, StatePlace, StateRow, StoreError};
 use rusqlite::{Connection, OptionalExtension, params};
 
@@ -13,12 +13,12 @@ use super::read::state_columns;
 use super::state_history::state_change_write;
 use super::write::WriteResult;
 
-/// Writes a row of state. `seq` is the last event before it.
+/// Writes a row of state. `seq` is the last event before it, or the order of an imported one.
 pub(super) fn state_write(
     connection: &Connection,
     session: SessionId,
     row: &StateRow,
-    seq: u64,
+    seq: i64,
 ) -> WriteResult {
     let value = row.value.as_ref().map(json).transpose()?;
     let columns = params![row.key, int(row.version), row.at.0, value];
@@ -32,7 +32,7 @@ pub(super) fn state_write(
                  VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10,
                    coalesce((SELECT opened_by <> ?6 FROM lines WHERE line = ?7), 1))",
             ))?;
-            let place = params![session.bytes(), line, pos, aside, int(seq)];
+            let place = params![session.bytes(), line, pos, aside, seq];
             checksum::execute(&mut insert, &[(&checksum::STATE, columns)], place)?;
         }
         StatePlace::Run(run) => {
@@ -45,6 +45,19 @@ pub(super) fn state_write(
             checksum::execute(&mut write, &[(&checksum::STATE, columns)], params![run.bytes()])?;
         }
     }
+    Ok(())
+}
+
+/// Sets the order at which a line of the session was opened.
+pub(super) fn line_order_write(
+    connection: &Connection,
+    session: SessionId,
+    line: LineId,
+    order: i64,
+) -> WriteResult {
+    connection
+        .prepare_cached("UPDATE lines SET opened_seq = ?3 WHERE line = ?1 AND session_id = ?2")?
+        .execute(params![line.0, session.bytes(), order])?;
     Ok(())
 }
 

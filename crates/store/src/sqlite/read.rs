@@ -30,6 +30,7 @@ pub(super) mod runs;
 pub(super) mod search;
 pub(super) mod sessions;
 pub(super) mod tree;
+pub(super) mod tree_state;
 
 macro_rules! session_columns {
     () => {

@@ -105,16 +105,17 @@ async fn children_whose_commit_failed_are_made_again_under_their_names() {
     }
 }
 
-/// Both commits wait for the writer at the same time, so one transaction writes them.
+/// Both children wait for the writer at the same time, so that one transaction can write their commits.
 #[tokio::test]
 async fn children_that_are_delegated_together_are_committed_together() {
     let (disk, store) = Disk::sqlite_with_store();
     let (world, mut control) = world(disk).await;
-    let (_, execution) = parent(&world, &mut control).await;
+    let (run, _execution) = parent(&world, &mut control).await;
     let paused = store.pause_writer();
+    let (kernel, me) = (world.kernel.clone(), world.me.clone());
     let delegating = tokio::spawn(async move {
         let work = ["1", "2"].map(|name| request(DelegationMode::Spawn, name));
-        execution.handle.delegate_all(work.to_vec()).await.map(|children| children.len())
+        kernel.run_delegate_all(&me, run.id, work.to_vec()).await.map(|children| children.len())
     });
     with_timeout(async {
         while store.queued() < 2 {
