@@ -408,13 +408,20 @@ impl Context<'_> {
 
     /// Refuses a store that is not SQLite for a command that works on the file of the database.
     fn check_sqlite(&self, command: &str) -> Result<(), CliError> {
-        match &self.config().store {
-            None => Ok(()),
-            Some(_) => Err(CliError::bad_request(format!(
-                "{command} works on SQLite, and the setting `store` names a PostgreSQL: use the tools of PostgreSQL, \
-                 such as pg_dump"
-            ))),
-        }
+        let other = match &self.config().store {
+            Some(_) => Some("the setting `store` names a PostgreSQL".to_owned()),
+            // The process that serves the directory may have been started with another `--store`.
+            None => StateDir::peek(&self.config().state_dir)
+                .ok()
+                .flatten()
+                .and_then(|owner| Some(format!("process {} uses {}", owner.pid, owner.store?))),
+        };
+        other.map_or(Ok(()), |other| {
+            Err(CliError::bad_request(format!(
+                "{command} works on SQLite, and {other}: use the tools of PostgreSQL, such as pg_dump \
+                 (docs/postgresql.md)"
+            )))
+        })
     }
 
     /// Refuses `--url` for a command that works on the files of the local state directory.
