@@ -58,6 +58,7 @@ mod serve;
 mod session;
 mod state;
 mod stdio;
+mod store;
 mod takeover;
 mod tree;
 mod trust;
@@ -207,6 +208,9 @@ enum Command {
     Repair(repair::Repair),
     /// Return unused space of the database to the file system
     Vacuum(vacuum::Vacuum),
+    /// Move data between SQLite and PostgreSQL
+    #[command(subcommand)]
+    Store(store::StoreCommand),
     #[command(hide = true)]
     Guard(guard::Guard),
     /// Print a completion script for a shell
@@ -402,6 +406,7 @@ impl Context<'_> {
             Command::Verify(verify) => verify.execute(self).await,
             Command::Repair(repair) => repair.execute(self).await,
             Command::Vacuum(vacuum) => vacuum.execute(self).await,
+            Command::Store(store) => store.execute(self).await,
             Command::Guard(_) | Command::Completions { .. } => Ok(Exit::Done),
         }
     }

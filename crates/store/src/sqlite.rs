@@ -49,6 +49,7 @@ mod checker;
 mod checkpointer;
 mod checksum;
 mod columns;
+pub(crate) mod copy;
 mod data;
 mod digests;
 mod error;

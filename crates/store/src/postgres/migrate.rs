@@ -8,7 +8,7 @@ use super::error::describe;
 /// `migrations/postgres/NNNN_name.sql`, in order. A released migration is never edited.
 const MIGRATIONS: &[(usize, &str)] = &[
     (1, include_str!("../../migrations/postgres/0001_tables.sql")),
-    (6, include_str!("../../migrations/postgres/0006_owner_keys.sql")),
+    (6, include_str!("../../migrations/postgres/0006_owner_keys_and_lost_events.sql")),
 ];
 
 /// The version of the tables that this program writes.

@@ -73,7 +73,7 @@ pub(super) fn ops(commit: &Commit, before: u64) -> Result<Vec<Op>, StoreError> {
     Ok(ops)
 }
 
-fn row_ops(
+pub(super) fn row_ops(
     session: SessionId,
     row: &Row,
     before: u64,

@@ -281,7 +281,7 @@ impl Store for PostgresStore {
     }
 
     async fn lost_events(&self) -> Result<Vec<LostEvents>, StoreError> {
-        Ok(vec![])
+        read!(self, events::lost_events)
     }
 
     async fn histories(&self) -> Result<Vec<History>, StoreError> {

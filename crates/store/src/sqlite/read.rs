@@ -458,7 +458,7 @@ fn request(columns: &mut Columns<'_>) -> Result<Request> {
     })
 }
 
-fn key(columns: &mut Columns<'_>) -> Result<ApiKey> {
+pub(super) fn key(columns: &mut Columns<'_>) -> Result<ApiKey> {
     Ok(ApiKey {
         id: columns.id()?,
         name: columns.get()?,
