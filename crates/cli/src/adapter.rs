@@ -28,9 +28,8 @@ set `auth_method` of the adapter to make the choice permanent."
 
 impl Adapter {
     pub(super) async fn execute(self, context: &Context<'_>) -> Result<Exit, CliError> {
-        let mut connection = context.connect(Purpose::Records).await?;
-        let outcome = self.dispatch(context, &mut connection).await;
-        connection.close().await.and(outcome).map(|()| Exit::Done)
+        let work = async |connection: &mut Connection<'_>| self.dispatch(context, connection).await;
+        context.with_connection(Purpose::Records, work).await.map(|()| Exit::Done)
     }
 
     async fn dispatch(self, context: &Context<'_>, connection: &mut Connection<'_>) -> Result<(), CliError> {

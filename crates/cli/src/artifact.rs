@@ -71,9 +71,8 @@ fn role(name: &str) -> Result<ArtifactRole, String> {
 
 impl Artifact {
     pub(super) async fn execute(self, context: &Context<'_>) -> Result<Exit, CliError> {
-        let mut connection = context.connect(Purpose::Records).await?;
-        let outcome = self.dispatch(context, &mut connection).await;
-        connection.close().await.and(outcome).map(|()| Exit::Done)
+        let work = async |connection: &mut Connection<'_>| self.dispatch(context, connection).await;
+        context.with_connection(Purpose::Records, work).await.map(|()| Exit::Done)
     }
 
     async fn dispatch(self, context: &Context<'_>, connection: &mut Connection<'_>) -> Result<(), CliError> {

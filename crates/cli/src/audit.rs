@@ -81,9 +81,8 @@ fn parse_duration(text: &str) -> Result<u64, String> {
 
 impl Audit {
     pub(super) async fn execute(self, context: &Context<'_>) -> Result<Exit, CliError> {
-        let mut connection = context.connect(Purpose::Records).await?;
-        let outcome = self.print(context.output, &mut connection).await;
-        connection.close().await.and(outcome).map(|()| Exit::Done)
+        let work = async |connection: &mut Connection<'_>| self.print(context.output, connection).await;
+        context.with_connection(Purpose::Records, work).await.map(|()| Exit::Done)
     }
 
     async fn print(self, output: &Output, connection: &mut Connection<'_>) -> Result<(), CliError> {

@@ -5,7 +5,8 @@ use mainspring_adapters::sandbox::landlock_abi;
 use mainspring_client::Capabilities;
 use mainspring_kernel::Blobs;
 use mainspring_store::{
-    OmiOffer, SCHEMA_VERSION, SqliteCheck, SqliteView, StateDir, UnfinishedRuns, omi_offer_without_store,
+    OmiOffer, Owner, SCHEMA_VERSION, SqliteCheck, SqliteView, StateDir, UnfinishedRuns,
+    omi_offer_without_store,
 };
 use serde::Serialize;
 
@@ -95,11 +96,17 @@ impl Doctor {
     /// Checks the state directory and its content, without changing anything.
     async fn state_dir(&self, config: &Config, report: &mut Report) {
         let (subject, dir) = ("state directory", config.state_dir.display());
+        let unchecked = |name: &str| format!("{name}, not checked: use the tools of PostgreSQL");
         if config.store.is_some() {
-            let unchecked = format!("{}, not checked: use the tools of PostgreSQL", config.database_name());
-            return report.add(Health::Note, "database", unchecked);
+            return report.add(Health::Note, "database", unchecked(&config.database_name()));
         }
         match StateDir::peek(&config.state_dir) {
+            // The process was started with another `--store` than this command.
+            Ok(Some(Owner { pid, since, store: Some(store), .. })) => {
+                let since = format_time(since);
+                report.add(Health::Note, subject, format!("{dir}, in use by process {pid} since {since}"));
+                report.add(Health::Note, "database", unchecked(&store));
+            }
             Err(error) => report.add(Health::Bad, subject, error.to_string()),
             Ok(Some(owner)) => {
                 let (pid, since) = (owner.pid, format_time(owner.since));

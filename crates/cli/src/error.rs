@@ -9,6 +9,7 @@ use mainspring::NodeError;
 use mainspring::ServeError;
 use mainspring::backup::BackupError;
 use mainspring::config::ConfigError;
+use mainspring::store_copy::StoreCopyError;
 
 /// How the process ends. The numbers are documented and stable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -167,6 +168,21 @@ impl From<BackupError> for CliError {
         };
         let retryable = exit == Exit::StateDirInUse;
         Self { exit, code: error.code().into(), message: chain(&error), retryable }
+    }
+}
+
+impl From<StoreCopyError> for CliError {
+    fn from(error: StoreCopyError) -> Self {
+        use mainspring_store::{CopyError, StateDirError};
+        let message = chain(&error);
+        let (exit, code) = match error {
+            StoreCopyError::StateDir(StateDirError::Busy { .. }) => (Exit::StateDirInUse, "state_dir_owned"),
+            StoreCopyError::Same(_) => (Exit::BadRequest, Self::INVALID_REQUEST),
+            StoreCopyError::Copy(CopyError::NotEmpty(_)) => (Exit::Refused, "store_not_empty"),
+            StoreCopyError::Copy(CopyError::NoSource(_)) => (Exit::NotFound, "not_found"),
+            _ => (Exit::Unavailable, "store_unusable"),
+        };
+        Self { exit, code: code.into(), message, retryable: exit == Exit::StateDirInUse }
     }
 }
 

@@ -21,9 +21,8 @@ pub(super) struct Feed {}
 impl Feed {
     pub(super) async fn execute(self, context: &Context<'_>) -> Result<Exit, CliError> {
         // A long-running watcher may own the state directory, so it also executes queued runs.
-        let mut connection = context.connect(Purpose::Execute).await?;
-        let outcome = print_feed(context.output, &mut connection).await;
-        connection.close().await.and(outcome).map(|()| Exit::Done)
+        let work = async |connection: &mut Connection<'_>| print_feed(context.output, connection).await;
+        context.with_connection(Purpose::Execute, work).await.map(|()| Exit::Done)
     }
 }
 

@@ -60,6 +60,7 @@ mod serve;
 mod session;
 mod state;
 mod stdio;
+mod store;
 mod takeover;
 mod tree;
 mod trust;
@@ -215,6 +216,9 @@ enum Command {
     Repair(repair::Repair),
     /// Return unused space of the database to the file system
     Vacuum(vacuum::Vacuum),
+    /// Move data between SQLite and PostgreSQL
+    #[command(subcommand)]
+    Store(store::StoreCommand),
     #[command(hide = true)]
     Guard(guard::Guard),
     /// Print a completion script for a shell
@@ -412,19 +416,27 @@ impl Context<'_> {
             Command::Verify(verify) => verify.execute(self).await,
             Command::Repair(repair) => repair.execute(self).await,
             Command::Vacuum(vacuum) => vacuum.execute(self).await,
+            Command::Store(store) => store.execute(self).await,
             Command::Guard(_) | Command::Completions { .. } => Ok(Exit::Done),
         }
     }
 
     /// Refuses a store that is not SQLite for a command that works on the file of the database.
     fn check_sqlite(&self, command: &str) -> Result<(), CliError> {
-        match &self.config().store {
-            None => Ok(()),
-            Some(_) => Err(CliError::bad_request(format!(
-                "{command} works on SQLite, and the setting `store` names a PostgreSQL: use the tools of PostgreSQL, \
-                 such as pg_dump"
-            ))),
-        }
+        let other = match &self.config().store {
+            Some(_) => Some("the setting `store` names a PostgreSQL".to_owned()),
+            // The process that serves the directory may have been started with another `--store`.
+            None => StateDir::peek(&self.config().state_dir)
+                .ok()
+                .flatten()
+                .and_then(|owner| Some(format!("process {} uses {}", owner.pid, owner.store?))),
+        };
+        other.map_or(Ok(()), |other| {
+            Err(CliError::bad_request(format!(
+                "{command} works on SQLite, and {other}: use the tools of PostgreSQL, such as pg_dump \
+                 (docs/postgresql.md)"
+            )))
+        })
     }
 
     /// Refuses `--url` for a command that works on the files of the local state directory.
@@ -491,6 +503,17 @@ impl Context<'_> {
     /// Connects to the process that serves the sessions.
     async fn connect(&self, purpose: Purpose) -> Result<Connection<'_>, CliError> {
         Box::pin(Connection::open(self, purpose)).await
+    }
+
+    /// Runs `work` on a connection to the process that serves the sessions, and closes the connection in any case.
+    async fn with_connection<T>(
+        &self,
+        purpose: Purpose,
+        work: impl AsyncFnOnce(&mut Connection<'_>) -> Result<T, CliError>,
+    ) -> Result<T, CliError> {
+        let mut connection = self.connect(purpose).await?;
+        let outcome = work(&mut connection).await;
+        connection.close().await.and(outcome)
     }
 }
 

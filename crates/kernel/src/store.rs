@@ -30,7 +30,9 @@ pub use commit::{
     Chunk, Commit, EndedToolCall, Fence, NativeClaim, NativeOwner, NewEvent, NewId, OpenToolCall, Request,
     Row, StepInputRow,
 };
-pub use data::{ArtifactPage, OwnerState, StateAt, StateChangeRow, StateHistoryOf, StatePlace, StateRow};
+pub use data::{
+    ArtifactPage, OwnerState, StateAt, StateChangeRow, StateHistoryOf, StatePlace, StateRow, TreeState,
+};
 pub use edge::{EdgeChange, EdgeRecord};
 pub use goals::GoalTypeRow;
 pub use ids::{IdPage, IdsOf};
@@ -338,6 +340,26 @@ pub trait Store: Send + Sync + 'static {
         before: Option<u64>,
         limit: usize,
     ) -> Result<Rows<StateChange>, StoreError>;
+
+    /// Lists the changes of all keys that are kept, by key and version.
+    async fn state_changes(
+        &self,
+        of: &StateHistoryOf,
+        after: Option<(String, u64)>,
+        limit: usize,
+    ) -> Result<Rows<StateChange>, StoreError>;
+
+    /// Lists the entries of a session's state on all branches, by key and version. A fork has the inherited entries that
+    /// it can see; of two with the same version, its own.
+    async fn tree_state(
+        &self,
+        session: SessionId,
+        after: Option<(String, u64)>,
+        limit: usize,
+    ) -> Result<Rows<TreeState>, StoreError>;
+
+    /// When the lines of a session's tree were opened, as [`TreeState::order`] counts. Lines without messages are left out.
+    async fn line_orders(&self, session: SessionId) -> Result<Vec<(LineId, i64)>, StoreError>;
 
     // Artifacts and the hashes of their bytes.
 

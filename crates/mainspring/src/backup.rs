@@ -182,7 +182,7 @@ impl BackupError {
 }
 
 /// Returns the path in a backup of the content with this hash.
-fn blob_path(hash: &str) -> String {
+pub(crate) fn blob_path(hash: &str) -> String {
     format!("artifacts/{}/{hash}", hash.get(..2).unwrap_or("__"))
 }
 
@@ -213,7 +213,7 @@ fn file_make(path: &Path) -> io::Result<File> {
 }
 
 /// Copies bytes to the end of `from`, and returns their size and hash.
-fn copy_hashed(from: &mut impl Read, to: &mut impl Write) -> io::Result<FileEntry> {
+pub(crate) fn copy_hashed(from: &mut impl Read, to: &mut impl Write) -> io::Result<FileEntry> {
     let (mut hasher, mut buffer, mut bytes) = (blake3::Hasher::new(), vec![0; BUFFER_BYTES], 0);
     loop {
         let read = from.read(&mut buffer)?;
@@ -227,7 +227,7 @@ fn copy_hashed(from: &mut impl Read, to: &mut impl Write) -> io::Result<FileEntr
 }
 
 /// Writes a new file durably, and returns its size and hash.
-fn file_write(path: &Path, from: &mut impl Read) -> io::Result<FileEntry> {
+pub(crate) fn file_write(path: &Path, from: &mut impl Read) -> io::Result<FileEntry> {
     if let Some(folder) = path.parent() {
         folder_make(folder)?;
     }
@@ -238,7 +238,7 @@ fn file_write(path: &Path, from: &mut impl Read) -> io::Result<FileEntry> {
 }
 
 /// Removes a file or folder, if it is there.
-fn remove(path: &Path) -> io::Result<()> {
+pub(crate) fn remove(path: &Path) -> io::Result<()> {
     let removed = match fs::symlink_metadata(path) {
         Ok(found) if found.is_dir() => fs::remove_dir_all(path),
         Ok(_) => fs::remove_file(path),

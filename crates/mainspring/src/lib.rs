@@ -223,6 +223,7 @@ mod memory;
 mod node;
 mod scripted;
 mod server;
+pub mod store_copy;
 pub mod token;
 
 pub use config::Config;

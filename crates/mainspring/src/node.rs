@@ -150,7 +150,8 @@ impl NodeBuilder {
         let definitions = Arc::new(Definitions::new(Some(config.agents_dir.clone())));
         let agents = Agents::new(&config, parts, definitions, &clock)?;
         let node = ids.node();
-        let state_dir = StateDir::open(&config.state_dir, clock.now(), node)?;
+        let elsewhere = config.store.as_ref().map(|_| config.database_name());
+        let state_dir = StateDir::open_for(&config.state_dir, clock.now(), node, elsewhere.as_deref())?;
         let (store, sqlite) = match store {
             Some(store) => (store, None),
             None if config.store.is_some() => (open_postgres(&config).await?, None),

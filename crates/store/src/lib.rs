@@ -4,6 +4,7 @@
 //! compare them with. [`StateDir`] locks a state directory for one process. Only this crate contains SQL. It contains no
 //! rules: it stores the rows that the rules of `core` produce.
 
+mod copy;
 mod fault;
 mod memory;
 mod order;
@@ -13,6 +14,7 @@ mod postgres;
 mod sqlite;
 mod state_dir;
 
+pub use copy::{CopyEnd, CopyError, CopyReport, store_copy};
 pub use fault::Fault;
 pub use memory::MemoryStore;
 #[cfg(feature = "postgres")]

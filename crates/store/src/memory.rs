@@ -18,7 +18,7 @@ use mainspring_kernel::store::{
     AgentRow, ArtifactPage, Chunk, Commit, DelegationsOf, EdgeChange, EdgeRecord, Fence, FoundMessages,
     GoalTypeRow, GrantPage, IdPage, InboxItem, KeyPage, KeyRef, Loaded, LostEvents, OwnerState, OwnerUsage,
     PlacedMessage, Request, Row, RunPage, SessionLine, SessionPage, SessionRef, StateAt, StateHistoryOf,
-    Store, StoreError, TreeRow, Unfinished, WebhookChange,
+    Store, StoreError, TreeRow, TreeState, Unfinished, WebhookChange,
 };
 use parking_lot::Mutex;
 
@@ -43,6 +43,7 @@ mod search;
 mod state_history;
 mod tables;
 mod tree;
+mod tree_state;
 mod webhooks;
 
 /// A store that loses its contents when it is dropped.
@@ -522,6 +523,28 @@ impl Store for MemoryStore {
         limit: usize,
     ) -> Result<Rows<StateChange>, StoreError> {
         self.read(|tables| tables.state_history(of, key, before, limit).into())
+    }
+
+    async fn state_changes(
+        &self,
+        of: &StateHistoryOf,
+        after: Option<(String, u64)>,
+        limit: usize,
+    ) -> Result<Rows<StateChange>, StoreError> {
+        self.read(|tables| tables.state_changes(of, after.as_ref(), limit).into())
+    }
+
+    async fn tree_state(
+        &self,
+        session: SessionId,
+        after: Option<(String, u64)>,
+        limit: usize,
+    ) -> Result<Rows<TreeState>, StoreError> {
+        Ok(self.read(|tables| tables.tree_state(session, after.as_ref(), limit))??.into())
+    }
+
+    async fn line_orders(&self, session: SessionId) -> Result<Vec<(LineId, i64)>, StoreError> {
+        self.read(|tables| tables.line_orders(session))?
     }
 
     async fn artifact_get(&self, artifact: ArtifactId) -> Result<Option<Artifact>, StoreError> {

@@ -27,6 +27,7 @@ use crate::Fault;
 mod batch;
 mod change;
 mod connect;
+pub(crate) mod copy;
 mod error;
 mod migrate;
 mod read;

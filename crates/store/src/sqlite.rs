@@ -24,7 +24,7 @@ use mainspring_kernel::store::{
     AgentRow, ArtifactPage, Chunk, Commit, DelegationsOf, EdgeChange, EdgeRecord, Fence, FoundMessages,
     GoalTypeRow, GrantPage, IdPage, InboxItem, KeyPage, KeyRef, Loaded, LostEvents, OwnerState, OwnerUsage,
     PlacedMessage, Request, RunPage, SessionLine, SessionPage, SessionRef, StateAt, StateHistoryOf, Store,
-    StoreError, TreeRow, Unfinished, WebhookChange,
+    StoreError, TreeRow, TreeState, Unfinished, WebhookChange,
 };
 use rusqlite::Connection;
 use tokio::sync::oneshot;
@@ -49,6 +49,7 @@ mod checker;
 mod checkpointer;
 mod checksum;
 mod columns;
+pub(crate) mod copy;
 mod data;
 mod digests;
 mod edge;
@@ -58,6 +59,7 @@ mod failure_log;
 mod feedback;
 mod files;
 mod goal_types;
+mod hooks;
 mod inherited;
 mod migrate;
 mod omi;
@@ -578,6 +580,30 @@ impl Store for SqliteStore {
     ) -> Result<Rows<StateChange>, StoreError> {
         let (of, key) = (of.clone(), key.to_owned());
         self.read(move |connection| state_history::state_history(connection, &of, &key, before, limit)).await
+    }
+
+    async fn state_changes(
+        &self,
+        of: &StateHistoryOf,
+        after: Option<(String, u64)>,
+        limit: usize,
+    ) -> Result<Rows<StateChange>, StoreError> {
+        let (of, after) = (of.clone(), after.unwrap_or_default());
+        self.read(move |connection| state_history::state_changes(connection, &of, &after, limit)).await
+    }
+
+    async fn tree_state(
+        &self,
+        session: SessionId,
+        after: Option<(String, u64)>,
+        limit: usize,
+    ) -> Result<Rows<TreeState>, StoreError> {
+        let after = after.unwrap_or_default();
+        self.read(move |connection| read::tree_state::tree_state(connection, session, &after, limit)).await
+    }
+
+    async fn line_orders(&self, session: SessionId) -> Result<Vec<(LineId, i64)>, StoreError> {
+        self.read(move |connection| read::tree_state::line_orders(connection, session)).await
     }
 
     async fn artifact_get(&self, artifact: ArtifactId) -> Result<Option<Artifact>, StoreError> {

@@ -35,6 +35,8 @@ pub struct Owner {
     pub since: Time,
     /// The node id of the process.
     pub node: Option<NodeId>,
+    /// The database that the process uses instead of the one in the directory.
+    pub store: Option<String>,
 }
 
 /// A state directory that cannot be opened. Nothing was changed.
@@ -100,6 +102,17 @@ pub enum StateDirError {
 impl StateDir {
     /// Takes ownership of `path`. Creates the folder if it is missing.
     pub fn open(path: &Path, since: Time, node: NodeId) -> Result<Self, StateDirError> {
+        Self::open_for(path, since, node, None)
+    }
+
+    /// Takes ownership of `path` for a process whose database is `store`, not one in the directory. The name is shown to
+    /// people: it has no password.
+    pub fn open_for(
+        path: &Path,
+        since: Time,
+        node: NodeId,
+        store: Option<&str>,
+    ) -> Result<Self, StateDirError> {
         folder_create(path)?;
         #[cfg(unix)]
         private::check(path)?;
@@ -117,6 +130,7 @@ impl StateDir {
             "version": env!("CARGO_PKG_VERSION"),
             "sinceMs": since,
             "node": node,
+            "store": store,
         });
         owner_write(&mut lock, &format!("{text}\n")).map_err(|error| failed(&file, error))?;
         Ok(Self { path: path.into(), lock })
@@ -198,6 +212,7 @@ fn owner_read(lock: &mut File) -> Option<Owner> {
         version: owner["version"].as_str()?.into(),
         since: Time(owner["sinceMs"].as_i64()?),
         node: owner["node"].as_str().and_then(|node| node.parse().ok()),
+        store: owner["store"].as_str().map(str::to_owned),
     })
 }
 

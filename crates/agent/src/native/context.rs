@@ -79,7 +79,7 @@ impl Execution<'_> {
 
     /// Estimates the parts of a request beside its messages: system prompt, tools, digest.
     fn overhead_tokens(&self, context: &Context) -> u64 {
-        let tools = self.plan.tools.iter().map(|entry| estimate::tool(&entry.spec)).sum::<u64>();
+        let tools = self.plan.offered_tools().map(|entry| estimate::tool(&entry.spec)).sum::<u64>();
         let system = self.plan.system_prompt().map_or(0, |system| estimate::text(&system));
         tools + system + context.digest.as_ref().map_or(0, |digest| estimate::text(&digest.text()))
     }

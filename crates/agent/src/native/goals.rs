@@ -22,21 +22,36 @@ use crate::tool::{Tool, ToolCall, ToolError, ToolTraits};
 pub(super) struct Goals {
     list: Arc<Mutex<Vec<Goal>>>,
     tools: Arc<[String]>,
+    /// The tools that the agent is not offered. They can still be called: a crash may have left such a call open.
+    hidden: Arc<[String]>,
 }
 
 impl Goals {
     pub(super) fn of(run: &Run) -> Self {
         let tools = goal::tool_names(&run.goals).into();
-        Self { list: Arc::new(Mutex::new(run.goals.clone())), tools }
+        Self { list: Arc::new(Mutex::new(run.goals.clone())), tools, hidden: Arc::default() }
     }
 
-    /// Returns the instruction for the model; none if the run has no goals.
-    pub(super) fn instruction(&self) -> Option<String> {
+    /// The same goals for the next member of a network. The goals that are concluded by now are hidden from it.
+    pub(super) fn of_next_member(&self) -> Self {
         let list = self.list.lock();
-        if list.is_empty() {
+        let tools = list.iter().zip(self.tools.iter());
+        let hidden =
+            tools.filter(|(goal, _)| goal.status != GoalStatus::Pending).map(|(_, tool)| tool.clone());
+        Self { hidden: hidden.collect(), ..self.clone() }
+    }
+
+    /// True unless `tool` is that of a hidden goal.
+    pub(super) fn offers(&self, tool: &str) -> bool {
+        self.hidden.iter().all(|hidden| hidden != tool)
+    }
+
+    /// Returns the instruction for the model; none if the agent has no goals.
+    pub(super) fn instruction(&self) -> Option<String> {
+        let lines: Vec<String> = self.lines(&self.list.lock(), |_| true);
+        if lines.is_empty() {
             return None;
         }
-        let lines: Vec<String> = self.lines(&list, |_| true);
         Some(format!(
             "This run has goals. Report the value of each goal by calling its tool, once, as soon as you have it. The run \
              fails if a goal is not reported. The goals:\n{}",
@@ -58,7 +73,8 @@ impl Goals {
             true => format!("- {tool}"),
             false => format!("- {tool}: {}", Value::Object(goal.data.clone())),
         };
-        list.iter().zip(self.tools.iter()).filter(|(goal, _)| wanted(goal)).map(line).collect()
+        let offered = list.iter().zip(self.tools.iter()).filter(|(_, tool)| self.offers(tool));
+        offered.filter(|(goal, _)| wanted(goal)).map(line).collect()
     }
 
     /// Returns the record of a call of a goal's tool whose arguments do not fit; none for other tools.

@@ -347,6 +347,8 @@ impl Execution<'_> {
         network.last = Some(LastResult { agent: name.to_owned(), ..LastResult::default() });
         let network = &*network;
         let mut plan = Plan::of_member(self.adapter, &self.attempt, network, network.member(name)?).await?;
+        // The members before may have achieved goals since the execution began.
+        plan.goals = self.plan.goals.of_next_member();
         let problems = Self::prepare(self.adapter, &self.attempt, self.steps, &mut plan).await?;
         self.plan = plan;
         self.resume.asked_again = 0;

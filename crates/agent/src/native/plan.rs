@@ -16,7 +16,7 @@ use super::{Exit, NativeAdapter};
 use crate::definition::Definition;
 use crate::models::SelectedModel;
 use crate::output::OutputSchema;
-use crate::tool::Toolbox;
+use crate::tool::{ToolEntry, Toolbox};
 
 /// The keys of state that are read at once.
 const STATE_PAGE: usize = 500;
@@ -197,6 +197,11 @@ impl Plan {
             self.tools.add_client(tool).map_err(|error| Exit::failed("invalid_tool", error.to_string()))?;
         }
         Ok(())
+    }
+
+    /// Iterates over the tools that the model is offered.
+    pub(super) fn offered_tools(&self) -> impl Iterator<Item = &ToolEntry> {
+        self.tools.iter().filter(|entry| self.goals.offers(&entry.spec.name))
     }
 
     /// Returns the whole system prompt, with the instructions for goals and for structured output.

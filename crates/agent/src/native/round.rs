@@ -171,7 +171,7 @@ impl Execution<'_> {
     async fn decide(&self, call: &ToolUse, records: &mut Vec<Record>) -> ToolDecision {
         let error = |text: String| ToolDecision::Result { result: ToolResult::error(text) };
         let Some(entry) = self.plan.tools.get(&call.name) else {
-            let known: Vec<&str> = self.plan.tools.iter().map(|entry| entry.spec.name.as_str()).collect();
+            let known: Vec<&str> = self.plan.offered_tools().map(|entry| entry.spec.name.as_str()).collect();
             return error(format!("no tool {:?}; the tools are {}", call.name, known.join(", ")));
         };
         if let Err(invalid) = entry.check(&call.input) {

@@ -113,7 +113,7 @@ impl Execution<'_> {
             model: self.plan.model.model.clone(),
             system: self.plan.system_prompt(),
             messages: self.request_messages(context),
-            tools: self.plan.tools.iter().map(|entry| entry.spec.clone()).collect(),
+            tools: self.plan.offered_tools().map(|entry| entry.spec.clone()).collect(),
             options: self.plan.model.options.clone(),
             call_prefix: format!("{}_{}", self.attempt.assignment().run.id, self.steps + 1),
         };

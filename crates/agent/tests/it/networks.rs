@@ -1,13 +1,17 @@
 //! Networks of agents: routers, the stack, shared state, prompts and failures.
 
+use std::sync::Arc;
+
 use mainspring_agent::Toolbox;
 use mainspring_core::network::{RouteEnd, RoutedBy};
 use mainspring_core::{AgentDefinition, Block, Body, DeclaredGoal, Failure, Route, Run, RunStatus};
-use mainspring_kernel::kernel::{NewSession, RunRequest, SessionTarget, StateOf};
-use mainspring_model_server::{Fault, Protocol, Reply};
+use mainspring_kernel::kernel::{NewSession, OnOrphan, RunRequest, SessionTarget, StateOf};
+use mainspring_kernel::store::Store;
+use mainspring_model_server::{Action, Fault, Gate, ModelServer, Protocol, Reply};
+use mainspring_store::MemoryStore;
 use serde_json::{Value, json};
 
-use crate::world::{Setup, World};
+use crate::world::{Setup, World, run_until_crash, within_timeout};
 
 mod code;
 mod durable;
@@ -124,6 +128,46 @@ async fn any_member_may_achieve_a_goal_and_none_is_reminded() {
         );
         assert_eq!(world.server.counts().received, 2, "one call of each member");
     }
+}
+
+/// The planner achieves the goal; the writer is offered neither its tool nor the instruction, in this execution and in
+/// one that begins after a crash.
+#[test]
+fn a_member_is_not_offered_the_tool_of_an_achieved_goal() {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
+    let router = "[network.router]\nsequence = [\"planner\", \"writer\", \"critic\"]";
+    let network = leaked(team("planner writer critic", router));
+    let names_tool = |body: &Value| body.to_string().contains("achieve_dataset_summary");
+    let gate = Gate::default();
+    let run = run_until_crash(async {
+        let world = Setup { store: store.clone(), ..setup() }.agent(network).start().await;
+        world.server.enqueue(Reply::tool("achieve_dataset_summary", json!({"summary": "fine"})));
+        world.server.enqueue(Reply::text("good")).enqueue(Reply::default().and(Action::Hold(gate.clone())));
+        let data = json!({"dataset_id": "ds_1"}).as_object().unwrap().clone();
+        let goal = DeclaredGoal { goal_type: "dataset_summary".into(), data, definition: None };
+        let mut request = RunRequest { prompt: vec![Block::text("look")], ..RunRequest::default() };
+        request.session = as_team("s");
+        request.options.goals = vec![goal];
+        let run = world.send(request).await;
+        within_timeout(gate.reached()).await;
+        assert!(names_tool(&world.request_body(0)["tools"]), "the goal is pending");
+        for later in [1, 2] {
+            let body = world.request_body(later);
+            assert!(!names_tool(&body["tools"]), "{body}");
+            assert!(!system_of(&body).contains("This run has goals"), "{body}");
+        }
+        run.id
+    });
+    run_until_crash(async {
+        let server = ModelServer::start().await.unwrap();
+        server.enqueue(Reply::text("done"));
+        let setup = Setup { store: store.clone(), seed: 2, on_orphan: OnOrphan::Retry, ..setup() };
+        let world = setup.agent(network).start_on(server).await;
+        let run = world.wait_ended(run).await;
+        assert_eq!(run.state.status(), RunStatus::Succeeded, "{:?}", run.state);
+        let body = world.request_body(0);
+        assert!(!names_tool(&body["tools"]), "after a crash: {body}");
+    });
 }
 
 #[tokio::test]

@@ -167,3 +167,40 @@ fn repair_and_vacuum_are_refused_while_the_directory_is_served() {
     }
     succeeded(run(dir.path(), &["verify"]));
 }
+
+/// The copy is served in place of the original: the same session, artifact and cursors.
+#[test]
+fn a_copied_state_directory_holds_the_same_data() {
+    let dir = tempfile::tempdir().unwrap();
+    let home = dir.path();
+    fs::write(home.join("notes.txt"), "tea").unwrap();
+    succeeded(run(home, &["prompt", "--session", "a", "--attach", "notes.txt", "say kept"]));
+    succeeded(run(home, &["key", "create", "k"]));
+    let copy = |from: &str, to: &str| run(home, &["store", "copy", "--from", from, "--to", to, "--json"]);
+    let copied = json_lines(&succeeded(copy("state", "other")))[0].clone();
+    assert_eq!((copied["sessions"].as_u64(), copied["artifacts"].as_u64()), (Some(1), Some(1)), "{copied}");
+    let refused = copy("state", "other");
+    assert!(refused.code == 4 && refused.err.contains("holds data"), "{}", refused.err);
+    let refused = copy("state", "./state");
+    assert!(refused.code == 2 && refused.err.contains("source and as the target"), "{}", refused.err);
+    let refused = copy("nothing", "third");
+    assert!(refused.code == 3 && refused.err.contains("does not exist"), "{}", refused.err);
+
+    let before = texts(home, "a");
+    let events = |home: &Path| succeeded(run(home, &["session", "export", "a"])).out;
+    let exported = events(home);
+    fs::rename(home.join("state"), home.join("original")).unwrap();
+    fs::rename(home.join("other"), home.join("state")).unwrap();
+    assert_eq!(texts(home, "a"), before);
+    assert_eq!(events(home), exported, "messages, runs, artifacts with their bytes, and events");
+    succeeded(run(home, &["verify"]));
+    assert!(succeeded(run(home, &["key", "list"])).out.contains('k'));
+    succeeded(run(home, &["prompt", "--session", "a", "say more"]));
+
+    // A content that is damaged is not copied, and the target stays empty.
+    let blob = files(&home.join("state/artifacts")).pop().unwrap();
+    fs::write(home.join("state/artifacts").join(blob), "not").unwrap();
+    let refused = copy("state", "fourth");
+    assert!(refused.code == 5 && refused.err.contains("damaged"), "{}", refused.err);
+    assert!(!home.join("fourth/mainspring.sqlite3").exists());
+}

@@ -5,6 +5,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use mainspring_core::{NodeId, Time};
+use mainspring_store::StateDir;
+
 use crate::cli::run;
 use crate::guests::Process;
 
@@ -57,4 +60,25 @@ fn doctor_leaves_every_file_as_a_crash_left_it() {
     let doctor = run(dir.path(), &["doctor"]);
     assert!(doctor.out.contains("1 wait for a process"), "the commits of the WAL count: {}", doctor.out);
     assert!(tree(&state) == before && wal.exists());
+}
+
+/// This process stands for a server that was started with `--store`.
+#[test]
+fn commands_know_the_store_of_the_running_server() {
+    let dir = tempfile::tempdir().unwrap();
+    assert_eq!(run(dir.path(), &["prompt", "--adapter", "script", "say hi"]).code, 0);
+    let (state, store) = (dir.path().join("state"), "postgres://ada@db.example.com/main");
+    let node = NodeId::from_random([1; 16]);
+    let owned = StateDir::open_for(&state, Time(1), node, Some(store)).unwrap();
+    let doctor = run(dir.path(), &["doctor"]);
+    assert!(doctor.out.contains(&format!("{store}, not checked")), "{}{}", doctor.out, doctor.err);
+    for command in ["backup", "verify", "vacuum"] {
+        let target = dir.path().join("copy").display().to_string();
+        let arguments = if command == "backup" { vec![command, &target] } else { vec![command] };
+        let refused = run(dir.path(), &arguments);
+        assert_eq!(refused.code, 2, "{command}: {}", refused.err);
+        assert!(refused.err.contains(store) && refused.err.contains("pg_dump"), "{command}: {}", refused.err);
+    }
+    drop(owned);
+    assert_eq!(run(dir.path(), &["verify"]).code, 0, "the database in the directory");
 }

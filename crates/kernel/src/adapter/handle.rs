@@ -255,6 +255,16 @@ impl AttemptHandle {
         Ok(Box::pin(kernel.run_delegate(&caller, self.assignment.run.id, request)).await?)
     }
 
+    /// Delegates several pieces of work of the run at the same time; a refusal leaves no child
+    /// ([`Kernel::run_delegate_all`](crate::Kernel::run_delegate_all)).
+    pub async fn delegate_all(
+        &self,
+        requests: Vec<DelegationRequest>,
+    ) -> Result<Vec<Delegated>, HandleError> {
+        let (kernel, caller) = self.kernel_and_caller()?;
+        Ok(Box::pin(kernel.run_delegate_all(&caller, self.assignment.run.id, requests)).await?)
+    }
+
     /// The operations of the control tools, on behalf of the session's owner.
     pub async fn control(&self) -> Result<KernelPlane, HandleError> {
         // Other sessions have other actors: this checks that the attempt still has authority.

@@ -186,6 +186,19 @@ pub struct Delegated {
     pub replayed: bool,
 }
 
+/// A child that is about to be committed, or that an earlier request created.
+enum PreparedChild {
+    Existing(Box<Accepted>),
+    New(Box<NewChild>),
+}
+
+struct NewChild {
+    request: RunRequest,
+    share: ReservedShare,
+    delegation: NewDelegation,
+    fingerprint: [u8; 16],
+}
+
 impl Kernel {
     /// Delegates work of the run `parent`, which must be executing. Requests under the same name give one child.
     pub async fn run_delegate(
@@ -194,9 +207,42 @@ impl Kernel {
         parent: RunId,
         request: DelegationRequest,
     ) -> Result<Delegated, Error> {
+        let mut delegated = self.run_delegate_all(caller, parent, vec![request]).await?;
+        delegated.pop().ok_or_else(|| Error::not_found("delegation", parent))
+    }
+
+    /// Delegates several pieces of work at the same time. All requests are checked, and the shares of all children reserved
+    /// in the order of the requests, before the first child is committed: a refusal leaves no child. The commits are then
+    /// made together, so that the store can group them and no child starts long before another.
+    ///
+    /// If a commit fails, the children of the others remain. Requests under the same names find them.
+    pub async fn run_delegate_all(
+        &self,
+        caller: &Caller,
+        parent: RunId,
+        requests: Vec<DelegationRequest>,
+    ) -> Result<Vec<Delegated>, Error> {
         let parent = self.run_readable(caller, parent).await?;
         let (agent, caller) = (caller, &caller.for_delegation(&parent)?);
         self.shared.check_run_allowed(caller, &parent)?;
+        let (mut children, mut authorized) = (vec![], vec![]);
+        for request in requests {
+            let child = self.child_prepare((agent, caller), &parent, request, &mut authorized);
+            children.push(Box::pin(child).await?);
+        }
+        let accepted = children.into_iter().map(|child| self.child_accept(caller, child));
+        futures_util::future::join_all(accepted).await.into_iter().collect()
+    }
+
+    /// Checks a request, and finds the child that an earlier request under its name created, or builds a new one.
+    /// `authorized` are the operations that were decided for requests before: a decision is recorded once for all.
+    async fn child_prepare(
+        &self,
+        (agent, caller): (&Caller, &Caller),
+        parent: &Run,
+        request: DelegationRequest,
+        authorized: &mut Vec<(&'static str, String)>,
+    ) -> Result<PreparedChild, Error> {
         self.check_delegation(&request)?;
         if agent.agent.is_some() && !request.session.new.rules.is_empty() {
             return Err(Error::Forbidden("an agent sets no rules: leave out `rules`".into()));
@@ -208,33 +254,18 @@ impl Kernel {
         }
         let fingerprint = idempotency::fingerprint(&(parent.id, &request.in_order()));
         // A repeated request is not checked again: the checks might refuse now what they allowed then.
-        let accepted = match self.run_replayed(caller, &request.name, Policy::Enqueue, fingerprint).await? {
-            Some(accepted) => accepted,
-            None => {
-                let (operation, resource) = match request.session.id {
-                    Some(session) => (authority::SEND, session.to_string()),
-                    None => (authority::DELEGATE, request.mode.name().to_owned()),
-                };
-                Box::pin(self.authorize(agent, operation, &resource)).await?;
-                Box::pin(self.child_create(caller, &parent, request, fingerprint)).await?
-            }
+        if let Some(accepted) = self.run_replayed(caller, &request.name, Policy::Enqueue, fingerprint).await?
+        {
+            return Ok(PreparedChild::Existing(Box::new(accepted)));
+        }
+        let action = match request.session.id {
+            Some(session) => (authority::SEND, session.to_string()),
+            None => (authority::DELEGATE, request.mode.name().to_owned()),
         };
-        let Accepted { session, run, replayed, .. } = accepted;
-        let found = self.shared.store.delegations(&DelegationsOf::Child(run.id)).await?.pop();
-        let delegation = found.ok_or_else(|| Error::RequestConflict {
-            name: format!("the name of {}, which nobody delegated,", run.id),
-        })?;
-        Ok(Delegated { delegation, session, run, replayed })
-    }
-
-    /// Creates the child run of a delegation that is not a repeated request.
-    async fn child_create(
-        &self,
-        caller: &Caller,
-        parent: &Run,
-        request: DelegationRequest,
-        fingerprint: [u8; 16],
-    ) -> Result<Accepted, Error> {
+        if !authorized.contains(&action) {
+            Box::pin(self.authorize(agent, action.0, &action.1)).await?;
+            authorized.push(action);
+        }
         let child_run = self.shared.ids.run();
         let (child, share) = self.child_request(caller, parent, &request, child_run).await?;
         let stored = request.stored();
@@ -248,10 +279,28 @@ impl Kernel {
             request: stored,
             state: request.state,
         };
-        let accepted = self.run_accept_once(caller, &child, fingerprint, Some(&delegation)).await;
-        // The store has the limits of the child now.
-        drop(share);
-        accepted
+        Ok(PreparedChild::New(Box::new(NewChild { request: child, share, delegation, fingerprint })))
+    }
+
+    /// Commits a new child, and reads the delegation.
+    async fn child_accept(&self, caller: &Caller, child: PreparedChild) -> Result<Delegated, Error> {
+        let accepted = match child {
+            PreparedChild::Existing(accepted) => *accepted,
+            PreparedChild::New(new) => {
+                let NewChild { request, share, delegation, fingerprint } = *new;
+                let accept = self.run_accept_once(caller, &request, fingerprint, Some(&delegation));
+                let accepted = Box::pin(accept).await;
+                // The store has the limits of the child now.
+                drop(share);
+                accepted?
+            }
+        };
+        let Accepted { session, run, replayed, .. } = accepted;
+        let found = self.shared.store.delegations(&DelegationsOf::Child(run.id)).await?.pop();
+        let delegation = found.ok_or_else(|| Error::RequestConflict {
+            name: format!("the name of {}, which nobody delegated,", run.id),
+        })?;
+        Ok(Delegated { delegation, session, run, replayed })
     }
 
     fn check_delegation(&self, request: &DelegationRequest) -> Result<(), Error> {

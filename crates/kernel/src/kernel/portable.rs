@@ -1,7 +1,7 @@
 //! Export and import of a session as one JSON Lines file. docs/export.md describes the format.
 //!
 //! ```text
-//! session ─▶ message… ─▶ run… ─▶ (artifact ─▶ bytes…)… ─▶ state… ─▶ event… ─▶ end
+//! session ─▶ message… ─▶ run… ─▶ (artifact ─▶ bytes…)… ─▶ state_at… ─▶ state_change… ─▶ event… ─▶ end
 //! ```
 //!
 //! Messages come line by line of the tree, parents before children, so that a reader never has to look ahead. Export
@@ -10,7 +10,8 @@
 use std::sync::Arc;
 
 use mainspring_core::{
-    Artifact, Attempt, Event, Message, MessageId, Run, Session, StateEntry, Step, StepInput,
+    Artifact, Attempt, Event, Message, MessageId, Run, Session, StateChange, StateEntry, Step, StepInput,
+    Time,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -20,13 +21,16 @@ mod data;
 mod export;
 mod import;
 mod partial;
+mod state;
 pub use export::Export;
 pub use import::Import;
 
 /// Format name in the first line.
 const FORMAT: &str = "mainspring.session";
-/// Version of the format that is written and read.
-const VERSION: u32 = 1;
+/// Version of the file of a session without state. In files of earlier programs it has the state at the tip.
+const VERSION_TIP: u32 = 1;
+/// Version of the file of a session with state, on all branches and with its history.
+const VERSION: u32 = 2;
 
 /// One line of the file.
 #[derive(Debug, Serialize, Deserialize)]
@@ -42,8 +46,12 @@ enum FileLine {
     Artifact { artifact: Box<Artifact> },
     /// The next bytes of the artifact above, in base64.
     Bytes { data: String },
-    /// An entry of the session's state at the tip.
+    /// An entry of the session's state at the tip, in version 1.
     State { entry: StateEntry },
+    /// An entry of the session's state at its place in the tree.
+    StateAt(Box<StateLine>),
+    /// A change of the session's state, for the history of its key.
+    StateChange { change: StateChange },
     /// An event, in order. A completed message is referenced by id, since it has its own line.
     Event { event: Value },
     /// Last line: the number of lines before it.
@@ -64,7 +72,31 @@ struct MessageLine {
     /// The parent's cursor leads to this message.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     followed: bool,
+    /// How many other openings of lines came before that of this line: at its first message, in version 2.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    opened: Option<u64>,
     message: Arc<Message>,
+}
+
+/// An entry of the session's state at its place in the tree.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct StateLine {
+    key: String,
+    version: u64,
+    /// The value; absent if the key was removed.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "state::present")]
+    value: Option<Value>,
+    #[serde(rename = "updatedAtMs")]
+    updated_at: Time,
+    /// The message at whose point the entry is; absent for before the first message.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    message_id: Option<MessageId>,
+    /// The messages that follow on the same line do not see the entry.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    aside: bool,
+    /// How many openings of lines came before the entry. A line that was opened before it does not see it.
+    seq: u64,
 }
 
 /// A run and its attempts.
@@ -84,6 +116,9 @@ struct RunLine {
     /// State of the run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     state: Vec<StateEntry>,
+    /// The changes of the run's state.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    state_changes: Vec<StateChange>,
     /// The prompt, if the run never began and the prompt is not in the tree.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     prompt: Option<Arc<Message>>,

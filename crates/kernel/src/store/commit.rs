@@ -114,6 +114,10 @@ pub enum Row {
     /// A change of state, for the history of its key, which keeps the last
     /// [`HISTORY_CHANGES`](mainspring_core::state::HISTORY_CHANGES).
     StateChange(Box<StateChangeRow>),
+    /// An entry of state of an imported session, written at this order instead of now ([`TreeState::order`](super::TreeState)).
+    StateAtOrder(Box<StateRow>, i64),
+    /// The order at which a line of an imported session was opened.
+    LineOrder(LineId, i64),
     /// Moves the entry of this key from a point without a message to the point before.
     StateBack(Point, String),
     /// A delegation. Written by the child's session; dropped if the parent's session is gone or deleted.

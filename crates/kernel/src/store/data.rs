@@ -1,6 +1,8 @@
 //! State and artifacts as the store reads and writes them.
 
-use mainspring_core::{ArtifactId, Expect, Point, RunId, SessionId, StateChange, StateWriter, Time};
+use mainspring_core::{
+    ArtifactId, Expect, MessageId, Point, RunId, SessionId, StateChange, StateWriter, Time,
+};
 use serde_json::Value;
 
 /// Selects the state to read.
@@ -49,6 +51,25 @@ pub enum StatePlace {
     },
     /// At a run of the session being written.
     Run(RunId),
+}
+
+/// An entry of a session's state at its place in the tree, on whatever branch.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TreeState {
+    /// Key of the entry.
+    pub key: String,
+    /// Version of the entry.
+    pub version: u64,
+    /// Value from this place on; none if the key was removed.
+    pub value: Option<Value>,
+    /// When the entry was written.
+    pub at: Time,
+    /// The message at whose point it is; none for before the first message.
+    pub message: Option<MessageId>,
+    /// True if messages that follow on the same line do not see the entry.
+    pub aside: bool,
+    /// When it was written, compared with the lines of the tree: a line that was opened at a lower order does not see it.
+    pub order: i64,
 }
 
 /// A change of an owner's state.

@@ -39,6 +39,7 @@ mod parked;
 mod portable;
 mod portable_checks;
 mod portable_data;
+mod portable_state;
 mod puppet;
 mod readers;
 mod recovery;

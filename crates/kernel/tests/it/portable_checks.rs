@@ -134,7 +134,7 @@ async fn contradictions_are_refused_with_the_record_and_the_field() {
     let lines: Vec<&str> = file.lines().collect();
     let first = |text: &str| 1 + lines.iter().position(|line| line.contains(text)).unwrap();
     let (run, message, state) =
-        (first(r#""kind":"run""#), first(r#""kind":"message""#), first(r#""kind":"state""#));
+        (first(r#""kind":"run""#), first(r#""kind":"message""#), first(r#""kind":"state_at""#));
     let event = first(r#""kind":"event""#);
     for (line, path, to, field) in [
         (run, "/run/usage/inputTokens", json!(7), "usage of run_"),
@@ -149,8 +149,8 @@ async fn contradictions_are_refused_with_the_record_and_the_field() {
         (run, "/attempts/0/attemptNo", json!(0), "attemptNo of att_"),
         (run, "/attempts/0/completedAtMs", json!(i64::MAX), "completedAtMs of att_"),
         (message, "/message/createdAtMs", json!(-1), "createdAtMs of msg_"),
-        (state, "/entry/value", json!(3), "value of the state \"kept\""),
-        (state, "/entry/updatedAtMs", json!(-1), "updatedAtMs of the state"),
+        (state, "/value", json!(3), "value of the state \"kept\""),
+        (state, "/updatedAtMs", json!(-1), "updatedAtMs of the state"),
         (event, "/event/timestampMs", json!(-1), "timestampMs of evt_"),
         (1, "/session/title", json!("Coffee"), "title of the session"),
         (1, "/session/status", json!("archived"), ""),

@@ -143,7 +143,7 @@ async fn invalid_artifacts_and_state_are_refused_with_the_line_and_leave_nothing
     let first = |text: &str| 1 + lines.iter().position(|line| line.contains(text)).unwrap();
     // The newest artifact is first and has more than one line of bytes.
     let (artifact, bytes, state) =
-        (first(r#""kind":"artifact""#), first(r#""kind":"bytes""#), first(r#""kind":"state""#));
+        (first(r#""kind":"artifact""#), first(r#""kind":"bytes""#), first(r#""kind":"state_at""#));
     let without = |line: usize| join_lines(&[&lines[..line - 1], &lines[line..]].concat());
     let twice = |line: usize| join_lines(&[&lines[..line], &lines[line - 1..]].concat());
     let nobody = json!("run_00000000000040008000000000000000");
@@ -165,8 +165,8 @@ async fn invalid_artifacts_and_state_are_refused_with_the_line_and_leave_nothing
             changed(&file, artifact, "/artifact/uri", &json!("file:///etc/passwd")),
         ),
         ("a bad kind", artifact, changed(&file, artifact, "/artifact/kind", &json!(""))),
-        ("a bad key", state, changed(&file, state, "/entry/key", &json!("a b"))),
-        ("no version", state, changed(&file, state, "/entry/version", &json!(0))),
+        ("a bad key", state, changed(&file, state, "/key", &json!("a b"))),
+        ("no version", state, changed(&file, state, "/version", &json!(0))),
         (
             "state before artifacts",
             artifact + 1,

@@ -56,6 +56,11 @@ impl Disk {
     }
 
     pub(crate) fn sqlite() -> Self {
+        Self::sqlite_with_store().0
+    }
+
+    /// A store in SQLite, and a handle of its own type.
+    pub(crate) fn sqlite_with_store() -> (Self, Arc<SqliteStore>) {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("test.sqlite3");
         let options = SqliteOptions {
@@ -64,7 +69,7 @@ impl Disk {
             ..SqliteOptions::default()
         };
         let store = Arc::new(SqliteStore::open(&file, options, NOW).unwrap());
-        Self {
+        let disk = Self {
             name: "sqlite",
             store: store.clone(),
             file: Some(file),
@@ -72,9 +77,13 @@ impl Disk {
                 let store = store.clone();
                 move |is_full| store.set_full(is_full)
             }),
-            fault: Arc::new(move |fault| store.inject_fault(fault)),
+            fault: Arc::new({
+                let store = store.clone();
+                move |fault| store.inject_fault(fault)
+            }),
             _folder: Some(Arc::new(folder)),
-        }
+        };
+        (disk, store)
     }
 
     pub(crate) fn postgres() -> Self {

@@ -93,7 +93,9 @@ impl Tables {
                     self.artifact_remove(*id);
                 }
             }
-            Row::State(row) => self.state_apply(session, row),
+            Row::State(row) => self.state_apply(session, row, None),
+            Row::StateAtOrder(row, order) => self.state_apply(session, row, Some(*order)),
+            Row::LineOrder(line, order) => self.line_order_apply(*line, *order),
             Row::StateBack(from, key) => self.state_back(*from, key),
             Row::StateChange(row) => self.state_change_apply(&row.of, row.change.clone()),
             Row::Delegation(image) if self.session(image.parent_session).is_none() => {}
@@ -193,5 +195,8 @@ impl Tables {
 
 /// Returns true for rows that refer to rows which the same commit may insert.
 fn is_late(row: &Row) -> bool {
-    matches!(row, Row::MessagePlace(..) | Row::Inbox(..) | Row::InboxTaken(_) | Row::StepsSeal(_))
+    matches!(
+        row,
+        Row::MessagePlace(..) | Row::Inbox(..) | Row::InboxTaken(_) | Row::StepsSeal(_) | Row::LineOrder(..)
+    )
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 use mainspring_core::memory::is_undecided;
 use mainspring_core::state::decide;
 use mainspring_core::{
-    Artifact, ArtifactAge, ArtifactId, Line, Point, SessionId, StateChange, StateEntry, StateOutcome,
+    Artifact, ArtifactAge, ArtifactId, Line, LineId, Point, SessionId, StateChange, StateEntry, StateOutcome,
     StateSlot, Time, VersionMismatch, artifact_ids,
 };
 use mainspring_kernel::store::{
@@ -19,7 +19,7 @@ use super::tables::Tables;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LineOrigin {
     pub(super) session: SessionId,
-    pub(super) seq: u64,
+    pub(super) seq: i64,
 }
 
 /// A row of a session's state.
@@ -27,21 +27,27 @@ pub(super) struct LineOrigin {
 pub(super) struct StateRecord {
     pub(super) session: SessionId,
     /// The last event before the row.
-    seq: u64,
+    pub(super) seq: i64,
     pub(super) at: Option<Point>,
-    aside: bool,
+    pub(super) aside: bool,
     pub(super) key: String,
     pub(super) version: u64,
-    value: Option<Value>,
-    updated_at: Time,
+    pub(super) value: Option<Value>,
+    pub(super) updated_at: Time,
 }
 
 impl Tables {
     /// Records the origin of a new line.
     pub(super) fn line_opened(&mut self, session: SessionId, line: &Line) {
+        let now = self.seq.cast_signed();
         let is_foreign = line.parent.is_some_and(|parent| self.opened_by(parent) != Some(session));
-        let seq = if is_foreign { self.seq_before_creation(session).unwrap_or(self.seq) } else { self.seq };
+        let seq = if is_foreign { self.seq_before_creation(session).unwrap_or(now) } else { now };
         self.line_origins.insert(line.id, LineOrigin { session, seq });
+    }
+
+    /// Sets the order at which a line was opened.
+    pub(super) fn line_order_apply(&mut self, line: LineId, order: i64) {
+        self.line_origins.entry(line).and_modify(|origin| origin.seq = order);
     }
 
     fn opened_by(&self, at: Point) -> Option<SessionId> {
@@ -49,15 +55,17 @@ impl Tables {
     }
 
     /// Returns the number of the last event before the session was created.
-    fn seq_before_creation(&self, session: SessionId) -> Option<u64> {
-        self.events.values().find(|event| event.session == session).map(|event| event.cursor.0 - 1)
+    pub(super) fn seq_before_creation(&self, session: SessionId) -> Option<i64> {
+        let first = self.events.values().find(|event| event.session == session);
+        first.map(|event| event.cursor.0.cast_signed() - 1)
     }
 
-    pub(super) fn state_apply(&mut self, session: SessionId, row: &StateRow) {
+    /// Writes a row of state. `order` is given for an imported one.
+    pub(super) fn state_apply(&mut self, session: SessionId, row: &StateRow, order: Option<i64>) {
         let StateRow { place, key, version, value, at: updated_at } = row.clone();
         match place {
             StatePlace::Session { at, aside } => {
-                let seq = self.seq;
+                let seq = order.unwrap_or(self.seq.cast_signed());
                 self.session_states.push(StateRecord {
                     session,
                     seq,
@@ -86,10 +94,10 @@ impl Tables {
 
     /// Returns the rows visible from a point, nearest first. See `Segment` of the durable store for the bounds.
     fn visible_state(&self, session: SessionId, at: Option<Point>) -> Result<Vec<&StateRecord>, StoreError> {
-        let (mut next, mut owner, mut bound) = (at, session, u64::MAX);
-        let (mut child_owner, mut child_bound) = (session, u64::MAX);
+        let (mut next, mut owner, mut bound) = (at, session, i64::MAX);
+        let (mut child_owner, mut child_bound) = (session, i64::MAX);
         if let Some(by) = at.and_then(|at| self.opened_by(at)).filter(|by| *by != session) {
-            (owner, bound) = (by, self.seq_before_creation(session).unwrap_or(u64::MAX));
+            (owner, bound) = (by, self.seq_before_creation(session).unwrap_or(i64::MAX));
         }
         let mut visible = vec![];
         while let Some(point) = next {

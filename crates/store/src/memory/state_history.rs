@@ -30,6 +30,25 @@ impl Tables {
         earlier.map(|(_, change)| change.clone()).take(limit).collect()
     }
 
+    /// Lists the changes of all keys, by key and version.
+    pub(super) fn state_changes(
+        &self,
+        of: &StateHistoryOf,
+        after: Option<&(String, u64)>,
+        limit: usize,
+    ) -> Vec<StateChange> {
+        let place = of.place();
+        let of_place = self.state_history.iter().filter(|((at, _), _)| *at == place);
+        let mut changes: Vec<StateChange> =
+            of_place.flat_map(|(_, changes)| changes.values().cloned()).collect();
+        changes.retain(|change| {
+            after.is_none_or(|(key, version)| (&change.key, change.version) > (key, *version))
+        });
+        changes.sort_by(|a, b| (&a.key, a.version).cmp(&(&b.key, b.version)));
+        changes.truncate(limit);
+        changes
+    }
+
     /// Removes the history of a session that is gone, and of its runs.
     pub(super) fn state_history_purge(&mut self, session: SessionId) {
         let Self { state_history, runs, .. } = self;

@@ -109,11 +109,11 @@ impl Tables {
         self.line(id).copied().ok_or_else(missing)
     }
 
-    fn parent_of(&self, id: LineId) -> Result<Option<Point>, StoreError> {
+    pub(super) fn parent_of(&self, id: LineId) -> Result<Option<Point>, StoreError> {
         self.line_get(id).map(|line| line.parent)
     }
 
-    fn message_at(&self, point: Point) -> Option<&PlacedMessage> {
+    pub(super) fn message_at(&self, point: Point) -> Option<&PlacedMessage> {
         self.messages.values().find(|message| message.point == Some(point))
     }
 

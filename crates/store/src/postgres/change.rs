@@ -37,7 +37,7 @@ pub(super) async fn lease_release(change: &Reader, fence: Fence) -> Result<(), S
 /// Sets or removes a key of an owner's state, under the lock of the owner's version.
 pub(super) async fn state_put(change: &Reader, put: &OwnerState) -> Result<StateOutcome, StoreError> {
     let owner = put.owner.as_str();
-    let lock = "INSERT INTO owner_state_versions VALUES ($1, 0) ON CONFLICT (owner_id) DO UPDATE SET
+    let lock = "INSERT INTO owner_state_versions (owner_id, version) VALUES ($1, 0) ON CONFLICT (owner_id) DO UPDATE SET
                   version = owner_state_versions.version RETURNING version";
     let version = change.write(lock, &[&owner]).await?;
     let version = version.first().map_or(Ok(0), |row| get_u64(row, 0))?;
@@ -46,15 +46,22 @@ pub(super) async fn state_put(change: &Reader, put: &OwnerState) -> Result<State
     let slot = StateSlot { entry: present.map(|row| entry(&row)).transpose()?, version };
     let version = decide(&slot, put.value.as_ref(), put.expect)?;
     if let Some(version) = version {
-        owner_state_write(change, put, version).await?;
+        let added = i64::from(put.value.is_some()) - i64::from(slot.entry.is_some());
+        owner_state_write(change, put, version, added).await?;
     }
     Ok(StateOutcome::of(slot, &put.key, put.value.clone(), version, put.at))
 }
 
-async fn owner_state_write(change: &Reader, put: &OwnerState, version: u64) -> Result<(), StoreError> {
+/// Writes a key of an owner's state. `added` is what the number of keys changes by.
+async fn owner_state_write(
+    change: &Reader,
+    put: &OwnerState,
+    version: u64,
+    added: i64,
+) -> Result<(), StoreError> {
     let (owner, key) = (put.owner.as_str(), put.key.as_str());
-    let sql = "UPDATE owner_state_versions SET version = $2 WHERE owner_id = $1";
-    change.write(sql, &[&owner, &int(version)]).await?;
+    let sql = "UPDATE owner_state_versions SET version = $2, keys = keys + $3 WHERE owner_id = $1";
+    change.write(sql, &[&owner, &int(version), &added]).await?;
     match &put.value {
         Some(value) => {
             let sql = "INSERT INTO owner_state (owner_id, key, version, updated_at, value) VALUES ($1, $2, $3, $4, $5)

@@ -5,12 +5,16 @@ use tokio_postgres::Client;
 use super::PostgresError;
 use super::error::describe;
 
-/// The migrations, in order. The number of each is its place, from 1.
-const MIGRATIONS: &[&str] = &[
-    include_str!("../../migrations/postgres/0001_tables.sql"),
-    include_str!("../../migrations/postgres/0002_readers.sql"),
-    include_str!("../../migrations/postgres/0003_edge_records.sql"),
+/// `migrations/postgres/NNNN_name.sql`, in order. A released migration is never edited.
+const MIGRATIONS: &[(usize, &str)] = &[
+    (1, include_str!("../../migrations/postgres/0001_tables.sql")),
+    (2, include_str!("../../migrations/postgres/0002_readers.sql")),
+    (3, include_str!("../../migrations/postgres/0003_edge_records.sql")),
+    (6, include_str!("../../migrations/postgres/0006_owner_keys_and_lost_events.sql")),
 ];
+
+/// The version of the tables that this program writes.
+pub(super) const SCHEMA_VERSION: usize = MIGRATIONS[MIGRATIONS.len() - 1].0;
 
 /// The lock under which migrations are applied: the bytes of "mainspri".
 const LOCK: i64 = 0x6d61_696e_7370_7269;
@@ -38,11 +42,11 @@ async fn apply(client: &Client) -> Result<(), PostgresError> {
     let row = client.query_typed_one(sql, &[]).await.map_err(fail)?;
     let version: i64 = row.try_get(0).map_err(fail)?;
     let applied = usize::try_from(version).unwrap_or(0);
-    if applied > MIGRATIONS.len() {
-        return Err(PostgresError::Newer { found: applied, known: MIGRATIONS.len() });
+    if applied > SCHEMA_VERSION {
+        return Err(PostgresError::Newer { found: applied, known: SCHEMA_VERSION });
     }
-    for (index, migration) in MIGRATIONS.iter().enumerate().skip(applied) {
-        let record = format!("INSERT INTO mainspring_schema VALUES ({})", index + 1);
+    for (number, migration) in MIGRATIONS.iter().filter(|(number, _)| *number > applied) {
+        let record = format!("INSERT INTO mainspring_schema VALUES ({number})");
         client.batch_execute(migration).await.map_err(fail)?;
         client.batch_execute(&record).await.map_err(fail)?;
     }

@@ -20,6 +20,7 @@ pub(super) mod search;
 pub(super) mod sessions;
 pub(super) mod state;
 pub(super) mod tree;
+pub(super) mod tree_state;
 
 /// A connection of the pool.
 pub(super) struct Reader {

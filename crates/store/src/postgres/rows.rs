@@ -73,7 +73,12 @@ pub(super) fn ops(commit: &Commit, before: u64) -> Result<Vec<Op>, StoreError> {
     Ok(ops)
 }
 
-fn row_ops(session: SessionId, row: &Row, before: u64, ops: &mut Vec<Op>) -> Result<(), StoreError> {
+pub(super) fn row_ops(
+    session: SessionId,
+    row: &Row,
+    before: u64,
+    ops: &mut Vec<Op>,
+) -> Result<(), StoreError> {
     let own = id(session.as_bytes());
     let (table, cells) = match row {
         // Checked before anything is written.
@@ -235,7 +240,11 @@ fn record_ops(session: SessionId, row: &Row, before: u64, ops: &mut Vec<Op>) -> 
         Row::ArtifactGone(artifact) => {
             (Table::ArtifactsGone, vec![id(artifact.as_bytes()), id(session.as_bytes())])
         }
-        Row::State(row) => state_cells(session, row, before)?,
+        Row::State(row) => state_cells(session, row, int(before))?,
+        Row::StateAtOrder(row, order) => state_cells(session, row, *order)?,
+        Row::LineOrder(line, order) => {
+            (Table::LineOrders, vec![number(line.0), id(session.as_bytes()), number(*order)])
+        }
         Row::StateBack(from, key) => {
             let [line, pos] = point(Some(*from));
             (Table::StateBack, vec![line, pos, text(key)])
@@ -390,7 +399,7 @@ fn native_ops(native: &NativeOwner, ops: &mut Vec<Op>) {
     ops.push(Op { table: Table::NativeOwners, cells });
 }
 
-fn state_cells(session: SessionId, row: &StateRow, before: u64) -> Result<(Table, Vec<Cell>), StoreError> {
+fn state_cells(session: SessionId, row: &StateRow, before: i64) -> Result<(Table, Vec<Cell>), StoreError> {
     let entry = [
         text(&row.key),
         Cell::Int(Some(int(row.version))),
@@ -400,7 +409,7 @@ fn state_cells(session: SessionId, row: &StateRow, before: u64) -> Result<(Table
     Ok(match row.place {
         StatePlace::Session { at, aside } => {
             let [line, pos] = point(at);
-            let place = [id(session.as_bytes()), line, pos, Cell::Bool(aside), Cell::Int(Some(int(before)))];
+            let place = [id(session.as_bytes()), line, pos, Cell::Bool(aside), number(before)];
             (Table::SessionState, [place.as_slice(), &entry].concat())
         }
         StatePlace::Run(run) => (Table::RunState, [[id(run.as_bytes())].as_slice(), &entry].concat()),
@@ -437,7 +446,7 @@ fn table_rank(row: &Row) -> (u8, u8) {
         Row::ToolCall(_) | Row::ToolCallSettled(..) => 2,
         Row::Inbox(..) | Row::InboxTaken(_) => 3,
         Row::Artifact(_) | Row::ArtifactGone(_) => 4,
-        Row::State(_) | Row::StateBack(..) => 5,
+        Row::State(_) | Row::StateAtOrder(..) | Row::StateBack(..) => 5,
         Row::Floor(_) => 6,
         Row::NativeOwner(_) => 7,
         Row::Spend(..) => 8,
@@ -450,6 +459,7 @@ fn table_rank(row: &Row) -> (u8, u8) {
         Row::Feedback(_) => 15,
         Row::Pin(_) => 16,
         Row::InheritedArtifact(_) => 17,
+        Row::LineOrder(..) => 18,
         // Ordered by their rank alone.
         Row::NewId(_) | Row::Request(_) | Row::Session(_) | Row::Line(_) | Row::Message(..) => 0,
         Row::MessagePlace(..) | Row::Run(_) | Row::Attempt(_) | Row::Binding(_) | Row::StepsSeal(_) => 0,

@@ -41,7 +41,7 @@ pub(super) async fn start(
     Ok(())
 }
 
-async fn lock(client: &Client) -> Result<(), PostgresError> {
+pub(super) async fn lock(client: &Client) -> Result<(), PostgresError> {
     let fail = |error: tokio_postgres::Error| PostgresError::Database(describe(&error));
     for _ in 0..LOCK_ATTEMPTS {
         if try_lock(client).await.map_err(fail)? {

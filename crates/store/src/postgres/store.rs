@@ -15,10 +15,10 @@ use mainspring_kernel::store::{
     AgentRow, ArtifactPage, Chunk, Commit, DelegationsOf, EdgeChange, EdgeRecord, Fence, FoundMessages,
     GoalTypeRow, GrantPage, IdPage, InboxItem, KeyPage, KeyRef, Loaded, LostEvents, OwnerState, OwnerUsage,
     PlacedMessage, Request, RunPage, SessionLine, SessionPage, SessionRef, StateAt, StateHistoryOf, Store,
-    StoreError, TreeRow, Unfinished, WebhookChange,
+    StoreError, TreeRow, TreeState, Unfinished, WebhookChange,
 };
 
-use super::read::{access, events, ids, records, runs, search, sessions, state, tree};
+use super::read::{access, events, ids, records, runs, search, sessions, state, tree, tree_state};
 use super::writer::{EVENT_BITS, pause};
 use super::{PostgresStore, change};
 use crate::Fault;
@@ -281,7 +281,7 @@ impl Store for PostgresStore {
     }
 
     async fn lost_events(&self) -> Result<Vec<LostEvents>, StoreError> {
-        Ok(vec![])
+        read!(self, events::lost_events)
     }
 
     async fn histories(&self) -> Result<Vec<History>, StoreError> {
@@ -394,7 +394,7 @@ impl Store for PostgresStore {
     }
 
     async fn state_count(&self, at: &StateAt) -> Result<usize, StoreError> {
-        Ok(snapshot!(self, state::state_page, at, None, usize::MAX)?.len())
+        snapshot!(self, state::state_count, at)
     }
 
     async fn state_put(&self, put: OwnerState) -> Result<StateOutcome, StoreError> {
@@ -409,6 +409,30 @@ impl Store for PostgresStore {
         limit: usize,
     ) -> Result<Rows<StateChange>, StoreError> {
         read!(self, state::state_history, of, key, before, limit)
+    }
+
+    async fn state_changes(
+        &self,
+        of: &StateHistoryOf,
+        after: Option<(String, u64)>,
+        limit: usize,
+    ) -> Result<Rows<StateChange>, StoreError> {
+        let after = after.unwrap_or_default();
+        read!(self, tree_state::state_changes, of, &after, limit)
+    }
+
+    async fn tree_state(
+        &self,
+        session: SessionId,
+        after: Option<(String, u64)>,
+        limit: usize,
+    ) -> Result<Rows<TreeState>, StoreError> {
+        let after = after.unwrap_or_default();
+        snapshot!(self, tree_state::tree_state, session, &after, limit)
+    }
+
+    async fn line_orders(&self, session: SessionId) -> Result<Vec<(LineId, i64)>, StoreError> {
+        read!(self, tree_state::line_orders, session)
     }
 
     async fn artifact_get(&self, artifact: ArtifactId) -> Result<Option<Artifact>, StoreError> {

@@ -45,6 +45,7 @@ pub(super) enum Table {
     SessionState,
     RunState,
     StateBack,
+    LineOrders,
     StateHistory,
     /// Drops the oldest changes of a key that are too many.
     StateHistoryCut,
@@ -126,6 +127,7 @@ impl Table {
             Self::SessionState => SESSION_STATE,
             Self::RunState => RUN_STATE,
             Self::StateBack => STATE_BACK,
+            Self::LineOrders => LINE_ORDERS,
             Self::StateHistory => STATE_HISTORY,
             Self::StateHistoryCut => STATE_HISTORY_CUT,
             Self::Delegations => DELEGATIONS,
@@ -281,6 +283,10 @@ const RUN_STATE: &str =
 const STATE_BACK: &str =
     "UPDATE session_state AS s SET pos = s.pos - 1 FROM unnest($1, $2, $3) AS u(line, pos, key)
  WHERE s.line = u.line AND s.pos = u.pos AND s.key = u.key AND s.pos > 0";
+
+const LINE_ORDERS: &str =
+    "UPDATE lines SET opened_cursor = u.opened FROM unnest($1, $2, $3) AS u(line, session_id, opened)
+  WHERE lines.line = u.line AND lines.session_id = u.session_id";
 
 const STATE_HISTORY: &str =
     "INSERT INTO state_history (place, key, version, change) SELECT * FROM unnest($1, $2, $3, $4)

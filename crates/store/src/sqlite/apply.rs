@@ -8,7 +8,7 @@ use rusqlite::{Connection, params};
 
 use super::checksum;
 use super::columns::{Id, blob, int};
-use super::data::{state_back, state_write};
+use super::data::{line_order_write, state_back, state_write};
 use super::digests::digest_write;
 use super::event_blocks::{self, EventBlocks};
 use super::feedback;
@@ -132,7 +132,9 @@ impl Prepared {
                     .execute(params![artifact.bytes(), session.bytes()])?;
                 Ok(())
             }
-            Row::State(row) => state_write(connection, session, row, seq),
+            Row::State(row) => state_write(connection, session, row, int(seq)),
+            Row::StateAtOrder(row, order) => state_write(connection, session, row, *order),
+            Row::LineOrder(line, order) => line_order_write(connection, session, *line, *order),
             Row::StateBack(from, key) => state_back(connection, *from, key),
             Row::StateChange(row) => Ok(state_change_write(connection, &row.of, &row.change)?),
             Row::Delegation(delegation) => delegation_write(connection, delegation),

@@ -1,7 +1,7 @@
 //! Writes state, and the loose hashes: those that a removed artifact referred to.
 
 use mainspring_core::state::decide;
-use mainspring_core::{Point, SessionId, StateChange, StateOutcome, StateSlot};
+use mainspring_core::{LineId, Point, SessionId, StateChange, StateOutcome, StateSlot};
 use mainspring_kernel::store::{OwnerState, StateHistoryOf, StatePlace, StateRow, StoreError};
 use rusqlite::{Connection, OptionalExtension, params};
 
@@ -13,12 +13,12 @@ use super::read::state_columns;
 use super::state_history::state_change_write;
 use super::write::WriteResult;
 
-/// Writes a row of state. `seq` is the last event before it.
+/// Writes a row of state. `seq` is the last event before it, or the order of an imported one.
 pub(super) fn state_write(
     connection: &Connection,
     session: SessionId,
     row: &StateRow,
-    seq: u64,
+    seq: i64,
 ) -> WriteResult {
     let value = row.value.as_ref().map(json).transpose()?;
     let columns = params![row.key, int(row.version), row.at.0, value];
@@ -32,7 +32,7 @@ pub(super) fn state_write(
                  VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10,
                    coalesce((SELECT opened_by <> ?6 FROM lines WHERE line = ?7), 1))",
             ))?;
-            let place = params![session.bytes(), line, pos, aside, int(seq)];
+            let place = params![session.bytes(), line, pos, aside, seq];
             checksum::execute(&mut insert, &[(&checksum::STATE, columns)], place)?;
         }
         StatePlace::Run(run) => {
@@ -45,6 +45,19 @@ pub(super) fn state_write(
             checksum::execute(&mut write, &[(&checksum::STATE, columns)], params![run.bytes()])?;
         }
     }
+    Ok(())
+}
+
+/// Sets the order at which a line of the session was opened.
+pub(super) fn line_order_write(
+    connection: &Connection,
+    session: SessionId,
+    line: LineId,
+    order: i64,
+) -> WriteResult {
+    connection
+        .prepare_cached("UPDATE lines SET opened_seq = ?3 WHERE line = ?1 AND session_id = ?2")?
+        .execute(params![line.0, session.bytes(), order])?;
     Ok(())
 }
 
@@ -70,17 +83,25 @@ pub(super) fn state_put(connection: &Connection, put: &OwnerState) -> Result<Sta
     let slot = StateSlot { entry, version: counter.cast_unsigned() };
     let version = decide(&slot, put.value.as_ref(), put.expect)?;
     if let Some(version) = version {
-        owner_state_write(connection, put, version).map_err(|error| write_error(&error))?;
+        let added = i64::from(put.value.is_some()) - i64::from(slot.entry.is_some());
+        owner_state_write(connection, put, version, added).map_err(|error| write_error(&error))?;
     }
     Ok(StateOutcome::of(slot, &put.key, put.value.clone(), version, put.at))
 }
 
-fn owner_state_write(connection: &Connection, put: &OwnerState, version: u64) -> rusqlite::Result<()> {
+/// Writes a key of an owner's state. `added` is what the number of keys changes by.
+fn owner_state_write(
+    connection: &Connection,
+    put: &OwnerState,
+    version: u64,
+    added: i64,
+) -> rusqlite::Result<()> {
     connection
         .prepare_cached(
-            "INSERT INTO owner_state_versions VALUES (?1, ?2) ON CONFLICT (owner_id) DO UPDATE SET version = ?2",
+            "INSERT INTO owner_state_versions (owner_id, version, keys) VALUES (?1, ?2, ?3)
+             ON CONFLICT (owner_id) DO UPDATE SET version = ?2, keys = keys + ?3",
         )?
-        .execute(params![put.owner, int(version)])?;
+        .execute(params![put.owner, int(version), added])?;
     match &put.value {
         Some(value) => {
             let value = json(value)?;

@@ -27,7 +27,7 @@ const MAGIC: &[u8; 16] = b"SQLite format 3\0";
 /// The number of prepared statements each connection caches. The crate has about 60.
 const CACHED_STATEMENTS: usize = 128;
 /// The suffix of the file that records that a database exists.
-const HISTORY: &str = "-history";
+pub(super) const HISTORY: &str = "-history";
 const HISTORY_TEXT: &str = "A mainspring database belongs beside this file. \
     If it is missing, mainspring refuses to start with an empty one. Remove this file to start anew.\n";
 

@@ -30,6 +30,7 @@ pub(super) mod runs;
 pub(super) mod search;
 pub(super) mod sessions;
 pub(super) mod tree;
+pub(super) mod tree_state;
 
 macro_rules! session_columns {
     () => {
@@ -458,7 +459,7 @@ fn request(columns: &mut Columns<'_>) -> Result<Request> {
     })
 }
 
-fn key(columns: &mut Columns<'_>) -> Result<ApiKey> {
+pub(super) fn key(columns: &mut Columns<'_>) -> Result<ApiKey> {
     Ok(ApiKey {
         id: columns.id()?,
         name: columns.get()?,

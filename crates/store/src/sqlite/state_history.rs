@@ -53,6 +53,24 @@ pub(super) fn state_history(
     })
 }
 
+/// Lists the changes of all keys, by key and version.
+pub(super) fn state_changes(
+    connection: &Connection,
+    of: &StateHistoryOf,
+    (key, version): &(String, u64),
+    limit: usize,
+) -> Result<Rows<StateChange>, StoreError> {
+    let sql = concat!(
+        "SELECT ",
+        state_change_columns!(),
+        " FROM state_history WHERE place = ?1 AND (key, version) > (?2, ?3) ORDER BY key, version LIMIT ?4"
+    );
+    rows(limit, |limit| {
+        let params = params![of.place(), key, int(*version), sql_limit(limit)];
+        query_stored(connection, sql, params, change)
+    })
+}
+
 fn change(columns: &mut Columns<'_>) -> rusqlite::Result<StateChange> {
     columns.check(&checksum::STATE_CHANGE)?;
     columns.skip(2);

@@ -161,6 +161,10 @@ const EVENT_RULES: &[&str] = &[
 /// Trees that are not connected.
 const TREE_RULES: &[&str] = &[
     usage::COUNTS_RULE,
+    "SELECT 'the state of ' || quote(owner_id) || ' counts ' || keys || ' keys instead of ' || found FROM (
+       SELECT owner_id, keys, (SELECT count(*) FROM owner_state WHERE owner_state.owner_id = versions.owner_id) AS found
+       FROM owner_state_versions AS versions)
+     WHERE keys <> found",
     "SELECT 'line ' || line || ' begins beneath a message that is missing'
      FROM lines WHERE parent_line IS NOT NULL AND NOT EXISTS (
        SELECT 1 FROM messages WHERE messages.line = lines.parent_line AND messages.pos = lines.parent_pos)",

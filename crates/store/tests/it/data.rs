@@ -271,6 +271,40 @@ async fn owners_of_earlier_versions_count_on_and_new_ones_begin() {
         };
         assert_eq!(store.state_put(put).await.unwrap().entry.unwrap().version, version);
     }
+    for (owner, keys) in [("ada", 2), ("new", 1)] {
+        assert_eq!(store.state_count(&StateAt::Owner(owner.into())).await.unwrap(), keys, "{owner}");
+    }
+}
+
+/// The count is kept, not made by reading all keys: it follows every kind of change.
+#[tokio::test]
+async fn the_number_of_an_owners_keys_is_kept() {
+    for (name, subject) in every_store() {
+        let store = &*subject.store;
+        let put = async |owner: &str, key: &str, value: Option<u64>, expect| {
+            let (owner, key, value) = (owner.to_owned(), key.to_owned(), value.map(|value| json!(value)));
+            let by = StateWriter::Caller { key_id: None };
+            store.state_put(OwnerState { owner, key, value, expect, at: NOW, by }).await.is_ok()
+        };
+        for (owner, key, value, expect, is_done, ada, eve) in [
+            ("ada", "a", Some(1), Expect::Any, true, 1, 0),
+            ("ada", "a", Some(2), Expect::Any, true, 1, 0),
+            ("ada", "a", Some(2), Expect::Any, true, 1, 0),
+            ("ada", "b", Some(1), Expect::Absent, true, 2, 0),
+            ("ada", "b", Some(1), Expect::Absent, false, 2, 0),
+            ("eve", "a", Some(1), Expect::Any, true, 2, 1),
+            ("ada", "a", None, Expect::Any, true, 1, 1),
+            ("ada", "a", None, Expect::Any, true, 1, 1),
+            ("ada", "a", None, Expect::Present, false, 1, 1),
+            ("ada", "a", Some(3), Expect::Any, true, 2, 1),
+        ] {
+            assert_eq!(put(owner, key, value, expect).await, is_done, "{name}: {owner} {key} {value:?}");
+            for (owner, keys) in [("ada", ada), ("eve", eve)] {
+                let count = store.state_count(&StateAt::Owner(owner.into())).await.unwrap();
+                assert_eq!(count, keys, "{name}: {owner} after {key} {value:?} {expect:?}");
+            }
+        }
+    }
 }
 
 #[tokio::test]

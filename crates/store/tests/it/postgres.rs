@@ -179,7 +179,7 @@ async fn servers_that_start_together_make_the_tables_once() {
     for start in starting {
         start.join().unwrap().unwrap();
     }
-    assert_eq!(psql(&url, "SELECT count(*) FROM mainspring_schema"), "1");
+    assert_eq!(psql(&url, "SELECT count(*) = count(DISTINCT version) FROM mainspring_schema"), "t");
 }
 
 #[tokio::test]
@@ -188,7 +188,7 @@ async fn a_database_of_a_newer_version_is_refused_and_unchanged() {
     drop(open(&url));
     psql(&url, "INSERT INTO mainspring_schema VALUES (1000)");
     let error = PostgresStore::open(&url, UNLOCKED).unwrap_err();
-    assert_eq!(error, PostgresError::Newer { found: 1_000, known: 1 });
+    assert!(matches!(error, PostgresError::Newer { found: 1_000, known } if known < 1_000), "{error:?}");
     assert_eq!(psql(&url, "SELECT value FROM meta WHERE name = 'boot'"), "1");
 }
 

@@ -9,12 +9,14 @@ use mainspring_kernel::store::{
     ArtifactPage, Chunk, Commit, EndedToolCall, Fence, InboxItem, NewEvent, Note, OpenToolCall, OwnerState,
     Request, Row, RunPage, SessionPage, SessionRef, SessionsOf, StateAt, StatePlace, StateRow, Store,
 };
-use mainspring_store::{MemoryStore, PostgresStore, SqliteStore};
+use mainspring_store::{MemoryStore, PostgresError, PostgresOptions, PostgresStore, SqliteStore};
 use serde_json::json;
 
 use crate::digests::digest as digest_at;
 use crate::fixtures::*;
 use crate::steps::step as step_of;
+
+mod copy;
 
 const SESSIONS: u64 = 6;
 const RUNS: u64 = 24;
@@ -391,6 +393,8 @@ struct Sequence {
     memory: MemoryStore,
     sqlite: SqliteStore,
     postgres: PostgresStore,
+    /// The URL of the PostgreSQL.
+    url: String,
     /// The cursors of each store.
     cursors: [Cursors; 3],
     random: Random,
@@ -420,7 +424,8 @@ macro_rules! alike {
 
 impl Sequence {
     async fn new(seed: u64, folder: &Path) -> Self {
-        let (sqlite, memory, postgres) = (sqlite_open(folder), MemoryStore::default(), postgres_open());
+        let (sqlite, memory, url) = (sqlite_open(folder), MemoryStore::default(), crate::cluster::database());
+        let postgres = PostgresStore::open(&url, PostgresOptions::default()).unwrap();
         let mut fences = vec![];
         for n in 0..SESSIONS {
             fences.push([lease(&memory, n).await, lease(&sqlite, n).await, lease(&postgres, n).await]);
@@ -432,6 +437,7 @@ impl Sequence {
             memory,
             sqlite,
             postgres,
+            url,
             cursors: Default::default(),
             random,
             row_random,

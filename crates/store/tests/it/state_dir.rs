@@ -22,6 +22,17 @@ fn opening_creates_a_private_folder_and_owns_it() {
 }
 
 #[test]
+fn the_lock_file_names_a_database_that_is_elsewhere() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = || StateDir::peek(folder.path()).unwrap().and_then(|owner| owner.store);
+    let owned = StateDir::open_for(folder.path(), NOW, node_id(1), Some("postgres://db/main")).unwrap();
+    assert_eq!(store().as_deref(), Some("postgres://db/main"));
+    drop(owned);
+    let _owned = StateDir::open(folder.path(), NOW, node_id(1)).unwrap();
+    assert_eq!(store(), None);
+}
+
+#[test]
 fn the_error_of_a_second_owner_names_the_first() {
     let folder = tempfile::tempdir().unwrap();
     let _owned = StateDir::open(folder.path(), NOW, node_id(1)).unwrap();

@@ -44,13 +44,13 @@ impl Execution<'_> {
         let state = read_state(&self.attempt, StateScope::Run).await?;
         let context = self.context_of_members().await?;
         let earlier = self.attempt.delegations().await?;
-        let mut children = vec![];
+        let mut requests = vec![];
         for name in names {
-            let request = self.member_request(&route, name, &context, &state, &earlier).await?;
-            children.push(self.attempt.delegate(request).await?.delegation);
+            requests.push(self.member_request(&route, name, &context, &state, &earlier).await?);
         }
+        let children = self.attempt.delegate_all(requests).await?;
         let attempt = self.attempt.clone();
-        let all = join_all(children.iter().map(|child| attempt.settled(child.id)));
+        let all = join_all(children.iter().map(|child| attempt.settled(child.delegation.id)));
         let settled = tokio::select! {
             biased;
             () = self.attempt.cancelled() => return Err(End::stopped().into()),

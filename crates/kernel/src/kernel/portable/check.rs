@@ -148,8 +148,10 @@ fn check_step(step: &Step) -> Result<(), LineError> {
 pub(super) struct Facts {
     runs: HashMap<RunId, RunFacts>,
     attempts: HashSet<AttemptId>,
-    /// The versions and values of the session's state, by key.
-    state: HashMap<String, (u64, [u8; 32])>,
+    /// The hashes of the values of the session's state, by key and version; none for a removed key.
+    state: HashMap<(String, u64), Option<[u8; 32]>>,
+    /// The keys of the state at the tip, in version 1.
+    keys: HashSet<String>,
     /// The last title and the last status that an event has set.
     title: Option<Option<String>>,
     status: Option<SessionStatus>,
@@ -232,10 +234,22 @@ impl Facts {
 
     /// Notes an entry of the session's state.
     pub(super) fn add_state(&mut self, entry: &StateEntry) -> Result<(), LineError> {
-        let known = (entry.version, hash(&entry.value));
-        match self.state.insert(entry.key.clone(), known) {
+        if !self.keys.insert(entry.key.clone()) {
+            return refuse(format!("the key {:?} of the state is there twice", entry.key));
+        }
+        self.add_state_at(&entry.key, entry.version, Some(&entry.value))
+    }
+
+    /// Notes a version of a key of the session's state.
+    pub(super) fn add_state_at(
+        &mut self,
+        key: &str,
+        version: u64,
+        value: Option<&Value>,
+    ) -> Result<(), LineError> {
+        match self.state.insert((key.to_owned(), version), value.map(hash)) {
             None => Ok(()),
-            Some(_) => refuse(format!("the key {:?} of the state is there twice", entry.key)),
+            Some(_) => refuse(format!("version {version} of the key {key:?} of the state is there twice")),
         }
     }
 
@@ -249,8 +263,8 @@ impl Facts {
                 self.status = Some(*status);
             }
             Body::StateChanged { scope: StateScope::Session, key, version, value: Some(value), .. } => {
-                let known = self.state.get(key).filter(|(known, _)| known == version);
-                if known.is_some_and(|(_, known)| *known != hash(value)) {
+                let known = self.state.get(&(key.clone(), *version));
+                if known.is_some_and(|known| *known != Some(hash(value))) {
                     return refuse(format!("value of the state {key:?} is not that of its entry"));
                 }
             }

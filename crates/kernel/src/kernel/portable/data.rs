@@ -7,9 +7,10 @@ use base64::engine::general_purpose::STANDARD;
 use mainspring_core::limits::check_text;
 use mainspring_core::{Artifact, StateEntry};
 
-use super::check::{check_counter, check_time};
+use super::check::check_time;
 use super::import::{LineError, refuse};
 use super::partial::{PartialSession, Section};
+use super::state::check_version;
 use crate::blobs::{StagedBlob, StagingBlob};
 use crate::error::Error;
 use crate::kernel::artifacts::{check_names, metadata_size, uri_of};
@@ -159,10 +160,7 @@ impl PartialSession {
         for StateEntry { key, value, version, updated_at: at } in entries {
             let checked = self.shared.check_state_entry(&key, Some(&value));
             checked.map_err(|error| LineError::Line(error.to_string()))?;
-            if version == 0 {
-                return refuse(format!("the first version of {key:?} is 1"));
-            }
-            check_counter(&format!("version of the state {key:?}"), version)?;
+            check_version(&key, version)?;
             check_time(&format!("updatedAtMs of the state {key:?}"), at)?;
             let value = Some(value);
             self.rows.push(Row::State(Box::new(StateRow { place, key, version, value, at })));

@@ -8,11 +8,12 @@ use base64::engine::general_purpose::STANDARD;
 use mainspring_core::{ArtifactId, Cursor, LineId, Point, RunId, Session, Time};
 use tokio::io::AsyncReadExt;
 
-use super::{FORMAT, FileLine, MessageLine, RunLine, VERSION};
+use super::state::Openings;
+use super::{FORMAT, FileLine, MessageLine, RunLine, VERSION, VERSION_TIP};
 use crate::blobs::BlobReader;
 use crate::error::Error;
 use crate::kernel::{Caller, Kernel, Shared};
-use crate::store::{ArtifactPage, Loaded, RunPage, SessionRef, StateAt, all_readable};
+use crate::store::{ArtifactPage, Loaded, RunPage, SessionRef, StateAt, StateHistoryOf, all_readable};
 
 /// Rows read at once. Small, since messages may be large.
 const PAGE_ROWS: usize = 64;
@@ -21,8 +22,8 @@ const LINE_BYTES: usize = 48 << 10;
 
 /// An export in progress.
 pub struct Export {
-    shared: Arc<Shared>,
-    session: Session,
+    pub(super) shared: Arc<Shared>,
+    pub(super) session: Session,
     /// The session's last event when the export began. It must still be the last one at the end.
     cursor: Cursor,
     next: NextPart,
@@ -31,10 +32,12 @@ pub struct Export {
     line: Option<(LineId, u64)>,
     /// Hashes of the inputs of steps that are written.
     inputs: HashSet<String>,
+    /// The openings of the lines of the tree, if the session has state.
+    pub(super) openings: Option<Openings>,
 }
 
 /// The part of the file written next.
-enum NextPart {
+pub(super) enum NextPart {
     Session,
     Messages(Option<Point>),
     Runs(Option<(Time, RunId)>),
@@ -42,7 +45,10 @@ enum NextPart {
     Artifacts(Option<(Time, ArtifactId)>),
     /// The remaining bytes of an artifact, and the artifact.
     Bytes(Box<BlobReader>, (Time, ArtifactId)),
-    State(String),
+    /// The entries of state after this key and version.
+    State(Option<(String, u64)>),
+    /// The changes of state after this key and version.
+    StateChanges(Option<(String, u64)>),
     Events(Cursor),
     End,
     Nothing,
@@ -63,6 +69,7 @@ impl Kernel {
             lines: 0,
             line: None,
             inputs: HashSet::new(),
+            openings: None,
         })
     }
 }
@@ -89,8 +96,10 @@ impl Export {
             // After an error the export ends.
             let (lines, next) = match std::mem::replace(&mut self.next, NextPart::Nothing) {
                 NextPart::Session => {
+                    self.openings = self.read_openings().await?;
+                    let version = if self.openings.is_some() { VERSION } else { VERSION_TIP };
                     let session = Box::new(self.session.clone());
-                    let head = FileLine::Session { format: FORMAT.into(), version: VERSION, session };
+                    let head = FileLine::Session { format: FORMAT.into(), version, session };
                     (vec![head], NextPart::Messages(None))
                 }
                 NextPart::Messages(after) => self.messages(after).await?,
@@ -98,6 +107,7 @@ impl Export {
                 NextPart::Artifacts(before) => self.artifact(before).await?,
                 NextPart::Bytes(left, at) => bytes(left, at).await?,
                 NextPart::State(after) => self.state(after).await?,
+                NextPart::StateChanges(after) => self.state_changes(after).await?,
                 NextPart::Events(after) => self.events(after).await?,
                 NextPart::End => {
                     self.check_unchanged().await?;
@@ -131,17 +141,19 @@ impl Export {
         };
         let mut lines = vec![];
         for row in rows {
-            let no = match self.line {
-                Some((line, no)) if line == row.point.line => no,
-                Some((_, no)) => no + 1,
-                None => 0,
+            let (no, is_first) = match self.line {
+                Some((line, no)) if line == row.point.line => (no, false),
+                Some((_, no)) => (no + 1, true),
+                None => (0, true),
             };
+            let opened = self.openings.as_ref().filter(|_| is_first);
             self.line = Some((row.point.line, no));
             lines.push(FileLine::Message(Box::new(MessageLine {
                 line: no,
                 parent_id: row.parent,
                 abandoned: row.abandoned,
                 followed: row.followed,
+                opened: opened.map(|openings| openings.of_line(row.point.line)),
                 message: row.message,
             })));
         }
@@ -182,6 +194,10 @@ impl Export {
                 steps,
                 inputs,
                 state: store.state_page(&StateAt::Run(run.id), None, usize::MAX).await?.intact()?,
+                state_changes: store
+                    .state_changes(&StateHistoryOf::Run(run.id), None, usize::MAX)
+                    .await?
+                    .intact()?,
                 prompt: prompt.map(|(placed, _)| placed.message),
                 run,
             })));
@@ -192,7 +208,7 @@ impl Export {
     async fn artifact(&self, before: Option<(Time, ArtifactId)>) -> Result<(Vec<FileLine>, NextPart), Error> {
         let page = ArtifactPage { session: self.session.id, run: None, before, limit: 1 };
         let Some(artifact) = self.shared.store.artifact_page(&page).await?.intact()?.pop() else {
-            return Ok((vec![], NextPart::State(String::new())));
+            return Ok((vec![], NextPart::State(None)));
         };
         let at = (artifact.created_at, artifact.id);
         let next = match artifact.content_hash {
@@ -202,14 +218,6 @@ impl Export {
         Ok((vec![FileLine::Artifact { artifact: Box::new(artifact) }], next))
     }
 
-    async fn state(&self, after: String) -> Result<(Vec<FileLine>, NextPart), Error> {
-        let at = StateAt::Session { session: self.session.id, at: self.session.tip };
-        let entries = self.shared.store.state_page(&at, Some(&after), self.page()).await?.intact()?;
-        let next =
-            entries.last().map_or(NextPart::Events(Cursor::START), |last| NextPart::State(last.key.clone()));
-        Ok((entries.into_iter().map(|entry| FileLine::State { entry }).collect(), next))
-    }
-
     async fn events(&self, after: Cursor) -> Result<(Vec<FileLine>, NextPart), Error> {
         let events =
             all_readable(self.shared.store.events_after(self.session.id, None, after, self.page()).await?)?;
@@ -217,7 +225,7 @@ impl Export {
         Ok((events.iter().map(FileLine::event).collect(), next))
     }
 
-    fn page(&self) -> usize {
+    pub(super) fn page(&self) -> usize {
         self.shared.options.limits.page.min(PAGE_ROWS)
     }
 }

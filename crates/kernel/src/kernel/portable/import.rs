@@ -10,13 +10,13 @@
 use std::sync::Arc;
 
 use mainspring_core::limits::{check_key, check_text};
-use mainspring_core::{Artifact, Session, SessionId, SessionStatus, StateEntry, Visibility};
+use mainspring_core::{Artifact, Session, SessionId, SessionStatus, StateChange, StateEntry, Visibility};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::check::check_session;
 use super::partial::PartialSession;
-use super::{FORMAT, FileLine, MessageLine, RunLine, VERSION};
+use super::{FORMAT, FileLine, MessageLine, RunLine, StateLine, VERSION, VERSION_TIP};
 use crate::error::Error;
 use crate::kernel::sessions::{check_idle_unload, check_metadata, check_title};
 use crate::kernel::{Caller, Kernel, Shared};
@@ -72,6 +72,10 @@ fn parse(line: &[u8]) -> Result<FileLine, LineError> {
         Some("message") => at_field::<MessageLine>(value),
         Some("run") => at_field::<RunLine>(value),
         Some("artifact") => at_field::<Artifact>(value["artifact"].take()).map(|at| format!("artifact.{at}")),
+        Some("state_at") => at_field::<StateLine>(value),
+        Some("state_change") => {
+            at_field::<StateChange>(value["change"].take()).map(|at| format!("change.{at}"))
+        }
         Some("state") => at_field::<StateEntry>(value["entry"].take()).map(|at| format!("entry.{at}")),
         _ => None,
     };
@@ -156,12 +160,12 @@ impl Import {
         let parsed = parse(line)?;
         match (parsed, &mut self.partial) {
             (FileLine::Session { format, version, session }, None) => {
-                if (format.as_str(), version) != (FORMAT, VERSION) {
+                if format != FORMAT || !(VERSION_TIP..=VERSION).contains(&version) {
                     return refuse(format!(
-                        "this reads {FORMAT} in version {VERSION}, not {format} in version {version}"
+                        "this reads {FORMAT} up to version {VERSION}, not {format} in version {version}"
                     ));
                 }
-                self.partial = Some(self.begin(*session).await?);
+                self.partial = Some(self.begin(version, *session).await?);
                 Ok(())
             }
             (_, None) => refuse("the first line is of the kind session"),
@@ -170,7 +174,18 @@ impl Import {
             (FileLine::Run(run), Some(partial)) => partial.run(*run, line.len()).await,
             (FileLine::Artifact { artifact }, Some(partial)) => partial.artifact(*artifact).await,
             (FileLine::Bytes { data }, Some(partial)) => partial.bytes(&data).await,
-            (FileLine::State { entry }, Some(partial)) => partial.state(entry, line.len()).await,
+            (FileLine::State { entry }, Some(partial)) if !partial.is_exact() => {
+                partial.state(entry, line.len()).await
+            }
+            (FileLine::StateAt(entry), Some(partial)) if partial.is_exact() => {
+                partial.state_at(*entry, line.len()).await
+            }
+            (FileLine::StateChange { change }, Some(partial)) if partial.is_exact() => {
+                partial.state_change(change, line.len()).await
+            }
+            (FileLine::State { .. } | FileLine::StateAt(_) | FileLine::StateChange { .. }, Some(_)) => {
+                refuse("state is of the kind state in version 1, state_at and state_change in version 2")
+            }
             (FileLine::Event { event }, Some(partial)) => partial.event(event, line.len()).await,
             (FileLine::End { lines }, Some(partial)) if lines.checked_add(1) == Some(self.line_no) => {
                 self.ended = true;
@@ -184,7 +199,7 @@ impl Import {
     }
 
     /// Writes the session with the status deleted.
-    async fn begin(&self, mut session: Session) -> Result<PartialSession, LineError> {
+    async fn begin(&self, version: u32, mut session: Session) -> Result<PartialSession, LineError> {
         self.check(&session)?;
         // A file may come from anybody: it forbids, and asks, but allows nothing.
         session.rules.retain(|rule| rule.parse::<Rule>().is_ok_and(|rule| rule.verdict != Verdict::Allow));
@@ -209,7 +224,7 @@ impl Import {
         let rows = vec![Row::NewId(NewId::Session(session.id)), Row::Session(Arc::new(hidden))];
         // The limits of a run are those of its caller, not those that a file claims.
         let limits = (self.caller.folders.clone(), self.caller.lists.clone());
-        let mut partial = PartialSession::new(claim, limits, session, fence, rows);
+        let mut partial = PartialSession::new(claim, limits, (version, session), fence, rows);
         partial.write().await?;
         Ok(partial)
     }

@@ -13,11 +13,13 @@ use serde_json::Value;
 use super::check::{Facts, check_counter, check_message, check_time};
 use super::data::OpenArtifact;
 use super::import::{ImportClaim, LineError, refuse};
-use super::{MessageLine, RunLine};
+use super::state::order_of;
+use super::{MessageLine, RunLine, VERSION};
 use crate::error::Error;
 use crate::kernel::{Shared, hashed_input, instructions_hash};
 use crate::store::{
-    Commit, Fence, NewEvent, NewId, Pin, Row, SessionRef, StatePlace, StepInputRow, StoreError, Unique,
+    Commit, Fence, NewEvent, NewId, Pin, Row, SessionRef, StateHistoryOf, StatePlace, StepInputRow,
+    StoreError, Unique,
 };
 
 /// Rows and events written at once.
@@ -48,6 +50,10 @@ pub(super) struct PartialSession {
     pub(super) keys: usize,
     /// The place of the session's state, once it was looked up.
     pub(super) tip_state_place: Option<StatePlace>,
+    /// The points of messages that have state.
+    pub(super) state_points: HashMap<MessageId, Point>,
+    /// The version of the file.
+    version: u32,
     pos: u64,
     section: Section,
 }
@@ -68,6 +74,7 @@ pub(super) enum Section {
     Runs,
     Artifacts,
     State,
+    StateChanges,
     Events,
 }
 
@@ -76,7 +83,7 @@ impl PartialSession {
     pub(super) fn new(
         claim: ImportClaim,
         limits: CallerLimits,
-        session: Session,
+        (version, session): (u32, Session),
         fence: Fence,
         rows: Vec<Row>,
     ) -> Self {
@@ -95,6 +102,8 @@ impl PartialSession {
             artifact: None,
             keys: 0,
             tip_state_place: None,
+            state_points: HashMap::new(),
+            version,
             pos: 0,
             section: Section::Messages,
         }
@@ -112,7 +121,7 @@ impl PartialSession {
                 if line.parent_id != Some(open.last) {
                     return refuse(format!("the message above {id} on its line is {}", open.last));
                 }
-                if line.abandoned != open.line.abandoned || line.followed {
+                if line.abandoned != open.line.abandoned || line.followed || line.opened.is_some() {
                     return refuse("only the first message of a line says what became of the line");
                 }
                 open
@@ -147,7 +156,19 @@ impl PartialSession {
         if let Some(parent) = parent.filter(|_| line.followed) {
             self.rows.push(Row::Cursor(parent, Some(fresh)));
         }
+        match line.opened {
+            Some(opened) if self.is_exact() => {
+                self.rows.push(Row::LineOrder(fresh, order_of("opened", opened)?));
+            }
+            None if !self.is_exact() => {}
+            _ => return refuse("the first message of a line has `opened` in version 2, and only there"),
+        }
         Ok(OpenLine { no: next, line: opened, last: line.message.id })
+    }
+
+    /// True if the file has the state of all branches.
+    pub(super) fn is_exact(&self) -> bool {
+        self.version == VERSION
     }
 
     /// The point of a message of this file.
@@ -162,7 +183,7 @@ impl PartialSession {
 
     pub(super) async fn run(&mut self, line: RunLine, bytes: usize) -> Result<(), LineError> {
         self.enter(Section::Runs)?;
-        let RunLine { run, fingerprint, attempts, steps, inputs, state, prompt } = line;
+        let RunLine { run, fingerprint, attempts, steps, inputs, state, state_changes, prompt } = line;
         let id = run.id;
         if (run.session, &run.owner) != (self.session.id, &self.session.owner) {
             return refuse(format!("{id} is not a run of this session and its owner"));
@@ -194,6 +215,9 @@ impl PartialSession {
         self.rows.extend(steps.into_iter().map(|step| Row::Step(Box::new(step))));
         self.push_state(StatePlace::Run(id), state)?;
         self.keys = 0;
+        for change in state_changes {
+            self.push_state_change(StateHistoryOf::Run(id), change)?;
+        }
         self.line_done(bytes).await
     }
 
@@ -284,7 +308,7 @@ impl PartialSession {
     /// Enters a section of the file. Sections come in a fixed order.
     pub(super) fn enter(&mut self, section: Section) -> Result<(), LineError> {
         if section < self.section {
-            return refuse("a file holds messages, then runs, artifacts, state and events");
+            return refuse("a file holds messages, then runs, artifacts, state, its changes and events");
         }
         if let Some(open) = &self.artifact {
             return refuse(format!("bytes of {} are missing", open.artifact.id));
@@ -344,6 +368,7 @@ impl PartialSession {
                 return refuse("the active path goes through what was rolled back");
             }
         }
+        self.check_keys(tip).await?;
         let pin = self.session.pinned.then(|| Pin {
             owner: self.session.owner.clone(),
             session: self.session.id,

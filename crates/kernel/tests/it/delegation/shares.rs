@@ -53,6 +53,80 @@ async fn children_that_are_made_at_the_same_time_share_the_rest() {
     }
 }
 
+/// Children that are delegated together are checked before the first one is committed.
+#[tokio::test]
+async fn children_that_are_delegated_together_exist_all_or_none() {
+    for disk in every_store() {
+        let mut options = Options::default();
+        options.limits.children_per_run = 2;
+        let (world, mut control) = world_with(disk, options).await;
+        let (run, execution) = limited_parent(&world, &mut control, tokens(100)).await;
+        let work = |names: &[&str]| names.iter().map(|name| request(DelegationMode::Spawn, name)).collect();
+        let refused = with_timeout(execution.handle.delegate_all(work(&["1", "2", "3"]))).await.unwrap_err();
+        assert!(matches!(refused, HandleError::Kernel(Error::TooManyChildren { limit: 2 })), "{refused:?}");
+        let none = world.kernel.run_delegations(&world.me, run.id).await.unwrap().children;
+        assert_eq!(none, [], "{}: a refusal leaves no child", world.disk.name);
+        let made = with_timeout(execution.handle.delegate_all(work(&["1", "2"]))).await.unwrap();
+        let shares: Vec<Option<u64>> = made.iter().map(|child| child.run.options.limits.max_tokens).collect();
+        assert_eq!(shares, [Some(50), Some(25)], "{}: in the order of the requests", world.disk.name);
+        let again = with_timeout(execution.handle.delegate_all(work(&["2", "1"]))).await.unwrap();
+        let runs = |children: &[Delegated]| children.iter().map(|child| child.run.id).collect::<Vec<_>>();
+        let mut found = runs(&again);
+        found.reverse();
+        assert_eq!((found, again[0].replayed), (runs(&made), true), "{}", world.disk.name);
+    }
+}
+
+/// A commit among those of children that are delegated together fails: the same requests make what is missing, and find
+/// what exists.
+#[tokio::test]
+async fn children_whose_commit_failed_are_made_again_under_their_names() {
+    for disk in every_store() {
+        let (world, mut control) = world(disk).await;
+        let (run, execution) = parent(&world, &mut control).await;
+        let work = || ["1", "2"].map(|name| request(DelegationMode::Spawn, name)).to_vec();
+        let children = async || world.kernel.run_delegations(&world.me, run.id).await.unwrap().children;
+        world.disk.inject_fault(mainspring_store::Fault::CommitFails);
+        with_timeout(execution.handle.delegate_all(work())).await.unwrap_err();
+        let before = children().await.len();
+        assert!(before < 2, "{}", world.disk.name);
+        let made = with_timeout(async {
+            loop {
+                match execution.handle.delegate_all(work()).await {
+                    Ok(made) => return made,
+                    Err(HandleError::Kernel(Error::Unavailable(_))) => tokio::task::yield_now().await,
+                    Err(error) => panic!("{error:?}"),
+                }
+            }
+        })
+        .await;
+        assert_ne!(made[0].run.id, made[1].run.id);
+        assert_eq!(children().await.len(), 2, "{}: no child is made twice", world.disk.name);
+    }
+}
+
+/// Both children wait for the writer at the same time, so that one transaction can write their commits.
+#[tokio::test]
+async fn children_that_are_delegated_together_are_committed_together() {
+    let (disk, store) = Disk::sqlite_with_store();
+    let (world, mut control) = world(disk).await;
+    let (run, _execution) = parent(&world, &mut control).await;
+    let paused = store.pause_writer();
+    let (kernel, me) = (world.kernel.clone(), world.me.clone());
+    let delegating = tokio::spawn(async move {
+        let work = ["1", "2"].map(|name| request(DelegationMode::Spawn, name));
+        kernel.run_delegate_all(&me, run.id, work.to_vec()).await.map(|children| children.len())
+    });
+    with_timeout(async {
+        while store.queued() < 2 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    drop(paused);
+    assert_eq!(with_timeout(delegating).await.unwrap().unwrap(), 2);
+}
+
 #[tokio::test]
 async fn a_child_without_limits_leaves_something_for_the_next_one() {
     let (world, mut control) = world(Disk::memory()).await;

@@ -12,7 +12,7 @@ fn hash(row: &Row, index: usize) -> Result<[u8; 32], StoreError> {
     bytes.try_into().map_err(|_| StoreError::Corrupt("a hash does not have 32 bytes".into()))
 }
 
-fn key(row: &Row) -> Result<ApiKey, StoreError> {
+pub(in super::super) fn key(row: &Row) -> Result<ApiKey, StoreError> {
     let key: ApiKey = get_json(row, 0)?;
     Ok(ApiKey { hash: hash(row, 1)?, ..key })
 }

@@ -7,7 +7,7 @@ use mainspring_core::{
     AttemptId, Block, Body, Cursor, Event, EventId, History, Message, MessageId, Position, RunId, SessionId,
     Time,
 };
-use mainspring_kernel::store::{OpenToolCall, StoreError};
+use mainspring_kernel::store::{LostEvents, OpenToolCall, StoreError};
 use serde_json::Value;
 use tokio_postgres::Row;
 
@@ -114,6 +114,14 @@ pub(in super::super) async fn event_before(
     let found = row.map(|row| position(&row)).transpose()?;
     let floor = floor(reader, session).await?.unwrap_or_default().cursor;
     Ok(found.filter(|found| found.cursor > floor))
+}
+
+/// Ranges of cursors that a copied database had lost. A PostgreSQL itself loses none.
+pub(in super::super) async fn lost_events(reader: &Reader) -> Result<Vec<LostEvents>, StoreError> {
+    let sql = "SELECT after_cursor, until_cursor FROM lost_events ORDER BY after_cursor";
+    all(&reader.rows(sql, &[]).await?, |row| {
+        Ok(LostEvents { after: Cursor(get_u64(row, 0)?), until: Cursor(get_u64(row, 1)?) })
+    })
 }
 
 pub(in super::super) async fn histories(reader: &Reader) -> Result<Vec<History>, StoreError> {

@@ -40,7 +40,7 @@ pub(in super::super) async fn bindings(
 const GRANT: &str = "g.body, g.revoked_at, g.revoked_by";
 
 /// Reads a grant. One that was revoked stays revoked.
-fn grant(row: &Row) -> Result<Grant, StoreError> {
+pub(in super::super) fn grant(row: &Row) -> Result<Grant, StoreError> {
     let grant: Grant = get_json(row, 0)?;
     let revoked_at = get::<Option<i64>>(row, 1)?.map(Time);
     Ok(Grant { revoked_at, revoked_by: get_maybe_json(row, 2)?, ..grant })

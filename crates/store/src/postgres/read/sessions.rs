@@ -122,7 +122,7 @@ fn chunk(row: &Row, fence: Fence) -> Result<Chunk, StoreError> {
 }
 
 /// Reads an open tool call from `run_id, tool_use_id, started_at, message_id, name, result`.
-pub(super) fn effect(row: &Row) -> Result<OpenToolCall, StoreError> {
+pub(in super::super) fn effect(row: &Row) -> Result<OpenToolCall, StoreError> {
     let (message, result) = (get_maybe_id(row, 3)?, get_maybe_json::<CallResult>(row, 5)?);
     let ended = message.zip(result).map(|(message, result)| EndedToolCall {
         result: Arc::new(result),

@@ -225,6 +225,21 @@ pub(in super::super) async fn state_page(
     }
 }
 
+/// Counts the keys that have a value.
+pub(in super::super) async fn state_count(reader: &Reader, at: &StateAt) -> Result<usize, StoreError> {
+    match at {
+        StateAt::Owner(owner) => {
+            let sql = "SELECT keys FROM owner_state_versions WHERE owner_id = $1";
+            let kept = reader.row(sql, &[&owner.as_str()]).await?;
+            let kept = kept.map_or(Ok(0), |row| get_u64(&row, 0))?;
+            Ok(usize::try_from(kept).unwrap_or(usize::MAX))
+        }
+        StateAt::Run(_) | StateAt::Session { .. } => {
+            Ok(state_page(reader, at, None, usize::MAX).await?.len())
+        }
+    }
+}
+
 pub(in super::super) async fn state_history(
     reader: &Reader,
     of: &StateHistoryOf,

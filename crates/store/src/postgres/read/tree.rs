@@ -255,7 +255,7 @@ pub(in super::super) async fn digest(
     row.map(|row| read_digest(&row)).transpose()
 }
 
-fn read_digest(row: &Row) -> Result<Digest, StoreError> {
+pub(in super::super) fn read_digest(row: &Row) -> Result<Digest, StoreError> {
     Ok(Digest {
         at: Point { line: LineId(get(row, 0)?), pos: get_u32(row, 1)? },
         message: MessageId::from_bytes(get_id(row, 2)?),

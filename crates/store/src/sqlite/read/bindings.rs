@@ -7,6 +7,21 @@ use rusqlite::{Connection, params};
 use super::super::columns::{Columns, Id};
 use super::{query_all, sql_limit};
 
+/// The columns of a binding, in the order in which [`binding`] reads them.
+macro_rules! binding_columns {
+    () => {
+        "SELECT binding_id, session_id, adapter_id, binding_generation, adapter_native_session_id, \
+         resume_fidelity, status, boot_node_id, stands_at_message_id, cwd, system_prompt_hash, reconstructed, \
+         created_at_ms, updated_at_ms, \
+         CASE WHEN instance_boot = (SELECT value FROM meta WHERE name = 'boot') THEN adapter_instance_id END, \
+         model_id, metadata_json, last_used_at_ms, invalidated_at_ms, invalidation_reason \
+         FROM adapter_bindings "
+    };
+}
+
+/// Reads every binding.
+pub(in super::super) const ALL_BINDINGS: &str = concat!(binding_columns!(), "ORDER BY binding_id");
+
 /// Lists bindings in the order of the unique index, of all adapters if `adapter` is `None`.
 pub(in super::super) fn bindings(
     connection: &Connection,
@@ -18,12 +33,8 @@ pub(in super::super) fn bindings(
     macro_rules! select {
         ($where:literal) => {
             concat!(
-                "SELECT binding_id, session_id, adapter_id, binding_generation, adapter_native_session_id, \
-                 resume_fidelity, status, boot_node_id, stands_at_message_id, cwd, system_prompt_hash, reconstructed, \
-                 created_at_ms, updated_at_ms, \
-                 CASE WHEN instance_boot = (SELECT value FROM meta WHERE name = 'boot') THEN adapter_instance_id END, \
-                 model_id, metadata_json, last_used_at_ms, invalidated_at_ms, invalidation_reason \
-                 FROM adapter_bindings WHERE session_id = ?1 AND ",
+                binding_columns!(),
+                "WHERE session_id = ?1 AND ",
                 $where,
                 " AND (?4 IS NULL OR adapter_id > ?4 OR (adapter_id = ?4 AND binding_generation < ?5)) \
                  ORDER BY adapter_id, binding_generation DESC LIMIT ?3"
@@ -40,7 +51,7 @@ pub(in super::super) fn bindings(
     )
 }
 
-fn binding(columns: &mut Columns<'_>) -> rusqlite::Result<Binding> {
+pub(in super::super) fn binding(columns: &mut Columns<'_>) -> rusqlite::Result<Binding> {
     Ok(Binding {
         id: columns.id()?,
         session: columns.id()?,

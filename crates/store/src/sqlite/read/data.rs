@@ -289,7 +289,7 @@ pub(in super::super) fn state_count(connection: &Connection, at: &StateAt) -> Re
         }
         StateAt::Owner(owner) => query_one(
             connection,
-            "SELECT count(*) FROM owner_state WHERE owner_id = ?1",
+            "SELECT keys FROM owner_state_versions WHERE owner_id = ?1",
             [owner],
             read_count,
         )?,

@@ -18,6 +18,10 @@ macro_rules! select {
     };
 }
 
+/// Reads every delegation, but those of sessions that are being deleted.
+pub(in super::super) const ALL_DELEGATIONS: &str =
+    select!("parent_session_id IN (SELECT session_id FROM sessions WHERE status <> 'deleted')");
+
 pub(in super::super) fn delegations(
     connection: &Connection,
     of: DelegationsOf,
@@ -52,7 +56,7 @@ pub(super) fn unsettled<T>(
     Ok(found)
 }
 
-fn delegation(columns: &mut Columns<'_>) -> rusqlite::Result<Delegation> {
+pub(in super::super) fn delegation(columns: &mut Columns<'_>) -> rusqlite::Result<Delegation> {
     Ok(Delegation {
         id: columns.id()?,
         parent_session: columns.id()?,

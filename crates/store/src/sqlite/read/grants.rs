@@ -15,6 +15,9 @@ macro_rules! grant_columns {
     };
 }
 
+/// Reads every grant.
+pub(in super::super) const ALL_GRANTS: &str = concat!(grant_columns!(), "ORDER BY g.grant_id");
+
 pub(in super::super) fn grants(
     connection: &Connection,
     session: SessionId,
@@ -67,7 +70,7 @@ pub(in super::super) fn grant_page(
     query_all(connection, sql, params, grant)
 }
 
-fn grant(columns: &mut Columns<'_>) -> rusqlite::Result<Grant> {
+pub(in super::super) fn grant(columns: &mut Columns<'_>) -> rusqlite::Result<Grant> {
     Ok(Grant {
         id: columns.id()?,
         session: columns.id()?,

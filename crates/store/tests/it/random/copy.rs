@@ -1,0 +1,140 @@
+//! Copies between the stores: the copy of a random store answers as its source.
+
+use std::path::PathBuf;
+
+use mainspring_store::{CopyEnd, CopyError, CopyReport, SqliteView, store_copy};
+
+use super::*;
+use crate::cluster::database;
+
+/// Copies on a thread of its own, and returns the hashes of artifacts too.
+async fn copy(from: &CopyEnd, to: &CopyEnd) -> (Result<CopyReport, CopyError>, Vec<String>) {
+    let (from, to) = (from.clone(), to.clone());
+    let copied = tokio::task::spawn_blocking(move || {
+        let mut hashes = vec![];
+        let report = store_copy(&from, &to, NOW, &mut |hash| {
+            hashes.push(hash.to_owned());
+            Ok(())
+        });
+        (report, hashes)
+    });
+    copied.await.unwrap()
+}
+
+fn postgres_at(url: &str) -> PostgresStore {
+    PostgresStore::open(url, PostgresOptions::default()).unwrap()
+}
+
+fn verify(file: &Path) -> Vec<String> {
+    let parts = SqliteView::open(file, false).unwrap().verify().unwrap();
+    parts.into_iter().flat_map(|part| part.findings).collect()
+}
+
+async fn compare_with(store: &dyn Store, cursors: &Cursors, expected: &[String], what: &str) {
+    for (read, expected) in read_everything(store, cursors).await.iter().zip(expected) {
+        assert_eq!(read, expected, "{what}");
+    }
+}
+
+#[tokio::test]
+async fn a_copy_answers_as_its_source_in_both_directions() {
+    for seed in [11] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut sequence = Sequence::new(seed, folder.path()).await;
+        for step in 0..STEPS {
+            sequence.step(step).await;
+        }
+        let Sequence { memory, sqlite, postgres, cursors, url, .. } = sequence;
+        let expected = read_everything(&memory, &cursors[0]).await;
+        sqlite.close();
+        drop(postgres);
+        let file = folder.path().join("test.sqlite3");
+        let sources = [(CopyEnd::Sqlite(file), &cursors[1]), (CopyEnd::Postgres(url), &cursors[2])];
+        for (index, (from, cursors)) in sources.into_iter().enumerate() {
+            let what = format!("seed {seed} source {index}");
+            let (there, back) = (database(), folder.path().join(format!("back-{index}.sqlite3")));
+            let (there_end, back_end) = (CopyEnd::Postgres(there.clone()), CopyEnd::Sqlite(back.clone()));
+            let (report, hashes) = copy(&from, &there_end).await;
+            let report = report.unwrap();
+            assert!(report.count("events") > 20 && report.count("messages") > 5, "{what}: {report:?}");
+            assert!(!hashes.is_empty(), "{what}");
+            compare_with(&postgres_at(&there), cursors, &expected, &format!("{what} in PostgreSQL")).await;
+            let (again, _) = copy(&there_end, &back_end).await;
+            let again = again.unwrap();
+            assert_eq!(again.count("events"), report.count("events"), "{what}");
+            compare_with(&sqlite_at(&back), cursors, &expected, &format!("{what} in SQLite")).await;
+            let (refused, _) = copy(&from, &there_end).await;
+            assert!(matches!(refused, Err(CopyError::NotEmpty(_))), "{what}: {refused:?}");
+            let (refused, _) = copy(&from, &back_end).await;
+            assert!(matches!(refused, Err(CopyError::NotEmpty(_))), "{what}: {refused:?}");
+        }
+    }
+}
+
+fn sqlite_at(file: &Path) -> SqliteStore {
+    SqliteStore::open(file, mainspring_store::SqliteOptions::default(), NOW).unwrap()
+}
+
+#[tokio::test]
+async fn new_events_of_a_copy_come_after_all_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name);
+    let ends = [
+        CopyEnd::Sqlite(file("a.sqlite3")),
+        CopyEnd::Postgres(database()),
+        CopyEnd::Sqlite(file("b.sqlite3")),
+        CopyEnd::Sqlite(file("c.sqlite3")),
+    ];
+    let open = |end: &CopyEnd| -> Box<dyn Store> {
+        match end {
+            CopyEnd::Sqlite(path) => Box::new(sqlite_at(path)),
+            CopyEnd::Postgres(url) => Box::new(postgres_at(url)),
+        }
+    };
+    let mut last = Cursor::START;
+    for (index, end) in ends.iter().enumerate() {
+        let store = open(end);
+        let fence = match index {
+            0 => create_session(&*store, 1).await,
+            _ => lease(&*store, 1).await,
+        };
+        let known = store.events_after(session_id(1), None, Cursor::START, 99).await.unwrap();
+        assert_eq!(known.last().map_or(Cursor::START, |event| event.cursor), last, "cursors are kept");
+        let events = vec![progress(10 + index as u64)];
+        let made = store.commit(Arc::new(Commit { fence, events, rows: vec![] })).await.unwrap();
+        assert!(made[0] > last, "{index}: {made:?} after {last:?}");
+        last = made[0];
+        drop(store);
+        if let Some(next) = ends.get(index + 1) {
+            copy(end, next).await.0.unwrap();
+        }
+    }
+    assert_eq!(verify(&file("c.sqlite3")), Vec::<String>::new());
+}
+
+/// The database in use, and the target of a copy that ended early.
+#[tokio::test]
+async fn a_copy_refuses_a_database_in_use_and_begins_again_after_a_crash() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, url) = (folder.path().join("a.sqlite3"), database());
+    create_session(&sqlite_at(&file), 1).await;
+    let (from, to) = (CopyEnd::Sqlite(file.clone()), CopyEnd::Postgres(url.clone()));
+    let served = postgres_at(&url);
+    let (refused, _) = copy(&from, &to).await;
+    assert!(matches!(refused, Err(CopyError::Postgres(PostgresError::InUse))), "{refused:?}");
+    drop(served);
+    // A copy that fails at the bytes of artifacts leaves nothing.
+    let missing = CopyEnd::Sqlite(folder.path().join("missing.sqlite3"));
+    assert!(matches!(copy(&missing, &to).await.0, Err(CopyError::NoSource(_))));
+    let draft = folder.path().join("b.sqlite3.copying");
+    std::fs::write(&draft, "half a copy").unwrap();
+    let half: PathBuf = folder.path().join("b.sqlite3");
+    copy(&from, &CopyEnd::Sqlite(half.clone())).await.0.unwrap();
+    assert!(half.exists());
+    let names = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name());
+    let left: Vec<_> = names.filter(|name| name.to_string_lossy().contains("copying")).collect();
+    assert!(left.is_empty(), "{left:?}");
+    copy(&from, &to).await.0.unwrap();
+    let found = postgres_at(&url).session_load(session_id(1)).await.unwrap();
+    assert!(found.is_some());
+}
