@@ -20,6 +20,7 @@ pub mod goal;
 pub mod history;
 pub mod id_prefix;
 pub mod ids;
+pub mod lease;
 pub mod limits;
 pub mod media;
 pub mod memory;
@@ -77,6 +78,7 @@ pub use ids::{
     ArtifactId, AttemptId, BadId, BindingId, DelegationId, EventId, FeedbackId, GoalId, GrantId, KeyId,
     LineId, MessageId, NodeId, RunId, SessionId, StepId, WaitId, WebhookId,
 };
+pub use lease::LeaseTimes;
 pub use limits::{BadName, Limits};
 pub use message::{Block, FileLocation, Message, MessageStatus, Role};
 pub use model::{KeyPresence, ModelList, ModelPrice, ModelProfile, ModelProvider};

@@ -5,8 +5,11 @@ use tokio_postgres::Client;
 use super::PostgresError;
 use super::error::describe;
 
-/// The migrations, in order. The number of each is its place, from 1.
-const MIGRATIONS: &[&str] = &[include_str!("../../migrations/postgres/0001_tables.sql")];
+/// The migrations with their numbers, in order.
+const MIGRATIONS: &[(usize, &str)] = &[
+    (1, include_str!("../../migrations/postgres/0001_tables.sql")),
+    (4, include_str!("../../migrations/postgres/0004_cluster.sql")),
+];
 
 /// The lock under which migrations are applied: the bytes of "mainspri".
 const LOCK: i64 = 0x6d61_696e_7370_7269;
@@ -30,15 +33,19 @@ pub(super) async fn migrate(client: &Client) -> Result<(), PostgresError> {
 
 async fn apply(client: &Client) -> Result<(), PostgresError> {
     let fail = |error: tokio_postgres::Error| PostgresError::Database(describe(&error));
-    let sql = "SELECT coalesce(max(version), 0) FROM mainspring_schema";
-    let row = client.query_typed_one(sql, &[]).await.map_err(fail)?;
-    let version: i64 = row.try_get(0).map_err(fail)?;
-    let applied = usize::try_from(version).unwrap_or(0);
-    if applied > MIGRATIONS.len() {
-        return Err(PostgresError::Newer { found: applied, known: MIGRATIONS.len() });
+    let rows = client.query_typed("SELECT version FROM mainspring_schema", &[]).await.map_err(fail)?;
+    let mut applied = vec![];
+    for row in &rows {
+        let version: i64 = row.try_get(0).map_err(fail)?;
+        applied.push(usize::try_from(version).unwrap_or(0));
     }
-    for (index, migration) in MIGRATIONS.iter().enumerate().skip(applied) {
-        let record = format!("INSERT INTO mainspring_schema VALUES ({})", index + 1);
+    let known = MIGRATIONS.last().map_or(0, |(number, _)| *number);
+    if let Some(found) = applied.iter().max().copied().filter(|found| *found > known) {
+        return Err(PostgresError::Newer { found, known });
+    }
+    // By number and not by the last one: a version may lack a migration that an earlier number was reserved for.
+    for (number, migration) in MIGRATIONS.iter().filter(|(number, _)| !applied.contains(number)) {
+        let record = format!("INSERT INTO mainspring_schema VALUES ({number})");
         client.batch_execute(migration).await.map_err(fail)?;
         client.batch_execute(&record).await.map_err(fail)?;
     }
