@@ -33,8 +33,11 @@ mod networks;
 mod open;
 mod people;
 mod pi;
+#[path = "../../../store/tests/it/cluster.rs"]
+mod postgres_cluster;
 mod private;
 mod quotas;
+mod servers;
 mod session_agent;
 mod startup;
 mod state;

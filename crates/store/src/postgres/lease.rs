@@ -13,7 +13,7 @@
 //! Invariant: a server writes only while it holds the lease. The lease is taken in the transaction that voids the leases of
 //! all sessions, so that a commit of an earlier holder fails even if that holder does not know about it.
 
-use std::io;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -70,7 +70,11 @@ impl Seat {
 /// Replaces the file as a whole: a guard reads the earlier time or this one.
 fn write_limit(file: &Path, until_ms: u64) -> io::Result<()> {
     let part = file.with_extension("part");
-    std::fs::write(&part, format!("{until_ms}\n"))?;
+    let mut options = std::fs::OpenOptions::new();
+    options.write(true).create(true).truncate(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    writeln!(options.open(&part)?, "{until_ms}")?;
     std::fs::rename(&part, file)
 }
 

@@ -18,22 +18,13 @@ use super::{PostgresError, PostgresOptions, PostgresStore, Threads, server};
 /// Time between two looks at the lease.
 const POLL_MS: u64 = 200;
 
-/// The active server of a cluster, as the others see it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ActiveServer {
-    /// The name of the server.
-    pub name: String,
-    /// The address at which the other servers reach it.
-    pub address: String,
-}
-
 /// A server of a cluster that waits for the lease.
 pub struct Standby {
     connector: Connector,
     options: PostgresOptions,
     seat: Arc<Seat>,
     shared: Arc<Shared>,
-    active: watch::Sender<Option<ActiveServer>>,
+    active: watch::Sender<Option<String>>,
     threads: Arc<Threads>,
 }
 
@@ -50,8 +41,8 @@ impl Standby {
         Ok(Self { connector, options, seat: Arc::new(seat), shared: Arc::default(), active, threads: Arc::new(threads) })
     }
 
-    /// Watches which server is the active one.
-    pub fn active(&self) -> watch::Receiver<Option<ActiveServer>> {
+    /// Watches the address of the active server, if there is one.
+    pub fn active(&self) -> watch::Receiver<Option<String>> {
         self.active.subscribe()
     }
 
@@ -130,15 +121,14 @@ impl Standby {
             lease::beat(&client, &self.seat).await?;
             *beat_at = boot_time_ms() + self.seat.times.renewal_ms();
         }
-        let sql = "SELECT n.name, n.address, coalesce(clock_timestamp() >= l.free_at, true) OR coalesce(l.place = $1, false),
+        let sql = "SELECT n.address, coalesce(clock_timestamp() >= l.free_at, true) OR coalesce(l.place = $1, false),
                      coalesce(clock_timestamp() < l.expires_at, false)
                    FROM server_lease l LEFT JOIN nodes n USING (node_id)";
         let params = super::values::typed(&[&self.seat.place]);
         let row = client.query_typed_one(sql, &params).await?;
-        let (name, address): (Option<String>, Option<String>) = (row.try_get(0)?, row.try_get(1)?);
-        let (is_free, is_held): (bool, bool) = (row.try_get(2)?, row.try_get(3)?);
-        let active = name.zip(address).filter(|_| is_held && !is_free);
-        let active = active.map(|(name, address)| ActiveServer { name, address });
+        let (is_free, is_held): (bool, bool) = (row.try_get(1)?, row.try_get(2)?);
+        let active: Option<String> = row.try_get(0)?;
+        let active = active.filter(|_| is_held && !is_free);
         self.active.send_if_modified(|known| {
             let changes = *known != active;
             *known = active;
