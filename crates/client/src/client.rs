@@ -25,6 +25,7 @@ mod agents;
 mod append;
 mod artifacts;
 mod bindings;
+mod cluster;
 mod delegations;
 mod feedback;
 mod goal_types;

@@ -91,7 +91,8 @@ impl Forward {
 async fn answer(State(forward): State<Forward>, request: Request) -> Response {
     let ForwardOptions { hosts, origins, is_tls, .. } = &forward.0.options;
     let site = guard::Site { hosts, is_tls: *is_tls };
-    let answer = |request| async { pass_on(&forward.0, request).await.unwrap_or_else(Problem::into_response) };
+    let answer =
+        |request| async { pass_on(&forward.0, request).await.unwrap_or_else(Problem::into_response) };
     guard::checked(site, origins, request, answer).await
 }
 
@@ -101,7 +102,8 @@ async fn pass_on(forward: &Shared, request: Request) -> Result<Response, Problem
     }
     let target = forward.active.borrow().clone();
     let target = target.filter(|_| !request.headers().contains_key(FORWARDED));
-    let target = target.ok_or_else(|| unavailable("no server of the cluster is active at the moment; try again"))?;
+    let target =
+        target.ok_or_else(|| unavailable("no server of the cluster is active at the moment; try again"))?;
     let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
     let url = format!("{}{path}", target.trim_end_matches('/'));
     let (parts, body) = request.into_parts();
@@ -188,7 +190,8 @@ pub fn only_while(router: Router, is_active: impl Fn() -> bool + Clone + Send + 
         async move {
             match is_active {
                 true => next.run(request).await,
-                false => unavailable("another server of the cluster may be the active one now; try again").into_response(),
+                false => unavailable("another server of the cluster may be the active one now; try again")
+                    .into_response(),
             }
         }
     }))

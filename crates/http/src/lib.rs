@@ -24,6 +24,7 @@ mod audit;
 mod bindings;
 mod body;
 mod changes;
+mod cluster;
 mod connections;
 mod cors;
 mod delegations;
@@ -71,6 +72,7 @@ mod watch;
 mod webhooks;
 
 pub use access::Access;
+pub use cluster::ClusterReader;
 pub use connections::{Connections, Peer};
 pub use document::document;
 pub use forward::{Forward, ForwardOptions, only_while};
@@ -209,6 +211,7 @@ fn state_endpoints() -> Vec<Endpoint> {
 fn server_endpoints() -> Vec<Endpoint> {
     endpoints![
         health::adapter_list,
+        cluster::cluster_status,
         logins::login_list,
         logins::login_create,
         health::model_list,
@@ -249,6 +252,7 @@ impl Http {
             operations: Arc::default(),
             tickets: Arc::default(),
             listeners: None,
+            cluster: None,
             webhooks: None,
             document: Arc::default(),
             metrics: Arc::new(metrics::Metrics::new(kernel.clone(), streams.clone(), connections.clone())),
@@ -305,6 +309,12 @@ impl Http {
     /// Passes requests for a TCP address on to `listeners`.
     pub fn with_listeners(mut self, listeners: ListenerRequests) -> Self {
         Arc::make_mut(&mut self.0).listeners = Some(listeners);
+        self
+    }
+
+    /// Answers questions about the cluster with `cluster`.
+    pub fn with_cluster(mut self, cluster: ClusterReader) -> Self {
+        Arc::make_mut(&mut self.0).cluster = Some(cluster);
         self
     }
 

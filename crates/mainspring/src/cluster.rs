@@ -7,11 +7,12 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use mainspring_api::{Cluster, ClusterServer};
 use mainspring_core::{LeaseTimes, NodeId};
 use mainspring_kernel::clock::Clock;
 use mainspring_kernel::files::read_small;
 use mainspring_kernel::ids::Ids;
-use mainspring_store::{PostgresOptions, PostgresStore, Seat, Standby, StateDir};
+use mainspring_store::{PostgresOptions, PostgresStore, Seat, ServerSeen, Standby, StateDir};
 use secrecy::zeroize::Zeroizing;
 use tokio::sync::watch;
 
@@ -46,7 +47,10 @@ impl Member {
         let node = Ids::system().node();
         let state_dir = StateDir::open(&config.state_dir, Clock::system().now(), node)?;
         token::replace(&config.state_dir, &token).map_err(|error| {
-            NodeError::Cluster(format!("the token in {} cannot be written: {error}", config.state_dir.display()))
+            NodeError::Cluster(format!(
+                "the token in {} cannot be written: {error}",
+                config.state_dir.display()
+            ))
         })?;
         let name = config.cluster.display_name().to_owned();
         let seat = Seat {
@@ -89,6 +93,22 @@ impl Member {
         }
     }
 
+    /// Reads the servers of the cluster.
+    pub async fn status(&self) -> Result<Cluster, String> {
+        let seen = self.standby.servers().await.map_err(|error| error.to_string())?;
+        let server = |server: ServerSeen| ClusterServer {
+            node_id: server.node,
+            name: server.name,
+            address: server.address,
+            version: server.version,
+            active: server.is_active,
+            up_ms: server.up_ms,
+            seen_ms: server.seen_ms,
+        };
+        let servers = seen.servers.into_iter().map(server).collect();
+        Ok(Cluster { servers, takeovers: seen.takeovers, lease_left_ms: Some(seen.lease_left_ms) })
+    }
+
     /// Returns the id of this process.
     pub(crate) fn node(&self) -> NodeId {
         self.node
@@ -107,7 +127,8 @@ impl Member {
 
 /// Makes the token of all servers of a cluster from their secret, so that a client may use any of them.
 fn shared_token(file: &Path) -> Result<Zeroizing<String>, NodeError> {
-    let refuse = |reason: String| NodeError::Cluster(format!("cluster.secret_file: {} {reason}", file.display()));
+    let refuse =
+        |reason: String| NodeError::Cluster(format!("cluster.secret_file: {} {reason}", file.display()));
     let text = read_small(file).map_err(|error| refuse(format!("cannot be read: {error}")))?;
     let secret = Zeroizing::new(text);
     let secret = secret.trim_ascii();

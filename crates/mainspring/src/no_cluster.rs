@@ -1,5 +1,6 @@
 //! Without PostgreSQL there are no clusters.
 
+use mainspring_api::Cluster;
 use mainspring_core::NodeId;
 
 /// A server of a cluster: none exists.
@@ -14,6 +15,11 @@ impl Member {
 
     /// Leaves the cluster.
     pub async fn leave(&self) {
+        match *self {}
+    }
+
+    /// Reads the servers of the cluster.
+    pub async fn status(&self) -> Result<Cluster, String> {
         match *self {}
     }
 

@@ -250,7 +250,14 @@ impl Node {
     /// Starts building a node with this configuration.
     pub fn builder(config: Config) -> NodeBuilder {
         let clock = Clock::system();
-        NodeBuilder { config, store: None, member: None, parts: EmbedderParts::default(), clock, execute: true }
+        NodeBuilder {
+            config,
+            store: None,
+            member: None,
+            parts: EmbedderParts::default(),
+            clock,
+            execute: true,
+        }
     }
 
     /// Opens a node with the built-in parts: `Node::builder(config).open()`.

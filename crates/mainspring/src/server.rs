@@ -7,6 +7,7 @@ use std::fs::Permissions;
 use std::io;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::serve::ListenerExt;
@@ -144,7 +145,14 @@ impl Server {
         let http = http.with_listeners(listeners).with_webhooks(webhooks.clone());
         spawn_notifiers(&tasks, &kernel, config, webhooks, &closing);
         let is_tls = tls.is_some();
-        let mut router = http.with_tls(is_tls).with_oidc(oidc).router();
+        let mut http = http.with_tls(is_tls).with_oidc(oidc);
+        if let Some(member) = node.member().cloned() {
+            http = http.with_cluster(Arc::new(move || {
+                let member = Arc::clone(&member);
+                Box::pin(async move { member.status().await })
+            }));
+        }
+        let mut router = http.router();
         if let Some(member) = node.member().cloned() {
             router = only_while(router, move || member.is_active());
         }

@@ -16,7 +16,7 @@ mod state_dir;
 pub use fault::Fault;
 pub use memory::MemoryStore;
 #[cfg(feature = "postgres")]
-pub use postgres::{PostgresError, PostgresOptions, PostgresStore, Seat, Standby};
+pub use postgres::{PostgresError, PostgresOptions, PostgresStore, Seat, ServerSeen, ServersSeen, Standby};
 pub use sqlite::{
     ChecksumReport, CopySummary, Durability, OMI_DATABASE, OmiArtifact, OmiError, OmiNote, OmiOffer,
     OmiOptions, OmiReport, OmiSource, OpenError, Repaired, RestoredCursors, SCHEMA_VERSION, SqliteCheck,

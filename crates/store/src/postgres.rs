@@ -22,7 +22,7 @@ use tokio::runtime::{Handle, Runtime};
 use self::connect::{Connector, Pooled};
 pub use self::lease::Seat;
 use self::read::Reader;
-pub use self::standby::Standby;
+pub use self::standby::{ServerSeen, ServersSeen, Standby};
 use self::writer::{Inlet, Shared, Writer};
 use crate::Fault;
 

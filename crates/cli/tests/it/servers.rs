@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -10,6 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use mainspring_kernel::boot_time::boot_time_ms;
 use mainspring_test_support::EventStream;
 use reqwest::{Client, Method, RequestBuilder, StatusCode};
 use rustix::process::{Pid, Signal, kill_process};
@@ -101,8 +103,8 @@ impl Servers {
     }
 
     fn spawn(&mut self, n: usize) {
-        let log = fs::OpenOptions::new().create(true).append(true);
-        let log = log.clone().open(self.folder.path().join(format!("log{n}"))).unwrap();
+        let path = self.folder.path().join(format!("log{n}"));
+        let log = fs::OpenOptions::new().create(true).append(true).open(path).unwrap();
         let child = self.command(n).arg("serve").stderr(log).stdout(Stdio::null()).spawn().unwrap();
         self.children.insert(n, child);
     }
@@ -220,13 +222,15 @@ async fn any_server_of_a_cluster_answers_for_the_active_one() {
         streams.push(frames);
     }
     let durable = |frames: &[(Option<String>, String, Value)]| -> Vec<(Option<String>, String)> {
-        let kept = frames.iter().filter(|(_, event, _)| event.starts_with("run.") || event == "message.completed");
+        let kept =
+            frames.iter().filter(|(_, event, _)| event.starts_with("run.") || event == "message.completed");
         kept.map(|(id, event, _)| (id.clone(), event.clone())).collect()
     };
     assert_eq!(durable(&streams[0]), durable(&streams[1]));
     assert!(durable(&streams[0]).len() >= 3, "{streams:?}");
     // The one that stands by checks no credential: the active one does.
-    let refused = servers.client.get(servers.url(other, "/v1/sessions")).bearer_auth("wrong").send().await.unwrap();
+    let refused =
+        servers.client.get(servers.url(other, "/v1/sessions")).bearer_auth("wrong").send().await.unwrap();
     assert_eq!(refused.status(), StatusCode::UNAUTHORIZED);
     let alive = servers.client.get(servers.url(other, "/health")).send().await.unwrap();
     assert!(alive.status().is_success());
@@ -235,6 +239,16 @@ async fn any_server_of_a_cluster_answers_for_the_active_one() {
     // A command beside the one that stands by is a guest of the active one.
     let listed = servers.command(other).args(["session", "list", "--json"]).output().unwrap();
     assert!(String::from_utf8_lossy(&listed.stdout).contains("\"a\""), "{listed:?}");
+    let status = servers.command(other).args(["cluster", "status", "--json"]).output().unwrap();
+    let status: Value = serde_json::from_slice(&status.stdout).unwrap();
+    let shown: Vec<(&str, bool)> = status["servers"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|server| (server["name"].as_str().unwrap(), server["active"].as_bool().unwrap()))
+        .collect();
+    assert_eq!(shown, [("server 0", active == 0), ("server 1", active == 1)]);
+    assert!(status["leaseLeftMs"].as_u64().unwrap() > 0, "{status}");
     // A server that is stopped hands over at once: sooner than its lease expires, or the next one would count a takeover.
     servers.signal(active, Signal::TERM);
     assert!(servers.children.get_mut(&active).unwrap().wait().unwrap().success(), "{}", servers.log(active));
@@ -264,7 +278,8 @@ async fn write_load(
             turn += 1;
             let url = format!("{}/v1/runs", urls[turn % urls.len()]);
             // A stopped server answers nothing.
-            let request = client.post(url).bearer_auth(token).json(&body).timeout(std::time::Duration::from_secs(3));
+            let request =
+                client.post(url).bearer_auth(token).json(&body).timeout(std::time::Duration::from_secs(3));
             if let Some(run) = send(request).await {
                 break run["runId"].as_str().unwrap().to_owned();
             }
@@ -278,7 +293,10 @@ async fn write_load(
 }
 
 /// Reads the events of all sessions page by page through all servers in turn, until it has read those of `last`.
-async fn read_feed(servers: Arc<(Client, Vec<String>, String)>, is_over: Arc<AtomicBool>) -> Vec<(u64, String)> {
+async fn read_feed(
+    servers: Arc<(Client, Vec<String>, String)>,
+    is_over: Arc<AtomicBool>,
+) -> Vec<(u64, String)> {
     let (client, urls, token) = &*servers;
     let (mut read, mut after, mut turn) = (vec![], "0".to_owned(), 0);
     loop {
@@ -289,7 +307,10 @@ async fn read_feed(servers: Arc<(Client, Vec<String>, String)>, is_over: Arc<Ato
         let Some(page) = send(request).await else { continue };
         let items = page["items"].as_array().unwrap();
         for event in items {
-            read.push((event["cursor"].as_u64().unwrap(), event["runId"].as_str().unwrap_or_default().to_owned()));
+            read.push((
+                event["cursor"].as_u64().unwrap(),
+                event["runId"].as_str().unwrap_or_default().to_owned(),
+            ));
         }
         match items.last() {
             Some(last) => after = last["cursor"].to_string(),
@@ -314,7 +335,12 @@ async fn killed_stopped_and_disconnected_servers_lose_and_double_nothing() {
     let mut active = servers.active().unwrap();
     for trouble in ["kill", "stop", "disconnect", "stop", "term"] {
         // Its agent lives on, idle, when the server ends.
-        assert_eq!(servers.run_agent(active, "hello").await["status"], "succeeded", "{}", servers.log(active));
+        assert_eq!(
+            servers.run_agent(active, "hello").await["status"],
+            "succeeded",
+            "{}",
+            servers.log(active)
+        );
         servers.check_agents();
         let before = active;
         match trouble {
@@ -329,7 +355,12 @@ async fn killed_stopped_and_disconnected_servers_lose_and_double_nothing() {
                 servers.signal(before, Signal::STOP);
                 active = servers.takeover(before).await;
                 // Its agent has been ended by the guard, while the server itself could do nothing.
-                assert_eq!(servers.run_agent(active, "hello").await["status"], "succeeded", "{}", servers.log(active));
+                assert_eq!(
+                    servers.run_agent(active, "hello").await["status"],
+                    "succeeded",
+                    "{}",
+                    servers.log(active)
+                );
                 servers.check_agents();
                 servers.signal(before, Signal::CONT);
             }
@@ -382,7 +413,11 @@ fn check(database: &str, acknowledged: &[String], read: &[(u64, String)]) {
     let events = psql(database, "SELECT cursor FROM events ORDER BY cursor");
     let events: Vec<u64> = events.lines().map(|cursor| cursor.parse().unwrap()).collect();
     let cursors: Vec<u64> = read.iter().map(|(cursor, _)| *cursor).collect();
-    assert_eq!(cursors, events, "the feed is what is stored");
+    assert_eq!(cursors, events[..cursors.len()], "the feed is what is stored");
+    let seen: std::collections::HashSet<&str> = read.iter().map(|(_, run)| run.as_str()).collect();
+    assert!(acknowledged.iter().all(|run| seen.contains(run.as_str())), "the feed has all runs");
+    let named: usize = psql(database, "SELECT count(*) FROM runs WHERE client_id LIKE 'w%'").parse().unwrap();
+    assert!(named <= acknowledged.len() + 3, "at most the last request of each writer has no answer");
     let takeovers: u64 = psql(database, "SELECT takeovers FROM server_lease").parse().unwrap();
     assert!(takeovers >= 3, "{takeovers} after a kill and two stops");
     eprintln!("{} runs acknowledged, {} events read", acknowledged.len(), read.len());
@@ -393,8 +428,13 @@ fn a_cluster_without_its_settings_is_refused_with_the_name_of_the_setting() {
     let folder = tempfile::tempdir().unwrap();
     let refused = |settings: &[(&str, &str)]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_mainspring"));
-        command.env_clear().env("HOME", folder.path()).env("MAINSPRING_STATE_DIR", folder.path().join("state"));
-        command.env("MAINSPRING_LISTEN", "127.0.0.1:0").env("MAINSPRING_CLUSTER_ADDRESS", "http://127.0.0.1:1");
+        command
+            .env_clear()
+            .env("HOME", folder.path())
+            .env("MAINSPRING_STATE_DIR", folder.path().join("state"));
+        command
+            .env("MAINSPRING_LISTEN", "127.0.0.1:0")
+            .env("MAINSPRING_CLUSTER_ADDRESS", "http://127.0.0.1:1");
         let output = command.envs(settings.iter().copied()).arg("serve").output().unwrap();
         assert!(!output.status.success());
         String::from_utf8(output.stderr).unwrap()
@@ -404,4 +444,35 @@ fn a_cluster_without_its_settings_is_refused_with_the_name_of_the_setting() {
     assert!(refused(&[store]).contains("`cluster.secret_file`"));
     let file = Path::new("/nowhere/secret").to_str().unwrap();
     assert!(refused(&[store, ("MAINSPRING_CLUSTER_SECRET_FILE", file)]).contains(file));
+}
+
+#[test]
+fn a_guard_ends_its_tree_when_its_server_does_not_renew_the_limit() {
+    let folder = tempfile::tempdir().unwrap();
+    let limit = folder.path().join("limit");
+    let guard = || {
+        let mut guard = Command::new(env!("CARGO_BIN_EXE_mainspring"));
+        guard.arg("guard").arg("--limit").arg(&limit).args(["--grace-ms", "60000", "--"]);
+        guard.args(["sh", "-c", "echo $$; setsid sleep 1000 & echo $!; wait"]);
+        guard.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        guard
+    };
+    // Without the file, and after the time, it starts nothing.
+    for text in [None, Some("1\n")] {
+        if let Some(text) = text {
+            fs::write(&limit, text).unwrap();
+        }
+        let refused = guard().output().unwrap();
+        assert_eq!((refused.status.code(), refused.stdout.len()), (Some(127), 0), "{refused:?}");
+    }
+    fs::write(&limit, (boot_time_ms() + 3_600_000).to_string()).unwrap();
+    let mut running = guard().spawn().unwrap();
+    let mut lines = BufReader::new(running.stdout.take().unwrap()).lines();
+    let pids: Vec<String> = (0..2).map(|_| lines.next().unwrap().unwrap()).collect();
+    let lives = |pid: &str| Path::new("/proc").join(pid).exists();
+    assert!(pids.iter().all(|pid| lives(pid)));
+    // A renewal moves the end. Its input stays open all the time: the server exists, and does nothing.
+    fs::write(&limit, (boot_time_ms() + 300).to_string()).unwrap();
+    running.wait().unwrap();
+    assert!(!pids.iter().any(|pid| lives(pid)), "{pids:?}");
 }

@@ -98,6 +98,13 @@ pub(super) async fn take(client: &Client, boot: i64, seat: Option<&Seat>) -> Res
     beat(client, seat).await
 }
 
+/// Records a server that has started. The one before it at the same address has ended.
+pub(super) async fn join(client: &Client, seat: &Seat) -> Result<(), Error> {
+    let sql = "DELETE FROM nodes WHERE name = $1 AND address = $2";
+    client.execute_typed(sql, &typed(&[&seat.name, &seat.address])).await?;
+    beat(client, seat).await
+}
+
 /// Records that a server is there.
 pub(super) async fn beat(client: &Client, seat: &Seat) -> Result<(), Error> {
     let sql = "INSERT INTO nodes (node_id, name, address, version) VALUES ($1, $2, $3, $4)
@@ -109,7 +116,8 @@ pub(super) async fn beat(client: &Client, seat: &Seat) -> Result<(), Error> {
 /// Removes a server that stops, and its lease if it has it.
 pub(super) async fn leave(client: &Client, seat: &Seat, boot: i64) -> Result<(), Error> {
     let node = seat.node.as_bytes().as_slice();
-    let release = "UPDATE server_lease SET expires_at = NULL, free_at = NULL WHERE node_id = $1 AND epoch = $2";
+    let release =
+        "UPDATE server_lease SET expires_at = NULL, free_at = NULL WHERE node_id = $1 AND epoch = $2";
     client.execute_typed(release, &typed(&[&node, &boot])).await?;
     client.execute_typed("DELETE FROM nodes WHERE node_id = $1", &typed(&[&node])).await.map(drop)
 }

@@ -4,19 +4,52 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use mainspring_core::NodeId;
 use mainspring_kernel::boot_time::boot_time_ms;
+use mainspring_kernel::store::StoreError;
 use tokio::sync::watch;
-use tokio_postgres::{Client, Error};
+use tokio_postgres::{Client, Error, Row};
 
 use super::connect::Connector;
 use super::error::describe;
 use super::lease::{self, Keeper, Seat};
 use super::migrate::migrate;
+use super::values::{get, get_id, get_u64};
 use super::writer::{Shared, pause};
 use super::{PostgresError, PostgresOptions, PostgresStore, Threads, server};
 
 /// Time between two looks at the lease.
 const POLL_MS: u64 = 200;
+
+/// The servers of a cluster, as the database knows them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServersSeen {
+    /// The servers, by name.
+    pub servers: Vec<ServerSeen>,
+    /// How often a server took the lease of another one that had not released it.
+    pub takeovers: u64,
+    /// Milliseconds until the lease expires if it is not renewed.
+    pub lease_left_ms: u64,
+}
+
+/// A server of a cluster, as the database knows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerSeen {
+    /// The id of the process.
+    pub node: NodeId,
+    /// The name of the server.
+    pub name: String,
+    /// The address at which the other servers reach it.
+    pub address: String,
+    /// The version that it runs.
+    pub version: String,
+    /// True if it has the lease.
+    pub is_active: bool,
+    /// Milliseconds since it joined.
+    pub up_ms: u64,
+    /// Milliseconds since it was there.
+    pub seen_ms: u64,
+}
 
 /// A server of a cluster that waits for the lease.
 pub struct Standby {
@@ -36,9 +69,16 @@ impl Standby {
         let fail = |error: Error| PostgresError::Database(describe(&error));
         let client = connector.connect().await.map_err(fail)?;
         migrate(&client).await?;
-        lease::beat(&client, &seat).await.map_err(fail)?;
+        lease::join(&client, &seat).await.map_err(fail)?;
         let active = watch::Sender::new(None);
-        Ok(Self { connector, options, seat: Arc::new(seat), shared: Arc::default(), active, threads: Arc::new(threads) })
+        Ok(Self {
+            connector,
+            options,
+            seat: Arc::new(seat),
+            shared: Arc::default(),
+            active,
+            threads: Arc::new(threads),
+        })
     }
 
     /// Watches the address of the active server, if there is one.
@@ -71,6 +111,40 @@ impl Standby {
         let fail = |error: Error| PostgresError::Database(describe(&error));
         let client = self.connector.connect().await.map_err(fail)?;
         lease::leave(&client, &self.seat, self.shared.boot.load(Ordering::Acquire)).await.map_err(fail)
+    }
+
+    /// Reads the servers of the cluster.
+    pub async fn servers(&self) -> Result<ServersSeen, PostgresError> {
+        let fail = |error: Error| PostgresError::Database(describe(&error));
+        let client = self.connector.connect().await.map_err(fail)?;
+        let ms = |interval: &str| {
+            format!("greatest(coalesce((extract(epoch FROM {interval}) * 1000)::bigint, 0), 0)")
+        };
+        let left = ms("expires_at - clock_timestamp()");
+        let lease = format!("SELECT takeovers, {left} FROM server_lease");
+        let (up, seen) = (ms("clock_timestamp() - n.started_at"), ms("clock_timestamp() - n.seen_at"));
+        let servers = format!(
+            "SELECT n.node_id, n.name, n.address, n.version,
+               coalesce(l.node_id = n.node_id AND clock_timestamp() < l.expires_at, false), {up}, {seen}
+             FROM nodes n, server_lease l ORDER BY n.name, n.started_at"
+        );
+        let lease = client.query_typed_one(&lease, &[]).await.map_err(fail)?;
+        let rows = client.query_typed(&servers, &[]).await.map_err(fail)?;
+        let read = |row: &Row| -> Result<ServerSeen, StoreError> {
+            Ok(ServerSeen {
+                node: NodeId::from_bytes(get_id(row, 0)?),
+                name: get(row, 1)?,
+                address: get(row, 2)?,
+                version: get(row, 3)?,
+                is_active: get(row, 4)?,
+                up_ms: get_u64(row, 5)?,
+                seen_ms: get_u64(row, 6)?,
+            })
+        };
+        let damaged = |error: StoreError| PostgresError::Database(error.to_string());
+        let servers = rows.iter().map(read).collect::<Result<_, _>>().map_err(damaged)?;
+        let takeovers = get_u64(&lease, 0).map_err(damaged)?;
+        Ok(ServersSeen { servers, takeovers, lease_left_ms: get_u64(&lease, 1).map_err(damaged)? })
     }
 
     /// Resolves when this server may not act any more: it must end at once.

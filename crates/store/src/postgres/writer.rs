@@ -84,7 +84,8 @@ impl Shared {
         let until = self.acts_until_ms.load(Acquire);
         // Read here and not only by the task that renews the lease: after a pause of the process, any task may run first.
         let is_over = until != 0 && boot_time_ms() >= until;
-        let taken = "another server has this database, or may take it: use that one, or stop it and restart this one";
+        let taken =
+            "another server has this database, or may take it: use that one, or stop it and restart this one";
         match is_over || self.lost.load(Acquire) {
             true => Err(StoreError::Lost(taken.into())),
             false => Ok(()),

@@ -78,7 +78,10 @@ async fn one_server_leads_and_another_one_takes_over_when_it_leaves() {
     let next = leading.await.unwrap();
     assert!(!first.is_active() && second.is_active());
     assert!(matches!(store.commit(one_event(fence, 2)).await, Err(StoreError::Lost(_))));
-    assert!(matches!(store.lease_take(session_id(1), NodeId::from_random([9; 16])).await, Err(StoreError::Lost(_))));
+    assert!(matches!(
+        store.lease_take(session_id(1), NodeId::from_random([9; 16])).await,
+        Err(StoreError::Lost(_))
+    ));
     let fence = lease(&next, 1).await;
     next.commit(one_event(fence, 2)).await.unwrap();
     assert_eq!(events(&next, 1).await.len(), 2);
@@ -99,8 +102,11 @@ async fn a_lease_is_renewed_and_outlives_lost_connections() {
     // Longer than a lease.
     while boot_time_ms() < begun + 2 * LEASE_MS {
         let before = renewed(&url);
-        psql(&url, "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
-                    WHERE datname = current_database() AND pid <> pg_backend_pid()");
+        psql(
+            &url,
+            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+                    WHERE datname = current_database() AND pid <> pg_backend_pid()",
+        );
         store.commit(one_event(fence, n)).await.unwrap();
         n += 1;
         while renewed(&url) == before {
@@ -148,7 +154,9 @@ async fn a_server_that_does_not_know_about_its_successor_changes_nothing() {
     let fences = [create_session(&store, 1).await, create_session(&store, 2).await];
     // As after a pause: in the database its lease is over, and by its own clock it is not.
     let mut paused = psql_open(&url);
-    paused.run("UPDATE server_lease SET expires_at = now() - interval '1 h', free_at = now() - interval '1 h';");
+    paused.run(
+        "UPDATE server_lease SET expires_at = now() - interval '1 h', free_at = now() - interval '1 h';",
+    );
     let second = join(&url, seat(2)).await;
     let next = second.lead().await.unwrap();
     let refused = |error: StoreError| matches!(error, StoreError::Fenced | StoreError::Lost(_));
@@ -234,4 +242,19 @@ async fn of_many_servers_that_start_together_one_leads() {
         standby.leave().await.unwrap();
     }
     assert_eq!(epochs, ["1", "2", "3", "4", "5"], "one after the other");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_of_the_version_before_clusters_is_updated_by_the_first_server() {
+    let url = database();
+    let tables = include_str!("../../migrations/postgres/0001_tables.sql");
+    let schema =
+        "CREATE TABLE mainspring_schema (version bigint NOT NULL); INSERT INTO mainspring_schema VALUES (1);";
+    psql(&url, &format!("{schema} {tables}"));
+    psql(&url, "INSERT INTO meta VALUES ('boot', 7)");
+    let first = join(&url, seat(1)).await;
+    let store = first.lead().await.unwrap();
+    let fence = create_session(&store, 1).await;
+    store.commit(one_event(fence, 1)).await.unwrap();
+    assert_eq!(psql(&url, "SELECT epoch FROM server_lease"), "8");
 }

@@ -179,7 +179,10 @@ async fn servers_that_start_together_make_the_tables_once() {
     for start in starting {
         start.join().unwrap().unwrap();
     }
-    assert_eq!(psql(&url, "SELECT version, count(*) FROM mainspring_schema GROUP BY version ORDER BY 1"), "1|1\n4|1");
+    assert_eq!(
+        psql(&url, "SELECT version, count(*) FROM mainspring_schema GROUP BY version ORDER BY 1"),
+        "1|1\n4|1"
+    );
 }
 
 #[tokio::test]
