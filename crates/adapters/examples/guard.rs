@@ -22,7 +22,7 @@ fn main() -> ExitCode {
                 return ExitCode::from(2);
             };
             assert_eq!(separator, "--");
-            guard::main(Duration::from_millis(grace), supervision, command)
+            guard::main(Duration::from_millis(grace), supervision, None, command)
         }
         [flag, confinement, separator, command @ ..] if flag == "--confine" && separator == "--" => {
             confine::main(confinement, command)

@@ -31,6 +31,7 @@ use crate::sandbox::ProcessSandbox;
 
 pub mod confine;
 pub mod guard;
+pub mod limit;
 mod log;
 mod tail;
 mod temporary;

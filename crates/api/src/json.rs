@@ -12,14 +12,14 @@ use serde_json::Value;
 use crate::control::ControlTool;
 use crate::{
     AcceptedRun, Agent, AgentChange, Appended, AttemptStderr, AuditRecord, BindingAdoption, CancelOutcome,
-    Capabilities, CaughtUp, ClosedSession, Compacted, Compaction, Delegate, Delegated, DelegationView,
-    FeedSnapshot, Fork, FoundIds, GoalTypeRecord, GoalsSnapshot, Health, HostCall, HostCallAnswered,
-    HostCallResult, KeptForForks, ListedSession, Listener, LiveChange, Login, MadeKey, MadeWebhook, Me,
-    MessageAppend, MessageView, Navigation, NewKey, NewTool, NewWebhook, OidcAnswer, OidcToken, OpenWait,
-    OpenedSession, Page, PageSecret, Problem, Prompt, ResultsAppend, RetryOptions, RunDelegations, RunRoute,
-    SearchHit, SessionAdopted, SessionAdoption, SessionAgent, SessionChanges, SessionDetails, SessionPatch,
-    SessionTarget, SessionUsage, SignInWays, Snapshot, StepResult, StoreNotice, Thought, Ticket,
-    TicketRedemption, TreeNode, UsageReport, WaitAnswer, WebhookDelivery,
+    Capabilities, CaughtUp, ClosedSession, Cluster, Compacted, Compaction, Delegate, Delegated,
+    DelegationView, FeedSnapshot, Fork, FoundIds, GoalTypeRecord, GoalsSnapshot, Health, HostCall,
+    HostCallAnswered, HostCallResult, KeptForForks, ListedSession, Listener, LiveChange, Login, MadeKey,
+    MadeWebhook, Me, MessageAppend, MessageView, Navigation, NewKey, NewTool, NewWebhook, OidcAnswer,
+    OidcToken, OpenWait, OpenedSession, Page, PageSecret, Problem, Prompt, ResultsAppend, RetryOptions,
+    RunDelegations, RunRoute, SearchHit, SessionAdopted, SessionAdoption, SessionAgent, SessionChanges,
+    SessionDetails, SessionPatch, SessionTarget, SessionUsage, SignInWays, Snapshot, StepResult, StoreNotice,
+    Thought, Ticket, TicketRedemption, TreeNode, UsageReport, WaitAnswer, WebhookDelivery,
 };
 
 /// A type of the wire contract that is sent as JSON.
@@ -143,6 +143,7 @@ to_json![
     StepResult,
     Ticket,
     UsageReport,
+    Cluster,
     WebhookDelivery,
     Vec<AuthMethod>,
     Vec<HostCall>,

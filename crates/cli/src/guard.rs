@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
+use mainspring_adapters::process::limit::Limit;
 use mainspring_adapters::process::{confine, guard};
 use mainspring_core::Supervision;
 
@@ -18,6 +19,9 @@ pub(super) struct Guard {
     /// End the process group instead of the process tree
     #[arg(long)]
     group: bool,
+    /// File with the time until which the process may live, in milliseconds since the start of the machine
+    #[arg(long, value_name = "FILE")]
+    limit: Option<OsString>,
     /// Confine this process as described, as JSON, and become the command instead of supervising it
     #[arg(long, value_name = "JSON")]
     confine: Option<OsString>,
@@ -32,7 +36,8 @@ impl Guard {
             Some(confinement) => confine::main(confinement, &self.command),
             None => {
                 let supervision = if self.group { Supervision::Group } else { Supervision::Tree };
-                guard::main(Duration::from_millis(self.grace_ms), supervision, &self.command)
+                let limit = self.limit.as_ref().map(Limit::new);
+                guard::main(Duration::from_millis(self.grace_ms), supervision, limit.as_ref(), &self.command)
             }
         }
     }
@@ -41,10 +46,15 @@ impl Guard {
 /// Executes the forms of the command that mainspring itself uses, once or twice for every agent. Building the whole
 /// command line first would take longer than everything else. Returns `None` for every other command line.
 pub(super) fn execute_at_once(arguments: &[OsString]) -> Option<ExitCode> {
-    let [name, flag, value, rest @ ..] = arguments else { return None };
+    let (name, arguments) = arguments.split_first()?;
     if name != "guard" {
         return None;
     }
+    let (limit, arguments) = match arguments {
+        [flag, file, rest @ ..] if flag == "--limit" => (Some(Limit::new(file)), rest),
+        rest => (None, rest),
+    };
+    let [flag, value, rest @ ..] = arguments else { return None };
     let (supervision, rest) = match rest {
         [group, rest @ ..] if group == "--group" => (Supervision::Group, rest),
         rest => (Supervision::Tree, rest),
@@ -54,7 +64,7 @@ pub(super) fn execute_at_once(arguments: &[OsString]) -> Option<ExitCode> {
         "--confine" => Some(confine::main(value, command)),
         "--grace-ms" => {
             let grace_ms = value.to_str()?.parse().ok()?;
-            Some(guard::main(Duration::from_millis(grace_ms), supervision, command))
+            Some(guard::main(Duration::from_millis(grace_ms), supervision, limit.as_ref(), command))
         }
         _ => None,
     }

@@ -25,6 +25,7 @@ mod auth;
 mod backup;
 mod binding;
 mod chat;
+mod cluster;
 mod config;
 mod connection;
 mod default_model;
@@ -191,6 +192,9 @@ enum Command {
     Webhook(webhook::Webhook),
     /// Show tokens and cost of your runs by day, agent, model or session; unknown costs are counted apart
     Usage(usage::Usage),
+    /// Show the servers that share the database
+    #[command(subcommand)]
+    Cluster(cluster::Cluster),
     /// Show the audit log: who did what, from where and with what outcome
     Audit(audit::Audit),
     /// Create, list and revoke API keys
@@ -405,6 +409,7 @@ impl Context<'_> {
             Command::Feedback(feedback) => Box::pin(feedback.execute(self)).await,
             Command::Webhook(webhook) => Box::pin(webhook.execute(self)).await,
             Command::Usage(usage) => Box::pin(usage.execute(self)).await,
+            Command::Cluster(cluster) => Box::pin(cluster.execute(self)).await,
             Command::Audit(audit) => Box::pin(audit.execute(self)).await,
             Command::Key(key) => Box::pin(key.execute(self)).await,
             Command::Import(import) => Box::pin(import.execute(self)).await,

@@ -19,6 +19,8 @@ use mainspring::{Node, NodeError};
 use mainspring_kernel::clock::Clock;
 use mainspring_store::StateDirError;
 
+mod cluster;
+
 /// Serve the HTTP API on a TCP address and a Unix socket
 #[derive(Args)]
 pub(super) struct Serve {
@@ -43,6 +45,9 @@ impl Serve {
                 .map_err(|_| CliError::bad_request("the setting `listen` is not an address"))?,
             Some(address) => address,
         };
+        if config.cluster.is_enabled() {
+            return Box::pin(cluster::serve(context, address)).await;
+        }
         let Some((node, _claim)) = open_node(context).await? else { return Ok(Exit::Cancelled) };
         let served = serve(context, &node, address).await;
         node.close().await;

@@ -26,6 +26,7 @@ mod agents;
 mod append;
 mod artifacts;
 mod bindings;
+mod cluster;
 mod delegations;
 mod feedback;
 mod goal_types;

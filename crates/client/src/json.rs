@@ -5,7 +5,7 @@ use std::sync::Arc;
 use mainspring_api::control::ControlTool;
 use mainspring_api::{
     AcceptedRun, Agent, Appended, AttemptStderr, AuditRecord, CancelOutcome, Capabilities, CaughtUp,
-    ClosedSession, Compacted, Delegated, DelegationView, FeedSnapshot, FoundIds, GoalTypeRecord,
+    ClosedSession, Cluster, Compacted, Delegated, DelegationView, FeedSnapshot, FoundIds, GoalTypeRecord,
     GoalsSnapshot, Health, HostCall, HostCallAnswered, KeptForForks, ListedSession, Listener, LiveChange,
     MadeKey, MadeWebhook, Me, MessageView, OidcToken, OpenWait, OpenedSession, Page, PageSecret, Problem,
     RunDelegations, RunRoute, SearchHit, SessionAdopted, SessionAgent, SessionChanges, SessionDetails,
@@ -109,6 +109,7 @@ from_json![
     StepResult,
     Ticket,
     UsageReport,
+    Cluster,
     WebhookDelivery,
     Value,
     Vec<AuthMethod>,

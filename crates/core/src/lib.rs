@@ -21,6 +21,7 @@ pub mod history;
 pub mod id_prefix;
 pub mod ids;
 pub mod launch;
+pub mod lease;
 pub mod limits;
 pub mod media;
 pub mod memory;
@@ -79,6 +80,7 @@ pub use ids::{
     ArtifactId, AttemptId, BadId, BindingId, DelegationId, EventId, FeedbackId, GoalId, GrantId, KeyId,
     LineId, MessageId, NodeId, RunId, SessionId, StepId, WaitId, WebhookId,
 };
+pub use lease::LeaseTimes;
 pub use limits::{BadName, Limits};
 pub use message::{Block, FileLocation, Message, MessageStatus, Role};
 pub use model::{KeyPresence, ModelList, ModelPrice, ModelProfile, ModelProvider};

@@ -58,14 +58,24 @@ impl Site<'_> {
 /// Refuses requests that a browser sends for another site: the `Host` must be local or allowed, and the `Origin`, if
 /// there is one, must be that host, an allowed one, or an origin whose pages may call this server.
 pub(super) async fn check_origin(State(http): State<Http>, request: Request, next: Next) -> Response {
-    let origin = cors::allowed_origin(request.headers(), &http.origins);
-    let refusal = repeated_header(request.headers())
-        .or_else(|| refusal(request.headers(), http.site(), origin.is_some()));
+    checked(http.site(), &http.origins, request, |request| next.run(request)).await
+}
+
+/// Answers a request with `answer`, unless a browser sends it for another site.
+pub(super) async fn checked<F: Future<Output = Response>>(
+    site: Site<'_>,
+    origins: &[String],
+    request: Request,
+    answer: impl FnOnce(Request) -> F,
+) -> Response {
+    let origin = cors::allowed_origin(request.headers(), origins);
+    let refusal =
+        repeated_header(request.headers()).or_else(|| refusal(request.headers(), site, origin.is_some()));
     let response = match refusal {
         Some(problem) => problem.into_response(),
         None => match origin.as_ref().and_then(|_| cors::preflight(request.method(), request.headers())) {
-            Some(answer) => answer,
-            None => next.run(request).await,
+            Some(preflight) => preflight,
+            None => answer(request).await,
         },
     };
     match origin {

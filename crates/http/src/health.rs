@@ -25,7 +25,8 @@ pub(super) async fn health(State(http): State<Http>, mut parts: Parts) -> Json<H
     Json(Health { failed_sessions: failed.unwrap_or_default(), ..alive() })
 }
 
-fn alive() -> Health {
+/// The answer of a process that is alive.
+pub(super) fn alive() -> Health {
     Health { status: "ok".into(), version: env!("CARGO_PKG_VERSION").into(), failed_sessions: vec![] }
 }
 

@@ -24,6 +24,7 @@ mod audit;
 mod bindings;
 mod body;
 mod changes;
+mod cluster;
 mod connections;
 mod cors;
 mod delegations;
@@ -32,6 +33,7 @@ mod endpoint;
 mod events;
 mod feed;
 mod feedback;
+mod forward;
 mod goal_types;
 mod grants;
 mod guard;
@@ -72,8 +74,10 @@ mod watch;
 mod webhooks;
 
 pub use access::Access;
+pub use cluster::ClusterReader;
 pub use connections::{Connections, Peer};
 pub use document::document;
+pub use forward::{Forward, ForwardOptions, only_while};
 pub use limits::HttpLimits;
 pub use listen::{UnixPeers, serve};
 pub use listeners::{ListenerRequest, ListenerRequests};
@@ -211,6 +215,7 @@ fn state_endpoints() -> Vec<Endpoint> {
 fn server_endpoints() -> Vec<Endpoint> {
     endpoints![
         health::adapter_list,
+        cluster::cluster_status,
         logins::login_list,
         logins::login_create,
         health::model_list,
@@ -251,6 +256,7 @@ impl Http {
             operations: Arc::default(),
             tickets: Arc::default(),
             listeners: None,
+            cluster: None,
             webhooks: None,
             document: Arc::default(),
             metrics: Arc::new(metrics::Metrics::new(kernel.clone(), streams.clone(), connections.clone())),
@@ -315,6 +321,12 @@ impl Http {
     /// Sets whether `/v1/ai`, the threads API, is served.
     pub fn with_threads(mut self, serves_threads: bool) -> Self {
         Arc::make_mut(&mut self.0).serves_threads = serves_threads;
+        self
+    }
+
+    /// Answers questions about the cluster with `cluster`.
+    pub fn with_cluster(mut self, cluster: ClusterReader) -> Self {
+        Arc::make_mut(&mut self.0).cluster = Some(cluster);
         self
     }
 

@@ -7,6 +7,7 @@ use mainspring_kernel::quotas::Pool;
 use tokio_util::sync::CancellationToken;
 
 use crate::access::Access;
+use crate::cluster::ClusterReader;
 use crate::connections::Connections;
 use crate::endpoint::Operations;
 use crate::limits::HttpLimits;
@@ -38,6 +39,8 @@ pub struct Shared {
     pub(crate) tickets: Arc<sign_in::Tickets>,
     /// Opens a TCP address on request; `None` if this server cannot.
     pub(crate) listeners: Option<ListenerRequests>,
+    /// Reads the servers of the cluster; `None` if this server is not one of several.
+    pub(crate) cluster: Option<ClusterReader>,
     /// Sends test events and dead letters; `None` if this server delivers no webhooks.
     pub(crate) webhooks: Option<WebhookSender>,
     pub(crate) mcp: Arc<mcp::Service>,

@@ -11,10 +11,11 @@ use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use axum::serve::Listener;
 use mainspring_kernel::Kernel;
+use mainspring_kernel::clock::Clock;
 use mainspring_kernel::files::read_small;
 use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject;
@@ -25,7 +26,7 @@ use tokio_rustls::server::TlsStream;
 use tokio_rustls::{Accept, TlsAcceptor};
 
 /// Time in which a handshake must be done.
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+const HANDSHAKE_TIMEOUT_MS: u64 = 10_000;
 
 /// Permissions that a private key must not have: others read it, or anybody but its user writes it.
 const EXPOSED_BITS: u32 = 0o026;
@@ -124,13 +125,18 @@ fn check_private(key: &Path) -> Result<(), TlsError> {
 pub struct TlsListener {
     tcp: TcpListener,
     files: TlsFiles,
-    kernel: Kernel,
+    clock: Clock,
 }
 
 impl TlsListener {
     /// Accepts the connections of `tcp` with the certificate of `files`. The clock of `kernel` times handshakes.
     pub fn new(tcp: TcpListener, files: TlsFiles, kernel: Kernel) -> Self {
-        Self { tcp, files, kernel }
+        Self::with_clock(tcp, files, kernel.clock().clone())
+    }
+
+    /// Accepts the connections of `tcp` with the certificate of `files`. `clock` times handshakes.
+    pub fn with_clock(tcp: TcpListener, files: TlsFiles, clock: Clock) -> Self {
+        Self { tcp, files, clock }
     }
 }
 
@@ -143,8 +149,8 @@ impl Listener for TlsListener {
         // Streamed data is sent without delay. A connection that refuses the option is slower, but works.
         stream.set_nodelay(true).unwrap_or_default();
         let accept = TlsAcceptor::from(self.files.current()).accept(stream);
-        let kernel = self.kernel.clone();
-        let deadline = Box::pin(async move { kernel.sleep(HANDSHAKE_TIMEOUT).await });
+        let clock = self.clock.clone();
+        let deadline = Box::pin(async move { clock.sleep_for(HANDSHAKE_TIMEOUT_MS).await });
         (TlsIo(State::Handshake(Box::new(accept), deadline)), address)
     }
 

@@ -355,6 +355,11 @@ impl Kernel {
         clock.sleep_for(millis).await;
     }
 
+    /// Returns the clock.
+    pub fn clock(&self) -> &Clock {
+        &self.shared.clock
+    }
+
     /// Generates a secret of 256 bits, as 64 hexadecimal digits.
     pub fn secret(&self) -> String {
         self.shared.ids.secret()

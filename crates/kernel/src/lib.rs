@@ -32,4 +32,4 @@ mod store_health;
 pub use blobs::{BlobReader, Blobs, KeptBlob, StagedBlob};
 pub use error::Error;
 pub use kernel::{Kernel, Options};
-pub use mainspring_system::{clock, contain, files, ids, tasks};
+pub use mainspring_system::{boot_time, clock, contain, files, ids, tasks};

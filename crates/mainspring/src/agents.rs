@@ -287,11 +287,17 @@ fn process_scope(config: &Config) -> String {
     config.state_dir.to_string_lossy().into_owned()
 }
 
-/// Returns the command that supervises process trees: the configured one, or this program.
+/// Returns the command that supervises process trees: the configured one, or this program. In a cluster it also gets the
+/// file that limits the life of agents.
 fn guard_command(config: &Config) -> Vec<OsString> {
-    if !config.guard.is_empty() {
-        return config.guard.iter().map(OsString::from).collect();
+    let mut guard: Vec<OsString> = config.guard.iter().map(OsString::from).collect();
+    if guard.is_empty() {
+        let this_program =
+            std::env::current_exe().map_or_else(|_| "mainspring".into(), PathBuf::into_os_string);
+        guard = vec![this_program, "guard".into()];
     }
-    let this_program = std::env::current_exe().map_or_else(|_| "mainspring".into(), PathBuf::into_os_string);
-    vec![this_program, "guard".into()]
+    if config.cluster.is_enabled() {
+        guard.extend(["--limit".into(), config.limit_file().into_os_string()]);
+    }
+    guard
 }

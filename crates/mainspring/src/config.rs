@@ -36,7 +36,7 @@ pub use error::{ConfigError, Problem};
 pub use owners::{OWNER_SETTINGS, OwnerConfig, OwnerSetting};
 pub use preview::{Effect, EffectKind};
 pub use rule::Value;
-pub use settings::{Audit, Config, Durability, OnOrphan, Retry, SETTINGS, Setting, Stdio, Titles};
+pub use settings::{Audit, Cluster, Config, Durability, OnOrphan, Retry, SETTINGS, Setting, Stdio, Titles};
 pub use source::{Origin, Sources, VARIABLES, Variable};
 pub use trust::{
     FolderFile, Ignored, IgnoredReason, NOT_SET_BY_FOLDERS, TrustStatus, TrustStore, TrustedFile,
@@ -97,6 +97,11 @@ impl Config {
     /// Returns the folder of the artifacts' bytes within the state directory.
     pub fn artifacts_dir(&self) -> PathBuf {
         self.state_dir.join("artifacts")
+    }
+
+    /// Returns the file that tells the guards of agents until when agents may live, in a cluster.
+    pub fn limit_file(&self) -> PathBuf {
+        self.state_dir.join("cluster.limit")
     }
 
     /// Returns the folder of the audit log within the state directory.

@@ -218,6 +218,8 @@
 mod agents;
 mod attention;
 pub mod backup;
+#[cfg_attr(not(feature = "postgres"), path = "no_cluster.rs")]
+mod cluster;
 pub mod config;
 mod memory;
 mod node;
@@ -226,6 +228,7 @@ mod server;
 pub mod store_copy;
 pub mod token;
 
+pub use cluster::Member;
 pub use config::Config;
 pub use mainspring_agent::provider::install_tls;
 pub use mainspring_agent::{Toolbox, hooks, network, provider, tool};
@@ -240,4 +243,4 @@ pub use mainspring_kernel::policy::Permissions;
 pub use mainspring_kernel::store::SessionRef;
 pub use mainspring_kernel::{Error, Kernel, adapter, policy, store};
 pub use node::{Node, NodeBuilder, NodeError};
-pub use server::{ServeError, Server};
+pub use server::{Forwarding, ServeError, Server};

@@ -22,6 +22,7 @@ use mainspring_store::{
 };
 
 use crate::agents::{Agents, EmbedderParts, owner_rules};
+use crate::cluster::Member;
 use crate::config::{self, Config};
 use crate::memory;
 
@@ -31,8 +32,10 @@ pub struct Node {
     agents: Agents,
     /// The built-in store; `None` if an embedder replaced it.
     sqlite: Option<Arc<SqliteStore>>,
+    /// This process as a server of its cluster, which owns the state directory then.
+    member: Option<Arc<Member>>,
     // Released last: while the store is open, no other process may own the folder.
-    state_dir: StateDir,
+    state_dir: Option<StateDir>,
 }
 
 /// Why a node could not be opened. Nothing was changed.
@@ -53,6 +56,9 @@ pub enum NodeError {
         /// The reason and the remedy.
         reason: String,
     },
+    /// The settings of a cluster are not usable.
+    #[error("{0}")]
+    Cluster(String),
     /// The configuration of models is inconsistent.
     #[error(transparent)]
     Models(#[from] ModelsConfigError),
@@ -76,11 +82,19 @@ impl NodeError {
             Self::StateDir(StateDirError::Busy { .. }) => "state_dir_owned",
             Self::StateDir(StateDirError::Exposed { .. }) => "state_dir_exposed",
             Self::StateDir(_) => "state_dir_unusable",
-            Self::Models(_) => "invalid_config",
+            Self::Models(_) | Self::Cluster(_) => "invalid_config",
             Self::Store(_) | Self::Postgres { .. } => "store_unusable",
             Self::Audit(_) => "audit_unusable",
             Self::Kernel { source, .. } => source.code(),
         }
+    }
+}
+
+#[cfg(feature = "postgres")]
+impl NodeError {
+    /// The error of the PostgreSQL of a configuration.
+    pub(crate) fn postgres(config: &Config, error: &mainspring_store::PostgresError) -> Self {
+        Self::Postgres { address: config.database_name(), reason: error.to_string() }
     }
 }
 
@@ -89,6 +103,7 @@ impl NodeError {
 pub struct NodeBuilder {
     config: Config,
     store: Option<Arc<dyn Store>>,
+    member: Option<Arc<Member>>,
     parts: EmbedderParts,
     clock: Clock,
     execute: bool,
@@ -131,6 +146,13 @@ impl NodeBuilder {
         self
     }
 
+    /// Makes the node that of the active server of a cluster, with the store that the server leads.
+    #[cfg(feature = "postgres")]
+    pub fn member(mut self, member: Arc<Member>, store: mainspring_store::PostgresStore) -> Self {
+        self.member = Some(member);
+        self.store(Arc::new(store))
+    }
+
     /// Replaces the system's clock.
     pub fn clock(mut self, clock: Clock) -> Self {
         self.clock = clock;
@@ -145,13 +167,23 @@ impl NodeBuilder {
 
     /// Opens the state directory, recovers the unfinished work of an earlier process, and accepts work.
     pub async fn open(self) -> Result<Node, NodeError> {
-        let Self { config, store, parts, clock, execute } = self;
+        let Self { mut config, store, member, parts, clock, execute } = self;
+        if member.is_none() {
+            // Nothing renews the limit of agents.
+            config.cluster.address = None;
+        }
         let ids = Ids::system();
         let definitions = Arc::new(Definitions::new(Some(config.agents_dir.clone())));
         let agents = Agents::new(&config, parts, definitions, &clock)?;
-        let node = ids.node();
-        let elsewhere = config.store.as_ref().map(|_| config.database_name());
-        let state_dir = StateDir::open_for(&config.state_dir, clock.now(), node, elsewhere.as_deref())?;
+        let (node, state_dir) = match &member {
+            Some(member) => (member.node(), None),
+            None => {
+                let node = ids.node();
+                let elsewhere = config.store.as_ref().map(|_| config.database_name());
+                let taken = StateDir::open_for(&config.state_dir, clock.now(), node, elsewhere.as_deref())?;
+                (node, Some(taken))
+            }
+        };
         let (store, sqlite) = match store {
             Some(store) => (store, None),
             None if config.store.is_some() => (open_postgres(&config).await?, None),
@@ -176,7 +208,7 @@ impl NodeBuilder {
             kernel.tasks().spawn(memory::run(kernel.clone(), config.memory_command.clone()));
         }
         tracing::debug!(state_dir = %config.state_dir.display(), "the state directory is open");
-        Ok(Node { kernel, agents, sqlite, state_dir })
+        Ok(Node { kernel, agents, sqlite, member, state_dir })
     }
 }
 
@@ -220,7 +252,14 @@ impl Node {
     /// Starts building a node with this configuration.
     pub fn builder(config: Config) -> NodeBuilder {
         let clock = Clock::system();
-        NodeBuilder { config, store: None, parts: EmbedderParts::default(), clock, execute: true }
+        NodeBuilder {
+            config,
+            store: None,
+            member: None,
+            parts: EmbedderParts::default(),
+            clock,
+            execute: true,
+        }
     }
 
     /// Opens a node with the built-in parts: `Node::builder(config).open()`.
@@ -233,6 +272,11 @@ impl Node {
         let definitions = Arc::new(Definitions::new(Some(config.agents_dir.clone())));
         let agents = Agents::new(config, EmbedderParts::default(), definitions, &Clock::system())?;
         Ok(agents.adapters.iter().map(|adapter| adapter.capabilities()).collect())
+    }
+
+    /// Returns this process as a server of its cluster, if it is one.
+    pub fn member(&self) -> Option<&Arc<Member>> {
+        self.member.as_ref()
     }
 
     /// Returns the kernel, which has the verbs.
@@ -262,7 +306,11 @@ impl Node {
     pub async fn close(self) {
         self.kernel.shutdown().await;
         self.agents.close().await;
-        let Self { kernel, agents: _, sqlite, state_dir } = self;
+        if let Some(member) = &self.member {
+            // After the agents have ended, so that those of the next server are alone.
+            member.leave().await;
+        }
+        let Self { kernel, agents: _, sqlite, member: _, state_dir } = self;
         // Dropping the last reference joins the writer thread, which has little left to do.
         drop(kernel);
         drop(sqlite);

@@ -7,12 +7,14 @@ use std::fs::Permissions;
 use std::io;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::serve::ListenerExt;
 use mainspring_client::Socket;
 use mainspring_http::{
     Access, Http, HttpLimits, Oidc, TlsError, TlsFiles, TlsListener, WebhookSender, deliver_webhooks,
+    only_while,
 };
 use mainspring_kernel::Kernel;
 use mainspring_kernel::tasks::Tasks;
@@ -26,7 +28,9 @@ use crate::config::Config;
 use crate::node::Node;
 use crate::token;
 
+mod forwarding;
 mod listener;
+pub use forwarding::Forwarding;
 use listener::Opener;
 
 /// Time that connections may take to end after everything else has stopped.
@@ -68,6 +72,9 @@ pub enum ServeError {
     /// The identity provider cannot be used.
     #[error("oidc.issuer cannot be used: {0}")]
     Oidc(String),
+    /// Requests cannot be forwarded to the other servers of the cluster.
+    #[error("{0}")]
+    Cluster(String),
     /// Webhooks cannot be delivered.
     #[error("webhooks cannot be delivered: {0}")]
     Webhooks(String),
@@ -90,7 +97,7 @@ impl ServeError {
             Self::Token(_) => "state_dir_unusable",
             Self::Insecure { .. } => "tls_required",
             Self::HalfTls | Self::Tls(_) => "tls_unusable",
-            Self::Oidc(_) | Self::Webhooks(_) => "invalid_config",
+            Self::Oidc(_) | Self::Webhooks(_) | Self::Cluster(_) => "invalid_config",
             Self::Listen { .. } => "cannot_listen",
         }
     }
@@ -99,22 +106,32 @@ impl ServeError {
 impl Server {
     /// Serves `node` on its socket, and on `listen` if given.
     pub async fn start(node: &Node, config: &Config, listen: Option<SocketAddr>) -> Result<Self, ServeError> {
+        let tcp = match listen {
+            Some(address) => Some(Self::bind(config, address).await?),
+            None => None,
+        };
+        Self::start_on(node, config, tcp).await
+    }
+
+    /// Binds a TCP address, if the configuration allows to listen on it.
+    pub async fn bind(config: &Config, address: SocketAddr) -> Result<TcpListener, ServeError> {
+        match config.tls_cert.is_none() && !config.insecure_http && !is_local(address) {
+            true => Err(ServeError::Insecure { address }),
+            false => bind_tcp(address).await,
+        }
+    }
+
+    /// Serves `node` on its socket, and on `tcp` if given.
+    pub async fn start_on(
+        node: &Node,
+        config: &Config,
+        tcp: Option<TcpListener>,
+    ) -> Result<Self, ServeError> {
         let token = token::read_or_create(&config.state_dir).map_err(ServeError::Token)?;
         let limits = fit_open_files(config.http);
         let kernel = node.kernel().clone();
-        let tls = match (&config.tls_cert, &config.tls_key) {
-            (Some(cert), Some(key)) => Some(TlsFiles::load(cert, key)?),
-            (None, None) => None,
-            _ => return Err(ServeError::HalfTls),
-        };
+        let tls = tls_files(config)?;
         let oidc = Oidc::new(config.oidc.clone()).map_err(ServeError::Oidc)?;
-        let tcp = match listen {
-            Some(address) if tls.is_none() && !config.insecure_http && !is_local(address) => {
-                return Err(ServeError::Insecure { address });
-            }
-            Some(address) => Some(bind_tcp(address).await?),
-            None => None,
-        };
         let address = tcp.as_ref().and_then(|tcp| tcp.local_addr().ok());
         let socket = Socket::in_state_dir(&config.state_dir);
         let unix = bind_socket(&socket)?;
@@ -122,14 +139,24 @@ impl Server {
         let access = Access::new(&token, &config.owner);
         let http = Http::new(kernel.clone(), access, limits, stop.clone());
         let connections = http.connections();
-        let http = http.with_hosts(&config.allowed_hosts).with_origins(&config.cors_origins);
+        let http = http.with_hosts(&allowed_hosts(config)).with_origins(&config.cors_origins);
         let (listeners, listener_requests) = mpsc::channel(1);
         let webhooks = WebhookSender::new(&token, config.webhooks_private).map_err(ServeError::Webhooks)?;
         let http =
             http.with_listeners(listeners).with_webhooks(webhooks.clone()).with_threads(config.threads);
         spawn_notifiers(&tasks, &kernel, config, webhooks, &closing);
         let is_tls = tls.is_some();
-        let router = http.with_tls(is_tls).with_oidc(oidc).router();
+        let mut http = http.with_tls(is_tls).with_oidc(oidc);
+        if let Some(member) = node.member().cloned() {
+            http = http.with_cluster(Arc::new(move || {
+                let member = Arc::clone(&member);
+                Box::pin(async move { member.status().await })
+            }));
+        }
+        let mut router = http.router();
+        if let Some(member) = node.member().cloned() {
+            router = only_while(router, move || member.is_active());
+        }
         match (tcp, tls) {
             (Some(tcp), Some(files)) => {
                 let tcp = TlsListener::new(tcp, files, kernel.clone());
@@ -198,6 +225,24 @@ impl Server {
             () = self.kernel.sleep(CONNECTION_END_TIMEOUT) => {}
         }
     }
+}
+
+/// Loads the certificate and the key of a configuration.
+fn tls_files(config: &Config) -> Result<Option<TlsFiles>, ServeError> {
+    match (&config.tls_cert, &config.tls_key) {
+        (Some(cert), Some(key)) => Ok(Some(TlsFiles::load(cert, key)?)),
+        (None, None) => Ok(None),
+        _ => Err(ServeError::HalfTls),
+    }
+}
+
+/// Returns the names that requests may use for this server; in a cluster also the one that the other servers use.
+fn allowed_hosts(config: &Config) -> Vec<String> {
+    let authority = config.cluster.address.as_deref().and_then(|url| url.split("://").nth(1));
+    let host = authority.map(|authority| authority.split('/').next().unwrap_or(authority));
+    let host = host.map(|host| host.rsplit_once(':').map_or(host, |(name, _)| name));
+    let host = host.map(|name| name.trim_start_matches('[').trim_end_matches(']').to_owned());
+    config.allowed_hosts.iter().cloned().chain(host).collect()
 }
 
 /// Starts to deliver webhooks, and to run the command of `on_attention`.

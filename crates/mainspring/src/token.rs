@@ -22,16 +22,28 @@ pub fn read_or_create(state_dir: &Path) -> io::Result<Zeroizing<String>> {
         Some(token) => Ok(token),
         None => {
             let token = Zeroizing::new(Ids::system().secret());
-            // Written whole under another name first, so that a crash leaves no partial token.
-            let part = state_dir.join(format!("{TOKEN_FILE}.part"));
-            let mut file =
-                OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&part)?;
-            writeln!(file, "{}", *token)?;
-            file.sync_all()?;
-            std::fs::rename(&part, state_dir.join(TOKEN_FILE))?;
+            write(state_dir, &token)?;
             Ok(token)
         }
     }
+}
+
+/// Makes `token` the token of the state directory. The caller must own the directory.
+#[cfg(feature = "postgres")]
+pub(crate) fn replace(state_dir: &Path, token: &str) -> io::Result<()> {
+    match read(state_dir)? {
+        Some(known) if *known == token => Ok(()),
+        _ => write(state_dir, token),
+    }
+}
+
+/// Written whole under another name first, so that a crash leaves no partial token.
+fn write(state_dir: &Path, token: &str) -> io::Result<()> {
+    let part = state_dir.join(format!("{TOKEN_FILE}.part"));
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&part)?;
+    writeln!(file, "{token}")?;
+    file.sync_all()?;
+    std::fs::rename(&part, state_dir.join(TOKEN_FILE))
 }
 
 /// Reads the token, if there is one.

@@ -9,8 +9,8 @@
 //! transaction id; docs/decisions/0034-cursors-in-postgresql.md says why. All statements are unnamed and no setting
 //! outlives a transaction, so that they pass a transaction pooler; only the lock of the server needs a session.
 //!
-//! Invariant: one server at a time writes a database. A server that starts voids all leases, so that one which has lost the
-//! lock without noticing cannot write.
+//! Invariant: one server at a time writes a database: it holds the lock, or in a cluster the lease. A server that starts
+//! voids all leases of sessions, so that one which has lost the database without noticing cannot write.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,7 +20,9 @@ use mainspring_kernel::store::{Fence, StoreError};
 use tokio::runtime::{Handle, Runtime};
 
 use self::connect::{Connector, Pooled};
+pub use self::lease::Seat;
 use self::read::Reader;
+pub use self::standby::{ServerSeen, ServersSeen, Standby};
 use self::writer::{Inlet, Shared, Writer};
 use crate::Fault;
 
@@ -29,10 +31,12 @@ mod change;
 mod connect;
 pub(crate) mod copy;
 mod error;
+mod lease;
 mod migrate;
 mod read;
 mod rows;
 mod server;
+mod standby;
 mod store;
 mod tables;
 mod values;
@@ -81,6 +85,14 @@ pub enum PostgresError {
         "another mainspring server uses this database: stop it first, or give each server a database of its own"
     )]
     InUse,
+    /// The file that tells the guards of agents until when agents may live cannot be written.
+    #[error("{} cannot be written: {reason}", file.display())]
+    LimitFile {
+        /// The file.
+        file: std::path::PathBuf,
+        /// The error of the operating system.
+        reason: String,
+    },
 }
 
 /// A store on PostgreSQL.
@@ -90,7 +102,7 @@ pub struct PostgresStore {
     shared: Arc<Shared>,
     feed_wait_ms: u64,
     /// Dropped last: the connections live on it.
-    _threads: Threads,
+    _threads: Arc<Threads>,
 }
 
 /// The threads of the store.
@@ -130,14 +142,25 @@ impl PostgresStore {
             scope.spawn(open).join()
         });
         opened.map_err(|_| PostgresError::Database("the thread that opens the store panicked".into()))??;
+        Self::assemble(&connector, &shared, options, Arc::new(threads))
+    }
+
+    /// Starts the writers of a server that may write.
+    fn assemble(
+        connector: &Connector,
+        shared: &Arc<Shared>,
+        options: PostgresOptions,
+        threads: Arc<Threads>,
+    ) -> Result<Self, PostgresError> {
         let inlets: Vec<Arc<Inlet>> = (0..options.writers.max(1)).map(|_| Arc::default()).collect();
         for inlet in &inlets {
-            let (connector, shared) = (connector.clone(), Arc::clone(&shared));
-            let writer = Writer { connector, inlet: Arc::clone(inlet), shared, client: None };
-            drop(runtime.spawn(writer.run()));
+            let (connector, shared) = (connector.clone(), Arc::clone(shared));
+            let writer =
+                Writer { connector: connector.clone(), inlet: Arc::clone(inlet), shared, client: None };
+            connector.spawn(writer.run());
         }
-        let feed_wait_ms = options.feed_wait_ms;
-        Ok(Self { pool: connector.pool()?, inlets, shared, feed_wait_ms, _threads: threads })
+        let (pool, shared) = (connector.pool()?, Arc::clone(shared));
+        Ok(Self { pool, inlets, shared, feed_wait_ms: options.feed_wait_ms, _threads: threads })
     }
 
     /// Injects `fault` into the next group of commits.

@@ -7,7 +7,7 @@
 //! ```text
 //! running ──SIGTERM──▶ stopping: the agent's input is closed, it has the grace period
 //!    │                    │ grace period over
-//!    ├──SIGQUIT, or hangup of its own input (mainspring has ended)──▶ killing ──no child left──▶ exit
+//!    ├──SIGQUIT, hangup of its own input (mainspring has ended), or its limit is over──▶ killing ──no child left──▶ exit
 //!    └──the agent exits by itself──▶ killing
 //! ```
 //!
@@ -36,6 +36,7 @@ use tokio::process::ChildStdin;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 
+use super::limit::Limit;
 use super::tree::{self, Member};
 
 /// The exit code of a guard that could not start its agent, as in a shell.
@@ -46,11 +47,17 @@ const RESCAN_INTERVAL_MS: u64 = 20;
 /// Makes this process the guard of `command`. Exits with its exit code once its whole process tree has ended, or its
 /// process group.
 ///
-/// `grace` is how long the agent has to exit by itself after its input was closed.
-pub fn main(grace: Duration, supervision: Supervision, command: &[OsString]) -> ExitCode {
+/// `grace` is how long the agent has to exit by itself after its input was closed. `limit` is the time until which it may
+/// live at all.
+pub fn main(
+    grace: Duration,
+    supervision: Supervision,
+    limit: Option<&Limit>,
+    command: &[OsString],
+) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let guarded = runtime.and_then(|runtime| {
-        let guarded = runtime.block_on(guard(grace, supervision, command));
+        let guarded = runtime.block_on(guard(grace, supervision, limit, command));
         // A thread may be blocked reading standard input. Do not wait for it.
         runtime.shutdown_background();
         guarded
@@ -65,8 +72,16 @@ pub fn main(grace: Duration, supervision: Supervision, command: &[OsString]) -> 
     }
 }
 
-async fn guard(grace: Duration, supervision: Supervision, command: &[OsString]) -> io::Result<u8> {
+async fn guard(
+    grace: Duration,
+    supervision: Supervision,
+    limit: Option<&Limit>,
+    command: &[OsString],
+) -> io::Result<u8> {
     leave_terminal()?;
+    if limit.is_some_and(|limit| limit.left_ms() == 0) {
+        return Err(io::Error::other("this server may have lost its database to another one"));
+    }
     if supervision == Supervision::Tree {
         adopt_orphans()?;
     }
@@ -106,6 +121,7 @@ async fn guard(grace: Duration, supervision: Supervision, command: &[OsString]) 
             () = clock.sleep_until_moment(deadline), if kill_at.is_some() => break,
             _ = kill.recv() => break,
             _ = &mut hangup => break,
+            () = over(limit, &clock) => break,
         }
     }
     loop {
@@ -126,6 +142,14 @@ async fn guard(grace: Duration, supervision: Supervision, command: &[OsString]) 
             _ = child_died.recv() => {}
             () = clock.sleep_for(RESCAN_INTERVAL_MS) => {}
         }
+    }
+}
+
+/// Resolves when the limit is over; never without one.
+async fn over(limit: Option<&Limit>, clock: &Clock) {
+    match limit {
+        Some(limit) => limit.over(clock).await,
+        None => std::future::pending().await,
     }
 }
 

@@ -33,9 +33,12 @@ mod networks;
 mod open;
 mod people;
 mod pi;
+#[path = "../../../store/tests/it/cluster.rs"]
+mod postgres_cluster;
 mod private;
 mod quotas;
 mod readers;
+mod servers;
 mod session_agent;
 mod startup;
 mod state;

@@ -36,6 +36,7 @@ use Foreign::{Forbidden, NotFound, NotListed, NotStreamed, Nothing, Own, Refused
 const EXAMPLES: &[(&str, &str, &str, Foreign)] = &[
     ("adapter_list", "", "", Nothing),
     ("model_list", "", "", Nothing),
+    ("cluster_status", "", "", Forbidden),
     ("agent_create", "", r#"{"id": "mine"}"#, Own),
     ("agent_delete", "", "", NotFound),
     ("agent_get", "", "", NotFound),

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 
 use mainspring_agent::ModelsConfig;
 use mainspring_core::goal::DEFAULT_REMINDERS;
+use mainspring_core::lease::MIN_LEASE_MS;
 use mainspring_core::{AccessRole, ArtifactRetention, GoalType, Limits, Quotas, Supervision};
 use mainspring_http::{HttpLimits, OidcConfig};
 use mainspring_kernel::audit::OnAuditFailure;
@@ -18,7 +19,7 @@ use mainspring_kernel::policy;
 use super::adapters::{ADAPTER_SETTINGS, AdapterConfig, AdapterSetting, WORKER_COUNT_RANGE};
 use super::owners::{self, OwnerConfig, OwnerSetting};
 use super::rule::serving::{audience, claim, client_id, optional_path, origins};
-use super::rule::store::store_url;
+use super::rule::store::{server_name, store_url};
 use super::rule::{
     self, Input, Keywords, Rule, Value, adapter_name, address, command, host_names, keyword, log_filter,
     number, owner_name, path, policy_rules, switch, url,
@@ -311,6 +312,17 @@ settings! {
         /// Bytes of the artifacts of one owner above which its oldest ones are removed; 0 for no limit.
         keep_bytes, number(0, 1 << 50), 0;
     }
+    /// Several servers on one PostgreSQL.
+    cluster: Cluster {
+        /// Address at which the other servers of a cluster reach this one, such as `https://a.example.com:7433`; empty for a server on its own.
+        address, url(), None;
+        /// Name of this server in its cluster; its address if empty.
+        name, server_name(), None;
+        /// File with the secret that the servers of a cluster share, from which their token is made.
+        secret_file, optional_path(), None;
+        /// Milliseconds for which the active server of a cluster has the database after each renewal. Another one takes over after this time and a fifth of it.
+        lease_ms, number(MIN_LEASE_MS, HOUR_MS), 10 * SECOND_MS;
+    }
     /// Delays between attempts.
     retry: Retry {
         /// Milliseconds before the second attempt; the delay grows with each further attempt.
@@ -344,6 +356,31 @@ pub struct Audit {
 
 impl Keywords for OnAuditFailure {
     const ALL: &'static [(&'static str, Self)] = &[("refuse", Self::Refuse), ("report", Self::Report)];
+}
+
+/// Several servers on one PostgreSQL.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cluster {
+    /// The address at which the other servers reach this one; `None` for a server on its own.
+    pub address: Option<String>,
+    /// The name of this server; its address if `None`.
+    pub name: Option<String>,
+    /// The file with the secret that the servers share.
+    pub secret_file: Option<PathBuf>,
+    /// Milliseconds for which the active server has the database after each renewal.
+    pub lease_ms: u64,
+}
+
+impl Cluster {
+    /// True if this server is one of several.
+    pub fn is_enabled(&self) -> bool {
+        self.address.is_some()
+    }
+
+    /// Returns the name of this server.
+    pub fn display_name(&self) -> &str {
+        self.name.as_deref().or(self.address.as_deref()).unwrap_or_default()
+    }
 }
 
 /// Delays between attempts.

@@ -10,6 +10,7 @@ const MIGRATIONS: &[(usize, &str)] = &[
     (1, include_str!("../../migrations/postgres/0001_tables.sql")),
     (2, include_str!("../../migrations/postgres/0002_readers.sql")),
     (3, include_str!("../../migrations/postgres/0003_edge_records.sql")),
+    (4, include_str!("../../migrations/postgres/0004_cluster.sql")),
     (6, include_str!("../../migrations/postgres/0006_owner_keys_and_lost_events.sql")),
 ];
 
@@ -38,14 +39,17 @@ pub(super) async fn migrate(client: &Client) -> Result<(), PostgresError> {
 
 async fn apply(client: &Client) -> Result<(), PostgresError> {
     let fail = |error: tokio_postgres::Error| PostgresError::Database(describe(&error));
-    let sql = "SELECT coalesce(max(version), 0) FROM mainspring_schema";
-    let row = client.query_typed_one(sql, &[]).await.map_err(fail)?;
-    let version: i64 = row.try_get(0).map_err(fail)?;
-    let applied = usize::try_from(version).unwrap_or(0);
-    if applied > SCHEMA_VERSION {
-        return Err(PostgresError::Newer { found: applied, known: SCHEMA_VERSION });
+    let rows = client.query_typed("SELECT version FROM mainspring_schema", &[]).await.map_err(fail)?;
+    let mut applied = vec![];
+    for row in &rows {
+        let version: i64 = row.try_get(0).map_err(fail)?;
+        applied.push(usize::try_from(version).unwrap_or(0));
     }
-    for (number, migration) in MIGRATIONS.iter().filter(|(number, _)| *number > applied) {
+    if let Some(found) = applied.iter().max().copied().filter(|found| *found > SCHEMA_VERSION) {
+        return Err(PostgresError::Newer { found, known: SCHEMA_VERSION });
+    }
+    // By number and not by the last one: a version may lack a migration that an earlier number was reserved for.
+    for (number, migration) in MIGRATIONS.iter().filter(|(number, _)| !applied.contains(number)) {
         let record = format!("INSERT INTO mainspring_schema VALUES ({number})");
         client.batch_execute(migration).await.map_err(fail)?;
         client.batch_execute(&record).await.map_err(fail)?;

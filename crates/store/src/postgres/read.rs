@@ -9,7 +9,7 @@ use super::connect::Pooled;
 use super::error::{read_error, write_error};
 use super::rows::{Fixed, PrivateWait};
 use super::values::{Param, get, get_id, get_json, get_maybe_json, get_point, get_u32, typed};
-use super::writer::closed;
+use super::writer::{Shared, closed};
 
 pub(super) mod access;
 pub(super) mod events;
@@ -57,6 +57,24 @@ impl Reader {
     /// Begins a transaction in which all statements read the same state.
     pub(super) async fn begin_snapshot(&self) -> Result<(), StoreError> {
         self.batch("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY").await
+    }
+
+    /// Begins a transaction that writes. It fails if another server has started since this one, and keeps others from
+    /// starting until it ends.
+    pub(super) async fn begin_change(&self, shared: &Shared) -> Result<(), StoreError> {
+        let client = self.pooled.client().ok_or_else(closed)?;
+        let boot = shared.boot.load(std::sync::atomic::Ordering::Acquire);
+        let sql = "SELECT 1 FROM meta WHERE name = 'boot' AND value = $1 FOR SHARE";
+        let params = typed(&[&boot]);
+        // The first poll sends both statements.
+        let (begun, held) = tokio::join!(client.batch_execute("BEGIN"), client.query_typed(sql, &params));
+        begun.map_err(|error| read_error(&error))?;
+        if held.map_err(|error| read_error(&error))?.is_empty() {
+            self.batch("ROLLBACK").await?;
+            shared.lose("another server has started on it");
+            shared.check_held()?;
+        }
+        Ok(())
     }
 
     pub(super) async fn batch(&self, sql: &str) -> Result<(), StoreError> {

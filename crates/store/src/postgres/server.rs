@@ -9,7 +9,9 @@ use tokio_postgres::Client;
 use super::PostgresError;
 use super::connect::Connector;
 use super::error::describe;
+use super::lease::{self, Seat};
 use super::migrate::migrate;
+use super::values::typed;
 use super::writer::{EVENT_BITS, Shared, pause};
 
 /// The lock of the server: the bytes of "mainserv". It is held by a connection, not by a transaction.
@@ -30,21 +32,31 @@ pub(super) async fn start(
     let fail = |error: tokio_postgres::Error| PostgresError::Database(describe(&error));
     let (client, driver) = connector.open().await.map_err(fail)?;
     migrate(&client).await?;
-    if takes_lock {
-        lock(&client).await?;
+    let mut is_locked = !takes_lock;
+    for _ in 0..LOCK_ATTEMPTS {
+        is_locked = is_locked || try_lock(&client).await.map_err(fail)?;
+        if is_locked && boot(&client, shared, None).await.map_err(fail)? {
+            if takes_lock {
+                let guard = Guard { connector: connector.clone(), shared: Arc::clone(shared) };
+                connector.spawn(guard.keep(client, driver));
+            }
+            return Ok(());
+        }
+        pause(LOCK_WAIT_MS).await;
     }
-    let boot = boot(&client, shared).await.map_err(fail)?;
-    if takes_lock {
-        let guard = Guard { connector: connector.clone(), shared: Arc::clone(shared), boot };
-        connector.spawn(guard.keep(client, driver));
-    }
-    Ok(())
+    Err(PostgresError::InUse)
 }
 
+/// Takes the lock on `client`, for work on a database that no server has.
 pub(super) async fn lock(client: &Client) -> Result<(), PostgresError> {
     let fail = |error: tokio_postgres::Error| PostgresError::Database(describe(&error));
+    let mut is_locked = false;
     for _ in 0..LOCK_ATTEMPTS {
-        if try_lock(client).await.map_err(fail)? {
+        is_locked = is_locked || try_lock(client).await.map_err(fail)?;
+        // A server of a cluster has a lease instead, and takes none while this lock is held.
+        if is_locked
+            && !client.query_typed(lease::FREE, &typed(&[&None::<&str>])).await.map_err(fail)?.is_empty()
+        {
             return Ok(());
         }
         pause(LOCK_WAIT_MS).await;
@@ -56,14 +68,43 @@ async fn try_lock(client: &Client) -> Result<bool, tokio_postgres::Error> {
     client.query_typed_one(&format!("SELECT pg_try_advisory_lock({LOCK})"), &[]).await?.try_get(0)
 }
 
-/// Begins the history of this server. Returns the number of its boot.
-async fn boot(client: &Client, shared: &Shared) -> Result<i64, tokio_postgres::Error> {
+/// Begins the history of this server, unless another one has the database. With a seat, the server takes the lease of the
+/// database. Returns whether it has begun.
+pub(super) async fn boot(
+    client: &Client,
+    shared: &Shared,
+    seat: Option<&Seat>,
+) -> Result<bool, tokio_postgres::Error> {
+    client.batch_execute("BEGIN").await?;
+    let begun = boot_in_transaction(client, shared, seat).await;
+    let end = if matches!(begun, Ok(true)) { "COMMIT" } else { "ROLLBACK" };
+    client.batch_execute(end).await?;
+    begun
+}
+
+async fn boot_in_transaction(
+    client: &Client,
+    shared: &Shared,
+    seat: Option<&Seat>,
+) -> Result<bool, tokio_postgres::Error> {
     let number = async |sql: &str| client.query_typed_one(sql, &[]).await?.try_get::<_, i64>(0);
-    client.batch_execute("BEGIN; DELETE FROM leases").await?;
+    // A server without a cluster holds this lock as long as it runs.
+    let sql = format!("SELECT pg_try_advisory_xact_lock({LOCK})");
+    if seat.is_some() && !client.query_typed_one(&sql, &[]).await?.try_get::<_, bool>(0)? {
+        return Ok(false);
+    }
+    let place = seat.and_then(|seat| seat.place.as_deref());
+    let free = client.query_typed(lease::FREE, &typed(&[&place])).await?;
+    if free.is_empty() {
+        return Ok(false);
+    }
+    // Before the leases: a change locks this row first, too.
     let boot = number(
         "INSERT INTO meta VALUES ('boot', 1) ON CONFLICT (name) DO UPDATE SET value = meta.value + 1 RETURNING value",
     )
     .await?;
+    client.batch_execute("DELETE FROM leases").await?;
+    lease::take(client, boot, seat).await?;
     let last = number(
         "SELECT greatest((SELECT max(cursor) FROM events), (SELECT value FROM meta WHERE name = 'last_cursor'), 0)",
     )
@@ -76,19 +117,18 @@ async fn boot(client: &Client, shared: &Shared) -> Result<i64, tokio_postgres::E
         .batch_execute(&format!(
             "INSERT INTO meta VALUES ('cursor_base', {base}) ON CONFLICT (name) DO UPDATE SET value = excluded.value;
              INSERT INTO histories (token, after_cursor) VALUES (left(replace(gen_random_uuid()::text, '-', ''), 16), {last});
-             DELETE FROM histories WHERE id <= (SELECT max(id) FROM histories) - {KEPT_HISTORIES};
-             COMMIT"
+             DELETE FROM histories WHERE id <= (SELECT max(id) FROM histories) - {KEPT_HISTORIES}"
         ))
         .await?;
     shared.base.store(base.cast_unsigned(), Ordering::Release);
-    Ok(boot)
+    shared.boot.store(boot, Ordering::Release);
+    Ok(true)
 }
 
 /// Keeps the lock, and notices when another server has taken it.
 struct Guard {
     connector: Connector,
     shared: Arc<Shared>,
-    boot: i64,
 }
 
 impl Guard {
@@ -114,9 +154,8 @@ impl Guard {
         let is_locked = try_lock(&client).await.ok()?;
         let sql = "SELECT value FROM meta WHERE name = 'boot'";
         let boot: i64 = client.query_typed_one(sql, &[]).await.ok()?.try_get(0).ok()?;
-        if boot != self.boot {
-            tracing::error!("another server has taken the database");
-            self.shared.lost.store(true, Ordering::Release);
+        if boot != self.shared.boot.load(Ordering::Acquire) {
+            self.shared.lose("another server has taken the database");
             return None;
         }
         is_locked.then_some((client, driver))

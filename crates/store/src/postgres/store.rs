@@ -53,7 +53,7 @@ macro_rules! change {
     ($store:expr, $change:path $(, $argument:expr)*) => {{
         $store.shared.check_writable()?;
         let reader = $store.reader().await?;
-        reader.batch("BEGIN").await?;
+        reader.begin_change(&$store.shared).await?;
         let changed = $change(&reader $(, $argument)*).await;
         reader.batch(if changed.is_ok() { "COMMIT" } else { "ROLLBACK" }).await?;
         reader.done();
@@ -71,7 +71,10 @@ impl Store for PostgresStore {
                 commit.events.len()
             )));
         }
-        self.inlets[self.inlet(commit.fence)].commit(commit).await
+        let cursors = self.inlets[self.inlet(commit.fence)].commit(commit).await?;
+        // What follows a commit acts: an agent's process or a tool. A server that was paused must not begin it.
+        self.shared.check_held()?;
+        Ok(cursors)
     }
 
     async fn chunks_write(&self, chunks: Vec<Chunk>) -> Result<(), StoreError> {

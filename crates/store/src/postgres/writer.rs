@@ -20,6 +20,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use mainspring_core::{Cursor, SessionId};
+use mainspring_kernel::boot_time::boot_time_ms;
 use mainspring_kernel::store::{Chunk, Commit, Fence, NewId, Row, StoreError, Unique};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
@@ -53,8 +54,14 @@ pub(super) struct Shared {
     pub(super) dropped: Mutex<HashMap<SessionId, (u64, u64)>>,
     pub(super) fault: Mutex<Option<Fault>>,
     pub(super) is_full: std::sync::atomic::AtomicBool,
-    /// Set once another server has taken the database.
+    /// Set once another server has taken the database, or may take it.
     pub(super) lost: std::sync::atomic::AtomicBool,
+    /// Notified when `lost` is set.
+    pub(super) lost_notice: Notify,
+    /// The number of this server's boot.
+    pub(super) boot: std::sync::atomic::AtomicI64,
+    /// The time since the machine's start until which this server may act; 0 if nothing limits it.
+    pub(super) acts_until_ms: std::sync::atomic::AtomicU64,
 }
 
 impl Shared {
@@ -71,13 +78,26 @@ impl Shared {
         }
     }
 
-    /// Fails once another server has taken the database.
+    /// Fails once another server has taken the database, or may take it.
     pub(super) fn check_held(&self) -> Result<(), StoreError> {
-        let taken = "another server has taken this database: stop this one, or give it a database of its own";
-        match self.lost.load(std::sync::atomic::Ordering::Acquire) {
+        use std::sync::atomic::Ordering::Acquire;
+        let until = self.acts_until_ms.load(Acquire);
+        // Read here and not only by the task that renews the lease: after a pause of the process, any task may run first.
+        let is_over = until != 0 && boot_time_ms() >= until;
+        let taken =
+            "another server has this database, or may take it: use that one, or stop it and restart this one";
+        match is_over || self.lost.load(Acquire) {
             true => Err(StoreError::Lost(taken.into())),
             false => Ok(()),
         }
+    }
+
+    /// Ends all writes of this server.
+    pub(super) fn lose(&self, reason: &str) {
+        if !self.lost.swap(true, std::sync::atomic::Ordering::AcqRel) {
+            tracing::error!(reason, "this server may not write the database any more");
+        }
+        self.lost_notice.notify_waiters();
     }
 
     /// Fails while writes are impossible.

@@ -109,6 +109,7 @@ logfile = $folder/log
 pidfile = $folder/pid
 END
 PATH="$PATH:/usr/sbin" pgbouncer -q -d "$folder/ini"
+until [ -S "$folder/.s.PGSQL.6432" ]; do :; done
 echo "$folder"
 read -r _ || true
 kill "$(cat "$folder/pid")"

@@ -21,6 +21,7 @@ mod grants;
 mod ids;
 mod keys;
 mod large;
+mod lease;
 mod migrations;
 mod names;
 mod open;

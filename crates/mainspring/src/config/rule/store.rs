@@ -30,6 +30,33 @@ impl Rule<Option<String>> for StoreUrl {
     }
 }
 
+/// A rule that accepts the name of a server, or an empty text for none.
+pub(in super::super) struct ServerName;
+
+/// Allows the name of a server or nothing.
+pub(in super::super) const fn server_name() -> ServerName {
+    ServerName
+}
+
+impl Rule<Option<String>> for ServerName {
+    fn read(&self, input: &Input<'_>) -> Result<Option<String>, String> {
+        let is_usable = |text: &str| text.len() <= 128 && !text.chars().any(char::is_control);
+        match input.text().ok_or_else(|| self.allowed())? {
+            "" => Ok(None),
+            text if is_usable(text) => Ok(Some(text.to_owned())),
+            _ => Err(self.allowed()),
+        }
+    }
+
+    fn show(&self, value: &Option<String>) -> Value {
+        Value::Text(value.clone().unwrap_or_default())
+    }
+
+    fn allowed(&self) -> String {
+        "a name of at most 128 bytes without control characters, or empty for none".to_owned()
+    }
+}
+
 /// Replaces the passwords in a URL of a database.
 pub(crate) fn without_password(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else { return "***".to_owned() };

@@ -1,0 +1,60 @@
+//! The time until which agents of a cluster's server may live.
+//!
+//! The server renews it in a file, together with the lease of its database. A server that is stopped or paused renews
+//! nothing, and cannot end its agents either. So each guard reads the file and ends its tree by itself, before another server
+//! can take the lease and start an agent for the same run.
+
+use std::path::{Path, PathBuf};
+
+use mainspring_kernel::boot_time::boot_time_ms;
+use mainspring_kernel::clock::Clock;
+
+/// The longest time between two looks at the clock: timers of the system stand still while the machine is suspended.
+const LOOK_MS: u64 = 100;
+
+/// A file with the time, in milliseconds since the start of the machine.
+#[derive(Debug, Clone)]
+pub struct Limit(PathBuf);
+
+impl Limit {
+    /// The limit in this file.
+    pub fn new(file: impl Into<PathBuf>) -> Self {
+        Self(file.into())
+    }
+
+    /// Returns the milliseconds that are left. A file that cannot be read leaves none.
+    pub fn left_ms(&self) -> u64 {
+        left(&self.0, boot_time_ms())
+    }
+
+    /// Resolves when the time is over.
+    pub async fn over(&self, clock: &Clock) {
+        loop {
+            match self.left_ms() {
+                0 => return,
+                left => clock.sleep_for(left.min(LOOK_MS)).await,
+            }
+        }
+    }
+}
+
+fn left(file: &Path, now_ms: u64) -> u64 {
+    let text = std::fs::read_to_string(file).unwrap_or_default();
+    text.trim().parse::<u64>().unwrap_or(0).saturating_sub(now_ms)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_that_has_passed_or_cannot_be_read_leaves_no_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("limit");
+        assert_eq!(left(&file, 5), 0, "no file");
+        for (text, expected) in [("", 0), ("soon", 0), ("5\n", 0), ("4\n", 0), ("12\n", 7), ("12", 7)] {
+            std::fs::write(&file, text).unwrap();
+            assert_eq!(left(&file, 5), expected, "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! Servers that share a database.
+
+use mainspring_core::NodeId;
+use serde::{Deserialize, Serialize};
+
+/// The servers of a cluster.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct Cluster {
+    /// The servers, by name; none if the server is not one of a cluster.
+    pub servers: Vec<ClusterServer>,
+    /// How often a server took over from one that had not handed over.
+    pub takeovers: u64,
+    /// Milliseconds for which the active server has the database if it does not renew its lease; absent without a cluster.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease_left_ms: Option<u64>,
+}
+
+/// A server of a cluster.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct ClusterServer {
+    /// The id of the process.
+    pub node_id: NodeId,
+    /// The name of the server.
+    pub name: String,
+    /// The address at which the other servers reach it.
+    pub address: String,
+    /// The version that it runs.
+    pub version: String,
+    /// True for the server that does the work; the others stand by.
+    pub active: bool,
+    /// Milliseconds since the server was started.
+    pub up_ms: u64,
+    /// Milliseconds since the server has shown that it is there.
+    pub seen_ms: u64,
+}

@@ -1,0 +1,50 @@
+//! `mainspring cluster`
+
+use clap::Subcommand;
+
+use super::Context;
+use super::connection::Purpose;
+use super::error::{CliError, Exit};
+
+/// Show the servers that share the database
+#[derive(Subcommand)]
+pub(super) enum Cluster {
+    /// Show the servers that share the database, and which of them is active
+    Status,
+}
+
+impl Cluster {
+    pub(super) async fn execute(self, context: &Context<'_>) -> Result<Exit, CliError> {
+        let Self::Status = self;
+        let mut connection = context.connect(Purpose::Records).await?;
+        let status = connection.request(async |client| client.cluster_status().await).await;
+        connection.close().await?;
+        let (cluster, output) = (status?, context.output);
+        if output.json {
+            output.print_json(&cluster)?;
+            return Ok(Exit::Done);
+        }
+        if cluster.servers.is_empty() {
+            output.print_note("this server is not one of a cluster: see docs/cluster.md")?;
+            return Ok(Exit::Done);
+        }
+        let rows = cluster.servers.into_iter().map(|server| {
+            let role = if server.active { "active" } else { "standing by" };
+            vec![
+                server.name,
+                role.to_owned(),
+                server.address,
+                server.version,
+                seconds(server.up_ms),
+                seconds(server.seen_ms),
+            ]
+        });
+        output.print_table(&["server", "role", "address", "version", "up", "seen"], rows.collect())?;
+        output.print_note(format_args!("takeovers: {}", cluster.takeovers))?;
+        Ok(Exit::Done)
+    }
+}
+
+fn seconds(ms: u64) -> String {
+    format!("{}.{} s", ms / 1_000, ms % 1_000 / 100)
+}

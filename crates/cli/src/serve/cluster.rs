@@ -1,0 +1,88 @@
+//! `mainspring serve` as a server of a cluster.
+//!
+//! ```text
+//! standing by: forwards ──lease──▶ active: serves ──SIGTERM──▶ drains, releases the lease, ends
+//!       ▲                              │
+//!       └── executes itself again ◀────┘ the lease is lost
+//! ```
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::process::CommandExt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mainspring::{Forwarding, Member, Node, Server};
+use tokio::net::TcpListener;
+
+use super::shutdown_signal;
+use crate::Context;
+use crate::error::{CliError, Exit};
+use crate::output::DIM;
+use crate::takeover::Claim;
+
+/// Stands by until this server is the active one, then serves until it is stopped or has lost its lease.
+pub(super) async fn serve(context: &Context<'_>, address: SocketAddr) -> Result<Exit, CliError> {
+    let config = context.config();
+    let tcp = Server::bind(config, address).await?;
+    let member = Arc::new(Member::join(config).await?);
+    let _claim = Claim::take(&config.state_dir)?;
+    let forwarding = Forwarding::start(config, tcp, member.active())?;
+    let scheme = if forwarding.is_tls() { "https" } else { "http" };
+    let bound = forwarding.address().unwrap_or(address);
+    context.output.print_note(format_args!(
+        "standing by at {scheme}://{bound} and {} as {}",
+        forwarding.socket().path().display(),
+        member.name()
+    ))?;
+    let store = tokio::select! {
+        store = member.lead(config) => store?,
+        signal = shutdown_signal() => {
+            let _ = std::fs::remove_file(forwarding.socket().path());
+            member.leave().await;
+            return Ok(signal.map(|()| Exit::Done)?);
+        }
+    };
+    let tcp = forwarding.stop().await?;
+    let node = Node::builder(config.clone()).member(Arc::clone(&member), store);
+    // Not dropped when the lease is lost: that would take time.
+    let mut leading = std::pin::pin!(async { lead(context, node.open().await?, tcp).await });
+    let ended = tokio::select! {
+        ended = &mut leading => ended,
+        () = member.lost() => {
+            context.output.print_note(format_args!(
+                "this server has lost its lease of the database: it starts again and stands by"
+            ))?;
+            Err(restart().into())
+        }
+    };
+    ended.map(|()| Exit::Done)
+}
+
+/// Serves as the active server until it is stopped.
+async fn lead(context: &Context<'_>, node: Node, tcp: TcpListener) -> Result<(), CliError> {
+    let (config, output) = (context.config(), context.output);
+    let server = Server::start_on(&node, config, Some(tcp)).await?;
+    let scheme = if server.is_tls() { "https" } else { "http" };
+    if let Some(address) = server.address() {
+        output.print_note(format_args!("active: serving {scheme}://{address}"))?;
+    }
+    let signal = shutdown_signal().await;
+    let drain_ms = config.drain_ms;
+    // A note that cannot be written, to a log on a full disk for instance, must not cut the runs off.
+    let _ = output.print_note(format_args!("{DIM}stopping: active runs may finish for {drain_ms} ms{DIM:#}"));
+    server.close();
+    node.kernel().drain_for(Duration::from_millis(drain_ms)).await;
+    server.stop().await;
+    node.close().await;
+    Ok(signal?)
+}
+
+/// Replaces this process by a new one with the same arguments. All files of this one are closed then, so that the guards of
+/// its agents end them. Returns only if that fails.
+fn restart() -> io::Error {
+    match std::env::current_exe() {
+        Ok(program) => std::process::Command::new(program).args(std::env::args_os().skip(1)).exec(),
+        Err(error) => error,
+    }
+}

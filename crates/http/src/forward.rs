@@ -1,0 +1,198 @@
+//! Forwarding: a server of a cluster that is not the active one passes each request on to the active one.
+//!
+//! ```text
+//! client ──▶ standby ──▶ active        requests, streams of events, uploads: byte by byte, in both directions
+//! ```
+//!
+//! The request keeps its credential, which the active server checks as if it had received the request itself. The standby
+//! checks only which site a browser sends the request for, since that depends on the address that the browser used.
+//!
+//! A request that is not answered is never repeated here: whether it was carried out is unknown. When another server becomes
+//! the active one, everything that still waits for the one before fails, so that clients come back.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use futures_util::{Stream, StreamExt};
+use tokio::sync::watch;
+
+use crate::body::Json;
+use crate::{Problem, guard, health};
+
+/// Marks a forwarded request, so that two servers never send a request back and forth.
+const FORWARDED: HeaderName = HeaderName::from_static("mainspring-forwarded");
+/// Headers of one connection, and those that the next one sets itself.
+const NOT_FORWARDED: [HeaderName; 9] = [
+    header::CONNECTION,
+    header::HOST,
+    header::ORIGIN,
+    header::PROXY_AUTHORIZATION,
+    header::TE,
+    header::TRAILER,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+    header::EXPECT,
+];
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// How a server forwards.
+#[derive(Debug, Clone, Default)]
+pub struct ForwardOptions {
+    /// Host names of this server besides those of this machine.
+    pub hosts: Vec<String>,
+    /// Origins whose web pages may call this server.
+    pub origins: Vec<String>,
+    /// True if this server speaks HTTPS itself.
+    pub is_tls: bool,
+    /// Certificates that are trusted for the active server instead of those of the system, as PEM.
+    pub ca: Option<Vec<u8>>,
+}
+
+/// Forwards requests to the active server.
+#[derive(Clone)]
+pub struct Forward(Arc<Shared>);
+
+struct Shared {
+    client: reqwest::Client,
+    active: watch::Receiver<Option<String>>,
+    options: ForwardOptions,
+}
+
+impl Forward {
+    /// Forwards to the address that `active` has at the time of a request. Fails if the certificates cannot be used.
+    pub fn new(active: watch::Receiver<Option<String>>, options: ForwardOptions) -> Result<Self, String> {
+        // The process has one TLS provider; the first one installed wins.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let mut client = reqwest::Client::builder()
+            .connect_timeout(CONNECT_TIMEOUT)
+            .redirect(reqwest::redirect::Policy::none())
+            .tcp_nodelay(true)
+            .no_proxy();
+        if let Some(pem) = &options.ca {
+            let roots = reqwest::Certificate::from_pem_bundle(pem).map_err(|error| error.to_string())?;
+            client = client.tls_certs_only(roots);
+        }
+        let client = client.build().map_err(|error| error.to_string())?;
+        Ok(Self(Arc::new(Shared { client, active, options })))
+    }
+
+    /// Builds the router: this process answers `/health`, and the active server everything else.
+    pub fn router(self) -> Router {
+        Router::new().fallback(answer).with_state(self)
+    }
+}
+
+async fn answer(State(forward): State<Forward>, request: Request) -> Response {
+    let ForwardOptions { hosts, origins, is_tls, .. } = &forward.0.options;
+    let site = guard::Site { hosts, is_tls: *is_tls };
+    let answer =
+        |request| async { pass_on(&forward.0, request).await.unwrap_or_else(Problem::into_response) };
+    guard::checked(site, origins, request, answer).await
+}
+
+async fn pass_on(forward: &Shared, request: Request) -> Result<Response, Problem> {
+    if request.uri().path() == "/health" {
+        return Ok(Json(health::alive()).into_response());
+    }
+    let target = forward.active.borrow().clone();
+    let target = target.filter(|_| !request.headers().contains_key(FORWARDED));
+    let target =
+        target.ok_or_else(|| unavailable("no server of the cluster is active at the moment; try again"))?;
+    let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
+    let url = format!("{}{path}", target.trim_end_matches('/'));
+    let (parts, body) = request.into_parts();
+    let mut headers = forwarded(&parts.headers);
+    headers.insert(FORWARDED, HeaderValue::from_static("1"));
+    let mut outgoing = forward.client.request(parts.method, url).headers(headers);
+    let has_body = [header::CONTENT_LENGTH, header::TRANSFER_ENCODING];
+    if has_body.iter().any(|name| parts.headers.contains_key(name)) {
+        outgoing = outgoing.body(reqwest::Body::wrap_stream(body.into_data_stream()));
+    }
+    let mut active = forward.active.clone();
+    let response = tokio::select! {
+        response = outgoing.send() => response.map_err(|error| {
+            tracing::warn!(%error, %target, "a request could not be forwarded");
+            match error.is_connect() {
+                true => unavailable("the active server of the cluster is not reachable; try again"),
+                false => unavailable("the active server of the cluster did not answer: whether the request was carried out is unknown"),
+            }
+        })?,
+        () = replaced(&mut active, &target) => {
+            return Err(unavailable("another server of the cluster has become active: whether the request was carried out is unknown"));
+        }
+    };
+    let mut answer = Response::new(Body::empty());
+    *answer.status_mut() = response.status();
+    *answer.headers_mut() = forwarded(response.headers());
+    *answer.body_mut() = Body::from_stream(until_replaced(response.bytes_stream(), active, target));
+    Ok(answer)
+}
+
+/// The headers without those of the connection.
+fn forwarded(headers: &HeaderMap) -> HeaderMap {
+    let named = headers.get_all(header::CONNECTION).iter().filter_map(|value| value.to_str().ok());
+    let named: Vec<String> =
+        named.flat_map(|value| value.split(',')).map(|name| name.trim().to_ascii_lowercase()).collect();
+    let mut forwarded = headers.clone();
+    for name in NOT_FORWARDED {
+        forwarded.remove(name);
+    }
+    for name in named {
+        forwarded.remove(name.as_str());
+    }
+    forwarded
+}
+
+/// Resolves when another server than `target` is the active one.
+async fn replaced(active: &mut watch::Receiver<Option<String>>, target: &str) {
+    let other = |active: &Option<String>| active.as_deref().is_some_and(|active| active != target);
+    if active.wait_for(other).await.is_err() {
+        // This server stops, or becomes the active one: its connections are closed.
+        std::future::pending::<()>().await;
+    }
+}
+
+/// The body of an answer, which fails when another server than `target` becomes the active one.
+fn until_replaced(
+    body: impl Stream<Item = Result<Bytes, reqwest::Error>> + Send + 'static,
+    active: watch::Receiver<Option<String>>,
+    target: String,
+) -> impl Stream<Item = Result<Bytes, axum::Error>> + Send + 'static {
+    let state = Some((Box::pin(body), active, target));
+    futures_util::stream::unfold(state, |state| async move {
+        let (mut body, mut active, target) = state?;
+        let next = tokio::select! {
+            next = body.next() => next?.map_err(axum::Error::new),
+            () = replaced(&mut active, &target) => {
+                Err(axum::Error::new("another server of the cluster has become active"))
+            }
+        };
+        let state = next.is_ok().then_some((body, active, target));
+        Some((next, state))
+    })
+}
+
+fn unavailable(detail: &str) -> Problem {
+    Problem::transient(StatusCode::SERVICE_UNAVAILABLE, "unavailable", detail)
+}
+
+/// Lets requests pass only while `is_active` returns true: a server that was paused knows at once, before any task of its
+/// kernel does, that another server may be the active one.
+pub fn only_while(router: Router, is_active: impl Fn() -> bool + Clone + Send + Sync + 'static) -> Router {
+    router.layer(middleware::from_fn(move |request: Request, next: Next| {
+        let is_active = is_active();
+        async move {
+            match is_active {
+                true => next.run(request).await,
+                false => unavailable("another server of the cluster may be the active one now; try again")
+                    .into_response(),
+            }
+        }
+    }))
+}

@@ -1,0 +1,181 @@
+//! A server of a cluster: several `mainspring serve` on one PostgreSQL, of which one at a time is active.
+//!
+//! The others stand by: they forward requests to the active server, and one of them takes over when the lease of the active
+//! server has expired. docs/cluster.md describes what that means for callers and agents.
+
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use mainspring_api::{Cluster, ClusterServer};
+use mainspring_core::{LeaseTimes, NodeId};
+use mainspring_kernel::clock::Clock;
+use mainspring_kernel::files::read_small;
+use mainspring_kernel::ids::Ids;
+use mainspring_store::{PostgresOptions, PostgresStore, Seat, ServerSeen, Standby, StateDir};
+use secrecy::zeroize::Zeroizing;
+use tokio::sync::watch;
+
+use crate::config::Config;
+use crate::node::NodeError;
+use crate::token;
+
+/// The fewest bytes of a secret.
+const MIN_SECRET_BYTES: usize = 16;
+/// Separates the token from other values that are made of the secret.
+const TOKEN_CONTEXT: &str = "mainspring 2026-11-18 token of the servers of a cluster";
+
+/// This process as a server of its cluster. It owns its state directory.
+#[derive(Debug)]
+pub struct Member {
+    standby: Standby,
+    node: NodeId,
+    name: String,
+    address: String,
+    // Released last.
+    _state_dir: StateDir,
+}
+
+impl Member {
+    /// Takes the state directory, and joins the cluster of the configuration as a server that stands by.
+    pub async fn join(config: &Config) -> Result<Self, NodeError> {
+        let missing = |what: &str| NodeError::Cluster(format!("a cluster needs the setting `{what}`"));
+        let url = config.store.as_deref().ok_or_else(|| missing("store"))?;
+        let address = config.cluster.address.clone().ok_or_else(|| missing("cluster.address"))?;
+        let secret = config.cluster.secret_file.as_deref().ok_or_else(|| missing("cluster.secret_file"))?;
+        let token = shared_token(secret)?;
+        let node = Ids::system().node();
+        let state_dir = StateDir::open(&config.state_dir, Clock::system().now(), node)?;
+        token::replace(&config.state_dir, &token).map_err(|error| {
+            NodeError::Cluster(format!(
+                "the token in {} cannot be written: {error}",
+                config.state_dir.display()
+            ))
+        })?;
+        let name = config.cluster.display_name().to_owned();
+        let seat = Seat {
+            node,
+            name: name.clone(),
+            address: address.clone(),
+            place: place(&config.state_dir),
+            times: LeaseTimes::new(config.cluster.lease_ms),
+            limit_file: Some(config.limit_file()),
+        };
+        let standby = Standby::join(url, PostgresOptions::default(), seat).await;
+        let standby = standby.map_err(|error| NodeError::postgres(config, &error))?;
+        Ok(Self { standby, node, name, address, _state_dir: state_dir })
+    }
+
+    /// Waits until this server is the active one, and opens the store. May be cancelled.
+    pub async fn lead(&self, config: &Config) -> Result<PostgresStore, NodeError> {
+        self.standby.lead().await.map_err(|error| NodeError::postgres(config, &error))
+    }
+
+    /// Watches the address of the active server, if there is one.
+    pub fn active(&self) -> watch::Receiver<Option<String>> {
+        self.standby.active()
+    }
+
+    /// True if this server is the active one, and has time left to act.
+    pub fn is_active(&self) -> bool {
+        self.standby.is_active()
+    }
+
+    /// Resolves when this server may not act any more: the process must end at once.
+    pub async fn lost(&self) {
+        self.standby.lost().await;
+    }
+
+    /// Leaves the cluster: if this server is the active one, another may take over at once. The caller has ended all agents.
+    pub async fn leave(&self) {
+        if let Err(error) = self.standby.leave().await {
+            tracing::warn!(%error, "the lease of the database was not released: it expires by itself");
+        }
+    }
+
+    /// Reads the servers of the cluster.
+    pub async fn status(&self) -> Result<Cluster, String> {
+        let seen = self.standby.servers().await.map_err(|error| error.to_string())?;
+        let server = |server: ServerSeen| ClusterServer {
+            node_id: server.node,
+            name: server.name,
+            address: server.address,
+            version: server.version,
+            active: server.is_active,
+            up_ms: server.up_ms,
+            seen_ms: server.seen_ms,
+        };
+        let servers = seen.servers.into_iter().map(server).collect();
+        Ok(Cluster { servers, takeovers: seen.takeovers, lease_left_ms: Some(seen.lease_left_ms) })
+    }
+
+    /// Returns the id of this process.
+    pub(crate) fn node(&self) -> NodeId {
+        self.node
+    }
+
+    /// Returns the name of this server.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns the address at which the other servers reach this one.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+}
+
+/// Makes the token of all servers of a cluster from their secret, so that a client may use any of them.
+fn shared_token(file: &Path) -> Result<Zeroizing<String>, NodeError> {
+    let refuse =
+        |reason: String| NodeError::Cluster(format!("cluster.secret_file: {} {reason}", file.display()));
+    let text = read_small(file).map_err(|error| refuse(format!("cannot be read: {error}")))?;
+    let secret = Zeroizing::new(text);
+    let secret = secret.trim_ascii();
+    if secret.len() < MIN_SECRET_BYTES {
+        return Err(refuse(format!(
+            "holds less than {MIN_SECRET_BYTES} bytes: write a random secret into it, such as that of `openssl rand -hex 32`"
+        )));
+    }
+    let key = Zeroizing::new(blake3::derive_key(TOKEN_CONTEXT, secret));
+    Ok(Zeroizing::new(blake3::Hash::from_bytes(*key).to_hex().to_string()))
+}
+
+/// Names the machine, its start and the folder. Only one process at a time owns the folder, so whoever is in the same place
+/// as another server knows that the other has ended. None where the system does not tell.
+fn place(state_dir: &Path) -> Option<String> {
+    let read = || -> io::Result<String> {
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+        let folder = std::fs::metadata(state_dir)?;
+        Ok(format!("{}:{}:{}", boot.trim(), folder.dev(), folder.ino()))
+    };
+    read().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_with_one_secret_have_one_token() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("secret");
+        std::fs::write(&file, "0123456789abcdef\n").unwrap();
+        let token = shared_token(&file).unwrap();
+        assert_eq!(token.len(), 64);
+        std::fs::write(&file, "0123456789abcdef").unwrap();
+        assert_eq!(shared_token(&file).unwrap(), token, "the end of the line does not count");
+        std::fs::write(&file, "0123456789abcdeg").unwrap();
+        assert_ne!(shared_token(&file).unwrap(), token);
+        std::fs::write(&file, "short").unwrap();
+        assert!(shared_token(&file).unwrap_err().to_string().contains("16 bytes"));
+    }
+
+    #[test]
+    fn two_folders_of_a_machine_are_two_places() {
+        let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let places = [a.path(), a.path(), b.path()].map(place);
+        assert_eq!(places[0], places[1]);
+        assert!(places[0].is_none() || places[0] != places[2]);
+    }
+}

@@ -1,0 +1,202 @@
+//! The lease of a database: the active server of a cluster holds it, renews it, and stops before it expires.
+//!
+//! ```text
+//!            free, or of a server that has ended in the same place
+//! standby ─────────────────────────────────────────────────────────▶ active ──released──▶ (ended)
+//!    ▲  polls                                     renews it every   │
+//!    └── (a new process) ◀── not renewed in time, or taken ─────────┘
+//! ```
+//!
+//! Times in the table are those of the database's clock, so that the clocks of servers do not matter. What the holder may
+//! still do follows from its own clock and from when it sent the last renewal: see `core::lease`.
+//!
+//! Invariant: a server writes only while it holds the lease. The lease is taken in the transaction that voids the leases of
+//! all sessions, so that a commit of an earlier holder fails even if that holder does not know about it.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use mainspring_core::{LeaseTimes, NodeId};
+use mainspring_kernel::boot_time::boot_time_ms;
+use tokio_postgres::{Client, Error};
+
+use super::connect::Connector;
+use super::error::describe;
+use super::values::{int, typed};
+use super::writer::{Shared, pause};
+
+/// Locks the lease if the server in the place `$1` may take it. It skips a lease that another server takes or renews.
+pub(super) const FREE: &str = "SELECT 1 FROM server_lease
+    WHERE free_at IS NULL OR clock_timestamp() >= free_at OR place = $1 FOR UPDATE SKIP LOCKED";
+
+/// A server of a cluster.
+#[derive(Debug, Clone)]
+pub struct Seat {
+    /// The id of the process.
+    pub node: NodeId,
+    /// The name of the server, for people.
+    pub name: String,
+    /// The address at which the other servers reach this one.
+    pub address: String,
+    /// The machine, its start and the state directory, of which one process at a time is the owner: who is in the same place
+    /// as the holder of a lease knows that the holder has ended. None if they are unknown.
+    pub place: Option<String>,
+    /// The durations of the lease.
+    pub times: LeaseTimes,
+    /// The file that tells the guards of agents until when agents may live, in milliseconds since the start of the machine.
+    pub limit_file: Option<PathBuf>,
+}
+
+impl Seat {
+    /// Tells the guards of agents until when agents may live.
+    fn limit_agents(&self, until_ms: u64) -> io::Result<()> {
+        match &self.limit_file {
+            Some(file) => write_limit(file, until_ms),
+            None => Ok(()),
+        }
+    }
+
+    /// Extends the time of this server and of its agents after a renewal that was sent at `sent_ms`.
+    pub(super) fn extend(&self, shared: &Shared, sent_ms: u64) -> io::Result<()> {
+        let until = self.times.acts_until(sent_ms);
+        self.limit_agents(until)?;
+        shared.acts_until_ms.store(until, Ordering::Release);
+        Ok(())
+    }
+}
+
+/// Replaces the file as a whole: a guard reads the earlier time or this one.
+fn write_limit(file: &Path, until_ms: u64) -> io::Result<()> {
+    let part = file.with_extension("part");
+    let mut options = std::fs::OpenOptions::new();
+    options.write(true).create(true).truncate(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    writeln!(options.open(&part)?, "{until_ms}")?;
+    std::fs::rename(&part, file)
+}
+
+/// Records the holder of the lease, within the transaction that has locked it. A server without a seat needs no lease, and
+/// leaves the row to nobody.
+pub(super) async fn take(client: &Client, boot: i64, seat: Option<&Seat>) -> Result<(), Error> {
+    let Some(seat) = seat else {
+        let sql = "UPDATE server_lease SET node_id = NULL, place = NULL, epoch = $1, expires_at = NULL, free_at = NULL,
+                     taken_at = NULL";
+        return client.execute_typed(sql, &typed(&[&boot])).await.map(drop);
+    };
+    let sql = "UPDATE server_lease SET node_id = $1, place = $2, epoch = $3, taken_at = clock_timestamp(),
+                 takeovers = takeovers + (free_at IS NOT NULL)::int,
+                 expires_at = clock_timestamp() + $4 * interval '1 millisecond',
+                 free_at = clock_timestamp() + $5 * interval '1 millisecond'";
+    let node = seat.node.as_bytes().as_slice();
+    let (lease_ms, free_ms) = durations(seat.times);
+    client.execute_typed(sql, &typed(&[&node, &seat.place, &boot, &lease_ms, &free_ms])).await?;
+    // Servers that have ended without saying so.
+    client.batch_execute("DELETE FROM nodes WHERE seen_at < clock_timestamp() - interval '1 day'").await?;
+    beat(client, seat).await
+}
+
+/// Records a server that has started. The one before it at the same address has ended.
+pub(super) async fn join(client: &Client, seat: &Seat) -> Result<(), Error> {
+    let sql = "DELETE FROM nodes WHERE name = $1 AND address = $2";
+    client.execute_typed(sql, &typed(&[&seat.name, &seat.address])).await?;
+    beat(client, seat).await
+}
+
+/// Records that a server is there.
+pub(super) async fn beat(client: &Client, seat: &Seat) -> Result<(), Error> {
+    let sql = "INSERT INTO nodes (node_id, name, address, version) VALUES ($1, $2, $3, $4)
+               ON CONFLICT (node_id) DO UPDATE SET seen_at = clock_timestamp()";
+    let (node, version) = (seat.node.as_bytes().as_slice(), env!("CARGO_PKG_VERSION"));
+    client.execute_typed(sql, &typed(&[&node, &seat.name, &seat.address, &version])).await.map(drop)
+}
+
+/// Removes a server that stops, and its lease if it has it.
+pub(super) async fn leave(client: &Client, seat: &Seat, boot: i64) -> Result<(), Error> {
+    let node = seat.node.as_bytes().as_slice();
+    let release =
+        "UPDATE server_lease SET expires_at = NULL, free_at = NULL WHERE node_id = $1 AND epoch = $2";
+    client.execute_typed(release, &typed(&[&node, &boot])).await?;
+    client.execute_typed("DELETE FROM nodes WHERE node_id = $1", &typed(&[&node])).await.map(drop)
+}
+
+/// Milliseconds from a renewal to the expiry, and to the time at which others may take the lease.
+fn durations(times: LeaseTimes) -> (i64, i64) {
+    (int(times.lease_ms()), int(times.lease_ms() + times.grace_ms()))
+}
+
+/// Renews the lease of the active server.
+pub(super) struct Keeper {
+    pub(super) connector: Connector,
+    pub(super) shared: Arc<Shared>,
+    pub(super) seat: Arc<Seat>,
+    pub(super) client: Option<Client>,
+}
+
+impl Keeper {
+    /// Renews the lease until it is lost or released.
+    pub(super) async fn keep(mut self) {
+        loop {
+            let left = self.left_ms();
+            if left == 0 {
+                self.shared.lose("its lease was not renewed in time");
+                return;
+            }
+            pause(self.seat.times.renewal_ms().min(left)).await;
+            let sent = boot_time_ms();
+            let timeout = self.seat.times.renewal_ms().min(self.left_ms());
+            let renewed = tokio::select! {
+                renewed = renew(&self.connector, &mut self.client, &self.seat, &self.shared) => renewed,
+                () = pause(timeout) => Ok(None),
+            };
+            match renewed {
+                // After a pause of the process the answer may come too late to count.
+                Ok(Some(true)) if self.left_ms() == 0 => {}
+                Ok(Some(true)) => {
+                    if let Err(error) = self.seat.extend(&self.shared, sent) {
+                        tracing::error!(%error, "the file that keeps agents alive cannot be written");
+                    }
+                }
+                Ok(Some(false)) => {
+                    self.shared.lose("another server has taken its lease");
+                    return;
+                }
+                Ok(None) => self.client = None,
+                Err(error) => {
+                    tracing::warn!(error = %describe(&error), "the lease of the database was not renewed");
+                    self.client = None;
+                }
+            }
+        }
+    }
+
+    fn left_ms(&self) -> u64 {
+        self.shared.acts_until_ms.load(Ordering::Acquire).saturating_sub(boot_time_ms())
+    }
+}
+
+/// Renews the lease once. Returns false if another server has it.
+async fn renew(
+    connector: &Connector,
+    slot: &mut Option<Client>,
+    seat: &Seat,
+    shared: &Shared,
+) -> Result<Option<bool>, Error> {
+    let client = match slot.take().filter(|client| !client.is_closed()) {
+        Some(client) => client,
+        None => connector.connect().await?,
+    };
+    let sql = "UPDATE server_lease SET expires_at = clock_timestamp() + $3 * interval '1 millisecond',
+                 free_at = clock_timestamp() + $4 * interval '1 millisecond'
+               WHERE node_id = $1 AND epoch = $2 AND free_at IS NOT NULL";
+    let node = seat.node.as_bytes().as_slice();
+    let boot = shared.boot.load(Ordering::Acquire);
+    let (lease_ms, free_ms) = durations(seat.times);
+    let params = typed(&[&node, &boot, &lease_ms, &free_ms]);
+    let renewed = client.execute_typed(sql, &params).await? > 0;
+    beat(&client, seat).await?;
+    *slot = Some(client);
+    Ok(Some(renewed))
+}

@@ -1,0 +1,220 @@
+//! A server that waits for the lease of its database, and the one that has it.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use mainspring_core::NodeId;
+use mainspring_kernel::boot_time::boot_time_ms;
+use mainspring_kernel::store::StoreError;
+use tokio::sync::watch;
+use tokio_postgres::{Client, Error, Row};
+
+use super::connect::Connector;
+use super::error::describe;
+use super::lease::{self, Keeper, Seat};
+use super::migrate::migrate;
+use super::values::{get, get_id, get_u64};
+use super::writer::{Shared, pause};
+use super::{PostgresError, PostgresOptions, PostgresStore, Threads, server};
+
+/// Time between two looks at the lease.
+const POLL_MS: u64 = 200;
+
+/// The servers of a cluster, as the database knows them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServersSeen {
+    /// The servers, by name.
+    pub servers: Vec<ServerSeen>,
+    /// How often a server took the lease of another one that had not released it.
+    pub takeovers: u64,
+    /// Milliseconds until the lease expires if it is not renewed.
+    pub lease_left_ms: u64,
+}
+
+/// A server of a cluster, as the database knows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerSeen {
+    /// The id of the process.
+    pub node: NodeId,
+    /// The name of the server.
+    pub name: String,
+    /// The address at which the other servers reach it.
+    pub address: String,
+    /// The version that it runs.
+    pub version: String,
+    /// True if it has the lease.
+    pub is_active: bool,
+    /// Milliseconds since it joined.
+    pub up_ms: u64,
+    /// Milliseconds since it was there.
+    pub seen_ms: u64,
+}
+
+/// A server of a cluster that waits for the lease.
+pub struct Standby {
+    connector: Connector,
+    options: PostgresOptions,
+    seat: Arc<Seat>,
+    shared: Arc<Shared>,
+    active: watch::Sender<Option<String>>,
+    threads: Arc<Threads>,
+}
+
+impl Standby {
+    /// Connects to the database at `url`, and makes or updates its tables. Takes nothing.
+    pub async fn join(url: &str, options: PostgresOptions, seat: Seat) -> Result<Self, PostgresError> {
+        let (threads, runtime) = Threads::start()?;
+        let connector = Connector::new(url, runtime)?;
+        let fail = |error: Error| PostgresError::Database(describe(&error));
+        let client = connector.connect().await.map_err(fail)?;
+        migrate(&client).await?;
+        lease::join(&client, &seat).await.map_err(fail)?;
+        let active = watch::Sender::new(None);
+        Ok(Self {
+            connector,
+            options,
+            seat: Arc::new(seat),
+            shared: Arc::default(),
+            active,
+            threads: Arc::new(threads),
+        })
+    }
+
+    /// Watches the address of the active server, if there is one.
+    pub fn active(&self) -> watch::Receiver<Option<String>> {
+        self.active.subscribe()
+    }
+
+    /// Waits until this server has the lease, and opens the store. May be cancelled.
+    pub async fn lead(&self) -> Result<PostgresStore, PostgresError> {
+        let (mut client, mut beat_at) = (None, 0);
+        loop {
+            let sent_ms = boot_time_ms();
+            match self.look_and_take(&mut client, &mut beat_at).await {
+                Ok(true) => return self.open(client, sent_ms),
+                Ok(false) => {}
+                Err(error) => {
+                    tracing::warn!(error = %describe(&error), "the lease of the database cannot be read");
+                    client = None;
+                    self.active.send_replace(None);
+                }
+            }
+            pause(POLL_MS).await;
+        }
+    }
+
+    /// Removes this server from the cluster, and releases the lease if this server has it: another one may take it at once.
+    /// The caller has ended all agents.
+    pub async fn leave(&self) -> Result<(), PostgresError> {
+        self.shared.lost.store(true, Ordering::Release);
+        let fail = |error: Error| PostgresError::Database(describe(&error));
+        let client = self.connector.connect().await.map_err(fail)?;
+        lease::leave(&client, &self.seat, self.shared.boot.load(Ordering::Acquire)).await.map_err(fail)
+    }
+
+    /// Reads the servers of the cluster.
+    pub async fn servers(&self) -> Result<ServersSeen, PostgresError> {
+        let fail = |error: Error| PostgresError::Database(describe(&error));
+        let client = self.connector.connect().await.map_err(fail)?;
+        let ms = |interval: &str| {
+            format!("greatest(coalesce((extract(epoch FROM {interval}) * 1000)::bigint, 0), 0)")
+        };
+        let left = ms("expires_at - clock_timestamp()");
+        let lease = format!("SELECT takeovers, {left} FROM server_lease");
+        let (up, seen) = (ms("clock_timestamp() - n.started_at"), ms("clock_timestamp() - n.seen_at"));
+        let servers = format!(
+            "SELECT n.node_id, n.name, n.address, n.version,
+               coalesce(l.node_id = n.node_id AND clock_timestamp() < l.expires_at, false), {up}, {seen}
+             FROM nodes n, server_lease l ORDER BY n.name, n.started_at"
+        );
+        let lease = client.query_typed_one(&lease, &[]).await.map_err(fail)?;
+        let rows = client.query_typed(&servers, &[]).await.map_err(fail)?;
+        let read = |row: &Row| -> Result<ServerSeen, StoreError> {
+            Ok(ServerSeen {
+                node: NodeId::from_bytes(get_id(row, 0)?),
+                name: get(row, 1)?,
+                address: get(row, 2)?,
+                version: get(row, 3)?,
+                is_active: get(row, 4)?,
+                up_ms: get_u64(row, 5)?,
+                seen_ms: get_u64(row, 6)?,
+            })
+        };
+        let damaged = |error: StoreError| PostgresError::Database(error.to_string());
+        let servers = rows.iter().map(read).collect::<Result<_, _>>().map_err(damaged)?;
+        let takeovers = get_u64(&lease, 0).map_err(damaged)?;
+        Ok(ServersSeen { servers, takeovers, lease_left_ms: get_u64(&lease, 1).map_err(damaged)? })
+    }
+
+    /// Resolves when this server may not act any more: it must end at once.
+    pub async fn lost(&self) {
+        loop {
+            let mut notice = std::pin::pin!(self.shared.lost_notice.notified());
+            notice.as_mut().enable();
+            if self.shared.lost.load(Ordering::Acquire) {
+                return;
+            }
+            notice.await;
+        }
+    }
+
+    /// True if this server has the lease, and time left to act.
+    pub fn is_active(&self) -> bool {
+        self.shared.acts_until_ms.load(Ordering::Acquire) != 0 && self.shared.check_held().is_ok()
+    }
+
+    /// Opens the store of the server that has just taken the lease, and begins to renew it.
+    fn open(&self, client: Option<Client>, sent_ms: u64) -> Result<PostgresStore, PostgresError> {
+        self.seat.extend(&self.shared, sent_ms).map_err(|error| {
+            let file = self.seat.limit_file.as_deref().unwrap_or(Path::new(""));
+            PostgresError::LimitFile { file: file.into(), reason: error.to_string() }
+        })?;
+        let (shared, seat) = (Arc::clone(&self.shared), Arc::clone(&self.seat));
+        self.connector.spawn(Keeper { connector: self.connector.clone(), shared, seat, client }.keep());
+        PostgresStore::assemble(&self.connector, &self.shared, self.options, Arc::clone(&self.threads))
+    }
+
+    async fn look_and_take(&self, client: &mut Option<Client>, beat_at: &mut u64) -> Result<bool, Error> {
+        if !self.look(client, beat_at).await? {
+            return Ok(false);
+        }
+        match client {
+            Some(client) => server::boot(client, &self.shared, Some(&self.seat)).await,
+            None => Ok(false),
+        }
+    }
+
+    /// Looks once at the lease. Returns true if this server may try to take it.
+    async fn look(&self, slot: &mut Option<Client>, beat_at: &mut u64) -> Result<bool, Error> {
+        let client = match slot.take().filter(|client| !client.is_closed()) {
+            Some(client) => client,
+            None => self.connector.connect().await?,
+        };
+        if boot_time_ms() >= *beat_at {
+            lease::beat(&client, &self.seat).await?;
+            *beat_at = boot_time_ms() + self.seat.times.renewal_ms();
+        }
+        let sql = "SELECT n.address, coalesce(clock_timestamp() >= l.free_at, true) OR coalesce(l.place = $1, false),
+                     coalesce(clock_timestamp() < l.expires_at, false)
+                   FROM server_lease l LEFT JOIN nodes n USING (node_id)";
+        let params = super::values::typed(&[&self.seat.place]);
+        let row = client.query_typed_one(sql, &params).await?;
+        let (is_free, is_held): (bool, bool) = (row.try_get(1)?, row.try_get(2)?);
+        let active: Option<String> = row.try_get(0)?;
+        let active = active.filter(|_| is_held && !is_free);
+        self.active.send_if_modified(|known| {
+            let changes = *known != active;
+            *known = active;
+            changes
+        });
+        *slot = Some(client);
+        Ok(is_free)
+    }
+}
+
+impl std::fmt::Debug for Standby {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Standby").field("seat", &self.seat).finish_non_exhaustive()
+    }
+}

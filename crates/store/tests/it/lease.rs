@@ -1,0 +1,260 @@
+//! The lease of a PostgreSQL: one server of a cluster writes, and another takes over only when the first one has stopped.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use mainspring_core::*;
+use mainspring_kernel::boot_time::boot_time_ms;
+use mainspring_kernel::store::{Commit, Fence, Store, StoreError};
+use mainspring_store::{PostgresError, PostgresOptions, PostgresStore, Seat, Standby};
+
+use crate::cluster::{database, pooled, psql, psql_open};
+use crate::fixtures::*;
+
+const LEASE_MS: u64 = 1_500;
+
+fn seat(n: u8) -> Seat {
+    Seat {
+        node: NodeId::from_random([n; 16]),
+        name: format!("server {n}"),
+        address: format!("http://server{n}"),
+        place: Some(format!("place {n}")),
+        times: LeaseTimes::new(LEASE_MS),
+        limit_file: None,
+    }
+}
+
+async fn join(url: &str, seat: Seat) -> Standby {
+    Standby::join(url, PostgresOptions::default(), seat).await.unwrap()
+}
+
+fn one_event(fence: Fence, n: u64) -> Arc<Commit> {
+    Arc::new(Commit { fence, events: vec![progress(n)], rows: vec![] })
+}
+
+/// The milliseconds until agents may live, as their guards read them.
+fn limit(file: &Path) -> u64 {
+    std::fs::read_to_string(file).unwrap().trim().parse().unwrap()
+}
+
+/// Renewals of the lease, as numbers that grow.
+fn renewed(url: &str) -> f64 {
+    psql(url, "SELECT extract(epoch FROM expires_at) FROM server_lease").parse().unwrap()
+}
+
+/// Makes every renewal of the lease fail. Nothing else is affected.
+const REFUSE_RENEWALS: &str = "
+    CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+      IF new.epoch = old.epoch AND new.free_at IS NOT NULL THEN RAISE 'no renewal'; END IF; RETURN new; END $$;
+    CREATE TRIGGER refuse BEFORE UPDATE ON server_lease FOR EACH ROW EXECUTE FUNCTION refuse()";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_server_leads_and_another_one_takes_over_when_it_leaves() {
+    let url = database();
+    let (first, second) = (join(&url, seat(1)).await, join(&url, seat(2)).await);
+    let store = first.lead().await.unwrap();
+    assert!(first.is_active() && !second.is_active());
+    let fence = create_session(&store, 1).await;
+    store.commit(one_event(fence, 1)).await.unwrap();
+    // The other one sees who leads, and waits.
+    let mut active = second.active();
+    let leading = second.lead();
+    let mut leading = std::pin::pin!(leading);
+    tokio::select! {
+        biased;
+        known = active.wait_for(Option::is_some) => assert_eq!(known.unwrap().as_deref(), Some("http://server1")),
+        _ = &mut leading => panic!("two servers lead"),
+    }
+    // A server without a cluster is refused, too.
+    let alone = tokio::task::spawn_blocking({
+        let url = url.clone();
+        move || PostgresStore::open(&url, PostgresOptions::default()).map(drop)
+    });
+    tokio::select! {
+        alone = alone => assert_eq!(alone.unwrap(), Err(PostgresError::InUse)),
+        _ = &mut leading => panic!("two servers lead"),
+    }
+    first.leave().await.unwrap();
+    let next = leading.await.unwrap();
+    assert!(!first.is_active() && second.is_active());
+    assert!(matches!(store.commit(one_event(fence, 2)).await, Err(StoreError::Lost(_))));
+    assert!(matches!(
+        store.lease_take(session_id(1), NodeId::from_random([9; 16])).await,
+        Err(StoreError::Lost(_))
+    ));
+    let fence = lease(&next, 1).await;
+    next.commit(one_event(fence, 2)).await.unwrap();
+    assert_eq!(events(&next, 1).await.len(), 2);
+    assert_eq!(psql(&url, "SELECT takeovers FROM server_lease"), "0", "it was handed over");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_is_renewed_and_outlives_lost_connections() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("limit");
+    let url = database();
+    let first = join(&url, Seat { limit_file: Some(file.clone()), ..seat(1) }).await;
+    let store = first.lead().await.unwrap();
+    let fence = create_session(&store, 1).await;
+    let begun = boot_time_ms();
+    assert!(limit(&file) > begun && limit(&file) <= begun + LEASE_MS);
+    let mut n = 0;
+    // Longer than a lease.
+    while boot_time_ms() < begun + 2 * LEASE_MS {
+        let before = renewed(&url);
+        psql(
+            &url,
+            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+                    WHERE datname = current_database() AND pid <> pg_backend_pid()",
+        );
+        store.commit(one_event(fence, n)).await.unwrap();
+        n += 1;
+        while renewed(&url) == before {
+            assert!(first.is_active(), "after {n} lost connections");
+        }
+    }
+    assert!(n >= 2);
+    assert!(limit(&file) > boot_time_ms(), "the guards of agents know about the renewals");
+    assert_eq!(psql(&url, "SELECT count(*) FROM events"), n.to_string());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_cannot_renew_stops_before_another_one_takes_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("limit");
+    let url = database();
+    let first = join(&url, Seat { limit_file: Some(file.clone()), ..seat(1) }).await;
+    let second = join(&url, seat(2)).await;
+    let store = first.lead().await.unwrap();
+    let fence = create_session(&store, 1).await;
+    psql(&url, REFUSE_RENEWALS);
+    let (mut took_over, mut stopped) = (None, None);
+    let (lead, lost) = (second.lead(), first.lost());
+    let (mut lead, mut lost) = (std::pin::pin!(lead), std::pin::pin!(lost));
+    while took_over.is_none() || stopped.is_none() {
+        tokio::select! {
+            next = &mut lead, if took_over.is_none() => took_over = Some((boot_time_ms(), next.unwrap())),
+            () = &mut lost, if stopped.is_none() => stopped = Some(boot_time_ms()),
+        }
+    }
+    let (took_over, next) = took_over.unwrap();
+    assert!(limit(&file) + LEASE_MS / 4 <= took_over, "its agents had ended a margin before");
+    assert!(stopped.unwrap() <= took_over && !first.is_active());
+    assert!(matches!(store.commit(one_event(fence, 1)).await, Err(StoreError::Lost(_))));
+    assert_eq!(psql(&url, "SELECT takeovers FROM server_lease"), "1");
+    let fence = lease(&next, 1).await;
+    next.commit(one_event(fence, 1)).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_does_not_know_about_its_successor_changes_nothing() {
+    let url = database();
+    let first = join(&url, seat(1)).await;
+    let store = first.lead().await.unwrap();
+    let fences = [create_session(&store, 1).await, create_session(&store, 2).await];
+    // As after a pause: in the database its lease is over, and by its own clock it is not.
+    let mut paused = psql_open(&url);
+    paused.run(
+        "UPDATE server_lease SET expires_at = now() - interval '1 h', free_at = now() - interval '1 h';",
+    );
+    let second = join(&url, seat(2)).await;
+    let next = second.lead().await.unwrap();
+    let refused = |error: StoreError| matches!(error, StoreError::Fenced | StoreError::Lost(_));
+    assert!(refused(store.commit(one_event(fences[0], 1)).await.unwrap_err()));
+    assert!(refused(store.lease_take(session_id(2), NodeId::from_random([9; 16])).await.unwrap_err()));
+    assert!(refused(store.session_purge(session_id(2)).await.unwrap_err()));
+    assert!(events(&next, 1).await.is_empty());
+    let fence = lease(&next, 2).await;
+    assert!(refused(store.commit(one_event(fences[1], 1)).await.unwrap_err()));
+    next.commit(one_event(fence, 1)).await.unwrap();
+    first.lost().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_in_the_place_of_one_that_was_killed_does_not_wait() {
+    let url = database();
+    let first = join(&url, seat(1)).await;
+    let killed = first.lead().await.unwrap();
+    // As after `kill -9`: nothing is renewed and nothing released.
+    psql(&url, REFUSE_RENEWALS);
+    let again = join(&url, Seat { node: NodeId::from_random([3; 16]), ..seat(1) }).await;
+    again.lead().await.unwrap();
+    assert!(again.is_active());
+    let held = "SELECT clock_timestamp() < free_at FROM server_lease";
+    assert_eq!(psql(&url, held), "t");
+    drop(killed);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_alone_and_a_cluster_exclude_each_other() {
+    let url = database();
+    let alone = PostgresStore::open(&url, PostgresOptions::default()).unwrap();
+    let fence = create_session(&alone, 1).await;
+    let first = join(&url, seat(1)).await;
+    let lead = first.lead();
+    let mut lead = std::pin::pin!(lead);
+    for n in 0..5 {
+        tokio::select! {
+            biased;
+            _ = &mut lead => panic!("two servers write"),
+            committed = alone.commit(one_event(fence, n)) => drop(committed.unwrap()),
+        }
+    }
+    drop(alone);
+    let store = lead.await.unwrap();
+    assert_eq!(events(&store, 1).await.len(), 5);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn servers_of_a_cluster_work_behind_a_transaction_pooler() {
+    let url = database();
+    let first = join(&pooled(&url), seat(1)).await;
+    let store = first.lead().await.unwrap();
+    let fence = create_session(&store, 1).await;
+    let before = renewed(&url);
+    while renewed(&url) == before {
+        assert!(first.is_active());
+    }
+    store.commit(one_event(fence, 1)).await.unwrap();
+    first.leave().await.unwrap();
+    let second = join(&pooled(&url), seat(2)).await;
+    second.lead().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_many_servers_that_start_together_one_leads() {
+    let url = database();
+    let mut starting = tokio::task::JoinSet::new();
+    for n in 1..=5 {
+        let url = url.clone();
+        starting.spawn(async move {
+            let standby = join(&url, seat(n)).await;
+            let store = standby.lead().await.unwrap();
+            (standby, store)
+        });
+    }
+    let mut epochs = vec![];
+    while let Some(led) = starting.join_next().await {
+        let (standby, store) = led.unwrap();
+        assert!(standby.is_active());
+        epochs.push(psql(&url, "SELECT epoch FROM server_lease"));
+        drop(store);
+        standby.leave().await.unwrap();
+    }
+    assert_eq!(epochs, ["1", "2", "3", "4", "5"], "one after the other");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_of_the_version_before_clusters_is_updated_by_the_first_server() {
+    let url = database();
+    let tables = include_str!("../../migrations/postgres/0001_tables.sql");
+    let schema =
+        "CREATE TABLE mainspring_schema (version bigint NOT NULL); INSERT INTO mainspring_schema VALUES (1);";
+    psql(&url, &format!("{schema} {tables}"));
+    psql(&url, "INSERT INTO meta VALUES ('boot', 7)");
+    let first = join(&url, seat(1)).await;
+    let store = first.lead().await.unwrap();
+    let fence = create_session(&store, 1).await;
+    store.commit(one_event(fence, 1)).await.unwrap();
+    assert_eq!(psql(&url, "SELECT epoch FROM server_lease"), "8");
+}
