@@ -59,7 +59,6 @@ mod failure_log;
 mod feedback;
 mod files;
 mod goal_types;
-mod hooks;
 mod inherited;
 mod migrate;
 mod omi;

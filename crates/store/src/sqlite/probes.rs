@@ -1,4 +1,4 @@
-//! What tests change and read of a store.
+//! Access to a store that only tests need.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
