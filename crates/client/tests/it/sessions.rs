@@ -184,7 +184,7 @@ async fn a_pin_keeps_the_version_of_the_session() {
     let pinned = client.session_pin("a").await.unwrap();
     assert!(pinned.pinned && pinned.pinned_at.is_some());
     assert_eq!((pinned.version, pinned.updated_at), (session.version, session.updated_at));
-    assert!(client.session_get("a").await.unwrap().session.pinned);
+    assert!(client.session_get("a").await.unwrap().pinned);
     let snapshot = client.session_snapshot("a").await.unwrap();
     assert!(snapshot.session.pinned);
     assert_eq!(client.session_unpin("a").await.unwrap(), session);

@@ -179,7 +179,24 @@ async fn servers_that_start_together_make_the_tables_once() {
     for start in starting {
         start.join().unwrap().unwrap();
     }
-    assert_eq!(psql(&url, "SELECT count(*) FROM mainspring_schema"), "1");
+    assert_eq!(
+        psql(&url, "SELECT string_agg(version::text, ' ' ORDER BY version) FROM mainspring_schema"),
+        "1 2"
+    );
+}
+
+#[tokio::test]
+async fn the_pins_of_the_first_version_are_those_of_the_owners() {
+    let url = database();
+    let store = open(&url);
+    for n in 1..=2 {
+        create_session(&store, n).await;
+    }
+    drop(store);
+    psql(&url, "DROP TABLE pins, inherited_artifacts; DELETE FROM mainspring_schema WHERE version = 2");
+    psql(&url, "UPDATE sessions SET pinned = true WHERE session_id = (SELECT min(session_id) FROM sessions)");
+    let pins = open(&url).pins(OWNER).await.unwrap();
+    assert_eq!(pins.iter().map(|(session, _)| *session).collect::<Vec<_>>(), [session_id(1)]);
 }
 
 #[tokio::test]
@@ -188,7 +205,7 @@ async fn a_database_of_a_newer_version_is_refused_and_unchanged() {
     drop(open(&url));
     psql(&url, "INSERT INTO mainspring_schema VALUES (1000)");
     let error = PostgresStore::open(&url, UNLOCKED).unwrap_err();
-    assert_eq!(error, PostgresError::Newer { found: 1_000, known: 1 });
+    assert_eq!(error, PostgresError::Newer { found: 1_000, known: 2 });
     assert_eq!(psql(&url, "SELECT value FROM meta WHERE name = 'boot'"), "1");
 }
 
