@@ -26,7 +26,7 @@ fn an_unknown_key_is_named_with_its_place_and_the_nearest_known_key() {
         ),
         (
             json!({"options": {"tools": [{"name": "a", "inputSchema": {}, "x": 1}]}}),
-            "unknown key `x` in `options.tools[0]`: there is name, description, inputSchema",
+            "unknown key `x` in `options.tools[0]`: there is name, description, inputSchema, timeoutMs, onTimeout",
         ),
         (
             json!({"session": {"externalRef": {"kind": "a", "id": "b", "ids": 1}}}),

@@ -273,7 +273,8 @@ impl Subscription {
     async fn reset(&mut self) -> Result<Item, Error> {
         let mut snapshot = self.shared.snapshot(&self.feed).await?;
         if let Some(reader) = &self.reader {
-            mark(&mut snapshot.session, &*self.shared.pins.of(&*self.shared.store, reader).await?);
+            let pins = self.shared.pins.of(&*self.shared.store, reader).await?;
+            mark(&mut snapshot.session, &pins);
         }
         self.at = snapshot.position;
         self.restarts = false;

@@ -45,7 +45,8 @@ impl Kernel {
 impl Shared {
     /// Says in `session` whether the caller has pinned it.
     pub(super) async fn marked(&self, caller: &Caller, mut session: Session) -> Result<Session, Error> {
-        mark(&mut session, &*self.pins.of(&*self.store, &caller.owner).await?);
+        let pins = self.pins.of(&*self.store, &caller.owner).await?;
+        mark(&mut session, &pins);
         Ok(session)
     }
 

@@ -183,6 +183,20 @@ async fn servers_that_start_together_make_the_tables_once() {
 }
 
 #[tokio::test]
+async fn the_pins_of_the_first_version_are_those_of_the_owners() {
+    let url = database();
+    let store = open(&url);
+    for n in 1..=2 {
+        create_session(&store, n).await;
+    }
+    drop(store);
+    psql(&url, "DROP TABLE pins, inherited_artifacts; DELETE FROM mainspring_schema WHERE version = 2");
+    psql(&url, "UPDATE sessions SET pinned = true WHERE session_id = (SELECT min(session_id) FROM sessions)");
+    let pins = open(&url).pins(OWNER).await.unwrap();
+    assert_eq!(pins.iter().map(|(session, _)| *session).collect::<Vec<_>>(), [session_id(1)]);
+}
+
+#[tokio::test]
 async fn a_database_of_a_newer_version_is_refused_and_unchanged() {
     let url = database();
     drop(open(&url));

@@ -40,7 +40,7 @@ async fn every_reader_has_pins_of_his_own() {
 #[tokio::test]
 async fn the_pins_of_an_earlier_version_are_those_of_the_owners() {
     let folder = tempfile::tempdir().unwrap();
-    let sql = format!("{} UPDATE sessions SET pinned = 1;", insert_queued_run(0));
+    let sql = format!("{}; UPDATE sessions SET pinned = 1;", insert_queued_run(0));
     create_database(folder.path(), RELEASED, &sql);
     let store = sqlite_open(folder.path());
     let check = store.check(true).await.unwrap();
