@@ -47,6 +47,12 @@ impl LeaseTimes {
         self.lease_ms / 5
     }
 
+    /// Time after which the database ends a transaction that does nothing: before others may take the lease of a server that
+    /// was stopped, and keeps its locks.
+    pub fn idle_limit_ms(self) -> u64 {
+        self.lease_ms / 2
+    }
+
     /// Returns until when the holder may act, after a renewal that it sent at `sent_ms`.
     pub fn acts_until(self, sent_ms: u64) -> u64 {
         sent_ms.saturating_add(self.lease_ms - self.margin_ms())

@@ -207,8 +207,9 @@ async fn any_server_of_a_cluster_answers_for_the_active_one() {
     let path = format!("/v1/sessions/{}/events", run["sessionId"].as_str().unwrap());
     let mut streams = vec![];
     for n in [active, other] {
-        let request = servers.request(n, Method::GET, &path).query(&[("after", "0")]);
+        let request = servers.request(n, Method::GET, &path).query(&[("after", "0.0")]);
         let answer = request.header("accept", "text/event-stream").send().await.unwrap();
+        assert!(answer.status().is_success(), "{n}: {}", answer.text().await.unwrap());
         let mut stream = EventStream::new(answer.bytes_stream());
         let mut frames = vec![];
         loop {
@@ -298,7 +299,7 @@ async fn read_feed(
     is_over: Arc<AtomicBool>,
 ) -> Vec<(u64, String)> {
     let (client, urls, token) = &*servers;
-    let (mut read, mut after, mut turn) = (vec![], "0".to_owned(), 0);
+    let (mut read, mut after, mut turn) = (vec![], "0.0".to_owned(), 0);
     loop {
         turn += 1;
         let was_over = is_over.load(Ordering::Acquire);
@@ -313,7 +314,7 @@ async fn read_feed(
             ));
         }
         match items.last() {
-            Some(last) => after = last["cursor"].to_string(),
+            Some(last) => after = format!("{}.0", last["cursor"]),
             None if was_over => return read,
             None => {}
         }
@@ -467,12 +468,17 @@ fn a_guard_ends_its_tree_when_its_server_does_not_renew_the_limit() {
     }
     fs::write(&limit, (boot_time_ms() + 3_600_000).to_string()).unwrap();
     let mut running = guard().spawn().unwrap();
+    // Stays open to the end: the server exists, and does nothing.
+    let input = running.stdin.take();
     let mut lines = BufReader::new(running.stdout.take().unwrap()).lines();
     let pids: Vec<String> = (0..2).map(|_| lines.next().unwrap().unwrap()).collect();
     let lives = |pid: &str| Path::new("/proc").join(pid).exists();
     assert!(pids.iter().all(|pid| lives(pid)));
-    // A renewal moves the end. Its input stays open all the time: the server exists, and does nothing.
-    fs::write(&limit, (boot_time_ms() + 300).to_string()).unwrap();
+    let until = boot_time_ms() + 300;
+    fs::write(folder.path().join("next"), until.to_string()).unwrap();
+    fs::rename(folder.path().join("next"), &limit).unwrap();
     running.wait().unwrap();
+    assert!(boot_time_ms() >= until, "it ended for another reason");
+    drop(input);
     assert!(!pids.iter().any(|pid| lives(pid)), "{pids:?}");
 }

@@ -65,9 +65,9 @@ impl Reader {
         let client = self.pooled.client().ok_or_else(closed)?;
         let boot = shared.boot.load(std::sync::atomic::Ordering::Acquire);
         let sql = "SELECT 1 FROM meta WHERE name = 'boot' AND value = $1 FOR SHARE";
-        let params = typed(&[&boot]);
+        let (params, begin) = (typed(&[&boot]), shared.begin());
         // The first poll sends both statements.
-        let (begun, held) = tokio::join!(client.batch_execute("BEGIN"), client.query_typed(sql, &params));
+        let (begun, held) = tokio::join!(client.batch_execute(&begin), client.query_typed(sql, &params));
         begun.map_err(|error| read_error(&error))?;
         if held.map_err(|error| read_error(&error))?.is_empty() {
             self.batch("ROLLBACK").await?;

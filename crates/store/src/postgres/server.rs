@@ -75,7 +75,7 @@ pub(super) async fn boot(
     shared: &Shared,
     seat: Option<&Seat>,
 ) -> Result<bool, tokio_postgres::Error> {
-    client.batch_execute("BEGIN").await?;
+    client.batch_execute(&shared.begin()).await?;
     let begun = boot_in_transaction(client, shared, seat).await;
     let end = if matches!(begun, Ok(true)) { "COMMIT" } else { "ROLLBACK" };
     client.batch_execute(end).await?;

@@ -70,15 +70,10 @@ impl Standby {
         let client = connector.connect().await.map_err(fail)?;
         migrate(&client).await?;
         lease::join(&client, &seat).await.map_err(fail)?;
+        let shared = Arc::<Shared>::default();
+        shared.idle_limit_ms.store(seat.times.idle_limit_ms(), Ordering::Release);
         let active = watch::Sender::new(None);
-        Ok(Self {
-            connector,
-            options,
-            seat: Arc::new(seat),
-            shared: Arc::default(),
-            active,
-            threads: Arc::new(threads),
-        })
+        Ok(Self { connector, options, seat: Arc::new(seat), shared, active, threads: Arc::new(threads) })
     }
 
     /// Watches the address of the active server, if there is one.

@@ -60,6 +60,9 @@ pub(super) struct Shared {
     pub(super) lost_notice: Notify,
     /// The number of this server's boot.
     pub(super) boot: std::sync::atomic::AtomicI64,
+    /// Milliseconds after which the database ends a transaction of this server that does nothing; 0 for never. A server that
+    /// was stopped must not keep its locks: the next one waits for them.
+    pub(super) idle_limit_ms: std::sync::atomic::AtomicU64,
     /// The time since the machine's start until which this server may act; 0 if nothing limits it.
     pub(super) acts_until_ms: std::sync::atomic::AtomicU64,
 }
@@ -89,6 +92,14 @@ impl Shared {
         match is_over || self.lost.load(Acquire) {
             true => Err(StoreError::Lost(taken.into())),
             false => Ok(()),
+        }
+    }
+
+    /// The statement that begins a transaction which locks rows.
+    pub(super) fn begin(&self) -> String {
+        match self.idle_limit_ms.load(std::sync::atomic::Ordering::Acquire) {
+            0 => "BEGIN".to_owned(),
+            ms => format!("BEGIN; SET LOCAL idle_in_transaction_session_timeout = {ms}"),
         }
     }
 
@@ -417,9 +428,10 @@ impl Group<'_> {
                     SELECT message_id FROM messages WHERE message_id = ANY ($1) UNION ALL
                     SELECT artifact_id FROM artifacts WHERE artifact_id = ANY ($1)";
         let (lock_params, used_params) = (typed(&[&sessions]), typed(&[&new]));
+        let begin = self.shared.begin();
         // The first poll sends the statements in this order.
         let (begun, rows, used) = tokio::join!(
-            self.client.batch_execute("BEGIN"),
+            self.client.batch_execute(&begin),
             self.client.query_typed(lock, &lock_params),
             async {
                 match new.is_empty() {

@@ -258,3 +258,22 @@ async fn a_database_of_the_version_before_clusters_is_updated_by_the_first_serve
     store.commit(one_event(fence, 1)).await.unwrap();
     assert_eq!(psql(&url, "SELECT epoch FROM server_lease"), "8");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn locks_of_a_server_that_was_stopped_keep_nobody_from_taking_over() {
+    let url = database();
+    let first = join(&url, seat(1)).await;
+    let store = first.lead().await.unwrap();
+    create_session(&store, 1).await;
+    // As a writer that was stopped between its two round trips.
+    let times = LeaseTimes::new(LEASE_MS);
+    let mut stopped = psql_open(&url);
+    stopped.run(&format!(
+        "BEGIN; SET LOCAL idle_in_transaction_session_timeout = {}; SELECT * FROM leases FOR UPDATE;",
+        times.idle_limit_ms()
+    ));
+    psql(&url, REFUSE_RENEWALS);
+    let second = join(&url, seat(2)).await;
+    second.lead().await.unwrap();
+    assert!(second.is_active() && !first.is_active());
+}
