@@ -45,7 +45,7 @@ export function Board() {
     <${Head} title="Board" about="Every session, by what it needs next.">
       <div class="filters">
         <label class="field search"><${Icon} name="search" /><span class="hidden-text">Filter</span>
-          <input ref=${search} type="search" placeholder="Filter sessions" title="Filter by title, folder, agent" value=${query} onInput=${e => setQuery(e.target.value)}
+          <input ref=${search} type="search" placeholder="Filter" title="Filter by title, folder, agent" value=${query} onInput=${e => setQuery(e.target.value)}
             onKeyDown=${e => e.key === 'Escape' && (setQuery(''), e.target.blur())} /></label>
         ${agents.length > 1 && html`<select aria-label="Agent" value=${agentFilter.value} onChange=${e => { agentFilter.value = e.target.value; }}>
           <option value="">All agents</option>${agents.map(a => html`<option value=${a}>${a}</option>`)}</select>`}

@@ -55,7 +55,7 @@ function Run({ data, reload }) {
       <div><dt>Folder</dt><dd>${run.options.cwd || session.cwd || 'the agent’s own'}</dd></div>
       <div><dt>Began</dt><dd>${timeExact(since)}</dd></div>
       <div><dt>Took</dt><dd>${live ? `${duration(Date.now() - since)} so far` : duration((run.completedAtMs ?? run.updatedAtMs) - since)}</dd></div>
-      <div><dt>Tokens</dt><dd>${tokenText(run.usage)}</dd></div>
+      <div><dt>Tokens</dt><dd>${tokenText(usageOf(run))}</dd></div>
       <div><dt>Cost</dt><dd>${cost(usageOf(run))}</dd></div>
       ${run.budget && html`<div><dt>Budget</dt><dd>${budget(run.budget)}</dd></div>`}
       <div class="id"><dt>Id</dt><dd><code>${run.runId}</code></dd></div>

@@ -147,6 +147,9 @@ export default {
   async 'the changes of a turn are shown while it works, and after it'({ page, show }) {
     const call = { sessionUpdate: 'tool_call', toolCallId: 'edit-1', title: 'Edit', kind: 'edit', status: 'completed', rawInput: {}, content: [{ type: 'diff', path: '/repo/live.md', oldText: 'old\n', newText: 'new\n' }] };
     const { runId, sessionId } = await run(`report ${JSON.stringify(call)}; ask go on; say done`, 'Live changes', 10, { adapter: 'agent' });
+    // An agent that reports its usage at the end has an unknown one until then, not none.
+    await show(`/r/${runId}`);
+    await textIn(page, '.facts', 'Tokensunknown');
     await show(`/s/${sessionId}/changes`);
     await textIn(page, '.changes .turn.open', '/repo/live.md');
     const { wait } = await api('GET', `/v1/runs/${runId}`);
