@@ -112,19 +112,16 @@ async fn children_that_are_delegated_together_are_committed_together() {
     let (world, mut control) = world(disk).await;
     let (run, _execution) = parent(&world, &mut control).await;
     let paused = store.pause_writer();
-    let (kernel, me) = (world.kernel.clone(), world.me.clone());
-    let delegating = tokio::spawn(async move {
-        let work = ["1", "2"].map(|name| request(DelegationMode::Spawn, name));
-        kernel.run_delegate_all(&me, run.id, work.to_vec()).await.map(|children| children.len())
-    });
-    with_timeout(async {
+    let work = ["1", "2"].map(|name| request(DelegationMode::Spawn, name)).to_vec();
+    let delegating = world.kernel.run_delegate_all(&world.me, run.id, work);
+    let both_wait = async {
         while store.queued() < 2 {
             tokio::task::yield_now().await;
         }
-    })
-    .await;
-    drop(paused);
-    assert_eq!(with_timeout(delegating).await.unwrap().unwrap(), 2);
+        drop(paused);
+    };
+    let (made, ()) = with_timeout(async { tokio::join!(delegating, both_wait) }).await;
+    assert_eq!(made.unwrap().len(), 2);
 }
 
 #[tokio::test]

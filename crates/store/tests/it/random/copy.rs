@@ -117,13 +117,28 @@ async fn new_events_of_a_copy_come_after_all_others() {
 async fn a_copy_refuses_a_database_in_use_and_begins_again_after_a_crash() {
     let folder = tempfile::tempdir().unwrap();
     let (file, url) = (folder.path().join("a.sqlite3"), database());
-    create_session(&sqlite_at(&file), 1).await;
+    let store = sqlite_at(&file);
+    let fence = create_session(&store, 1).await;
+    let rows = vec![Row::Artifact(Box::new(artifact(1, 1, "hash")))];
+    commit(&store, fence, rows, vec![progress(1)]).await.unwrap();
+    store.close();
     let (from, to) = (CopyEnd::Sqlite(file.clone()), CopyEnd::Postgres(url.clone()));
     let served = postgres_at(&url);
     let (refused, _) = copy(&from, &to).await;
     assert!(matches!(refused, Err(CopyError::Postgres(PostgresError::InUse))), "{refused:?}");
     drop(served);
-    // A copy that fails at the bytes of artifacts leaves nothing.
+    // All records are written when the bytes of an artifact turn out to be missing: the target stays empty.
+    for to in [to.clone(), CopyEnd::Sqlite(folder.path().join("b.sqlite3"))] {
+        let from = from.clone();
+        let ended = tokio::task::spawn_blocking(move || {
+            store_copy(&from, &to, NOW, &mut |hash| {
+                Err(CopyError::Blob { hash: hash.into(), problem: "missing" })
+            })
+        });
+        let ended = ended.await.unwrap();
+        assert!(matches!(&ended, Err(CopyError::Blob { hash, .. }) if hash == "hash"), "{ended:?}");
+    }
+    assert!(!folder.path().join("b.sqlite3").exists());
     let missing = CopyEnd::Sqlite(folder.path().join("missing.sqlite3"));
     assert!(matches!(copy(&missing, &to).await.0, Err(CopyError::NoSource(_))));
     let draft = folder.path().join("b.sqlite3.copying");
