@@ -347,7 +347,7 @@ fn every_requirement_of_the_specification_has_a_test() {
             ("Faults of the original", 15),
             ("First tests", 36),
             ("First tests of a host", 13),
-            ("Goals, tasks and feedback of threads", 10),
+            ("Goals, tasks and feedback of threads", 17),
             ("Histories and state of AgentKit", 7),
             ("Networks of agents", 22),
             ("The native agent and the session tree", 38)
