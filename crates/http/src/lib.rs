@@ -176,18 +176,20 @@ fn endpoints() -> [(Vec<Endpoint>, &'static [document::ProblemRow]); 2] {
         bindings::session_adopt,
         search::session_search,
         goal_types::session_goals,
-        feedback::feedback_give,
-        feedback::feedback_list,
-        pins::session_pin,
-        pins::session_unpin,
         portable::session_import,
         ids::id_find,
         waits::wait_list,
         usage::usage_report,
     ];
+    resources.extend(reader_endpoints());
     resources.extend(state_endpoints());
     resources.extend(server_endpoints());
     [(open, document::OPEN_PROBLEMS), (resources, document::RESOURCE_PROBLEMS)]
+}
+
+/// Returns the endpoints of what readers of a session add for themselves.
+fn reader_endpoints() -> Vec<Endpoint> {
+    endpoints![feedback::feedback_give, feedback::feedback_list, pins::session_pin, pins::session_unpin,]
 }
 
 /// Returns the endpoints of state.

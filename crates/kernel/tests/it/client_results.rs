@@ -80,7 +80,7 @@ async fn the_outcome_and_the_time_of_a_call_stay_with_its_message_after_compacti
             runtime_ms: Some(7),
             ..result(&run, "rain", Value::Null)
         };
-        provide(&world, &run, wait, &[declined.clone()]).await.unwrap();
+        provide(&world, &run, wait, &[declined]).await.unwrap();
         assert_eq!(world.get(run.id).await.state.status(), RunStatus::WaitingInput, "wind is missing");
         provide(&world, &run, wait, &[result(&run, "wind", "west")]).await.unwrap();
         assert_eq!(world.ended(run.id).await.state.status(), RunStatus::Succeeded);
@@ -109,7 +109,7 @@ async fn a_repeated_result_may_name_another_time_but_no_other_outcome() {
     let world = World::on(Disk::memory()).await;
     let (run, wait) = waiting(&world, with_limit(OnExpiry::TimeOut)).await;
     let failed = ClientResult { status: Some(ResultStatus::Error), ..result(&run, "wind", "no") };
-    provide(&world, &run, wait, &[failed.clone()]).await.unwrap();
+    provide(&world, &run, wait, std::slice::from_ref(&failed)).await.unwrap();
     let repeated = [
         ClientResult { runtime_ms: Some(9), ..failed.clone() },
         ClientResult { status: None, is_error: true, ..failed.clone() },

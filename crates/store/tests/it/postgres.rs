@@ -191,7 +191,10 @@ async fn the_pins_of_the_first_version_are_those_of_the_owners() {
     }
     drop(store);
     psql(&url, "DROP TABLE pins, inherited_artifacts; DELETE FROM mainspring_schema WHERE version = 2");
-    psql(&url, "UPDATE sessions SET pinned = true WHERE session_id = (SELECT min(session_id) FROM sessions)");
+    psql(
+        &url,
+        "UPDATE sessions SET pinned = true WHERE session_id = (SELECT session_id FROM sessions ORDER BY 1 LIMIT 1)",
+    );
     let pins = open(&url).pins(OWNER).await.unwrap();
     assert_eq!(pins.iter().map(|(session, _)| *session).collect::<Vec<_>>(), [session_id(1)]);
 }

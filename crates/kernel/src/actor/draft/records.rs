@@ -90,12 +90,7 @@ impl AttemptDraft {
                 self.tool_ended(tool_use_id, name, None, failure, result)?;
             }
             Record::ToolProvided { tool_use_id, name, asked_at, result } => {
-                let (outcome, code) = match result.declined {
-                    true => (ToolOutcome::Rejected, "tool_declined"),
-                    false => (ToolOutcome::Failed, "tool_failed"),
-                };
-                let error = || Failure::new(code, text_of(&result.content));
-                let failure = result.is_error.then(|| (outcome, error()));
+                let failure = failure_of(&result);
                 self.tool_ended(tool_use_id, name, asked_at, failure, result)?;
             }
             Record::Progress { text } => self.emit(Body::ProgressUpdated { text }),
@@ -316,6 +311,15 @@ impl AttemptDraft {
         self.rows.push(Row::ToolCall(Box::new(effect.clone())));
         Ok((effect.name.clone(), ToolEnd { message_id: Some(message), content, duration_ms }))
     }
+}
+
+/// The failure that a result of the caller reports.
+fn failure_of(result: &CallResult) -> Option<(ToolOutcome, Failure)> {
+    let (outcome, code) = match result.declined {
+        true => (ToolOutcome::Rejected, "tool_declined"),
+        false => (ToolOutcome::Failed, "tool_failed"),
+    };
+    result.is_error.then(|| (outcome, Failure::new(code, text_of(&result.content))))
 }
 
 /// Refuses records that are larger than `limit` bytes.
