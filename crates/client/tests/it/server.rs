@@ -78,3 +78,9 @@ async fn the_audit_log_is_read_by_page_and_by_operation() {
     let query = AuditListQuery { about: Some(made.key.id.to_string()), ..AuditListQuery::default() };
     assert_eq!(client.audit_list(&query).await.unwrap().items.len(), 2);
 }
+
+#[tokio::test]
+async fn a_server_on_its_own_has_no_cluster() {
+    let world = World::start().await;
+    assert_eq!(world.client.cluster_status().await.unwrap(), Cluster::default());
+}
