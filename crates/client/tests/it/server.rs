@@ -82,5 +82,5 @@ async fn the_audit_log_is_read_by_page_and_by_operation() {
 #[tokio::test]
 async fn a_server_on_its_own_has_no_cluster() {
     let world = World::start().await;
-    assert_eq!(world.client.cluster_status().await.unwrap(), Cluster::default());
+    assert_eq!(world.client.cluster_status().await.unwrap(), mainspring_api::Cluster::default());
 }
