@@ -76,12 +76,13 @@ async fn a_fork_keeps_the_artifacts_that_it_has_inherited() {
         let (original, copy) = (artifact(1, "abc"), artifact(2, "abc"));
         commit(store, source, vec![Row::Artifact(Box::new(original.clone()))], vec![]).await.unwrap();
         commit(store, fork, vec![Row::InheritedArtifact(Box::new(copy.clone()))], vec![]).await.unwrap();
-        assert_eq!(store.artifact_heirs(original.id).await.unwrap(), [copy.clone()], "{name}");
-        assert_eq!(store.artifacts_inherited(session_id(2)).await.unwrap(), [copy.clone()], "{name}");
+        let copies = [copy];
+        assert_eq!(store.artifact_heirs(original.id).await.unwrap(), copies, "{name}");
+        assert_eq!(store.artifacts_inherited(session_id(2)).await.unwrap(), copies, "{name}");
         assert_eq!(store.artifacts_inherited(session_id(1)).await.unwrap(), [], "{name}");
         delete(store, 1).await;
         assert_eq!(store.artifact_get(original.id).await.unwrap(), None, "{name}");
-        assert_eq!(store.artifact_heirs(original.id).await.unwrap(), [copy], "{name}");
+        assert_eq!(store.artifact_heirs(original.id).await.unwrap(), copies, "{name}");
         assert_eq!(store.blob_page(None, 9).await.unwrap(), [("abc".to_owned(), 3)], "{name}");
         assert!(store.blob_is_used("abc").await.unwrap(), "{name}: the fork needs the bytes");
         delete(store, 2).await;
