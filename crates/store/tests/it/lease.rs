@@ -154,7 +154,10 @@ async fn a_server_that_does_not_know_about_its_successor_changes_nothing() {
     let fences = [create_session(&store, 1).await, create_session(&store, 2).await];
     // As after a pause: in the database its lease is over, and by its own clock it is not.
     psql(&url, REFUSE_RENEWALS);
-    psql(&url, "UPDATE server_lease SET expires_at = now() - interval '1 h', free_at = now() - interval '1 h'");
+    psql(
+        &url,
+        "UPDATE server_lease SET expires_at = now() - interval '1 h', free_at = now() - interval '1 h'",
+    );
     let second = join(&url, seat(2)).await;
     let next = second.lead().await.unwrap();
     let refused = |error: StoreError| matches!(error, StoreError::Fenced | StoreError::Lost(_));
