@@ -5,7 +5,7 @@ use mainspring_kernel::store::{GrantPage, Row};
 
 use crate::fixtures::*;
 
-fn grant(no: u8, run: Option<RunId>, effect: GrantEffect) -> Grant {
+pub(crate) fn grant(no: u8, run: Option<RunId>, effect: GrantEffect) -> Grant {
     Grant {
         id: GrantId::from_random([no; 16]),
         session: session_id(1),

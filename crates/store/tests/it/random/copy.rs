@@ -161,7 +161,11 @@ async fn records_beside_sessions_are_copied() {
     let folder = tempfile::tempdir().unwrap();
     let (file, back) = (folder.path().join("a.sqlite3"), folder.path().join("b.sqlite3"));
     let store = sqlite_at(&file);
-    create_session(&store, 1).await;
+    let fence = create_session(&store, 1).await;
+    let work = Delegation { parent_session: session_id(1), ..crate::delegations::delegation(1) };
+    let granted = Grant { session: session_id(1), ..crate::grants::grant(1, None, GrantEffect::Allow) };
+    let rows = vec![Row::Delegation(Box::new(work)), Row::Grant(Box::new(granted))];
+    commit(&store, fence, rows, vec![progress(1)]).await.unwrap();
     store.close();
     let id = session_id(1).as_bytes().iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     let connection = rusqlite::Connection::open(&file).unwrap();
@@ -190,6 +194,8 @@ async fn records_beside_sessions_are_copied() {
     let copied = copy(&CopyEnd::Sqlite(file), &there).await.0.unwrap();
     let again = copy(&there, &CopyEnd::Sqlite(back)).await.0.unwrap();
     for table in [
+        "delegations",
+        "grants",
         "owners",
         "api_keys",
         "key_spend",
