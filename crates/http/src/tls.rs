@@ -130,7 +130,7 @@ pub struct TlsListener {
 
 impl TlsListener {
     /// Accepts the connections of `tcp` with the certificate of `files`. The clock of `kernel` times handshakes.
-    pub fn new(tcp: TcpListener, files: TlsFiles, kernel: Kernel) -> Self {
+    pub fn new(tcp: TcpListener, files: TlsFiles, kernel: &Kernel) -> Self {
         Self::with_clock(tcp, files, kernel.clock().clone())
     }
 

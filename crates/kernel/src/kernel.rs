@@ -211,7 +211,6 @@ impl Kernel {
         let scheduler = Scheduler::new(options.adapter_workers.clone(), in_process, owner_limits.clone());
         let node = options.node.unwrap_or_else(|| ids.node());
         let blobs = options.artifacts.as_deref().map(Blobs::new);
-        let search_stale = Arc::<Notify>::default();
         let started_at = clock.now();
         let meters = Arc::new(Meters::new(started_at));
         let shared = Arc::new_cyclic(|me| Shared {
@@ -234,7 +233,7 @@ impl Kernel {
             failures: failures::Failures::default(),
             opened: Mutex::new(VecDeque::new()),
             blobs,
-            search_stale: search_stale.clone(),
+            search_stale: Arc::default(),
             importing: Mutex::default(),
             pending_waits: Arc::default(),
             shares: Arc::default(),
@@ -264,18 +263,23 @@ impl Kernel {
             kernel.shutdown().await;
             return Err(error);
         }
-        let Shared { store, clock, tasks, options, scheduler, .. } = &*kernel.shared;
+        kernel.begin_work();
+        Ok(kernel)
+    }
+
+    /// Starts the tasks of a recovered kernel, and executes runs from now on.
+    fn begin_work(&self) {
+        let Shared { store, clock, tasks, options, scheduler, search_stale, .. } = &*self.shared;
         if let Some(audit) = &options.audit {
             tasks.spawn(audit.clone().run(tasks.clone()));
         }
         if options.artifact_retention.is_limited() && options.artifacts.is_some() {
-            let shared = Arc::downgrade(&kernel.shared);
+            let shared = Arc::downgrade(&self.shared);
             tasks.spawn(crate::retention::run(shared, clock.clone(), tasks.clone()));
         }
-        tasks.spawn(crate::indexer::index(store.clone(), clock.clone(), search_stale, tasks.clone()));
+        tasks.spawn(crate::indexer::index(store.clone(), clock.clone(), search_stale.clone(), tasks.clone()));
         let Options { max_workers, max_in_process_runs, .. } = *options;
         scheduler.add(max_workers, max_in_process_runs.unwrap_or_default());
-        Ok(kernel)
     }
 
     /// Starts testing whether the store can be written.

@@ -159,7 +159,7 @@ impl Server {
         }
         match (tcp, tls) {
             (Some(tcp), Some(files)) => {
-                let tcp = TlsListener::new(tcp, files, kernel.clone());
+                let tcp = TlsListener::new(tcp, files, &kernel);
                 tasks.spawn(mainspring_http::serve(
                     tcp,
                     router.clone(),

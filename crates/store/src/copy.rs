@@ -123,19 +123,31 @@ pub fn store_copy(
         records.push((table.name, read.0));
     }
     let mut hashes = BTreeSet::new();
-    let artifacts = TABLES.iter().find(|table| table.name == "artifacts");
-    artifacts.map_or(Ok(()), |table| {
+    for table in TABLES.iter().filter(|table| ["artifacts", INHERITED].contains(&table.name)) {
         source.read(table, &mut |record| {
-            if let Record::Artifact(artifact) = record {
-                hashes.extend(artifact.content_hash);
-            }
+            hashes.extend(content_hash(table, record));
             Ok(())
-        })
-    })?;
+        })?;
+    }
     hashes.iter().try_for_each(|hash| copy_blob(hash))?;
     let last = source.last_cursor()?;
     target.finish(last)?;
     Ok(CopyReport { records })
+}
+
+/// The hash of the bytes that an artifact, or one that a fork has inherited, refers to.
+fn content_hash(table: &CopyTable, record: Record) -> Option<String> {
+    match record {
+        Record::Artifact(artifact) => artifact.content_hash,
+        Record::Values(values) => {
+            let at = table.columns().iter().position(|column| column.postgres == "content_hash")?;
+            match values.into_iter().nth(at)? {
+                Value::Text(hash) => hash,
+                _ => None,
+            }
+        }
+        _ => None,
+    }
 }
 
 fn open_source(end: &CopyEnd, now: Time) -> Result<Box<dyn End>, CopyError> {
@@ -239,6 +251,9 @@ const fn values(name: &'static str, key: usize, columns: &'static str) -> CopyTa
     CopyTable { name, columns, key }
 }
 
+/// The records that forks have inherited: they refer to bytes as artifacts do.
+const INHERITED: &str = "inherited_artifacts";
+
 /// All records, those first that others refer to.
 pub(crate) const TABLES: &[CopyTable] = &[
     values("owners", 1, "t owner_id, t org_id, i claimed_at=claimed_at_ms"),
@@ -298,6 +313,9 @@ pub(crate) const TABLES: &[CopyTable] = &[
     values("run_state", 2, "b run_id, t key, i version, i updated_at=updated_at_ms, t value"),
     values("state_history", 3, "t place, t key, i version, t change"),
     values("feedback", 3, "b session_id, b message_id, t owner_id, t body=feedback_json"),
+    values("pins", 2, "t owner_id, b session_id, i pinned_at=pinned_at_ms"),
+    values(INHERITED, 2, "b session_id, b artifact_id, t content_hash, i size_bytes, t body=artifact_json"),
+    values("edge_records", 3, "t kind, t scope, t record_id, t body"),
     values(
         "events",
         1,

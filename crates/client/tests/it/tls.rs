@@ -27,7 +27,7 @@ impl Server {
         let files = TlsFiles::load(&dir.path().join("cert.pem"), &dir.path().join("key.pem")).unwrap();
         let tcp = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = tcp.local_addr().unwrap().port();
-        let listener = TlsListener::new(tcp, files, node.kernel.clone());
+        let listener = TlsListener::new(tcp, files, &node.kernel);
         let tasks = Tasks::default();
         tasks.spawn(serve(listener, node.router(), HttpLimits::default(), CancellationToken::new()));
         Self { node, dir, port, _tasks: tasks }

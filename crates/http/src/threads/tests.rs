@@ -200,7 +200,7 @@ fn step(thread: &mut Thread, random: &mut Random) {
     match random.below(9) {
         0 => thread.say(Role::User, &format!("prompt {number}")),
         1..=3 => {
-            thread.stream(["a", "é", "longer text ", "\u{1f980}"][usize::try_from(random.below(4)).unwrap()])
+            thread.stream(["a", "é", "longer text ", "\u{1f980}"][usize::try_from(random.below(4)).unwrap()]);
         }
         4 => thread.complete(MessageStatus::Completed, None),
         5 => {

@@ -165,7 +165,7 @@ impl Token {
                 None => return Comparison::Differs(index),
                 Some(rest) if rest.is_empty() && held.status == numbered.message.status => {}
                 Some(content) => {
-                    drop(more.insert(index, AgentMessage { content, ..numbered.message.clone() }))
+                    more.insert(index, AgentMessage { content, ..numbered.message.clone() });
                 }
             }
         }

@@ -186,7 +186,7 @@ fn of_message(message: &Message) -> AgentMessage {
         match (of_block(block), content.last_mut()) {
             // Streamed text has no borders of blocks.
             (Some(AgentContent::Text(more)), Some(AgentContent::Text(text))) => {
-                text.text.push_str(&more.text)
+                text.text.push_str(&more.text);
             }
             (new, _) => content.extend(new),
         }

@@ -173,7 +173,7 @@ async fn append(
 ) -> Result<(), Error> {
     match role {
         Role::User => {
-            drop(http.kernel.message_append(&caller.caller, thread, MessageAppend::text(id, text)).await?)
+            http.kernel.message_append(&caller.caller, thread, MessageAppend::text(id, text)).await?;
         }
         Role::Assistant => {
             let messages = vec![ResultMessage::new(role, PromptContent::Text(text))];

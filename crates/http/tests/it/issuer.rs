@@ -135,7 +135,7 @@ impl Issuer {
         let tcp = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = format!("https://localhost:{}", tcp.local_addr().unwrap().port());
         let files = TlsFiles::load(&tls_file("one.cert.pem"), &tls_file("one.key.pem")).unwrap();
-        Self::start_on(TlsListener::new(tcp, files, kernel), address, signer)
+        Self::start_on(TlsListener::new(tcp, files, &kernel), address, signer)
     }
 
     fn start_on<L: Listener<Addr: std::fmt::Debug>>(listener: L, address: String, signer: Signer) -> Self {
