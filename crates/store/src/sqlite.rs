@@ -155,20 +155,6 @@ impl SqliteStore {
         Ok(Self { path: path.into(), shared, pragmas, checker, readers, checkpointer, writer })
     }
 
-    /// Checks the health of the database, for `doctor`. `thorough` reads every page.
-    pub async fn check(&self, thorough: bool) -> Result<SqliteCheck, StoreError> {
-        let file_bytes = std::fs::metadata(&self.path).map_or(0, |metadata| metadata.len());
-        self.read(move |connection| {
-            check::check(connection, thorough, file_bytes).map_err(|error| error::read_error(&error))
-        })
-        .await
-    }
-
-    /// Compares every row that has a checksum with that checksum, for `verify`. Reads the whole database.
-    pub async fn verify_checksums(&self) -> Result<ChecksumReport, StoreError> {
-        self.read(|connection| checksum::verify(connection).map_err(|error| error::read_error(&error))).await
-    }
-
     /// Finds a database of the original daemon in the folder of the store that was not imported into it.
     pub async fn omi_offer(&self) -> Option<OmiOffer> {
         let path = self.path.clone();

@@ -1,8 +1,10 @@
 //! Checks the health of a database, for `doctor`.
 
+use mainspring_kernel::store::StoreError;
 use rusqlite::{Connection, OptionalExtension, Result};
 
-use super::migrate;
+use super::error::read_error;
+use super::{ChecksumReport, SqliteStore, checksum, migrate};
 
 /// The health of a database.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,6 +33,22 @@ pub struct SqliteCheck {
     pub events: u64,
     /// True if the database was not closed normally and has not been checked completely since.
     pub crash_check_due: bool,
+}
+
+impl SqliteStore {
+    /// Checks the health of the database, for `doctor`. `thorough` reads every page.
+    pub async fn check(&self, thorough: bool) -> Result<SqliteCheck, StoreError> {
+        let file_bytes = std::fs::metadata(&self.path).map_or(0, |metadata| metadata.len());
+        self.read(move |connection| {
+            check(connection, thorough, file_bytes).map_err(|error| read_error(&error))
+        })
+        .await
+    }
+
+    /// Compares every row that has a checksum with that checksum, for `verify`. Reads the whole database.
+    pub async fn verify_checksums(&self) -> Result<ChecksumReport, StoreError> {
+        self.read(|connection| checksum::verify(connection).map_err(|error| read_error(&error))).await
+    }
 }
 
 /// Returns true if a check after a crash has not finished.
