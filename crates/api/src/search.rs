@@ -15,7 +15,7 @@ pub struct SearchQuery {
     /// The number of hits; 50 if not given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<usize>,
-    /// Whose sessions are searched; the caller's own if not given.
+    /// The sessions that are searched; the caller's own if not given.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", param(inline))]
     pub scope: Option<Scope>,

@@ -114,7 +114,7 @@ pub struct UpdateAgentRequest {
 pub struct LaunchAgentRequest {
     /// The values of the variables.
     pub values: BTreeMap<String, String>,
-    /// Who may read the thread.
+    /// The readers of the thread.
     pub visibility: ThreadVisibility,
     /// The time range; each dimension that is set replaces that of the template.
     #[serde(skip_serializing_if = "Option::is_none")]

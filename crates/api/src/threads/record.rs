@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{AgentMessage, AgentTask, AgentThreadGoalRecord, Timestamp};
 
-/// Whose turn it is.
+/// The side that has the turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AgentThreadStatus {
@@ -22,7 +22,7 @@ pub enum AgentThreadStatus {
     GoalsFailed,
 }
 
-/// Who may read a thread.
+/// The readers of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ThreadVisibility {
@@ -63,9 +63,9 @@ pub struct AgentThreadRecord {
     pub messages: Vec<AgentMessage>,
     /// The token of the next delta.
     pub continuation_token: String,
-    /// Whose turn it is.
+    /// The side that has the turn.
     pub status: AgentThreadStatus,
-    /// What the server waits for or does that no message shows.
+    /// The activity of the server that no message shows, such as a wait.
     #[serde(default)]
     pub activity: Option<String>,
     /// The title.
@@ -80,7 +80,7 @@ pub struct AgentThreadRecord {
     /// The last message that both threads share.
     #[serde(default)]
     pub forked_from_message_sequence_num: Option<usize>,
-    /// Who may read the thread.
+    /// The readers of the thread.
     #[serde(default)]
     pub visibility: ThreadVisibility,
     /// The agent that the thread was launched from.
@@ -113,10 +113,10 @@ pub struct AgentThreadDelta {
     /// The reader first drops its messages from this index on.
     #[serde(default)]
     pub reset_from_message_sequence_num: Option<usize>,
-    /// Whose turn it is.
+    /// The side that has the turn.
     #[serde(default)]
     pub status: Option<AgentThreadStatus>,
-    /// What the server waits for or does that no message shows; null if nothing.
+    /// The activity of the server that no message shows, such as a wait; null if there is none.
     #[serde(default)]
     pub activity: Option<String>,
     /// The title; null if it has not changed.

@@ -65,10 +65,10 @@ pub struct StartAgentThreadRequest {
     /// Not supported: refused unless empty.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub available_skills: Option<Vec<Value>>,
-    /// What the client shows at the moment. Accepted and not used.
+    /// The client's present view. Accepted and not used.
     #[serde(alias = "context", skip_serializing_if = "Option::is_none")]
     pub client_context: Option<Value>,
-    /// Who may read the thread.
+    /// The readers of the thread.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub visibility: Option<ThreadVisibility>,
 }
@@ -92,7 +92,7 @@ pub struct SendMessageRequest {
     /// Not supported: refused unless empty.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub invoke_skills: Option<Vec<Value>>,
-    /// What the client shows at the moment. Accepted and not used.
+    /// The client's present view. Accepted and not used.
     #[serde(alias = "context", skip_serializing_if = "Option::is_none")]
     pub client_context: Option<Value>,
 }
@@ -145,7 +145,7 @@ pub struct ForkAgentThreadRequest {
 /// Changes who may read a thread.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UpdateThreadVisibilityRequest {
-    /// Who may read the thread.
+    /// The readers of the thread.
     pub visibility: ThreadVisibility,
 }
 

@@ -9,7 +9,7 @@ import { Empty, Loading, Problem, Status, useLoad } from './ui.js';
 import { isLive, timeOfDay } from './format.js';
 import { mayWrite, toast } from './store.js';
 
-/** What the run that still works has changed: its turn is not on the path yet. */
+/** The changes of the run that still works: its turn is not on the path yet. */
 async function openChanges(run) {
   if (!isLive(run?.status)) return { diffs: [], calls: 0 };
   const ends = [...(await readToolEnds(run.runId)).values()];

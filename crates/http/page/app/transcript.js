@@ -9,7 +9,7 @@ import { html, useEffect, useLayoutEffect, useRef, useState } from './h.js';
 const ESTIMATE = 110;
 const MARGIN = 1200;
 const NEAR_END = 48;
-// What must be seen at once, and how many items a frame adds beyond that: a reader who scrolls fast reaches items that
+// The items that must be seen at once, and how many items a frame adds beyond that: a reader who scrolls fast reaches items that
 // earlier frames have made.
 const EDGE = 100;
 const PER_FRAME = 6;
@@ -121,7 +121,7 @@ export function Windowed({ items, keyOf, render, version, onTop, label, handle, 
     };
   }
   const observe = element => element && me.observer?.observe(element);
-  // What was drawn for an item is drawn again as it is, which costs nothing.
+  // The drawing of an unchanged item is used again, which costs nothing.
   const drawn = new Map();
   const slots = items.slice(from, to).map(item => {
     const before = me.drawn.get(item);

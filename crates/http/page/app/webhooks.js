@@ -26,7 +26,7 @@ export function Webhooks() {
     ${made && html`<${Secret} made=${made} onClose=${() => setMade(null)} />`}</section>`;
 }
 
-/** What the last delivery says about a webhook: a tone and a text. */
+/** The state of a webhook after its last delivery: a tone and a text. */
 function stateOf(hook) {
   if (hook.lastError && hook.failures) return ['bad', `failed ${hook.failures === 1 ? 'once' : `${hook.failures} times`}: ${hook.lastError}`];
   if (hook.lastError) return ['bad', `last event not delivered: ${hook.lastError}`];

@@ -269,7 +269,7 @@ fn listed(session: &Session, latest: Option<&Run>) -> AgentThreadRecord {
     AgentThreadRecord { pinned_at, ..head(session, status_of(session, latest)) }
 }
 
-/// Whose turn it is in a thread whose messages are not read.
+/// The side that has the turn in a thread whose messages are not read.
 fn status_of(session: &Session, latest: Option<&Run>) -> AgentThreadStatus {
     let Some(run) = latest else {
         return match session.tip {

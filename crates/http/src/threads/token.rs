@@ -21,7 +21,7 @@ const TAIL: usize = 2;
 /// The version of the form of a token.
 const VERSION: u8 = 1;
 
-/// What a client holds of a thread.
+/// The part of a thread that a client holds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Token {
     version: u8,
@@ -36,7 +36,7 @@ pub(super) struct Token {
     tasks: u64,
 }
 
-/// What a client holds of a message.
+/// The part of a message that a client holds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Held {
     status: AgentMessageStatus,

@@ -20,7 +20,7 @@ use crate::store::{EdgeChange, EdgeRecord};
 /// The kind of the stored records.
 const KIND: &str = "repeat";
 
-/// What the edges of other APIs share.
+/// The state that edges of other APIs share.
 #[derive(Debug, Default)]
 pub(crate) struct EdgeState {
     /// The requests that may be repeated, once they were read.

@@ -18,7 +18,7 @@ use crate::store::{FoundMessages, SessionsOf};
 pub struct SearchQuery {
     /// Words to find. All must occur, each as the beginning of a word.
     pub text: String,
-    /// Whose sessions are searched.
+    /// The sessions that are searched.
     pub scope: Scope,
     /// The `next` of the previous page.
     pub before: Option<SearchPosition>,
@@ -172,7 +172,7 @@ impl Kernel {
                 SessionsOf::Owner(owner) => sources.push((owner, query.clone())),
                 SessionsOf::Org(org) => {
                     let owners = self.shared.store.owners_sharing(&org).await?;
-                    // What is the caller's own is searched whole, if at all.
+                    // The caller's own sessions are searched whole, if at all.
                     let others =
                         owners.into_iter().filter(|owner| scope == Scope::Org || *owner != caller.owner);
                     sources.extend(others.map(|owner| (owner, query.clone().shared_with(&org))));

@@ -72,7 +72,7 @@ impl Store for PostgresStore {
             )));
         }
         let cursors = self.inlets[self.inlet(commit.fence)].commit(commit).await?;
-        // What follows a commit acts: an agent's process or a tool. A server that was paused must not begin it.
+        // An agent's process or a tool begins after a commit. A server that was paused must not begin it.
         self.shared.check_held()?;
         Ok(cursors)
     }
