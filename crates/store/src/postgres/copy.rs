@@ -227,7 +227,7 @@ fn select(table: &CopyTable) -> (String, ReadRow) {
         "artifacts" => {
             (body("artifact_id"), |_, row| Ok(Record::Artifact(Box::new(get_json(row, 0)?))))
         }
-        // Those of sessions that are being deleted end with them.
+        // Delegations of sessions that are being deleted end with them.
         "delegations" => (
             "SELECT body FROM delegations
              WHERE parent_session_id IN (SELECT session_id FROM sessions WHERE status <> 'deleted')
