@@ -3,8 +3,11 @@
 use clap::Subcommand;
 
 use super::Context;
-use super::connection::Purpose;
+use super::connection::{Connection, Purpose};
 use super::error::{CliError, Exit};
+
+/// A server that stands by is seen several times in this time, unless the lease is much longer than by default.
+const SILENT_MS: u64 = 15_000;
 
 /// Show the servers that share the database
 #[derive(Subcommand)]
@@ -16,10 +19,10 @@ pub(super) enum Cluster {
 impl Cluster {
     pub(super) async fn execute(self, context: &Context<'_>) -> Result<Exit, CliError> {
         let Self::Status = self;
-        let mut connection = context.connect(Purpose::Records).await?;
-        let status = connection.request(async |client| client.cluster_status().await).await;
-        connection.close().await?;
-        let (cluster, output) = (status?, context.output);
+        let work = async |connection: &mut Connection<'_>| {
+            connection.request(async |client| client.cluster_status().await).await
+        };
+        let (cluster, output) = (context.with_connection(Purpose::Records, work).await?, context.output);
         if output.json {
             output.print_json(&cluster)?;
             return Ok(Exit::Done);
@@ -29,7 +32,11 @@ impl Cluster {
             return Ok(Exit::Done);
         }
         let rows = cluster.servers.into_iter().map(|server| {
-            let role = if server.active { "active" } else { "standing by" };
+            let role = match server.active {
+                true => "active",
+                false if server.seen_ms > SILENT_MS => "not seen",
+                false => "standing by",
+            };
             vec![
                 server.name,
                 role.to_owned(),

@@ -42,9 +42,8 @@ pub(super) enum GivenSentiment {
 
 impl Feedback {
     pub(super) async fn execute(self, context: &Context<'_>) -> Result<Exit, CliError> {
-        let mut connection = context.connect(Purpose::Records).await?;
-        let outcome = self.dispatch(context, &mut connection).await;
-        connection.close().await.and(outcome)
+        let work = async |connection: &mut Connection<'_>| self.dispatch(context, connection).await;
+        context.with_connection(Purpose::Records, work).await
     }
 
     async fn dispatch(
