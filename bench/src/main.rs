@@ -39,6 +39,7 @@ mod stats;
 mod stdio;
 mod steps;
 mod table;
+mod threads;
 mod tree;
 mod turn;
 mod world;
@@ -61,7 +62,7 @@ const CHILDREN: [(&str, ChildMain); 5] = [
 /// Benchmarks that run only when named: they take long and use nearly the whole machine.
 const ONLY_WHEN_NAMED: [(&str, Benchmark); 2] = [("size", size::measure), ("soak", soak::measure)];
 
-const BENCHMARKS: [(&str, Benchmark); 16] = [
+const BENCHMARKS: [(&str, Benchmark); 17] = [
     ("commit", commit::measure),
     ("turn", turn::measure),
     ("tree", tree::measure),
@@ -78,6 +79,7 @@ const BENCHMARKS: [(&str, Benchmark); 16] = [
     ("readers", readers::measure),
     ("steps", steps::measure),
     ("stdio", stdio::measure),
+    ("threads", threads::measure),
 ];
 
 fn main() -> ExitCode {

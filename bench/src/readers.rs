@@ -95,7 +95,7 @@ async fn open(server: &Server, readers: usize, path: &str) -> JoinSet<Vec<f64>> 
 }
 
 /// The lateness of each delta in milliseconds, until the run has ended.
-async fn lateness(mut frames: SseStream) -> Vec<f64> {
+pub(crate) async fn lateness(mut frames: SseStream) -> Vec<f64> {
     let mut lateness_ms = vec![];
     while let Some(frame) = frames.next().await {
         if frame.contains("event: run.succeeded") {

@@ -125,7 +125,8 @@ pub(crate) fn ours(path: &Path) {
         let kernel =
             Kernel::start(store, adapter::all(), options, Clock::system(), Ids::system()).await.unwrap();
         let access = Access::new(TOKEN, world::OWNER);
-        serve(Http::new(kernel, access, HttpLimits::default(), CancellationToken::new()).router()).await;
+        let http = Http::new(kernel, access, HttpLimits::default(), CancellationToken::new());
+        serve(http.with_threads(true).router()).await;
     });
 }
 
