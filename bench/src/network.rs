@@ -62,24 +62,32 @@ async fn kernel(store: Arc<dyn Store>) -> Kernel {
     Kernel::start(store, vec![Arc::new(adapter)], options, Clock::system(), Ids::system()).await.unwrap()
 }
 
-/// Runs one prompt in a new session of an agent and returns its duration in milliseconds.
-async fn run(kernel: &Kernel, agent: &str, no: usize) -> f64 {
+/// The durations of a run in milliseconds: all of it, and without the time in which it waited for commits.
+#[derive(Clone, Copy)]
+struct Took {
+    all: f64,
+    without_commits: f64,
+}
+
+/// Runs one prompt in a new session of an agent.
+async fn run(kernel: &Kernel, agent: &str, no: usize) -> Took {
     let new = NewSession { agent_definition: Some(agent.into()), ..NewSession::default() };
     let session = SessionTarget { key: Some(format!("{agent}-{no}")), new, ..SessionTarget::default() };
     let options = RunOptions { model: Some("bench/m".into()), ..RunOptions::default() };
     let prompt = vec![mainspring_core::Block::text("go")];
     let request = RunRequest { session, prompt, options, ..RunRequest::default() };
-    let begin = Instant::now();
+    let (begin, committed) = (Instant::now(), kernel.counts().commit_seconds);
     let accepted = kernel.run_create(&world::caller(), request).await.unwrap();
     let session = SessionRef::Id(accepted.session.id);
     let mut feed =
         kernel.session_subscribe(&world::caller(), &session, Some(accepted.position)).await.unwrap();
     wait_succeeded(&mut feed, accepted.run.id).await;
-    ms(begin.elapsed())
+    let all = ms(begin.elapsed());
+    Took { all, without_commits: all - (kernel.counts().commit_seconds - committed) * 1e3 }
 }
 
 /// Runs the agent alone and the networks in turn, `turns` times, and returns their durations.
-async fn rounds(store: Arc<dyn Store>, turns: usize) -> [Vec<f64>; 3] {
+async fn rounds(store: Arc<dyn Store>, turns: usize) -> [Vec<Took>; 3] {
     let kernel = kernel(store).await;
     let mut times = [vec![], vec![], vec![]];
     for no in 0..turns {
@@ -92,7 +100,7 @@ async fn rounds(store: Arc<dyn Store>, turns: usize) -> [Vec<f64>; 3] {
 }
 
 /// The store in memory is a reference, which reads all of its rows: it is replaced before it has many.
-async fn rounds_in_memory() -> [Vec<f64>; 3] {
+async fn rounds_in_memory() -> [Vec<Took>; 3] {
     let mut all = [vec![], vec![], vec![]];
     for _ in 0..TURNS / TURNS_IN_MEMORY {
         let times = rounds(Arc::new(MemoryStore::default()), TURNS_IN_MEMORY).await;
@@ -111,7 +119,9 @@ pub(crate) fn measure(runtime: &Runtime, table: &mut Table) {
         ("in memory", in_memory, Goal::AtMost(0.2), Goal::AtMost(0.31)),
         ("on disk, with one commit more", on_disk, Goal::None, Goal::None),
     ] {
-        let [alone, one, five] = times.map(|times| median(&times));
+        let without: Vec<f64> = times[2].iter().map(|took| took.without_commits).collect();
+        let [alone, one, five] =
+            times.map(|times| median(&times.iter().map(|took| took.all).collect::<Vec<_>>()));
         let baseline = Some((alone, "the step alone"));
         table.line(format!("a step routed by rules, {name}, p50"), one, baseline, "ms", Goal::None);
         table.line(format!("routing of a step by rules, {name}"), (one - alone).max(0.0), None, "ms", goal);
@@ -121,6 +131,13 @@ pub(crate) fn measure(runtime: &Runtime, table: &mut Table) {
             baseline,
             "ms",
             five_goal,
+        );
+        table.line(
+            format!("the same without the time of its commits, {name}"),
+            median(&without) / f64::from(STEPS),
+            None,
+            "ms",
+            Goal::None,
         );
     }
 }
