@@ -58,6 +58,8 @@ fn run_script(script: &str, argument: &std::ffi::OsStr) -> (String, std::process
         let is_closed = std::fs::metadata("/").is_ok_and(|root| root.permissions().mode() & 1 == 0);
         if is_closed {
             command.args(["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]);
+            // access(2), with which PostgreSQL looks for its programs, would not use the capability otherwise.
+            command.arg("--securebits=+no_setuid_fixup");
         }
         command.arg("sh");
     }
