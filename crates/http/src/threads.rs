@@ -7,7 +7,7 @@
 //! ```text
 //! threads.rs    routes, caller, envelopes        view.rs    a session as a thread
 //! read.rs       records, deltas, lists           token.rs   continuation tokens and deltas
-//! write.rs      start, send, results, …          repeats.rs requests that a client sends again
+//! write.rs      start, send, results, …          views.rs   the threads that were read last
 //! agents.rs     agents to launch                 errors.rs  problems as exceptions of the package
 //! ```
 

@@ -39,7 +39,7 @@ impl Kernel {
         let now = self.shared.clock.now().into();
         let CreateAgentRequest { name, description, request_template, variables } = new;
         let (created_by, modified_by) = (caller.owner.clone(), caller.owner.clone());
-        let org_id = scope(caller);
+        let org_id = caller.org.clone().unwrap_or_else(|| caller.owner.clone());
         let record = AgentRecord {
             agent_id,
             org_id,
@@ -145,9 +145,12 @@ impl Kernel {
     }
 }
 
-/// The org that agents belong to; without one, the owner.
+/// The org that agents belong to; without one, the owner. An owner may have the name of an org.
 fn scope(caller: &Caller) -> String {
-    caller.org.clone().unwrap_or_else(|| caller.owner.clone())
+    match &caller.org {
+        Some(org) => format!("org:{org}"),
+        None => format!("owner:{}", caller.owner),
+    }
 }
 
 /// The variables of a template, for its rules.

@@ -35,7 +35,7 @@ async fn agents_to_launch_belong_to_an_org() {
         let world = World::on(disk).await;
         let kernel = &world.kernel;
         let (ada, ben, eve) =
-            (Caller::new("ada").in_org("acme"), Caller::new("ben").in_org("acme"), Caller::new("eve"));
+            (Caller::new("ada").in_org("acme"), Caller::new("ben").in_org("acme"), Caller::new("acme"));
         let made = kernel.launcher_create(&ada, "1", new("triage")).await.unwrap();
         assert_eq!(kernel.launcher_create(&ada, "1", new("triage")).await.unwrap(), made, "sent again");
         assert_eq!(code(kernel.launcher_create(&ben, "2", new("triage")).await), "already_exists");

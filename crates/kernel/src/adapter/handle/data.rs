@@ -130,8 +130,8 @@ impl AttemptHandle {
         Ok(self.parts.store.artifact_page(&page).await.map_err(Error::from)?.intact().map_err(Error::from)?)
     }
 
-    /// Gets an artifact of the session's owner, or one that a fork of the owner has inherited. It may belong to another
-    /// session, since messages may refer to it.
+    /// Gets an artifact of the session's owner, or one that the session has inherited as a fork. The former may belong to
+    /// another session, since messages may refer to it.
     pub async fn artifact_get(&self, id: ArtifactId) -> Result<Artifact, HandleError> {
         let (store, owner) = (&self.parts.store, &self.assignment.session.owner);
         let unknown = || Error::not_found("artifact", id);
