@@ -19,7 +19,7 @@ use mainspring_http::{
 use mainspring_kernel::Kernel;
 use mainspring_kernel::tasks::Tasks;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::{TcpListener, TcpSocket, UnixListener};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -107,17 +107,17 @@ impl Server {
     /// Serves `node` on its socket, and on `listen` if given.
     pub async fn start(node: &Node, config: &Config, listen: Option<SocketAddr>) -> Result<Self, ServeError> {
         let tcp = match listen {
-            Some(address) => Some(Self::bind(config, address).await?),
+            Some(address) => Some(Self::bind(config, address)?),
             None => None,
         };
         Self::start_on(node, config, tcp).await
     }
 
     /// Binds a TCP address, if the configuration allows to listen on it.
-    pub async fn bind(config: &Config, address: SocketAddr) -> Result<TcpListener, ServeError> {
+    pub fn bind(config: &Config, address: SocketAddr) -> Result<TcpListener, ServeError> {
         match config.tls_cert.is_none() && !config.insecure_http && !is_local(address) {
             true => Err(ServeError::Insecure { address }),
-            false => bind_tcp(address).await,
+            false => bind_tcp(address),
         }
     }
 
@@ -262,6 +262,9 @@ fn spawn_notifiers(
 
 /// Files that are kept for the store, agents and artifacts.
 const OTHER_OPEN_FILES: u64 = 1024;
+/// Connections that may wait to be accepted; the system may allow fewer. With a short queue, clients that connect at once in
+/// thousands, such as readers after a restart, are refused or wait for a second.
+const BACKLOG: u32 = 4096;
 
 /// Raises the limit of open files: every connection is one, and most systems allow a process 1,024 by default. Where it
 /// stays lower, fewer connections are accepted, so that there are always files for other things.
@@ -292,8 +295,18 @@ fn is_local(address: SocketAddr) -> bool {
     address.ip().to_canonical().is_loopback()
 }
 
-async fn bind_tcp(address: SocketAddr) -> Result<TcpListener, ServeError> {
-    TcpListener::bind(address).await.map_err(|source| ServeError::Listen {
+fn bind_tcp(address: SocketAddr) -> Result<TcpListener, ServeError> {
+    let bind = || {
+        let socket = match address {
+            SocketAddr::V4(_) => TcpSocket::new_v4()?,
+            SocketAddr::V6(_) => TcpSocket::new_v6()?,
+        };
+        // A restarted server gets its address back while connections of the one before end.
+        socket.set_reuseaddr(true)?;
+        socket.bind(address)?;
+        socket.listen(BACKLOG)
+    };
+    bind().map_err(|source| ServeError::Listen {
         address: address.to_string(),
         source,
         remedy: "choose another address with --listen",

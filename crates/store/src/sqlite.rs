@@ -121,12 +121,13 @@ impl SqliteStore {
     pub fn open(path: &Path, options: SqliteOptions, now: Time) -> Result<Self, OpenError> {
         let open::Opened { connection, check_due } = open::open_writer(path, &options, now)?;
         let fail = |error| open::failed(path, error);
+        let io = |error: std::io::Error| OpenError::Io { path: path.into(), source: error.into() };
         let pragmas = open::pragmas(&connection).map_err(fail)?;
-        let (boot, seq) = boot::boot(path, &connection, check_due, now).map_err(fail)?;
         let readers =
             (0..options.readers.max(1)).map(|_| open::open_reader(path)).collect::<Result<_, _>>()?;
-        let io = |error: std::io::Error| OpenError::Io { path: path.into(), source: error.into() };
+        // Before the boot is recorded: meanwhile the first reader parses the schema.
         let readers = Some(Readers::start(readers, readers::IDLE).map_err(io)?);
+        let (boot, seq) = boot::boot(path, &connection, check_due, now).map_err(fail)?;
         let shared = Arc::new(Shared::new(Files::of(path).map_err(io)?));
         let wal_index = WalIndex::open(path).map_err(io)?;
         let passes = Arc::<Passes>::default();

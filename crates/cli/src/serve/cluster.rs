@@ -24,7 +24,7 @@ use crate::takeover::Claim;
 /// Stands by until this server is the active one, then serves until it is stopped or has lost its lease.
 pub(super) async fn serve(context: &Context<'_>, address: SocketAddr) -> Result<Exit, CliError> {
     let config = context.config();
-    let tcp = Server::bind(config, address).await?;
+    let tcp = Server::bind(config, address)?;
     let member = Arc::new(Member::join(config).await?);
     let _claim = Claim::take(&config.state_dir)?;
     let forwarding = Forwarding::start(config, tcp, member.active())?;

@@ -1,8 +1,7 @@
 //! Opens a database file, and rejects an unusable one before writing anything.
 //!
-//! The bytes of the header are checked first, then whether the WAL belongs to the file, and then the tables through a
-//! connection that cannot write, because opening a file in WAL mode can change it. A new database is created under
-//! another name and renamed when complete, so that a crash leaves either a complete database or none.
+//! The bytes of the header are checked first, then whether the WAL belongs to the file, and then the tables. A new database is
+//! created under another name and renamed when complete, so that a crash leaves either a complete database or none.
 //!
 //! A file beside the database, [`HISTORY`], records that there was one, so that a missing database is not mistaken for
 //! a new state directory.
@@ -98,7 +97,7 @@ pub(super) struct Opened {
 /// Opens the write connection. Creates or migrates the database if necessary.
 pub(super) fn open_writer(path: &Path, options: &SqliteOptions, now: Time) -> Result<Opened, OpenError> {
     check_sqlite()?;
-    let found = inspect(path)?;
+    let found = examine(path)?;
     if found.is_none() {
         create(path, now)?;
     }
@@ -106,6 +105,11 @@ pub(super) fn open_writer(path: &Path, options: &SqliteOptions, now: Time) -> Re
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut connection = Connection::open_with_flags(path, flags).map_err(fail)?;
     connection.execute_batch("PRAGMA busy_timeout = 5000").map_err(fail)?;
+    // Read by the connection that will write: another one would parse the schema once more. Nothing is merged when it
+    // closes, since there is no WAL.
+    if matches!(found, Some(Wal::Absent | Wal::Empty)) {
+        check_tables(path, &connection)?;
+    }
     let check_due = crash_check(path, &connection, found.is_some_and(|wal| wal != Wal::Absent), options)?;
     let version = migrate::version(&connection).map_err(fail)?;
     if version > SCHEMA_VERSION {
@@ -211,9 +215,21 @@ pub(super) fn pragmas(connection: &Connection) -> rusqlite::Result<Vec<(&'static
     names.into_iter().map(|name| Ok((name, value(name)?))).collect()
 }
 
-/// Returns the state of the WAL if there is a database. Fails if the database is foreign, incomplete or missing, or if
-/// its WAL belongs to another one. Changes nothing.
+/// Returns the state of the WAL if there is a database. Fails if the database is foreign, incomplete, damaged or missing, or
+/// if its WAL belongs to another one. Changes nothing.
 pub(super) fn inspect(path: &Path) -> Result<Option<Wal>, OpenError> {
+    let found = examine(path)?;
+    if matches!(found, Some(Wal::Absent | Wal::Empty)) {
+        let flags =
+            OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let connection = Connection::open_with_flags(uri(path, "immutable=1"), flags);
+        check_tables(path, &connection.map_err(|error| failed(path, error))?)?;
+    }
+    Ok(found)
+}
+
+/// Does what [`inspect`] does, without reading the tables.
+fn examine(path: &Path) -> Result<Option<Wal>, OpenError> {
     let metadata = match fs::metadata(path) {
         Ok(metadata) => metadata,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return check_new(path),
@@ -259,7 +275,6 @@ pub(super) fn inspect(path: &Path) -> Result<Option<Wal>, OpenError> {
             if u64::from(number(28)) * page_size > metadata.len() {
                 return Err(OpenError::Corrupt { path: path.into(), reason: "its end is missing".into() });
             }
-            check_tables(path)?;
         }
     }
     Ok(Some(wal))
@@ -279,12 +294,9 @@ fn check_new(path: &Path) -> Result<Option<Wal>, OpenError> {
     }
 }
 
-/// Reads the schema and a row of each small table through a connection that cannot write.
-fn check_tables(path: &Path) -> Result<(), OpenError> {
-    let flags =
-        OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+/// Reads the schema and a row of each small table.
+fn check_tables(path: &Path, connection: &Connection) -> Result<(), OpenError> {
     let query = || {
-        let connection = Connection::open_with_flags(uri(path, "immutable=1"), flags)?;
         connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get::<_, i64>(0))?;
         connection.query_row("SELECT max(version) FROM schema_migrations", [], |row| row.get::<_, u32>(0))?;
         connection.query_row("SELECT count(*) FROM meta", [], |row| row.get::<_, i64>(0))
@@ -344,31 +356,25 @@ fn create_draft(draft: &Path, now: Time) -> rusqlite::Result<()> {
     connection.close().map_err(|(_, error)| error)
 }
 
-/// Fails if this SQLite is too old or lacks a feature.
+/// Fails if this SQLite is too old or lacks a feature. Every version since the oldest one has the other features that are
+/// used: STRICT tables, partial indexes, upsert and savepoints.
 fn check_sqlite() -> Result<(), OpenError> {
     let lacks = |lacks: &str| OpenError::Sqlite { version: rusqlite::version().into(), lacks: lacks.into() };
     if rusqlite::version_number() < OLDEST_SQLITE {
         return Err(lacks("the WAL-reset fix of 3.51.3"));
     }
-    let features = [
-        (
-            "STRICT tables",
-            "CREATE TABLE probe (id INTEGER PRIMARY KEY, name TEXT, n INTEGER NOT NULL) STRICT",
-        ),
-        ("partial indexes", "CREATE UNIQUE INDEX probe_uq ON probe(name) WHERE name IS NOT NULL"),
-        (
-            "upsert",
-            "INSERT INTO probe VALUES (1, 'a', 1) ON CONFLICT (id) DO UPDATE SET n = n + 1 WHERE n = 1",
-        ),
-        ("JSON", "INSERT INTO probe SELECT 2, value ->> '$.a', 2 FROM json_each('[{\"a\":\"b\"}]')"),
-        ("FTS5", "CREATE VIRTUAL TABLE words USING fts5(text, content = '', contentless_delete = 1)"),
-        ("savepoints", "SAVEPOINT one; DELETE FROM probe; ROLLBACK TO one; RELEASE one"),
-    ];
     let memory = Connection::open_in_memory().map_err(|_| lacks("in-memory databases"))?;
-    for (feature, sql) in features {
-        memory.execute_batch(sql).map_err(|_| lacks(feature))?;
+    let is_compiled = |option: &str| {
+        let sql = "SELECT sqlite_compileoption_used(?1)";
+        memory.query_row(sql, [option], |row| row.get::<_, bool>(0)).unwrap_or_default()
+    };
+    if !is_compiled("ENABLE_FTS5") {
+        return Err(lacks("FTS5"));
     }
-    Ok(())
+    match is_compiled("OMIT_JSON") {
+        true => Err(lacks("JSON")),
+        false => Ok(()),
+    }
 }
 
 /// Returns `path` with `suffix` appended to its name.

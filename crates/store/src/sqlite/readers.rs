@@ -28,6 +28,12 @@ pub(super) fn release_memory(connection: &Connection) {
     }
 }
 
+/// Parses the schema, which a connection otherwise does at its first read.
+fn parse_schema(connection: &Connection) {
+    // A schema that cannot be read fails that first read.
+    let _ = connection.prepare("SELECT 1 FROM sqlite_schema");
+}
+
 /// A read, in two parts: the thread is idle again before the caller learns the result, so that the caller's next read finds
 /// it idle.
 trait Job: Send {
@@ -97,10 +103,16 @@ impl Readers {
         let wakes = connections.iter().map(|_| Condvar::new()).collect();
         let shared = Arc::new(Shared { inner: inner.into(), wakes, idle_time });
         let mut readers = Self { shared, threads: vec![] };
+        let first_used = connections.len().saturating_sub(1);
         for (index, connection) in connections.into_iter().enumerate() {
             let shared = Arc::clone(&readers.shared);
             let thread = std::thread::Builder::new().name("store-reader".into());
-            readers.threads.push(thread.spawn(move || shared.serve(index, &connection))?);
+            readers.threads.push(thread.spawn(move || {
+                if index == first_used {
+                    parse_schema(&connection);
+                }
+                shared.serve(index, &connection);
+            })?);
         }
         Ok(readers)
     }

@@ -255,7 +255,8 @@ impl Writer {
                 mainspring_heap::release();
             }
             let Some(batch) = shared.queue.take() else { break };
-            if !batch.urgent.is_empty() {
+            let has_commits = !batch.urgent.is_empty();
+            if has_commits {
                 self.group_write(batch.urgent);
             }
             if !batch.lazy.is_empty() {
@@ -265,6 +266,9 @@ impl Writer {
                 self.index_write(step);
             }
             self.merge_if_due();
+            if has_commits {
+                shared.queue.poll();
+            }
         }
         self.close();
     }
