@@ -4,7 +4,6 @@
 //! Invariant: work queued before the queue was closed is still taken.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
@@ -14,16 +13,11 @@ const MAX_GROUPS_BEFORE_LAZY: u32 = 20;
 /// The number of groups of commits that may run before a waiting step of background work.
 const MAX_GROUPS_BEFORE_BACKGROUND: u32 = 3;
 
-/// How often [`Queue::poll`] looks for work: for about 0.1 ms.
-const POLLS: u32 = 200;
-
 /// Three queues with one reader.
 #[derive(Debug)]
 pub(super) struct Queue<U, L, B> {
     inner: Mutex<Inner<U, L, B>>,
     filled: Condvar,
-    /// True if something was queued, or the queue closed, since work was taken.
-    is_changed: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -67,7 +61,7 @@ impl<U, L, B> Default for Queue<U, L, B> {
             paused: false,
             closed: false,
         };
-        Self { inner: Mutex::new(inner), filled: Condvar::new(), is_changed: AtomicBool::new(false) }
+        Self { inner: Mutex::new(inner), filled: Condvar::new() }
     }
 }
 
@@ -99,14 +93,14 @@ impl<U, L, B> Queue<U, L, B> {
         }
         queue(&mut inner).push_back(work);
         drop(inner);
-        self.wake();
+        self.filled.notify_one();
         Ok(())
     }
 
     /// Pauses or resumes [`Self::take`].
     pub(super) fn set_paused(&self, paused: bool) {
         self.inner.lock().paused = paused;
-        self.wake();
+        self.filled.notify_one();
     }
 
     /// Returns the amount of queued urgent work.
@@ -122,23 +116,7 @@ impl<U, L, B> Queue<U, L, B> {
     /// Refuses new work from now on.
     pub(super) fn close(&self) {
         self.inner.lock().closed = true;
-        self.wake();
-    }
-
-    fn wake(&self) {
-        self.is_changed.store(true, Ordering::Release);
         self.filled.notify_one();
-    }
-
-    /// Returns when there is work, or after about 0.1 ms. The next commit of a session often comes soon after the last one
-    /// was answered, and waking a sleeping thread takes longer than this looks. It gives way to threads that can run.
-    pub(super) fn poll(&self) {
-        for _ in 0..POLLS {
-            if self.is_changed.load(Ordering::Acquire) {
-                return;
-            }
-            std::thread::yield_now();
-        }
     }
 
     /// Waits until there is work or the queue is closed. Returns false if neither happens within `patience`.
@@ -157,7 +135,6 @@ impl<U, L, B> Queue<U, L, B> {
             }
             self.filled.wait(&mut inner);
         }
-        self.is_changed.store(false, Ordering::Release);
         let urgent = std::mem::take(&mut inner.urgent);
         inner.groups_since_lazy += 1;
         let lazy = if urgent.is_empty()

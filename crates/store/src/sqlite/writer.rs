@@ -255,8 +255,7 @@ impl Writer {
                 mainspring_heap::release();
             }
             let Some(batch) = shared.queue.take() else { break };
-            let has_commits = !batch.urgent.is_empty();
-            if has_commits {
+            if !batch.urgent.is_empty() {
                 self.group_write(batch.urgent);
             }
             if !batch.lazy.is_empty() {
@@ -266,9 +265,6 @@ impl Writer {
                 self.index_write(step);
             }
             self.merge_if_due();
-            if has_commits {
-                shared.queue.poll();
-            }
         }
         self.close();
     }
