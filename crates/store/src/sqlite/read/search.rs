@@ -39,11 +39,13 @@ pub(in super::super) fn search_titles(
     if let Some(found) = found.map_err(|error| read_error(&error))? {
         return Ok(found.into());
     }
+    // Few titles match: otherwise the latest ones would have. Without the cross join, SQLite reads all sessions of the owner.
     let indexed = concat!(
         "SELECT ",
         session_columns!(),
-        " FROM sessions WHERE session_id IN (SELECT session_id FROM search_titles WHERE search_titles MATCH ?2) \
-           AND owner_id = ?1 AND status <> 'deleted' AND title IS searched_title \
+        " FROM (SELECT DISTINCT session_id AS found FROM search_titles WHERE search_titles MATCH ?2) AS hits \
+           CROSS JOIN sessions ON session_id = found \
+         WHERE owner_id = ?1 AND status <> 'deleted' AND title IS searched_title \
            AND (last_activity_at_ms, session_id) < (?4, ?5) \
            AND (?6 IS NULL OR (org_id = ?6 AND visibility = 'org')) \
          ORDER BY last_activity_at_ms DESC, session_id DESC LIMIT ?3"
