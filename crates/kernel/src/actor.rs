@@ -71,8 +71,9 @@ pub(crate) use snapshot::Instant;
 /// A time later than any other.
 const NEVER: Time = Time(i64::MAX);
 
-pub(crate) type Sender = mpsc::UnboundedSender<Input>;
-pub(crate) type Receiver = mpsc::UnboundedReceiver<Input>;
+// Boxed: a channel allocates the places of 32 inputs for each session in memory.
+pub(crate) type Sender = mpsc::UnboundedSender<Box<Input>>;
+pub(crate) type Receiver = mpsc::UnboundedReceiver<Box<Input>>;
 
 pub(crate) struct Actor {
     shared: Arc<Shared>,
@@ -96,7 +97,7 @@ pub(crate) struct Actor {
     /// An embedder's data, which lives as long as this actor.
     memory: SessionMemory,
     /// Inputs that arrived while the store could not be written.
-    deferred: VecDeque<Input>,
+    deferred: VecDeque<Box<Input>>,
     /// True if the session has failed, and has not worked since.
     had_failed: bool,
 }
@@ -186,9 +187,9 @@ impl Actor {
         }
     }
 
-    async fn handle(&mut self, input: Input) {
+    async fn handle(&mut self, input: Box<Input>) {
         let (changes, shows_health) = (input.is_change(), input.shows_health());
-        match input {
+        match *input {
             Input::Command(command) => self.handle_command(command).await,
             // Boxed: it holds a whole draft.
             Input::Report(report) => Box::pin(self.handle_report(report)).await,

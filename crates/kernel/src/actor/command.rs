@@ -158,21 +158,21 @@ impl Input {
     }
 }
 
-impl From<Command> for Input {
+impl From<Command> for Box<Input> {
     fn from(command: Command) -> Self {
-        Self::Command(command)
+        Self::new(Input::Command(command))
     }
 }
 
-impl From<Report> for Input {
+impl From<Report> for Box<Input> {
     fn from(report: Report) -> Self {
-        Self::Report(report)
+        Self::new(Input::Report(report))
     }
 }
 
-impl From<Signal> for Input {
+impl From<Signal> for Box<Input> {
     fn from(signal: Signal) -> Self {
-        Self::Signal(signal)
+        Self::new(Input::Signal(signal))
     }
 }
 

@@ -34,7 +34,7 @@ impl Actor {
             active.task.iter().for_each(AbortHandle::abort);
             self.kill_remains(&active.run.adapter, by);
             while let Some(input) = self.rx.recv().await {
-                let is_over = matches!(&input, Input::Report(Report::Killed(killed, _)) if *killed == by);
+                let is_over = matches!(&*input, Input::Report(Report::Killed(killed, _)) if *killed == by);
                 input.refuse(&error);
                 if is_over {
                     break;

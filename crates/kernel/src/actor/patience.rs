@@ -41,7 +41,7 @@ impl Actor {
                 () = clock.sleep_until_moment(until) => return ControlFlow::Continue(()),
                 () = health.recovered(), if was_failed => return ControlFlow::Continue(()),
             };
-            match input {
+            match input.map(|input| *input) {
                 Some(Input::Command(command)) => self.answer_without_store(command, error),
                 Some(Input::Signal(Signal::Shutdown(done))) => {
                     self.lifetime.shut_down(done);
@@ -51,7 +51,7 @@ impl Actor {
                 // The permit goes back, and is ordered again.
                 Some(Input::Signal(Signal::Granted(_))) => self.permit_order.granted(),
                 Some(Input::Signal(Signal::Release)) | None => {}
-                Some(report @ Input::Report(_)) => self.deferred.push_back(report),
+                Some(Input::Report(report)) => self.deferred.push_back(report.into()),
             }
         }
     }

@@ -176,7 +176,7 @@ impl Actor {
         self.permit_order.open();
         let tx = self.tx.clone();
         self.shared.scheduler.enqueue(&self.hot.session.owner, &adapter, id, lender, move |permit| {
-            tx.send(Signal::Granted(permit).into()).map_err(|refused| match refused.0 {
+            tx.send(Signal::Granted(permit).into()).map_err(|refused| match *refused.0 {
                 Input::Signal(Signal::Granted(permit)) => permit,
                 _ => unreachable!("a send that fails returns its input"),
             })
