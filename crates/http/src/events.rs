@@ -168,17 +168,17 @@ struct Reader {
 }
 
 impl Reader {
-    /// True if `item` is the last one of a run's stream.
+    /// True if `item` is the last one of a run's stream. Rare reads are boxed, so that waiting readers have no room for them.
     async fn is_last(&mut self, item: &Item) -> bool {
         match (item, self.run) {
             // The event may be the one that ended the run.
             (Item::Event(event), Some(run)) if is_of_unknown_run(event) => {
-                let after = self.kernel.run_events(&self.caller, run, event.cursor, Some(1)).await;
-                after.is_ok_and(|events| events.is_empty()) && self.has_ended(run).await
+                let after = Box::pin(self.kernel.run_events(&self.caller, run, event.cursor, Some(1))).await;
+                after.is_ok_and(|events| events.is_empty()) && Box::pin(self.has_ended(run)).await
             }
             (Item::Event(event), Some(run)) => event.run == Some(run) && event.body.ends_run(),
             // The event that ended the run may have been pruned.
-            (Item::Reset(_), Some(run)) => self.has_ended(run).await,
+            (Item::Reset(_), Some(run)) => Box::pin(self.has_ended(run)).await,
             _ => false,
         }
     }
@@ -223,7 +223,8 @@ fn is_of_unknown_run(event: &Event) -> bool {
 /// Sends one frame per item, until the run ends (in a run's stream), the session is deleted, the caller's key ends or
 /// the server stops.
 fn frames(reader: Reader) -> impl Stream<Item = Bytes> {
-    stream::unfold(reader, |mut reader| async move {
+    // Boxed: the reader moves into a future and back with each frame.
+    stream::unfold(Box::new(reader), |mut reader| async move {
         loop {
             if reader.done {
                 return None;

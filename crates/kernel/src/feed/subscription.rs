@@ -229,8 +229,9 @@ impl Subscription {
 
     /// Waits for the next item; none once the session is deleted, or no longer readable for this reader. Cancel-safe.
     pub async fn next(&mut self) -> Option<Result<Item, Error>> {
+        // Boxed, as is the reading of events: both are rare, and every waiting reader would have room for them.
         if self.restarts {
-            return Some(self.reset().await);
+            return Some(Box::pin(self.reset()).await);
         }
         loop {
             let feed = self.feed.clone();
@@ -247,7 +248,7 @@ impl Subscription {
                 ReadStep::End => return None,
                 ReadStep::Fail(error) => return Some(Err(error)),
                 ReadStep::Load => {
-                    if let ControlFlow::Break(end) = self.load_events().await {
+                    if let ControlFlow::Break(end) = Box::pin(self.load_events()).await {
                         return end;
                     }
                 }
