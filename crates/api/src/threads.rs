@@ -34,6 +34,8 @@ pub use request::{
 pub use task::{AgentSubtask, AgentSubtaskStatus, AgentTask, AgentTaskBoundary, AgentTaskStatus};
 pub use timestamp::Timestamp;
 
+/// The name of the kind of a block in the package.
+pub type AgentContentType = ContentType;
 /// The old name of a message of a thread.
 pub type ChatMessage = AgentMessage;
 /// The old name of the role of a message.

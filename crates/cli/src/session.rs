@@ -39,6 +39,9 @@ pub(super) enum Session {
         /// List only the sessions that are in the server's memory
         #[arg(long)]
         loaded: bool,
+        /// Whose sessions to list
+        #[arg(long, value_enum, default_value = "own")]
+        scope: list::ScopeArg,
     },
     /// Create a session
     New {
@@ -146,6 +149,9 @@ pub(super) enum Session {
         /// Maximum number of matches
         #[arg(long, value_name = "N", default_value_t = 20)]
         limit: usize,
+        /// Whose sessions to search
+        #[arg(long, value_enum, default_value = "own")]
+        scope: list::ScopeArg,
     },
     /// Export a session and its messages as JSON Lines
     Export {
@@ -356,8 +362,9 @@ impl Session {
 
     async fn dispatch(self, context: &Context<'_>, connection: &mut Connection<'_>) -> Result<(), CliError> {
         match self {
-            Self::List { limit, archived, closed, loaded } => {
-                list::list(context, connection, limit, listed_status(archived, closed), loaded).await
+            Self::List { limit, archived, closed, loaded, scope } => {
+                let status = listed_status(archived, closed);
+                list::list(context, connection, limit, (status, loaded), scope).await
             }
             Self::New { key, options } => {
                 let name = key.map_or(NewName::Any(true), NewName::Key);
@@ -387,7 +394,9 @@ impl Session {
                 let message_id = find_message(connection, &session, &message).await?;
                 fork(context, connection, &session, &Fork { message_id, key, title }).await
             }
-            Self::Search { words, limit } => list::search(context, connection, &words.join(" "), limit).await,
+            Self::Search { words, limit, scope } => {
+                list::search(context, connection, &words.join(" "), limit, scope).await
+            }
             Self::Export { session, output } => {
                 file::export_session(connection, &session, output.as_deref()).await
             }

@@ -37,6 +37,11 @@ impl Threads<'_> {
         self.call(Method::GET, &["threads", thread], &[], NO_BODY).await
     }
 
+    /// Reads a thread without its messages. The delta from its token has all of them.
+    pub async fn get_head(&self, thread: &str) -> Result<AgentThreadRecord, Error> {
+        self.call(Method::GET, &["threads", thread], &[("load_messages", "false")], NO_BODY).await
+    }
+
     /// Lists the caller's threads, the latest activity first. `page_token` is the `next_token` of the previous page.
     pub async fn list(&self, page_token: Option<&str>) -> Result<ThreadPage<AgentThreadRecord>, Error> {
         let query: Vec<_> = page_token.map(|token| ("page_token", token)).into_iter().collect();

@@ -8,11 +8,13 @@
 //! threads.rs    routes, caller, envelopes        view.rs    a session as a thread
 //! read.rs       records, deltas, lists           token.rs   continuation tokens and deltas
 //! write.rs      start, send, results, …          views.rs   the threads that were read last
-//! agents.rs     agents to launch                 errors.rs  problems as exceptions of the package
+//! agents.rs     agents to launch                 path.rs    its messages; places.rs: where runs and messages stand
+//! errors.rs     problems as exceptions of the package
 //! ```
 
 use std::sync::Arc;
 
+use axum::body::Bytes;
 use axum::extract::{FromRequest, FromRequestParts, Path, Request};
 use axum::handler::Handler;
 use axum::http::request::Parts;
@@ -34,6 +36,8 @@ use crate::{Http, Problem, body, watch};
 
 mod agents;
 mod errors;
+mod path;
+mod places;
 mod read;
 mod token;
 mod view;
@@ -167,27 +171,33 @@ impl ThreadCaller {
         self.is_chat || (!self.version.is_empty() && self.version.as_str() < THREADS_VERSION)
     }
 
-    /// The name under which a run records which key has sent its prompt.
-    fn client_id(&self) -> String {
+    /// The name under which a run records which key has sent its prompt. A client that sends only goals does not hold the
+    /// message that they get.
+    fn client_id(&self, has_message: bool) -> String {
+        let kind = if has_message { "threads" } else { "threads.goals" };
         match self.caller.key {
-            Some(key) => format!("threads:{key}"),
-            None => "threads".into(),
+            Some(key) => format!("{kind}:{key}"),
+            None => kind.into(),
         }
     }
 
     /// Wraps an answer, with the names that the client knows.
     fn answer(&self, data: &impl Serialize) -> Response {
-        let mut data = serde_json::to_value(data).unwrap_or_default();
-        if self.is_old() {
-            with_old_names(&mut data);
+        if !self.is_old() {
+            return json_response(json_of(data));
         }
-        answer(&data)
+        let mut data = serde_json::to_value(data).unwrap_or_default();
+        with_old_names(&mut data);
+        json_response(json_of(&data))
     }
 }
 
 /// Wraps an answer.
-fn answer(data: &Value) -> Response {
-    let json = serde_json::to_string(&Data { data }).unwrap_or_default();
+fn json_of(data: &impl Serialize) -> Bytes {
+    serde_json::to_vec(&Data { data }).unwrap_or_default().into()
+}
+
+fn json_response(json: Bytes) -> Response {
     (StatusCode::OK, [(header::CONTENT_TYPE, "application/json")], json).into_response()
 }
 

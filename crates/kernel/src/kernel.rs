@@ -121,7 +121,7 @@ pub use sessions::session_ref;
 pub use start::{SessionStart, Started};
 pub use state::StateOf;
 pub(crate) use steps::hashed_input;
-pub use transcript::Transcript;
+pub use transcript::{KnownPath, Transcript, TranscriptWatch};
 pub(crate) use tree::Forking;
 pub use tree::{ForkRequest, MessageTree, MessageView, TreeNode, TreeQuery};
 

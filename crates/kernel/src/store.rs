@@ -493,6 +493,14 @@ pub trait Store: Send + Sync + 'static {
     /// Applies a change of the records of edges. Returns false if it has no effect.
     async fn edge_write(&self, change: &EdgeChange) -> Result<bool, StoreError>;
 
+    /// Gets one record.
+    async fn edge_record(
+        &self,
+        kind: &'static str,
+        scope: &str,
+        id: &str,
+    ) -> Result<Option<EdgeRecord>, StoreError>;
+
     /// Lists the records of a kind, of one scope if it is given, by scope and id.
     async fn edge_records(
         &self,

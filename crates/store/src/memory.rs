@@ -666,6 +666,15 @@ impl Store for MemoryStore {
         self.inner.lock().with_fault(|inner| Ok(inner.tables.edge_write(change)))
     }
 
+    async fn edge_record(
+        &self,
+        kind: &'static str,
+        scope: &str,
+        id: &str,
+    ) -> Result<Option<EdgeRecord>, StoreError> {
+        self.read(|tables| tables.edge_record(kind, scope, id))
+    }
+
     async fn edge_records(
         &self,
         kind: &'static str,

@@ -705,6 +705,16 @@ impl Store for SqliteStore {
         self.submit(|answer| Job::Edge(Box::new(change.clone()), answer)).await
     }
 
+    async fn edge_record(
+        &self,
+        kind: &'static str,
+        scope: &str,
+        id: &str,
+    ) -> Result<Option<EdgeRecord>, StoreError> {
+        let (scope, id) = (scope.to_owned(), id.to_owned());
+        self.read(move |connection| edge::edge_record(connection, kind, &scope, &id)).await
+    }
+
     async fn edge_records(
         &self,
         kind: &'static str,

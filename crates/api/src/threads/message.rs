@@ -41,10 +41,12 @@ impl AgentMessageStatus {
     }
 }
 
-/// The value of `content_type` of a block. A text block has none.
+/// The kind of a block: the value of `content_type`, which a block of text does not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ContentType {
+    /// Text.
+    Text,
     /// A call of a tool.
     ToolUse,
     /// The result of a call.
@@ -132,6 +134,16 @@ impl AgentContent {
     /// Builds a block of text.
     pub fn text(text: impl Into<String>) -> Self {
         Self::Text(AgentTextContent { text: text.into() })
+    }
+
+    /// The kind of the block.
+    pub const fn content_type(&self) -> ContentType {
+        match self {
+            Self::Text(_) => ContentType::Text,
+            Self::ToolUse(_) => ContentType::ToolUse,
+            Self::ToolResult(_) => ContentType::ToolResult,
+            Self::Error(_) => ContentType::Error,
+        }
     }
 }
 

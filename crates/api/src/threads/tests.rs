@@ -35,6 +35,8 @@ fn blocks_are_told_apart_by_their_fields() {
             AgentContent::Error(_)
         ]
     ));
+    let kinds: Vec<AgentContentType> = blocks.iter().map(AgentContent::content_type).collect();
+    assert_eq!(serde_json::to_value(kinds).unwrap(), json!(["text", "tool_use", "tool_result", "error"]));
     assert_eq!(
         serde_json::to_value(&blocks[1]).unwrap(),
         json!({"content_type": "tool_use", "tool_name": "client_a", "tool_use_id": "t1", "input": {"a": 1},

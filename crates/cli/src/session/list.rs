@@ -1,6 +1,7 @@
 //! `mainspring session list` and `mainspring session search`
 
-use mainspring_client::{SearchQuery, SessionListQuery};
+use clap::ValueEnum;
+use mainspring_client::{ListedSession, Scope, SearchQuery, SessionListQuery};
 use mainspring_core::SessionStatus;
 
 use crate::Context;
@@ -9,14 +10,37 @@ use crate::error::CliError;
 use crate::output::{self, BOLD, DIM};
 use crate::run::run_note;
 
+/// Whose sessions a command reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ScopeArg {
+    /// Your own sessions
+    Own,
+    /// The sessions that members of your org share with it
+    Org,
+    /// All sessions that you may read
+    All,
+}
+
+impl ScopeArg {
+    /// The scope to ask for; none for the server's default, which earlier servers know too.
+    fn asked(self) -> Option<Scope> {
+        match self {
+            Self::Own => None,
+            Self::Org => Some(Scope::Org),
+            Self::All => Some(Scope::All),
+        }
+    }
+}
+
 pub(super) async fn list(
     context: &Context<'_>,
     connection: &mut Connection<'_>,
     limit: usize,
-    status: SessionStatus,
-    loaded: bool,
+    (status, loaded): (SessionStatus, bool),
+    scope: ScopeArg,
 ) -> Result<(), CliError> {
     let list = SessionListQuery {
+        scope: scope.asked(),
         status: Some(status),
         limit: Some(limit),
         open: loaded.then_some(true),
@@ -33,28 +57,38 @@ pub(super) async fn list(
             SessionStatus::Archived => "no archived sessions",
             SessionStatus::Closed => "no closed sessions",
             _ if loaded => "no sessions in memory",
+            _ if scope == ScopeArg::Org => "no member of the org shares a session",
             _ => "no sessions yet; start one with: mainspring prompt --session NAME TEXT",
         })?;
         return Ok(());
     }
     let count = sessions.len();
-    let rows = sessions.into_iter().map(|listed| {
-        let (session, latest) = (listed.session, listed.latest_run);
-        let status =
-            latest.as_ref().map_or_else(|| "-".into(), |run| output::format_status(run.state.status()));
-        let name = session.key.clone().unwrap_or_else(|| output::format_id(session.id));
-        vec![
-            name,
-            session.title.unwrap_or_default(),
-            latest.as_ref().map_or(0, |run| run.no).to_string(),
-            status,
-            output::format_table_time(session.last_activity_at),
-            latest.as_ref().map(run_note).unwrap_or_default(),
-        ]
-    });
-    let headings = ["session", "title", "runs", "latest run", "last activity", "note"];
+    let rows = sessions.into_iter().map(|listed| row(listed, scope));
+    let mut headings = vec!["session", "title", "runs", "latest run", "last activity", "note"];
+    if scope != ScopeArg::Own {
+        headings.insert(1, "owner");
+    }
     context.output.print_table(&headings, rows.collect())?;
     Ok(context.output.print_limit_note(count, limit)?)
+}
+
+/// The row of a session. A key names a session among those of its owner alone, so sessions of others have their id.
+fn row(listed: ListedSession, scope: ScopeArg) -> Vec<String> {
+    let (session, latest) = (listed.session, listed.latest_run);
+    let status = latest.as_ref().map_or_else(|| "-".into(), |run| output::format_status(run.state.status()));
+    let key = session.key.clone().filter(|_| scope == ScopeArg::Own);
+    let mut cells = vec![
+        key.unwrap_or_else(|| output::format_id(session.id)),
+        session.title.unwrap_or_default(),
+        latest.as_ref().map_or(0, |run| run.no).to_string(),
+        status,
+        output::format_table_time(session.last_activity_at),
+        latest.as_ref().map(run_note).unwrap_or_default(),
+    ];
+    if scope != ScopeArg::Own {
+        cells.insert(1, session.owner);
+    }
+    cells
 }
 
 pub(super) async fn search(
@@ -62,9 +96,11 @@ pub(super) async fn search(
     connection: &mut Connection<'_>,
     words: &str,
     limit: usize,
+    scope: ScopeArg,
 ) -> Result<(), CliError> {
     let output = context.output;
-    let query = SearchQuery { q: words.to_owned(), limit: Some(limit), ..SearchQuery::default() };
+    let (q, scope) = (words.to_owned(), scope.asked());
+    let query = SearchQuery { q, limit: Some(limit), scope, ..SearchQuery::default() };
     let page = connection.request(async |client| client.session_search(&query).await).await?;
     output.print_damaged(&page.damaged)?;
     let hits = page.items;

@@ -370,7 +370,7 @@ fn every_requirement_of_the_specification_has_a_test() {
             ("Histories and state of AgentKit", 7),
             ("Networks of agents", 22),
             ("The native agent and the session tree", 38),
-            ("The threads API", 24)
+            ("The threads API", 34)
         ],
         "a row of the specification is missing or extra"
     );

@@ -1,8 +1,9 @@
 //! Commands about goal types, feedback and pins.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::cli::run;
+use crate::http::Server;
 use crate::state::{done, objects};
 
 #[test]
@@ -47,4 +48,40 @@ fn feedback_is_given_and_listed_and_a_session_pinned() {
     let pinned = &objects(dir, &["session", "pin", "a"])[0];
     assert_eq!((&pinned["pinned"], pinned["pinnedAtMs"].is_i64()), (&json!(true), true));
     assert_eq!(objects(dir, &["session", "unpin", "a"])[0]["pinned"], false);
+}
+
+#[tokio::test]
+async fn sessions_of_the_org_are_listed_and_searched_by_scope() {
+    let server = Server::start();
+    let mut keys = vec![];
+    for owner in ["ann", "ben"] {
+        let new = json!({"name": owner, "ownerId": owner, "orgId": "acme", "role": "member"});
+        keys.push(server.post("/v1/keys", new).await.1["secret"].as_str().unwrap().to_owned());
+    }
+    let far = tempfile::tempdir().unwrap();
+    let by = |key: &str, arguments: &[&str]| -> Vec<Value> {
+        objects(far.path(), &[&["--url", &server.url, "--key", key], arguments].concat())
+    };
+    for (key, name) in [(&keys[0], "of-ann"), (&keys[1], "of-ben")] {
+        by(key, &["prompt", "--adapter", "script", "--session", name, "say walnut"]);
+    }
+    by(&keys[1], &["session", "set", "of-ben", "--visibility", "org"]);
+    let listed = |scope: &[&str]| -> Vec<String> {
+        let all = by(&keys[0], &[&["session", "list"], scope].concat());
+        all.iter().map(|session| session["key"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(listed(&[]), ["of-ann"], "one's own, without the flag");
+    assert_eq!(listed(&["--scope", "own"]), ["of-ann"]);
+    assert_eq!(listed(&["--scope", "org"]), ["of-ben"]);
+    assert_eq!(listed(&["--scope", "all"]), ["of-ben", "of-ann"]);
+    let found = |scope: &str| {
+        let hits = by(&keys[0], &["session", "search", "walnut", "--scope", scope]);
+        hits.iter().map(|hit| hit["sessionId"].clone()).collect::<std::collections::HashSet<_>>().len()
+    };
+    assert_eq!((found("own"), found("org"), found("all")), (1, 1, 2));
+    let key = keys[0].as_str();
+    let table = done(far.path(), &["--url", &server.url, "--key", key, "session", "list", "--scope", "all"]);
+    assert!(table.contains("OWNER") && table.contains("ben"), "{table}");
+    // The key of no org.
+    assert_eq!(run(server.dir.path(), &["session", "list", "--scope", "org"]).code, 2);
 }

@@ -63,6 +63,10 @@ async fn the_rust_client_holds_a_conversation_with_client_tools() {
     threads.follow(&mut thread).await.unwrap();
     let whole = threads.get(&thread.thread_id).await.unwrap();
     assert_eq!(whole.messages.len(), 6);
+    let mut late = threads.get_head(&thread.thread_id).await.unwrap();
+    assert_eq!(late.messages, []);
+    threads.follow(&mut late).await.unwrap();
+    assert_eq!((late.messages, late.continuation_token), (whole.messages.clone(), whole.continuation_token));
     assert_eq!(whole.messages.last().unwrap().all_text(), thread.messages.last().unwrap().all_text());
     let error = threads.delta(&thread.thread_id, "wrong").await.unwrap_err();
     assert_eq!(error.code(), "RobotoInvalidRequestException");

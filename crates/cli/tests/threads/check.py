@@ -3,12 +3,7 @@
 import os
 import subprocess
 import sys
-import threading
-import urllib.error
-import urllib.request
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from roboto import RobotoClient, RobotoConfig
 from roboto.ai.agent import Agent
 from roboto.ai.agent.record import TemplateVariable
 from roboto.ai.agent_thread import (
@@ -17,53 +12,17 @@ from roboto.ai.agent_thread import (
 )
 from roboto.ai.agent_thread.event import AgentErrorEvent, AgentTextDeltaEvent, AgentToolResultEvent, AgentToolUseEvent
 from roboto.ai.agent_thread.record import StartAgentThreadRequest
-from roboto.ai.core.record import AgentMessage, AgentRole, AgentThreadStatus, ClientToolSpec
+from roboto.ai.core.record import AgentMessage, AgentRole, AgentThreadStatus
 from roboto.ai.goals import DatasetSummaryAgentGoal
 from roboto.exceptions import (
     RobotoConflictException, RobotoInvalidRequestException, RobotoNotFoundException, RobotoUnauthorizedException,
 )
 
-from server import URL, Server, delta, http, key, run_all, until
-
-SERVER = Server()
-ADA_KEY, BOB_KEY, EVE_KEY = key("ada", "acme"), key("bob", "acme"), key("eve")
-
-
-def client_of(secret, url=URL):
-    return RobotoClient.from_config(RobotoConfig(api_key=secret, endpoint=url))
-
-
-ADA, BOB, EVE = client_of(ADA_KEY), client_of(BOB_KEY), client_of(EVE_KEY)
-
-
-def start(*args, client=ADA, **kwargs):
-    return AgentThread.start(*args, roboto_client=client, **kwargs)
-
-
-def again(thread, client=ADA, **kwargs):
-    return AgentThread.from_id(thread.thread_id, roboto_client=client, **kwargs)
-
-
-def text(message):
-    return "".join(content.text for content in message.content if hasattr(content, "text")).strip()
-
-
-def texts(thread):
-    return [text(message) for message in thread.messages]
-
-
-def raises(kind, call, *args, **kwargs):
-    try:
-        call(*args, **kwargs)
-    except kind as error:
-        return error
-    raise AssertionError(f"{kind.__name__} was not raised")
-
-
-@client_tool
-def client_remember(fact: str) -> str:
-    """Remembers a fact."""
-    return f"kept {fact}"
+from package import (
+    ADA, ADA_KEY, BOB, BOB_KEY, EVE, SERVER, again, client_of, client_remember, raises, result_of, spec, start, text,
+    texts, waiting,
+)
+from server import URL, delta, http, run_all, until
 
 
 @client_tool
@@ -131,23 +90,6 @@ def test_a_client_tool_that_raises():
     result = next(block for message in thread.messages for block in message.content if hasattr(block, "runtime_ms"))
     assert result.status == "error" and "ValueError: broken" in str(result.resolve_payload()), result
     assert texts(thread)[-1] == "over"
-
-
-def spec(name):
-    return ClientToolSpec(name=name, description="A tool.", input_schema={"type": "object", "properties": {}})
-
-
-def waiting(script, *names):
-    thread = start(script, client_tools=[spec(name) for name in names])
-    until(lambda: thread.refresh().status == AgentThreadStatus.CLIENT_TOOL_TURN, "the thread waits for tools")
-    uses = {block.tool_name: block for message in thread.messages for block in message.content
-            if hasattr(block, "input")}
-    return thread, uses
-
-
-def result_of(use, status=ClientToolResultStatus.SUCCESS, output=None):
-    return ClientToolResult(tool_use_id=use.tool_use_id, tool_name=use.tool_name, runtime_ms=7, status=status,
-                            output=output)
 
 
 def test_declined_partial_and_wrong_results():
@@ -395,56 +337,6 @@ def test_repeated_requests_are_carried_out_once():
     assert http("POST", path, message, ADA_KEY)[0] == 200
     thread.run()
     assert texts(again(thread)).count("more") == 2
-
-
-class Losing(BaseHTTPRequestHandler):
-    """Carries a request out, and loses every first answer to it."""
-
-    lost = set()
-
-    def carry(self):
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        headers = {name: value for name, value in self.headers.items() if name.lower() not in ("host", "connection")}
-        request = urllib.request.Request(URL + self.path, body or None, headers, method=self.command)
-        try:
-            with urllib.request.urlopen(request) as answer:
-                status, text = answer.status, answer.read()
-        except urllib.error.HTTPError as error:
-            status, text = error.code, error.read()
-        if self.command == "POST" and (self.path, body) not in self.lost:
-            self.lost.add((self.path, body))
-            status, text = 503, b""
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(text)))
-        self.end_headers()
-        self.wfile.write(text)
-
-    do_GET = do_POST = do_PUT = do_DELETE = carry
-
-    def log_message(self, *_):
-        pass
-
-
-def test_lost_answers():
-    proxy = ThreadingHTTPServer(("127.0.0.1", 0), Losing)
-    threading.Thread(target=proxy.serve_forever, daemon=True).start()
-    client = client_of(ADA_KEY, f"http://127.0.0.1:{proxy.server_port}")
-    thread = start('tool client_remember {"fact":"lost"}; say found', client=client, client_tools=[client_remember])
-    thread.run()
-    thread.send_text("say once").run()
-    assert texts(again(thread))[-2:] == ["say once", "once"] and len(thread.messages) == 6, texts(again(thread))
-    assert texts(thread) == texts(again(thread))
-    fork = thread.fork(3)
-    thread.submit_feedback(3, FeedbackSentiment.POSITIVE)
-    listed = [item["forked_from_thread_id"] for item in http("GET", "/v1/ai/threads", token=ADA_KEY)[1]["data"]["items"]]
-    assert listed.count(thread.thread_id) == 1, listed
-    template = StartAgentThreadRequest(messages=[AgentMessage.text("say {{x}}")])
-    agent = Agent.create("lossy", template, variables=[TemplateVariable(name="x")], roboto_client=client)
-    launched = agent.launch({"x": "up"}).run()
-    assert texts(launched) == ["say up", "up"]
-    agent.delete()
-    proxy.shutdown()
-    assert len(Losing.lost) == 7, Losing.lost
 
 
 def test_another_branch_replaces_what_differs():

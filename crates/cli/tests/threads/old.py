@@ -1,8 +1,12 @@
 """Drives the threads API with a package that does not know how to drop messages."""
 
 from roboto import RobotoClient, RobotoConfig
-from roboto.ai.agent_thread import AgentThread, client_tool
-from roboto.ai.core.record import AgentThreadStatus
+from roboto.ai.agent import Agent
+from roboto.ai.agent.record import TemplateVariable
+from roboto.ai.agent_thread import AgentThread, FeedbackSentiment, client_tool
+from roboto.ai.agent_thread.record import StartAgentThreadRequest
+from roboto.ai.core.record import AgentMessage, AgentThreadStatus
+from roboto.ai.goals import DatasetSummaryAgentGoal
 from roboto.exceptions import RobotoInvalidRequestException
 
 from server import URL, Server, http, key, run_all, until
@@ -55,6 +59,32 @@ def test_a_changed_branch_is_loaded_again():
     else:
         raise AssertionError(texts(thread))
     assert texts(AgentThread.from_id(session, roboto_client=ADA)) == ["vary one | two", "two"]
+
+
+def test_goals_without_a_message():
+    thread = AgentThread.start("say hello", roboto_client=ADA).run()
+    thread.send(goals=[DatasetSummaryAgentGoal(dataset_id="ds_1")])
+    try:
+        thread.run()
+    except RuntimeError as error:
+        assert type(error).__name__ == "RobotoAgentGoalsFailedException", error
+    assert thread.status == AgentThreadStatus.GOALS_FAILED
+    # The server has written the message, so the client gets its text.
+    assert texts(thread)[2] and texts(thread) == texts(AgentThread.from_id(thread.thread_id, roboto_client=ADA))
+
+
+def test_fork_feedback_and_agents():
+    thread = AgentThread.start("say one", roboto_client=ADA).run()
+    assert thread.submit_feedback(1, FeedbackSentiment.POSITIVE).thread_id == thread.thread_id
+    fork = thread.fork(1)
+    fork.send_text("say two").run()
+    assert texts(fork) == ["say one", "one", "say two", "two"]
+    template = StartAgentThreadRequest(messages=[AgentMessage.text("say {{word}}")])
+    agent = Agent.create("old", template, variables=[TemplateVariable(name="word")], roboto_client=ADA)
+    assert [known.agent_id for known in Agent.for_org(roboto_client=ADA)] == [agent.agent_id]
+    assert texts(Agent.from_name("old", roboto_client=ADA).launch({"word": "up"}).run()) == ["say up", "up"]
+    agent.update(name="older")
+    agent.delete()
 
 
 run_all(globals())

@@ -4,10 +4,10 @@ use axum::extract::{Path, Query, State};
 use axum::response::Response;
 use mainspring_api::threads::{
     AgentRecord, AnalysisScope, CreateAgentRequest, LaunchAgentRequest, StartAgentThreadRequest, ThreadPage,
-    ThreadVisibility, UpdateAgentRequest,
+    ThreadVisibility, Timestamp, UpdateAgentRequest,
 };
-use mainspring_core::SessionId;
 use mainspring_core::launch::resolve;
+use mainspring_core::{SessionId, Time};
 use mainspring_kernel::Error;
 use mainspring_kernel::kernel::{Repeatable, launchers};
 use serde::Deserialize;
@@ -57,18 +57,18 @@ pub(super) async fn launcher_list(
     caller: ThreadCaller,
     Query(query): Query<ListQuery>,
 ) -> Result<Response, Problem> {
-    let all = http.kernel.launcher_list(&caller.caller).await?;
-    let start = match query.page_token.as_deref().filter(|token| !token.is_empty()) {
-        None => 0,
-        Some(last) => {
-            let last = all.iter().position(|agent| agent.agent_id == last);
-            last.ok_or_else(|| Problem::invalid("page_token is not the next_token of an earlier page"))? + 1
-        }
-    };
-    let items: Vec<AgentRecord> = all.iter().skip(start).take(PAGE_AGENTS).cloned().collect();
-    let has_more = start + items.len() < all.len();
-    let next_token = items.last().filter(|_| has_more).map(|last| last.agent_id.clone());
+    let token = query.page_token.as_deref().filter(|token| !token.is_empty());
+    let after = token.map(page_start).transpose()?;
+    let (items, has_more) = http.kernel.launcher_list(&caller.caller, after, PAGE_AGENTS).await?;
+    let position = |last: &AgentRecord| format!("{}.{}", last.created.0.0, last.agent_id);
+    let next_token = items.last().filter(|_| has_more).map(position);
     Ok(caller.answer(&ThreadPage { items, next_token }))
+}
+
+/// Reads the token of a page: the time of creation and the id of the last agent before it.
+fn page_start(token: &str) -> Result<(Timestamp, &str), Problem> {
+    let parts = token.split_once('.').and_then(|(at, id)| Some((Timestamp(Time(at.parse().ok()?)), id)));
+    parts.ok_or_else(|| Problem::invalid("page_token is not the next_token of an earlier page"))
 }
 
 /// `GET /v1/ai/agents/{agent}`

@@ -14,10 +14,10 @@ use mainspring_kernel::store::SessionRef;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::token::{Client, MustReload, Token};
+use super::token::{Client, MustReload, Token, unchanged};
 use super::view::View;
 use super::views::view;
-use super::{ThreadBody, ThreadCaller, ThreadPath, org_id};
+use super::{ThreadBody, ThreadCaller, ThreadPath, json_of, json_response, org_id};
 use crate::access::key_ended;
 use crate::sessions::page_start;
 use crate::watch::RequestSlot;
@@ -54,15 +54,15 @@ pub(super) async fn thread_get(
 
 /// Builds the record of a thread with all messages.
 pub(super) fn record(view: &View) -> AgentThreadRecord {
-    let session = &view.transcript.session;
+    let session = &view.session;
     let forked_from = session.forked_from;
     AgentThreadRecord {
-        messages: view.messages.iter().map(|numbered| numbered.message.clone()).collect(),
-        continuation_token: view.token(),
+        messages: view.starting_at(0).map(|numbered| numbered.message.clone()).collect(),
+        continuation_token: view.token().to_owned(),
         activity: view.activity.clone(),
         forked_from_message_sequence_num: forked_from.and_then(|origin| view.number_of(origin.message)),
-        goals: Some(view.goals.clone()),
-        tasks: Some(view.tasks.clone()),
+        goals: Some(view.plan.goals.clone()),
+        tasks: Some(view.plan.tasks.clone()),
         ..head(session, view.status)
     }
 }
@@ -114,15 +114,19 @@ pub(super) async fn thread_delta(
     slot: RequestSlot,
     Query(query): Query<DeltaQuery>,
 ) -> Result<Response, Problem> {
+    http.kernel.repeat_close(&caller.caller, path.0, None).await?;
+    let present = view(&http, &caller.caller, path.0).await?;
+    let text = query.next_token.as_deref().filter(|token| !token.is_empty());
+    if present.status != AgentThreadStatus::RobotoTurn && text == Some(present.token()) {
+        return Ok(json_response(present.unchanged(|| json_of(&unchanged(&present)))));
+    }
     let thread = path.0.to_string();
-    let token = match query.next_token.as_deref().filter(|token| !token.is_empty()) {
+    let token = match text {
         None => Token::start(&thread),
         Some(token) => Token::decode(token, &thread).ok_or_else(|| {
             Problem::invalid("next_token is not a continuation token of this thread: load the thread again")
         })?,
     };
-    http.kernel.repeat_close(&caller.caller, path.0, None).await?;
-    let present = view(&http, &caller.caller, path.0).await?;
     let delta = delta(&http, &caller, &token, &present).await?;
     if present.status != AgentThreadStatus::RobotoTurn || !is_empty(&delta) {
         return Ok(caller.answer(&delta));
@@ -132,36 +136,37 @@ pub(super) async fn thread_delta(
         return Ok(caller.answer(&delta));
     };
     slot.release();
-    hold(&http, &caller, &path, &token, &present).await?;
+    if let Some(delta) = hold(&http, &caller, &path, &token, &present).await? {
+        return Ok(caller.answer(&delta));
+    }
     let present = view(&http, &caller.caller, path.0).await?;
     Ok(caller.answer(&self::delta(&http, &caller, &token, &present).await?))
 }
 
-/// Waits until the delta is not empty any more, or for some seconds.
+/// Waits for a delta that is not empty, some seconds long. Returns none if there is none by then.
 async fn hold(
     http: &Http,
     caller: &ThreadCaller,
     path: &ThreadPath,
     token: &Token,
     seen: &View,
-) -> Result<(), Problem> {
-    let mut events =
-        http.kernel.session_observe(&caller.caller, &path.by(), Some(seen.transcript.position)).await?;
+) -> Result<Option<AgentThreadDelta>, Problem> {
+    let mut events = http.kernel.session_observe(&caller.caller, &path.by(), Some(seen.position)).await?;
     let changed = async {
         while let Some(Ok(_)) = events.next().await {
             let present = view(http, &caller.caller, path.0).await?;
             let delta = delta(http, caller, token, &present).await?;
             if !is_empty(&delta) || present.status != seen.status || present.activity != seen.activity {
-                break;
+                return Ok(Some(delta));
             }
         }
-        Ok::<_, Problem>(())
+        Ok::<_, Problem>(None)
     };
     tokio::select! {
         changed = changed => changed,
-        () = http.kernel.sleep(HOLD) => Ok(()),
-        () = http.stop.cancelled() => Ok(()),
-        () = key_ended(http, &caller.caller) => Ok(()),
+        () = http.kernel.sleep(HOLD) => Ok(None),
+        () = http.stop.cancelled() => Ok(None),
+        () = key_ended(http, &caller.caller) => Ok(None),
     }
 }
 
@@ -189,11 +194,11 @@ async fn delta(
 
 /// True if the caller's key has sent the message of this number.
 async fn is_own(http: &Http, caller: &ThreadCaller, view: &View, number: usize) -> Result<bool, Problem> {
-    let Some(run) = view.transcript.path.get(number).and_then(|message| message.run) else {
+    let Some(run) = view.path.get(number).and_then(|message| message.run) else {
         return Ok(false);
     };
     let run = http.kernel.run_get(&caller.caller, run).await?;
-    Ok(run.owner == caller.caller.owner && run.request.client_id == Some(caller.client_id()))
+    Ok(run.owner == caller.caller.owner && run.request.client_id == Some(caller.client_id(true)))
 }
 
 #[derive(Default, Deserialize)]

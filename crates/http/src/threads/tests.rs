@@ -63,7 +63,12 @@ impl Thread {
         self.write(Role::Assistant, status, std::iter::once(text).chain(more).collect());
     }
 
+    /// The view of the thread, made anew or as the continuation of `earlier`.
     fn view(&self, earlier: Option<&View>) -> View {
+        let is_kept = |(number, message): &(usize, &Arc<Message>)| {
+            earlier.and_then(|earlier| earlier.path.get(*number)?.id) == Some(message.id)
+        };
+        let kept = self.path.iter().enumerate().take_while(is_kept).count();
         let mut session = session();
         session.title.clone_from(&self.title);
         let open = OpenBlock { block: 0, text: self.partial.clone() };
@@ -71,15 +76,14 @@ impl Thread {
             session,
             active: None,
             queued: vec![],
-            path: self.path.clone(),
+            head: None,
+            kept,
+            new: self.path[kept..].to_vec(),
             partial: vec![OpenText { message_id: MessageId::from_random([255; 16]), blocks: vec![open] }],
             position: Position::START,
         };
-        View::new(
-            transcript,
-            &GoalsSnapshot { goals: Some(vec![]), tasks: None, cursor: Cursor::START },
-            earlier,
-        )
+        let plan = GoalsSnapshot { goals: Some(vec![]), tasks: None, cursor: Cursor::START };
+        View::new(transcript, plan, earlier)
     }
 }
 
@@ -117,7 +121,7 @@ fn a_delta_holds_only_what_is_new() {
     thread.say(Role::User, "hi");
     thread.stream("Hel");
     let view = thread.view(None);
-    let token = view.token();
+    let token = view.token().to_owned();
     thread.stream("lo");
     let next = delta(&token, &thread.view(Some(&view)), NEW).unwrap();
     assert_eq!(next.messages_by_idx.len(), 1);
@@ -136,7 +140,7 @@ fn the_present_token_gives_an_empty_delta_and_the_same_token() {
     thread.say(Role::User, "hi");
     let view = thread.view(None);
     for client in [NEW, OLD] {
-        let same = delta(&view.token(), &view, client).unwrap();
+        let same = delta(view.token(), &view, client).unwrap();
         assert!(same.messages_by_idx.is_empty() && same.goals.is_none() && same.title.is_none());
         assert_eq!(same.continuation_token, view.token());
     }
@@ -147,7 +151,7 @@ fn the_sender_of_a_message_does_not_hold_it_twice() {
     let mut thread = Thread::new();
     thread.say(Role::User, "one");
     thread.say(Role::Assistant, "two");
-    let token = thread.view(None).token();
+    let token = thread.view(None).token().to_owned();
     thread.say(Role::User, "three");
     let view = thread.view(None);
     let new = delta(&token, &view, NEW).unwrap();
@@ -159,12 +163,28 @@ fn the_sender_of_a_message_does_not_hold_it_twice() {
 }
 
 #[test]
+fn a_sender_that_had_not_read_everything_does_not_mix_messages() {
+    let mut thread = Thread::new();
+    thread.say(Role::User, "one");
+    let mut client = record(&thread.view(None));
+    thread.say(Role::Assistant, "two");
+    // The client appends its own message to the only one that it has read.
+    client.messages.push(AgentMessage::text("three"));
+    thread.say(Role::User, "three");
+    let view = thread.view(None);
+    let next = delta(&client.continuation_token, &view, NEW).unwrap();
+    assert_eq!(next.reset_from_message_sequence_num, Some(1));
+    client.apply(next);
+    assert_eq!(joined(&client), joined(&record(&view)));
+}
+
+#[test]
 fn another_branch_resends_from_its_first_message() {
     let mut thread = Thread::new();
     for number in 0..40 {
         thread.say(if number % 2 == 0 { Role::User } else { Role::Assistant }, &format!("message {number}"));
     }
-    let token = thread.view(None).token();
+    let token = thread.view(None).token().to_owned();
     thread.path.truncate(30);
     thread.say(Role::User, "another");
     let view = thread.view(None);
@@ -177,7 +197,7 @@ fn another_branch_resends_from_its_first_message() {
 
 #[test]
 fn a_token_of_another_thread_or_with_an_error_is_refused() {
-    let token = Thread::new().view(None).token();
+    let token = Thread::new().view(None).token().to_owned();
     assert!(Token::decode(&token, "ses_2").is_none());
     for bad in ["", "AAAA", "not base64!", &token[1..], &token[..token.len() - 1]] {
         assert!(Token::decode(bad, &session().id.to_string()).is_none(), "{bad}");
@@ -252,6 +272,7 @@ fn a_client_that_applies_deltas_equals_the_record() {
             assert_eq!(delta(&client.continuation_token, &view, NEW).as_ref(), Ok(&next), "seed {seed}");
             client.apply(next);
             let whole = record(&view);
+            assert_eq!(whole, record(&thread.view(None)), "seed {seed}: a view that is extended");
             assert_eq!(joined(client), joined(&whole), "seed {seed}");
             assert_eq!((&client.title, &client.goals), (&whole.title, &whole.goals), "seed {seed}");
             assert_eq!(client.continuation_token, whole.continuation_token, "seed {seed}");

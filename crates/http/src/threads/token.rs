@@ -68,21 +68,20 @@ impl Token {
 
     /// The token of a client that holds all of `view`.
     pub(super) fn of(view: &View) -> Self {
-        let messages = &view.messages;
-        let end = messages.len().saturating_sub(TAIL);
+        let end = view.len().saturating_sub(TAIL);
         // The distance doubles, so that a client keeps at least half of what it could.
         let distances = std::iter::once(0).chain((0..24).map(|power| 1 << power));
-        let mut marks: Vec<_> =
-            distances.map_while(|back| end.checked_sub(back)).map(|at| (at, view.chain[at])).collect();
+        let ends = distances.map_while(|back| end.checked_sub(back));
+        let mut marks: Vec<_> = ends.filter_map(|count| Some((count, view.prefix(count)?))).collect();
         marks.dedup();
         Self {
             version: VERSION,
-            thread: hash(&view.transcript.session.id.to_string()),
+            thread: hash(&view.session.id.to_string()),
             marks,
-            tail: messages[end..].iter().map(|numbered| Held::of(&numbered.message)).collect(),
-            title: hash(&view.transcript.session.title),
-            goals: hash(&view.goals),
-            tasks: hash(&view.tasks),
+            tail: view.starting_at(end).map(|numbered| Held::of(&numbered.message)).collect(),
+            title: hash(&view.session.title),
+            goals: hash(&view.plan.goals),
+            tasks: hash(&view.plan.tasks),
         }
     }
 
@@ -109,41 +108,44 @@ impl Token {
 
     /// Builds the delta from this token to `view`.
     pub(super) fn delta(&self, view: &View, client: Client) -> Result<AgentThreadDelta, MustReload> {
-        let new = Self::of(view);
-        if *self == new {
-            return Ok(delta_of(view, view.token()));
+        let (new, token) = view.held();
+        if self == new {
+            return Ok(unchanged(view));
         }
         let mut messages = BTreeMap::new();
         let (kept, mut reset) = match self.compare(view, &mut messages) {
-            Comparison::Waits => return Ok(delta_of(view, self.encode())),
+            Comparison::Waits => {
+                return Ok(AgentThreadDelta { continuation_token: self.encode(), ..unchanged(view) });
+            }
             Comparison::Same => (self.held(), None),
             Comparison::Differs(at) => (at, Some(at)),
         };
         if reset.is_some() && !client.resets {
             return Err(MustReload);
         }
-        for (index, numbered) in view.messages.iter().enumerate().skip(kept) {
+        for (index, numbered) in (kept..).zip(view.starting_at(kept)) {
             messages.insert(index, numbered.message.clone());
         }
         let is_user = |message: &AgentMessage| message.role == AgentRole::User;
-        if reset.is_none()
-            && let Some(first) = messages.get_mut(&kept).filter(|first| is_user(first))
+        if client.resets {
+            // A sender holds its own message already, after the messages that it had read. The others hold nothing that
+            // this drops.
+            let has_user = messages.range(kept..).any(|(_, message)| is_user(message));
+            reset = reset.or(has_user.then_some(kept));
+        } else if client.has_own_message
+            && let Some(own) = messages.get_mut(&kept).filter(|first| is_user(first))
         {
-            match client.resets {
-                // The sender holds its own message already. The others hold nothing that this drops.
-                true => reset = Some(kept),
-                false if client.has_own_message => first.content.clear(),
-                false => {}
-            }
+            own.content.clear();
         }
-        let title = view.transcript.session.title.clone();
+        let title = view.session.title.clone();
         Ok(AgentThreadDelta {
             messages_by_idx: messages,
             reset_from_message_sequence_num: reset,
             title: title.filter(|_| new.title != self.title),
-            goals: (new.goals != self.goals).then(|| view.goals.clone()),
-            tasks: (new.tasks != self.tasks).then(|| view.tasks.clone()),
-            ..delta_of(view, view.token())
+            goals: (new.goals != self.goals).then(|| view.plan.goals.clone()),
+            tasks: (new.tasks != self.tasks).then(|| view.plan.tasks.clone()),
+            continuation_token: token.clone(),
+            ..unchanged(view)
         })
     }
 
@@ -154,7 +156,7 @@ impl Token {
             (start, false) => return Comparison::Differs(start),
         };
         for (held, index) in self.tail.iter().zip(start..) {
-            let Some(numbered) = view.messages.get(index) else {
+            let Some(numbered) = view.get(index) else {
                 let is_last = index + 1 == self.held();
                 return match is_last && is_between_results(view) {
                     true => Comparison::Waits,
@@ -175,7 +177,7 @@ impl Token {
     /// Finds the longest prefix that a mark shows to be the same, and whether that is the first mark.
     fn known_prefix(&self, view: &View) -> (usize, bool) {
         let longest = self.marks.first().map_or(0, |(count, _)| *count);
-        let known = self.marks.iter().find(|(count, hash)| view.chain.get(*count) == Some(hash));
+        let known = self.marks.iter().find(|(count, hash)| view.prefix(*count) == Some(*hash));
         known.map_or((0, false), |(count, _)| (*count, *count == longest))
     }
 }
@@ -191,14 +193,16 @@ enum Comparison {
 
 /// True between the end of a wait for results and the message that holds them.
 fn is_between_results(view: &View) -> bool {
-    let calls = view.transcript.path.last().is_some_and(|last| !last.tool_calls().is_empty());
+    let is_call = |block: &AgentContent| matches!(block, AgentContent::ToolUse(_));
+    let calls = view.path.last().is_some_and(|last| last.message.content.iter().any(is_call));
     calls && view.status == AgentThreadStatus::RobotoTurn
 }
 
-fn delta_of(view: &View, continuation_token: String) -> AgentThreadDelta {
+/// The delta of a client that holds all of `view`.
+pub(super) fn unchanged(view: &View) -> AgentThreadDelta {
     AgentThreadDelta {
         messages_by_idx: BTreeMap::new(),
-        continuation_token,
+        continuation_token: view.token().to_owned(),
         reset_from_message_sequence_num: None,
         status: Some(view.status),
         activity: view.activity.clone(),
@@ -243,24 +247,24 @@ fn hash_start(message: &AgentMessage, blocks: usize, text: usize) -> Option<u64>
     Some(hash(&(message.role, first, last)))
 }
 
-/// Hashes the role and the content of a message.
-pub(super) fn digest(message: &AgentMessage) -> u64 {
-    hash(&(message.role, &message.content))
-}
-
-/// Hashes every prefix of a thread by the digests of its messages, the empty prefix first.
-pub(super) fn chain(digests: impl Iterator<Item = u64>) -> Vec<u64> {
-    let chained = digests.scan(0, |prefix, digest| {
-        *prefix = hash(&(*prefix, digest));
-        Some(*prefix)
-    });
-    std::iter::once(0).chain(chained).collect()
+/// Hashes the role and the content of a message after those before it, whose hash is `before`: 0 for the first message.
+/// Returns the hash, and the size of the message in bytes.
+pub(super) fn digest(message: &AgentMessage, before: u64) -> (u64, usize) {
+    let json = json(&(message.role, &message.content));
+    (hash(&(before, hash_bytes(&json))), json.len())
 }
 
 fn hash<T: Serialize + ?Sized>(value: &T) -> u64 {
-    let json = serde_json::to_vec(value).unwrap_or_default();
-    let mut bytes = [0; 8];
-    bytes.copy_from_slice(&blake3::hash(&json).as_bytes()[..8]);
+    hash_bytes(&json(value))
+}
+
+fn json<T: Serialize + ?Sized>(value: &T) -> Vec<u8> {
+    serde_json::to_vec(value).unwrap_or_default()
+}
+
+fn hash_bytes(bytes: &[u8]) -> u64 {
+    let mut hash = [0; 8];
+    hash.copy_from_slice(&blake3::hash(bytes).as_bytes()[..8]);
     // Other readers of JSON lose digits of larger numbers.
-    u64::from_le_bytes(bytes) >> 12
+    u64::from_le_bytes(hash) >> 12
 }

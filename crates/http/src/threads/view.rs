@@ -10,6 +10,7 @@
 
 use std::sync::{Arc, OnceLock};
 
+use axum::body::Bytes;
 use mainspring_api::GoalsSnapshot;
 use mainspring_api::threads::{
     AgentContent, AgentErrorContent, AgentGoalStatus, AgentMessage, AgentMessageStatus, AgentRole,
@@ -18,118 +19,163 @@ use mainspring_api::threads::{
 };
 use mainspring_core::message::result_text;
 use mainspring_core::{
-    Block, GoalStatus, Message, MessageId, MessageStatus, Role, Run, RunState, SubtaskStatus, Task,
-    TaskStatus, Wait, WaitRequest,
+    Block, GoalStatus, Message, MessageId, MessageStatus, Point, Position, Role, Run, RunState, Session,
+    SubtaskStatus, Task, TaskStatus, Wait, WaitRequest,
 };
 use mainspring_kernel::kernel::Transcript;
 use serde_json::{Map, Value, json};
 
-use super::token::{Token, chain, digest};
-
-/// A message with the hash of its content.
-#[derive(Debug)]
-pub(super) struct Numbered {
-    pub(super) message: AgentMessage,
-    /// The hash of the role and the content, by which messages of a token are recognised.
-    pub(super) digest: u64,
-}
-
-impl Numbered {
-    fn new(message: AgentMessage) -> Arc<Self> {
-        let digest = digest(&message);
-        Arc::new(Self { message, digest })
-    }
-}
+use super::path::{Numbered, Path};
+use super::places::{PathPlaces, Places};
+use super::token::Token;
 
 /// A thread at one instant.
 #[derive(Debug)]
 pub(super) struct View {
-    pub(super) transcript: Transcript,
-    pub(super) messages: Vec<Arc<Numbered>>,
+    pub(super) session: Session,
+    pub(super) active: Option<Run>,
+    pub(super) queued: Vec<Run>,
+    pub(super) position: Position,
+    pub(super) head: Option<Point>,
+    /// The stored messages.
+    pub(super) path: Path,
+    /// The messages after these: results that a run waits with, text that is being streamed.
+    live: Vec<Numbered>,
     pub(super) status: AgentThreadStatus,
     pub(super) activity: Option<String>,
+    pub(super) plan: Arc<Plan>,
+    token: OnceLock<(Token, String)>,
+    unchanged: OnceLock<Bytes>,
+}
+
+/// The goals and the tasks of a thread.
+#[derive(Debug)]
+pub(super) struct Plan {
     pub(super) goals: Vec<AgentThreadGoalRecord>,
     pub(super) tasks: Vec<AgentTask>,
-    /// The hash of every prefix of the messages, the empty one first.
-    pub(super) chain: Vec<u64>,
-    token: OnceLock<String>,
+    /// What they were made of.
+    pub(super) snapshot: GoalsSnapshot,
+    places: Places,
 }
 
 impl View {
-    /// The token of a client that holds all of the thread.
-    pub(super) fn token(&self) -> String {
-        self.token.get_or_init(|| Token::of(self).encode()).clone()
-    }
-
-    /// Builds the thread of a session. `earlier` is an earlier view of it, whose messages are used again.
-    pub(super) fn new(transcript: Transcript, plan: &GoalsSnapshot, earlier: Option<&Self>) -> Self {
-        let messages = messages(&transcript, earlier);
-        let goals = goals(&transcript, plan);
-        let tasks = plan.tasks.iter().flatten().map(|task| of_task(&transcript, task)).collect();
-        Self::of(transcript, messages, goals, tasks)
+    /// Builds the thread of a session. `earlier` is the view whose path the transcript continues.
+    pub(super) fn new(transcript: Transcript, snapshot: GoalsSnapshot, earlier: Option<&Self>) -> Self {
+        let path = continued(&transcript, earlier);
+        let earlier_places = earlier.map(|earlier| &earlier.plan.places);
+        let mut places = PathPlaces::new(&path, transcript.kept, earlier_places);
+        let goals = goals(&transcript, &snapshot, &mut places);
+        let tasks = snapshot.tasks.iter().flatten().map(|task| of_task(&path, task, &mut places)).collect();
+        let places = places.known();
+        Self::of(transcript, path, Arc::new(Plan { goals, tasks, snapshot, places }))
     }
 
     /// Builds the thread of a session in which only streamed text has changed since `earlier`.
-    pub(super) fn with_plan_of(transcript: Transcript, earlier: &Self) -> Self {
-        let messages = messages(&transcript, Some(earlier));
-        Self::of(transcript, messages, earlier.goals.clone(), earlier.tasks.clone())
+    pub(super) fn streamed(transcript: Transcript, earlier: &Self) -> Self {
+        let path = continued(&transcript, Some(earlier));
+        Self::of(transcript, path, earlier.plan.clone())
     }
 
-    fn of(
-        transcript: Transcript,
-        messages: Vec<Arc<Numbered>>,
-        goals: Vec<AgentThreadGoalRecord>,
-        tasks: Vec<AgentTask>,
-    ) -> Self {
-        let (status, activity) = turn(&transcript);
-        let chain = chain(messages.iter().map(|message| message.digest));
-        Self { transcript, messages, status, activity, goals, tasks, chain, token: OnceLock::new() }
+    fn of(transcript: Transcript, path: Path, plan: Arc<Plan>) -> Self {
+        let live = live(&transcript, &path);
+        let (status, activity) = turn(&transcript, path.last().map(|last| &last.message));
+        let Transcript { session, active, queued, position, head, .. } = transcript;
+        let (token, unchanged) = (OnceLock::new(), OnceLock::new());
+        Self { session, active, queued, position, head, path, live, status, activity, plan, token, unchanged }
+    }
+
+    /// The token of a client that holds all of the thread.
+    pub(super) fn token(&self) -> &str {
+        &self.held().1
+    }
+
+    /// The same, as data and as text.
+    pub(super) fn held(&self) -> &(Token, String) {
+        self.token.get_or_init(|| {
+            let token = Token::of(self);
+            let text = token.encode();
+            (token, text)
+        })
+    }
+
+    /// The answer to a client that holds all of the thread, made once.
+    pub(super) fn unchanged(&self, make: impl FnOnce() -> Bytes) -> Bytes {
+        self.unchanged.get_or_init(make).clone()
+    }
+
+    /// The number of messages.
+    pub(super) fn len(&self) -> usize {
+        self.path.len() + self.live.len()
+    }
+
+    pub(super) fn get(&self, number: usize) -> Option<&Numbered> {
+        match self.path.get(number) {
+            Some(stored) => Some(stored),
+            None => self.live.get(number.checked_sub(self.path.len())?),
+        }
+    }
+
+    /// The messages from a number on.
+    pub(super) fn starting_at(&self, start: usize) -> impl Iterator<Item = &Numbered> {
+        let stored = self.path.starting_at(start).map(|message| &**message);
+        stored.chain(self.live.iter().skip(start.saturating_sub(self.path.len())))
+    }
+
+    /// The hash of the first messages; none if the thread has fewer.
+    pub(super) fn prefix(&self, count: usize) -> Option<u64> {
+        match count.checked_sub(1) {
+            None => Some(0),
+            Some(last) => self.get(last).map(|message| message.prefix),
+        }
     }
 
     /// Returns the number of the message with this id.
     pub(super) fn number_of(&self, message: MessageId) -> Option<usize> {
-        number_of(&self.transcript, message)
+        self.path.starting_at(0).position(|known| known.id == Some(message))
+    }
+
+    /// The memory that the view takes, roughly, in bytes.
+    pub(super) fn bytes(&self) -> usize {
+        self.path.bytes() + self.live.iter().map(|message| message.bytes).sum::<usize>()
     }
 
     /// The results that the active run waits for.
     pub(super) fn client_wait(&self) -> Option<(&Run, &Wait)> {
-        client_wait(&self.transcript)
+        client_wait(self.active.as_ref())
     }
 }
 
-/// Builds the messages of a thread.
-fn messages(transcript: &Transcript, earlier: Option<&View>) -> Vec<Arc<Numbered>> {
-    let known = |index: usize, message: &Arc<Message>| {
-        let earlier = earlier?;
-        let same = Arc::ptr_eq(earlier.transcript.path.get(index)?, message);
-        same.then(|| earlier.messages.get(index).cloned()).flatten()
-    };
-    let path = transcript.path.iter().enumerate();
-    let mut messages: Vec<_> = path
-        .map(|(index, message)| known(index, message).unwrap_or_else(|| Numbered::new(of_message(message))))
-        .collect();
-    if let Some(results) = waiting_results(transcript) {
-        messages.push(Numbered::new(results));
-    }
+/// Continues the path of an earlier view.
+fn continued(transcript: &Transcript, earlier: Option<&View>) -> Path {
+    let none = Path::default();
+    earlier.map_or(&none, |earlier| &earlier.path).continued(transcript.kept, &transcript.new)
+}
+
+/// Builds the messages that are not stored yet.
+fn live(transcript: &Transcript, path: &Path) -> Vec<Numbered> {
+    let last = path.last().map(|last| &last.message);
+    let mut messages: Vec<AgentMessage> = waiting_results(transcript, last).into_iter().collect();
     for open in &transcript.partial {
         let text: String = open.blocks.iter().map(|block| block.text.as_str()).collect();
-        let is_written = transcript.path.iter().rev().take(4).any(|message| message.id == open.message_id);
+        let mut latest = path.starting_at(path.len().saturating_sub(4));
+        let is_written = latest.any(|message| message.id == Some(open.message_id));
         if !text.is_empty() && !is_written {
             let created = transcript.active.as_ref().map(|run| run.updated_at.into());
             let (role, status) = (AgentRole::Assistant, AgentMessageStatus::Generating);
-            let message = AgentMessage { role, status, content: vec![AgentContent::text(text)], created };
-            messages.push(Numbered::new(message));
+            messages.push(AgentMessage { role, status, content: vec![AgentContent::text(text)], created });
         }
     }
-    messages
+    let mut before = path.last().map_or(0, |last| last.prefix);
+    let number = |message| {
+        let numbered = Numbered::live(message, before);
+        before = numbered.prefix;
+        numbered
+    };
+    messages.into_iter().map(number).collect()
 }
 
-fn number_of(transcript: &Transcript, message: MessageId) -> Option<usize> {
-    transcript.path.iter().position(|known| known.id == message)
-}
-
-fn client_wait(transcript: &Transcript) -> Option<(&Run, &Wait)> {
-    let run = transcript.active.as_ref()?;
+fn client_wait(active: Option<&Run>) -> Option<(&Run, &Wait)> {
+    let run = active?;
     match &run.state {
         RunState::WaitingInput { wait, .. }
             if wait.request == WaitRequest::Tools && wait.answer.is_none() =>
@@ -140,11 +186,11 @@ fn client_wait(transcript: &Transcript) -> Option<(&Run, &Wait)> {
     }
 }
 
-/// Decides whose turn it is, and what people read beside it.
-fn turn(transcript: &Transcript) -> (AgentThreadStatus, Option<String>) {
+/// Decides whose turn it is after the message `last`, and what people read beside it.
+fn turn(transcript: &Transcript, last: Option<&AgentMessage>) -> (AgentThreadStatus, Option<String>) {
     let work = |activity: Option<&str>| (AgentThreadStatus::RobotoTurn, activity.map(str::to_owned));
     let Some(run) = &transcript.active else {
-        return match (transcript.queued.is_empty(), transcript.path.last()) {
+        return match (transcript.queued.is_empty(), last) {
             (false, _) => work(Some("Waiting for a free worker")),
             (true, None) => (AgentThreadStatus::NotStarted, None),
             (true, Some(last)) if has_error(last, "goals_failed") => (AgentThreadStatus::GoalsFailed, None),
@@ -152,7 +198,7 @@ fn turn(transcript: &Transcript) -> (AgentThreadStatus, Option<String>) {
         };
     };
     match &run.state {
-        _ if client_wait(transcript).is_some() => (AgentThreadStatus::ClientToolTurn, None),
+        _ if client_wait(Some(run)).is_some() => (AgentThreadStatus::ClientToolTurn, None),
         RunState::WaitingInput { wait, .. } if wait.request == WaitRequest::Tools => work(None),
         RunState::WaitingInput { wait, .. } => work(Some(&format!("Waiting for input: {}", wait.question))),
         RunState::WaitingApproval { wait, .. } => {
@@ -164,11 +210,16 @@ fn turn(transcript: &Transcript) -> (AgentThreadStatus, Option<String>) {
     }
 }
 
-fn has_error(message: &Message, wanted: &str) -> bool {
-    message.content.iter().any(|block| matches!(block, Block::Error { code, .. } if code == wanted))
+fn has_error(message: &AgentMessage, wanted: &str) -> bool {
+    let is_wanted = |block: &AgentContent| match block {
+        AgentContent::Error(error) => error.error_code.as_deref() == Some(wanted),
+        _ => false,
+    };
+    message.content.iter().any(is_wanted)
 }
 
-fn of_message(message: &Message) -> AgentMessage {
+/// Converts a stored message.
+pub(super) fn of_message(message: &Message) -> AgentMessage {
     let role = match message.role {
         Role::User if message.is_prompt() => AgentRole::User,
         Role::User => AgentRole::Roboto,
@@ -263,17 +314,18 @@ fn result(name: &str, id: &str, runtime_ms: u64, status: &str, text: &str) -> Ag
     })
 }
 
-/// The results that a run has while it waits for further ones of the client.
-fn waiting_results(transcript: &Transcript) -> Option<AgentMessage> {
+/// The results that a run has while it waits for further ones of the client. `last` is the message with the calls.
+fn waiting_results(transcript: &Transcript, last: Option<&AgentMessage>) -> Option<AgentMessage> {
     let run = transcript.active.as_ref()?;
     let RunState::WaitingInput { wait, .. } = &run.state else { return None };
-    let last = transcript.path.last().filter(|_| wait.request == WaitRequest::Tools)?;
-    let calls = last.tool_calls();
-    let of_call = |(id, name): &(String, String)| {
-        let known = wait.results.iter().find(|result| result.tool_use_id == *id)?;
-        Some(result(name, id, known.runtime_ms.unwrap_or(0), known.status().name(), &known.text()))
+    let last = last.filter(|_| wait.request == WaitRequest::Tools)?;
+    let of_call = |block: &AgentContent| {
+        let AgentContent::ToolUse(call) = block else { return None };
+        let known = wait.results.iter().find(|result| result.tool_use_id == call.tool_use_id)?;
+        let runtime_ms = known.runtime_ms.unwrap_or(0);
+        Some(result(&call.tool_name, &call.tool_use_id, runtime_ms, known.status().name(), &known.text()))
     };
-    let mut content: Vec<_> = calls.iter().filter_map(of_call).collect();
+    let mut content: Vec<_> = last.content.iter().filter_map(of_call).collect();
     order_results(&mut content);
     let (role, status) = (AgentRole::Roboto, AgentMessageStatus::Completed);
     (!content.is_empty()).then(|| AgentMessage {
@@ -285,11 +337,14 @@ fn waiting_results(transcript: &Transcript) -> Option<AgentMessage> {
 }
 
 /// The goals of the runs on the path. A goal of a run that has not started belongs to the next message.
-fn goals(transcript: &Transcript, plan: &GoalsSnapshot) -> Vec<AgentThreadGoalRecord> {
-    let number = |goal: &mainspring_api::SessionGoal| {
-        let on_path = transcript.path.iter().position(|message| message.run == Some(goal.run_id));
+fn goals(
+    transcript: &Transcript,
+    plan: &GoalsSnapshot,
+    places: &mut PathPlaces<'_>,
+) -> Vec<AgentThreadGoalRecord> {
+    let mut number = |goal: &mainspring_api::SessionGoal| {
         let is_queued = transcript.queued.iter().chain(&transcript.active).any(|run| run.id == goal.run_id);
-        on_path.or(is_queued.then_some(transcript.path.len()))
+        places.of_run(goal.run_id).or(is_queued.then(|| places.end()))
     };
     let all = plan.goals.iter().flatten();
     let on_path = all.filter_map(|goal| Some((number(goal)?, &goal.goal)));
@@ -313,11 +368,11 @@ fn goals(transcript: &Transcript, plan: &GoalsSnapshot) -> Vec<AgentThreadGoalRe
     on_path.map(record).collect()
 }
 
-fn of_task(transcript: &Transcript, task: &Task) -> AgentTask {
-    let boundary = |message: Option<MessageId>| {
-        let message_sequence_num = number_of(transcript, message?)?;
-        let content = &transcript.path[message_sequence_num].content;
-        let call = content.iter().position(|block| matches!(block, Block::ToolUse { .. }));
+fn of_task(path: &Path, task: &Task, places: &mut PathPlaces<'_>) -> AgentTask {
+    let mut boundary = |message: Option<MessageId>| {
+        let message_sequence_num = places.of_message(message?)?;
+        let content = &path.get(message_sequence_num)?.message.content;
+        let call = content.iter().position(|block| matches!(block, AgentContent::ToolUse(_)));
         Some(AgentTaskBoundary { message_sequence_num, content_sequence_num: call.unwrap_or(0) })
     };
     let subtask = |subtask: &mainspring_core::Subtask| AgentSubtask {

@@ -1,12 +1,16 @@
 //! The views of threads that were read last. All readers of a thread share one.
+//!
+//! A poll of a thread in which nothing has happened compares the position of the session's feed with that of the view, and
+//! reads nothing. After a change one reader extends the view; those who ask meanwhile wait for it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use mainspring_api::GoalsSnapshot;
 use mainspring_core::SessionId;
 use mainspring_kernel::Error;
-use mainspring_kernel::kernel::Caller;
+use mainspring_kernel::kernel::{Caller, KnownPath, TranscriptWatch};
 use mainspring_kernel::store::SessionRef;
 use parking_lot::Mutex;
 
@@ -15,65 +19,144 @@ use crate::Http;
 
 /// The most threads that are kept.
 const MAX_VIEWS: usize = 256;
+/// The most bytes of messages that are kept. The thread that is read at the moment may have more.
+const MAX_BYTES: usize = 64 << 20;
+/// Threads that nobody has read for so long are dropped when another one changes.
+const UNREAD: Duration = Duration::from_secs(60);
 
 /// The views of threads that were read last.
 #[derive(Debug, Default)]
-pub(crate) struct Views(Mutex<Kept>);
+pub(crate) struct Views(Mutex<HashMap<SessionId, Kept>>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Kept {
-    /// Each view with the number of its last use.
-    views: HashMap<SessionId, (Arc<View>, u64)>,
-    uses: u64,
+    slot: Arc<Slot>,
+    bytes: usize,
+    /// When the thread was last read, since the start of the process.
+    read_at: Duration,
+}
+
+/// A thread that was read.
+#[derive(Debug, Default)]
+struct Slot {
+    latest: Mutex<Option<Latest>>,
+    /// Held by the reader that extends the view.
+    building: tokio::sync::Mutex<()>,
+}
+
+/// The latest view of a thread.
+#[derive(Debug, Clone)]
+struct Latest {
+    view: Arc<View>,
+    watch: Arc<TranscriptWatch>,
+    /// The number of the view: that of the next one when its making begins.
+    number: u64,
+}
+
+impl Slot {
+    fn latest(&self) -> Option<Latest> {
+        self.latest.lock().clone()
+    }
+}
+
+impl Latest {
+    fn is_present(&self) -> bool {
+        self.watch.is_at(self.view.position)
+    }
 }
 
 impl Views {
-    fn get(&self, thread: SessionId) -> Option<Arc<View>> {
+    /// The slot of a thread. One that is new is not kept until it has a view.
+    fn slot(&self, thread: SessionId, now: Duration) -> Arc<Slot> {
         let mut kept = self.0.lock();
-        kept.uses += 1;
-        let now = kept.uses;
-        let (view, used) = kept.views.get_mut(&thread)?;
-        *used = now;
-        Some(view.clone())
+        let Some(known) = kept.get_mut(&thread) else { return Arc::default() };
+        known.read_at = now;
+        known.slot.clone()
     }
 
-    fn put(&self, view: &Arc<View>) {
+    /// Keeps a slot, and drops those that are too many.
+    fn keep(&self, thread: SessionId, slot: &Arc<Slot>, bytes: usize, now: Duration) {
         let mut kept = self.0.lock();
-        kept.uses += 1;
-        let (thread, now) = (view.transcript.session.id, kept.uses);
-        if kept.views.len() >= MAX_VIEWS && !kept.views.contains_key(&thread) {
-            let oldest = kept.views.iter().min_by_key(|(_, (_, used))| *used).map(|(thread, _)| *thread);
-            oldest.map(|oldest| kept.views.remove(&oldest));
-        }
-        let is_newer = |(known, _): &(Arc<View>, u64)| known.transcript.position > view.transcript.position;
-        if !kept.views.get(&thread).is_some_and(is_newer) {
-            kept.views.insert(thread, (view.clone(), now));
+        kept.insert(thread, Kept { slot: slot.clone(), bytes, read_at: now });
+        kept.retain(|_, other| now.saturating_sub(other.read_at) < UNREAD);
+        while kept.len() > MAX_VIEWS || kept.values().map(|kept| kept.bytes).sum::<usize>() > MAX_BYTES {
+            let others = kept.iter().filter(|(other, _)| **other != thread);
+            let oldest = others.min_by_key(|(_, kept)| kept.read_at).map(|(oldest, _)| *oldest);
+            let Some(oldest) = oldest else { break };
+            kept.remove(&oldest);
         }
     }
 }
 
 /// Reads a thread as it is now.
 pub(super) async fn view(http: &Http, caller: &Caller, thread: SessionId) -> Result<Arc<View>, Error> {
-    let by = SessionRef::Id(thread);
-    let known = http.threads.get(thread);
-    let transcript =
-        http.kernel.session_transcript(caller, &by, known.as_deref().map(|view| &view.transcript)).await?;
-    let transcript = match (transcript, known.as_ref()) {
-        (None, Some(known)) => return Ok(known.clone()),
-        (Some(transcript), _) => transcript,
-        (None, None) => return Err(Error::not_found("session", thread)),
-    };
-    // Only events change goals and plans; streamed text does not.
-    let unchanged =
-        known.as_ref().filter(|known| known.transcript.position.cursor == transcript.position.cursor);
-    let view = match unchanged {
-        Some(known) => View::with_plan_of(transcript, known),
-        None => {
-            let plan: GoalsSnapshot = http.kernel.session_goals(caller, &by, None).await?;
-            View::new(transcript, &plan, known.as_deref())
-        }
-    };
-    let view = Arc::new(view);
-    http.threads.put(&view);
+    let now = http.kernel.elapsed();
+    let slot = http.threads.slot(thread, now);
+    let known = slot.latest();
+    if let Some(known) = known.as_ref().filter(|known| known.is_present()) {
+        return readable(caller, &known.view);
+    }
+    let begun = known.map_or(0, |known| known.number);
+    let _building = slot.building.lock().await;
+    let known = slot.latest();
+    // A view whose making began after this request is new enough, also if the thread has changed again.
+    let is_new = |known: &&Latest| known.number > begun + 1 || known.is_present();
+    if let Some(known) = known.as_ref().filter(is_new) {
+        return readable(caller, &known.view);
+    }
+    let number = known.as_ref().map_or(1, |known| known.number + 1);
+    let (view, watch) = extend(http, caller, thread, known.as_ref().map(|known| &*known.view)).await?;
+    *slot.latest.lock() = Some(Latest { view: view.clone(), watch: Arc::new(watch), number });
+    http.threads.keep(thread, &slot, view.bytes(), now);
     Ok(view)
+}
+
+/// Refuses a caller who may not read the session.
+fn readable(caller: &Caller, view: &Arc<View>) -> Result<Arc<View>, Error> {
+    match caller.may_read(&view.session) {
+        true => Ok(view.clone()),
+        false => Err(Error::not_found("session", view.session.id)),
+    }
+}
+
+/// Extends a view by what has happened since.
+async fn extend(
+    http: &Http,
+    caller: &Caller,
+    thread: SessionId,
+    known: Option<&View>,
+) -> Result<(Arc<View>, TranscriptWatch), Error> {
+    let by = SessionRef::Id(thread);
+    let id = |number: usize| known?.path.get(number)?.id;
+    let path = known.map(|known| KnownPath { head: known.head, count: known.path.len(), id: &id });
+    let (transcript, watch) = http.kernel.session_transcript(caller, &by, path).await?;
+    // Only events change goals and plans; streamed text does not.
+    let unchanged = known.filter(|known| known.position.cursor == transcript.position.cursor);
+    let view = match unchanged {
+        Some(known) => View::streamed(transcript, known),
+        None => View::new(transcript, plan(http, caller, &by, known).await?, known),
+    };
+    Ok((Arc::new(view), watch))
+}
+
+/// Reads the goals and tasks of a thread, as far as they have changed.
+async fn plan(
+    http: &Http,
+    caller: &Caller,
+    by: &SessionRef,
+    known: Option<&View>,
+) -> Result<GoalsSnapshot, Error> {
+    let Some(known) = known.map(|known| &known.plan.snapshot) else {
+        return http.kernel.session_goals(caller, by, None).await;
+    };
+    let changed = match http.kernel.session_goals(caller, by, Some(known.cursor)).await {
+        // The events were pruned during the read.
+        Err(Error::Expired { .. }) => http.kernel.session_goals(caller, by, None).await?,
+        changed => changed?,
+    };
+    Ok(GoalsSnapshot {
+        goals: changed.goals.or_else(|| known.goals.clone()),
+        tasks: changed.tasks.or_else(|| known.tasks.clone()),
+        cursor: changed.cursor,
+    })
 }

@@ -147,13 +147,14 @@ async fn prompt_run(
     prompt: Option<String>,
     goals: Vec<DeclaredGoal>,
 ) -> Result<SessionId, Problem> {
+    let has_message = prompt.is_some();
     let request = RunRequest {
         session,
         prompt: prompt.map(Block::text).into_iter().collect(),
         options: RunOptions { goals, ..RunOptions::default() },
         policy: Policy::Reject,
         name: RequestName {
-            client_id: Some(caller.client_id()),
+            client_id: Some(caller.client_id(has_message)),
             idempotency_key: Some(name.to_owned()),
             ..RequestName::default()
         },
@@ -261,7 +262,7 @@ async fn put_tools(
 
 /// Refuses a reader who may not change the thread.
 fn check_owner(caller: &ThreadCaller, view: &View) -> Result<(), Problem> {
-    match view.transcript.session.owner == caller.caller.owner {
+    match view.session.owner == caller.caller.owner {
         true => Ok(()),
         false => {
             let detail = "only the creator of the thread may do this: fork it to continue it";
@@ -325,7 +326,7 @@ async fn send_message(
 
 /// Replaces the scope of a thread.
 async fn put_scope(http: &Http, caller: &ThreadCaller, view: &View, scope: Value) -> Result<(), Error> {
-    let session = &view.transcript.session;
+    let session = &view.session;
     let mut metadata = session.metadata.clone();
     let own = &metadata[METADATA];
     if own["analysisScope"] == scope {
@@ -408,7 +409,7 @@ pub(super) async fn thread_cancel(
     http.kernel.repeat_close(&caller.caller, path.0, None).await?;
     let present = view(&http, &caller.caller, path.0).await?;
     check_owner(&caller, &present)?;
-    for run in present.transcript.queued.iter().chain(&present.transcript.active) {
+    for run in present.queued.iter().chain(&present.active) {
         match http.kernel.run_cancel(&caller.caller, run.id).await {
             Ok(_) => {}
             // The run has ended in the meantime.
@@ -458,11 +459,11 @@ async fn fork_thread(
 ) -> Result<SessionId, Problem> {
     let source = view(http, &caller.caller, path.0).await?;
     let number = usize::try_from(fork.message_sequence_num).ok();
-    let message = number.and_then(|number| source.transcript.path.get(number)).ok_or_else(|| {
-        let last = source.transcript.path.len().saturating_sub(1);
+    let message = number.and_then(|number| source.path.get(number)?.id).ok_or_else(|| {
+        let last = source.path.len().saturating_sub(1);
         Problem::invalid(format!("message_sequence_num must name a complete message, 0 to {last}"))
     })?;
-    let fork = ForkRequest { message: message.id, key: None, title: None };
+    let fork = ForkRequest { message, key: None, title: None };
     Ok(http.kernel.session_fork(&caller.caller, &path.by(), fork, Some(&request.name)).await?.0.id)
 }
 
@@ -480,7 +481,7 @@ pub(super) async fn thread_visibility(
         ThreadVisibility::Private => Visibility::Private,
         ThreadVisibility::Org => Visibility::Org,
     };
-    if present.transcript.session.visibility != visibility {
+    if present.session.visibility != visibility {
         let patch = SessionPatch { visibility: Some(visibility), ..SessionPatch::default() };
         http.kernel.session_patch(&caller.caller, &path.by(), patch).await?;
     }
@@ -512,14 +513,14 @@ pub(super) async fn thread_feedback(
     let number: Option<usize> = path.1.as_deref().and_then(|number| number.parse().ok());
     let no_message =
         || Problem::new(StatusCode::NOT_FOUND, "not_found", "the thread has no message of that number");
-    let number = number.filter(|number| *number < view.messages.len()).ok_or_else(no_message)?;
-    let message = view.transcript.path.get(number).ok_or_else(|| {
+    let number = number.filter(|number| *number < view.len()).ok_or_else(no_message)?;
+    let message = view.path.get(number).and_then(|stored| stored.id).ok_or_else(|| {
         Problem::invalid("the message is still being generated: give feedback when it is complete")
     })?;
     let SubmitFeedbackRequest { sentiment, categories, notes } = given;
     let new = NewFeedback { sentiment, categories: categories.unwrap_or_default(), notes };
-    let feedback = http.kernel.feedback_give(&caller.caller, &path.by(), message.id, new).await?;
-    let session = &view.transcript.session;
+    let feedback = http.kernel.feedback_give(&caller.caller, &path.by(), message, new).await?;
+    let session = &view.session;
     Ok(caller.answer(&ThreadFeedbackRecord {
         feedback_id: feedback.id.to_string(),
         thread_id: path.0.to_string(),

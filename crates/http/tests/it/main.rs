@@ -34,6 +34,7 @@ mod sign_in;
 mod state;
 mod streams;
 mod strict;
+mod threads;
 mod tree;
 mod webhooks;
 mod words;

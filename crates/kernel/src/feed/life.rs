@@ -133,6 +133,12 @@ impl Feed {
         self.wake.notify_waiters();
     }
 
+    /// True if the session can be read and its stream is at `position`.
+    pub(crate) fn is_readable_at(&self, position: Position) -> bool {
+        let state = self.state.lock();
+        matches!(state.phase, Phase::Live | Phase::Unloaded) && state.at() == position
+    }
+
     /// Waits until the stream's position is known.
     pub(crate) async fn loaded(&self) -> Result<FeedStatus, Error> {
         loop {

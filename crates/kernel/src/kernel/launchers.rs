@@ -1,7 +1,10 @@
 //! Agents to launch: templates of conversations. They belong to the org of their creator, whose members all use them.
 
+use std::collections::VecDeque;
+use std::sync::Arc;
+
 use mainspring_api::threads::{
-    AgentRecord, AgentVariable, AgentVariableType, CreateAgentRequest, UpdateAgentRequest,
+    AgentRecord, AgentVariable, AgentVariableType, CreateAgentRequest, Timestamp, UpdateAgentRequest,
 };
 use mainspring_core::launch::{BadTemplate, Variable, check};
 use mainspring_core::limits::check_text;
@@ -18,6 +21,39 @@ pub const LAUNCHERS_PER_ORG: usize = 1000;
 /// The longest template, in bytes.
 const MAX_BYTES: usize = 256 << 10;
 
+/// Orgs whose agents are known by name in memory. Beyond that, the org that was read first is forgotten.
+const MAX_ORGS: usize = 256;
+
+/// The names of the agents to launch of the orgs that were used last. The templates stay in the store.
+#[derive(Debug, Default)]
+pub(crate) struct LauncherHeads(VecDeque<(String, Arc<Vec<Head>>)>);
+
+/// What is kept in memory of an agent to launch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Head {
+    id: String,
+    name: String,
+    created: Timestamp,
+}
+
+impl LauncherHeads {
+    fn get(&self, scope: &str) -> Option<Arc<Vec<Head>>> {
+        self.0.iter().find(|(known, _)| known == scope).map(|(_, heads)| heads.clone())
+    }
+
+    fn put(&mut self, scope: &str, heads: Arc<Vec<Head>>) {
+        self.forget(scope);
+        self.0.push_back((scope.to_owned(), heads));
+        if self.0.len() > MAX_ORGS {
+            self.0.pop_front();
+        }
+    }
+
+    fn forget(&mut self, scope: &str) {
+        self.0.retain(|(known, _)| known != scope);
+    }
+}
+
 impl Kernel {
     /// Creates an agent to launch. `id` is the caller's name for the request: the same again gives the same agent.
     pub async fn launcher_create(
@@ -27,11 +63,11 @@ impl Kernel {
         new: CreateAgentRequest,
     ) -> Result<AgentRecord, Error> {
         caller.check_writes()?;
-        let _writes = self.shared.edge.launcher_writes.lock().await;
-        let known = self.launchers(caller).await?;
+        let mut heads = self.shared.edge.launchers.lock().await;
+        let known = self.launcher_heads(caller, &mut heads).await?;
         let agent_id = format!("agt_{id}");
-        if let Some(made) = known.iter().find(|known| known.agent_id == agent_id) {
-            return Ok(made.clone());
+        if known.iter().any(|known| known.id == agent_id) {
+            return self.launcher_read(caller, &agent_id).await;
         }
         if known.len() >= LAUNCHERS_PER_ORG {
             return Err(Error::TooMany { what: "agents to launch", limit: LAUNCHERS_PER_ORG });
@@ -52,24 +88,43 @@ impl Kernel {
             modified: now,
             modified_by,
         };
-        self.launcher_write(caller, &known, record).await
+        self.launcher_write(caller, &mut heads, &known, record).await
     }
 
-    /// Lists the agents to launch, the newest first.
-    pub async fn launcher_list(&self, caller: &Caller) -> Result<Vec<AgentRecord>, Error> {
-        self.launchers(caller).await
+    /// Lists the agents to launch, the newest first, and says whether there are more. `after` pages past the agent with
+    /// this time of creation and id, which may be deleted by now.
+    pub async fn launcher_list(
+        &self,
+        caller: &Caller,
+        after: Option<(Timestamp, &str)>,
+        limit: usize,
+    ) -> Result<(Vec<AgentRecord>, bool), Error> {
+        let known = self.launcher_heads(caller, &mut *self.shared.edge.launchers.lock().await).await?;
+        let is_earlier = |head: &Head| after.is_some_and(|after| (head.created, head.id.as_str()) >= after);
+        let start = known.partition_point(is_earlier);
+        let mut page = vec![];
+        for head in known.iter().skip(start).take(limit) {
+            match self.launcher_read(caller, &head.id).await {
+                // The agent was deleted during the read.
+                Err(Error::NotFound { .. }) => {}
+                read => page.push(read?),
+            }
+        }
+        Ok((page, known.len() > start.saturating_add(limit)))
     }
 
     /// Gets an agent to launch by its id.
     pub async fn launcher_get(&self, caller: &Caller, id: &str) -> Result<AgentRecord, Error> {
-        let found = self.launchers(caller).await?.into_iter().find(|known| known.agent_id == id);
-        found.ok_or_else(|| Error::not_found("agent", id))
+        self.launcher_read(caller, id).await
     }
 
     /// Finds an agent to launch by its name.
     pub async fn launcher_find(&self, caller: &Caller, name: &str) -> Result<AgentRecord, Error> {
-        let found = self.launchers(caller).await?.into_iter().find(|known| known.name == name);
-        found.ok_or_else(|| Error::not_found("agent", name))
+        let known = self.launcher_heads(caller, &mut *self.shared.edge.launchers.lock().await).await?;
+        match known.iter().find(|known| known.name == name) {
+            Some(found) => self.launcher_read(caller, &found.id).await,
+            None => Err(Error::not_found("agent", name)),
+        }
     }
 
     /// Changes an agent to launch.
@@ -80,26 +135,28 @@ impl Kernel {
         change: UpdateAgentRequest,
     ) -> Result<AgentRecord, Error> {
         caller.check_writes()?;
-        let _writes = self.shared.edge.launcher_writes.lock().await;
-        let known = self.launchers(caller).await?;
-        let found = known.iter().find(|known| known.agent_id == id);
-        let mut record = found.cloned().ok_or_else(|| Error::not_found("agent", id))?;
+        let mut heads = self.shared.edge.launchers.lock().await;
+        let known = self.launcher_heads(caller, &mut heads).await?;
+        let found = self.launcher_read(caller, id).await?;
+        let mut record = found.clone();
         let UpdateAgentRequest { name, description, request_template, variables } = change;
         record.name = name.unwrap_or(record.name);
         record.description = description.unwrap_or(record.description);
         record.request_template = request_template.unwrap_or(record.request_template);
         record.variables = variables.unwrap_or(record.variables);
-        if found == Some(&record) {
+        if found == record {
             return Ok(record);
         }
         record.modified = self.shared.clock.now().into();
         record.modified_by.clone_from(&caller.owner);
-        self.launcher_write(caller, &known, record).await
+        self.launcher_write(caller, &mut heads, &known, record).await
     }
 
     /// Deletes an agent to launch. The threads that were launched from it stay.
     pub async fn launcher_delete(&self, caller: &Caller, id: &str) -> Result<(), Error> {
         caller.check_writes()?;
+        let mut heads = self.shared.edge.launchers.lock().await;
+        heads.forget(&scope(caller));
         let remove = EdgeChange::Remove { kind: KIND, scope: scope(caller), id: id.to_owned() };
         match self.shared.store.edge_write(&remove).await? {
             true => Ok(()),
@@ -107,24 +164,43 @@ impl Kernel {
         }
     }
 
-    async fn launchers(&self, caller: &Caller) -> Result<Vec<AgentRecord>, Error> {
-        let records = self.shared.store.edge_records(KIND, Some(&scope(caller))).await?;
-        let read = |record: EdgeRecord| serde_json::from_value::<AgentRecord>(record.body);
-        let all: Result<Vec<_>, _> = records.into_iter().map(read).collect();
-        let mut all = all.map_err(|error| Error::Corrupt(format!("an agent to launch: {error}")))?;
-        all.sort_by(|a, b| (b.created, &b.agent_id).cmp(&(a.created, &a.agent_id)));
+    /// The agents of the caller's org, the newest first: from memory, or else from the store. The lock on `heads` keeps
+    /// writes away during the read.
+    async fn launcher_heads(
+        &self,
+        caller: &Caller,
+        heads: &mut LauncherHeads,
+    ) -> Result<Arc<Vec<Head>>, Error> {
+        let scope = scope(caller);
+        if let Some(known) = heads.get(&scope) {
+            return Ok(known);
+        }
+        let records = self.shared.store.edge_records(KIND, Some(&scope)).await?;
+        let head = |record| {
+            agent(record).map(|agent| Head { id: agent.agent_id, name: agent.name, created: agent.created })
+        };
+        let mut all = records.into_iter().map(head).collect::<Result<Vec<_>, _>>()?;
+        all.sort_by(|a, b| (b.created, &b.id).cmp(&(a.created, &a.id)));
+        let all = Arc::new(all);
+        heads.put(&scope, all.clone());
         Ok(all)
+    }
+
+    /// Reads one agent from the store.
+    async fn launcher_read(&self, caller: &Caller, id: &str) -> Result<AgentRecord, Error> {
+        let found = self.shared.store.edge_record(KIND, &scope(caller), id).await?;
+        found.map_or_else(|| Err(Error::not_found("agent", id)), agent)
     }
 
     async fn launcher_write(
         &self,
         caller: &Caller,
-        known: &[AgentRecord],
+        heads: &mut LauncherHeads,
+        known: &[Head],
         record: AgentRecord,
     ) -> Result<AgentRecord, Error> {
         check_text("the name of an agent", &record.name)?;
-        let is_taken = |known: &&AgentRecord| known.name == record.name && known.agent_id != record.agent_id;
-        if known.iter().any(|known| is_taken(&known)) {
+        if known.iter().any(|known| known.name == record.name && known.id != record.agent_id) {
             return Err(Error::AlreadyExists { name: record.name });
         }
         let template = Value::Object(record.request_template.clone());
@@ -134,15 +210,28 @@ impl Kernel {
         check(&template, &variables(&record.variables)).map_err(|bad| invalid(&bad))?;
         let body = serde_json::to_value(&record).unwrap_or_default();
         let put = EdgeRecord { kind: KIND, scope: scope(caller), id: record.agent_id.clone(), body };
+        // Also after an unknown outcome the names are read again.
+        heads.forget(&put.scope);
         match self.shared.store.edge_write(&EdgeChange::Put(put)).await {
             // The outcome is unknown: look it up.
-            Err(StoreError::Unavailable(why)) => match self.launchers(caller).await?.contains(&record) {
-                true => Ok(record),
-                false => Err(Error::Unavailable(why)),
+            Err(StoreError::Unavailable(why)) => match self.launcher_read(caller, &record.agent_id).await {
+                Ok(written) if written == record => Ok(record),
+                Ok(_) | Err(Error::NotFound { .. }) => Err(Error::Unavailable(why)),
+                Err(error) => Err(error),
             },
             written => written.map(|_| record).map_err(Error::from),
         }
     }
+}
+
+/// Reads a stored agent.
+fn agent(record: EdgeRecord) -> Result<AgentRecord, Error> {
+    let EdgeRecord { scope, id, body, .. } = record;
+    serde_json::from_value(body).map_err(|error| {
+        Error::Corrupt(format!(
+            "the agent to launch {id} of {scope} cannot be read ({error}): delete it by its id"
+        ))
+    })
 }
 
 /// The org that agents belong to; without one, the owner. An owner may have the name of an org.

@@ -3,19 +3,21 @@
 //! The name is the idempotency key under which the request is carried out, so that it is carried out once. Names are
 //! durable before the request is carried out; [`mainspring_core::repeat`] decides which arrivals have the same one.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use mainspring_core::repeat::{Earlier, REPEAT_MS, repeats};
 use mainspring_core::{SessionId, Time};
 use parking_lot::Mutex;
-use serde::{Deserialize, Serialize};
 use tokio::sync::OnceCell;
 
+use self::entries::{CallerName, Entries, Entry};
 use super::idempotency::fingerprint;
+use super::launchers::LauncherHeads;
 use super::{Caller, Kernel, Shared};
 use crate::error::Error;
 use crate::store::{EdgeChange, EdgeRecord};
+
+mod entries;
 
 /// The kind of the stored records.
 const KIND: &str = "repeat";
@@ -25,30 +27,35 @@ const KIND: &str = "repeat";
 pub(crate) struct EdgeState {
     /// The requests that may be repeated, once they were read.
     repeats: OnceCell<Known>,
-    /// Held while agents to launch are compared and written.
-    pub(super) launcher_writes: tokio::sync::Mutex<()>,
+    /// The names of agents to launch. Locked while agents are compared and written.
+    pub(super) launchers: tokio::sync::Mutex<LauncherHeads>,
 }
 
 #[derive(Debug)]
 struct Known {
     /// When the requests of earlier processes were read.
     started_at: Time,
-    entries: Arc<Mutex<HashMap<String, Entry>>>,
+    entries: Arc<Mutex<Entries>>,
+    /// Records of earlier processes that cannot be read.
+    damaged: Mutex<Vec<Unreadable>>,
 }
 
-/// A request, under its name.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-struct Entry {
-    /// The owner, and the key of the request.
-    caller: (String, Option<String>),
-    /// The hash of the operation and the body.
-    request: String,
-    /// The thread that the request concerns or has created.
-    thread: Option<SessionId>,
-    has_thread: bool,
-    arrived_at: Time,
-    #[serde(skip)]
-    handling: u32,
+/// A stored record that cannot be read. It may be of any request of its owner.
+#[derive(Debug, Clone)]
+struct Unreadable {
+    owner: String,
+    name: String,
+}
+
+impl Unreadable {
+    fn error(&self) -> Error {
+        let Self { owner, name } = self;
+        Error::Corrupt(format!(
+            "the record {name} of a request of {owner} that may be repeated cannot be read, so whether this request \
+             repeats it is not known: send it again {} s after the start of the server, when the record has expired",
+            REPEAT_MS / 1000
+        ))
+    }
 }
 
 /// A request that is being handled. Dropped when its handler ends, also because its client is gone.
@@ -58,14 +65,12 @@ pub struct Repeatable {
     pub name: String,
     /// True if the request arrived before.
     pub is_repeated: bool,
-    entries: Arc<Mutex<HashMap<String, Entry>>>,
+    entries: Arc<Mutex<Entries>>,
 }
 
 impl Drop for Repeatable {
     fn drop(&mut self) {
-        if let Some(entry) = self.entries.lock().get_mut(&self.name) {
-            entry.handling = entry.handling.saturating_sub(1);
-        }
+        self.entries.lock().handled(&self.name);
     }
 }
 
@@ -80,61 +85,76 @@ impl Kernel {
         body: &[u8],
     ) -> Result<Repeatable, Error> {
         let known = self.shared.repeats().await?;
-        let (now, by) = (self.shared.clock.now(), caller_name(caller));
-        let request = hex(fingerprint(&(operation, thread, body)));
-        let (name, entry, is_repeated) = {
-            let mut entries = known.entries.lock();
-            let is_same = |entry: &Entry| {
-                let earlier = Earlier {
-                    arrived_at: entry.arrived_at,
-                    is_handled: entry.handling > 0,
-                    has_thread: entry.has_thread,
-                };
-                entry.caller == by && entry.request == request && repeats(earlier, known.started_at, now)
+        let now = self.shared.clock.now();
+        self.shared.repeats_forget(known, now).await;
+        if let Some(unreadable) = known.damaged.lock().iter().find(|record| record.owner == caller.owner) {
+            return Err(unreadable.error());
+        }
+        let request = hex(fingerprint(&(operation, thread, blake3::hash(body).as_bytes())));
+        let (repeatable, entry) = self.repeat_name(known, caller_name(caller), request, thread, now);
+        if let Some(thread) = thread {
+            self.repeat_close(caller, thread, Some(&repeatable.name)).await?;
+        }
+        self.shared.repeat_store(&repeatable.name, &entry).await?;
+        Ok(repeatable)
+    }
+
+    /// Names a request: as the earlier one that it repeats, or anew.
+    fn repeat_name(
+        &self,
+        known: &Known,
+        caller: CallerName,
+        request: String,
+        thread: Option<SessionId>,
+        now: Time,
+    ) -> (Repeatable, Entry) {
+        let is_same = |entry: &Entry| {
+            let earlier = Earlier {
+                arrived_at: entry.arrived_at,
+                is_handled: entry.handling > 0,
+                has_thread: entry.has_thread,
             };
-            let same = entries.iter().find(|(_, entry)| is_same(entry)).map(|(name, _)| name.clone());
-            let is_repeated = same.is_some();
-            let name = same.unwrap_or_else(|| self.shared.ids.secret());
-            let new = || Entry {
-                caller: by,
-                request,
-                thread,
-                has_thread: thread.is_some(),
-                arrived_at: now,
-                handling: 0,
-            };
-            let entry = entries.entry(name.clone()).or_insert_with(new);
+            repeats(earlier, known.started_at, now)
+        };
+        let mut entries = known.entries.lock();
+        let same = entries.equal(&caller, &request, is_same);
+        let arrives = |entry: &mut Entry| {
             entry.arrived_at = now;
             entry.handling += 1;
-            (name, entry.clone(), is_repeated)
         };
-        let repeatable = Repeatable { name: name.clone(), is_repeated, entries: known.entries.clone() };
-        if let Some(thread) = thread {
-            self.repeat_close(caller, thread, Some(&name)).await?;
-        }
-        self.shared.repeat_store(&name, &entry).await?;
-        self.shared.repeats_forget(known, now).await;
-        Ok(repeatable)
+        let repeated = same.and_then(|name| Some((entries.change(&name, arrives)?, name)));
+        let is_repeated = repeated.is_some();
+        let (entry, name) = repeated.unwrap_or_else(|| {
+            let has_thread = thread.is_some();
+            let entry = Entry { caller, request, thread, has_thread, arrived_at: now, handling: 1 };
+            let name = self.shared.ids.secret();
+            entries.insert(name.clone(), entry.clone());
+            (entry, name)
+        });
+        drop(entries);
+        (Repeatable { name, is_repeated, entries: known.entries.clone() }, entry)
     }
 
     /// Records the session that a request has created: the caller's next call about it closes the request.
     pub async fn repeat_created(&self, request: &Repeatable, thread: SessionId) -> Result<(), Error> {
         let entry = {
             let mut entries = request.entries.lock();
-            let Some(entry) = entries.get_mut(&request.name).filter(|entry| entry.thread.is_none()) else {
+            if entries.get(&request.name).is_none_or(|entry| entry.thread.is_some()) {
                 return Ok(());
-            };
-            entry.thread = Some(thread);
-            entry.clone()
+            }
+            entries.change(&request.name, |entry| entry.thread = Some(thread))
         };
-        self.shared.repeat_store(&request.name, &entry).await
+        match entry {
+            Some(entry) => self.shared.repeat_store(&request.name, &entry).await,
+            None => Ok(()),
+        }
     }
 
     /// Closes a request that was refused: sent again, it is a new one.
     pub async fn repeat_refused(&self, request: &Repeatable) {
         let removed = request.entries.lock().remove(&request.name);
         if let Some(entry) = removed {
-            self.shared.repeat_remove(&request.name, &entry).await;
+            self.shared.repeat_remove(&request.name, &entry.caller.0).await;
         }
     }
 
@@ -147,16 +167,16 @@ impl Kernel {
         except: Option<&str>,
     ) -> Result<(), Error> {
         let known = self.shared.repeats().await?;
-        let by = caller_name(caller);
-        let closed: Vec<_> = {
+        let closed = {
             let mut entries = known.entries.lock();
-            let is_closed = |name: &str, entry: &Entry| {
-                entry.thread == Some(thread) && entry.caller == by && Some(name) != except
-            };
-            entries.extract_if(|name, entry| is_closed(name, entry)).collect()
+            // Most calls are polls of a thread that no request concerns any more.
+            match entries.is_about(thread) {
+                true => entries.close(&caller_name(caller), thread, except),
+                false => return Ok(()),
+            }
         };
         for (name, entry) in closed {
-            self.shared.repeat_remove(&name, &entry).await;
+            self.shared.repeat_remove(&name, &entry.caller.0).await;
         }
         Ok(())
     }
@@ -166,10 +186,20 @@ impl Shared {
     /// Reads the requests that earlier processes have left, once.
     async fn repeats(&self) -> Result<&Known, Error> {
         let read = async || {
-            let records = self.store.edge_records(KIND, None).await?;
-            let entry = |record: EdgeRecord| Some((record.id, serde_json::from_value(record.body).ok()?));
-            let entries = records.into_iter().filter_map(entry).collect();
-            Ok(Known { started_at: self.clock.now(), entries: Arc::new(Mutex::new(entries)) })
+            let (mut entries, mut damaged) = (Entries::default(), vec![]);
+            for record in self.store.edge_records(KIND, None).await? {
+                let EdgeRecord { scope, id, body, .. } = record;
+                match serde_json::from_value(body) {
+                    Ok(entry) => entries.insert(id, entry),
+                    Err(error) => {
+                        tracing::error!(%error, owner = %scope, name = %id, "the record of a request that may be \
+                            repeated cannot be read; requests of its owner are refused until it has expired");
+                        damaged.push(Unreadable { owner: scope, name: id });
+                    }
+                }
+            }
+            let (entries, damaged) = (Arc::new(Mutex::new(entries)), Mutex::new(damaged));
+            Ok(Known { started_at: self.clock.now(), entries, damaged })
         };
         self.edge.repeats.get_or_try_init(read).await
     }
@@ -181,27 +211,30 @@ impl Shared {
         Ok(())
     }
 
-    async fn repeat_remove(&self, name: &str, entry: &Entry) {
-        let remove = EdgeChange::Remove { kind: KIND, scope: entry.caller.0.clone(), id: name.to_owned() };
+    async fn repeat_remove(&self, name: &str, owner: &str) {
+        let remove = EdgeChange::Remove { kind: KIND, scope: owner.to_owned(), id: name.to_owned() };
         // A record that stays is forgotten by its time.
         if let Err(error) = self.store.edge_write(&remove).await {
             tracing::warn!(%error, "a request that is not repeated any more is still stored");
         }
     }
 
-    /// Removes requests that are too old to be repeated.
+    /// Removes requests that are too old to be repeated, and records that cannot be read once they are too old.
     async fn repeats_forget(&self, known: &Known, now: Time) {
-        let is_old = |entry: &Entry| {
-            entry.handling == 0 && now.since(entry.arrived_at.max(known.started_at)) > REPEAT_MS
-        };
-        let old: Vec<_> = known.entries.lock().extract_if(|_, entry| is_old(entry)).collect();
-        for (name, entry) in old {
-            self.repeat_remove(&name, &entry).await;
+        if now.since(known.started_at) <= REPEAT_MS {
+            return;
+        }
+        let unreadable = std::mem::take(&mut *known.damaged.lock());
+        let old = known.entries.lock().forget(|arrived_at| now.since(arrived_at) > REPEAT_MS);
+        let old = old.into_iter().map(|(name, entry)| (name, entry.caller.0));
+        let unreadable = unreadable.into_iter().map(|record| (record.name, record.owner));
+        for (name, owner) in old.chain(unreadable) {
+            self.repeat_remove(&name, &owner).await;
         }
     }
 }
 
-fn caller_name(caller: &Caller) -> (String, Option<String>) {
+fn caller_name(caller: &Caller) -> CallerName {
     (caller.owner.clone(), caller.key.map(|key| key.to_string()))
 }
 

@@ -2,15 +2,16 @@
 //!
 //! A snapshot has the last messages and is for a reader that follows events. A transcript is for an edge whose clients
 //! number the messages of a conversation. The path to a point never changes, so a reader that has an earlier transcript
-//! reads only the messages after it.
+//! reads only the messages after it; while only text is streamed, it reads none.
 
+use std::fmt;
 use std::sync::Arc;
 
-use mainspring_core::{Message, Point, Position, Run, Session};
+use mainspring_core::{Message, MessageId, Point, Position, Run, Session};
 
 use super::{Caller, Kernel};
 use crate::error::Error;
-use crate::feed::{OpenText, SubscriptionMode};
+use crate::feed::{OpenText, Subscription, SubscriptionMode};
 use crate::store::{SessionRef, Store};
 
 /// Messages in a page of a path that is read from its end to its root.
@@ -27,36 +28,65 @@ pub struct Transcript {
     pub active: Option<Run>,
     /// The queued runs.
     pub queued: Vec<Run>,
-    /// The messages from the root to the last one, with those that the active run has written so far.
-    pub path: Vec<Arc<Message>>,
+    /// The place of the last message of the path, which includes those that the active run has written so far.
+    pub head: Option<Point>,
+    /// The number of messages at the start of the path that the reader has of an earlier transcript.
+    pub kept: usize,
+    /// The messages of the path after these, up to `head`.
+    pub new: Vec<Arc<Message>>,
     /// The text that is being streamed.
     pub partial: Vec<OpenText>,
     /// The position of the session's event stream.
     pub position: Position,
 }
 
+/// Tells whether a transcript is still the present one: a reader of the session's feed that does not keep the session in
+/// memory.
+pub struct TranscriptWatch(Subscription);
+
+impl TranscriptWatch {
+    /// True if nothing has happened in the session since `position`. Needs no read of the store.
+    pub fn is_at(&self, position: Position) -> bool {
+        self.0.feed().is_readable_at(position)
+    }
+}
+
+impl fmt::Debug for TranscriptWatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("TranscriptWatch").field(&self.0.session()).finish()
+    }
+}
+
+/// The path that a reader has of an earlier transcript.
+#[derive(Clone, Copy)]
+pub struct KnownPath<'a> {
+    /// The place of its last message.
+    pub head: Option<Point>,
+    /// The number of its messages.
+    pub count: usize,
+    /// Returns the id of the message with a number, from 0.
+    pub id: &'a (dyn Fn(usize) -> Option<MessageId> + Sync),
+}
+
 impl Kernel {
-    /// Reads a session with every message of its path. None if nothing has happened since `known`, an earlier transcript.
+    /// Reads a session with the messages of its path that the reader does not have.
     ///
     /// Does not load a session that is not in memory.
     pub async fn session_transcript(
         &self,
         caller: &Caller,
         by: &SessionRef,
-        known: Option<&Transcript>,
-    ) -> Result<Option<Transcript>, Error> {
+        known: Option<KnownPath<'_>>,
+    ) -> Result<(Transcript, TranscriptWatch), Error> {
         let session = self.session_get(caller, by).await?.id;
         let reader = self.shared.subscribe(session, SubscriptionMode::Observer).await?;
-        if known.is_some_and(|known| known.position == reader.feed().position()) {
-            return Ok(None);
-        }
         let instant = self.shared.instant(reader.feed()).await?;
         // The session's visibility may have changed since the lookup.
         if !caller.may_read(&instant.session) {
             return Err(Error::not_found("session", session));
         }
-        let known = known.map_or(&[][..], |known| &known.path);
-        let path = match read_path(&*self.shared.store, instant.head(), known).await {
+        let head = instant.head();
+        let (kept, new) = match read_path(&*self.shared.store, head, known).await {
             Ok(path) => path,
             // The session may have been deleted during the read.
             Err(error) => {
@@ -66,36 +96,41 @@ impl Kernel {
         };
         let (session, active, queued) = (instant.session, instant.active, instant.queued);
         let (partial, position) = (instant.partial, instant.position);
-        Ok(Some(Transcript { session, active, queued, path, partial, position }))
+        let transcript = Transcript { session, active, queued, head, kept, new, partial, position };
+        Ok((transcript, TranscriptWatch(reader)))
     }
 }
 
-/// Reads the path to `head`, root first, as far as `known` does not have it.
+/// Reads the path to `head`, root first, as far as `known` does not have it. Returns the number of messages that it has.
 async fn read_path(
     store: &dyn Store,
     head: Option<Point>,
-    known: &[Arc<Message>],
-) -> Result<Vec<Arc<Message>>, Error> {
-    let Some(head) = head else { return Ok(vec![]) };
-    let (mut above, mut limit) = (None, if known.is_empty() { PAGE_MESSAGES } else { TAIL_MESSAGES });
+    known: Option<KnownPath<'_>>,
+) -> Result<(usize, Vec<Arc<Message>>), Error> {
+    let Some(head) = head else { return Ok((0, vec![])) };
+    if let Some(known) = known.filter(|known| known.head == Some(head)) {
+        return Ok((known.count, vec![]));
+    }
+    let has_some = known.is_some_and(|known| known.count > 0);
+    let (mut above, mut limit) = (None, if has_some { TAIL_MESSAGES } else { PAGE_MESSAGES });
     let mut tail: Vec<Arc<Message>> = vec![];
     loop {
-        let page = store.path(head, above, limit).await?.items;
+        // Messages are known by their numbers: one that cannot be read must not shift the others.
+        let page = store.path(head, above, limit).await?.intact()?;
         let depth = |point: Option<Point>| point.map(|point| point.pos);
         let shared = page.iter().enumerate().rev().find_map(|(at, placed)| {
             let depth = usize::try_from(depth(placed.point)?).ok()?;
-            (known.get(depth)?.id == placed.message.id).then_some((at, depth))
+            ((known?.id)(depth)? == placed.message.id).then_some((at, depth))
         });
         let first = page.first().and_then(|placed| depth(placed.point)).filter(|depth| *depth > 0);
         let new = page.into_iter().map(|placed| placed.message);
         if let Some((at, depth)) = shared {
-            let new: Vec<_> = new.skip(at + 1).collect();
-            return Ok(known[..=depth].iter().cloned().chain(new).chain(tail).collect());
+            return Ok((depth + 1, new.skip(at + 1).chain(tail).collect()));
         }
         tail = new.chain(tail).collect();
         match first {
             Some(depth) => (above, limit) = (Some(depth), PAGE_MESSAGES),
-            None => return Ok(tail),
+            None => return Ok((0, tail)),
         }
     }
 }

@@ -11,7 +11,7 @@ pub struct EdgeRecord {
     pub scope: String,
     /// The id, unique among the records of the kind and scope.
     pub id: String,
-    /// The content.
+    /// The content. Null if the stored text is damaged: no record is stored with null.
     pub body: Value,
 }
 

@@ -3,6 +3,8 @@
 use mainspring_core::SessionId;
 use mainspring_core::repeat::REPEAT_MS;
 use mainspring_kernel::kernel::Caller;
+use mainspring_kernel::store::{EdgeChange, EdgeRecord};
+use serde_json::json;
 
 use crate::world::{Disk, World, every_store};
 
@@ -69,4 +71,22 @@ async fn a_name_survives_a_restart_and_ends_with_its_time() {
         world.clock.advance(REPEAT_MS + 1);
         assert_ne!(begin(&world).await.name, name);
     }
+}
+
+#[tokio::test]
+async fn a_record_that_cannot_be_read_refuses_the_requests_of_its_owner_until_it_has_expired() {
+    let disk = Disk::memory();
+    let bad = EdgeRecord { kind: "repeat", scope: "ada".into(), id: "torn".into(), body: json!(null) };
+    disk.store.edge_write(&EdgeChange::Put(bad)).await.unwrap();
+    let world = World::reboot(&disk).await;
+    let begin = async |owner: &str| {
+        world.kernel.repeat_begin(&Caller::new(owner), "start", None, b"hi").await.map(drop)
+    };
+    let error = begin("ada").await.unwrap_err();
+    assert!(error.code() == "corrupt" && error.to_string().contains("torn"), "{error}");
+    assert_eq!(begin("ben").await, Ok(()), "of another owner");
+    world.clock.advance(REPEAT_MS + 1);
+    assert_eq!(begin("ada").await, Ok(()));
+    let left = disk.store.edge_records("repeat", Some("ada")).await.unwrap();
+    assert!(left.iter().all(|record| record.id != "torn"));
 }

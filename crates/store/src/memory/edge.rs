@@ -17,6 +17,10 @@ impl Tables {
         }
     }
 
+    pub(super) fn edge_record(&self, kind: &'static str, scope: &str, id: &str) -> Option<EdgeRecord> {
+        self.edge_records.get(&(kind, scope.to_owned(), id.to_owned())).cloned()
+    }
+
     pub(super) fn edge_records(&self, kind: &str, scope: Option<&str>) -> Vec<EdgeRecord> {
         let of_scope = |record: &&EdgeRecord| scope.is_none_or(|scope| record.scope == scope);
         self.edge_records.values().filter(|record| record.kind == kind).filter(of_scope).cloned().collect()

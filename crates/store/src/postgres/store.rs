@@ -595,6 +595,15 @@ impl Store for PostgresStore {
         change!(self, change::edge_write, edge)
     }
 
+    async fn edge_record(
+        &self,
+        kind: &'static str,
+        scope: &str,
+        id: &str,
+    ) -> Result<Option<EdgeRecord>, StoreError> {
+        read!(self, access::edge_record, kind, scope, id)
+    }
+
     async fn edge_records(
         &self,
         kind: &'static str,

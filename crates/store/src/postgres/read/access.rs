@@ -130,6 +130,24 @@ pub(in super::super) async fn goal_types(
     })
 }
 
+pub(in super::super) async fn edge_record(
+    reader: &Reader,
+    kind: &'static str,
+    scope: &str,
+    id: &str,
+) -> Result<Option<EdgeRecord>, StoreError> {
+    let sql = "SELECT scope, record_id, body FROM edge_records
+               WHERE kind = $1 AND scope = $2 AND record_id = $3";
+    let rows = reader.rows(sql, &[&kind, &scope, &id]).await?;
+    rows.first().map(|row| edge(kind, row)).transpose()
+}
+
+/// Reads a record. Damaged content is null, so that the record is still known by its id.
+fn edge(kind: &'static str, row: &Row) -> Result<EdgeRecord, StoreError> {
+    let (scope, id) = (get(row, 0)?, get(row, 1)?);
+    Ok(EdgeRecord { kind, scope, id, body: get_json(row, 2).unwrap_or_default() })
+}
+
 pub(in super::super) async fn edge_records(
     reader: &Reader,
     kind: &'static str,
@@ -137,9 +155,7 @@ pub(in super::super) async fn edge_records(
 ) -> Result<Vec<EdgeRecord>, StoreError> {
     let sql = "SELECT scope, record_id, body FROM edge_records
                WHERE kind = $1 AND ($2::text IS NULL OR scope = $2) ORDER BY scope, record_id";
-    all(&reader.rows(sql, &[&kind, &scope]).await?, |row| {
-        Ok(EdgeRecord { kind, scope: get(row, 0)?, id: get(row, 1)?, body: get_json(row, 2)? })
-    })
+    all(&reader.rows(sql, &[&kind, &scope]).await?, |row| edge(kind, row))
 }
 
 pub(in super::super) async fn agent_find(

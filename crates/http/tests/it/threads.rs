@@ -1,0 +1,210 @@
+//! The threads API through its router, on a manual clock. `crates/cli/tests/threads` drives it with the real package.
+
+use std::pin::pin;
+
+use axum::http::{Method, StatusCode};
+use futures_util::poll;
+use mainspring_test_support::{NodeBuilder, TestNode};
+use serde_json::{Value, json};
+
+use crate::world::{Server, send_request};
+
+/// How long the package waits for an answer, in milliseconds.
+const CLIENT_TIMEOUT_MS: u64 = 30_000;
+
+async fn serve(builder: NodeBuilder) -> Server {
+    Server::with(builder.edge(|http| http.with_threads(true))).await
+}
+
+async fn start() -> Server {
+    serve(TestNode::builder()).await
+}
+
+/// Sends a script to a new session, and returns the session's id.
+async fn thread(server: &Server, script: &str) -> String {
+    let run = server.prompt(script, script).await;
+    run["sessionId"].as_str().unwrap().to_owned()
+}
+
+async fn record(server: &Server, thread: &str) -> Value {
+    server.get(&format!("/v1/ai/threads/{thread}")).await.1["data"].take()
+}
+
+async fn delta(server: &Server, thread: &str, token: &Value) -> (StatusCode, Value) {
+    let token = token.as_str().unwrap();
+    server.get(&format!("/v1/ai/threads/{thread}/delta?next_token={token}")).await
+}
+
+/// Reads the thread until it is as wanted.
+async fn until(server: &Server, thread: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+    loop {
+        let record = record(server, thread).await;
+        if wanted(&record) {
+            return record;
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+/// The number of requests that wait.
+async fn waiting(server: &Server) -> f64 {
+    let page = server.request(Method::GET, "/metrics").send().await.text().await;
+    let line = page.lines().find_map(|line| line.strip_prefix("mainspring_http_streams "));
+    line.unwrap().parse().unwrap()
+}
+
+#[tokio::test]
+async fn a_poll_of_a_working_thread_is_answered_well_before_its_client_gives_up() {
+    let server = start().await;
+    let thread = thread(&server, "hang").await;
+    let token = until(&server, &thread, |record| record["messages"].as_array().unwrap().len() == 1).await
+        ["continuation_token"]
+        .take();
+    let mut held = pin!(delta(&server, &thread, &token));
+    while poll!(&mut held).is_pending() && waiting(&server).await < 1.0 {
+        tokio::task::yield_now().await;
+    }
+    server.node.clock.advance(CLIENT_TIMEOUT_MS / 10);
+    assert!(poll!(&mut held).is_pending(), "the poll is held");
+    server.node.clock.advance(CLIENT_TIMEOUT_MS / 2);
+    let (status, answer) = held.await;
+    assert_eq!((status, &answer["data"]["status"]), (StatusCode::OK, &json!("roboto_turn")));
+    assert_eq!(
+        (&answer["data"]["messages_by_idx"], &answer["data"]["continuation_token"]),
+        (&json!({}), &token)
+    );
+    assert_eq!(waiting(&server).await, 0.0);
+}
+
+#[tokio::test]
+async fn a_poll_of_a_thread_at_rest_is_answered_at_once() {
+    let server = start().await;
+    let run = server.play("s", "say hi").await;
+    let thread = run["sessionId"].as_str().unwrap();
+    let token = record(&server, thread).await["continuation_token"].take();
+    // The clock stands still: a poll that is held would never be answered.
+    for _ in 0..3 {
+        let (status, answer) = delta(&server, thread, &token).await;
+        assert_eq!((status, &answer["data"]["status"]), (StatusCode::OK, &json!("user_turn")));
+        assert_eq!(answer["data"]["continuation_token"], token);
+    }
+    let (_, waits) = server
+        .post(
+            "/v1/runs",
+            json!({
+                "prompt": "tool client_a {}; say done", "session": {"key": "t"},
+                "tools": [{"name": "client_a", "description": "A tool.", "inputSchema": {"type": "object"}}],
+            }),
+        )
+        .await;
+    let thread = waits["sessionId"].as_str().unwrap();
+    let token =
+        until(&server, thread, |record| record["status"] == "client_tool_turn").await["continuation_token"]
+            .take();
+    assert_eq!(delta(&server, thread, &token).await.1["data"]["status"], "client_tool_turn");
+}
+
+#[tokio::test]
+async fn a_queued_turn_and_one_that_waits_for_a_person_are_the_servers_and_say_why() {
+    let server = serve(TestNode::builder().options(|options| options.max_workers = 1)).await;
+    for (script, activity) in [
+        ("ask Tea or coffee?", "Waiting for input: Tea or coffee?"),
+        ("approve Pay?", "Waiting for an approval: Pay?"),
+    ] {
+        let thread = thread(&server, script).await;
+        let record = until(&server, &thread, |record| record["activity"] != Value::Null).await;
+        assert_eq!((&record["status"], &record["activity"]), (&json!("roboto_turn"), &json!(activity)));
+        // A delta says it too, to a client that holds nothing.
+        let path = format!("/v1/ai/threads/{thread}/delta");
+        let delta = server.get(&path).await.1["data"].take();
+        assert_eq!((&delta["status"], &delta["activity"]), (&json!("roboto_turn"), &json!(activity)));
+    }
+    thread(&server, "hang").await;
+    let queued = thread(&server, "say later").await;
+    let record = record(&server, &queued).await;
+    assert_eq!(
+        (&record["status"], &record["activity"], &record["messages"]),
+        (&json!("roboto_turn"), &json!("Waiting for a free worker"), &json!([]))
+    );
+}
+
+#[tokio::test]
+async fn a_view_that_is_kept_is_not_shown_to_others() {
+    let server = start().await;
+    let run = server.play("s", "say secret").await;
+    let path = format!("/v1/ai/threads/{}", run["sessionId"].as_str().unwrap());
+    assert_eq!(server.get(&path).await.0, StatusCode::OK);
+    let as_eve = |method, path: &str| server.request(method, path).header("mainspring-owner", "eve");
+    for path in [path.clone(), format!("{path}/delta")] {
+        let (status, answer) = send_request(as_eve(Method::GET, &path)).await;
+        assert_eq!(
+            (status, &answer["error"]["error_code"]),
+            (StatusCode::NOT_FOUND, &json!("RobotoNotFoundException"))
+        );
+    }
+    assert_eq!(send_request(as_eve(Method::DELETE, &path)).await.0, StatusCode::NOT_FOUND);
+    assert_eq!(server.delete(&path).await.0, StatusCode::OK);
+    assert_eq!(
+        server.get(&path).await.0,
+        StatusCode::NOT_FOUND,
+        "also the kept view of a deleted thread is gone"
+    );
+}
+
+#[tokio::test]
+async fn every_page_of_the_threads_is_listed_once() {
+    let server = start().await;
+    let mut threads = vec![];
+    for number in 0..7 {
+        server.node.clock.advance(1);
+        let run = server.play(&format!("s{number}"), "say hi").await;
+        threads.insert(0, run["sessionId"].clone());
+    }
+    let (mut listed, mut token) = (vec![], String::new());
+    loop {
+        let page = server.get(&format!("/v1/ai/threads?limit=3&page_token={token}")).await.1["data"].take();
+        let items = page["items"].as_array().unwrap();
+        assert!(items.len() <= 3 && items.iter().all(|item| item["messages"] == json!([])));
+        listed.extend(items.iter().map(|item| item["thread_id"].clone()));
+        match page["next_token"].as_str() {
+            Some(next) => token = next.to_owned(),
+            None => break,
+        }
+    }
+    assert_eq!(listed, threads);
+    let (status, _) = server.get("/v1/ai/threads?page_token=nonsense").await;
+    assert_eq!(status, StatusCode::BAD_REQUEST);
+}
+
+#[tokio::test]
+async fn bad_requests_are_refused_in_the_form_of_the_package() {
+    let server = start().await;
+    let run = server.play("s", "say hi").await;
+    let thread = format!("/v1/ai/threads/{}", run["sessionId"].as_str().unwrap());
+    let user = |text: &str| json!({"role": "user", "content": [{"text": text}]});
+    let goal = json!({"goal_type": "dataset_summary", "dataset_id": "d"});
+    let bad = [
+        ("/v1/ai/threads".to_owned(), json!([])),
+        ("/v1/ai/threads".to_owned(), json!({"messages": "hi"})),
+        ("/v1/ai/threads".to_owned(), json!({"messages": [user("x")], "goals": vec![goal; 100]})),
+        ("/v1/ai/threads".to_owned(), json!({"goals": [{"goal_type": "no_such_goal"}]})),
+        ("/v1/ai/threads".to_owned(), json!({"messages": [user("x")], "visibility": "world"})),
+        (format!("{thread}/messages"), json!({})),
+        (format!("{thread}/messages"), json!({"message": {"role": "assistant", "content": [{"text": "x"}]}})),
+        (format!("{thread}/messages"), json!({"message": {"role": "user", "content": [{"text": 7}]}})),
+        (format!("{thread}/tool-results"), json!({"tool_results": [{"tool_use_id": "t"}]})),
+        (format!("{thread}/fork"), json!({"message_sequence_num": "first"})),
+        (format!("{thread}/visibility"), json!({"visibility": "world"})),
+        (format!("{thread}/pin"), json!({"pinned": "yes"})),
+        (format!("{thread}/messages/1/feedback"), json!({"sentiment": "mixed"})),
+        ("/v1/ai/agents".to_owned(), json!({"name": "a", "request_template": []})),
+    ];
+    for (path, body) in bad {
+        let (status, answer) = server.post(&path, body.clone()).await;
+        assert_eq!(status, StatusCode::BAD_REQUEST, "{path} {body} {answer}");
+        let error = answer["error"].as_object().unwrap();
+        assert!(error.keys().eq(["error_code", "message"]), "{path} {body} {answer}");
+        assert_eq!(error["error_code"], "RobotoInvalidRequestException", "{path} {body}");
+        assert!(!error["message"].as_str().unwrap().is_empty());
+    }
+}
