@@ -92,7 +92,7 @@ function Card({ card }) {
     <span class="card-head"><b class="title">${titleOf(session)}</b>${session.pinned && html`<span class="pinned" title="Pinned"><${Icon} name="pin" /><span class="hidden-text">Pinned</span></span>`}<${Age} ms=${session.lastActivityAtMs} /></span>
     ${isWaiting(run?.status) && run.wait ? html`<span class="ask">${questionOf(run.wait)}</span>`
       : run?.error ? html`<span class="line error">${run.error.message}</span>`
-      : said ? html`<span class="line">${said.tool ? html`<${Icon} name="tool" />${said.tool}` : said.text}</span>`
+      : said ? html`<span class="line">${said.tool ? html`<${Icon} name="tool" />${said.tool}` : said.user ? `“${said.text}”` : said.text}</span>`
       : isLive(run?.status) && html`<span class="line">${statusText(run.status)} since ${timeOfDay(run.startedAtMs || run.createdAtMs)}</span>`}
     <span class="meta"><span class="where" title=${cwd ? `${where} (${cwd})` : where}>${where}</span>${card.isQueued && html`<span title="Another prompt waits for this run">+ queued</span>`}
       <span class="cost" title="Cost of all its runs">${costText(usage)}</span></span>

@@ -53,7 +53,7 @@ function Run({ data, reload }) {
     <header class="view-head"><div><p class="crumb"><a href=${`#/s/${run.sessionId}`}>${titleOf({ ...session, prompt: sessions.value.get(run.sessionId)?.session.prompt })}</a></p><h1>Run ${run.runNo}</h1><p class="about">One prompt, and everything that was done for it.</p></div>
       <div class="actions">${mayAct && live && html`<button onClick=${() => attempt(() => api.cancel(run.runId)).then(reload)}><${Icon} name="stop" />Stop</button>`}
       ${mayAct && isBroken(run.status) && html`<button onClick=${() => attempt(() => api.retry(run.runId), 'Retrying').then(reload)}><${Icon} name="redo" />Retry</button>`}</div></header>
-    ${asked && html`<a class="asked" href=${`#/s/${run.sessionId}/m/${promptOf(run)}`} title="Show it in the conversation">${asked.slice(0, 600)}</a>`}
+    ${asked && html`<a class="run-prompt" href=${`#/s/${run.sessionId}/m/${promptOf(run)}`} title="Show it in the conversation">${asked.slice(0, 600)}</a>`}
     ${run.error && html`<${Problem} error=${run.error} />`}
     ${run.wait && run.status.startsWith('waiting') && html`<${Wait} run=${run} />`}
     <dl class="facts">

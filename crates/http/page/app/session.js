@@ -70,7 +70,7 @@ function Header({ conversation, tab }) {
       ]} />
     </div>
     <p class="session-meta"><span>${session.adapter}</span>${session.agentDefinition && html`<span>${session.agentDefinition}</span>`}${model && html`<span>${model}</span>`}${cwd && html`<span title=${cwd}>${folder(cwd)}</span>`}
-      ${session.forkedFrom && html`<a href=${`#/s/${session.forkedFrom.sessionId}/m/${session.forkedFrom.messageId}`}>forked</a>`}
+      ${session.forkedFrom && html`<a href=${`#/s/${session.forkedFrom.sessionId}/m/${session.forkedFrom.messageId}`}>fork of ${titleOf(sessions.value.get(session.forkedFrom.sessionId)?.session || session.forkedFrom)}</a>`}
       ${session.status !== 'open' && html`<span class="tag">${session.status}</span>`}</p>
     <nav class="tabs" aria-label="Session">${TABS.map(([name, label]) => html`<a href=${`#/s/${session.sessionId}${name === 'chat' ? '' : `/${name}`}`} aria-current=${tab === name ? 'page' : undefined}>${label}</a>`)}</nav>
     ${deleting && html`<${Dialog} label="Delete the session" onClose=${() => setDeleting(false)}><h2>Delete “${title}”?</h2>

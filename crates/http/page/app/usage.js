@@ -78,9 +78,9 @@ function Days({ value, unit }) {
     return { from: at, parts, total: parts.reduce((s, p) => s + amount(p, unit), 0), unknown: parts.reduce((s, p) => s + p.unknown, 0) };
   }), [value, unit]);
   const most = Math.max(...columns.map(c => c.total), unit === 'cost' ? 0.01 : 10);
-  // Texts keep their size: a phone gets a picture of its own width.
-  const W = matchMedia('(max-width: 760px)').matches ? 360 : 720;
-  const labels = W < 720 ? 4 : 8;
+  // The picture is as wide as its place, so that its texts keep their size.
+  const W = Math.min(1100, Math.max(300, document.querySelector('main').clientWidth - 40));
+  const labels = Math.floor(W / 90);
   const H = 180;
   const step = W / days;
   return html`<figure class="chart"><svg viewBox=${`0 0 ${W} ${H + 24}`} role="img" aria-label=${`${unit === 'cost' ? 'Cost' : 'Tokens'} by day, at most ${show(most, unit)}`}>

@@ -138,7 +138,7 @@ export default {
     assert.equal(overlaps, 0, 'the times of the axis overlap');
     const outside = await page.evaluate(() => [...document.querySelectorAll('.lane > b')].filter(label => label.getBoundingClientRect().right > label.closest('ol').getBoundingClientRect().right).length);
     assert.equal(outside, 0, 'a length is cut off');
-    await page.click('.asked');
+    await page.click('.run-prompt');
     await page.waitForFunction(id => location.hash.startsWith(`#/s/${id}/m/`), sessionId);
     await textIn(page, '.scroller', 'on a phone');
   },
