@@ -1,7 +1,8 @@
 // Settings of this browser, and of the server what the reader may see and change.
 import { html, useState } from './h.js';
 import { api, setCredentials, signInKind } from './api.js';
-import { Age, Confirm, Dialog, Head, Icon, Problem, copy, useLoad } from './ui.js';
+import { moment } from './format.js';
+import { Confirm, Dialog, Head, Icon, Problem, copy, useLoad } from './ui.js';
 import { attempt, isAdmin, isOperator, notifications, reader, theme } from './store.js';
 import { askPermission } from './notify.js';
 import { Approvals, Grants } from './permissions.js';
@@ -54,7 +55,7 @@ function KeyList() {
   };
   const state = k => (k.revokedAtMs ? 'revoked' : k.expiresAtMs && k.expiresAtMs < Date.now() ? 'expired' : 'in force');
   return html`<section><h2>Keys <button onClick=${() => setMaking(true)}><${Icon} name="plus" />New key</button></h2>${error && html`<${Problem} error=${error} />`}
-    ${value && (value.items.length ? html`<div class="table-frame" tabindex="0" role="region" aria-label="Keys"><table><thead><tr><th>Name</th><th class="wide-only">Owner</th><th>Role</th><th>State</th><th class="wide-only">Made</th><th><span class="hidden-text">Actions</span></th></tr></thead><tbody>${[...value.items].sort((a, b) => (state(a) !== 'in force') - (state(b) !== 'in force')).map(k => html`<tr key=${k.keyId} class=${state(k) === 'in force' ? '' : 'dim'}><td>${k.name}${k.keyId === reader.value.keyId && html` <span class="tag">this browser</span>`}</td><td class="wide-only">${k.ownerId}${k.orgId ? ` (${k.orgId})` : ''}</td><td>${k.role}</td><td>${state(k)}</td><td class="wide-only"><${Age} ms=${k.createdAtMs} /></td>
+    ${value && (value.items.length ? html`<div class="table-frame" tabindex="0" role="region" aria-label="Keys"><table><thead><tr><th>Name</th><th class="wide-only">Owner</th><th>Role</th><th>State</th><th class="wide-only">Made</th><th><span class="hidden-text">Actions</span></th></tr></thead><tbody>${[...value.items].sort((a, b) => (state(a) !== 'in force') - (state(b) !== 'in force')).map(k => html`<tr key=${k.keyId} class=${state(k) === 'in force' ? '' : 'dim'}><td>${k.name}${k.keyId === reader.value.keyId && html` <span class="tag">this browser</span>`}</td><td class="wide-only">${k.ownerId}${k.orgId ? ` (${k.orgId})` : ''}</td><td>${k.role}</td><td>${state(k)}</td><td class="wide-only">${moment(k.createdAtMs)}</td>
       <td class="num">${state(k) === 'in force' && html`<${Confirm} label="Revoke" sure="Revoke it for good" onSure=${() => attempt(() => api.keyRevoke(k.keyId), 'Revoked').then(reload)} />`}</td></tr>`)}</tbody></table></div>` : html`<p class="note">No keys. The token of the state directory does everything.</p>`)}
     ${making && html`<${Dialog} label="New key" onClose=${() => setMaking(false)}><h2>New key</h2><form class="form" onSubmit=${create}>
       <label>Name<input name="name" required autofocus /></label><label>Role<select name="role"><option value="member">member: reads and changes</option><option value="viewer">viewer: reads</option><option value="admin">admin: manages keys too</option></select></label>
