@@ -31,6 +31,7 @@ const keyTag = key => html`<span class=${`status ${KEY[key][0]}`}><i class="dot"
 
 /** Whether an agent can be given work, as far as that is known before it is. */
 export function readiness(a, models) {
+  if (a.unavailable) return ['bad', a.unavailable];
   if (a.adapter === 'native') {
     const usable = models?.profiles.some(p => p.key !== 'missing') || models?.providers.some(p => p.key !== 'missing' && p.provider !== 'scripted' && p.provider !== 'ollama');
     if (models && !usable) return ['still', 'no model has a key'];

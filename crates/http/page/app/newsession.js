@@ -11,7 +11,7 @@ const lastFolder = preference('new.folder', '');
 
 /** The agent that is offered first: one that can work now, the script agent last. */
 function firstReady(list, models) {
-  const rank = a => (a.adapter === 'script' ? 2 : readiness(a, models)[0] === 'still' ? 3 : 1);
+  const rank = a => (['still', 'bad'].includes(readiness(a, models)[0]) ? 3 : a.adapter === 'script' ? 2 : 1);
   return [...list].sort((a, b) => rank(a) - rank(b))[0]?.adapter || '';
 }
 
