@@ -1,9 +1,9 @@
 // The board: every session in the column of what it needs next.
 import { html, useRef, useState } from './h.js';
-import { sessions, loading, overlay, go, attempt, isSettledChild, mayWrite, preference, putCard } from './store.js';
+import { sessions, loading, overlay, go, attempt, isSettledChild, mayWrite, preference, putCard, reader } from './store.js';
 import { api } from './api.js';
 import { costText, folder, isBroken, isLive, isToday, isWaiting, questionOf, statusText, timeOfDay, titleOf } from './format.js';
-import { Age, Empty, Head, Icon, Loading, Status, copy } from './ui.js';
+import { Age, Empty, Head, Icon, Loading, Problem, Status, copy, useLoad } from './ui.js';
 import { useKeys } from './keys.js';
 import { runDemo } from './demo.js';
 
@@ -65,10 +65,24 @@ export function Board() {
     </div>`}
     ${older.length > 0 && html`<details class="older" open=${olderShown.value} onToggle=${e => { olderShown.value = e.target.open; }}>
       <summary>Earlier <span class="count">${older.length}</span></summary>
-      ${olderShown.value && html`<ul class="list">${older.slice(0, 200).map(card => html`<li key=${card.session.sessionId}><a href=${`#/s/${card.session.sessionId}`}>
-        <${Status} status=${card.run?.status} quiet /><b>${titleOf(card.session)}</b><span class="muted">${card.session.adapter}</span><span class="muted grow">${folder(card.session.cwd)}</span><${Age} ms=${card.session.lastActivityAtMs} /></a></li>`)}</ul>`}
+      ${olderShown.value && html`<ul class="list">${older.slice(0, 200).map(({ session, run }) => html`<${Row} key=${session.sessionId} session=${session} run=${run} about=${folder(session.cwd)} />`)}</ul>`}
     </details>`}
+    <${Shared} />
   </div>`;
+}
+
+const Row = ({ session, run, about }) => html`<li><a href=${`#/s/${session.sessionId}`}><${Status} status=${run?.status} quiet /><b>${titleOf(session)}</b><span class="muted">${session.adapter}</span><span class="muted grow">${about}</span><${Age} ms=${session.lastActivityAtMs} /></a></li>`;
+
+/** Sessions that others of the org have shared, as they are when the list is opened: their events go to their owners. */
+function Shared() {
+  const { orgId, ownerId } = reader.value;
+  const [open, setOpen] = useState(false);
+  const { value, error } = useLoad(() => (open ? api.sessions({ scope: 'org', limit: 100 }) : Promise.resolve(null)), [open]);
+  if (!orgId) return null;
+  const others = value?.items.filter(session => session.ownerId !== ownerId) || [];
+  return html`<details class="older" onToggle=${e => setOpen(e.target.open)}><summary>Shared in ${orgId}</summary>${error && html`<${Problem} error=${error} />`}
+    ${value && !others.length && html`<p class="note">Nobody else has shared a session.</p>`}
+    <ul class="list">${others.map(session => html`<${Row} key=${session.sessionId} session=${session} run=${session.latestRun} about=${`of ${session.ownerId}`} />`)}</ul></details>`;
 }
 
 const haystack = ({ session, run, line }) =>
@@ -134,5 +148,5 @@ function FirstTime() {
     <ul class="commands">${COMMANDS.map(([command, about]) => html`<li><code class="grow">${command}</code><span class="note wide-only">${about}</span><button class="ghost square" aria-label=${`Copy ${command}`} onClick=${() => copy(command, 'Command')}><${Icon} name="copy" /></button></li>`)}</ul>
     ${mayWrite.value && html`<div class="actions"><button class="primary" onClick=${() => { overlay.value = 'new'; }}><${Icon} name="plus" />New session</button>
       <button onClick=${async () => { const id = await attempt(runDemo); if (id) go(`#/s/${id}`); }}>Run the demo here</button></div>`}
-  </${Empty}></div>`;
+  </${Empty}><${Shared} /></div>`;
 }

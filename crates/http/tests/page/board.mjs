@@ -1,5 +1,8 @@
 // The board: what it shows first, what it calls sessions, and what it leaves out.
 import assert from 'node:assert/strict';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { dirname, join } from 'node:path';
 import { api, client, run, settled, signedIn, textIn, until, withServer } from './kit.mjs';
 
 const cardOf = (page, title) => page.locator('.card', { has: page.locator('.title', { hasText: title }) });
@@ -28,6 +31,20 @@ export default {
       assert.deepEqual(faults, []);
       await context.close();
     });
+  },
+  async 'an agent whose program does not exist is not called ready'({ page: unused }) {
+    await unused.close();
+    const config = join(mkdtempSync(join(tmpdir(), 'mainspring-config-')), 'mainspring.toml');
+    writeFileSync(config, '[adapters.gone]\nkind = "acp"\ncommand = ["no-such-agent"]\n');
+    await withServer({ MAINSPRING_CONFIG: config }, async ({ url, token }) => {
+      const { page, context, show } = await signedIn(token, {}, url);
+      await show('/agents');
+      await textIn(page, '.agent-grid', 'there is no program "no-such-agent"');
+      await page.keyboard.press('n');
+      await page.waitForSelector('dialog .choice.chosen:has-text("script")');
+      await context.close();
+    });
+    rmSync(dirname(config), { recursive: true });
   },
   async 'a filter that no session fits says so, and shows all again'({ page, show }) {
     await run('approve Still waiting?; say ok', 'Waits behind a filter', 5);

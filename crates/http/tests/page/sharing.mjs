@@ -11,7 +11,12 @@ export default {
     const asAda = client(SERVER_URL, ada);
     const { sessionId, runId } = await asAda('POST', '/v1/runs', { prompt: 'say shared words; approve May I?; say ok', session: { title: 'Shared', visibility: 'org' } }, { Prefer: 'wait=10' });
     const { page, show, faults, context } = await signedIn(bob);
-    await show(`/s/${sessionId}`);
+    await show('/');
+    await page.click('summary:has-text("Shared in page-org")');
+    const row = page.locator('.older li', { hasText: 'of page-ada' });
+    assert.match(await row.textContent(), /Shared/);
+    await row.locator('a').click();
+    await page.waitForFunction(id => location.hash === `#/s/${id}`, sessionId);
     await textIn(page, '.scroller', 'shared words');
     await textIn(page, '.now .wait', 'Its owner may answer');
     await textIn(page, '.below', 'This session belongs to page-ada');
