@@ -1,5 +1,5 @@
 // Agents: what is configured, whether it is ready, and how it is confined.
-import { html, useState } from './h.js';
+import { html } from './h.js';
 import { api } from './api.js';
 import { Head, Loading, Problem, useLoad } from './ui.js';
 import { attempt, isOperator, sessions } from './store.js';

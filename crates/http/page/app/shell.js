@@ -1,7 +1,7 @@
 // The frame of all views: navigation, connection, dialogs, toasts.
 import { html, useLayoutEffect } from './h.js';
-import { connection, dismiss, go, isSettledChild, mayWrite, needsYou, overlay, route, sessions, storeFailure, theme, toasts, now } from './store.js';
-import { age, isWaiting, timeOfDay, titleOf } from './format.js';
+import { connection, dismiss, go, isSettledChild, mayWrite, needsYou, overlay, route, sessions, storeFailure, theme, toasts } from './store.js';
+import { isWaiting, timeOfDay, titleOf } from './format.js';
 import { Icon, Status } from './ui.js';
 import { useKeys } from './keys.js';
 import { wake } from './streams.js';
