@@ -60,7 +60,8 @@ export default {
   },
   async 'a session without a title is called by its prompt while its first run works'({ page, show }) {
     const prompt = `say Counting sheep ${Date.now()}; hang`;
-    const { runId, sessionId } = await api('POST', '/v1/runs', { prompt, session: { new: true } });
+    const { sessionId } = await api('POST', '/v1/sessions', { new: true });
+    const { runId } = await api('POST', `/v1/sessions/${sessionId}/runs`, { prompt });
     await show('/');
     await cardOf(page, prompt).waitFor();
     await textIn(page, '.recent', prompt);

@@ -30,7 +30,7 @@ export default {
     await page.keyboard.press('s');
     await show(`/r/${runId}`);
     await textIn(page, '.facts', 'Asks for approval');
-    assert.equal(await page.locator('.view-head button, .wait button').count(), 0);
+    assert.equal(await page.locator('.view-head button, .answers button').count(), 0);
     assert.equal((await asAda('GET', `/v1/runs/${runId}`)).status, 'waiting_approval');
     // Its owner answers, and the reader goes on in a fork.
     const { wait } = await asAda('GET', `/v1/runs/${runId}`);
