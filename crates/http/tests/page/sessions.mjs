@@ -100,20 +100,21 @@ export default {
     await textIn(page, '.strip', 'Done');
     assert.equal(await page.locator('.queued').count(), 0);
   },
-  async 'a prompt that steers has joined the run, also after a reload'({ page, show }) {
+  async 'a prompt that steers keeps its words after a reload, and joins the run'({ page, show }) {
     const { runId, sessionId } = await run('say first\nask May I go on?\nsay after', 'Steered', 10, { adapter: 'native', options: { model: 'scripted/any' } });
     await show(`/s/${sessionId}`);
     await textIn(page, '.strip', 'Asks');
     await page.click('.composer button:has-text("Steer")');
     await page.fill('.composer textarea', 'say steered');
     await page.click('.composer button:has-text("Send")');
-    await page.waitForFunction(() => /steered/.test(document.querySelector('.chat').textContent));
+    await textIn(page, '.queued', 'say steered');
     await page.reload();
-    await page.waitForFunction(() => /steered/.test(document.querySelector('.chat')?.textContent));
-    const { queuedRuns } = await api('GET', `/v1/sessions/${sessionId}/snapshot`);
-    await settled(page);
-    assert.equal(await page.locator('.queued').count(), queuedRuns.filter(one => !one.mergedIntoRunId).length);
-    await api('POST', `/v1/runs/${runId}/cancel`, undefined, { Prefer: 'wait=10' });
+    await page.waitForFunction(() => /steers.*say steered/.test(document.querySelector('.queued')?.textContent));
+    const { wait } = await api('GET', `/v1/runs/${runId}`);
+    await api('POST', `/v1/runs/${runId}/answer`, { waitId: wait.waitId, answer: { kind: 'input', input: 'yes' } });
+    await page.waitForSelector('.queued', { state: 'detached' });
+    await page.waitForFunction(() => [...document.querySelectorAll('.message.user .said')].some(said => said.textContent === 'say steered'));
+    await textIn(page, '.strip', 'Done');
   },
   async 'files are chosen for a new session'({ page, show }) {
     await show('/');
