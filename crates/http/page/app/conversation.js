@@ -67,7 +67,9 @@ export class Conversation {
     try {
       const snapshot = await api.snapshot(this.id);
       if (this.closed || this.loading !== mine) return;
-      const last = snapshot.activeRun ? null : (await api.runs({ session: this.id, limit: 1 })).items[0];
+      // A prompt that was removed from the queue is a run that never started.
+      const runs = snapshot.activeRun ? [] : (await api.runs({ session: this.id, limit: 10 })).items;
+      const last = runs.find(run => run.startedAtMs) || runs[0];
       if (this.closed || this.loading !== mine) return;
       batch(() => {
         this.adopt(snapshot, last);
