@@ -2,7 +2,7 @@
 import { html, useRef, useState } from './h.js';
 import { sessions, loading, overlay, go, attempt, isSettledChild, mayWrite, preference, putCard, reader } from './store.js';
 import { api } from './api.js';
-import { costText, folder, isBroken, isLive, isToday, isWaiting, questionOf, statusText, timeOfDay, titleOf } from './format.js';
+import { costText, definitionOf, folder, isBroken, isLive, isToday, isWaiting, questionOf, statusText, timeOfDay, titleOf } from './format.js';
 import { Age, Empty, Head, Icon, Loading, Problem, Status, copy, useLoad } from './ui.js';
 import { useKeys } from './keys.js';
 import { runDemo } from './demo.js';
@@ -101,7 +101,7 @@ function Card({ card }) {
   const model = run?.options?.model || session.model || run?.options?.modelProfile || session.modelProfile;
   // A prompt that is the title is not said twice.
   const said = line?.user && line.text === titleOf(session) ? null : line;
-  const where = [parentTitle(run), session.adapter, session.agentDefinition, model, folder(cwd)].filter(Boolean).join(' · ');
+  const where = [parentTitle(run), session.adapter, definitionOf(session), model, folder(cwd)].filter(Boolean).join(' · ');
   return html`<a class="card" href=${`#/s/${session.sessionId}`} data-session=${session.sessionId}>
     <span class="card-head"><b class="title">${titleOf(session)}</b>${session.pinned && html`<span class="pinned" title="Pinned"><${Icon} name="pin" /><span class="hidden-text">Pinned</span></span>`}<${Age} ms=${session.lastActivityAtMs} /></span>
     ${isWaiting(run?.status) && run.wait ? html`<span class="ask">${questionOf(run.wait)}</span>`

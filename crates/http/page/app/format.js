@@ -91,6 +91,9 @@ export function folder(path) {
   return parts.length > 2 ? `…/${parts.slice(-2).join('/')}` : path;
 }
 
+/** The definition of a session's agent, if it is not the built-in one. */
+export const definitionOf = ({ agentDefinition }) => (agentDefinition?.startsWith('mainspring.') ? null : agentDefinition);
+
 /** The title of a session. One without gets it when its first run is done: until then its prompt says what it is. */
 export const titleOf = session => session?.title || session?.key || session?.prompt || (session ? `Session ${shortId(session.sessionId)}` : 'Session');
 export const shortId = id => (id || '').replace(/^([a-z]+_.{6}).*$/, '$1');

@@ -12,7 +12,7 @@ import { SessionTree } from './tree.js';
 import { Changes } from './changes.js';
 import { RunList } from './run.js';
 import { Dialog, Empty, Icon, Loading, Menu, Problem, Status, copy } from './ui.js';
-import { costText, duration, elapsed, folder, isBroken, isLive, isWaiting, timeOfDay, titleOf } from './format.js';
+import { costText, definitionOf, duration, elapsed, folder, isBroken, isLive, isWaiting, timeOfDay, titleOf } from './format.js';
 import { attempt, go, mayChange, mayWrite, putCard, sessions, toast, usageOf } from './store.js';
 import { useKeys } from './keys.js';
 
@@ -69,7 +69,7 @@ function Header({ conversation, tab }) {
         write && { label: 'Delete…', danger: true, run: () => setDeleting(true) },
       ]} />
     </div>
-    <p class="session-meta"><span>${session.adapter}</span>${session.agentDefinition && html`<span>${session.agentDefinition}</span>`}${model && html`<span>${model}</span>`}${cwd && html`<span title=${cwd}>${folder(cwd)}</span>`}
+    <p class="session-meta"><span>${session.adapter}</span>${definitionOf(session) && html`<span>${definitionOf(session)}</span>`}${model && html`<span>${model}</span>`}${cwd && html`<span title=${cwd}>${folder(cwd)}</span>`}
       ${session.forkedFrom && html`<a href=${`#/s/${session.forkedFrom.sessionId}/m/${session.forkedFrom.messageId}`}>fork of ${titleOf(sessions.value.get(session.forkedFrom.sessionId)?.session || session.forkedFrom)}</a>`}
       ${session.status !== 'open' && html`<span class="tag">${session.status}</span>`}</p>
     <nav class="tabs" aria-label="Session">${TABS.map(([name, label]) => html`<a href=${`#/s/${session.sessionId}${name === 'chat' ? '' : `/${name}`}`} aria-current=${tab === name ? 'page' : undefined}>${label}</a>`)}</nav>
