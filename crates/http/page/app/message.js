@@ -68,7 +68,8 @@ export function Message({ item, conversation, busy, onEdit, onRegenerate, onFork
 }
 
 /** The member of a network, or the other program, that wrote a message; nothing for the agent of the session. */
-const writerOf = ({ agent }, session) => (agent && agent !== session?.agentDefinition && !agent.startsWith('mainspring.') ? agent.replace(/@\d+$/, '') : null);
+const writerOf = ({ agent }, session) => (agent && unversioned(agent) !== unversioned(session?.agentDefinition) && !agent.startsWith('mainspring.') ? unversioned(agent) : null);
+const unversioned = name => name?.replace(/@\d+$/, '');
 
 /** Tokens and cost. Of an agent that reports nothing, neither is known. */
 function usageText(usage) {
