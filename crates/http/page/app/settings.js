@@ -46,8 +46,8 @@ function KeyList() {
   const [secret, setSecret] = useState(null);
   const create = async event => {
     event.preventDefault();
-    const { name, role, owner } = event.target.elements;
-    const made = await attempt(() => api.keyCreate({ name: name.value, role: role.value, ...(owner.value ? { ownerId: owner.value } : {}) }));
+    const { name, role, owner, org } = event.target.elements;
+    const made = await attempt(() => api.keyCreate({ name: name.value, role: role.value, ...(owner.value ? { ownerId: owner.value } : {}), ...(org?.value ? { orgId: org.value } : {}) }));
     if (!made) return;
     setMaking(false);
     setSecret(made);
@@ -59,7 +59,7 @@ function KeyList() {
       <td class="num">${state(k) === 'in force' && html`<${Confirm} label="Revoke" sure="Revoke it for good" onSure=${() => attempt(() => api.keyRevoke(k.keyId), 'Revoked').then(reload)} />`}</td></tr>`)}</tbody></table></div>` : html`<p class="note">No keys. The token of the state directory does everything.</p>`)}
     ${making && html`<${Dialog} label="New key" onClose=${() => setMaking(false)}><h2>New key</h2><form class="form" onSubmit=${create}>
       <label>Name<input name="name" required autofocus /></label><label>Role<select name="role"><option value="member">member: reads and changes</option><option value="viewer">viewer: reads</option><option value="admin">admin: manages keys too</option></select></label>
-      <label>Owner<input name="owner" placeholder="you" /></label><div class="actions"><button class="primary">Create</button><button type="button" onClick=${() => setMaking(false)}>Cancel</button></div></form></${Dialog}>`}
+      <label>Owner<input name="owner" placeholder="you" /></label>${isOperator.value && html`<label>Org<input name="org" placeholder="none" /></label>`}<div class="actions"><button class="primary">Create</button><button type="button" onClick=${() => setMaking(false)}>Cancel</button></div></form></${Dialog}>`}
     ${secret && html`<${Dialog} label="The key" onClose=${() => setSecret(null)}><h2>Copy it now</h2><p>The secret of “${secret.name}” is shown once and stored nowhere.</p><pre class="command" tabindex="0"><code>${secret.secret}</code></pre>
       <div class="actions"><button class="primary" onClick=${() => copy(secret.secret, 'Key')}>Copy</button><button onClick=${() => setSecret(null)}>Done</button></div></${Dialog}>`}</section>`;
 }
