@@ -167,5 +167,5 @@ function Compare({ rows, left, right, onClose }) {
   let shared = 0;
   while (shared < a.length && shared < b.length && a[shared] === b[shared]) shared++;
   const column = path => html`<div class="compare-column">${path.slice(shared).map(r => html`<div class=${`compare-message ${r.node.role}`}><b>${r.node.role === 'user' ? 'You' : 'Agent'}</b><${Markdown} text=${textOf(r.node) || labelOf(r.node)} /></div>`)}${path.length === shared && html`<p class="note">Ends where they part.</p>`}</div>`;
-  return html`<h2>Compared</h2><p class="note">${shared === 1 ? 'One shared message' : `${shared} shared messages`} above; from there, on the left the marked one, on the right the chosen one. <button class="ghost" onClick=${onClose}>Close</button></p><div class="compare">${column(a)}${column(b)}</div>`;
+  return html`<h2>Compared</h2><p class="note">${shared === 1 ? 'One shared message' : `${shared} shared messages`} above; from there, first the marked one, then the chosen one. <button class="ghost" onClick=${onClose}>Close</button></p><div class="compare">${column(a)}${column(b)}</div>`;
 }
