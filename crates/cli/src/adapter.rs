@@ -56,7 +56,8 @@ impl Adapter {
                     ]
                 };
                 let rows = adapters.iter().map(row).collect();
-                Ok(output.print_table(&["adapter", "resumes", "steers", "logs in", "sandbox", "problem"], rows)?)
+                Ok(output
+                    .print_table(&["adapter", "resumes", "steers", "logs in", "sandbox", "problem"], rows)?)
             }
             Self::Login { adapter, method: None } => {
                 let methods = connection.request(async |client| client.login_list(&adapter).await).await?;
