@@ -5,7 +5,7 @@ import { api } from './api.js';
 import { left, timeExact, decider, questionOf, shortId, timeOfDay } from './format.js';
 import { Diff, DiffSwitch } from './diffview.js';
 import { Icon } from './ui.js';
-import { attempt, mayChange, now, toast } from './store.js';
+import { attempt, mayChange, mayWrite, now, toast } from './store.js';
 
 const HOURS = [1, 8, 24];
 
@@ -56,7 +56,7 @@ export function Wait({ run, focusKey }) {
   const { wait } = run;
   return html`<section class="wait" aria-label=${`Waiting for you: ${wait.question.slice(0, 80)} (${shortId(wait.waitId)})`}>
     <${Request} wait=${wait} base=${run.options?.cwd} />
-    ${mayChange(run) ? html`<${Answers} run=${run} focusKey=${focusKey} />` : html`<p class="note">You may read this session. Its owner may answer.</p>`}
+    ${mayChange(run) ? html`<${Answers} run=${run} focusKey=${focusKey} />` : html`<p class="note">${mayWrite.value ? 'You may read this session. Its owner may answer.' : 'A viewer may read this, and not answer.'}</p>`}
     ${wait.expiresAtMs && html`<p class="note" title=${timeExact(wait.expiresAtMs)}>${left(wait.expiresAtMs, now.value)}; then ${wait.onExpiry === 'continue' ? 'the agent goes on without an answer' : 'the run times out'}</p>`}
   </section>`;
 }
