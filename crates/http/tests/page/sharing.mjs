@@ -13,9 +13,9 @@ export default {
     const { page, show, faults, context } = await signedIn(bob);
     await show('/');
     await page.click('summary:has-text("Shared in page-org")');
-    const row = page.locator('.older li', { hasText: 'of page-ada' });
-    assert.match(await row.textContent(), /Shared/);
-    await row.locator('a').click();
+    const row = page.locator(`.older a[href="#/s/${sessionId}"]`);
+    assert.match(await row.textContent(), /Shared.*of page-ada/s);
+    await row.click();
     await page.waitForFunction(id => location.hash === `#/s/${id}`, sessionId);
     await textIn(page, '.scroller', 'shared words');
     await textIn(page, '.now .wait', 'Its owner may answer');
